@@ -1,0 +1,114 @@
+// Graph: the model as data. Values are known by name, each is produced once.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "runtime/tensor.h"
+
+namespace ortrain {
+
+struct Graph;
+
+// One attribute of a node.
+using Attribute = std::variant<int64_t, float, std::string, Tensor, std::vector<int64_t>, std::vector<float>,
+                               std::vector<std::string>, std::shared_ptr<Graph>>;
+
+using Attributes = std::map<std::string, Attribute>;
+
+struct Node {
+  std::string domain;  // "" is the ONNX domain ("ai.onnx" is read as "")
+  std::string op_type;
+  std::string name;
+  std::vector<std::string> inputs;   // "" marks an optional input that is left out
+  std::vector<std::string> outputs;  // the same for outputs
+  Attributes attributes;
+
+  bool has(const std::string& attribute) const { return attributes.count(attribute) > 0; }
+  // The attribute, or the default when the node does not have it; throws when it has another type.
+  int64_t int_or(const std::string& attribute, int64_t otherwise) const;
+  float float_or(const std::string& attribute, float otherwise) const;
+  std::string string_or(const std::string& attribute, const std::string& otherwise) const;
+  std::vector<int64_t> ints_or(const std::string& attribute, std::vector<int64_t> otherwise) const;
+
+  // True where input (output) i is named.
+  bool has_input(size_t i) const { return i < inputs.size() && !inputs[i].empty(); }
+  bool has_output(size_t i) const { return i < outputs.size() && !outputs[i].empty(); }
+
+  // "Gemm" or "com.microsoft.Gelu"
+  std::string qualified_type() const { return domain.empty() ? op_type : domain + "." + op_type; }
+  // How messages speak of the node: node "/fc1/Gemm" (Gemm). A node without a name is known by its first output.
+  std::string label() const;
+};
+
+// One extent as a model states it: a number, a name ("batch"), or nothing.
+struct Dim {
+  int64_t value = -1;  // -1: not a number
+  std::string symbol;
+  bool known() const { return value >= 0; }
+  // True where both are surely the same extent.
+  bool same(const Dim& other) const {
+    return known() ? value == other.value : !symbol.empty() && symbol == other.symbol;
+  }
+  bool operator==(const Dim&) const = default;
+};
+
+// What a model states of a value.
+struct ValueInfo {
+  std::string name;
+  DType dtype = DType::kUndefined;
+  std::optional<std::vector<Dim>> dims;  // nothing: unknown rank
+  bool is_sequence = false;              // a sequence of such tensors (optimizer models)
+};
+
+struct Graph {
+  std::string name;
+  std::vector<ValueInfo> inputs;  // without those that are initializers
+  std::vector<ValueInfo> outputs;
+  std::vector<Node> nodes;  // in an order in which every value is made before it is used
+  std::vector<std::string> initializer_order;
+  std::unordered_map<std::string, Tensor> initializers;
+  std::unordered_map<std::string, ValueInfo> value_info;  // of inner values
+
+  void add_initializer(const std::string& name, Tensor value);
+  void remove_initializer(const std::string& name);
+  bool is_initializer(const std::string& name) const { return initializers.count(name) > 0; }
+  bool is_input(const std::string& name) const;
+  bool is_output(const std::string& name) const;
+  // What is stated of a value anywhere in the graph: input, output, initializer or inner value.
+  std::optional<ValueInfo> info(const std::string& name) const;
+  // A name that nothing in the graph has yet: `base`, else base_1, base_2 ...
+  std::string unique_name(const std::string& base) const;
+
+  // Sorts the nodes by dependency (stable). Throws kInvalidGraph naming a node of a cycle, a value that nothing
+  // produces, or a value that two nodes produce.
+  void sort();
+  // Drops nodes whose outputs nothing needs.
+  void remove_unused_nodes();
+};
+
+// The values that a node reads: its named inputs, then the values of enclosing graphs that its subgraphs read.
+std::vector<std::string> values_read(const Node& node);
+
+// How often each value is read: by nodes, and once more where it is a graph output.
+std::unordered_map<std::string, int> count_uses(const Graph& graph);
+
+struct Model {
+  int64_t ir_version = 8;
+  std::map<std::string, int64_t> opsets;  // domain → version
+  std::string producer_name, producer_version, domain, doc_string;
+  int64_t model_version = 0;
+  std::map<std::string, std::string> metadata;
+  Graph graph;
+
+  // The version of a domain, 0 when the model does not import it.
+  int64_t opset(const std::string& domain) const;
+};
+
+}  // namespace ortrain

@@ -1,0 +1,47 @@
+#include "passes/pass.h"
+
+#include <algorithm>
+
+namespace ortrain {
+
+namespace {
+
+std::vector<Pass>& registry() {
+  static std::vector<Pass> passes;
+  return passes;
+}
+
+}  // namespace
+
+RegisterPass::RegisterPass(const Pass& pass) {
+  std::vector<Pass>& passes = registry();
+  const auto place = std::upper_bound(passes.begin(), passes.end(), pass, [](const Pass& a, const Pass& b) {
+    return std::tie(a.moment, a.order, a.name) < std::tie(b.moment, b.order, b.name);
+  });
+  passes.insert(place, pass);
+}
+
+void run_passes(Model& model, PassMoment moment, const std::map<std::string, std::string>& config) {
+  for (const Pass& pass : registry()) {
+    if (pass.moment != moment) continue;
+    const auto off = config.find("ortrain.disable_pass." + std::string(pass.name));
+    if (off != config.end() && off->second == "1") continue;
+    if (pass.run(model)) model.graph.remove_unused_nodes();
+  }
+}
+
+std::vector<std::string_view> pass_names() {
+  std::vector<std::string_view> names;
+  for (const Pass& pass : registry()) names.push_back(pass.name);
+  return names;
+}
+
+bool replace_uses(Graph& graph, const std::string& from, const std::string& to) {
+  if (graph.is_output(from)) return false;
+  for (Node& node : graph.nodes)
+    for (std::string& input : node.inputs)
+      if (input == from) input = to;
+  return true;
+}
+
+}  // namespace ortrain

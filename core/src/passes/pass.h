@@ -1,0 +1,46 @@
+// Passes: graph → graph. Each has a name by which it can be switched off, and a moment at which it runs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace ortrain {
+
+enum class PassMoment {
+  kArtifact,  // before the gradient is built: what it makes is written into the training model
+  kSession,   // when a session loads a model
+};
+
+struct Pass {
+  std::string_view name;
+  PassMoment moment;
+  int order;            // lower runs first
+  bool (*run)(Model&);  // returns whether it changed anything; keeps the names of the graph's outputs
+};
+
+struct RegisterPass {
+  RegisterPass(const Pass& pass);
+};
+#define ORTRAIN_PASS(...) \
+  static const ::ortrain::RegisterPass ortrain_registered_pass(::ortrain::Pass __VA_ARGS__)
+
+// Runs the passes of a moment in order. `config` switches one off by the key "ortrain.disable_pass.<name>" =
+// "1".
+void run_passes(Model& model, PassMoment moment, const std::map<std::string, std::string>& config = {});
+
+inline void run_session_passes(Model& model, const std::map<std::string, std::string>& config) {
+  run_passes(model, PassMoment::kSession, config);
+}
+
+// The names of all passes, in order.
+std::vector<std::string_view> pass_names();
+
+// Replaces every reading of value `from`, by nodes, by `to`. Graph outputs keep their names: returns false,
+// changing nothing, when `from` is one.
+bool replace_uses(Graph& graph, const std::string& from, const std::string& to);
+
+}  // namespace ortrain

@@ -1,0 +1,67 @@
+// Kernel: one prepared step of a Program, and what it sees when it runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace ortrain {
+
+// A place in the memory of a Program; its address is known when the Program runs.
+struct Slot {
+  int index = -1;
+  bool defined() const { return index >= 0; }
+};
+
+// One run: where every slot lies, and the number of the run (what random operators count by).
+class Frame {
+ public:
+  Frame(std::byte* const* addresses, uint64_t run) : addresses_(addresses), run_(run) {}
+
+  template <typename T>
+  T* at(Slot slot) const {
+    return reinterpret_cast<T*>(addresses_[slot.index]);
+  }
+  // The same, null for an undefined slot.
+  template <typename T>
+  T* at_or_null(Slot slot) const {
+    return slot.defined() ? at<T>(slot) : nullptr;
+  }
+  uint64_t run() const { return run_; }
+
+ private:
+  std::byte* const* addresses_;
+  uint64_t run_;
+};
+
+// Does its work when called. Everything that can be decided beforehand was decided when it was made.
+using Kernel = std::function<void(const Frame&)>;
+
+// How a value's elements lie in memory when not row-major: the blocked formats of a kernel library, or a private format
+// that one operator leaves for another.
+class Layout {
+ public:
+  virtual ~Layout() = default;
+  virtual size_t bytes() const = 0;
+  virtual bool equals(const Layout& other) const = 0;
+  // True where the memory holds the elements of the value and nothing else (no padding), in some order: elementwise
+  // kernels may then walk it flat.
+  virtual bool dense() const = 0;
+  // Kernels that convert; `plain` is row-major.
+  virtual Kernel to_plain(Slot from, Slot plain) const = 0;
+  virtual Kernel from_plain(Slot plain, Slot to) const = 0;
+  // A kernel that converts from another layout directly, or null when there is none (then it goes by way of plain).
+  virtual Kernel from(const Layout& other, Slot source, Slot to) const {
+    (void)other, (void)source, (void)to;
+    return nullptr;
+  }
+};
+
+using LayoutPtr = std::shared_ptr<const Layout>;  // null: row-major
+
+inline bool same_layout(const LayoutPtr& a, const LayoutPtr& b) {
+  return a == b || (a && b && a->equals(*b));
+}
+
+}  // namespace ortrain

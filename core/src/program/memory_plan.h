@@ -1,0 +1,23 @@
+// Memory plan: offsets in one block for pieces that are in use during intervals of steps.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace ortrain {
+
+struct MemoryRequest {
+  size_t bytes;
+  int first, last;  // steps, both included
+};
+
+struct MemoryPlan {
+  std::vector<size_t> offsets;  // of each request
+  size_t bytes = 0;             // of the whole block
+};
+
+// Pieces whose intervals overlap get disjoint memory. Largest first, each at the lowest offset that is free during its
+// whole interval: greedy by size, Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020.
+MemoryPlan plan_memory(const std::vector<MemoryRequest>& requests);
+
+}  // namespace ortrain

@@ -1,0 +1,543 @@
+#include "program/program.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/operator.h"
+#include "program/memory_plan.h"
+#include "runtime/memory.h"
+
+namespace ortrain {
+
+void Arena::reserve(size_t bytes) {
+  if (bytes <= bytes_) return;
+  block_.reset();  // the old block goes before the new one comes: nothing in it outlives a run
+  block_ = allocate(bytes);
+  bytes_ = bytes;
+  ++generation_;
+}
+
+namespace {
+
+enum class Where { kArena, kFixed, kInput };
+
+// A piece of memory. Its index is the number of its slot.
+struct Storage {
+  Where where = Where::kArena;
+  size_t bytes = 0;
+  Tensor fixed;          // kFixed: keeps the memory alive
+  size_t input = 0;      // kInput: which one
+  int first = INT32_MAX;  // kArena: the steps between which it is in use
+  int last = -1;
+  std::vector<int> values;  // the values that live in it
+};
+
+// A value of the graph: what it is and where it lies.
+struct Value {
+  std::string name;
+  DType dtype = DType::kUndefined;
+  Shape shape;
+  LayoutPtr layout;  // of the first copy
+  int storage = -1;  // the first copy
+  std::vector<std::pair<LayoutPtr, int>> copies;  // the same value in other layouts
+  bool constant = false;                          // its storage is fixed and holds the value already
+  int uses_left = 0;                              // readers not compiled yet, the graph's outputs among them
+};
+
+struct Step {
+  Kernel kernel;
+  const Node* node = nullptr;  // whom errors blame
+};
+
+struct Output {
+  int value = -1;
+  Slot slot;
+};
+
+}  // namespace
+
+struct Program::Impl {
+  Graph graph;  // the nodes are read by error messages only after compilation
+  std::vector<Storage> storages;
+  std::vector<Value> values;
+  std::vector<Step> steps;
+  std::vector<Output> outputs;
+  size_t input_count = 0;
+  std::vector<std::pair<DType, Shape>> input_types;
+  std::vector<int> input_storages;
+  std::vector<size_t> offsets;  // of arena storages
+  size_t arena_bytes = 0;
+  std::shared_ptr<Arena> arena;
+  uint64_t arena_generation = 0;
+  std::vector<std::byte*> addresses;
+
+  int add_storage(Storage storage) {
+    storages.push_back(std::move(storage));
+    addresses.push_back(storages.back().fixed.defined() ? storages.back().fixed.raw() : nullptr);
+    return static_cast<int>(storages.size()) - 1;
+  }
+  int add_fixed(Tensor tensor) {
+    Storage storage;
+    storage.where = Where::kFixed;
+    storage.bytes = tensor.bytes();
+    storage.fixed = std::move(tensor);
+    return add_storage(std::move(storage));
+  }
+  void place_arena() {
+    arena->reserve(arena_bytes);
+    for (size_t i = 0; i < storages.size(); ++i)
+      if (storages[i].where == Where::kArena) addresses[i] = arena->base() + offsets[i];
+    arena_generation = arena->generation();
+  }
+};
+
+namespace {
+
+class Compiler {
+ public:
+  Compiler(Program::Impl& program, const ProgramRequest& request) : program_(program), request_(request) {}
+  void compile();
+
+  // What the node contexts need.
+  Value& value(int i) { return program_.values[static_cast<size_t>(i)]; }
+  Storage& storage(int i) { return program_.storages[static_cast<size_t>(i)]; }
+  int find_value(const std::string& name) const {
+    const auto found = value_index_.find(name);
+    return found == value_index_.end() ? -1 : found->second;
+  }
+  int add_value(Value v);
+  int uses(const std::string& name) const {
+    const auto found = uses_.find(name);
+    return found == uses_.end() ? 0 : found->second;
+  }
+  const std::vector<const Node*>& readers(const std::string& name) { return readers_[name]; }
+  bool is_output(const std::string& name) const { return output_names_.count(name) > 0; }
+  int placement(const std::string& name) const {
+    const auto found = placement_.find(name);
+    return found == placement_.end() ? -1 : found->second;
+  }
+  int64_t opset(const std::string& domain) const {
+    const auto found = request_.opsets->find(domain);
+    return found == request_.opsets->end() ? 1 : found->second;
+  }
+  // The storage that holds the value in the wanted layout; inserts a conversion when there is none.
+  int fetch(int v, const LayoutPtr& wanted, const Node* node);
+  // How many readers of the values in a storage are still to come.
+  int pending(int s) {
+    int sum = 0;
+    for (const int v : storage(s).values) sum += value(v).uses_left;
+    return sum;
+  }
+  int new_storage(size_t bytes, bool fixed) {
+    if (fixed) return program_.add_fixed(Tensor(DType::kUInt8, {static_cast<int64_t>(std::max<size_t>(bytes, 1))}));
+    Storage s;
+    s.bytes = bytes;
+    return program_.add_storage(std::move(s));
+  }
+  void touch(int s) {
+    const int now = static_cast<int>(program_.steps.size());
+    storage(s).first = std::min(storage(s).first, now);
+    storage(s).last = std::max(storage(s).last, now);
+  }
+  void push(Kernel kernel, const Node* node) { program_.steps.push_back({std::move(kernel), node}); }
+
+ private:
+  void compile_node(const Node& node);
+  void find_placements();
+  void run_now(size_t from);
+
+  Program::Impl& program_;
+  const ProgramRequest& request_;
+  std::unordered_map<std::string, int> value_index_;
+  std::unordered_map<std::string, int> uses_;
+  std::unordered_map<std::string, std::vector<const Node*>> readers_;
+  std::unordered_map<std::string, int> placement_;
+  std::unordered_map<std::string, int> output_names_;
+};
+
+class NodeShapes : public ShapeContext {
+ public:
+  NodeShapes(Compiler& compiler, const Node& node) : ShapeContext(node, compiler.opset(node.domain)), compiler_(compiler) {
+    for (const std::string& name : node.inputs) inputs.push_back(name.empty() ? -1 : compiler.find_value(name));
+    results.resize(node.outputs.size());
+  }
+  DType dtype(size_t i) const override { return input(i).dtype; }
+  const Shape& shape(size_t i) const override { return input(i).shape; }
+  const Tensor* constant(size_t i) const override {
+    const Value& v = input(i);
+    return v.constant ? &constant_of(v) : nullptr;
+  }
+  void output(size_t o, DType dtype, Shape shape) override {
+    if (o >= results.size()) return;  // a trailing optional output that the node does not have
+    element_count(shape);             // refuses negative extents and overflow
+    results[o] = {dtype, std::move(shape)};
+  }
+
+  std::vector<int> inputs;
+  std::vector<std::pair<DType, Shape>> results;
+
+ private:
+  const Value& input(size_t i) const {
+    if (i >= inputs.size() || inputs[i] < 0) reject("input ", i, " is required but missing");
+    return compiler_.value(inputs[i]);
+  }
+  const Tensor& constant_of(const Value& v) const { return compiler_.storage(v.storage).fixed; }
+
+  Compiler& compiler_;
+};
+
+class NodeKernel : public KernelContext {
+ public:
+  NodeKernel(Compiler& compiler, const Node& node, const NodeShapes& shapes, bool folding)
+      : KernelContext(node, compiler.opset(node.domain)),
+        compiler_(compiler),
+        shapes_(shapes),
+        folding_(folding),
+        made_(node.outputs.size(), -1),
+        fetched_(node.inputs.size(), -1) {}
+
+  DType dtype(size_t i) const override { return shapes_.dtype(i); }
+  const Shape& shape(size_t i) const override { return shapes_.shape(i); }
+  const Tensor* constant(size_t i) const override { return shapes_.constant(i); }
+  DType out_dtype(size_t o) const override { return shapes_.results.at(o).first; }
+  const Shape& out_shape(size_t o) const override { return shapes_.results.at(o).second; }
+
+  Slot in(size_t i) override { return in(i, nullptr); }
+  LayoutPtr in_layout(size_t i) const override {
+    const int v = shapes_.inputs.at(i);
+    return v < 0 ? nullptr : compiler_.value(v).layout;
+  }
+  Slot in(size_t i, const LayoutPtr& wanted) override {
+    if (!has_input(i)) return {};
+    const int s = compiler_.fetch(shapes_.inputs[i], wanted, &node());
+    fetched_[i] = s;
+    used_.push_back(s);
+    return {s};
+  }
+
+  Slot out(size_t o, const LayoutPtr& layout = nullptr) override { return make(o, layout, -1); }
+
+  Slot out_inplace(size_t o, std::initializer_list<size_t> candidates, const LayoutPtr& layout) override {
+    if (!wanted(o)) return {};
+    if (folding_ || (!layout && compiler_.placement(node().outputs[o]) >= 0)) return make(o, layout, -1);
+    for (const size_t i : candidates) {
+      if (i >= fetched_.size() || fetched_[i] < 0) continue;
+      const Storage& s = compiler_.storage(fetched_[i]);
+      if (s.where == Where::kArena && s.bytes == bytes_of(o, layout) && compiler_.pending(fetched_[i]) == 1 &&
+          !taken(fetched_[i]))
+        return make(o, layout, fetched_[i]);
+    }
+    return make(o, layout, -1);
+  }
+
+  void alias(size_t o, size_t i) override {
+    if (!wanted(o)) return;
+    const int s = compiler_.fetch(shapes_.inputs.at(i), nullptr, &node());
+    used_.push_back(s);
+    made_[o] = s;
+  }
+
+  Slot scratch(size_t bytes) override {
+    const int s = compiler_.new_storage(bytes, folding_);
+    used_.push_back(s);
+    return {s};
+  }
+
+  Slot state(size_t i) override {
+    const int v = shapes_.inputs.at(i);
+    expect(v >= 0, "input ", i, " is required but missing");
+    const Value& input = compiler_.value(v);
+    if (compiler_.storage(input.storage).where == Where::kFixed && !input.constant) {
+      used_.push_back(input.storage);
+      return {input.storage};
+    }
+    // Not state of the model but a given or computed value: the node updates a copy, and the update ends with the run.
+    const Slot from = in(i), copy = scratch(bytes_of_input(i));
+    compiler_.touch(from.index);
+    compiler_.touch(copy.index);
+    compiler_.push([from, copy, bytes = bytes_of_input(i)](const Frame& f) {
+      if (bytes > 0) std::memcpy(f.at<std::byte>(copy), f.at<std::byte>(from), bytes);
+    }, &node());
+    return copy;
+  }
+
+  bool same_storage(size_t i, size_t target) const override {
+    const int a = shapes_.inputs.at(i), b = shapes_.inputs.at(target);
+    if (a < 0 || b < 0) return false;
+    return !compiler_.value(a).layout && compiler_.value(a).storage == compiler_.value(b).storage;
+  }
+
+  bool used_only_by(size_t o, std::string_view op_type) const override {
+    if (!has_output(o)) return true;
+    const std::string& name = node().outputs[o];
+    if (compiler_.is_output(name)) return false;
+    const auto& readers = compiler_.readers(name);
+    return std::all_of(readers.begin(), readers.end(), [&](const Node* n) { return n->op_type == op_type; });
+  }
+
+  uint64_t stream() const override { return std::hash<std::string>{}(node().outputs.empty() ? "" : node().outputs[0]); }
+
+  // After the kernel was made: states which memory it uses and adds the outputs to the program's values.
+  void finish(Kernel kernel) {
+    if (kernel) {
+      for (const int s : used_) compiler_.touch(s);
+      compiler_.push(std::move(kernel), &node());
+    }
+    for (size_t o = 0; o < made_.size(); ++o) {
+      if (!has_output(o)) continue;
+      Value v;
+      v.name = node().outputs[o];
+      v.dtype = out_dtype(o);
+      v.shape = out_shape(o);
+      v.layout = o < layouts_.size() ? layouts_[o] : nullptr;
+      v.uses_left = compiler_.uses(v.name);
+      if (made_[o] < 0) {
+        expect(v.uses_left == 0, "the kernel left output ", o, " ('", v.name, "') unmade");
+        continue;
+      }
+      v.storage = made_[o];
+      if (folding_) fold(v);
+      compiler_.add_value(std::move(v));
+    }
+  }
+
+ private:
+  bool wanted(size_t o) const { return has_output(o) && (o == 0 || compiler_.uses(node().outputs[o]) > 0); }
+  size_t bytes_of_input(size_t i) const { return static_cast<size_t>(size(i)) * size_of(dtype(i)); }
+  bool taken(int s) const { return std::find(made_.begin(), made_.end(), s) != made_.end(); }
+  size_t bytes_of(size_t o, const LayoutPtr& layout) const {
+    return layout ? layout->bytes() : static_cast<size_t>(element_count(out_shape(o))) * size_of(out_dtype(o));
+  }
+  Slot make(size_t o, const LayoutPtr& layout, int over) {
+    if (!wanted(o)) return {};
+    if (made_[o] >= 0) return {made_[o]};
+    int s = over;
+    if (s < 0 && !layout && !folding_) {
+      s = compiler_.placement(node().outputs[o]);
+      if (s >= 0 && compiler_.storage(s).bytes != bytes_of(o, layout)) s = -1;
+    }
+    if (s < 0) s = compiler_.new_storage(bytes_of(o, layout), folding_);
+    layouts_.resize(made_.size());
+    layouts_[o] = layout;
+    made_[o] = s;
+    used_.push_back(s);
+    return {s};
+  }
+  // A folded value keeps its type and shape with its memory, so that shape rules can read it.
+  void fold(Value& v) {
+    expect(!v.layout, "a constant cannot have a private layout");
+    Storage& s = compiler_.storage(v.storage);
+    s.fixed = Tensor(v.dtype, v.shape, s.fixed.raw(), std::make_shared<Tensor>(s.fixed));
+    v.constant = true;
+  }
+
+  Compiler& compiler_;
+  const NodeShapes& shapes_;
+  bool folding_;
+  std::vector<int> made_;     // storage of each output
+  std::vector<LayoutPtr> layouts_;
+  std::vector<int> fetched_;  // storage in which each input was fetched
+  std::vector<int> used_;
+};
+
+int Compiler::add_value(Value v) {
+  const int index = static_cast<int>(program_.values.size());
+  storage(v.storage).values.push_back(index);
+  value_index_[v.name] = index;
+  program_.values.push_back(std::move(v));
+  return index;
+}
+
+int Compiler::fetch(int v, const LayoutPtr& wanted, const Node* node) {
+  if (same_layout(value(v).layout, wanted)) return value(v).storage;
+  for (const auto& [layout, s] : value(v).copies)
+    if (same_layout(layout, wanted)) return s;
+  const size_t bytes =
+      wanted ? wanted->bytes() : static_cast<size_t>(element_count(value(v).shape)) * size_of(value(v).dtype);
+  const bool fixed = value(v).constant;
+  const size_t before = program_.steps.size();
+  const auto convert = [&](int source, const auto& make) {
+    const int target = new_storage(bytes, fixed);
+    Kernel kernel = make(Slot{source}, Slot{target});
+    if (!kernel) return -1;
+    touch(source);
+    touch(target);
+    push(std::move(kernel), node);
+    return target;
+  };
+  int target = -1;
+  const LayoutPtr stored = value(v).layout;
+  if (!wanted) {
+    target = convert(value(v).storage, [&](Slot from, Slot to) { return stored->to_plain(from, to); });
+  } else if (!stored) {
+    target = convert(value(v).storage, [&](Slot from, Slot to) { return wanted->from_plain(from, to); });
+  } else {
+    target = convert(value(v).storage, [&](Slot from, Slot to) { return wanted->from(*stored, from, to); });
+    if (target < 0) {
+      const int plain = fetch(v, nullptr, node);
+      target = convert(plain, [&](Slot from, Slot to) { return wanted->from_plain(from, to); });
+    }
+  }
+  if (fixed) run_now(before);  // a constant is converted once and for all
+  value(v).copies.emplace_back(wanted, target);
+  storage(target).values.push_back(v);
+  return target;
+}
+
+void Compiler::run_now(size_t from) {
+  const Frame frame(program_.addresses.data(), 0);
+  for (size_t i = from; i < program_.steps.size(); ++i) program_.steps[i].kernel(frame);
+  program_.steps.resize(from);
+}
+
+void Compiler::find_placements() {
+  for (const Node& node : program_.graph.nodes) {
+    const Operator* op = find_operator(node.domain, node.op_type);
+    if (!op || !op->writes_through) continue;
+    const NodeShapes shapes(*this, node);
+    size_t input = 0, target = 0;
+    if (!op->writes_through(shapes, input, target) || !node.has_input(input) || !node.has_input(target)) continue;
+    const int state = find_value(node.inputs[target]);
+    if (state < 0 || storage(value(state).storage).where != Where::kFixed || value(state).constant) continue;
+    placement_.emplace(node.inputs[input], value(state).storage);
+  }
+}
+
+void Compiler::compile_node(const Node& node) {
+  const Operator* op = find_operator(node.domain, node.op_type);
+  require(op != nullptr, ErrorCode::kNotImplemented, node.label(), ": the operator is not known");
+  NodeShapes shapes(*this, node);
+  for (size_t i = 0; i < node.inputs.size(); ++i)
+    require(node.inputs[i].empty() || shapes.inputs[i] >= 0, ErrorCode::kInvalidGraph, node.label(), ": input ", i,
+            " ('", node.inputs[i], "') is produced by nothing");
+  op->shape(shapes);
+  for (size_t o = 0; o < node.outputs.size(); ++o)
+    shapes.expect(node.outputs[o].empty() || shapes.results[o].first != DType::kUndefined || uses(node.outputs[o]) == 0,
+                  "output ", o, " ('", node.outputs[o], "') is read but this operator does not make it");
+
+  const bool folding = !op->impure && std::all_of(shapes.inputs.begin(), shapes.inputs.end(),
+                                                  [&](int v) { return v < 0 || value(v).constant; });
+  const size_t before = program_.steps.size();
+  NodeKernel context(*this, node, shapes, folding);
+  context.finish(op->kernel(context));
+  if (folding) run_now(before);
+  for (const int v : shapes.inputs)
+    if (v >= 0) --value(v).uses_left;
+}
+
+void Compiler::compile() {
+  program_.graph.nodes = request_.graph->nodes;  // a copy of our own, so that the request need not outlive us
+  uses_ = {};
+  for (const Node& node : program_.graph.nodes)
+    for (const std::string& name : node.inputs)
+      if (!name.empty()) {
+        ++uses_[name];
+        readers_[name].push_back(&node);
+      }
+  for (const std::string& name : request_.outputs) {
+    ++uses_[name];
+    ++output_names_[name];
+  }
+
+  const auto add_fixed = [&](const std::string& name, const Tensor& tensor, bool constant) {
+    if (find_value(name) >= 0) return;
+    Value v;
+    v.name = name;
+    v.dtype = tensor.dtype();
+    v.shape = tensor.shape();
+    v.constant = constant;
+    v.uses_left = uses(name);
+    v.storage = program_.add_fixed(tensor);
+    add_value(std::move(v));
+  };
+  for (size_t i = 0; i < request_.inputs.size(); ++i) {
+    Value v;
+    v.name = request_.inputs[i];
+    v.dtype = request_.example_inputs[i].dtype();
+    v.shape = request_.example_inputs[i].shape();
+    v.uses_left = uses(v.name);
+    Storage s;
+    s.where = Where::kInput;
+    s.input = i;
+    s.bytes = request_.example_inputs[i].bytes();
+    v.storage = program_.add_storage(std::move(s));
+    program_.input_storages.push_back(v.storage);
+    program_.input_types.emplace_back(v.dtype, v.shape);
+    add_value(std::move(v));
+  }
+  for (const auto& [name, tensor] : request_.constants) add_fixed(name, tensor, true);
+  for (const auto& [name, tensor] : request_.states) add_fixed(name, tensor, false);
+  for (const auto& [name, tensor] : request_.graph->initializers)
+    if (uses(name) > 0) add_fixed(name, tensor, true);
+
+  find_placements();
+  for (const Node& node : program_.graph.nodes) compile_node(node);
+
+  for (const std::string& name : request_.outputs) {
+    const int v = find_value(name);
+    require(v >= 0, ErrorCode::kInvalidGraph, "the graph's output '", name, "' is produced by nothing");
+    const int s = fetch(v, nullptr, nullptr);
+    program_.outputs.push_back({v, Slot{s}});
+  }
+  for (const Output& output : program_.outputs) touch(output.slot.index);
+
+  std::vector<MemoryRequest> requests;
+  std::vector<size_t> owners;
+  for (size_t i = 0; i < program_.storages.size(); ++i) {
+    const Storage& s = program_.storages[i];
+    if (s.where != Where::kArena || s.last < 0) continue;
+    requests.push_back({align_up(std::max<size_t>(s.bytes, 1)), s.first, s.last});
+    owners.push_back(i);
+  }
+  const MemoryPlan plan = plan_memory(requests);
+  program_.offsets.assign(program_.storages.size(), 0);
+  for (size_t k = 0; k < owners.size(); ++k) program_.offsets[owners[k]] = plan.offsets[k];
+  program_.arena_bytes = plan.bytes;
+  program_.arena = request_.arena ? request_.arena : std::make_shared<Arena>();
+  program_.place_arena();
+}
+
+}  // namespace
+
+Program::Program(const ProgramRequest& request) : impl_(std::make_unique<Impl>()) {
+  Compiler(*impl_, request).compile();
+}
+
+Program::~Program() = default;
+
+DType Program::output_dtype(size_t i) const {
+  return impl_->values[static_cast<size_t>(impl_->outputs.at(i).value)].dtype;
+}
+
+const Shape& Program::output_shape(size_t i) const {
+  return impl_->values[static_cast<size_t>(impl_->outputs.at(i).value)].shape;
+}
+
+void Program::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, uint64_t run,
+                  const std::atomic<bool>* terminate) {
+  Impl& p = *impl_;
+  if (p.arena->generation() != p.arena_generation) p.place_arena();
+  for (size_t i = 0; i < inputs.size(); ++i)
+    p.addresses[static_cast<size_t>(p.input_storages[i])] = inputs[i]->raw();
+  const Frame frame(p.addresses.data(), run);
+  size_t i = 0;
+  try {
+    for (; i < p.steps.size(); ++i) {
+      if (terminate && terminate->load(std::memory_order_relaxed))
+        fail(ErrorCode::kFail, "the run was ended by its run options");
+      p.steps[i].kernel(frame);
+    }
+  } catch (const Error& e) {
+    const Node* node = p.steps[i].node;
+    if (!node || e.message().find(node->label()) != std::string::npos) throw;
+    fail(e.code(), node->label(), ": ", e.message());
+  }
+  for (size_t o = 0; o < outputs.size(); ++o)
+    if (const size_t bytes = outputs[o]->bytes(); bytes > 0)
+      std::memcpy(outputs[o]->raw(), p.addresses[static_cast<size_t>(p.outputs[o].slot.index)], bytes);
+}
+
+size_t Program::arena_bytes() const { return impl_->arena_bytes; }
+size_t Program::kernel_count() const { return impl_->steps.size(); }
+
+}  // namespace ortrain

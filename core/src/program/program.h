@@ -1,0 +1,70 @@
+// Program: a graph compiled for given input shapes: a flat list of kernels over planned memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/graph.h"
+#include "program/kernel.h"
+#include "runtime/tensor.h"
+
+namespace ortrain {
+
+// The memory of intermediate values, shared by the Programs of a session (they never run at once).
+class Arena {
+ public:
+  // At least `bytes`; addresses may change, `generation` tells.
+  void reserve(size_t bytes);
+  std::byte* base() const { return block_.get(); }
+  size_t bytes() const { return bytes_; }
+  uint64_t generation() const { return generation_; }
+
+ private:
+  std::shared_ptr<std::byte> block_;
+  size_t bytes_ = 0;
+  uint64_t generation_ = 0;
+};
+
+// What a Program is compiled from.
+struct ProgramRequest {
+  const Graph* graph = nullptr;
+  const std::map<std::string, int64_t>* opsets = nullptr;
+  std::vector<std::string> inputs;                     // given anew for each run, in this order
+  std::vector<Tensor> example_inputs;                  // their types and shapes; values are not used
+  std::unordered_map<std::string, Tensor> states;      // model state: fixed memory that nodes may read and update
+  std::unordered_map<std::string, Tensor> constants;   // inputs whose value is fixed for this Program
+  std::vector<std::string> outputs;                    // wanted, in this order
+  std::shared_ptr<Arena> arena;
+};
+
+class Program {
+ public:
+  // Compiles; throws Error naming the node when a shape or a type does not fit.
+  explicit Program(const ProgramRequest& request);
+  ~Program();
+
+  // Type and shape of output i.
+  DType output_dtype(size_t i) const;
+  const Shape& output_shape(size_t i) const;
+
+  // Runs. `outputs` are defined tensors of the right types and shapes. Ends early with an error when *terminate is set.
+  void run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, uint64_t run,
+           const std::atomic<bool>* terminate = nullptr);
+
+  size_t arena_bytes() const;
+  size_t kernel_count() const;
+
+ public:
+  struct Impl;  // what the compiler builds
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ortrain

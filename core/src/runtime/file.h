@@ -1,0 +1,70 @@
+// Files: reading whole, replacing safely.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace ortrain {
+
+// The whole content. `what` says in messages what was being read ("checkpoint", "training model").
+std::string read_file(const std::filesystem::path& path, const std::string& what);
+
+// A file's content for reading, mapped into memory: it is loaded as it is looked at, and takes no memory of
+// its own.
+class MappedFile {
+ public:
+  MappedFile(const std::filesystem::path& path, const std::string& what);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Replaces `path` in one step: writes to a temporary file beside it, syncs, renames, so that a crash or a
+// full disk leaves the old file or the new one. Throws Error(kFail) naming the path and the system's reason.
+void write_file(const std::filesystem::path& path, const std::string& what, const void* data, size_t bytes);
+
+// The same in pieces. Without commit() nothing changes.
+class FileWriter {
+ public:
+  FileWriter(std::filesystem::path path, std::string what);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(const void* data, size_t bytes);
+  // Zeros up to the next multiple of `alignment`.
+  void pad(size_t alignment);
+  size_t position() const { return position_; }
+
+  // Brings everything that was written to the disk, under the temporary name.
+  void sync();
+  // Syncs where that was not done, then puts the file in place.
+  void commit();
+
+ private:
+  void flush();
+  void write_through(const std::byte* data, size_t bytes);
+  [[noreturn]] void give_up(const char* step);
+
+  std::filesystem::path path_;
+  std::string what_;
+  std::string temporary_;  // empty once it is gone
+  int descriptor_ = -1;
+  size_t position_ = 0;
+  std::vector<std::byte> buffer_;  // small pieces are collected
+};
+
+// Makes changes of names in the folder of `path` durable.
+void sync_folder(const std::filesystem::path& path);
+
+}  // namespace ortrain

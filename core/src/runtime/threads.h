@@ -1,0 +1,49 @@
+// Threads: one pool for everything, OpenMP's, which oneDNN uses too.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace ortrain {
+
+// While it lives, parallel work started by this thread uses `threads` threads (0: the machine's default).
+class ThreadScope {
+ public:
+  explicit ThreadScope(int threads) : before_(omp_get_max_threads()) {
+    if (threads > 0) omp_set_num_threads(threads);
+  }
+  ~ThreadScope() { omp_set_num_threads(before_); }
+  ThreadScope(const ThreadScope&) = delete;
+  ThreadScope& operator=(const ThreadScope&) = delete;
+
+ private:
+  int before_;
+};
+
+inline int max_threads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
+
+// How many items of work are worth a fork and a join (about five microseconds of elementwise arithmetic).
+inline constexpr int64_t kGrain = 32768;
+
+// Calls f(begin, end) over contiguous parts of [0, n), one part a thread. Work of `n * cost` below the grain
+// stays on this thread. The parts depend on n and the number of threads alone, so results are repeatable.
+template <typename F>
+void parallel_for(int64_t n, int64_t cost, F&& f) {
+  if (n <= 0) return;
+  const int64_t wanted = std::max<int64_t>(1, n * std::max<int64_t>(cost, 1) / kGrain);
+  const int threads = static_cast<int>(std::min<int64_t>({max_threads(), n, wanted}));
+  if (threads <= 1) {
+    f(int64_t{0}, n);
+    return;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    const int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
+    const int64_t begin = n * me / team, end = n * (me + 1) / team;
+    if (begin < end) f(begin, end);
+  }
+}
+
+}  // namespace ortrain

@@ -1,0 +1,103 @@
+// CheckpointState: all that training changes: parameters, gradients, optimizer moments, step count, and the user's
+// properties. A training session works on it; it can be saved at any time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "runtime/tensor.h"
+
+namespace ortrain {
+
+using Property = std::variant<int64_t, float, std::string>;
+
+// One parameter. `data` and `gradient` are views into the contiguous arenas of the state.
+struct Parameter {
+  std::string name;
+  bool trainable = false;
+  Tensor data;
+  Tensor gradient;               // undefined for frozen parameters and until a training session is made
+  std::vector<Tensor> momentums;  // one for each moment of the optimizer; empty until there is optimizer state
+};
+
+// What an optimizer keeps between steps, beside the momentums that lie with the parameters.
+struct OptimizerState {
+  int64_t step = 0;                    // how many optimizer steps were taken
+  float initial_learning_rate = 1e-3f;
+};
+
+class CheckpointState {
+ public:
+  CheckpointState() = default;
+
+  // Reads a checkpoint file (format: docs/checkpoint-format). Throws kNoSuchFile, kFail.
+  static std::shared_ptr<CheckpointState> load(const std::filesystem::path& path);
+  // The same from memory; the bytes are not needed afterwards.
+  static std::shared_ptr<CheckpointState> load(const void* data, size_t bytes);
+  // Writes the state; the file at `path` is replaced in one step.
+  void save(const std::filesystem::path& path, bool include_optimizer_state) const;
+
+  // Adds a parameter before a session exists (artifact making, tests). Throws when the name is taken.
+  void add_parameter(const std::string& name, bool trainable, const Tensor& value);
+
+  // Trainable parameters first, then frozen ones, each in the order of the file.
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  bool has_parameter(const std::string& name) const { return index_.count(name) > 0; }
+  // Throws kInvalidArgument with the nearest known names when there is none of that name.
+  const Parameter& parameter(const std::string& name) const;
+  // Copies `value` over the parameter; type and shape must match.
+  void update_parameter(const std::string& name, const Tensor& value);
+
+  // Number of elements of all parameters, or of the trainable ones.
+  int64_t parameters_size(bool trainable_only) const;
+  // All values in the order of parameters(), end to end, without gaps. `buffer` has parameters_size() elements of the
+  // parameters' common type, any shape.
+  void copy_to_buffer(const Tensor& buffer, bool trainable_only) const;
+  void copy_from_buffer(const Tensor& buffer, bool trainable_only);
+
+  // A nominal checkpoint knows names, types and shapes but holds no values until copy_from_buffer gives them.
+  bool is_nominal() const { return nominal_; }
+  void set_nominal(bool nominal) { nominal_ = nominal; }
+
+  std::map<std::string, Property>& properties() { return properties_; }
+  const std::map<std::string, Property>& properties() const { return properties_; }
+  // Throws kInvalidArgument naming the known properties when there is none of that name.
+  const Property& property(const std::string& name) const;
+
+  bool has_optimizer_state() const { return has_optimizer_; }
+  OptimizerState& optimizer() { return optimizer_; }
+  const OptimizerState& optimizer() const { return optimizer_; }
+
+  // Puts data, gradients and `momentum_count` momentums of the parameters into contiguous arenas (zeros where there was
+  // nothing before). Called by the training session. Existing views of parameter data stay readable.
+  void make_arenas();
+  void make_momentums(int count);
+  // The arenas of the trainable parameters as flat tensors with gaps (each parameter is aligned); float32 models only.
+  // Every arena has the same layout, so one pass can walk them together. The gaps are zero.
+  const Tensor& data_arena() const { return data_arena_; }
+  const Tensor& gradient_arena() const { return gradient_arena_; }
+  const std::vector<Tensor>& momentum_arenas() const { return momentum_arenas_; }
+  bool has_gradients() const { return gradients_ready_; }
+  void set_gradients_ready() { gradients_ready_ = true; }
+
+ private:
+  friend struct CheckpointIo;
+
+  std::vector<Parameter> parameters_;
+  std::unordered_map<std::string, size_t> index_;
+  std::map<std::string, Property> properties_;
+  OptimizerState optimizer_;
+  bool has_optimizer_ = false;
+  bool nominal_ = false;
+  bool gradients_ready_ = false;
+  Tensor data_arena_, gradient_arena_;
+  std::vector<Tensor> momentum_arenas_;
+};
+
+}  // namespace ortrain

@@ -1,0 +1,32 @@
+// InferenceSession: runs a model forward.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "runtime/tensor.h"
+#include "session/options.h"
+
+namespace ortrain {
+
+class InferenceSession {
+ public:
+  // Throws kNotImplemented naming every operator that has no kernel.
+  InferenceSession(SessionOptions options, Model model);
+  ~InferenceSession();
+
+  const std::vector<ValueInfo>& inputs() const;
+  const std::vector<ValueInfo>& outputs() const;
+
+  // Runs with the named inputs and returns the named outputs (all of them when `output_names` is empty).
+  std::vector<Tensor> run(const std::vector<std::string>& input_names, const std::vector<Tensor>& inputs,
+                          const std::vector<std::string>& output_names, const RunOptions* options = nullptr);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ortrain

@@ -1,0 +1,35 @@
+// Optimizer: what an optimizer model says, applied to the parameters in one pass over the state's arenas.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "graph/graph.h"
+#include "session/checkpoint_state.h"
+
+namespace ortrain {
+
+// Reads the model (nodes com.microsoft AdamWOptimizer or SGDOptimizerV2, with or without InplaceClipGradNorm before) and
+// does what it says.
+class Optimizer {
+ public:
+  // Throws kNotImplemented naming every node that is not one of those, kInvalidGraph when there is no optimizer.
+  explicit Optimizer(const Model& model);
+
+  // How many moments a parameter has: two with AdamW, none with SGD.
+  int moment_count() const { return kind_ == Kind::kAdamW ? 2 : 0; }
+
+  // One update of all trainable parameters by their gradients. `step` counts from 1.
+  void apply(CheckpointState& state, float learning_rate, int64_t step) const;
+
+ private:
+  enum class Kind { kAdamW, kSgd };
+  Kind kind_ = Kind::kAdamW;
+  float alpha_ = 0.9f, beta_ = 0.999f, epsilon_ = 1e-8f, weight_decay_ = 1e-2f;
+  bool correct_bias_ = true;
+  int adam_mode_ = 0;
+  std::optional<float> max_norm_;
+};
+
+}  // namespace ortrain

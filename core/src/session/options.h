@@ -1,0 +1,33 @@
+// Options of sessions and of runs.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <string>
+
+namespace ortrain {
+
+struct SessionOptions {
+  int intra_op_threads = 0;  // 0: as many as the machine has processors
+  int inter_op_threads = 0;  // accepted for compatibility; nodes run one after another
+  int graph_optimization_level = 99;
+  int execution_mode = 0;
+  int log_severity_level = -1;
+  int log_verbosity_level = 0;
+  bool memory_pattern = true;
+  bool cpu_memory_arena = true;
+  bool deterministic_compute = false;
+  std::string log_id;
+  std::string optimized_model_path;
+  std::map<std::string, std::string> config;
+};
+
+struct RunOptions {
+  int log_severity_level = -1;
+  int log_verbosity_level = 0;
+  std::string tag;
+  std::atomic<bool> terminate{false};  // looked at between nodes; a run that sees it ends with an error
+  std::map<std::string, std::string> config;
+};
+
+}  // namespace ortrain

@@ -1,0 +1,55 @@
+// Stage: one model of a session (training, eval, inference), ready to run for any input shapes.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/graph.h"
+#include "session/options.h"
+#include "session/program_cache.h"
+
+namespace ortrain {
+
+class Stage {
+ public:
+  // `what` names the model in messages ("training model"). Throws kNotImplemented naming every node that has no kernel.
+  Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
+        std::shared_ptr<Arena> arena, const SessionOptions& options);
+
+  const std::vector<ValueInfo>& inputs() const { return inputs_; }
+  const std::vector<std::string>& input_names() const { return input_names_; }
+  const std::vector<std::string>& output_names() const { return output_names_; }
+
+  // Runs with the given inputs. An undefined output gets a new tensor, a defined one is checked and written into.
+  // `states` and `constants` bind the other inputs of the graph; they must be the same for all runs of one `variant`.
+  void run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, int variant,
+           const std::unordered_map<std::string, Tensor>& states,
+           const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options);
+
+ private:
+  void check_inputs(std::span<const Tensor* const> inputs);
+  void prepare_outputs(const Program& program, std::span<Tensor* const> outputs) const;
+
+  std::string what_;
+  Model model_;
+  std::vector<ValueInfo> inputs_;
+  std::vector<std::string> input_names_, output_names_;
+  std::shared_ptr<Arena> arena_;
+  int threads_;
+  std::vector<std::vector<int>> symbol_of_;  // for each input and axis the number of its symbol, -1 for none
+  struct Extent {
+    int64_t value;
+    size_t input;
+  };
+  std::vector<Extent> extents_;  // of each symbol, in the run at hand
+  ProgramCache programs_;
+  uint64_t runs_ = 0;
+};
+
+// Throws kNotImplemented naming every node of the model whose operator has no kernel, with domain and opset.
+void check_operators(const Model& model, const std::string& what);
+
+}  // namespace ortrain

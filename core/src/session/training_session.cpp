@@ -1,0 +1,305 @@
+#include "session/training_session.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "graph/onnx_io.h"
+#include "runtime/threads.h"
+#include "session/optimizer.h"
+#include "session/stage.h"
+
+namespace ortrain {
+
+namespace {
+
+constexpr std::string_view kBufferSuffix = "_grad.accumulation.buffer";
+constexpr std::string_view kAccumulatedSuffix = "_grad.accumulation.out";
+constexpr const char* kLazyReset = "lazy_reset_grad";
+
+bool ends_with(std::string_view text, std::string_view suffix) { return text.ends_with(suffix); }
+
+// How the linear schedule scales the rate at `step`: up from 0 during warmup, then down to 0 at the total count.
+double linear_factor(int64_t step, int64_t warmup, int64_t total) {
+  if (step < warmup) return static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, warmup));
+  return std::max(0.0, static_cast<double>(total - step) / static_cast<double>(std::max<int64_t>(1, total - warmup)));
+}
+
+struct Schedule {
+  int64_t warmup, total;
+};
+
+// The inputs of a model that the user gives. The contract puts them before the parameters.
+std::vector<ValueInfo> user_inputs(const Model& model, const CheckpointState& state, const std::string& what,
+                                   std::string& problems) {
+  std::vector<ValueInfo> inputs;
+  bool parameters_began = false;
+  for (const ValueInfo& info : model.graph.inputs) {
+    if (info.name == kLazyReset || ends_with(info.name, kBufferSuffix)) {
+      parameters_began = true;
+      continue;
+    }
+    if (state.has_parameter(info.name)) {
+      parameters_began = true;
+      const Tensor& data = state.parameter(info.name).data;
+      bool fits = info.dtype == data.dtype() && (!info.dims || info.dims->size() == data.shape().size());
+      for (size_t i = 0; fits && info.dims && i < info.dims->size(); ++i)
+        fits = !(*info.dims)[i].known() || (*info.dims)[i].value == data.shape()[i];
+      if (!fits) {
+        Shape expected;
+        if (info.dims)
+          for (const Dim& d : *info.dims) expected.push_back(d.value);
+        problems += concat("\n  parameter '", info.name, "': the ", what, " expects ", to_string(info.dtype),
+                           to_string(expected), ", the checkpoint has ", to_string(data.dtype()), to_string(data.shape()));
+      }
+      continue;
+    }
+    if (parameters_began) {
+      problems += concat("\n  parameter '", info.name, "' of the ", what, " is not in the checkpoint");
+      continue;
+    }
+    inputs.push_back(info);
+  }
+  return inputs;
+}
+
+std::vector<std::string> user_outputs(const Model& model) {
+  std::vector<std::string> outputs;
+  for (const ValueInfo& info : model.graph.outputs)
+    if (!ends_with(info.name, kAccumulatedSuffix)) outputs.push_back(info.name);
+  return outputs;
+}
+
+}  // namespace
+
+struct TrainingSession::Impl {
+  SessionOptions options;
+  std::shared_ptr<Arena> arena = std::make_shared<Arena>();
+  std::unique_ptr<Stage> train, eval;
+  std::optional<Model> eval_model;  // for export
+  std::optional<Optimizer> optimizer;
+  std::optional<Schedule> schedule;
+  float learning_rate = 0;
+  bool overwrite_gradients = true;  // the next train step begins new gradients
+  std::unordered_map<std::string, Tensor> train_states, eval_states;
+  std::unordered_map<std::string, Tensor> overwrite, accumulate;  // lazy_reset_grad for both variants
+  std::atomic_flag busy = ATOMIC_FLAG_INIT;
+
+  // A session is used by one thread at a time.
+  class Use {
+   public:
+    Use(Impl& impl, const char* call) : impl_(impl) {
+      require(!impl_.busy.test_and_set(std::memory_order_acquire), ErrorCode::kFail, call,
+              ": the training session is in use by another thread; one thread at a time may call it");
+    }
+    ~Use() { impl_.busy.clear(std::memory_order_release); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    Impl& impl_;
+  };
+
+  const Stage& stage(bool training) const {
+    require(training || eval, ErrorCode::kInvalidArgument,
+            "names of the eval model: the training session was made without an eval model");
+    return training ? *train : *eval;
+  }
+
+  void require_optimizer(const char* call) const {
+    require(optimizer.has_value(), ErrorCode::kInvalidArgument, call,
+            ": the training session was made without an optimizer model");
+  }
+};
+
+TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<CheckpointState> state, Model train,
+                                 std::optional<Model> eval, std::optional<Model> optimizer)
+    : state_(std::move(state)), impl_(std::make_unique<Impl>()) {
+  Impl& s = *impl_;
+  s.options = std::move(options);
+  Tensor yes(DType::kBool, {1}), no(DType::kBool, {1});
+  *yes.data<bool>() = true;
+  *no.data<bool>() = false;
+  s.overwrite = {{kLazyReset, yes}};
+  s.accumulate = {{kLazyReset, no}};
+
+  std::string problems;
+  std::vector<ValueInfo> train_inputs = user_inputs(train, *state_, "training model", problems);
+  bool any_buffer = false;
+  for (const ValueInfo& info : train.graph.inputs) {
+    if (!ends_with(info.name, kBufferSuffix)) continue;
+    any_buffer = true;
+    const std::string name = info.name.substr(0, info.name.size() - kBufferSuffix.size());
+    if (!state_->has_parameter(name))
+      problems += concat("\n  trainable parameter '", name, "' of the training model is not in the checkpoint");
+    else if (!state_->parameter(name).trainable)
+      problems += concat("\n  parameter '", name, "' is trained by the training model but frozen in the checkpoint");
+  }
+  for (const Parameter& p : state_->parameters())
+    if (p.trainable && !train.graph.is_input(p.name + std::string(kBufferSuffix)))
+      problems += concat("\n  trainable parameter '", p.name,
+                         "' of the checkpoint has no gradient in the training model");
+  require(any_buffer || !problems.empty(), ErrorCode::kInvalidGraph,
+          "the training model has no gradient accumulation buffer among its inputs: it is not a training model");
+  std::vector<ValueInfo> eval_inputs;
+  if (eval) eval_inputs = user_inputs(*eval, *state_, "eval model", problems);
+  require(problems.empty(), ErrorCode::kInvalidArgument, "the models and the checkpoint do not belong together:", problems);
+
+  if (optimizer) s.optimizer.emplace(*optimizer);  // before anything is changed
+  const std::vector<std::string> train_outputs = user_outputs(train);
+  s.train = std::make_unique<Stage>("training model", std::move(train), std::move(train_inputs), train_outputs, s.arena,
+                                    s.options);
+  if (eval) {
+    s.eval_model = *eval;
+    const std::vector<std::string> eval_outputs = user_outputs(*eval);
+    s.eval = std::make_unique<Stage>("eval model", std::move(*eval), std::move(eval_inputs), eval_outputs, s.arena,
+                                     s.options);
+  }
+
+  state_->make_arenas();
+  if (s.optimizer) state_->make_momentums(s.optimizer->moment_count());
+  s.learning_rate = state_->optimizer().initial_learning_rate;
+  for (const Parameter& p : state_->parameters()) {
+    s.train_states[p.name] = p.data;
+    s.eval_states[p.name] = p.data;
+    if (p.trainable) s.train_states[p.name + std::string(kBufferSuffix)] = p.gradient;
+  }
+}
+
+TrainingSession::~TrainingSession() = default;
+
+void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
+                                 const RunOptions* options) {
+  const Impl::Use use(*impl_, "train step");
+  Impl& s = *impl_;
+  require(!state_->is_nominal(), ErrorCode::kInvalidArgument,
+          "train step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
+  s.train->run(inputs, outputs, s.overwrite_gradients ? 1 : 0, s.train_states,
+               s.overwrite_gradients ? s.overwrite : s.accumulate, options);
+  s.overwrite_gradients = false;
+  state_->set_gradients_ready();
+}
+
+void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
+                                const RunOptions* options) {
+  const Impl::Use use(*impl_, "eval step");
+  Impl& s = *impl_;
+  require(s.eval != nullptr, ErrorCode::kInvalidArgument, "eval step: the training session was made without an eval model");
+  require(!state_->is_nominal(), ErrorCode::kInvalidArgument,
+          "eval step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
+  s.eval->run(inputs, outputs, 0, s.eval_states, {}, options);
+}
+
+void TrainingSession::lazy_reset_grad() {
+  const Impl::Use use(*impl_, "lazy reset of the gradients");
+  impl_->overwrite_gradients = true;
+}
+
+void TrainingSession::optimizer_step(const RunOptions*) {
+  const Impl::Use use(*impl_, "optimizer step");
+  Impl& s = *impl_;
+  s.require_optimizer("optimizer step");
+  require(state_->has_gradients(), ErrorCode::kInvalidArgument,
+          "optimizer step: there are no gradients yet; run a train step first");
+  const ThreadScope threads(s.options.intra_op_threads);
+  OptimizerState& o = state_->optimizer();
+  s.optimizer->apply(*state_, s.learning_rate, o.step + 1);
+  ++o.step;
+}
+
+bool TrainingSession::has_optimizer() const { return impl_->optimizer.has_value(); }
+
+void TrainingSession::attach_optimizer(const Model& optimizer) {
+  const Impl::Use use(*impl_, "attach an optimizer model");
+  require(!has_optimizer(), ErrorCode::kModelLoaded, "attach an optimizer model: the training session has one already");
+  impl_->optimizer.emplace(optimizer);
+  state_->make_momentums(impl_->optimizer->moment_count());
+  impl_->learning_rate = state_->optimizer().initial_learning_rate;
+}
+
+void TrainingSession::set_learning_rate(float learning_rate) {
+  const Impl::Use use(*impl_, "set learning rate");
+  impl_->require_optimizer("set learning rate");
+  require(std::isfinite(learning_rate), ErrorCode::kInvalidArgument, "set learning rate: expected a finite number, found ",
+          learning_rate);
+  impl_->learning_rate = learning_rate;
+  state_->optimizer().initial_learning_rate = learning_rate;
+}
+
+float TrainingSession::learning_rate() const {
+  impl_->require_optimizer("get learning rate");
+  return impl_->learning_rate;
+}
+
+void TrainingSession::register_linear_lr_scheduler(int64_t warmup_steps, int64_t total_steps, float initial_learning_rate) {
+  const Impl::Use use(*impl_, "register the linear learning-rate scheduler");
+  impl_->require_optimizer("register the linear learning-rate scheduler");
+  require(warmup_steps >= 0 && total_steps >= 0, ErrorCode::kInvalidArgument,
+          "register the linear learning-rate scheduler: expected step counts of 0 or more, found warmup ", warmup_steps,
+          " and total ", total_steps);
+  require(std::isfinite(initial_learning_rate) && initial_learning_rate >= 0, ErrorCode::kInvalidArgument,
+          "register the linear learning-rate scheduler: expected an initial learning rate of 0 or more, found ",
+          initial_learning_rate);
+  impl_->schedule = Schedule{warmup_steps, total_steps};
+  OptimizerState& o = state_->optimizer();
+  o.initial_learning_rate = initial_learning_rate;
+  impl_->learning_rate = static_cast<float>(initial_learning_rate * linear_factor(o.step, warmup_steps, total_steps));
+}
+
+void TrainingSession::scheduler_step() {
+  const Impl::Use use(*impl_, "scheduler step");
+  Impl& s = *impl_;
+  s.require_optimizer("scheduler step");
+  require(s.schedule.has_value(), ErrorCode::kInvalidArgument,
+          "scheduler step: no learning-rate scheduler is registered");
+  const OptimizerState& o = state_->optimizer();
+  s.learning_rate =
+      static_cast<float>(o.initial_learning_rate * linear_factor(o.step, s.schedule->warmup, s.schedule->total));
+}
+
+const std::vector<ValueInfo>& TrainingSession::inputs(bool training) const { return impl_->stage(training).inputs(); }
+
+const std::vector<std::string>& TrainingSession::input_names(bool training) const {
+  return impl_->stage(training).input_names();
+}
+
+const std::vector<std::string>& TrainingSession::output_names(bool training) const {
+  return impl_->stage(training).output_names();
+}
+
+void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
+                                             const std::vector<std::string>& outputs) const {
+  const Impl::Use use(*impl_, "export for inferencing");
+  require(impl_->eval_model.has_value(), ErrorCode::kInvalidArgument,
+          "export for inferencing: the training session was made without an eval model");
+  require(!state_->is_nominal(), ErrorCode::kInvalidArgument,
+          "export for inferencing: the checkpoint is nominal and holds no values");
+  require(!outputs.empty(), ErrorCode::kInvalidArgument, "export for inferencing: no output was asked for");
+  Model model = *impl_->eval_model;
+  Graph& graph = model.graph;
+  std::vector<ValueInfo> kept;
+  for (const std::string& name : outputs) {
+    const bool produced = std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+      return std::find(node.outputs.begin(), node.outputs.end(), name) != node.outputs.end();
+    });
+    require(produced, ErrorCode::kInvalidArgument, "export for inferencing: the eval model has no value named '", name,
+            "'");
+    ValueInfo info = graph.info(name).value_or(ValueInfo{});
+    info.name = name;
+    kept.push_back(std::move(info));
+  }
+  graph.outputs = std::move(kept);
+  graph.remove_unused_nodes();
+  const auto uses = count_uses(graph);
+  std::vector<ValueInfo> inputs;
+  for (const ValueInfo& info : graph.inputs) {
+    if (!uses.contains(info.name)) continue;
+    if (state_->has_parameter(info.name))
+      graph.add_initializer(info.name, state_->parameter(info.name).data);
+    else
+      inputs.push_back(info);
+  }
+  graph.inputs = std::move(inputs);
+  write_model(model, path);
+}
+
+}  // namespace ortrain

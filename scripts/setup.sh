@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Installs what building and testing needs: Debian packages where they are missing, and a virtual environment.
+# Usage: scripts/setup.sh [VENV]     (default .venv)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=${1:-.venv}
+
+packages=(build-essential ccache libprotobuf-dev protobuf-compiler libflatbuffers-dev flatbuffers-compiler
+          libeigen3-dev libhwy-dev catch2 patchelf)
+missing=()
+if command -v dpkg-query >/dev/null; then
+  for package in "${packages[@]}"; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  done
+  if [ ${#missing[@]} -gt 0 ]; then
+    sudo=
+    [ "$(id -u)" -eq 0 ] || sudo=sudo
+    echo "setup: installing ${missing[*]}"
+    $sudo apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  fi
+else
+  echo "setup: this is no Debian system; please install: ${packages[*]}" >&2
+fi
+
+if [ ! -x "$venv/bin/python" ]; then
+  echo "setup: making the virtual environment $venv"
+  "${PYTHON:-python3}" -m venv "$venv"
+fi
+stamp=$venv/.requirements
+if ! cmp -s requirements-dev.txt "$stamp"; then
+  echo "setup: installing the Python packages of requirements-dev.txt"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check -r requirements-dev.txt
+  cp requirements-dev.txt "$stamp"
+fi
