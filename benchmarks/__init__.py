@@ -1,0 +1,1 @@
+"""Side-by-side benchmark of ortrain against the last ONNX Runtime training release and PyTorch."""

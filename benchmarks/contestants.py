@@ -1,0 +1,76 @@
+"""Who competes: each contestant's name, its virtual environment and the code that trains with it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmarks.cases import Case
+
+Step = Callable[[Any, Any], float]
+"""From numpy input and labels: trains one step, resets the gradients, returns the loss."""
+
+
+class Trainer(Protocol):
+    """The work of a contestant inside its worker; making one imports the framework and nothing more."""
+
+    version: str
+
+    def make_artifacts(self, case: Case, cache: Path) -> None:
+        """Write what training needs; called in a process of its own, whose memory is not counted."""
+
+    def prepare(self, case: Case, cache: Path, threads: int) -> Step:
+        """Load the model and return the function that trains one step."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One competitor.
+
+    Attributes
+    ----------
+    name : what the user selects and the reports show.
+    venv : folder below `--peers` with the virtual environment it runs in; None for the running interpreter.
+    trainer : module, class and argument of its `Trainer`.
+    artifacts : whether `Trainer.make_artifacts` must run first.
+    """
+
+    name: str
+    venv: str | None
+    trainer: tuple[str, str, Any]
+    artifacts: bool = False
+
+    def make_trainer(self) -> Trainer:
+        module, kind, argument = self.trainer
+        trainer: Trainer = getattr(importlib.import_module(module), kind)(argument)
+        return trainer
+
+
+OURS = "ortrain"
+
+_ON_DEVICE = ("benchmarks.train_on_device", "OnDeviceTrainer")
+_TORCH = ("benchmarks.train_torch", "TorchTrainer")
+
+CONTESTANTS = (
+    Contestant(OURS, None, (*_ON_DEVICE, (OURS, "ortrain", "ortrain")), artifacts=True),
+    Contestant("ort", "ort", (*_ON_DEVICE, ("ort", "onnxruntime", "onnxruntime.training")), artifacts=True),
+    Contestant("torch-eager", "torch", (*_TORCH, False)),
+    Contestant("torch-compiled", "torch", (*_TORCH, True)),
+)
+
+
+def by_name(name: str) -> Contestant:
+    """Return the contestant called `name`.
+
+    Raises
+    ------
+    ValueError
+        There is none.
+    """
+    for contestant in CONTESTANTS:
+        if contestant.name == name:
+            return contestant
+    raise ValueError(f"unknown contestant {name}; known are {', '.join(c.name for c in CONTESTANTS)}")

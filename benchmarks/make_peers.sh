@@ -1,0 +1,30 @@
+#!/bin/sh
+# Make the virtual environments of the peers: make_peers.sh [FOLDER], by default .venv-peers in the checkout.
+# Running it again is quick: an environment that is complete is left as it is.
+set -eu
+folder=${1:-$(cd "$(dirname "$0")/.." && pwd)/.venv-peers}
+python=${PYTHON:-python3}
+
+# onnxruntime-training 1.19.2 needs a protobuf and a numpy near its time, too.
+if ! "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then
+    echo "$0: onnxruntime-training 1.19.2 has no wheel for $("$python" -V); set PYTHON to a Python 3.10 or 3.11" >&2
+    exit 1
+fi
+
+environment() {  # name, then requirements
+    venv=$folder/$1
+    shift
+    if [ "$(cat "$venv/installed" 2>/dev/null)" = "$*" ]; then
+        echo "$venv: ready"
+        return
+    fi
+    echo "$venv: installing $*"
+    mkdir -p "$folder"
+    "$python" -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+    echo "$*" >"$venv/installed"
+}
+
+# torch is in the first one too: it exports the models, and onnxruntime.training itself imports it.
+environment ort onnxruntime-training-cpu==1.19.2 onnx==1.16.2 "protobuf<5" "numpy<2.4" torch==2.13.0
+environment torch torch==2.13.0 numpy
