@@ -73,6 +73,12 @@ class ShapeContext : public NodeContext {
  public:
   using NodeContext::NodeContext;
   virtual void output(size_t i, DType dtype, Shape shape) = 0;
+  // The same for an output whose value follows from shapes alone: it is a constant of the compiled Program, so that
+  // shape rules further on can read it. An operator all of whose outputs are such needs no kernel.
+  virtual void value(size_t i, Tensor value) = 0;
+  // The extents that the model states of output o in its value_info, -1 for those that are no numbers; empty where it
+  // states none. For operators whose inputs do not tell the shape of the result (gradients of pooling).
+  virtual std::vector<int64_t> stated_shape(size_t o) const { return (void)o, std::vector<int64_t>(); }
 };
 
 // Kernel maker: asks for the memory of inputs and outputs and returns what runs. A maker that only aliases returns null.

@@ -116,6 +116,8 @@ class Compiler {
     const auto found = placement_.find(name);
     return found == placement_.end() ? -1 : found->second;
   }
+  // What the graph states of a value's extents, -1 where it is no number that is known for this Program.
+  std::vector<int64_t> stated_shape(const std::string& name) const;
   int64_t opset(const std::string& domain) const {
     const auto found = request_.opsets->find(domain);
     return found == request_.opsets->end() ? 1 : found->second;
@@ -134,6 +136,7 @@ class Compiler {
     s.bytes = bytes;
     return program_.add_storage(std::move(s));
   }
+  int new_fixed(Tensor tensor) { return program_.add_fixed(std::move(tensor)); }
   void touch(int s) {
     const int now = static_cast<int>(program_.steps.size());
     storage(s).first = std::min(storage(s).first, now);
@@ -153,6 +156,7 @@ class Compiler {
   std::unordered_map<std::string, std::vector<const Node*>> readers_;
   std::unordered_map<std::string, int> placement_;
   std::unordered_map<std::string, int> output_names_;
+  std::unordered_map<std::string, int64_t> symbols_;  // the named extents of the inputs
 };
 
 class NodeShapes : public ShapeContext {
@@ -160,6 +164,7 @@ class NodeShapes : public ShapeContext {
   NodeShapes(Compiler& compiler, const Node& node) : ShapeContext(node, compiler.opset(node.domain)), compiler_(compiler) {
     for (const std::string& name : node.inputs) inputs.push_back(name.empty() ? -1 : compiler.find_value(name));
     results.resize(node.outputs.size());
+    known.resize(node.outputs.size());
   }
   DType dtype(size_t i) const override { return input(i).dtype; }
   const Shape& shape(size_t i) const override { return input(i).shape; }
@@ -172,9 +177,17 @@ class NodeShapes : public ShapeContext {
     element_count(shape);             // refuses negative extents and overflow
     results[o] = {dtype, std::move(shape)};
   }
+  std::vector<int64_t> stated_shape(size_t o) const override {
+    return o < results.size() ? compiler_.stated_shape(node().outputs[o]) : std::vector<int64_t>();
+  }
+  void value(size_t o, Tensor value) override {
+    output(o, value.dtype(), value.shape());
+    if (o < results.size()) known[o] = std::move(value);
+  }
 
   std::vector<int> inputs;
   std::vector<std::pair<DType, Shape>> results;
+  std::vector<Tensor> known;  // outputs whose value the shape rule stated
 
  private:
   const Value& input(size_t i) const {
@@ -194,7 +207,17 @@ class NodeKernel : public KernelContext {
         shapes_(shapes),
         folding_(folding),
         made_(node.outputs.size(), -1),
-        fetched_(node.inputs.size(), -1) {}
+        fetched_(node.inputs.size(), -1) {
+    for (size_t o = 0; o < made_.size(); ++o)
+      if (shapes_.known[o].defined()) made_[o] = compiler_.new_fixed(shapes_.known[o]);
+  }
+
+  // Whether the shape rule has stated every output that anybody reads, so that no kernel is needed.
+  bool all_known() const {
+    for (size_t o = 0; o < made_.size(); ++o)
+      if (made_[o] < 0 && has_output(o) && (o == 0 || wanted(o))) return false;
+    return true;
+  }
 
   DType dtype(size_t i) const override { return shapes_.dtype(i); }
   const Shape& shape(size_t i) const override { return shapes_.shape(i); }
@@ -296,7 +319,7 @@ class NodeKernel : public KernelContext {
         continue;
       }
       v.storage = made_[o];
-      if (folding_) fold(v);
+      if (folding_ || shapes_.known[o].defined()) fold(v);
       compiler_.add_value(std::move(v));
     }
   }
@@ -339,6 +362,20 @@ class NodeKernel : public KernelContext {
   std::vector<int> fetched_;  // storage in which each input was fetched
   std::vector<int> used_;
 };
+
+std::vector<int64_t> Compiler::stated_shape(const std::string& name) const {
+  // The gradient of value v is named v_grad, or v_grad_<k> where several are added up, and has the shape of v.
+  if (const size_t at = name.rfind("_grad"); at != std::string::npos)
+    if (const int v = find_value(name.substr(0, at)); v >= 0) return program_.values[static_cast<size_t>(v)].shape;
+  const auto info = request_.graph->value_info.find(name);
+  if (info == request_.graph->value_info.end() || !info->second.dims) return {};
+  std::vector<int64_t> shape;
+  for (const Dim& d : *info->second.dims) {
+    const auto symbol = symbols_.find(d.symbol);
+    shape.push_back(d.known() ? d.value : symbol != symbols_.end() ? symbol->second : -1);
+  }
+  return shape;
+}
 
 int Compiler::add_value(Value v) {
   const int index = static_cast<int>(program_.values.size());
@@ -419,7 +456,7 @@ void Compiler::compile_node(const Node& node) {
                                                   [&](int v) { return v < 0 || value(v).constant; });
   const size_t before = program_.steps.size();
   NodeKernel context(*this, node, shapes, folding);
-  context.finish(op->kernel(context));
+  context.finish(context.all_known() ? nullptr : op->kernel(context));
   if (folding) run_now(before);
   for (const int v : shapes.inputs)
     if (v >= 0) --value(v).uses_left;
@@ -464,6 +501,13 @@ void Compiler::compile() {
     program_.input_storages.push_back(v.storage);
     program_.input_types.emplace_back(v.dtype, v.shape);
     add_value(std::move(v));
+  }
+  for (const ValueInfo& info : request_.graph->inputs) {
+    const int v = find_value(info.name);
+    if (v < 0 || !info.dims || info.dims->size() != value(v).shape.size()) continue;
+    for (size_t k = 0; k < info.dims->size(); ++k)
+      if (!(*info.dims)[k].known() && !(*info.dims)[k].symbol.empty())
+        symbols_.emplace((*info.dims)[k].symbol, value(v).shape[k]);
   }
   for (const auto& [name, tensor] : request_.constants) add_fixed(name, tensor, true);
   for (const auto& [name, tensor] : request_.states) add_fixed(name, tensor, false);

@@ -81,12 +81,15 @@ MappedFile::MappedFile(const std::filesystem::path& path, const std::string& wha
   void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
   require(mapped != MAP_FAILED, ErrorCode::kFail, "cannot map the ", what, " '", path.string(),
           "': ", reason());
-  ::madvise(mapped, size_, MADV_WILLNEED);
   data_ = static_cast<const std::byte*>(mapped);
 }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void MappedFile::prefetch() const {
+  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_WILLNEED);
 }
 
 void write_file(const std::filesystem::path& path, const std::string& what, const void* data, size_t bytes) {
@@ -157,8 +160,8 @@ void FileWriter::write(const void* data, size_t bytes) {
     buffer_.insert(buffer_.end(), from, from + bytes);
 }
 
-void FileWriter::pad(size_t alignment) {
-  const std::vector<std::byte> zeros((alignment - position_ % alignment) % alignment);
+void FileWriter::skip_to(size_t position) {
+  const std::vector<std::byte> zeros(position - position_);
   write(zeros.data(), zeros.size());
 }
 

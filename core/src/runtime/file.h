@@ -23,6 +23,8 @@ class MappedFile {
 
   const std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+  // Says that all of it will be read soon.
+  void prefetch() const;
 
  private:
   const std::byte* data_ = nullptr;
@@ -42,8 +44,8 @@ class FileWriter {
   FileWriter& operator=(const FileWriter&) = delete;
 
   void write(const void* data, size_t bytes);
-  // Zeros up to the next multiple of `alignment`.
-  void pad(size_t alignment);
+  // Writes zeros up to `position`, which must not lie behind.
+  void skip_to(size_t position);
   size_t position() const { return position_; }
 
   // Brings everything that was written to the disk, under the temporary name.

@@ -1,5 +1,5 @@
-// CheckpointState: all that training changes: parameters, gradients, optimizer moments, step count, and the user's
-// properties. A training session works on it; it can be saved at any time.
+// CheckpointState: all that training changes: parameters, gradients, optimizer moments, step count, and the
+// user's properties. A training session works on it; it can be saved at any time.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,9 @@
 
 namespace ortrain {
 
+// The shape of a nominal parameter whose shape is not known yet.
+inline const Shape kUnknownShape{0};
+
 using Property = std::variant<int64_t, float, std::string>;
 
 // One parameter. `data` and `gradient` are views into the contiguous arenas of the state.
@@ -22,13 +25,14 @@ struct Parameter {
   std::string name;
   bool trainable = false;
   Tensor data;
-  Tensor gradient;               // undefined for frozen parameters and until a training session is made
-  std::vector<Tensor> momentums;  // one for each moment of the optimizer; empty until there is optimizer state
+  Tensor gradient;  // undefined for frozen parameters and until a training session is made
+  std::vector<Tensor>
+      momentums;  // one for each moment of the optimizer; empty until there is optimizer state
 };
 
 // What an optimizer keeps between steps, beside the momentums that lie with the parameters.
 struct OptimizerState {
-  int64_t step = 0;                    // how many optimizer steps were taken
+  int64_t step = 0;  // how many optimizer steps were taken
   float initial_learning_rate = 1e-3f;
 };
 
@@ -56,14 +60,22 @@ class CheckpointState {
 
   // Number of elements of all parameters, or of the trainable ones.
   int64_t parameters_size(bool trainable_only) const;
-  // All values in the order of parameters(), end to end, without gaps. `buffer` has parameters_size() elements of the
-  // parameters' common type, any shape.
+  // All values in the order of parameters(), end to end, without gaps. `buffer` has parameters_size()
+  // elements of the parameters' common type, any shape. set_buffer_order() sets another order.
   void copy_to_buffer(const Tensor& buffer, bool trainable_only) const;
   void copy_from_buffer(const Tensor& buffer, bool trainable_only);
+  // The order of parameters in buffers, if not that of parameters(). A training session sets that in which
+  // its training model has them, as onnxruntime-training does. `names` must be those of all parameters.
+  void set_buffer_order(const std::vector<std::string>& names);
 
-  // A nominal checkpoint knows names, types and shapes but holds no values until copy_from_buffer gives them.
+  // A nominal checkpoint knows names and types but holds no values until copy_from_buffer gives them. Those
+  // of onnxruntime-training do not know shapes either: the training session states them.
   bool is_nominal() const { return nominal_; }
   void set_nominal(bool nominal) { nominal_ = nominal; }
+  // The shape of a parameter without values; throws when the checkpoint states another.
+  void set_nominal_shape(const std::string& name, const Shape& shape);
+  // Throws, saying what was being done, where there are no values.
+  void require_values(const std::string& doing) const;
 
   std::map<std::string, Property>& properties() { return properties_; }
   const std::map<std::string, Property>& properties() const { return properties_; }
@@ -74,11 +86,12 @@ class CheckpointState {
   OptimizerState& optimizer() { return optimizer_; }
   const OptimizerState& optimizer() const { return optimizer_; }
 
-  // Puts data, gradients and `momentum_count` momentums of the parameters into contiguous arenas (zeros where there was
-  // nothing before). Called by the training session. Existing views of parameter data stay readable.
+  // Puts data, gradients and `momentum_count` momentums of the parameters into contiguous arenas (zeros where
+  // there was nothing before). Called by the training session. Existing views of parameter data stay
+  // readable.
   void make_arenas();
   void make_momentums(int count);
-  // The arenas of the trainable parameters as flat tensors with gaps (each parameter is aligned); float32 models only.
+  // The arenas of the trainable parameters as flat tensors of bytes with gaps (each parameter is aligned).
   // Every arena has the same layout, so one pass can walk them together. The gaps are zero.
   const Tensor& data_arena() const { return data_arena_; }
   const Tensor& gradient_arena() const { return gradient_arena_; }
@@ -89,8 +102,14 @@ class CheckpointState {
  private:
   friend struct CheckpointIo;
 
+  void make_data_arenas();
+  // Copies between the parameters and a buffer; `copy` gets (parameter's bytes, buffer's bytes, how many).
+  template <typename F>
+  void walk_buffer(const Tensor& buffer, bool trainable_only, const char* doing, F&& copy) const;
+
   std::vector<Parameter> parameters_;
   std::unordered_map<std::string, size_t> index_;
+  std::vector<size_t> buffer_order_;  // empty: that of parameters_
   std::map<std::string, Property> properties_;
   OptimizerState optimizer_;
   bool has_optimizer_ = false;

@@ -1,0 +1,45 @@
+"""Training of ONNX models on the device where they run.
+
+:mod:`ortrain.api` has the training loop, :mod:`ortrain.artifacts` makes the files that it starts from.
+"""
+
+from __future__ import annotations
+
+from ortrain import _ortrain
+from ortrain._ortrain import OrtValue, __version__
+from ortrain.api.generated.enums import ExecutionMode, GraphOptimizationLevel
+from ortrain.api.generated.session_options import SessionOptions
+from ortrain.errors import (
+    InvalidArgumentError,
+    InvalidModelError,
+    NoSuchFileError,
+    NotImplementedInOrtrainError,
+    OrtErrorCode,
+    OrtrainError,
+)
+
+__all__ = [
+    "ExecutionMode",
+    "GraphOptimizationLevel",
+    "InvalidArgumentError",
+    "InvalidModelError",
+    "NoSuchFileError",
+    "NotImplementedInOrtrainError",
+    "OrtErrorCode",
+    "OrtValue",
+    "OrtrainError",
+    "SessionOptions",
+    "__version__",
+    "set_seed",
+]
+
+
+def set_seed(seed: int) -> None:
+    """Sets the seed of all random numbers of the process.
+
+    Parameters
+    ----------
+    seed : int
+        Any number of 64 bits. Modules made afterwards draw the same numbers in every run with this seed.
+    """
+    _ortrain.set_seed(seed)

@@ -1,0 +1,46 @@
+"""What artifact making asks of the core. No other module of artifact making calls the extension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortrain import _ortrain
+
+
+def find_untrainable(model: bytes, trainable: Sequence[str], loss: str, outputs: Sequence[str]) -> str:
+    """Return every reason why the model cannot be trained, one a line; empty when it can."""
+    return _ortrain.find_untrainable(model, list(trainable), loss, list(outputs))
+
+
+def build_training_model(
+    model: bytes, trainable: Sequence[str], frozen: Sequence[str], loss: str, outputs: Sequence[str]
+) -> bytes:
+    """Return the training model of a forward model."""
+    return _ortrain.build_training_model(model, list(trainable), list(frozen), loss, list(outputs))
+
+
+def save_checkpoint(
+    names: Sequence[str],
+    values: Sequence[npt.NDArray[Any]],
+    trainable: Sequence[bool],
+    path: str,
+    nominal: bool,
+) -> None:
+    """Write a checkpoint with the given parameters."""
+    tensors = [_ortrain.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value)) for value in values]
+    state = _ortrain.create_checkpoint(list(names), tensors, list(trainable), nominal)
+    _ortrain.save_checkpoint(state, path, False)
+
+
+def load_checkpoint(path: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the parameters of a checkpoint by name."""
+    state = _ortrain.load_checkpoint(path)
+    names = [
+        _ortrain.checkpoint_get_parameter_name(state, index)
+        for index in range(_ortrain.checkpoint_get_parameter_count(state))
+    ]
+    return {name: _ortrain.get_parameter(state, name).numpy() for name in names}

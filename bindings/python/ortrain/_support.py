@@ -1,0 +1,164 @@
+"""What the generated classes share: values on their way in and out of a step, devices, keys and texts for people."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+
+from ortrain import _ortrain
+from ortrain._ortrain import OrtValue
+from ortrain.errors import InvalidArgumentError, OrtErrorCode
+
+if TYPE_CHECKING:
+    from ortrain.api.generated.parameter import Parameter
+    from ortrain.api.generated.parameters import Parameters
+    from ortrain.api.generated.properties import Properties
+
+StrPath = Union[str, "os.PathLike[str]"]
+
+_PLAIN = (bool, int, float, list, tuple)
+
+
+def _invalid(message: str) -> InvalidArgumentError:
+    return InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
+
+
+def check_device(device: str) -> None:
+    """Refuses a device that a session cannot run on, naming those that it can."""
+    names = [_ortrain.device_name(i) for i in range(_ortrain.device_count())]
+    if device not in names:
+        raise _invalid(f"there is no device {device!r}, available: {', '.join(names)}")
+
+
+def check_key(name: str, mapping: Parameters | Properties) -> None:
+    """Raises KeyError where a mapping has no entry of that name."""
+    if name not in mapping:
+        raise KeyError(name)
+
+
+def describe_entry(parameter: Parameter) -> str:
+    """One parameter in a line."""
+    element_type, shape, _ = _ortrain.get_parameter_type_and_shape(parameter._handle, parameter.name)
+    dtype = _ortrain.numpy_type(element_type)
+    return f"Parameter({parameter.name!r}, {dtype}, shape={shape}, requires_grad={parameter.requires_grad})"
+
+
+def describe_mapping(mapping: Parameters | Properties) -> str:
+    """A mapping as a dictionary would be shown."""
+    return f"{type(mapping).__name__}({{{', '.join(f'{k!r}: {v!r}' for k, v in mapping)}}})"
+
+
+def parameter_type(state: _ortrain.CheckpointStateHandle, trainable_only: bool) -> np.dtype[Any]:
+    """The element type that a buffer of all parameters has; float32 where there are no parameters."""
+    for i in range(_ortrain.checkpoint_get_parameter_count(state)):
+        name = _ortrain.checkpoint_get_parameter_name(state, i)
+        if not trainable_only or _ortrain.checkpoint_is_parameter_trainable(state, name):
+            return _ortrain.numpy_type(_ortrain.get_parameter_type_and_shape(state, name)[0])
+    return np.dtype(np.float32)
+
+
+def to_array(value: Any) -> np.ndarray[Any, Any]:
+    """An array over the memory of anything that has ``__dlpack__`` or ``numpy()``; a copy where it cannot be shared."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, _PLAIN) or isinstance(value, np.generic):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value)
+    if hasattr(value, "numpy"):
+        return np.asarray(value.numpy())
+    raise TypeError(
+        f"expected a NumPy array, an OrtValue, or something with __dlpack__ or numpy(), found {type(value).__name__}"
+    )
+
+
+def to_value(value: Any) -> OrtValue:
+    """A tensor over the memory of ``value``."""
+    return value if isinstance(value, OrtValue) else OrtValue.ortvalue_from_numpy(to_array(value))
+
+
+def _convert_plain(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+    """Python numbers and lists as an array of ``dtype``; None where that would lose what they say."""
+    array = np.asarray(value)
+    kinds = {"b": "b", "i": "bi", "u": "bi", "f": "bif"}
+    if array.dtype.kind not in kinds.get(dtype.kind, "") and array.size > 0:
+        return None
+    converted = array.astype(dtype)
+    if dtype.kind in "iu" and not np.array_equal(converted, array):
+        return None
+    return converted
+
+
+@dataclass(frozen=True)
+class StepSignature:
+    """What a step takes and gives: the same for every call of a module in one mode."""
+
+    names: list[str]
+    element_types: list[int]
+    output_count: int
+
+    @classmethod
+    def of(
+        cls, session: _ortrain.TrainingSessionHandle, training: bool, inputs: list[str], outputs: list[str]
+    ) -> StepSignature:
+        """The signature of a session's train step or eval step."""
+        types = [_ortrain.get_model_input_type_info(session, training, i)[0] for i in range(len(inputs))]
+        return cls(inputs, types, len(outputs))
+
+    def take(self, values: Sequence[Any]) -> list[OrtValue]:
+        """The inputs of a step as tensors, over the caller's memory where that is possible."""
+        if len(values) != len(self.names):
+            raise _invalid(
+                f"expected {len(self.names)} inputs ({', '.join(self.names)}), found {len(values)}"
+            )
+        return [self._take_one(i, value) for i, value in enumerate(values)]
+
+    def _take_one(self, i: int, value: Any) -> OrtValue:
+        expected = self.element_types[i]
+        if isinstance(value, OrtValue):
+            tensor = value
+        elif isinstance(value, _PLAIN) and expected:
+            array = _convert_plain(value, _ortrain.numpy_type(expected))
+            if array is None:
+                raise self._wrong_type(i, np.asarray(value).dtype)
+            return OrtValue.ortvalue_from_numpy(array)
+        else:
+            array = to_array(value)
+            try:
+                tensor = OrtValue.ortvalue_from_numpy(array)
+            except TypeError:
+                raise self._wrong_type(i, array.dtype) from None
+        if expected and tensor.element_type() != expected:
+            raise self._wrong_type(i, tensor.dtype)
+        return tensor
+
+    def _wrong_type(self, i: int, found: np.dtype[Any]) -> InvalidArgumentError:
+        expected = _ortrain.numpy_type(self.element_types[i]) if self.element_types[i] else "another type"
+        return _invalid(f"input {self.names[i]!r} (number {i}): expected {expected}, found {found}")
+
+
+def _as_kind_of(example: Any, output: OrtValue) -> Any:
+    """An output as the kind of object that the first input was."""
+    if isinstance(example, OrtValue):
+        return output
+    if isinstance(example, np.ndarray) or isinstance(example, (*_PLAIN, np.generic)):
+        return output.numpy()
+    kind = type(example)
+    if hasattr(kind, "ortvalue_from_numpy"):
+        return kind.ortvalue_from_numpy(output.numpy())
+    package = sys.modules.get(kind.__module__.partition(".")[0])
+    if hasattr(package, "from_dlpack"):
+        return package.from_dlpack(output)  # type: ignore[union-attr]
+    return output
+
+
+def give_back(outputs: list[OrtValue], inputs: Sequence[Any]) -> Any:
+    """The outputs of a step as the kind that its inputs were, one value or a tuple."""
+    example = inputs[0] if inputs else None
+    given = tuple(_as_kind_of(example, output) for output in outputs)
+    return given[0] if len(given) == 1 else given

@@ -1,0 +1,66 @@
+"""Exceptions: each carries the code and the message of the call that failed."""
+
+from __future__ import annotations
+
+from ortrain.api.generated.enums import OrtErrorCode
+
+__all__ = [
+    "InvalidArgumentError",
+    "InvalidModelError",
+    "NoSuchFileError",
+    "NotImplementedInOrtrainError",
+    "OrtErrorCode",
+    "OrtrainError",
+    "error_from_status",
+]
+
+
+class OrtrainError(RuntimeError):
+    """A call of the library failed.
+
+    Attributes
+    ----------
+    code : OrtErrorCode
+        Why, as a code.
+    message : str
+        What was being done, what was expected and what was found.
+    """
+
+    def __init__(self, message: str, code: OrtErrorCode = OrtErrorCode.ORT_FAIL) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class InvalidArgumentError(OrtrainError, ValueError):
+    """An argument does not fit."""
+
+
+class InvalidModelError(OrtrainError, ValueError):
+    """A file or buffer is no valid ONNX model."""
+
+
+class NoSuchFileError(OrtrainError, FileNotFoundError):
+    """A file does not exist."""
+
+
+class NotImplementedInOrtrainError(OrtrainError, NotImplementedError):
+    """A call, an operator or a type is not implemented."""
+
+
+_CLASSES: dict[OrtErrorCode, type[OrtrainError]] = {
+    OrtErrorCode.ORT_INVALID_ARGUMENT: InvalidArgumentError,
+    OrtErrorCode.ORT_INVALID_PROTOBUF: InvalidModelError,
+    OrtErrorCode.ORT_INVALID_GRAPH: InvalidModelError,
+    OrtErrorCode.ORT_NO_SUCHFILE: NoSuchFileError,
+    OrtErrorCode.ORT_NOT_IMPLEMENTED: NotImplementedInOrtrainError,
+}
+
+
+def error_from_status(code: int, message: str) -> OrtrainError:
+    """The exception for a failed call; the extension raises what this returns."""
+    known = OrtErrorCode(code) if code in OrtErrorCode.__members__.values() else OrtErrorCode.ORT_FAIL
+    return _CLASSES.get(known, OrtrainError)(message, known)

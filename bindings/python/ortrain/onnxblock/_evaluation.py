@@ -1,0 +1,65 @@
+"""Turns a forward model into the one that evaluates: no statistics are updated, nothing is dropped."""
+
+from __future__ import annotations
+
+import onnx
+
+_ONNX = ("", "ai.onnx")
+
+
+def set_evaluation_mode(model: onnx.ModelProto) -> None:
+    """Switch batch normalization and dropout of a model to inference, in place.
+
+    Raises
+    ------
+    ValueError
+        When a value that batch normalization makes only in training is used elsewhere in the model.
+    """
+    removed = _set_graph(model.graph)
+    kept = [value for value in model.graph.value_info if value.name not in removed]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(kept)
+
+
+def _set_graph(graph: onnx.GraphProto) -> set[str]:
+    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    removed: set[str] = set()
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        nodes.append(node)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _set_graph(attribute.g)
+        if node.domain not in _ONNX:
+            continue
+        if node.op_type == "BatchNormalization":
+            replaced, gone = _set_batch_normalization(node, used)
+            nodes.extend(replaced)
+            removed |= gone
+        elif node.op_type == "Dropout" and len(node.input) > 2:
+            # Without its third input, which says whether to train, the operator passes its input on.
+            del node.input[2:]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return removed
+
+
+def _set_batch_normalization(node: onnx.NodeProto, used: set[str]) -> tuple[list[onnx.NodeProto], set[str]]:
+    """Leave one output. Where updated statistics are read elsewhere, those that came in stand for them."""
+    others = list(node.output)[1:]
+    stand_ins = []
+    for position, name in enumerate(others):
+        if not name or name not in used:
+            continue
+        if position >= 2:
+            raise ValueError(
+                f"cannot make an eval model: {name!r}, a statistic of the batch that node {node.name!r} "
+                "(BatchNormalization) makes in training only, is used elsewhere in the model"
+            )
+        source = node.input[3 + position]
+        stand_ins.append(onnx.helper.make_node("Identity", [source], [name], name=f"{name}/Identity"))
+    kept = [attribute for attribute in node.attribute if attribute.name != "training_mode"]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    del node.output[1:]
+    return stand_ins, {name for name in others if name and name not in used}

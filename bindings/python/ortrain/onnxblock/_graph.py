@@ -1,0 +1,213 @@
+"""What blocks and artifacts ask of an ONNX model."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+#: Above this many elements an initializer is left out where only types and shapes matter. Smaller ones may
+#: be shapes or axes, whose values decide about shapes.
+_SMALL = 1024
+
+#: Types that a parameter can have. The 16-bit ones are refused later, with a reason.
+FLOATING = frozenset(
+    {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+)
+
+
+def names_in_use(model: onnx.ModelProto) -> set[str]:
+    """Return the names of all values and nodes of the main graph."""
+    graph = model.graph
+    names = {value.name for values in (graph.input, graph.output, graph.value_info) for value in values}
+    names.update(tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        names.add(node.name)
+        names.update(node.input)
+        names.update(node.output)
+    return names
+
+
+def value_exists(model: onnx.ModelProto, name: str) -> bool:
+    """Return whether a value of that name is an input, an initializer, or made or read by a node."""
+    graph = model.graph
+    return (
+        any(value.name == name for value in graph.input)
+        or any(tensor.name == name for tensor in graph.initializer)
+        or any(name in node.input or name in node.output for node in graph.node)
+    )
+
+
+def find_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | None:
+    """Return what the model states of a value: of an input, an output, an initializer or an inner value."""
+    graph = model.graph
+    for values in (graph.input, graph.output, graph.value_info):
+        for value in values:
+            if value.name == name:
+                return value
+    for tensor in graph.initializer:
+        if tensor.name == name:
+            return onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
+    return None
+
+
+def element_type(model: onnx.ModelProto, name: str) -> int:
+    """Return the element type of a value.
+
+    Where it is not stated it is that of the first input of the node that makes the value. Float where
+    nothing is known: constants are made of it, and almost every model is float.
+    """
+    producers = {output: node for node in model.graph.node for output in node.output}
+    seen: set[str] = set()
+    while name and name not in seen:
+        seen.add(name)
+        info = find_value_info(model, name)
+        if info is not None and info.type.tensor_type.elem_type:
+            return int(info.type.tensor_type.elem_type)
+        node = producers.get(name)
+        if node is None or not node.input:
+            break
+        if node.op_type == "Cast":
+            return next(int(a.i) for a in node.attribute if a.name == "to")
+        name = node.input[0]
+    return int(onnx.TensorProto.FLOAT)
+
+
+def without_initializers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of everything but the initializers, which may be most of the memory."""
+    return onnx.ModelProto(
+        ir_version=model.ir_version,
+        opset_import=model.opset_import,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        metadata_props=model.metadata_props,
+        functions=model.functions,
+        graph=onnx.GraphProto(
+            name=model.graph.name,
+            doc_string=model.graph.doc_string,
+            node=model.graph.node,
+            input=model.graph.input,
+            output=model.graph.output,
+            value_info=model.graph.value_info,
+            sparse_initializer=model.graph.sparse_initializer,
+        ),
+    )
+
+
+def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy in which large initializers are inputs: the same types and shapes in few bytes."""
+    light = without_initializers(model)
+    inputs = {value.name for value in model.graph.input}
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) <= _SMALL:
+            light.graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            light.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    return light
+
+
+def infer_shapes(model: onnx.ModelProto) -> None:
+    """Add to the model what ONNX shape inference finds out about its values."""
+    light = without_weights(model)
+    inferred = light
+    # Following the values of shapes fails on some models whose types and ranks can be inferred well. Nothing is
+    # lost where both fail: what is wrong with the model is found by those who look for it.
+    for follow_values in (True, False):
+        with contextlib.suppress(onnx.shape_inference.InferenceError):
+            inferred = onnx.shape_inference.infer_shapes(light, data_prop=follow_values)
+            break
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(inferred.graph.value_info)
+    found = {value.name: value for value in inferred.graph.output}
+    for output in model.graph.output:
+        output.CopyFrom(found[output.name])
+
+
+def check(model: onnx.ModelProto, what: str) -> None:
+    """Check that a model is valid ONNX.
+
+    Operators that ONNX does not know, or not in this opset, are let pass: the core has some, and names all
+    others.
+
+    Raises
+    ------
+    ValueError
+        Saying what the checker found, where it is not.
+    """
+    try:
+        onnx.checker.check_model(without_weights(model), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        if "No Op registered for" in str(error):
+            return
+        raise ValueError(f"{what} is not valid ONNX: {error}") from error
+
+
+def register_outputs(model: onnx.ModelProto, names: Iterable[str]) -> None:
+    """Make values the outputs of the graph, in the given order.
+
+    Raises
+    ------
+    LookupError
+        Naming a value that the model does not have.
+    """
+    outputs = []
+    for name in dict.fromkeys(names):
+        info = find_value_info(model, name)
+        if info is None:
+            if not value_exists(model, name):
+                known = ", ".join(value.name for value in model.graph.output) or "none"
+                raise LookupError(
+                    f"cannot make {name!r} an output: no node makes it; the outputs so far are {known}"
+                )
+            info = onnx.ValueInfoProto(name=name)
+            info.type.tensor_type.elem_type = element_type(model, name)
+        outputs.append(info)
+    copies = []
+    for info in outputs:
+        output = onnx.ValueInfoProto()
+        output.CopyFrom(info)
+        copies.append(output)
+    del model.graph.output[:]
+    model.graph.output.extend(copies)
+
+
+def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield every node of a graph and of the graphs inside its nodes."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from walk(attribute.g)
+            for inner in attribute.graphs:
+                yield from walk(inner)
+
+
+def opset_of(model: onnx.ModelProto, domain: str = "") -> int | None:
+    """Return the version of a domain that the model imports, or None."""
+    for opset in model.opset_import:
+        if opset.domain == domain or (domain == "" and opset.domain == "ai.onnx"):
+            return int(opset.version)
+    return None
+
+
+def import_domain(model: onnx.ModelProto, domain: str, version: int) -> None:
+    """Add an opset import where the model does not have one for the domain."""
+    if opset_of(model, domain) is None:
+        model.opset_import.append(onnx.helper.make_opsetid(domain, version))
+
+
+def running_statistics(model: onnx.ModelProto) -> list[str]:
+    """Return the names of running means and variances that batch normalization in training mode updates."""
+    names: list[str] = []
+    for node in walk(model.graph):
+        if node.op_type != "BatchNormalization" or node.domain not in ("", "ai.onnx"):
+            continue
+        names.extend(name for name in list(node.input)[3:5] if name)
+    return list(dict.fromkeys(names))

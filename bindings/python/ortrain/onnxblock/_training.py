@@ -1,0 +1,294 @@
+"""Blocks that make whole models: forward models, and training and eval models."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import logging
+from abc import abstractmethod
+from typing import Any
+
+import onnx
+
+from ortrain import _core_tools
+from ortrain.onnxblock import _graph
+from ortrain.onnxblock._accessor import ModelAccessor, current
+from ortrain.onnxblock._evaluation import set_evaluation_mode
+from ortrain.onnxblock.blocks import Block
+
+_log = logging.getLogger(__name__)
+
+
+def _build(
+    block: Block, accessor: ModelAccessor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, list[str]]:
+    """Build a block, make what it returns the outputs of the model, and infer types and shapes."""
+    block.base = accessor.model
+    _log.debug("building block %s", type(block).__name__)
+    accessor.depth += 1
+    try:
+        output = block.build(*args, **kwargs)
+    finally:
+        accessor.depth -= 1
+    names = [output] if isinstance(output, str) else list(output or ())
+    if not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"{type(block).__name__}.build must return the name of an output, or a tuple of names; "
+            f"it returned {output!r}"
+        )
+    _graph.register_outputs(accessor.model, names)
+    _graph.infer_shapes(accessor.model)
+    return output, names
+
+
+class ForwardBlock(Block):
+    """A block whose result is a whole model: what ``build`` returns becomes the outputs of the graph.
+
+    Examples
+    --------
+    ::
+
+        class Doubled(onnxblock.ForwardBlock):
+            def __init__(self):
+                super().__init__()
+                self.add = onnxblock.blocks.Add()
+
+            def build(self, name):
+                return self.add(name, name)
+
+        block = Doubled()
+        with onnxblock.base(model):
+            block("output")
+        doubled = block.to_model_proto()
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._model: onnx.ModelProto | None = None
+
+    @abstractmethod
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """Extend ``self.base``; return the name of the graph's output, or a tuple of names."""
+
+    def to_model_proto(self) -> onnx.ModelProto:
+        """Return the model.
+
+        Raises
+        ------
+        RuntimeError
+            Before the block was called.
+        """
+        if self._model is None:
+            raise RuntimeError(
+                f"call {type(self).__name__} on a base model before asking for the model that it makes"
+            )
+        return self._model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Build the model on the registered one.
+
+        Returns
+        -------
+        str or tuple of str
+            What :meth:`build` returns.
+
+        Raises
+        ------
+        RuntimeError
+            When no model is registered.
+        TypeError
+            When ``build`` does not return names.
+        ValueError
+            When the model is not valid ONNX.
+        """
+        accessor = current()
+        output, _ = _build(self, accessor, args, kwargs)
+        _graph.check(accessor.model, f"the model after block {type(self).__name__}")
+        self._model = copy.deepcopy(accessor.model)
+        return output
+
+
+class TrainingBlock(Block):
+    """A block whose first output is the loss; it makes the training and the eval model.
+
+    Say with :meth:`requires_grad` which parameters are trained. After the call, :meth:`to_model_proto` gives
+    the models and :meth:`parameters` the parameters, which the models take as inputs.
+
+    Examples
+    --------
+    ::
+
+        class Regression(onnxblock.TrainingBlock):
+            def __init__(self):
+                super().__init__()
+                self.loss = onnxblock.loss.MSELoss()
+
+            def build(self, prediction):
+                return self.loss(prediction)
+
+        block = Regression()
+        block.requires_grad("fc.weight")
+        with onnxblock.base(model):
+            block("output")
+        training_model, eval_model = block.to_model_proto()
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._requires_grad: dict[str, None] = {}  # a set that keeps the order
+        self._frozen: dict[str, None] = {}
+        self._parameters: tuple[list[onnx.TensorProto], list[onnx.TensorProto]] | None = None
+        self._training_model: onnx.ModelProto | None = None
+        self._eval_model: onnx.ModelProto | None = None
+
+    @abstractmethod
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """Extend ``self.base``; return the name of the loss, or a tuple of names that begins with it."""
+
+    def requires_grad(self, argument_name: str, value: bool = True) -> None:
+        """Say whether a parameter is trained.
+
+        A parameter of which nothing is said stays in the models as a constant. Running statistics of batch
+        normalization are always parameters that are not trained.
+
+        Parameters
+        ----------
+        argument_name : str
+            Name of an initializer of the base model.
+        value : bool, default: True
+            True to train it, False to make it a parameter that training does not change.
+        """
+        wanted, other = (self._requires_grad, self._frozen) if value else (self._frozen, self._requires_grad)
+        wanted[argument_name] = None
+        other.pop(argument_name, None)
+
+    def parameters(self) -> tuple[list[onnx.TensorProto], list[onnx.TensorProto]]:
+        """Return the trainable and the frozen parameters, each in the order of the model.
+
+        Raises
+        ------
+        RuntimeError
+            Before the block was called.
+        """
+        if self._parameters is None:
+            raise RuntimeError(f"call {type(self).__name__} on a base model before asking for its parameters")
+        return self._parameters
+
+    def to_model_proto(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+        """Return the training model and the eval model.
+
+        Raises
+        ------
+        RuntimeError
+            Before the block was called.
+        """
+        if self._training_model is None or self._eval_model is None:
+            raise RuntimeError(
+                f"call {type(self).__name__} on a base model before asking for the models that it makes"
+            )
+        return self._training_model, self._eval_model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Build loss and gradients on the registered model, which becomes the training model.
+
+        Returns
+        -------
+        str or tuple of str
+            What :meth:`build` returns.
+
+        Raises
+        ------
+        RuntimeError
+            When no model is registered.
+        TypeError
+            When ``build`` does not return names.
+        ValueError
+            When the model is not valid ONNX, a named parameter is not in it, or it cannot be trained; the
+            message names every reason.
+        """
+        accessor = current()
+        output, names = _build(self, accessor, args, kwargs)
+        model = accessor.model
+        trainable, frozen = self._choose(model)
+        _log.debug("building the gradients of %d parameters from loss %s", len(trainable), names[0])
+
+        self._parameters = (
+            [copy.deepcopy(tensor) for tensor in model.graph.initializer if tensor.name in trainable],
+            [copy.deepcopy(tensor) for tensor in model.graph.initializer if tensor.name in frozen],
+        )
+        forward = _with_parameters_as_inputs(model, trainable | frozen)
+        data = _serialized(forward)
+        ordered = [tensor.name for tensor in self._parameters[0]]
+        report = _core_tools.find_untrainable(data, ordered, names[0], names[1:])
+        if report:
+            raise ValueError(f"the model cannot be trained:\n{report}")
+        # After the core, which finds everything that is wrong at once and says it better.
+        _graph.check(forward, f"the model after block {type(self).__name__}")
+        self._training_model = onnx.ModelProto.FromString(
+            _core_tools.build_training_model(
+                data, ordered, [tensor.name for tensor in self._parameters[1]], names[0], names[1:]
+            )
+        )
+        set_evaluation_mode(forward)
+        self._eval_model = forward
+        accessor.replace(self._training_model)
+        return output
+
+    def _choose(self, model: onnx.ModelProto) -> tuple[set[str], set[str]]:
+        trainable = set(self._requires_grad)
+        initializers = [tensor.name for tensor in model.graph.initializer]
+        missing = [name for name in (*self._requires_grad, *self._frozen) if name not in initializers]
+        if missing:
+            hints = []
+            for name in missing:
+                near = difflib.get_close_matches(name, initializers, n=3)
+                hints.append(
+                    f"{name!r}" + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else "")
+                )
+            raise ValueError(
+                f"the model has no initializer named {', '.join(hints)}; it has {len(initializers)}: "
+                f"{', '.join(initializers[:20])}{', ...' if len(initializers) > 20 else ''}"
+            )
+        statistics = _graph.running_statistics(model)
+        wrong = [name for name in statistics if name in trainable]
+        if wrong:
+            raise ValueError(
+                f"running statistics of batch normalization cannot be trained: {', '.join(wrong)}; "
+                "they follow the batches by themselves"
+            )
+        if not trainable:
+            raise ValueError(
+                "no parameter is to be trained; name at least one with requires_grad. "
+                f"The model has {', '.join(initializers[:20]) or 'no initializers'}"
+            )
+        return trainable, set(self._frozen) | {name for name in statistics if name in initializers}
+
+
+def _with_parameters_as_inputs(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
+    """Return a copy whose named initializers are inputs, in their order, behind the other inputs."""
+    forward = _graph.without_initializers(model)
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in initializers]
+    del forward.graph.input[:]
+    forward.graph.input.extend(inputs)
+    for tensor in model.graph.initializer:
+        if tensor.name in names:
+            forward.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+        else:
+            forward.graph.initializer.append(tensor)
+    return forward
+
+
+def _serialized(model: onnx.ModelProto) -> bytes:
+    limit = 2**31 - 1
+    size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    if size >= limit:
+        large = sorted(model.graph.initializer, key=lambda tensor: -len(tensor.raw_data))[:5]
+        raise ValueError(
+            f"the constants of the model hold {size} bytes, above the 2 GB that a model without parameters "
+            "may have; make parameters of the largest with requires_grad(name, False): "
+            f"{', '.join(tensor.name for tensor in large)}"
+        )
+    return model.SerializeToString()

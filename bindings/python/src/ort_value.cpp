@@ -1,0 +1,234 @@
+// OrtValue in Python: a tensor that shares memory with NumPy and, through DLPack, with everything else.
+#include <cstring>
+#include <limits>
+
+#include "support.h"
+
+namespace ortrain::python {
+namespace {
+
+struct TypeRow {
+  ONNXTensorElementDataType type;
+  const char* numpy;     // name of NumPy's type
+  const char* onnx;      // name in ONNX
+  uint8_t dlpack_code;   // kind of number in DLPack
+  uint8_t bits;
+};
+
+constexpr uint8_t kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6;  // DLDataTypeCode
+
+constexpr TypeRow kTypes[] = {
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, "float32", "float", kFloat, 32},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, "uint8", "uint8", kUInt, 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, "int8", "int8", kInt, 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, "uint16", "uint16", kUInt, 16},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16, "int16", "int16", kInt, 16},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, "int32", "int32", kInt, 32},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, "int64", "int64", kInt, 64},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, "bool", "bool", kBool, 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, "float16", "float16", kFloat, 16},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, "float64", "double", kFloat, 64},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, "uint32", "uint32", kUInt, 32},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, "uint64", "uint64", kUInt, 64},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, "bfloat16", "bfloat16", kBfloat, 16},
+};
+
+const TypeRow& row(ONNXTensorElementDataType type) {
+  for (const TypeRow& r : kTypes)
+    if (r.type == type) return r;
+  throw py::type_error("there is no NumPy type for the element type number " + std::to_string(type));
+}
+
+// The structures of the DLPack protocol, version 0: https://dmlc.github.io/dlpack
+struct DlDevice {
+  int32_t type;
+  int32_t id;
+};
+struct DlDataType {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+};
+struct DlTensor {
+  void* data;
+  DlDevice device;
+  int32_t ndim;
+  DlDataType dtype;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+struct DlManagedTensor {
+  DlTensor tensor;
+  void* context;
+  void (*deleter)(DlManagedTensor*);
+};
+constexpr int32_t kDlCpu = 1;
+
+// A DLPack tensor together with the shape it points to and the Python object whose memory it shows.
+struct Exported {
+  DlManagedTensor managed;
+  std::vector<int64_t> shape;
+  py::object owner;
+};
+
+void delete_exported(DlManagedTensor* managed) {
+  const py::gil_scoped_acquire acquire;
+  delete static_cast<Exported*>(managed->context);
+}
+
+// Frees the tensor of a capsule that nobody consumed; a consumer renames the capsule.
+void delete_capsule(PyObject* capsule) {
+  if (!PyCapsule_IsValid(capsule, "dltensor")) return;
+  auto* managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+  managed->deleter(managed);
+}
+
+py::object to_dlpack(const py::object& self) {
+  const Value& value = self.cast<const Value&>();
+  const TypeRow& type = row(value.element_type());
+  auto exported = std::make_unique<Exported>();
+  exported->shape = value.shape();
+  exported->owner = self;
+  exported->managed = {{value.data(), {kDlCpu, 0}, static_cast<int32_t>(exported->shape.size()), {type.dlpack_code, type.bits, 1},
+                        exported->shape.data(), nullptr, 0},
+                       exported.get(), delete_exported};
+  PyObject* capsule = PyCapsule_New(&exported->managed, "dltensor", delete_capsule);
+  if (capsule == nullptr) throw py::error_already_set();
+  exported.release();
+  return py::reinterpret_steal<py::object>(capsule);
+}
+
+void check_cpu(const std::string& device_type, int device_id) {
+  if (device_type != "cpu" || device_id != 0)
+    throw StatusError(ORT_INVALID_ARGUMENT,
+                      "there is no device '" + device_type + "' number " + std::to_string(device_id) + ", available: cpu");
+}
+
+std::string describe(const Value& value) {
+  std::string shape;
+  for (int64_t extent : value.shape()) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
+  return "OrtValue(" + std::string(row(value.element_type()).numpy) + ", shape=[" + shape + "])";
+}
+
+}  // namespace
+
+py::dtype numpy_type(ONNXTensorElementDataType type) {
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16)
+    throw py::type_error("NumPy has no bfloat16; read the tensor through __dlpack__");
+  return py::dtype(row(type).numpy);
+}
+
+ONNXTensorElementDataType element_type(const py::dtype& dtype) {
+  const auto name = py::str(dtype.attr("name")).cast<std::string>();
+  for (const TypeRow& r : kTypes)
+    if (name == r.numpy) return r.type;
+  throw py::type_error("a tensor cannot have the NumPy type " + name);
+}
+
+std::vector<int64_t> Value::shape() const {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  check(api().GetTensorTypeAndShape(raw_, &info));
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, void (*)(OrtTensorTypeAndShapeInfo*)> owner(
+      info, api().ReleaseTensorTypeAndShapeInfo);
+  size_t rank = 0;
+  check(api().GetDimensionsCount(info, &rank));
+  std::vector<int64_t> extents(rank);
+  check(api().GetDimensions(info, extents.data(), rank));
+  return extents;
+}
+
+ONNXTensorElementDataType Value::element_type() const {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  check(api().GetTensorTypeAndShape(raw_, &info));
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, void (*)(OrtTensorTypeAndShapeInfo*)> owner(
+      info, api().ReleaseTensorTypeAndShapeInfo);
+  ONNXTensorElementDataType type;
+  check(api().GetTensorElementType(info, &type));
+  return type;
+}
+
+void* Value::data() const {
+  void* data = nullptr;
+  check(api().GetTensorMutableData(raw_, &data));
+  return data;
+}
+
+Value Value::from_array(const py::array& given) {
+  const auto type = python::element_type(given.dtype());
+  py::array array = given;
+  const bool aligned = (array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) != 0;
+  const char order = array.dtype().byteorder();
+  if (!aligned || (array.flags() & py::array::c_style) == 0 || (order != '=' && order != '|'))
+    array = py::module_::import("numpy").attr("require")(given, given.dtype().attr("newbyteorder")("="),
+                                                         py::make_tuple("C_CONTIGUOUS", "ALIGNED"));
+  const std::vector<int64_t> shape(array.shape(), array.shape() + array.ndim());
+  OrtValue* made = nullptr;
+  check(api().CreateTensorWithDataAsOrtValue(cpu_memory(), const_cast<void*>(array.data()),
+                                             static_cast<size_t>(array.nbytes()), shape.data(), shape.size(), type, &made));
+  return Value(made, array);
+}
+
+py::array Value::to_array(const py::object& self) const {
+  return py::array(numpy_type(element_type()), shape(), data(), self);
+}
+
+void bind_support(py::module_& module) {
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const StatusError& error) {
+      const py::object made =
+          py::module_::import("ortrain.errors").attr("error_from_status")(static_cast<int>(error.code), error.message);
+      PyErr_SetObject(py::type::of(made).ptr(), made.ptr());
+    }
+  });
+
+  module.attr("__version__") = ORTRAIN_VERSION;
+  module.def("numpy_type", [](int type) { return numpy_type(static_cast<ONNXTensorElementDataType>(type)); },
+             py::arg("element_type"), "NumPy's type for a number of ONNXTensorElementDataType.");
+
+  py::class_<Value>(module, "OrtValue", "A tensor on the CPU. It shares memory with the NumPy arrays made from it.")
+      .def_static(
+          "ortvalue_from_numpy",
+          [](const py::array& array, const std::string& device_type, int device_id) {
+            check_cpu(device_type, device_id);
+            return Value::from_array(array);
+          },
+          py::arg("numpy_obj"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
+          "A tensor over the memory of an array, which it keeps alive.\n\n"
+          "An array that is not contiguous, or not in native byte order, is copied.")
+      .def_static(
+          "ortvalue_from_shape_and_type",
+          [](const std::vector<int64_t>& shape, const py::object& type, const std::string& device_type, int device_id) {
+            check_cpu(device_type, device_id);
+            OrtValue* made = nullptr;
+            const auto element = python::element_type(py::dtype::from_args(type));
+            check(api().CreateTensorAsOrtValue(allocator(), shape.data(), shape.size(), element, &made));
+            return Value(made);
+          },
+          py::arg("shape"), py::arg("element_type"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
+          "A tensor with memory of its own, not initialized.")
+      .def(
+          "numpy", [](const py::object& self) { return self.cast<const Value&>().to_array(self); },
+          "An array over the tensor's memory, which keeps the tensor alive. Writing into it changes the tensor.")
+      .def("shape", &Value::shape, "The extents.")
+      .def("element_type", [](const Value& value) { return static_cast<int>(value.element_type()); },
+           "Type of the elements, a number of ONNXTensorElementDataType (that of ONNX TensorProto.DataType).")
+      .def("data_type", [](const Value& value) { return "tensor(" + std::string(row(value.element_type()).onnx) + ")"; },
+           "Type of the tensor as ONNX writes it, such as tensor(float).")
+      .def_property_readonly("dtype", [](const Value& value) { return numpy_type(value.element_type()); },
+                             "Type of the elements as NumPy's dtype.")
+      .def("data_ptr", [](const Value& value) { return reinterpret_cast<uintptr_t>(value.data()); },
+           "Address of the first element.")
+      .def("device_name", [](const Value&) { return "cpu"; }, "Name of the device that holds the elements.")
+      .def("is_tensor", [](const Value&) { return true; }, "Whether this is a dense tensor; it always is.")
+      .def("has_value", [](const Value&) { return true; }, "Whether this holds anything; it always does.")
+      .def("__dlpack__", [](const py::object& self, const py::args&, const py::kwargs&) { return to_dlpack(self); },
+           "The tensor as a DLPack capsule that shares its memory.")
+      .def("__dlpack_device__", [](const Value&) { return py::make_tuple(kDlCpu, 0); },
+           "The device as DLPack names it, (1, 0) for the CPU.")
+      .def("__repr__", &describe);
+}
+
+}  // namespace ortrain::python

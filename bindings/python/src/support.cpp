@@ -1,0 +1,116 @@
+#include "support.h"
+
+#include <cstring>
+
+namespace ortrain::python {
+
+OrtEnv* environment() {
+  static OrtEnv* const env = [] {
+    OrtEnv* made = nullptr;
+    check(api().CreateEnv(ORT_LOGGING_LEVEL_WARNING, "ortrain", &made));
+    return made;
+  }();
+  return env;
+}
+
+OrtAllocator* allocator() {
+  static OrtAllocator* const allocator = [] {
+    OrtAllocator* found = nullptr;
+    check(api().GetAllocatorWithDefaultOptions(&found));
+    return found;
+  }();
+  return allocator;
+}
+
+const OrtMemoryInfo* cpu_memory() {
+  static const OrtMemoryInfo* const info = [] {
+    OrtMemoryInfo* made = nullptr;
+    check(api().CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, &made));
+    return made;
+  }();
+  return info;
+}
+
+PropertyValue::PropertyValue(const py::object& value) {
+  // NumPy's numbers are taken for the Python numbers they stand for; a bool is no number here.
+  py::object plain = py::hasattr(value, "item") && !py::isinstance<py::str>(value) ? value.attr("item")() : value;
+  if (py::isinstance<py::bool_>(plain)) {
+    throw py::type_error("a property is an int, a float or a str, found a bool");
+  } else if (py::isinstance<py::int_>(plain)) {
+    type_ = OrtIntProperty;
+    int_ = PyLong_AsLongLong(plain.ptr());
+    if (int_ == -1 && PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      throw StatusError(ORT_INVALID_ARGUMENT, "a property's int has 64 bits, found " + py::str(plain).cast<std::string>());
+    }
+  } else if (py::isinstance<py::float_>(plain)) {
+    type_ = OrtFloatProperty;
+    float_ = plain.cast<float>();
+  } else if (py::isinstance<py::str>(plain)) {
+    type_ = OrtStringProperty;
+    text_ = plain.cast<std::string>();
+    if (text_.find('\0') != std::string::npos) throw py::value_error("a property's text cannot hold a zero character");
+  } else {
+    throw py::type_error("a property is an int, a float or a str, found " +
+                         py::str(py::type::of(value).attr("__name__")).cast<std::string>());
+  }
+}
+
+void* PropertyValue::data() {
+  switch (type_) {
+    case OrtIntProperty: return &int_;
+    case OrtFloatProperty: return &float_;
+    default: return text_.data();
+  }
+}
+
+namespace {
+
+// Gives memory back to the allocator at the end of a scope.
+struct Taken {
+  void* memory;
+  ~Taken() { allocator()->Free(allocator(), memory); }
+};
+
+}  // namespace
+
+std::string take_text(char* text) {
+  Taken taken{text};
+  return text;
+}
+
+py::bytes take_bytes(void* bytes, size_t size) {
+  Taken taken{bytes};
+  return py::bytes(static_cast<const char*>(bytes), size);
+}
+
+py::object take_property(OrtPropertyType type, void* value) {
+  Taken taken{value};
+  switch (type) {
+    case OrtIntProperty: return py::int_(*static_cast<const int64_t*>(value));
+    case OrtFloatProperty: return py::float_(static_cast<double>(*static_cast<const float*>(value)));
+    default: return py::str(static_cast<const char*>(value));
+  }
+}
+
+py::tuple take_type_and_shape(OrtTensorTypeAndShapeInfo* info) {
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, void (*)(OrtTensorTypeAndShapeInfo*)> owner(
+      info, api().ReleaseTensorTypeAndShapeInfo);
+  ONNXTensorElementDataType type;
+  size_t rank = 0;
+  check(api().GetTensorElementType(info, &type));
+  check(api().GetDimensionsCount(info, &rank));
+  std::vector<int64_t> extents(rank);
+  std::vector<const char*> names(rank);
+  check(api().GetDimensions(info, extents.data(), rank));
+  check(api().GetSymbolicDimensions(info, names.data(), rank));
+  return py::make_tuple(static_cast<int>(type), extents, std::vector<std::string>(names.begin(), names.end()));
+}
+
+py::list Outputs::take() {
+  py::list list;
+  for (OrtValue*& value : raw) list.append(Value(std::exchange(value, nullptr)));
+  return list;
+}
+
+}  // namespace ortrain::python

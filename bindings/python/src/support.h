@@ -1,0 +1,194 @@
+// What the generated module is made of: the tables, handles with an owner, and the ways between Python and C.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
+
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ortrain_c_api.h"
+
+namespace ortrain::python {
+
+namespace py = pybind11;
+
+// The tables of libortrain, the only way into it.
+inline const OrtApi& api() {
+  static const OrtApi& table = *OrtGetApiBase()->GetApi(ORT_API_VERSION);
+  return table;
+}
+inline const OrtTrainingApi& training_api() {
+  static const OrtTrainingApi& table = *api().GetTrainingApi(ORT_API_VERSION);
+  return table;
+}
+inline const OrtrainApi& extension_api() {
+  static const OrtrainApi& table = *OrtrainGetApi(ORTRAIN_API_VERSION);
+  return table;
+}
+
+// A failed call on its way to Python, where it becomes an exception of ortrain.errors.
+struct StatusError : std::exception {
+  OrtErrorCode code;
+  std::string message;
+  StatusError(OrtErrorCode code, std::string message) : code(code), message(std::move(message)) {}
+  const char* what() const noexcept override { return message.c_str(); }
+};
+
+inline void check(OrtStatus* status) {
+  if (status == nullptr) return;
+  StatusError error(api().GetErrorCode(status), api().GetErrorMessage(status));
+  api().ReleaseStatus(status);
+  throw error;
+}
+
+// The one environment of the process, and the allocator of the CPU.
+OrtEnv* environment();
+OrtAllocator* allocator();
+const OrtMemoryInfo* cpu_memory();
+
+// A handle that Python owns. `Release` is a member of one of the tables.
+template <typename H>
+struct Handle {
+  using Release = void (*)(H*);
+  H* raw;
+  Release release;
+  Handle(H* raw, Release release) : raw(raw), release(release) {}
+  Handle(Handle&& other) noexcept : raw(std::exchange(other.raw, nullptr)), release(other.release) {}
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle() { release(raw); }
+};
+
+// A tensor, and the Python object whose memory it looks into.
+class Value {
+ public:
+  explicit Value(OrtValue* raw, py::object keep = py::none()) : raw_(raw), keep_(std::move(keep)) {}
+  Value(Value&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)), keep_(std::move(other.keep_)) {}
+  Value(const Value&) = delete;
+  Value& operator=(const Value&) = delete;
+  ~Value() { api().ReleaseValue(raw_); }
+
+  OrtValue* raw() const { return raw_; }
+  std::vector<int64_t> shape() const;
+  ONNXTensorElementDataType element_type() const;
+  void* data() const;
+  bool over_foreign_memory() const { return !keep_.is_none(); }
+
+  // A tensor over the array's memory; a copy where that is not contiguous or not in native byte order.
+  static Value from_array(const py::array& array);
+  // An array over the tensor's memory; `self` is the Python object of this tensor, kept alive by the array.
+  py::array to_array(const py::object& self) const;
+
+ private:
+  OrtValue* raw_;
+  py::object keep_;
+};
+
+// NumPy's type for an element type, and the reverse; throws TypeError when there is none.
+py::dtype numpy_type(ONNXTensorElementDataType type);
+ONNXTensorElementDataType element_type(const py::dtype& dtype);
+
+// Strings of a call as it takes them.
+class Texts {
+ public:
+  explicit Texts(const std::vector<std::string>& texts) {
+    for (const auto& text : texts) pointers_.push_back(text.c_str());
+  }
+  const char* const* data() const { return pointers_.data(); }
+
+ private:
+  std::vector<const char*> pointers_;
+};
+
+// Tensors of a call as it takes them.
+class Values {
+ public:
+  explicit Values(const std::vector<const Value*>& values) {
+    for (const Value* value : values) pointers_.push_back(value->raw());
+  }
+  const OrtValue* const* data() const { return pointers_.data(); }
+
+ private:
+  std::vector<const OrtValue*> pointers_;
+};
+
+// Truth values of a call as it takes them.
+class Flags {
+ public:
+  explicit Flags(const std::vector<bool>& flags) : flags_(new bool[flags.size()]) {
+    std::copy(flags.begin(), flags.end(), flags_.get());
+  }
+  const bool* data() const { return flags_.get(); }
+
+ private:
+  std::unique_ptr<bool[]> flags_;
+};
+
+// Bytes of a call as it takes them; None is a null pointer.
+class Bytes {
+ public:
+  explicit Bytes(const std::optional<py::bytes>& bytes) {
+    if (bytes) view_ = static_cast<std::string_view>(*bytes);
+  }
+  const char* data() const { return view_.data(); }
+  size_t size() const { return view_.size(); }
+
+ private:
+  std::string_view view_;
+};
+
+// A path of a call as it takes it; None is a null pointer.
+class Path {
+ public:
+  explicit Path(const std::optional<std::filesystem::path>& path) {
+    if (path) text_ = path->native();
+  }
+  const ORTCHAR_T* data() const { return text_ ? text_->c_str() : nullptr; }
+
+ private:
+  std::optional<std::filesystem::path::string_type> text_;
+};
+
+// A property on its way in: int, float or str.
+class PropertyValue {
+ public:
+  explicit PropertyValue(const py::object& value);
+  OrtPropertyType type() const { return type_; }
+  void* data();
+
+ private:
+  OrtPropertyType type_;
+  int64_t int_ = 0;
+  float float_ = 0;
+  std::string text_;
+};
+
+// Results that came from the allocator, which takes the memory back.
+std::string take_text(char* text);
+py::bytes take_bytes(void* bytes, size_t size);
+py::object take_property(OrtPropertyType type, void* value);
+// (element type, extents, names of extents)
+py::tuple take_type_and_shape(OrtTensorTypeAndShapeInfo* info);
+// Outputs of a step. Those that were made are released also when the call fails.
+struct Outputs {
+  std::vector<OrtValue*> raw;
+  explicit Outputs(size_t count) : raw(count, nullptr) {}
+  ~Outputs() {
+    for (OrtValue* value : raw) api().ReleaseValue(value);
+  }
+  py::list take();
+};
+
+// OrtValue, and the exceptions.
+void bind_support(py::module_& module);
+
+}  // namespace ortrain::python

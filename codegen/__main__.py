@@ -1,0 +1,42 @@
+"""``python -m codegen``: renders the spec; with ``--check``: fails where a committed file differs from it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from codegen.check import load
+from codegen.render import render
+from codegen.source import SpecError
+from codegen.write import difference, write
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m codegen", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; print a diff and fail where files differ")
+    parser.add_argument("--spec", type=Path, default=ROOT / "spec", help="folder of the spec")
+    parser.add_argument("--out", type=Path, default=ROOT, help="root that the rendered files are written under")
+    options = parser.parse_args(arguments)
+    try:
+        rendered = render(load(options.spec))
+    except SpecError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.check:
+        diff = difference(rendered, options.out)
+        if diff:
+            print(diff, end="")
+            print("generated files differ from the spec: run `python -m codegen`", file=sys.stderr)
+            return 1
+        return 0
+    for name in write(rendered, options.out):
+        print(name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

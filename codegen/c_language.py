@@ -1,0 +1,162 @@
+"""How C says what the spec describes: declarations, comments, checks of arguments."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+from codegen.model import Call, Parameter, Spec
+
+
+def snake(name: str) -> str:
+    """``TrainingSessionGetInputCount`` as ``training_session_get_input_count``."""
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    return name.replace("__", "_").lower()
+
+
+class CLanguage:
+    """The filters of the C and C++ templates."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+
+    def is_pointer_type(self, name: str) -> bool:
+        """Whether values of the type are passed by pointer."""
+        return name in self.spec.handles or name in self.spec.structs or name in ("string", "path", "bytes")
+
+    def base(self, name: str) -> str:
+        """A type's name in C."""
+        return str(self.spec.types[name]["names"]["c"]) if name in self.spec.types else name
+
+    def declaration(self, p: Parameter) -> str:
+        """A parameter as declared: ``const OrtValue* const* inputs``."""
+        if p.c:
+            return p.c
+        base = self.base(p.type)
+        if not self.is_pointer_type(p.type):
+            if p.direction != "in":
+                return f"{base}* {p.name}"
+            return f"const {base}* {p.name}" if p.length else f"{base} {p.name}"
+        is_array = bool(p.length) and p.type != "bytes"
+        mutable = p.mutable or p.type == "OrtAllocator"
+        const = "" if mutable else "const "
+        if p.direction == "in":
+            return f"{const}{base}* const* {p.name}" if is_array else f"{const}{base}* {p.name}"
+        borrowed = "const " if p.owner == "callee" else ""
+        return f"{borrowed}{base}** {p.name}"
+
+    def declarations(self, parameters: list[Parameter]) -> str:
+        """A parameter list."""
+        return ", ".join(self.declaration(p) for p in parameters) or "void"
+
+    def returned(self, call: Call) -> str:
+        """The return type of a call."""
+        kind = call.return_type
+        if kind in ("status", "OrtStatus"):
+            return "OrtStatus*"
+        if kind == "void":
+            return "void"
+        if kind == "string":
+            return "const char*"
+        if kind in self.spec.handles or any(t["name"] == kind for t in self.spec.tables):
+            return f"const {kind}*"
+        return self.base(kind)
+
+    def names(self, call: Call) -> str:
+        """The parameters as arguments."""
+        return ", ".join(p.name for p in call.parameters)
+
+    def comment(self, call: Call, indent: int = 2) -> str:
+        """The documentation of a call."""
+        lines = self.wrap(call.summary)
+        if call.details:
+            lines += ["", *self.wrap(call.details)]
+        notes = []
+        for p in call.parameters:
+            direction = {"in": "in", "out": "out", "inout": "in,out"}[p.direction]
+            notes += self.wrap(f"\\param[{direction}] {p.name} {p.doc}{self.remarks(p)}", hanging=4)
+        if call.returns and call.return_type != "void":
+            notes += self.wrap(f"\\return {call.returns['doc']}", hanging=4)
+        for error in call.errors:
+            notes += self.wrap(f"\\retval {error['code']} when {error['when']}.", hanging=4)
+        if notes:
+            lines += ["", *notes]
+        if call.since > 1:
+            lines += [f"\\since version {call.since}"]
+        return self.block(lines, indent)
+
+    def remarks(self, p: Parameter) -> str:
+        """What the other keys of a parameter say, as sentences after its documentation."""
+        said = []
+        if p.unit:
+            said.append(f"In {p.unit}.")
+        if p.length and not p.c:
+            said.append(f"As many as {p.length} says.")
+        if p.owner == "allocator":
+            said.append("Freed with the allocator.")
+        if p.owner == "caller" and p.type in self.spec.handles:
+            said.append(f"Freed with {self.spec.handles[p.type].get('release', 'its release call')}.")
+        return " " + " ".join(said) if said else ""
+
+    @staticmethod
+    def wrap(text: str, hanging: int = 0, width: int = 100) -> list[str]:
+        """Text broken into lines."""
+        return textwrap.wrap(text, width, subsequent_indent=" " * hanging, break_long_words=False)
+
+    @staticmethod
+    def block(lines: list[str], indent: int = 0) -> str:
+        """Lines as a documentation comment."""
+        margin = " " * indent
+        if len(lines) == 1:
+            return f"{margin}/** {lines[0]} */"
+        body = "\n".join(f"{margin} * {line}".rstrip() for line in lines[1:])
+        return f"{margin}/** {lines[0]}\n{body}\n{margin} */"
+
+    def doc(self, text: str, indent: int = 0) -> str:
+        """A text as a documentation comment."""
+        return self.block(self.wrap(text), indent)
+
+    def checks(self, call: Call) -> list[str]:
+        """Statements that refuse null arguments by name."""
+        out = []
+        for p in call.parameters:
+            length = next((q for q in call.parameters if q.name == p.length), None)
+            pointer = p.is_result or self.is_pointer_type(p.type) or p.length or p.type in self.spec.callbacks
+            if not pointer:
+                continue
+            if length is not None and length.direction == "in":
+                if p.type in self.spec.handles or p.type == "string":
+                    elements = "check_elements" if p.direction == "in" else "check_array"
+                    out.append(f'{elements}({p.name}, {length.name}, "{p.name}", "{length.name}");')
+                else:
+                    out.append(f'check_array({p.name}, {length.name}, "{p.name}", "{length.name}");')
+            elif p.type == "OrtAllocator" and p.direction == "in":
+                out.append(f'check_allocator({p.name}, "{p.name}");')
+            elif not p.nullable:
+                out.append(f'check_pointer({p.name}, "{p.name}");')
+        return out
+
+    def core_call(self, call: Call) -> str:
+        """The statement that does the work."""
+        if call.core.startswith("capi::"):
+            return f"capi::{call.name}({self.names(call)});"
+        owner, method = call.core.split("::")
+        inputs = [p for p in call.parameters if p.direction == "in"]
+        outputs = [p for p in call.parameters if p.direction != "in"]
+        first = inputs[0] if inputs else None
+        if first is not None and self.core_class(first.type) == owner:
+            work = f"core_of(*{first.name}).{method}({', '.join(p.name for p in inputs[1:])})"
+        else:
+            scope = "" if owner == "ortrain" else f"{owner}::"
+            work = f"::ortrain::{scope}{method}({', '.join(p.name for p in inputs)})"
+        if not outputs:
+            return f"{work};"
+        result = outputs[0]
+        return f"*{result.name} = wrap({work});" if result.type in self.spec.handles else f"*{result.name} = {work};"
+
+    @staticmethod
+    def core_class(handle: str) -> str:
+        """The class of the core behind a handle."""
+        from codegen.check import CORE_CLASSES
+
+        return CORE_CLASSES.get(handle, "")

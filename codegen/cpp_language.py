@@ -1,0 +1,117 @@
+"""How C++ says what the spec describes: the classes of the wrapper headers."""
+
+from __future__ import annotations
+
+from codegen.c_language import CLanguage
+from codegen.model import Call, Class, Method, Parameter, Spec
+
+TABLES = {"OrtApi": "GetApi()", "OrtTrainingApi": "GetTrainingApi()", "OrtrainApi": "GetOrtrainApi()"}
+
+
+class CppLanguage:
+    """The filters of the C++ wrapper templates."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.c = CLanguage(spec)
+
+    def call(self, call: Call) -> str:
+        """The expression of a call's function."""
+        return f"{TABLES[call.table]}.{call.name}"
+
+    def argument_type(self, kind: str) -> str:
+        """How a method takes an argument of a kind."""
+        fixed = {
+            "string": "const std::string&",
+            "path": "const std::basic_string<ORTCHAR_T>&",
+            "strings": "const std::vector<std::string>&",
+            "bytes": "const std::vector<uint8_t>&",
+            "OrtValue": "const Value&",
+            "property": "const Property&",
+        }
+        if kind in fixed:
+            return fixed[kind]
+        classes = {c.name: c.names["cpp"] for c in self.spec.classes_in("cpp")}
+        if kind in classes:
+            return f"const {classes[kind]}&"
+        return str(self.spec.types[kind]["names"]["cpp"]) if kind in self.spec.types else kind
+
+    def result_type(self, method: Method, cls: Class) -> str:
+        """What a method returns; a class of settings returns itself where there is nothing else to return."""
+        if method.returns is None or method.pattern == "option":
+            settings = any(m.pattern == "option" for m in cls.methods_in("cpp"))
+            return f"{cls.names['cpp']}&" if settings else "void"
+        kind = method.returns["type"]
+        fixed = {"OrtValue": "Value", "strings": "std::vector<std::string>", "property": "Property"}
+        if kind in fixed:
+            return fixed[kind]
+        classes = {c.name: c.names["cpp"] for c in self.spec.classes_in("cpp")}
+        return classes.get(kind) or str(self.spec.types[kind]["names"]["cpp"])
+
+    def signature(self, method: Method) -> str:
+        """The parameter list of a method."""
+        defaults = {"False": "false", "True": "true"}
+        parts = []
+        for p in method.parameters:
+            default = f" = {defaults.get(p['default'], p['default'])}" if "default" in p else ""
+            parts.append(f"{self.argument_type(p['type'])} {p['name']}{default}")
+        return ", ".join(parts)
+
+    def value_of_option(self, method: Method) -> str:
+        """The type of the value that an option takes."""
+        value = method.call.arguments[1]
+        return "const char*" if value.type == "string" else self.c.base(value.type)
+
+    def is_const(self, method: Method) -> bool:
+        """Whether a method leaves its object as it is."""
+        return not method.call.parameters[0].mutable
+
+    def pass_on(self, method: Method, receiver: str = "p_") -> str:
+        """The arguments of the call: the object, those of the method, and what the method does not have."""
+        given = {p["name"]: p for p in method.parameters}
+        order = iter(method.parameters)
+        taken: dict[str, str] = {}
+        out = []
+        for i, p in enumerate(method.call.parameters):
+            arrays = method.call.arrays.get(p.name, [])
+            if i == 0 and receiver:
+                out.append(receiver)
+            elif p.direction == "out":
+                out.append(f"&{p.name}")
+            elif p.type == "OrtAllocator":
+                out.append("AllocatorWithDefaultOptions()")
+            elif p.type == "OrtRunOptions" and p.name not in given:
+                out.append("nullptr")
+            elif arrays:
+                # The array that this is the length of may come before or after it.
+                source = taken.get(arrays[0].name) or next(q["name"] for q in method.parameters if q["type"] in ("strings", "bytes"))
+                out.append(f"{source}.size()")
+            else:
+                argument = next(order)
+                taken[p.name] = argument["name"]
+                out.append(self._passed(p, argument))
+        return ", ".join(out)
+
+    def _passed(self, p: Parameter, argument: dict[str, str]) -> str:
+        name = argument["name"]
+        if argument["type"] in ("string", "path"):
+            return f"{name}.c_str()"
+        if argument["type"] == "strings":
+            return f"detail::Pointers({name}).data()"
+        if argument["type"] == "bytes":
+            return f"{name}.data()"
+        if p.type in self.spec.handles:
+            # The object is not changed, though the older call takes it so.
+            return f"const_cast<{p.type}*>(static_cast<const {p.type}*>({name}))" if p.mutable else name
+        return name
+
+    def result(self, method: Method) -> Parameter:
+        """The result of a method's call."""
+        return method.call.results[0]
+
+    def returned(self, method: Method) -> str:
+        """The expression of a method's result."""
+        p = self.result(method)
+        if p.type == "OrtValue":
+            return f"Value{{{p.name}}}"
+        return f"{p.name} != 0" if p.type == "flag" else p.name

@@ -1,0 +1,77 @@
+"""Rendering: the spec through the templates, to the text of every generated file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from codegen.c_language import CLanguage, snake
+from codegen.cpp_language import CppLanguage
+from codegen.model import Spec
+from codegen.python_language import TABLES, PythonLanguage
+
+PYTHON_CLASSES = "bindings/python/ortrain/api/generated"
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+def _environment(spec: Spec) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals["spec"] = spec
+    environment.globals["c"] = CLanguage(spec)
+    environment.globals["cpp"] = CppLanguage(spec)
+    environment.globals["python"] = PythonLanguage(spec)
+    environment.globals["tables"] = TABLES
+    environment.globals["c_string"] = json.dumps
+    environment.filters["snake"] = snake
+    return environment
+
+
+def tidy(text: str) -> str:
+    """A text without blanks at line ends, with one line end at its own and no more than two empty lines together."""
+    lines: list[str] = []
+    for line in (line.rstrip() for line in text.splitlines()):
+        if line or lines[-2:] != ["", ""]:
+            lines.append(line)
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def render(spec: Spec) -> dict[str, str]:
+    """Every generated file.
+
+    Returns
+    -------
+    dict of str to str
+        The text of each file by its path from the root of the checkout.
+    """
+    environment = _environment(spec)
+    rendered: dict[str, str] = {}
+
+    def add(template: str, path: str, **context: Any) -> None:
+        text = environment.get_template(template).render(**context)
+        rendered[path] = tidy(text)
+
+    for table in spec.tables:
+        header = table["header"]
+        add(f"c/{header}.j2", f"core/include/{header}", table=table)
+        add("c/table.cpp.j2", f"core/src/capi/generated/{snake(table['name'])}.cpp", table=table)
+    add("c/bodies.h.j2", "core/src/capi/generated/bodies.h")
+    for header in ("onnxruntime_cxx_api.h", "onnxruntime_training_cxx_api.h"):
+        add(f"cpp/{header}.j2", f"core/include/{header}")
+    add("python/module.cpp.j2", "bindings/python/src/generated/module.cpp")
+    add("python/module.pyi.j2", "bindings/python/ortrain/_ortrain.pyi")
+    add("python/init.py.j2", f"{PYTHON_CLASSES}/__init__.py")
+    add("python/enums.py.j2", f"{PYTHON_CLASSES}/enums.py")
+    for cls in spec.classes_in("python"):
+        add("python/class.py.j2", f"{PYTHON_CLASSES}/{snake(cls.names['python'])}.py", cls=cls)
+    for page in ("c", "cpp", "python"):
+        add(f"docs/{page}.md.j2", f"docs/reference/{page}.md")
+    return rendered

@@ -1,0 +1,58 @@
+"""Writing: rendered files to the checkout, or their difference from what is there."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+GENERATED_FOLDERS = (
+    "core/src/capi/generated",
+    "bindings/python/ortrain/api/generated",
+    "bindings/python/src/generated",
+)
+"""Folders that hold nothing but generated files; a file there that nothing renders is stale."""
+
+
+def stale_files(rendered: dict[str, str], root: Path) -> list[str]:
+    """Files in the generated folders that the spec no longer gives."""
+    found = []
+    for folder in GENERATED_FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            name = path.relative_to(root).as_posix()
+            if path.is_file() and "__pycache__" not in name and name not in rendered:
+                found.append(name)
+    return found
+
+
+def write(rendered: dict[str, str], root: Path) -> list[str]:
+    """Writes what changed and deletes what is stale; returns the names of the files touched."""
+    touched = []
+    for name, text in rendered.items():
+        path = root / name
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        touched.append(name)
+    for name in stale_files(rendered, root):
+        (root / name).unlink()
+        touched.append(name)
+    return touched
+
+
+def difference(rendered: dict[str, str], root: Path) -> str:
+    """Unified diff from the files in the checkout to what the spec gives; empty when they are the same."""
+    parts: list[str] = []
+    for name in [*rendered, *stale_files(rendered, root)]:
+        path = root / name
+        there = path.read_text(encoding="utf-8") if path.exists() else ""
+        given = rendered.get(name, "")
+        if there != given:
+            lines = difflib.unified_diff(
+                there.splitlines(keepends=True),
+                given.splitlines(keepends=True),
+                fromfile=f"committed/{name}",
+                tofile=f"rendered/{name}",
+            )
+            parts.extend(lines)
+    return "".join(parts)

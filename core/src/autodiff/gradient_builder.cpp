@@ -1,0 +1,783 @@
+// Reverse-mode differentiation of a graph: walk the nodes between the trainable parameters and the loss
+// backwards, let each operator's rule turn the gradients of its outputs into gradients of its inputs, add up
+// what reaches a value from several readers.
+#include "autodiff/gradient_builder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "autodiff/gradient_context.h"
+#include "ops/operator.h"
+#include "passes/pass.h"
+
+namespace ortrain {
+namespace {
+
+constexpr const char* kLazyReset = "lazy_reset_grad";
+
+std::vector<Dim> dims_of(const Shape& shape) {
+  std::vector<Dim> dims;
+  for (const int64_t extent : shape) dims.push_back(Dim{extent, ""});
+  return dims;
+}
+
+std::string to_string(const std::vector<Dim>& dims) {
+  std::string text = "[";
+  for (size_t a = 0; a < dims.size(); ++a)
+    text += concat(a ? ", " : "", dims[a].known()          ? std::to_string(dims[a].value)
+                                  : dims[a].symbol.empty() ? "?"
+                                                           : dims[a].symbol);
+  return text + "]";
+}
+
+std::string join(const std::vector<std::string>& names, size_t most = 8) {
+  std::string text;
+  for (size_t n = 0; n < names.size() && n < most; ++n) text += concat(n ? ", " : "", "\"", names[n], "\"");
+  if (names.size() > most) text += concat(" and ", names.size() - most, " more");
+  return text;
+}
+
+bool is_trainable_type(DType dtype) { return dtype == DType::kFloat || dtype == DType::kDouble; }
+
+// The constant that a Constant node holds, undefined where it is of a kind that has no tensor.
+Tensor value_of_constant_node(const Node& node) {
+  for (const auto& [name, attribute] : node.attributes) {
+    if (const auto* tensor = std::get_if<Tensor>(&attribute)) return *tensor;
+    if (const auto* integer = std::get_if<int64_t>(&attribute)) return Tensor::scalar(*integer);
+    if (const auto* number = std::get_if<float>(&attribute)) return Tensor::scalar(*number);
+    if (const auto* integers = std::get_if<std::vector<int64_t>>(&attribute)) return Tensor::of(*integers);
+    if (const auto* numbers = std::get_if<std::vector<float>>(&attribute)) return Tensor::of(*numbers);
+  }
+  return Tensor();
+}
+
+class Builder;
+
+// What one rule sees and does; forwards to the builder.
+class RuleContext : public GradientContext {
+ public:
+  RuleContext(Builder& builder, size_t node_index) : builder_(builder), index_(node_index) {}
+
+  const Node& node() const override;
+  int64_t opset(const std::string& domain) const override;
+  std::string dy(size_t o) const override;
+  bool needs(size_t i) const override;
+  void set(size_t i, const std::string& gradient) override;
+  std::vector<std::string> emit(const std::string& op_type, const std::vector<std::string>& inputs,
+                                size_t output_count, const Attributes& attributes,
+                                const std::string& domain) override;
+  std::string want_y(size_t o) override;
+  void retype_node(const std::string& op_type, const std::string& domain) override;
+  std::string constant(const Tensor& value) override;
+  DType dtype(const std::string& value) const override;
+  std::optional<std::vector<Dim>> dims(const std::string& value) const override;
+  const Tensor* constant_value(const std::string& value) const override;
+
+ private:
+  Builder& builder_;
+  size_t index_;
+  int emitted_ = 0;
+  std::set<size_t> set_;
+};
+
+class Builder {
+ public:
+  // Differentiates the model in place. With `accumulate` every gradient goes through an InPlaceAccumulatorV2
+  // into its buffer.
+  Builder(Model& model, const GradientRequest& request, bool accumulate)
+      : model_(model),
+        graph_(model.graph),
+        request_(request),
+        accumulate_(accumulate),
+        trainable_(request.trainable.begin(), request.trainable.end()) {
+    model_.opsets.emplace(kMicrosoft, 1);
+    collect_names();
+    infer_types();
+  }
+
+  void run();
+
+  // Every reason why the graph that run() left is not to be used, in the order of the graph.
+  std::vector<std::string> problems() const;
+  // The gradient of a trainable value; empty where there is none.
+  std::string gradient_of(const std::string& value) const;
+
+ private:
+  friend class RuleContext;
+  static constexpr size_t kModelWide = 0;  // problems that belong to no node come first
+
+  void collect_names();
+  void infer_types();
+  void infer_output_types(const Node& node);
+  void check_operators(const Graph& graph, size_t position);
+  void check_request();
+  void check_loss();
+  void find_path();
+  void differentiate(size_t n);
+  void finish_trainable(const std::string& name);
+  std::string finalize(const std::string& value, bool own_name);
+  std::string add_node(const std::string& name, const std::string& op_type,
+                       const std::vector<std::string>& inputs, const std::string& output,
+                       const std::string& domain = "");
+  void use_training_batch_normalization();
+  void problem(size_t position, const std::string& text) { problems_.emplace(position, text); }
+  std::string describe(const Node& node) const {
+    return concat(node.label(), ", domain ", node.domain.empty() ? "ai.onnx" : node.domain, ", opset ",
+                  model_.opset(node.domain));
+  }
+  std::string unique(const std::string& base) {
+    std::string name = base;
+    for (int k = 1; !names_.insert(name).second; ++k) name = concat(base, "_", k);
+    return name;
+  }
+  const ValueInfo& info(const std::string& value) const {
+    static const ValueInfo unknown;
+    const auto it = info_.find(value);
+    return it == info_.end() ? unknown : it->second;
+  }
+
+  Model& model_;
+  Graph& graph_;
+  const GradientRequest& request_;
+  const bool accumulate_;
+  std::unordered_set<std::string> trainable_, names_;
+  std::unordered_map<std::string, ValueInfo> info_;
+  std::unordered_map<std::string, Tensor> constants_;  // values of Constant nodes
+
+  std::unordered_set<std::string>
+      active_;                 // values that depend on a trainable parameter and can carry a gradient
+  std::vector<bool> on_path_;  // nodes between a trainable parameter and the loss
+  std::unordered_map<std::string, size_t>
+      first_reader_;  // of trainable parameters, among the nodes on the path
+
+  std::unordered_map<std::string, std::vector<std::string>>
+      contributions_;                                       // value → gradients from its readers
+  std::unordered_map<std::string, std::string> gradients_;  // value → its whole gradient
+  std::vector<Node> backward_;
+  std::unordered_set<std::string> emitted_;  // outputs of rules' nodes
+  std::unordered_map<std::string, std::string>
+      rename_;  // outputs of rules' nodes that got a value's gradient name
+  std::unordered_map<std::string, std::string>
+      shapes_;  // value → output of the Shape node that was emitted for it
+  std::multimap<std::string, std::string> constant_names_;  // content → initializer
+  std::multimap<size_t, std::string> problems_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What is known before the walk.
+
+void Builder::collect_names() {
+  for (const ValueInfo& v : graph_.inputs) names_.insert(v.name);
+  for (const ValueInfo& v : graph_.outputs) names_.insert(v.name);
+  for (const std::string& name : graph_.initializer_order) names_.insert(name);
+  for (const Node& node : graph_.nodes) {
+    names_.insert(node.name);
+    names_.insert(node.outputs.begin(), node.outputs.end());
+  }
+}
+
+void Builder::infer_types() {
+  for (const auto& [name, stated] : graph_.value_info) info_[name] = stated;
+  for (const ValueInfo& stated : graph_.outputs) info_[stated.name] = stated;
+  for (const ValueInfo& stated : graph_.inputs) info_[stated.name] = stated;
+  for (const auto& [name, tensor] : graph_.initializers)
+    info_[name] = ValueInfo{name, tensor.dtype(), dims_of(tensor.shape())};
+  for (const Node& node : graph_.nodes) {
+    if (node.domain.empty() && node.op_type == "Constant") {
+      const Tensor tensor = value_of_constant_node(node);
+      if (tensor.defined()) {
+        constants_[node.outputs.at(0)] = tensor;
+        info_[node.outputs[0]] = ValueInfo{node.outputs[0], tensor.dtype(), dims_of(tensor.shape())};
+      }
+    }
+    infer_output_types(node);
+  }
+}
+
+// Element types of a node's outputs where the model does not state them: most operators give back the type of
+// their first input.
+void Builder::infer_output_types(const Node& node) {
+  static const std::map<std::string_view, DType> fixed = {
+      {"Shape", DType::kInt64},
+      {"Size", DType::kInt64},
+      {"NonZero", DType::kInt64},
+      {"ArgMax", DType::kInt64},
+      {"ArgMin", DType::kInt64},
+      {"Equal", DType::kBool},
+      {"Less", DType::kBool},
+      {"LessOrEqual", DType::kBool},
+      {"Greater", DType::kBool},
+      {"GreaterOrEqual", DType::kBool},
+      {"And", DType::kBool},
+      {"Or", DType::kBool},
+      {"Xor", DType::kBool},
+      {"Not", DType::kBool},
+      {"IsNaN", DType::kBool},
+      {"IsInf", DType::kBool},
+      {"BroadcastGradientArgs", DType::kInt64},
+  };
+  static const std::map<std::string_view, size_t> from_input = {
+      {"Where", 1},      {"OneHot", 2},       {"CastLike", 1},
+      {"GatherGrad", 2}, {"GatherNDGrad", 2}, {"MaxPoolGrad", 0},
+  };
+  static const std::map<std::string_view, DType> fixed_second = {{"MaxPool", DType::kInt64},
+                                                                 {"ConcatTraining", DType::kInt64},
+                                                                 {"TopK", DType::kInt64},
+                                                                 {"Dropout", DType::kBool},
+                                                                 {"Unique", DType::kInt64}};
+  DType dtype = DType::kUndefined;
+  if (const auto it = fixed.find(node.op_type); it != fixed.end()) {
+    dtype = it->second;
+  } else if (node.op_type == "Cast" || node.op_type == "EyeLike" || node.op_type.starts_with("Random")) {
+    const int64_t like_input = node.inputs.empty() ? 1 : static_cast<int64_t>(info(node.inputs[0]).dtype);
+    dtype = static_cast<DType>(node.int_or(node.op_type == "Cast" ? "to" : "dtype", like_input));
+  } else if (node.op_type == "ConstantOfShape") {
+    const auto it = node.attributes.find("value");
+    const Tensor* value = it == node.attributes.end() ? nullptr : std::get_if<Tensor>(&it->second);
+    dtype = value ? value->dtype() : DType::kFloat;
+  } else {
+    const auto it = from_input.find(node.op_type);
+    const size_t i = it == from_input.end() ? 0 : it->second;
+    if (node.has_input(i)) dtype = info(node.inputs[i]).dtype;
+  }
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    const std::string& output = node.outputs[o];
+    if (output.empty() || info(output).dtype != DType::kUndefined) continue;
+    const auto second = fixed_second.find(node.op_type);
+    ValueInfo& stated = info_[output];
+    stated.name = output;
+    stated.dtype = o > 0 && second != fixed_second.end() ? second->second : dtype;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What cannot be trained.
+
+void Builder::check_operators(const Graph& graph, size_t position) {
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    const size_t at = &graph == &graph_ ? n + 1 : position;
+    const Operator* op = find_operator(node.domain, node.op_type);
+    bool has_subgraph = false;
+    for (const auto& [name, attribute] : node.attributes) {
+      if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute)) {
+        has_subgraph = true;
+        if (*inner) check_operators(**inner, at);
+      }
+    }
+    if (op && op->kernel) continue;
+    if (has_subgraph) {
+      problem(at, concat(describe(node),
+                         ": operators with a subgraph (If, Loop, Scan) cannot be run or trained yet; ",
+                         "export the model with the branch or the number of iterations fixed"));
+    } else {
+      problem(at,
+              concat(describe(node),
+                     ": this operator is not known; use supported operators instead, or compute this part ",
+                     "outside the model"));
+    }
+  }
+}
+
+void Builder::check_request() {
+  if (request_.trainable.empty())
+    problem(kModelWide, "no parameter is to be trained; name at least one trainable parameter");
+  for (const std::string& name :
+       std::set<std::string>(request_.trainable.begin(), request_.trainable.end())) {
+    if (!graph_.is_initializer(name) && !graph_.is_input(name)) {
+      problem(
+          kModelWide,
+          concat("parameter \"", name, "\": the model has no initializer of that name; it has ",
+                 graph_.initializer_order.empty() ? std::string("none") : join(graph_.initializer_order)));
+      continue;
+    }
+    const DType dtype = info(name).dtype;
+    if (!is_trainable_type(dtype)) {
+      problem(kModelWide, concat("parameter \"", name, "\": has element type ", ortrain::to_string(dtype),
+                                 ", and only float32 and float64 can be trained; ",
+                                 is_floating(dtype) ? "convert the model to float32"
+                                                    : "leave it out of the trainable ones"));
+    }
+  }
+}
+
+void Builder::check_loss() {
+  const bool made = std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& node) {
+    return std::find(node.outputs.begin(), node.outputs.end(), request_.loss) != node.outputs.end();
+  });
+  if (!made && !graph_.is_initializer(request_.loss) && !graph_.is_input(request_.loss)) {
+    problem(kModelWide, concat("loss \"", request_.loss, "\": the model has no value of that name"));
+    return;
+  }
+  const ValueInfo& loss = info(request_.loss);
+  if (loss.dtype != DType::kUndefined && !is_trainable_type(loss.dtype)) {
+    problem(kModelWide, concat("loss \"", request_.loss, "\": has element type ",
+                               ortrain::to_string(loss.dtype), ", and a loss is float32 or float64"));
+  }
+  if (!loss.dims) return;
+  if (!std::all_of(loss.dims->begin(), loss.dims->end(), [](const Dim& d) { return d.value == 1; })) {
+    problem(kModelWide, concat("loss \"", request_.loss, "\": has shape ", to_string(*loss.dims),
+                               ", and a loss is one number; reduce it with a mean or a sum"));
+  }
+}
+
+std::vector<std::string> Builder::problems() const {
+  std::vector<std::string> texts;
+  std::set<std::string> seen;
+  for (const auto& [position, text] : problems_)
+    if (seen.insert(text).second) texts.push_back(text);
+  return texts;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The walk.
+
+void Builder::find_path() {
+  const size_t count = graph_.nodes.size();
+  std::vector<bool> depends(count, false);  // on a trainable parameter, in a way that has a derivative
+  active_ = trainable_;
+  for (size_t n = 0; n < count; ++n) {
+    const Node& node = graph_.nodes[n];
+    const Operator* op = find_operator(node.domain, node.op_type);
+    if (op && op->differentiable() == Differentiable::kStop) continue;
+    const std::vector<std::string> read = values_read(node);
+    if (std::none_of(read.begin(), read.end(), [&](const std::string& v) { return active_.count(v) > 0; }))
+      continue;
+    for (const std::string& output : node.outputs) {
+      const DType dtype = info(output).dtype;
+      if (output.empty() || (dtype != DType::kUndefined && !is_floating(dtype))) continue;
+      active_.insert(output);
+      depends[n] = true;
+    }
+  }
+  on_path_.assign(count, false);
+  std::unordered_set<std::string> reaches_loss = {request_.loss};
+  for (size_t n = count; n-- > 0;) {
+    if (!depends[n]) continue;
+    const Node& node = graph_.nodes[n];
+    if (std::none_of(node.outputs.begin(), node.outputs.end(),
+                     [&](const std::string& v) { return active_.count(v) > 0 && reaches_loss.count(v) > 0; }))
+      continue;
+    on_path_[n] = true;
+    for (const std::string& value : values_read(node)) {
+      reaches_loss.insert(value);
+      if (trainable_.count(value)) first_reader_[value] = n;
+    }
+  }
+  for (const std::string& name :
+       std::set<std::string>(request_.trainable.begin(), request_.trainable.end())) {
+    if (first_reader_.count(name) || name == request_.loss) continue;
+    if (!graph_.is_initializer(name) && !graph_.is_input(name)) continue;
+    problem(kModelWide,
+            concat("parameter \"", name, "\": the loss \"", request_.loss,
+                   "\" does not depend on it, so it has no gradient; leave it out of the trainable ones"));
+  }
+}
+
+void Builder::run() {
+  check_request();
+  check_loss();
+  check_operators(graph_, 0);
+  find_path();
+
+  const ValueInfo& loss = info(request_.loss);
+  if (problems_.count(kModelWide) == 0) {
+    Shape ones(loss.dims ? loss.dims->size() : 0, 1);
+    Tensor one(loss.dtype == DType::kUndefined ? DType::kFloat : loss.dtype, ones);
+    one.copy_from(Tensor::scalar(one.dtype(), 1.0).reshaped(ones));
+    const std::string name = unique(request_.loss + "_grad");
+    graph_.add_initializer(name, one);
+    info_[name] = ValueInfo{name, one.dtype(), dims_of(ones)};
+    contributions_[request_.loss].push_back(name);
+  } else {
+    contributions_[request_.loss].push_back(
+        unique(request_.loss + "_grad"));  // to find the other problems too
+  }
+
+  if (trainable_.count(request_.loss) && !first_reader_.count(request_.loss)) finish_trainable(request_.loss);
+  for (size_t n = graph_.nodes.size(); n-- > 0;) {
+    if (!on_path_[n]) continue;
+    const std::vector<std::string> read = values_read(graph_.nodes[n]);
+    differentiate(n);
+    // The gradient of a parameter is whole once its first reader is done. Taking it up at once keeps it
+    // short-lived.
+    for (const std::string& value : std::set<std::string>(read.begin(), read.end())) {
+      const auto it = first_reader_.find(value);
+      if (it != first_reader_.end() && it->second == n) finish_trainable(value);
+    }
+  }
+
+  const auto renamed = [this](std::string& value) {
+    if (const auto it = rename_.find(value); it != rename_.end()) value = it->second;
+  };
+  for (Node& node : backward_) {
+    std::for_each(node.inputs.begin(), node.inputs.end(), renamed);
+    std::for_each(node.outputs.begin(), node.outputs.end(), renamed);
+    graph_.nodes.push_back(std::move(node));
+  }
+  // onnxruntime's pooling gradients take their output's shape from what the model states of it.
+  for (const auto& [value, gradient] : gradients_) {
+    if (gradient.empty() || graph_.info(gradient) || graph_.value_info.count(gradient)) continue;
+    if (const ValueInfo& stated = info(gradient); stated.dims && stated.dtype != DType::kUndefined)
+      graph_.value_info[gradient] = stated;
+  }
+  use_training_batch_normalization();
+}
+
+void Builder::differentiate(size_t n) {
+  std::vector<std::string> gradients;
+  bool reached = false;
+  for (const std::string& output : graph_.nodes[n].outputs)
+    if (!output.empty() && active_.count(output)) reached |= !finalize(output, false).empty();
+  if (!reached) return;
+
+  const Operator* op = find_operator(graph_.nodes[n].domain, graph_.nodes[n].op_type);
+  bool done = false;
+  std::vector<std::string> half;
+  for (const std::vector<std::string>& side : {graph_.nodes[n].inputs, graph_.nodes[n].outputs})
+    for (const std::string& value : side)
+      if (active_.count(value) && info(value).dtype != DType::kUndefined &&
+          !is_trainable_type(info(value).dtype))
+        half.push_back(value);
+  if (!half.empty()) {
+    const DType found = info(half[0]).dtype;
+    problem(n + 1, concat(describe(graph_.nodes[n]), ": value \"", half[0], "\" has element type ",
+                          ortrain::to_string(found),
+                          ", and gradients are float32 or float64; convert the model to float32"));
+  }
+  if (op && op->gradient) {
+    try {
+      RuleContext context(*this, n);
+      op->gradient(context);
+      done = true;
+    } catch (const Error& error) {
+      problem(n + 1, concat(describe(graph_.nodes[n]), ": its gradient cannot be built: ", error.message()));
+    }
+  } else if (op && op->kernel) {
+    std::vector<std::string> behind;
+    for (const std::string& value : graph_.nodes[n].inputs)
+      if (trainable_.count(value)) behind.push_back(value);
+    problem(n + 1, concat(describe(graph_.nodes[n]), ": this operator can be run but has no gradient yet; ",
+                          behind.empty() ? "freeze the parameters before it" : "freeze " + join(behind),
+                          ", or write this part with other operators"));
+  }
+  if (done) return;
+  // Gradients that are not there let the walk go on, so that every problem is found at once.
+  for (const std::string& value : values_read(graph_.nodes[n])) {
+    if (!active_.count(value)) continue;
+    const std::string stand_in = unique(value + "_grad_stand_in");
+    info_[stand_in] = info(value);
+    contributions_[value].push_back(stand_in);
+  }
+}
+
+// Makes one gradient of what the readers of `value` contributed. With `own_name` it gets a name of its own
+// even where it is also the gradient of another value.
+std::string Builder::finalize(const std::string& value, bool own_name) {
+  if (const auto it = gradients_.find(value); it != gradients_.end()) return it->second;
+  const std::vector<std::string> parts = contributions_[value];
+  std::string& gradient = gradients_[value];
+  if (parts.empty()) return gradient;
+  if (parts.size() == 1) {
+    const std::string& part = parts[0];
+    if (emitted_.count(part) && !rename_.count(part)) {
+      gradient = unique(value + "_grad");
+      rename_[part] = gradient;
+    } else if (own_name) {
+      gradient = add_node(value + "_grad/Identity", "Identity", {part}, unique(value + "_grad"));
+    } else {
+      gradient = part;
+    }
+  } else {
+    gradient = add_node(value + "_grad/Sum", "Sum", parts, unique(value + "_grad"));
+  }
+  if (!info_.count(gradient)) {
+    info_[gradient] = info(value);
+    info_[gradient].name = gradient;
+  }
+  return gradient;
+}
+
+void Builder::finish_trainable(const std::string& name) {
+  const std::string gradient = finalize(name, true);
+  if (gradient.empty()) {
+    if (problems_.empty())
+      problem(kModelWide,
+              concat("parameter \"", name, "\": the operators between it and the loss \"", request_.loss,
+                     "\" give it no gradient; leave it out of the trainable ones"));
+    return;
+  }
+  if (!accumulate_) return;
+  add_node(gradient + ".accumulation", "InPlaceAccumulatorV2",
+           {name + "_grad.accumulation.buffer", gradient, kLazyReset}, name + "_grad.accumulation.out",
+           kMicrosoft);
+}
+
+std::string Builder::add_node(const std::string& name, const std::string& op_type,
+                              const std::vector<std::string>& inputs, const std::string& output,
+                              const std::string& domain) {
+  Node node;
+  node.domain = domain;
+  node.op_type = op_type;
+  node.name = unique(name);
+  node.inputs = inputs;
+  node.outputs = {output};
+  backward_.push_back(std::move(node));
+  return output;
+}
+
+std::string Builder::gradient_of(const std::string& value) const {
+  const auto it = gradients_.find(value);
+  return it == gradients_.end() ? "" : it->second;
+}
+
+// onnxruntime trains with its own batch normalization only: ONNX's in training mode has no kernel there. The
+// two differ in the outputs that they leave for the backward pass.
+void Builder::use_training_batch_normalization() {
+  for (Node& node : graph_.nodes) {
+    if (!node.domain.empty() || node.op_type != "BatchNormalization" || node.int_or("training_mode", 0) != 1)
+      continue;
+    node.op_type = "BatchNormInternal";
+    node.domain = kMicrosoft;
+    static constexpr const char* kOutputs[] = {"Y", "running_mean", "running_var", "saved_mean",
+                                               "saved_inv_std"};
+    for (size_t o = node.outputs.size(); o < std::size(kOutputs); ++o)
+      node.outputs.push_back(unique(concat(node.outputs[0], "_", kOutputs[o])));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What rules ask for.
+
+const Node& RuleContext::node() const { return builder_.graph_.nodes[index_]; }
+
+int64_t RuleContext::opset(const std::string& domain) const { return builder_.model_.opset(domain); }
+
+std::string RuleContext::dy(size_t o) const {
+  return node().has_output(o) ? builder_.gradient_of(node().outputs[o]) : std::string();
+}
+
+bool RuleContext::needs(size_t i) const {
+  return node().has_input(i) && builder_.active_.count(node().inputs[i]) > 0;
+}
+
+void RuleContext::set(size_t i, const std::string& gradient) {
+  if (!needs(i)) return;
+  if (gradient.empty()) reject(concat("its rule gave an empty gradient for input ", i));
+  if (!set_.insert(i).second) reject(concat("its rule gave two gradients for input ", i));
+  builder_.contributions_[x(i)].push_back(gradient);
+}
+
+std::vector<std::string> RuleContext::emit(const std::string& op_type, const std::vector<std::string>& inputs,
+                                           size_t output_count, const Attributes& attributes,
+                                           const std::string& domain) {
+  Builder& b = builder_;
+  const bool is_shape = op_type == "Shape" && domain.empty() && attributes.empty() && output_count == 1;
+  if (is_shape)
+    if (const auto it = b.shapes_.find(inputs.at(0)); it != b.shapes_.end()) return {it->second};
+  const Operator* op = find_operator(domain, op_type);
+  if (!op || !op->kernel) {
+    b.problem(index_ + 1, concat(b.describe(node()), ": its gradient needs the operator ",
+                                 domain.empty() ? "" : domain + ".", op_type, ", which cannot be run yet"));
+  }
+  Node added;
+  added.domain = domain;
+  added.op_type = op_type;
+  const std::string& base = node().name.empty() ? node().outputs.at(0) : node().name;
+  added.name = b.unique(concat(base, "_Grad/", op_type, "_", emitted_++));
+  added.inputs = inputs;
+  added.attributes = attributes;
+  for (size_t o = 0; o < output_count; ++o) {
+    added.outputs.push_back(b.unique(concat(added.name, "_output_", o)));
+    b.emitted_.insert(added.outputs.back());
+  }
+  if (is_shape) b.shapes_[inputs[0]] = added.outputs[0];
+  b.infer_output_types(added);
+  std::vector<std::string> outputs = added.outputs;
+  b.backward_.push_back(std::move(added));
+  return outputs;
+}
+
+std::string RuleContext::want_y(size_t o) {
+  Node& node = builder_.graph_.nodes[index_];
+  if (!node.has_output(o)) {
+    if (node.outputs.size() <= o) node.outputs.resize(o + 1);
+    node.outputs[o] =
+        builder_.unique(concat(node.outputs.at(0).empty() ? node.name : node.outputs[0], "_saved_", o));
+    builder_.infer_output_types(node);
+  }
+  return node.outputs[o];
+}
+
+void RuleContext::retype_node(const std::string& op_type, const std::string& domain) {
+  Node& node = builder_.graph_.nodes[index_];
+  node.op_type = op_type;
+  node.domain = domain;
+}
+
+std::string RuleContext::constant(const Tensor& value) {
+  Builder& b = builder_;
+  std::string content = concat(static_cast<int>(value.dtype()), ortrain::to_string(value.shape()));
+  content.append(reinterpret_cast<const char*>(value.raw()), value.bytes());
+  if (const auto it = b.constant_names_.find(content); it != b.constant_names_.end()) return it->second;
+  const std::string name = b.unique(
+      concat("gradient_constant_", b.constant_names_.size(), "_", ortrain::to_string(value.dtype())));
+  b.graph_.add_initializer(name, value);
+  b.info_[name] = ValueInfo{name, value.dtype(), dims_of(value.shape())};
+  b.constant_names_.emplace(content, name);
+  return name;
+}
+
+DType RuleContext::dtype(const std::string& value) const { return builder_.info(value).dtype; }
+
+std::optional<std::vector<Dim>> RuleContext::dims(const std::string& value) const {
+  return builder_.info(value).dims;
+}
+
+const Tensor* RuleContext::constant_value(const std::string& value) const {
+  if (builder_.trainable_.count(value)) return nullptr;
+  if (const auto it = builder_.graph_.initializers.find(value); it != builder_.graph_.initializers.end())
+    return &it->second;
+  const auto it = builder_.constants_.find(value);
+  return it == builder_.constants_.end() ? nullptr : &it->second;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The models.
+
+// The outputs of the training model, in order, with what is known of them.
+std::vector<ValueInfo> chosen_outputs(const Graph& graph, const GradientRequest& request) {
+  std::vector<std::string> names = {request.loss};
+  for (const std::string& name : request.other_outputs)
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  std::unordered_set<std::string> made;
+  for (const Node& node : graph.nodes) made.insert(node.outputs.begin(), node.outputs.end());
+  std::vector<ValueInfo> outputs;
+  for (const std::string& name : names) {
+    if (!made.count(name) && !graph.is_initializer(name) && !graph.is_input(name)) {
+      std::vector<std::string> known;
+      for (const ValueInfo& output : graph.outputs) known.push_back(output.name);
+      fail(ErrorCode::kInvalidArgument, "the training model should have the output \"", name,
+           "\", but the model has no value of that name; its outputs are ", join(known));
+    }
+    outputs.push_back(graph.info(name).value_or(ValueInfo{name, DType::kUndefined, std::nullopt}));
+  }
+  return outputs;
+}
+
+// The forward model as the builder wants it: parameters are inputs behind the others, in the order of the
+// model; parts that neither loss nor other outputs need are gone; fused. What is variable has to be so before
+// fusions look for constants.
+Model prepared(const Model& forward, const GradientRequest& request,
+               const std::set<std::string>& parameters) {
+  Model model = forward;
+  Graph& graph = model.graph;
+  graph.outputs = chosen_outputs(graph, request);
+  const auto is_users = [&](const ValueInfo& v) { return parameters.count(v.name) == 0; };
+  std::stable_partition(graph.inputs.begin(), graph.inputs.end(), is_users);
+  for (const std::string& name : forward.graph.initializer_order) {
+    if (!parameters.count(name)) continue;
+    graph.inputs.push_back(*forward.graph.info(name));
+    graph.remove_initializer(name);
+  }
+  graph.remove_unused_nodes();
+  run_passes(model, PassMoment::kArtifact, request.config);
+  return model;
+}
+
+[[noreturn]] void refuse(const std::vector<std::string>& problems) {
+  std::string text;
+  for (const std::string& problem : problems) text += "\n" + problem;
+  fail(ErrorCode::kNotImplemented, "the model cannot be trained:", text);
+}
+
+// Leaves the name out of outputs that nothing reads and that the operator need not make, so that it does not.
+void drop_unused_outputs(Graph& graph) {
+  static const std::set<std::string_view> all_optional = {
+      "BroadcastGradientArgs", "ConvGrad", "ConvTransposeGrad", "DivGrad", "GRUGrad", "LSTMGrad"};
+  const auto uses = count_uses(graph);
+  for (Node& node : graph.nodes) {
+    if (node.domain != kMicrosoft || !all_optional.count(node.op_type)) continue;
+    for (std::string& output : node.outputs)
+      if (!uses.count(output)) output.clear();
+    while (!node.outputs.empty() && node.outputs.back().empty()) node.outputs.pop_back();
+  }
+}
+
+void drop_unused_initializers(Graph& graph) {
+  const auto uses = count_uses(graph);
+  const std::vector<std::string> names = graph.initializer_order;
+  for (const std::string& name : names)
+    if (!uses.count(name)) graph.remove_initializer(name);
+}
+
+}  // namespace
+
+std::string find_untrainable(const Model& forward, const GradientRequest& request) {
+  Model model = prepared(forward, request, {request.trainable.begin(), request.trainable.end()});
+  Builder builder(model, request, true);
+  builder.run();
+  std::string text;
+  for (const std::string& problem : builder.problems()) text += (text.empty() ? "" : "\n") + problem;
+  return text;
+}
+
+Model build_training_model(const Model& forward, const GradientRequest& request,
+                           const std::vector<std::string>& parameters) {
+  const std::set<std::string> listed(parameters.begin(), parameters.end());
+  const std::set<std::string> trainable(request.trainable.begin(), request.trainable.end());
+  for (const std::string& name : listed)
+    require(forward.graph.is_initializer(name) || forward.graph.is_input(name), ErrorCode::kInvalidArgument,
+            "parameter \"", name,
+            "\" is neither an initializer nor an input of the model; its initializers are ",
+            join(forward.graph.initializer_order));
+  for (const std::string& name : trainable)
+    require(listed.count(name) > 0, ErrorCode::kInvalidArgument, "the trainable value \"", name,
+            "\" is not among the parameters");
+
+  Model model = prepared(forward, request, listed);
+  Builder builder(model, request, true);
+  builder.run();
+  if (const std::vector<std::string> problems = builder.problems(); !problems.empty()) refuse(problems);
+
+  Graph& graph = model.graph;
+  std::vector<ValueInfo> buffers;
+  for (ValueInfo stated : graph.inputs) {
+    if (!trainable.count(stated.name)) continue;
+    const std::string gradient = stated.name + "_grad";
+    stated.name = gradient + ".accumulation.buffer";
+    buffers.push_back(stated);
+    graph.outputs.push_back(
+        ValueInfo{gradient + ".accumulation.out", DType::kBool, std::vector<Dim>{Dim{1, ""}}});
+  }
+  graph.inputs.insert(graph.inputs.end(), buffers.begin(), buffers.end());
+  graph.inputs.push_back(ValueInfo{kLazyReset, DType::kBool, std::vector<Dim>{Dim{1, ""}}});
+  graph.remove_unused_nodes();
+  drop_unused_outputs(graph);
+  drop_unused_initializers(graph);
+  graph.sort();
+  return model;
+}
+
+Model build_gradient_model(const Model& forward, const GradientRequest& request) {
+  Model model = forward;
+  Builder builder(model, request, false);
+  builder.run();
+  if (const std::vector<std::string> problems = builder.problems(); !problems.empty()) refuse(problems);
+  for (const std::string& name : request.trainable) {
+    ValueInfo stated = forward.graph.info(name).value_or(ValueInfo{});
+    stated.name = builder.gradient_of(name);
+    require(stated.name == name + "_grad", ErrorCode::kInvalidArgument, "the model has a value named \"",
+            name, "_grad\" already, so the gradient of \"", name, "\" cannot have that name");
+    model.graph.outputs.push_back(stated);
+  }
+  model.graph.sort();
+  return model;
+}
+
+}  // namespace ortrain

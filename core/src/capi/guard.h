@@ -1,0 +1,107 @@
+// What stands between a slot of a table and the work: checks of arguments, and exceptions turned into a status.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <new>
+#include <string>
+#include <type_traits>
+
+#include "onnxruntime_c_api.h"
+#include "runtime/error.h"
+
+namespace ortrain::capi {
+
+// A new status. When there is no memory even for that, the one status that is always there.
+OrtStatus* make_status(OrtErrorCode code, const std::string& message) noexcept;
+
+// Runs `work`, and says in a status why it could not be done.
+template <typename F>
+OrtStatus* guarded(const char* call, F&& work) noexcept {
+  try {
+    work();
+    return nullptr;
+  } catch (const Error& error) {
+    return make_status(static_cast<OrtErrorCode>(error.code()), std::string(call) + ": " + error.message());
+  } catch (const std::bad_alloc&) {
+    return make_status(ORT_FAIL, std::string(call) + ": not enough memory");
+  } catch (const std::exception& error) {
+    return make_status(ORT_FAIL, std::string(call) + ": " + error.what());
+  } catch (...) {
+    return make_status(ORT_FAIL, std::string(call) + ": unknown exception");
+  }
+}
+
+// The same for calls that return no status: a failure gives null, 0 or nothing.
+template <typename F>
+auto quiet(F&& work) noexcept -> decltype(work()) {
+  try {
+    return work();
+  } catch (...) {
+    return decltype(work())();
+  }
+}
+
+inline void check_pointer(const void* pointer, const char* name) {
+  require(pointer != nullptr, ErrorCode::kInvalidArgument, "argument ", name, " is null, expected a pointer");
+}
+template <typename R, typename... A>
+void check_pointer(R (*function)(A...), const char* name) {
+  require(function != nullptr, ErrorCode::kInvalidArgument, "argument ", name, " is null, expected a function");
+}
+
+template <typename N>
+void check_array(const void* pointer, N length, const char* name, const char* length_name) {
+  require(pointer != nullptr || length == 0, ErrorCode::kInvalidArgument, "argument ", name, " is null while ", length_name,
+          " is ", length, ", expected a pointer to as many elements");
+}
+
+template <typename T, typename N>
+void check_elements(T const* const* elements, N length, const char* name, const char* length_name) {
+  check_array(elements, length, name, length_name);
+  for (N i = 0; elements != nullptr && i < length; ++i)
+    require(elements[i] != nullptr, ErrorCode::kInvalidArgument, "argument ", name, "[", i, "] is null, expected a pointer");
+}
+
+inline void check_allocator(const OrtAllocator* allocator, const char* name) {
+  check_pointer(allocator, name);
+  require(allocator->Alloc != nullptr && allocator->Free != nullptr, ErrorCode::kInvalidArgument, "the allocator ", name,
+          " has no Alloc or no Free, expected both");
+}
+
+// The name of a call as a template argument.
+template <size_t N>
+struct Name {
+  char text[N];
+  constexpr Name(const char (&name)[N]) { std::copy_n(name, N, text); }
+};
+
+// The function of a slot without an implementation: it answers ORT_NOT_IMPLEMENTED and names itself; where the call
+// returns no status, it does nothing and returns null or 0.
+template <Name name, typename F>
+struct NotImplemented;
+template <Name name, typename R, typename... A>
+struct NotImplemented<name, R(ORT_API_CALL*)(A...) noexcept> {
+  static R ORT_API_CALL call(A... arguments) noexcept {
+    if constexpr (std::is_same_v<R, OrtStatus*>) {
+      return make_status(ORT_NOT_IMPLEMENTED, std::string(name.text) + " is not implemented in ortrain");
+    } else {
+      (clear(arguments), ...);
+      return R();
+    }
+  }
+  // A call that only stores results stores nothing rather than leaving what was there.
+  template <typename T>
+  static void clear(T argument) noexcept {
+    if constexpr (std::is_pointer_v<T> && !std::is_void_v<std::remove_pointer_t<T>>) {
+      using Target = std::remove_pointer_t<T>;
+      if constexpr (std::is_pointer_v<Target> && !std::is_const_v<Target>)
+        if (argument != nullptr) *argument = nullptr;
+      if constexpr (std::is_same_v<Target, size_t>)
+        if (argument != nullptr) *argument = 0;
+    }
+  }
+};
+
+}  // namespace ortrain::capi

@@ -1,0 +1,129 @@
+// What is behind the handles of the C interface, and the ways between C types and those of the core.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "onnxruntime_c_api.h"
+#include "onnxruntime_training_c_api.h"
+#include "ortrain_c_api.h"
+#include "runtime/error.h"
+#include "runtime/random.h"
+#include "runtime/tensor.h"
+#include "session/checkpoint_state.h"
+#include "session/inference_session.h"
+#include "session/options.h"
+#include "session/training_session.h"
+
+struct OrtStatus {
+  OrtErrorCode code;
+  std::string message;
+};
+
+struct OrtEnv {
+  OrtLoggingLevel level;
+  std::string id;
+  OrtLoggingFunction function;  // null: the standard error
+  void* parameter;
+};
+
+struct OrtSessionOptions {
+  ortrain::SessionOptions value;
+};
+
+struct OrtRunOptions {
+  ortrain::RunOptions value;
+};
+
+struct OrtMemoryInfo {
+  std::string name;
+  OrtAllocatorType type;
+  int id;
+  OrtMemType mem_type;
+};
+
+struct OrtValue {
+  ortrain::Tensor tensor;
+};
+
+struct OrtTensorTypeAndShapeInfo {
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  std::vector<int64_t> dims;         // -1: not known
+  std::vector<std::string> symbols;  // as many as dims; empty: no name
+};
+
+struct OrtTypeInfo {
+  ONNXType kind = ONNX_TYPE_TENSOR;
+  OrtTensorTypeAndShapeInfo tensor;
+};
+
+struct OrtSession {
+  ortrain::InferenceSession session;
+};
+
+struct OrtCheckpointState {
+  std::shared_ptr<ortrain::CheckpointState> state;
+};
+
+struct OrtTrainingSession {
+  mutable ortrain::TrainingSession session;  // an eval step takes a const session, and runs it
+};
+
+namespace ortrain::capi {
+
+template <typename H>
+void release(H* handle) noexcept {
+  delete handle;
+}
+void release(OrtStatus* status) noexcept;  // never the one that stands for "no memory"
+
+inline OrtCheckpointState* wrap(std::shared_ptr<CheckpointState> state) { return new OrtCheckpointState{std::move(state)}; }
+inline CheckpointState& core_of(const OrtCheckpointState& handle) { return *handle.state; }
+inline TrainingSession& core_of(const OrtTrainingSession& handle) { return handle.session; }
+
+// The memory of the CPU, the only one there is.
+const OrtMemoryInfo& cpu_memory();
+OrtAllocator* default_allocator();
+
+// Names of the devices that a session can run on, and of the providers that stand for them.
+const std::vector<std::string>& device_names();
+const std::vector<std::string>& provider_names();
+
+// A copy of a text in memory of the allocator.
+char* copy_text(OrtAllocator* allocator, std::string_view text);
+// Memory of the allocator; throws when it gives none.
+void* allocate(OrtAllocator* allocator, size_t bytes);
+
+// A tensor whose memory comes from an allocator and goes back to it.
+Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape);
+
+// The DType of an element type; throws for types that tensors here do not have.
+DType dtype_of(ONNXTensorElementDataType type);
+
+OrtTensorTypeAndShapeInfo describe(const Tensor& tensor);
+OrtTensorTypeAndShapeInfo describe(const ValueInfo& info);
+
+std::vector<std::string> texts(const char* const* names, size_t count);
+std::vector<Tensor> tensors(const OrtValue* const* values, size_t count);
+inline const RunOptions* core_of(const OrtRunOptions* options) { return options ? &options->value : nullptr; }
+
+// The item of that number; throws naming how many there are.
+template <typename T>
+const T& item(const std::vector<T>& items, size_t index, const char* what) {
+  require(index < items.size(), ErrorCode::kInvalidArgument, "there is no ", what, " number ", index, ", expected a number below ",
+          items.size());
+  return items[index];
+}
+
+// Writes a message to the environment's log.
+void log(const OrtEnv& env, OrtLoggingLevel severity, const char* call, const std::string& message);
+
+// Throws unless `level` is one of OrtLoggingLevel, or -1 where that is allowed.
+void check_severity(int level, bool allow_inherit);
+
+}  // namespace ortrain::capi

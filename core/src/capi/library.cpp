@@ -1,0 +1,71 @@
+// The first step into the library: versions and tables.
+#include <cstdio>
+#include <string>
+
+#include "capi/generated/bodies.h"
+#include "capi/handles.h"
+
+namespace ortrain::capi {
+namespace {
+
+// A program asks for the version that it was compiled for; tables only grow at their end, so one table serves all
+// versions up to ours.
+bool served(uint32_t version, uint32_t newest, const char* what) {
+  if (version >= 1 && version <= newest) return true;
+  std::fprintf(stderr, "ortrain %s: version %u of %s was asked for, expected 1 to %u\n", ORTRAIN_VERSION, version, what, newest);
+  return false;
+}
+
+const OrtApi* ORT_API_CALL get_api(uint32_t version) noexcept {
+  return served(version, ORT_API_VERSION, "OrtApi") ? &ort_api : nullptr;
+}
+
+#define ORTRAIN_TEXT(x) #x
+#define ORTRAIN_TEXT_OF(x) ORTRAIN_TEXT(x)
+const char* ORT_API_CALL get_version() noexcept { return "1." ORTRAIN_TEXT_OF(ORT_API_VERSION) ".0+ortrain." ORTRAIN_VERSION; }
+
+}  // namespace
+
+const OrtTrainingApi* GetTrainingApi(uint32_t version) {
+  return served(version, ORT_API_VERSION, "OrtTrainingApi") ? &ort_training_api : nullptr;
+}
+
+const char* GetBuildInfoString() {
+#if ORTRAIN_ONEDNN
+  return "ortrain " ORTRAIN_VERSION ", kernels: oneDNN, compiler: " __VERSION__;
+#else
+  return "ortrain " ORTRAIN_VERSION ", kernels: portable, compiler: " __VERSION__;
+#endif
+}
+
+void GetAvailableProviders(char*** out_ptr, int* provider_length) {
+  const auto& names = provider_names();
+  char** list = static_cast<char**>(allocate(default_allocator(), names.size() * sizeof(char*)));
+  for (size_t i = 0; i < names.size(); ++i) list[i] = copy_text(default_allocator(), names[i]);
+  *out_ptr = list;
+  *provider_length = static_cast<int>(names.size());
+}
+
+void ReleaseAvailableProviders(char** ptr, int providers_length) {
+  for (int i = 0; ptr != nullptr && i < providers_length; ++i) AllocatorFree(default_allocator(), ptr[i]);
+  AllocatorFree(default_allocator(), ptr);
+}
+
+void DeviceCount(size_t* out) { *out = device_names().size(); }
+void DeviceName(size_t index, OrtAllocator* allocator, char** out) {
+  *out = copy_text(allocator, item(device_names(), index, "device"));
+}
+
+}  // namespace ortrain::capi
+
+extern "C" {
+
+const OrtApiBase* ORT_API_CALL OrtGetApiBase(void) noexcept {
+  static const OrtApiBase base{ortrain::capi::get_api, ortrain::capi::get_version};
+  return &base;
+}
+
+const OrtrainApi* ORT_API_CALL OrtrainGetApi(uint32_t version) noexcept {
+  return ortrain::capi::served(version, ORTRAIN_API_VERSION, "OrtrainApi") ? &ortrain::capi::ortrain_api : nullptr;
+}
+}

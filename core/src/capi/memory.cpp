@@ -1,0 +1,114 @@
+// Memory: the CPU's, its allocator, and allocators of the caller.
+#include <cstdlib>
+#include <cstring>
+
+#include "capi/generated/bodies.h"
+#include "capi/handles.h"
+#include "runtime/memory.h"
+
+namespace ortrain::capi {
+namespace {
+
+void* ORT_API_CALL default_alloc(OrtAllocator*, size_t size) {
+  return std::aligned_alloc(kAlignment, align_up(size == 0 ? 1 : size));
+}
+void ORT_API_CALL default_free(OrtAllocator*, void* p) { std::free(p); }
+const OrtMemoryInfo* ORT_API_CALL default_info(const OrtAllocator*) { return &cpu_memory(); }
+OrtStatus* ORT_API_CALL default_stats(const OrtAllocator*, OrtKeyValuePairs** out) {
+  return ort_api.AllocatorGetStats(nullptr, out);
+}
+void* ORT_API_CALL default_alloc_on_stream(OrtAllocator* allocator, size_t size, OrtSyncStream*) {
+  return default_alloc(allocator, size);
+}
+
+}  // namespace
+
+const OrtMemoryInfo& cpu_memory() {
+  static const OrtMemoryInfo info{"Cpu", OrtDeviceAllocator, 0, OrtMemTypeDefault};
+  return info;
+}
+
+OrtAllocator* default_allocator() {
+  static OrtAllocator allocator{ORT_API_VERSION, default_alloc,  default_free,           default_info,
+                                default_alloc,   default_stats,  default_alloc_on_stream};
+  return &allocator;
+}
+
+const std::vector<std::string>& device_names() {
+  static const std::vector<std::string> names{"cpu"};
+  return names;
+}
+
+const std::vector<std::string>& provider_names() {
+  static const std::vector<std::string> names{"CPUExecutionProvider"};
+  return names;
+}
+
+void* allocate(OrtAllocator* allocator, size_t bytes) {
+  void* memory = allocator->Alloc(allocator, bytes);
+  require(memory != nullptr || bytes == 0, ErrorCode::kFail, "the allocator gave no memory for ", bytes, " bytes");
+  return memory;
+}
+
+char* copy_text(OrtAllocator* allocator, std::string_view text) {
+  char* copy = static_cast<char*>(allocate(allocator, text.size() + 1));
+  std::memcpy(copy, text.data(), text.size());
+  copy[text.size()] = '\0';
+  return copy;
+}
+
+Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape) {
+  const size_t width = size_of(dtype);
+  require(width > 0, ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype), " are not supported");
+  const size_t count = static_cast<size_t>(element_count(shape));
+  size_t bytes = 0;
+  require(!__builtin_mul_overflow(count, width, &bytes), ErrorCode::kInvalidArgument, "a tensor of shape ", to_string(shape),
+          " is too large");
+  // Never nothing, so that an empty tensor has an address too.
+  std::shared_ptr<void> memory(allocate(allocator, bytes == 0 ? 1 : bytes),
+                               [allocator](void* p) { allocator->Free(allocator, p); });
+  void* data = memory.get();
+  return Tensor(dtype, shape, data, std::move(memory));
+}
+
+void CreateMemoryInfo(const char* name, OrtAllocatorType type, int id, OrtMemType mem_type, OrtMemoryInfo** out) {
+  require(std::string_view(name) == cpu_memory().name && id == 0, ErrorCode::kInvalidArgument, "there is no device '", name,
+          "' number ", id, ", available: Cpu number 0");
+  *out = new OrtMemoryInfo{name, type, id, mem_type};
+}
+
+void CreateCpuMemoryInfo(OrtAllocatorType type, OrtMemType mem_type, OrtMemoryInfo** out) {
+  *out = new OrtMemoryInfo{cpu_memory().name, type, 0, mem_type};
+}
+
+void CompareMemoryInfo(const OrtMemoryInfo* info1, const OrtMemoryInfo* info2, int* out) {
+  const bool same = info1->name == info2->name && info1->type == info2->type && info1->id == info2->id &&
+                    info1->mem_type == info2->mem_type;
+  *out = same ? 0 : -1;
+}
+
+void MemoryInfoGetName(const OrtMemoryInfo* ptr, const char** out) { *out = ptr->name.c_str(); }
+void MemoryInfoGetId(const OrtMemoryInfo* ptr, int* out) { *out = ptr->id; }
+void MemoryInfoGetMemType(const OrtMemoryInfo* ptr, OrtMemType* out) { *out = ptr->mem_type; }
+void MemoryInfoGetType(const OrtMemoryInfo* ptr, OrtAllocatorType* out) { *out = ptr->type; }
+void MemoryInfoGetDeviceType(const OrtMemoryInfo*, OrtMemoryInfoDeviceType* out) {
+  if (out != nullptr) *out = OrtMemoryInfoDeviceType_CPU;
+}
+OrtDeviceMemoryType MemoryInfoGetDeviceMemType(const OrtMemoryInfo*) { return OrtDeviceMemoryType_DEFAULT; }
+uint32_t MemoryInfoGetVendorId(const OrtMemoryInfo*) { return 0; }
+
+void AllocatorAlloc(OrtAllocator* ort_allocator, size_t size, void** out) { *out = allocate(ort_allocator, size); }
+void AllocatorFree(OrtAllocator* ort_allocator, void* p) {
+  if (p != nullptr) ort_allocator->Free(ort_allocator, p);
+}
+void AllocatorGetInfo(const OrtAllocator* ort_allocator, const OrtMemoryInfo** out) {
+  require(ort_allocator->Info != nullptr, ErrorCode::kInvalidArgument, "the allocator has no Info, expected one");
+  *out = ort_allocator->Info(ort_allocator);
+}
+void GetAllocatorWithDefaultOptions(OrtAllocator** out) { *out = default_allocator(); }
+
+// There is one kind of memory, so every session's allocator is the default one, and nobody owns that.
+void CreateAllocator(const OrtSession*, const OrtMemoryInfo*, OrtAllocator** out) { *out = default_allocator(); }
+void ReleaseAllocator(OrtAllocator*) {}
+
+}  // namespace ortrain::capi

@@ -1,0 +1,129 @@
+// Options of sessions and of runs.
+#include <algorithm>
+#include <cstring>
+
+#include "capi/generated/bodies.h"
+#include "capi/handles.h"
+
+namespace ortrain::capi {
+namespace {
+
+void add_entry(std::map<std::string, std::string>& config, const char* key, const char* value) {
+  require(*key != '\0', ErrorCode::kInvalidArgument, "config_key is empty, expected the name of an entry");
+  config[key] = value;
+}
+
+}  // namespace
+
+void CreateSessionOptions(OrtSessionOptions** options) { *options = new OrtSessionOptions; }
+
+void CloneSessionOptions(const OrtSessionOptions* in_options, OrtSessionOptions** out_options) {
+  *out_options = new OrtSessionOptions(*in_options);
+}
+
+void SetSessionExecutionMode(OrtSessionOptions* options, ExecutionMode execution_mode) {
+  require(execution_mode == ORT_SEQUENTIAL || execution_mode == ORT_PARALLEL, ErrorCode::kInvalidArgument,
+          "there is no execution mode ", static_cast<int>(execution_mode), ", expected 0 or 1");
+  options->value.execution_mode = execution_mode;
+}
+
+void EnableMemPattern(OrtSessionOptions* options) { options->value.memory_pattern = true; }
+void DisableMemPattern(OrtSessionOptions* options) { options->value.memory_pattern = false; }
+void EnableCpuMemArena(OrtSessionOptions* options) { options->value.cpu_memory_arena = true; }
+void DisableCpuMemArena(OrtSessionOptions* options) { options->value.cpu_memory_arena = false; }
+void SetSessionLogId(OrtSessionOptions* options, const char* logid) { options->value.log_id = logid; }
+void DisablePerSessionThreads(OrtSessionOptions*) {}
+void SetDeterministicCompute(OrtSessionOptions* options, bool value) { options->value.deterministic_compute = value; }
+
+void SetSessionLogVerbosityLevel(OrtSessionOptions* options, int session_log_verbosity_level) {
+  options->value.log_verbosity_level = session_log_verbosity_level;
+}
+
+void SetSessionLogSeverityLevel(OrtSessionOptions* options, int session_log_severity_level) {
+  check_severity(session_log_severity_level, true);
+  options->value.log_severity_level = session_log_severity_level;
+}
+
+void SetSessionGraphOptimizationLevel(OrtSessionOptions* options, GraphOptimizationLevel graph_optimization_level) {
+  const int level = graph_optimization_level;
+  require((level >= ORT_DISABLE_ALL && level <= ORT_ENABLE_LAYOUT) || level == ORT_ENABLE_ALL, ErrorCode::kInvalidArgument,
+          "there is no graph optimization level ", level, ", expected 0, 1, 2, 3 or 99");
+  options->value.graph_optimization_level = level;
+}
+
+void SetIntraOpNumThreads(OrtSessionOptions* options, int intra_op_num_threads) {
+  require(intra_op_num_threads >= 0, ErrorCode::kInvalidArgument, "expected a number of threads, 0 for one a processor, found ",
+          intra_op_num_threads);
+  options->value.intra_op_threads = intra_op_num_threads;
+}
+
+void SetInterOpNumThreads(OrtSessionOptions* options, int inter_op_num_threads) {
+  require(inter_op_num_threads >= 0, ErrorCode::kInvalidArgument, "expected a number of threads, 0 for the default, found ",
+          inter_op_num_threads);
+  options->value.inter_op_threads = inter_op_num_threads;
+}
+
+void AddSessionConfigEntry(OrtSessionOptions* options, const char* config_key, const char* config_value) {
+  add_entry(options->value.config, config_key, config_value);
+}
+
+void HasSessionConfigEntry(const OrtSessionOptions* options, const char* config_key, int* out) {
+  *out = options->value.config.count(config_key) > 0;
+}
+
+void GetSessionConfigEntry(const OrtSessionOptions* options, const char* config_key, char* config_value, size_t* size) {
+  const auto entry = options->value.config.find(config_key);
+  require(entry != options->value.config.end(), ErrorCode::kInvalidArgument, "the entry '", config_key,
+          "' is not set, expected one that AddSessionConfigEntry set");
+  const std::string& value = entry->second;
+  const size_t needed = value.size() + 1, room = *size;
+  *size = needed;
+  if (config_value == nullptr) return;
+  require(room >= needed, ErrorCode::kInvalidArgument, "the value of '", config_key, "' needs ", needed,
+          " bytes with its zero byte, found room for ", room);
+  std::memcpy(config_value, value.c_str(), needed);
+}
+
+void SessionOptionsAppendExecutionProvider(OrtSessionOptions*, const char* provider_name, const char* const*, const char* const*,
+                                           size_t) {
+  const std::string name = provider_name;
+  if (name == "CPU") return;
+  std::string known;
+  for (const auto& provider : provider_names()) {
+    if (name == provider) return;
+    known += (known.empty() ? "" : ", ") + provider;
+  }
+  fail(ErrorCode::kInvalidArgument, "there is no provider '", name, "', available: ", known);
+}
+
+void CreateRunOptions(OrtRunOptions** out) { *out = new OrtRunOptions; }
+
+void RunOptionsSetRunLogVerbosityLevel(OrtRunOptions* options, int log_verbosity_level) {
+  options->value.log_verbosity_level = log_verbosity_level;
+}
+void RunOptionsSetRunLogSeverityLevel(OrtRunOptions* options, int log_severity_level) {
+  check_severity(log_severity_level, true);
+  options->value.log_severity_level = log_severity_level;
+}
+void RunOptionsSetRunTag(OrtRunOptions* options, const char* run_tag) { options->value.tag = run_tag; }
+void RunOptionsGetRunLogVerbosityLevel(const OrtRunOptions* options, int* log_verbosity_level) {
+  *log_verbosity_level = options->value.log_verbosity_level;
+}
+void RunOptionsGetRunLogSeverityLevel(const OrtRunOptions* options, int* log_severity_level) {
+  *log_severity_level = options->value.log_severity_level;
+}
+void RunOptionsGetRunTag(const OrtRunOptions* options, const char** run_tag) { *run_tag = options->value.tag.c_str(); }
+void RunOptionsSetTerminate(OrtRunOptions* options) { options->value.terminate = true; }
+void RunOptionsUnsetTerminate(OrtRunOptions* options) { options->value.terminate = false; }
+
+void AddRunConfigEntry(OrtRunOptions* options, const char* config_key, const char* config_value) {
+  add_entry(options->value.config, config_key, config_value);
+}
+
+const char* GetRunConfigEntry(const OrtRunOptions* options, const char* config_key) {
+  if (options == nullptr || config_key == nullptr) return nullptr;
+  const auto entry = options->value.config.find(config_key);
+  return entry == options->value.config.end() ? nullptr : entry->second.c_str();
+}
+
+}  // namespace ortrain::capi

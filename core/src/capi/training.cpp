@@ -1,0 +1,147 @@
+// Training sessions.
+#include "capi/generated/bodies.h"
+#include "capi/handles.h"
+#include "graph/onnx_io.h"
+
+namespace ortrain::capi {
+namespace {
+
+void make_session(const OrtEnv& env, const OrtSessionOptions& options, const OrtCheckpointState& state, Model train,
+                  std::optional<Model> eval, std::optional<Model> optimizer, OrtTrainingSession** out) {
+  *out = new OrtTrainingSession{
+      TrainingSession(options.value, state.state, std::move(train), std::move(eval), std::move(optimizer))};
+  log(env, ORT_LOGGING_LEVEL_INFO, "CreateTrainingSession",
+      concat("made a session over ", state.state->parameters().size(), " parameters"));
+}
+
+// A null path and an empty one stand for no model.
+std::optional<Model> read_optional(const ORTCHAR_T* path) {
+  if (path == nullptr || *path == 0) return std::nullopt;
+  return read_model(std::filesystem::path(path));
+}
+
+std::optional<Model> read_optional(const void* data, size_t length, const char* origin) {
+  if (data == nullptr || length == 0) return std::nullopt;
+  return read_model(data, length, origin);
+}
+
+// Runs a step over the tensors of the values. The lists are kept a thread, so that a step allocates nothing.
+template <typename Step>
+void run_step(const OrtValue* const* inputs, size_t inputs_len, OrtValue** outputs, size_t outputs_len, Step&& step) {
+  thread_local std::vector<const Tensor*> given;
+  thread_local std::vector<Tensor*> wanted;
+  thread_local std::vector<size_t> made;
+  given.clear();
+  wanted.clear();
+  made.clear();
+  for (size_t i = 0; i < inputs_len; ++i) given.push_back(&inputs[i]->tensor);
+  try {
+    for (size_t i = 0; i < outputs_len; ++i) {
+      if (outputs[i] == nullptr) {
+        made.push_back(i);
+        outputs[i] = new OrtValue;
+      }
+      wanted.push_back(&outputs[i]->tensor);
+    }
+    step(given, wanted);
+  } catch (...) {
+    for (size_t i : made) {
+      release(outputs[i]);
+      outputs[i] = nullptr;
+    }
+    throw;
+  }
+}
+
+void name_at(const std::vector<std::string>& names, size_t index, const char* what, OrtAllocator* allocator, char** output) {
+  *output = copy_text(allocator, item(names, index, what));
+}
+
+}  // namespace
+
+void CreateTrainingSession(const OrtEnv* env, const OrtSessionOptions* options, OrtCheckpointState* checkpoint_state,
+                           const ORTCHAR_T* train_model_path, const ORTCHAR_T* eval_model_path,
+                           const ORTCHAR_T* optimizer_model_path, OrtTrainingSession** out) {
+  make_session(*env, *options, *checkpoint_state, read_model(std::filesystem::path(train_model_path)),
+               read_optional(eval_model_path), read_optional(optimizer_model_path), out);
+}
+
+void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions* options, OrtCheckpointState* checkpoint_state,
+                                     const void* train_model_data, size_t train_data_length, const void* eval_model_data,
+                                     size_t eval_data_length, const void* optim_model_data, size_t optim_data_length,
+                                     OrtTrainingSession** out) {
+  make_session(*env, *options, *checkpoint_state,
+               read_model(train_model_data, train_data_length, "training model in memory"),
+               read_optional(eval_model_data, eval_data_length, "eval model in memory"),
+               read_optional(optim_model_data, optim_data_length, "optimizer model in memory"), out);
+}
+
+void AttachOptimizer(OrtTrainingSession* sess, const ORTCHAR_T* optimizer_model_path) {
+  sess->session.attach_optimizer(read_model(std::filesystem::path(optimizer_model_path)));
+}
+
+void TrainStep(OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len, const OrtValue* const* inputs,
+               size_t outputs_len, OrtValue** outputs) {
+  run_step(inputs, inputs_len, outputs, outputs_len, [&](const auto& given, const auto& wanted) {
+    sess->session.train_step(given, wanted, core_of(run_options));
+  });
+}
+
+void EvalStep(const OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len, const OrtValue* const* inputs,
+              size_t outputs_len, OrtValue** outputs) {
+  run_step(inputs, inputs_len, outputs, outputs_len, [&](const auto& given, const auto& wanted) {
+    core_of(*sess).eval_step(given, wanted, core_of(run_options));
+  });
+}
+
+void OptimizerStep(OrtTrainingSession* sess, const OrtRunOptions* run_options) {
+  sess->session.optimizer_step(core_of(run_options));
+}
+
+void GetParametersSize(OrtTrainingSession* sess, size_t* out, bool trainable_only) {
+  *out = static_cast<size_t>(sess->session.state().parameters_size(trainable_only));
+}
+
+void CopyParametersToBuffer(OrtTrainingSession* sess, OrtValue* parameters_buffer, bool trainable_only) {
+  sess->session.state().copy_to_buffer(parameters_buffer->tensor, trainable_only);
+}
+
+void CopyBufferToParameters(OrtTrainingSession* sess, OrtValue* parameters_buffer, bool trainable_only) {
+  sess->session.state().copy_from_buffer(parameters_buffer->tensor, trainable_only);
+}
+
+void ExportModelForInferencing(OrtTrainingSession* sess, const ORTCHAR_T* inference_model_path, size_t graph_outputs_len,
+                               const char* const* graph_output_names) {
+  sess->session.export_for_inferencing(inference_model_path, texts(graph_output_names, graph_outputs_len));
+}
+
+void TrainingSessionGetTrainingModelOutputCount(const OrtTrainingSession* sess, size_t* out) {
+  *out = sess->session.output_names(true).size();
+}
+void TrainingSessionGetEvalModelOutputCount(const OrtTrainingSession* sess, size_t* out) {
+  *out = sess->session.output_names(false).size();
+}
+void TrainingSessionGetTrainingModelInputCount(const OrtTrainingSession* sess, size_t* out) {
+  *out = sess->session.input_names(true).size();
+}
+void TrainingSessionGetEvalModelInputCount(const OrtTrainingSession* sess, size_t* out) {
+  *out = sess->session.input_names(false).size();
+}
+void TrainingSessionGetTrainingModelOutputName(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) {
+  name_at(sess->session.output_names(true), index, "output of the training model", allocator, output);
+}
+void TrainingSessionGetEvalModelOutputName(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) {
+  name_at(sess->session.output_names(false), index, "output of the eval model", allocator, output);
+}
+void TrainingSessionGetTrainingModelInputName(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) {
+  name_at(sess->session.input_names(true), index, "input of the training model", allocator, output);
+}
+void TrainingSessionGetEvalModelInputName(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) {
+  name_at(sess->session.input_names(false), index, "input of the eval model", allocator, output);
+}
+
+void GetModelInputTypeInfo(const OrtTrainingSession* sess, bool training, size_t index, OrtTensorTypeAndShapeInfo** out) {
+  *out = new OrtTensorTypeAndShapeInfo(describe(item(sess->session.inputs(training), index, "input")));
+}
+
+}  // namespace ortrain::capi

@@ -1,0 +1,186 @@
+#include "graph/onnx_io.h"
+
+#include <google/protobuf/stubs/logging.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "graph/onnx_reader.h"
+#include "graph/onnx_tensor.h"
+#include "runtime/file.h"
+#include "runtime/text.h"
+
+namespace ortrain {
+
+namespace {
+
+// Protobuf writes to stderr on its own; what it has to say is in our messages.
+void silence_protobuf() {
+  [[maybe_unused]] static const bool once = (google::protobuf::SetLogHandler(nullptr), true);
+}
+
+onnx::ModelProto parse(const char* data, size_t bytes) {
+  silence_protobuf();
+  require(bytes > 0, ErrorCode::kInvalidProtobuf, "it is empty");
+  require(bytes <= static_cast<size_t>(std::numeric_limits<int>::max()), ErrorCode::kInvalidProtobuf,
+          "it has ", bytes,
+          " bytes, more than the 2 GB that a protobuf message can have; store its weights as external data");
+  onnx::ModelProto proto;
+  // The parser bounds the depth of nesting, so that walks over what it gives need not.
+  if (!proto.ParseFromArray(data, static_cast<int>(bytes)))
+    fail(ErrorCode::kInvalidProtobuf, "expected an ONNX model, found ", describe_content(data, bytes),
+         ", which is not a whole protobuf message (foreign, cut off or damaged)");
+  require(proto.has_graph(), ErrorCode::kInvalidProtobuf, "expected an ONNX model, found ",
+          describe_content(data, bytes), ", which holds no graph");
+  return proto;
+}
+
+// Runs `read`; its errors then say what was being read.
+template <typename F>
+Model with_origin(const std::string& origin, F&& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    fail(error.code(), "cannot read the ", origin, ": ", error.message());
+  }
+}
+
+void write_type(const ValueInfo& value, onnx::TypeProto& type) {
+  onnx::TypeProto* of = value.is_sequence ? type.mutable_sequence_type()->mutable_elem_type() : &type;
+  if (value.dtype == DType::kUndefined && !value.dims) return;
+  of->mutable_tensor_type()->set_elem_type(static_cast<int32_t>(value.dtype));
+  if (!value.dims) return;
+  auto* shape = of->mutable_tensor_type()->mutable_shape();
+  for (const Dim& extent : *value.dims) {
+    auto* dim = shape->add_dim();
+    if (extent.known())
+      dim->set_dim_value(extent.value);
+    else if (!extent.symbol.empty())
+      dim->set_dim_param(extent.symbol);
+  }
+}
+
+void write_value(const ValueInfo& value, onnx::ValueInfoProto& proto) {
+  proto.set_name(value.name);
+  if (value.dtype != DType::kUndefined || value.dims || value.is_sequence)
+    write_type(value, *proto.mutable_type());
+}
+
+void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphProto& proto);
+
+void write_attribute(const std::string& name, const Attribute& attribute, onnx::AttributeProto& proto) {
+  using Type = onnx::AttributeProto;
+  proto.set_name(name);
+  std::visit(
+      [&](const auto& value) {
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, int64_t>) {
+          proto.set_type(Type::INT);
+          proto.set_i(value);
+        } else if constexpr (std::is_same_v<T, float>) {
+          proto.set_type(Type::FLOAT);
+          proto.set_f(value);
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          proto.set_type(Type::STRING);
+          proto.set_s(value);
+        } else if constexpr (std::is_same_v<T, Tensor>) {
+          proto.set_type(Type::TENSOR);
+          write_tensor(value, "", *proto.mutable_t());
+        } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
+          proto.set_type(Type::INTS);
+          proto.mutable_ints()->Add(value.begin(), value.end());
+        } else if constexpr (std::is_same_v<T, std::vector<float>>) {
+          proto.set_type(Type::FLOATS);
+          proto.mutable_floats()->Add(value.begin(), value.end());
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          proto.set_type(Type::STRINGS);
+          for (const std::string& text : value) proto.add_strings(text);
+        } else {
+          proto.set_type(Type::GRAPH);
+          write_graph(*value, false, *proto.mutable_g());
+        }
+      },
+      attribute);
+}
+
+void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphProto& proto) {
+  proto.set_name(graph.name);
+  for (const ValueInfo& input : graph.inputs) write_value(input, *proto.add_input());
+  for (const std::string& name : graph.initializer_order) {
+    write_tensor(graph.initializers.at(name), name, *proto.add_initializer());
+    if (initializers_are_inputs) write_value(*graph.info(name), *proto.add_input());
+  }
+  for (const ValueInfo& output : graph.outputs) write_value(output, *proto.add_output());
+  // In order of their names, so that the same model gives the same bytes.
+  std::set<std::string> inner;
+  for (const auto& [name, value] : graph.value_info) inner.insert(name);
+  for (const std::string& name : inner) write_value(graph.value_info.at(name), *proto.add_value_info());
+  for (const Node& node : graph.nodes) {
+    auto* out = proto.add_node();
+    out->set_op_type(node.op_type);
+    if (!node.domain.empty()) out->set_domain(node.domain);
+    if (!node.name.empty()) out->set_name(node.name);
+    for (const std::string& input : node.inputs) out->add_input(input);
+    for (const std::string& output : node.outputs) out->add_output(output);
+    for (const auto& [name, attribute] : node.attributes)
+      write_attribute(name, attribute, *out->add_attribute());
+  }
+}
+
+}  // namespace
+
+Model read_model(const std::filesystem::path& path) {
+  std::string content = read_file(path, "model");
+  return with_origin(concat("model '", path.string(), "'"), [&] {
+    onnx::ModelProto proto = parse(content.data(), content.size());
+    std::string().swap(content);
+    return convert_model(proto, path.has_parent_path() ? path.parent_path() : ".");
+  });
+}
+
+Model read_model(const void* data, size_t bytes, const std::string& origin,
+                 const std::filesystem::path& directory) {
+  return with_origin(origin, [&] {
+    require(data != nullptr || bytes == 0, ErrorCode::kInvalidArgument, "its bytes are a null pointer");
+    onnx::ModelProto proto = parse(static_cast<const char*>(data), bytes);
+    return convert_model(proto, directory);
+  });
+}
+
+std::string write_model(const Model& model) {
+  silence_protobuf();
+  onnx::ModelProto proto;
+  proto.set_ir_version(model.ir_version);
+  for (const auto& [domain, version] : model.opsets) {
+    auto* opset = proto.add_opset_import();
+    opset->set_domain(domain);
+    opset->set_version(version);
+  }
+  if (!model.producer_name.empty()) proto.set_producer_name(model.producer_name);
+  if (!model.producer_version.empty()) proto.set_producer_version(model.producer_version);
+  if (!model.domain.empty()) proto.set_domain(model.domain);
+  if (!model.doc_string.empty()) proto.set_doc_string(model.doc_string);
+  if (model.model_version != 0) proto.set_model_version(model.model_version);
+  for (const auto& [key, value] : model.metadata) {
+    auto* entry = proto.add_metadata_props();
+    entry->set_key(key);
+    entry->set_value(value);
+  }
+  write_graph(model.graph, model.ir_version < 4, *proto.mutable_graph());
+  const size_t bytes = proto.ByteSizeLong();
+  require(bytes <= static_cast<size_t>(std::numeric_limits<int>::max()), ErrorCode::kFail,
+          "cannot write the model: it would have ", bytes,
+          " bytes, more than the 2 GB that an ONNX file can have");
+  std::string out;
+  require(proto.SerializeToString(&out), ErrorCode::kFail,
+          "cannot write the model: protobuf failed to serialize it");
+  return out;
+}
+
+void write_model(const Model& model, const std::filesystem::path& path) {
+  const std::string content = write_model(model);
+  write_file(path, "model", content.data(), content.size());
+}
+
+}  // namespace ortrain

@@ -1,0 +1,494 @@
+#include "graph/onnx_reader.h"
+
+#include <algorithm>
+#include <ostream>
+#include <set>
+#include <unordered_set>
+
+#include "graph/onnx_io.h"
+#include "graph/onnx_tensor.h"
+#include "runtime/text.h"
+
+namespace ortrain {
+
+namespace {
+
+constexpr int kMaxFunctionDepth = 100;
+// Functions that call each other can ask for more nodes than memory holds.
+constexpr size_t kMaxInlined = 200'000;
+
+// "ai.onnx" and "" are one domain.
+std::string domain_name(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
+std::string shown_domain(const std::string& domain) { return domain.empty() ? "ai.onnx" : domain; }
+
+// Text for a message, made when the message is: most are never needed.
+template <typename F>
+struct Lazy {
+  F text;
+  friend std::ostream& operator<<(std::ostream& out, const Lazy& lazy) { return out << lazy.text(); }
+};
+
+// A string that is a name. The format says UTF-8; anything else would fail later, far from its cause.
+const std::string& checked_name(const std::string& name, const char* what) {
+  if (is_utf8(name)) return name;
+  std::string shown;
+  for (const char c : name) shown += c >= 0x20 && c < 0x7F ? c : '?';
+  fail(ErrorCode::kInvalidGraph, "the ", what, " \"", shown, "\" is not valid UTF-8");
+}
+
+// The call of a function whose body is being read.
+struct Call {
+  const onnx::FunctionProto* function = nullptr;
+  Attributes attributes;  // given by the caller, or the function's defaults
+  const Call* caller = nullptr;
+};
+
+// Names in the graph being read. Inside of functions every value gets a name of its own; elsewhere names
+// stay.
+struct Names {
+  const Names* outer = nullptr;
+  bool rename = false;
+  std::unordered_map<std::string, std::string> renamed;
+
+  // Null when the function does not define `name`.
+  const std::string* find(const std::string& name) const {
+    if (!rename) return &name;
+    if (const auto found = renamed.find(name); found != renamed.end()) return &found->second;
+    return outer != nullptr ? outer->find(name) : nullptr;
+  }
+};
+
+class Reader {
+ public:
+  Reader(onnx::ModelProto& proto, const std::filesystem::path& folder) : proto_(proto), files_(folder) {}
+
+  Model read() {
+    read_header();
+    for (const auto& function : proto_.functions()) {
+      const std::string key = function_key(function.domain(), function.name(), function.overload());
+      require(functions_.emplace(key, &function).second, ErrorCode::kInvalidGraph, "two functions are named ",
+              shown_domain(domain_name(function.domain())), ".", function.name());
+    }
+    if (!functions_.empty()) collect_names(proto_.graph());
+    model_.graph = read_graph(*proto_.mutable_graph(), Names{}, nullptr);
+    require(!model_.graph.outputs.empty(), ErrorCode::kInvalidGraph, "the graph has no outputs");
+    report_unsupported();
+    drop_function_domains();
+    model_.graph.sort();
+    return std::move(model_);
+  }
+
+ private:
+  static std::string function_key(const std::string& domain, const std::string& name,
+                                  const std::string& overload) {
+    return domain_name(domain) + '\0' + name + '\0' + overload;
+  }
+
+  void read_header() {
+    require(proto_.opset_import_size() > 0, ErrorCode::kInvalidProtobuf,
+            "expected an ONNX model, but it does not say which operator set it uses (opset_import)");
+    require(proto_.ir_version() >= kOldestIrVersion, ErrorCode::kInvalidProtobuf,
+            "expected an IR version of ", kOldestIrVersion, " to ", kNewestIrVersion, ", found ",
+            proto_.ir_version());
+    require(proto_.ir_version() <= kNewestIrVersion, ErrorCode::kNotImplemented, "its IR version is ",
+            proto_.ir_version(), "; versions up to ", kNewestIrVersion, " are known");
+    model_.ir_version = proto_.ir_version();
+    model_.producer_name = checked_name(proto_.producer_name(), "producer name");
+    model_.producer_version = checked_name(proto_.producer_version(), "producer version");
+    model_.domain = checked_name(proto_.domain(), "model domain");
+    model_.doc_string = checked_name(proto_.doc_string(), "model description");
+    model_.model_version = proto_.model_version();
+    for (const auto& entry : proto_.metadata_props())
+      model_.metadata[checked_name(entry.key(), "metadata key")] =
+          checked_name(entry.value(), "metadata value");
+    for (const auto& opset : proto_.opset_import()) import_opset(opset.domain(), opset.version(), nullptr);
+    if (const auto onnx_opset = model_.opsets.find(""); onnx_opset != model_.opsets.end())
+      require(onnx_opset->second >= kOldestOpset && onnx_opset->second <= kNewestOpset,
+              ErrorCode::kNotImplemented, "it uses version ", onnx_opset->second,
+              " of the ONNX operators; versions ", kOldestOpset, " to ", kNewestOpset, " are supported");
+  }
+
+  // Adds an operator set; `function` is null for those that the model itself imports.
+  void import_opset(const std::string& domain_text, int64_t version, const onnx::FunctionProto* function) {
+    const std::string domain = domain_name(checked_name(domain_text, "operator set domain"));
+    require(version > 0, ErrorCode::kInvalidGraph, "the version of operator set ", shown_domain(domain),
+            " should be positive, found ", version);
+    const auto [found, fresh] = model_.opsets.emplace(domain, version);
+    if (fresh || found->second == version) return;
+    require(function != nullptr, ErrorCode::kInvalidGraph, "it imports operator set ", shown_domain(domain),
+            " twice, with versions ", found->second, " and ", version);
+    unsupported_.push_back(concat("function ", shown_domain(domain_name(function->domain())), ".",
+                                  function->name(), " uses version ", version, " of operator set ",
+                                  shown_domain(domain), ", the model version ", found->second));
+  }
+
+  // Domains that held functions alone have no operators once these are inlined.
+  void drop_function_domains() {
+    std::set<std::string> candidates;
+    for (const auto& function : proto_.functions()) candidates.insert(domain_name(function.domain()));
+    candidates.erase("");
+    for (const std::string& domain : used_domains_) candidates.erase(domain);
+    for (const std::string& domain : candidates) model_.opsets.erase(domain);
+  }
+
+  void report_unsupported() const {
+    if (unsupported_.empty()) return;
+    std::string all;
+    for (const std::string& item : unsupported_) all += (all.empty() ? "" : "; ") + item;
+    fail(ErrorCode::kNotImplemented, "it holds what ortrain does not support: ", all);
+  }
+
+  // Runs `step`; what it finds unsupported is kept, so that all of it can be reported at once.
+  template <typename What, typename Step>
+  void attempt(What&& what, Step&& step) {
+    try {
+      step();
+    } catch (const Error& error) {
+      std::string message = what() + ": " + error.message();
+      if (error.code() != ErrorCode::kNotImplemented) throw Error(error.code(), std::move(message));
+      unsupported_.push_back(std::move(message));
+    }
+  }
+
+  void collect_names(const onnx::GraphProto& graph) {
+    for (const auto& value : graph.input()) taken_.insert(value.name());
+    for (const auto& value : graph.output()) taken_.insert(value.name());
+    for (const auto& value : graph.value_info()) taken_.insert(value.name());
+    for (const auto& value : graph.initializer()) taken_.insert(value.name());
+    for (const auto& node : graph.node()) {
+      taken_.insert(node.name());
+      taken_.insert(node.input().begin(), node.input().end());
+      taken_.insert(node.output().begin(), node.output().end());
+      for (const auto& attribute : node.attribute())
+        if (attribute.has_g()) collect_names(attribute.g());
+    }
+  }
+
+  std::string fresh_name(const std::string& base) {
+    if (taken_.insert(base).second) return base;
+    for (size_t& i = last_number_[base];;)
+      if (std::string candidate = base + "_" + std::to_string(++i); taken_.insert(candidate).second)
+        return candidate;
+  }
+
+  ValueInfo read_value(const onnx::ValueInfoProto& proto) {
+    ValueInfo value;
+    value.name = checked_name(proto.name(), "value name");
+    require(!value.name.empty(), ErrorCode::kInvalidGraph,
+            "a graph input, output or inner value has no name");
+    attempt([&] { return concat("value \"", value.name, "\""); },
+            [&] {
+              using Type = onnx::TypeProto;
+              const onnx::TypeProto* type = &proto.type();
+              if (type->value_case() == Type::kSequenceType) {
+                value.is_sequence = true;
+                type = &type->sequence_type().elem_type();
+              }
+              if (type->value_case() == Type::VALUE_NOT_SET) return;  // nothing is stated
+              require(type->value_case() == Type::kTensorType, ErrorCode::kNotImplemented,
+                      "it is neither a tensor nor a sequence of tensors");
+              value.dtype = static_cast<DType>(type->tensor_type().elem_type());
+              require(value.dtype == DType::kUndefined || value.dtype == DType::kString ||
+                          size_of(value.dtype) > 0,
+                      ErrorCode::kNotImplemented, "tensors of type ", to_string(value.dtype),
+                      " are not supported");
+              if (!type->tensor_type().has_shape()) return;
+              value.dims.emplace();
+              for (const auto& dim : type->tensor_type().shape().dim()) {
+                Dim extent;
+                if (dim.has_dim_value() && dim.dim_value() >= 0) extent.value = dim.dim_value();
+                if (dim.has_dim_param()) extent.symbol = checked_name(dim.dim_param(), "dimension name");
+                value.dims->push_back(std::move(extent));
+              }
+            });
+    return value;
+  }
+
+  // `names` is the scope around the graph.
+  Graph read_graph(onnx::GraphProto& proto, const Names& around, const Call* call) {
+    Graph graph;
+    graph.name = checked_name(proto.name(), "graph name");
+    Names names{&around, around.rename, {}};
+    if (names.rename) {
+      for (const auto& input : proto.input()) define(input.name(), names);
+      for (const auto& tensor : proto.initializer())
+        if (names.renamed.count(tensor.name()) == 0) define(tensor.name(), names);
+      for (const auto& node : proto.node()) define_outputs(node, names);
+    }
+    const auto named = [&](const std::string& name) {
+      const std::string* found = names.find(name);
+      return found != nullptr ? *found : name;
+    };
+
+    for (const auto& tensor : proto.sparse_initializer())
+      unsupported_.push_back(
+          concat("initializer \"", tensor.values().name(), "\": sparse tensors are not supported"));
+    for (auto& tensor : *proto.mutable_initializer()) {
+      const std::string& name = checked_name(tensor.name(), "initializer name");
+      require(!name.empty(), ErrorCode::kInvalidGraph, "an initializer has no name");
+      attempt([&] { return concat("initializer \"", name, "\""); },
+              [&] { graph.add_initializer(named(name), read_tensor(tensor, files_)); });
+      drop_data(tensor);
+    }
+    std::unordered_set<std::string> seen;
+    for (const auto& input : proto.input()) {
+      ValueInfo value = read_value(input);
+      require(seen.insert(value.name).second, ErrorCode::kInvalidGraph, "two graph inputs are named \"",
+              value.name, "\"");
+      value.name = named(value.name);
+      // Up to IR version 3 initializers are listed among the inputs; later, such an input has a default
+      // value.
+      if (!graph.is_initializer(value.name)) graph.inputs.push_back(std::move(value));
+    }
+    seen.clear();
+    for (const auto& output : proto.output()) {
+      ValueInfo value = read_value(output);
+      require(seen.insert(value.name).second, ErrorCode::kInvalidGraph, "two graph outputs are named \"",
+              value.name, "\"");
+      value.name = named(value.name);
+      graph.outputs.push_back(std::move(value));
+    }
+    for (const auto& inner : proto.value_info()) {
+      ValueInfo value = read_value(inner);
+      value.name = named(value.name);
+      std::string name = value.name;
+      graph.value_info.insert_or_assign(std::move(name), std::move(value));
+    }
+    for (auto& node : *proto.mutable_node()) read_node(node, names, call, graph.nodes);
+    return graph;
+  }
+
+  void define(const std::string& name, Names& names) {
+    if (name.empty()) return;
+    const std::string base = prefix_ + checked_name(name, "value name");
+    require(names.renamed.emplace(name, fresh_name(base)).second, ErrorCode::kInvalidGraph, "value \"", name,
+            "\" is produced twice");
+  }
+
+  void define_outputs(const onnx::NodeProto& node, Names& names) {
+    for (const std::string& output : node.output()) define(output, names);
+  }
+
+  static void drop_data(onnx::TensorProto& tensor) {
+    // Clear would keep the memory for reuse.
+    delete tensor.release_raw_data();
+    onnx::TensorProto().Swap(&tensor);
+  }
+
+  void read_node(onnx::NodeProto& proto, const Names& names, const Call* call, std::vector<Node>& nodes) {
+    Node node;
+    node.domain = domain_name(checked_name(proto.domain(), "node domain"));
+    node.op_type = checked_name(proto.op_type(), "operator name");
+    node.name = checked_name(proto.name(), "node name");
+    for (const std::string& input : proto.input()) {
+      const std::string* name = input.empty() ? &input : names.find(checked_name(input, "value name"));
+      require(name != nullptr, ErrorCode::kInvalidGraph, "node \"", node.name, "\" (", node.op_type,
+              ") reads \"", input, "\", which nothing in the function defines");
+      node.inputs.push_back(*name);
+    }
+    for (const std::string& output : proto.output()) {
+      const std::string* name = output.empty() ? &output : names.find(checked_name(output, "value name"));
+      node.outputs.push_back(name != nullptr ? *name : output);
+    }
+    if (call != nullptr && !node.name.empty()) node.name = fresh_name(prefix_ + node.name);
+    const Lazy label{[&] { return node.label(); }};
+    require(!node.op_type.empty(), ErrorCode::kInvalidGraph, label, " does not say which operator it is");
+    for (auto& attribute : *proto.mutable_attribute()) read_attribute(attribute, names, call, node);
+
+    require(call == nullptr || ++inlined_ <= kMaxInlined, ErrorCode::kInvalidGraph,
+            "its functions ask for more than ", kMaxInlined, " nodes");
+    const auto function = functions_.find(function_key(proto.domain(), proto.op_type(), proto.overload()));
+    if (function != functions_.end()) {
+      inline_function(*function->second, std::move(node), call, nodes);
+      return;
+    }
+    require(model_.opsets.count(node.domain) > 0, ErrorCode::kInvalidGraph, label, " is of operator set ",
+            shown_domain(node.domain), ", which the model does not import");
+    used_domains_.insert(node.domain);
+    nodes.push_back(std::move(node));
+  }
+
+  void read_attribute(onnx::AttributeProto& proto, const Names& names, const Call* call, Node& node) {
+    const std::string& name = checked_name(proto.name(), "attribute name");
+    const Lazy label{[&] { return node.label(); }};
+    require(!name.empty(), ErrorCode::kInvalidGraph, label, " has an attribute without a name");
+    require(!node.has(name), ErrorCode::kInvalidGraph, label, " has two attributes \"", name, "\"");
+    attempt([&] { return concat(label, ", attribute \"", name, "\""); },
+            [&] {
+              if (proto.ref_attr_name().empty()) {
+                node.attributes.emplace(name, attribute_value(proto, names, call));
+                return;
+              }
+              require(call != nullptr, ErrorCode::kInvalidGraph, "it refers to the attribute \"",
+                      proto.ref_attr_name(), "\" of a function, but is not in one");
+              const auto given = call->attributes.find(proto.ref_attr_name());
+              if (given == call->attributes.end()) return;  // left out by the caller, so left out here
+              if (const auto* graph = std::get_if<std::shared_ptr<Graph>>(&given->second))
+                node.attributes.emplace(name, std::make_shared<Graph>(**graph));
+              else
+                node.attributes.emplace(name, given->second);
+            });
+  }
+
+  Attribute attribute_value(onnx::AttributeProto& proto, const Names& names, const Call* call) {
+    using Type = onnx::AttributeProto;
+    switch (attribute_type(proto)) {
+      case Type::INT:
+        return proto.i();
+      case Type::FLOAT:
+        return proto.f();
+      case Type::STRING:
+        return proto.s();
+      case Type::INTS:
+        return std::vector<int64_t>(proto.ints().begin(), proto.ints().end());
+      case Type::FLOATS:
+        return std::vector<float>(proto.floats().begin(), proto.floats().end());
+      case Type::STRINGS:
+        return std::vector<std::string>(proto.strings().begin(), proto.strings().end());
+      case Type::TENSOR:
+        require(proto.has_t(), ErrorCode::kInvalidGraph, "the tensor is missing");
+        return read_tensor(proto.t(), files_);
+      case Type::GRAPH:
+        require(proto.has_g(), ErrorCode::kInvalidGraph, "the graph is missing");
+        // A function's graphs are read once a call, so the first must leave them whole.
+        if (call != nullptr) {
+          onnx::GraphProto copy = proto.g();
+          return std::make_shared<Graph>(read_graph(copy, names, call));
+        }
+        return std::make_shared<Graph>(read_graph(*proto.mutable_g(), names, call));
+      case Type::UNDEFINED:
+        fail(ErrorCode::kInvalidGraph, "it has no value");
+      default:
+        break;
+    }
+    fail(ErrorCode::kNotImplemented, "attributes of kind ",
+         onnx::AttributeProto_AttributeType_IsValid(proto.type())
+             ? onnx::AttributeProto_AttributeType_Name(proto.type())
+             : std::to_string(proto.type()),
+         " are not supported");
+  }
+
+  // The stated type; models of the first IR versions do not state it.
+  static onnx::AttributeProto::AttributeType attribute_type(const onnx::AttributeProto& proto) {
+    using Type = onnx::AttributeProto;
+    if (proto.type() != Type::UNDEFINED) return proto.type();
+    if (proto.has_i()) return Type::INT;
+    if (proto.has_f()) return Type::FLOAT;
+    if (proto.has_s()) return Type::STRING;
+    if (proto.has_t()) return Type::TENSOR;
+    if (proto.has_g()) return Type::GRAPH;
+    if (proto.ints_size() > 0) return Type::INTS;
+    if (proto.floats_size() > 0) return Type::FLOATS;
+    if (proto.strings_size() > 0) return Type::STRINGS;
+    return Type::UNDEFINED;
+  }
+
+  // Puts the function's body in the place of the node that calls it.
+  void inline_function(const onnx::FunctionProto& function, Node caller, const Call* from,
+                       std::vector<Node>& nodes) {
+    const Lazy title{[&] {
+      return concat("function ", shown_domain(domain_name(function.domain())), ".", function.name(),
+                    ", called by ", caller.label());
+    }};
+    int depth = 1;
+    for (const Call* up = from; up != nullptr; up = up->caller, ++depth)
+      require(up->function != &function, ErrorCode::kInvalidGraph, title, ": the function calls itself");
+    require(depth <= kMaxFunctionDepth, ErrorCode::kInvalidGraph, title, ": functions are nested more than ",
+            kMaxFunctionDepth, " deep");
+    require(caller.inputs.size() <= static_cast<size_t>(function.input_size()) &&
+                caller.outputs.size() <= static_cast<size_t>(function.output_size()),
+            ErrorCode::kInvalidGraph, title, ": it takes up to ", function.input_size(),
+            " inputs and gives up to ", function.output_size(), " outputs, found ", caller.inputs.size(),
+            " and ", caller.outputs.size());
+    for (const auto& opset : function.opset_import())
+      import_opset(opset.domain(), opset.version(), &function);
+
+    Call call{&function, {}, from};
+    for (const auto& [name, value] : caller.attributes) {
+      const bool stated = std::find(function.attribute().begin(), function.attribute().end(), name) !=
+                              function.attribute().end() ||
+                          std::any_of(function.attribute_proto().begin(), function.attribute_proto().end(),
+                                      [&](const auto& attribute) { return attribute.name() == name; });
+      require(stated, ErrorCode::kInvalidGraph, title, ": it has no attribute \"", name, "\"");
+    }
+    call.attributes = std::move(caller.attributes);
+    for (const auto& attribute : function.attribute_proto())
+      if (call.attributes.count(attribute.name()) == 0) {
+        onnx::AttributeProto copy = attribute;
+        attempt([&] { return concat(title, ", default of attribute \"", attribute.name(), "\""); },
+                [&] { call.attributes.emplace(attribute.name(), attribute_value(copy, Names{}, nullptr)); });
+      }
+
+    const std::string prefix_before = prefix_;
+    prefix_ = (caller.name.empty() ? function.name() : caller.name) + "/";
+    Names names{nullptr, true, {}};
+    std::unordered_set<std::string> formals(function.input().begin(), function.input().end());
+    for (int i = 0; i < function.input_size(); ++i) {
+      const auto at = static_cast<size_t>(i);
+      names.renamed[function.input(i)] = caller.has_input(at) ? caller.inputs[at] : "";
+    }
+    // A body names its outputs as the caller does. An output that is an input too needs a node between them.
+    std::vector<std::pair<std::string, std::string>> passed_through;
+    for (int i = 0; i < function.output_size(); ++i) {
+      const auto at = static_cast<size_t>(i);
+      if (!caller.has_output(at)) continue;
+      if (formals.count(function.output(i)) > 0)
+        passed_through.emplace_back(names.renamed[function.output(i)], caller.outputs[at]);
+      else
+        require(names.renamed.emplace(function.output(i), caller.outputs[at]).second,
+                ErrorCode::kInvalidGraph, title, ": two of its outputs are named \"", function.output(i),
+                "\"");
+    }
+    try {
+      std::unordered_set<std::string> made;
+      for (const auto& node : function.node())
+        for (const std::string& output : node.output()) {
+          if (output.empty()) continue;
+          require(made.insert(output).second && formals.count(output) == 0, ErrorCode::kInvalidGraph,
+                  "value \"", output, "\" is produced twice");
+          if (names.renamed.count(output) == 0) define(output, names);
+        }
+      for (const std::string& output : function.output())
+        require(made.count(output) > 0 || formals.count(output) > 0, ErrorCode::kInvalidGraph,
+                "no node of the function makes its output \"", output, "\"");
+      for (const auto& node : function.node()) {
+        onnx::NodeProto copy = node;
+        read_node(copy, names, &call, nodes);
+      }
+    } catch (const Error& error) {
+      fail(error.code(), title, ": ", error.message());
+    }
+    for (const auto& [from_name, to_name] : passed_through) {
+      require(!from_name.empty() && model_.opsets.count("") > 0, ErrorCode::kInvalidGraph, title,
+              ": it hands an input on as an output, but ",
+              from_name.empty() ? "the caller leaves that input out"
+                                : "the model does not import the ONNX operators");
+      Node identity;
+      identity.op_type = "Identity";
+      identity.name = fresh_name(prefix_ + "Identity");
+      identity.inputs = {from_name};
+      identity.outputs = {to_name};
+      nodes.push_back(std::move(identity));
+    }
+    prefix_ = prefix_before;
+  }
+
+  onnx::ModelProto& proto_;
+  ExternalFiles files_;
+  Model model_;
+  std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
+  std::unordered_set<std::string> taken_;  // names in use; kept only where functions are inlined
+  std::unordered_map<std::string, size_t> last_number_;
+  std::string prefix_;  // of names in the function being inlined
+  std::set<std::string> used_domains_;
+  std::vector<std::string> unsupported_;
+  size_t inlined_ = 0;  // nodes and calls that come from functions
+};
+
+}  // namespace
+
+Model convert_model(onnx::ModelProto& proto, const std::filesystem::path& folder) {
+  return Reader(proto, folder).read();
+}
+
+}  // namespace ortrain

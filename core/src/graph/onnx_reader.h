@@ -1,0 +1,16 @@
+// From the protobuf form of a model to a Model.
+#pragma once
+
+#include <filesystem>
+
+#include "graph/graph.h"
+#include "onnx-ml.pb.h"
+
+namespace ortrain {
+
+// Converts a parsed model: functions inlined, external data read from `folder`, nodes sorted. `proto` is used
+// up: large data are dropped as soon as they are copied. Throws as read_model() does, without the name of the
+// file.
+Model convert_model(onnx::ModelProto& proto, const std::filesystem::path& folder);
+
+}  // namespace ortrain

@@ -1,0 +1,216 @@
+#include "graph/onnx_tensor.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+
+namespace ortrain {
+
+static_assert(std::endian::native == std::endian::little, "ONNX stores raw data in little-endian order");
+
+namespace {
+
+// The elements of a typed field, each converted to T. Out-of-range values are refused: they come from a
+// broken file.
+template <typename T, typename Field>
+void convert(const Field& field, const char* field_name, Tensor& tensor) {
+  T* to = reinterpret_cast<T*>(tensor.raw());
+  for (const auto value : field) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+      require(std::in_range<T>(value), ErrorCode::kInvalidGraph, field_name, " holds ", value,
+              ", which does not fit into ", to_string(tensor.dtype()));
+    *to++ = static_cast<T>(value);
+  }
+}
+
+template <typename T, typename Field>
+void read_field(const Field& field, const char* field_name, size_t values_per_element,
+                const onnx::TensorProto& proto, Tensor& tensor, DType dtype, const Shape& shape,
+                size_t count) {
+  const auto found = static_cast<size_t>(field.size());
+  if (found != count * values_per_element) {
+    const bool elsewhere = proto.float_data_size() + proto.int32_data_size() + proto.int64_data_size() +
+                               proto.double_data_size() + proto.uint64_data_size() >
+                           field.size();
+    fail(ErrorCode::kInvalidGraph, "a tensor of type ", to_string(dtype), " and shape ", to_string(shape),
+         " needs ", count * values_per_element, " values in ", field_name, ", found ", found,
+         elsewhere ? " (and values in a field that does not belong to the type)" : "");
+  }
+  tensor = Tensor(dtype, shape);
+  convert<T>(field, field_name, tensor);
+}
+
+void read_typed(const onnx::TensorProto& proto, Tensor& tensor, DType dtype, const Shape& shape,
+                size_t count) {
+  const auto read = [&]<typename T>(T, const auto& field, const char* name, size_t each = 1) {
+    read_field<T>(field, name, each, proto, tensor, dtype, shape, count);
+  };
+  switch (dtype) {
+    case DType::kFloat:
+      return read(float{}, proto.float_data(), "float_data");
+    case DType::kComplex64:
+      return read(float{}, proto.float_data(), "float_data", 2);
+    case DType::kDouble:
+      return read(double{}, proto.double_data(), "double_data");
+    case DType::kComplex128:
+      return read(double{}, proto.double_data(), "double_data", 2);
+    case DType::kInt64:
+      return read(int64_t{}, proto.int64_data(), "int64_data");
+    case DType::kUInt64:
+      return read(uint64_t{}, proto.uint64_data(), "uint64_data");
+    case DType::kUInt32:
+      return read(uint32_t{}, proto.uint64_data(), "uint64_data");
+    case DType::kInt32:
+      return read(int32_t{}, proto.int32_data(), "int32_data");
+    case DType::kInt16:
+      return read(int16_t{}, proto.int32_data(), "int32_data");
+    case DType::kInt8:
+      return read(int8_t{}, proto.int32_data(), "int32_data");
+    case DType::kUInt8:
+      return read(uint8_t{}, proto.int32_data(), "int32_data");
+    case DType::kBool:
+      return read(bool{}, proto.int32_data(), "int32_data");
+    // The 16-bit floats are stored as their bits.
+    case DType::kUInt16:
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return read(uint16_t{}, proto.int32_data(), "int32_data");
+    default:
+      break;
+  }
+  fail(ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype), " are not supported");
+}
+
+uint64_t parse_size(const std::string& text, const char* key) {
+  uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  require(error == std::errc{} && stop == end && !text.empty(), ErrorCode::kInvalidGraph,
+          "the external data's ", key, " should be a number of bytes, found \"", text, "\"");
+  return value;
+}
+
+}  // namespace
+
+ExternalFiles::~ExternalFiles() {
+  for (const auto& [location, file] : files_) ::close(file.descriptor);
+}
+
+const ExternalFiles::File& ExternalFiles::open(const std::string& location) {
+  namespace fs = std::filesystem;
+  if (const auto known = files_.find(location); known != files_.end()) return known->second;
+  require(!folder_.empty(), ErrorCode::kInvalidArgument, "its data lie in an external file \"", location,
+          "\", which is not available for a model read from memory");
+  const fs::path relative(location);
+  const bool climbs =
+      std::any_of(relative.begin(), relative.end(), [](const fs::path& part) { return part == ".."; });
+  require(!location.empty() && location.find('\0') == std::string::npos && relative.is_relative() && !climbs,
+          ErrorCode::kInvalidGraph,
+          "the external data's location should be a path inside the model's folder, found \"", location,
+          "\"");
+  const fs::path path = folder_ / relative;
+  std::error_code error;
+  const fs::path root = fs::weakly_canonical(folder_, error), real = fs::weakly_canonical(path, error);
+  const auto [inside, rest] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
+  require(!error && inside == root.end(), ErrorCode::kInvalidGraph,
+          "the external data's location should be a path inside the model's folder, found \"", location,
+          "\", a link that leads out of it");
+
+  File file;
+  file.descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  require(file.descriptor >= 0, errno == ENOENT ? ErrorCode::kNoSuchFile : ErrorCode::kFail,
+          "cannot open the external data file '", path.string(), "': ", std::strerror(errno));
+  struct stat status {};
+  if (::fstat(file.descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(file.descriptor);
+    fail(ErrorCode::kInvalidGraph, "the external data '", path.string(), "' is not a file");
+  }
+  file.bytes = static_cast<size_t>(status.st_size);
+  return files_.emplace(location, file).first->second;
+}
+
+Tensor ExternalFiles::read(const onnx::TensorProto& proto, DType dtype, const Shape& shape, size_t bytes) {
+  std::optional<std::string> location;
+  uint64_t offset = 0;
+  std::optional<uint64_t> length;
+  for (const auto& entry : proto.external_data()) {
+    if (entry.key() == "location") location = entry.value();
+    if (entry.key() == "offset") offset = parse_size(entry.value(), "offset");
+    if (entry.key() == "length") length = parse_size(entry.value(), "length");
+  }
+  require(location.has_value(), ErrorCode::kInvalidGraph, "its data are external, but no location is given");
+  require(length.value_or(bytes) == bytes, ErrorCode::kInvalidGraph, "its type and shape need ", bytes,
+          " bytes, but the external data are ", length.value_or(0), " bytes long");
+  const File& file = open(*location);
+  require(offset <= file.bytes && bytes <= file.bytes - offset, ErrorCode::kInvalidGraph,
+          "its external data should be ", bytes, " bytes at offset ", offset, " of \"", *location,
+          "\", but that file has ", file.bytes, " bytes");
+  Tensor tensor(dtype, shape);
+  std::byte* at = tensor.raw();
+  while (bytes > 0) {
+    const ssize_t n =
+        ::pread(file.descriptor, at, std::min(bytes, size_t{1} << 30), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    require(n > 0, ErrorCode::kFail, "cannot read the external data \"", *location,
+            "\": ", n == 0 ? "the file became shorter" : std::strerror(errno));
+    at += n;
+    offset += static_cast<uint64_t>(n);
+    bytes -= static_cast<size_t>(n);
+  }
+  return tensor;
+}
+
+Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files) {
+  const auto dtype = static_cast<DType>(proto.data_type());
+  const size_t width = size_of(dtype);
+  require(width > 0, dtype == DType::kUndefined ? ErrorCode::kInvalidGraph : ErrorCode::kNotImplemented,
+          "tensors of type ", to_string(dtype), " are not supported");
+  require(!proto.has_segment(), ErrorCode::kNotImplemented, "tensors stored in segments are not supported");
+  const Shape shape(proto.dims().begin(), proto.dims().end());
+  // The size is known to be sane before any memory is asked for: it must be that of data which are there.
+  size_t count = 1, bytes = 0;
+  bool fits = true;
+  for (const int64_t extent : shape)
+    fits = fits && extent >= 0 && !__builtin_mul_overflow(count, static_cast<size_t>(extent), &count);
+  fits = fits && !__builtin_mul_overflow(count, width, &bytes) &&
+         bytes <= static_cast<size_t>(std::numeric_limits<int64_t>::max());
+  require(fits, ErrorCode::kInvalidGraph, to_string(shape), " is not a possible shape of stored data");
+
+  Tensor tensor;
+  if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
+    tensor = files.read(proto, dtype, shape, bytes);
+  } else if (proto.has_raw_data()) {
+    require(proto.raw_data().size() == bytes, ErrorCode::kInvalidGraph, "a tensor of type ", to_string(dtype),
+            " and shape ", to_string(shape), " needs ", bytes, " bytes in raw_data, found ",
+            proto.raw_data().size());
+    tensor = Tensor(dtype, shape);
+    if (bytes > 0) std::memcpy(tensor.raw(), proto.raw_data().data(), bytes);
+  } else {
+    read_typed(proto, tensor, dtype, shape, count);
+  }
+  // Bytes other than 0 and 1 are no values of a C++ bool.
+  if (dtype == DType::kBool)
+    for (size_t i = 0; i < bytes; ++i) tensor.raw()[i] = std::byte{tensor.raw()[i] != std::byte{0}};
+  return tensor;
+}
+
+void write_tensor(const Tensor& tensor, const std::string& name, onnx::TensorProto& proto) {
+  if (!name.empty()) proto.set_name(name);
+  proto.set_data_type(static_cast<int32_t>(tensor.dtype()));
+  for (const int64_t extent : tensor.shape()) proto.add_dims(extent);
+  if (tensor.bytes() > 0)
+    proto.set_raw_data(tensor.raw(), tensor.bytes());
+  else
+    proto.set_raw_data(std::string());
+}
+
+}  // namespace ortrain

@@ -1,0 +1,44 @@
+// Tensors as ONNX files store them.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <unordered_map>
+
+#include "onnx-ml.pb.h"
+#include "runtime/tensor.h"
+
+namespace ortrain {
+
+// Files with tensor data that lie beside a model. Each is opened once.
+class ExternalFiles {
+ public:
+  // `folder` is where the model lies; empty: a model from memory, which has no files beside it.
+  explicit ExternalFiles(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  ~ExternalFiles();
+  ExternalFiles(const ExternalFiles&) = delete;
+  ExternalFiles& operator=(const ExternalFiles&) = delete;
+
+  // The `bytes` bytes that the tensor's external_data entries speak of. Throws kInvalidGraph when the
+  // location leaves the folder or the range leaves the file, kNoSuchFile when the file is missing.
+  Tensor read(const onnx::TensorProto& proto, DType dtype, const Shape& shape, size_t bytes);
+
+ private:
+  struct File {
+    int descriptor = -1;
+    size_t bytes = 0;
+  };
+  const File& open(const std::string& location);
+
+  std::filesystem::path folder_;
+  std::unordered_map<std::string, File> files_;
+};
+
+// The tensor in any of ONNX's storage forms. Throws kInvalidGraph when sizes do not fit, kNotImplemented for
+// types that ortrain does not hold (strings, types narrower than a byte ...).
+Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files);
+
+// The tensor as raw data.
+void write_tensor(const Tensor& tensor, const std::string& name, onnx::TensorProto& proto);
+
+}  // namespace ortrain

@@ -1,0 +1,86 @@
+// Broadcasting: how N operands are walked together to fill one row-major output.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/shape.h"
+
+namespace ortrain {
+
+// The output as rows of `row()` elements; within a row each operand either runs along or stays at one
+// element. Axes that all operands walk alike are merged, so that same shapes and scalars give one row.
+template <size_t N>
+class Broadcast {
+ public:
+  Broadcast(const std::array<Shape, N>& operands, const Shape& target) : size_(element_count(target)) {
+    std::array<std::vector<int64_t>, N> strides;
+    for (size_t k = 0; k < N; ++k) strides[k] = broadcast_strides(operands[k], target);
+    for (size_t axis = target.size(); axis-- > 0;) {
+      const int64_t extent = target[axis];
+      if (extent == 1) continue;
+      std::array<int64_t, N> steps;
+      for (size_t k = 0; k < N; ++k) steps[k] = strides[k][axis];
+      if (!axes_.empty() && continues(axes_.back(), steps))
+        axes_.back().extent *= extent;
+      else
+        axes_.push_back({extent, steps});
+    }
+    // A lone element: one row of one.
+    if (axes_.empty()) axes_.push_back({1, {}});
+  }
+
+  int64_t size() const { return size_; }
+  int64_t row() const { return axes_[0].extent; }
+  // 1 where operand k runs along a row, 0 where it stays.
+  int64_t step(size_t k) const { return axes_[0].steps[k]; }
+
+  // Calls f(position in the output, positions in the operands, count) for the (parts of) rows of [begin,
+  // end).
+  template <typename F>
+  void walk(int64_t begin, int64_t end, F&& f) const {
+    if (begin >= end) return;
+    const size_t outer = axes_.size() - 1;
+    int64_t inside = begin % row(), rest = begin / row();
+    std::vector<int64_t> index(outer);
+    std::array<int64_t, N> offsets{};
+    for (size_t i = 0; i < outer; ++i) {
+      index[i] = rest % axes_[i + 1].extent;
+      rest /= axes_[i + 1].extent;
+      for (size_t k = 0; k < N; ++k) offsets[k] += index[i] * axes_[i + 1].steps[k];
+    }
+    while (begin < end) {
+      const int64_t count = std::min(row() - inside, end - begin);
+      std::array<int64_t, N> at = offsets;
+      for (size_t k = 0; k < N; ++k) at[k] += inside * step(k);
+      f(begin, at, count);
+      begin += count;
+      inside = 0;
+      for (size_t i = 0; i < outer; ++i) {
+        for (size_t k = 0; k < N; ++k) offsets[k] += axes_[i + 1].steps[k];
+        if (++index[i] < axes_[i + 1].extent) break;
+        for (size_t k = 0; k < N; ++k) offsets[k] -= axes_[i + 1].extent * axes_[i + 1].steps[k];
+        index[i] = 0;
+      }
+    }
+  }
+
+ private:
+  struct Axis {
+    int64_t extent;
+    std::array<int64_t, N> steps;
+  };
+  // Whether an axis with these steps goes on where the inner one ends, for every operand.
+  static bool continues(const Axis& inner, const std::array<int64_t, N>& steps) {
+    for (size_t k = 0; k < N; ++k)
+      if (steps[k] != inner.steps[k] * inner.extent) return false;
+    return true;
+  }
+
+  int64_t size_;
+  std::vector<Axis> axes_;  // innermost first
+};
+
+}  // namespace ortrain

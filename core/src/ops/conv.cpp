@@ -1,0 +1,376 @@
+// Convolution: Conv and com.microsoft ConvGrad.
+//
+// Between operators values stay in the layout that oneDNN chose for the convolution that made them; weights
+// are parameters in row-major order and are brought into the wanted layout in each run.
+#include <optional>
+
+#include "ops/dnnl.h"
+#include "ops/operator.h"
+#include "ops/portable_conv.h"
+#include "ops/window.h"
+
+namespace ortrain {
+
+namespace {
+
+// Reads and checks a convolution of the given X and W.
+Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w) {
+  c.expect(x.size() >= 3 && x.size() <= 5,
+           "its input X must have shape [N, C, D1] to [N, C, D1, D2, D3], found ", to_string(x));
+  c.expect(w.size() == x.size(), "its weights W must have as many axes as X ", to_string(x), ", found ",
+           to_string(w));
+  const int64_t groups = c.node().int_or("group", 1);
+  c.expect(groups >= 1, "attribute group must be at least 1, found ", groups);
+  c.expect(x[1] == w[1] * groups, "its input X ", to_string(x), " has ", x[1],
+           " channels, but the weights W ", to_string(w), " take ", w[1], " in each of ", groups, " groups");
+  c.expect(w[0] % groups == 0, "the ", w[0], " filters of W ", to_string(w), " cannot be shared by ", groups,
+           " groups");
+  const std::vector<int64_t> kernel(w.begin() + 2, w.end());
+  for (const int64_t k : kernel) c.expect(k >= 1, "the kernel of W ", to_string(w), " is empty");
+  const std::vector<int64_t> stated = c.node().ints_or("kernel_shape", kernel);
+  c.expect(stated.empty() || stated == kernel, "attribute kernel_shape is ", to_string(stated),
+           ", but W has shape ", to_string(w));
+  return read_window(c, x, kernel);
+}
+
+void conv_shape(ShapeContext& c) {
+  const Shape &x = c.shape(0), &w = c.shape(1);
+  const Window window = read_convolution(c, x, w);
+  c.expect(c.dtype(0) == c.dtype(1), "X and W must have one type, found ", to_string(c.dtype(0)), " and ",
+           to_string(c.dtype(1)));
+  if (c.has_input(2)) {
+    c.expect(c.shape(2) == Shape{w[0]}, "the bias B must have shape [", w[0], "], found ",
+             to_string(c.shape(2)));
+    c.expect(c.dtype(2) == c.dtype(0), "X and B must have one type, found ", to_string(c.dtype(0)), " and ",
+             to_string(c.dtype(2)));
+  }
+  c.output(0, c.dtype(0), output_shape(x[0], w[0], window));
+}
+
+void conv_grad_shape(ShapeContext& c) {
+  const Shape &x = c.shape(1), &w = c.shape(2);
+  const Window window = read_convolution(c, x, w);
+  const Shape y = output_shape(x[0], w[0], window);
+  c.expect(c.shape(0) == y, "the gradient dY must have shape ", to_string(y), ", found ",
+           to_string(c.shape(0)));
+  c.expect(c.dtype(0) == c.dtype(1) && c.dtype(1) == c.dtype(2), "dY, X and W must have one type, found ",
+           to_string(c.dtype(0)), ", ", to_string(c.dtype(1)), " and ", to_string(c.dtype(2)));
+  c.output(0, c.dtype(1), x);
+  c.output(1, c.dtype(1), w);
+  c.output(2, c.dtype(1), {w[0]});
+}
+
+// Where X and W are among the inputs, and what the convolution looks like.
+struct Convolution {
+  Shape x, w, y;
+  int64_t groups;
+  Window window;
+
+  Convolution(const NodeContext& c, size_t x_at, size_t w_at)
+      : x(c.shape(x_at)),
+        w(c.shape(w_at)),
+        groups(c.node().int_or("group", 1)),
+        window(read_convolution(c, x, w)) {
+    y = output_shape(x[0], w[0], window);
+  }
+  ConvSizes sizes() const { return {x[0], x[1], w[0], groups, three_axes(window)}; }
+  bool empty() const { return element_count(x) == 0 || element_count(w) == 0 || element_count(y) == 0; }
+};
+
+Kernel one_after_the_other(std::vector<Kernel> kernels) {
+  if (kernels.size() == 1) return std::move(kernels[0]);
+  return [kernels = std::move(kernels)](const Frame& f) {
+    for (const Kernel& kernel : kernels) kernel(f);
+  };
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Portable kernels.
+
+template <typename T>
+Kernel portable_forward(KernelContext& c, const Convolution& conv) {
+  const ConvSizes s = conv.sizes();
+  const int64_t workers = conv_workers(s);
+  const Slot x = c.in(0), w = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{};
+  const Slot y = c.out(0), scratch = c.scratch(static_cast<size_t>(conv_scratch(s)) * sizeof(T));
+  return [=](const Frame& f) {
+    conv_forward<T>(s, workers, f.at<const T>(x), f.at<const T>(w), f.at_or_null<const T>(bias), f.at<T>(y),
+                    f.at<T>(scratch));
+  };
+}
+
+template <typename T>
+Kernel portable_backward_data(KernelContext& c, const Convolution& conv) {
+  const ConvSizes s = conv.sizes();
+  const int64_t workers = conv_workers(s);
+  const Slot dy = c.in(0), w = c.in(2);
+  const Slot dx = c.out(0), scratch = c.scratch(static_cast<size_t>(conv_scratch(s)) * sizeof(T));
+  return [=](const Frame& f) {
+    conv_backward_data<T>(s, workers, f.at<const T>(dy), f.at<const T>(w), f.at<T>(dx), f.at<T>(scratch));
+  };
+}
+
+template <typename T>
+Kernel portable_backward_weights(KernelContext& c, const Convolution& conv) {
+  const ConvSizes s = conv.sizes();
+  const int64_t workers = conv_workers(s);
+  const Slot dy = c.in(0), x = c.in(1);
+  const Slot dw = c.out(1), scratch = c.scratch(static_cast<size_t>(conv_weights_scratch(s)) * sizeof(T));
+  return [=](const Frame& f) {
+    conv_backward_weights<T>(s, workers, f.at<const T>(dy), f.at<const T>(x), f.at<T>(dw), f.at<T>(scratch));
+  };
+}
+
+template <typename T>
+Kernel portable_backward_bias(KernelContext& c, const Convolution& conv) {
+  const ConvSizes s = conv.sizes();
+  const Slot dy = c.in(0), db = c.out(2);
+  return [=](const Frame& f) { conv_backward_bias<T>(s, f.at<const T>(dy), f.at<T>(db)); };
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// oneDNN.
+
+#if ORTRAIN_ONEDNN
+
+using dnnl::memory;
+using Forward = dnnl::convolution_forward::primitive_desc;
+using BackwardData = dnnl::convolution_backward_data::primitive_desc;
+using BackwardWeights = dnnl::convolution_backward_weights::primitive_desc;
+
+// A convolution in oneDNN's terms.
+struct DnnlConvolution {
+  Shape x, y, w;  // grouped weights have the group as an axis of their own, in front
+  int64_t filters;
+  memory::dims strides, dilations, before, after;
+
+  explicit DnnlConvolution(const Convolution& conv) : x(conv.x), y(conv.y), w(conv.w), filters(conv.w[0]) {
+    if (conv.groups > 1) {
+      w[0] /= conv.groups;
+      w.insert(w.begin(), conv.groups);
+    }
+    for (const WindowAxis& a : conv.window) {
+      strides.push_back(a.stride);
+      dilations.push_back(a.dilation - 1);
+      before.push_back(a.before);
+      after.push_back(a.reach());
+    }
+  }
+
+  // Descriptions for given layouts of X and Y; nothing where oneDNN has no primitive for them.
+  std::optional<Forward> forward(const memory::desc& src, const memory::desc& dst, bool bias) const {
+    try {
+      const auto kind = dnnl::prop_kind::forward_training;
+      const auto algorithm = dnnl::algorithm::convolution_direct;
+      if (bias)
+        return Forward(dnnl_engine(), kind, algorithm, src, dnnl_any(w), dnnl_plain({filters}), dst, strides,
+                       dilations, before, after, dnnl_attr());
+      return Forward(dnnl_engine(), kind, algorithm, src, dnnl_any(w), dst, strides, dilations, before, after,
+                     dnnl_attr());
+    } catch (const dnnl::error&) {
+      return std::nullopt;
+    }
+  }
+  std::optional<BackwardData> backward_data(const memory::desc& src, const memory::desc& dst,
+                                            const Forward& hint) const {
+    try {
+      return BackwardData(dnnl_engine(), dnnl::algorithm::convolution_direct, src, dnnl_any(w), dst, strides,
+                          dilations, before, after, hint, dnnl_attr());
+    } catch (const dnnl::error&) {
+      return std::nullopt;
+    }
+  }
+  std::optional<BackwardWeights> backward_weights(const memory::desc& src, const memory::desc& dst, bool bias,
+                                                  const Forward& hint) const {
+    try {
+      const auto algorithm = dnnl::algorithm::convolution_direct;
+      if (bias)
+        return BackwardWeights(dnnl_engine(), algorithm, src, dnnl_any(w), dnnl_plain({filters}), dst,
+                               strides, dilations, before, after, hint, dnnl_attr());
+      return BackwardWeights(dnnl_engine(), algorithm, src, dnnl_any(w), dst, strides, dilations, before,
+                             after, hint, dnnl_attr());
+    } catch (const dnnl::error&) {
+      return std::nullopt;
+    }
+  }
+};
+
+using Layouts = std::vector<std::pair<memory::desc, memory::desc>>;  // of X and Y, the best first
+
+// The first of `candidates` that gives an optimized primitive whose result lies without padding, so that
+// elementwise operators can walk it; failing that an optimized one, failing that any that is not oneDNN's
+// reference loops.
+template <typename Make, typename Result>
+auto choose(const Layouts& candidates, Make make, Result result)
+    -> decltype(make(memory::desc(), memory::desc())) {
+  decltype(make(memory::desc(), memory::desc())) padded, slow;
+  for (const auto& [x, y] : candidates) {
+    auto pd = make(x, y);
+    if (!pd) continue;
+    if (is_fast(*pd)) {
+      if (is_dense(result(*pd))) return pd;
+      if (!padded) padded = pd;
+    } else if (!slow && !std::string_view(pd->impl_info_str()).starts_with("ref")) {
+      slow = pd;
+    }
+  }
+  return padded ? padded : slow;
+}
+
+// The forward primitive for an X that is stored as `stored`. ConvGrad asks for it too, to find the layouts
+// that the values around the convolution have.
+std::optional<Forward> choose_forward(const DnnlConvolution& conv, const LayoutPtr& stored, bool bias) {
+  Layouts candidates;
+  if (stored && is_dnnl(stored)) candidates.emplace_back(dnnl_desc(stored, conv.x), dnnl_any(conv.y));
+  candidates.emplace_back(dnnl_any(conv.x), dnnl_any(conv.y));
+  candidates.emplace_back(dnnl_any(conv.x), dnnl_channels_last(conv.y));
+  candidates.emplace_back(dnnl_channels_last(conv.x), dnnl_channels_last(conv.y));
+  return choose(
+      candidates, [&](const memory::desc& x, const memory::desc& y) { return conv.forward(x, y, bias); },
+      [](const Forward& pd) { return pd.dst_desc(); });
+}
+
+// The weights (input i) in the layout that a primitive wants: a slot, and the kernel that fills it where it
+// is scratch.
+Slot fetch_weights(KernelContext& c, size_t i, const Shape& shape, const memory::desc& wanted,
+                   std::vector<Kernel>& kernels) {
+  const Slot plain = c.in(i);
+  const memory::desc from = dnnl_plain(shape);
+  if (same_bytes(from, wanted)) return plain;
+  const Slot slot = c.scratch(wanted.get_size());
+  kernels.push_back(dnnl_reorder(from, plain, wanted, slot));
+  return slot;
+}
+
+Kernel dnnl_forward(KernelContext& c, const Convolution& sizes) {
+  const DnnlConvolution conv(sizes);
+  const bool has_bias = c.has_input(2);
+  const std::optional<Forward> pd = choose_forward(conv, c.in_layout(0), has_bias);
+  if (!pd) return nullptr;
+  std::vector<Kernel> kernels;
+  const Slot x = c.in(0, dnnl_layout(pd->src_desc()));
+  const Slot w = fetch_weights(c, 1, conv.w, pd->weights_desc(), kernels);
+  const Slot bias = has_bias ? c.in(2) : Slot{};
+  const Slot y = c.out(0, dnnl_layout(pd->dst_desc()));
+  kernels.push_back(dnnl_kernel(c, dnnl::convolution_forward(*pd), pd->scratchpad_desc(),
+                                {{DNNL_ARG_SRC, pd->src_desc(), x},
+                                 {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
+                                 {DNNL_ARG_BIAS, dnnl_plain({conv.filters}), bias},
+                                 {DNNL_ARG_DST, pd->dst_desc(), y}}));
+  return one_after_the_other(std::move(kernels));
+}
+
+// The layouts that a backward primitive is offered: those of the forward pass, then those in which dY came.
+Layouts backward_layouts(KernelContext& c, const DnnlConvolution& conv, const Forward& forward) {
+  Layouts candidates = {{forward.src_desc(), forward.dst_desc()}};
+  const LayoutPtr dy = c.in_layout(0);
+  if (dy && is_dnnl(dy)) {
+    candidates.emplace_back(forward.src_desc(), dnnl_desc(dy, conv.y));
+    candidates.emplace_back(dnnl_any(conv.x), dnnl_desc(dy, conv.y));
+  }
+  candidates.emplace_back(dnnl_any(conv.x), dnnl_any(conv.y));
+  candidates.emplace_back(dnnl_channels_last(conv.x), dnnl_channels_last(conv.y));
+  return candidates;
+}
+
+Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const Forward& forward) {
+  const auto pd = choose(
+      backward_layouts(c, conv, forward),
+      [&](const memory::desc& x, const memory::desc& y) { return conv.backward_data(x, y, forward); },
+      [](const BackwardData& d) { return d.diff_src_desc(); });
+  if (!pd) return nullptr;
+  std::vector<Kernel> kernels;
+  const Slot dy = c.in(0, dnnl_layout(pd->diff_dst_desc()));
+  const Slot w = fetch_weights(c, 2, conv.w, pd->weights_desc(), kernels);
+  const Slot dx = c.out(0, dnnl_layout(pd->diff_src_desc()));
+  kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_data(*pd), pd->scratchpad_desc(),
+                                {{DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
+                                 {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
+                                 {DNNL_ARG_DIFF_SRC, pd->diff_src_desc(), dx}}));
+  return one_after_the_other(std::move(kernels));
+}
+
+// dW, and dB where it is wanted.
+Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, const Forward& forward,
+                             bool bias) {
+  const auto pd = choose(
+      backward_layouts(c, conv, forward),
+      [&](const memory::desc& x, const memory::desc& y) {
+        return conv.backward_weights(x, y, bias, forward);
+      },
+      [](const BackwardWeights& d) { return d.src_desc(); });
+  if (!pd) return nullptr;
+  const Slot dy = c.in(0, dnnl_layout(pd->diff_dst_desc()));
+  const Slot x = c.in(1, dnnl_layout(pd->src_desc()));
+  const Slot dw = c.out(1), db = bias ? c.out(2) : Slot{};
+  const memory::desc plain = dnnl_plain(conv.w), blocked = pd->diff_weights_desc();
+  const bool direct = same_bytes(plain, blocked);
+  const Slot target = direct ? dw : c.scratch(blocked.get_size());
+  std::vector<Kernel> kernels;
+  kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_weights(*pd), pd->scratchpad_desc(),
+                                {{DNNL_ARG_SRC, pd->src_desc(), x},
+                                 {DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
+                                 {DNNL_ARG_DIFF_WEIGHTS, blocked, target},
+                                 {DNNL_ARG_DIFF_BIAS, dnnl_plain({conv.filters}), db}}));
+  if (!direct) kernels.push_back(dnnl_reorder(blocked, target, plain, dw));
+  return one_after_the_other(std::move(kernels));
+}
+
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+Kernel conv_kernel(KernelContext& c) {
+  const Convolution conv(c, 0, 1);
+#if ORTRAIN_ONEDNN
+  if (c.dtype(0) == DType::kFloat && !conv.empty())
+    if (Kernel kernel = dnnl_forward(c, conv)) return kernel;
+#endif
+  Kernel kernel;
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = portable_forward<decltype(zero)>(c, conv); }))
+    c.reject_dtype(0);
+  return kernel;
+}
+
+Kernel conv_grad_kernel(KernelContext& c) {
+  const Convolution conv(c, 1, 2);
+  // An output may have a name and no reader: the gradient of the model's input, most of all.
+  const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
+  Kernel data, weights, bias;
+#if ORTRAIN_ONEDNN
+  if (c.dtype(0) == DType::kFloat && !conv.empty()) {
+    const DnnlConvolution described(conv);
+    if (const auto forward = choose_forward(described, c.in_layout(1), false)) {
+      if (wanted(0)) data = dnnl_backward_data(c, described, *forward);
+      if (wanted(1)) weights = dnnl_backward_weights(c, described, *forward, wanted(2));
+      if (weights && wanted(2)) bias = [](const Frame&) {};  // made with the weights
+    }
+  }
+#endif
+  const bool known = visit_floating(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    if (!data && wanted(0)) data = portable_backward_data<T>(c, conv);
+    if (!weights && wanted(1)) weights = portable_backward_weights<T>(c, conv);
+    if (!bias && wanted(2)) bias = portable_backward_bias<T>(c, conv);
+  });
+  if (!known) c.reject_dtype(0);
+  std::vector<Kernel> kernels;
+  for (Kernel* kernel : {&data, &weights, &bias})
+    if (*kernel) kernels.push_back(std::move(*kernel));
+  return one_after_the_other(std::move(kernels));
+}
+
+void conv_gradient(GradientContext& g) {
+  const size_t outputs = g.needs(2) ? 3 : g.needs(1) ? 2 : 1;
+  const auto d = g.emit("ConvGrad", {g.dy(0), g.x(0), g.x(1)}, outputs, g.node().attributes, kMicrosoft);
+  for (size_t i = 0; i < outputs; ++i)
+    if (g.needs(i)) g.set(i, d[i]);
+}
+
+ORTRAIN_OPERATOR({.type = "Conv", .shape = conv_shape, .kernel = conv_kernel, .gradient = conv_gradient});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "ConvGrad", .shape = conv_grad_shape, .kernel = conv_grad_kernel});
+
+}  // namespace
+
+}  // namespace ortrain

@@ -1,0 +1,73 @@
+// oneDNN in kernels: one engine, layouts as Layout, primitives that run on slots without allocating.
+#pragma once
+
+#if ORTRAIN_ONEDNN
+
+#include <dnnl.hpp>
+#include <utility>
+#include <vector>
+
+#include "ops/operator.h"
+#include "program/kernel.h"
+#include "runtime/shape.h"
+
+namespace ortrain {
+
+const dnnl::engine& dnnl_engine();
+dnnl::stream& dnnl_stream();  // of the calling thread
+
+// float32 row-major description of a shape; a scalar is described as one element.
+dnnl::memory::desc dnnl_plain(const Shape& shape);
+// Let the primitive choose.
+dnnl::memory::desc dnnl_any(const Shape& shape);
+// Channels innermost (NHWC and its kin), for shapes [N, C, spatial...] with up to three spatial axes.
+dnnl::memory::desc dnnl_channels_last(const Shape& shape);
+// True where both describe the same bytes: strides of axes of extent 1 do not matter.
+bool same_bytes(const dnnl::memory::desc& a, const dnnl::memory::desc& b);
+// True where the memory holds the elements and nothing else.
+bool is_dense(const dnnl::memory::desc& desc);
+
+// A layout that oneDNN chose.
+class DnnlLayout : public Layout {
+ public:
+  explicit DnnlLayout(dnnl::memory::desc desc) : desc_(std::move(desc)) {}
+  size_t bytes() const override { return desc_.get_size(); }
+  bool equals(const Layout& other) const override;
+  bool dense() const override { return is_dense(desc_); }
+  Kernel to_plain(Slot from, Slot plain) const override;
+  Kernel from_plain(Slot plain, Slot to) const override;
+  Kernel from(const Layout& other, Slot source, Slot to) const override;
+  const dnnl::memory::desc& desc() const { return desc_; }
+
+ private:
+  dnnl::memory::desc desc_;
+};
+
+// The layout of a description: null where it is the row-major one.
+LayoutPtr dnnl_layout(const dnnl::memory::desc& desc);
+// The description of a stored value: its layout's, or the row-major one of `shape`. Layouts of other makers
+// throw.
+dnnl::memory::desc dnnl_desc(const LayoutPtr& layout, const Shape& shape);
+// Whether the layout is one of ours (or row-major).
+bool is_dnnl(const LayoutPtr& layout);
+
+// An attribute with user-managed scratchpad: primitives then allocate nothing when they run.
+dnnl::primitive_attr dnnl_attr();
+// Whether a primitive is one of oneDNN's optimized ones rather than its reference loops.
+bool is_fast(const dnnl::primitive_desc_base& primitive);
+
+// A kernel that runs the primitive: each argument lies in a slot; undefined slots are left out. The
+// scratchpad is taken from `c`.
+struct DnnlArgument {
+  int index;  // DNNL_ARG_SRC ...
+  dnnl::memory::desc desc;
+  Slot slot;
+};
+Kernel dnnl_kernel(KernelContext& c, const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
+                   const std::vector<DnnlArgument>& arguments);
+// A kernel that copies between two descriptions.
+Kernel dnnl_reorder(const dnnl::memory::desc& from, Slot source, const dnnl::memory::desc& to, Slot target);
+
+}  // namespace ortrain
+
+#endif

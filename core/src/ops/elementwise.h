@@ -1,0 +1,56 @@
+// What elementwise operators share: their vector functions by name, and what their kernel makers ask of a
+// node.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+#include "ops/operator.h"
+
+namespace ortrain {
+
+// y[i] = f(x[i]; a, b) for i < n. x and y may be the same memory.
+struct UnaryFunction {
+  void (*run)(const void* x, void* y, int64_t n, double a, double b) = nullptr;
+  int64_t cost = 1;  // of one element, in additions
+  double a = 0, b = 0;
+  void operator()(const void* x, void* y, int64_t n) const { run(x, y, n, a, b); }
+};
+
+// y[i] = f(u[i], v[i]; a) for i < n. y may be the memory of u or v.
+struct PairFunction {
+  void (*run)(const void* u, const void* v, void* y, int64_t n, double a) = nullptr;
+  int64_t cost = 1;
+  double a = 0;
+  void operator()(const void* u, const void* v, void* y, int64_t n) const { run(u, v, y, n, a); }
+};
+
+// y[i] = f(a[i * step_a], b[i * step_b]) for i < n, with steps of 1 or 0. y may be the memory of an operand
+// of step 1.
+using BinaryFunction = void (*)(const void* a, int64_t step_a, const void* b, int64_t step_b, void* y,
+                                int64_t n);
+
+// The function of an operator of unary.cpp with the default attributes, in float or double.
+UnaryFunction unary_function(std::string_view type, DType dtype);
+PairFunction pair_function(std::string_view type, DType dtype);
+// The function of Add, Sub, Mul, Div, Max, Min, Mod or PRelu on a numeric type, null for other types.
+// Integers wrap around; the caller sees to it that no integer divisor is zero.
+BinaryFunction binary_function(std::string_view type, DType dtype);
+
+// Rejects the node unless inputs i and j have the same type and shape.
+void expect_same(const NodeContext& c, size_t i, size_t j);
+
+// The shape that all inputs broadcast to; rejects the node where they do not or differ in type (`first` and
+// later ones).
+Shape broadcast_inputs(const NodeContext& c, size_t first = 0);
+
+// The layout in which a flat walk over input i may run: its own where that holds the elements only, else
+// row-major.
+LayoutPtr flat_layout(const KernelContext& c, size_t i);
+
+// Output 0, over the memory of the first of the candidates that has the output's type and shape and may be
+// overwritten. For kernels that write an element after they have read the same element of the candidate.
+Slot out_over(KernelContext& c, std::initializer_list<size_t> candidates, const LayoutPtr& layout = nullptr);
+
+}  // namespace ortrain

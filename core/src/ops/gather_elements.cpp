@@ -1,0 +1,85 @@
+// GatherElements: every index names one element along an axis, the other coordinates are its own.
+// GatherElementsGrad (com.microsoft): the sum back.
+#include "ops/indices.h"
+#include "ops/strided_copy.h"
+
+namespace ortrain {
+namespace {
+
+void gather_shape(ShapeContext& c) {
+  sheets_of(c, c.shape(0), c.shape(1));
+  c.output(0, c.dtype(0), c.shape(1));
+}
+
+Kernel gather_kernel(KernelContext& c) {
+  const Sheets s = sheets_of(c, c.shape(0), c.shape(1));
+  const std::string label = c.node().label();
+  Kernel kernel;
+  visit_index(c, 1, [&](auto index) {
+    using I = decltype(index);
+    visit_width(c, 0, [&](auto zero) {
+      using T = decltype(zero);
+      const Slot data = c.in(0), indices = c.in(1), out = c.out(0);
+      kernel = [=](const Frame& f) {
+        check_indices(label, f.at<I>(indices), s.size, s.limit);
+        const T* from = f.at<T>(data);
+        T* to = f.at<T>(out);
+        for_each_index(s, f.at<I>(indices), [=](int64_t d, int64_t k) { to[k] = from[d]; });
+      };
+    });
+  });
+  return kernel;
+}
+
+void gather_gradient(GradientContext& g) {
+  g.set(0, g("GatherElementsGrad", {g.dy(0), shape_of(g, g.x(0)), g.x(1)},
+             {{"axis", g.node().int_or("axis", 0)}}, kMicrosoft));
+}
+
+ORTRAIN_OPERATOR(
+    {.type = "GatherElements", .shape = gather_shape, .kernel = gather_kernel, .gradient = gather_gradient});
+
+// GatherElementsGrad(dY, shape, indices)
+void gather_grad_shape(ShapeContext& c) {
+  const Shape shape = constant_ints(c, 1);
+  sheets_of(c, shape, c.shape(2));
+  c.expect(c.shape(0) == c.shape(2), "dY has shape ", to_string(c.shape(0)),
+           ", expected that of the indices, ", to_string(c.shape(2)));
+  c.output(0, c.dtype(0), shape);
+}
+
+Kernel gather_grad_kernel(KernelContext& c) {
+  const Sheets s = sheets_of(c, c.out_shape(0), c.shape(2));
+  const std::string label = c.node().label();
+  Kernel kernel;
+  visit_index(c, 2, [&](auto index) {
+    using I = decltype(index);
+    const bool known = visit_floating(c.dtype(0), [&](auto zero) {
+      using T = decltype(zero);
+      const size_t bytes = static_cast<size_t>(c.out_size(0)) * sizeof(T);
+      const Slot dy = c.in(0), indices = c.in(2), dx = c.out(0);
+      kernel = [=](const Frame& f) {
+        check_indices(label, f.at<I>(indices), s.size, s.limit);
+        zero_bytes(f.at<std::byte>(dx), bytes);
+        const T* from = f.at<T>(dy);
+        T* to = f.at<T>(dx);
+        for_each_index(s, f.at<I>(indices), [=](int64_t d, int64_t k) { to[d] += from[k]; });
+      };
+    });
+    if (!known) c.reject_dtype(0);
+  });
+  return kernel;
+}
+
+void gather_grad_gradient(GradientContext& g) {
+  g.set(0, g("GatherElements", {g.dy(0), g.x(2)}, {{"axis", g.node().int_or("axis", 0)}}));
+}
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "GatherElementsGrad",
+                  .shape = gather_grad_shape,
+                  .kernel = gather_grad_kernel,
+                  .gradient = gather_grad_gradient});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,408 @@
+// Elementwise operators of one value, and the gradient operators that take the incoming gradient beside it.
+//
+// An operator is a row: name, domain, cost in additions, attributes a and b with their defaults, formula on
+// vectors, and for operators of one value the gradient as a formula on graph values. `d` is Highway's tag of
+// the lanes.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/unary.cpp"
+// The targets' passes over this file come first.
+#include <hwy/foreach_target.h>
+
+#include "ops/simd_math-inl.h"
+
+#ifndef ORTRAIN_UNARY_ROWS
+// clang-format off
+#define ORTRAIN_UNARY_ROWS(ROW) \
+  ROW(Neg, "", 1, {}, Neg(x), RULE(-dy)) \
+  ROW(Abs, "", 1, {}, Abs(x), RULE(dy * x.call("Sign"))) \
+  ROW(Sign, "", 1, {}, IfThenElse(Gt(Abs(x), Zero(d)), CopySign(C(d, 1), x), x), STOPS) \
+  ROW(Floor, "", 1, {}, Floor(x), STOPS) \
+  ROW(Ceil, "", 1, {}, Ceil(x), STOPS) \
+  ROW(Round, "", 1, {}, Round(x), STOPS) \
+  ROW(Reciprocal, "", 3, {}, Div(C(d, 1), x), RULE(-(dy * y * y))) \
+  ROW(Sqrt, "", 4, {}, Sqrt(x), RULE(dy * 0.5 / y)) \
+  ROW(Exp, "", 8, {}, math::Exp(d, x), RULE(dy * y)) \
+  ROW(Log, "", 10, {}, math::Log(d, x), RULE(dy / x)) \
+  ROW(Erf, "", 12, {}, math::Erf(d, x), RULE(dy * (-(x * x)).call("Exp") * (2 / std::sqrt(std::numbers::pi)))) \
+  ROW(Sin, "", 30, {}, LANES(std::sin(v)), RULE(dy * x.call("Cos"))) \
+  ROW(Cos, "", 30, {}, LANES(std::cos(v)), RULE(-(dy * x.call("Sin")))) \
+  ROW(Tan, "", 40, {}, LANES(std::tan(v)), RULE(dy * (y * y + 1.0))) \
+  ROW(Asin, "", 40, {}, LANES(std::asin(v)), RULE(dy / (1.0 - x * x).call("Sqrt"))) \
+  ROW(Acos, "", 40, {}, LANES(std::acos(v)), RULE(-(dy / (1.0 - x * x).call("Sqrt")))) \
+  ROW(Atan, "", 40, {}, LANES(std::atan(v)), RULE(dy / (x * x + 1.0))) \
+  ROW(Sinh, "", 40, {}, LANES(std::sinh(v)), RULE(dy * x.call("Cosh"))) \
+  ROW(Cosh, "", 40, {}, LANES(std::cosh(v)), RULE(dy * x.call("Sinh"))) \
+  ROW(Asinh, "", 50, {}, LANES(std::asinh(v)), RULE(dy / (x * x + 1.0).call("Sqrt"))) \
+  ROW(Acosh, "", 50, {}, LANES(std::acosh(v)), RULE(dy / (x * x - 1.0).call("Sqrt"))) \
+  ROW(Atanh, "", 50, {}, LANES(std::atanh(v)), RULE(dy / (1.0 - x * x))) \
+  ROW(Tanh, "", 10, {}, math::Tanh(d, x), RULE(dy.call("TanhGrad", y, {}, kMicrosoft))) \
+  ROW(Sigmoid, "", 10, {}, math::Sigmoid(d, x), RULE(dy.call("SigmoidGrad", y, {}, kMicrosoft))) \
+  ROW(HardSigmoid, "", 2, (Defaults{{"alpha", 0.2f}, {"beta", 0.5f}}), \
+      math::MaxNan(d, Zero(d), math::MinNan(d, C(d, 1), MulAdd(a, x, b))), \
+      RULE(dy * a * (y > 0.0 && y < 1.0).as(x))) \
+  ROW(Softplus, "", 20, {}, math::Softplus(d, x), RULE(dy * x.call("Sigmoid"))) \
+  ROW(Softsign, "", 4, {}, Div(x, Add(C(d, 1), Abs(x))), RULE(dy / square(x.call("Abs") + 1.0))) \
+  /* max(x, 0) */ \
+  ROW(Relu, "", 1, {}, math::Positive(d, x), RULE(dy.call("ReluGrad", y, {}, kMicrosoft))) \
+  /* x, below zero alpha x. Y tells the sign of X only where alpha is not negative. */ \
+  ROW(LeakyRelu, "", 1, (Defaults{{"alpha", 0.01f}}), IfThenElse(Lt(x, Zero(d)), Mul(a, x), x), \
+      RULE(a < 0 ? (x < 0.0).choose(dy * a, dy) \
+                  : dy.call("LeakyReluGrad", y, {{"alpha", static_cast<float>(a)}}, kMicrosoft))) \
+  /* x above alpha, else 0 */ \
+  ROW(ThresholdedRelu, "", 1, (Defaults{{"alpha", 1.0f}}), IfThenZeroElse(Le(x, a), x), \
+      RULE(dy * (x > a).as(x))) \
+  /* x, below zero alpha (e^x - 1) */ \
+  ROW(Elu, "", 8, (Defaults{{"alpha", 1.0f}}), IfThenElse(Lt(x, Zero(d)), Mul(a, math::Expm1(d, x)), x), \
+      RULE((x < 0.0).choose(dy * (y + a), dy))) \
+  /* gamma times Elu */ \
+  ROW(Selu, "", 8, (Defaults{{"alpha", 1.67326319217681884765625f}, {"gamma", 1.05070102214813232421875f}}), \
+      Mul(b, IfThenElse(Lt(x, Zero(d)), Mul(a, math::Expm1(d, x)), x)), \
+      RULE((x < 0.0).choose(dy * (y + a * b), dy * b))) \
+  /* max(x, 0) + min(0, alpha (e^(x/alpha) - 1)) */ \
+  ROW(Celu, "", 8, (Defaults{{"alpha", 1.0f}}), \
+      Add(math::Positive(d, x), math::MinNan(d, Zero(d), Mul(a, math::Expm1(d, Div(x, a))))), \
+      RULE((x < 0.0).choose(dy * (x / a).call("Exp"), dy))) \
+  /* x max(0, min(1, x/6 + 1/2)) */ \
+  ROW(HardSwish, "", 3, {}, \
+      Mul(x, math::MaxNan(d, Zero(d), math::MinNan(d, C(d, 1), MulAdd(x, C(d, 1.0 / 6), C(d, 0.5))))), \
+      RULE((x > 3.0).choose(dy, (x < -3.0).choose(dy * 0.0, dy * (x / 3.0 + 0.5))))) \
+  /* x tanh(ln(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); for x > 20 the quotient is 1 */ \
+  ROW(Mish, "", 12, {}, Mish(d, x), RULE(dy * mish_slope(x, x.call("Softplus").call("Tanh")))) \
+  /* x - bias above lambd, x + bias below -lambd, else 0 */ \
+  ROW(Shrink, "", 2, (Defaults{{"lambd", 0.5f}, {"bias", 0.0f}}), \
+      IfThenElse(Lt(x, Neg(a)), Add(x, b), IfThenElse(Gt(x, a), Sub(x, b), IfThenElse(Le(Abs(x), a), Zero(d), x))), \
+      RULE(dy * (x.call("Abs") > a).as(x))) \
+  /* x times the normal distribution function of x */ \
+  ROW(Gelu, kMicrosoft, 15, {}, Mul(x, math::NormalCdf(d, x)), RULE(dy.call("GeluGrad", x, {}, kMicrosoft))) \
+  /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)) */ \
+  ROW(FastGelu, kMicrosoft, 15, {}, Mul(x, math::Sigmoid(d, FastGeluArgument(d, x))), \
+      RULE(dy.call("FastGeluGrad", x, {}, kMicrosoft))) \
+  /* x sigmoid(alpha x) */ \
+  ROW(QuickGelu, kMicrosoft, 12, (Defaults{{"alpha", 1.702f}}), Mul(x, math::Sigmoid(d, Mul(a, x))), \
+      RULE(dy.call("QuickGeluGrad", x, {{"alpha", static_cast<float>(a)}}, kMicrosoft))) \
+  ROW(Swish, "", 12, (Defaults{{"alpha", 1.0f}}), Mul(x, math::Sigmoid(d, Mul(a, x))), \
+      RULE(dy.call("QuickGeluGrad", x, {{"alpha", static_cast<float>(a)}}, kMicrosoft)))
+
+// Name, cost, attribute a, formula of dy and of x (the operator's input, or its output where the row says y).
+#define ORTRAIN_PAIR_ROWS(ROW) \
+  /* X may be the output as well: both are positive at the same places */ \
+  ROW(ReluGrad, 1, {}, IfThenElseZero(Gt(x, Zero(d)), dy)) \
+  /* dy y (1 - y) */ \
+  ROW(SigmoidGrad, 2, {}, Mul(Mul(dy, x), Sub(C(d, 1), x))) \
+  /* dy (1 - y^2) */ \
+  ROW(TanhGrad, 2, {}, Mul(dy, NegMulAdd(x, x, C(d, 1)))) \
+  /* dy, where y is not positive alpha dy */ \
+  ROW(LeakyReluGrad, 1, (Defaults{{"alpha", 0.01f}}), IfThenElse(Gt(x, Zero(d)), dy, Mul(a, dy))) \
+  /* dy (Phi(x) + x phi(x)), the distribution function and the density of the normal distribution */ \
+  ROW(GeluGrad, 25, {}, Mul(dy, MulAdd(x, NormalDensity(d, x), math::NormalCdf(d, x)))) \
+  /* dy (s + x s (1 - s) u'(x)), s = sigmoid(u(x)), u' = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2) */ \
+  ROW(FastGeluGrad, 18, {}, Mul(dy, SigmoidProductSlope(d, x, FastGeluArgument(d, x), FastGeluSlope(d, x)))) \
+  /* the same with u = alpha x */ \
+  ROW(QuickGeluGrad, 14, (Defaults{{"alpha", 1.702f}}), Mul(dy, SigmoidProductSlope(d, x, Mul(a, x), a)))
+// clang-format on
+#define LANES(...) math::PerLane(d, x, [](auto v) { return __VA_ARGS__; })
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+template <class D>
+HWY_INLINE Vec<D> Mish(D d, Vec<D> x) {
+  const Vec<D> e = math::Exp(d, math::MinNan(d, x, C(d, 20)));
+  const Vec<D> n = hn::Mul(e, hn::Add(e, C(d, 2)));
+  return hn::Mul(x, hn::Div(n, hn::Add(n, C(d, 2))));
+}
+
+constexpr double kTwiceSqrtTwoOverPi = 1.5957691216057307117597842397375;
+
+template <class D>
+HWY_INLINE Vec<D> FastGeluArgument(D d, Vec<D> x) {
+  const Vec<D> square = hn::Mul(x, x);
+  return hn::Mul(hn::Mul(x, C(d, kTwiceSqrtTwoOverPi)), hn::MulAdd(square, C(d, 0.044715), C(d, 1)));
+}
+
+template <class D>
+HWY_INLINE Vec<D> FastGeluSlope(D d, Vec<D> x) {
+  return hn::Mul(C(d, kTwiceSqrtTwoOverPi), hn::MulAdd(hn::Mul(x, x), C(d, 3 * 0.044715), C(d, 1)));
+}
+
+// e^(-x^2/2) / sqrt(2 pi)
+template <class D>
+HWY_INLINE Vec<D> NormalDensity(D d, Vec<D> x) {
+  return hn::Mul(math::Exp(d, hn::Mul(C(d, -0.5), hn::Mul(x, x))), C(d, 0.39894228040143267794));
+}
+
+// The derivative of x sigmoid(u): s + x s (1 - s) u'.
+template <class D>
+HWY_INLINE Vec<D> SigmoidProductSlope(D d, Vec<D> x, Vec<D> u, Vec<D> slope) {
+  const Vec<D> s = math::Sigmoid(d, u);
+  const Vec<D> bend = hn::Mul(s, hn::Sub(C(d, 1), s));
+  // Where the bend has vanished, x u' may be infinite and 0 times that no number.
+  return hn::IfThenElse(hn::Eq(bend, hn::Zero(d)), s, hn::MulAdd(hn::Mul(x, slope), bend, s));
+}
+
+#define ORTRAIN_ROW(type, domain, cost, defaults, formula, ...)         \
+  struct Row##type {                                                    \
+    template <class D>                                                  \
+    static HWY_INLINE Vec<D> Apply(D d, Vec<D> x, Vec<D> a, Vec<D> b) { \
+      (void)d, (void)a, (void)b;                                        \
+      return formula;                                                   \
+    }                                                                   \
+  };
+ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)
+#undef ORTRAIN_ROW
+
+#define ORTRAIN_ROW(type, cost, defaults, formula)                       \
+  struct Row##type {                                                     \
+    template <class D>                                                   \
+    static HWY_INLINE Vec<D> Apply(D d, Vec<D> dy, Vec<D> x, Vec<D> a) { \
+      (void)d, (void)a;                                                  \
+      return formula;                                                    \
+    }                                                                    \
+  };
+ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)
+#undef ORTRAIN_ROW
+
+template <class Row, typename T>
+void RunUnary(const void* x, void* y, int64_t n, double a, double b) {
+  const hn::ScalableTag<T> d;
+  const auto va = C(d, a), vb = C(d, b);
+  Map(static_cast<const T*>(x), static_cast<T*>(y), n,
+      [d, va, vb](auto, auto v) HWY_ATTR { return Row::Apply(d, v, va, vb); });
+}
+
+template <class Row, typename T>
+void RunPair(const void* u, const void* v, void* y, int64_t n, double a) {
+  const hn::ScalableTag<T> d;
+  const auto va = C(d, a);
+  Map2<1, 1>(static_cast<const T*>(u), static_cast<const T*>(v), static_cast<T*>(y), n,
+             [d, va](auto, auto p, auto q) HWY_ATTR { return Row::Apply(d, p, q, va); });
+}
+
+using UnaryRun = void (*)(const void*, void*, int64_t, double, double);
+using PairRun = void (*)(const void*, const void*, void*, int64_t, double);
+
+UnaryRun FindUnary(size_t row, bool is_double) {
+#define ORTRAIN_ROW(type, ...) {RunUnary<Row##type, float>, RunUnary<Row##type, double>},
+  static constexpr UnaryRun kRuns[][2] = {ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+  return kRuns[row][is_double];
+}
+
+PairRun FindPair(size_t row, bool is_double) {
+#define ORTRAIN_ROW(type, ...) {RunPair<Row##type, float>, RunPair<Row##type, double>},
+  static constexpr PairRun kRuns[][2] = {ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+  return kRuns[row][is_double];
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "ops/elementwise.h"
+#include "ops/gradient_expression.h"
+#include "ops/operator.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+HWY_EXPORT(FindUnary);
+HWY_EXPORT(FindPair);
+
+// A float attribute and its default.
+struct Default {
+  const char* name = nullptr;
+  float value = 0;
+};
+struct Defaults {
+  Default a, b;
+  double value(const Node& node, const Default& which) const {
+    return which.name ? node.float_or(which.name, which.value) : 0;
+  }
+};
+
+using Rule = void (*)(GradientContext& g, const Expression& dy, const Expression& x, const Expression& y,
+                      double a, double b);
+
+struct UnaryRow {
+  std::string_view type, domain;
+  int64_t cost;
+  Defaults defaults;
+  Rule rule;  // null: gradients stop here
+};
+
+struct PairRow {
+  std::string_view type;
+  int64_t cost;
+  Defaults defaults;
+};
+
+Expression square(const Expression& x) { return x * x; }
+
+// d/dx x w with w = tanh(softplus(x)): w + x sigmoid(x) (1 - w^2).
+Expression mish_slope(const Expression& x, const Expression& w) {
+  return w + x * x.call("Sigmoid") * (1.0 - w * w);
+}
+
+#define STOPS nullptr
+#define RULE(...)                                                                                     \
+  [](GradientContext& g, [[maybe_unused]] const Expression& dy, [[maybe_unused]] const Expression& x, \
+     [[maybe_unused]] const Expression& y, [[maybe_unused]] double a,                                 \
+     [[maybe_unused]] double b) { g.set(0, __VA_ARGS__); }
+#define ORTRAIN_ROW(type, domain, cost, defaults, formula, rule) {#type, domain, cost, defaults, rule},
+const UnaryRow kUnaryRows[] = {ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+#define ORTRAIN_ROW(type, cost, defaults, formula) {#type, cost, defaults},
+const PairRow kPairRows[] = {ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+
+template <typename Row, size_t N>
+size_t find_row(const Row (&rows)[N], std::string_view type) {
+  for (size_t i = 0; i < N; ++i)
+    if (rows[i].type == type) return i;
+  fail(ErrorCode::kFail, "there is no elementwise formula of the name ", type);
+}
+
+// The row of a node: its type's, but Gelu(approximate = "tanh") is FastGelu.
+std::string_view row_name(const Node& node) {
+  if (node.op_type != "Gelu") return node.op_type;
+  const std::string approximate = node.string_or("approximate", "none");
+  require(approximate == "none" || approximate == "tanh", ErrorCode::kInvalidGraph, node.label(),
+          ": approximate must be 'none' or 'tanh', found '", approximate, "'");
+  return approximate == "tanh" ? "FastGelu" : "Gelu";
+}
+
+bool is_float_or_double(DType t) { return t == DType::kFloat || t == DType::kDouble; }
+
+// Operators that ONNX also has on integers.
+template <typename T>
+T integer_formula(char op, T x) {
+  switch (op) {
+    case 'N':
+      return static_cast<T>(T{0} - x);
+    case 'A':
+      return x < 0 ? static_cast<T>(T{0} - x) : x;
+    case 'S':
+      return static_cast<T>((x > 0) - (x < 0));
+    default:
+      return x > 0 ? x : T{0};
+  }
+}
+
+Kernel integer_kernel(KernelContext& c) {
+  const std::string& type = c.node().op_type;
+  if (type != "Neg" && type != "Abs" && type != "Sign" && type != "Relu") c.reject_dtype(0);
+  const char op = type[0];
+  Kernel kernel;
+  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    const Slot x = c.in(0), y = c.out_inplace(0, {0});
+    const int64_t n = c.out_size(0);
+    kernel = [=](const Frame& f) {
+      const T* from = f.at<T>(x);
+      T* to = f.at<T>(y);
+      for (int64_t i = 0; i < n; ++i) to[i] = integer_formula(op, from[i]);
+    };
+  });
+  if (!known) c.reject_dtype(0);
+  return kernel;
+}
+
+Kernel unary_kernel(KernelContext& c) {
+  if (!is_float_or_double(c.dtype(0))) return integer_kernel(c);
+  const size_t row = find_row(kUnaryRows, row_name(c.node()));
+  const Defaults& defaults = kUnaryRows[row].defaults;
+  UnaryFunction function = unary_function(kUnaryRows[row].type, c.dtype(0));
+  function.a = defaults.value(c.node(), defaults.a);
+  function.b = defaults.value(c.node(), defaults.b);
+  const LayoutPtr layout = flat_layout(c, 0);
+  const Slot x = c.in(0, layout), y = c.out_inplace(0, {0}, layout);
+  const int64_t n = c.out_size(0);
+  const int64_t width = static_cast<int64_t>(size_of(c.dtype(0)));
+  return [=](const Frame& f) {
+    const std::byte* from = f.at<std::byte>(x);
+    std::byte* to = f.at<std::byte>(y);
+    parallel_for(n, function.cost, [&](int64_t begin, int64_t end) {
+      function(from + begin * width, to + begin * width, end - begin);
+    });
+  };
+}
+
+void unary_gradient(GradientContext& g) {
+  const UnaryRow& row = kUnaryRows[find_row(kUnaryRows, row_name(g.node()))];
+  row.rule(g, {g, g.dy(0)}, {g, g.x(0)}, {g, g.y(0)}, row.defaults.value(g.node(), row.defaults.a),
+           row.defaults.value(g.node(), row.defaults.b));
+}
+
+void pair_shape(ShapeContext& c) {
+  expect_same(c, 0, 1);
+  shape_like_first(c);
+}
+
+Kernel pair_kernel(KernelContext& c) {
+  if (!is_float_or_double(c.dtype(0))) c.reject_dtype(0);
+  const size_t row = find_row(kPairRows, c.node().op_type);
+  const Defaults& defaults = kPairRows[row].defaults;
+  PairFunction function = pair_function(kPairRows[row].type, c.dtype(0));
+  function.a = defaults.value(c.node(), defaults.a);
+  // The value that came forward decides: it is the one that other kernels read too.
+  LayoutPtr layout = flat_layout(c, 1);
+  if (!layout) layout = flat_layout(c, 0);
+  const Slot u = c.in(0, layout), v = c.in(1, layout), y = c.out_inplace(0, {0, 1}, layout);
+  const int64_t n = c.out_size(0);
+  const int64_t width = static_cast<int64_t>(size_of(c.dtype(0)));
+  return [=](const Frame& f) {
+    const std::byte *from_u = f.at<std::byte>(u), *from_v = f.at<std::byte>(v);
+    std::byte* to = f.at<std::byte>(y);
+    parallel_for(n, function.cost, [&](int64_t begin, int64_t end) {
+      function(from_u + begin * width, from_v + begin * width, to + begin * width, end - begin);
+    });
+  };
+}
+
+// ONNX has Gelu and, in its first form, FastGelu may have a bias: see bias_gelu.cpp for the latter.
+const bool registered = [] {
+  for (const UnaryRow& row : kUnaryRows) {
+    if (row.type == "FastGelu") continue;
+    RegisterOperator({.domain = row.domain,
+                      .type = row.type,
+                      .shape = shape_like_first,
+                      .kernel = unary_kernel,
+                      .gradient = row.rule ? unary_gradient : nullptr,
+                      .stops_gradient = !row.rule});
+  }
+  RegisterOperator(
+      {.type = "Gelu", .shape = shape_like_first, .kernel = unary_kernel, .gradient = unary_gradient});
+  for (const PairRow& row : kPairRows)
+    RegisterOperator({.domain = kMicrosoft, .type = row.type, .shape = pair_shape, .kernel = pair_kernel});
+  return true;
+}();
+
+}  // namespace
+
+UnaryFunction unary_function(std::string_view type, DType dtype) {
+  const size_t row = find_row(kUnaryRows, type);
+  const Defaults& defaults = kUnaryRows[row].defaults;
+  return {HWY_DYNAMIC_DISPATCH(FindUnary)(row, dtype == DType::kDouble), kUnaryRows[row].cost,
+          defaults.a.value, defaults.b.value};
+}
+
+PairFunction pair_function(std::string_view type, DType dtype) {
+  const size_t row = find_row(kPairRows, type);
+  return {HWY_DYNAMIC_DISPATCH(FindPair)(row, dtype == DType::kDouble), kPairRows[row].cost,
+          kPairRows[row].defaults.a.value};
+}
+
+}  // namespace ortrain
+#endif

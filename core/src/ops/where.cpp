@@ -1,0 +1,59 @@
+// Where: y = condition ? a : b, with broadcasting. Elements are moved by their width, whatever they mean.
+
+#include "ops/broadcast.h"
+#include "ops/elementwise.h"
+#include "ops/gradient_expression.h"
+#include "ops/operator.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+void shape(ShapeContext& c) {
+  c.expect(c.dtype(0) == DType::kBool, "the condition must be bool, found ", to_string(c.dtype(0)));
+  c.output(0, c.dtype(1), broadcast_inputs(c, 1));
+}
+
+template <typename T>
+Kernel typed(KernelContext& c) {
+  const Slot condition = c.in(0), a = c.in(1), b = c.in(2), y = c.out(0);
+  const Broadcast<3> shape({c.shape(0), c.shape(1), c.shape(2)}, c.out_shape(0));
+  return [=](const Frame& f) {
+    const bool* which = f.at<bool>(condition);
+    const T *from_a = f.at<T>(a), *from_b = f.at<T>(b);
+    T* to = f.at<T>(y);
+    parallel_for(shape.size(), 1, [&](int64_t begin, int64_t end) {
+      shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 3>& in, int64_t n) {
+        const int64_t s0 = shape.step(0), s1 = shape.step(1), s2 = shape.step(2);
+        for (int64_t i = 0; i < n; ++i)
+          to[at + i] = which[in[0] + i * s0] ? from_a[in[1] + i * s1] : from_b[in[2] + i * s2];
+      });
+    });
+  };
+}
+
+Kernel kernel(KernelContext& c) {
+  switch (size_of(c.dtype(1))) {
+    case 1:
+      return typed<uint8_t>(c);
+    case 2:
+      return typed<uint16_t>(c);
+    case 4:
+      return typed<uint32_t>(c);
+    case 8:
+      return typed<uint64_t>(c);
+    default:
+      c.reject_dtype(1);
+  }
+}
+
+void gradient(GradientContext& g) {
+  const Expression condition(g, g.x(0)), dy(g, g.dy(0)), zero = dy.number(0);
+  if (g.needs(1)) g.set(1, g.unbroadcast(condition.choose(dy, zero), g.y(0), 1));
+  if (g.needs(2)) g.set(2, g.unbroadcast(condition.choose(zero, dy), g.y(0), 2));
+}
+
+ORTRAIN_OPERATOR({.type = "Where", .shape = shape, .kernel = kernel, .gradient = gradient});
+
+}  // namespace
+}  // namespace ortrain

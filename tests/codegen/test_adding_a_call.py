@@ -1,0 +1,122 @@
+"""A new call is an entry in the spec: everything that callers see follows from it, and compiles."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, SpecCopy
+
+from codegen.check import load
+from codegen.render import render
+from codegen.write import write
+
+CALL = """
+  - name: CheckpointRenameParameter
+    table: OrtrainApi
+    slot: 16
+    since: 2
+    group: listing
+    summary: Gives a parameter another name.
+    details: The order of the parameters stays.
+    parameters:
+      - {name: checkpoint_state, type: OrtCheckpointState, mutable: true, doc: The state.}
+      - {name: old_names, type: string, length: count, doc: Their present names.}
+      - {name: values, type: OrtValue, length: count, doc: Values for each.}
+      - {name: count, type: size, unit: names, doc: How many.}
+      - {name: path, type: path, nullable: true, doc: A file that lists more.}
+      - {name: ratio, type: float, doc: A number.}
+      - {name: allocator, type: OrtAllocator, doc: Gives the memory for the name.}
+      - {name: out, type: string, direction: out, owner: allocator, doc: The last of the former names.}
+      - {name: renamed, type: size, direction: out, unit: parameters, doc: How many were found.}
+    errors:
+      - {code: ORT_INVALID_ARGUMENT, when: the name is taken}
+    core: capi::CheckpointRenameParameter
+"""
+
+METHOD = """
+      - name: rename_all
+        names: {python: rename_all}
+        pattern: direct
+        calls: [CheckpointIsNominal]
+        summary: Says whether the state is nominal.
+        returns: {type: bool, doc: True when it is.}
+"""
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A checkout with what an extended spec gives, and the hand-written sources that it goes with."""
+    root = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(ROOT / "spec", root / "spec")
+    shutil.copytree(ROOT / "core/src", root / "core/src")
+    shutil.copytree(ROOT / "bindings/python/src", root / "bindings/python/src")
+    copy = SpecCopy(root / "spec")
+    copy.replace("library.yaml", "slots: 16", "slots: 17")
+    copy.append("extensions.yaml", CALL)
+    copy.replace("classes.yaml", "      - name: AddProperty\n        names: {cpp: AddProperty}\n", METHOD.lstrip("\n") +
+                 "      - name: AddProperty\n        names: {cpp: AddProperty}\n")
+    write(render(load(copy.folder)), root)
+    return root
+
+
+def compile_only(root: pathlib.Path, source: str, *options: str) -> None:
+    command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-fsyntax-only", f"-I{root}/core/include", f"-I{root}/core/src"]
+    result = subprocess.run([*command, *options, str(root / source)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_header_declares_it_and_documents_it(rendered: pathlib.Path) -> None:
+    text = (rendered / "core/include/ortrain_c_api.h").read_text()
+    assert (
+        "OrtStatus*(ORT_API_CALL* CheckpointRenameParameter)(OrtCheckpointState* checkpoint_state, "
+        "const char* const* old_names, const OrtValue* const* values, size_t count, const ORTCHAR_T* path, "
+        "float ratio, OrtAllocator* allocator, char** out, size_t* renamed) NO_EXCEPTION;" in text
+    )
+    assert "Gives a parameter another name." in text
+    compile_only(rendered, "core/include/ortrain_c_api.h")
+    compile_only(rendered, "core/include/ortrain_c_api.h", "-x", "c", "-std=c11")
+
+
+def test_the_table_guards_it(rendered: pathlib.Path) -> None:
+    text = (rendered / "core/src/capi/generated/ortrain_api.cpp").read_text()
+    assert 'check_elements(old_names, count, "old_names", "count");' in text
+    assert 'check_pointer(path, "path");' not in text
+    assert ".CheckpointRenameParameter = entry::CheckpointRenameParameter" in text
+    compile_only(rendered, "core/src/capi/generated/ortrain_api.cpp")
+
+
+def test_the_python_extension_has_it(rendered: pathlib.Path) -> None:
+    pybind = pytest.importorskip("pybind11", reason="the extension is compiled against pybind11")
+    includes = [f"-I{pybind.get_include()}", f"-I{__import__('sysconfig').get_paths()['include']}"]
+    compile_only(rendered, "bindings/python/src/generated/module.cpp", *includes)
+    stub = (rendered / "bindings/python/ortrain/_ortrain.pyi").read_text()
+    tree = ast.parse(stub)
+    function = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "checkpoint_rename_parameter")
+    assert [a.arg for a in function.args.args] == ["checkpoint_state", "old_names", "values", "path", "ratio"]
+    assert ast.unparse(function.returns or ast.Constant(None)) == "tuple[str, int]"
+
+
+def test_a_method_that_stands_on_a_call_is_rendered_by_its_pattern(rendered: pathlib.Path) -> None:
+    text = (rendered / "bindings/python/ortrain/api/generated/checkpoint_state.py").read_text()
+    tree = ast.parse(text)
+    cls = next(n for n in tree.body if isinstance(n, ast.ClassDef))
+    method = next(n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "rename_all")
+    assert ast.unparse(method.body[-1]) == "return _ortrain.checkpoint_is_nominal(self._handle)"
+
+
+def test_the_reference_pages_have_it(rendered: pathlib.Path) -> None:
+    text = (rendered / "docs/reference/c.md").read_text()
+    assert "#### CheckpointRenameParameter" in text
+    assert "Since version 2." in text
+
+
+def test_generated_python_parses(rendered: pathlib.Path) -> None:
+    for path in (rendered / "bindings/python").rglob("*.py*"):
+        if path.suffix in (".py", ".pyi"):
+            compile(path.read_text(), str(path), "exec", dont_inherit=True)
+    assert sys.version_info >= (3, 10)

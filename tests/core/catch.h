@@ -1,0 +1,11 @@
+// Catch2, version 3 or, where the system has only that, version 2.
+#pragma once
+
+#if __has_include(<catch2/catch_all.hpp>)
+#include <catch2/catch_all.hpp>
+#else
+#include <catch2/catch.hpp>
+namespace Catch {
+using Detail::Approx;
+}
+#endif

@@ -1,0 +1,271 @@
+"""What operator tests share: one-node models, an outside oracle for values, finite differences for gradients.
+
+A test names an operator and its inputs::
+
+    check_forward(Op("Softmax", {"axis": 1}), [x])                  # against onnx.reference
+    check_forward(Op("Gelu", domain=MICROSOFT), [x], [gelu(x)])  # against a formula of the test's own
+    check_gradient(Op("Softmax", {"axis": 1}), [x])                 # against central differences in double
+    check_rejected(Op("Add"), [x, y], "do not broadcast")           # a clear error and no crash
+
+Inputs are positional and named ``x0, x1, ...``; ``None`` leaves one out. Outputs are ``y0, y1, ...``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import ArrayLike, NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from ortrain._testing import gradient_model, run_model
+
+Array = NDArray[Any]
+
+MICROSOFT = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operator under test.
+
+    Parameters
+    ----------
+    type, attributes, domain
+        As in the node.
+    opset
+        Version of the ONNX domain in the model (``com.microsoft`` is always 1).
+    outputs
+        How many outputs the node has, or which it names: ``(True, False, True)`` leaves the second out.
+    """
+
+    type: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    domain: str = ""
+    opset: int = 17
+    outputs: int | tuple[bool, ...] = 1
+
+    @property
+    def output_names(self) -> list[str]:
+        """``y0, y1, ...``, empty where an output is left out."""
+        wanted = (True,) * self.outputs if isinstance(self.outputs, int) else self.outputs
+        return [f"y{i}" if named else "" for i, named in enumerate(wanted)]
+
+    def __str__(self) -> str:
+        settings = ",".join(f"{key}={value}" for key, value in self.attributes.items())
+        return f"{self.domain + '.' if self.domain else ''}{self.type}-{self.opset}({settings})"
+
+
+def uniform(
+    *shape: int, low: float = -1.0, high: float = 1.0, dtype: Any = np.float64, seed: int = 0
+) -> Array:
+    """Numbers spread evenly over [low, high), the same for the same arguments."""
+    return np.random.default_rng([seed, *shape]).uniform(low, high, shape).astype(dtype)
+
+
+def apart(*shape: int, dtype: Any = np.float64, scale: float = 1.0, seed: int = 0) -> Array:
+    """Distinct numbers around zero, at least 0.1 * scale from each other and from zero, shuffled.
+
+    For functions with kinks or ties (Relu, Max, MaxPool): finite differences never cross one.
+    """
+    count = int(np.prod(shape, dtype=np.int64))
+    values = (np.arange(count) - count // 2 + 0.5) * 0.2 * scale
+    return np.random.default_rng([seed, *shape]).permutation(values).reshape(shape).astype(dtype)
+
+
+def make_model(
+    op: Op,
+    inputs: Sequence[Array | None],
+    *,
+    constants: Collection[int] = (),
+    extra_nodes: Sequence[onnx.NodeProto] = (),
+    extra_constants: Mapping[str, Array] | None = None,
+    outputs: Sequence[str] | None = None,
+) -> onnx.ModelProto:
+    """The model of one node, or of the node followed by others.
+
+    Parameters
+    ----------
+    constants
+        Indices of the inputs that are initializers of the model, the others are its inputs.
+    extra_nodes, extra_constants
+        Nodes behind the operator and their initializers.
+    outputs
+        Names of the model's outputs; the operator's own when left out.
+    """
+    names = [f"x{i}" if value is not None else "" for i, value in enumerate(inputs)]
+    node = helper.make_node(
+        op.type, names, op.output_names, name="under_test", domain=op.domain, **op.attributes
+    )
+    imports = [helper.make_opsetid("", op.opset), helper.make_opsetid(MICROSOFT, 1)]
+    graph_inputs, initializers = [], []
+    for i, (name, value) in enumerate(zip(names, inputs, strict=True)):
+        if value is None:
+            continue
+        if i in constants:
+            initializers.append(numpy_helper.from_array(np.asarray(value), name))
+        else:
+            dtype = helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)
+            graph_inputs.append(helper.make_tensor_value_info(name, dtype, np.shape(value)))
+    for name, value in (extra_constants or {}).items():
+        initializers.append(numpy_helper.from_array(value, name))
+    wanted = [name for name in (outputs or op.output_names) if name]
+    # Types of outputs are left open: the core infers them, which is part of what is tested.
+    graph_outputs = [onnx.ValueInfoProto(name=name) for name in wanted]
+    graph = helper.make_graph([node, *extra_nodes], "test", graph_inputs, graph_outputs, initializers)
+    return helper.make_model(
+        graph, opset_imports=imports, ir_version=helper.find_min_ir_version_for(imports, ignore_unknown=True)
+    )
+
+
+def _feeds(model: onnx.ModelProto, inputs: Sequence[Array | None]) -> dict[str, Array]:
+    wanted = {value.name for value in model.graph.input}
+    return {f"x{i}": np.asarray(x) for i, x in enumerate(inputs) if x is not None and f"x{i}" in wanted}
+
+
+def run(op: Op, inputs: Sequence[Array | None], constants: Collection[int] = ()) -> list[Array]:
+    """The named outputs of the operator, computed by ortrain."""
+    model = make_model(op, inputs, constants=constants)
+    results = run_model(model.SerializeToString(), _feeds(model, inputs))
+    return [np.asarray(results[name]) for name in op.output_names if name]
+
+
+def tolerance(dtype: Any, rtol: float | None = None) -> float:
+    """The given relative tolerance, or one that fits the type: float 1e-6, double 1e-12, others 0."""
+    if rtol is not None:
+        return rtol
+    return {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 1e-6, np.dtype(np.float16): 1e-3}.get(
+        np.dtype(dtype), 0
+    )
+
+
+def check_forward(
+    op: Op,
+    inputs: Sequence[Array | None],
+    expected: Sequence[ArrayLike] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    constants: Collection[int] = (),
+) -> list[Array]:
+    """Runs the operator and compares every named output with what is expected; returns the outputs.
+
+    Parameters
+    ----------
+    expected
+        One array a named output; when left out, what ``onnx.reference`` computes.
+    rtol, atol
+        Relative (default: `tolerance`) and absolute tolerance (default: rtol times the largest magnitude).
+    """
+    if expected is None:
+        model = make_model(op, inputs, constants=constants)
+        expected = ReferenceEvaluator(model).run(None, _feeds(model, inputs))
+    found = run(op, inputs, constants)
+    assert len(found) == len(expected), f"{op}: {len(found)} outputs, expected {len(expected)}"
+    for i, (f, raw) in enumerate(zip(found, expected, strict=True)):
+        e = np.asarray(raw)
+        assert f.dtype == e.dtype, f"{op}: output {i} has type {f.dtype}, expected {e.dtype}"
+        assert f.shape == e.shape, f"{op}: output {i} has shape {f.shape}, expected {e.shape}"
+        limit = tolerance(e.dtype, rtol)
+        finite = np.abs(e[np.isfinite(e)]).max(initial=0.0) if np.issubdtype(e.dtype, np.floating) else 0.0
+        absolute = atol if atol is not None else limit * finite
+        np.testing.assert_allclose(f, e, limit, absolute, err_msg=f"{op}: output {i}")
+    return found
+
+
+def check_gradient(
+    op: Op,
+    inputs: Sequence[Array | None],
+    wrt: Sequence[int] | None = None,
+    outputs: Sequence[int] | None = None,
+    rtol: float = 1e-5,
+    step: float = 1e-5,
+    constants: Collection[int] = (),
+) -> dict[int, Array]:
+    """Compares the gradient of a weighted sum of the outputs with central finite differences, all in double.
+
+    The loss is sum_o <w_o, y_o> with fixed weights w_o, so that every entry of the Jacobian counts.
+
+    Parameters
+    ----------
+    wrt
+        Inputs whose gradient is checked; by default every floating one that is not a constant.
+    outputs
+        Outputs that enter the loss; by default every floating one that is named.
+    step
+        Half the distance of the two points of a difference, in units of the input.
+
+    Returns
+    -------
+    dict
+        The gradients that ortrain computed, by input.
+    """
+    arrays = [None if x is None else np.asarray(x) for x in inputs]
+    if wrt is None:
+        wrt = [
+            i
+            for i, x in enumerate(arrays)
+            if x is not None and i not in constants and np.issubdtype(x.dtype, np.floating)
+        ]
+    for i in wrt:
+        x = arrays[i]
+        assert x is not None
+        assert x.dtype == np.float64, f"{op}: input {i} must be float64 for finite differences"
+
+    names = [name for name in op.output_names if name]
+    values = dict(zip(names, run(op, arrays, constants), strict=True))
+    if outputs is None:
+        entering = [name for name in names if np.issubdtype(values[name].dtype, np.floating)]
+    else:
+        entering = [f"y{i}" for i in outputs]
+    weights = {f"{name}_weight": uniform(*values[name].shape, low=0.5, high=1.5, seed=7) for name in entering}
+    nodes = []
+    for name in entering:
+        nodes.append(helper.make_node("Mul", [name, f"{name}_weight"], [f"{name}_weighted"]))
+        nodes.append(helper.make_node("ReduceSum", [f"{name}_weighted"], [f"{name}_sum"], keepdims=0))
+    nodes.append(helper.make_node("Sum", [f"{name}_sum" for name in entering], ["loss"]))
+    model = make_model(
+        op, arrays, constants=constants, extra_nodes=nodes, extra_constants=weights, outputs=["loss"]
+    )
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("loss", TensorProto.DOUBLE, []))
+    forward = model.SerializeToString()
+    backward = gradient_model(forward, [f"x{i}" for i in wrt], "loss")
+    feeds = _feeds(model, arrays)
+    computed = run_model(backward, feeds)
+
+    gradients = {}
+    for i in wrt:
+        x = feeds[f"x{i}"]
+        numeric = np.zeros_like(x)
+        for position in np.ndindex(x.shape):
+            losses = []
+            for sign in (1, -1):
+                moved = x.copy()
+                moved[position] += sign * step
+                losses.append(float(run_model(forward, {**feeds, f"x{i}": moved})["loss"]))
+            numeric[position] = (losses[0] - losses[1]) / (2 * step)
+        found = np.asarray(computed[f"x{i}_grad"])
+        assert found.shape == x.shape, (
+            f"{op}: the gradient of input {i} has shape {found.shape}, expected {x.shape}"
+        )
+        assert found.dtype == x.dtype, (
+            f"{op}: the gradient of input {i} has type {found.dtype}, expected {x.dtype}"
+        )
+        largest = float(np.abs(numeric).max(initial=0.0))
+        np.testing.assert_allclose(
+            found, numeric, rtol, rtol * max(largest, 1e-3), err_msg=f"{op}: gradient of input {i}"
+        )
+        gradients[i] = found
+    return gradients
+
+
+def check_rejected(
+    op: Op, inputs: Sequence[Array | None], match: str, constants: Collection[int] = ()
+) -> None:
+    """The operator must refuse the inputs with a message that names the node and matches `match`."""
+    with pytest.raises(Exception, match=match) as caught:
+        run(op, inputs, constants)
+    assert "under_test" in str(caught.value), f"the message does not name the node: {caught.value}"

@@ -1,0 +1,174 @@
+"""The node test cases that come with the `onnx` package, for the operators listed here."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from ortrain._testing import run_model
+
+OPERATORS = {
+    "Abs",
+    "Acos",
+    "Acosh",
+    "Add",
+    "And",
+    "ArgMax",
+    "ArgMin",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Cast",
+    "CastLike",
+    "Ceil",
+    "Celu",
+    "Clip",
+    "Cos",
+    "Cosh",
+    "Div",
+    "Dropout",
+    "Elu",
+    "Equal",
+    "Erf",
+    "Exp",
+    "Floor",
+    "Gelu",
+    "Greater",
+    "GreaterOrEqual",
+    "HardSigmoid",
+    "HardSwish",
+    "IsInf",
+    "IsNaN",
+    "LayerNormalization",
+    "LeakyRelu",
+    "Less",
+    "LessOrEqual",
+    "Log",
+    "LogSoftmax",
+    "Max",
+    "Mean",
+    "Min",
+    "Mish",
+    "Mod",
+    "Mul",
+    "Neg",
+    "NegativeLogLikelihoodLoss",
+    "Not",
+    "Or",
+    "PRelu",
+    "Pow",
+    "RMSNormalization",
+    "Reciprocal",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+    "ReduceSumSquare",
+    "Relu",
+    "Round",
+    "Selu",
+    "Shrink",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Softmax",
+    "SoftmaxCrossEntropyLoss",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Sub",
+    "Sum",
+    "Swish",
+    "Tan",
+    "Tanh",
+    "ThresholdedRelu",
+    "Where",
+    "Xor",
+}
+# Types that the core does not carry at all, and those that it converts but does not calculate in. NumPy cannot hand
+# over bfloat16: test_cast.py casts to it and back inside a model.
+UNKNOWN_TYPES = {TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128, *range(17, 40)}
+HALF_TYPES = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
+CONVERTING = {"Cast", "CastLike"}
+# They draw random numbers, and every implementation draws its own: tests/ops/test_dropout.py looks at ours.
+RANDOM = {f"test_training_dropout{suffix}" for suffix in ("", "_mask", "_default", "_default_mask")}
+# Inputs that decide the shape of the result are constants of the model.
+DECIDE_SHAPES = {"axes"}
+OLDEST_OPSET = 12
+
+
+def _types(model: onnx.ModelProto) -> set[int]:
+    values = [*model.graph.input, *model.graph.output]
+    return {value.type.tensor_type.elem_type for value in values}
+
+
+def _is_ours(case: Any) -> bool:
+    operators = {node.op_type for node in case.model.graph.node}
+    types = _types(case.model)
+    return (
+        operators <= OPERATORS
+        and not types & UNKNOWN_TYPES
+        and (operators <= CONVERTING or not types & HALF_TYPES)
+        and not any(v.type.tensor_type.elem_type == TensorProto.BFLOAT16 for v in case.model.graph.input)
+        and not any(value.type.HasField("sequence_type") for value in case.model.graph.input)
+        and case.name not in RANDOM
+    )
+
+
+def _load_cases() -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the cases are computed with NumPy, overflow is part of them
+        return [case for case in load_model_tests(kind="node") if _is_ours(case)]
+
+
+def _array(value: Any) -> np.ndarray:
+    array = numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
+    # NumPy has no bfloat16: the core takes and gives its bits.
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+
+
+CASES = _load_cases()
+
+
+def test_every_listed_operator_has_a_case() -> None:
+    found = {node.op_type for case in CASES for node in case.model.graph.node}
+    assert found == OPERATORS
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_node_case(case: Any) -> None:
+    for inputs, outputs in case.data_sets:
+        model = onnx.ModelProto()
+        model.CopyFrom(case.model)
+        feeds = {}
+        for value, given in zip(case.model.graph.input, inputs, strict=True):
+            if value.name in DECIDE_SHAPES:
+                model.graph.input.remove(value)
+                model.graph.initializer.append(numpy_helper.from_array(_array(given), value.name))
+            else:
+                feeds[value.name] = _array(given)
+        for opset in model.opset_import:
+            # Logic and a few more did not change between their version and the oldest that we read.
+            if opset.domain == "" and opset.version < OLDEST_OPSET:
+                opset.version = OLDEST_OPSET
+        results = run_model(model.SerializeToString(), feeds)
+        for value, wanted in zip(case.model.graph.output, outputs, strict=True):
+            expected, found = _array(wanted), np.asarray(results[value.name])
+            assert found.dtype == expected.dtype
+            assert found.shape == expected.shape
+            if helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).kind in "fV":
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+            else:
+                np.testing.assert_array_equal(found, expected)
