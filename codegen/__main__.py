@@ -15,11 +15,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns the exit status."""
+    """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m codegen", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; print a diff and fail where files differ")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; print a diff and fail where files differ"
+    )
     parser.add_argument("--spec", type=Path, default=ROOT / "spec", help="folder of the spec")
-    parser.add_argument("--out", type=Path, default=ROOT, help="root that the rendered files are written under")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT, help="root that the rendered files are written under"
+    )
     options = parser.parse_args(arguments)
     try:
         rendered = render(load(options.spec))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
+from codegen.check import CORE_CLASSES
 from codegen.model import Call, Parameter, Spec
 
 
@@ -25,11 +26,11 @@ class CLanguage:
         return name in self.spec.handles or name in self.spec.structs or name in ("string", "path", "bytes")
 
     def base(self, name: str) -> str:
-        """A type's name in C."""
+        """Return a type's name in C."""
         return str(self.spec.types[name]["names"]["c"]) if name in self.spec.types else name
 
     def declaration(self, p: Parameter) -> str:
-        """A parameter as declared: ``const OrtValue* const* inputs``."""
+        """Return a parameter as declared: ``const OrtValue* const* inputs``."""
         if p.c:
             return p.c
         base = self.base(p.type)
@@ -46,11 +47,11 @@ class CLanguage:
         return f"{borrowed}{base}** {p.name}"
 
     def declarations(self, parameters: list[Parameter]) -> str:
-        """A parameter list."""
+        """Return a parameter list."""
         return ", ".join(self.declaration(p) for p in parameters) or "void"
 
     def returned(self, call: Call) -> str:
-        """The return type of a call."""
+        """Return the return type of a call."""
         kind = call.return_type
         if kind in ("status", "OrtStatus"):
             return "OrtStatus*"
@@ -63,11 +64,11 @@ class CLanguage:
         return self.base(kind)
 
     def names(self, call: Call) -> str:
-        """The parameters as arguments."""
+        """Return the parameters as arguments."""
         return ", ".join(p.name for p in call.parameters)
 
     def comment(self, call: Call, indent: int = 2) -> str:
-        """The documentation of a call."""
+        """Return the documentation of a call."""
         lines = self.wrap(call.summary)
         if call.details:
             lines += ["", *self.wrap(call.details)]
@@ -86,12 +87,14 @@ class CLanguage:
         return self.block(lines, indent)
 
     def remarks(self, p: Parameter) -> str:
-        """What the other keys of a parameter say, as sentences after its documentation."""
+        """Return what the other keys of a parameter say, as sentences after its documentation."""
         said = []
         if p.unit:
             said.append(f"In {p.unit}.")
         if p.length and not p.c:
             said.append(f"As many as {p.length} says.")
+        if p.valid:
+            said.append(f"Valid as long as {p.valid}.")
         if p.owner == "allocator":
             said.append("Freed with the allocator.")
         if p.owner == "caller" and p.type in self.spec.handles:
@@ -113,7 +116,7 @@ class CLanguage:
         return f"{margin}/** {lines[0]}\n{body}\n{margin} */"
 
     def doc(self, text: str, indent: int = 0) -> str:
-        """A text as a documentation comment."""
+        """Return a text as a documentation comment."""
         return self.block(self.wrap(text), indent)
 
     def checks(self, call: Call) -> list[str]:
@@ -137,7 +140,7 @@ class CLanguage:
         return out
 
     def core_call(self, call: Call) -> str:
-        """The statement that does the work."""
+        """Return the statement that does the work."""
         if call.core.startswith("capi::"):
             return f"capi::{call.name}({self.names(call)});"
         owner, method = call.core.split("::")
@@ -152,11 +155,13 @@ class CLanguage:
         if not outputs:
             return f"{work};"
         result = outputs[0]
-        return f"*{result.name} = wrap({work});" if result.type in self.spec.handles else f"*{result.name} = {work};"
+        return (
+            f"*{result.name} = wrap({work});"
+            if result.type in self.spec.handles
+            else f"*{result.name} = {work};"
+        )
 
     @staticmethod
     def core_class(handle: str) -> str:
-        """The class of the core behind a handle."""
-        from codegen.check import CORE_CLASSES
-
+        """Return the class of the core behind a handle."""
         return CORE_CLASSES.get(handle, "")

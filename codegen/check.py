@@ -1,4 +1,4 @@
-"""Checking: the schema, then what a schema cannot say. Every problem is reported at once, each with its place."""
+"""Checking: the schema, then what a schema cannot say. All problems are said at once, each with its place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CORE_CLASSES = {"OrtTrainingSession": "TrainingSession", "OrtCheckpointState": "
 
 
 def load(folder: Path) -> Spec:
-    """Reads and checks the spec in ``folder``.
+    """Read and checks the spec in ``folder``.
 
     Raises
     ------
@@ -46,33 +46,37 @@ def nearest(word: str, words: Iterable[str]) -> str:
 def _schema_problems(documents: list[Document], schema_path: Path) -> Iterable[Problem]:
     validator = jsonschema.Draft202012Validator(json.loads(schema_path.read_text(encoding="utf-8")))
     for document in documents:
-        for error in sorted(validator.iter_errors(document.data), key=lambda e: document.line(e.absolute_path)):
+        for error in sorted(
+            validator.iter_errors(document.data), key=lambda e: document.line(e.absolute_path)
+        ):
             yield from _schema_problem(document, error)
 
 
 def _schema_problem(document: Document, error: jsonschema.ValidationError) -> Iterable[Problem]:
     trail: Trail = tuple(error.absolute_path)
-    found = error.instance
+    schema: Any = error.schema
+    wanted: Any = error.validator_value
+    found: Any = error.instance
     if error.validator == "additionalProperties":
-        known = list(error.schema["properties"])
+        known = list(schema["properties"])
         for key in found:
             if key not in known:
                 message = f"unknown key '{key}'{nearest(key, known)} (expected one of: {', '.join(known)})"
                 yield document.problem((*trail, key), message)
     elif error.validator == "required":
-        for key in error.validator_value:
+        for key in wanted:
             if key not in found:
-                what = error.schema["properties"].get(key, {}).get("description", "")
+                what = schema["properties"].get(key, {}).get("description", "")
                 note = f" ({what})" if what else ""
                 yield document.problem(trail, f"expected the key '{key}'{note}, found {', '.join(found)}")
     elif error.validator == "enum":
-        expected = [str(v) for v in error.validator_value]
+        expected = [str(v) for v in wanted]
         message = f"expected one of {', '.join(expected)}, found '{found}'{nearest(str(found), expected)}"
         yield document.problem(trail, message)
     elif error.validator == "type":
-        yield document.problem(trail, f"expected {error.validator_value}, found {json.dumps(found)[:60]}")
+        yield document.problem(trail, f"expected {wanted}, found {json.dumps(found)[:60]}")
     else:
-        yield document.problem(trail, f"expected {error.validator} {error.validator_value}, found {found!r}")
+        yield document.problem(trail, f"expected {error.validator} {wanted}, found {found!r}")
 
 
 class _Meaning:
@@ -93,7 +97,10 @@ class _Meaning:
         self.types = {name for key in typed for name in self.names[key]} | set(self.names["tables"])
         self.calls = {e["name"]: e for _, _, e in self._entries("calls")}
         self.codes = {
-            v["name"] for _, _, e in self._entries("enums") if e["name"] == "OrtErrorCode" for v in e["values"]
+            v["name"]
+            for _, _, e in self._entries("enums")
+            if e["name"] == "OrtErrorCode"
+            for v in e["values"]
         }
 
     def _entries(self, *keys: str) -> Iterable[tuple[Document, Trail, dict[str, Any]]]:
@@ -121,7 +128,9 @@ class _Meaning:
         libraries = [d for d in self.documents if "library" in d.data]
         if len(libraries) != 1:
             files = ", ".join(d.file for d in libraries) or "none"
-            yield Problem("spec", 1, "library", f"expected one file that describes the library, found {files}")
+            yield Problem(
+                "spec", 1, "library", f"expected one file that describes the library, found {files}"
+            )
 
     def _slots(self) -> Iterable[Problem]:
         sizes = {e["name"]: (d, t, e["slots"]) for d, t, e in self._entries("tables")}
@@ -139,11 +148,15 @@ class _Meaning:
             if slot >= sizes[table][2]:
                 message = f"expected a slot below {sizes[table][2]}, the size of {table}, found {slot}"
                 yield document.problem((*trail, "slot"), message)
-            taken.setdefault((table, slot), (entry["name"], f"{document.file}:{document.line((*trail, 'slot'))}"))
+            taken.setdefault(
+                (table, slot), (entry["name"], f"{document.file}:{document.line((*trail, 'slot'))}")
+            )
         for table, (document, trail, size) in sizes.items():
             missing = [str(s) for s in range(size) if (table, s) not in taken]
             if missing:
-                message = f"expected an entry for each of {size} slots, found none for slot {', '.join(missing[:8])}"
+                message = (
+                    f"expected an entry for all {size} slots, found none for slot {', '.join(missing[:8])}"
+                )
                 yield document.problem((*trail, "slots"), message)
 
     def _type(self, document: Document, trail: Trail, name: str) -> Iterable[Problem]:
@@ -161,17 +174,24 @@ class _Meaning:
             for key in ("length", "valid", "typed_by"):
                 other = parameter.get(key)
                 if other is not None and other not in parameters:
-                    message = f"expected a parameter of {entry['name']}, found '{other}'{nearest(other, parameters)}"
+                    known = nearest(other, parameters)
+                    message = f"expected a parameter of {entry['name']}, found '{other}'{known}"
                     yield document.problem((*here, key), message)
             length = parameters.get(parameter.get("length", ""))
             if length is not None and length["type"] not in ("size", "int"):
-                message = f"expected a length of type size or int, found {length['name']} of type {length['type']}"
+                message = (
+                    f"expected a length of type size or int, found {length['name']} of type {length['type']}"
+                )
                 yield document.problem((*here, "length"), message)
             result = parameter.get("direction", "in") != "in"
             if result and parameter["type"] in self.names["handles"] and "owner" not in parameter:
-                yield document.problem(here, "expected the key 'owner', for the result is a handle, found none")
+                yield document.problem(
+                    here, "expected the key 'owner', for the result is a handle, found none"
+                )
             if not result and "owner" in parameter:
-                yield document.problem((*here, "owner"), "expected no owner, for the parameter is no result, found one")
+                yield document.problem(
+                    (*here, "owner"), "expected no owner, for the parameter is no result, found one"
+                )
 
     def _call(self, document: Document, trail: Trail, call: dict[str, Any]) -> Iterable[Problem]:
         yield from self._parameters(document, trail, call)
@@ -188,7 +208,9 @@ class _Meaning:
         owner = core.split("::")[0]
         if core != "release" and owner not in ("capi", "ortrain", *CORE_CLASSES.values()):
             expected = ", ".join(f"{name}::<method>" for name in CORE_CLASSES.values())
-            message = f"expected release, capi::{call['name']}, ortrain::<function> or {expected}, found '{core}'"
+            message = (
+                f"expected release, capi::{call['name']}, ortrain::<function> or {expected}, found '{core}'"
+            )
             yield document.problem((*trail, "core"), message)
         if owner == "capi" and core != f"capi::{call['name']}":
             message = f"expected capi::{call['name']}, a body of the call's own name, found '{core}'"
@@ -197,10 +219,14 @@ class _Meaning:
     def _class(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
         if entry.get("handle") and entry["handle"] not in self.names["handles"]:
             message = f"expected a handle of the spec, found '{entry['handle']}'"
-            yield document.problem((*trail, "handle"), message + nearest(entry["handle"], self.names["handles"]))
+            yield document.problem(
+                (*trail, "handle"), message + nearest(entry["handle"], self.names["handles"])
+            )
         if entry.get("view_of") and entry["view_of"] not in self.names["classes"]:
             message = f"expected a class of the spec, found '{entry['view_of']}'"
-            yield document.problem((*trail, "view_of"), message + nearest(entry["view_of"], self.names["classes"]))
+            yield document.problem(
+                (*trail, "view_of"), message + nearest(entry["view_of"], self.names["classes"])
+            )
         keys = entry.get("keys", {})
         for key in ("count", "name"):
             if keys and keys[key] not in self.calls:
@@ -226,7 +252,8 @@ class _Meaning:
 PATTERN_CALLS: dict[str, int | None] = {
     "direct": 1, "static": 1, "factory": 1, "create": 1, "create_session": None, "attach": 1,
     "keyed_value": 1, "map_get": 1, "map_set": 1,
-    "step": 2, "step_by_mode": 4, "names_by_mode": 4, "names_by_flag": 4, "copy_out_buffer": 2, "copy_in_buffer": 2,
+    "step": 2, "step_by_mode": 4, "names": 2, "names_by_mode": 4, "names_by_flag": 4,
+    "copy_out_buffer": 2, "copy_in_buffer": 2,
     "property_get": 1, "property_set": 1, "option": 1,
 }  # fmt: skip
 """How many calls a pattern stands on; None where that is open, 0 where it is not listed."""
@@ -237,10 +264,18 @@ def _build(documents: list[Document]) -> Spec:
         return [entry for document in documents for entry in document.data.get(key, [])]
 
     calls = {
-        c["name"]: Call(**{**c, "parameters": [Parameter(**p) for p in c.get("parameters", [])]}) for c in every("calls")
+        c["name"]: Call(**{**c, "parameters": [Parameter(**p) for p in c.get("parameters", [])]})
+        for c in every("calls")
     }
     classes = [
-        Class(**{**c, "methods": [Method(**{**m, "calls": [calls[n] for n in m.get("calls", [])]}) for m in c["methods"]]})
+        Class(
+            **{
+                **c,
+                "methods": [
+                    Method(**{**m, "calls": [calls[n] for n in m.get("calls", [])]}) for m in c["methods"]
+                ],
+            }
+        )
         for c in every("classes")
     ]
     return Spec(
@@ -252,7 +287,8 @@ def _build(documents: list[Document]) -> Spec:
         opaque=every("opaque"),
         enums={e["name"]: e for e in every("enums")},
         callbacks={
-            c["name"]: {**c, "parameters": [Parameter(**p) for p in c["parameters"]]} for c in every("callbacks")
+            c["name"]: {**c, "parameters": [Parameter(**p) for p in c["parameters"]]}
+            for c in every("callbacks")
         },
         structs={s["name"]: s for s in every("structs")},
         calls=calls,

@@ -16,7 +16,7 @@ class CppLanguage:
         self.c = CLanguage(spec)
 
     def call(self, call: Call) -> str:
-        """The expression of a call's function."""
+        """Return the expression of a call's function."""
         return f"{TABLES[call.table]}.{call.name}"
 
     def argument_type(self, kind: str) -> str:
@@ -37,7 +37,7 @@ class CppLanguage:
         return str(self.spec.types[kind]["names"]["cpp"]) if kind in self.spec.types else kind
 
     def result_type(self, method: Method, cls: Class) -> str:
-        """What a method returns; a class of settings returns itself where there is nothing else to return."""
+        """Return a method's type; settings return their object where there is nothing else to return."""
         if method.returns is None or method.pattern == "option":
             settings = any(m.pattern == "option" for m in cls.methods_in("cpp"))
             return f"{cls.names['cpp']}&" if settings else "void"
@@ -49,7 +49,7 @@ class CppLanguage:
         return classes.get(kind) or str(self.spec.types[kind]["names"]["cpp"])
 
     def signature(self, method: Method) -> str:
-        """The parameter list of a method."""
+        """Return the parameter list of a method."""
         defaults = {"False": "false", "True": "true"}
         parts = []
         for p in method.parameters:
@@ -58,7 +58,7 @@ class CppLanguage:
         return ", ".join(parts)
 
     def value_of_option(self, method: Method) -> str:
-        """The type of the value that an option takes."""
+        """Return the type of the value that an option takes."""
         value = method.call.arguments[1]
         return "const char*" if value.type == "string" else self.c.base(value.type)
 
@@ -67,7 +67,7 @@ class CppLanguage:
         return not method.call.parameters[0].mutable
 
     def pass_on(self, method: Method, receiver: str = "p_") -> str:
-        """The arguments of the call: the object, those of the method, and what the method does not have."""
+        """Return the arguments of the call: the object, the method's, and what the method does not have."""
         given = {p["name"]: p for p in method.parameters}
         order = iter(method.parameters)
         taken: dict[str, str] = {}
@@ -84,7 +84,9 @@ class CppLanguage:
                 out.append("nullptr")
             elif arrays:
                 # The array that this is the length of may come before or after it.
-                source = taken.get(arrays[0].name) or next(q["name"] for q in method.parameters if q["type"] in ("strings", "bytes"))
+                source = taken.get(arrays[0].name) or next(
+                    q["name"] for q in method.parameters if q["type"] in ("strings", "bytes")
+                )
                 out.append(f"{source}.size()")
             else:
                 argument = next(order)
@@ -106,11 +108,11 @@ class CppLanguage:
         return name
 
     def result(self, method: Method) -> Parameter:
-        """The result of a method's call."""
+        """Return the result of a method's call."""
         return method.call.results[0]
 
     def returned(self, method: Method) -> str:
-        """The expression of a method's result."""
+        """Return the expression of a method's result."""
         p = self.result(method)
         if p.type == "OrtValue":
             return f"Value{{{p.name}}}"

@@ -1,4 +1,4 @@
-"""The checked spec as objects. Nothing here knows a language; how a language says it is decided when it is rendered."""
+"""The checked spec as objects. Nothing here knows a language; that is decided when it is rendered."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Call:
         return self.returns["type"] if self.returns else "status"
 
     def parameter(self, name: str) -> Parameter:
-        """The parameter of that name."""
+        """Return the parameter of that name."""
         return next(p for p in self.parameters if p.name == name)
 
     @property
@@ -66,7 +66,7 @@ class Call:
 
     @property
     def arguments(self) -> list[Parameter]:
-        """What a caller in a language with arrays passes: no lengths of input arrays, no allocator, no results.
+        """What a caller in a language with arrays passes: no lengths of inputs, no allocator, no results.
 
         The length of an array of results stays, for nothing else says how many are wanted.
         """
@@ -146,7 +146,7 @@ class Class:
     keys: dict[str, Any] | None = None
 
     def methods_in(self, language: str) -> list[Method]:
-        """The methods that a language has: those it names, and those without names of their own."""
+        """Return the methods that a language has: those it names, and those without names of their own."""
         return [m for m in self.methods if not m.names or language in m.names]
 
 
@@ -174,18 +174,18 @@ class Spec:
         return sorted(rows, key=lambda row: row.slot)
 
     def calls_of(self, table: str) -> list[Call]:
-        """The implemented calls of a table, by slot."""
+        """Return the implemented calls of a table, by slot."""
         return sorted((c for c in self.calls.values() if c.table == table), key=lambda call: call.slot)
 
     def classes_in(self, language: str) -> list[Class]:
-        """The classes that a language has."""
+        """Return the classes that a language has."""
         return [c for c in self.classes if language in c.names]
 
     def class_named(self, name: str) -> Class:
-        """The class of that name."""
+        """Return the class of that name."""
         return next(c for c in self.classes if c.name == name)
 
     def grouped(self, table: str) -> list[tuple[dict[str, str], list[Call]]]:
-        """The implemented calls of a table by group, in the order of the groups."""
+        """Return the implemented calls of a table by group, in the order of the groups."""
         pairs = [(g, [c for c in self.calls_of(table) if c.group == g["name"]]) for g in self.groups]
         return [(g, calls) for g, calls in pairs if calls]

@@ -1,4 +1,4 @@
-"""How Python says what the spec describes: the functions of the extension, and the classes that stand on them."""
+"""How Python says what the spec describes: the functions of the extension, and the classes over them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ class Function:
         """The type annotation of what it returns."""
         if not self.stub_returned:
             return "None"
-        return self.stub_returned[0] if len(self.stub_returned) == 1 else f"tuple[{', '.join(self.stub_returned)}]"
+        return (
+            self.stub_returned[0]
+            if len(self.stub_returned) == 1
+            else f"tuple[{', '.join(self.stub_returned)}]"
+        )
 
 
 class PythonLanguage:
@@ -49,8 +53,13 @@ class PythonLanguage:
     # ---- the extension ----
 
     def bound_calls(self) -> list[Call]:
-        """The calls that the extension has: both training tables, and what the classes name from the general one."""
-        used = {call.name for cls in self.spec.classes_in("python") for m in cls.methods_in("python") for call in m.calls}
+        """Return the calls of the extension: both training tables, and what classes name of the other."""
+        used = {
+            call.name
+            for cls in self.spec.classes_in("python")
+            for m in cls.methods_in("python")
+            for call in m.calls
+        }
         return [
             call
             for table in self.spec.tables
@@ -59,18 +68,18 @@ class PythonLanguage:
         ]
 
     def bound_handles(self) -> list[str]:
-        """The handles that those calls speak of and that Python holds as opaque objects."""
+        """Return the handles that those calls speak of and that Python holds as opaque objects."""
         hidden = ("OrtValue", "OrtEnv", "OrtTensorTypeAndShapeInfo")
         used = {p.type for call in self.bound_calls() for p in call.parameters}
         return [name for name in self.spec.handles if name in used and name not in hidden]
 
     def release_of(self, handle: str) -> str:
-        """The C++ expression of a handle's release call."""
+        """Return the C++ expression of a handle's release call."""
         call = self.spec.calls[self.spec.handles[handle]["release"]]
         return f"{TABLES[call.table]}.{call.name}"
 
     def function(self, call: Call, snake: str) -> Function:
-        """A call as a function of the extension."""
+        """Return a call as a function of the extension."""
         f = Function(call, snake)
         for p in call.parameters:
             try:
@@ -85,7 +94,9 @@ class PythonLanguage:
             f.stub_arguments[i] = f.stub_arguments[i].partition(" = ")[0]
         return f
 
-    def _take(self, f: Function, p: Parameter, cpp: str, stub: str, default: str = "", stub_default: str = "") -> None:
+    def _take(
+        self, f: Function, p: Parameter, cpp: str, stub: str, default: str = "", stub_default: str = ""
+    ) -> None:
         f.arguments.append(f"{cpp} {p.name}")
         f.bindings.append(f'py::arg("{p.name}"){" = " + default if default else ""}')
         f.stub_arguments.append(f"{p.name}: {stub}{' = ' + stub_default if stub_default else ''}")
@@ -122,6 +133,10 @@ class PythonLanguage:
             f.passed.append(p.name)
         else:
             converted = arrays[0].type == "bytes"
+            for other in arrays[1:]:
+                first = arrays[0].name
+                sizes = f'"{first}", {first}.size(), "{other.name}", {other.name}.size()'
+                f.prelude.append(f"check_same_length({sizes});")
             f.passed.append(f"{arrays[0].name}{'_' if converted else ''}.size()")
 
     def _result(self, f: Function, p: Parameter) -> None:
@@ -145,7 +160,10 @@ class PythonLanguage:
             "bytes": (f"take_bytes({p.name}, {p.length})", "bytes"),
             "flag": (f"{p.name} != 0", "bool"),
             "OrtValue": (f"Value({p.name})", "OrtValue"),
-            "OrtTensorTypeAndShapeInfo": (f"take_type_and_shape({p.name})", "tuple[int, list[int], list[str]]"),
+            "OrtTensorTypeAndShapeInfo": (
+                f"take_type_and_shape({p.name})",
+                "tuple[int, list[int], list[str]]",
+            ),
         }.get(p.type, ("", ""))
         if p.typed_by:
             value, stub = f"take_property({p.typed_by}, {p.name})", "int | float | str"
@@ -188,7 +206,9 @@ class PythonLanguage:
             self._take(f, p, "const Value&", "OrtValue")
             f.passed.append(f"{p.name}.raw()")
         elif p.type in self.spec.handles and p.nullable:
-            self._take(f, p, f"const Handle<{p.type}>*", f"{self.handle_name(p.type)} | None", "py::none()", "None")
+            self._take(
+                f, p, f"const Handle<{p.type}>*", f"{self.handle_name(p.type)} | None", "py::none()", "None"
+            )
             f.passed.append(f"{p.name} ? {p.name}->raw : nullptr")
         elif p.type in self.spec.handles:
             self._take(f, p, f"const Handle<{p.type}>&", self.handle_name(p.type))
@@ -211,13 +231,13 @@ class PythonLanguage:
 
     @staticmethod
     def handle_name(handle: str) -> str:
-        """The name of a handle's class in the extension."""
+        """Return the name of a handle's class in the extension."""
         return handle.removeprefix("Ort") + "Handle"
 
     # ---- the classes ----
 
     def annotation(self, kind: str) -> str:
-        """A type of a class's method as Python writes it."""
+        """Return a type of a class's method as Python writes it."""
         known = {
             "array": "npt.NDArray[Any]",
             "property": "int | float | str",
@@ -239,7 +259,7 @@ class PythonLanguage:
         return f"{name} | None" if optional else name
 
     def signature(self, method: Method, receiver: str = "self") -> str:
-        """The parameter list of a method."""
+        """Return the parameter list of a method."""
         parts = [receiver]
         for p in method.parameters:
             default = f" = {p['default']}" if "default" in p else ""
@@ -248,7 +268,7 @@ class PythonLanguage:
         return ", ".join(parts)
 
     def define(self, method: Method, receiver: str, returned: str) -> str:
-        """The first line of a method, broken where it is too long."""
+        """Return the first line of a method, broken where it is too long."""
         name, signature = method.name_in("python"), self.signature(method, receiver)
         line = f"    def {name}({signature}) -> {returned}:"
         if len(line) <= 110:
@@ -257,7 +277,7 @@ class PythonLanguage:
         return f"    def {name}(\n{parts}    ) -> {returned}:"
 
     def pass_on(self, method: Method, skip: str = "") -> str:
-        """The arguments of a method as the extension takes them, each after a comma."""
+        """Return the arguments of a method as the extension takes them, each after a comma."""
         out = ""
         for p in method.parameters:
             if p["name"] == skip:
@@ -274,7 +294,7 @@ class PythonLanguage:
         return out
 
     def docstring(self, item: Class | Method, indent: int) -> str:
-        """A NumPy-style docstring."""
+        """Return a NumPy-style docstring."""
         margin = " " * indent
         width = 110 - indent
         lines = textwrap.wrap(item.summary, width - 3)
@@ -288,10 +308,14 @@ class PythonLanguage:
                     default = f", default {p['default']}" if "default" in p else ""
                     annotation = self.annotation(p["type"])
                     lines.append(f"{star}{p['name']} : {annotation}{default}")
-                    lines += textwrap.wrap(p["doc"], width - 4, initial_indent="    ", subsequent_indent="    ")
+                    lines += textwrap.wrap(
+                        p["doc"], width - 4, initial_indent="    ", subsequent_indent="    "
+                    )
             if item.returns:
                 lines += ["", "Returns", "-------", self.annotation(item.returns["type"])]
-                lines += textwrap.wrap(item.returns["doc"], width - 4, initial_indent="    ", subsequent_indent="    ")
+                lines += textwrap.wrap(
+                    item.returns["doc"], width - 4, initial_indent="    ", subsequent_indent="    "
+                )
             if item.raises:
                 lines += ["", "Raises", "------"]
                 for raised in item.raises:
@@ -304,17 +328,18 @@ class PythonLanguage:
         return f'{margin}"""{lines[0]}\n{body}\n{margin}"""'
 
     def handle_of(self, cls: Class) -> str:
-        """The handle that a class works on, its own or its owner's."""
+        """Return the handle that a class works on, its own or its owner's."""
         return cls.handle or self.handle_of(self.spec.class_named(cls.view_of))
 
     def imports(self, cls: Class) -> list[str]:
-        """The import lines of a class's file."""
+        """Return the import lines of a class's file."""
         methods = cls.methods_in("python")
         patterns = {m.pattern for m in methods}
         kinds = {p["type"].removesuffix("?") for m in methods for p in m.parameters}
         kinds |= {m.returns["type"] for m in methods if m.returns}
         classes = {c.names["python"] for c in self.spec.classes_in("python")} - {cls.names["python"]}
-        run_time, typing_only = set(), {cls.view_of} if cls.view_of else set()
+        run_time: set[str] = set()
+        typing_only = {cls.view_of} if cls.view_of else set()
         for kind in kinds & classes:
             (run_time if patterns & {"view", "create_session"} else typing_only).add(kind)
         if cls.keys and cls.keys["entry"] in classes:
@@ -348,15 +373,19 @@ class PythonLanguage:
         if "path" in kinds:
             used.append("StrPath")
         if used:
-            lines.append(f"from ortrain._support import {', '.join(sorted(used, key=lambda n: (n[0].islower(), n)))}")
+            lines.append(
+                f"from ortrain._support import {', '.join(sorted(used, key=lambda n: (n[0].islower(), n)))}"
+            )
         if enums:
             lines.append(f"from ortrain.api.generated.enums import {', '.join(enums)}")
         lines += [f"from ortrain.api.generated.{snake(name)} import {name}" for name in sorted(run_time)]
         if typing_only:
             lines += ["", "if TYPE_CHECKING:"]
-            lines += [f"    from ortrain.api.generated.{snake(name)} import {name}" for name in sorted(typing_only)]
+            lines += [
+                f"    from ortrain.api.generated.{snake(name)} import {name}" for name in sorted(typing_only)
+            ]
         return lines
 
     def python_enums(self) -> list[dict[str, object]]:
-        """The enums that Python has as classes."""
+        """Return the enums that Python has as classes."""
         return [e for e in self.spec.enums.values() if "python" in e.get("names", {})]

@@ -36,7 +36,7 @@ def _environment(spec: Spec) -> jinja2.Environment:
 
 
 def tidy(text: str) -> str:
-    """A text without blanks at line ends, with one line end at its own and no more than two empty lines together."""
+    """Return a text without blanks at line ends and with no more than two empty lines together."""
     lines: list[str] = []
     for line in (line.rstrip() for line in text.splitlines()):
         if line or lines[-2:] != ["", ""]:

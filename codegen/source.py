@@ -77,7 +77,7 @@ class Document:
         return ", ".join(names)
 
     def problem(self, trail: Iterable[str | int], message: str) -> Problem:
-        """A problem at ``trail``."""
+        """Return a problem at ``trail``."""
         steps = tuple(trail)
         return Problem(self.file, self.line(steps), self.entry(steps), message)
 
@@ -91,10 +91,16 @@ def _read_node(node: yaml.Node, trail: Trail, document: Document, problems: list
             line = key_node.start_mark.line + 1
             if key in out:
                 problems.append(
-                    Problem(document.file, line, document.entry(trail), f"key '{key}' stands here twice, expected once")
+                    Problem(
+                        document.file,
+                        line,
+                        document.entry(trail),
+                        f"key '{key}' stands here twice, expected once",
+                    )
                 )
-            out[key] = _read_node(value_node, (*trail, key), document, problems)
-            document.lines[(*trail, key)] = line
+            here = (*trail, key)
+            out[key] = _read_node(value_node, here, document, problems)
+            document.lines[here] = line
         return out
     if isinstance(node, yaml.SequenceNode):
         return [_read_node(item, (*trail, i), document, problems) for i, item in enumerate(node.value)]
@@ -102,7 +108,7 @@ def _read_node(node: yaml.Node, trail: Trail, document: Document, problems: list
 
 
 def read_document(path: Path, root: Path) -> Document:
-    """Reads one file.
+    """Read one file.
 
     Parameters
     ----------
@@ -133,5 +139,5 @@ def read_document(path: Path, root: Path) -> Document:
 
 
 def read_folder(folder: Path) -> list[Document]:
-    """Reads every ``*.yaml`` of a spec folder, in the order of their names."""
+    """Read every ``*.yaml`` of a spec folder, in the order of their names."""
     return [read_document(path, folder.parent) for path in sorted(folder.rglob("*.yaml"))]

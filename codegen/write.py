@@ -25,7 +25,7 @@ def stale_files(rendered: dict[str, str], root: Path) -> list[str]:
 
 
 def write(rendered: dict[str, str], root: Path) -> list[str]:
-    """Writes what changed and deletes what is stale; returns the names of the files touched."""
+    """Write what changed and deletes what is stale; returns the names of the files touched."""
     touched = []
     for name, text in rendered.items():
         path = root / name

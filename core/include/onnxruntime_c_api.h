@@ -654,7 +654,7 @@ struct OrtApi {
   /** The name that was set.
    *
    * \param[in] options The options.
-   * \param[out] run_tag The name, until it is set again.
+   * \param[out] run_tag The name, until it is set again. Valid as long as options.
    */
   OrtStatus*(ORT_API_CALL* RunOptionsGetRunTag)(const OrtRunOptions* options, const char** run_tag) NO_EXCEPTION;
 
@@ -707,7 +707,7 @@ struct OrtApi {
   /** The elements of a tensor, to read and write.
    *
    * \param[in] value The tensor.
-   * \param[out] out The elements, row by row, as long as the value lives.
+   * \param[out] out The elements, row by row. Valid as long as value.
    */
   OrtStatus*(ORT_API_CALL* GetTensorMutableData)(OrtValue* value, void** out) NO_EXCEPTION;
 
@@ -723,7 +723,7 @@ struct OrtApi {
   /** The tensor part of a type.
    *
    * \param[in] type_info The type.
-   * \param[out] out Type and shape; null when it is no tensor.
+   * \param[out] out Type and shape; null when it is no tensor. Valid as long as type_info.
    */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToTensorInfo)(const OrtTypeInfo* type_info, const OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
 
@@ -781,7 +781,7 @@ struct OrtApi {
   /** Names of extents that a model leaves open, such as batch.
    *
    * \param[in] info Type and shape.
-   * \param[out] dim_params Receives the names, empty for extents without one.
+   * \param[out] dim_params Receives the names, empty for extents without one. Valid as long as info.
    * \param[in] dim_params_length Room at dim_params. In dimensions.
    */
   OrtStatus*(ORT_API_CALL* GetSymbolicDimensions)(const OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length) NO_EXCEPTION;
@@ -845,7 +845,7 @@ struct OrtApi {
   /** Name of the device.
    *
    * \param[in] ptr The description.
-   * \param[out] out The name.
+   * \param[out] out The name. Valid as long as ptr.
    */
   OrtStatus*(ORT_API_CALL* MemoryInfoGetName)(const OrtMemoryInfo* ptr, const char** out) NO_EXCEPTION;
 
@@ -889,7 +889,7 @@ struct OrtApi {
   /** Where an allocator's memory lies.
    *
    * \param[in] ort_allocator The allocator.
-   * \param[out] out The description.
+   * \param[out] out The description. Valid as long as ort_allocator.
    */
   OrtStatus*(ORT_API_CALL* AllocatorGetInfo)(const OrtAllocator* ort_allocator, const OrtMemoryInfo** out) NO_EXCEPTION;
 
@@ -1151,7 +1151,7 @@ struct OrtApi {
    * \param[in] location_values Its index along each dimension, counted from 0. As many as
    *     location_values_count says.
    * \param[in] location_values_count Number of indices; the rank. In dimensions.
-   * \param[out] out The element.
+   * \param[out] out The element. Valid as long as value.
    * \retval ORT_INVALID_ARGUMENT when the location is not inside the tensor.
    */
   OrtStatus*(ORT_API_CALL* TensorAt)(OrtValue* value, const int64_t* location_values, size_t location_values_count, void** out) NO_EXCEPTION;
@@ -1327,7 +1327,7 @@ struct OrtApi {
   /** Where a tensor's elements lie.
    *
    * \param[in] value The tensor.
-   * \param[out] mem_info The description.
+   * \param[out] mem_info The description. Valid as long as value.
    */
   OrtStatus*(ORT_API_CALL* GetTensorMemoryInfo)(const OrtValue* value, const OrtMemoryInfo** mem_info) NO_EXCEPTION;
 
@@ -1950,7 +1950,7 @@ struct OrtApi {
   /** The elements of a tensor, to read.
    *
    * \param[in] value The tensor.
-   * \param[out] out The elements, row by row, as long as the value lives.
+   * \param[out] out The elements, row by row. Valid as long as value.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* GetTensorData)(const OrtValue* value, const void** out) NO_EXCEPTION;

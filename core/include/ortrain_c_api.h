@@ -201,6 +201,26 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* CheckpointGetOptimizerStepCount)(const OrtCheckpointState* checkpoint_state, int64_t* out) NO_EXCEPTION;
 
+  /** Adds the gradients of chosen values to a model that ends in a loss.
+   *
+   * The result computes the model's outputs and, behind them, an output <value>_grad for each value. It
+   * is a plain model: nothing is accumulated and no parameter leaves it.
+   *
+   * \param[in] model_data The forward model. As many as model_length says.
+   * \param[in] model_length Its size. In bytes.
+   * \param[in] value_names Inputs or initializers whose gradients are wanted. As many as value_len says.
+   * \param[in] value_len Their number. In names.
+   * \param[in] loss_name The output that is the loss, a scalar.
+   * \param[in] allocator Gives the memory for the result.
+   * \param[out] out The model with gradients. As many as out_length says. Freed with the allocator.
+   * \param[out] out_length Its size. In bytes.
+   * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
+   * \retval ORT_INVALID_GRAPH when the graph is not valid.
+   * \retval ORT_NOT_IMPLEMENTED when a value cannot be differentiated; the message is that of
+   *     FindUntrainable.
+   */
+  OrtStatus*(ORT_API_CALL* BuildGradientModel)(const void* model_data, size_t model_length, const char* const* value_names, size_t value_len, const char* loss_name, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
+
 };
 
 /**

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -90,7 +92,7 @@ class Network:
         name: str,
         weights: list[str],
         more_outputs: list[str] | None = None,
-        **attributes: object,
+        **attributes: Any,
     ) -> None:
         outputs = [f"{name}.out", *(more_outputs or [])]
         self._nodes.append(

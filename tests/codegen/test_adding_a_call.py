@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, SpecCopy
+from spec_copy import ROOT, SpecCopy
 
 from codegen.check import load
 from codegen.render import render
@@ -18,7 +18,7 @@ from codegen.write import write
 CALL = """
   - name: CheckpointRenameParameter
     table: OrtrainApi
-    slot: 16
+    slot: FREE
     since: 2
     group: listing
     summary: Gives a parameter another name.
@@ -56,17 +56,32 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     shutil.copytree(ROOT / "core/src", root / "core/src")
     shutil.copytree(ROOT / "bindings/python/src", root / "bindings/python/src")
     copy = SpecCopy(root / "spec")
-    copy.replace("library.yaml", "slots: 16", "slots: 17")
-    copy.append("extensions.yaml", CALL)
-    copy.replace("classes.yaml", "      - name: AddProperty\n        names: {cpp: AddProperty}\n", METHOD.lstrip("\n") +
-                 "      - name: AddProperty\n        names: {cpp: AddProperty}\n")
+    free = next(t["slots"] for t in load(copy.folder).tables if t["name"] == "OrtrainApi")
+    header = "    header: ortrain_c_api.h\n    slots: "
+    copy.replace("library.yaml", f"{header}{free}", f"{header}{free + 1}")
+    copy.append("extensions.yaml", CALL.replace("FREE", str(free)))
+    copy.replace(
+        "classes.yaml",
+        "      - name: AddProperty\n        names: {cpp: AddProperty}\n",
+        METHOD.lstrip("\n") + "      - name: AddProperty\n        names: {cpp: AddProperty}\n",
+    )
     write(render(load(copy.folder)), root)
     return root
 
 
 def compile_only(root: pathlib.Path, source: str, *options: str) -> None:
-    command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-fsyntax-only", f"-I{root}/core/include", f"-I{root}/core/src"]
-    result = subprocess.run([*command, *options, str(root / source)], capture_output=True, text=True, check=False)
+    command = [
+        "g++",
+        "-std=c++20",
+        "-Wall",
+        "-Wextra",
+        "-fsyntax-only",
+        f"-I{root}/core/include",
+        f"-I{root}/core/src",
+    ]
+    result = subprocess.run(
+        [*command, *options, str(root / source)], capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
 
 
@@ -96,7 +111,9 @@ def test_the_python_extension_has_it(rendered: pathlib.Path) -> None:
     compile_only(rendered, "bindings/python/src/generated/module.cpp", *includes)
     stub = (rendered / "bindings/python/ortrain/_ortrain.pyi").read_text()
     tree = ast.parse(stub)
-    function = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "checkpoint_rename_parameter")
+    function = next(
+        n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "checkpoint_rename_parameter"
+    )
     assert [a.arg for a in function.args.args] == ["checkpoint_state", "old_names", "values", "path", "ratio"]
     assert ast.unparse(function.returns or ast.Constant(None)) == "tuple[str, int]"
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-from conftest import ROOT, SpecCopy
+from spec_copy import ROOT, SpecCopy
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +62,9 @@ def test_the_version_is_the_same_everywhere() -> None:
     found = {
         "spec": re.search(r"^  version: (\S+)", (ROOT / "spec/library.yaml").read_text(), re.MULTILINE),
         "pyproject": re.search(r'^version = "(\S+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE),
-        "cmake": re.search(r"^project\(ortrain VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE),
+        "cmake": re.search(
+            r"^project\(ortrain VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE
+        ),
     }
     assert len({match.group(1) if match else name for name, match in found.items()}) == 1, found
 
@@ -72,9 +74,20 @@ def test_headers_compile_alone_as_c_and_as_cpp() -> None:
     assert compiler is not None
     for header in sorted((ROOT / "core/include").glob("*.h")):
         text = f'#include "{header.name}"\n'
-        languages = [("c++", "c++17")] if header.name.endswith("cxx_api.h") else [("c++", "c++17"), ("c", "c11")]
+        languages = (
+            [("c++", "c++17")] if header.name.endswith("cxx_api.h") else [("c++", "c++17"), ("c", "c11")]
+        )
         for language, standard in languages:
-            command = [compiler, "-x", language, f"-std={standard}", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+            command = [
+                compiler,
+                "-x",
+                language,
+                f"-std={standard}",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-pedantic",
+            ]
             command += ["-fsyntax-only", "-I", str(ROOT / "core/include"), "-"]
             result = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
             assert result.returncode == 0, f"{header.name} as {language}:\n{result.stderr}"

@@ -1,4 +1,4 @@
-"""The tables in the headers have the slots of the recorded binary layout, in order and with the same types."""
+"""The tables in the headers have the slots of the recorded binary layout, with the same types."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import re
 
 import pytest
-from conftest import ROOT
+from spec_copy import ROOT
 
 
 def declared(header: str, table: str) -> list[tuple[str, str, list[str]]]:
@@ -14,12 +14,14 @@ def declared(header: str, table: str) -> list[tuple[str, str, list[str]]]:
     text = re.sub(r"/\*.*?\*/", "", (ROOT / "core/include" / header).read_text(), flags=re.DOTALL)
     body = re.search(rf"struct {table} {{(.*?)\n}};", text, re.DOTALL)
     assert body is not None
-    rows = re.findall(r"(\S[^;{}]*?)\(ORT_API_CALL\* (\w+)\)\((.*?)\) NO_EXCEPTION;", body.group(1), re.DOTALL)
+    rows = re.findall(
+        r"(\S[^;{}]*?)\(ORT_API_CALL\* (\w+)\)\((.*?)\) NO_EXCEPTION;", body.group(1), re.DOTALL
+    )
     return [(name, plain(returned), parameter_types(parameters)) for returned, name, parameters in rows]
 
 
 def plain(kind: str) -> str:
-    """A type without what changes nothing in the binary interface: nullable marks, enum and struct, outermost const."""
+    """A type without what the binary interface does not see: nullable marks, enum, outermost const."""
     kind = re.sub(r"\b(nullable|enum|struct)\b", "", kind)
     kind = re.sub(r"\s+", " ", kind).strip()
     kind = re.sub(r"\s*\*\s*", "*", kind).replace("const*", " const*").replace("* const", "*const").strip()
@@ -43,7 +45,8 @@ def parameter_types(parameters: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("table", "header"), [("OrtApi", "onnxruntime_c_api.h"), ("OrtTrainingApi", "onnxruntime_training_c_api.h")]
+    ("table", "header"),
+    [("OrtApi", "onnxruntime_c_api.h"), ("OrtTrainingApi", "onnxruntime_training_c_api.h")],
 )
 def test_every_slot(table: str, header: str) -> None:
     with (ROOT / f"tests/data/{table}.csv").open() as file:

@@ -3,12 +3,12 @@
 #include <dlfcn.h>
 
 #include <atomic>
-#include <catch2/catch_test_macros.hpp>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <new>
 
+#include "catch.h"
 #include "graph/onnx_io.h"
 #include "session/training_session.h"
 

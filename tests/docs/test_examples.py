@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from importlib.util import find_spec
 from os import environ
 from pathlib import Path
@@ -90,6 +91,28 @@ def test_python_examples_run(page, workplace):
     if "trained.onnx" in page.read_text(encoding="utf-8"):
         (scores,) = onnxruntime.InferenceSession("trained.onnx").run(["output"], {"input": names["images"]})
         assert scores.shape == (16, 10)
+
+
+def test_the_operator_test_of_the_guide_passes(tmp_path):
+    guide = (ROOT / "docs/adding-an-operator.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"^```python pytest\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    (tmp_path / "test_guide.py").write_text(source, encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_guide.py"],
+        cwd=tmp_path,
+        env={**environ, "PYTHONPATH": str(ROOT / "tests/ops")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert "9 passed" in ran.stdout
+
+
+def test_the_spec_entry_of_the_guide_is_that_of_the_spec():
+    guide = (ROOT / "docs/adding-a-call.md").read_text(encoding="utf-8")
+    (entry,) = re.findall(r"^```yaml\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    assert entry in (ROOT / "spec/extensions.yaml").read_text(encoding="utf-8")
 
 
 def library_folder() -> Path:

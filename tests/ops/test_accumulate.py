@@ -38,7 +38,9 @@ def test_the_first_accumulator_adds_unless_its_signal_is_false(shape: tuple[int,
 def test_zero_gradient_gives_zeros_like_its_input() -> None:
     op = Op("ZeroGradient", domain=MICROSOFT)
     for shape in [(2, 3), (), (0,), (500, 300)]:
-        check_forward(op, [uniform(*shape, dtype=np.float32), np.array([True])], [np.zeros(shape, np.float32)])
+        check_forward(
+            op, [uniform(*shape, dtype=np.float32), np.array([True])], [np.zeros(shape, np.float32)]
+        )
 
 
 @pytest.mark.parametrize("op", [V1, V2], ids=str)

@@ -1,4 +1,4 @@
-"""Batch normalization against its formulas, its gradients against finite differences, and what it leaves as state."""
+"""Batch normalization against its formulas, its gradients against differences, and its running statistics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from ortrain._testing import gradient_model, run_model
 EPSILON = 1e-3
 
 # Planes, vectors, one value a channel, channel counts with and without oneDNN's blocks.
-SHAPES = [(4, 3, 5, 6), (2, 16, 4, 4), (7, 5), (6, 4, 9), (2, 3, 2, 3, 4), (3, 1, 1, 1), (1, 2, 3, 3), (8, 20, 3, 5)]
+SHAPES = [
+    (4, 3, 5, 6),
+    (2, 16, 4, 4),
+    (7, 5),
+    (6, 4, 9),
+    (2, 3, 2, 3, 4),
+    (3, 1, 1, 1),
+    (1, 2, 3, 3),
+    (8, 20, 3, 5),
+]
 
 
 def inputs(shape: tuple[int, ...], dtype: Any = np.float64) -> list[Array]:
@@ -132,7 +141,9 @@ def test_an_empty_batch_leaves_running_statistics_as_they_are(dtype: Any) -> Non
     np.testing.assert_array_equal(variance, values[4])
     grad = Op("BatchNormalizationGrad", {"epsilon": EPSILON}, domain=MICROSOFT, outputs=3)
     dx, dscale, dbias = run(grad, [values[0], values[0], values[1], values[3], values[4]])
-    assert dx.shape == (0, 3, 4, 4) and not dscale.any() and not dbias.any()
+    assert dx.shape == (0, 3, 4, 4)
+    assert not dscale.any()
+    assert not dbias.any()
 
 
 @pytest.mark.parametrize("count", [8, 16, 20])
@@ -148,7 +159,10 @@ def test_normalization_between_convolutions_keeps_its_values(count: int) -> None
         nodes = [
             helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
             helper.make_node(
-                "BatchNormalization", ["a", "scale", "bias", "mean", "variance"], ["b", "m", "n"], training_mode=1
+                "BatchNormalization",
+                ["a", "scale", "bias", "mean", "variance"],
+                ["b", "m", "n"],
+                training_mode=1,
             ),
             helper.make_node("Relu", ["b"], ["c"]),
             helper.make_node("Conv", ["c", "v"], ["d"]),
@@ -160,7 +174,9 @@ def test_normalization_between_convolutions_keeps_its_values(count: int) -> None
         graph = helper.make_graph(nodes, "net", values, [helper.make_tensor_value_info("loss", kind, ())])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
         model = onnx.shape_inference.infer_shapes(model)
-        computed = run_model(gradient_model(model.SerializeToString(), ["x", "w", "v", "scale", "bias"], "loss"), feeds)
+        computed = run_model(
+            gradient_model(model.SerializeToString(), ["x", "w", "v", "scale", "bias"], "loss"), feeds
+        )
         return [computed[name] for name in ("loss", "x_grad", "w_grad", "v_grad", "scale_grad", "bias_grad")]
 
     for found, expected in zip(results(np.float32), results(np.float64), strict=True):
@@ -170,10 +186,18 @@ def test_normalization_between_convolutions_keeps_its_values(count: int) -> None
 def test_wrong_shapes_are_refused() -> None:
     x, scale, bias, mean, variance = inputs((2, 3, 4, 4))
     op = Op("BatchNormalization", opset=15)
-    check_rejected(op, [x, scale[:2], bias, mean, variance], r"scale must have one value for each of the 3.*\[2\]")
+    check_rejected(
+        op, [x, scale[:2], bias, mean, variance], r"scale must have one value for each of the 3.*\[2\]"
+    )
     check_rejected(op, [x, scale, bias, mean.reshape(1, 3), variance], r"mean must have one value.*\[1, 3\]")
-    check_rejected(op, [x[0, 0, 0], scale, bias, mean, variance], r"must have shape \[N, C, ...\], found \[4\]")
-    check_rejected(op, [x, scale.astype(np.float32), bias, mean, variance], "type of X, float64, found float32")
+    check_rejected(
+        op, [x[0, 0, 0], scale, bias, mean, variance], r"must have shape \[N, C, ...\], found \[4\]"
+    )
+    check_rejected(
+        op, [x, scale.astype(np.float32), bias, mean, variance], "type of X, float64, found float32"
+    )
     check_rejected(op, [v.astype(np.int64) for v in (x, scale, bias, mean, variance)], "int64")
     grad = Op("BatchNormalizationGrad", {"epsilon": EPSILON}, domain=MICROSOFT, outputs=3)
-    check_rejected(grad, [x[:1], x, scale, mean, variance], r"dY must be like X.*\[2, 3, 4, 4\].*\[1, 3, 4, 4\]")
+    check_rejected(
+        grad, [x[:1], x, scale, mean, variance], r"dY must be like X.*\[2, 3, 4, 4\].*\[1, 3, 4, 4\]"
+    )

@@ -1,4 +1,4 @@
-"""Convolution in one to three dimensions against direct sums and ONNX, its gradients against finite differences."""
+"""Convolution in one to three dimensions against its definition, its gradients against finite differences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def convolve(
     pads = pads or (0,) * (2 * axes)
     assert kernel_shape is None or kernel_shape == w.shape[2:]
     padded = np.pad(x, [(0, 0), (0, 0), *((pads[i], pads[axes + i]) for i in range(axes))])
-    outputs = [(padded.shape[2 + i] - (w.shape[2 + i] - 1) * dilations[i] - 1) // strides[i] + 1 for i in range(axes)]
+    outputs = [
+        (padded.shape[2 + i] - (w.shape[2 + i] - 1) * dilations[i] - 1) // strides[i] + 1 for i in range(axes)
+    ]
     y = np.zeros((x.shape[0], w.shape[0], *outputs), x.dtype)
     inputs_each, filters_each = w.shape[1], w.shape[0] // group
     for position in np.ndindex(*w.shape[2:]):
@@ -105,6 +107,13 @@ def test_float_conv_agrees_with_double(name: str) -> None:
     np.testing.assert_allclose(found, expected, 0, 1e-5 * np.abs(expected).max())
 
 
+def test_a_convolution_of_constants_is_computed_beforehand() -> None:
+    attributes = FLOAT_CASES["blocked"][2]
+    inputs = [v.astype(np.float32) for v in inputs_of(FLOAT_CASES["blocked"])]
+    expected = run(Op("Conv", attributes), inputs)[0]
+    np.testing.assert_allclose(run(Op("Conv", attributes), inputs, (0, 1, 2))[0], expected, 1e-4, 1e-4)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_gradient_of_conv(name: str) -> None:
     check_gradient(Op("Conv", CASES[name][2]), list(inputs_of(CASES[name])))
@@ -153,7 +162,9 @@ def test_auto_pad(auto_pad: str, strides: Shape, kernel: Shape, dtype: Any) -> N
     x, w = uniform(2, 3, 7, 6), uniform(4, 3, *kernel, seed=1)
     pads = (0, 0, 0, 0)
     if auto_pad.startswith("SAME"):
-        total = [max(0, (-(-n // s) - 1) * s + k - n) for n, s, k in zip((7, 6), strides, kernel, strict=True)]
+        total = [
+            max(0, (-(-n // s) - 1) * s + k - n) for n, s, k in zip((7, 6), strides, kernel, strict=True)
+        ]
         small, large = [t // 2 for t in total], [t - t // 2 for t in total]
         pads = (*small, *large) if auto_pad == "SAME_UPPER" else (*large, *small)
     op = Op("Conv", {"auto_pad": auto_pad, "strides": strides})
@@ -169,8 +180,10 @@ def test_an_empty_batch_gives_empty_results_and_zero_gradients(dtype: Any) -> No
     assert run(Op("Conv"), [x, w, bias])[0].shape == (0, 4, 3, 3)
     dx, dw, db = run(conv_grad({}), [np.zeros((0, 4, 3, 3), dtype), x, w])
     assert dx.shape == x.shape
-    assert dw.shape == w.shape and not dw.any()
-    assert db.shape == bias.shape and not db.any()
+    assert dw.shape == w.shape
+    assert not dw.any()
+    assert db.shape == bias.shape
+    assert not db.any()
 
 
 def test_convolutions_that_do_not_fit_are_refused() -> None:

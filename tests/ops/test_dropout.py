@@ -46,6 +46,15 @@ def test_a_seed_of_its_own_repeats() -> None:
     assert (first[1] != other[1]).any()
 
 
+def test_an_element_does_not_know_how_many_there_are() -> None:
+    """Vectors, their rest and the parts of threads draw the same numbers."""
+    ratio = _ratio(0.5)
+    (longest,) = run(Op("Dropout", {"seed": 7}), [np.ones(300_000, np.float32), ratio, TRAINING])
+    for n in (1, 3, 5, 63, 64, 65, 1023, 1025, 5000, 262_147):
+        (y,) = run(Op("Dropout", {"seed": 7}), [np.ones(n, np.float32), ratio, TRAINING])
+        np.testing.assert_array_equal(y, longest[:n])
+
+
 def test_two_nodes_draw_different_numbers() -> None:
     x = np.ones(1000, np.float32)
     second = helper.make_node("Dropout", ["x0", "x1", "x2"], ["z"])

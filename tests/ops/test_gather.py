@@ -51,13 +51,17 @@ GATHER = [
 
 @pytest.mark.parametrize(("axis", "shape", "index_shape"), GATHER)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_gather_takes_slices(axis: int, shape: tuple[int, ...], index_shape: tuple[int, ...], dtype: Any) -> None:
+def test_gather_takes_slices(
+    axis: int, shape: tuple[int, ...], index_shape: tuple[int, ...], dtype: Any
+) -> None:
     x, at = uniform(*shape), indices(*index_shape, below=shape[axis], dtype=dtype)
     check_forward(Op("Gather", {"axis": axis}), [x, at], [np.take(x, at, axis)])
 
 
 @pytest.mark.parametrize(("axis", "shape", "index_shape"), GATHER)
-def test_gather_grad_adds_where_indices_repeat(axis: int, shape: tuple[int, ...], index_shape: tuple[int, ...]) -> None:
+def test_gather_grad_adds_where_indices_repeat(
+    axis: int, shape: tuple[int, ...], index_shape: tuple[int, ...]
+) -> None:
     at = indices(*index_shape, below=shape[axis])
     check_gradient(Op("Gather", {"axis": axis}), [uniform(*shape), at])
     dy = uniform(*np.take(np.zeros(shape), at, axis).shape)
@@ -167,7 +171,9 @@ TUPLES = [
 
 
 def tuple_indices(batch_dims: int, shape: tuple[int, ...], index_shape: tuple[int, ...]) -> Array:
-    columns = [indices(*index_shape[:-1], below=shape[batch_dims + k], seed=k) for k in range(index_shape[-1])]
+    columns = [
+        indices(*index_shape[:-1], below=shape[batch_dims + k], seed=k) for k in range(index_shape[-1])
+    ]
     return np.stack(columns, -1) if columns else np.zeros(index_shape, np.int64)
 
 
@@ -209,7 +215,9 @@ REDUCTIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize(("axis", "shape", "index_shape"), ELEMENTS)
-def test_scatter_elements(reduction: str, axis: int, shape: tuple[int, ...], index_shape: tuple[int, ...]) -> None:
+def test_scatter_elements(
+    reduction: str, axis: int, shape: tuple[int, ...], index_shape: tuple[int, ...]
+) -> None:
     """Repeated indices are worked off in order, so that the last update wins where nothing is reduced."""
     x, at, updates = uniform(*shape), indices(*index_shape, below=shape[axis]), uniform(*index_shape, seed=1)
     expected = x.copy()

@@ -1,4 +1,4 @@
-"""Matrix products: MatMul, Gemm and FusedMatMul against NumPy and ONNX, their gradients against differences."""
+"""Matrix products: MatMul, Gemm and FusedMatMul against NumPy, their gradients against finite differences."""
 
 from __future__ import annotations
 
@@ -39,13 +39,15 @@ def transposed(x: Array, trans: int, trans_batch: int = 0) -> Array:
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.int32])
-@pytest.mark.parametrize("a, b", MATMUL_SHAPES + EMPTY_SHAPES)
+@pytest.mark.parametrize(("a", "b"), MATMUL_SHAPES + EMPTY_SHAPES)
 def test_matmul_equals_numpy(a: tuple[int, ...], b: tuple[int, ...], dtype: Any) -> None:
     x, y = uniform(*a, low=-9, high=9, dtype=dtype), uniform(*b, low=-9, high=9, dtype=dtype, seed=1)
-    check_forward(Op("MatMul"), [x, y], [np.matmul(x, y, dtype=dtype)], rtol=1e-5 if dtype == np.float32 else None)
+    check_forward(
+        Op("MatMul"), [x, y], [np.matmul(x, y, dtype=dtype)], rtol=1e-5 if dtype == np.float32 else None
+    )
 
 
-@pytest.mark.parametrize("a, b", MATMUL_SHAPES + [((0, 3), (3, 4)), ((5, 0), (0, 4))])
+@pytest.mark.parametrize(("a", "b"), [*MATMUL_SHAPES, ((0, 3), (3, 4)), ((5, 0), (0, 4))])
 def test_gradient_of_matmul(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     check_gradient(Op("MatMul"), [uniform(*a), uniform(*b, seed=1)])
 
@@ -56,12 +58,23 @@ def test_gradient_of_broadcast_matmul_in_either_form_of_reduction(opset: int) ->
 
 
 @pytest.mark.parametrize(
-    "m, k, n",
-    [(64, 784, 500), (1, 784, 500), (500, 1, 784), (784, 500, 1), (10, 64, 500), (131, 67, 259), (33, 1, 1), (1, 1, 9)],
+    ("m", "k", "n"),
+    [
+        (64, 784, 500),
+        (1, 784, 500),
+        (500, 1, 784),
+        (784, 500, 1),
+        (10, 64, 500),
+        (131, 67, 259),
+        (33, 1, 1),
+        (1, 1, 9),
+    ],
 )
 @pytest.mark.parametrize("trans_a", [0, 1])
 @pytest.mark.parametrize("trans_b", [0, 1])
-def test_float_products_of_real_sizes_agree_with_double(m: int, k: int, n: int, trans_a: int, trans_b: int) -> None:
+def test_float_products_of_real_sizes_agree_with_double(
+    m: int, k: int, n: int, trans_a: int, trans_b: int
+) -> None:
     a = uniform(*((k, m) if trans_a else (m, k)))
     b = uniform(*((n, k) if trans_b else (k, n)), seed=1)
     bias = uniform(n, seed=2)
@@ -76,9 +89,13 @@ def test_float_products_of_real_sizes_agree_with_double(m: int, k: int, n: int, 
 @pytest.mark.parametrize("trans_a", [0, 1])
 @pytest.mark.parametrize("trans_b", [0, 1])
 @pytest.mark.parametrize(
-    "bias", [None, (), (1,), (7,), (1, 7), (5, 1), (5, 7), (1, 1)], ids=lambda s: "none" if s is None else str(s)
+    "bias",
+    [None, (), (1,), (7,), (1, 7), (5, 1), (5, 7), (1, 1)],
+    ids=lambda s: "none" if s is None else str(s),
 )
-def test_gemm_equals_its_formula(bias: tuple[int, ...] | None, trans_a: int, trans_b: int, dtype: Any) -> None:
+def test_gemm_equals_its_formula(
+    bias: tuple[int, ...] | None, trans_a: int, trans_b: int, dtype: Any
+) -> None:
     a, b = (
         uniform(*((3, 5) if trans_a else (5, 3)), dtype=dtype),
         uniform(*((7, 3) if trans_b else (3, 7)), dtype=dtype),
@@ -91,7 +108,7 @@ def test_gemm_equals_its_formula(bias: tuple[int, ...] | None, trans_a: int, tra
 
 
 @pytest.mark.parametrize("bias", [(), (1,), (96,), (1, 96), (80, 1), (80, 96)], ids=str)
-@pytest.mark.parametrize("alpha, beta", [(1.0, 1.0), (0.5, 1.0), (0.25, -2.0)])
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 1.0), (0.25, -2.0)])
 def test_large_float_gemm_adds_every_form_of_bias(bias: tuple[int, ...], alpha: float, beta: float) -> None:
     a, b, c = uniform(80, 64), uniform(64, 96, seed=1), np.asarray(uniform(*bias, seed=2))
     expected = alpha * (a @ b) + beta * c
@@ -144,7 +161,9 @@ def test_fused_matmul_reads_transposed_operands(
 
 @pytest.mark.parametrize("trans_a", [0, 1])
 @pytest.mark.parametrize("trans_b", [0, 1])
-@pytest.mark.parametrize("a_batch, b_batch", [((), ()), ((2,), ()), ((), (2,)), ((2,), (2,)), ((1, 2), (3, 1))])
+@pytest.mark.parametrize(
+    ("a_batch", "b_batch"), [((), ()), ((2,), ()), ((), (2,)), ((2,), (2,)), ((1, 2), (3, 1))]
+)
 def test_gradient_of_fused_matmul(
     a_batch: tuple[int, ...], b_batch: tuple[int, ...], trans_a: int, trans_b: int
 ) -> None:
@@ -154,7 +173,9 @@ def test_gradient_of_fused_matmul(
 
 
 @pytest.mark.parametrize(
-    "shapes", [((32, 128, 64), (32, 64, 128)), ((2, 8, 100, 32), (2, 8, 32, 100)), ((7, 64, 33), (1, 33, 65))], ids=str
+    "shapes",
+    [((32, 128, 64), (32, 64, 128)), ((2, 8, 100, 32), (2, 8, 32, 100)), ((7, 64, 33), (1, 33, 65))],
+    ids=str,
 )
 def test_batched_float_products_agree_with_double(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     a, b = uniform(*shapes[0]), uniform(*shapes[1], seed=1)
@@ -169,5 +190,7 @@ def test_products_that_do_not_fit_are_refused() -> None:
     check_rejected(Op("MatMul"), [np.float64(1), uniform(3)], "at least one axis")
     check_rejected(Op("MatMul"), [uniform(5, 3), uniform(3, 2, dtype=np.float32)], "float64 and float32")
     check_rejected(Op("Gemm"), [uniform(2, 5, 3), uniform(3, 2)], "must be matrices")
-    check_rejected(Op("Gemm"), [uniform(5, 3), uniform(3, 2), uniform(3)], r"broadcast to \[5, 2\], found \[3\]")
+    check_rejected(
+        Op("Gemm"), [uniform(5, 3), uniform(3, 2), uniform(3)], r"broadcast to \[5, 2\], found \[3\]"
+    )
     check_rejected(Op("MatMul"), [np.ones((2, 2), np.int8), np.ones((2, 2), np.int8)], "int8")

@@ -21,6 +21,8 @@ from helpers import (
     run,
     uniform,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from ortrain._testing import gradient_model, run_model
 
@@ -72,7 +74,9 @@ def onnx_cases() -> list[Any]:
         if len(nodes) != 1 or nodes[0].op_type not in SHAPE_INPUTS or nodes[0].domain not in ("", "ai.onnx"):
             return False
         values = [*case.model.graph.input, *case.model.graph.output]
-        return all(v.type.HasField("tensor_type") and v.type.tensor_type.elem_type in TENSOR_TYPES for v in values)
+        return all(
+            v.type.HasField("tensor_type") and v.type.tensor_type.elem_type in TENSOR_TYPES for v in values
+        )
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -293,7 +297,9 @@ def numpy_answer(op: Op, inputs: list[Array | None]) -> list[Any] | None:
     """What NumPy says where the reference evaluator is known to be wrong or refuses; nothing elsewhere."""
     x = inputs[0] if inputs else None
     if op.type == "EyeLike" and x is not None:
-        dtype = helper.tensor_dtype_to_np_dtype(op.attributes.get("dtype", helper.np_dtype_to_tensor_dtype(x.dtype)))
+        dtype = helper.tensor_dtype_to_np_dtype(
+            op.attributes.get("dtype", helper.np_dtype_to_tensor_dtype(x.dtype))
+        )
         return [np.eye(x.shape[0], x.shape[1], k=op.attributes["k"], dtype=dtype)]
     if op.type == "Trilu" and x is not None:
         k = int(np.clip(inputs[1], -99, 99)) if len(inputs) > 1 else 0  # type: ignore[arg-type]
@@ -303,7 +309,9 @@ def numpy_answer(op: Op, inputs: list[Array | None]) -> list[Any] | None:
         return [x.reshape(int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:])))]
     if op.type == "Pad" and x is not None and (np.asarray(inputs[1]) < 0).any() and len(inputs) == 2:
         before, after = np.asarray(inputs[1]).reshape(2, -1)
-        kept = x[tuple(slice(max(0, -b), n + min(0, a)) for b, a, n in zip(before, after, x.shape, strict=True))]
+        kept = x[
+            tuple(slice(max(0, -b), n + min(0, a)) for b, a, n in zip(before, after, x.shape, strict=True))
+        ]
         return [np.pad(kept, np.maximum(0, [before, after]).T, mode=op.attributes.get("mode", "constant"))]
     if op.type == "OneHot" and x is not None:
         depth, (off, on) = int(np.ravel(inputs[1])[0]), np.asarray(inputs[2])  # type: ignore[arg-type]
@@ -417,7 +425,9 @@ def test_gradient_does_not_need_the_extents_when_it_is_built(
     for loss, square in zip(losses, squares, strict=True):
         loss.input[0] = square.output[0]
     total = helper.make_node("Sum", [loss.output[0] for loss in losses], ["loss"])
-    model = make_model(op, inputs, constants=constants, extra_nodes=[*squares, *losses, total], outputs=["loss"])
+    model = make_model(
+        op, inputs, constants=constants, extra_nodes=[*squares, *losses, total], outputs=["loss"]
+    )
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("loss", onnx.TensorProto.DOUBLE, []))
     trained = [value.name for value in model.graph.input]
     feeds = {name: np.asarray(inputs[int(name[1:])]) for name in trained}
@@ -488,15 +498,23 @@ def test_broadcast_gradient_args_names_the_axes_to_sum(
     check_forward(op, [ints(*a), ints(*b)], [ints(*a_axes), ints(*b_axes)], constants=(0, 1))
 
 
-@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.float16, np.int32, np.uint32, np.int64, np.uint64])
+@pytest.mark.parametrize(
+    "dtype", [np.bool_, np.int8, np.uint16, np.float16, np.int32, np.uint32, np.int64, np.uint64]
+)
 def test_copying_operators_take_every_type_of_fixed_width(dtype: Any) -> None:
     x = (np.arange(24) % 5).astype(dtype).reshape(2, 3, 4)
     check_forward(Op("Transpose", {"perm": [1, 2, 0]}), [x], [x.transpose(1, 2, 0)])
     check_forward(Op("Concat", {"axis": 1}), [x, x], [np.concatenate([x, x], 1)])
-    check_forward(Op("Slice"), [x, ints(3), ints(0), ints(2), ints(-2)], [x[..., 3:0:-2]], constants=(1, 2, 3, 4))
+    check_forward(
+        Op("Slice"), [x, ints(3), ints(0), ints(2), ints(-2)], [x[..., 3:0:-2]], constants=(1, 2, 3, 4)
+    )
     check_forward(Op("Tile"), [x, ints(1, 2, 3)], [np.tile(x, (1, 2, 3))], constants=(1,))
-    check_forward(Op("Expand"), [x[:, :1], ints(2, 3, 4)], [np.broadcast_to(x[:, :1], (2, 3, 4))], constants=(1,))
-    check_forward(Op("Pad"), [x, ints(0, 1, 0, 0, 0, 2)], [np.pad(x, ((0, 0), (1, 0), (0, 2)))], constants=(1,))
+    check_forward(
+        Op("Expand"), [x[:, :1], ints(2, 3, 4)], [np.broadcast_to(x[:, :1], (2, 3, 4))], constants=(1,)
+    )
+    check_forward(
+        Op("Pad"), [x, ints(0, 1, 0, 0, 0, 2)], [np.pad(x, ((0, 0), (1, 0), (0, 2)))], constants=(1,)
+    )
     check_forward(
         Op("Pad", {"mode": "edge"}),
         [x, ints(0, 1, 0, 0, 0, 2)],
@@ -506,6 +524,40 @@ def test_copying_operators_take_every_type_of_fixed_width(dtype: Any) -> None:
     check_forward(Op("Gather", {"axis": 1}), [x, ints(2, -3)], [x[:, [2, 0]]])
     check_forward(Op("GatherElements", {"axis": 2}), [x, ints(*[1] * 6).reshape(2, 3, 1)], [x[..., 1:2]])
     check_forward(Op("Trilu"), [x], [np.triu(x)])
+
+
+SHAPES = st.lists(st.integers(0, 19), min_size=1, max_size=5).map(tuple).filter(lambda s: np.prod(s) < 50_000)
+DTYPES = st.sampled_from([np.uint8, np.float16, np.float32, np.float64])
+
+
+def counted(shape: tuple[int, ...], dtype: Any) -> Array:
+    return (np.arange(np.prod(shape)) % 2039).astype(dtype).reshape(shape)
+
+
+@given(st.data(), SHAPES, DTYPES)
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_transpose_of_any_shape_and_type(data: st.DataObject, shape: tuple[int, ...], dtype: Any) -> None:
+    x, perm = counted(shape, dtype), data.draw(st.permutations(range(len(shape))))
+    np.testing.assert_array_equal(run(Op("Transpose", {"perm": perm}), [x])[0], x.transpose(perm))
+
+
+@given(st.data(), SHAPES, DTYPES)
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_slice_is_that_of_numpy(data: st.DataObject, shape: tuple[int, ...], dtype: Any) -> None:
+    """Starts lie inside: in front of the first element ONNX and NumPy differ for negative steps."""
+    x = counted(shape, dtype)
+    parts = [
+        (
+            data.draw(st.integers(-n, n + 3)),
+            data.draw(st.integers(-n - 3, n + 3)),
+            data.draw(st.integers(-3, 3)),
+        )
+        for n in shape
+    ]
+    starts, ends, steps = zip(*((start, end, step or 4) for start, end, step in parts), strict=True)
+    expected = x[tuple(slice(*part) for part in zip(starts, ends, steps, strict=True))]
+    inputs = [x, ints(*starts), ints(*ends), ints(*range(x.ndim)), ints(*steps)]
+    np.testing.assert_array_equal(run(Op("Slice"), inputs, constants=(1, 2, 3, 4))[0], expected)
 
 
 def test_equal_elements_rank_by_position_and_nan_ranks_highest() -> None:

@@ -97,8 +97,8 @@ OPERATORS = {
     "Where",
     "Xor",
 }
-# Types that the core does not carry at all, and those that it converts but does not calculate in. NumPy cannot hand
-# over bfloat16: test_cast.py casts to it and back inside a model.
+# Types that the core does not carry at all, and those that it only converts. NumPy has no
+# bfloat16: test_cast.py casts to it and back inside a model.
 UNKNOWN_TYPES = {TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128, *range(17, 40)}
 HALF_TYPES = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 CONVERTING = {"Cast", "CastLike"}

@@ -60,9 +60,9 @@ def pool(x: Array, attributes: dict[str, Any], kind: str) -> tuple[Array, Array]
         at = (..., *position)
         if kind == "MaxPool":
             y[at] = values.max(-1)
-            indices[at] = np.take_along_axis(flat[place].reshape(*x.shape[:2], -1), values.argmax(-1)[..., None], -1)[
-                ..., 0
-            ]
+            indices[at] = np.take_along_axis(
+                flat[place].reshape(*x.shape[:2], -1), values.argmax(-1)[..., None], -1
+            )[..., 0]
         else:
             count = values.shape[-1]
             if attributes.get("count_include_pad", 0):
@@ -82,7 +82,10 @@ CASES: dict[str, tuple[Shape, dict[str, Any]]] = {
         (1, 2, 8, 7),
         {"kernel_shape": (3, 3), "strides": (3, 2), "ceil_mode": 1, "pads": (1, 0, 1, 1)},
     ),
-    "ceil-dropped": ((1, 1, 4, 4), {"kernel_shape": (1, 2), "strides": (2, 3), "ceil_mode": 1, "pads": (0, 1, 0, 1)}),
+    "ceil-dropped": (
+        (1, 1, 4, 4),
+        {"kernel_shape": (1, 2), "strides": (2, 3), "ceil_mode": 1, "pads": (0, 1, 0, 1)},
+    ),
     "same-upper": ((1, 2, 5, 8), {"kernel_shape": (2, 3), "strides": (2, 2), "auto_pad": "SAME_UPPER"}),
     "same-lower": ((1, 2, 5, 8), {"kernel_shape": (2, 3), "strides": (1, 2), "auto_pad": "SAME_LOWER"}),
     "valid": ((1, 2, 5, 8), {"kernel_shape": (2, 3), "strides": (2, 2), "auto_pad": "VALID"}),
@@ -142,7 +145,16 @@ def test_average_pool_equals_its_definition(name: str, dtype: Any, count_include
     attributes = {**attributes, "count_include_pad": count_include_pad}
     x = uniform(*shape, dtype=dtype)
     op = Op("AveragePool", attributes, opset=19)
-    check_forward(op, [x], [pool(x, attributes, "AveragePool")[0]], rtol=1e-5 if dtype == np.float32 else None)
+    check_forward(
+        op, [x], [pool(x, attributes, "AveragePool")[0]], rtol=1e-5 if dtype == np.float32 else None
+    )
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool", "GlobalAveragePool"])
+def test_pools_of_constants_are_computed_beforehand(kind: str) -> None:
+    shape, attributes = LARGE["lenet"]
+    op, x = Op(kind, {} if kind.startswith("Global") else attributes), uniform(*shape, dtype=np.float32)
+    np.testing.assert_allclose(run(op, [x], (0,))[0], run(op, [x])[0], 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("name", {**CASES, **DILATED})
@@ -159,7 +171,9 @@ def test_gradient_of_average_pool(name: str, count_include_pad: int) -> None:
     check_gradient(op, [uniform(*shape)])
 
 
-def pooled_loss(op: Op, x: Array, spatial: tuple[int | str, ...] | None = None) -> tuple[bytes, dict[str, Array]]:
+def pooled_loss(
+    op: Op, x: Array, spatial: tuple[int | str, ...] | None = None
+) -> tuple[bytes, dict[str, Array]]:
     """The gradient model of sum(weight * pool(x)), `spatial` being the extents that the model states of x."""
     weight = uniform(*pool(np.zeros(x.shape), dict(op.attributes), op.type)[0].shape, dtype=x.dtype, seed=5)
     nodes = [
@@ -223,7 +237,7 @@ def test_an_empty_batch_is_pooled_to_an_empty_result(dtype: Any) -> None:
 @pytest.mark.parametrize("channels", [3, 16, 20])
 @pytest.mark.parametrize("pooling", ["MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"])
 def test_pools_between_convolutions_keep_their_values(pooling: str, channels: int) -> None:
-    """Values in the layouts that convolutions leave behind, forward and backward, against the same in double."""
+    """Values in the layouts that convolutions leave, forward and backward, against the same in double."""
     attributes: dict[str, Any] = {}
     if not pooling.startswith("Global"):
         attributes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
@@ -259,7 +273,9 @@ def test_pools_that_do_not_fit_are_refused() -> None:
     check_rejected(
         Op("MaxPool", {"kernel_shape": (2, 2), "pads": (2, 0, 0, 0)}), [x], "must be smaller than the window"
     )
-    check_rejected(Op("AveragePool", {"kernel_shape": (2, 2), "strides": (1, 0)}), [x], "strides must be at least 1")
+    check_rejected(
+        Op("AveragePool", {"kernel_shape": (2, 2), "strides": (1, 0)}), [x], "strides must be at least 1"
+    )
     check_rejected(Op("AveragePool", {"kernel_shape": (2, 2)}), [x.astype(np.int64)], "int64")
     check_rejected(Op("GlobalAveragePool"), [uniform(2, 3)], r"\[N, C, D1, ...\], found \[2, 3\]")
     check_rejected(Op("GlobalMaxPool"), [uniform(2, 3, 0)], "without elements")

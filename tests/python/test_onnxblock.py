@@ -1,4 +1,4 @@
-"""Blocks: what they compute, run by stock onnxruntime and compared with the formulas in NumPy; what they refuse."""
+"""Blocks: what they compute, run by stock onnxruntime against formulas in NumPy, and what they refuse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-
 from ortrain import onnxblock
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -42,7 +41,9 @@ def linear_model(opset: int = 17, dtype: type = np.float32, outputs: int = 3) ->
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def identity_model(shape: list[int | str], opset: int = 17, element: int = TensorProto.FLOAT) -> onnx.ModelProto:
+def identity_model(
+    shape: list[int | str], opset: int = 17, element: int = TensorProto.FLOAT
+) -> onnx.ModelProto:
     """A model that gives back its input, to put blocks on."""
     graph = helper.make_graph(
         [helper.make_node("Identity", ["x"], ["y"])],
@@ -174,10 +175,16 @@ def test_losses_of_double_models_are_double() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [onnxblock.loss.MSELoss, onnxblock.loss.L1Loss, onnxblock.loss.BCEWithLogitsLoss, onnxblock.loss.CrossEntropyLoss]
+    "make",
+    [
+        onnxblock.loss.MSELoss,
+        onnxblock.loss.L1Loss,
+        onnxblock.loss.BCEWithLogitsLoss,
+        onnxblock.loss.CrossEntropyLoss,
+    ],
 )
 def test_an_unknown_reduction_is_refused_with_the_known_ones(make: Any) -> None:
-    with pytest.raises(ValueError, match="mean, sum, none.*'median'"):
+    with pytest.raises(ValueError, match=r"mean, sum, none.*'median'"):
         make(reduction="median")
 
 
@@ -199,7 +206,9 @@ def test_class_weights_must_have_one_axis() -> None:
     ],
 )
 def test_arithmetic_of_two_values(block: onnxblock.Block, expected: Array) -> None:
-    np.testing.assert_allclose(run(forward(lambda name: block(name, name), identity_model(["n", 3])), {"x": X}), expected)
+    np.testing.assert_allclose(
+        run(forward(lambda name: block(name, name), identity_model(["n", 3])), {"x": X}), expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,7 +254,8 @@ def test_linear_adds_a_layer_with_parameters() -> None:
 
 def test_input_like_copies_type_and_shape() -> None:
     model = forward(
-        lambda name: onnxblock.blocks.Mul()(name, onnxblock.blocks.InputLike(name)("mask")), identity_model(["n", 3])
+        lambda name: onnxblock.blocks.Mul()(name, onnxblock.blocks.InputLike(name)("mask")),
+        identity_model(["n", 3]),
     )
     np.testing.assert_allclose(run(model, {"x": X, "mask": T}), X * T, rtol=1e-6)
 
@@ -299,7 +309,7 @@ def test_empty_base_starts_from_nothing() -> None:
 
 
 def test_a_block_outside_of_a_base_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="onnxblock.base"):
+    with pytest.raises(RuntimeError, match=r"onnxblock.base"):
         onnxblock.loss.MSELoss()("output")
 
 
@@ -314,7 +324,7 @@ def test_a_base_inside_a_base_is_refused_and_the_outer_one_goes_on() -> None:
 
 
 def test_a_base_must_be_a_model() -> None:
-    with pytest.raises(TypeError, match="ModelProto.*str"), onnxblock.base("model.onnx"):  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"ModelProto.*str"), onnxblock.base("model.onnx"):  # type: ignore[arg-type]
         pass
 
 
@@ -324,7 +334,7 @@ def test_a_block_that_breaks_the_model_is_named() -> None:
             self.base.graph.node.append(helper.make_node("Add", ["y", "no such value"], ["z"]))
             return "z"
 
-    with onnxblock.base(identity_model([3])), pytest.raises(ValueError, match="Broken.*not valid ONNX"):
+    with onnxblock.base(identity_model([3])), pytest.raises(ValueError, match=r"Broken.*not valid ONNX"):
         Broken()()
 
 
@@ -333,7 +343,7 @@ def test_a_block_that_returns_no_name_is_named() -> None:
         def build(self) -> Any:
             return None
 
-    with onnxblock.base(identity_model([3])), pytest.raises(TypeError, match="Silent.build"):
+    with onnxblock.base(identity_model([3])), pytest.raises(TypeError, match=r"Silent.build"):
         Silent()()
 
 
@@ -390,7 +400,9 @@ def test_training_and_eval_model_keep_the_contract() -> None:
     ]
     assert [tensor.name for tensor in block.parameters()[0]] == trained
     assert [tensor.name for tensor in block.parameters()[1]] == ["unused"]
-    accumulated = {n.input[0]: list(n.input) for n in training.graph.node if n.op_type == "InPlaceAccumulatorV2"}
+    accumulated = {
+        n.input[0]: list(n.input) for n in training.graph.node if n.op_type == "InPlaceAccumulatorV2"
+    }
     for name in trained:
         buffer = f"{name}_grad.accumulation.buffer"
         assert accumulated[buffer] == [buffer, f"{name}_grad", "lazy_reset_grad"]
@@ -460,7 +472,10 @@ def test_a_custom_loss_of_blocks() -> None:
 def test_an_unknown_parameter_is_refused_with_a_hint() -> None:
     block = LossBlock(onnxblock.loss.MSELoss())
     block.requires_grad("fc.weigth")
-    with onnxblock.base(linear_model()), pytest.raises(ValueError, match="'fc.weigth'.*did you mean 'fc.weight'"):
+    with (
+        onnxblock.base(linear_model()),
+        pytest.raises(ValueError, match=r"'fc.weigth'.*did you mean 'fc.weight'"),
+    ):
         block("output")
 
 
@@ -533,7 +548,7 @@ def test_the_eval_model_uses_running_statistics_and_drops_nothing(opset: int) ->
 def test_running_statistics_cannot_be_trained() -> None:
     block = LossBlock(onnxblock.loss.MSELoss())
     block.requires_grad("bn.mean")
-    with onnxblock.base(network_with_batch_normalization(17)), pytest.raises(ValueError, match="bn.mean"):
+    with onnxblock.base(network_with_batch_normalization(17)), pytest.raises(ValueError, match=r"bn.mean"):
         block("y")
 
 
@@ -557,12 +572,21 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def test_adamw_model() -> None:
-    model = built(onnxblock.optim.AdamW(bias_correction=False, betas=(0.8, 0.99), eps=1e-7, weight_decay=0.01))
+    model = built(
+        onnxblock.optim.AdamW(bias_correction=False, betas=(0.8, 0.99), eps=1e-7, weight_decay=0.01)
+    )
     inputs = ["learning_rate", "step", "params", "gradients", "first_order_moments", "second_order_moments"]
     assert [value.name for value in model.graph.input] == inputs
     (node,) = model.graph.node
     assert (node.domain, node.op_type, list(node.input)) == ("com.microsoft", "AdamWOptimizer", inputs)
-    expected = {"alpha": 0.8, "beta": 0.99, "epsilon": 1e-7, "weight_decay": 0.01, "correct_bias": 0, "adam_mode": 1}
+    expected = {
+        "alpha": 0.8,
+        "beta": 0.99,
+        "epsilon": 1e-7,
+        "weight_decay": 0.01,
+        "correct_bias": 0,
+        "adam_mode": 1,
+    }
     assert attributes(node) == pytest.approx(expected)
     assert [value.name for value in model.graph.output] == list(node.output)
     assert (model.ir_version, {o.domain: o.version for o in model.opset_import}[""]) == (8, 17)
@@ -570,7 +594,14 @@ def test_adamw_model() -> None:
 
 def test_adamw_defaults() -> None:
     (node,) = built(onnxblock.optim.AdamW()).graph.node
-    expected = {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-6, "weight_decay": 0, "correct_bias": 1, "adam_mode": 1}
+    expected = {
+        "alpha": 0.9,
+        "beta": 0.999,
+        "epsilon": 1e-6,
+        "weight_decay": 0,
+        "correct_bias": 1,
+        "adam_mode": 1,
+    }
     assert attributes(node) == pytest.approx(expected)
 
 
@@ -590,7 +621,11 @@ def test_sgd_model() -> None:
 @pytest.mark.parametrize("make", [onnxblock.optim.AdamW, onnxblock.optim.SGD])
 def test_gradients_are_clipped_before_the_update(make: Any) -> None:
     clip, update = built(make(clip_grad=onnxblock.optim.ClipGradNorm(2.5))).graph.node
-    assert (clip.domain, clip.op_type, list(clip.input)) == ("com.microsoft", "InplaceClipGradNorm", ["gradients"])
+    assert (clip.domain, clip.op_type, list(clip.input)) == (
+        "com.microsoft",
+        "InplaceClipGradNorm",
+        ["gradients"],
+    )
     assert attributes(clip) == {"max_norm": 2.5}
     assert clip.output[0] in update.input
     assert "gradients" not in update.input

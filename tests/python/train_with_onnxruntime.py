@@ -1,6 +1,7 @@
 """Run by an interpreter that has onnxruntime-training 1.19.2: trains with artifacts, prints losses as JSON.
 
-train_with_onnxruntime.py ARTIFACTS BATCHES RATES: a folder, an .npz of x0, y0, x1 ..., and a JSON list of learning rates.
+train_with_onnxruntime.py ARTIFACTS BATCHES RATES: a folder, an .npz of x0, y0, x1 ..., a list of learning
+rates.
 """
 
 import json

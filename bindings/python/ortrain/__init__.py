@@ -35,7 +35,7 @@ __all__ = [
 
 
 def set_seed(seed: int) -> None:
-    """Sets the seed of all random numbers of the process.
+    """Set the seed of all random numbers of the process.
 
     Parameters
     ----------

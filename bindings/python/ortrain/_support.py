@@ -1,4 +1,4 @@
-"""What the generated classes share: values on their way in and out of a step, devices, keys and texts for people."""
+"""What the generated classes share: the values of a step, devices, keys and texts for people."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _invalid(message: str) -> InvalidArgumentError:
 
 
 def check_device(device: str) -> None:
-    """Refuses a device that a session cannot run on, naming those that it can."""
+    """Refuse a device that a session cannot run on, naming those that it can."""
     names = [_ortrain.device_name(i) for i in range(_ortrain.device_count())]
     if device not in names:
         raise _invalid(f"there is no device {device!r}, available: {', '.join(names)}")
 
 
 def check_key(name: str, mapping: Parameters | Properties) -> None:
-    """Raises KeyError where a mapping has no entry of that name."""
+    """Raise KeyError where a mapping has no entry of that name."""
     if name not in mapping:
         raise KeyError(name)
 
@@ -49,12 +49,12 @@ def describe_entry(parameter: Parameter) -> str:
 
 
 def describe_mapping(mapping: Parameters | Properties) -> str:
-    """A mapping as a dictionary would be shown."""
+    """Return a mapping as a dictionary would be shown."""
     return f"{type(mapping).__name__}({{{', '.join(f'{k!r}: {v!r}' for k, v in mapping)}}})"
 
 
 def parameter_type(state: _ortrain.CheckpointStateHandle, trainable_only: bool) -> np.dtype[Any]:
-    """The element type that a buffer of all parameters has; float32 where there are no parameters."""
+    """Return the element type that a buffer of all parameters has; float32 where there are no parameters."""
     for i in range(_ortrain.checkpoint_get_parameter_count(state)):
         name = _ortrain.checkpoint_get_parameter_name(state, i)
         if not trainable_only or _ortrain.checkpoint_is_parameter_trainable(state, name):
@@ -63,22 +63,23 @@ def parameter_type(state: _ortrain.CheckpointStateHandle, trainable_only: bool) 
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:
-    """An array over the memory of anything that has ``__dlpack__`` or ``numpy()``; a copy where it cannot be shared."""
+    """Return an array over the memory of anything that has ``__dlpack__`` or ``numpy()``."""
     if isinstance(value, np.ndarray):
         return value
-    if isinstance(value, _PLAIN) or isinstance(value, np.generic):
+    if isinstance(value, (*_PLAIN, np.generic)):
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
     if hasattr(value, "numpy"):
         return np.asarray(value.numpy())
     raise TypeError(
-        f"expected a NumPy array, an OrtValue, or something with __dlpack__ or numpy(), found {type(value).__name__}"
+        "expected a NumPy array, an OrtValue, or something with __dlpack__ or numpy(), "
+        f"found {type(value).__name__}"
     )
 
 
 def to_value(value: Any) -> OrtValue:
-    """A tensor over the memory of ``value``."""
+    """Return a tensor over the memory of ``value``."""
     return value if isinstance(value, OrtValue) else OrtValue.ortvalue_from_numpy(to_array(value))
 
 
@@ -106,12 +107,12 @@ class StepSignature:
     def of(
         cls, session: _ortrain.TrainingSessionHandle, training: bool, inputs: list[str], outputs: list[str]
     ) -> StepSignature:
-        """The signature of a session's train step or eval step."""
+        """Return the signature of a session's train step or eval step."""
         types = [_ortrain.get_model_input_type_info(session, training, i)[0] for i in range(len(inputs))]
         return cls(inputs, types, len(outputs))
 
     def take(self, values: Sequence[Any]) -> list[OrtValue]:
-        """The inputs of a step as tensors, over the caller's memory where that is possible."""
+        """Return the inputs of a step as tensors, over the caller's memory where that is possible."""
         if len(values) != len(self.names):
             raise _invalid(
                 f"expected {len(self.names)} inputs ({', '.join(self.names)}), found {len(values)}"
@@ -143,10 +144,10 @@ class StepSignature:
 
 
 def _as_kind_of(example: Any, output: OrtValue) -> Any:
-    """An output as the kind of object that the first input was."""
+    """Return an output as the kind of object that the first input was."""
     if isinstance(example, OrtValue):
         return output
-    if isinstance(example, np.ndarray) or isinstance(example, (*_PLAIN, np.generic)):
+    if isinstance(example, (np.ndarray, *_PLAIN, np.generic)):
         return output.numpy()
     kind = type(example)
     if hasattr(kind, "ortvalue_from_numpy"):
@@ -158,7 +159,7 @@ def _as_kind_of(example: Any, output: OrtValue) -> Any:
 
 
 def give_back(outputs: list[OrtValue], inputs: Sequence[Any]) -> Any:
-    """The outputs of a step as the kind that its inputs were, one value or a tuple."""
+    """Return the outputs of a step as the kind that its inputs were, one value or a tuple."""
     example = inputs[0] if inputs else None
     given = tuple(_as_kind_of(example, output) for output in outputs)
     return given[0] if len(given) == 1 else given

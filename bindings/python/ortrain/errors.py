@@ -61,6 +61,6 @@ _CLASSES: dict[OrtErrorCode, type[OrtrainError]] = {
 
 
 def error_from_status(code: int, message: str) -> OrtrainError:
-    """The exception for a failed call; the extension raises what this returns."""
+    """Return the exception for a failed call; the extension raises what this returns."""
     known = OrtErrorCode(code) if code in OrtErrorCode.__members__.values() else OrtErrorCode.ORT_FAIL
     return _CLASSES.get(known, OrtrainError)(message, known)

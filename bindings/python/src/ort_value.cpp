@@ -9,28 +9,31 @@ namespace {
 
 struct TypeRow {
   ONNXTensorElementDataType type;
-  const char* numpy;     // name of NumPy's type
-  const char* onnx;      // name in ONNX
-  uint8_t dlpack_code;   // kind of number in DLPack
+  int number;           // NumPy's number for it, -1 where NumPy does not have it
+  const char* numpy;    // its name in NumPy
+  const char* onnx;     // name in ONNX
+  uint8_t dlpack_code;  // kind of number in DLPack
   uint8_t bits;
 };
 
 constexpr uint8_t kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6;  // DLDataTypeCode
 
-constexpr TypeRow kTypes[] = {
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, "float32", "float", kFloat, 32},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, "uint8", "uint8", kUInt, 8},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, "int8", "int8", kInt, 8},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, "uint16", "uint16", kUInt, 16},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16, "int16", "int16", kInt, 16},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, "int32", "int32", kInt, 32},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, "int64", "int64", kInt, 64},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, "bool", "bool", kBool, 8},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, "float16", "float16", kFloat, 16},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, "float64", "double", kFloat, 64},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, "uint32", "uint32", kUInt, 32},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, "uint64", "uint64", kUInt, 64},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, "bfloat16", "bfloat16", kBfloat, 16},
+constexpr int kHalf = 23;  // NPY_HALF
+
+const TypeRow kTypes[] = {
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, py::dtype::num_of<float>(), "float32", "float", kFloat, 32},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, py::dtype::num_of<uint8_t>(), "uint8", "uint8", kUInt, 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, py::dtype::num_of<int8_t>(), "int8", "int8", kInt, 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, py::dtype::num_of<uint16_t>(), "uint16", "uint16", kUInt, 16},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16, py::dtype::num_of<int16_t>(), "int16", "int16", kInt, 16},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, py::dtype::num_of<int32_t>(), "int32", "int32", kInt, 32},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, py::dtype::num_of<int64_t>(), "int64", "int64", kInt, 64},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, py::dtype::num_of<bool>(), "bool", "bool", kBool, 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, kHalf, "float16", "float16", kFloat, 16},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, py::dtype::num_of<double>(), "float64", "double", kFloat, 64},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, py::dtype::num_of<uint32_t>(), "uint32", "uint32", kUInt, 32},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, py::dtype::num_of<uint64_t>(), "uint64", "uint64", kUInt, 64},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, -1, "bfloat16", "bfloat16", kBfloat, 16},
 };
 
 const TypeRow& row(ONNXTensorElementDataType type) {
@@ -90,9 +93,15 @@ py::object to_dlpack(const py::object& self) {
   auto exported = std::make_unique<Exported>();
   exported->shape = value.shape();
   exported->owner = self;
-  exported->managed = {{value.data(), {kDlCpu, 0}, static_cast<int32_t>(exported->shape.size()), {type.dlpack_code, type.bits, 1},
-                        exported->shape.data(), nullptr, 0},
-                       exported.get(), delete_exported};
+  exported->managed = {{value.data(),
+                        {kDlCpu, 0},
+                        static_cast<int32_t>(exported->shape.size()),
+                        {type.dlpack_code, type.bits, 1},
+                        exported->shape.data(),
+                        nullptr,
+                        0},
+                       exported.get(),
+                       delete_exported};
   PyObject* capsule = PyCapsule_New(&exported->managed, "dltensor", delete_capsule);
   if (capsule == nullptr) throw py::error_already_set();
   exported.release();
@@ -101,8 +110,8 @@ py::object to_dlpack(const py::object& self) {
 
 void check_cpu(const std::string& device_type, int device_id) {
   if (device_type != "cpu" || device_id != 0)
-    throw StatusError(ORT_INVALID_ARGUMENT,
-                      "there is no device '" + device_type + "' number " + std::to_string(device_id) + ", available: cpu");
+    throw StatusError(ORT_INVALID_ARGUMENT, "there is no device '" + device_type + "' number " +
+                                                std::to_string(device_id) + ", available: cpu");
 }
 
 std::string describe(const Value& value) {
@@ -114,12 +123,16 @@ std::string describe(const Value& value) {
 }  // namespace
 
 py::dtype numpy_type(ONNXTensorElementDataType type) {
-  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16)
-    throw py::type_error("NumPy has no bfloat16; read the tensor through __dlpack__");
-  return py::dtype(row(type).numpy);
+  const TypeRow& found = row(type);
+  if (found.number < 0)
+    throw py::type_error(std::string("NumPy has no ") + found.numpy + "; read the tensor through __dlpack__");
+  return py::dtype(found.number);
 }
 
 ONNXTensorElementDataType element_type(const py::dtype& dtype) {
+  for (const TypeRow& r : kTypes)
+    if (r.number == dtype.num()) return r.type;
+  // Types with several numbers, and those that other packages add.
   const auto name = py::str(dtype.attr("name")).cast<std::string>();
   for (const TypeRow& r : kTypes)
     if (name == r.numpy) return r.type;
@@ -165,7 +178,8 @@ Value Value::from_array(const py::array& given) {
   const std::vector<int64_t> shape(array.shape(), array.shape() + array.ndim());
   OrtValue* made = nullptr;
   check(api().CreateTensorWithDataAsOrtValue(cpu_memory(), const_cast<void*>(array.data()),
-                                             static_cast<size_t>(array.nbytes()), shape.data(), shape.size(), type, &made));
+                                             static_cast<size_t>(array.nbytes()), shape.data(), shape.size(),
+                                             type, &made));
   return Value(made, array);
 }
 
@@ -178,17 +192,19 @@ void bind_support(py::module_& module) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const StatusError& error) {
-      const py::object made =
-          py::module_::import("ortrain.errors").attr("error_from_status")(static_cast<int>(error.code), error.message);
+      const py::object made = py::module_::import("ortrain.errors")
+                                  .attr("error_from_status")(static_cast<int>(error.code), error.message);
       PyErr_SetObject(py::type::of(made).ptr(), made.ptr());
     }
   });
 
   module.attr("__version__") = ORTRAIN_VERSION;
-  module.def("numpy_type", [](int type) { return numpy_type(static_cast<ONNXTensorElementDataType>(type)); },
-             py::arg("element_type"), "NumPy's type for a number of ONNXTensorElementDataType.");
+  module.def(
+      "numpy_type", [](int type) { return numpy_type(static_cast<ONNXTensorElementDataType>(type)); },
+      py::arg("element_type"), "NumPy's type for a number of ONNXTensorElementDataType.");
 
-  py::class_<Value>(module, "OrtValue", "A tensor on the CPU. It shares memory with the NumPy arrays made from it.")
+  py::class_<Value>(module, "OrtValue",
+                    "A tensor on the CPU. It shares memory with the NumPy arrays made from it.")
       .def_static(
           "ortvalue_from_numpy",
           [](const py::array& array, const std::string& device_type, int device_id) {
@@ -200,7 +216,8 @@ void bind_support(py::module_& module) {
           "An array that is not contiguous, or not in native byte order, is copied.")
       .def_static(
           "ortvalue_from_shape_and_type",
-          [](const std::vector<int64_t>& shape, const py::object& type, const std::string& device_type, int device_id) {
+          [](const std::vector<int64_t>& shape, const py::object& type, const std::string& device_type,
+             int device_id) {
             check_cpu(device_type, device_id);
             OrtValue* made = nullptr;
             const auto element = python::element_type(py::dtype::from_args(type));
@@ -211,23 +228,35 @@ void bind_support(py::module_& module) {
           "A tensor with memory of its own, not initialized.")
       .def(
           "numpy", [](const py::object& self) { return self.cast<const Value&>().to_array(self); },
-          "An array over the tensor's memory, which keeps the tensor alive. Writing into it changes the tensor.")
+          "An array over the tensor's memory, which keeps the tensor alive. Writing into it changes the "
+          "tensor.")
       .def("shape", &Value::shape, "The extents.")
-      .def("element_type", [](const Value& value) { return static_cast<int>(value.element_type()); },
-           "Type of the elements, a number of ONNXTensorElementDataType (that of ONNX TensorProto.DataType).")
-      .def("data_type", [](const Value& value) { return "tensor(" + std::string(row(value.element_type()).onnx) + ")"; },
-           "Type of the tensor as ONNX writes it, such as tensor(float).")
-      .def_property_readonly("dtype", [](const Value& value) { return numpy_type(value.element_type()); },
-                             "Type of the elements as NumPy's dtype.")
-      .def("data_ptr", [](const Value& value) { return reinterpret_cast<uintptr_t>(value.data()); },
-           "Address of the first element.")
-      .def("device_name", [](const Value&) { return "cpu"; }, "Name of the device that holds the elements.")
-      .def("is_tensor", [](const Value&) { return true; }, "Whether this is a dense tensor; it always is.")
-      .def("has_value", [](const Value&) { return true; }, "Whether this holds anything; it always does.")
-      .def("__dlpack__", [](const py::object& self, const py::args&, const py::kwargs&) { return to_dlpack(self); },
-           "The tensor as a DLPack capsule that shares its memory.")
-      .def("__dlpack_device__", [](const Value&) { return py::make_tuple(kDlCpu, 0); },
-           "The device as DLPack names it, (1, 0) for the CPU.")
+      .def(
+          "element_type", [](const Value& value) { return static_cast<int>(value.element_type()); },
+          "Type of the elements, a number of ONNXTensorElementDataType (that of ONNX TensorProto.DataType).")
+      .def(
+          "data_type",
+          [](const Value& value) { return "tensor(" + std::string(row(value.element_type()).onnx) + ")"; },
+          "Type of the tensor as ONNX writes it, such as tensor(float).")
+      .def_property_readonly(
+          "dtype", [](const Value& value) { return numpy_type(value.element_type()); },
+          "Type of the elements as NumPy's dtype.")
+      .def(
+          "data_ptr", [](const Value& value) { return reinterpret_cast<uintptr_t>(value.data()); },
+          "Address of the first element.")
+      .def(
+          "device_name", [](const Value&) { return "cpu"; }, "Name of the device that holds the elements.")
+      .def(
+          "is_tensor", [](const Value&) { return true; }, "Whether this is a dense tensor; it always is.")
+      .def(
+          "has_value", [](const Value&) { return true; }, "Whether this holds anything; it always does.")
+      .def(
+          "__dlpack__",
+          [](const py::object& self, const py::args&, const py::kwargs&) { return to_dlpack(self); },
+          "The tensor as a DLPack capsule that shares its memory.")
+      .def(
+          "__dlpack_device__", [](const Value&) { return py::make_tuple(kDlCpu, 0); },
+          "The device as DLPack names it, (1, 0) for the CPU.")
       .def("__repr__", &describe);
 }
 

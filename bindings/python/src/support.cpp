@@ -33,7 +33,8 @@ const OrtMemoryInfo* cpu_memory() {
 
 PropertyValue::PropertyValue(const py::object& value) {
   // NumPy's numbers are taken for the Python numbers they stand for; a bool is no number here.
-  py::object plain = py::hasattr(value, "item") && !py::isinstance<py::str>(value) ? value.attr("item")() : value;
+  py::object plain =
+      py::hasattr(value, "item") && !py::isinstance<py::str>(value) ? value.attr("item")() : value;
   if (py::isinstance<py::bool_>(plain)) {
     throw py::type_error("a property is an int, a float or a str, found a bool");
   } else if (py::isinstance<py::int_>(plain)) {
@@ -41,7 +42,8 @@ PropertyValue::PropertyValue(const py::object& value) {
     int_ = PyLong_AsLongLong(plain.ptr());
     if (int_ == -1 && PyErr_Occurred() != nullptr) {
       PyErr_Clear();
-      throw StatusError(ORT_INVALID_ARGUMENT, "a property's int has 64 bits, found " + py::str(plain).cast<std::string>());
+      throw StatusError(ORT_INVALID_ARGUMENT,
+                        "a property's int has 64 bits, found " + py::str(plain).cast<std::string>());
     }
   } else if (py::isinstance<py::float_>(plain)) {
     type_ = OrtFloatProperty;
@@ -49,7 +51,8 @@ PropertyValue::PropertyValue(const py::object& value) {
   } else if (py::isinstance<py::str>(plain)) {
     type_ = OrtStringProperty;
     text_ = plain.cast<std::string>();
-    if (text_.find('\0') != std::string::npos) throw py::value_error("a property's text cannot hold a zero character");
+    if (text_.find('\0') != std::string::npos)
+      throw py::value_error("a property's text cannot hold a zero character");
   } else {
     throw py::type_error("a property is an int, a float or a str, found " +
                          py::str(py::type::of(value).attr("__name__")).cast<std::string>());
@@ -58,9 +61,12 @@ PropertyValue::PropertyValue(const py::object& value) {
 
 void* PropertyValue::data() {
   switch (type_) {
-    case OrtIntProperty: return &int_;
-    case OrtFloatProperty: return &float_;
-    default: return text_.data();
+    case OrtIntProperty:
+      return &int_;
+    case OrtFloatProperty:
+      return &float_;
+    default:
+      return text_.data();
   }
 }
 
@@ -87,9 +93,12 @@ py::bytes take_bytes(void* bytes, size_t size) {
 py::object take_property(OrtPropertyType type, void* value) {
   Taken taken{value};
   switch (type) {
-    case OrtIntProperty: return py::int_(*static_cast<const int64_t*>(value));
-    case OrtFloatProperty: return py::float_(static_cast<double>(*static_cast<const float*>(value)));
-    default: return py::str(static_cast<const char*>(value));
+    case OrtIntProperty:
+      return py::int_(*static_cast<const int64_t*>(value));
+    case OrtFloatProperty:
+      return py::float_(static_cast<double>(*static_cast<const float*>(value)));
+    default:
+      return py::str(static_cast<const char*>(value));
   }
 }
 
@@ -104,7 +113,8 @@ py::tuple take_type_and_shape(OrtTensorTypeAndShapeInfo* info) {
   std::vector<const char*> names(rank);
   check(api().GetDimensions(info, extents.data(), rank));
   check(api().GetSymbolicDimensions(info, names.data(), rank));
-  return py::make_tuple(static_cast<int>(type), extents, std::vector<std::string>(names.begin(), names.end()));
+  return py::make_tuple(static_cast<int>(type), extents,
+                        std::vector<std::string>(names.begin(), names.end()));
 }
 
 py::list Outputs::take() {

@@ -50,6 +50,13 @@ inline void check(OrtStatus* status) {
   throw error;
 }
 
+// Lists that belong together have one length in C, so they must have the same in Python.
+inline void check_same_length(const char* first, size_t first_size, const char* other, size_t other_size) {
+  if (first_size == other_size) return;
+  throw py::value_error(std::string(other) + " has " + std::to_string(other_size) + " entries, expected " +
+                        std::to_string(first_size) + ", as many as " + first);
+}
+
 // The one environment of the process, and the allocator of the CPU.
 OrtEnv* environment();
 OrtAllocator* allocator();

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "autodiff/gradient_context.h"
+#include "autodiff/value_types.h"
 #include "ops/operator.h"
 #include "passes/pass.h"
 
@@ -20,19 +21,15 @@ namespace {
 
 constexpr const char* kLazyReset = "lazy_reset_grad";
 
-std::vector<Dim> dims_of(const Shape& shape) {
-  std::vector<Dim> dims;
-  for (const int64_t extent : shape) dims.push_back(Dim{extent, ""});
-  return dims;
-}
-
 std::string to_string(const std::vector<Dim>& dims) {
-  std::string text = "[";
-  for (size_t a = 0; a < dims.size(); ++a)
-    text += concat(a ? ", " : "", dims[a].known()          ? std::to_string(dims[a].value)
-                                  : dims[a].symbol.empty() ? "?"
-                                                           : dims[a].symbol);
-  return text + "]";
+  std::string text;
+  for (const Dim& dim : dims) {
+    const bool named = !dim.symbol.empty() && !dim.symbol.starts_with("?");
+    text += concat(text.empty() ? "" : ", ", dim.known() ? std::to_string(dim.value)
+                                             : named     ? dim.symbol
+                                                         : "?");
+  }
+  return "[" + text + "]";
 }
 
 std::string join(const std::vector<std::string>& names, size_t most = 8) {
@@ -43,18 +40,6 @@ std::string join(const std::vector<std::string>& names, size_t most = 8) {
 }
 
 bool is_trainable_type(DType dtype) { return dtype == DType::kFloat || dtype == DType::kDouble; }
-
-// The constant that a Constant node holds, undefined where it is of a kind that has no tensor.
-Tensor value_of_constant_node(const Node& node) {
-  for (const auto& [name, attribute] : node.attributes) {
-    if (const auto* tensor = std::get_if<Tensor>(&attribute)) return *tensor;
-    if (const auto* integer = std::get_if<int64_t>(&attribute)) return Tensor::scalar(*integer);
-    if (const auto* number = std::get_if<float>(&attribute)) return Tensor::scalar(*number);
-    if (const auto* integers = std::get_if<std::vector<int64_t>>(&attribute)) return Tensor::of(*integers);
-    if (const auto* numbers = std::get_if<std::vector<float>>(&attribute)) return Tensor::of(*numbers);
-  }
-  return Tensor();
-}
 
 class Builder;
 
@@ -90,14 +75,13 @@ class Builder {
   // Differentiates the model in place. With `accumulate` every gradient goes through an InPlaceAccumulatorV2
   // into its buffer.
   Builder(Model& model, const GradientRequest& request, bool accumulate)
-      : model_(model),
+      : model_(importing_microsoft(model)),
         graph_(model.graph),
         request_(request),
         accumulate_(accumulate),
-        trainable_(request.trainable.begin(), request.trainable.end()) {
-    model_.opsets.emplace(kMicrosoft, 1);
+        trainable_(request.trainable.begin(), request.trainable.end()),
+        types_(model) {
     collect_names();
-    infer_types();
   }
 
   void run();
@@ -111,9 +95,11 @@ class Builder {
   friend class RuleContext;
   static constexpr size_t kModelWide = 0;  // problems that belong to no node come first
 
+  static Model& importing_microsoft(Model& model) {
+    model.opsets.emplace(kMicrosoft, 1);
+    return model;
+  }
   void collect_names();
-  void infer_types();
-  void infer_output_types(const Node& node);
   void check_operators(const Graph& graph, size_t position);
   void check_request();
   void check_loss();
@@ -135,19 +121,14 @@ class Builder {
     for (int k = 1; !names_.insert(name).second; ++k) name = concat(base, "_", k);
     return name;
   }
-  const ValueInfo& info(const std::string& value) const {
-    static const ValueInfo unknown;
-    const auto it = info_.find(value);
-    return it == info_.end() ? unknown : it->second;
-  }
+  const ValueInfo& info(const std::string& value) const { return types_.info(value); }
 
   Model& model_;
   Graph& graph_;
   const GradientRequest& request_;
   const bool accumulate_;
   std::unordered_set<std::string> trainable_, names_;
-  std::unordered_map<std::string, ValueInfo> info_;
-  std::unordered_map<std::string, Tensor> constants_;  // values of Constant nodes
+  ValueTypes types_;
 
   std::unordered_set<std::string>
       active_;                 // values that depend on a trainable parameter and can carry a gradient
@@ -178,80 +159,6 @@ void Builder::collect_names() {
   for (const Node& node : graph_.nodes) {
     names_.insert(node.name);
     names_.insert(node.outputs.begin(), node.outputs.end());
-  }
-}
-
-void Builder::infer_types() {
-  for (const auto& [name, stated] : graph_.value_info) info_[name] = stated;
-  for (const ValueInfo& stated : graph_.outputs) info_[stated.name] = stated;
-  for (const ValueInfo& stated : graph_.inputs) info_[stated.name] = stated;
-  for (const auto& [name, tensor] : graph_.initializers)
-    info_[name] = ValueInfo{name, tensor.dtype(), dims_of(tensor.shape())};
-  for (const Node& node : graph_.nodes) {
-    if (node.domain.empty() && node.op_type == "Constant") {
-      const Tensor tensor = value_of_constant_node(node);
-      if (tensor.defined()) {
-        constants_[node.outputs.at(0)] = tensor;
-        info_[node.outputs[0]] = ValueInfo{node.outputs[0], tensor.dtype(), dims_of(tensor.shape())};
-      }
-    }
-    infer_output_types(node);
-  }
-}
-
-// Element types of a node's outputs where the model does not state them: most operators give back the type of
-// their first input.
-void Builder::infer_output_types(const Node& node) {
-  static const std::map<std::string_view, DType> fixed = {
-      {"Shape", DType::kInt64},
-      {"Size", DType::kInt64},
-      {"NonZero", DType::kInt64},
-      {"ArgMax", DType::kInt64},
-      {"ArgMin", DType::kInt64},
-      {"Equal", DType::kBool},
-      {"Less", DType::kBool},
-      {"LessOrEqual", DType::kBool},
-      {"Greater", DType::kBool},
-      {"GreaterOrEqual", DType::kBool},
-      {"And", DType::kBool},
-      {"Or", DType::kBool},
-      {"Xor", DType::kBool},
-      {"Not", DType::kBool},
-      {"IsNaN", DType::kBool},
-      {"IsInf", DType::kBool},
-      {"BroadcastGradientArgs", DType::kInt64},
-  };
-  static const std::map<std::string_view, size_t> from_input = {
-      {"Where", 1},      {"OneHot", 2},       {"CastLike", 1},
-      {"GatherGrad", 2}, {"GatherNDGrad", 2}, {"MaxPoolGrad", 0},
-  };
-  static const std::map<std::string_view, DType> fixed_second = {{"MaxPool", DType::kInt64},
-                                                                 {"ConcatTraining", DType::kInt64},
-                                                                 {"TopK", DType::kInt64},
-                                                                 {"Dropout", DType::kBool},
-                                                                 {"Unique", DType::kInt64}};
-  DType dtype = DType::kUndefined;
-  if (const auto it = fixed.find(node.op_type); it != fixed.end()) {
-    dtype = it->second;
-  } else if (node.op_type == "Cast" || node.op_type == "EyeLike" || node.op_type.starts_with("Random")) {
-    const int64_t like_input = node.inputs.empty() ? 1 : static_cast<int64_t>(info(node.inputs[0]).dtype);
-    dtype = static_cast<DType>(node.int_or(node.op_type == "Cast" ? "to" : "dtype", like_input));
-  } else if (node.op_type == "ConstantOfShape") {
-    const auto it = node.attributes.find("value");
-    const Tensor* value = it == node.attributes.end() ? nullptr : std::get_if<Tensor>(&it->second);
-    dtype = value ? value->dtype() : DType::kFloat;
-  } else {
-    const auto it = from_input.find(node.op_type);
-    const size_t i = it == from_input.end() ? 0 : it->second;
-    if (node.has_input(i)) dtype = info(node.inputs[i]).dtype;
-  }
-  for (size_t o = 0; o < node.outputs.size(); ++o) {
-    const std::string& output = node.outputs[o];
-    if (output.empty() || info(output).dtype != DType::kUndefined) continue;
-    const auto second = fixed_second.find(node.op_type);
-    ValueInfo& stated = info_[output];
-    stated.name = output;
-    stated.dtype = o > 0 && second != fixed_second.end() ? second->second : dtype;
   }
 }
 
@@ -392,7 +299,7 @@ void Builder::run() {
     one.copy_from(Tensor::scalar(one.dtype(), 1.0).reshaped(ones));
     const std::string name = unique(request_.loss + "_grad");
     graph_.add_initializer(name, one);
-    info_[name] = ValueInfo{name, one.dtype(), dims_of(ones)};
+    types_.set_constant(name, one);
     contributions_[request_.loss].push_back(name);
   } else {
     contributions_[request_.loss].push_back(
@@ -423,8 +330,11 @@ void Builder::run() {
   // onnxruntime's pooling gradients take their output's shape from what the model states of it.
   for (const auto& [value, gradient] : gradients_) {
     if (gradient.empty() || graph_.info(gradient) || graph_.value_info.count(gradient)) continue;
-    if (const ValueInfo& stated = info(gradient); stated.dims && stated.dtype != DType::kUndefined)
-      graph_.value_info[gradient] = stated;
+    ValueInfo stated = info(gradient);
+    if (!stated.dims || stated.dtype == DType::kUndefined) continue;
+    for (Dim& dim : *stated.dims)
+      if (dim.symbol.starts_with("?")) dim.symbol.clear();
+    graph_.value_info[gradient] = stated;
   }
   use_training_batch_normalization();
 }
@@ -471,7 +381,7 @@ void Builder::differentiate(size_t n) {
   for (const std::string& value : values_read(graph_.nodes[n])) {
     if (!active_.count(value)) continue;
     const std::string stand_in = unique(value + "_grad_stand_in");
-    info_[stand_in] = info(value);
+    types_.set_like(stand_in, value);
     contributions_[value].push_back(stand_in);
   }
 }
@@ -496,10 +406,7 @@ std::string Builder::finalize(const std::string& value, bool own_name) {
   } else {
     gradient = add_node(value + "_grad/Sum", "Sum", parts, unique(value + "_grad"));
   }
-  if (!info_.count(gradient)) {
-    info_[gradient] = info(value);
-    info_[gradient].name = gradient;
-  }
+  types_.set_like(gradient, value);
   return gradient;
 }
 
@@ -597,7 +504,7 @@ std::vector<std::string> RuleContext::emit(const std::string& op_type, const std
     b.emitted_.insert(added.outputs.back());
   }
   if (is_shape) b.shapes_[inputs[0]] = added.outputs[0];
-  b.infer_output_types(added);
+  b.types_.infer(added);
   std::vector<std::string> outputs = added.outputs;
   b.backward_.push_back(std::move(added));
   return outputs;
@@ -609,7 +516,7 @@ std::string RuleContext::want_y(size_t o) {
     if (node.outputs.size() <= o) node.outputs.resize(o + 1);
     node.outputs[o] =
         builder_.unique(concat(node.outputs.at(0).empty() ? node.name : node.outputs[0], "_saved_", o));
-    builder_.infer_output_types(node);
+    builder_.types_.infer(node);
   }
   return node.outputs[o];
 }
@@ -628,7 +535,7 @@ std::string RuleContext::constant(const Tensor& value) {
   const std::string name = b.unique(
       concat("gradient_constant_", b.constant_names_.size(), "_", ortrain::to_string(value.dtype())));
   b.graph_.add_initializer(name, value);
-  b.info_[name] = ValueInfo{name, value.dtype(), dims_of(value.shape())};
+  b.types_.set_constant(name, value);
   b.constant_names_.emplace(content, name);
   return name;
 }
@@ -641,10 +548,7 @@ std::optional<std::vector<Dim>> RuleContext::dims(const std::string& value) cons
 
 const Tensor* RuleContext::constant_value(const std::string& value) const {
   if (builder_.trainable_.count(value)) return nullptr;
-  if (const auto it = builder_.graph_.initializers.find(value); it != builder_.graph_.initializers.end())
-    return &it->second;
-  const auto it = builder_.constants_.find(value);
-  return it == builder_.constants_.end() ? nullptr : &it->second;
+  return builder_.types_.constant(value);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -26,20 +26,26 @@ void* copy_number(OrtAllocator* allocator, T value) {
 
 }  // namespace
 
-void AddProperty(OrtCheckpointState* checkpoint_state, const char* property_name, OrtPropertyType property_type,
-                 void* property_value) {
+void AddProperty(OrtCheckpointState* checkpoint_state, const char* property_name,
+                 OrtPropertyType property_type, void* property_value) {
   auto& properties = checkpoint_state->state->properties();
   switch (property_type) {
-    case OrtIntProperty: properties[property_name] = *static_cast<const int64_t*>(property_value); return;
-    case OrtFloatProperty: properties[property_name] = *static_cast<const float*>(property_value); return;
-    case OrtStringProperty: properties[property_name] = std::string(static_cast<const char*>(property_value)); return;
+    case OrtIntProperty:
+      properties[property_name] = *static_cast<const int64_t*>(property_value);
+      return;
+    case OrtFloatProperty:
+      properties[property_name] = *static_cast<const float*>(property_value);
+      return;
+    case OrtStringProperty:
+      properties[property_name] = std::string(static_cast<const char*>(property_value));
+      return;
   }
-  fail(ErrorCode::kInvalidArgument, "property '", property_name, "' has the type number ", static_cast<int>(property_type),
-       ", expected 0 (int), 1 (float) or 2 (string)");
+  fail(ErrorCode::kInvalidArgument, "property '", property_name, "' has the type number ",
+       static_cast<int>(property_type), ", expected 0 (int), 1 (float) or 2 (string)");
 }
 
-void GetProperty(const OrtCheckpointState* checkpoint_state, const char* property_name, OrtAllocator* allocator,
-                 OrtPropertyType* property_type, void** property_value) {
+void GetProperty(const OrtCheckpointState* checkpoint_state, const char* property_name,
+                 OrtAllocator* allocator, OrtPropertyType* property_type, void** property_value) {
   const Property& property = checkpoint_state->state->property(property_name);
   if (const auto* number = std::get_if<int64_t>(&property)) *property_value = copy_number(allocator, *number);
   if (const auto* number = std::get_if<float>(&property)) *property_value = copy_number(allocator, *number);
@@ -49,15 +55,16 @@ void GetProperty(const OrtCheckpointState* checkpoint_state, const char* propert
 
 void GetParameterTypeAndShape(const OrtCheckpointState* checkpoint_state, const char* parameter_name,
                               OrtTensorTypeAndShapeInfo** parameter_type_and_shape) {
-  *parameter_type_and_shape = new OrtTensorTypeAndShapeInfo(describe(core_of(*checkpoint_state).parameter(parameter_name).data));
+  *parameter_type_and_shape =
+      new OrtTensorTypeAndShapeInfo(describe(core_of(*checkpoint_state).parameter(parameter_name).data));
 }
 
 void UpdateParameter(OrtCheckpointState* checkpoint_state, const char* parameter_name, OrtValue* parameter) {
   core_of(*checkpoint_state).update_parameter(parameter_name, parameter->tensor);
 }
 
-void GetParameter(const OrtCheckpointState* checkpoint_state, const char* parameter_name, OrtAllocator* allocator,
-                  OrtValue** parameter) {
+void GetParameter(const OrtCheckpointState* checkpoint_state, const char* parameter_name,
+                  OrtAllocator* allocator, OrtValue** parameter) {
   *parameter = copy_value(allocator, core_of(*checkpoint_state).parameter(parameter_name).data);
 }
 
@@ -65,22 +72,24 @@ void CheckpointGetParameterCount(const OrtCheckpointState* checkpoint_state, siz
   *out = core_of(*checkpoint_state).parameters().size();
 }
 
-void CheckpointGetParameterName(const OrtCheckpointState* checkpoint_state, size_t index, OrtAllocator* allocator, char** out) {
+void CheckpointGetParameterName(const OrtCheckpointState* checkpoint_state, size_t index,
+                                OrtAllocator* allocator, char** out) {
   *out = copy_text(allocator, item(core_of(*checkpoint_state).parameters(), index, "parameter").name);
 }
 
-void CheckpointIsParameterTrainable(const OrtCheckpointState* checkpoint_state, const char* parameter_name, int* out) {
+void CheckpointIsParameterTrainable(const OrtCheckpointState* checkpoint_state, const char* parameter_name,
+                                    int* out) {
   *out = core_of(*checkpoint_state).parameter(parameter_name).trainable;
 }
 
-void CheckpointGetParameterGradient(const OrtCheckpointState* checkpoint_state, const char* parameter_name, OrtAllocator* allocator,
-                                    OrtValue** gradient) {
+void CheckpointGetParameterGradient(const OrtCheckpointState* checkpoint_state, const char* parameter_name,
+                                    OrtAllocator* allocator, OrtValue** gradient) {
   const CheckpointState& state = core_of(*checkpoint_state);
   const Parameter& parameter = state.parameter(parameter_name);
   require(parameter.trainable, ErrorCode::kInvalidArgument, "the parameter '", parameter_name,
           "' is frozen and has no gradient, expected a trainable one");
-  require(state.has_gradients() && parameter.gradient.defined(), ErrorCode::kRuntimeException, "the parameter '",
-          parameter_name, "' has no gradient yet, expected a train step before");
+  require(state.has_gradients() && parameter.gradient.defined(), ErrorCode::kRuntimeException,
+          "the parameter '", parameter_name, "' has no gradient yet, expected a train step before");
   *gradient = copy_value(allocator, parameter.gradient);
 }
 
@@ -88,26 +97,30 @@ void CheckpointGetPropertyCount(const OrtCheckpointState* checkpoint_state, size
   *out = core_of(*checkpoint_state).properties().size();
 }
 
-void CheckpointGetPropertyName(const OrtCheckpointState* checkpoint_state, size_t index, OrtAllocator* allocator, char** out) {
+void CheckpointGetPropertyName(const OrtCheckpointState* checkpoint_state, size_t index,
+                               OrtAllocator* allocator, char** out) {
   const auto& properties = core_of(*checkpoint_state).properties();
   require(index < properties.size(), ErrorCode::kInvalidArgument, "there is no property number ", index,
           ", expected a number below ", properties.size());
   *out = copy_text(allocator, std::next(properties.begin(), static_cast<std::ptrdiff_t>(index))->first);
 }
 
-void CheckpointGetPropertyType(const OrtCheckpointState* checkpoint_state, const char* property_name, OrtPropertyType* out) {
+void CheckpointGetPropertyType(const OrtCheckpointState* checkpoint_state, const char* property_name,
+                               OrtPropertyType* out) {
   *out = type_of(checkpoint_state->state->property(property_name));
 }
 
-void CheckpointIsNominal(const OrtCheckpointState* checkpoint_state, int* out) { *out = core_of(*checkpoint_state).is_nominal(); }
+void CheckpointIsNominal(const OrtCheckpointState* checkpoint_state, int* out) {
+  *out = core_of(*checkpoint_state).is_nominal();
+}
 
 void CheckpointGetOptimizerStepCount(const OrtCheckpointState* checkpoint_state, int64_t* out) {
   const CheckpointState& state = core_of(*checkpoint_state);
   *out = state.has_optimizer_state() ? state.optimizer().step : 0;
 }
 
-void CreateCheckpoint(const char* const* names, const OrtValue* const* values, const bool* trainable, size_t count, bool nominal,
-                      OrtCheckpointState** checkpoint_state) {
+void CreateCheckpoint(const char* const* names, const OrtValue* const* values, const bool* trainable,
+                      size_t count, bool nominal, OrtCheckpointState** checkpoint_state) {
   auto state = std::make_shared<CheckpointState>();
   for (size_t i = 0; i < count; ++i) state->add_parameter(names[i], trainable[i], values[i]->tensor.clone());
   state->set_nominal(nominal);

@@ -22,8 +22,8 @@ void log(const OrtEnv& env, OrtLoggingLevel severity, const char* call, const st
   std::fprintf(stderr, "[%s] %s: %s: %s\n", names[severity], env.id.c_str(), call, message.c_str());
 }
 
-void CreateEnvWithCustomLogger(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level,
-                               const char* logid, OrtEnv** out) {
+void CreateEnvWithCustomLogger(OrtLoggingFunction logging_function, void* logger_param,
+                               OrtLoggingLevel log_severity_level, const char* logid, OrtEnv** out) {
   check_severity(log_severity_level, false);
   *out = new OrtEnv{log_severity_level, logid, logging_function, logger_param};
 }

@@ -1,4 +1,5 @@
-// What stands between a slot of a table and the work: checks of arguments, and exceptions turned into a status.
+// What stands between a slot of a table and the work: checks of arguments, and exceptions turned into a
+// status.
 #pragma once
 
 #include <algorithm>
@@ -48,26 +49,28 @@ inline void check_pointer(const void* pointer, const char* name) {
 }
 template <typename R, typename... A>
 void check_pointer(R (*function)(A...), const char* name) {
-  require(function != nullptr, ErrorCode::kInvalidArgument, "argument ", name, " is null, expected a function");
+  require(function != nullptr, ErrorCode::kInvalidArgument, "argument ", name,
+          " is null, expected a function");
 }
 
 template <typename N>
 void check_array(const void* pointer, N length, const char* name, const char* length_name) {
-  require(pointer != nullptr || length == 0, ErrorCode::kInvalidArgument, "argument ", name, " is null while ", length_name,
-          " is ", length, ", expected a pointer to as many elements");
+  require(pointer != nullptr || length == 0, ErrorCode::kInvalidArgument, "argument ", name,
+          " is null while ", length_name, " is ", length, ", expected a pointer to as many elements");
 }
 
 template <typename T, typename N>
 void check_elements(T const* const* elements, N length, const char* name, const char* length_name) {
   check_array(elements, length, name, length_name);
   for (N i = 0; elements != nullptr && i < length; ++i)
-    require(elements[i] != nullptr, ErrorCode::kInvalidArgument, "argument ", name, "[", i, "] is null, expected a pointer");
+    require(elements[i] != nullptr, ErrorCode::kInvalidArgument, "argument ", name, "[", i,
+            "] is null, expected a pointer");
 }
 
 inline void check_allocator(const OrtAllocator* allocator, const char* name) {
   check_pointer(allocator, name);
-  require(allocator->Alloc != nullptr && allocator->Free != nullptr, ErrorCode::kInvalidArgument, "the allocator ", name,
-          " has no Alloc or no Free, expected both");
+  require(allocator->Alloc != nullptr && allocator->Free != nullptr, ErrorCode::kInvalidArgument,
+          "the allocator ", name, " has no Alloc or no Free, expected both");
 }
 
 // The name of a call as a template argument.
@@ -77,8 +80,8 @@ struct Name {
   constexpr Name(const char (&name)[N]) { std::copy_n(name, N, text); }
 };
 
-// The function of a slot without an implementation: it answers ORT_NOT_IMPLEMENTED and names itself; where the call
-// returns no status, it does nothing and returns null or 0.
+// The function of a slot without an implementation: it answers ORT_NOT_IMPLEMENTED and names itself; where
+// the call returns no status, it does nothing and returns null or 0.
 template <Name name, typename F>
 struct NotImplemented;
 template <Name name, typename R, typename... A>

@@ -82,7 +82,9 @@ void release(H* handle) noexcept {
 }
 void release(OrtStatus* status) noexcept;  // never the one that stands for "no memory"
 
-inline OrtCheckpointState* wrap(std::shared_ptr<CheckpointState> state) { return new OrtCheckpointState{std::move(state)}; }
+inline OrtCheckpointState* wrap(std::shared_ptr<CheckpointState> state) {
+  return new OrtCheckpointState{std::move(state)};
+}
 inline CheckpointState& core_of(const OrtCheckpointState& handle) { return *handle.state; }
 inline TrainingSession& core_of(const OrtTrainingSession& handle) { return handle.session; }
 
@@ -115,8 +117,8 @@ inline const RunOptions* core_of(const OrtRunOptions* options) { return options 
 // The item of that number; throws naming how many there are.
 template <typename T>
 const T& item(const std::vector<T>& items, size_t index, const char* what) {
-  require(index < items.size(), ErrorCode::kInvalidArgument, "there is no ", what, " number ", index, ", expected a number below ",
-          items.size());
+  require(index < items.size(), ErrorCode::kInvalidArgument, "there is no ", what, " number ", index,
+          ", expected a number below ", items.size());
   return items[index];
 }
 

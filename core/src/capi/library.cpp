@@ -8,11 +8,12 @@
 namespace ortrain::capi {
 namespace {
 
-// A program asks for the version that it was compiled for; tables only grow at their end, so one table serves all
-// versions up to ours.
+// A program asks for the version that it was compiled for; tables only grow at their end, so one table serves
+// all versions up to ours.
 bool served(uint32_t version, uint32_t newest, const char* what) {
   if (version >= 1 && version <= newest) return true;
-  std::fprintf(stderr, "ortrain %s: version %u of %s was asked for, expected 1 to %u\n", ORTRAIN_VERSION, version, what, newest);
+  std::fprintf(stderr, "ortrain %s: version %u of %s was asked for, expected 1 to %u\n", ORTRAIN_VERSION,
+               version, what, newest);
   return false;
 }
 
@@ -22,7 +23,9 @@ const OrtApi* ORT_API_CALL get_api(uint32_t version) noexcept {
 
 #define ORTRAIN_TEXT(x) #x
 #define ORTRAIN_TEXT_OF(x) ORTRAIN_TEXT(x)
-const char* ORT_API_CALL get_version() noexcept { return "1." ORTRAIN_TEXT_OF(ORT_API_VERSION) ".0+ortrain." ORTRAIN_VERSION; }
+const char* ORT_API_CALL get_version() noexcept {
+  return "1." ORTRAIN_TEXT_OF(ORT_API_VERSION) ".0+ortrain." ORTRAIN_VERSION;
+}
 
 }  // namespace
 
@@ -66,6 +69,7 @@ const OrtApiBase* ORT_API_CALL OrtGetApiBase(void) noexcept {
 }
 
 const OrtrainApi* ORT_API_CALL OrtrainGetApi(uint32_t version) noexcept {
-  return ortrain::capi::served(version, ORTRAIN_API_VERSION, "OrtrainApi") ? &ortrain::capi::ortrain_api : nullptr;
+  return ortrain::capi::served(version, ORTRAIN_API_VERSION, "OrtrainApi") ? &ortrain::capi::ortrain_api
+                                                                           : nullptr;
 }
 }

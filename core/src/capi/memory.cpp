@@ -29,8 +29,8 @@ const OrtMemoryInfo& cpu_memory() {
 }
 
 OrtAllocator* default_allocator() {
-  static OrtAllocator allocator{ORT_API_VERSION, default_alloc,  default_free,           default_info,
-                                default_alloc,   default_stats,  default_alloc_on_stream};
+  static OrtAllocator allocator{ORT_API_VERSION, default_alloc, default_free,           default_info,
+                                default_alloc,   default_stats, default_alloc_on_stream};
   return &allocator;
 }
 
@@ -46,7 +46,8 @@ const std::vector<std::string>& provider_names() {
 
 void* allocate(OrtAllocator* allocator, size_t bytes) {
   void* memory = allocator->Alloc(allocator, bytes);
-  require(memory != nullptr || bytes == 0, ErrorCode::kFail, "the allocator gave no memory for ", bytes, " bytes");
+  require(memory != nullptr || bytes == 0, ErrorCode::kFail, "the allocator gave no memory for ", bytes,
+          " bytes");
   return memory;
 }
 
@@ -62,8 +63,8 @@ Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape)
   require(width > 0, ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype), " are not supported");
   const size_t count = static_cast<size_t>(element_count(shape));
   size_t bytes = 0;
-  require(!__builtin_mul_overflow(count, width, &bytes), ErrorCode::kInvalidArgument, "a tensor of shape ", to_string(shape),
-          " is too large");
+  require(!__builtin_mul_overflow(count, width, &bytes), ErrorCode::kInvalidArgument, "a tensor of shape ",
+          to_string(shape), " is too large");
   // Never nothing, so that an empty tensor has an address too.
   std::shared_ptr<void> memory(allocate(allocator, bytes == 0 ? 1 : bytes),
                                [allocator](void* p) { allocator->Free(allocator, p); });
@@ -71,9 +72,10 @@ Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape)
   return Tensor(dtype, shape, data, std::move(memory));
 }
 
-void CreateMemoryInfo(const char* name, OrtAllocatorType type, int id, OrtMemType mem_type, OrtMemoryInfo** out) {
-  require(std::string_view(name) == cpu_memory().name && id == 0, ErrorCode::kInvalidArgument, "there is no device '", name,
-          "' number ", id, ", available: Cpu number 0");
+void CreateMemoryInfo(const char* name, OrtAllocatorType type, int id, OrtMemType mem_type,
+                      OrtMemoryInfo** out) {
+  require(std::string_view(name) == cpu_memory().name && id == 0, ErrorCode::kInvalidArgument,
+          "there is no device '", name, "' number ", id, ", available: Cpu number 0");
   *out = new OrtMemoryInfo{name, type, id, mem_type};
 }
 
@@ -97,18 +99,23 @@ void MemoryInfoGetDeviceType(const OrtMemoryInfo*, OrtMemoryInfoDeviceType* out)
 OrtDeviceMemoryType MemoryInfoGetDeviceMemType(const OrtMemoryInfo*) { return OrtDeviceMemoryType_DEFAULT; }
 uint32_t MemoryInfoGetVendorId(const OrtMemoryInfo*) { return 0; }
 
-void AllocatorAlloc(OrtAllocator* ort_allocator, size_t size, void** out) { *out = allocate(ort_allocator, size); }
+void AllocatorAlloc(OrtAllocator* ort_allocator, size_t size, void** out) {
+  *out = allocate(ort_allocator, size);
+}
 void AllocatorFree(OrtAllocator* ort_allocator, void* p) {
   if (p != nullptr) ort_allocator->Free(ort_allocator, p);
 }
 void AllocatorGetInfo(const OrtAllocator* ort_allocator, const OrtMemoryInfo** out) {
-  require(ort_allocator->Info != nullptr, ErrorCode::kInvalidArgument, "the allocator has no Info, expected one");
+  require(ort_allocator->Info != nullptr, ErrorCode::kInvalidArgument,
+          "the allocator has no Info, expected one");
   *out = ort_allocator->Info(ort_allocator);
 }
 void GetAllocatorWithDefaultOptions(OrtAllocator** out) { *out = default_allocator(); }
 
 // There is one kind of memory, so every session's allocator is the default one, and nobody owns that.
-void CreateAllocator(const OrtSession*, const OrtMemoryInfo*, OrtAllocator** out) { *out = default_allocator(); }
+void CreateAllocator(const OrtSession*, const OrtMemoryInfo*, OrtAllocator** out) {
+  *out = default_allocator();
+}
 void ReleaseAllocator(OrtAllocator*) {}
 
 }  // namespace ortrain::capi

@@ -33,7 +33,9 @@ void EnableCpuMemArena(OrtSessionOptions* options) { options->value.cpu_memory_a
 void DisableCpuMemArena(OrtSessionOptions* options) { options->value.cpu_memory_arena = false; }
 void SetSessionLogId(OrtSessionOptions* options, const char* logid) { options->value.log_id = logid; }
 void DisablePerSessionThreads(OrtSessionOptions*) {}
-void SetDeterministicCompute(OrtSessionOptions* options, bool value) { options->value.deterministic_compute = value; }
+void SetDeterministicCompute(OrtSessionOptions* options, bool value) {
+  options->value.deterministic_compute = value;
+}
 
 void SetSessionLogVerbosityLevel(OrtSessionOptions* options, int session_log_verbosity_level) {
   options->value.log_verbosity_level = session_log_verbosity_level;
@@ -44,22 +46,24 @@ void SetSessionLogSeverityLevel(OrtSessionOptions* options, int session_log_seve
   options->value.log_severity_level = session_log_severity_level;
 }
 
-void SetSessionGraphOptimizationLevel(OrtSessionOptions* options, GraphOptimizationLevel graph_optimization_level) {
+void SetSessionGraphOptimizationLevel(OrtSessionOptions* options,
+                                      GraphOptimizationLevel graph_optimization_level) {
   const int level = graph_optimization_level;
-  require((level >= ORT_DISABLE_ALL && level <= ORT_ENABLE_LAYOUT) || level == ORT_ENABLE_ALL, ErrorCode::kInvalidArgument,
-          "there is no graph optimization level ", level, ", expected 0, 1, 2, 3 or 99");
+  require((level >= ORT_DISABLE_ALL && level <= ORT_ENABLE_LAYOUT) || level == ORT_ENABLE_ALL,
+          ErrorCode::kInvalidArgument, "there is no graph optimization level ", level,
+          ", expected 0, 1, 2, 3 or 99");
   options->value.graph_optimization_level = level;
 }
 
 void SetIntraOpNumThreads(OrtSessionOptions* options, int intra_op_num_threads) {
-  require(intra_op_num_threads >= 0, ErrorCode::kInvalidArgument, "expected a number of threads, 0 for one a processor, found ",
-          intra_op_num_threads);
+  require(intra_op_num_threads >= 0, ErrorCode::kInvalidArgument,
+          "expected a number of threads, 0 for one a processor, found ", intra_op_num_threads);
   options->value.intra_op_threads = intra_op_num_threads;
 }
 
 void SetInterOpNumThreads(OrtSessionOptions* options, int inter_op_num_threads) {
-  require(inter_op_num_threads >= 0, ErrorCode::kInvalidArgument, "expected a number of threads, 0 for the default, found ",
-          inter_op_num_threads);
+  require(inter_op_num_threads >= 0, ErrorCode::kInvalidArgument,
+          "expected a number of threads, 0 for the default, found ", inter_op_num_threads);
   options->value.inter_op_threads = inter_op_num_threads;
 }
 
@@ -71,7 +75,8 @@ void HasSessionConfigEntry(const OrtSessionOptions* options, const char* config_
   *out = options->value.config.count(config_key) > 0;
 }
 
-void GetSessionConfigEntry(const OrtSessionOptions* options, const char* config_key, char* config_value, size_t* size) {
+void GetSessionConfigEntry(const OrtSessionOptions* options, const char* config_key, char* config_value,
+                           size_t* size) {
   const auto entry = options->value.config.find(config_key);
   require(entry != options->value.config.end(), ErrorCode::kInvalidArgument, "the entry '", config_key,
           "' is not set, expected one that AddSessionConfigEntry set");
@@ -84,8 +89,8 @@ void GetSessionConfigEntry(const OrtSessionOptions* options, const char* config_
   std::memcpy(config_value, value.c_str(), needed);
 }
 
-void SessionOptionsAppendExecutionProvider(OrtSessionOptions*, const char* provider_name, const char* const*, const char* const*,
-                                           size_t) {
+void SessionOptionsAppendExecutionProvider(OrtSessionOptions*, const char* provider_name, const char* const*,
+                                           const char* const*, size_t) {
   const std::string name = provider_name;
   if (name == "CPU") return;
   std::string known;
@@ -112,7 +117,9 @@ void RunOptionsGetRunLogVerbosityLevel(const OrtRunOptions* options, int* log_ve
 void RunOptionsGetRunLogSeverityLevel(const OrtRunOptions* options, int* log_severity_level) {
   *log_severity_level = options->value.log_severity_level;
 }
-void RunOptionsGetRunTag(const OrtRunOptions* options, const char** run_tag) { *run_tag = options->value.tag.c_str(); }
+void RunOptionsGetRunTag(const OrtRunOptions* options, const char** run_tag) {
+  *run_tag = options->value.tag.c_str();
+}
 void RunOptionsSetTerminate(OrtRunOptions* options) { options->value.terminate = true; }
 void RunOptionsUnsetTerminate(OrtRunOptions* options) { options->value.terminate = false; }
 

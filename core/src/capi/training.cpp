@@ -6,8 +6,9 @@
 namespace ortrain::capi {
 namespace {
 
-void make_session(const OrtEnv& env, const OrtSessionOptions& options, const OrtCheckpointState& state, Model train,
-                  std::optional<Model> eval, std::optional<Model> optimizer, OrtTrainingSession** out) {
+void make_session(const OrtEnv& env, const OrtSessionOptions& options, const OrtCheckpointState& state,
+                  Model train, std::optional<Model> eval, std::optional<Model> optimizer,
+                  OrtTrainingSession** out) {
   *out = new OrtTrainingSession{
       TrainingSession(options.value, state.state, std::move(train), std::move(eval), std::move(optimizer))};
   log(env, ORT_LOGGING_LEVEL_INFO, "CreateTrainingSession",
@@ -27,7 +28,8 @@ std::optional<Model> read_optional(const void* data, size_t length, const char* 
 
 // Runs a step over the tensors of the values. The lists are kept a thread, so that a step allocates nothing.
 template <typename Step>
-void run_step(const OrtValue* const* inputs, size_t inputs_len, OrtValue** outputs, size_t outputs_len, Step&& step) {
+void run_step(const OrtValue* const* inputs, size_t inputs_len, OrtValue** outputs, size_t outputs_len,
+              Step&& step) {
   thread_local std::vector<const Tensor*> given;
   thread_local std::vector<Tensor*> wanted;
   thread_local std::vector<size_t> made;
@@ -53,23 +55,26 @@ void run_step(const OrtValue* const* inputs, size_t inputs_len, OrtValue** outpu
   }
 }
 
-void name_at(const std::vector<std::string>& names, size_t index, const char* what, OrtAllocator* allocator, char** output) {
+void name_at(const std::vector<std::string>& names, size_t index, const char* what, OrtAllocator* allocator,
+             char** output) {
   *output = copy_text(allocator, item(names, index, what));
 }
 
 }  // namespace
 
-void CreateTrainingSession(const OrtEnv* env, const OrtSessionOptions* options, OrtCheckpointState* checkpoint_state,
-                           const ORTCHAR_T* train_model_path, const ORTCHAR_T* eval_model_path,
-                           const ORTCHAR_T* optimizer_model_path, OrtTrainingSession** out) {
+void CreateTrainingSession(const OrtEnv* env, const OrtSessionOptions* options,
+                           OrtCheckpointState* checkpoint_state, const ORTCHAR_T* train_model_path,
+                           const ORTCHAR_T* eval_model_path, const ORTCHAR_T* optimizer_model_path,
+                           OrtTrainingSession** out) {
   make_session(*env, *options, *checkpoint_state, read_model(std::filesystem::path(train_model_path)),
                read_optional(eval_model_path), read_optional(optimizer_model_path), out);
 }
 
-void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions* options, OrtCheckpointState* checkpoint_state,
-                                     const void* train_model_data, size_t train_data_length, const void* eval_model_data,
-                                     size_t eval_data_length, const void* optim_model_data, size_t optim_data_length,
-                                     OrtTrainingSession** out) {
+void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions* options,
+                                     OrtCheckpointState* checkpoint_state, const void* train_model_data,
+                                     size_t train_data_length, const void* eval_model_data,
+                                     size_t eval_data_length, const void* optim_model_data,
+                                     size_t optim_data_length, OrtTrainingSession** out) {
   make_session(*env, *options, *checkpoint_state,
                read_model(train_model_data, train_data_length, "training model in memory"),
                read_optional(eval_model_data, eval_data_length, "eval model in memory"),
@@ -80,15 +85,15 @@ void AttachOptimizer(OrtTrainingSession* sess, const ORTCHAR_T* optimizer_model_
   sess->session.attach_optimizer(read_model(std::filesystem::path(optimizer_model_path)));
 }
 
-void TrainStep(OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len, const OrtValue* const* inputs,
-               size_t outputs_len, OrtValue** outputs) {
+void TrainStep(OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len,
+               const OrtValue* const* inputs, size_t outputs_len, OrtValue** outputs) {
   run_step(inputs, inputs_len, outputs, outputs_len, [&](const auto& given, const auto& wanted) {
     sess->session.train_step(given, wanted, core_of(run_options));
   });
 }
 
-void EvalStep(const OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len, const OrtValue* const* inputs,
-              size_t outputs_len, OrtValue** outputs) {
+void EvalStep(const OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len,
+              const OrtValue* const* inputs, size_t outputs_len, OrtValue** outputs) {
   run_step(inputs, inputs_len, outputs, outputs_len, [&](const auto& given, const auto& wanted) {
     core_of(*sess).eval_step(given, wanted, core_of(run_options));
   });
@@ -110,8 +115,8 @@ void CopyBufferToParameters(OrtTrainingSession* sess, OrtValue* parameters_buffe
   sess->session.state().copy_from_buffer(parameters_buffer->tensor, trainable_only);
 }
 
-void ExportModelForInferencing(OrtTrainingSession* sess, const ORTCHAR_T* inference_model_path, size_t graph_outputs_len,
-                               const char* const* graph_output_names) {
+void ExportModelForInferencing(OrtTrainingSession* sess, const ORTCHAR_T* inference_model_path,
+                               size_t graph_outputs_len, const char* const* graph_output_names) {
   sess->session.export_for_inferencing(inference_model_path, texts(graph_output_names, graph_outputs_len));
 }
 
@@ -127,20 +132,25 @@ void TrainingSessionGetTrainingModelInputCount(const OrtTrainingSession* sess, s
 void TrainingSessionGetEvalModelInputCount(const OrtTrainingSession* sess, size_t* out) {
   *out = sess->session.input_names(false).size();
 }
-void TrainingSessionGetTrainingModelOutputName(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) {
+void TrainingSessionGetTrainingModelOutputName(const OrtTrainingSession* sess, size_t index,
+                                               OrtAllocator* allocator, char** output) {
   name_at(sess->session.output_names(true), index, "output of the training model", allocator, output);
 }
-void TrainingSessionGetEvalModelOutputName(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) {
+void TrainingSessionGetEvalModelOutputName(const OrtTrainingSession* sess, size_t index,
+                                           OrtAllocator* allocator, char** output) {
   name_at(sess->session.output_names(false), index, "output of the eval model", allocator, output);
 }
-void TrainingSessionGetTrainingModelInputName(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) {
+void TrainingSessionGetTrainingModelInputName(const OrtTrainingSession* sess, size_t index,
+                                              OrtAllocator* allocator, char** output) {
   name_at(sess->session.input_names(true), index, "input of the training model", allocator, output);
 }
-void TrainingSessionGetEvalModelInputName(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) {
+void TrainingSessionGetEvalModelInputName(const OrtTrainingSession* sess, size_t index,
+                                          OrtAllocator* allocator, char** output) {
   name_at(sess->session.input_names(false), index, "input of the eval model", allocator, output);
 }
 
-void GetModelInputTypeInfo(const OrtTrainingSession* sess, bool training, size_t index, OrtTensorTypeAndShapeInfo** out) {
+void GetModelInputTypeInfo(const OrtTrainingSession* sess, bool training, size_t index,
+                           OrtTensorTypeAndShapeInfo** out) {
   *out = new OrtTensorTypeAndShapeInfo(describe(item(sess->session.inputs(training), index, "input")));
 }
 

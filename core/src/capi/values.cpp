@@ -10,16 +10,17 @@ namespace {
 Shape shape_of(const int64_t* extents, size_t rank) {
   Shape shape(extents, extents + rank);
   for (size_t i = 0; i < rank; ++i)
-    require(shape[i] >= 0, ErrorCode::kInvalidArgument, "the shape ", to_string(shape), " has the extent ", shape[i],
-            " along dimension ", i, ", expected 0 or more");
+    require(shape[i] >= 0, ErrorCode::kInvalidArgument, "the shape ", to_string(shape), " has the extent ",
+            shape[i], " along dimension ", i, ", expected 0 or more");
   return shape;
 }
 
 // A tensor over `data`; `owner` frees it, or nobody does.
 OrtValue* view(DType dtype, Shape shape, void* data, size_t bytes, std::shared_ptr<void> owner) {
   Tensor tensor(dtype, std::move(shape), data, std::move(owner));
-  require(bytes >= tensor.bytes(), ErrorCode::kInvalidArgument, "a tensor of type ", to_string(dtype), " and shape ",
-          to_string(tensor.shape()), " needs ", tensor.bytes(), " bytes, found p_data_len ", bytes);
+  require(bytes >= tensor.bytes(), ErrorCode::kInvalidArgument, "a tensor of type ", to_string(dtype),
+          " and shape ", to_string(tensor.shape()), " needs ", tensor.bytes(), " bytes, found p_data_len ",
+          bytes);
   return new OrtValue{std::move(tensor)};
 }
 
@@ -28,8 +29,9 @@ OrtValue* view(DType dtype, Shape shape, void* data, size_t bytes, std::shared_p
 DType dtype_of(ONNXTensorElementDataType type) {
   const int number = type;
   const bool known = number > 0 && number <= ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
-  require(known && size_of(static_cast<DType>(number)) > 0, ErrorCode::kNotImplemented, "tensors of element type number ",
-          number, known ? " (" + to_string(static_cast<DType>(number)) + ")" : std::string(), " are not supported");
+  require(known && size_of(static_cast<DType>(number)) > 0, ErrorCode::kNotImplemented,
+          "tensors of element type number ", number,
+          known ? " (" + to_string(static_cast<DType>(number)) + ")" : std::string(), " are not supported");
   return static_cast<DType>(number);
 }
 
@@ -61,18 +63,20 @@ std::vector<Tensor> tensors(const OrtValue* const* values, size_t count) {
   return out;
 }
 
-void CreateTensorAsOrtValue(OrtAllocator* allocator, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type,
-                            OrtValue** out) {
+void CreateTensorAsOrtValue(OrtAllocator* allocator, const int64_t* shape, size_t shape_len,
+                            ONNXTensorElementDataType type, OrtValue** out) {
   *out = new OrtValue{allocate_tensor(allocator, dtype_of(type), shape_of(shape, shape_len))};
 }
 
-void CreateTensorWithDataAsOrtValue(const OrtMemoryInfo*, void* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len,
-                                    ONNXTensorElementDataType type, OrtValue** out) {
+void CreateTensorWithDataAsOrtValue(const OrtMemoryInfo*, void* p_data, size_t p_data_len,
+                                    const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type,
+                                    OrtValue** out) {
   *out = view(dtype_of(type), shape_of(shape, shape_len), p_data, p_data_len, nullptr);
 }
 
-void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_data, size_t p_data_len, const int64_t* shape,
-                                              size_t shape_len, ONNXTensorElementDataType type, OrtValue** out) {
+void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_data, size_t p_data_len,
+                                              const int64_t* shape, size_t shape_len,
+                                              ONNXTensorElementDataType type, OrtValue** out) {
   const DType dtype = dtype_of(type);
   Shape extents = shape_of(shape, shape_len);
   // The memory changes hands only when the call succeeds: until then the caller frees it.
@@ -99,14 +103,17 @@ void TensorAt(OrtValue* value, const int64_t* location_values, size_t location_v
           " indices for a tensor of shape ", to_string(shape), ", found ", location_values_count);
   int64_t offset = 0;
   for (size_t i = 0; i < shape.size(); ++i) {
-    require(location_values[i] >= 0 && location_values[i] < shape[i], ErrorCode::kInvalidArgument, "the index ",
-            location_values[i], " along dimension ", i, " is outside of the shape ", to_string(shape));
+    require(location_values[i] >= 0 && location_values[i] < shape[i], ErrorCode::kInvalidArgument,
+            "the index ", location_values[i], " along dimension ", i, " is outside of the shape ",
+            to_string(shape));
     offset = offset * shape[i] + location_values[i];
   }
   *out = value->tensor.raw() + static_cast<size_t>(offset) * size_of(value->tensor.dtype());
 }
 
-void GetTypeInfo(const OrtValue* value, OrtTypeInfo** out) { *out = new OrtTypeInfo{ONNX_TYPE_TENSOR, describe(value->tensor)}; }
+void GetTypeInfo(const OrtValue* value, OrtTypeInfo** out) {
+  *out = new OrtTypeInfo{ONNX_TYPE_TENSOR, describe(value->tensor)};
+}
 
 void GetTensorTypeAndShape(const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
   *out = new OrtTensorTypeAndShapeInfo(describe(value->tensor));
@@ -118,20 +125,27 @@ void CastTypeInfoToTensorInfo(const OrtTypeInfo* type_info, const OrtTensorTypeA
 void GetOnnxTypeFromTypeInfo(const OrtTypeInfo* type_info, ONNXType* out) { *out = type_info->kind; }
 
 void CreateTensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo** out) { *out = new OrtTensorTypeAndShapeInfo; }
-void SetTensorElementType(OrtTensorTypeAndShapeInfo* info, ONNXTensorElementDataType type) { info->type = type; }
+void SetTensorElementType(OrtTensorTypeAndShapeInfo* info, ONNXTensorElementDataType type) {
+  info->type = type;
+}
 void SetDimensions(OrtTensorTypeAndShapeInfo* info, const int64_t* dim_values, size_t dim_count) {
   info->dims.assign(dim_values, dim_values + dim_count);
   info->symbols.assign(dim_count, "");
 }
-void GetTensorElementType(const OrtTensorTypeAndShapeInfo* info, ONNXTensorElementDataType* out) { *out = info->type; }
+void GetTensorElementType(const OrtTensorTypeAndShapeInfo* info, ONNXTensorElementDataType* out) {
+  *out = info->type;
+}
 void GetDimensionsCount(const OrtTensorTypeAndShapeInfo* info, size_t* out) { *out = info->dims.size(); }
 void GetDimensions(const OrtTensorTypeAndShapeInfo* info, int64_t* dim_values, size_t dim_values_length) {
   for (size_t i = 0; i < dim_values_length && i < info->dims.size(); ++i) dim_values[i] = info->dims[i];
 }
-void GetSymbolicDimensions(const OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length) {
-  for (size_t i = 0; i < dim_params_length && i < info->symbols.size(); ++i) dim_params[i] = info->symbols[i].c_str();
+void GetSymbolicDimensions(const OrtTensorTypeAndShapeInfo* info, const char* dim_params[],
+                           size_t dim_params_length) {
+  for (size_t i = 0; i < dim_params_length && i < info->symbols.size(); ++i)
+    dim_params[i] = info->symbols[i].c_str();
 }
-void SetSymbolicDimensions(OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length) {
+void SetSymbolicDimensions(OrtTensorTypeAndShapeInfo* info, const char* dim_params[],
+                           size_t dim_params_length) {
   require(dim_params_length == info->dims.size(), ErrorCode::kInvalidArgument, "expected ", info->dims.size(),
           " names, one a dimension, found ", dim_params_length);
   info->symbols.assign(dim_params, dim_params + dim_params_length);

@@ -64,7 +64,7 @@ void grad_shape(ShapeContext& c) {
   for (size_t o = 1; o < 3; ++o) c.output(o, c.dtype(kGradX), {c.shape(kGradX)[1]});
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 // oneDNN.
 
 #if ORTRAIN_ONEDNN
@@ -85,7 +85,7 @@ struct View {
 // The layout of X where it has one, else channels last: oneDNN has no optimized primitive for row-major
 // planes.
 std::optional<View> choose_view(const LayoutPtr& stored, const Shape& shape) {
-  if (shape.size() > 5 || !is_dnnl(stored) || element_count(shape) == 0) return std::nullopt;
+  if (shape.size() > 5 || !is_dnnl(stored)) return std::nullopt;
   Shape padded = shape;
   while (padded.size() < 4) padded.insert(padded.begin() + 2, 1);
   try {
@@ -128,7 +128,7 @@ std::optional<Backward> describe_backward(const View& view) {
 
 #endif
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 // Forward.
 
 // Where the statistics of a training step go.
@@ -260,7 +260,7 @@ Kernel forward_kernel(KernelContext& c) {
   const bool training = trains(c.node(), c.opset());
   Kernel kernel;
 #if ORTRAIN_ONEDNN
-  if (c.dtype(kX) == DType::kFloat) kernel = dnnl_forward(c, training);
+  if (suits_onednn(c)) kernel = dnnl_forward(c, training);
 #endif
   if (!kernel) {
     const bool known = visit_floating(c.dtype(kX), [&](auto zero) {
@@ -272,7 +272,7 @@ Kernel forward_kernel(KernelContext& c) {
   return training ? kernel : with_statistics_passed_on(c, std::move(kernel));
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 // Backward.
 
 template <typename T>
@@ -325,7 +325,7 @@ Kernel dnnl_backward(KernelContext& c) {
 
 Kernel grad_kernel(KernelContext& c) {
 #if ORTRAIN_ONEDNN
-  if (c.dtype(kGradX) == DType::kFloat)
+  if (suits_onednn(c))
     if (Kernel kernel = dnnl_backward(c)) return kernel;
 #endif
   Kernel kernel;
@@ -334,7 +334,7 @@ Kernel grad_kernel(KernelContext& c) {
   return kernel;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 // Gradients.
 
 void training_gradient(GradientContext& g) {

@@ -26,7 +26,13 @@ Kernel typed(KernelContext& c, F holds) {
       shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
         const T *u = from_a + in[0], *v = from_b + in[1];
         const int64_t step_u = shape.step(0), step_v = shape.step(1);
-        for (int64_t i = 0; i < n; ++i) to[at + i] = holds(u[i * step_u], v[i * step_v]);
+        // Without steps in the common cases, so that the compiler makes vectors of them.
+        if (step_u && step_v)
+          for (int64_t i = 0; i < n; ++i) to[at + i] = holds(u[i], v[i]);
+        else if (step_u)
+          for (int64_t i = 0; i < n; ++i) to[at + i] = holds(u[i], *v);
+        else
+          for (int64_t i = 0; i < n; ++i) to[at + i] = holds(*u, v[i * step_v]);
       });
     });
   };

@@ -74,7 +74,6 @@ struct Convolution {
     y = output_shape(x[0], w[0], window);
   }
   ConvSizes sizes() const { return {x[0], x[1], w[0], groups, three_axes(window)}; }
-  bool empty() const { return element_count(x) == 0 || element_count(w) == 0 || element_count(y) == 0; }
 };
 
 Kernel one_after_the_other(std::vector<Kernel> kernels) {
@@ -84,7 +83,7 @@ Kernel one_after_the_other(std::vector<Kernel> kernels) {
   };
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 // Portable kernels.
 
 template <typename T>
@@ -128,7 +127,7 @@ Kernel portable_backward_bias(KernelContext& c, const Convolution& conv) {
   return [=](const Frame& f) { conv_backward_bias<T>(s, f.at<const T>(dy), f.at<T>(db)); };
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 // oneDNN.
 
 #if ORTRAIN_ONEDNN
@@ -318,12 +317,12 @@ Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, cons
 
 #endif
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 
 Kernel conv_kernel(KernelContext& c) {
   const Convolution conv(c, 0, 1);
 #if ORTRAIN_ONEDNN
-  if (c.dtype(0) == DType::kFloat && !conv.empty())
+  if (suits_onednn(c))
     if (Kernel kernel = dnnl_forward(c, conv)) return kernel;
 #endif
   Kernel kernel;
@@ -338,7 +337,7 @@ Kernel conv_grad_kernel(KernelContext& c) {
   const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
   Kernel data, weights, bias;
 #if ORTRAIN_ONEDNN
-  if (c.dtype(0) == DType::kFloat && !conv.empty()) {
+  if (suits_onednn(c)) {
     const DnnlConvolution described(conv);
     if (const auto forward = choose_forward(described, c.in_layout(1), false)) {
       if (wanted(0)) data = dnnl_backward_data(c, described, *forward);

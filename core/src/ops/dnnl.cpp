@@ -159,6 +159,17 @@ dnnl::primitive_attr dnnl_attr() {
   return attr;
 }
 
+bool suits_onednn(const NodeContext& c) {
+  if (c.dtype(0) != DType::kFloat) return false;
+  bool all_constant = true;
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    if (!c.has_input(i)) continue;
+    if (is_floating(c.dtype(i)) && (c.dtype(i) != DType::kFloat || c.size(i) == 0)) return false;
+    if (!c.constant(i)) all_constant = false;
+  }
+  return !all_constant;
+}
+
 bool is_fast(const dnnl::primitive_desc_base& primitive) {
   const std::string_view name = primitive.impl_info_str();
   return !name.starts_with("ref") && !name.starts_with("gemm") && !name.starts_with("simple") &&

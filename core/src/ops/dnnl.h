@@ -53,6 +53,9 @@ bool is_dnnl(const LayoutPtr& layout);
 
 // An attribute with user-managed scratchpad: primitives then allocate nothing when they run.
 dnnl::primitive_attr dnnl_attr();
+// Whether oneDNN is to compute the node: float32, elements to compute, and not all of its inputs constant (a
+// Program computes such a node once, while it is compiled, and wants the result row-major).
+bool suits_onednn(const NodeContext& c);
 // Whether a primitive is one of oneDNN's optimized ones rather than its reference loops.
 bool is_fast(const dnnl::primitive_desc_base& primitive);
 

@@ -5,16 +5,79 @@
 // Whether an element is kept depends on the seed, the node, the number of the run and the element's position
 // alone.
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/dropout.cpp"
+// The targets' passes over this file come first.
+#include <hwy/foreach_target.h>
+
+#include "ops/simd_math-inl.h"
+#include "runtime/random.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+// The words of `blocks` draws of the generator (runtime/random.h) from counter (high, first) on, four a draw.
+void RandomWords(uint64_t key, uint64_t high, uint64_t first, int64_t blocks, uint32_t* words) {
+  int64_t done = 0;
+#if HWY_TARGET != HWY_SCALAR
+  // Side by side in the lanes; the rounds are those of philox().
+  const hn::ScalableTag<uint32_t> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto word = [d](uint64_t value) HWY_ATTR { return hn::Set(d, static_cast<uint32_t>(value)); };
+  const auto upper = [d](auto a, auto b) HWY_ATTR {
+    const auto even = hn::BitCast(d, hn::MulEven(a, b));
+    const auto odd = hn::BitCast(d, hn::MulEven(hn::DupOdd(a), b));
+    return hn::OddEven(odd, hn::DupOdd(even));
+  };
+  const auto multiplier0 = word(0xD2511F53u), multiplier1 = word(0xCD9E8D57u);
+  for (; done + lanes <= blocks; done += lanes) {
+    const uint64_t start = first + static_cast<uint64_t>(done);
+    auto c0 = hn::Iota(d, static_cast<uint32_t>(start)), c1 = word(start >> 32);
+    // Lanes that passed the end of the lower word carry into the next.
+    c1 = hn::IfThenElse(hn::Lt(c0, word(start)), hn::Add(c1, word(1)), c1);
+    auto c2 = word(high), c3 = word(high >> 32);
+    uint64_t k0 = key & 0xFFFFFFFFu, k1 = key >> 32;
+    for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+      const auto n0 = hn::Xor(hn::Xor(upper(c2, multiplier1), c1), word(k0));
+      const auto n2 = hn::Xor(hn::Xor(upper(c0, multiplier0), c3), word(k1));
+      c1 = hn::Mul(c2, multiplier1);
+      c3 = hn::Mul(c0, multiplier0);
+      c0 = n0;
+      c2 = n2;
+    }
+    hn::StoreInterleaved4(c0, c1, c2, c3, d, words + 4 * done);
+  }
+#endif
+  for (; done < blocks; ++done) {
+    const auto drawn = philox(key, high, first + static_cast<uint64_t>(done));
+    for (int k = 0; k < 4; ++k) words[4 * done + k] = drawn[static_cast<size_t>(k)];
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <optional>
+#include <type_traits>
 
 #include "ops/operator.h"
-#include "runtime/random.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
 
+HWY_EXPORT(RandomWords);
+
+constexpr int64_t kBlocks = 256;  // draws at a time: their words stay in the first-level cache
 constexpr float kDefaultRatio = 0.5f;
 
 void expect_scalar(const NodeContext& c, size_t i, const char* what) {
@@ -63,6 +126,7 @@ void shape(ShapeContext& c) {
 
 template <typename T>
 Kernel typed(KernelContext& c) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   const Mode mode(c, 1, 2);
   const Slot x = c.in(0), y = c.out_inplace(0, {0}), mask = c.has_output(1) ? c.out(1) : Slot{};
   const int64_t n = c.out_size(0);
@@ -82,19 +146,26 @@ Kernel typed(KernelContext& c) {
       return;
     }
     const T scale = static_cast<T>(1 / (1 - ratio));
-    const float limit = static_cast<float>(ratio);
+    // Of the 2^24 numbers that the upper bits of a word can be, those below this one drop the element.
+    const uint32_t limit = static_cast<uint32_t>(std::ceil(static_cast<float>(ratio) * 0x1p24f));
     bool* kept_out = mask.defined() ? f.at<bool>(mask) : nullptr;
     const uint64_t key = fixed ? *fixed : static_cast<uint64_t>(seed());
     // The counter: node and run in the upper half, position in the lower. One draw serves four elements.
     const uint64_t high = stream << 32 ^ f.run();
-    parallel_for((n + 3) / 4, 40, [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block) {
-        const auto bits = philox(key, high, static_cast<uint64_t>(block));
-        const int64_t first = block * 4, count = std::min<int64_t>(4, n - first);
+    parallel_for((n + 3) / 4, 8, [&](int64_t begin, int64_t end) {
+      uint32_t words[4 * kBlocks];
+      for (int64_t block = begin; block < end; block += kBlocks) {
+        const int64_t blocks = std::min(kBlocks, end - block);
+        HWY_DYNAMIC_DISPATCH(RandomWords)(key, high, static_cast<uint64_t>(block), blocks, words);
+        const int64_t first = 4 * block, count = std::min(4 * blocks, n - first);
+        const T* u = from + first;
+        T* v = to + first;
+        if (kept_out)
+          for (int64_t k = 0; k < count; ++k) kept_out[first + k] = words[k] >> 8 >= limit;
+        // Bits instead of a branch, which would be mispredicted as often as an element is dropped.
         for (int64_t k = 0; k < count; ++k) {
-          const bool kept = uniform_from_bits(bits[static_cast<size_t>(k)]) >= limit;
-          to[first + k] = kept ? from[first + k] * scale : T{0};
-          if (kept_out) kept_out[first + k] = kept;
+          const Bits kept = Bits{0} - static_cast<Bits>(words[k] >> 8 >= limit);
+          v[k] = std::bit_cast<T>(std::bit_cast<Bits>(u[k] * scale) & kept);
         }
       }
     });
@@ -159,3 +230,4 @@ ORTRAIN_OPERATOR(
 
 }  // namespace
 }  // namespace ortrain
+#endif

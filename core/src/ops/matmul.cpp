@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "ops/dnnl.h"
+#include "ops/elementwise.h"
 #include "ops/operator.h"
 #include "ops/portable_matmul.h"
 #include "runtime/threads.h"
@@ -183,6 +184,9 @@ void fill_bias(Bias kind, const T* bias, T beta, int64_t m, int64_t n, T* y) {
 }
 
 #if ORTRAIN_ONEDNN
+// Below this many multiplications calling a library costs more than the product.
+constexpr int64_t kSmallProduct = 4096;
+
 // The leading dimension that BLAS wants: at least the length of a line, also where there is one line only.
 int64_t leading(int64_t stride, int64_t length) { return std::max<int64_t>({stride, length, 1}); }
 #endif
@@ -193,12 +197,12 @@ void multiply_part(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T>
                    T beta, T* y, int64_t y_row) {
 #if ORTRAIN_ONEDNN
   if constexpr (std::is_same_v<T, float>) {
-    if (m > 0 && n > 0 && k > 0) {
+    if (m > 0 && n > 0 && k > 0 && (m == 1 || n == 1 || m * n * k > kSmallProduct)) {
       const bool a_trans = a.row == 1 && a.column != 1, b_trans = b.row == 1 && b.column != 1;
-      dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', m, n, k, alpha, a.data,
-                 a_trans ? leading(a.column, m) : leading(a.row, k), b.data,
-                 b_trans ? leading(b.column, k) : leading(b.row, n), beta, y, y_row);
-      return;
+      if (dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', m, n, k, alpha, a.data,
+                     a_trans ? leading(a.column, m) : leading(a.row, k), b.data,
+                     b_trans ? leading(b.column, k) : leading(b.row, n), beta, y, y_row) == dnnl_success)
+        return;
     }
   }
 #endif
@@ -236,6 +240,21 @@ void multiply_all(const Product& p, T alpha, const T* a, const T* b, T beta, T* 
   }
 }
 
+// An outer product, Y = alpha a bᵀ: as fast as Y can be written.
+template <typename T>
+Kernel outer_kernel(const Product& p, float alpha, Slot a, Slot b, Slot y) {
+  return [=, scale = binary_function("Mul", dtype_of<T>())](const Frame& f) {
+    const T *column = f.at<const T>(a), *row = f.at<const T>(b);
+    T* to = f.at<T>(y);
+    parallel_for(p.m, p.n, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const T factor = static_cast<T>(alpha) * column[i * p.a_row];
+        scale(&factor, 0, row, 1, to + i * p.n, p.n);
+      }
+    });
+  };
+}
+
 struct Addend {
   Bias kind = Bias::kNone;
   float beta = 1;
@@ -255,9 +274,6 @@ Kernel strided_kernel(const Product& p, float alpha, Slot a, Slot b, const Adden
 }
 
 #if ORTRAIN_ONEDNN
-// Below this many multiplications the fixed cost of a primitive outweighs its speed.
-constexpr int64_t kSmallProduct = 32768;
-
 // oneDNN's matmul primitive; null where a strided product serves better: small products, products with a
 // vector (bound by memory), and layouts for which oneDNN has no optimized primitive.
 Kernel primitive_kernel(KernelContext& c, const Product& p, float alpha, Slot a, Slot b, const Addend& bias,
@@ -313,6 +329,10 @@ Kernel product_kernel(KernelContext& c, float alpha, Addend bias) {
   const Slot a = c.in(0), b = c.in(1);
   if (bias.kind != Bias::kNone) bias.slot = c.in(2);
   const Slot y = bias.kind == Bias::kFull ? c.out_inplace(0, {2}) : c.out(0);
+  if (p.k == 1 && p.batch.empty() && p.b_column == 1 && bias.kind == Bias::kNone) {
+    if (c.dtype(0) == DType::kFloat) return outer_kernel<float>(p, alpha, a, b, y);
+    if (c.dtype(0) == DType::kDouble) return outer_kernel<double>(p, alpha, a, b, y);
+  }
 #if ORTRAIN_ONEDNN
   if (c.dtype(0) == DType::kFloat) {
     if (Kernel kernel = primitive_kernel(c, p, alpha, a, b, bias, y)) return kernel;
@@ -345,7 +365,7 @@ Kernel gemm_kernel(KernelContext& c) {
   return product_kernel(c, c.node().float_or("alpha", 1), bias);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 // Gradients. With Y = alpha op(A) op(B):  d op(A) = alpha dY op(B)ᵀ,  d op(B) = alpha op(A)ᵀ dY.
 
 Attributes flags(bool trans_a, bool trans_b, float alpha) {

@@ -68,7 +68,7 @@ void global_pool_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), std::move(y));
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 // oneDNN.
 
 #if ORTRAIN_ONEDNN
@@ -202,16 +202,8 @@ LayoutPtr like(const LayoutPtr& stored, const Shape& other, const Shape& shape) 
 
 #endif
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 // Kernels.
-
-bool runs_on_onednn(const KernelContext& c) {
-#if ORTRAIN_ONEDNN
-  return c.dtype(0) == DType::kFloat && element_count(c.shape(0)) > 0;
-#else
-  return (void)c, false;
-#endif
-}
 
 template <typename T>
 Kernel portable_max_pool(KernelContext& c, const PoolSizes& s, bool indices) {
@@ -224,7 +216,7 @@ Kernel max_pool_kernel(KernelContext& c) {
   const PoolSizes s = sizes_of(c, c.shape(0), window);
   const bool indices = c.has_output(1) && !c.used_only_by(1, "");
 #if ORTRAIN_ONEDNN
-  if (runs_on_onednn(c) && (!indices || c.used_only_by(1, "MaxPoolGrad"))) {
+  if (suits_onednn(c) && (!indices || c.used_only_by(1, "MaxPoolGrad"))) {
     const DnnlPool pool(dnnl::algorithm::pooling_max, c.shape(0), window);
     if (Kernel kernel = dnnl_pool_forward(c, pool, indices)) return kernel;
   }
@@ -277,7 +269,7 @@ Kernel average_pool_kernel(KernelContext& c) {
   const Window window = read_pool(c, c.shape(0));
   const PoolSizes s = sizes_of(c, c.shape(0), window);
 #if ORTRAIN_ONEDNN
-  if (runs_on_onednn(c) && divides_alike(window, s.count_padding)) {
+  if (suits_onednn(c) && divides_alike(window, s.count_padding)) {
     const DnnlPool pool(average(s.count_padding), c.shape(0), window);
     if (Kernel kernel = dnnl_pool_forward(c, pool, false)) return kernel;
   }
@@ -294,7 +286,7 @@ Kernel average_pool_grad_kernel(KernelContext& c) {
   const Window window = read_pool(c, x);
   const PoolSizes s = sizes_of(c, x, window);
 #if ORTRAIN_ONEDNN
-  if (runs_on_onednn(c) && divides_alike(window, s.count_padding)) {
+  if (suits_onednn(c) && divides_alike(window, s.count_padding)) {
     const DnnlPool pool(average(s.count_padding), x, window);
     if (const auto pair = pool.choose(like(c.in_layout(0), pool.y, x), true))
       return dnnl_pool_backward(c, *pair->backward, {}, memory::desc());
@@ -322,7 +314,7 @@ Kernel global_average_kernel(KernelContext& c) {
 #if ORTRAIN_ONEDNN
   // Row-major planes are summed as they lie; only values in another layout are left to oneDNN.
   const Shape& x = c.shape(0);
-  if (runs_on_onednn(c) && c.in_layout(0) && x.size() <= 5) {
+  if (suits_onednn(c) && c.in_layout(0) && x.size() <= 5) {
     Window window(x.size() - 2);
     for (size_t i = 0; i < window.size(); ++i) window[i].input = window[i].kernel = x[2 + i];
     const DnnlPool pool(average(false), x, window);
@@ -336,7 +328,7 @@ Kernel global_max_kernel(KernelContext& c) {
   return floating_kernel(c, [&](auto zero) { return global_kernel<decltype(zero)>(c, global_max); });
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------------------------------
 // Gradients.
 
 // MaxPoolGrad and AveragePoolGrad are given dY alone: the extents of X must be stated in the model, which

@@ -35,10 +35,16 @@ struct SumStep {
   static HWY_INLINE Vec<D> Apply(D, Vec<D> sum, Vec<D> x) {
     return hn::Add(sum, x);
   }
-  template <typename T>
-  static T Combine(T a, T b) {
-    return a + b;
+  // Two partial results into one, and the lanes of one into a number.
+  template <class D>
+  static HWY_INLINE Vec<D> Merge(D, Vec<D> a, Vec<D> b) {
+    return hn::Add(a, b);
   }
+  template <class D>
+  static HWY_INLINE double Lanes(D d, Vec<D> v) {
+    return static_cast<double>(hn::GetLane(hn::SumOfLanes(d, v)));
+  }
+  static double Combine(double a, double b) { return a + b; }
 };
 
 struct SumSquareStep : SumStep {
@@ -61,10 +67,16 @@ struct MaxStep {
   static HWY_INLINE Vec<D> Apply(D d, Vec<D> a, Vec<D> b) {
     return math::MaxNan(d, a, b);
   }
-  template <typename T>
-  static T Combine(T a, T b) {
-    return a >= b || a != a ? a : b;
+  template <class D>
+  static HWY_INLINE Vec<D> Merge(D d, Vec<D> a, Vec<D> b) {
+    return math::MaxNan(d, a, b);
   }
+  template <class D>
+  static HWY_INLINE double Lanes(D d, Vec<D> v) {
+    if (!hn::AllFalse(d, hn::IsNaN(v))) return std::numeric_limits<double>::quiet_NaN();
+    return static_cast<double>(hn::GetLane(hn::MaxOfLanes(d, v)));
+  }
+  static double Combine(double a, double b) { return a >= b || a != a ? a : b; }
 };
 
 struct MinStep {
@@ -73,10 +85,16 @@ struct MinStep {
   static HWY_INLINE Vec<D> Apply(D d, Vec<D> a, Vec<D> b) {
     return math::MinNan(d, a, b);
   }
-  template <typename T>
-  static T Combine(T a, T b) {
-    return a <= b || a != a ? a : b;
+  template <class D>
+  static HWY_INLINE Vec<D> Merge(D d, Vec<D> a, Vec<D> b) {
+    return math::MinNan(d, a, b);
   }
+  template <class D>
+  static HWY_INLINE double Lanes(D d, Vec<D> v) {
+    if (!hn::AllFalse(d, hn::IsNaN(v))) return std::numeric_limits<double>::quiet_NaN();
+    return static_cast<double>(hn::GetLane(hn::MinOfLanes(d, v)));
+  }
+  static double Combine(double a, double b) { return a <= b || a != a ? a : b; }
 };
 
 struct ProdStep {
@@ -85,42 +103,45 @@ struct ProdStep {
   static HWY_INLINE Vec<D> Apply(D, Vec<D> product, Vec<D> x) {
     return hn::Mul(product, x);
   }
-  template <typename T>
-  static T Combine(T a, T b) {
-    return a * b;
+  template <class D>
+  static HWY_INLINE Vec<D> Merge(D, Vec<D> a, Vec<D> b) {
+    return hn::Mul(a, b);
   }
+  template <class D>
+  static HWY_INLINE double Lanes(D d, Vec<D> v) {
+    HWY_ALIGN hn::TFromD<D> lanes[hn::MaxLanes(d)];
+    hn::Store(v, d, lanes);
+    double product = 1;
+    for (size_t i = 0; i < hn::Lanes(d); ++i) product *= static_cast<double>(lanes[i]);
+    return product;
+  }
+  static double Combine(double a, double b) { return a * b; }
 };
+
+// What a lane that holds no number of the input holds, so that it does not count.
+template <class Step, typename T>
+constexpr T kNothing = static_cast<T>(Step::kStart);
 
 template <class Step, typename T>
 double ReduceRun(const void* raw, int64_t n) {
   const T* x = static_cast<const T*>(raw);
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto s0 = C(d, Step::kStart), s1 = s0, s2 = s0, s3 = s0;
+  const auto start = C(d, Step::kStart);
+  auto s0 = start, s1 = start, s2 = start, s3 = start;
   int64_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    s0 = Step::Apply(d, s0, hn::LoadU(d, x + i));
-    s1 = Step::Apply(d, s1, hn::LoadU(d, x + i + lanes));
-    s2 = Step::Apply(d, s2, hn::LoadU(d, x + i + 2 * lanes));
-    s3 = Step::Apply(d, s3, hn::LoadU(d, x + i + 3 * lanes));
+  if (n >= 4 * lanes) {
+    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+      s0 = Step::Apply(d, s0, hn::LoadU(d, x + i));
+      s1 = Step::Apply(d, s1, hn::LoadU(d, x + i + lanes));
+      s2 = Step::Apply(d, s2, hn::LoadU(d, x + i + 2 * lanes));
+      s3 = Step::Apply(d, s3, hn::LoadU(d, x + i + 3 * lanes));
+    }
+    s0 = Step::Merge(d, Step::Merge(d, s0, s1), Step::Merge(d, s2, s3));
   }
-  for (; i + lanes <= n; i += lanes) s0 = Step::Apply(d, s0, hn::LoadU(d, x + i));
-  HWY_ALIGN T all[4 * hn::MaxLanes(d)];
-  hn::Store(s0, d, all);
-  hn::Store(s1, d, all + lanes);
-  hn::Store(s2, d, all + 2 * lanes);
-  hn::Store(s3, d, all + 3 * lanes);
-  double result = Step::kStart;
-  for (int64_t k = 0; k < 4 * lanes; ++k) result = Step::Combine(result, static_cast<double>(all[k]));
-  if (i < n) {
-    // The rest, one lane each, where there is nothing the start value.
-    HWY_ALIGN T rest[hn::MaxLanes(d)];
-    for (int64_t k = i; k < n; ++k) rest[k - i] = x[k];
-    for (int64_t k = n - i; k < lanes; ++k) rest[k] = 0;
-    hn::Store(Step::Apply(d, C(d, Step::kStart), hn::Load(d, rest)), d, rest);
-    for (int64_t k = 0; k < n - i; ++k) result = Step::Combine(result, static_cast<double>(rest[k]));
-  }
-  return result;
+  for (; i < n; i += lanes)
+    s0 = Step::Apply(d, s0, LoadUpTo(d, x + i, HWY_MIN(lanes, n - i), kNothing<Step, T>));
+  return Step::Lanes(d, s0);
 }
 
 template <class Step, typename T>
@@ -128,10 +149,11 @@ void ReduceRows(const void* raw, int64_t rows, int64_t stride, int64_t columns, 
   const T* x = static_cast<const T*>(raw);
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto start = C(d, Step::kStart);
   HWY_ALIGN T partial[kColumnBlock + hn::MaxLanes(d)];
   int64_t j = 0;
   for (; j + 4 * lanes <= columns; j += 4 * lanes) {
-    auto s0 = C(d, Step::kStart), s1 = s0, s2 = s0, s3 = s0;
+    auto s0 = start, s1 = start, s2 = start, s3 = start;
     const T* p = x + j;
     for (int64_t r = 0; r < rows; ++r, p += stride) {
       s0 = Step::Apply(d, s0, hn::LoadU(d, p));
@@ -146,18 +168,15 @@ void ReduceRows(const void* raw, int64_t rows, int64_t stride, int64_t columns, 
   }
   for (; j < columns; j += lanes) {
     const int64_t count = HWY_MIN(lanes, columns - j);
-    auto s = C(d, Step::kStart);
+    auto s0 = start, s1 = start;
     const T* p = x + j;
-    HWY_ALIGN T rest[hn::MaxLanes(d)] = {};
-    for (int64_t r = 0; r < rows; ++r, p += stride) {
-      if (count == lanes) {
-        s = Step::Apply(d, s, hn::LoadU(d, p));
-      } else {
-        for (int64_t k = 0; k < count; ++k) rest[k] = p[k];
-        s = Step::Apply(d, s, hn::Load(d, rest));
-      }
+    int64_t r = 0;
+    for (; r + 2 <= rows; r += 2, p += 2 * stride) {
+      s0 = Step::Apply(d, s0, LoadUpTo(d, p, count));
+      s1 = Step::Apply(d, s1, LoadUpTo(d, p + stride, count));
     }
-    hn::StoreU(s, d, partial + j);
+    if (r < rows) s0 = Step::Apply(d, s0, LoadUpTo(d, p, count));
+    hn::StoreU(Step::Merge(d, s0, s1), d, partial + j);
   }
   for (int64_t k = 0; k < columns; ++k) out[k] = Step::Combine(out[k], static_cast<double>(partial[k]));
 }
@@ -281,11 +300,12 @@ size_t Reduction::scratch_bytes() const {
 
 int64_t Reduction::offset(const std::vector<Axis>& axes, int64_t index) const {
   int64_t at = 0;
-  for (size_t i = axes.size(); i-- > 0;) {
+  // The outermost axis takes what is left: with one axis there is nothing to divide.
+  for (size_t i = axes.size(); i-- > 1;) {
     at += index % axes[i].extent * axes[i].stride;
     index /= axes[i].extent;
   }
-  return at;
+  return axes.empty() ? 0 : at + index * axes[0].stride;
 }
 
 template <typename T>
@@ -301,11 +321,14 @@ void Reduction::run_typed(const T* x, T* y, double* partial) const {
         const int64_t output = task / parts_, part = task % parts_;
         const T* base = x + offset(kept_, output);
         double result = start;
-        for (int64_t at = count * part / parts_, stop = count * (part + 1) / parts_; at < stop;) {
-          const int64_t inside = at % length_;
-          const int64_t n = std::min({length_ - inside, stop - at, kRunBlock});
-          result = combine(op_, result, functions.run(base + offset(reduced_, at / length_) + inside, n));
-          at += n;
+        const int64_t first = count * part / parts_, stop = count * (part + 1) / parts_;
+        int64_t term = count ? first / length_ : 0, inside = first - term * length_;
+        for (int64_t at = first; at < stop; ++term, inside = 0) {
+          const T* run = base + offset(reduced_, term);
+          const int64_t last = std::min(length_, inside + stop - at);
+          at += last - inside;
+          for (; inside < last; inside += kRunBlock)
+            result = combine(op_, result, functions.run(run + inside, std::min(kRunBlock, last - inside)));
         }
         (parts_ == 1 ? (y[output] = static_cast<T>(result)) : (partial[part * total + output] = result));
       }

@@ -89,12 +89,6 @@ HWY_INLINE Vec<D> Exp(D d, Vec<D> x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, hn::Min(x, overflows)));
 }
 
-// e^x for x that is not above 0 and not NaN.
-template <class D>
-HWY_INLINE Vec<D> ExpOfNegative(D d, Vec<D> x) {
-  return hn::Exp(d, x);
-}
-
 // e^x - 1, accurate near 0.
 template <class D>
 HWY_INLINE Vec<D> Expm1(D d, Vec<D> x) {
@@ -161,33 +155,69 @@ HWY_INLINE Vec<D> Erf(D d, Vec<D> x) {
   }
 }
 
-// The standard normal distribution function, (1 + erf(x / sqrt 2)) / 2.
+// The standard normal distribution: cdf(x) = (1 + erf(x / sqrt 2)) / 2 and bell(x) = e^(-x^2/2), its density
+// but for a factor.
+//
+// float: with t = |x| / sqrt 2 the smaller tail is bell(x) P(u) / 2, u = 1 / (1 + 0.4 t), where P is the
+// minimax polynomial of degree 9 of e^(t^2) erfc(t) for t <= 10 (Remez exchange, relative error 3e-8; the
+// form is that of C. Hastings, "Approximations for digital computers", 1955). double: the C library's erfc.
 template <class D>
-HWY_INLINE Vec<D> NormalCdf(D d, Vec<D> x) {
-  return hn::MulAdd(C(d, 0.5), math::Erf(d, hn::Mul(x, C(d, 0.70710678118654752440))), C(d, 0.5));
-}
+struct Normal {
+  Vec<D> cdf, bell;
+
+  HWY_INLINE Normal(D d, Vec<D> x) {
+    bell = math::Exp(d, hn::Mul(C(d, -0.5), hn::Mul(x, x)));
+    if constexpr (sizeof(hn::TFromD<D>) == 8) {
+      cdf = math::PerLane(d, x, [](double v) { return 0.5 * std::erfc(v * -0.70710678118654752440); });
+    } else {
+      constexpr double kP[10] = {2.640600610932842e-05, 0.2250825591453788,   0.231355307282993,
+                                 0.17741550141340337,   0.26864021462242893,  -0.06857181744698344,
+                                 0.2757944914098828,    -0.06369107337139263, -0.07474693013235904,
+                                 0.028695371305172537};
+      const Vec<D> u = hn::Div(C(d, 1), hn::MulAdd(hn::Abs(x), C(d, 0.4 * 0.70710678118654752440), C(d, 1)));
+      Vec<D> y = C(d, kP[9]);
+      for (int i = 8; i >= 0; --i) y = hn::MulAdd(y, u, C(d, kP[i]));
+      const Vec<D> tail = hn::Mul(hn::Mul(C(d, 0.5), bell), y);
+      cdf = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(C(d, 1), tail));
+    }
+  }
+};
 
 }  // namespace math
+
+// Whether loads and stores under a mask leave the memory of the other lanes alone, for float and double.
+#if !HWY_MEM_OPS_MIGHT_FAULT || HWY_TARGET == HWY_AVX2
+constexpr bool kMasksMemory = true;
+#else
+constexpr bool kMasksMemory = false;
+#endif
 
 // The next `count` elements; lanes beyond them hold `fill`, and memory beyond them is not touched.
 template <class D, typename T>
 HWY_INLINE Vec<D> LoadUpTo(D d, const T* p, int64_t count, T fill = 0) {
   if (count >= static_cast<int64_t>(hn::Lanes(d))) return hn::LoadU(d, p);
-  HWY_ALIGN T lanes[hn::MaxLanes(d)];
-  hn::Store(hn::Set(d, fill), d, lanes);
-  for (int64_t k = 0; k < count; ++k) lanes[k] = p[k];
-  return hn::Load(d, lanes);
+  if constexpr (kMasksMemory) {
+    const auto mask = hn::FirstN(d, static_cast<size_t>(count));
+    return hn::IfThenElse(mask, hn::MaskedLoad(mask, d, p), hn::Set(d, fill));
+  } else {
+    HWY_ALIGN T lanes[hn::MaxLanes(d)];
+    hn::Store(hn::Set(d, fill), d, lanes);
+    for (int64_t k = 0; k < count; ++k) lanes[k] = p[k];
+    return hn::Load(d, lanes);
+  }
 }
 
 template <class D, typename T>
 HWY_INLINE void StoreUpTo(Vec<D> v, D d, T* p, int64_t count) {
   if (count >= static_cast<int64_t>(hn::Lanes(d))) {
     hn::StoreU(v, d, p);
-    return;
+  } else if constexpr (kMasksMemory) {
+    hn::BlendedStore(v, hn::FirstN(d, static_cast<size_t>(count)), d, p);
+  } else {
+    HWY_ALIGN T lanes[hn::MaxLanes(d)];
+    hn::Store(v, d, lanes);
+    for (int64_t k = 0; k < count; ++k) p[k] = lanes[k];
   }
-  HWY_ALIGN T lanes[hn::MaxLanes(d)];
-  hn::Store(v, d, lanes);
-  for (int64_t k = 0; k < count; ++k) p[k] = lanes[k];
 }
 
 // Calls f(i, count) for vectors that cover [0, n): count is the number of lanes, less for the last one.
@@ -223,43 +253,26 @@ HWY_INLINE double SumOver(int64_t n, F term) {
   return total;
 }
 
-// y[i] = f(x[i]) for i < n; x and y may be the same. The rest behind the last full vector goes by way of a
-// buffer, so that nothing outside the arrays is touched.
+// y[i] = f(x[i]) for i < n; x and y may be the same.
 template <typename T, class F>
 HWY_INLINE void Map(const T* x, T* y, int64_t n, F f) {
   const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) hn::StoreU(f(d, hn::LoadU(d, x + i)), d, y + i);
-  if (i < n) {
-    HWY_ALIGN T rest[hn::MaxLanes(d)] = {};
-    for (int64_t k = i; k < n; ++k) rest[k - i] = x[k];
-    hn::Store(f(d, hn::Load(d, rest)), d, rest);
-    for (int64_t k = i; k < n; ++k) y[k] = rest[k - i];
-  }
+  ForVectors<T>(n, [&](int64_t i, int64_t count)
+                       HWY_ATTR { StoreUpTo(f(d, LoadUpTo(d, x + i, count)), d, y + i, count); });
 }
 
 // y[i] = f(a[i * A], b[i * B]), where A and B are 1 or 0 (0: one value for all).
 template <int A, int B, typename T, class F>
 HWY_INLINE void Map2(const T* a, const T* b, T* y, int64_t n, F f) {
-  const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   if (n <= 0) return;
-  [[maybe_unused]] const auto a0 = hn::Set(d, *a);
-  [[maybe_unused]] const auto b0 = hn::Set(d, *b);
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
+  const hn::ScalableTag<T> d;
+  const auto a0 = hn::Set(d, *a), b0 = hn::Set(d, *b);
+  ForVectors<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
     auto va = a0, vb = b0;
-    if constexpr (A) va = hn::LoadU(d, a + i);
-    if constexpr (B) vb = hn::LoadU(d, b + i);
-    hn::StoreU(f(d, va, vb), d, y + i);
-  }
-  if (i < n) {
-    HWY_ALIGN T ra[hn::MaxLanes(d)] = {}, rb[hn::MaxLanes(d)] = {};
-    for (int64_t k = i; k < n; ++k) ra[k - i] = a[k * A], rb[k - i] = b[k * B];
-    hn::Store(f(d, hn::Load(d, ra), hn::Load(d, rb)), d, ra);
-    for (int64_t k = i; k < n; ++k) y[k] = ra[k - i];
-  }
+    if constexpr (A) va = LoadUpTo(d, a + i, count);
+    if constexpr (B) vb = LoadUpTo(d, b + i, count);
+    StoreUpTo(f(d, va, vb), d, y + i, count);
+  });
 }
 
 }  // namespace HWY_NAMESPACE

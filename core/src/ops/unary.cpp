@@ -73,7 +73,7 @@
       IfThenElse(Lt(x, Neg(a)), Add(x, b), IfThenElse(Gt(x, a), Sub(x, b), IfThenElse(Le(Abs(x), a), Zero(d), x))), \
       RULE(dy * (x.call("Abs") > a).as(x))) \
   /* x times the normal distribution function of x */ \
-  ROW(Gelu, kMicrosoft, 15, {}, Mul(x, math::NormalCdf(d, x)), RULE(dy.call("GeluGrad", x, {}, kMicrosoft))) \
+  ROW(Gelu, kMicrosoft, 15, {}, Mul(x, math::Normal<D>(d, x).cdf), RULE(dy.call("GeluGrad", x, {}, kMicrosoft))) \
   /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)) */ \
   ROW(FastGelu, kMicrosoft, 15, {}, Mul(x, math::Sigmoid(d, FastGeluArgument(d, x))), \
       RULE(dy.call("FastGeluGrad", x, {}, kMicrosoft))) \
@@ -94,7 +94,7 @@
   /* dy, where y is not positive alpha dy */ \
   ROW(LeakyReluGrad, 1, (Defaults{{"alpha", 0.01f}}), IfThenElse(Gt(x, Zero(d)), dy, Mul(a, dy))) \
   /* dy (Phi(x) + x phi(x)), the distribution function and the density of the normal distribution */ \
-  ROW(GeluGrad, 25, {}, Mul(dy, MulAdd(x, NormalDensity(d, x), math::NormalCdf(d, x)))) \
+  ROW(GeluGrad, 15, {}, Mul(dy, GeluSlope(d, x))) \
   /* dy (s + x s (1 - s) u'(x)), s = sigmoid(u(x)), u' = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2) */ \
   ROW(FastGeluGrad, 18, {}, Mul(dy, SigmoidProductSlope(d, x, FastGeluArgument(d, x), FastGeluSlope(d, x)))) \
   /* the same with u = alpha x */ \
@@ -128,10 +128,11 @@ HWY_INLINE Vec<D> FastGeluSlope(D d, Vec<D> x) {
   return hn::Mul(C(d, kTwiceSqrtTwoOverPi), hn::MulAdd(hn::Mul(x, x), C(d, 3 * 0.044715), C(d, 1)));
 }
 
-// e^(-x^2/2) / sqrt(2 pi)
+// The derivative of x cdf(x): cdf(x) + x bell(x) / sqrt(2 pi).
 template <class D>
-HWY_INLINE Vec<D> NormalDensity(D d, Vec<D> x) {
-  return hn::Mul(math::Exp(d, hn::Mul(C(d, -0.5), hn::Mul(x, x))), C(d, 0.39894228040143267794));
+HWY_INLINE Vec<D> GeluSlope(D d, Vec<D> x) {
+  const math::Normal<D> normal(d, x);
+  return hn::MulAdd(hn::Mul(x, C(d, 0.39894228040143267794)), normal.bell, normal.cdf);
 }
 
 // The derivative of x sigmoid(u): s + x s (1 - s) u'.

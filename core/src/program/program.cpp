@@ -568,7 +568,7 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<Tensor* const
   try {
     for (; i < p.steps.size(); ++i) {
       if (terminate && terminate->load(std::memory_order_relaxed))
-        fail(ErrorCode::kFail, "the run was ended by its run options");
+        fail(ErrorCode::kRuntimeException, "the run was ended by its run options");
       p.steps[i].kernel(frame);
     }
   } catch (const Error& e) {

@@ -88,7 +88,7 @@ struct TrainingSession::Impl {
   class Use {
    public:
     Use(Impl& impl, const char* call) : impl_(impl) {
-      require(!impl_.busy.test_and_set(std::memory_order_acquire), ErrorCode::kFail, call,
+      require(!impl_.busy.test_and_set(std::memory_order_acquire), ErrorCode::kRuntimeException, call,
               ": the training session is in use by another thread; one thread at a time may call it");
     }
     ~Use() { impl_.busy.clear(std::memory_order_release); }
@@ -100,13 +100,13 @@ struct TrainingSession::Impl {
   };
 
   const Stage& stage(bool training) const {
-    require(training || eval, ErrorCode::kInvalidArgument,
+    require(training || eval, ErrorCode::kNoModel,
             "names of the eval model: the training session was made without an eval model");
     return training ? *train : *eval;
   }
 
   void require_optimizer(const char* call) const {
-    require(optimizer.has_value(), ErrorCode::kInvalidArgument, call,
+    require(optimizer.has_value(), ErrorCode::kNoModel, call,
             ": the training session was made without an optimizer model");
   }
 };
@@ -121,6 +121,18 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   *no.data<bool>() = false;
   s.overwrite = {{kLazyReset, yes}};
   s.accumulate = {{kLazyReset, no}};
+
+  // A nominal checkpoint may know no shapes, and buffers follow the order of the model's inputs: both are the model's word.
+  std::vector<std::string> order;
+  for (const ValueInfo& info : train.graph.inputs) {
+    if (!state_->has_parameter(info.name)) continue;
+    order.push_back(info.name);
+    if (!state_->is_nominal() || !info.dims) continue;
+    Shape shape;
+    for (const Dim& d : *info.dims) shape.push_back(d.value);
+    if (std::all_of(shape.begin(), shape.end(), [](int64_t extent) { return extent >= 0; }))
+      state_->set_nominal_shape(info.name, shape);
+  }
 
   std::string problems;
   std::vector<ValueInfo> train_inputs = user_inputs(train, *state_, "training model", problems);
@@ -155,6 +167,9 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
                                      s.options);
   }
 
+  for (const Parameter& p : state_->parameters())  // those that the model does not read come last
+    if (std::find(order.begin(), order.end(), p.name) == order.end()) order.push_back(p.name);
+  state_->set_buffer_order(order);
   state_->make_arenas();
   if (s.optimizer) state_->make_momentums(s.optimizer->moment_count());
   s.learning_rate = state_->optimizer().initial_learning_rate;
@@ -171,7 +186,7 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
                                  const RunOptions* options) {
   const Impl::Use use(*impl_, "train step");
   Impl& s = *impl_;
-  require(!state_->is_nominal(), ErrorCode::kInvalidArgument,
+  require(!state_->is_nominal(), ErrorCode::kRuntimeException,
           "train step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
   s.train->run(inputs, outputs, s.overwrite_gradients ? 1 : 0, s.train_states,
                s.overwrite_gradients ? s.overwrite : s.accumulate, options);
@@ -183,8 +198,8 @@ void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span
                                 const RunOptions* options) {
   const Impl::Use use(*impl_, "eval step");
   Impl& s = *impl_;
-  require(s.eval != nullptr, ErrorCode::kInvalidArgument, "eval step: the training session was made without an eval model");
-  require(!state_->is_nominal(), ErrorCode::kInvalidArgument,
+  require(s.eval != nullptr, ErrorCode::kNoModel, "eval step: the training session was made without an eval model");
+  require(!state_->is_nominal(), ErrorCode::kRuntimeException,
           "eval step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
   s.eval->run(inputs, outputs, 0, s.eval_states, {}, options);
 }
@@ -198,7 +213,7 @@ void TrainingSession::optimizer_step(const RunOptions*) {
   const Impl::Use use(*impl_, "optimizer step");
   Impl& s = *impl_;
   s.require_optimizer("optimizer step");
-  require(state_->has_gradients(), ErrorCode::kInvalidArgument,
+  require(state_->has_gradients(), ErrorCode::kRuntimeException,
           "optimizer step: there are no gradients yet; run a train step first");
   const ThreadScope threads(s.options.intra_op_threads);
   OptimizerState& o = state_->optimizer();
@@ -249,7 +264,7 @@ void TrainingSession::scheduler_step() {
   const Impl::Use use(*impl_, "scheduler step");
   Impl& s = *impl_;
   s.require_optimizer("scheduler step");
-  require(s.schedule.has_value(), ErrorCode::kInvalidArgument,
+  require(s.schedule.has_value(), ErrorCode::kRuntimeException,
           "scheduler step: no learning-rate scheduler is registered");
   const OptimizerState& o = state_->optimizer();
   s.learning_rate =
@@ -269,9 +284,9 @@ const std::vector<std::string>& TrainingSession::output_names(bool training) con
 void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
                                              const std::vector<std::string>& outputs) const {
   const Impl::Use use(*impl_, "export for inferencing");
-  require(impl_->eval_model.has_value(), ErrorCode::kInvalidArgument,
+  require(impl_->eval_model.has_value(), ErrorCode::kNoModel,
           "export for inferencing: the training session was made without an eval model");
-  require(!state_->is_nominal(), ErrorCode::kInvalidArgument,
+  require(!state_->is_nominal(), ErrorCode::kRuntimeException,
           "export for inferencing: the checkpoint is nominal and holds no values");
   require(!outputs.empty(), ErrorCode::kInvalidArgument, "export for inferencing: no output was asked for");
   Model model = *impl_->eval_model;

@@ -8,4 +8,12 @@ from ortrain.api.generated.parameter import Parameter
 from ortrain.api.generated.parameters import Parameters
 from ortrain.api.generated.properties import Properties
 
-__all__ = ["CheckpointState", "LinearLRScheduler", "Module", "Optimizer", "Parameter", "Parameters", "Properties"]
+__all__ = [
+    "CheckpointState",
+    "LinearLRScheduler",
+    "Module",
+    "Optimizer",
+    "Parameter",
+    "Parameters",
+    "Properties",
+]

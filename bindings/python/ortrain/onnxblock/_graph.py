@@ -12,6 +12,9 @@ import onnx
 #: be shapes or axes, whose values decide about shapes.
 _SMALL = 1024
 
+#: What ONNX says of an operator that it does not know.
+_NOT_KNOWN = "No Op registered for"
+
 #: Types that a parameter can have. The 16-bit ones are refused later, with a reason.
 FLOATING = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
@@ -46,7 +49,8 @@ def find_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | 
     for values in (graph.input, graph.output, graph.value_info):
         for value in values:
             if value.name == name:
-                return value
+                found: onnx.ValueInfoProto = value
+                return found
     for tensor in graph.initializer:
         if tensor.name == name:
             return onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
@@ -117,8 +121,8 @@ def infer_shapes(model: onnx.ModelProto) -> None:
     """Add to the model what ONNX shape inference finds out about its values."""
     light = without_weights(model)
     inferred = light
-    # Following the values of shapes fails on some models whose types and ranks can be inferred well. Nothing is
-    # lost where both fail: what is wrong with the model is found by those who look for it.
+    # Following the values of shapes fails on some models whose types and ranks can be inferred well. Nothing
+    # is lost where both fail: what is wrong with the model is found by those who look for it.
     for follow_values in (True, False):
         with contextlib.suppress(onnx.shape_inference.InferenceError):
             inferred = onnx.shape_inference.infer_shapes(light, data_prop=follow_values)
@@ -142,11 +146,26 @@ def check(model: onnx.ModelProto, what: str) -> None:
         Saying what the checker found, where it is not.
     """
     try:
-        onnx.checker.check_model(without_weights(model), full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        if "No Op registered for" in str(error):
-            return
-        raise ValueError(f"{what} is not valid ONNX: {error}") from error
+        onnx.checker.check_model(without_weights(model))
+    except onnx.checker.ValidationError as error:
+        if _NOT_KNOWN not in str(error):
+            raise ValueError(f"{what} is not valid ONNX: {error}") from error
+    check_types(model, what)
+
+
+def check_types(model: onnx.ModelProto, what: str) -> None:
+    """Check that types and shapes fit the operators, as far as they are known.
+
+    Raises
+    ------
+    ValueError
+        Naming a node whose inputs do not fit.
+    """
+    try:
+        onnx.shape_inference.infer_shapes(without_weights(model), check_type=True, strict_mode=True)
+    except onnx.shape_inference.InferenceError as error:
+        if _NOT_KNOWN not in str(error):
+            raise ValueError(f"{what} is not valid ONNX: {error}") from error
 
 
 def register_outputs(model: onnx.ModelProto, names: Iterable[str]) -> None:
@@ -203,11 +222,17 @@ def import_domain(model: onnx.ModelProto, domain: str, version: int) -> None:
         model.opset_import.append(onnx.helper.make_opsetid(domain, version))
 
 
-def running_statistics(model: onnx.ModelProto) -> list[str]:
-    """Return the names of running means and variances that batch normalization in training mode updates."""
+def running_statistics(model: onnx.ModelProto, updated_only: bool = False) -> list[str]:
+    """Return the names of the running means and variances that batch normalization uses, or updates."""
     names: list[str] = []
     for node in walk(model.graph):
         if node.op_type != "BatchNormalization" or node.domain not in ("", "ai.onnx"):
             continue
-        names.extend(name for name in list(node.input)[3:5] if name)
+        # Before opset 14, which has an attribute for it, more than one output meant training.
+        if (opset_of(model) or 14) >= 14:
+            updates = any(a.name == "training_mode" and a.i == 1 for a in node.attribute)
+        else:
+            updates = len(node.output) > 1
+        if updates or not updated_only:
+            names.extend(name for name in list(node.input)[3:5] if name)
     return list(dict.fromkeys(names))

@@ -148,8 +148,8 @@ class TrainingBlock(Block):
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
         """Say whether a parameter is trained.
 
-        A parameter of which nothing is said stays in the models as a constant. Running statistics of batch
-        normalization are always parameters that are not trained.
+        A parameter of which nothing is said stays in the models as a constant. Running statistics that batch
+        normalization updates are always parameters, and never trained.
 
         Parameters
         ----------
@@ -219,11 +219,14 @@ class TrainingBlock(Block):
         forward = _with_parameters_as_inputs(model, trainable | frozen)
         data = _serialized(forward)
         ordered = [tensor.name for tensor in self._parameters[0]]
+        # The core finds everything that stands in the way at once. Types that clash are what ONNX finds.
         report = _core_tools.find_untrainable(data, ordered, names[0], names[1:])
+        try:
+            _graph.check_types(forward, f"the model after block {type(self).__name__}")
+        except ValueError as error:
+            report = "\n".join(filter(None, [report, str(error)]))
         if report:
             raise ValueError(f"the model cannot be trained:\n{report}")
-        # After the core, which finds everything that is wrong at once and says it better.
-        _graph.check(forward, f"the model after block {type(self).__name__}")
         self._training_model = onnx.ModelProto.FromString(
             _core_tools.build_training_model(
                 data, ordered, [tensor.name for tensor in self._parameters[1]], names[0], names[1:]
@@ -261,7 +264,8 @@ class TrainingBlock(Block):
                 "no parameter is to be trained; name at least one with requires_grad. "
                 f"The model has {', '.join(initializers[:20]) or 'no initializers'}"
             )
-        return trainable, set(self._frozen) | {name for name in statistics if name in initializers}
+        updated = _graph.running_statistics(model, updated_only=True)
+        return trainable, set(self._frozen) | {name for name in updated if name in initializers}
 
 
 def _with_parameters_as_inputs(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
@@ -291,4 +295,5 @@ def _serialized(model: onnx.ModelProto) -> bytes:
             "may have; make parameters of the largest with requires_grad(name, False): "
             f"{', '.join(tensor.name for tensor in large)}"
         )
-    return model.SerializeToString()
+    data: bytes = model.SerializeToString()
+    return data

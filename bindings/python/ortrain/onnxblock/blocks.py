@@ -22,7 +22,11 @@ from ortrain.onnxblock._accessor import current
 _log = logging.getLogger(__name__)
 
 #: NumPy types of the element types that constants of blocks can have.
-_FLOATS = {TensorProto.FLOAT: np.float32, TensorProto.DOUBLE: np.float64, TensorProto.FLOAT16: np.float16}
+_FLOATS: dict[int, type[np.floating[Any]]] = {
+    TensorProto.FLOAT: np.float32,
+    TensorProto.DOUBLE: np.float64,
+    TensorProto.FLOAT16: np.float16,
+}
 
 
 class Block(ABC):

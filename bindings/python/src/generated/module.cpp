@@ -270,6 +270,8 @@ PYBIND11_MODULE(_ortrain, m) {
     const Texts names_(names);
     const Values values_(values);
     const Flags trainable_(trainable);
+    check_same_length("names", names.size(), "values", values.size());
+    check_same_length("names", names.size(), "trainable", trainable.size());
     OrtCheckpointState* checkpoint_state = {};
     check(extension_api().CreateCheckpoint(names_.data(), values_.data(), trainable_.data(), names.size(), nominal, &checkpoint_state));
     return Handle<OrtCheckpointState>(checkpoint_state, training_api().ReleaseCheckpointState);
@@ -330,4 +332,15 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().CheckpointGetOptimizerStepCount(checkpoint_state.raw, &out));
     return out;
   }, py::arg("checkpoint_state"), "Number of optimizer steps that a state has behind it.");
+  m.def("build_gradient_model", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& value_names, const std::string& loss_name) {
+    const Bytes model_data_(model_data);
+    const Texts value_names_(value_names);
+    void* out = {};
+    size_t out_length = 0;
+    {
+      const py::gil_scoped_release released;
+      check(extension_api().BuildGradientModel(model_data_.data(), model_data_.size(), value_names_.data(), value_names.size(), loss_name.c_str(), allocator(), &out, &out_length));
+    }
+    return take_bytes(out, out_length);
+  }, py::arg("model_data"), py::arg("value_names"), py::arg("loss_name"), "Adds the gradients of chosen values to a model that ends in a loss.");
 }

@@ -153,5 +153,6 @@ void AttachOptimizer(OrtTrainingSession* sess, const ORTCHAR_T* optimizer_model_
 void GetModelInputTypeInfo(const OrtTrainingSession* sess, bool training, size_t index, OrtTensorTypeAndShapeInfo** out);
 void CheckpointIsNominal(const OrtCheckpointState* checkpoint_state, int* out);
 void CheckpointGetOptimizerStepCount(const OrtCheckpointState* checkpoint_state, int64_t* out);
+void BuildGradientModel(const void* model_data, size_t model_length, const char* const* value_names, size_t value_len, const char* loss_name, OrtAllocator* allocator, void** out, size_t* out_length);
 
 }  // namespace ortrain::capi

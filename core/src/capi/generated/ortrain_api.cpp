@@ -154,6 +154,18 @@ OrtStatus* ORT_API_CALL CheckpointGetOptimizerStepCount(const OrtCheckpointState
   });
 }
 
+OrtStatus* ORT_API_CALL BuildGradientModel(const void* model_data, size_t model_length, const char* const* value_names, size_t value_len, const char* loss_name, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  return guarded("BuildGradientModel", [&] {
+    check_array(model_data, model_length, "model_data", "model_length");
+    check_elements(value_names, value_len, "value_names", "value_len");
+    check_pointer(loss_name, "loss_name");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    check_pointer(out_length, "out_length");
+    capi::BuildGradientModel(model_data, model_length, value_names, value_len, loss_name, allocator, out, out_length);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -174,7 +186,8 @@ const OrtrainApi ortrain_api = {
     .GetModelInputTypeInfo = entry::GetModelInputTypeInfo,
     .CheckpointIsNominal = entry::CheckpointIsNominal,
     .CheckpointGetOptimizerStepCount = entry::CheckpointGetOptimizerStepCount,
+    .BuildGradientModel = entry::BuildGradientModel,
 };
-static_assert(sizeof(OrtrainApi) == 16 * sizeof(void*), "OrtrainApi has 16 slots");
+static_assert(sizeof(OrtrainApi) == 17 * sizeof(void*), "OrtrainApi has 17 slots");
 
 }  // namespace ortrain::capi

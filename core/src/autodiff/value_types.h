@@ -1,0 +1,54 @@
+// Element types and shapes of the values of a model, as far as they can be known before any input is.
+//
+// What the model states is completed by the operators' own shape rules. They want numbers, so named and
+// unknown extents are given numbers twice, and what comes out tells what each extent of a result is: a number
+// where both runs agree, a name where they give that name's two numbers, and a new name otherwise.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "graph/graph.h"
+
+namespace ortrain {
+
+class ValueTypes {
+ public:
+  // Goes over all nodes of the model, which must outlive this.
+  explicit ValueTypes(const Model& model);
+
+  // What is known of a value; an undefined type and no dims where it is nothing. Names of extents that begin
+  // with "?" are made up here: equal ones are equal extents, and they mean nothing outside.
+  const ValueInfo& info(const std::string& value) const;
+  // The value of a constant: of an initializer or the output of a Constant node. Null where it is none.
+  const Tensor* constant(const std::string& value) const;
+
+  // Takes up a node that is not in the model yet, or whose type or outputs changed.
+  void infer(const Node& node);
+  // States that `value` has the type and shape of `other`.
+  void set_like(const std::string& value, const std::string& other);
+  // States a new constant.
+  void set_constant(const std::string& value, const Tensor& tensor);
+
+ private:
+  friend class NumberedShapes;
+  using Numbers = std::pair<int64_t, int64_t>;  // of an extent, in the two runs
+
+  void state(const ValueInfo& stated);
+  void number(Dim& dim);
+  std::string name_of(const Numbers& numbers, const Dim* stated);
+  std::optional<Shape> shape(const std::string& value, int run) const;
+
+  const Model& model_;
+  std::unordered_map<std::string, ValueInfo> info_;
+  std::unordered_map<std::string, Tensor> constants_;
+  std::unordered_map<std::string, std::pair<Tensor, Tensor>>
+      run_values_;  // follow from shapes, so they have one a run
+  std::unordered_map<std::string, Numbers> numbers_;
+  std::map<Numbers, std::string> names_;
+};
+
+}  // namespace ortrain

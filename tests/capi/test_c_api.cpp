@@ -1,0 +1,389 @@
+// The C interface as a C program uses it: the tables, the training loop, and what happens to bad calls.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <thread>
+
+#include "support.h"
+
+using namespace capi_test;
+
+namespace {
+
+struct Refusal {
+  OrtErrorCode code;
+  std::string message;
+};
+
+void ok(OrtStatus* status) {
+  const std::string message = status ? ort().GetErrorMessage(status) : "";
+  ort().ReleaseStatus(status);
+  INFO(message);
+  REQUIRE(message.empty());
+}
+
+Refusal refused(OrtStatus* status) {
+  REQUIRE(status != nullptr);
+  Refusal out{ort().GetErrorCode(status), ort().GetErrorMessage(status)};
+  ort().ReleaseStatus(status);
+  REQUIRE(!out.message.empty());
+  return out;
+}
+
+void refused_with(OrtStatus* status, const std::string& word) {
+  const Refusal refusal = refused(status);
+  INFO(refusal.message);
+  CHECK(refusal.message.find(word) != std::string::npos);
+}
+
+// A training session over the smallest recorded run, with one batch.
+struct Run {
+  OrtEnv* env = nullptr;
+  OrtSessionOptions* options = nullptr;
+  OrtCheckpointState* state = nullptr;
+  OrtTrainingSession* session = nullptr;
+  OrtMemoryInfo* memory = nullptr;
+  OrtAllocator* allocator = nullptr;
+  std::vector<float> x = std::vector<float>(8 * 64);
+  std::vector<int64_t> y = std::vector<int64_t>(8);
+  OrtValue *xs = nullptr, *ys = nullptr;
+
+  explicit Run(bool eval = true, bool optimizer = true) {
+    ok(ort().CreateEnv(ORT_LOGGING_LEVEL_ERROR, "test", &env));
+    ok(ort().CreateSessionOptions(&options));
+    ok(ort().SetIntraOpNumThreads(options, 1));
+    ok(training().LoadCheckpoint((kMlp / "checkpoint").c_str(), &state));
+    ok(training().CreateTrainingSession(env, options, state, (kMlp / "training_model.onnx").c_str(),
+                                        eval ? (kMlp / "eval_model.onnx").c_str() : nullptr,
+                                        optimizer ? (kMlp / "optimizer_model.onnx").c_str() : nullptr, &session));
+    ok(ort().CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
+    ok(ort().GetAllocatorWithDefaultOptions(&allocator));
+    for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
+    for (size_t i = 0; i < y.size(); ++i) y[i] = static_cast<int64_t>(i % 10);
+    xs = value(x.data(), x.size() * sizeof(float), {8, 64}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+    ys = value(y.data(), y.size() * sizeof(int64_t), {8}, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64);
+  }
+  ~Run() {
+    ort().ReleaseValue(xs);
+    ort().ReleaseValue(ys);
+    ort().ReleaseMemoryInfo(memory);
+    training().ReleaseTrainingSession(session);
+    training().ReleaseCheckpointState(state);
+    ort().ReleaseSessionOptions(options);
+    ort().ReleaseEnv(env);
+  }
+  OrtValue* value(void* data, size_t bytes, std::vector<int64_t> shape, ONNXTensorElementDataType type) const {
+    OrtValue* out = nullptr;
+    ok(ort().CreateTensorWithDataAsOrtValue(memory, data, bytes, shape.data(), shape.size(), type, &out));
+    return out;
+  }
+  float step() {
+    const OrtValue* inputs[] = {xs, ys};
+    OrtValue* loss = nullptr;
+    ok(training().TrainStep(session, nullptr, 2, inputs, 1, &loss));
+    float* at = nullptr;
+    ok(ort().GetTensorMutableData(loss, reinterpret_cast<void**>(&at)));
+    const float out = *at;
+    ort().ReleaseValue(loss);
+    return out;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("every slot of the tables holds a function") {
+  const auto* general = reinterpret_cast<void* const*>(&ort());
+  for (size_t i = 0; i < sizeof(OrtApi) / sizeof(void*); ++i) {
+    INFO("slot " << i);
+    CHECK(general[i] != nullptr);
+  }
+  const auto* calls = reinterpret_cast<void* const*>(&training());
+  CHECK(sizeof(OrtTrainingApi) / sizeof(void*) == 33);
+  for (size_t i = 0; i < 33; ++i) CHECK(calls[i] != nullptr);
+}
+
+TEST_CASE("older callers get the table, newer ones nothing") {
+  for (uint32_t version = 1; version <= ORT_API_VERSION; ++version) CHECK(OrtGetApiBase()->GetApi(version) != nullptr);
+  CHECK(OrtGetApiBase()->GetApi(ORT_API_VERSION + 1) == nullptr);
+  CHECK(OrtGetApiBase()->GetApi(std::numeric_limits<uint32_t>::max()) == nullptr);
+}
+
+TEST_CASE("a call that is not implemented says so and names itself") {
+  OrtSessionOptions* options = nullptr;
+  ok(ort().CreateSessionOptions(&options));
+  const Refusal refusal = refused(ort().EnableProfiling(options, "prefix"));
+  CHECK(refusal.code == ORT_NOT_IMPLEMENTED);
+  CHECK(refusal.message.find("EnableProfiling") != std::string::npos);
+  ort().ReleaseSessionOptions(options);
+}
+
+TEST_CASE("the training loop lowers the loss") {
+  Run run;
+  const float first = run.step();
+  float last = first;
+  for (int i = 0; i < 20; ++i) {
+    ok(training().OptimizerStep(run.session, nullptr));
+    ok(training().LazyResetGrad(run.session));
+    last = run.step();
+  }
+  CHECK(last < first);
+}
+
+TEST_CASE("gradients add up until they are reset") {
+  Run run;
+  const auto gradient = [&] {
+    OrtValue* value = nullptr;
+    ok(OrtrainGetApi(1)->CheckpointGetParameterGradient(run.state, "fc2.bias", run.allocator, &value));
+    float* at = nullptr;
+    ok(ort().GetTensorMutableData(value, reinterpret_cast<void**>(&at)));
+    std::vector<float> out(at, at + 10);
+    ort().ReleaseValue(value);
+    return out;
+  };
+  run.step();
+  const std::vector<float> once = gradient();
+  run.step();
+  const std::vector<float> twice = gradient();
+  for (size_t i = 0; i < once.size(); ++i) CHECK(twice[i] == Catch::Approx(2 * once[i]));
+  ok(training().LazyResetGrad(run.session));
+  run.step();
+  CHECK(gradient() == once);
+}
+
+TEST_CASE("null arguments are refused by name") {
+  Run run;
+  const OrtValue* inputs[] = {run.xs, run.ys};
+  OrtValue* loss = nullptr;
+  size_t count = 0;
+  float rate = 0;
+  refused_with(training().LoadCheckpoint(nullptr, &run.state), "checkpoint_path");
+  refused_with(training().LoadCheckpoint("x", nullptr), "checkpoint_state");
+  refused_with(training().SaveCheckpoint(nullptr, "x", false), "checkpoint_state");
+  refused_with(training().TrainStep(nullptr, nullptr, 2, inputs, 1, &loss), "sess");
+  refused_with(training().TrainStep(run.session, nullptr, 2, nullptr, 1, &loss), "inputs");
+  refused_with(training().TrainStep(run.session, nullptr, 2, inputs, 1, nullptr), "outputs");
+  refused_with(training().GetLearningRate(run.session, nullptr), "learning_rate");
+  refused_with(training().GetLearningRate(nullptr, &rate), "sess");
+  refused_with(training().TrainingSessionGetTrainingModelInputCount(nullptr, &count), "sess");
+  refused_with(training().GetParameter(run.state, nullptr, run.allocator, &loss), "parameter_name");
+  refused_with(training().AddProperty(run.state, nullptr, OrtIntProperty, &count), "property_name");
+  refused_with(training().AddProperty(run.state, "p", OrtIntProperty, nullptr), "property_value");
+  const OrtValue* holes[] = {run.xs, nullptr};
+  refused(training().TrainStep(run.session, nullptr, 2, holes, 1, &loss));
+  CHECK(run.step() > 0);
+}
+
+TEST_CASE("wrong step inputs are named and the session goes on") {
+  Run run;
+  const float before = run.step();
+  OrtValue* loss = nullptr;
+  const OrtValue* one[] = {run.xs};
+  refused_with(training().TrainStep(run.session, nullptr, 1, one, 1, &loss), "2 inputs, found 1");
+  const OrtValue* swapped[] = {run.ys, run.xs};
+  refused_with(training().TrainStep(run.session, nullptr, 2, swapped, 1, &loss), "int64");
+  OrtValue* narrow = run.value(run.x.data(), 8 * 63 * sizeof(float), {8, 63}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+  const OrtValue* shape[] = {narrow, run.ys};
+  refused_with(training().TrainStep(run.session, nullptr, 2, shape, 1, &loss), "63");
+  ort().ReleaseValue(narrow);
+  OrtValue* many[] = {nullptr, nullptr, nullptr};
+  const OrtValue* inputs[] = {run.xs, run.ys};
+  refused_with(training().TrainStep(run.session, nullptr, 2, inputs, 3, many), "1 output");
+  CHECK(loss == nullptr);
+  ok(training().LazyResetGrad(run.session));
+  CHECK(run.step() == before);
+}
+
+TEST_CASE("an output that the caller gives is written into") {
+  Run run;
+  float room = -1;
+  OrtValue* loss = run.value(&room, sizeof room, {}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+  const OrtValue* inputs[] = {run.xs, run.ys};
+  OrtValue* given = loss;
+  ok(training().TrainStep(run.session, nullptr, 2, inputs, 1, &given));
+  CHECK(given == loss);
+  CHECK(room > 0);
+  int64_t wrong = 0;
+  OrtValue* other = run.value(&wrong, sizeof wrong, {}, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64);
+  OrtValue* still = other;
+  refused_with(training().TrainStep(run.session, nullptr, 2, inputs, 1, &still), "int64");
+  ort().ReleaseValue(loss);
+  ort().ReleaseValue(other);
+}
+
+TEST_CASE("values that do not hold together are refused") {
+  Run run;
+  OrtValue* out = nullptr;
+  const int64_t shape[] = {8, 64}, negative[] = {-8, 64}, huge[] = {int64_t{1} << 62, 8};
+  refused(ort().CreateTensorWithDataAsOrtValue(run.memory, run.x.data(), 100, shape, 2, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &out));
+  refused(ort().CreateTensorWithDataAsOrtValue(run.memory, run.x.data(), run.x.size() * 4, negative, 2,
+                                               ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &out));
+  refused(ort().CreateTensorAsOrtValue(run.allocator, huge, 2, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &out));
+  refused(ort().CreateTensorAsOrtValue(run.allocator, shape, 2, ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, &out));
+  CHECK(out == nullptr);
+}
+
+TEST_CASE("calls say what they lack") {
+  Run bare(false, false);
+  OrtValue* loss = nullptr;
+  const OrtValue* inputs[] = {bare.xs, bare.ys};
+  const char* names[] = {"output"};
+  refused_with(training().EvalStep(bare.session, nullptr, 2, inputs, 1, &loss), "eval model");
+  refused_with(training().OptimizerStep(bare.session, nullptr), "optimizer model");
+  refused_with(training().SetLearningRate(bare.session, 0.1f), "optimizer model");
+  refused_with(training().SchedulerStep(bare.session), "optimizer model");
+  refused_with(training().ExportModelForInferencing(bare.session, "never.onnx", 1, names), "eval model");
+  CHECK(bare.step() > 0);
+  Run run;
+  refused_with(training().SchedulerStep(run.session), "scheduler");
+  refused_with(training().OptimizerStep(run.session, nullptr), "train step");
+}
+
+TEST_CASE("numbers that make no sense are refused") {
+  Run run;
+  refused_with(training().SetLearningRate(run.session, std::nanf("")), "finite");
+  refused_with(training().RegisterLinearLRScheduler(run.session, -1, 10, 0.1f), "-1");
+  refused_with(training().RegisterLinearLRScheduler(run.session, 1, -10, 0.1f), "-10");
+  float rate = 0;
+  ok(training().GetLearningRate(run.session, &rate));
+  CHECK(std::isfinite(rate));
+}
+
+TEST_CASE("the schedule rises and falls linearly") {
+  Run run;
+  ok(training().RegisterLinearLRScheduler(run.session, 2, 6, 0.4f));
+  const float expected[] = {0.f, 0.2f, 0.4f, 0.3f, 0.2f, 0.1f, 0.f, 0.f};
+  for (const float want : expected) {
+    float rate = -1;
+    ok(training().GetLearningRate(run.session, &rate));
+    CHECK(rate == Catch::Approx(want).margin(1e-7));
+    run.step();
+    ok(training().OptimizerStep(run.session, nullptr));
+    ok(training().SchedulerStep(run.session));
+  }
+}
+
+TEST_CASE("properties of every type come back") {
+  Run run;
+  int64_t integer = 42;
+  float real = 1.5f;
+  const char* text = "epoch three";
+  ok(training().AddProperty(run.state, "i", OrtIntProperty, &integer));
+  ok(training().AddProperty(run.state, "f", OrtFloatProperty, &real));
+  ok(training().AddProperty(run.state, "s", OrtStringProperty, const_cast<char*>(text)));
+  const Scratch scratch;
+  ok(training().SaveCheckpoint(run.state, (scratch / "c").c_str(), true));
+  const std::vector<char> file = bytes_of(scratch / "c");
+  OrtCheckpointState* loaded = nullptr;
+  ok(training().LoadCheckpointFromBuffer(file.data(), file.size(), &loaded));
+  OrtPropertyType type;
+  void* value = nullptr;
+  ok(training().GetProperty(loaded, "i", run.allocator, &type, &value));
+  CHECK((type == OrtIntProperty && *static_cast<int64_t*>(value) == 42));
+  ok(ort().AllocatorFree(run.allocator, value));
+  ok(training().GetProperty(loaded, "f", run.allocator, &type, &value));
+  CHECK((type == OrtFloatProperty && *static_cast<float*>(value) == 1.5f));
+  ok(ort().AllocatorFree(run.allocator, value));
+  ok(training().GetProperty(loaded, "s", run.allocator, &type, &value));
+  CHECK((type == OrtStringProperty && std::strcmp(static_cast<char*>(value), text) == 0));
+  ok(ort().AllocatorFree(run.allocator, value));
+  refused_with(training().GetProperty(loaded, "none", run.allocator, &type, &value), "none");
+  training().ReleaseCheckpointState(loaded);
+}
+
+TEST_CASE("parameters travel by buffer and by name") {
+  Run run;
+  size_t size = 0;
+  ok(training().GetParametersSize(run.session, &size, true));
+  REQUIRE(size == 64 * 32 + 32 + 32 * 10 + 10);
+  std::vector<float> weights(size);
+  const auto extent = static_cast<int64_t>(size);
+  OrtValue* buffer = run.value(weights.data(), size * 4, {extent}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+  ok(training().CopyParametersToBuffer(run.session, buffer, true));
+  const std::vector<float> before = weights;
+  for (float& w : weights) w *= 0.5f;
+  ok(training().CopyBufferToParameters(run.session, buffer, true));
+  OrtValue* bias = nullptr;
+  ok(training().GetParameter(run.state, "fc1.weight", run.allocator, &bias));
+  float* at = nullptr;
+  ok(ort().GetTensorMutableData(bias, reinterpret_cast<void**>(&at)));
+  CHECK(at[0] == 0.5f * before[0]);
+  ok(training().UpdateParameter(run.state, "fc1.weight", bias));
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  ok(training().GetParameterTypeAndShape(run.state, "fc1.weight", &info));
+  size_t rank = 0;
+  ok(ort().GetDimensionsCount(info, &rank));
+  CHECK(rank == 2);
+  ort().ReleaseTensorTypeAndShapeInfo(info);
+  refused_with(training().UpdateParameter(run.state, "fc1.bias", bias), "fc1.bias");
+  refused_with(training().GetParameter(run.state, "fc3.weight", run.allocator, &bias), "fc3.weight");
+  OrtValue* small = run.value(weights.data(), 40, {10}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+  refused_with(training().CopyParametersToBuffer(run.session, small, true), "10");
+  ort().ReleaseValue(small);
+  ort().ReleaseValue(bias);
+  ort().ReleaseValue(buffer);
+}
+
+TEST_CASE("models and checkpoints from memory are those from files") {
+  Run files;
+  const auto train = bytes_of(kMlp / "training_model.onnx"), eval = bytes_of(kMlp / "eval_model.onnx"),
+             optimizer = bytes_of(kMlp / "optimizer_model.onnx"), checkpoint = bytes_of(kMlp / "checkpoint");
+  OrtCheckpointState* state = nullptr;
+  ok(training().LoadCheckpointFromBuffer(checkpoint.data(), checkpoint.size(), &state));
+  OrtTrainingSession* session = nullptr;
+  ok(training().CreateTrainingSessionFromBuffer(files.env, files.options, state, train.data(), train.size(), eval.data(),
+                                                eval.size(), optimizer.data(), optimizer.size(), &session));
+  std::swap(session, files.session);
+  const float from_memory = files.step();
+  std::swap(session, files.session);
+  CHECK(from_memory == files.step());
+  training().ReleaseTrainingSession(session);
+  training().ReleaseCheckpointState(state);
+  OrtTrainingSession* none = nullptr;
+  refused(training().CreateTrainingSessionFromBuffer(files.env, files.options, files.state, train.data(), train.size() / 2,
+                                                     nullptr, 0, nullptr, 0, &none));
+  refused(training().LoadCheckpointFromBuffer(checkpoint.data(), 0, &state));
+  CHECK(none == nullptr);
+}
+
+TEST_CASE("one session at two threads never gives a wrong number") {
+  Run run;
+  const float alone = run.step();
+  std::atomic<int> busy{0}, wrong{0}, done{0};
+  const auto work = [&] {
+    for (int i = 0; i < 200; ++i) {
+      const OrtValue* inputs[] = {run.xs, run.ys};
+      OrtValue* loss = nullptr;
+      OrtStatus* status = training().TrainStep(run.session, nullptr, 2, inputs, 1, &loss);
+      if (status) {
+        busy += std::string(ort().GetErrorMessage(status)).find("another thread") != std::string::npos;
+        ort().ReleaseStatus(status);
+        continue;
+      }
+      void* at = nullptr;
+      ort().ReleaseStatus(ort().GetTensorMutableData(loss, &at));
+      wrong += *static_cast<float*>(at) != alone;
+      ort().ReleaseValue(loss);
+      ++done;
+    }
+  };
+  std::thread first(work), second(work);
+  first.join();
+  second.join();
+  CHECK(wrong == 0);
+  CHECK(done + busy == 400);
+}
+
+TEST_CASE("a run can be ended by its options") {
+  Run run;
+  OrtRunOptions* options = nullptr;
+  ok(ort().CreateRunOptions(&options));
+  ok(ort().RunOptionsSetTerminate(options));
+  const OrtValue* inputs[] = {run.xs, run.ys};
+  OrtValue* loss = nullptr;
+  refused_with(training().TrainStep(run.session, options, 2, inputs, 1, &loss), "ended");
+  ok(ort().RunOptionsUnsetTerminate(options));
+  ok(training().TrainStep(run.session, options, 2, inputs, 1, &loss));
+  ort().ReleaseValue(loss);
+  ort().ReleaseRunOptions(options);
+}

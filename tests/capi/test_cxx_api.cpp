@@ -1,0 +1,95 @@
+// The C++ interface: the recorded run of the smallest model, with objects and exceptions.
+#include "onnxruntime_training_cxx_api.h"
+
+#include <cmath>
+
+#include "support.h"
+
+using namespace capi_test;
+
+namespace {
+
+struct Run {
+  Ort::Env env{ORT_LOGGING_LEVEL_ERROR, "test"};
+  Ort::SessionOptions options;
+  Ort::CheckpointState state = Ort::CheckpointState::LoadCheckpoint(kMlp / "checkpoint");
+  Ort::TrainingSession session{env,
+                               options,
+                               state,
+                               (kMlp / "training_model.onnx").string(),
+                               (kMlp / "eval_model.onnx").string(),
+                               (kMlp / "optimizer_model.onnx").string()};
+  std::vector<float> x = std::vector<float>(4 * 64);
+  std::vector<int64_t> y{1, 2, 3, 4};
+
+  std::vector<Ort::Value> batch() {
+    for (size_t i = 0; i < x.size(); ++i) x[i] = std::cos(static_cast<float>(i));
+    const Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+    const int64_t xs[] = {4, 64}, ys[] = {4};
+    std::vector<Ort::Value> out;
+    out.push_back(Ort::Value::CreateTensor<float>(memory, x.data(), x.size(), xs, 2));
+    out.push_back(Ort::Value::CreateTensor<int64_t>(memory, y.data(), y.size(), ys, 1));
+    return out;
+  }
+};
+
+float scalar(Ort::Value& value) { return *value.GetTensorMutableData<float>(); }
+
+}  // namespace
+
+TEST_CASE("C++: train, evaluate, save, resume, export") {
+  Run run;
+  const auto batch = run.batch();
+  float last = 0;
+  for (int i = 0; i < 5; ++i) {
+    auto outputs = run.session.TrainStep(batch);
+    REQUIRE(outputs.size() == 1);
+    last = scalar(outputs[0]);
+    run.session.OptimizerStep();
+    run.session.LazyResetGrad();
+  }
+  auto evaluated = run.session.EvalStep(batch);
+  CHECK(scalar(evaluated[0]) < last);
+  run.state.AddProperty("epoch", int64_t{3});
+
+  const Scratch scratch;
+  Ort::CheckpointState::SaveCheckpoint(run.state, scratch / "checkpoint", true);
+  Run resumed;
+  resumed.state = Ort::CheckpointState::LoadCheckpoint(scratch / "checkpoint");
+  resumed.session = Ort::TrainingSession(resumed.env, resumed.options, resumed.state, (kMlp / "training_model.onnx").string(),
+                                         (kMlp / "eval_model.onnx").string(), (kMlp / "optimizer_model.onnx").string());
+  CHECK(std::get<int64_t>(resumed.state.GetProperty("epoch")) == 3);
+  auto here = run.session.TrainStep(batch), there = resumed.session.TrainStep(batch);
+  CHECK(scalar(here[0]) == scalar(there[0]));
+
+  run.session.ExportModelForInferencing(scratch / "inference.onnx", {"output"});
+  const Ort::Session inference(run.env, (scratch / "inference.onnx").c_str(), run.options);
+  CHECK(std::filesystem::file_size(scratch / "inference.onnx") > 9000);
+}
+
+TEST_CASE("C++: names, buffers, learning rate") {
+  Run run;
+  CHECK(run.session.InputNames(true) == std::vector<std::string>{"input", "labels"});
+  CHECK(run.session.OutputNames(false).size() == 1);
+  Ort::Value buffer = run.session.ToBuffer(true);
+  run.session.FromBuffer(buffer);
+  run.session.SetLearningRate(0.25f);
+  CHECK(run.session.GetLearningRate() == 0.25f);
+  run.session.RegisterLinearLRScheduler(0, 10, 0.5f);
+  CHECK(run.session.GetLearningRate() == 0.5f);
+  Ort::SetSeed(7);
+}
+
+TEST_CASE("C++: errors are exceptions with code and message") {
+  Run run;
+  try {
+    Ort::CheckpointState::LoadCheckpoint("nowhere");
+    FAIL("a missing file was loaded");
+  } catch (const Ort::Exception& e) {
+    CHECK(e.GetOrtErrorCode() == ORT_NO_SUCHFILE);
+    CHECK(std::string(e.what()).find("nowhere") != std::string::npos);
+  }
+  CHECK_THROWS_AS(run.session.TrainStep({}), Ort::Exception);
+  CHECK_THROWS_AS(run.session.SchedulerStep(), Ort::Exception);
+  CHECK_THROWS_AS(run.state.GetProperty("none"), Ort::Exception);
+}

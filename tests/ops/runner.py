@@ -1,0 +1,187 @@
+"""Runs models through the C interface by slot, as a program in C does: what the operator tests stand on."""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import ortrain
+
+Array = NDArray[Any]
+
+_DATA = pathlib.Path(__file__).parents[1] / "data"
+_LIBRARY = ctypes.CDLL(str(pathlib.Path(ortrain.__file__).parent / "lib" / "libortrain.so"))
+_API_VERSION = 19
+_BUILD_GRADIENT_MODEL = 16  # its slot in OrtrainApi
+
+_TYPES = {
+    np.dtype(name): number
+    for name, number in {
+        "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
+        "float64": 11, "uint32": 12, "uint64": 13,
+    }.items()
+}  # fmt: skip
+_NUMPY = {number: dtype for dtype, number in _TYPES.items()}
+_BFLOAT16 = 16
+
+with (_DATA / "OrtApi.csv").open(newline="") as _table:
+    _SLOTS = {row["name"]: int(row["slot"]) for row in csv.DictReader(_table)}
+
+
+class _ApiBase(ctypes.Structure):
+    _fields_ = (("GetApi", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)), ("GetVersionString", ctypes.c_void_p))
+
+
+_LIBRARY.OrtGetApiBase.restype = ctypes.POINTER(_ApiBase)
+_LIBRARY.OrtrainGetApi.restype = ctypes.c_void_p
+_ORT = _LIBRARY.OrtGetApiBase().contents.GetApi(_API_VERSION)
+_ORTRAIN = _LIBRARY.OrtrainGetApi(1)
+
+
+def _slot(table: int, slot: int, result: Any, *arguments: Any) -> Any:
+    address = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))[slot]
+    kinds = [type(a) if isinstance(a, ctypes._SimpleCData) else ctypes.c_void_p for a in arguments]
+    return ctypes.CFUNCTYPE(result, *kinds)(address)(*arguments)
+
+
+def _plain(name: str, result: Any, *arguments: Any) -> Any:
+    return _slot(_ORT, _SLOTS[name], result, *arguments)
+
+
+def _check(status: int | None) -> None:
+    if not status:
+        return
+    message = _plain("GetErrorMessage", ctypes.c_char_p, status).decode()
+    _plain("ReleaseStatus", None, status)
+    raise RuntimeError(message)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    _check(_plain(name, ctypes.c_void_p, *arguments))
+
+
+def _size(value: int) -> ctypes.c_size_t:
+    return ctypes.c_size_t(value)
+
+
+def _made(name: str, *arguments: Any) -> int:
+    """Call what gives a handle in its last argument."""
+    out = ctypes.c_void_p()
+    _call(name, *arguments, ctypes.byref(out))
+    assert out.value is not None
+    return out.value
+
+
+_ENV = _made("CreateEnv", ctypes.c_int(3), ctypes.create_string_buffer(b"tests"))
+_OPTIONS = _made("CreateSessionOptions")
+_MEMORY = _made("CreateCpuMemoryInfo", ctypes.c_int(1), ctypes.c_int(0))
+_ALLOCATOR = _made("GetAllocatorWithDefaultOptions")
+
+
+def _taken(address: int) -> str:
+    text = ctypes.string_at(address).decode()
+    _call("AllocatorFree", _ALLOCATOR, address)
+    return text
+
+
+def _names(session: int, kind: str) -> list[str]:
+    count = ctypes.c_size_t()
+    _call(f"SessionGet{kind}Count", session, ctypes.byref(count))
+    return [_taken(_made(f"SessionGet{kind}Name", session, _size(i), _ALLOCATOR)) for i in range(count.value)]
+
+
+def _value_of(array: Array) -> int:
+    shape = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
+    return _made(
+        "CreateTensorWithDataAsOrtValue", _MEMORY, array.ctypes.data, _size(array.nbytes), shape, _size(array.ndim),
+        ctypes.c_int(_TYPES[array.dtype]),
+    )  # fmt: skip
+
+
+def _array_of(value: int) -> Array:
+    info = _made("GetTensorTypeAndShape", value)
+    kind, rank = ctypes.c_int(), ctypes.c_size_t()
+    _call("GetTensorElementType", info, ctypes.byref(kind))
+    _call("GetDimensionsCount", info, ctypes.byref(rank))
+    shape = (ctypes.c_int64 * max(rank.value, 1))()
+    _call("GetDimensions", info, shape, rank)
+    _plain("ReleaseTensorTypeAndShapeInfo", None, info)
+    dtype = np.dtype("uint16") if kind.value == _BFLOAT16 else _NUMPY[kind.value]
+    array = np.empty(tuple(shape)[: rank.value], dtype)
+    if array.nbytes:
+        ctypes.memmove(array.ctypes.data, _made("GetTensorMutableData", value), array.nbytes)
+    return array
+
+
+def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dict[str, Array]:
+    """Run a model and return all its outputs by name.
+
+    Parameters
+    ----------
+    model
+        A serialized ONNX model.
+    inputs
+        A value for each input. bfloat16 outputs come back as their bits in uint16.
+    repeat
+        How many times to run; the last result counts.
+
+    Raises
+    ------
+    RuntimeError
+        With the library's message.
+    """
+    session = _made("CreateSessionFromArray", _ENV, ctypes.create_string_buffer(model, len(model)), _size(len(model)), _OPTIONS)
+    arrays = {name: np.require(array, requirements=["C", "ALIGNED"]) for name, array in inputs.items()}
+    values = [_value_of(array) for array in arrays.values()]
+    try:
+        wanted = _names(session, "Output")
+        texts = [ctypes.create_string_buffer(n.encode()) for n in [*arrays, *wanted]]
+        pointers = [ctypes.cast(t, ctypes.c_void_p).value for t in texts]
+        for turn in range(repeat):
+            outputs = (ctypes.c_void_p * len(wanted))()
+            _call(
+                "Run", session, None, (ctypes.c_void_p * max(len(values), 1))(*pointers[: len(values)]),
+                (ctypes.c_void_p * max(len(values), 1))(*values), _size(len(values)),
+                (ctypes.c_void_p * len(wanted))(*pointers[len(values) :]), _size(len(wanted)), outputs,
+            )  # fmt: skip
+            results = {name: _array_of(value) for name, value in zip(wanted, outputs, strict=True)} if turn == repeat - 1 else {}
+            for value in outputs:
+                _plain("ReleaseValue", None, value)
+        return results
+    finally:
+        for value in values:
+            _plain("ReleaseValue", None, value)
+        _plain("ReleaseSession", None, session)
+
+
+def gradient_model(model: bytes, values: Sequence[str], loss: str) -> bytes:
+    """Add ``<value>_grad`` outputs to a model that ends in a scalar loss.
+
+    Parameters
+    ----------
+    model
+        A serialized ONNX model.
+    values
+        Inputs or initializers whose gradients are wanted.
+    loss
+        The output that is differentiated.
+    """
+    texts = [ctypes.create_string_buffer(v.encode()) for v in values]
+    pointers = (ctypes.c_void_p * max(len(texts), 1))(*[ctypes.cast(t, ctypes.c_void_p).value for t in texts])
+    out, length = ctypes.c_void_p(), ctypes.c_size_t()
+    _check(
+        _slot(
+            _ORTRAIN, _BUILD_GRADIENT_MODEL, ctypes.c_void_p, ctypes.create_string_buffer(model, len(model)), _size(len(model)),
+            pointers, _size(len(texts)), ctypes.create_string_buffer(loss.encode()), _ALLOCATOR, ctypes.byref(out),
+            ctypes.byref(length),
+        )
+    )  # fmt: skip
+    result = ctypes.string_at(out.value or 0, length.value)
+    _call("AllocatorFree", _ALLOCATOR, out.value)
+    return result
