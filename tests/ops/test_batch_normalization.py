@@ -9,7 +9,7 @@ import onnx
 import pytest
 from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, run, uniform
 from onnx import helper
-from ortrain._testing import gradient_model, run_model
+from runner import gradient_model, run_model
 
 EPSILON = 1e-3
 

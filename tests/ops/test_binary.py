@@ -6,7 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import MICROSOFT, Array, Op, apart, check_forward, check_gradient, check_rejected, run, uniform
+from helpers import (
+    MICROSOFT,
+    Array,
+    Op,
+    apart,
+    check_forward,
+    check_gradient,
+    check_rejected,
+    gradients_of_sum,
+    run,
+    uniform,
+)
+from onnx import TensorProto, helper
+from runner import run_model
 
 # Every way in which two operands meet.
 PAIRS = {
@@ -181,9 +194,6 @@ def test_variadic(type: str, shapes: list[tuple[int, ...]]) -> None:
 
 def test_sum_that_reads_a_value_twice() -> None:
     """The output may not be written over a value that a later pass reads again."""
-    from onnx import TensorProto, helper
-    from ortrain._testing import run_model
-
     nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Sum", ["a", "x", "a", "a"], ["y"])]
     graph = helper.make_graph(
         nodes,
@@ -196,22 +206,11 @@ def test_sum_that_reads_a_value_twice() -> None:
     np.testing.assert_array_equal(run_model(model.SerializeToString(), {"x": x})["y"], -2 * x)
 
 
-def test_extremes_share_the_gradient_among_equals() -> None:
+@pytest.mark.parametrize("type", ["Max", "Min"])
+def test_extremes_share_the_gradient_among_equals(type: str) -> None:
     x = np.array([1.0, 2.0])
-    for type in ("Max", "Min"):
-        # Along the diagonal the extreme of equals moves with both: each has half of the slope.
-        from helpers import make_model
-        from onnx import helper
-        from ortrain._testing import gradient_model, run_model
-
-        total = helper.make_node("ReduceSum", ["y0"], ["loss"], keepdims=0)
-        model = make_model(Op(type), [x, x], extra_nodes=[total], outputs=["loss"])
-        model.graph.output[0].CopyFrom(helper.make_tensor_value_info("loss", 11, []))
-        gradients = run_model(
-            gradient_model(model.SerializeToString(), ["x0", "x1"], "loss"), {"x0": x, "x1": x}
-        )
-        np.testing.assert_array_equal(gradients["x0_grad"], [0.5, 0.5])
-        np.testing.assert_array_equal(gradients["x1_grad"], [0.5, 0.5])
+    for gradient in gradients_of_sum(Op(type), [x, x], [0, 1]):
+        np.testing.assert_array_equal(gradient, [0.5, 0.5])
 
 
 def test_extremes_pass_on_nan() -> None:

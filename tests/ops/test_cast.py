@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import Op, check_forward, check_gradient, check_rejected, make_model, run, uniform
 from onnx import TensorProto, helper
-from ortrain._testing import run_model
+from runner import run_model
 
 TYPES: list[Any] = [
     np.float32,

@@ -38,10 +38,12 @@ def convolve(
             slice(p * d, p * d + (o - 1) * s + 1, s)
             for p, d, o, s in zip(position, dilations, outputs, strides, strict=True)
         ]
-        part = padded[(slice(None), slice(None), *window)]
+        everywhere = (slice(None), slice(None), *window)
+        part = padded[everywhere]
         for g in range(group):
             filters = slice(g * filters_each, (g + 1) * filters_each)
-            weights = w[(filters, slice(None), *position)]
+            at = (filters, slice(None), *position)
+            weights = w[at]
             values = part[:, g * inputs_each : (g + 1) * inputs_each]
             y[:, filters] += np.einsum("fc,nc...->nf...", weights, values)
     return y if bias is None else y + bias.reshape(-1, *(1,) * axes)
@@ -160,7 +162,7 @@ def test_conv_gradient_makes_what_is_wanted(wanted: tuple[bool, ...], dtype: Any
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_auto_pad(auto_pad: str, strides: Shape, kernel: Shape, dtype: Any) -> None:
     x, w = uniform(2, 3, 7, 6), uniform(4, 3, *kernel, seed=1)
-    pads = (0, 0, 0, 0)
+    pads: Shape = (0, 0, 0, 0)
     if auto_pad.startswith("SAME"):
         total = [
             max(0, (-(-n // s) - 1) * s + k - n) for n, s, k in zip((7, 6), strides, kernel, strict=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import MICROSOFT, Array, Op, check_forward, check_rejected, make_model, run, uniform
 from onnx import helper
-from ortrain._testing import gradient_model, run_model
+from runner import gradient_model, run_model
 
 TRAINING = np.asarray(True)
 

@@ -19,7 +19,7 @@ from helpers import (
     uniform,
 )
 from onnx import TensorProto, helper
-from ortrain._testing import gradient_model, run_model
+from runner import gradient_model, run_model
 
 
 def indices(*shape: int, below: int, above: int | None = None, dtype: Any = np.int64, seed: int = 0) -> Array:

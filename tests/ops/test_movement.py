@@ -24,7 +24,7 @@ from helpers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
-from ortrain._testing import gradient_model, run_model
+from runner import gradient_model, run_model
 
 # The operators of this file, and which of their inputs decide the shape of the result (constants here).
 SHAPE_INPUTS: dict[str, tuple[int, ...]] = {

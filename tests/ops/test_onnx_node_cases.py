@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
-from ortrain._testing import run_model
+from runner import run_model
 
 OPERATORS = {
     "Abs",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -203,12 +204,15 @@ def test_single_numbers_that_are_trained_are_warned_of(
 
 
 @pytest.mark.parametrize("loss", list(LossType))
-@pytest.mark.parametrize("optimizer", list(OptimType))
+@pytest.mark.parametrize(
+    ("optimizer", "opset"),
+    [(OptimType.SGD, 17), *((OptimType.AdamW, opset) for opset in (12, 13, 17, 18, 21))],
+)
 def test_every_loss_and_optimizer_lowers_the_loss(
-    loss: LossType, optimizer: OptimType, tmp_path: Path
+    loss: LossType, optimizer: OptimType, opset: int, tmp_path: Path
 ) -> None:
     model = make_model(
-        [helper.make_node("Gemm", ["x", "w", "b"], ["y"])], {"w": weights(3, 3), "b": weights(3)}
+        [helper.make_node("Gemm", ["x", "w", "b"], ["y"])], {"w": weights(3, 3), "b": weights(3)}, opset=opset
     )
     artifacts.generate_artifacts(
         model, loss=loss, optimizer=optimizer, artifact_directory=tmp_path, prefix="a_"
@@ -289,6 +293,21 @@ def test_nominal_checkpoints_have_names_and_no_values(mlp: Fixture, tmp_path: Pa
     assert nominal.stat().st_size < full.stat().st_size / 2
     state = CheckpointState.load_checkpoint(nominal)
     assert [name for name, _ in state.parameters] == mlp.expected["requires_grad"]
+
+
+def test_initializers_may_be_listed_as_inputs_as_old_models_do(tmp_path: Path) -> None:
+    model = make_model(
+        [helper.make_node("Mul", ["x", "w"], ["a"]), helper.make_node("Mul", ["a", "c"], ["y"])],
+        {"w": weights(3), "c": weights(3)},
+    )
+    model.graph.input.extend(helper.make_tensor_value_info(name, FLOAT, [3]) for name in ("w", "c"))
+    artifacts.generate_artifacts(
+        model, requires_grad=["w"], loss=LossType.MSELoss, artifact_directory=os.fsencode(tmp_path)
+    )
+    for file in ("training_model.onnx", "eval_model.onnx"):
+        written = onnx.load(tmp_path / file)
+        assert names(written.graph.input)[:3] == ["x", "target", "w"]
+        assert "c" in names(written.graph.initializer)
 
 
 @pytest.mark.parametrize("kind", ["proto", "str", "path", "external data"])

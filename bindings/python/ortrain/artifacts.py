@@ -93,7 +93,7 @@ def generate_artifacts(
     frozen_params: Sequence[str] | None = None,
     loss: LossType | onnxblock.Block | None = None,
     optimizer: OptimType | onnxblock.Block | None = None,
-    artifact_directory: str | os.PathLike[str] | None = None,
+    artifact_directory: str | bytes | os.PathLike[str] | None = None,
     prefix: str = "",
     ort_format: bool = False,
     custom_op_library: str | os.PathLike[str] | None = None,
@@ -125,7 +125,7 @@ def generate_artifacts(
     optimizer : OptimType or onnxblock.Block, optional
         The optimizer, with its defaults or as a block such as :class:`ortrain.onnxblock.optim.AdamW`. Left
         out, no optimizer model is written.
-    artifact_directory : str or os.PathLike, optional
+    artifact_directory : str or bytes or os.PathLike, optional
         Where the files go; it is made when it is not there. The current directory by default.
     prefix : str, default: ""
         What the file names begin with.
@@ -147,6 +147,8 @@ def generate_artifacts(
     ValueError
         When the model is not valid, a name is not in it, or it cannot be trained; the message names every
         node and parameter that stands in the way, and why.
+    LookupError
+        When a loss input or an additional output is not a value of the model.
     FileNotFoundError
         When there is no model at the path.
     NotImplementedError
@@ -166,7 +168,7 @@ def generate_artifacts(
     additional = _names("additional_output_names", additional_output_names)
     loss_block = _loss_block(loss)
     optimizer_block = _optimizer_block(optimizer)
-    directory = Path.cwd() if artifact_directory is None else Path(artifact_directory)
+    directory = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
 
     loaded, path = _load(model)
     outputs = [output.name for output in loaded.graph.output]
@@ -209,12 +211,13 @@ def generate_artifacts(
         _save_checkpoint(block, directory / f"{prefix}nominal_checkpoint", nominal=True)
 
 
-def _names(argument: str, value: Sequence[str] | None) -> list[str]:
+def _names(argument: str, value: Iterable[str] | None) -> list[str]:
     if value is None:
         return []
-    if isinstance(value, str) or not all(isinstance(name, str) for name in value):
+    names = [] if isinstance(value, str) else list(value)
+    if isinstance(value, str) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"{argument} must be a list of names, not {value!r}")
-    return list(dict.fromkeys(value))
+    return list(dict.fromkeys(names))
 
 
 def _loss_block(loss: object) -> onnxblock.Block:

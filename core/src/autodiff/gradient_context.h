@@ -1,5 +1,5 @@
-// What a gradient rule sees: names of values of the graph; and what it does: adds nodes that compute the gradients of the
-// inputs from the gradients of the outputs.
+// What a gradient rule sees: names of values of the graph; and what it does: adds nodes that compute the
+// gradients of the inputs from the gradients of the outputs.
 #pragma once
 
 #include <optional>
@@ -36,8 +36,8 @@ class GradientContext {
     return emit(op_type, inputs, 1, attributes, domain)[0];
   }
 
-  // Gives a missing optional output of the node itself a name, so that the rule can use it (the mask of Dropout, the
-  // indices of MaxPool, the saved statistics of normalizations).
+  // Gives a missing optional output of the node itself a name, so that the rule can use it (the mask of
+  // Dropout, the indices of MaxPool, the saved statistics of normalizations).
   virtual std::string want_y(size_t o) = 0;
   // Replaces the node by another with the same inputs and outputs (BatchNormalization → BatchNormInternal).
   virtual void retype_node(const std::string& op_type, const std::string& domain) = 0;
@@ -55,8 +55,8 @@ class GradientContext {
   virtual const Tensor* constant_value(const std::string& value) const = 0;
   std::optional<int64_t> rank(const std::string& value) const;
 
-  // Sums `gradient`, which has the shape of `from` (a value of the forward graph), over the axes along which x(i) was
-  // broadcast, so that it gets the shape of x(i).
+  // Sums `gradient`, which has the shape of `from` (a value of the forward graph), over the axes along which
+  // x(i) was broadcast, so that it gets the shape of x(i).
   std::string unbroadcast(const std::string& gradient, const std::string& from, size_t i);
 
   // ReduceSum over constant axes, by attribute or by input as the opset wants it.

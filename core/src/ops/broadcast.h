@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/error.h"
 #include "runtime/shape.h"
 
 namespace ortrain {
@@ -23,13 +24,16 @@ class Broadcast {
       if (extent == 1) continue;
       std::array<int64_t, N> steps;
       for (size_t k = 0; k < N; ++k) steps[k] = strides[k][axis];
-      if (!axes_.empty() && continues(axes_.back(), steps))
-        axes_.back().extent *= extent;
-      else
-        axes_.push_back({extent, steps});
+      if (rank_ && continues(axes_[rank_ - 1], steps)) {
+        axes_[rank_ - 1].extent *= extent;
+      } else {
+        require(rank_ < kMaxAxes, ErrorCode::kNotImplemented, "broadcasting to shape ", to_string(target),
+                " takes more than ", kMaxAxes, " axes that cannot be merged");
+        axes_[rank_++] = {extent, steps};
+      }
     }
     // A lone element: one row of one.
-    if (axes_.empty()) axes_.push_back({1, {}});
+    if (!rank_) axes_[rank_++] = {1, {}};
   }
 
   int64_t size() const { return size_; }
@@ -42,9 +46,9 @@ class Broadcast {
   template <typename F>
   void walk(int64_t begin, int64_t end, F&& f) const {
     if (begin >= end) return;
-    const size_t outer = axes_.size() - 1;
+    const size_t outer = rank_ - 1;
     int64_t inside = begin % row(), rest = begin / row();
-    std::vector<int64_t> index(outer);
+    std::array<int64_t, kMaxAxes> index;
     std::array<int64_t, N> offsets{};
     for (size_t i = 0; i < outer; ++i) {
       index[i] = rest % axes_[i + 1].extent;
@@ -68,9 +72,11 @@ class Broadcast {
   }
 
  private:
+  // Fixed, so that a walk allocates nothing.
+  static constexpr size_t kMaxAxes = 16;
   struct Axis {
-    int64_t extent;
-    std::array<int64_t, N> steps;
+    int64_t extent = 0;
+    std::array<int64_t, N> steps{};
   };
   // Whether an axis with these steps goes on where the inner one ends, for every operand.
   static bool continues(const Axis& inner, const std::array<int64_t, N>& steps) {
@@ -80,7 +86,8 @@ class Broadcast {
   }
 
   int64_t size_;
-  std::vector<Axis> axes_;  // innermost first
+  size_t rank_ = 0;
+  std::array<Axis, kMaxAxes> axes_;  // innermost first
 };
 
 }  // namespace ortrain

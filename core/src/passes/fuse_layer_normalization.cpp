@@ -20,7 +20,8 @@ struct Match {
 };
 
 // The number of trailing axes that a ReduceMean with kept dimensions goes over, 0 when it is not such a one.
-int64_t trailing_axes(const Graph& graph, const Pattern& p, const Node& mean) {
+// What it reduces has the rank of x.
+int64_t trailing_axes(const Graph& graph, const Pattern& p, const Node& mean, const std::string& x) {
   if (mean.int_or("keepdims", 1) != 1) return 0;
   std::vector<int64_t> axes = mean.ints_or("axes", {});
   if (mean.has_input(1)) {
@@ -29,7 +30,7 @@ int64_t trailing_axes(const Graph& graph, const Pattern& p, const Node& mean) {
     axes = constant->to_int64();
   }
   if (axes.empty()) return 0;
-  const std::optional<ValueInfo> info = graph.info(mean.inputs[0]);
+  const std::optional<ValueInfo> info = graph.info(x);
   for (int64_t& axis : axes) {
     if (axis < 0) continue;
     if (!info || !info->dims) return 0;
@@ -94,8 +95,8 @@ std::optional<Match> match(const Graph& graph, const Pattern& p, size_t last) {
       const Node* first_mean = p.made_by(centre->inputs[1], "ReduceMean");
       if (!first_mean || first_mean->inputs[0] != x || p.uses(centre->inputs[1]) != (one_sub ? 1 : 2))
         continue;
-      const int64_t axes = trailing_axes(graph, p, *first_mean);
-      if (axes == 0 || trailing_axes(graph, p, *second_mean) != axes) continue;
+      const int64_t axes = trailing_axes(graph, p, *first_mean, x);
+      if (axes == 0 || trailing_axes(graph, p, *second_mean, x) != axes) continue;
       const std::string& scale = mul->inputs[1 - inner];
       const std::string& bias = add.inputs[1 - side];
       if (!fits(graph, scale, x, axes) || !fits(graph, bias, x, axes)) continue;

@@ -1,0 +1,179 @@
+#include <functional>
+
+#include "passes/pass.h"
+#include "session/inference_session.h"
+#include "support.h"
+
+using namespace ortrain;
+using namespace ortrain::test;
+
+namespace {
+
+using Strings = std::vector<std::string>;
+
+Node node(const std::string& type, Strings inputs, Strings outputs, Attributes attributes = {},
+          const std::string& name = "") {
+  return Node{"", type, name, std::move(inputs), std::move(outputs), std::move(attributes)};
+}
+
+Model model_of(std::vector<Node> nodes, int64_t opset) {
+  Model model;
+  model.opsets = {{"", opset}};
+  model.graph.inputs = {ValueInfo{"x", DType::kFloat, std::vector<Dim>{Dim{-1, "n"}, Dim{4, ""}}}};
+  model.graph.outputs = {ValueInfo{"y", DType::kFloat, std::vector<Dim>{Dim{-1, "n"}, Dim{4, ""}}}};
+  model.graph.nodes = std::move(nodes);
+  return model;
+}
+
+const std::vector<int64_t> kLast = {-1};
+
+struct Spelling {
+  std::vector<int64_t> axes = kLast;
+  bool square_by_mul = false, two_subs = false, swapped = false;
+  int64_t opset = 14;
+};
+
+Model layer_normalization(const Spelling& s) {
+  const auto mean = [&](const std::string& in, const std::string& out) {
+    return s.opset >= 18 ? node("ReduceMean", {in, "axes"}, {out})
+                         : node("ReduceMean", {in}, {out}, {{"axes", s.axes}});
+  };
+  const std::string again = s.two_subs ? "d2" : "d";
+  std::vector<Node> nodes = {mean("x", "mean"), node("Sub", {"x", "mean"}, {"d"})};
+  if (s.two_subs) nodes.push_back(node("Sub", {"x", "mean"}, {"d2"}));
+  nodes.push_back(s.square_by_mul ? node("Mul", {again, again}, {"square"})
+                                  : node("Pow", {again, "two"}, {"square"}));
+  nodes.push_back(mean("square", "var"));
+  nodes.push_back(s.swapped ? node("Add", {"eps", "var"}, {"sum"}) : node("Add", {"var", "eps"}, {"sum"}));
+  nodes.push_back(node("Sqrt", {"sum"}, {"root"}));
+  nodes.push_back(node("Div", {"d", "root"}, {"normal"}));
+  nodes.push_back(s.swapped ? node("Mul", {"scale", "normal"}, {"scaled"})
+                            : node("Mul", {"normal", "scale"}, {"scaled"}));
+  nodes.push_back(s.swapped ? node("Add", {"bias", "scaled"}, {"y"}, {}, "last")
+                            : node("Add", {"scaled", "bias"}, {"y"}, {}, "last"));
+  Model model = model_of(std::move(nodes), s.opset);
+  model.graph.add_initializer("two", Tensor::scalar<float>(2));
+  model.graph.add_initializer("eps", Tensor::scalar<float>(1e-5f));
+  model.graph.add_initializer("scale", Tensor::of<float>({1, 2, 3, 4}));
+  model.graph.add_initializer("bias", Tensor::of<float>({4, 3, 2, 1}));
+  model.graph.add_initializer("axes", Tensor::of<int64_t>(s.axes));
+  return model;
+}
+
+// Each builds Gelu from h = erf(x / √2) + 1.
+Model gelu(int spelling, float half = 0.5f) {
+  std::vector<Node> nodes = {
+      spelling % 2 ? node("Mul", {"x", "inverse"}, {"scaled"}) : node("Div", {"x", "root"}, {"scaled"}),
+      node("Erf", {"scaled"}, {"erf"}),
+      spelling % 2 ? node("Add", {"one", "erf"}, {"h"}) : node("Add", {"erf", "one"}, {"h"})};
+  switch (spelling / 2) {
+    case 0:
+      nodes.push_back(node("Mul", {"x", "h"}, {"m"})), nodes.push_back(node("Mul", {"m", "half"}, {"y"}));
+      break;
+    case 1:
+      nodes.push_back(node("Mul", {"x", "half"}, {"m"})), nodes.push_back(node("Mul", {"m", "h"}, {"y"}));
+      break;
+    case 2:
+      nodes.push_back(node("Mul", {"h", "half"}, {"m"})), nodes.push_back(node("Mul", {"x", "m"}, {"y"}));
+      break;
+  }
+  Model model = model_of(std::move(nodes), 14);
+  model.graph.add_initializer("root", Tensor::scalar<float>(1.41421354f));
+  model.graph.add_initializer("inverse", Tensor::scalar<float>(0.707106769f));
+  model.graph.add_initializer("one", Tensor::scalar<float>(1));
+  model.graph.add_initializer("half", Tensor::scalar<float>(half));
+  return model;
+}
+
+std::vector<float> run(const Model& model) {
+  InferenceSession session({}, model);
+  const Tensor x = Tensor::of<float>({0.5f, -1, 2, 3, -0.25f, 0, 1, -2}, {2, 4});
+  const Tensor y = session.run({"x"}, {x}, {"y"})[0];
+  return {y.elements<float>().begin(), y.elements<float>().end()};
+}
+
+Strings types(const Model& model) {
+  Strings out;
+  for (const Node& n : model.graph.nodes) out.push_back(n.qualified_type());
+  return out;
+}
+
+Model fused(Model model, const std::map<std::string, std::string>& config = {}) {
+  run_passes(model, PassMoment::kArtifact, config);
+  return model;
+}
+
+void check_same_numbers(const Model& a, const Model& b) {
+  const std::vector<float> left = run(a), right = run(b);
+  REQUIRE(left.size() == right.size());
+  for (size_t i = 0; i < left.size(); ++i)
+    CHECK(left[i] == Catch::Approx(right[i]).epsilon(1e-5).margin(1e-6));
+}
+
+}  // namespace
+
+TEST_CASE("Layer normalization becomes one node in every spelling") {
+  for (const Spelling& s :
+       {Spelling{}, Spelling{.square_by_mul = true}, Spelling{.two_subs = true}, Spelling{.swapped = true},
+        Spelling{.axes = {1}}, Spelling{.opset = 18}, Spelling{.square_by_mul = true, .two_subs = true}}) {
+    const Model model = layer_normalization(s), one = fused(model);
+    CHECK(types(one) == Strings{"LayerNormalization"});
+    CHECK(one.graph.nodes[0].inputs == Strings{"x", "scale", "bias"});
+    CHECK(one.graph.nodes[0].outputs == Strings{"y"});
+    CHECK(one.graph.nodes[0].int_or("axis", 0) == -1);
+    CHECK(one.graph.nodes[0].float_or("epsilon", 0) == Catch::Approx(1e-5));
+    check_same_numbers(model, one);
+  }
+}
+
+TEST_CASE("What only looks like layer normalization stays as it is") {
+  const auto stays = [](const std::function<void(Model&)>& change) {
+    Model model = layer_normalization({});
+    change(model);
+    const Strings before = types(model);
+    CHECK(types(fused(model)) == before);
+  };
+  // A value in between is wanted elsewhere.
+  for (const char* inner : {"mean", "d", "var", "root", "normal", "scaled"})
+    stays([&](Model& m) { m.graph.outputs.push_back(ValueInfo{inner, DType::kFloat, std::nullopt}); });
+  // Not a square, not the trailing axis, an epsilon that is computed, scales of other shapes.
+  stays([](Model& m) { m.graph.initializers["two"] = Tensor::scalar<float>(3); });
+  stays([](Model& m) { m.graph.nodes[0].attributes["axes"] = std::vector<int64_t>{0}; });
+  stays([](Model& m) { m.graph.nodes[3].attributes["keepdims"] = int64_t{0}; });
+  stays([](Model& m) {
+    m.graph.remove_initializer("eps");
+    m.graph.inputs.push_back(ValueInfo{"eps", DType::kFloat, std::vector<Dim>{}});
+  });
+  stays([](Model& m) { m.graph.initializers["scale"] = Tensor::scalar<float>(2); });
+  stays([](Model& m) { m.graph.initializers["bias"] = Tensor::of<float>({1}); });
+}
+
+TEST_CASE("Gelu becomes one node in every spelling") {
+  for (int spelling = 0; spelling < 6; ++spelling) {
+    INFO(spelling);
+    const Model model = gelu(spelling), one = fused(model);
+    CHECK(types(one) == Strings{"com.microsoft.Gelu"});
+    CHECK(one.opsets.at("com.microsoft") == 1);
+    check_same_numbers(model, one);
+  }
+}
+
+TEST_CASE("What only looks like Gelu stays as it is") {
+  for (int spelling = 0; spelling < 6; ++spelling) {
+    const Model other_factor = gelu(spelling, 0.75f);
+    CHECK(types(fused(other_factor)) == types(other_factor));
+    Model wanted_inside = gelu(spelling);
+    wanted_inside.graph.outputs.push_back(ValueInfo{"erf", DType::kFloat, std::nullopt});
+    CHECK(types(fused(wanted_inside)) == types(wanted_inside));
+    Model trained_factor = gelu(spelling);  // a parameter is no constant
+    trained_factor.graph.remove_initializer("half");
+    trained_factor.graph.inputs.push_back(ValueInfo{"half", DType::kFloat, std::vector<Dim>{}});
+    CHECK(types(fused(trained_factor)) == types(trained_factor));
+  }
+}
+
+TEST_CASE("A fusion can be switched off by name") {
+  const Model model = gelu(0), normal = layer_normalization({});
+  CHECK(types(fused(model, {{"ortrain.disable_pass.fuse_gelu", "1"}})) == types(model));
+  CHECK(types(fused(normal, {{"ortrain.disable_pass.fuse_layer_normalization", "1"}})) == types(normal));
+}
