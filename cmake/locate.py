@@ -9,9 +9,13 @@ import sys
 def onednn() -> str:
     """Folder of the headers and folder of the library, separated by `;`."""
     headers = next(
-        f.locate() for f in importlib.metadata.files("onednn-devel-cpu-gomp") or [] if f.name == "dnnl.hpp" and f.parent.name == "include"
+        f.locate()
+        for f in importlib.metadata.files("onednn-devel-cpu-gomp") or []
+        if f.name == "dnnl.hpp" and f.parent.name == "include"
     )
-    library = next(f.locate() for f in importlib.metadata.files("onednn-cpu-gomp") or [] if f.name == "libdnnl.so.3")
+    library = next(
+        f.locate() for f in importlib.metadata.files("onednn-cpu-gomp") or [] if f.name == "libdnnl.so.3"
+    )
     return f"{pathlib.Path(headers).resolve().parent};{pathlib.Path(library).resolve().parent}"
 
 
@@ -19,7 +23,9 @@ def onnx_proto() -> str:
     """Path of `onnx-ml.proto`, without importing onnx."""
     spec = importlib.util.find_spec("onnx")
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("the Python package onnx is not installed; its onnx-ml.proto is needed to build")
+        raise ModuleNotFoundError(
+            "the Python package onnx is not installed; its onnx-ml.proto is needed to build"
+        )
     return str(pathlib.Path(spec.origin).parent / "onnx-ml.proto")
 
 

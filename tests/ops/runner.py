@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 import ortrain
+from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
@@ -35,7 +34,10 @@ with (_DATA / "OrtApi.csv").open(newline="") as _table:
 
 
 class _ApiBase(ctypes.Structure):
-    _fields_ = (("GetApi", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)), ("GetVersionString", ctypes.c_void_p))
+    _fields_ = (
+        ("GetApi", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)),
+        ("GetVersionString", ctypes.c_void_p),
+    )
 
 
 _LIBRARY.OrtGetApiBase.restype = ctypes.POINTER(_ApiBase)
@@ -136,7 +138,13 @@ def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dic
     RuntimeError
         With the library's message.
     """
-    session = _made("CreateSessionFromArray", _ENV, ctypes.create_string_buffer(model, len(model)), _size(len(model)), _OPTIONS)
+    session = _made(
+        "CreateSessionFromArray",
+        _ENV,
+        ctypes.create_string_buffer(model, len(model)),
+        _size(len(model)),
+        _OPTIONS,
+    )
     arrays = {name: np.require(array, requirements=["C", "ALIGNED"]) for name, array in inputs.items()}
     values = [_value_of(array) for array in arrays.values()]
     try:
@@ -150,7 +158,11 @@ def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dic
                 (ctypes.c_void_p * max(len(values), 1))(*values), _size(len(values)),
                 (ctypes.c_void_p * len(wanted))(*pointers[len(values) :]), _size(len(wanted)), outputs,
             )  # fmt: skip
-            results = {name: _array_of(value) for name, value in zip(wanted, outputs, strict=True)} if turn == repeat - 1 else {}
+            results = (
+                {name: _array_of(value) for name, value in zip(wanted, outputs, strict=True)}
+                if turn == repeat - 1
+                else {}
+            )
             for value in outputs:
                 _plain("ReleaseValue", None, value)
         return results

@@ -48,7 +48,9 @@ def ort_training_python() -> str:
     given = os.environ.get("ORTRAIN_ORT_PYTHON", ".venv-peers/ort/bin/python")
     python = shutil.which(given)
     if python is None:
-        pytest.skip(f"SKIPPED LOUDLY: no interpreter with onnxruntime-training 1.19.2 at {given!r}; `make bench-peers` makes one")
+        pytest.skip(
+            f"SKIPPED LOUDLY: no interpreter with onnxruntime-training 1.19.2 at {given!r}; `make bench-peers` makes one"
+        )
     found = subprocess.run(
         [python, "-c", "import onnxruntime, onnxruntime.training.api; print(onnxruntime.__version__)"],
         capture_output=True,
@@ -56,5 +58,7 @@ def ort_training_python() -> str:
         check=False,
     )
     if found.stdout.strip() != "1.19.2":
-        pytest.skip(f"SKIPPED LOUDLY: {given!r} has no onnxruntime-training 1.19.2: {found.stdout}{found.stderr[-300:]}")
+        pytest.skip(
+            f"SKIPPED LOUDLY: {given!r} has no onnxruntime-training 1.19.2: {found.stdout}{found.stderr[-300:]}"
+        )
     return python

@@ -7,7 +7,6 @@ import pathlib
 import numpy as np
 import pytest
 from conftest import Fixture
-
 from ortrain import artifacts
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 
@@ -81,10 +80,14 @@ def test_checkpoints_of_both_ends_load(recorded: Fixture) -> None:
 def test_checkpoint_after_holds_the_recorded_parameters(recorded: Fixture) -> None:
     state = CheckpointState.load_checkpoint(recorded.path("checkpoint_after"))
     for name, after in recorded.expected["parameters_after"].items():
-        np.testing.assert_allclose(np.linalg.norm(state.parameters[name].data.astype(np.float64)), after["l2"], rtol=1e-5)
+        np.testing.assert_allclose(
+            np.linalg.norm(state.parameters[name].data.astype(np.float64)), after["l2"], rtol=1e-5
+        )
 
 
-def test_training_goes_on_from_a_checkpoint_with_optimizer_state(recorded: Fixture, tmp_path: pathlib.Path) -> None:
+def test_training_goes_on_from_a_checkpoint_with_optimizer_state(
+    recorded: Fixture, tmp_path: pathlib.Path
+) -> None:
     """Half the steps, save, load into a new session, the other half: the same numbers to the last bit."""
     steps = recorded.batches[:6]
 

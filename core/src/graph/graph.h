@@ -43,7 +43,8 @@ struct Node {
 
   // "Gemm" or "com.microsoft.Gelu"
   std::string qualified_type() const { return domain.empty() ? op_type : domain + "." + op_type; }
-  // How messages speak of the node: node "/fc1/Gemm" (Gemm). A node without a name is known by its first output.
+  // How messages speak of the node: node "/fc1/Gemm" (Gemm). A node without a name is known by its first
+  // output.
   std::string label() const;
 };
 
@@ -86,14 +87,15 @@ struct Graph {
   // A name that nothing in the graph has yet: `base`, else base_1, base_2 ...
   std::string unique_name(const std::string& base) const;
 
-  // Sorts the nodes by dependency (stable). Throws kInvalidGraph naming a node of a cycle, a value that nothing
-  // produces, or a value that two nodes produce.
+  // Sorts the nodes by dependency (stable). Throws kInvalidGraph naming a node of a cycle, a value that
+  // nothing produces, or a value that two nodes produce.
   void sort();
   // Drops nodes whose outputs nothing needs.
   void remove_unused_nodes();
 };
 
-// The values that a node reads: its named inputs, then the values of enclosing graphs that its subgraphs read.
+// The values that a node reads: its named inputs, then the values of enclosing graphs that its subgraphs
+// read.
 std::vector<std::string> values_read(const Node& node);
 
 // How often each value is read: by nodes, and once more where it is a graph output.

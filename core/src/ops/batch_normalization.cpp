@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 
+#include "ops/channel_statistics.h"
 #include "ops/dnnl.h"
 #include "ops/operator.h"
 #include "ops/portable_batch_normalization.h"
@@ -101,11 +102,11 @@ std::optional<View> choose_view(const LayoutPtr& stored, const Shape& shape) {
   }
 }
 
-std::optional<Forward> describe_forward(const View& view, bool training, float epsilon) {
+// With given statistics: oneDNN adds up its own one by one in float, which costs two digits on large planes.
+std::optional<Forward> describe_forward(const View& view, float epsilon) {
   try {
-    const auto flags = training ? kAffine : kAffine | dnnl::normalization_flags::use_global_stats;
-    const auto kind = training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
-    Forward pd(dnnl_engine(), kind, view.desc, view.desc, epsilon, flags, dnnl_attr());
+    Forward pd(dnnl_engine(), dnnl::prop_kind::forward_inference, view.desc, view.desc, epsilon,
+               kAffine | dnnl::normalization_flags::use_global_stats, dnnl_attr());
     if (is_fast(pd)) return pd;
   } catch (const dnnl::error&) {
   }
@@ -123,6 +124,18 @@ std::optional<Backward> describe_backward(const View& view) {
     if (is_fast(pd)) return pd;
   } catch (const dnnl::error&) {
   }
+  return std::nullopt;
+}
+
+// How the channels lie in that layout, where each value of X is there once: channels last, or blocks of
+// channels.
+std::optional<ChannelLayout> channel_layout(const View& view, const Shape& shape) {
+  if (!is_dense(view.desc)) return std::nullopt;
+  const int64_t channels = shape[1], rows = element_count(shape, 2, shape.size());
+  const memory::dims strides = view.desc.get_strides(), blocks = view.desc.get_inner_blks();
+  if (view.desc.get_inner_nblks() == 0 && strides[1] == 1) return ChannelLayout{shape[0], 1, rows, channels};
+  if (view.desc.get_inner_nblks() == 1 && view.desc.get_inner_idxs()[0] == 1)
+    return ChannelLayout{shape[0], channels / blocks[0], rows, blocks[0]};
   return std::nullopt;
 }
 
@@ -233,13 +246,15 @@ Kernel portable_inference(KernelContext& c) {
 Kernel dnnl_forward(KernelContext& c, bool training) {
   const auto view = choose_view(c.in_layout(kX), c.shape(kX));
   if (!view) return nullptr;
-  const auto pd = describe_forward(*view, training, c.node().float_or("epsilon", 1e-5f));
-  if (!pd) return nullptr;
+  const auto pd = describe_forward(*view, c.node().float_or("epsilon", 1e-5f));
+  const auto layout = channel_layout(*view, c.shape(kX));
+  if (!pd || (training && (!layout || c.size(kX) == 0))) return nullptr;
   const memory::desc channels = dnnl_plain({c.shape(kX)[1]});
   const Slot x = c.in(kX, view->layout), scale = c.in(kScale), bias = c.in(kBias);
   Statistics s;
   if (training) s = plan_statistics(c);
   const Slot mean = training ? s.mean : c.in(kMean), variance = training ? s.variance : c.in(kVariance);
+  const Slot sums = training ? c.scratch(channel_statistics_scratch(*layout)) : Slot{};
   const Slot y = c.out_inplace(0, {kX}, view->layout);
   const Kernel normalize = dnnl_kernel(c, dnnl::batch_normalization_forward(*pd), pd->scratchpad_desc(),
                                        {{DNNL_ARG_SRC, view->desc, x},
@@ -249,7 +264,9 @@ Kernel dnnl_forward(KernelContext& c, bool training) {
                                         {DNNL_ARG_VARIANCE, channels, variance},
                                         {DNNL_ARG_DST, view->desc, y}});
   if (!training) return normalize;
-  return [=](const Frame& f) {
+  return [=, layout = *layout](const Frame& f) {
+    channel_statistics(layout, f.at<const float>(x), f.at<float>(mean), f.at<float>(variance),
+                       f.at<void>(sums));
     normalize(f);
     update_statistics<float>(s, f);
   };

@@ -32,9 +32,10 @@ std::vector<const Operator*> all_operators() {
 const Tensor& NodeContext::need_constant(size_t i) const {
   expect(has_input(i), "input ", i, " is missing");
   if (const Tensor* value = constant(i)) return *value;
-  throw DataDependent(ErrorCode::kNotImplemented,
-                      concat(node_.label(), ": input ", i, " ('", node_.inputs[i],
-                             "') decides the shape of the result, but its value is only known while the model runs"));
+  throw DataDependent(
+      ErrorCode::kNotImplemented,
+      concat(node_.label(), ": input ", i, " ('", node_.inputs[i],
+             "') decides the shape of the result, but its value is only known while the model runs"));
 }
 
 void NodeContext::reject_dtype(size_t i) const {

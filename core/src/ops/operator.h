@@ -73,15 +73,17 @@ class ShapeContext : public NodeContext {
  public:
   using NodeContext::NodeContext;
   virtual void output(size_t i, DType dtype, Shape shape) = 0;
-  // The same for an output whose value follows from shapes alone: it is a constant of the compiled Program, so that
-  // shape rules further on can read it. An operator all of whose outputs are such needs no kernel.
+  // The same for an output whose value follows from shapes alone: it is a constant of the compiled Program,
+  // so that shape rules further on can read it. An operator all of whose outputs are such needs no kernel.
   virtual void value(size_t i, Tensor value) = 0;
-  // The extents that the model states of output o in its value_info, -1 for those that are no numbers; empty where it
-  // states none. For operators whose inputs do not tell the shape of the result (gradients of pooling).
+  // The extents that the model states of output o in its value_info, -1 for those that are no numbers; empty
+  // where it states none. For operators whose inputs do not tell the shape of the result (gradients of
+  // pooling).
   virtual std::vector<int64_t> stated_shape(size_t o) const { return (void)o, std::vector<int64_t>(); }
 };
 
-// Kernel maker: asks for the memory of inputs and outputs and returns what runs. A maker that only aliases returns null.
+// Kernel maker: asks for the memory of inputs and outputs and returns what runs. A maker that only aliases
+// returns null.
 class KernelContext : public NodeContext {
  public:
   using NodeContext::NodeContext;
@@ -89,24 +91,30 @@ class KernelContext : public NodeContext {
   virtual const Shape& out_shape(size_t o) const = 0;
   int64_t out_size(size_t o) const { return element_count(out_shape(o)); }
 
-  // Input i row-major; a conversion is inserted when it is stored otherwise. Undefined slot when it is left out.
+  // Input i row-major; a conversion is inserted when it is stored otherwise. Undefined slot when it is left
+  // out.
   virtual Slot in(size_t i) = 0;
   // How input i is stored, and the input in a wanted layout (null: row-major).
   virtual LayoutPtr in_layout(size_t i) const = 0;
   virtual Slot in(size_t i, const LayoutPtr& wanted) = 0;
 
-  // Output o in the given layout (null: row-major). Undefined slot when nobody wants it. Ask for inputs first.
+  // Output o in the given layout (null: row-major). Undefined slot when nobody wants it. Ask for inputs
+  // first.
   virtual Slot out(size_t o, const LayoutPtr& layout = nullptr) = 0;
-  // The same, but over the memory of the first of the candidate inputs that nothing reads after this node and that was
-  // fetched in the same layout, where there is one. The kernel must then allow that input and output are the same memory.
-  virtual Slot out_inplace(size_t o, std::initializer_list<size_t> candidates, const LayoutPtr& layout = nullptr) = 0;
-  // Output o is input i under another shape: no memory, no kernel. Needs row-major order; converts where it is not.
+  // The same, but over the memory of the first of the candidate inputs that nothing reads after this node and
+  // that was fetched in the same layout, where there is one. The kernel must then allow that input and output
+  // are the same memory.
+  virtual Slot out_inplace(size_t o, std::initializer_list<size_t> candidates,
+                           const LayoutPtr& layout = nullptr) = 0;
+  // Output o is input i under another shape: no memory, no kernel. Needs row-major order; converts where it
+  // is not.
   virtual void alias(size_t o, size_t i) = 0;
   // Memory that holds nothing between runs and nothing outside this node.
   virtual Slot scratch(size_t bytes) = 0;
   // Input i to be written: model state that the node updates (running statistics, accumulation buffers).
   virtual Slot state(size_t i) = 0;
-  // The storage of input i where it is the very memory of input `target` already (see Operator::writes_through).
+  // The storage of input i where it is the very memory of input `target` already (see
+  // Operator::writes_through).
   virtual bool same_storage(size_t i, size_t target) const = 0;
 
   // True where output o is read by nothing but nodes of `op_type` (and is no output of the graph).
@@ -118,7 +126,8 @@ class KernelContext : public NodeContext {
 // What the gradient of an operator is.
 enum class Differentiable {
   kYes,   // there is a rule
-  kStop,  // the derivative is zero or meaningless, and gradients stop here as everyone expects (Shape, Equal, ArgMax)
+  kStop,  // the derivative is zero or meaningless, and gradients stop here as everyone expects (Shape, Equal,
+          // ArgMax)
   kNo,    // there is none yet: training through it is an error
 };
 
@@ -150,8 +159,9 @@ struct RegisterOperator {
 };
 #define ORTRAIN_CONCAT_(a, b) a##b
 #define ORTRAIN_CONCAT(a, b) ORTRAIN_CONCAT_(a, b)
-#define ORTRAIN_OPERATOR(...) \
-  static const ::ortrain::RegisterOperator ORTRAIN_CONCAT(registered_, __COUNTER__)(::ortrain::Operator __VA_ARGS__)
+#define ORTRAIN_OPERATOR(...)                                          \
+  static const ::ortrain::RegisterOperator ORTRAIN_CONCAT(registered_, \
+                                                          __COUNTER__)(::ortrain::Operator __VA_ARGS__)
 
 // The shape rule of operators whose only output is like their first input.
 void shape_like_first(ShapeContext& c);

@@ -38,20 +38,21 @@ class Frame {
 // Does its work when called. Everything that can be decided beforehand was decided when it was made.
 using Kernel = std::function<void(const Frame&)>;
 
-// How a value's elements lie in memory when not row-major: the blocked formats of a kernel library, or a private format
-// that one operator leaves for another.
+// How a value's elements lie in memory when not row-major: the blocked formats of a kernel library, or a
+// private format that one operator leaves for another.
 class Layout {
  public:
   virtual ~Layout() = default;
   virtual size_t bytes() const = 0;
   virtual bool equals(const Layout& other) const = 0;
-  // True where the memory holds the elements of the value and nothing else (no padding), in some order: elementwise
-  // kernels may then walk it flat.
+  // True where the memory holds the elements of the value and nothing else (no padding), in some order:
+  // elementwise kernels may then walk it flat.
   virtual bool dense() const = 0;
   // Kernels that convert; `plain` is row-major.
   virtual Kernel to_plain(Slot from, Slot plain) const = 0;
   virtual Kernel from_plain(Slot plain, Slot to) const = 0;
-  // A kernel that converts from another layout directly, or null when there is none (then it goes by way of plain).
+  // A kernel that converts from another layout directly, or null when there is none (then it goes by way of
+  // plain).
   virtual Kernel from(const Layout& other, Slot source, Slot to) const {
     (void)other, (void)source, (void)to;
     return nullptr;

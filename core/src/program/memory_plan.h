@@ -16,8 +16,9 @@ struct MemoryPlan {
   size_t bytes = 0;             // of the whole block
 };
 
-// Pieces whose intervals overlap get disjoint memory. Largest first, each at the lowest offset that is free during its
-// whole interval: greedy by size, Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020.
+// Pieces whose intervals overlap get disjoint memory. Largest first, each at the lowest offset that is free
+// during its whole interval: greedy by size, Pisarchyk and Lee, "Efficient memory management for deep neural
+// net inference", 2020.
 MemoryPlan plan_memory(const std::vector<MemoryRequest>& requests);
 
 }  // namespace ortrain

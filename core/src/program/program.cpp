@@ -25,8 +25,8 @@ enum class Where { kArena, kFixed, kInput };
 struct Storage {
   Where where = Where::kArena;
   size_t bytes = 0;
-  Tensor fixed;          // kFixed: keeps the memory alive
-  size_t input = 0;      // kInput: which one
+  Tensor fixed;           // kFixed: keeps the memory alive
+  size_t input = 0;       // kInput: which one
   int first = INT32_MAX;  // kArena: the steps between which it is in use
   int last = -1;
   std::vector<int> values;  // the values that live in it
@@ -37,8 +37,8 @@ struct Value {
   std::string name;
   DType dtype = DType::kUndefined;
   Shape shape;
-  LayoutPtr layout;  // of the first copy
-  int storage = -1;  // the first copy
+  LayoutPtr layout;                               // of the first copy
+  int storage = -1;                               // the first copy
   std::vector<std::pair<LayoutPtr, int>> copies;  // the same value in other layouts
   bool constant = false;                          // its storage is fixed and holds the value already
   int uses_left = 0;                              // readers not compiled yet, the graph's outputs among them
@@ -131,7 +131,8 @@ class Compiler {
     return sum;
   }
   int new_storage(size_t bytes, bool fixed) {
-    if (fixed) return program_.add_fixed(Tensor(DType::kUInt8, {static_cast<int64_t>(std::max<size_t>(bytes, 1))}));
+    if (fixed)
+      return program_.add_fixed(Tensor(DType::kUInt8, {static_cast<int64_t>(std::max<size_t>(bytes, 1))}));
     Storage s;
     s.bytes = bytes;
     return program_.add_storage(std::move(s));
@@ -161,8 +162,10 @@ class Compiler {
 
 class NodeShapes : public ShapeContext {
  public:
-  NodeShapes(Compiler& compiler, const Node& node) : ShapeContext(node, compiler.opset(node.domain)), compiler_(compiler) {
-    for (const std::string& name : node.inputs) inputs.push_back(name.empty() ? -1 : compiler.find_value(name));
+  NodeShapes(Compiler& compiler, const Node& node)
+      : ShapeContext(node, compiler.opset(node.domain)), compiler_(compiler) {
+    for (const std::string& name : node.inputs)
+      inputs.push_back(name.empty() ? -1 : compiler.find_value(name));
     results.resize(node.outputs.size());
     known.resize(node.outputs.size());
   }
@@ -274,13 +277,16 @@ class NodeKernel : public KernelContext {
       used_.push_back(input.storage);
       return {input.storage};
     }
-    // Not state of the model but a given or computed value: the node updates a copy, and the update ends with the run.
+    // Not state of the model but a given or computed value: the node updates a copy, and the update ends with
+    // the run.
     const Slot from = in(i), copy = scratch(bytes_of_input(i));
     compiler_.touch(from.index);
     compiler_.touch(copy.index);
-    compiler_.push([from, copy, bytes = bytes_of_input(i)](const Frame& f) {
-      if (bytes > 0) std::memcpy(f.at<std::byte>(copy), f.at<std::byte>(from), bytes);
-    }, &node());
+    compiler_.push(
+        [from, copy, bytes = bytes_of_input(i)](const Frame& f) {
+          if (bytes > 0) std::memcpy(f.at<std::byte>(copy), f.at<std::byte>(from), bytes);
+        },
+        &node());
     return copy;
   }
 
@@ -298,7 +304,9 @@ class NodeKernel : public KernelContext {
     return std::all_of(readers.begin(), readers.end(), [&](const Node* n) { return n->op_type == op_type; });
   }
 
-  uint64_t stream() const override { return std::hash<std::string>{}(node().outputs.empty() ? "" : node().outputs[0]); }
+  uint64_t stream() const override {
+    return std::hash<std::string>{}(node().outputs.empty() ? "" : node().outputs[0]);
+  }
 
   // After the kernel was made: states which memory it uses and adds the outputs to the program's values.
   void finish(Kernel kernel) {
@@ -329,7 +337,8 @@ class NodeKernel : public KernelContext {
   size_t bytes_of_input(size_t i) const { return static_cast<size_t>(size(i)) * size_of(dtype(i)); }
   bool taken(int s) const { return std::find(made_.begin(), made_.end(), s) != made_.end(); }
   size_t bytes_of(size_t o, const LayoutPtr& layout) const {
-    return layout ? layout->bytes() : static_cast<size_t>(element_count(out_shape(o))) * size_of(out_dtype(o));
+    return layout ? layout->bytes()
+                  : static_cast<size_t>(element_count(out_shape(o))) * size_of(out_dtype(o));
   }
   Slot make(size_t o, const LayoutPtr& layout, int over) {
     if (!wanted(o)) return {};
@@ -357,16 +366,18 @@ class NodeKernel : public KernelContext {
   Compiler& compiler_;
   const NodeShapes& shapes_;
   bool folding_;
-  std::vector<int> made_;     // storage of each output
+  std::vector<int> made_;  // storage of each output
   std::vector<LayoutPtr> layouts_;
   std::vector<int> fetched_;  // storage in which each input was fetched
   std::vector<int> used_;
 };
 
 std::vector<int64_t> Compiler::stated_shape(const std::string& name) const {
-  // The gradient of value v is named v_grad, or v_grad_<k> where several are added up, and has the shape of v.
+  // The gradient of value v is named v_grad, or v_grad_<k> where several are added up, and has the shape of
+  // v.
   if (const size_t at = name.rfind("_grad"); at != std::string::npos)
-    if (const int v = find_value(name.substr(0, at)); v >= 0) return program_.values[static_cast<size_t>(v)].shape;
+    if (const int v = find_value(name.substr(0, at)); v >= 0)
+      return program_.values[static_cast<size_t>(v)].shape;
   const auto info = request_.graph->value_info.find(name);
   if (info == request_.graph->value_info.end() || !info->second.dims) return {};
   std::vector<int64_t> shape;
@@ -433,7 +444,8 @@ void Compiler::find_placements() {
     if (!op || !op->writes_through) continue;
     const NodeShapes shapes(*this, node);
     size_t input = 0, target = 0;
-    if (!op->writes_through(shapes, input, target) || !node.has_input(input) || !node.has_input(target)) continue;
+    if (!op->writes_through(shapes, input, target) || !node.has_input(input) || !node.has_input(target))
+      continue;
     const int state = find_value(node.inputs[target]);
     if (state < 0 || storage(value(state).storage).where != Where::kFixed || value(state).constant) continue;
     placement_.emplace(node.inputs[input], value(state).storage);
@@ -445,12 +457,13 @@ void Compiler::compile_node(const Node& node) {
   require(op != nullptr, ErrorCode::kNotImplemented, node.label(), ": the operator is not known");
   NodeShapes shapes(*this, node);
   for (size_t i = 0; i < node.inputs.size(); ++i)
-    require(node.inputs[i].empty() || shapes.inputs[i] >= 0, ErrorCode::kInvalidGraph, node.label(), ": input ", i,
-            " ('", node.inputs[i], "') is produced by nothing");
+    require(node.inputs[i].empty() || shapes.inputs[i] >= 0, ErrorCode::kInvalidGraph, node.label(),
+            ": input ", i, " ('", node.inputs[i], "') is produced by nothing");
   op->shape(shapes);
   for (size_t o = 0; o < node.outputs.size(); ++o)
-    shapes.expect(node.outputs[o].empty() || shapes.results[o].first != DType::kUndefined || uses(node.outputs[o]) == 0,
-                  "output ", o, " ('", node.outputs[o], "') is read but this operator does not make it");
+    shapes.expect(
+        node.outputs[o].empty() || shapes.results[o].first != DType::kUndefined || uses(node.outputs[o]) == 0,
+        "output ", o, " ('", node.outputs[o], "') is read but this operator does not make it");
 
   const bool folding = !op->impure && std::all_of(shapes.inputs.begin(), shapes.inputs.end(),
                                                   [&](int v) { return v < 0 || value(v).constant; });

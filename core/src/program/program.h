@@ -35,11 +35,11 @@ class Arena {
 struct ProgramRequest {
   const Graph* graph = nullptr;
   const std::map<std::string, int64_t>* opsets = nullptr;
-  std::vector<std::string> inputs;                     // given anew for each run, in this order
-  std::vector<Tensor> example_inputs;                  // their types and shapes; values are not used
-  std::unordered_map<std::string, Tensor> states;      // model state: fixed memory that nodes may read and update
-  std::unordered_map<std::string, Tensor> constants;   // inputs whose value is fixed for this Program
-  std::vector<std::string> outputs;                    // wanted, in this order
+  std::vector<std::string> inputs;                 // given anew for each run, in this order
+  std::vector<Tensor> example_inputs;              // their types and shapes; values are not used
+  std::unordered_map<std::string, Tensor> states;  // model state: fixed memory that nodes may read and update
+  std::unordered_map<std::string, Tensor> constants;  // inputs whose value is fixed for this Program
+  std::vector<std::string> outputs;                   // wanted, in this order
   std::shared_ptr<Arena> arena;
 };
 
@@ -53,7 +53,8 @@ class Program {
   DType output_dtype(size_t i) const;
   const Shape& output_shape(size_t i) const;
 
-  // Runs. `outputs` are defined tensors of the right types and shapes. Ends early with an error when *terminate is set.
+  // Runs. `outputs` are defined tensors of the right types and shapes. Ends early with an error when
+  // *terminate is set.
   void run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, uint64_t run,
            const std::atomic<bool>* terminate = nullptr);
 

@@ -41,27 +41,44 @@ inline bool is_floating(DType t) {
 // The DType of a C++ type.
 template <typename T>
 constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, float>) return DType::kFloat;
-  else if constexpr (std::is_same_v<T, double>) return DType::kDouble;
-  else if constexpr (std::is_same_v<T, uint8_t>) return DType::kUInt8;
-  else if constexpr (std::is_same_v<T, int8_t>) return DType::kInt8;
-  else if constexpr (std::is_same_v<T, uint16_t>) return DType::kUInt16;
-  else if constexpr (std::is_same_v<T, int16_t>) return DType::kInt16;
-  else if constexpr (std::is_same_v<T, uint32_t>) return DType::kUInt32;
-  else if constexpr (std::is_same_v<T, int32_t>) return DType::kInt32;
-  else if constexpr (std::is_same_v<T, uint64_t>) return DType::kUInt64;
-  else if constexpr (std::is_same_v<T, int64_t>) return DType::kInt64;
-  else if constexpr (std::is_same_v<T, bool>) return DType::kBool;
-  else return DType::kUndefined;
+  if constexpr (std::is_same_v<T, float>)
+    return DType::kFloat;
+  else if constexpr (std::is_same_v<T, double>)
+    return DType::kDouble;
+  else if constexpr (std::is_same_v<T, uint8_t>)
+    return DType::kUInt8;
+  else if constexpr (std::is_same_v<T, int8_t>)
+    return DType::kInt8;
+  else if constexpr (std::is_same_v<T, uint16_t>)
+    return DType::kUInt16;
+  else if constexpr (std::is_same_v<T, int16_t>)
+    return DType::kInt16;
+  else if constexpr (std::is_same_v<T, uint32_t>)
+    return DType::kUInt32;
+  else if constexpr (std::is_same_v<T, int32_t>)
+    return DType::kInt32;
+  else if constexpr (std::is_same_v<T, uint64_t>)
+    return DType::kUInt64;
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return DType::kInt64;
+  else if constexpr (std::is_same_v<T, bool>)
+    return DType::kBool;
+  else
+    return DType::kUndefined;
 }
 
 // Calls f(T{}) with the C++ type of a floating dtype (float or double). Returns false for other types.
 template <typename F>
 bool visit_floating(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::kFloat: f(float{}); return true;
-    case DType::kDouble: f(double{}); return true;
-    default: return false;
+    case DType::kFloat:
+      f(float{});
+      return true;
+    case DType::kDouble:
+      f(double{});
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -69,17 +86,38 @@ bool visit_floating(DType dtype, F&& f) {
 template <typename F>
 bool visit_numeric(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::kFloat: f(float{}); return true;
-    case DType::kDouble: f(double{}); return true;
-    case DType::kInt8: f(int8_t{}); return true;
-    case DType::kInt16: f(int16_t{}); return true;
-    case DType::kInt32: f(int32_t{}); return true;
-    case DType::kInt64: f(int64_t{}); return true;
-    case DType::kUInt8: f(uint8_t{}); return true;
-    case DType::kUInt16: f(uint16_t{}); return true;
-    case DType::kUInt32: f(uint32_t{}); return true;
-    case DType::kUInt64: f(uint64_t{}); return true;
-    default: return false;
+    case DType::kFloat:
+      f(float{});
+      return true;
+    case DType::kDouble:
+      f(double{});
+      return true;
+    case DType::kInt8:
+      f(int8_t{});
+      return true;
+    case DType::kInt16:
+      f(int16_t{});
+      return true;
+    case DType::kInt32:
+      f(int32_t{});
+      return true;
+    case DType::kInt64:
+      f(int64_t{});
+      return true;
+    case DType::kUInt8:
+      f(uint8_t{});
+      return true;
+    case DType::kUInt16:
+      f(uint16_t{});
+      return true;
+    case DType::kUInt32:
+      f(uint32_t{});
+      return true;
+    case DType::kUInt64:
+      f(uint64_t{});
+      return true;
+    default:
+      return false;
   }
 }
 

@@ -35,8 +35,8 @@ Shape broadcast(const Shape& a, const Shape& b) {
 }
 
 int64_t normalize_axis(int64_t axis, int64_t rank, const std::string& what) {
-  require(axis >= -rank && axis < rank, ErrorCode::kInvalidArgument, what, ": axis ", axis,
-          " is outside [", -rank, ", ", rank - 1, "] of a tensor of rank ", rank);
+  require(axis >= -rank && axis < rank, ErrorCode::kInvalidArgument, what, ": axis ", axis, " is outside [",
+          -rank, ", ", rank - 1, "] of a tensor of rank ", rank);
   return axis < 0 ? axis + rank : axis;
 }
 

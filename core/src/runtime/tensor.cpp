@@ -6,7 +6,8 @@
 
 namespace ortrain {
 
-Tensor::Tensor(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape)), size_(element_count(shape_)) {
+Tensor::Tensor(DType dtype, Shape shape)
+    : dtype_(dtype), shape_(std::move(shape)), size_(element_count(shape_)) {
   const size_t width = size_of(dtype);
   require(width > 0, ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype), " are not supported");
   size_t total = 0;
@@ -23,7 +24,8 @@ Tensor::Tensor(DType dtype, Shape shape, void* data, std::shared_ptr<void> owner
       size_(element_count(shape_)),
       data_(static_cast<std::byte*>(data)),
       owner_(std::move(owner)) {
-  require(size_of(dtype) > 0, ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype), " are not supported");
+  require(size_of(dtype) > 0, ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype),
+          " are not supported");
 }
 
 Tensor Tensor::scalar(DType dtype, double value) {
@@ -53,7 +55,8 @@ std::vector<double> Tensor::to_double() const {
     const T* p = data<T>();
     for (int64_t i = 0; i < size_; ++i) out[static_cast<size_t>(i)] = static_cast<double>(p[i]);
   });
-  require(known, ErrorCode::kNotImplemented, "reading values of type ", to_string(dtype_), " is not supported");
+  require(known, ErrorCode::kNotImplemented, "reading values of type ", to_string(dtype_),
+          " is not supported");
   return out;
 }
 
@@ -65,8 +68,8 @@ Tensor Tensor::clone() const {
 }
 
 Tensor Tensor::reshaped(Shape shape) const {
-  require(element_count(shape) == size_, ErrorCode::kInvalidArgument, "cannot view shape ", to_string(shape_), " as ",
-          to_string(shape));
+  require(element_count(shape) == size_, ErrorCode::kInvalidArgument, "cannot view shape ", to_string(shape_),
+          " as ", to_string(shape));
   Tensor view = *this;
   view.shape_ = std::move(shape);
   return view;

@@ -41,24 +41,29 @@ InferenceSession::~InferenceSession() = default;
 const std::vector<ValueInfo>& InferenceSession::inputs() const { return impl_->model.graph.inputs; }
 const std::vector<ValueInfo>& InferenceSession::outputs() const { return impl_->outputs; }
 
-std::vector<Tensor> InferenceSession::run(const std::vector<std::string>& input_names, const std::vector<Tensor>& inputs,
-                                          const std::vector<std::string>& output_names, const RunOptions* options) {
+std::vector<Tensor> InferenceSession::run(const std::vector<std::string>& input_names,
+                                          const std::vector<Tensor>& inputs,
+                                          const std::vector<std::string>& output_names,
+                                          const RunOptions* options) {
   const std::lock_guard lock(impl_->busy);
-  require(input_names.size() == inputs.size(), ErrorCode::kInvalidArgument, "the run was given ", input_names.size(),
-          " input names and ", inputs.size(), " inputs");
+  require(input_names.size() == inputs.size(), ErrorCode::kInvalidArgument, "the run was given ",
+          input_names.size(), " input names and ", inputs.size(), " inputs");
   std::vector<std::string> wanted = output_names;
   if (wanted.empty())
     for (const ValueInfo& info : impl_->outputs) wanted.push_back(info.name);
   for (const std::string& name : wanted)
-    require(impl_->model.graph.is_output(name), ErrorCode::kInvalidArgument, "the model has no output '", name, "'");
+    require(impl_->model.graph.is_output(name), ErrorCode::kInvalidArgument, "the model has no output '",
+            name, "'");
   std::vector<const Tensor*> ordered;
   for (const ValueInfo& info : impl_->model.graph.inputs) {
     const auto at = std::find(input_names.begin(), input_names.end(), info.name);
-    require(at != input_names.end(), ErrorCode::kInvalidArgument, "the model's input '", info.name, "' was not given");
+    require(at != input_names.end(), ErrorCode::kInvalidArgument, "the model's input '", info.name,
+            "' was not given");
     ordered.push_back(&inputs[static_cast<size_t>(at - input_names.begin())]);
   }
   for (const std::string& name : input_names)
-    require(impl_->model.graph.is_input(name), ErrorCode::kInvalidArgument, "the model has no input '", name, "'");
+    require(impl_->model.graph.is_input(name), ErrorCode::kInvalidArgument, "the model has no input '", name,
+            "'");
   std::vector<Tensor> outputs(wanted.size());
   std::vector<Tensor*> places;
   for (Tensor& t : outputs) places.push_back(&t);

@@ -30,13 +30,15 @@ Optimizer::Optimizer(const Model& model) {
       if (const std::string norm = node.string_or("norm_type", "fro"); norm != "fro")
         problems += concat("\n  ", node.label(), ": expected norm_type 'fro', found '", norm, "'");
     } else {
-      problems += concat("\n  ", node.label(),
-                         ": expected AdamWOptimizer, SGDOptimizerV2 or InplaceClipGradNorm of domain com.microsoft");
+      problems +=
+          concat("\n  ", node.label(),
+                 ": expected AdamWOptimizer, SGDOptimizerV2 or InplaceClipGradNorm of domain com.microsoft");
     }
   }
-  require(problems.empty(), ErrorCode::kNotImplemented, "the optimizer model has nodes that cannot be run:", problems);
-  require(optimizers == 1, ErrorCode::kInvalidGraph, "the optimizer model must have one optimizer node, found ",
-          optimizers);
+  require(problems.empty(), ErrorCode::kNotImplemented,
+          "the optimizer model has nodes that cannot be run:", problems);
+  require(optimizers == 1, ErrorCode::kInvalidGraph,
+          "the optimizer model must have one optimizer node, found ", optimizers);
 }
 
 void Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step) const {
@@ -66,8 +68,8 @@ void Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step)
     const double correction2 = correct_bias_ ? 1 - std::pow(static_cast<double>(beta_), step) : 1;
     const double decay = 1 - static_cast<double>(learning_rate) * weight_decay_;
     if (adam_mode_ == 0) {
-      // Loshchilov and Hutter, "Decoupled weight decay regularization", as PyTorch orders it: decay first, the bias
-      // correction of the second moment inside the root.
+      // Loshchilov and Hutter, "Decoupled weight decay regularization", as PyTorch orders it: decay first,
+      // the bias correction of the second moment inside the root.
       f.decay_before = static_cast<T>(decay);
       f.root_scale = static_cast<T>(1 / std::sqrt(correction2));
       f.step_size = static_cast<T>(learning_rate / correction1);
@@ -79,7 +81,8 @@ void Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step)
     adamw_update(weights, gradients, reinterpret_cast<T*>(state.momentum_arenas()[0].raw()),
                  reinterpret_cast<T*>(state.momentum_arenas()[1].raw()), n, f);
   });
-  require(known, ErrorCode::kNotImplemented, "optimizer step: parameters of type ", to_string(dtype), " are not supported");
+  require(known, ErrorCode::kNotImplemented, "optimizer step: parameters of type ", to_string(dtype),
+          " are not supported");
 }
 
 }  // namespace ortrain

@@ -10,11 +10,12 @@
 
 namespace ortrain {
 
-// Reads the model (nodes com.microsoft AdamWOptimizer or SGDOptimizerV2, with or without InplaceClipGradNorm before) and
-// does what it says.
+// Reads the model (nodes com.microsoft AdamWOptimizer or SGDOptimizerV2, with or without InplaceClipGradNorm
+// before) and does what it says.
 class Optimizer {
  public:
-  // Throws kNotImplemented naming every node that is not one of those, kInvalidGraph when there is no optimizer.
+  // Throws kNotImplemented naming every node that is not one of those, kInvalidGraph when there is no
+  // optimizer.
   explicit Optimizer(const Model& model);
 
   // How many moments a parameter has: two with AdamW, none with SGD.

@@ -15,9 +15,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D, typename T = hn::TFromD<D>>
 void adamw_at(D d, T* w, const T* g, T* m, T* v, const AdamWFactors<T>& f) {
   const auto gradient = hn::Mul(hn::LoadU(d, g), hn::Set(d, f.gradient_scale));
-  const auto first = hn::MulAdd(hn::Set(d, f.alpha), hn::LoadU(d, m), hn::Mul(hn::Set(d, 1 - f.alpha), gradient));
-  const auto second =
-      hn::MulAdd(hn::Set(d, f.beta), hn::LoadU(d, v), hn::Mul(hn::Set(d, 1 - f.beta), hn::Mul(gradient, gradient)));
+  const auto first =
+      hn::MulAdd(hn::Set(d, f.alpha), hn::LoadU(d, m), hn::Mul(hn::Set(d, 1 - f.alpha), gradient));
+  const auto second = hn::MulAdd(hn::Set(d, f.beta), hn::LoadU(d, v),
+                                 hn::Mul(hn::Set(d, 1 - f.beta), hn::Mul(gradient, gradient)));
   const auto root = hn::MulAdd(hn::Sqrt(second), hn::Set(d, f.root_scale), hn::Set(d, f.epsilon));
   const auto kept = hn::Mul(hn::LoadU(d, w), hn::Set(d, f.decay_before));
   const auto moved = hn::Sub(kept, hn::Div(hn::Mul(hn::Set(d, f.step_size), first), root));
@@ -37,7 +38,8 @@ void adamw_part(T* w, const T* g, T* m, T* v, int64_t n, const AdamWFactors<T>& 
 void adamw_float(float* w, const float* g, float* m, float* v, int64_t n, const AdamWFactors<float>& f) {
   adamw_part(w, g, m, v, n, f);
 }
-void adamw_double(double* w, const double* g, double* m, double* v, int64_t n, const AdamWFactors<double>& f) {
+void adamw_double(double* w, const double* g, double* m, double* v, int64_t n,
+                  const AdamWFactors<double>& f) {
   adamw_part(w, g, m, v, n, f);
 }
 
@@ -71,21 +73,27 @@ void adamw_update(float* w, const float* g, float* m, float* v, int64_t n, const
     HWY_DYNAMIC_DISPATCH(adamw_float)(w + a, g + a, m + a, v + a, b - a, f);
   });
 }
-void adamw_update(double* w, const double* g, double* m, double* v, int64_t n, const AdamWFactors<double>& f) {
+void adamw_update(double* w, const double* g, double* m, double* v, int64_t n,
+                  const AdamWFactors<double>& f) {
   parallel_for(n, 4, [&](int64_t a, int64_t b) {
     HWY_DYNAMIC_DISPATCH(adamw_double)(w + a, g + a, m + a, v + a, b - a, f);
   });
 }
 void sgd_update(float* w, const float* g, int64_t n, float rate) {
-  parallel_for(n, 1, [&](int64_t a, int64_t b) { HWY_DYNAMIC_DISPATCH(sgd_float)(w + a, g + a, b - a, rate); });
+  parallel_for(n, 1, [&](int64_t a, int64_t b) {
+    HWY_DYNAMIC_DISPATCH(sgd_float)(w + a, g + a, b - a, rate);
+  });
 }
 void sgd_update(double* w, const double* g, int64_t n, double rate) {
-  parallel_for(n, 1, [&](int64_t a, int64_t b) { HWY_DYNAMIC_DISPATCH(sgd_double)(w + a, g + a, b - a, rate); });
+  parallel_for(n, 1, [&](int64_t a, int64_t b) {
+    HWY_DYNAMIC_DISPATCH(sgd_double)(w + a, g + a, b - a, rate);
+  });
 }
 
 namespace {
 
-// Blocks of fixed size are summed one by one and then together, so the sum does not depend on the number of threads.
+// Blocks of fixed size are summed one by one and then together, so the sum does not depend on the number of
+// threads.
 template <typename T>
 double sum_of_squares_of(const T* g, int64_t n) {
   constexpr int64_t kBlock = 4096;

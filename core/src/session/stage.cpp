@@ -26,12 +26,13 @@ std::string describe(const Tensor& t) { return to_string(t.dtype()) + to_string(
 void collect_unknown(const Graph& graph, const Model& model, std::string& list, int& count) {
   for (const Node& node : graph.nodes) {
     if (!find_operator(node.domain, node.op_type)) {
-      list += concat("\n  ", node.label(), ", domain '", node.domain.empty() ? "ai.onnx" : node.domain, "', opset ",
-                     model.opset(node.domain));
+      list += concat("\n  ", node.label(), ", domain '", node.domain.empty() ? "ai.onnx" : node.domain,
+                     "', opset ", model.opset(node.domain));
       ++count;
     }
     for (const auto& [name, attribute] : node.attributes)
-      if (const auto* sub = std::get_if<std::shared_ptr<Graph>>(&attribute)) collect_unknown(**sub, model, list, count);
+      if (const auto* sub = std::get_if<std::shared_ptr<Graph>>(&attribute))
+        collect_unknown(**sub, model, list, count);
   }
 }
 
@@ -41,8 +42,8 @@ void check_operators(const Model& model, const std::string& what) {
   std::string list;
   int count = 0;
   collect_unknown(model.graph, model, list, count);
-  require(count == 0, ErrorCode::kNotImplemented, "the ", what, " has ", count, count == 1 ? " node" : " nodes",
-          " whose operator has no kernel:", list);
+  require(count == 0, ErrorCode::kNotImplemented, "the ", what, " has ", count,
+          count == 1 ? " node" : " nodes", " whose operator has no kernel:", list);
 }
 
 Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
@@ -68,17 +69,17 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
 }
 
 void Stage::check_inputs(std::span<const Tensor* const> inputs) {
-  require(inputs.size() == inputs_.size(), ErrorCode::kInvalidArgument, "the ", what_, " takes ", inputs_.size(),
-          " inputs, found ", inputs.size());
+  require(inputs.size() == inputs_.size(), ErrorCode::kInvalidArgument, "the ", what_, " takes ",
+          inputs_.size(), " inputs, found ", inputs.size());
   std::fill(extents_.begin(), extents_.end(), Extent{-1, 0});
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ValueInfo& info = inputs_[i];
-    require(inputs[i] && inputs[i]->defined(), ErrorCode::kInvalidArgument, "input ", i, " ('", info.name, "') of the ",
-            what_, " holds no tensor");
+    require(inputs[i] && inputs[i]->defined(), ErrorCode::kInvalidArgument, "input ", i, " ('", info.name,
+            "') of the ", what_, " holds no tensor");
     const Tensor& t = *inputs[i];
     const auto complain = [&](const std::string& more) {
-      fail(ErrorCode::kInvalidArgument, "input ", i, " ('", info.name, "') of the ", what_, ": expected ", describe(info),
-           ", found ", describe(t), more);
+      fail(ErrorCode::kInvalidArgument, "input ", i, " ('", info.name, "') of the ", what_, ": expected ",
+           describe(info), ", found ", describe(t), more);
     };
     if (info.dtype != DType::kUndefined && info.dtype != t.dtype()) complain("; the element types differ");
     if (!info.dims) continue;
@@ -91,7 +92,8 @@ void Stage::check_inputs(std::span<const Tensor* const> inputs) {
       if (extent.value < 0)
         extent = {t.shape()[k], i};
       else if (extent.value != t.shape()[k])
-        complain(concat("; '", d.symbol, "' is ", extent.value, " in input '", inputs_[extent.input].name, "'"));
+        complain(
+            concat("; '", d.symbol, "' is ", extent.value, " in input '", inputs_[extent.input].name, "'"));
     }
   }
 }
@@ -105,9 +107,9 @@ void Stage::prepare_outputs(const Program& program, std::span<Tensor* const> out
       continue;
     }
     require(outputs[i]->dtype() == program.output_dtype(i) && outputs[i]->shape() == program.output_shape(i),
-            ErrorCode::kInvalidArgument, "output ", i, " ('", output_names_[i], "') of the ", what_, ": its value is ",
-            to_string(program.output_dtype(i)), to_string(program.output_shape(i)), ", but the tensor given for it is ",
-            describe(*outputs[i]));
+            ErrorCode::kInvalidArgument, "output ", i, " ('", output_names_[i], "') of the ", what_,
+            ": its value is ", to_string(program.output_dtype(i)), to_string(program.output_shape(i)),
+            ", but the tensor given for it is ", describe(*outputs[i]));
   }
 }
 

@@ -15,7 +15,8 @@ namespace ortrain {
 
 class Stage {
  public:
-  // `what` names the model in messages ("training model"). Throws kNotImplemented naming every node that has no kernel.
+  // `what` names the model in messages ("training model"). Throws kNotImplemented naming every node that has
+  // no kernel.
   Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
         std::shared_ptr<Arena> arena, const SessionOptions& options);
 
@@ -23,8 +24,9 @@ class Stage {
   const std::vector<std::string>& input_names() const { return input_names_; }
   const std::vector<std::string>& output_names() const { return output_names_; }
 
-  // Runs with the given inputs. An undefined output gets a new tensor, a defined one is checked and written into.
-  // `states` and `constants` bind the other inputs of the graph; they must be the same for all runs of one `variant`.
+  // Runs with the given inputs. An undefined output gets a new tensor, a defined one is checked and written
+  // into. `states` and `constants` bind the other inputs of the graph; they must be the same for all runs of
+  // one `variant`.
   void run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, int variant,
            const std::unordered_map<std::string, Tensor>& states,
            const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options);

@@ -18,10 +18,12 @@ constexpr const char* kLazyReset = "lazy_reset_grad";
 
 bool ends_with(std::string_view text, std::string_view suffix) { return text.ends_with(suffix); }
 
-// How the linear schedule scales the rate at `step`: up from 0 during warmup, then down to 0 at the total count.
+// How the linear schedule scales the rate at `step`: up from 0 during warmup, then down to 0 at the total
+// count.
 double linear_factor(int64_t step, int64_t warmup, int64_t total) {
   if (step < warmup) return static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, warmup));
-  return std::max(0.0, static_cast<double>(total - step) / static_cast<double>(std::max<int64_t>(1, total - warmup)));
+  return std::max(
+      0.0, static_cast<double>(total - step) / static_cast<double>(std::max<int64_t>(1, total - warmup)));
 }
 
 struct Schedule {
@@ -49,7 +51,8 @@ std::vector<ValueInfo> user_inputs(const Model& model, const CheckpointState& st
         if (info.dims)
           for (const Dim& d : *info.dims) expected.push_back(d.value);
         problems += concat("\n  parameter '", info.name, "': the ", what, " expects ", to_string(info.dtype),
-                           to_string(expected), ", the checkpoint has ", to_string(data.dtype()), to_string(data.shape()));
+                           to_string(expected), ", the checkpoint has ", to_string(data.dtype()),
+                           to_string(data.shape()));
       }
       continue;
     }
@@ -122,7 +125,8 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   s.overwrite = {{kLazyReset, yes}};
   s.accumulate = {{kLazyReset, no}};
 
-  // A nominal checkpoint may know no shapes, and buffers follow the order of the model's inputs: both are the model's word.
+  // A nominal checkpoint may know no shapes, and buffers follow the order of the model's inputs: both are the
+  // model's word.
   std::vector<std::string> order;
   for (const ValueInfo& info : train.graph.inputs) {
     if (!state_->has_parameter(info.name)) continue;
@@ -142,29 +146,33 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
     any_buffer = true;
     const std::string name = info.name.substr(0, info.name.size() - kBufferSuffix.size());
     if (!state_->has_parameter(name))
-      problems += concat("\n  trainable parameter '", name, "' of the training model is not in the checkpoint");
+      problems +=
+          concat("\n  trainable parameter '", name, "' of the training model is not in the checkpoint");
     else if (!state_->parameter(name).trainable)
-      problems += concat("\n  parameter '", name, "' is trained by the training model but frozen in the checkpoint");
+      problems +=
+          concat("\n  parameter '", name, "' is trained by the training model but frozen in the checkpoint");
   }
   for (const Parameter& p : state_->parameters())
     if (p.trainable && !train.graph.is_input(p.name + std::string(kBufferSuffix)))
       problems += concat("\n  trainable parameter '", p.name,
                          "' of the checkpoint has no gradient in the training model");
-  require(any_buffer || !problems.empty(), ErrorCode::kInvalidGraph,
-          "the training model has no gradient accumulation buffer among its inputs: it is not a training model");
+  require(
+      any_buffer || !problems.empty(), ErrorCode::kInvalidGraph,
+      "the training model has no gradient accumulation buffer among its inputs: it is not a training model");
   std::vector<ValueInfo> eval_inputs;
   if (eval) eval_inputs = user_inputs(*eval, *state_, "eval model", problems);
-  require(problems.empty(), ErrorCode::kInvalidArgument, "the models and the checkpoint do not belong together:", problems);
+  require(problems.empty(), ErrorCode::kInvalidArgument,
+          "the models and the checkpoint do not belong together:", problems);
 
   if (optimizer) s.optimizer.emplace(*optimizer);  // before anything is changed
   const std::vector<std::string> train_outputs = user_outputs(train);
-  s.train = std::make_unique<Stage>("training model", std::move(train), std::move(train_inputs), train_outputs, s.arena,
-                                    s.options);
+  s.train = std::make_unique<Stage>("training model", std::move(train), std::move(train_inputs),
+                                    train_outputs, s.arena, s.options);
   if (eval) {
     s.eval_model = *eval;
     const std::vector<std::string> eval_outputs = user_outputs(*eval);
-    s.eval = std::make_unique<Stage>("eval model", std::move(*eval), std::move(eval_inputs), eval_outputs, s.arena,
-                                     s.options);
+    s.eval = std::make_unique<Stage>("eval model", std::move(*eval), std::move(eval_inputs), eval_outputs,
+                                     s.arena, s.options);
   }
 
   for (const Parameter& p : state_->parameters())  // those that the model does not read come last
@@ -198,7 +206,8 @@ void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span
                                 const RunOptions* options) {
   const Impl::Use use(*impl_, "eval step");
   Impl& s = *impl_;
-  require(s.eval != nullptr, ErrorCode::kNoModel, "eval step: the training session was made without an eval model");
+  require(s.eval != nullptr, ErrorCode::kNoModel,
+          "eval step: the training session was made without an eval model");
   require(!state_->is_nominal(), ErrorCode::kRuntimeException,
           "eval step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
   s.eval->run(inputs, outputs, 0, s.eval_states, {}, options);
@@ -225,7 +234,8 @@ bool TrainingSession::has_optimizer() const { return impl_->optimizer.has_value(
 
 void TrainingSession::attach_optimizer(const Model& optimizer) {
   const Impl::Use use(*impl_, "attach an optimizer model");
-  require(!has_optimizer(), ErrorCode::kModelLoaded, "attach an optimizer model: the training session has one already");
+  require(!has_optimizer(), ErrorCode::kModelLoaded,
+          "attach an optimizer model: the training session has one already");
   impl_->optimizer.emplace(optimizer);
   state_->make_momentums(impl_->optimizer->moment_count());
   impl_->learning_rate = state_->optimizer().initial_learning_rate;
@@ -234,8 +244,8 @@ void TrainingSession::attach_optimizer(const Model& optimizer) {
 void TrainingSession::set_learning_rate(float learning_rate) {
   const Impl::Use use(*impl_, "set learning rate");
   impl_->require_optimizer("set learning rate");
-  require(std::isfinite(learning_rate), ErrorCode::kInvalidArgument, "set learning rate: expected a finite number, found ",
-          learning_rate);
+  require(std::isfinite(learning_rate), ErrorCode::kInvalidArgument,
+          "set learning rate: expected a finite number, found ", learning_rate);
   impl_->learning_rate = learning_rate;
   state_->optimizer().initial_learning_rate = learning_rate;
 }
@@ -245,19 +255,22 @@ float TrainingSession::learning_rate() const {
   return impl_->learning_rate;
 }
 
-void TrainingSession::register_linear_lr_scheduler(int64_t warmup_steps, int64_t total_steps, float initial_learning_rate) {
+void TrainingSession::register_linear_lr_scheduler(int64_t warmup_steps, int64_t total_steps,
+                                                   float initial_learning_rate) {
   const Impl::Use use(*impl_, "register the linear learning-rate scheduler");
   impl_->require_optimizer("register the linear learning-rate scheduler");
   require(warmup_steps >= 0 && total_steps >= 0, ErrorCode::kInvalidArgument,
-          "register the linear learning-rate scheduler: expected step counts of 0 or more, found warmup ", warmup_steps,
-          " and total ", total_steps);
-  require(std::isfinite(initial_learning_rate) && initial_learning_rate >= 0, ErrorCode::kInvalidArgument,
-          "register the linear learning-rate scheduler: expected an initial learning rate of 0 or more, found ",
-          initial_learning_rate);
+          "register the linear learning-rate scheduler: expected step counts of 0 or more, found warmup ",
+          warmup_steps, " and total ", total_steps);
+  require(
+      std::isfinite(initial_learning_rate) && initial_learning_rate >= 0, ErrorCode::kInvalidArgument,
+      "register the linear learning-rate scheduler: expected an initial learning rate of 0 or more, found ",
+      initial_learning_rate);
   impl_->schedule = Schedule{warmup_steps, total_steps};
   OptimizerState& o = state_->optimizer();
   o.initial_learning_rate = initial_learning_rate;
-  impl_->learning_rate = static_cast<float>(initial_learning_rate * linear_factor(o.step, warmup_steps, total_steps));
+  impl_->learning_rate =
+      static_cast<float>(initial_learning_rate * linear_factor(o.step, warmup_steps, total_steps));
 }
 
 void TrainingSession::scheduler_step() {
@@ -267,11 +280,13 @@ void TrainingSession::scheduler_step() {
   require(s.schedule.has_value(), ErrorCode::kRuntimeException,
           "scheduler step: no learning-rate scheduler is registered");
   const OptimizerState& o = state_->optimizer();
-  s.learning_rate =
-      static_cast<float>(o.initial_learning_rate * linear_factor(o.step, s.schedule->warmup, s.schedule->total));
+  s.learning_rate = static_cast<float>(o.initial_learning_rate *
+                                       linear_factor(o.step, s.schedule->warmup, s.schedule->total));
 }
 
-const std::vector<ValueInfo>& TrainingSession::inputs(bool training) const { return impl_->stage(training).inputs(); }
+const std::vector<ValueInfo>& TrainingSession::inputs(bool training) const {
+  return impl_->stage(training).inputs();
+}
 
 const std::vector<std::string>& TrainingSession::input_names(bool training) const {
   return impl_->stage(training).input_names();
@@ -296,8 +311,8 @@ void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
     const bool produced = std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
       return std::find(node.outputs.begin(), node.outputs.end(), name) != node.outputs.end();
     });
-    require(produced, ErrorCode::kInvalidArgument, "export for inferencing: the eval model has no value named '", name,
-            "'");
+    require(produced, ErrorCode::kInvalidArgument,
+            "export for inferencing: the eval model has no value named '", name, "'");
     ValueInfo info = graph.info(name).value_or(ValueInfo{});
     info.name = name;
     kept.push_back(std::move(info));

@@ -18,17 +18,17 @@ namespace ortrain {
 
 class TrainingSession {
  public:
-  // `eval` and `optimizer` may be left out; calls that need them then say so. Throws when a model cannot be trained
-  // (all reasons at once) or does not belong to the checkpoint.
-  TrainingSession(SessionOptions options, std::shared_ptr<CheckpointState> state, Model train, std::optional<Model> eval,
-                  std::optional<Model> optimizer);
+  // `eval` and `optimizer` may be left out; calls that need them then say so. Throws when a model cannot be
+  // trained (all reasons at once) or does not belong to the checkpoint.
+  TrainingSession(SessionOptions options, std::shared_ptr<CheckpointState> state, Model train,
+                  std::optional<Model> eval, std::optional<Model> optimizer);
   ~TrainingSession();
   TrainingSession(const TrainingSession&) = delete;
   TrainingSession& operator=(const TrainingSession&) = delete;
 
-  // Forward and backward. `outputs` has one entry for each user output; an undefined tensor is filled with a new one, a
-  // defined one must have the right type and shape and is written into.
-  // Neither call allocates memory once a shape has been seen and the outputs are given.
+  // Forward and backward. `outputs` has one entry for each user output; an undefined tensor is filled with a
+  // new one, a defined one must have the right type and shape and is written into. Neither call allocates
+  // memory once a shape has been seen and the outputs are given.
   void train_step(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
                   const RunOptions* options = nullptr);
   void eval_step(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
@@ -52,7 +52,8 @@ class TrainingSession {
   const std::vector<std::string>& output_names(bool training) const;
 
   // Writes the eval model pruned to the wanted outputs, the parameters inside.
-  void export_for_inferencing(const std::filesystem::path& path, const std::vector<std::string>& outputs) const;
+  void export_for_inferencing(const std::filesystem::path& path,
+                              const std::vector<std::string>& outputs) const;
 
   CheckpointState& state() { return *state_; }
   const std::shared_ptr<CheckpointState>& shared_state() const { return state_; }

@@ -1,0 +1,115 @@
+// A float sum over the tens of thousands of values of a channel loses two digits when it is added up one by one. Here
+// short runs are added up in float and the runs in double; values are taken relative to the channel's first one, so that
+// the difference of squares does not cancel.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/channel_statistics.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.
+#include <hwy/highway.h>
+
+#include "ops/channel_statistics.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Adds Σ (x - shift) and Σ (x - shift)² over `rows` rows of `lanes` values to `sum` and `square`.
+template <class D>
+void add_lanes(D d, const float* x, int64_t rows, int64_t lanes, const float* shift, double* sum, double* square) {
+  constexpr int64_t kRun = 64;
+  const auto zero = hn::Zero(d);
+  const auto offset = hn::LoadU(d, shift);
+  HWY_ALIGN float sums[hn::MaxLanes(D())], squares[hn::MaxLanes(D())];
+  for (int64_t begin = 0; begin < rows; begin += kRun) {
+    const int64_t end = begin + kRun < rows ? begin + kRun : rows;
+    auto s0 = zero, s1 = zero, q0 = zero, q1 = zero;
+    int64_t r = begin;
+    for (; r + 2 <= end; r += 2) {
+      const auto a = hn::Sub(hn::LoadU(d, x + r * lanes), offset);
+      const auto b = hn::Sub(hn::LoadU(d, x + (r + 1) * lanes), offset);
+      s0 = hn::Add(s0, a);
+      s1 = hn::Add(s1, b);
+      q0 = hn::MulAdd(a, a, q0);
+      q1 = hn::MulAdd(b, b, q1);
+    }
+    if (r < end) {
+      const auto a = hn::Sub(hn::LoadU(d, x + r * lanes), offset);
+      s0 = hn::Add(s0, a);
+      q0 = hn::MulAdd(a, a, q0);
+    }
+    hn::Store(hn::Add(s0, s1), d, sums);
+    hn::Store(hn::Add(q0, q1), d, squares);
+    for (size_t i = 0; i < hn::Lanes(d); ++i) {
+      sum[i] += sums[i];
+      square[i] += squares[i];
+    }
+  }
+}
+
+void add_block(const float* x, int64_t rows, int64_t lanes, const float* shift, double* sum, double* square) {
+  const hn::ScalableTag<float> wide;
+  const hn::CappedTag<float, 1> one;
+  const auto width = static_cast<int64_t>(hn::Lanes(wide));
+  int64_t i = 0;
+  for (; i + width <= lanes; i += width) add_lanes(wide, x + i, rows, lanes, shift + i, sum + i, square + i);
+  for (; i < lanes; ++i) add_lanes(one, x + i, rows, lanes, shift + i, sum + i, square + i);
+}
+
+}  // namespace ortrain::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <algorithm>
+
+#include "runtime/threads.h"
+
+namespace ortrain {
+
+HWY_EXPORT(add_block);
+
+namespace {
+
+// The rows of a channel are cut into this many parts whatever the number of threads, so that the bits do not depend on it.
+constexpr int64_t kParts = 8;
+
+}  // namespace
+
+size_t channel_statistics_scratch(const ChannelLayout& layout) {
+  return static_cast<size_t>(2 * kParts * layout.channels()) * sizeof(double);
+}
+
+void channel_statistics(const ChannelLayout& layout, const float* x, float* mean, float* variance, void* scratch) {
+  const int64_t channels = layout.channels(), lanes = layout.lanes, rows = layout.outer * layout.rows;
+  double* sums = static_cast<double*>(scratch);
+  double* squares = sums + kParts * channels;
+  parallel_for(kParts * layout.blocks, 2 * rows * lanes / kParts, [&](int64_t first, int64_t last) {
+    for (int64_t task = first; task < last; ++task) {
+      const int64_t part = task / layout.blocks, block = task % layout.blocks;
+      const float* shift = x + block * layout.rows * lanes;
+      double* sum = sums + part * channels + block * lanes;
+      double* square = squares + part * channels + block * lanes;
+      std::fill(sum, sum + lanes, 0.0);
+      std::fill(square, square + lanes, 0.0);
+      for (int64_t at = rows * part / kParts, stop = rows * (part + 1) / kParts; at < stop;) {
+        const int64_t outer = at / layout.rows, row = at % layout.rows;
+        const int64_t count = std::min(layout.rows - row, stop - at);
+        HWY_DYNAMIC_DISPATCH(add_block)
+        (x + ((outer * layout.blocks + block) * layout.rows + row) * lanes, count, lanes, shift, sum, square);
+        at += count;
+      }
+    }
+  });
+  for (int64_t c = 0; c < channels; ++c) {
+    double sum = 0, square = 0;
+    for (int64_t part = 0; part < kParts; ++part) {
+      sum += sums[part * channels + c];
+      square += squares[part * channels + c];
+    }
+    const double shift = x[c / lanes * layout.rows * lanes + c % lanes], from_shift = sum / static_cast<double>(rows);
+    mean[c] = static_cast<float>(shift + from_shift);
+    variance[c] = static_cast<float>(std::max(0.0, square / static_cast<double>(rows) - from_shift * from_shift));
+  }
+}
+
+}  // namespace ortrain
+#endif
