@@ -177,7 +177,7 @@ void Builder::check_operators(const Graph& graph, size_t position) {
         if (*inner) check_operators(**inner, at);
       }
     }
-    if (op && op->kernel) continue;
+    if (op) continue;
     if (has_subgraph) {
       problem(at, concat(describe(node),
                          ": operators with a subgraph (If, Loop, Scan) cannot be run or trained yet; ",
@@ -368,7 +368,7 @@ void Builder::differentiate(size_t n) {
     } catch (const Error& error) {
       problem(n + 1, concat(describe(graph_.nodes[n]), ": its gradient cannot be built: ", error.message()));
     }
-  } else if (op && op->kernel) {
+  } else if (op) {
     std::vector<std::string> behind;
     for (const std::string& value : graph_.nodes[n].inputs)
       if (trainable_.count(value)) behind.push_back(value);
@@ -488,7 +488,7 @@ std::vector<std::string> RuleContext::emit(const std::string& op_type, const std
   if (is_shape)
     if (const auto it = b.shapes_.find(inputs.at(0)); it != b.shapes_.end()) return {it->second};
   const Operator* op = find_operator(domain, op_type);
-  if (!op || !op->kernel) {
+  if (!op) {
     b.problem(index_ + 1, concat(b.describe(node()), ": its gradient needs the operator ",
                                  domain.empty() ? "" : domain + ".", op_type, ", which cannot be run yet"));
   }

@@ -90,7 +90,10 @@ std::string GradientContext::unbroadcast(const std::string& gradient, const std:
   const std::string reduced =
       (*this)("ReduceSumTraining", {gradient, axes},
               {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{1}}}, kMicrosoftDomain);
-  return (*this)("Reshape", {reduced, small});
+  // The extents are meant literally: a 0 is an empty axis, not "as before".
+  Attributes literal;
+  if (opset() >= 14) literal["allowzero"] = int64_t{1};
+  return (*this)("Reshape", {reduced, small}, literal);
 }
 
 void GradientContext::reject(const std::string& why) const {

@@ -30,11 +30,8 @@ void shape(ShapeContext& c) {
     if (c.has_output(o)) c.value(o, Tensor::of(repeated_axes(c, o)));
 }
 
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "BroadcastGradientArgs",
-                  .shape = shape,
-                  .kernel = no_work,
-                  .stops_gradient = true});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "BroadcastGradientArgs", .shape = shape, .stops_gradient = true});
 
 }  // namespace
 }  // namespace ortrain

@@ -34,7 +34,7 @@ Tensor constant_value(const NodeContext& c) {
 
 void constant_shape(ShapeContext& c) { c.value(0, constant_value(c)); }
 
-ORTRAIN_OPERATOR({.type = "Constant", .shape = constant_shape, .kernel = no_work, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "Constant", .shape = constant_shape, .stops_gradient = true});
 
 Tensor fill_value(const NodeContext& c) {
   const auto found = c.node().attributes.find("value");

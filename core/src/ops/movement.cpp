@@ -42,8 +42,6 @@ Kernel nothing_to_do() {
   return [](const Frame&) {};
 }
 
-Kernel no_work(KernelContext&) { return nullptr; }
-
 std::string shape_of(GradientContext& g, const std::string& like) { return g("Shape", {like}); }
 
 std::string reshape_to(GradientContext& g, const std::string& value, const std::string& shape) {

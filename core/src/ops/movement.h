@@ -37,9 +37,6 @@ std::vector<int64_t> normalize_axes(const NodeContext& c, std::vector<int64_t> a
 // A kernel for outputs without elements.
 Kernel nothing_to_do();
 
-// The kernel of operators whose shape rule states the value of every output, so that nothing is left to do.
-Kernel no_work(KernelContext& c);
-
 // Adds Shape(like), and Reshape(value, Shape(like)).
 std::string shape_of(GradientContext& g, const std::string& like);
 std::string reshape_like(GradientContext& g, const std::string& value, const std::string& like);

@@ -45,10 +45,4 @@ void NodeContext::reject_dtype(size_t i) const {
 
 void shape_like_first(ShapeContext& c) { c.output(0, c.dtype(0), c.shape(0)); }
 
-void shape_broadcast(ShapeContext& c) {
-  c.expect(c.dtype(0) == c.dtype(1), "its inputs must have one type, found ", to_string(c.dtype(0)), " and ",
-           to_string(c.dtype(1)));
-  c.output(0, c.dtype(0), broadcast(c.shape(0), c.shape(1)));
-}
-
 }  // namespace ortrain

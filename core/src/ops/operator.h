@@ -165,7 +165,5 @@ struct RegisterOperator {
 
 // The shape rule of operators whose only output is like their first input.
 void shape_like_first(ShapeContext& c);
-// The shape rule of binary elementwise operators: both types equal, shapes broadcast.
-void shape_broadcast(ShapeContext& c);
 
 }  // namespace ortrain
