@@ -41,7 +41,7 @@ check: setup ## Generated files, formatting, types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	git ls-files -z 'core/src/**.cpp' 'core/src/**.h' | grep -zv generated/ | xargs -0 $(VENV)/bin/clang-format --dry-run --Werror
+	git ls-files -z '*.c' '*.cpp' '*.h' | grep -zv core/include | grep -zv generated/ | xargs -0 $(VENV)/bin/clang-format --dry-run --Werror
 
 .PHONY: test-python
 test-python: install ## The Python tests

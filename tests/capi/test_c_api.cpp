@@ -56,7 +56,8 @@ struct Run {
     ok(training().LoadCheckpoint((kMlp / "checkpoint").c_str(), &state));
     ok(training().CreateTrainingSession(env, options, state, (kMlp / "training_model.onnx").c_str(),
                                         eval ? (kMlp / "eval_model.onnx").c_str() : nullptr,
-                                        optimizer ? (kMlp / "optimizer_model.onnx").c_str() : nullptr, &session));
+                                        optimizer ? (kMlp / "optimizer_model.onnx").c_str() : nullptr,
+                                        &session));
     ok(ort().CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
     ok(ort().GetAllocatorWithDefaultOptions(&allocator));
     for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
@@ -73,7 +74,8 @@ struct Run {
     ort().ReleaseSessionOptions(options);
     ort().ReleaseEnv(env);
   }
-  OrtValue* value(void* data, size_t bytes, std::vector<int64_t> shape, ONNXTensorElementDataType type) const {
+  OrtValue* value(void* data, size_t bytes, std::vector<int64_t> shape,
+                  ONNXTensorElementDataType type) const {
     OrtValue* out = nullptr;
     ok(ort().CreateTensorWithDataAsOrtValue(memory, data, bytes, shape.data(), shape.size(), type, &out));
     return out;
@@ -104,7 +106,8 @@ TEST_CASE("every slot of the tables holds a function") {
 }
 
 TEST_CASE("older callers get the table, newer ones nothing") {
-  for (uint32_t version = 1; version <= ORT_API_VERSION; ++version) CHECK(OrtGetApiBase()->GetApi(version) != nullptr);
+  for (uint32_t version = 1; version <= ORT_API_VERSION; ++version)
+    CHECK(OrtGetApiBase()->GetApi(version) != nullptr);
   CHECK(OrtGetApiBase()->GetApi(ORT_API_VERSION + 1) == nullptr);
   CHECK(OrtGetApiBase()->GetApi(std::numeric_limits<uint32_t>::max()) == nullptr);
 }
@@ -182,7 +185,8 @@ TEST_CASE("wrong step inputs are named and the session goes on") {
   refused_with(training().TrainStep(run.session, nullptr, 1, one, 1, &loss), "2 inputs, found 1");
   const OrtValue* swapped[] = {run.ys, run.xs};
   refused_with(training().TrainStep(run.session, nullptr, 2, swapped, 1, &loss), "int64");
-  OrtValue* narrow = run.value(run.x.data(), 8 * 63 * sizeof(float), {8, 63}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+  OrtValue* narrow =
+      run.value(run.x.data(), 8 * 63 * sizeof(float), {8, 63}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
   const OrtValue* shape[] = {narrow, run.ys};
   refused_with(training().TrainStep(run.session, nullptr, 2, shape, 1, &loss), "63");
   ort().ReleaseValue(narrow);
@@ -215,7 +219,8 @@ TEST_CASE("values that do not hold together are refused") {
   Run run;
   OrtValue* out = nullptr;
   const int64_t shape[] = {8, 64}, negative[] = {-8, 64}, huge[] = {int64_t{1} << 62, 8};
-  refused(ort().CreateTensorWithDataAsOrtValue(run.memory, run.x.data(), 100, shape, 2, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &out));
+  refused(ort().CreateTensorWithDataAsOrtValue(run.memory, run.x.data(), 100, shape, 2,
+                                               ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &out));
   refused(ort().CreateTensorWithDataAsOrtValue(run.memory, run.x.data(), run.x.size() * 4, negative, 2,
                                                ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &out));
   refused(ort().CreateTensorAsOrtValue(run.allocator, huge, 2, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &out));
@@ -331,8 +336,9 @@ TEST_CASE("models and checkpoints from memory are those from files") {
   OrtCheckpointState* state = nullptr;
   ok(training().LoadCheckpointFromBuffer(checkpoint.data(), checkpoint.size(), &state));
   OrtTrainingSession* session = nullptr;
-  ok(training().CreateTrainingSessionFromBuffer(files.env, files.options, state, train.data(), train.size(), eval.data(),
-                                                eval.size(), optimizer.data(), optimizer.size(), &session));
+  ok(training().CreateTrainingSessionFromBuffer(files.env, files.options, state, train.data(), train.size(),
+                                                eval.data(), eval.size(), optimizer.data(), optimizer.size(),
+                                                &session));
   std::swap(session, files.session);
   const float from_memory = files.step();
   std::swap(session, files.session);
@@ -340,8 +346,8 @@ TEST_CASE("models and checkpoints from memory are those from files") {
   training().ReleaseTrainingSession(session);
   training().ReleaseCheckpointState(state);
   OrtTrainingSession* none = nullptr;
-  refused(training().CreateTrainingSessionFromBuffer(files.env, files.options, files.state, train.data(), train.size() / 2,
-                                                     nullptr, 0, nullptr, 0, &none));
+  refused(training().CreateTrainingSessionFromBuffer(files.env, files.options, files.state, train.data(),
+                                                     train.size() / 2, nullptr, 0, nullptr, 0, &none));
   refused(training().LoadCheckpointFromBuffer(checkpoint.data(), 0, &state));
   CHECK(none == nullptr);
 }

@@ -56,8 +56,9 @@ TEST_CASE("C++: train, evaluate, save, resume, export") {
   Ort::CheckpointState::SaveCheckpoint(run.state, scratch / "checkpoint", true);
   Run resumed;
   resumed.state = Ort::CheckpointState::LoadCheckpoint(scratch / "checkpoint");
-  resumed.session = Ort::TrainingSession(resumed.env, resumed.options, resumed.state, (kMlp / "training_model.onnx").string(),
-                                         (kMlp / "eval_model.onnx").string(), (kMlp / "optimizer_model.onnx").string());
+  resumed.session = Ort::TrainingSession(
+      resumed.env, resumed.options, resumed.state, (kMlp / "training_model.onnx").string(),
+      (kMlp / "eval_model.onnx").string(), (kMlp / "optimizer_model.onnx").string());
   CHECK(std::get<int64_t>(resumed.state.GetProperty("epoch")) == 3);
   auto here = run.session.TrainStep(batch), there = resumed.session.TrainStep(batch);
   CHECK(scalar(here[0]) == scalar(there[0]));

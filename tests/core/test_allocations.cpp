@@ -1,5 +1,5 @@
-// In steady state a step allocates nothing. Every call of malloc's family in this process is counted, except those that
-// oneDNN makes for its own bookkeeping while it executes a primitive.
+// In steady state a step allocates nothing. Every call of malloc's family in this process is counted, except
+// those that oneDNN makes for its own bookkeeping while it executes a primitive.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -41,8 +41,12 @@ void* allocate(size_t bytes, std::align_val_t alignment, const void* caller) {
 
 void* operator new(size_t bytes) { return allocate(bytes, __builtin_return_address(0)); }
 void* operator new[](size_t bytes) { return allocate(bytes, __builtin_return_address(0)); }
-void* operator new(size_t bytes, std::align_val_t a) { return allocate(bytes, a, __builtin_return_address(0)); }
-void* operator new[](size_t bytes, std::align_val_t a) { return allocate(bytes, a, __builtin_return_address(0)); }
+void* operator new(size_t bytes, std::align_val_t a) {
+  return allocate(bytes, a, __builtin_return_address(0));
+}
+void* operator new[](size_t bytes, std::align_val_t a) {
+  return allocate(bytes, a, __builtin_return_address(0));
+}
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete[](void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
@@ -78,8 +82,9 @@ TEST_CASE("a step in steady state allocates nothing") {
   for (const char* name : {"mlp_adamw", "lenet_adamw", "resnet_bn", "encoder", "regressor_mse"}) {
     DYNAMIC_SECTION(name) {
       const std::filesystem::path folder = std::filesystem::path(TEST_DATA) / "fixtures" / name;
-      TrainingSession session({}, CheckpointState::load(folder / "checkpoint"), read_model(folder / "training_model.onnx"),
-                              std::nullopt, read_model(folder / "optimizer_model.onnx"));
+      TrainingSession session({}, CheckpointState::load(folder / "checkpoint"),
+                              read_model(folder / "training_model.onnx"), std::nullopt,
+                              read_model(folder / "optimizer_model.onnx"));
       std::vector<Tensor> inputs;
       for (const ValueInfo& info : session.inputs(true)) inputs.push_back(example(info));
       std::vector<Tensor> outputs(session.output_names(true).size());

@@ -1,6 +1,6 @@
-// A float sum over the tens of thousands of values of a channel loses two digits when it is added up one by one. Here
-// short runs are added up in float and the runs in double; values are taken relative to the channel's first one, so that
-// the difference of squares does not cancel.
+// A float sum over the tens of thousands of values of a channel loses two digits when it is added up one by
+// one. Here short runs are added up in float and the runs in double; values are taken relative to the
+// channel's first one, so that the difference of squares does not cancel.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/channel_statistics.cpp"
 #include <hwy/foreach_target.h>
@@ -15,7 +15,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Adds Σ (x - shift) and Σ (x - shift)² over `rows` rows of `lanes` values to `sum` and `square`.
 template <class D>
-void add_lanes(D d, const float* x, int64_t rows, int64_t lanes, const float* shift, double* sum, double* square) {
+void add_lanes(D d, const float* x, int64_t rows, int64_t lanes, const float* shift, double* sum,
+               double* square) {
   constexpr int64_t kRun = 64;
   const auto zero = hn::Zero(d);
   const auto offset = hn::LoadU(d, shift);
@@ -69,7 +70,8 @@ HWY_EXPORT(add_block);
 
 namespace {
 
-// The rows of a channel are cut into this many parts whatever the number of threads, so that the bits do not depend on it.
+// The rows of a channel are cut into this many parts whatever the number of threads, so that the bits do not
+// depend on it.
 constexpr int64_t kParts = 8;
 
 }  // namespace
@@ -78,7 +80,8 @@ size_t channel_statistics_scratch(const ChannelLayout& layout) {
   return static_cast<size_t>(2 * kParts * layout.channels()) * sizeof(double);
 }
 
-void channel_statistics(const ChannelLayout& layout, const float* x, float* mean, float* variance, void* scratch) {
+void channel_statistics(const ChannelLayout& layout, const float* x, float* mean, float* variance,
+                        void* scratch) {
   const int64_t channels = layout.channels(), lanes = layout.lanes, rows = layout.outer * layout.rows;
   double* sums = static_cast<double*>(scratch);
   double* squares = sums + kParts * channels;
@@ -105,9 +108,11 @@ void channel_statistics(const ChannelLayout& layout, const float* x, float* mean
       sum += sums[part * channels + c];
       square += squares[part * channels + c];
     }
-    const double shift = x[c / lanes * layout.rows * lanes + c % lanes], from_shift = sum / static_cast<double>(rows);
+    const double shift = x[c / lanes * layout.rows * lanes + c % lanes],
+                 from_shift = sum / static_cast<double>(rows);
     mean[c] = static_cast<float>(shift + from_shift);
-    variance[c] = static_cast<float>(std::max(0.0, square / static_cast<double>(rows) - from_shift * from_shift));
+    variance[c] =
+        static_cast<float>(std::max(0.0, square / static_cast<double>(rows) - from_shift * from_shift));
   }
 }
 

@@ -1,4 +1,5 @@
-// Mean and variance of every channel of a float tensor, in one pass that keeps its precision over long channels.
+// Mean and variance of every channel of a float tensor, in one pass that keeps its precision over long
+// channels.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +7,8 @@
 
 namespace ortrain {
 
-// How channels lie in memory: [outer][block][row][lane], channel = block * lanes + lane. Channels last has one block.
+// How channels lie in memory: [outer][block][row][lane], channel = block * lanes + lane. Channels last has
+// one block.
 struct ChannelLayout {
   int64_t outer = 0, blocks = 0, rows = 0, lanes = 0;
   int64_t channels() const { return blocks * lanes; }
@@ -16,6 +18,7 @@ struct ChannelLayout {
 size_t channel_statistics_scratch(const ChannelLayout& layout);
 
 // mean and (biased) variance, channels() values each.
-void channel_statistics(const ChannelLayout& layout, const float* x, float* mean, float* variance, void* scratch);
+void channel_statistics(const ChannelLayout& layout, const float* x, float* mean, float* variance,
+                        void* scratch);
 
 }  // namespace ortrain

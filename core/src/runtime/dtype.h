@@ -67,68 +67,30 @@ constexpr DType dtype_of() {
     return DType::kUndefined;
 }
 
-// Calls f(T{}) with the C++ type of a floating dtype (float or double). Returns false for other types.
-template <typename F>
-bool visit_floating(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kFloat:
-      f(float{});
-      return true;
-    case DType::kDouble:
-      f(double{});
-      return true;
-    default:
-      return false;
-  }
+// Calls f(T{}) with that of the types Ts which `dtype` stands for. Returns false when it stands for none of
+// them.
+template <typename... Ts, typename F>
+bool visit_types(DType dtype, F&& f) {
+  return ((dtype == dtype_of<Ts>() && (f(Ts{}), true)) || ...);
 }
 
-// The same for every arithmetic type that kernels carry (not bool, not the 16-bit floats).
+// The same among the floating types that kernels carry.
+template <typename F>
+bool visit_floating(DType dtype, F&& f) {
+  return visit_types<float, double>(dtype, f);
+}
+
+// The same among all arithmetic types that kernels carry (not bool, not the 16-bit floats).
 template <typename F>
 bool visit_numeric(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kFloat:
-      f(float{});
-      return true;
-    case DType::kDouble:
-      f(double{});
-      return true;
-    case DType::kInt8:
-      f(int8_t{});
-      return true;
-    case DType::kInt16:
-      f(int16_t{});
-      return true;
-    case DType::kInt32:
-      f(int32_t{});
-      return true;
-    case DType::kInt64:
-      f(int64_t{});
-      return true;
-    case DType::kUInt8:
-      f(uint8_t{});
-      return true;
-    case DType::kUInt16:
-      f(uint16_t{});
-      return true;
-    case DType::kUInt32:
-      f(uint32_t{});
-      return true;
-    case DType::kUInt64:
-      f(uint64_t{});
-      return true;
-    default:
-      return false;
-  }
+  return visit_types<float, double, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(
+      dtype, f);
 }
 
 // The same with bool.
 template <typename F>
 bool visit_numeric_or_bool(DType dtype, F&& f) {
-  if (dtype == DType::kBool) {
-    f(bool{});
-    return true;
-  }
-  return visit_numeric(dtype, f);
+  return visit_types<bool>(dtype, f) || visit_numeric(dtype, f);
 }
 
 }  // namespace ortrain

@@ -240,6 +240,10 @@ void CheckpointState::make_arenas() {
 
 void CheckpointState::make_momentums(int count) {
   const Layout layout = layout_of(parameters_, true);
+  // onnxruntime-training 1.19.2 saves one momentum for its SGD, which has none and never reads it.
+  if (count == 0)
+    for (Parameter& parameter : parameters_)
+      if (parameter.momentums.size() == 1) parameter.momentums.clear();
   for (const Parameter& parameter : parameters_)
     require(!parameter.trainable || parameter.momentums.empty() ||
                 parameter.momentums.size() == static_cast<size_t>(count),
