@@ -1,0 +1,142 @@
+"""Values stay in the layouts of the convolution library between operators; numbers must not show it.
+
+Each network runs in float, where layouts are chosen, and in double, where everything is row-major, and both
+must agree: values and gradients. Channel counts fill blocks of 8 and 16 exactly, partly, and not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from runner import gradient_model, run_model
+
+Nodes = list[tuple[str, list[str], list[str], dict[str, object]]]
+
+
+def stem(c: int) -> Nodes:
+    return [("Conv", ["x", "w1", "b1"], ["c1"], {"pads": [1, 1, 1, 1]})]
+
+
+def tail(last: str) -> Nodes:
+    """One more convolution behind what is tested, so that gradients arrive in a blocked layout, then a loss."""
+    return [
+        ("Conv", [last, "w2"], ["c2"], {"pads": [1, 1, 1, 1]}),
+        ("Mul", ["c2", "c2"], ["squares"], {}),
+        ("ReduceMean", ["squares"], ["loss"], {"keepdims": 0}),
+    ]
+
+
+BODIES: dict[str, Callable[[int], Nodes]] = {
+    "relu": lambda c: [("Relu", ["c1"], ["z"], {})],
+    "exp: not zero at zero": lambda c: [
+        ("Tanh", ["c1"], ["t"], {}),
+        ("Exp", ["t"], ["e"], {}),
+        ("Sigmoid", ["e"], ["z"], {}),
+    ],
+    "residual": lambda c: [("Relu", ["c1"], ["r"], {}), ("Add", ["r", "c1"], ["z"], {})],
+    "batch normalization": lambda c: [
+        (
+            "BatchNormalization",
+            ["c1", "scale", "shift", "mean", "var"],
+            ["n", "m1", "v1"],
+            {"training_mode": 1},
+        ),
+        ("Relu", ["n"], ["z"], {}),
+    ],
+    "per-channel scale": lambda c: [("Mul", ["c1", "per_channel"], ["z"], {})],
+    "max pool": lambda c: [("MaxPool", ["c1"], ["z"], {"kernel_shape": [2, 2], "strides": [2, 2]})],
+    "overlapping pool": lambda c: [
+        ("MaxPool", ["c1"], ["z"], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]})
+    ],
+    "average pool": lambda c: [("AveragePool", ["c1"], ["z"], {"kernel_shape": [2, 2], "strides": [2, 2]})],
+    "concat and split": lambda c: [
+        ("Relu", ["c1"], ["r"], {}),
+        ("Concat", ["c1", "r"], ["both"], {"axis": 2}),
+        ("Split", ["both"], ["first", "second"], {"axis": 2}),
+        ("Add", ["first", "second"], ["z"], {}),
+    ],
+    "transposed twice": lambda c: [
+        ("Transpose", ["c1"], ["t"], {"perm": [0, 2, 3, 1]}),
+        ("Softmax", ["t"], ["s"], {"axis": -1}),
+        ("Transpose", ["s"], ["z"], {"perm": [0, 3, 1, 2]}),
+    ],
+    "reshaped": lambda c: [
+        ("Flatten", ["c1"], ["flat"], {}),
+        ("Tanh", ["flat"], ["t"], {}),
+        ("Shape", ["c1"], ["s"], {}),
+        ("Reshape", ["t", "s"], ["z"], {}),
+    ],
+    "gated by its mean": lambda c: [
+        ("GlobalAveragePool", ["c1"], ["g"], {}),
+        ("Sigmoid", ["g"], ["gate"], {}),
+        ("Mul", ["c1", "gate"], ["z"], {}),
+    ],
+    "read by convolutions of different strides": lambda c: [
+        ("Relu", ["c1"], ["r"], {}),
+        ("Conv", ["r", "w3"], ["p"], {"pads": [1, 1, 1, 1]}),
+        ("Conv", ["r", "w4"], ["q"], {}),
+        ("Add", ["p", "q"], ["z"], {}),
+    ],
+    "grouped": lambda c: [
+        ("Conv", ["c1", "depthwise"], ["d"], {"group": c, "pads": [1, 1, 1, 1]}),
+        ("Relu", ["d"], ["z"], {}),
+    ],
+}
+
+
+def network(body: Nodes, channels: int, dtype: type) -> bytes:
+    rng = np.random.default_rng(channels)
+
+    def weights(*shape: int) -> np.ndarray:
+        return (rng.standard_normal(shape) * 0.3).astype(dtype)
+
+    c = channels
+    values = {
+        "w1": weights(c, 3, 3, 3),
+        "b1": weights(c),
+        "w2": weights(5, c, 3, 3),
+        "w3": weights(c, c, 3, 3),
+        "w4": weights(c, c, 1, 1),
+        "depthwise": weights(c, 1, 3, 3),
+        "scale": weights(c) + 1,
+        "shift": weights(c),
+        "mean": np.zeros(c, dtype),
+        "var": np.ones(c, dtype),
+        "per_channel": weights(c, 1, 1),
+    }
+    nodes = [*stem(c), *body, *tail("z")]
+    used = {name for _, inputs, _, _ in nodes for name in inputs}
+    kind = TensorProto.DOUBLE if dtype is np.float64 else TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node(op, inputs, outputs, **attributes) for op, inputs, outputs, attributes in nodes],
+        "network",
+        [helper.make_tensor_value_info("x", kind, [3, 3, 6, 10])],
+        [helper.make_tensor_value_info(name, kind, None) for name in ("loss", "z")],
+        [numpy_helper.from_array(value, name) for name, value in values.items() if name in used],
+    )
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    ).SerializeToString()
+
+
+@pytest.mark.parametrize("channels", [3, 8, 16, 24, 32])
+@pytest.mark.parametrize("body", BODIES)
+def test_float_agrees_with_double(body: str, channels: int) -> None:
+    x = np.random.default_rng(5).standard_normal((3, 3, 6, 10))
+    wanted = ["x", "w1", "b1", "w2"]
+    results = {}
+    for dtype in (np.float32, np.float64):
+        model = gradient_model(network(BODIES[body](channels), channels, dtype), wanted, "loss")
+        results[dtype] = run_model(model, {"x": x.astype(dtype)}, repeat=2)
+    for name in ("loss", "z", *(f"{w}_grad" for w in wanted)):
+        double = results[np.float64][name]
+        np.testing.assert_allclose(
+            results[np.float32][name],
+            double,
+            rtol=2e-4,
+            atol=2e-5 * max(0.1, float(np.abs(double).max())),
+            err_msg=name,
+        )
