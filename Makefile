@@ -7,6 +7,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CCACHE_SLOPPINESS := pch_defines,time_macros,include_file_mtime,include_file_ctime
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
+export CXX  # one name for the compiler in all builds, so that they share the cache
 
 .DEFAULT_GOAL := help
 

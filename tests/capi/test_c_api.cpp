@@ -154,6 +154,19 @@ TEST_CASE("gradients add up until they are reset") {
   CHECK(gradient() == once);
 }
 
+TEST_CASE("half-made gradients are never applied") {
+  Run run;
+  const float before = run.step();
+  run.y[2] = 99;  // found while the step runs
+  const OrtValue* inputs[] = {run.xs, run.ys};
+  OrtValue* loss = nullptr;
+  refused_with(training().TrainStep(run.session, nullptr, 2, inputs, 1, &loss), "99");
+  refused_with(training().OptimizerStep(run.session, nullptr), "train step");
+  run.y[2] = 2;
+  CHECK(run.step() == before);
+  ok(training().OptimizerStep(run.session, nullptr));
+}
+
 TEST_CASE("null arguments are refused by name") {
   Run run;
   const OrtValue* inputs[] = {run.xs, run.ys};

@@ -11,10 +11,13 @@ namespace ortrain {
 
 void Arena::reserve(size_t bytes) {
   if (bytes <= bytes_) return;
-  block_.reset();  // the old block goes before the new one comes: nothing in it outlives a run
+  // The old block goes before the new one comes: nothing in it outlives a run. When there is no memory for
+  // the new one, what is left is an arena of nothing, which every Program notices by its generation.
+  ++generation_;
+  bytes_ = 0;
+  block_.reset();
   block_ = allocate(bytes);
   bytes_ = bytes;
-  ++generation_;
 }
 
 namespace {
@@ -588,6 +591,9 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<Tensor* const
     const Node* node = p.steps[i].node;
     if (!node || e.message().find(node->label()) != std::string::npos) throw;
     fail(e.code(), node->label(), ": ", e.message());
+  } catch (const std::exception& e) {
+    const Node* node = p.steps[i].node;
+    fail(ErrorCode::kRuntimeException, node ? node->label() : "the outputs", ": ", e.what());
   }
   for (size_t o = 0; o < outputs.size(); ++o)
     if (const size_t bytes = outputs[o]->bytes(); bytes > 0)

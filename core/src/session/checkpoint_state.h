@@ -97,7 +97,7 @@ class CheckpointState {
   const Tensor& gradient_arena() const { return gradient_arena_; }
   const std::vector<Tensor>& momentum_arenas() const { return momentum_arenas_; }
   bool has_gradients() const { return gradients_ready_; }
-  void set_gradients_ready() { gradients_ready_ = true; }
+  void set_gradients_ready(bool ready) { gradients_ready_ = ready; }
 
  private:
   friend struct CheckpointIo;

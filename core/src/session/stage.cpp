@@ -116,6 +116,7 @@ void Stage::prepare_outputs(const Program& program, std::span<Tensor* const> out
 void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, int variant,
                 const std::unordered_map<std::string, Tensor>& states,
                 const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options) {
+  broke_off_ = false;
   check_inputs(inputs);
   const ThreadScope threads(threads_);
   Program* program = programs_.find(inputs, variant);
@@ -132,7 +133,9 @@ void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> 
     program = &programs_.add(inputs, variant, std::make_unique<Program>(request));
   }
   prepare_outputs(*program, outputs);
+  broke_off_ = true;
   program->run(inputs, outputs, runs_++, options ? &options->terminate : nullptr);
+  broke_off_ = false;
 }
 
 }  // namespace ortrain

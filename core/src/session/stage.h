@@ -31,6 +31,9 @@ class Stage {
            const std::unordered_map<std::string, Tensor>& states,
            const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options);
 
+  // Whether the last run broke off after its first kernel had begun, so that states may be half updated.
+  bool broke_off() const { return broke_off_; }
+
  private:
   void check_inputs(std::span<const Tensor* const> inputs);
   void prepare_outputs(const Program& program, std::span<Tensor* const> outputs) const;
@@ -49,6 +52,7 @@ class Stage {
   std::vector<Extent> extents_;  // of each symbol, in the run at hand
   ProgramCache programs_;
   uint64_t runs_ = 0;
+  bool broke_off_ = false;
 };
 
 // Throws kNotImplemented naming every node of the model whose operator has no kernel, with domain and opset.

@@ -196,10 +196,20 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
   Impl& s = *impl_;
   require(!state_->is_nominal(), ErrorCode::kRuntimeException,
           "train step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
-  s.train->run(inputs, outputs, s.overwrite_gradients ? 1 : 0, s.train_states,
-               s.overwrite_gradients ? s.overwrite : s.accumulate, options);
+  try {
+    s.train->run(inputs, outputs, s.overwrite_gradients ? 1 : 0, s.train_states,
+                 s.overwrite_gradients ? s.overwrite : s.accumulate, options);
+  } catch (...) {
+    // Half-made gradients are not to be used: an optimizer step refuses them, the next train step begins
+    // anew.
+    if (s.train->broke_off()) {
+      s.overwrite_gradients = true;
+      state_->set_gradients_ready(false);
+    }
+    throw;
+  }
   s.overwrite_gradients = false;
-  state_->set_gradients_ready();
+  state_->set_gradients_ready(true);
 }
 
 void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
@@ -223,7 +233,7 @@ void TrainingSession::optimizer_step(const RunOptions*) {
   Impl& s = *impl_;
   s.require_optimizer("optimizer step");
   require(state_->has_gradients(), ErrorCode::kRuntimeException,
-          "optimizer step: there are no gradients yet; run a train step first");
+          "optimizer step: there are no gradients; run a train step first");
   const ThreadScope threads(s.options.intra_op_threads);
   OptimizerState& o = state_->optimizer();
   s.optimizer->apply(*state_, s.learning_rate, o.step + 1);
