@@ -47,6 +47,11 @@ void* operator new(size_t bytes, std::align_val_t a) {
 void* operator new[](size_t bytes, std::align_val_t a) {
   return allocate(bytes, a, __builtin_return_address(0));
 }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  count(__builtin_return_address(0));
+  return std::malloc(bytes ? bytes : 1);
+}
+void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete[](void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
