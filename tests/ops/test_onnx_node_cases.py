@@ -115,7 +115,7 @@ RANDOM = {f"test_training_dropout{suffix}" for suffix in ("", "_mask", "_default
 # Inputs that decide the shape of the result are constants of the model.
 DECIDE_SHAPES = {"axes"}
 OLDEST_OPSET = 12
-# The expected numbers of this case are written down with four decimals.
+# The expected numbers of this case are written down with four decimals, computed from rounded inputs.
 ROUNDED = {"test_averagepool_2d_ceil_last_window_starts_on_pad"}
 
 
@@ -179,7 +179,7 @@ def test_node_case(case: Any) -> None:
             assert found.dtype == expected.dtype
             assert found.shape == expected.shape
             if helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).kind in "fV":
-                atol = 5e-5 if case.name in ROUNDED else 1e-6
+                atol = 1e-4 if case.name in ROUNDED else 1e-6
                 np.testing.assert_allclose(found, expected, rtol=1e-5, atol=atol)
             else:
                 np.testing.assert_array_equal(found, expected)
