@@ -1,4 +1,4 @@
-// A float sum over the tens of thousands of values of a channel loses two digits when it is added up one by
+// A float sum over the tens of thousands of values of a channel loses precision when it is added up one by
 // one. Here short runs are added up in float and the runs in double; values are taken relative to the
 // channel's first one, so that the difference of squares does not cancel.
 #undef HWY_TARGET_INCLUDE
