@@ -30,18 +30,4 @@ void run_passes(Model& model, PassMoment moment, const std::map<std::string, std
   }
 }
 
-std::vector<std::string_view> pass_names() {
-  std::vector<std::string_view> names;
-  for (const Pass& pass : registry()) names.push_back(pass.name);
-  return names;
-}
-
-bool replace_uses(Graph& graph, const std::string& from, const std::string& to) {
-  if (graph.is_output(from)) return false;
-  for (Node& node : graph.nodes)
-    for (std::string& input : node.inputs)
-      if (input == from) input = to;
-  return true;
-}
-
 }  // namespace ortrain

@@ -36,11 +36,4 @@ inline void run_session_passes(Model& model, const std::map<std::string, std::st
   run_passes(model, PassMoment::kSession, config);
 }
 
-// The names of all passes, in order.
-std::vector<std::string_view> pass_names();
-
-// Replaces every reading of value `from`, by nodes, by `to`. Graph outputs keep their names: returns false,
-// changing nothing, when `from` is one.
-bool replace_uses(Graph& graph, const std::string& from, const std::string& to);
-
 }  // namespace ortrain

@@ -600,7 +600,4 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<Tensor* const
       std::memcpy(outputs[o]->raw(), p.addresses[static_cast<size_t>(p.outputs[o].slot.index)], bytes);
 }
 
-size_t Program::arena_bytes() const { return impl_->arena_bytes; }
-size_t Program::kernel_count() const { return impl_->steps.size(); }
-
 }  // namespace ortrain

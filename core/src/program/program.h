@@ -58,10 +58,6 @@ class Program {
   void run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, uint64_t run,
            const std::atomic<bool>* terminate = nullptr);
 
-  size_t arena_bytes() const;
-  size_t kernel_count() const;
-
- public:
   struct Impl;  // what the compiler builds
 
  private:

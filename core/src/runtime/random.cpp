@@ -7,7 +7,6 @@ namespace ortrain {
 
 namespace {
 std::atomic<int64_t> process_seed{std::chrono::steady_clock::now().time_since_epoch().count()};
-std::atomic<uint64_t> streams{0};
 }  // namespace
 
 std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
@@ -28,13 +27,8 @@ std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint64_t cou
   return c;
 }
 
-void set_seed(int64_t value) {
-  process_seed = value;
-  streams = 0;
-}
+void set_seed(int64_t value) { process_seed = value; }
 
 int64_t seed() { return process_seed; }
-
-uint64_t next_stream() { return streams++; }
 
 }  // namespace ortrain

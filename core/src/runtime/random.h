@@ -12,14 +12,8 @@ namespace ortrain {
 // Four random 32-bit words for a 128-bit counter and a 64-bit key.
 std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint64_t counter_low);
 
-// A uniform number in [0, 1) with 24 random bits.
-inline float uniform_from_bits(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
-
 // The seed of the process (SetSeed); sessions and operators without a seed of their own draw from it.
 void set_seed(int64_t seed);
 int64_t seed();
-
-// A number that differs with each call and is repeatable after set_seed: the stream of a new random operator.
-uint64_t next_stream();
 
 }  // namespace ortrain
