@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema
 
-from codegen.model import Call, Class, Method, Parameter, Spec, Unimplemented
+from codegen.model import Call, Class, Method, Parameter, Spec, Unimplemented, implied_methods
 from codegen.source import Document, Problem, SpecError, Trail, read_folder
 
 LISTS = ("tables", "groups", "types", "handles", "opaque", "enums", "callbacks", "structs", "calls")
@@ -249,12 +249,15 @@ class _Meaning:
                 yield document.problem((*here, "pattern"), message)
 
 
+TRAINING_TABLES = ("OrtTrainingApi", "OrtrainApi")
+"""The tables whose calls become methods of a class that is ``complete``."""
+
 PATTERN_CALLS: dict[str, int | None] = {
     "direct": 1, "static": 1, "factory": 1, "create": 1, "create_session": None, "attach": 1,
     "keyed_value": 1, "map_get": 1, "map_set": 1,
-    "step": 2, "step_by_mode": 4, "names": 2, "names_by_mode": 4, "names_by_flag": 4,
+    "step": 3, "step_by_mode": 4, "names": 2, "names_by_mode": 4, "names_by_flag": 4,
     "copy_out_buffer": 2, "copy_in_buffer": 2,
-    "property_get": 1, "property_set": 1, "option": 1,
+    "property_get": 1, "property_set": 1, "option": 1, "switch": 2,
 }  # fmt: skip
 """How many calls a pattern stands on; None where that is open, 0 where it is not listed."""
 
@@ -278,12 +281,19 @@ def _build(documents: list[Document]) -> Spec:
         )
         for c in every("classes")
     ]
+    handles = {h["name"]: h for h in every("handles")}
+    training_calls = sorted(
+        (c for c in calls.values() if c.table in TRAINING_TABLES), key=lambda c: (c.table, c.slot)
+    )
+    for cls in classes:
+        if cls.handle:
+            cls.methods += implied_methods(cls, training_calls, handles[cls.handle].get("release", ""))
     return Spec(
         library=next(d.data["library"] for d in documents if "library" in d.data),
         tables=every("tables"),
         groups=every("groups"),
         types={t["name"]: t for t in every("types")},
-        handles={h["name"]: h for h in every("handles")},
+        handles=handles,
         opaque=every("opaque"),
         enums={e["name"]: e for e in every("enums")},
         callbacks={

@@ -24,6 +24,8 @@ class CppLanguage:
         fixed = {
             "string": "const std::string&",
             "path": "const std::basic_string<ORTCHAR_T>&",
+            "path?": "const std::optional<std::basic_string<ORTCHAR_T>>&",
+            "values": "const std::vector<Value>&",
             "strings": "const std::vector<std::string>&",
             "bytes": "const std::vector<uint8_t>&",
             "OrtValue": "const Value&",
@@ -42,11 +44,23 @@ class CppLanguage:
             settings = any(m.pattern == "option" for m in cls.methods_in("cpp"))
             return f"{cls.names['cpp']}&" if settings else "void"
         kind = method.returns["type"]
-        fixed = {"OrtValue": "Value", "strings": "std::vector<std::string>", "property": "Property"}
+        if kind == "results":
+            return f"std::tuple<{', '.join(self._type_of_result(p.type) for p in method.call.results)}>"
+        return self._type_of_result(kind)
+
+    def _type_of_result(self, kind: str) -> str:
+        fixed = {
+            "OrtValue": "Value",
+            "OrtTensorTypeAndShapeInfo": "TensorTypeAndShapeInfo",
+            "strings": "std::vector<std::string>",
+            "property": "Property",
+        }
         if kind in fixed:
             return fixed[kind]
         classes = {c.name: c.names["cpp"] for c in self.spec.classes_in("cpp")}
-        return classes.get(kind) or str(self.spec.types[kind]["names"]["cpp"])
+        if kind in classes:
+            return classes[kind]
+        return str(self.spec.types[kind]["names"]["cpp"]) if kind in self.spec.types else kind
 
     def signature(self, method: Method) -> str:
         """Return the parameter list of a method."""
@@ -85,7 +99,7 @@ class CppLanguage:
             elif arrays:
                 # The array that this is the length of may come before or after it.
                 source = taken.get(arrays[0].name) or next(
-                    q["name"] for q in method.parameters if q["type"] in ("strings", "bytes")
+                    q["name"] for q in method.parameters if q["type"] in ("strings", "bytes", "values")
                 )
                 out.append(f"{source}.size()")
             else:
@@ -98,6 +112,10 @@ class CppLanguage:
         name = argument["name"]
         if argument["type"] in ("string", "path"):
             return f"{name}.c_str()"
+        if argument["type"] == "path?":
+            return f"{name} ? {name}->c_str() : nullptr"
+        if argument["type"] == "values":
+            return f"detail::Handles({name})"
         if argument["type"] == "strings":
             return f"detail::Pointers({name}).data()"
         if argument["type"] == "bytes":
@@ -108,12 +126,17 @@ class CppLanguage:
         return name
 
     def result(self, method: Method) -> Parameter:
-        """Return the result of a method's call."""
+        """Return the first result of a method's call."""
         return method.call.results[0]
 
     def returned(self, method: Method) -> str:
-        """Return the expression of a method's result."""
-        p = self.result(method)
-        if p.type == "OrtValue":
-            return f"Value{{{p.name}}}"
+        """Return the expression of a method's result or results."""
+        values = [self._taken(p) for p in method.call.results]
+        return values[0] if len(values) == 1 else f"{{{', '.join(values)}}}"
+
+    def _taken(self, p: Parameter) -> str:
+        if p.type in ("OrtValue", "OrtTensorTypeAndShapeInfo"):
+            return f"{self._type_of_result(p.type)}{{{p.name}}}"
+        if p.type == "string":
+            return f"detail::TakeString({p.name})"
         return f"{p.name} != 0" if p.type == "flag" else p.name

@@ -116,10 +116,11 @@ class Method:
     names: dict[str, str] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     details: str = ""
-    parameters: list[dict[str, str]] = field(default_factory=list)
+    parameters: list[dict[str, Any]] = field(default_factory=list)
     returns: dict[str, str] | None = None
     raises: list[dict[str, str]] = field(default_factory=list)
     value: str = ""
+    implied: bool = False
 
     def name_in(self, language: str) -> str:
         """How a language spells it."""
@@ -144,10 +145,63 @@ class Class:
     view_of: str = ""
     keyed: bool = False
     keys: dict[str, Any] | None = None
+    complete: dict[str, Any] | None = None
 
     def methods_in(self, language: str) -> list[Method]:
         """Return the methods that a language has: those it names, and those without names of their own."""
         return [m for m in self.methods if not m.names or language in m.names]
+
+
+def argument_kind(p: Parameter) -> str:
+    """Return the type that a method gives an argument of a call: arrays have types of their own."""
+    if p.length and p.type != "bytes":
+        return {"string": "strings", "OrtValue": "values"}.get(p.type, f"{p.type}[]")
+    return f"{p.type}?" if p.nullable and p.type == "path" else p.type
+
+
+def implied_methods(cls: Class, calls: list[Call], release: str) -> list[Method]:
+    """Return the methods that the calls on the handle of a ``complete`` class are by themselves.
+
+    A call that a method of the class uses, in a language, is no method of its own there. A method with several
+    results has ``results`` as its type.
+    """
+    if cls.complete is None:
+        return []
+    out = []
+    for call in calls:
+        first = call.parameters[0] if call.parameters else None
+        if first is None or first.type != cls.handle or first.is_result or call.name == release:
+            continue
+        languages = [
+            language
+            for language in cls.complete["languages"]
+            if language in cls.names
+            and not any(call.name == used.name for m in cls.methods_in(language) for used in m.calls)
+        ]
+        if not languages:
+            continue
+        name = call.name.removeprefix(cls.complete["prefix"])
+        returns = None
+        if len(call.results) == 1:
+            returns = {"type": argument_kind(call.results[0]), "doc": call.results[0].doc}
+        elif call.results:
+            returns = {"type": "results", "doc": " ".join(f"{p.name}: {p.doc}" for p in call.results)}
+        out.append(
+            Method(
+                name=name,
+                pattern="direct",
+                summary=call.summary,
+                details=call.details,
+                names=dict.fromkeys(languages, name),
+                calls=[call],
+                parameters=[
+                    {"name": p.name, "type": argument_kind(p), "doc": p.doc} for p in call.arguments[1:]
+                ],
+                returns=returns,
+                implied=True,
+            )
+        )
+    return out
 
 
 @dataclass

@@ -244,6 +244,12 @@ std::vector<std::string> Names(H* handle, Count count_call, Name name_call) {
   return names;
 }
 
+/** A text that a call allocated. */
+inline std::string TakeString(char* text) {
+  AllocatorWithDefaultOptions allocator;
+  return AllocatedStringPtr(text, AllocatedFree(allocator)).get();
+}
+
 }  // namespace detail
 
 /** The outcome of a call, for callbacks that return one. */

@@ -9,16 +9,24 @@
 #pragma once
 
 #include <optional>
+#include <tuple>
 #include <variant>
 
 #include "onnxruntime_cxx_api.h"
 #include "onnxruntime_training_c_api.h"
+#include "ortrain_c_api.h"
 
 namespace Ort {
 
 /** The table of the training calls. */
 inline const OrtTrainingApi& GetTrainingApi() {
   static const OrtTrainingApi& api = *GetApi().GetTrainingApi(ORT_API_VERSION);
+  return api;
+}
+
+/** The table of what the two older tables cannot say. */
+inline const OrtrainApi& GetOrtrainApi() {
+  static const OrtrainApi& api = *OrtrainGetApi(1);
   return api;
 }
 
@@ -35,6 +43,11 @@ template <>
 struct Release<OrtTrainingSession> {
   static void call(OrtTrainingSession* p) { GetTrainingApi().ReleaseTrainingSession(p); }
 };
+
+/** A list of objects as a list of their handles: a Value holds its handle and nothing else. */
+inline const OrtValue* const* Handles(const std::vector<Value>& values) {
+  return reinterpret_cast<const OrtValue* const*>(values.data());
+}
 
 }  // namespace detail
 
@@ -94,6 +107,16 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     }
   }
 
+  /** Names of the parameters, trainable ones first. */
+  std::vector<std::string> ParameterNames() const {
+    return detail::Names(p_, GetOrtrainApi().CheckpointGetParameterCount, GetOrtrainApi().CheckpointGetParameterName);
+  }
+
+  /** Names of the properties, in alphabetical order. */
+  std::vector<std::string> PropertyNames() const {
+    return detail::Names(p_, GetOrtrainApi().CheckpointGetPropertyCount, GetOrtrainApi().CheckpointGetPropertyName);
+  }
+
   /** Copies a tensor over a parameter. */
   void UpdateParameter(const std::string& name, const Value& parameter) {
     ThrowOnError(GetTrainingApi().UpdateParameter(p_, name.c_str(), const_cast<OrtValue*>(static_cast<const OrtValue*>(parameter))));
@@ -106,14 +129,60 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     return Value{parameter};
   }
 
+  /** Element type and shape of a parameter. */
+  TensorTypeAndShapeInfo GetParameterTypeAndShape(const std::string& parameter_name) const {
+    OrtTensorTypeAndShapeInfo* parameter_type_and_shape{};
+    ThrowOnError(GetTrainingApi().GetParameterTypeAndShape(p_, parameter_name.c_str(), &parameter_type_and_shape));
+    return TensorTypeAndShapeInfo{parameter_type_and_shape};
+  }
+
+  /** Whether training changes a parameter. */
+  bool IsParameterTrainable(const std::string& parameter_name) const {
+    int out{};
+    ThrowOnError(GetOrtrainApi().CheckpointIsParameterTrainable(p_, parameter_name.c_str(), &out));
+    return out != 0;
+  }
+
+  /** A copy of the gradient that the last train steps left for a parameter. */
+  Value GetParameterGradient(const std::string& parameter_name) const {
+    OrtValue* gradient{};
+    ThrowOnError(GetOrtrainApi().CheckpointGetParameterGradient(p_, parameter_name.c_str(), AllocatorWithDefaultOptions(), &gradient));
+    return Value{gradient};
+  }
+
+  /** Type of a property. */
+  OrtPropertyType GetPropertyType(const std::string& property_name) const {
+    OrtPropertyType out{};
+    ThrowOnError(GetOrtrainApi().CheckpointGetPropertyType(p_, property_name.c_str(), &out));
+    return out;
+  }
+
+  /** Whether a state knows its parameters by name, type and shape alone. */
+  bool IsNominal() const {
+    int out{};
+    ThrowOnError(GetOrtrainApi().CheckpointIsNominal(p_, &out));
+    return out != 0;
+  }
+
+  /** Number of optimizer steps that a state has behind it. */
+  int64_t GetOptimizerStepCount() const {
+    int64_t out{};
+    ThrowOnError(GetOrtrainApi().CheckpointGetOptimizerStepCount(p_, &out));
+    return out;
+  }
+
 };
 
-/** Runs the training loop over a checkpoint state. */
+/** Runs the training loop over a checkpoint state. A session is made from a training model, the state
+ * that it trains and, where it is to evaluate, export or take optimizer steps, an eval model and an
+ * optimizer model. A loop is train step, optimizer step, scheduler step where there is a schedule,
+ * lazy reset of the gradients. One thread at a time uses a session.
+ */
 class TrainingSession : public detail::Base<OrtTrainingSession> {
  public:
   explicit TrainingSession(std::nullptr_t) {}
 
-  /** Makes a session from model files or from models in memory. */
+  /** Makes a session from its models. */
   TrainingSession(const Env& env, const SessionOptions& session_options, CheckpointState& checkpoint_state,
                   const std::basic_string<ORTCHAR_T>& train_model_path,
                   const std::optional<std::basic_string<ORTCHAR_T>>& eval_model_path = std::nullopt,
@@ -123,7 +192,7 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
                                             optimizer_model_path ? optimizer_model_path->c_str() : nullptr, &p_));
   }
 
-  /** Makes a session from model files or from models in memory. */
+  /** Makes a session from its models. */
   TrainingSession(const Env& env, const SessionOptions& session_options, CheckpointState& checkpoint_state,
                   const std::vector<uint8_t>& train_model_data, const std::vector<uint8_t>& eval_model_data = {},
                   const std::vector<uint8_t>& optim_model_data = {}) {
@@ -132,27 +201,25 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
         eval_model_data.size(), optim_model_data.data(), optim_model_data.size(), &p_));
   }
 
-  /** Runs the training model forward and backward; the outputs, loss first. */
+  /** Runs the training model forward and backward. */
   std::vector<Value> TrainStep(const std::vector<Value>& input_values) {
     size_t count = 0;
     ThrowOnError(GetTrainingApi().TrainingSessionGetTrainingModelOutputCount(p_, &count));
     std::vector<Value> outputs;
     for (size_t i = 0; i < count; ++i) outputs.emplace_back(nullptr);
-    // A Value holds its handle and nothing else, so a list of values is a list of handles.
-    const auto* inputs = reinterpret_cast<const OrtValue* const*>(input_values.data());
+    const OrtValue* const* inputs = detail::Handles(input_values);
     auto** results = reinterpret_cast<OrtValue**>(outputs.data());
     ThrowOnError(GetTrainingApi().TrainStep(p_, nullptr, input_values.size(), inputs, count, results));
     return outputs;
   }
 
-  /** Runs the eval model forward. */
+  /** Runs the eval model forward with the present parameters. */
   std::vector<Value> EvalStep(const std::vector<Value>& input_values) {
     size_t count = 0;
     ThrowOnError(GetTrainingApi().TrainingSessionGetEvalModelOutputCount(p_, &count));
     std::vector<Value> outputs;
     for (size_t i = 0; i < count; ++i) outputs.emplace_back(nullptr);
-    // A Value holds its handle and nothing else, so a list of values is a list of handles.
-    const auto* inputs = reinterpret_cast<const OrtValue* const*>(input_values.data());
+    const OrtValue* const* inputs = detail::Handles(input_values);
     auto** results = reinterpret_cast<OrtValue**>(outputs.data());
     ThrowOnError(GetTrainingApi().EvalStep(p_, nullptr, input_values.size(), inputs, count, results));
     return outputs;
@@ -226,6 +293,18 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     ThrowOnError(GetTrainingApi().GetParametersSize(p_, &every, false));
     const bool trainable_only = buffer.GetTensorTypeAndShapeInfo().GetElementCount() != every;
     ThrowOnError(GetTrainingApi().CopyBufferToParameters(p_, buffer, trainable_only));
+  }
+
+  /** Gives a session made without an optimizer model one. */
+  void AttachOptimizer(const std::basic_string<ORTCHAR_T>& optimizer_model_path) {
+    ThrowOnError(GetOrtrainApi().AttachOptimizer(p_, optimizer_model_path.c_str()));
+  }
+
+  /** Element type and shape that a step expects of an input. */
+  TensorTypeAndShapeInfo GetModelInputTypeInfo(bool training, size_t index) const {
+    OrtTensorTypeAndShapeInfo* out{};
+    ThrowOnError(GetOrtrainApi().GetModelInputTypeInfo(p_, training, index, &out));
+    return TensorTypeAndShapeInfo{out};
   }
 
 };
