@@ -307,6 +307,18 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     return TensorTypeAndShapeInfo{out};
   }
 
+  /** Records from now on how long every kernel of every step takes. */
+  void StartProfiling() {
+    ThrowOnError(GetOrtrainApi().StartProfiling(p_));
+  }
+
+  /** Ends the recording and gives it. */
+  std::string EndProfiling() {
+    char* out{};
+    ThrowOnError(GetOrtrainApi().EndProfiling(p_, AllocatorWithDefaultOptions(), &out));
+    return detail::TakeString(out);
+  }
+
 };
 
 /** Sets the seed of all random numbers of the process. */

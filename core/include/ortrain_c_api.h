@@ -221,6 +221,27 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* BuildGradientModel)(const void* model_data, size_t model_length, const char* const* value_names, size_t value_len, const char* loss_name, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
 
+  /** Records from now on how long every kernel of every step takes.
+   *
+   * Called again, it begins anew.
+   *
+   * \param[in] sess The session.
+   */
+  OrtStatus*(ORT_API_CALL* StartProfiling)(OrtTrainingSession* sess) NO_EXCEPTION;
+
+  /** Ends the recording and gives it.
+   *
+   * The text is JSON in Chrome's trace event format, for chrome://tracing or Perfetto. Steps are events
+   * of thread 0, kernels events of thread 1 with the operator as their name and the node among their
+   * arguments; times are in microseconds.
+   *
+   * \param[in] sess The session.
+   * \param[in] allocator Gives the memory for the text.
+   * \param[out] out The recording. Freed with the allocator.
+   * \retval ORT_RUNTIME_EXCEPTION when nothing is being recorded.
+   */
+  OrtStatus*(ORT_API_CALL* EndProfiling)(OrtTrainingSession* sess, OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
 };
 
 /**

@@ -62,6 +62,10 @@ void name_at(const std::vector<std::string>& names, size_t index, const char* wh
 
 }  // namespace
 
+void EndProfiling(OrtTrainingSession* sess, OrtAllocator* allocator, char** out) {
+  *out = copy_text(allocator, core_of(*sess).end_profiling());
+}
+
 void CreateTrainingSession(const OrtEnv* env, const OrtSessionOptions* options,
                            OrtCheckpointState* checkpoint_state, const ORTCHAR_T* train_model_path,
                            const ORTCHAR_T* eval_model_path, const ORTCHAR_T* optimizer_model_path,

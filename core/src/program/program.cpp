@@ -50,6 +50,7 @@ struct Value {
 struct Step {
   Kernel kernel;
   const Node* node = nullptr;  // whom errors blame
+  bool converts = false;       // brings a value into the layout that the node wants
 };
 
 struct Output {
@@ -146,7 +147,9 @@ class Compiler {
     storage(s).first = std::min(storage(s).first, now);
     storage(s).last = std::max(storage(s).last, now);
   }
-  void push(Kernel kernel, const Node* node) { program_.steps.push_back({std::move(kernel), node}); }
+  void push(Kernel kernel, const Node* node, bool converts = false) {
+    program_.steps.push_back({std::move(kernel), node, converts});
+  }
 
  private:
   void compile_node(const Node& node);
@@ -413,7 +416,7 @@ int Compiler::fetch(int v, const LayoutPtr& wanted, const Node* node) {
     if (!kernel) return -1;
     touch(source);
     touch(target);
-    push(std::move(kernel), node);
+    push(std::move(kernel), node, true);
     return target;
   };
   int target = -1;
@@ -557,6 +560,17 @@ void Compiler::compile() {
   program_.place_arena();
 }
 
+void run_timed(const Step& step, const Frame& frame, Profile& profile) {
+  const auto start = Profile::Clock::now();
+  step.kernel(frame);
+  const auto end = Profile::Clock::now();
+  const Node* node = step.node;
+  const std::string name = !node                                          ? ""
+                           : node->name.empty() && !node->outputs.empty() ? node->outputs[0]
+                                                                          : node->name;
+  profile.record(step.converts || !node ? "(layout)" : node->op_type, name, start, end);
+}
+
 }  // namespace
 
 Program::Program(const ProgramRequest& request) : impl_(std::make_unique<Impl>()) {
@@ -574,7 +588,7 @@ const Shape& Program::output_shape(size_t i) const {
 }
 
 void Program::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, uint64_t run,
-                  const std::atomic<bool>* terminate) {
+                  const std::atomic<bool>* terminate, Profile* profile) {
   Impl& p = *impl_;
   if (p.arena->generation() != p.arena_generation) p.place_arena();
   for (size_t i = 0; i < inputs.size(); ++i)
@@ -585,7 +599,10 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<Tensor* const
     for (; i < p.steps.size(); ++i) {
       if (terminate && terminate->load(std::memory_order_relaxed))
         fail(ErrorCode::kRuntimeException, "the run was ended by its run options");
-      p.steps[i].kernel(frame);
+      if (profile) [[unlikely]]
+        run_timed(p.steps[i], frame, *profile);
+      else
+        p.steps[i].kernel(frame);
     }
   } catch (const Error& e) {
     const Node* node = p.steps[i].node;

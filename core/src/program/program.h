@@ -12,6 +12,7 @@
 
 #include "graph/graph.h"
 #include "program/kernel.h"
+#include "program/profile.h"
 #include "runtime/tensor.h"
 
 namespace ortrain {
@@ -54,9 +55,9 @@ class Program {
   const Shape& output_shape(size_t i) const;
 
   // Runs. `outputs` are defined tensors of the right types and shapes. Ends early with an error when
-  // *terminate is set.
+  // *terminate is set. A profile gets the time of every kernel.
   void run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, uint64_t run,
-           const std::atomic<bool>* terminate = nullptr);
+           const std::atomic<bool>* terminate = nullptr, Profile* profile = nullptr);
 
   struct Impl;  // what the compiler builds
 

@@ -21,6 +21,9 @@ class Optimizer {
   // How many moments a parameter has: two with AdamW, none with SGD.
   int moment_count() const { return kind_ == Kind::kAdamW ? 2 : 0; }
 
+  // The operator of the model that it stands for.
+  const char* type() const { return kind_ == Kind::kAdamW ? "AdamWOptimizer" : "SGDOptimizerV2"; }
+
   // One update of all trainable parameters by their gradients. `step` counts from 1.
   void apply(CheckpointState& state, float learning_rate, int64_t step) const;
 

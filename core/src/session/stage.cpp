@@ -115,7 +115,8 @@ void Stage::prepare_outputs(const Program& program, std::span<Tensor* const> out
 
 void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, int variant,
                 const std::unordered_map<std::string, Tensor>& states,
-                const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options) {
+                const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
+                Profile* profile) {
   broke_off_ = false;
   check_inputs(inputs);
   const ThreadScope threads(threads_);
@@ -134,7 +135,7 @@ void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> 
   }
   prepare_outputs(*program, outputs);
   broke_off_ = true;
-  program->run(inputs, outputs, runs_++, options ? &options->terminate : nullptr);
+  program->run(inputs, outputs, runs_++, options ? &options->terminate : nullptr, profile);
   broke_off_ = false;
 }
 

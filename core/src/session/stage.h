@@ -29,7 +29,8 @@ class Stage {
   // one `variant`.
   void run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, int variant,
            const std::unordered_map<std::string, Tensor>& states,
-           const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options);
+           const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
+           Profile* profile = nullptr);
 
   // Whether the last run broke off after its first kernel had begun, so that states may be half updated.
   bool broke_off() const { return broke_off_; }

@@ -85,7 +85,14 @@ struct TrainingSession::Impl {
   bool overwrite_gradients = true;  // the next train step begins new gradients
   std::unordered_map<std::string, Tensor> train_states, eval_states;
   std::unordered_map<std::string, Tensor> overwrite, accumulate;  // lazy_reset_grad for both variants
+  std::optional<Profile> profile;                                 // while one is recorded
   std::atomic_flag busy = ATOMIC_FLAG_INIT;
+
+  Profile* record(const char* what) {
+    if (!profile) return nullptr;
+    profile->begin(what);
+    return &*profile;
+  }
 
   // A session is used by one thread at a time.
   class Use {
@@ -198,7 +205,7 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
           "train step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
   try {
     s.train->run(inputs, outputs, s.overwrite_gradients ? 1 : 0, s.train_states,
-                 s.overwrite_gradients ? s.overwrite : s.accumulate, options);
+                 s.overwrite_gradients ? s.overwrite : s.accumulate, options, s.record("train step"));
   } catch (...) {
     // Half-made gradients are not to be used: an optimizer step refuses them, the next train step begins
     // anew.
@@ -220,7 +227,7 @@ void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span
           "eval step: the training session was made without an eval model");
   require(!state_->is_nominal(), ErrorCode::kRuntimeException,
           "eval step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
-  s.eval->run(inputs, outputs, 0, s.eval_states, {}, options);
+  s.eval->run(inputs, outputs, 0, s.eval_states, {}, options, s.record("eval step"));
 }
 
 void TrainingSession::lazy_reset_grad() {
@@ -236,7 +243,10 @@ void TrainingSession::optimizer_step(const RunOptions*) {
           "optimizer step: there are no gradients; run a train step first");
   const ThreadScope threads(s.options.intra_op_threads);
   OptimizerState& o = state_->optimizer();
+  const auto start = Profile::Clock::now();
   s.optimizer->apply(*state_, s.learning_rate, o.step + 1);
+  if (Profile* profile = s.record("optimizer step"))
+    profile->record(s.optimizer->type(), "", start, Profile::Clock::now());
   ++o.step;
 }
 
@@ -304,6 +314,20 @@ const std::vector<std::string>& TrainingSession::input_names(bool training) cons
 
 const std::vector<std::string>& TrainingSession::output_names(bool training) const {
   return impl_->stage(training).output_names();
+}
+
+void TrainingSession::start_profiling() {
+  const Impl::Use use(*impl_, "start profiling");
+  impl_->profile.emplace();
+}
+
+std::string TrainingSession::end_profiling() {
+  const Impl::Use use(*impl_, "end profiling");
+  require(impl_->profile.has_value(), ErrorCode::kRuntimeException,
+          "end profiling: nothing is being recorded; start profiling first");
+  const std::string trace = impl_->profile->chrome_trace();
+  impl_->profile.reset();
+  return trace;
 }
 
 void TrainingSession::export_for_inferencing(const std::filesystem::path& path,

@@ -55,6 +55,12 @@ class TrainingSession {
   void export_for_inferencing(const std::filesystem::path& path,
                               const std::vector<std::string>& outputs) const;
 
+  // From here on every step records how long each kernel takes, until the profile is taken. Recording again
+  // begins anew.
+  void start_profiling();
+  // The record in Chrome's trace event format. Throws when nothing is being recorded.
+  std::string end_profiling();
+
   CheckpointState& state() { return *state_; }
   const std::shared_ptr<CheckpointState>& shared_state() const { return state_; }
 

@@ -343,4 +343,12 @@ PYBIND11_MODULE(_ortrain, m) {
     }
     return take_bytes(out, out_length);
   }, py::arg("model_data"), py::arg("value_names"), py::arg("loss_name"), "Adds the gradients of chosen values to a model that ends in a loss.");
+  m.def("start_profiling", [](const Handle<OrtTrainingSession>& sess) {
+    check(extension_api().StartProfiling(sess.raw));
+  }, py::arg("sess"), "Records from now on how long every kernel of every step takes.");
+  m.def("end_profiling", [](const Handle<OrtTrainingSession>& sess) {
+    char* out = {};
+    check(extension_api().EndProfiling(sess.raw, allocator(), &out));
+    return take_text(out);
+  }, py::arg("sess"), "Ends the recording and gives it.");
 }

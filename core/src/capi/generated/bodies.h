@@ -154,5 +154,6 @@ void GetModelInputTypeInfo(const OrtTrainingSession* sess, bool training, size_t
 void CheckpointIsNominal(const OrtCheckpointState* checkpoint_state, int* out);
 void CheckpointGetOptimizerStepCount(const OrtCheckpointState* checkpoint_state, int64_t* out);
 void BuildGradientModel(const void* model_data, size_t model_length, const char* const* value_names, size_t value_len, const char* loss_name, OrtAllocator* allocator, void** out, size_t* out_length);
+void EndProfiling(OrtTrainingSession* sess, OrtAllocator* allocator, char** out);
 
 }  // namespace ortrain::capi

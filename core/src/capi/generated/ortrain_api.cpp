@@ -166,6 +166,22 @@ OrtStatus* ORT_API_CALL BuildGradientModel(const void* model_data, size_t model_
   });
 }
 
+OrtStatus* ORT_API_CALL StartProfiling(OrtTrainingSession* sess) noexcept {
+  return guarded("StartProfiling", [&] {
+    check_pointer(sess, "sess");
+    core_of(*sess).start_profiling();
+  });
+}
+
+OrtStatus* ORT_API_CALL EndProfiling(OrtTrainingSession* sess, OrtAllocator* allocator, char** out) noexcept {
+  return guarded("EndProfiling", [&] {
+    check_pointer(sess, "sess");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::EndProfiling(sess, allocator, out);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -187,7 +203,9 @@ const OrtrainApi ortrain_api = {
     .CheckpointIsNominal = entry::CheckpointIsNominal,
     .CheckpointGetOptimizerStepCount = entry::CheckpointGetOptimizerStepCount,
     .BuildGradientModel = entry::BuildGradientModel,
+    .StartProfiling = entry::StartProfiling,
+    .EndProfiling = entry::EndProfiling,
 };
-static_assert(sizeof(OrtrainApi) == 17 * sizeof(void*), "OrtrainApi has 17 slots");
+static_assert(sizeof(OrtrainApi) == 19 * sizeof(void*), "OrtrainApi has 19 slots");
 
 }  // namespace ortrain::capi

@@ -248,3 +248,26 @@ class Module:
             return [_ortrain.training_session_get_training_model_output_name(self._handle, i) for i in range(count)]
         count = _ortrain.training_session_get_eval_model_output_count(self._handle)
         return [_ortrain.training_session_get_eval_model_output_name(self._handle, i) for i in range(count)]
+
+    def start_profiling(self) -> None:
+        """Records from now on how long every kernel of every step takes.
+
+        Called again, it begins anew. `ortrain profile` makes a table of it.
+        """
+        _ortrain.start_profiling(self._handle)
+
+    def end_profiling(self) -> str:
+        """Ends the recording and returns it.
+
+        Returns
+        -------
+        str
+            JSON in Chrome's trace event format, for chrome://tracing or Perfetto. Steps are events of
+            thread 0, kernels events of thread 1; times are in microseconds.
+
+        Raises
+        ------
+        OrtrainError
+            When nothing is being recorded.
+        """
+        return _ortrain.end_profiling(self._handle)

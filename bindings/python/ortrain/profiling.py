@@ -1,0 +1,205 @@
+"""Where the time of a training step goes: the ``ortrain profile`` command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortrain import _ortrain
+from ortrain.api import CheckpointState, Module, Optimizer
+from ortrain.api.generated.session_options import SessionOptions
+from ortrain.errors import OrtrainError
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes
+    ----------
+    name : str
+        The operator, with the node's name behind it where rows are nodes.
+    calls : float
+        Kernels a step.
+    milliseconds : float
+        Their time a step.
+    """
+
+    name: str
+    calls: float
+    milliseconds: float
+
+
+def make_inputs(module: Module, batch: int, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    """Make inputs for a step: those that are given, random floats and zeros for the others.
+
+    Parameters
+    ----------
+    module : Module
+        Whose train step they are for.
+    batch : int
+        Extent that stands for every one which the model leaves open.
+    given : mapping of str to array
+        Inputs by name.
+
+    Raises
+    ------
+    ValueError
+        When a given name is no input.
+    """
+    names = module.input_names()
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise ValueError(
+            f"the training model has no input {', '.join(unknown)}; its inputs are {', '.join(names)}"
+        )
+    rng = np.random.default_rng(0)
+    inputs: list[NDArray[Any]] = []
+    for i, name in enumerate(names):
+        element, extents, _ = _ortrain.get_model_input_type_info(module._handle, True, i)
+        if name in given:
+            inputs.append(np.ascontiguousarray(given[name]))
+            continue
+        shape = [batch if extent < 0 else extent for extent in extents]
+        dtype = _ortrain.numpy_type(element)
+        # Zero is a label and a token of every model; other integers need not be.
+        values = rng.standard_normal(shape) if dtype.kind == "f" else np.zeros(shape)
+        inputs.append(values.astype(dtype))
+    return inputs
+
+
+def record(
+    folder: Path, steps: int, batch: int, given: Mapping[str, NDArray[Any]], threads: int = 0
+) -> dict[str, Any]:
+    """Train some steps and record them.
+
+    Parameters
+    ----------
+    folder : Path
+        Artifacts as `generate_artifacts` writes them. Without an optimizer model no optimizer steps are taken.
+    steps : int
+        Recorded steps; three more run before.
+    batch, given
+        As in `make_inputs`.
+    threads : int, default 0
+        Threads of a step, 0 for one a processor.
+
+    Returns
+    -------
+    dict
+        The recording in Chrome's trace event format.
+
+    Raises
+    ------
+    FileNotFoundError
+        When there are no artifacts in the folder.
+    OrtrainError
+        When the step fails.
+    """
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    state = CheckpointState.load_checkpoint(folder / "checkpoint")
+    module = Module(folder / "training_model.onnx", state, session_options=options)
+    optimizer_model = folder / "optimizer_model.onnx"
+    optimizer = Optimizer(optimizer_model, module) if optimizer_model.exists() else None
+    inputs = make_inputs(module, batch, given)
+    for step in range(-3, steps):
+        if step == 0:
+            module.start_profiling()
+        module(*inputs)
+        if optimizer is not None:
+            optimizer.step()
+        module.lazy_reset_grad()
+    trace: dict[str, Any] = json.loads(module.end_profiling())
+    return trace
+
+
+def summarize(trace: Mapping[str, Any], by_node: bool = False) -> tuple[list[Row], float]:
+    """Add up a recording.
+
+    Parameters
+    ----------
+    trace : dict
+        As `record` returns it.
+    by_node : bool, default False
+        Whether a row is a node; else it is an operator.
+
+    Returns
+    -------
+    rows : list of Row
+        The most expensive first.
+    milliseconds : float
+        Time of a step from its first kernel to its last, train step and optimizer step together.
+    """
+    runs = [event for event in trace["traceEvents"] if event["cat"] == "run"]
+    steps = max(1, sum(event["name"] == "train step" for event in runs))
+    time_of: dict[str, float] = {}
+    calls: dict[str, int] = {}
+    for event in trace["traceEvents"]:
+        if event["cat"] == "run":
+            continue
+        node = event["args"]["node"]
+        name = f"{event['name']}  {node}" if by_node and node else event["name"]
+        time_of[name] = time_of.get(name, 0.0) + event["dur"]
+        calls[name] = calls.get(name, 0) + 1
+    rows = [Row(name, calls[name] / steps, time / 1e3 / steps) for name, time in time_of.items()]
+    rows.sort(key=lambda row: row.milliseconds, reverse=True)
+    return rows, sum(event["dur"] for event in runs) / 1e3 / steps
+
+
+def table(rows: list[Row], total: float, limit: int = 0) -> str:
+    """Rows as a text table, with their share of the kernels' time; `limit` 0 for all of them."""
+    shown = rows[:limit] if limit else rows
+    busy = sum(row.milliseconds for row in rows)
+    width = max([len(row.name) for row in shown] + [len("operator")])
+    lines = [f"{'operator':<{width}}  {'calls':>7}  {'ms':>9}  {'share':>6}"]
+    lines += [
+        f"{row.name:<{width}}  {row.calls:>7.4g}  {row.milliseconds:>9.3f}  "
+        f"{row.milliseconds / busy if busy else 0:>6.1%}"
+        for row in shown
+    ]
+    if len(shown) < len(rows):
+        rest = rows[len(shown) :]
+        lines.append(
+            f"{f'{len(rest)} more':<{width}}  {sum(r.calls for r in rest):>7.4g}  "
+            f"{sum(r.milliseconds for r in rest):>9.3f}  "
+            f"{sum(r.milliseconds for r in rest) / busy if busy else 0:>6.1%}"
+        )
+    lines.append(f"{'all kernels':<{width}}  {sum(r.calls for r in rows):>7.4g}  {busy:>9.3f}")
+    lines.append(f"{'step':<{width}}  {'':>7}  {total:>9.3f}")
+    return "\n".join(lines)
+
+
+def profile(
+    folder: Path,
+    steps: int,
+    batch: int,
+    inputs: Path | None,
+    by_node: bool,
+    limit: int,
+    trace_file: Path | None,
+    threads: int,
+) -> int:
+    """Run the command; returns the exit status. The arguments are those of ``ortrain profile``."""
+    given: dict[str, NDArray[Any]] = {}
+    if inputs is not None:
+        with np.load(inputs, allow_pickle=False) as file:
+            given = {name: file[name] for name in file.files}
+    try:
+        trace = record(folder, steps, batch, given, threads)
+    except (OrtrainError, OSError, ValueError) as error:
+        print(f"ortrain profile: {error}")
+        return 1
+    rows, total = summarize(trace, by_node)
+    print(f"{folder}: mean of {steps} steps, batch {batch}")
+    print(table(rows, total, limit))
+    if trace_file is not None:
+        trace_file.write_text(json.dumps(trace), encoding="utf-8")
+        print(f"trace: {trace_file} (open it in chrome://tracing or Perfetto)")
+    return 0

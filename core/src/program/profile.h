@@ -1,0 +1,39 @@
+// Profile: how long each kernel of each run took.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ortrain {
+
+class Profile {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Begins a run; what is recorded until the next belongs to it. `what` names it: "train step".
+  void begin(std::string what);
+  // A piece of work of the run: the operator's type and what it was done for, such as the node's name.
+  void record(const std::string& type, const std::string& name, Clock::time_point start,
+              Clock::time_point end);
+
+  // Everything as Chrome's trace event format has it: an object with the list `traceEvents` of complete
+  // events, times in microseconds since the profile began. Runs are events of thread 0, kernels of thread 1.
+  std::string chrome_trace() const;
+
+ private:
+  struct Event {
+    std::string type, name;
+    int64_t start, duration;  // nanoseconds
+  };
+  struct Run {
+    std::string what;
+    size_t first;  // of its events
+  };
+  Clock::time_point origin_ = Clock::now();
+  std::vector<Event> events_;
+  std::vector<Run> runs_;
+};
+
+}  // namespace ortrain
