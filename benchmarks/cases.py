@@ -56,6 +56,7 @@ CASES = (
     Case("lenet", "lenet", 64, (1, 28, 28), 10, steps=20),
     Case("resnet18", "resnet18", 16, (3, 32, 32), 10, tolerance=3e-4, steps=3),
     Case("bert-mini", "bert-mini", 8, (128,), 4, vocabulary=8000, steps=4),
+    Case("mobilenet-v2", "mobilenet-v2", 4, (3, 224, 224), 10, tolerance=1e-4, steps=10),
 )
 
 
@@ -109,6 +110,11 @@ class ModelFiles:
     def trainable(self) -> Path:
         """JSON list of the names of the trainable parameters."""
         return self.folder / "trainable.json"
+
+    @property
+    def frozen(self) -> Path:
+        """JSON list of the names of the parameters that are not trained."""
+        return self.folder / "frozen.json"
 
     @property
     def stamp(self) -> Path:

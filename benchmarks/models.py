@@ -71,6 +71,71 @@ def resnet18() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
 
 
+class InvertedResidual(nn.Module):
+    """Expansion, depthwise convolution, projection (https://arxiv.org/abs/1801.04381)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        width = inputs * expansion
+        layers: list[nn.Module] = []
+        if expansion != 1:
+            layers += convolution(inputs, width, 1)
+        layers += convolution(width, width, 3, stride, groups=width)
+        layers += [nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)]
+        self.body = nn.Sequential(*layers)
+        self.residual = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.body(x) if self.residual else self.body(x)
+
+
+def convolution(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+    """Build a convolution with batch normalization and ReLU6."""
+    conv = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
+    return [conv, nn.BatchNorm2d(outputs), nn.ReLU6()]
+
+
+class MobileNetV2Head(nn.Module):
+    """MobileNetV2 for 10 classes as it is personalized: the backbone frozen and in eval mode, the head trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = convolution(3, 32, 3, 2)
+        width = 32
+        for expansion, outputs, count, stride in (
+            (1, 16, 1, 1),
+            (6, 24, 2, 2),
+            (6, 32, 3, 2),
+            (6, 64, 4, 2),
+            (6, 96, 3, 1),
+            (6, 160, 3, 2),
+            (6, 320, 1, 1),
+        ):
+            for i in range(count):
+                layers.append(InvertedResidual(width, outputs, stride if i == 0 else 1, expansion))
+                width = outputs
+        layers += [*convolution(width, 1280, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        self.backbone = nn.Sequential(*layers)
+        self.head = nn.Linear(1280, 10)
+        self.backbone.requires_grad_(False)
+        for (
+            module
+        ) in self.backbone.modules():  # statistics and scales as a trained network has them, not 0 and 1
+            if isinstance(module, nn.BatchNorm2d):
+                nn.init.uniform_(module.weight, 0.5, 1.5)
+                nn.init.normal_(module.bias, 0.0, 0.1)
+                nn.init.normal_(module.running_mean, 0.0, 0.1)
+                nn.init.uniform_(module.running_var, 0.5, 1.5)
+
+    def train(self, mode: bool = True) -> MobileNetV2Head:
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.backbone(x))
+
+
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, normalized after each (https://arxiv.org/abs/1810.04805)."""
 
@@ -117,6 +182,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "lenet": lenet,
     "resnet18": resnet18,
     "bert-mini": BertMini,
+    "mobilenet-v2": MobileNetV2Head,
 }
 
 
@@ -147,7 +213,7 @@ def export(case: Case, cache: Path) -> None:
         output_names=["logits"],
         dynamic_axes={"input": {0: "batch"}, "logits": {0: "batch"}},
         opset_version=OPSET,
-        training=torch.onnx.TrainingMode.TRAINING,
+        training=torch.onnx.TrainingMode.PRESERVE,
         do_constant_folding=False,
         dynamo=False,
     )
@@ -169,7 +235,9 @@ def export(case: Case, cache: Path) -> None:
     onnx.checker.check_model(written, full_check=True)
     onnx.save(written, str(files.onnx))
     np.savez(files.weights, **{name: weights[name] for name in wanted})
-    files.trainable.write_text(json.dumps([name for name, _ in model.named_parameters()]))
+    for requires_grad, path in ((True, files.trainable), (False, files.frozen)):
+        names = [name for name, p in model.named_parameters() if p.requires_grad == requires_grad]
+        path.write_text(json.dumps(names))
 
 
 if __name__ == "__main__":

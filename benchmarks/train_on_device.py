@@ -33,6 +33,7 @@ class OnDeviceTrainer:
         artifacts.generate_artifacts(
             str(files.onnx),
             requires_grad=json.loads(files.trainable.read_text()),
+            frozen_params=json.loads(files.frozen.read_text()),
             loss=artifacts.LossType.CrossEntropyLoss,
             optimizer=artifacts.OptimType.AdamW,
             artifact_directory=str(folder),

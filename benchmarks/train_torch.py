@@ -38,7 +38,12 @@ class TorchTrainer:
         if missing or unexpected:
             raise RuntimeError(f"weights of {case.model}: missing {missing}, unexpected {unexpected}")
         optimizer = torch.optim.AdamW(
-            model.parameters(), LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, fused=True
+            [p for p in model.parameters() if p.requires_grad],
+            LEARNING_RATE,
+            BETAS,
+            EPSILON,
+            WEIGHT_DECAY,
+            fused=True,
         )
 
         if self.compiled and any(isinstance(part, torch.nn.MaxPool2d) for part in model.modules()):

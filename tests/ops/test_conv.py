@@ -6,7 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, run, uniform
+from helpers import (
+    MICROSOFT,
+    Array,
+    Op,
+    check_forward,
+    check_gradient,
+    check_rejected,
+    make_model,
+    run,
+    uniform,
+)
+from onnx import helper
+from runner import run_model
 
 Shape = tuple[int, ...]
 
@@ -204,3 +216,63 @@ def test_convolutions_that_do_not_fit_are_refused() -> None:
     check_rejected(Op("Conv", {"auto_pad": "SAME"}), [x, w], "found 'SAME'")
     check_rejected(Op("Conv"), [x, w.astype(np.float32)], "one type")
     check_rejected(conv_grad({}), [uniform(2, 6, 5, 5), x, w], r"dY must have shape \[2, 6, 3, 3\]")
+
+
+ACTIVATIONS = {
+    "": lambda v, a, b: v,
+    "Relu": lambda v, a, b: np.maximum(v, 0),
+    "LeakyRelu": lambda v, a, b: np.where(v < 0, a * v, v),
+    "Clip": lambda v, a, b: np.clip(v, a, b),
+    "Sigmoid": lambda v, a, b: 1 / (1 + np.exp(-v)),
+    "Tanh": lambda v, a, b: np.tanh(v),
+    "HardSigmoid": lambda v, a, b: np.clip(a * v + b, 0, 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("addend", [False, True], ids=["", "addend"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_fused_convolution(activation, addend, dtype):
+    x, w, bias = uniform(2, 4, 6, 5, dtype=dtype), uniform(8, 4, 3, 3, dtype=dtype), uniform(8, dtype=dtype)
+    z = uniform(2, 8, 6, 5, dtype=dtype, seed=1)
+    attributes: dict[str, Any] = {"pads": (1, 1, 1, 1)}
+    if activation:
+        attributes["activation"] = activation
+    if activation in ("LeakyRelu", "Clip", "HardSigmoid"):
+        attributes["activation_params"] = [0.25] if activation == "LeakyRelu" else [0.25, 0.75]
+    plain = convolve(x, w, bias, pads=(1, 1, 1, 1)) + (z if addend else 0)
+    expected = ACTIVATIONS[activation](plain, 0.25, 0.75)
+    op = Op("FusedConv", attributes, domain=MICROSOFT)
+    check_forward(op, [x, w, bias, z] if addend else [x, w, bias], [expected.astype(dtype)])
+
+
+def test_fused_convolution_names_what_it_does_not_take():
+    x, w = uniform(1, 1, 3, 3), uniform(1, 1, 3, 3)
+    check_rejected(Op("FusedConv", {"activation": "Gelu"}, domain=MICROSOFT), [x, w], "Gelu")
+    check_rejected(Op("FusedConv", domain=MICROSOFT), [x, w, None, uniform(1, 1, 3, 3)], "addend Z")
+
+
+@pytest.mark.parametrize("channels", [16, 24, 40])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_between_pointwise_convolutions(channels, stride):
+    """Chains as in mobile networks, where a layout is handed from one convolution to the next."""
+    x = uniform(2, 8, 9, 7, dtype=np.float32)
+    expand, project = (
+        uniform(channels, 8, 1, 1, dtype=np.float32),
+        uniform(8, channels, 1, 1, dtype=np.float32),
+    )
+    deep = uniform(channels, 1, 3, 3, dtype=np.float32, seed=2)
+    attributes = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "group": channels}
+    model = make_model(
+        Op("Conv", outputs=1),
+        [x, expand],
+        extra_nodes=[
+            helper.make_node("Conv", ["y0", "deep"], ["d"], **attributes),
+            helper.make_node("Conv", ["d", "project"], ["out"]),
+        ],
+        extra_constants={"deep": deep, "project": project},
+        outputs=["out"],
+    )
+    found = run_model(model.SerializeToString(), {"x0": x, "x1": expand})["out"]
+    expected = convolve(convolve(convolve(x, expand), deep, **attributes), project)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -78,6 +78,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .kernel = accumulator_v2_kernel,
                   .stops_gradient = true,
                   .impure = true,
+                  .updates = 1u << 0,
                   .writes_through = accumulator_v2_writes_through});
 
 // InPlaceAccumulator(old_sum, value, update_signal?) → new_sum: the sum, or old_sum where the signal is

@@ -413,7 +413,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .shape = forward_shape,
                   .kernel = forward_kernel,
                   .gradient = forward_gradient,
-                  .impure = true});
+                  .impure = true,
+                  .updates = 1u << kMean | 1u << kVariance});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "BatchNormalizationGrad", .shape = grad_shape, .kernel = grad_kernel});
 

@@ -1,13 +1,19 @@
-// Convolution: Conv and com.microsoft ConvGrad.
+// Convolution: Conv, com.microsoft FusedConv and ConvGrad.
 //
-// Between operators values stay in the layout that oneDNN chose for the convolution that made them; weights
-// are parameters in row-major order and are brought into the wanted layout in each run.
+// Between operators values stay in the layout that oneDNN chose for the convolution that made them. Weights
+// that are trained lie in row-major order and are brought into the wanted layout in each run; constant ones
+// once, when the Program is compiled.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
 #include <optional>
 
 #include "ops/dnnl.h"
 #include "ops/operator.h"
 #include "ops/portable_conv.h"
 #include "ops/window.h"
+#include "runtime/threads.h"
 
 namespace ortrain {
 
@@ -47,6 +53,16 @@ void conv_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), output_shape(x[0], w[0], window));
 }
 
+// Y = activation(Conv(X, W, B) + Z).
+void fused_conv_shape(ShapeContext& c) {
+  conv_shape(c);
+  if (!c.has_input(3)) return;
+  const Shape &x = c.shape(0), &w = c.shape(1);
+  const Shape y = output_shape(x[0], w[0], read_convolution(c, x, w));
+  c.expect(c.shape(3) == y && c.dtype(3) == c.dtype(0), "the addend Z must be ", to_string(c.dtype(0)),
+           to_string(y), ", found ", to_string(c.dtype(3)), to_string(c.shape(3)));
+}
+
 void conv_grad_shape(ShapeContext& c) {
   const Shape &x = c.shape(1), &w = c.shape(2);
   const Window window = read_convolution(c, x, w);
@@ -76,6 +92,67 @@ struct Convolution {
   ConvSizes sizes() const { return {x[0], x[1], w[0], groups, three_axes(window)}; }
 };
 
+// What FusedConv does to each element in the end. `a` and `b` are the operator's alpha and beta, or the
+// bounds.
+struct Activation {
+  enum class Kind { kNone, kRelu, kLeakyRelu, kClip, kSigmoid, kTanh, kHardSigmoid };
+  Kind kind = Kind::kNone;
+  float a = 0, b = 0;
+
+  template <typename T>
+  T operator()(T v) const {
+    const T alpha = static_cast<T>(a), beta = static_cast<T>(b);
+    switch (kind) {
+      case Kind::kRelu:
+        return v < T(0) ? T(0) : v;
+      case Kind::kLeakyRelu:
+        return v < T(0) ? alpha * v : v;
+      case Kind::kClip:
+        return v < alpha ? alpha : v > beta ? beta : v;
+      case Kind::kSigmoid:
+        return T(1) / (T(1) + std::exp(-v));
+      case Kind::kTanh:
+        return std::tanh(v);
+      case Kind::kHardSigmoid:
+        return std::min(T(1), std::max(T(0), alpha * v + beta));
+      case Kind::kNone:
+        break;
+    }
+    return v;
+  }
+};
+
+Activation read_activation(const NodeContext& c) {
+  using Kind = Activation::Kind;
+  static constexpr struct {
+    std::string_view name;
+    Kind kind;
+    float a, b;
+  } kKnown[] = {
+      {"", Kind::kNone, 0, 0},
+      {"Relu", Kind::kRelu, 0, 0},
+      {"LeakyRelu", Kind::kLeakyRelu, 0.01f, 0},
+      {"Clip", Kind::kClip, std::numeric_limits<float>::lowest(), std::numeric_limits<float>::max()},
+      {"Sigmoid", Kind::kSigmoid, 0, 0},
+      {"Tanh", Kind::kTanh, 0, 0},
+      {"HardSigmoid", Kind::kHardSigmoid, 0.2f, 0.5f},
+  };
+  const std::string name = c.node().string_or("activation", "");
+  for (const auto& known : kKnown) {
+    if (known.name != name) continue;
+    Activation activation{known.kind, known.a, known.b};
+    if (const auto at = c.node().attributes.find("activation_params"); at != c.node().attributes.end()) {
+      const auto* given = std::get_if<std::vector<float>>(&at->second);
+      c.expect(given && given->size() <= 2, "attribute activation_params must hold at most two floats");
+      if (given->size() > 0) activation.a = (*given)[0];
+      if (given->size() > 1) activation.b = (*given)[1];
+    }
+    return activation;
+  }
+  c.reject("attribute activation is '", name,
+           "', expected Relu, LeakyRelu, Clip, Sigmoid, Tanh or HardSigmoid");
+}
+
 Kernel one_after_the_other(std::vector<Kernel> kernels) {
   if (kernels.size() == 1) return std::move(kernels[0]);
   return [kernels = std::move(kernels)](const Frame& f) {
@@ -95,6 +172,23 @@ Kernel portable_forward(KernelContext& c, const Convolution& conv) {
   return [=](const Frame& f) {
     conv_forward<T>(s, workers, f.at<const T>(x), f.at<const T>(w), f.at_or_null<const T>(bias), f.at<T>(y),
                     f.at<T>(scratch));
+  };
+}
+
+template <typename T>
+Kernel portable_fused(KernelContext& c, const Convolution& conv, const Activation& activation) {
+  const Kernel forward = portable_forward<T>(c, conv);
+  const Slot z = c.has_input(3) ? c.in(3) : Slot{};
+  const Slot y = c.out(0);
+  const int64_t n = c.out_size(0);
+  return [=](const Frame& f) {
+    forward(f);
+    const T* addend = f.at_or_null<const T>(z);
+    T* values = f.at<T>(y);
+    parallel_for(n, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        values[i] = activation(addend ? values[i] + addend[i] : values[i]);
+    });
   };
 }
 
@@ -141,9 +235,15 @@ using BackwardWeights = dnnl::convolution_backward_weights::primitive_desc;
 struct DnnlConvolution {
   Shape x, y, w;  // grouped weights have the group as an axis of their own, in front
   int64_t filters;
+  bool depthwise;
   memory::dims strides, dilations, before, after;
 
-  explicit DnnlConvolution(const Convolution& conv) : x(conv.x), y(conv.y), w(conv.w), filters(conv.w[0]) {
+  explicit DnnlConvolution(const Convolution& conv)
+      : x(conv.x),
+        y(conv.y),
+        w(conv.w),
+        filters(conv.w[0]),
+        depthwise(conv.groups > 1 && conv.groups == conv.x[1] && conv.groups == conv.w[0]) {
     if (conv.groups > 1) {
       w[0] /= conv.groups;
       w.insert(w.begin(), conv.groups);
@@ -157,15 +257,16 @@ struct DnnlConvolution {
   }
 
   // Descriptions for given layouts of X and Y; nothing where oneDNN has no primitive for them.
-  std::optional<Forward> forward(const memory::desc& src, const memory::desc& dst, bool bias) const {
+  std::optional<Forward> forward(const memory::desc& src, const memory::desc& dst, bool bias,
+                                 const dnnl::primitive_attr& attr) const {
     try {
       const auto kind = dnnl::prop_kind::forward_training;
       const auto algorithm = dnnl::algorithm::convolution_direct;
       if (bias)
         return Forward(dnnl_engine(), kind, algorithm, src, dnnl_any(w), dnnl_plain({filters}), dst, strides,
-                       dilations, before, after, dnnl_attr());
+                       dilations, before, after, attr);
       return Forward(dnnl_engine(), kind, algorithm, src, dnnl_any(w), dst, strides, dilations, before, after,
-                     dnnl_attr());
+                     attr);
     } catch (const dnnl::error&) {
       return std::nullopt;
     }
@@ -198,15 +299,18 @@ using Layouts = std::vector<std::pair<memory::desc, memory::desc>>;  // of X and
 
 // The first of `candidates` that gives an optimized primitive whose result lies without padding, so that
 // elementwise operators can walk it; failing that an optimized one, failing that any that is not oneDNN's
-// reference loops.
+// reference loops. For depthwise convolutions the primitives that are not made for them do sixteen times the
+// work, and count as not optimized.
 template <typename Make, typename Result>
-auto choose(const Layouts& candidates, Make make, Result result)
+auto choose(const DnnlConvolution& conv, const Layouts& candidates, Make make, Result result)
     -> decltype(make(memory::desc(), memory::desc())) {
   decltype(make(memory::desc(), memory::desc())) padded, slow;
   for (const auto& [x, y] : candidates) {
     auto pd = make(x, y);
     if (!pd) continue;
-    if (is_fast(*pd)) {
+    const bool fitting = !conv.depthwise || std::string_view(pd->impl_info_str()).starts_with("jit_dw") ||
+                         std::string_view(pd->impl_info_str()).starts_with("brgconv_dw");
+    if (fitting && is_fast(*pd)) {
       if (is_dense(result(*pd))) return pd;
       if (!padded) padded = pd;
     } else if (!slow && !std::string_view(pd->impl_info_str()).starts_with("ref")) {
@@ -218,14 +322,20 @@ auto choose(const Layouts& candidates, Make make, Result result)
 
 // The forward primitive for an X that is stored as `stored`. ConvGrad asks for it too, to find the layouts
 // that the values around the convolution have.
-std::optional<Forward> choose_forward(const DnnlConvolution& conv, const LayoutPtr& stored, bool bias) {
+std::optional<Forward> choose_forward(const DnnlConvolution& conv, const LayoutPtr& stored, bool bias,
+                                      const dnnl::primitive_attr& attr = dnnl_attr()) {
   Layouts candidates;
-  if (stored && is_dnnl(stored)) candidates.emplace_back(dnnl_desc(stored, conv.x), dnnl_any(conv.y));
+  if (stored && is_dnnl(stored)) {
+    candidates.emplace_back(dnnl_desc(stored, conv.x), dnnl_any(conv.y));
+    // The depthwise primitives keep the order of X, and do so only when told.
+    if (conv.depthwise) candidates.emplace_back(dnnl_desc(stored, conv.x), dnnl_channels_last(conv.y));
+  }
   candidates.emplace_back(dnnl_any(conv.x), dnnl_any(conv.y));
   candidates.emplace_back(dnnl_any(conv.x), dnnl_channels_last(conv.y));
   candidates.emplace_back(dnnl_channels_last(conv.x), dnnl_channels_last(conv.y));
   return choose(
-      candidates, [&](const memory::desc& x, const memory::desc& y) { return conv.forward(x, y, bias); },
+      conv, candidates,
+      [&](const memory::desc& x, const memory::desc& y) { return conv.forward(x, y, bias, attr); },
       [](const Forward& pd) { return pd.dst_desc(); });
 }
 
@@ -236,21 +346,70 @@ Slot fetch_weights(KernelContext& c, size_t i, const Shape& shape, const memory:
   const Slot plain = c.in(i);
   const memory::desc from = dnnl_plain(shape);
   if (same_bytes(from, wanted)) return plain;
+  if (const Tensor* known = c.constant(i)) {
+    Tensor packed(DType::kUInt8, {static_cast<int64_t>(wanted.get_size())});
+    dnnl::memory source(from, dnnl_engine(), known->raw()), target(wanted, dnnl_engine(), packed.raw());
+    dnnl::reorder(source, target).execute(dnnl_stream(), source, target);
+    dnnl_stream().wait();
+    return c.fixed(std::move(packed));
+  }
   const Slot slot = c.scratch(wanted.get_size());
   kernels.push_back(dnnl_reorder(from, plain, wanted, slot));
   return slot;
 }
 
-Kernel dnnl_forward(KernelContext& c, const Convolution& sizes) {
+// What is done to the result in the primitive: an addend that lies in its place already, then the activation.
+dnnl::primitive_attr attr_with(const Activation& activation, bool addend) {
+  using Kind = Activation::Kind;
+  dnnl::post_ops after;
+  if (addend) after.append_sum();
+  const auto eltwise = [&](dnnl::algorithm algorithm, float a = 0, float b = 0) {
+    after.append_eltwise(algorithm, a, b);
+  };
+  switch (activation.kind) {
+    case Kind::kRelu:
+      eltwise(dnnl::algorithm::eltwise_relu);
+      break;
+    case Kind::kLeakyRelu:
+      eltwise(dnnl::algorithm::eltwise_relu, activation.a);
+      break;
+    case Kind::kClip:
+      eltwise(dnnl::algorithm::eltwise_clip, activation.a, activation.b);
+      break;
+    case Kind::kSigmoid:
+      eltwise(dnnl::algorithm::eltwise_logistic);
+      break;
+    case Kind::kTanh:
+      eltwise(dnnl::algorithm::eltwise_tanh);
+      break;
+    case Kind::kHardSigmoid:
+      eltwise(dnnl::algorithm::eltwise_hardsigmoid, activation.a, activation.b);
+      break;
+    case Kind::kNone:
+      break;
+  }
+  dnnl::primitive_attr attr = dnnl_attr();
+  attr.set_post_ops(after);
+  return attr;
+}
+
+Kernel dnnl_forward(KernelContext& c, const Convolution& sizes, const Activation& activation) {
   const DnnlConvolution conv(sizes);
-  const bool has_bias = c.has_input(2);
-  const std::optional<Forward> pd = choose_forward(conv, c.in_layout(0), has_bias);
+  const bool has_bias = c.has_input(2), has_addend = c.has_input(3);
+  const std::optional<Forward> pd =
+      choose_forward(conv, c.in_layout(0), has_bias, attr_with(activation, has_addend));
   if (!pd) return nullptr;
   std::vector<Kernel> kernels;
   const Slot x = c.in(0, dnnl_layout(pd->src_desc()));
   const Slot w = fetch_weights(c, 1, conv.w, pd->weights_desc(), kernels);
   const Slot bias = has_bias ? c.in(2) : Slot{};
-  const Slot y = c.out(0, dnnl_layout(pd->dst_desc()));
+  const LayoutPtr layout = dnnl_layout(pd->dst_desc());
+  const Slot addend = has_addend ? c.in(3, layout) : Slot{};
+  const Slot y = has_addend ? c.out_inplace(0, {3}, layout) : c.out(0, layout);
+  if (has_addend && addend.index != y.index)
+    kernels.push_back([=, bytes = pd->dst_desc().get_size()](const Frame& f) {
+      std::memcpy(f.at<std::byte>(y), f.at<std::byte>(addend), bytes);
+    });
   kernels.push_back(dnnl_kernel(c, dnnl::convolution_forward(*pd), pd->scratchpad_desc(),
                                 {{DNNL_ARG_SRC, pd->src_desc(), x},
                                  {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
@@ -274,7 +433,7 @@ Layouts backward_layouts(KernelContext& c, const DnnlConvolution& conv, const Fo
 
 Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const Forward& forward) {
   const auto pd = choose(
-      backward_layouts(c, conv, forward),
+      conv, backward_layouts(c, conv, forward),
       [&](const memory::desc& x, const memory::desc& y) { return conv.backward_data(x, y, forward); },
       [](const BackwardData& d) { return d.diff_src_desc(); });
   if (!pd) return nullptr;
@@ -293,7 +452,7 @@ Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const F
 Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, const Forward& forward,
                              bool bias) {
   const auto pd = choose(
-      backward_layouts(c, conv, forward),
+      conv, backward_layouts(c, conv, forward),
       [&](const memory::desc& x, const memory::desc& y) {
         return conv.backward_weights(x, y, bias, forward);
       },
@@ -323,10 +482,24 @@ Kernel conv_kernel(KernelContext& c) {
   const Convolution conv(c, 0, 1);
 #if ORTRAIN_ONEDNN
   if (suits_onednn(c))
-    if (Kernel kernel = dnnl_forward(c, conv)) return kernel;
+    if (Kernel kernel = dnnl_forward(c, conv, {})) return kernel;
 #endif
   Kernel kernel;
   if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = portable_forward<decltype(zero)>(c, conv); }))
+    c.reject_dtype(0);
+  return kernel;
+}
+
+Kernel fused_conv_kernel(KernelContext& c) {
+  const Convolution conv(c, 0, 1);
+  const Activation activation = read_activation(c);
+#if ORTRAIN_ONEDNN
+  if (suits_onednn(c))
+    if (Kernel kernel = dnnl_forward(c, conv, activation)) return kernel;
+#endif
+  Kernel kernel;
+  if (!visit_floating(c.dtype(0),
+                      [&](auto zero) { kernel = portable_fused<decltype(zero)>(c, conv, activation); }))
     c.reject_dtype(0);
   return kernel;
 }
@@ -367,6 +540,8 @@ void conv_gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "Conv", .shape = conv_shape, .kernel = conv_kernel, .gradient = conv_gradient});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "FusedConv", .shape = fused_conv_shape, .kernel = fused_conv_kernel});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "ConvGrad", .shape = conv_grad_shape, .kernel = conv_grad_kernel});
 

@@ -111,6 +111,8 @@ class KernelContext : public NodeContext {
   virtual void alias(size_t o, size_t i) = 0;
   // Memory that holds nothing between runs and nothing outside this node.
   virtual Slot scratch(size_t bytes) = 0;
+  // A constant that the kernel's maker computed: memory that nothing writes.
+  virtual Slot fixed(Tensor value) = 0;
   // Input i to be written: model state that the node updates (running statistics, accumulation buffers).
   virtual Slot state(size_t i) = 0;
   // The storage of input i where it is the very memory of input `target` already (see
@@ -140,6 +142,8 @@ struct Operator {
   bool stops_gradient = false;
   // Differs from run to run, or has an effect: never folded, never merged with a twin.
   bool impure = false;
+  // Bit i is set where a kernel may write over its input i, which is state of the model.
+  uint32_t updates = 0;
   // The index of an input which its producer had better write straight into the memory of input `target` (an
   // accumulation buffer that is overwritten). Returns false where that does not hold for this node.
   bool (*writes_through)(const NodeContext&, size_t& input, size_t& target) = nullptr;

@@ -275,6 +275,12 @@ class NodeKernel : public KernelContext {
     return {s};
   }
 
+  Slot fixed(Tensor value) override {
+    const int s = compiler_.new_fixed(std::move(value));
+    used_.push_back(s);
+    return {s};
+  }
+
   Slot state(size_t i) override {
     const int v = shapes_.inputs.at(i);
     expect(v >= 0, "input ", i, " is required but missing");

@@ -99,6 +99,7 @@ void CheckpointState::update_parameter(const std::string& name, const Tensor& va
           to_string(target.data.dtype()), to_string(target.data.shape()), ", found ",
           to_string(value.dtype()), to_string(value.shape()));
   target.data.copy_from(value);
+  if (!target.trainable) ++frozen_version_;
 }
 
 int64_t CheckpointState::parameters_size(bool trainable_only) const {
@@ -149,6 +150,7 @@ void CheckpointState::copy_to_buffer(const Tensor& buffer, bool trainable_only) 
 
 void CheckpointState::copy_from_buffer(const Tensor& buffer, bool trainable_only) {
   constexpr const char* doing = "copying a buffer to the parameters";
+  if (!trainable_only) ++frozen_version_;
   if (nominal_) {
     for (const Parameter& parameter : parameters_) {
       require(parameter.data.shape() != kUnknownShape, ErrorCode::kInvalidArgument, doing,

@@ -67,6 +67,9 @@ class CheckpointState {
   // The order of parameters in buffers, if not that of parameters(). A training session sets that in which
   // its training model has them, as onnxruntime-training does. `names` must be those of all parameters.
   void set_buffer_order(const std::vector<std::string>& names);
+  // Changes whenever frozen parameters were given new values from outside: what was computed from them is
+  // stale then.
+  uint64_t frozen_version() const { return frozen_version_; }
 
   // A nominal checkpoint knows names and types but holds no values until copy_from_buffer gives them. Those
   // of onnxruntime-training do not know shapes either: the training session states them.
@@ -115,6 +118,7 @@ class CheckpointState {
   bool has_optimizer_ = false;
   bool nominal_ = false;
   bool gradients_ready_ = false;
+  uint64_t frozen_version_ = 0;
   Tensor data_arena_, gradient_arena_;
   std::vector<Tensor> momentum_arenas_;
 };

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 
 #include "graph/onnx_io.h"
+#include "ops/operator.h"
 #include "runtime/threads.h"
 #include "session/optimizer.h"
 #include "session/stage.h"
@@ -65,6 +67,20 @@ std::vector<ValueInfo> user_inputs(const Model& model, const CheckpointState& st
   return inputs;
 }
 
+// The parameters that neither training nor a kernel changes, which running statistics are not.
+std::vector<std::string> fixed_parameters(const CheckpointState& state, const Model& train) {
+  std::unordered_set<std::string> updated;
+  for (const Node& node : train.graph.nodes) {
+    const Operator* op = find_operator(node.domain, node.op_type);
+    for (size_t i = 0; op && i < node.inputs.size(); ++i)
+      if (op->updates >> i & 1) updated.insert(node.inputs[i]);
+  }
+  std::vector<std::string> fixed;
+  for (const Parameter& p : state.parameters())
+    if (!p.trainable && !updated.contains(p.name)) fixed.push_back(p.name);
+  return fixed;
+}
+
 std::vector<std::string> user_outputs(const Model& model) {
   std::vector<std::string> outputs;
   for (const ValueInfo& info : model.graph.outputs)
@@ -77,8 +93,12 @@ std::vector<std::string> user_outputs(const Model& model) {
 struct TrainingSession::Impl {
   SessionOptions options;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
+  Model train_model;                // as given: what stages are made from
+  std::optional<Model> eval_model;  // the same, and what is exported
+  std::vector<ValueInfo> train_inputs, eval_inputs;
   std::unique_ptr<Stage> train, eval;
-  std::optional<Model> eval_model;  // for export
+  std::vector<std::string> fixed;  // parameters that no step changes
+  uint64_t fixed_version = 0;      // of their values in the stages
   std::optional<Optimizer> optimizer;
   std::optional<Schedule> schedule;
   float learning_rate = 0;
@@ -108,6 +128,26 @@ struct TrainingSession::Impl {
    private:
     Impl& impl_;
   };
+
+  // The stages compute with the fixed parameters as constants: what follows from them alone is computed once.
+  void make_stages(const CheckpointState& state) {
+    fixed_version = state.frozen_version();
+    const auto make = [&](const char* what, const Model& given, const std::vector<ValueInfo>& inputs) {
+      Model model = given;
+      Graph& graph = model.graph;
+      for (const std::string& name : fixed)
+        if (graph.is_input(name)) graph.add_initializer(name, state.parameter(name).data);
+      std::erase_if(graph.inputs, [&](const ValueInfo& info) { return graph.is_initializer(info.name); });
+      return std::make_unique<Stage>(what, std::move(model), inputs, user_outputs(given), arena, options);
+    };
+    train = make("training model", train_model, train_inputs);
+    if (eval_model) eval = make("eval model", *eval_model, eval_inputs);
+  }
+
+  // After frozen parameters were given other values.
+  void refresh_stages(const CheckpointState& state) {
+    if (!fixed.empty() && state.frozen_version() != fixed_version) make_stages(state);
+  }
 
   const Stage& stage(bool training) const {
     require(training || eval, ErrorCode::kNoModel,
@@ -172,23 +212,24 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
           "the models and the checkpoint do not belong together:", problems);
 
   if (optimizer) s.optimizer.emplace(*optimizer);  // before anything is changed
-  const std::vector<std::string> train_outputs = user_outputs(train);
-  s.train = std::make_unique<Stage>("training model", std::move(train), std::move(train_inputs),
-                                    train_outputs, s.arena, s.options);
-  if (eval) {
-    s.eval_model = *eval;
-    const std::vector<std::string> eval_outputs = user_outputs(*eval);
-    s.eval = std::make_unique<Stage>("eval model", std::move(*eval), std::move(eval_inputs), eval_outputs,
-                                     s.arena, s.options);
-  }
-
+  check_operators(train, "training model");
+  if (eval) check_operators(*eval, "eval model");
+  const auto off = s.options.config.find("ortrain.disable_pass.fold_frozen_parameters");
+  if (s.options.graph_optimization_level > 0 && (off == s.options.config.end() || off->second != "1"))
+    s.fixed = fixed_parameters(*state_, train);
+  s.train_model = std::move(train);
+  s.eval_model = std::move(eval);
+  s.train_inputs = std::move(train_inputs);
+  s.eval_inputs = std::move(eval_inputs);
   for (const Parameter& p : state_->parameters())  // those that the model does not read come last
     if (std::find(order.begin(), order.end(), p.name) == order.end()) order.push_back(p.name);
   state_->set_buffer_order(order);
   state_->make_arenas();
   if (s.optimizer) state_->make_momentums(s.optimizer->moment_count());
   s.learning_rate = state_->optimizer().initial_learning_rate;
+  s.make_stages(*state_);
   for (const Parameter& p : state_->parameters()) {
+    if (std::find(s.fixed.begin(), s.fixed.end(), p.name) != s.fixed.end()) continue;
     s.train_states[p.name] = p.data;
     s.eval_states[p.name] = p.data;
     if (p.trainable) s.train_states[p.name + std::string(kBufferSuffix)] = p.gradient;
@@ -203,6 +244,7 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
   Impl& s = *impl_;
   require(!state_->is_nominal(), ErrorCode::kRuntimeException,
           "train step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
+  s.refresh_stages(*state_);
   try {
     s.train->run(inputs, outputs, s.overwrite_gradients ? 1 : 0, s.train_states,
                  s.overwrite_gradients ? s.overwrite : s.accumulate, options, s.record("train step"));
@@ -227,6 +269,7 @@ void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span
           "eval step: the training session was made without an eval model");
   require(!state_->is_nominal(), ErrorCode::kRuntimeException,
           "eval step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
+  s.refresh_stages(*state_);
   s.eval->run(inputs, outputs, 0, s.eval_states, {}, options, s.record("eval step"));
 }
 
