@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import CASES, select
-from benchmarks.contestants import CONTESTANTS, by_name
+from benchmarks.contestants import CONTESTANTS, OURS, by_name
+from benchmarks.limit import measure
 from benchmarks.report import machine, plot, ratios, table
 from benchmarks.runner import CHECKED_STEPS, ROOT, Settings, Unavailable, run_case
 
@@ -76,6 +78,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="where the results go; the plot goes beside it as PNG, if\nmatplotlib is installed "
         "(default: build/bench/result.json)",
     )
+    parser.add_argument(
+        "--no-limit",
+        dest="limit",
+        action="store_false",
+        help="do not time the products and convolutions of a step alone",
+    )
     parsed = parser.parse_args(arguments)
     try:
         parsed.cases = select(parsed.models) if parsed.models else list(CASES)
@@ -113,6 +121,13 @@ def main() -> int:
             print(f"\n!! {case.name} IS LEFT OUT: {why}", flush=True)
             continue
         entry["ratios"] = ratios(entry)
+        if options.limit and OURS in entry["contestants"]:
+            try:
+                progress(f"{case.name}: the limit")
+                entry["limit"] = asdict(measure(case, settings))
+            except Unavailable as why:
+                progress("")
+                print(f"\n!! {case.name}: no limit: {why}", flush=True)
         progress("")
         print(f"\n{table(entry)}", flush=True)
         if entry["contestants"]:

@@ -245,7 +245,10 @@ def run_case(
         deciles = statistics.quantiles(times, n=10, method="inclusive") if len(times) > 1 else times * 9
         values |= {"median_ms": statistics.median(times), "p10_ms": deciles[0], "p90_ms": deciles[8]}
         values["above_baseline_mb"] = values["peak_mb"] - values["baseline_mb"]
-    difference = largest_difference({name: values["first_losses"] for name, values in measured.items()})
+    differing = dict(case.differing)
+    difference = largest_difference(
+        {name: values["first_losses"] for name, values in measured.items() if name not in differing}
+    )
     return {
         "case": case.name,
         "batch": case.batch,
@@ -255,4 +258,5 @@ def run_case(
         "loss_difference": difference,
         "loss_tolerance": case.tolerance,
         "losses_agree": difference <= case.tolerance,
+        "differing": {name: what for name, what in differing.items() if name in measured},
     }
