@@ -34,8 +34,15 @@ generate: setup ## Render everything that follows from spec/
 	$(PYTHON) -m codegen
 
 .PHONY: test
-test: check test-python test-cpp test-portable ## Pass every test of every language that this machine can build
-	@echo "make test: skipped: C#, Objective-C and Swift have no bindings in this repository yet"
+test: check test-cpp test-csharp test-objc test-python test-portable ## Pass every test of every language that this machine can build
+	@$(call without,mcs mono nunit-console,C#: the library and its tests were neither built nor run)
+	@$(call without,clang gnustep-config,Objective-C: the library and its tests were neither built nor run)
+	@echo "make test: SKIPPED Swift: it has no bindings in this repository yet"
+
+# Says on the standard output, for a list of tools, what is skipped because one of them is missing.
+without = for tool in $(1); do command -v $$tool >/dev/null || { echo "make test: SKIPPED $(2); there is no $$tool"; break; }; done
+# True where all the tools are there.
+have = ( for tool in $(1); do command -v $$tool >/dev/null || exit 1; done )
 
 .PHONY: check
 check: setup ## Generated files, formatting, types
@@ -43,11 +50,37 @@ check: setup ## Generated files, formatting, types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	git ls-files -z '*.c' '*.cpp' '*.h' | grep -zv core/include | grep -zv generated/ | xargs -0 $(VENV)/bin/clang-format --dry-run --Werror
+	git ls-files -z '*.c' '*.cpp' '*.h' '*.m' | grep -zv core/include | grep -zv generated/ | xargs -0 $(VENV)/bin/clang-format --dry-run --Werror
 
 .PHONY: test-python
 test-python: install ## The Python tests
 	$(PYTHON) -m pytest -q tests
+
+.PHONY: csharp
+csharp: setup ## Build the C# library (Mono's compiler)
+	@mkdir -p $(BUILD)/csharp
+	mcs -nologo -target:library -langversion:7.2 -unsafe -optimize -debug -warn:4 -warnaserror \
+	  -doc:$(BUILD)/csharp/Microsoft.ML.OnnxRuntime.xml -out:$(BUILD)/csharp/Microsoft.ML.OnnxRuntime.dll \
+	  -recurse:'bindings/csharp/src/*.cs'
+
+.PHONY: test-csharp
+test-csharp: install ## The C# tests
+	@if $(call have,mcs mono nunit-console); then $(MAKE) --no-print-directory csharp && \
+	  tests/csharp/run.sh $(PYTHON) $$($(LIBRARY_FOLDER)); else $(call without,mcs mono nunit-console,C#); fi
+
+.PHONY: objc
+objc: install ## Build the Objective-C library (clang; GNUstep where there is no Foundation of Apple's)
+	cmake -S bindings/objc -B $(BUILD)/objc -G Ninja -DORTRAIN_LIBRARY=$$($(LIBRARY_FOLDER)) \
+	  -DORTRAIN_OBJC_TESTS=ON -DPython_EXECUTABLE=$(abspath $(PYTHON))
+	cmake --build $(BUILD)/objc
+
+.PHONY: test-objc
+test-objc: install ## The Objective-C tests
+	@if $(call have,clang gnustep-config); then $(MAKE) --no-print-directory objc && \
+	  ctest --test-dir $(BUILD)/objc --output-on-failure; else $(call without,clang gnustep-config,Objective-C); fi
+
+# Prints where the installed libortrain lies.
+LIBRARY_FOLDER = $(PYTHON) -c "import ortrain, pathlib; print(pathlib.Path(ortrain.__file__).parent / 'lib')"
 
 .PHONY: cpp
 cpp: setup

@@ -40,6 +40,7 @@ class Call:
     summary: str
     core: str
     since: int = 1
+    names: dict[str, str] = field(default_factory=dict)
     details: str = ""
     parameters: list[Parameter] = field(default_factory=list)
     returns: dict[str, str] | None = None
@@ -234,6 +235,15 @@ class Spec:
     def classes_in(self, language: str) -> list[Class]:
         """Return the classes that a language has."""
         return [c for c in self.classes if language in c.names]
+
+    def methods_on(self, call: Call, language: str) -> list[tuple[Class, Method]]:
+        """Return the methods of a language that use a call, with their classes."""
+        return [
+            (cls, m)
+            for cls in self.classes_in(language)
+            for m in cls.methods_in(language)
+            if any(used.name == call.name for used in m.calls)
+        ]
 
     def class_named(self, name: str) -> Class:
         """Return the class of that name."""

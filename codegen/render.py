@@ -10,9 +10,13 @@ import jinja2
 
 from codegen.c_language import CLanguage, snake
 from codegen.cpp_language import CppLanguage
+from codegen.csharp_language import CsharpLanguage
 from codegen.model import Spec
+from codegen.objc_language import OBJC_FILES, ObjcLanguage
 from codegen.python_language import TABLES, PythonLanguage
 
+CSHARP_SOURCES = "bindings/csharp/src/generated"
+OBJC_CLASSES = "bindings/objc"
 PYTHON_CLASSES = "bindings/python/ortrain/api/generated"
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -28,6 +32,8 @@ def _environment(spec: Spec) -> jinja2.Environment:
     environment.globals["spec"] = spec
     environment.globals["c"] = CLanguage(spec)
     environment.globals["cpp"] = CppLanguage(spec)
+    environment.globals["csharp"] = CsharpLanguage(spec)
+    environment.globals["objc"] = ObjcLanguage(spec)
     environment.globals["python"] = PythonLanguage(spec)
     environment.globals["tables"] = TABLES
     environment.globals["c_string"] = json.dumps
@@ -72,6 +78,20 @@ def render(spec: Spec) -> dict[str, str]:
     add("python/enums.py.j2", f"{PYTHON_CLASSES}/enums.py")
     for cls in spec.classes_in("python"):
         add("python/class.py.j2", f"{PYTHON_CLASSES}/{snake(cls.names['python'])}.py", cls=cls)
-    for page in ("c", "cpp", "python"):
+    for table in spec.tables:
+        add("csharp/table.cs.j2", f"{CSHARP_SOURCES}/{table['name']}.cs", table=table)
+    add("csharp/version.cs.j2", f"{CSHARP_SOURCES}/ApiVersion.cs")
+    add("csharp/version.props.j2", f"{CSHARP_SOURCES}/Version.props")
+    for enum in CsharpLanguage(spec).enums():
+        add("csharp/enum.cs.j2", f"{CSHARP_SOURCES}/{enum['names']['csharp']}.cs", enum=enum)
+    for cls in spec.classes_in("csharp"):
+        add("csharp/class.cs.j2", f"{CSHARP_SOURCES}/{cls.names['csharp']}.cs", cls=cls)
+    add("objc/ort_enums.h.j2", f"{OBJC_CLASSES}/include/generated/ort_enums.h")
+    for file in OBJC_FILES:
+        classes = [spec.class_named(name) for name in file.classes]
+        name = f"generated/{file.name}"
+        add("objc/class.h.j2", f"{OBJC_CLASSES}/include/{name}.h", file=file, classes=classes)
+        add("objc/class.m.j2", f"{OBJC_CLASSES}/src/{name}.m", file=file, classes=classes)
+    for page in ("languages", "c", "cpp", "csharp", "objc", "python"):
         add(f"docs/{page}.md.j2", f"docs/reference/{page}.md")
     return rendered

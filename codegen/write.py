@@ -7,6 +7,9 @@ from pathlib import Path
 
 GENERATED_FOLDERS = (
     "core/src/capi/generated",
+    "bindings/csharp/src/generated",
+    "bindings/objc/include/generated",
+    "bindings/objc/src/generated",
     "bindings/python/ortrain/api/generated",
     "bindings/python/src/generated",
 )

@@ -9,7 +9,7 @@ version = release = installed_version("ortrain")
 
 extensions = ["myst_parser"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 exclude_patterns = ["_build"]
 nitpicky = True
 

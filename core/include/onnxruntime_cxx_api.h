@@ -286,7 +286,7 @@ struct Env : detail::Base<OrtEnv> {
   }
 };
 
-/** Settings that a module copies when it is made. */
+/** Settings that a session copies when it is made. */
 struct SessionOptions : detail::Base<OrtSessionOptions> {
   explicit SessionOptions(std::nullptr_t) {}
   explicit SessionOptions(OrtSessionOptions* p) : Base(p) {}

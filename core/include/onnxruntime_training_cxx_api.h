@@ -51,8 +51,8 @@ inline const OrtValue* const* Handles(const std::vector<Value>& values) {
 
 }  // namespace detail
 
-/** All that training changes, parameters, gradients, optimizer state, and the user's properties. Made
- * by load_checkpoint. A Module works on it and changes it with every step.
+/** All that training changes, parameters, gradients, optimizer state, and the user's properties. It is
+ * read from a checkpoint. A session works on it and changes it with every step.
  */
 class CheckpointState : public detail::Base<OrtCheckpointState> {
   explicit CheckpointState(OrtCheckpointState* p) : Base(p) {}

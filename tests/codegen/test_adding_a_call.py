@@ -1,4 +1,4 @@
-"""A new call is an entry in the spec: everything that callers see follows from it, and compiles."""
+"""A new call is an entry in the spec: everything that callers see in any language follows from it, and compiles."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from languages import Missing, objc_options, skip_or_fail, tool
 from spec_copy import ROOT, SpecCopy
 
 from codegen.check import load
@@ -47,42 +48,35 @@ METHOD = """
         returns: {type: bool, doc: True when it is.}
 """
 
+HAND_WRITTEN = ("spec", "core/src", "bindings/python/src", "bindings/csharp/src", "bindings/objc")
+"""What goes with the rendered files; of it the spec alone is changed."""
+
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A checkout with what an extended spec gives, and the hand-written sources that it goes with."""
     root = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(ROOT / "spec", root / "spec")
-    shutil.copytree(ROOT / "core/src", root / "core/src")
-    shutil.copytree(ROOT / "bindings/python/src", root / "bindings/python/src")
+    for folder in HAND_WRITTEN:
+        shutil.copytree(ROOT / folder, root / folder)
     copy = SpecCopy(root / "spec")
     free = next(t["slots"] for t in load(copy.folder).tables if t["name"] == "OrtrainApi")
     header = "    header: ortrain_c_api.h\n    slots: "
     copy.replace("library.yaml", f"{header}{free}", f"{header}{free + 1}")
     copy.append("extensions.yaml", CALL.replace("FREE", str(free)))
-    copy.replace(
-        "classes.yaml",
-        "      - name: AddProperty\n        names: {cpp: AddProperty}\n",
-        METHOD.lstrip("\n") + "      - name: AddProperty\n        names: {cpp: AddProperty}\n",
-    )
+    first = "      - name: AddProperty\n"
+    copy.replace("classes.yaml", first, METHOD.lstrip("\n") + first)
     write(render(load(copy.folder)), root)
     return root
 
 
+def compiled(*command: str | pathlib.Path) -> None:
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def compile_only(root: pathlib.Path, source: str, *options: str) -> None:
-    command = [
-        "g++",
-        "-std=c++20",
-        "-Wall",
-        "-Wextra",
-        "-fsyntax-only",
-        f"-I{root}/core/include",
-        f"-I{root}/core/src",
-    ]
-    result = subprocess.run(
-        [*command, *options, str(root / source)], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
+    includes = [f"-I{root}/core/include", f"-I{root}/core/src"]
+    compiled("g++", "-std=c++20", "-Wall", "-Wextra", "-fsyntax-only", *includes, *options, root / source)
 
 
 def test_the_header_declares_it_and_documents_it(rendered: pathlib.Path) -> None:
@@ -126,10 +120,89 @@ def test_a_method_that_stands_on_a_call_is_rendered_by_its_pattern(rendered: pat
     assert ast.unparse(method.body[-1]) == "return _ortrain.checkpoint_is_nominal(self._handle)"
 
 
-def test_the_reference_pages_have_it(rendered: pathlib.Path) -> None:
-    text = (rendered / "docs/reference/c.md").read_text()
-    assert "#### CheckpointRenameParameter" in text
-    assert "Since version 2." in text
+CPP_CALLER = """
+#include "onnxruntime_training_cxx_api.h"
+int main() {
+  auto state = Ort::CheckpointState::LoadCheckpoint("checkpoint");
+  std::vector<Ort::Value> values;
+  const std::tuple<std::string, size_t> result = state.RenameParameter({"a", "b"}, values, std::nullopt, 0.5f);
+  return static_cast<int>(std::get<1>(result));
+}
+"""
+
+
+def test_a_cpp_program_calls_it(rendered: pathlib.Path) -> None:
+    (rendered / "caller.cpp").write_text(CPP_CALLER)
+    compile_only(rendered, "caller.cpp", "-std=c++17")
+
+
+CSHARP_CALLER = """
+using System.Collections.Generic;
+using Microsoft.ML.OnnxRuntime;
+
+public static class Caller
+{
+    public static long Call(CheckpointState state, IReadOnlyCollection<OrtValue> values)
+    {
+        (string last, long renamed) = state.RenameParameter(new[] { "a", "b" }, values, null, 0.5f);
+        return last.Length + renamed;
+    }
+}
+"""
+
+
+def test_a_csharp_program_calls_it(rendered: pathlib.Path) -> None:
+    try:
+        compiler = tool("mcs", "mono-mcs")
+    except Missing as why:
+        skip_or_fail("csharp", why)
+    (rendered / "Caller.cs").write_text(CSHARP_CALLER)
+    sources = sorted((rendered / "bindings/csharp/src").rglob("*.cs"))
+    library = rendered / "Microsoft.ML.OnnxRuntime.dll"
+    options = ["-nologo", "-target:library", "-langversion:7.2", "-warnaserror"]
+    compiled(compiler, *options, "-unsafe", f"-out:{library}", *sources)
+    compiled(compiler, *options, f"-r:{library}", f"-out:{rendered / 'Caller.dll'}", rendered / "Caller.cs")
+
+
+OBJC_CALLER = """
+#import "onnxruntime_training.h"
+
+NSUInteger renamed(ORTCheckpoint *checkpoint, NSArray<ORTValue *> *values, NSError **error);
+NSUInteger renamed(ORTCheckpoint *checkpoint, NSArray<ORTValue *> *values, NSError **error) {
+  NSString *last = nil;
+  NSUInteger count = 0;
+  BOOL done = [checkpoint renameParameterWithOldNames:@[ @"a", @"b" ]
+                                               values:values
+                                                 path:nil
+                                                ratio:0.5f
+                                                  out:&last
+                                              renamed:&count
+                                                error:error];
+  return done ? count : 0;
+}
+"""
+
+
+def test_an_objective_c_program_calls_it(rendered: pathlib.Path) -> None:
+    try:
+        compiler, options = tool("clang", "clang"), objc_options()
+    except Missing as why:
+        skip_or_fail("objc", why)
+    binding = rendered / "bindings/objc"
+    (rendered / "caller.m").write_text(OBJC_CALLER)
+    folders = (binding / "include", binding / "include/generated", binding / "src", rendered / "core/include")
+    includes = [f"-I{folder}" for folder in folders]
+    for source in (*sorted((binding / "src").rglob("*.m")), rendered / "caller.m"):
+        compiled(compiler, "-fsyntax-only", "-Wall", "-Wextra", "-Werror", *options, *includes, source)
+
+
+@pytest.mark.parametrize("page", ["c", "cpp", "csharp", "objc", "languages"])
+def test_the_reference_pages_have_it(rendered: pathlib.Path, page: str) -> None:
+    text = (rendered / f"docs/reference/{page}.md").read_text()
+    assert "RenameParameter" in text or "renameParameterWithOldNames" in text
+    if page == "c":
+        assert "#### CheckpointRenameParameter" in text
+        assert "Since version 2." in text
 
 
 def test_generated_python_parses(rendered: pathlib.Path) -> None:

@@ -3,6 +3,11 @@
 A fenced block that begins with ``python test`` is run; the blocks of a page share their names and a folder.
 They find there ``model.onnx``, a network from 64 numbers to 10 classes, ``artifacts/`` made from it, and the
 names ``batches`` (pairs of images and labels), ``images`` and ``labels`` (one of the pairs).
+
+A block that begins with ``c test``, ``cpp test``, ``csharp test`` or ``objc test`` is a whole program. It is compiled as it
+stands, together with a function that gives it batches: ``bool next_batch(float* images, int64_t* labels)``, in C#
+``bool Data.NextBatch(float[] images, long[] labels)``, which fills 16 images and labels and returns false after the last
+ones. It is run in a folder with ``artifacts/`` and leaves ``trained.onnx`` and ``trained.ckpt`` there.
 """
 
 from __future__ import annotations
@@ -11,18 +16,19 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from os import environ
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
+from languages import COMPILERS, ROOT, Missing, skip_or_fail
 from ortrain import artifacts
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python test\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(r"^```(c|cpp|csharp|objc) test\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
@@ -30,6 +36,12 @@ def blocks_of(page: Path) -> list[tuple[int, str]]:
     """Line and source of every block that is to be run."""
     text = page.read_text(encoding="utf-8")
     return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in BLOCK.finditer(text)]
+
+
+def programs_of(page: Path) -> list[tuple[int, str, str]]:
+    """Line, language and source of every block that is a program."""
+    text = page.read_text(encoding="utf-8")
+    return [(text.count("\n", 0, match.start(1)) + 1, match[1], match[2]) for match in PROGRAM.finditer(text)]
 
 
 def name_of(page: Path) -> str:
@@ -88,7 +100,7 @@ def test_python_examples_run(page, workplace):
     for line, source in blocks_of(page):
         # Blank lines in front give tracebacks the line of the page.
         exec(compile("\n" * (line - 1) + source, str(page), "exec"), names)
-    if "trained.onnx" in page.read_text(encoding="utf-8"):
+    if any("trained.onnx" in source for _, source in blocks_of(page)):
         (scores,) = onnxruntime.InferenceSession("trained.onnx").run(["output"], {"input": names["images"]})
         assert scores.shape == (16, 10)
 
@@ -115,16 +127,6 @@ def test_the_spec_entry_of_the_guide_is_that_of_the_spec():
     assert entry in (ROOT / "spec/extensions.yaml").read_text(encoding="utf-8")
 
 
-def library_folder() -> Path:
-    """Where the libortrain under test lies."""
-    if "ORTRAIN_EXTENSION_DIR" in environ:
-        return Path(environ["ORTRAIN_EXTENSION_DIR"])
-    package = find_spec("ortrain")
-    assert package is not None
-    assert package.submodule_search_locations
-    return Path(package.submodule_search_locations[0]) / "lib"
-
-
 def mean_loss(scores: np.ndarray, labels: np.ndarray) -> float:
     """Cross entropy, computed here in double."""
     wide = scores.astype(np.float64)
@@ -132,34 +134,36 @@ def mean_loss(scores: np.ndarray, labels: np.ndarray) -> float:
     return float((log_sum - wide[np.arange(len(labels)), labels]).mean())
 
 
-@pytest.mark.parametrize(
-    ("source", "compiler"),
-    [
-        ("examples/c/train.c", ["cc", "-std=c11"]),
-        ("examples/cpp/train.cpp", ["c++", "-std=c++17"]),
-    ],
-    ids=["c", "cpp"],
-)
-def test_c_and_cpp_examples_train(source, compiler, workplace):
-    library = library_folder()
-    command = [*compiler, "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'core/include'}", str(ROOT / source)]
-    command += [
-        f"-L{library}",
-        "-lortrain",
-        f"-Wl,-rpath,{library}",
-        f"-Wl,-rpath-link,{library}",
-        "-o",
-        "train",
-    ]
-    subprocess.run(command, check=True)
+PROGRAMS = [(page, *program) for page in PAGES for program in programs_of(page)]
 
-    batches = some_batches(count=40)
-    images = np.concatenate([images for images, _ in batches])
-    labels = np.concatenate([labels for _, labels in batches])
+
+@pytest.mark.parametrize("page", ["README.md", "training-loop.md"])
+def test_a_whole_program_is_shown_in_every_language(page):
+    shown = {language for at, _, language, _ in PROGRAMS if at.name == page}
+    assert shown == set(COMPILERS) if page == "README.md" else {"c", "cpp"} <= shown
+
+
+@pytest.mark.parametrize(
+    ("page", "line", "language", "source"),
+    PROGRAMS,
+    ids=[f"{name_of(page)}:{line}-{language}" for page, line, language, _ in PROGRAMS],
+)
+def test_programs_of_the_pages_train(page, line, language, source, workplace):
+    ending, compile_sources = COMPILERS[language]
+    # Messages of the compiler name the line of the page.
+    Path(f"loop{ending}").write_text(f'#line {line + 1} "{page}"\n{source}', encoding="utf-8")
+    batches = HERE / ("NextBatch.cs" if language == "csharp" else "next_batch.c")
+    try:
+        program = compile_sources([Path(f"loop{ending}"), batches], Path("loop").absolute())
+    except Missing as why:
+        skip_or_fail(language, why)
+
+    pairs = some_batches(count=40)
+    images = np.concatenate([images for images, _ in pairs])
+    labels = np.concatenate([labels for _, labels in pairs])
     images.tofile("images.bin")
     labels.astype(np.int64).tofile("labels.bin")
-    arguments = ["artifacts", "images.bin", "labels.bin", "trained.onnx", "output"]
-    ran = subprocess.run(["./train", *arguments], capture_output=True, text=True, timeout=120)
+    ran = program.run([])
     assert ran.returncode == 0, ran.stderr
 
     losses = {}
@@ -167,13 +171,14 @@ def test_c_and_cpp_examples_train(source, compiler, workplace):
         (scores,) = onnxruntime.InferenceSession(model).run(["output"], {"input": images})
         losses[model] = mean_loss(scores, labels)
     assert losses["trained.onnx"] < 0.5 * losses["model.onnx"]
-    assert Path("trained.onnx.ckpt").stat().st_size > Path("artifacts/checkpoint").stat().st_size
-
-    wrong = subprocess.run(
-        ["./train", "nowhere", *arguments[1:]], capture_output=True, text=True, timeout=120
+    assert Path("trained.ckpt").stat().st_size > 2 * Path("artifacts/checkpoint").stat().st_size, (
+        "the optimizer state is in it"
     )
+
+    shutil.rmtree("artifacts")
+    wrong = program.run([])
     assert wrong.returncode == 1
-    assert "nowhere/checkpoint" in wrong.stderr
+    assert "artifacts/checkpoint" in wrong.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

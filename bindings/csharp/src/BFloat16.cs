@@ -1,0 +1,171 @@
+using System;
+using System.Globalization;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>The upper half of a float: 1 bit of sign, 8 of exponent, 7 of fraction.</summary>
+    public struct BFloat16 : IComparable, IComparable<BFloat16>, IEquatable<BFloat16>
+    {
+        /// <summary>The bits.</summary>
+        public readonly ushort value;
+
+        /// <summary>Makes a number of its bits.</summary>
+        /// <param name="v">The bits.</param>
+        public BFloat16(ushort v)
+        {
+            value = v;
+        }
+
+        /// <summary>The largest finite number.</summary>
+        public static BFloat16 MaxValue => new BFloat16(0x7F7F);
+
+        /// <summary>The least finite number.</summary>
+        public static BFloat16 MinValue => new BFloat16(0xFF7F);
+
+        /// <summary>The smallest positive number, 2 to the power of -133.</summary>
+        public static BFloat16 Epsilon => new BFloat16(0x0001);
+
+        /// <summary>Infinity.</summary>
+        public static BFloat16 PositiveInfinity => new BFloat16(0x7F80);
+
+        /// <summary>Negative infinity.</summary>
+        public static BFloat16 NegativeInfinity => new BFloat16(0xFF80);
+
+        /// <summary>Not a number.</summary>
+        public static BFloat16 NaN => new BFloat16(0xFFC0);
+
+        /// <summary>Zero.</summary>
+        public static BFloat16 Zero => new BFloat16(0);
+
+        /// <summary>One.</summary>
+        public static BFloat16 One => new BFloat16(0x3F80);
+
+        /// <summary>The nearest number to a float; halves go to the even one, what is too large to
+        /// infinity.</summary>
+        /// <param name="value">The float.</param>
+        /// <returns>The number.</returns>
+        public static explicit operator BFloat16(float value)
+        {
+            uint bits = FloatBits.Of(value);
+            if ((bits & 0x7FFFFFFF) > 0x7F800000)
+            {
+                return new BFloat16((ushort)(bits >> 16 & 0x8000 | 0x7FC0));
+            }
+            return new BFloat16((ushort)(bits + 0x7FFF + (bits >> 16 & 1) >> 16));
+        }
+
+        /// <summary>The same number as a float.</summary>
+        /// <param name="value">The number.</param>
+        /// <returns>The float; it is exact.</returns>
+        public static explicit operator float(BFloat16 value)
+        {
+            return value.ToFloat();
+        }
+
+        /// <summary>Whether two numbers are equal; NaN is equal to nothing, the zeros are equal.</summary>
+        /// <param name="left">The one.</param>
+        /// <param name="right">The other.</param>
+        /// <returns>True when they are.</returns>
+        public static bool operator ==(BFloat16 left, BFloat16 right)
+        {
+            return left.ToFloat() == right.ToFloat();
+        }
+
+        /// <summary>Whether two numbers differ.</summary>
+        /// <param name="left">The one.</param>
+        /// <param name="right">The other.</param>
+        /// <returns>True when they do.</returns>
+        public static bool operator !=(BFloat16 left, BFloat16 right)
+        {
+            return left.ToFloat() != right.ToFloat();
+        }
+
+        /// <summary>Whether one number is less than another.</summary>
+        /// <param name="left">The one.</param>
+        /// <param name="right">The other.</param>
+        /// <returns>True when it is.</returns>
+        public static bool operator <(BFloat16 left, BFloat16 right)
+        {
+            return left.ToFloat() < right.ToFloat();
+        }
+
+        /// <summary>Whether one number is greater than another.</summary>
+        /// <param name="left">The one.</param>
+        /// <param name="right">The other.</param>
+        /// <returns>True when it is.</returns>
+        public static bool operator >(BFloat16 left, BFloat16 right)
+        {
+            return left.ToFloat() > right.ToFloat();
+        }
+
+        /// <summary>Whether a number is NaN.</summary>
+        /// <param name="value">The number.</param>
+        /// <returns>True when it is.</returns>
+        public static bool IsNaN(BFloat16 value)
+        {
+            return (value.value & 0x7FFF) > 0x7F80;
+        }
+
+        /// <summary>The same number as a float.</summary>
+        /// <returns>The float; it is exact.</returns>
+        public float ToFloat()
+        {
+            return FloatBits.From((uint)value << 16);
+        }
+
+        /// <summary>Orders numbers as floats are ordered.</summary>
+        /// <param name="other">The other number.</param>
+        /// <returns>Less than 0, 0 or more than 0.</returns>
+        public int CompareTo(BFloat16 other)
+        {
+            return ToFloat().CompareTo(other.ToFloat());
+        }
+
+        /// <summary>Orders numbers as floats are ordered.</summary>
+        /// <param name="obj">The other number, or null, which comes first.</param>
+        /// <returns>Less than 0, 0 or more than 0.</returns>
+        /// <exception cref="ArgumentException">When <paramref name="obj"/> is something else.</exception>
+        public int CompareTo(object obj)
+        {
+            if (obj == null)
+            {
+                return 1;
+            }
+            if (!(obj is BFloat16 other))
+            {
+                throw new ArgumentException("expected a BFloat16, found a " + obj.GetType().Name, nameof(obj));
+            }
+            return CompareTo(other);
+        }
+
+        /// <summary>Whether two numbers are equal as keys: NaN is equal to itself.</summary>
+        /// <param name="other">The other number.</param>
+        /// <returns>True when they are.</returns>
+        public bool Equals(BFloat16 other)
+        {
+            return ToFloat().Equals(other.ToFloat());
+        }
+
+        /// <summary>Whether an object is an equal number.</summary>
+        /// <param name="obj">The object.</param>
+        /// <returns>True when it is.</returns>
+        public override bool Equals(object obj)
+        {
+            return obj is BFloat16 other && Equals(other);
+        }
+
+        /// <summary>A number that equal numbers have in common.</summary>
+        /// <returns>The number.</returns>
+        public override int GetHashCode()
+        {
+            return ToFloat().GetHashCode();
+        }
+
+        /// <summary>The number as a text.</summary>
+        /// <returns>The text, the same in every culture.</returns>
+        public override string ToString()
+        {
+            return ToFloat().ToString(CultureInfo.InvariantCulture);
+        }
+    }
+}

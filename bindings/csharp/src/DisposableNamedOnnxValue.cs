@@ -1,0 +1,46 @@
+using System;
+using Microsoft.ML.OnnxRuntime.Tensors;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>An output of a step with its name. Its tensor looks into the value, without a copy.</summary>
+    /// <remarks>Once it was disposed of, reading its tensor throws <see
+    /// cref="ObjectDisposedException"/>.</remarks>
+    public class DisposableNamedOnnxValue : NamedOnnxValue, IDisposable
+    {
+        private readonly OrtValue owned;
+
+        private DisposableNamedOnnxValue(string name, OrtValue owned)
+            : base(name, TensorTypes.View(owned), OnnxValueType.ONNX_TYPE_TENSOR)
+        {
+            this.owned = owned;
+            ElementType = owned.Info.ElementDataType;
+        }
+
+        /// <summary>Type of the elements.</summary>
+        public TensorElementType ElementType { get; }
+
+        /// <summary>Frees the value. It may be called again, and then does nothing.</summary>
+        public void Dispose()
+        {
+            Dispose(true);
+            GC.SuppressFinalize(this);
+        }
+
+        /// <summary>Frees what the object owns.</summary>
+        /// <param name="disposing">True when called by Dispose(), false when called by a finalizer.</param>
+        protected virtual void Dispose(bool disposing)
+        {
+            if (disposing)
+            {
+                owned.Dispose();
+            }
+        }
+
+        /// <summary>Takes a value over.</summary>
+        internal static DisposableNamedOnnxValue CreateFromOrtValue(string name, OrtValue value)
+        {
+            return new DisposableNamedOnnxValue(name, value);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+using System;
+using System.Runtime.InteropServices;
+using Microsoft.ML.OnnxRuntime.Tensors;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>A value over memory that stays where it is, for inputs and outputs of step after
+    /// step.</summary>
+    /// <remarks>
+    /// Nothing is copied. As an input it gives a step what the memory holds at that moment, as an output it
+    /// receives the result there. The memory is pinned until the value is disposed of.
+    /// </remarks>
+    public class FixedBufferOnnxValue : IDisposable
+    {
+        private readonly OrtValue value;
+
+        private FixedBufferOnnxValue(OrtValue value)
+        {
+            this.value = value;
+        }
+
+        /// <summary>The native value; throws when it was disposed of.</summary>
+        internal OrtValueHandle Live
+        {
+            get
+            {
+                if (IsDisposed)
+                {
+                    throw new ObjectDisposedException(nameof(FixedBufferOnnxValue));
+                }
+                return value.Live;
+            }
+        }
+
+        private bool IsDisposed { get; set; }
+
+        /// <summary>Makes a value over the buffer of a tensor.</summary>
+        /// <typeparam name="T">Type of the elements.</typeparam>
+        /// <param name="value">A DenseTensor with its rows one after another.</param>
+        /// <returns>The value.</returns>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="value"/> is null.</exception>
+        /// <exception cref="System.ArgumentException">When the tensor has no buffer of its own, or has its
+        /// columns one after another.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when no tensor has elements of the
+        /// type.</exception>
+        public static FixedBufferOnnxValue CreateFromTensor<T>(Tensor<T> value)
+        {
+            Arguments.NotNull(value, nameof(value));
+            TensorTypes.Of<T>(nameof(CreateFromTensor));
+            if (!(value is DenseTensor<T> dense))
+            {
+                throw new ArgumentException(
+                    "CreateFromTensor: a " + value.GetType().Name + " has no buffer, expected a DenseTensor",
+                    nameof(value));
+            }
+            if (dense.IsReversedStride && dense.Rank > 1)
+            {
+                throw new ArgumentException(
+                    "CreateFromTensor: the tensor has its columns one after another (IsReversedStride), " +
+                    "expected its rows one after another",
+                    nameof(value));
+            }
+            return new FixedBufferOnnxValue(dense.CreateOrtValue());
+        }
+
+        /// <summary>Makes a value over memory.</summary>
+        /// <typeparam name="T">Type of the memory's elements: that of the tensor's, or byte.</typeparam>
+        /// <param name="memoryInfo">Where the memory lies.</param>
+        /// <param name="memory">The memory.</param>
+        /// <param name="elementType">Type of the tensor's elements.</param>
+        /// <param name="shape">The extents; none for a scalar.</param>
+        /// <param name="bytesSize">How much of the memory the tensor takes, in bytes.</param>
+        /// <returns>The value.</returns>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="memoryInfo"/> or <paramref
+        /// name="shape"/> is null.</exception>
+        /// <exception cref="System.ArgumentException">When <paramref name="memory"/> is of another type, or
+        /// shorter than <paramref name="bytesSize"/>.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when an extent is negative, or <paramref
+        /// name="bytesSize"/>
+        /// is less than the tensor takes; NotImplemented when tensors of the type are not
+        /// supported.</exception>
+        public static FixedBufferOnnxValue CreateFromMemory<T>(
+            OrtMemoryInfo memoryInfo, Memory<T> memory, TensorElementType elementType, long[] shape, long bytesSize)
+            where T : struct
+        {
+            TensorElementType given = TensorTypes.Find(typeof(T));
+            if (given != elementType && given != TensorElementType.UInt8)
+            {
+                throw new ArgumentException(
+                    "CreateFromMemory: the memory has elements of type " + typeof(T).Name + ", expected the type for " +
+                    elementType + ", or byte",
+                    nameof(memory));
+            }
+            int size = MemoryMarshal.AsBytes(memory.Span).Length;
+            if (bytesSize < 0 || bytesSize > size)
+            {
+                throw new ArgumentException(
+                    "CreateFromMemory: bytesSize is " + bytesSize + ", expected at most the size of the memory, " +
+                    size + " bytes",
+                    nameof(bytesSize));
+            }
+            return new FixedBufferOnnxValue(OrtValue.CreateOver(memoryInfo, memory, elementType, shape, bytesSize));
+        }
+
+        /// <summary>Frees the value and lets go of the memory. It may be called again, and then does
+        /// nothing.</summary>
+        public void Dispose()
+        {
+            IsDisposed = true;
+            value.Dispose();
+        }
+    }
+}

@@ -1,0 +1,193 @@
+using System;
+using System.Globalization;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>A number of 16 bits as IEEE 754 has it: 1 of sign, 5 of exponent, 10 of fraction.</summary>
+    public struct Float16 : IComparable, IComparable<Float16>, IEquatable<Float16>
+    {
+        /// <summary>The bits.</summary>
+        public readonly ushort value;
+
+        /// <summary>Makes a number of its bits.</summary>
+        /// <param name="v">The bits.</param>
+        public Float16(ushort v)
+        {
+            value = v;
+        }
+
+        /// <summary>The largest finite number, 65504.</summary>
+        public static Float16 MaxValue => new Float16(0x7BFF);
+
+        /// <summary>The least finite number, -65504.</summary>
+        public static Float16 MinValue => new Float16(0xFBFF);
+
+        /// <summary>The smallest positive number, 2 to the power of -24.</summary>
+        public static Float16 Epsilon => new Float16(0x0001);
+
+        /// <summary>Infinity.</summary>
+        public static Float16 PositiveInfinity => new Float16(0x7C00);
+
+        /// <summary>Negative infinity.</summary>
+        public static Float16 NegativeInfinity => new Float16(0xFC00);
+
+        /// <summary>Not a number.</summary>
+        public static Float16 NaN => new Float16(0xFE00);
+
+        /// <summary>Zero.</summary>
+        public static Float16 Zero => new Float16(0);
+
+        /// <summary>One.</summary>
+        public static Float16 One => new Float16(0x3C00);
+
+        /// <summary>The nearest number to a float; halves go to the even one, what is too large to
+        /// infinity.</summary>
+        /// <param name="value">The float.</param>
+        /// <returns>The number.</returns>
+        public static explicit operator Float16(float value)
+        {
+            uint bits = FloatBits.Of(value);
+            uint sign = bits >> 16 & 0x8000;
+            uint magnitude = bits & 0x7FFFFFFF;
+            if (magnitude > 0x7F800000)
+            {
+                return new Float16((ushort)(sign | 0x7E00));
+            }
+            if (magnitude >= 0x47800000)
+            {
+                return new Float16((ushort)(sign | 0x7C00));
+            }
+            if (magnitude < 0x38800000)
+            {
+                // A subnormal counts units of 2 to the power of -24, and so does adding 0.5 to a float, which rounds.
+                float counted = (float)(FloatBits.From(magnitude) + 0.5f);
+                return new Float16((ushort)(sign | FloatBits.Of(counted) - 0x3F000000));
+            }
+            uint rounded = magnitude - 0x38000000 + 0x0FFF + (magnitude >> 13 & 1);
+            return new Float16((ushort)(sign | rounded >> 13));
+        }
+
+        /// <summary>The same number as a float.</summary>
+        /// <param name="value">The number.</param>
+        /// <returns>The float; it is exact.</returns>
+        public static explicit operator float(Float16 value)
+        {
+            return value.ToFloat();
+        }
+
+        /// <summary>Whether two numbers are equal; NaN is equal to nothing, the zeros are equal.</summary>
+        /// <param name="left">The one.</param>
+        /// <param name="right">The other.</param>
+        /// <returns>True when they are.</returns>
+        public static bool operator ==(Float16 left, Float16 right)
+        {
+            return left.ToFloat() == right.ToFloat();
+        }
+
+        /// <summary>Whether two numbers differ.</summary>
+        /// <param name="left">The one.</param>
+        /// <param name="right">The other.</param>
+        /// <returns>True when they do.</returns>
+        public static bool operator !=(Float16 left, Float16 right)
+        {
+            return left.ToFloat() != right.ToFloat();
+        }
+
+        /// <summary>Whether one number is less than another.</summary>
+        /// <param name="left">The one.</param>
+        /// <param name="right">The other.</param>
+        /// <returns>True when it is.</returns>
+        public static bool operator <(Float16 left, Float16 right)
+        {
+            return left.ToFloat() < right.ToFloat();
+        }
+
+        /// <summary>Whether one number is greater than another.</summary>
+        /// <param name="left">The one.</param>
+        /// <param name="right">The other.</param>
+        /// <returns>True when it is.</returns>
+        public static bool operator >(Float16 left, Float16 right)
+        {
+            return left.ToFloat() > right.ToFloat();
+        }
+
+        /// <summary>Whether a number is NaN.</summary>
+        /// <param name="value">The number.</param>
+        /// <returns>True when it is.</returns>
+        public static bool IsNaN(Float16 value)
+        {
+            return (value.value & 0x7FFF) > 0x7C00;
+        }
+
+        /// <summary>The same number as a float.</summary>
+        /// <returns>The float; it is exact.</returns>
+        public float ToFloat()
+        {
+            uint sign = (uint)(value & 0x8000) << 16;
+            uint exponent = (uint)value >> 10 & 0x1F;
+            uint fraction = value & 0x3FFu;
+            if (exponent == 0)
+            {
+                float subnormal = fraction * (1.0f / (1 << 24));
+                return FloatBits.From(sign | FloatBits.Of(subnormal));
+            }
+            uint widened = exponent == 0x1F ? 0xFFu : exponent + 112;
+            return FloatBits.From(sign | widened << 23 | fraction << 13);
+        }
+
+        /// <summary>Orders numbers as floats are ordered.</summary>
+        /// <param name="other">The other number.</param>
+        /// <returns>Less than 0, 0 or more than 0.</returns>
+        public int CompareTo(Float16 other)
+        {
+            return ToFloat().CompareTo(other.ToFloat());
+        }
+
+        /// <summary>Orders numbers as floats are ordered.</summary>
+        /// <param name="obj">The other number, or null, which comes first.</param>
+        /// <returns>Less than 0, 0 or more than 0.</returns>
+        /// <exception cref="ArgumentException">When <paramref name="obj"/> is something else.</exception>
+        public int CompareTo(object obj)
+        {
+            if (obj == null)
+            {
+                return 1;
+            }
+            if (!(obj is Float16 other))
+            {
+                throw new ArgumentException("expected a Float16, found a " + obj.GetType().Name, nameof(obj));
+            }
+            return CompareTo(other);
+        }
+
+        /// <summary>Whether two numbers are equal as keys: NaN is equal to itself.</summary>
+        /// <param name="other">The other number.</param>
+        /// <returns>True when they are.</returns>
+        public bool Equals(Float16 other)
+        {
+            return ToFloat().Equals(other.ToFloat());
+        }
+
+        /// <summary>Whether an object is an equal number.</summary>
+        /// <param name="obj">The object.</param>
+        /// <returns>True when it is.</returns>
+        public override bool Equals(object obj)
+        {
+            return obj is Float16 other && Equals(other);
+        }
+
+        /// <summary>A number that equal numbers have in common.</summary>
+        /// <returns>The number.</returns>
+        public override int GetHashCode()
+        {
+            return ToFloat().GetHashCode();
+        }
+
+        /// <summary>The number as a text.</summary>
+        /// <returns>The text, the same in every culture.</returns>
+        public override string ToString()
+        {
+            return ToFloat().ToString(CultureInfo.InvariantCulture);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+using System.Collections.Generic;
+using Microsoft.ML.OnnxRuntime.Tensors;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>A tensor of C# with the name of the input or output that it stands for.</summary>
+    public class NamedOnnxValue
+    {
+        /// <summary>Makes a pair of name and tensor.</summary>
+        /// <param name="name">The name.</param>
+        /// <param name="value">The tensor.</param>
+        /// <param name="valueType">What kind the value is.</param>
+        /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
+        protected NamedOnnxValue(string name, object value, OnnxValueType valueType)
+        {
+            Name = Arguments.NotNull(name, nameof(name));
+            Value = Arguments.NotNull(value, nameof(value));
+            ValueType = valueType;
+        }
+
+        /// <summary>What kind the value is.</summary>
+        public OnnxValueType ValueType { get; }
+
+        /// <summary>Name of the input or output.</summary>
+        public string Name { get; set; }
+
+        /// <summary>The tensor, a Tensor of some element type.</summary>
+        public object Value { get; set; }
+
+        /// <summary>Makes a pair of name and tensor.</summary>
+        /// <typeparam name="T">Type of the elements.</typeparam>
+        /// <param name="name">The name.</param>
+        /// <param name="value">The tensor; it is not copied.</param>
+        /// <returns>The pair.</returns>
+        /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
+        public static NamedOnnxValue CreateFromTensor<T>(string name, Tensor<T> value)
+        {
+            return new NamedOnnxValue(name, value, OnnxValueType.ONNX_TYPE_TENSOR);
+        }
+
+        /// <summary>The tensor.</summary>
+        /// <typeparam name="T">Type of the elements.</typeparam>
+        /// <returns>The tensor itself, not a copy.</returns>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the elements are of another
+        /// type.</exception>
+        public Tensor<T> AsTensor<T>()
+        {
+            return Value as Tensor<T> ?? throw new OnnxRuntimeException(
+                ErrorCode.InvalidArgument,
+                "AsTensor<" + typeof(T).Name + ">: the value '" + Name + "' is a " + Describe(Value) +
+                ", expected a Tensor<" + typeof(T).Name + ">");
+        }
+
+        /// <summary>The elements, row by row.</summary>
+        /// <typeparam name="T">Type of the elements.</typeparam>
+        /// <returns>The elements.</returns>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the elements are of another
+        /// type.</exception>
+        public IEnumerable<T> AsEnumerable<T>()
+        {
+            return Value as IEnumerable<T> ?? throw new OnnxRuntimeException(
+                ErrorCode.InvalidArgument,
+                "AsEnumerable<" + typeof(T).Name + ">: the value '" + Name + "' is a " + Describe(Value) +
+                ", expected one with elements of type " + typeof(T).Name);
+        }
+
+        private static string Describe(object value)
+        {
+            return value == null ? "null" : value.ToString();
+        }
+    }
+}

@@ -1,0 +1,156 @@
+using System;
+using System.Runtime.InteropServices;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>How the environment of the process is to be made.</summary>
+    public struct EnvironmentCreationOptions
+    {
+        /// <summary>The name that stands in log messages; null for "ortrain".</summary>
+        public string logId;
+
+        /// <summary>The least severity that is written; null for warnings.</summary>
+        public OrtLoggingLevel? logLevel;
+    }
+
+    /// <summary>The environment of the process: where log messages go and which of them. There is
+    /// one.</summary>
+    /// <remarks>
+    /// Nobody has to make or dispose of it: sessions make it when they need it. When it was disposed of all
+    /// the same, the next use makes a new one.
+    /// </remarks>
+    public sealed class OrtEnv : SafeHandle
+    {
+        private const OrtLoggingLevel DefaultLogLevel = OrtLoggingLevel.ORT_LOGGING_LEVEL_WARNING;
+        private const string DefaultLogId = "ortrain";
+
+        private static readonly object Gate = new object();
+        private static volatile OrtEnv instance;
+
+        private OrtLoggingLevel logLevel;
+
+        private OrtEnv(OrtLoggingLevel logLevel, string logId)
+            : base(IntPtr.Zero, true)
+        {
+            NativeStatus.ThrowOnError(
+                OrtApi.CreateEnv(logLevel, NativeText.Utf8(logId, nameof(logId)), out IntPtr environment));
+            this.logLevel = logLevel;
+            SetHandle(environment);
+        }
+
+        /// <summary>Whether there is an environment.</summary>
+        public static bool IsCreated
+        {
+            get
+            {
+                OrtEnv present = instance;
+                return present != null && !present.IsClosed;
+            }
+        }
+
+        /// <summary>Whether there is no object behind the handle.</summary>
+        public override bool IsInvalid => handle == IntPtr.Zero;
+
+        /// <summary>The least severity of log messages that are written.</summary>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such severity.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public OrtLoggingLevel EnvLogLevel
+        {
+            get
+            {
+                return Arguments.NotDisposed(this).logLevel;
+            }
+            set
+            {
+                NativeStatus.ThrowOnError(
+                    OrtApi.UpdateEnvWithCustomLogLevel(Arguments.NotDisposed(this), value));
+                logLevel = value;
+            }
+        }
+
+        /// <summary>The environment of the process; it is made when there is none.</summary>
+        /// <returns>The environment.</returns>
+        public static OrtEnv Instance()
+        {
+            if (!IsCreated)
+            {
+                lock (Gate)
+                {
+                    if (!IsCreated)
+                    {
+                        instance = new OrtEnv(DefaultLogLevel, DefaultLogId);
+                    }
+                }
+            }
+            return instance;
+        }
+
+        /// <summary>Makes the environment of the process with settings.</summary>
+        /// <param name="options">The settings.</param>
+        /// <returns>The environment.</returns>
+        /// <exception cref="OnnxRuntimeException">RuntimeException when there is an environment
+        /// already.</exception>
+        public static OrtEnv CreateInstanceWithOptions(ref EnvironmentCreationOptions options)
+        {
+            lock (Gate)
+            {
+                if (IsCreated)
+                {
+                    throw new OnnxRuntimeException(
+                        ErrorCode.RuntimeException,
+                        "CreateInstanceWithOptions: the process has an environment already, expected none; call it " +
+                        "before anything else");
+                }
+                return instance = new OrtEnv(options.logLevel ?? DefaultLogLevel, options.logId ?? DefaultLogId);
+            }
+        }
+
+        /// <summary>The version of the library.</summary>
+        /// <returns>The onnxruntime version whose interface is served, then + and the version of this
+        /// library.</returns>
+        public string GetVersionString()
+        {
+            return NativeTables.Version;
+        }
+
+        /// <summary>Names of the providers that exist.</summary>
+        /// <returns>The names.</returns>
+        public unsafe string[] GetAvailableProviders()
+        {
+            NativeStatus.ThrowOnError(OrtApi.GetAvailableProviders(out IntPtr names, out int count));
+            try
+            {
+                var providers = new string[count];
+                for (int i = 0; i < count; ++i)
+                {
+                    providers[i] = NativeText.Read(Marshal.ReadIntPtr(names, i * IntPtr.Size));
+                }
+                return providers;
+            }
+            finally
+            {
+                NativeStatus.ThrowOnError(OrtApi.ReleaseAvailableProviders((IntPtr*)names, count));
+            }
+        }
+
+        /// <summary>Accepted without effect, for this library sends nothing anywhere.</summary>
+        public void EnableTelemetryEvents()
+        {
+            NativeStatus.ThrowOnError(OrtApi.EnableTelemetryEvents(Arguments.NotDisposed(this)));
+        }
+
+        /// <summary>Accepted without effect, for this library sends nothing anywhere.</summary>
+        public void DisableTelemetryEvents()
+        {
+            NativeStatus.ThrowOnError(OrtApi.DisableTelemetryEvents(Arguments.NotDisposed(this)));
+        }
+
+        /// <summary>Frees the object.</summary>
+        /// <returns>Always true, for it cannot fail.</returns>
+        protected override bool ReleaseHandle()
+        {
+            OrtApi.ReleaseEnv(handle);
+            return true;
+        }
+    }
+}

@@ -1,0 +1,10 @@
+using System;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    public partial class RunOptions
+    {
+        /// <summary>No options: a null pointer for a call. Nobody disposes of it.</summary>
+        internal static readonly RunOptions None = new RunOptions(IntPtr.Zero);
+    }
+}

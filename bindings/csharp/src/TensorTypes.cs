@@ -1,0 +1,147 @@
+using System;
+using Microsoft.ML.OnnxRuntime.Tensors;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>Which type of C# the elements of a tensor have.</summary>
+    internal static class TensorTypes
+    {
+        /// <summary>The element type that a type of C# stands for; Undefined where there is none.</summary>
+        internal static TensorElementType Find(Type type)
+        {
+            if (type == typeof(float)) return TensorElementType.Float;
+            if (type == typeof(double)) return TensorElementType.Double;
+            if (type == typeof(long)) return TensorElementType.Int64;
+            if (type == typeof(int)) return TensorElementType.Int32;
+            if (type == typeof(short)) return TensorElementType.Int16;
+            if (type == typeof(sbyte)) return TensorElementType.Int8;
+            if (type == typeof(ulong)) return TensorElementType.UInt64;
+            if (type == typeof(uint)) return TensorElementType.UInt32;
+            if (type == typeof(ushort)) return TensorElementType.UInt16;
+            if (type == typeof(byte)) return TensorElementType.UInt8;
+            if (type == typeof(bool)) return TensorElementType.Bool;
+            if (type == typeof(Float16)) return TensorElementType.Float16;
+            if (type == typeof(BFloat16)) return TensorElementType.BFloat16;
+            return TensorElementType.Undefined;
+        }
+
+        /// <summary>The element type that T stands for; throws where there is none.</summary>
+        internal static TensorElementType Of<T>(string method)
+        {
+            TensorElementType type = TensorType<T>.Value;
+            if (type == TensorElementType.Undefined)
+            {
+                throw new OnnxRuntimeException(
+                    ErrorCode.InvalidArgument,
+                    method + ": no tensor has elements of type " + typeof(T).Name + ", expected one of float, " +
+                    "double, sbyte, short, int, long, byte, ushort, uint, ulong, bool, Float16, BFloat16");
+            }
+            return type;
+        }
+
+        /// <summary>Throws unless elements of a type can be looked at as T.</summary>
+        internal static void Require<T>(TensorElementType found, string method)
+        {
+            if (TensorType<T>.Value != found || found == TensorElementType.Undefined)
+            {
+                throw new OnnxRuntimeException(
+                    ErrorCode.InvalidArgument,
+                    method + "<" + typeof(T).Name + ">: the tensor's elements are of type " + found +
+                    ", expected the type of C# for it");
+            }
+        }
+
+        /// <summary>Size of an element in bytes; 0 for types that tensors here do not have.</summary>
+        internal static int Size(TensorElementType type)
+        {
+            switch (type)
+            {
+                case TensorElementType.UInt8:
+                case TensorElementType.Int8:
+                case TensorElementType.Bool:
+                    return 1;
+                case TensorElementType.UInt16:
+                case TensorElementType.Int16:
+                case TensorElementType.Float16:
+                case TensorElementType.BFloat16:
+                    return 2;
+                case TensorElementType.Float:
+                case TensorElementType.Int32:
+                case TensorElementType.UInt32:
+                    return 4;
+                case TensorElementType.Double:
+                case TensorElementType.Int64:
+                case TensorElementType.UInt64:
+                    return 8;
+                default:
+                    return 0;
+            }
+        }
+
+        /// <summary>A tensor of C# that looks into a value.</summary>
+        internal static object View(OrtValue value)
+        {
+            TensorElementType type = value.Info.ElementDataType;
+            switch (type)
+            {
+                case TensorElementType.Float: return View<float>(value);
+                case TensorElementType.Double: return View<double>(value);
+                case TensorElementType.Int64: return View<long>(value);
+                case TensorElementType.Int32: return View<int>(value);
+                case TensorElementType.Int16: return View<short>(value);
+                case TensorElementType.Int8: return View<sbyte>(value);
+                case TensorElementType.UInt64: return View<ulong>(value);
+                case TensorElementType.UInt32: return View<uint>(value);
+                case TensorElementType.UInt16: return View<ushort>(value);
+                case TensorElementType.UInt8: return View<byte>(value);
+                case TensorElementType.Bool: return View<bool>(value);
+                case TensorElementType.Float16: return View<Float16>(value);
+                case TensorElementType.BFloat16: return View<BFloat16>(value);
+                default:
+                    throw new OnnxRuntimeException(
+                        ErrorCode.NotImplemented, "a tensor with elements of type " + type + " has no type of C#");
+            }
+        }
+
+        /// <summary>A value over the memory of a tensor of C#.</summary>
+        internal static OrtValue Over<T>(Memory<T> memory, long[] shape)
+        {
+            // Generic code cannot say that T is a number; here it is known.
+            object boxed = memory;
+            switch (Of<T>("CreateFromTensor"))
+            {
+                case TensorElementType.Float: return OverNumbers((Memory<float>)boxed, shape);
+                case TensorElementType.Double: return OverNumbers((Memory<double>)boxed, shape);
+                case TensorElementType.Int64: return OverNumbers((Memory<long>)boxed, shape);
+                case TensorElementType.Int32: return OverNumbers((Memory<int>)boxed, shape);
+                case TensorElementType.Int16: return OverNumbers((Memory<short>)boxed, shape);
+                case TensorElementType.Int8: return OverNumbers((Memory<sbyte>)boxed, shape);
+                case TensorElementType.UInt64: return OverNumbers((Memory<ulong>)boxed, shape);
+                case TensorElementType.UInt32: return OverNumbers((Memory<uint>)boxed, shape);
+                case TensorElementType.UInt16: return OverNumbers((Memory<ushort>)boxed, shape);
+                case TensorElementType.UInt8: return OverNumbers((Memory<byte>)boxed, shape);
+                case TensorElementType.Bool: return OverNumbers((Memory<bool>)boxed, shape);
+                case TensorElementType.Float16: return OverNumbers((Memory<Float16>)boxed, shape);
+                default: return OverNumbers((Memory<BFloat16>)boxed, shape);
+            }
+        }
+
+        private static DenseTensor<T> View<T>(OrtValue value)
+            where T : struct
+        {
+            int[] dimensions = Array.ConvertAll(value.Info.Shape, extent => checked((int)extent));
+            return new DenseTensor<T>(new OrtValueMemory<T>(value).Memory, dimensions);
+        }
+
+        private static OrtValue OverNumbers<T>(Memory<T> memory, long[] shape)
+            where T : struct
+        {
+            return OrtValue.CreateTensorValueFromMemory(OrtMemoryInfo.DefaultInstance, memory, shape);
+        }
+
+        private static class TensorType<T>
+        {
+            internal static readonly TensorElementType Value = Find(typeof(T));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+using System;
+using System.Runtime.InteropServices;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>The way into the native library: its tables of calls, and the calls in their slots.</summary>
+    /// <remarks>
+    /// The library is named <c>ortrain</c>, which the runtime completes to libortrain.so, libortrain.dylib or
+    /// ortrain.dll and looks for where it looks for every native library: in the runtimes folder of a
+    /// package, beside the assembly, and on the system's library path (LD_LIBRARY_PATH on Linux).
+    /// </remarks>
+    internal static class NativeTables
+    {
+        private const string LibraryName = "ortrain";
+        private const uint OrtrainApiVersion = 1;
+        private const int GetApiSlot = 0;
+        private const int GetVersionStringSlot = 1;
+
+        private static IntPtr ortApiBase;
+        private static IntPtr ortApi;
+        private static IntPtr ortTrainingApi;
+        private static IntPtr ortrainApi;
+
+        [DllImport(LibraryName, CallingConvention = CallingConvention.Winapi, ExactSpelling = true)]
+        private static extern IntPtr OrtGetApiBase();
+
+        [DllImport(LibraryName, CallingConvention = CallingConvention.Winapi, ExactSpelling = true)]
+        private static extern IntPtr OrtrainGetApi(uint version);
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        private delegate IntPtr GetApiCall(uint version);
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        private delegate IntPtr GetVersionStringCall();
+
+        /// <summary>The table of the general calls.</summary>
+        internal static IntPtr OrtApi
+        {
+            get
+            {
+                if (ortApi == IntPtr.Zero)
+                {
+                    ortApi = Found(Bind<GetApiCall>(ApiBase, GetApiSlot)(ApiVersion.Ort), "OrtApi", ApiVersion.Ort);
+                }
+                return ortApi;
+            }
+        }
+
+        /// <summary>The table of the training calls.</summary>
+        internal static IntPtr OrtTrainingApi
+        {
+            get
+            {
+                if (ortTrainingApi == IntPtr.Zero)
+                {
+                    IntPtr table = OnnxRuntime.OrtApi.GetTrainingApi(ApiVersion.Ort);
+                    ortTrainingApi = Found(table, "OrtTrainingApi", ApiVersion.Ort);
+                }
+                return ortTrainingApi;
+            }
+        }
+
+        /// <summary>The table of what the other two cannot say.</summary>
+        internal static IntPtr OrtrainApi
+        {
+            get
+            {
+                if (ortrainApi == IntPtr.Zero)
+                {
+                    ortrainApi = Found(OrtrainGetApi(OrtrainApiVersion), "OrtrainApi", OrtrainApiVersion);
+                }
+                return ortrainApi;
+            }
+        }
+
+        /// <summary>The version of the native library.</summary>
+        internal static string Version =>
+            NativeText.Read(Bind<GetVersionStringCall>(ApiBase, GetVersionStringSlot)());
+
+        private static IntPtr ApiBase
+        {
+            get
+            {
+                if (ortApiBase == IntPtr.Zero)
+                {
+                    try
+                    {
+                        ortApiBase = OrtGetApiBase();
+                    }
+                    catch (DllNotFoundException missing)
+                    {
+                        throw new DllNotFoundException(
+                            "The native library 'ortrain' (libortrain.so, libortrain.dylib or ortrain.dll) was not " +
+                            "found, expected beside the assembly Microsoft.ML.OnnxRuntime.dll or on the system's " +
+                            "library path: " + missing.Message,
+                            missing);
+                    }
+                }
+                return ortApiBase;
+            }
+        }
+
+        /// <summary>The call in a slot of a table.</summary>
+        internal static T Bind<T>(IntPtr table, int slot)
+        {
+            IntPtr function = Marshal.ReadIntPtr(table, slot * IntPtr.Size);
+            return Marshal.GetDelegateForFunctionPointer<T>(function);
+        }
+
+        private static IntPtr Found(IntPtr table, string name, uint version)
+        {
+            if (table == IntPtr.Zero)
+            {
+                throw new OnnxRuntimeException(
+                    ErrorCode.NotImplemented,
+                    "The native library 'ortrain' has no table " + name + " of version " + version +
+                    ", its version is " + Version + "; expected a library that is not older than this assembly (" +
+                    ApiVersion.Library + ")");
+            }
+            return table;
+        }
+    }
+}

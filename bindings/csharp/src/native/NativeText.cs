@@ -1,0 +1,101 @@
+using System;
+using System.Collections.Generic;
+using System.Runtime.InteropServices;
+using System.Text;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>Texts as the calls of C take and give them: they end with a zero byte.</summary>
+    internal static unsafe class NativeText
+    {
+        /// <summary>Gives the number of names.</summary>
+        internal delegate IntPtr CountCall(out UIntPtr count);
+
+        /// <summary>Gives a name by its number.</summary>
+        internal delegate IntPtr NameCall(UIntPtr index, out IntPtr name);
+
+        // A text that is no valid UTF-16 is refused rather than changed.
+        private static readonly UTF8Encoding Strict = new UTF8Encoding(false, true);
+
+        private static readonly bool PathsAreWide = RuntimeInformation.IsOSPlatform(OSPlatform.Windows);
+
+        /// <summary>A text in UTF-8.</summary>
+        internal static byte[] Utf8(string text, string name)
+        {
+            Check(text, name);
+            var bytes = new byte[Strict.GetByteCount(text) + 1];
+            Strict.GetBytes(text, 0, text.Length, bytes, 0);
+            return bytes;
+        }
+
+        /// <summary>A path in the encoding of the file system.</summary>
+        internal static byte[] Path(string path, string name)
+        {
+            if (!PathsAreWide)
+            {
+                return Utf8(path, name);
+            }
+            Check(path, name);
+            return Encoding.Unicode.GetBytes(path + "\0");
+        }
+
+        /// <summary>A path in the encoding of the file system, null for none.</summary>
+        internal static byte[] PathOrNull(string path, string name)
+        {
+            return path == null ? null : Path(path, name);
+        }
+
+        /// <summary>The text at an address; null for a null address.</summary>
+        internal static string Read(IntPtr text)
+        {
+            if (text == IntPtr.Zero)
+            {
+                return null;
+            }
+            var start = (byte*)text;
+            int length = 0;
+            while (start[length] != 0)
+            {
+                ++length;
+            }
+            return Encoding.UTF8.GetString(start, length);
+        }
+
+        /// <summary>The text at an address, which is given back to the allocator.</summary>
+        internal static string Take(IntPtr text)
+        {
+            try
+            {
+                return Read(text);
+            }
+            finally
+            {
+                NativeMemory.Free(text);
+            }
+        }
+
+        /// <summary>All names of a kind.</summary>
+        internal static List<string> ReadAll(CountCall countCall, NameCall nameCall)
+        {
+            NativeStatus.ThrowOnError(countCall(out UIntPtr count));
+            var names = new List<string>((int)count);
+            for (ulong i = 0; i < (ulong)count; ++i)
+            {
+                NativeStatus.ThrowOnError(nameCall((UIntPtr)i, out IntPtr name));
+                names.Add(Take(name));
+            }
+            return names;
+        }
+
+        private static void Check(string text, string name)
+        {
+            Arguments.NotNull(text, name);
+            int zero = text.IndexOf('\0');
+            if (zero >= 0)
+            {
+                throw new ArgumentException(
+                    "The text has a zero character at position " + zero + ", expected none", name);
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+using System;
+using System.Collections.Generic;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>
+    /// The native values of a call, end to end in one array. Each is kept open until <see cref="Clear"/>,
+    /// also when another thread disposes of it meanwhile.
+    /// </summary>
+    internal sealed class ValueHandles
+    {
+        private OrtValueHandle[] owners = new OrtValueHandle[8];
+
+        /// <summary>The native values; the first <see cref="Count"/> count.</summary>
+        internal IntPtr[] Array { get; private set; } = new IntPtr[8];
+
+        internal int Count { get; private set; }
+
+        internal void Add(IReadOnlyCollection<FixedBufferOnnxValue> values, string name)
+        {
+            Arguments.NotNull(values, name);
+            // Lists and arrays are walked without an enumerator, which would be garbage at every step.
+            if (values is IReadOnlyList<FixedBufferOnnxValue> list)
+            {
+                int count = list.Count;
+                for (int i = 0; i < count; ++i)
+                {
+                    FixedBufferOnnxValue value = list[i];
+                    AddOne(value == null ? throw Missing(name, i) : value.Live);
+                }
+                return;
+            }
+            int index = 0;
+            foreach (FixedBufferOnnxValue value in values)
+            {
+                AddOne(value == null ? throw Missing(name, index) : value.Live);
+                ++index;
+            }
+        }
+
+        internal void Add(IReadOnlyCollection<OrtValue> values, string name)
+        {
+            Arguments.NotNull(values, name);
+            int index = 0;
+            foreach (OrtValue value in values)
+            {
+                AddOne(value == null ? throw Missing(name, index) : value.Live);
+                ++index;
+            }
+        }
+
+        /// <summary>Room for values that the call makes.</summary>
+        internal void AddEmpty(int count)
+        {
+            for (int i = 0; i < count; ++i)
+            {
+                Grow();
+                ++Count;
+            }
+        }
+
+        /// <summary>Lets go of the values.</summary>
+        internal void Clear()
+        {
+            for (int i = 0; i < Count; ++i)
+            {
+                owners[i]?.DangerousRelease();
+                owners[i] = null;
+                Array[i] = IntPtr.Zero;
+            }
+            Count = 0;
+        }
+
+        private void AddOne(OrtValueHandle handle)
+        {
+            Grow();
+            bool added = false;
+            handle.DangerousAddRef(ref added);
+            owners[Count] = handle;
+            Array[Count] = handle.DangerousGetHandle();
+            ++Count;
+        }
+
+        private void Grow()
+        {
+            if (Count == owners.Length)
+            {
+                System.Array.Resize(ref owners, Count * 2);
+                IntPtr[] larger = Array;
+                System.Array.Resize(ref larger, Count * 2);
+                Array = larger;
+            }
+        }
+
+        private static ArgumentNullException Missing(string name, int index)
+        {
+            return new ArgumentNullException(name + "[" + index + "]");
+        }
+    }
+}

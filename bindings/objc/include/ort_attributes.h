@@ -1,0 +1,34 @@
+/** \file
+ * What the headers say of a method beyond its types.
+ */
+#import <Foundation/Foundation.h>
+
+/** A method that must not be called. GNUstep has NS_UNAVAILABLE without its meaning. */
+#ifdef GNUSTEP
+#define ORT_UNAVAILABLE __attribute__((unavailable))
+#else
+#define ORT_UNAVAILABLE NS_UNAVAILABLE
+#endif
+
+/**
+ * Stands behind a method that returns a number or a truth value and thereby cannot say that it failed: the
+ * error alone does. Swift then imports it as a throwing method that returns the number.
+ */
+#if defined(__has_attribute)
+#if __has_attribute(swift_error)
+#define ORT_FAILS_BY_ERROR __attribute__((swift_error(nonnull_error)))
+#endif
+#endif
+#ifndef ORT_FAILS_BY_ERROR
+#define ORT_FAILS_BY_ERROR
+#endif
+
+/** Gives a method the name that it has in Swift, where that is not the one that Swift finds by itself. */
+#if defined(__has_attribute)
+#if __has_attribute(swift_name)
+#define ORT_SWIFT_NAME(name) __attribute__((swift_name(#name)))
+#endif
+#endif
+#ifndef ORT_SWIFT_NAME
+#define ORT_SWIFT_NAME(name)
+#endif

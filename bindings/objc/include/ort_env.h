@@ -1,0 +1,50 @@
+/** \file
+ * The environment, which says which log messages are written.
+ */
+#import <Foundation/Foundation.h>
+
+#import "ort_attributes.h"
+#import "ort_enums.h"
+
+NS_ASSUME_NONNULL_BEGIN
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * The version of the library: that of onnxruntime whose interface it has, then + and its own, as in
+ * 1.23.0+ortrain.0.1.0.
+ */
+NSString *ORTVersion(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+/**
+ * The environment. A program makes one and gives it to its sessions, which do not need it afterwards.
+ * Messages go to the standard error.
+ */
+@interface ORTEnv : NSObject {
+ @private
+  struct OrtEnv *_handle;
+}
+
+- (instancetype)init ORT_UNAVAILABLE;
+
+/**
+ * Makes an environment.
+ *
+ * @param loggingLevel The least severity that is written.
+ * @param error Set when it fails. May be NULL.
+ * @return The environment, or nil when it failed.
+ *
+ * Errors: ORTErrorCodeInvalidArgument when there is no such severity.
+ */
+- (nullable instancetype)initWithLoggingLevel:(ORTLoggingLevel)loggingLevel
+                                        error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
+
+@end
+
+NS_ASSUME_NONNULL_END

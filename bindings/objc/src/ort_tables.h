@@ -1,0 +1,23 @@
+// The tables of C calls that the classes stand on.
+#pragma once
+
+#import <Foundation/Foundation.h>
+
+#include "onnxruntime_c_api.h"
+#include "onnxruntime_training_c_api.h"
+#include "ortrain_c_api.h"
+
+#define ORT_HIDDEN __attribute__((visibility("hidden")))
+
+/** The general calls. Raises NSInternalInconsistencyException when the C library is older than its headers
+ * here. */
+ORT_HIDDEN const OrtApi* ORTGeneralTable(void);
+
+/** The training calls. */
+ORT_HIDDEN const OrtTrainingApi* ORTTrainingTable(void);
+
+/** What the two older tables cannot say. */
+ORT_HIDDEN const OrtrainApi* ORTExtensionTable(void);
+
+/** The allocator of the CPU. */
+ORT_HIDDEN OrtAllocator* ORTAllocator(void);

@@ -1,0 +1,54 @@
+#import "ort_tensor_data.h"
+
+#import "ort_arc.h"
+
+@implementation ORTTensorData
+
+- (instancetype)initWithValue:(ORTValue *)value bytes:(void *)bytes length:(NSUInteger)length {
+  if ((self = [super init])) {
+    _value = ORT_RETAIN(value);
+    _bytes = bytes;
+    _length = length;
+  }
+  return self;
+}
+
+// Some kinds of Foundation make empty data of a subclass by way of this method; here there is nothing to
+// make.
+- (instancetype)initWithBytesNoCopy:(void *)bytes length:(NSUInteger)length freeWhenDone:(BOOL)freeWhenDone {
+  (void)bytes, (void)length, (void)freeWhenDone;
+  return self;
+}
+
+- (void)dealloc {
+  ORT_RELEASE(_value);
+  ORT_DEALLOC_SUPER();
+}
+
+- (NSUInteger)length {
+  return _length;
+}
+
+- (const void *)bytes {
+  return _bytes;
+}
+
+- (void *)mutableBytes {
+  return _bytes;
+}
+
+- (void)setLength:(NSUInteger)length {
+  if (length == _length) return;
+  [NSException
+       raise:NSInvalidArgumentException
+      format:@"-[NSMutableData setLength:]: the data is that of a tensor and keeps its length of %lu bytes, "
+             @"found %lu",
+             (unsigned long)_length, (unsigned long)length];
+}
+
+// In an archive it is data like any other.
+- (Class)classForCoder {
+  return [NSMutableData class];
+}
+
+@end

@@ -1,0 +1,160 @@
+"""How a program in each language is compiled against the library under test, and run.
+
+A language whose compiler or built library is missing raises `Missing`, which says what to do about it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+
+
+class Missing(Exception):
+    """A language cannot be used here; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that is ready to run: the command without its arguments, and what it needs in the environment."""
+
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(
+        self, arguments: Sequence[str | Path], cwd: Path | None = None, timeout: float = 600
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it to its end; stdout and stderr are kept as UTF-8 text."""
+        return subprocess.run(
+            [*self.command, *map(str, arguments)],
+            cwd=cwd,
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            encoding="utf-8",
+            timeout=timeout,
+        )
+
+
+def library_folder() -> Path:
+    """Where the libortrain under test lies."""
+    if "ORTRAIN_EXTENSION_DIR" in os.environ:
+        return Path(os.environ["ORTRAIN_EXTENSION_DIR"]).resolve()
+    package = find_spec("ortrain")
+    if package is None or not package.submodule_search_locations:
+        raise Missing("the package ortrain is not installed: make install")
+    return Path(package.submodule_search_locations[0]) / "lib"
+
+
+def tool(name: str, package: str) -> str:
+    """The path of a compiler or the like."""
+    found = shutil.which(name)
+    if found is None:
+        raise Missing(f"there is no {name}: apt-get install {package}")
+    return found
+
+
+def built(path: str, target: str) -> Path:
+    """The path of a library that another target of the Makefile makes."""
+    if not (ROOT / path).exists():
+        raise Missing(f"there is no {path}: make {target}")
+    return ROOT / path
+
+
+def call_compiler(command: Sequence[str | Path]) -> None:
+    ran = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    assert ran.returncode == 0, f"{shlex.join(map(str, command))}\n{ran.stdout}{ran.stderr}"
+
+
+def link_options(library: Path) -> list[str]:
+    return [f"-L{library}", "-lortrain", f"-Wl,-rpath,{library}", f"-Wl,-rpath-link,{library}"]
+
+
+def answer(program: str, question: str) -> str:
+    """What a tool says of itself."""
+    return subprocess.run([program, question], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def compile_c(sources: Sequence[Path], target: Path) -> Program:
+    compiler = tool(os.environ.get("CC", "cc"), "gcc")
+    options = ["-std=c11", "-O2", *WARNINGS, f"-I{ROOT / 'core/include'}"]
+    call_compiler([compiler, *options, *sources, *link_options(library_folder()), "-o", target])
+    return Program([str(target)])
+
+
+def compile_cpp(sources: Sequence[Path], target: Path) -> Program:
+    compiler = tool(os.environ.get("CXX", "c++"), "g++")
+    options = ["-std=c++17", "-O2", *WARNINGS, f"-I{ROOT / 'core/include'}"]
+    call_compiler([compiler, *options, *sources, *link_options(library_folder()), "-o", target])
+    return Program([str(target)])
+
+
+def compile_csharp(sources: Sequence[Path], target: Path) -> Program:
+    compiler, runtime = tool("mcs", "mono-mcs"), tool("mono", "mono-runtime")
+    assembly = built("build/csharp/Microsoft.ML.OnnxRuntime.dll", "csharp")
+    program = target.with_suffix(".exe")
+    call_compiler([compiler, "-warnaserror", f"-r:{assembly}", f"-out:{program}", *sources])
+    return Program(
+        [runtime, str(program)],
+        {"MONO_PATH": str(assembly.parent), "LD_LIBRARY_PATH": str(library_folder())},
+    )
+
+
+def objc_options(counted: bool = False) -> list[str]:
+    """What a source in Objective-C is compiled with, with automatic reference counting or without.
+
+    The runtime and its headers are GCC's; they come last, so that clang finds its own headers first. Clang counts
+    references for another runtime only, which is not there to link with.
+    """
+    config, gcc = tool("gnustep-config", "libgnustep-base-dev"), tool("gcc", "gobjc")
+    runtime = ["-fobjc-runtime=gcc", "-DGNU_RUNTIME=1"]
+    if counted:
+        without_looks = built("build/objc/counted/objc/runtime.h", "objc").parents[1]
+        runtime = ["-fobjc-arc", "-fobjc-runtime=gnustep-2.0", "-fno-blocks", "-isystem", str(without_looks)]
+    headers = ["-isystem", answer(config, "--variable=GNUSTEP_SYSTEM_HEADERS")]
+    headers += ["-idirafter", answer(gcc, "-print-file-name=include")]
+    defined = ["-DGNUSTEP", "-DGNUSTEP_BASE_LIBRARY=1", "-D_NATIVE_OBJC_EXCEPTIONS"]
+    language = ["-fexceptions", "-fobjc-exceptions", "-fconstant-string-class=NSConstantString", "-pthread"]
+    return [*runtime, *headers, *defined, *language, *WARNINGS]
+
+
+def compile_objc(sources: Sequence[Path], target: Path) -> Program:
+    compiler = tool("clang", "clang")
+    binding = built("build/objc/libonnxruntime_training_objc.so", "objc").parent
+    libraries = [f"-L{binding}", "-lonnxruntime_training_objc", f"-Wl,-rpath,{binding}"]
+    libraries += [*link_options(library_folder()), "-lgnustep-base", "-lm"]
+    libraries += [answer(tool("gcc", "gobjc"), "-print-file-name=libobjc.so")]
+    options = ["-O2", *objc_options(), f"-I{binding / 'include'}"]
+    call_compiler([compiler, *options, *sources, *libraries, "-o", target])
+    return Program([str(target)])
+
+
+COMPILERS: dict[str, tuple[str, Callable[[Sequence[Path], Path], Program]]] = {
+    "c": (".c", compile_c),
+    "cpp": (".cpp", compile_cpp),
+    "csharp": (".cs", compile_csharp),
+    "objc": (".m", compile_objc),
+}
+"""By language: the ending of its sources, and what compiles sources into a program."""
+
+
+def skip_or_fail(language: str, why: Missing) -> NoReturn:
+    """End a test of a language that is missing: as skipped, or as failed where ORTRAIN_REQUIRE names it."""
+    if language in required():
+        pytest.fail(f"{language} is required by ORTRAIN_REQUIRE, but {why}")
+    pytest.skip(f"SKIPPED LOUDLY: {language}: {why}")
+
+
+def required() -> set[str]:
+    """The languages that must not be missing, from the environment: ORTRAIN_REQUIRE=c,cpp,csharp,objc."""
+    return {name for name in os.environ.get("ORTRAIN_REQUIRE", "").split(",") if name}

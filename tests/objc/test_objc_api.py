@@ -1,0 +1,266 @@
+"""The Objective-C headers say what programs were written against; a new call reaches them and compiles."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from languages import ROOT, Missing, objc_options, skip_or_fail, tool
+
+sys.path.insert(0, str(ROOT))
+
+from codegen.check import load
+from codegen.objc_language import ObjcLanguage
+from codegen.render import render
+from codegen.write import write
+
+BINDING = ROOT / "bindings/objc"
+HEADERS = sorted((BINDING / "include").rglob("*.h"))
+
+CALL = """
+  - name: CheckpointDoEverything
+    table: OrtrainApi
+    slot: FREE
+    group: listing
+    summary: Takes an argument of every kind, and gives two results.
+    parameters:
+      - {name: checkpoint_state, type: OrtCheckpointState, mutable: true, doc: The state.}
+      - {name: old_names, type: string, length: count, doc: Names.}
+      - {name: values, type: OrtValue, length: count, doc: Values for each.}
+      - {name: choices, type: bool, length: count, doc: Choices for each.}
+      - {name: count, type: size, unit: names, doc: How many.}
+      - {name: data, type: bytes, length: data_length, doc: Bytes.}
+      - {name: data_length, type: size, unit: bytes, doc: How many.}
+      - {name: path, type: path, nullable: true, doc: A file that lists more.}
+      - {name: name, type: string, doc: A name.}
+      - {name: env, type: OrtEnv, doc: An environment.}
+      - {name: options, type: OrtSessionOptions, nullable: true, doc: Options.}
+      - {name: kind, type: OrtPropertyType, doc: A type.}
+      - {name: ratio, type: float, doc: A number.}
+      - {name: exact, type: flag, doc: A truth value.}
+      - {name: error, type: int64, doc: A number whose name is taken.}
+      - {name: allocator, type: OrtAllocator, doc: Gives the memory for the name.}
+      - {name: out, type: string, direction: out, owner: allocator, doc: The last of the former names.}
+      - {name: renamed, type: size, direction: out, unit: parameters, doc: How many were found.}
+    core: capi::CheckpointDoEverything
+  - name: TrainingSessionGiveEverything
+    table: OrtrainApi
+    slot: NEXT
+    group: listing
+    summary: Gives values, as many as are asked for.
+    parameters:
+      - {name: session, type: OrtTrainingSession, mutable: true, doc: The session.}
+      - {name: run_options, type: OrtRunOptions, nullable: true, doc: Settings.}
+      - {name: outputs_len, type: size, unit: values, doc: How many.}
+      - {name: outputs, type: OrtValue, direction: inout, length: outputs_len, owner: caller, doc: The values.}
+    core: capi::TrainingSessionGiveEverything
+  - name: CheckpointGetBytes
+    table: OrtrainApi
+    slot: LAST
+    group: listing
+    summary: Gives bytes.
+    parameters:
+      - {name: checkpoint_state, type: OrtCheckpointState, doc: The state.}
+      - {name: allocator, type: OrtAllocator, doc: Gives the memory.}
+      - {name: out, type: bytes, direction: out, owner: allocator, length: out_length, doc: The bytes.}
+      - {name: out_length, type: size, direction: out, unit: bytes, doc: How many.}
+    core: capi::CheckpointGetBytes
+"""
+
+EXPECTED = """
+- (BOOL)doEverythingWithOldNames:(NSArray<NSString *> *)oldNames values:(NSArray<ORTValue *> *)values
+  choices:(NSArray<NSNumber *> *)choices data:(NSData *)data
+  path:(nullable NSString *)path name:(NSString *)name env:(ORTEnv *)env
+  options:(nullable ORTSessionOptions *)options kind:(ORTPropertyType)kind ratio:(float)ratio exact:(BOOL)exact
+  error:(int64_t)errorValue out:(NSString *_Nullable *_Nullable)outResult
+  renamed:(NSUInteger *_Nullable)renamedResult error:(NSError *_Nullable *_Nullable)error;
+- (nullable NSArray<ORTValue *> *)giveEverythingWithRunOptions:(nullable ORTRunOptions *)runOptions
+  outputsLen:(NSUInteger)outputsLen error:(NSError *_Nullable *_Nullable)error;
+- (nullable NSData *)getBytesWithError:(NSError *_Nullable *_Nullable)error;
+"""
+
+
+def plain(declaration: str) -> str:
+    """A declaration without line breaks, parameter names, and what is so where nothing is said."""
+    text = re.sub(r"\s+", " ", declaration).strip().rstrip(";")
+    text = re.sub(r" (ORT_FAILS_BY_ERROR|NS_DESIGNATED_INITIALIZER|ORT_SWIFT_NAME\(.*?\)\)?)", "", text)
+    text = text.replace("nonnull ", "")
+    return re.sub(r"\)\w+(?= \w+:|$)", ")", text)
+
+
+def declared(header: str) -> dict[str, list[str]]:
+    """The declarations of methods by class."""
+    text = re.sub(r"/\*.*?\*/|^#.*?$", "", header, flags=re.DOTALL | re.MULTILINE)
+    classes = re.findall(r"@interface (\w+) : NSObject(.*?)@end", text, re.DOTALL)
+    return {
+        name: [plain(d) for d in re.findall(r"^- .*?;", body, re.DOTALL | re.MULTILINE)]
+        for name, body in classes
+    }
+
+
+def listed() -> list[list[str]]:
+    """The rows of selectors.txt: class, declaration, declaration in Swift."""
+    lines = (ROOT / "tests/objc/selectors.txt").read_text(encoding="utf-8").splitlines()
+    return [line.split(" | ") for line in lines if line and not line.startswith("#")]
+
+
+@pytest.fixture(scope="module")
+def api() -> dict[str, list[str]]:
+    return {cls: found for path in HEADERS for cls, found in declared(path.read_text()).items()}
+
+
+@pytest.mark.parametrize(("cls", "declaration", "swift"), listed())
+def test_the_headers_declare_it(api, cls, declaration, swift):
+    assert plain(declaration) in api[cls]
+
+
+def swift_types(declaration: str) -> str:
+    """A Swift declaration without the names that only its body would see."""
+    return re.sub(r"(?<=[(,]) ?(\w+)(?: \w+)?:", r"\1:", declaration)
+
+
+def test_swift_names_are_those_of_the_list():
+    spec = load(ROOT / "spec")
+    objc = ObjcLanguage(spec)
+    given = {
+        (cls.names["objc"], plain(objc.declaration(cls, m))): objc.swift_name(cls, m)
+        for cls in spec.classes_in("objc")
+        for m in objc.methods(cls)
+    }
+    rows = [row for row in listed() if row[0] in {cls for cls, _ in given}]
+    assert len(rows) > 30
+    for cls, declaration, swift in rows:
+        assert swift_types(given[cls, plain(declaration)]) == swift_types(swift), declaration
+
+
+@pytest.mark.parametrize("path", HEADERS, ids=lambda path: path.name)
+def test_every_method_is_documented(path):
+    text = path.read_text()
+    for comment, declaration in re.findall(r"(?:/\*\*(.*?)\*/\s*)?^(- .*?;)", text, re.DOTALL | re.MULTILINE):
+        if "ORT_UNAVAILABLE" in declaration:
+            continue
+        names = re.findall(r"\)(\w+)(?=\s+\w+:|;| ORT_| NS_)", declaration)
+        assert names, declaration
+        for name in names:
+            assert re.search(rf"@param {name} \S", comment), f"{name} of {declaration}"
+        assert re.search(r"@return \S", comment), declaration
+
+
+def test_the_version_is_that_of_the_project():
+    version = re.search(r"^  version: (\S+)", (ROOT / "spec/library.yaml").read_text(), re.MULTILINE)
+    assert version is not None
+    assert f"spec.version = '{version[1]}'" in (BINDING / "ortrain-training-objc.podspec").read_text()
+    assert f"VERSION {version[1]} " in (BINDING / "CMakeLists.txt").read_text()
+
+
+def test_the_files_of_the_pod_are_there():
+    text = (BINDING / "ortrain-training-objc.podspec").read_text()
+    patterns = re.findall(r"'((?:bindings|core)/[^']*)'", text)
+    assert len(patterns) >= 4
+    packed = set()
+    for pattern in patterns:
+        for ending in ("h", "m") if "{h,m}" in pattern else ("",):
+            packed |= set(ROOT.glob(pattern.replace("{h,m}", ending)))
+    assert set(HEADERS) <= packed
+    assert set((BINDING / "src").rglob("*.[hm]")) <= packed
+    assert ROOT / "core/include/ortrain_c_api.h" in packed
+
+
+def compiler(counted: bool = False) -> list[str]:
+    try:
+        return [tool("clang", "clang"), *objc_options(counted)]
+    except Missing as why:
+        skip_or_fail("objc", why)
+
+
+def compile_only(command: list[str], *arguments: str | Path, text: str | None = None) -> None:
+    ran = subprocess.run(
+        [*command, "-fsyntax-only", *map(str, arguments)],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> Path:
+    """The headers in one folder, as in a framework."""
+    folder = tmp_path / "onnxruntime_training_objc.framework/Headers"
+    folder.mkdir(parents=True)
+    for path in HEADERS:
+        shutil.copy(path, folder)
+    return folder
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["by hand", "counted"])
+@pytest.mark.parametrize("language", ["objective-c", "objective-c++"])
+def test_each_header_compiles_alone(language, counted, flat):
+    for path in HEADERS:
+        compile_only(compiler(counted), "-x", language, f"-I{flat}", "-", text=f'#import "{path.name}"\n')
+
+
+def test_the_umbrella_header_imports_all_and_compiles_in_a_framework(flat):
+    umbrella = (BINDING / "include/onnxruntime_training.h").read_text()
+    imported = set(re.findall(r'#import "(.*)"', umbrella))
+    assert imported == {path.name for path in HEADERS} - {"onnxruntime_training.h"}
+    module = (BINDING / "include/module.modulemap").read_text()
+    assert "module onnxruntime_training_objc" in module
+    assert 'umbrella header "onnxruntime_training.h"' in module
+    framework = flat.parent
+    (framework / "Modules").mkdir()
+    (framework / "Modules/module.modulemap").write_text("framework " + module.split("\n", 1)[1])
+    text = "#import <onnxruntime_training_objc/onnxruntime_training.h>\nORTEnv *env;\n"
+    compile_only(compiler(), "-x", "objective-c", f"-F{framework.parent}", "-", text=text)
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with what a spec with three more calls gives, and the sources that it goes with."""
+    root = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(ROOT / "spec", root / "spec")
+    shutil.copytree(BINDING, root / "bindings/objc")
+    free = next(t["slots"] for t in load(root / "spec").tables if t["name"] == "OrtrainApi")
+    library = root / "spec/library.yaml"
+    header = "    header: ortrain_c_api.h\n    slots: "
+    assert f"{header}{free}" in library.read_text()
+    library.write_text(library.read_text().replace(f"{header}{free}", f"{header}{free + 3}"))
+    call = CALL.replace("FREE", str(free)).replace("NEXT", str(free + 1)).replace("LAST", str(free + 2))
+    classes = root / "spec/classes.yaml"
+    # Some kinds of results have no form in other languages.
+    classes.write_text(
+        re.sub(r"complete: {languages: \[.*?\]", "complete: {languages: [objc]", classes.read_text())
+    )
+    extensions = root / "spec/extensions.yaml"
+    extensions.write_text(extensions.read_text() + call)
+    write(render(load(root / "spec")), root)
+    return root
+
+
+def test_new_calls_become_methods(extended):
+    classes = [declared(path.read_text()) for path in (extended / "bindings/objc/include").rglob("*.h")]
+    found = {declaration for methods in classes for own in methods.values() for declaration in own}
+    for declaration in re.findall(r"^- .*?;", EXPECTED, re.DOTALL | re.MULTILINE):
+        assert plain(declaration) in found
+    page = (extended / "docs/reference/objc.md").read_text()
+    assert "-[ORTCheckpoint getBytesWithError:]" in page
+    assert "func getBytes() throws -> Data" in page
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["by hand", "counted"])
+def test_new_calls_compile(extended, counted):
+    folders = (
+        "bindings/objc/include",
+        "bindings/objc/include/generated",
+        "bindings/objc/src",
+        "core/include",
+    )
+    includes = [f"-I{extended / folder}" for folder in folders]
+    sources = sorted((extended / "bindings/objc/src").rglob("*.m"))
+    assert len(sources) >= 8
+    compile_only(compiler(counted), *includes, *sources)

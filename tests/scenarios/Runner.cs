@@ -1,0 +1,637 @@
+// Runs a scenario with the C# classes; README.md beside this file says what a scenario is.
+using System;
+using System.Collections.Generic;
+using System.Diagnostics;
+using System.Globalization;
+using System.IO;
+using System.Linq;
+using System.Text;
+using Microsoft.ML.OnnxRuntime;
+using Microsoft.ML.OnnxRuntime.Tensors;
+
+/// <summary>The script is at fault, or something went otherwise than it says.</summary>
+public sealed class ScriptError : Exception
+{
+    public ScriptError(string message)
+        : base(message)
+    {
+    }
+}
+
+/// <summary>Numbers as scripts and logs write them.</summary>
+public static class Text
+{
+    public static long Integer(string text)
+    {
+        if (!long.TryParse(text, NumberStyles.AllowLeadingSign, CultureInfo.InvariantCulture, out long value))
+        {
+            throw new ScriptError(text + " is no whole number");
+        }
+        return value;
+    }
+
+    public static float Number(string text)
+    {
+        if (text.StartsWith("bits:", StringComparison.Ordinal))
+        {
+            uint bits = uint.Parse(text.Substring(5), NumberStyles.AllowHexSpecifier, CultureInfo.InvariantCulture);
+            return BitConverter.ToSingle(BitConverter.GetBytes(bits), 0);
+        }
+        if (!double.TryParse(text, NumberStyles.Float, CultureInfo.InvariantCulture, out double value))
+        {
+            throw new ScriptError(text + " is no number");
+        }
+        return (float)value;
+    }
+
+    public static long[] Shape(string text)
+    {
+        return text == "-" ? new long[0] : text.Split('x').Select(Integer).ToArray();
+    }
+
+    public static string Bits(float value)
+    {
+        return BitConverter.ToUInt32(BitConverter.GetBytes(value), 0).ToString("x8");
+    }
+}
+
+/// <summary>A tensor of a script: an array, and the two kinds of values that steps take over it.</summary>
+public abstract class Held : IDisposable
+{
+    private FixedBufferOnnxValue fixedValue;
+
+    public OrtValue Value { get; protected set; }
+
+    /// <summary>The value that steps into given outputs take.</summary>
+    public FixedBufferOnnxValue Fixed => fixedValue ?? (fixedValue = MakeFixed());
+
+    public static Held Over(string type, long[] shape, byte[] bytes)
+    {
+        switch (type)
+        {
+            case "float": return new Held<float>(shape, bytes, 4);
+            case "double": return new Held<double>(shape, bytes, 8);
+            case "int64": return new Held<long>(shape, bytes, 8);
+            case "int32": return new Held<int>(shape, bytes, 4);
+            case "bool": return new Held<bool>(shape, bytes, 1);
+            default: throw new ScriptError("there is no type " + type);
+        }
+    }
+
+    public void Dispose()
+    {
+        Value.Dispose();
+        fixedValue?.Dispose();
+    }
+
+    protected abstract FixedBufferOnnxValue MakeFixed();
+}
+
+/// <summary>A tensor over an array of the runner.</summary>
+public sealed class Held<T> : Held
+    where T : struct
+{
+    private readonly T[] elements;
+    private readonly int[] dimensions;
+
+    /// <param name="bytes">The elements, or null for zeros.</param>
+    public Held(long[] shape, byte[] bytes, int size)
+    {
+        long count = shape.Aggregate(1L, (product, extent) => product * extent);
+        if (bytes != null && bytes.Length != count * size)
+        {
+            throw new ScriptError("the tensor file has another size");
+        }
+        elements = new T[count];
+        if (bytes != null)
+        {
+            Buffer.BlockCopy(bytes, 0, elements, 0, bytes.Length);
+        }
+        dimensions = shape.Select(extent => (int)extent).ToArray();
+        Value = OrtValue.CreateTensorValueFromMemory(elements, shape);
+    }
+
+    protected override FixedBufferOnnxValue MakeFixed()
+    {
+        return FixedBufferOnnxValue.CreateFromTensor(new DenseTensor<T>(elements, dimensions));
+    }
+}
+
+/// <summary>A tensor that the library made.</summary>
+public sealed class Given : Held
+{
+    public Given(OrtValue value)
+    {
+        Value = value;
+    }
+
+    protected override FixedBufferOnnxValue MakeFixed()
+    {
+        throw new ScriptError("a step into given outputs takes tensors of 'tensor' and 'zeros' alone");
+    }
+}
+
+/// <summary>A session and whether it can evaluate.</summary>
+public sealed class Session : IDisposable
+{
+    public TrainingSession Training;
+    public bool HasEval;
+
+    public void Dispose()
+    {
+        Training.Dispose();
+    }
+}
+
+public sealed class Runner
+{
+    private readonly string script;
+    private readonly string data;
+    private readonly string folder;
+    private readonly string[] lines;
+    private readonly TextWriter log;
+    private readonly Dictionary<string, IDisposable> objects = new Dictionary<string, IDisposable>();
+    private readonly Dictionary<string, Command> commands;
+    private bool logging = true;
+    private int line;
+
+    private Runner(string script, string data, string folder, TextWriter log)
+    {
+        this.script = script;
+        this.data = data;
+        this.folder = folder;
+        this.log = log;
+        lines = File.ReadAllText(script, Encoding.UTF8).Split('\n');
+        const int many = int.MaxValue;
+        commands = new Dictionary<string, Command>
+        {
+            { "seed", new Command(1, 1, a => TrainingUtils.SetSeed(Text.Integer(a[0]))) },
+            { "tensor", new Command(2, 2, ReadTensor) },
+            { "zeros", new Command(3, 3, a => Keep(a[0], Held.Over(a[1], Text.Shape(a[2]), null))) },
+            { "show", new Command(1, 1, a => Log("tensor", Tensor(a[0]).Value)) },
+            { "load", new Command(2, 2, a => Keep(a[0], CheckpointState.LoadCheckpoint(a[1]))) },
+            { "load_buffer", new Command(2, 2, LoadBuffer) },
+            { "session", new Command(5, 5, MakeSession) },
+            { "names", new Command(1, 1, Names) },
+            { "learning_rate", new Command(2, 2, a => Training(a[0]).SetLearningRate(Text.Number(a[1]))) },
+            { "show_learning_rate", new Command(1, 1, ShowLearningRate) },
+            { "schedule", new Command(4, 4, Schedule) },
+            { "train", new Command(1, many, a => Step(true, a)) },
+            { "eval", new Command(1, many, a => Step(false, a)) },
+            { "train_into", new Command(3, many, a => StepInto(true, a)) },
+            { "eval_into", new Command(3, many, a => StepInto(false, a)) },
+            { "optimizer_step", new Command(1, 1, a => Training(a[0]).OptimizerStep()) },
+            { "scheduler_step", new Command(1, 1, a => Training(a[0]).SchedulerStep()) },
+            { "reset", new Command(1, 1, a => Training(a[0]).LazyResetGrad()) },
+            { "to_buffer", new Command(3, 3, ToBuffer) },
+            { "from_buffer", new Command(3, 3, FromBuffer) },
+            { "property", new Command(4, 4, AddProperty) },
+            { "show_property", new Command(3, 3, ShowProperty) },
+            { "show_parameter", new Command(2, 2, ShowParameter) },
+            { "update_parameter", new Command(3, 3, a => State(a[0]).UpdateParameter(a[1], Tensor(a[2]).Value)) },
+            { "save", new Command(3, 3, Save) },
+            { "export", new Command(2, many, Export) },
+            { "release", new Command(1, 1, Release) },
+            { "log", new Command(1, 1, a => logging = Flag(a[0], "on", "off")) },
+            { "resident", new Command(0, 0, a => Resident()) },
+            { "measure", new Command(2, many, Measure) },
+        };
+    }
+
+    public static int Main(string[] arguments)
+    {
+        if (arguments.Length != 3)
+        {
+            Console.Error.WriteLine("usage: Runner.exe SCRIPT DATA OUT");
+            return 1;
+        }
+        using (var log = new StreamWriter(Console.OpenStandardOutput(), new UTF8Encoding(false)) { NewLine = "\n" })
+        {
+            var options = new EnvironmentCreationOptions { logLevel = OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR };
+            OrtEnv.CreateInstanceWithOptions(ref options);
+            return new Runner(arguments[0], arguments[1], arguments[2], log).Run();
+        }
+    }
+
+    private int Run()
+    {
+        try
+        {
+            RunLines(0, lines.Length, 0);
+            return 0;
+        }
+        catch (Exception error)
+        {
+            string what = error is OnnxRuntimeException refused
+                ? "error " + (int)refused.ErrorCode + ": " + refused.Message
+                : error.Message;
+            log.Flush();
+            Console.Error.WriteLine(script + ":" + (line + 1) + ": " + lines[line].Trim() + ": " + what);
+            return 1;
+        }
+        finally
+        {
+            foreach (IDisposable held in objects.Values)
+            {
+                held.Dispose();
+            }
+        }
+    }
+
+    private void RunLines(int begin, int end, long number)
+    {
+        for (int at = begin; at < end; ++at)
+        {
+            line = at;
+            string[] tokens = Tokens(lines[at], number);
+            if (tokens.Length == 0)
+            {
+                continue;
+            }
+            if (tokens[0] != "repeat")
+            {
+                RunLine(tokens);
+                continue;
+            }
+            if (tokens.Length != 2 && tokens.Length != 3)
+            {
+                throw new ScriptError("wrong number of tokens");
+            }
+            int last = EndOf(at);
+            long rounds = Text.Integer(tokens[1]);
+            long first = tokens.Length == 3 ? Text.Integer(tokens[2]) : 0;
+            for (long i = first; i < first + rounds; ++i)
+            {
+                RunLines(at + 1, last, i);
+            }
+            at = last;
+        }
+    }
+
+    private void RunLine(string[] tokens)
+    {
+        if (tokens[0] != "fails")
+        {
+            RunCommand(tokens);
+            return;
+        }
+        if (tokens.Length < 3)
+        {
+            throw new ScriptError("wrong number of tokens");
+        }
+        long code = Text.Integer(tokens[1]);
+        try
+        {
+            RunCommand(tokens.Skip(2).ToArray());
+        }
+        catch (OnnxRuntimeException refused)
+        {
+            if ((long)refused.ErrorCode != code)
+            {
+                throw new ScriptError(
+                    "expected an error of code " + code + ", found " + (int)refused.ErrorCode + ": " + refused.Message);
+            }
+            Write("error " + code + " " + refused.Message);
+            return;
+        }
+        throw new ScriptError("expected an error of code " + code + ", found none");
+    }
+
+    private void RunCommand(string[] tokens)
+    {
+        if (!commands.TryGetValue(tokens[0], out Command command))
+        {
+            throw new ScriptError("there is no such command");
+        }
+        if (tokens.Length - 1 < command.Fewest || tokens.Length - 1 > command.Most)
+        {
+            throw new ScriptError("wrong number of tokens");
+        }
+        command.Run(tokens.Skip(1).ToArray());
+    }
+
+    /// <summary>The tokens of a line; none for a line that means nothing.</summary>
+    private string[] Tokens(string text, long number)
+    {
+        if (text.StartsWith("#", StringComparison.Ordinal))
+        {
+            return new string[0];
+        }
+        string round = number.ToString(CultureInfo.InvariantCulture);
+        return text.Split(new[] { ' ' }, StringSplitOptions.RemoveEmptyEntries)
+            .Select(token => Resolve(token.Replace("{}", round)))
+            .ToArray();
+    }
+
+    private string Resolve(string token)
+    {
+        if (token.StartsWith("data:", StringComparison.Ordinal))
+        {
+            return data + "/" + token.Substring(5);
+        }
+        return token.StartsWith("out:", StringComparison.Ordinal) ? folder + "/" + token.Substring(4) : token;
+    }
+
+    /// <summary>The line of the `end` that belongs to the `repeat` of a line.</summary>
+    private int EndOf(int start)
+    {
+        int depth = 0;
+        for (int at = start; at < lines.Length; ++at)
+        {
+            string text = lines[at].Trim();
+            depth += text.StartsWith("repeat ", StringComparison.Ordinal) ? 1 : 0;
+            if (text == "end" && --depth == 0)
+            {
+                return at;
+            }
+        }
+        throw new ScriptError("this repeat has no end");
+    }
+
+    private void Write(string text)
+    {
+        if (logging)
+        {
+            log.WriteLine(text);
+        }
+    }
+
+    private void Log(string what, OrtValue value)
+    {
+        if (!logging)
+        {
+            return;
+        }
+        OrtTensorTypeAndShapeInfo info = value.GetTensorTypeAndShape();
+        string dims = info.DimensionsCount == 0 ? "-" : string.Join("x", info.Shape);
+        string type = info.ElementDataType.ToString().ToLowerInvariant();
+        if (dims == "-" && info.ElementDataType == TensorElementType.Float)
+        {
+            Write(what + " " + type + " - " + Text.Bits(value.GetTensorDataAsSpan<float>()[0]));
+            return;
+        }
+        ulong hash = 0xcbf29ce484222325;
+        foreach (byte element in value.GetTensorMutableRawData())
+        {
+            hash = unchecked((hash ^ element) * 0x100000001b3);
+        }
+        Write(what + " " + type + " " + dims + " " + hash.ToString("x16"));
+    }
+
+    private void Keep(string label, IDisposable made)
+    {
+        objects.TryGetValue(label, out IDisposable former);
+        objects[label] = made;
+        former?.Dispose();
+    }
+
+    private T Find<T>(string label, string kind)
+        where T : class
+    {
+        objects.TryGetValue(label, out IDisposable found);
+        return found as T ?? throw new ScriptError(label + " is no " + kind);
+    }
+
+    private CheckpointState State(string label)
+    {
+        return Find<CheckpointState>(label, "state");
+    }
+
+    private Held Tensor(string label)
+    {
+        return Find<Held>(label, "tensor");
+    }
+
+    private TrainingSession Training(string label)
+    {
+        return Find<Session>(label, "session").Training;
+    }
+
+    private static bool Flag(string text, string yes, string no)
+    {
+        if (text != yes && text != no)
+        {
+            throw new ScriptError("expected " + yes + " or " + no + ", found " + text);
+        }
+        return text == yes;
+    }
+
+    private void ReadTensor(string[] a)
+    {
+        byte[] content = File.ReadAllBytes(a[1]);
+        int end = Array.IndexOf(content, (byte)'\n');
+        string[] header = end < 0 ? new string[0] : Encoding.ASCII.GetString(content, 0, end).Split(' ');
+        if (header.Length != 2)
+        {
+            throw new ScriptError(a[1] + " is no tensor file");
+        }
+        Keep(a[0], Held.Over(header[0], Text.Shape(header[1]), content.Skip(end + 1).ToArray()));
+    }
+
+    private void LoadBuffer(string[] a)
+    {
+        Keep(a[0], CheckpointState.LoadCheckpointFromBuffer(File.ReadAllBytes(a[1])));
+    }
+
+    private void MakeSession(string[] a)
+    {
+        string[] models = a.Skip(2).Select(path => path == "-" ? null : path).ToArray();
+        using (var options = new SessionOptions())
+        {
+            var made = new TrainingSession(options, State(a[1]), models[0], models[1], models[2]);
+            Keep(a[0], new Session { Training = made, HasEval = models[1] != null });
+        }
+    }
+
+    private void Names(string[] a)
+    {
+        var session = Find<Session>(a[0], "session");
+        foreach (bool training in session.HasEval ? new[] { true, false } : new[] { true })
+        {
+            string which = training ? "train" : "eval";
+            Write(which + " inputs " + string.Join(" ", session.Training.InputNames(training)));
+            Write(which + " outputs " + string.Join(" ", session.Training.OutputNames(training)));
+        }
+    }
+
+    private void ShowLearningRate(string[] a)
+    {
+        Write("learning_rate " + Text.Bits(Training(a[0]).GetLearningRate()));
+    }
+
+    private void Schedule(string[] a)
+    {
+        Training(a[0]).RegisterLinearLRScheduler(Text.Integer(a[1]), Text.Integer(a[2]), Text.Number(a[3]));
+    }
+
+    private void Step(bool train, string[] a)
+    {
+        TrainingSession session = Training(a[0]);
+        List<OrtValue> inputs = a.Skip(1).Select(label => Tensor(label).Value).ToList();
+        using (var outputs = train ? session.TrainStep(inputs) : session.EvalStep(inputs))
+        {
+            LogOutputs(train, session, outputs);
+        }
+    }
+
+    private void StepInto(bool train, string[] a)
+    {
+        TrainingSession session = Training(a[0]);
+        long count = Text.Integer(a[1]);
+        if (count < 0 || count >= a.Length - 2)
+        {
+            throw new ScriptError("there are no tensors for the outputs");
+        }
+        Held[] held = a.Skip(2).Select(Tensor).ToArray();
+        FixedBufferOnnxValue[] inputs = held.Take((int)count).Select(tensor => tensor.Fixed).ToArray();
+        FixedBufferOnnxValue[] outputs = held.Skip((int)count).Select(tensor => tensor.Fixed).ToArray();
+        if (train)
+        {
+            session.TrainStep(inputs, outputs);
+        }
+        else
+        {
+            session.EvalStep(inputs, outputs);
+        }
+        // The value of a tensor lies over the same array as that which the step wrote into.
+        LogOutputs(train, session, held.Skip((int)count).Select(tensor => tensor.Value).ToList());
+    }
+
+    private void LogOutputs(bool train, TrainingSession session, IReadOnlyList<OrtValue> outputs)
+    {
+        List<string> names = session.OutputNames(train);
+        for (int i = 0; i < outputs.Count; ++i)
+        {
+            Log((train ? "train " : "eval ") + names[i], outputs[i]);
+        }
+    }
+
+    private void ToBuffer(string[] a)
+    {
+        OrtValue buffer = Training(a[0]).ToBuffer(Flag(a[2], "trainable", "all"));
+        Keep(a[1], new Given(buffer));
+        Log("buffer", buffer);
+    }
+
+    private void FromBuffer(string[] a)
+    {
+        Training(a[0]).FromBuffer(Tensor(a[1]).Value, Flag(a[2], "trainable", "all"));
+    }
+
+    private void AddProperty(string[] a)
+    {
+        switch (a[1])
+        {
+            case "int":
+                State(a[0]).AddProperty(a[2], Text.Integer(a[3]));
+                break;
+            case "float":
+                State(a[0]).AddProperty(a[2], Text.Number(a[3]));
+                break;
+            case "string":
+                State(a[0]).AddProperty(a[2], a[3]);
+                break;
+            default:
+                throw new ScriptError("there is no property of type " + a[1]);
+        }
+    }
+
+    private void ShowProperty(string[] a)
+    {
+        object value = State(a[0]).GetProperty(a[2]);
+        string type = value is long ? "int" : value is float ? "float" : "string";
+        if (type != a[1])
+        {
+            throw new ScriptError(a[2] + " is of type " + type);
+        }
+        string text = value is float number ? Text.Bits(number) : Convert.ToString(value, CultureInfo.InvariantCulture);
+        Write("property " + a[2] + " " + type + " " + text);
+    }
+
+    private void ShowParameter(string[] a)
+    {
+        using (OrtValue parameter = State(a[0]).GetParameter(a[1]))
+        {
+            Log("parameter " + a[1], parameter);
+        }
+    }
+
+    private void Save(string[] a)
+    {
+        CheckpointState.SaveCheckpoint(State(a[0]), a[1], Flag(a[2], "with", "without"));
+    }
+
+    private void Export(string[] a)
+    {
+        Training(a[0]).ExportModelForInferencing(a[1], a.Skip(2).ToList());
+    }
+
+    private void Release(string[] a)
+    {
+        if (!objects.TryGetValue(a[0], out IDisposable held))
+        {
+            throw new ScriptError(a[0] + " names nothing");
+        }
+        objects.Remove(a[0]);
+        held.Dispose();
+    }
+
+    private void Resident()
+    {
+        GC.Collect();
+        GC.WaitForPendingFinalizers();
+        GC.Collect();
+        string status = File.ReadAllLines("/proc/self/status")
+            .First(entry => entry.StartsWith("VmRSS:", StringComparison.Ordinal));
+        Write("resident " + status.Split(new[] { ' ', '\t' }, StringSplitOptions.RemoveEmptyEntries)[1]);
+    }
+
+    private void Measure(string[] a)
+    {
+        long steps = Text.Integer(a[0]);
+        if (steps < 1)
+        {
+            throw new ScriptError("expected 1 step or more");
+        }
+        TrainingSession session = Training(a[1]);
+        FixedBufferOnnxValue[] inputs = a.Skip(2).Select(label => Tensor(label).Fixed).ToArray();
+        FixedBufferOnnxValue[] outputs;
+        using (IDisposableReadOnlyCollection<DisposableNamedOnnxValue> first = session.TrainStep(inputs))
+        {
+            outputs = first.Select(output => output.AsTensor<float>().CloneEmpty())
+                .Select(FixedBufferOnnxValue.CreateFromTensor)
+                .ToArray();
+        }
+        var times = new long[steps];
+        for (long i = 0; i < steps; ++i)
+        {
+            long began = Stopwatch.GetTimestamp();
+            session.TrainStep(inputs, outputs);
+            times[i] = Stopwatch.GetTimestamp() - began;
+        }
+        Array.Sort(times);
+        double nanoseconds = times[(steps - 1) / 2] * (1e9 / Stopwatch.Frequency);
+        Write("nanoseconds " + ((long)nanoseconds).ToString(CultureInfo.InvariantCulture));
+        foreach (FixedBufferOnnxValue output in outputs)
+        {
+            output.Dispose();
+        }
+    }
+
+    /// <summary>What a command does, and how many arguments it takes.</summary>
+    private sealed class Command
+    {
+        public Command(int fewest, int most, Action<string[]> run)
+        {
+            Fewest = fewest;
+            Most = most;
+            Run = run;
+        }
+
+        public int Fewest { get; }
+
+        public int Most { get; }
+
+        public Action<string[]> Run { get; }
+    }
+}

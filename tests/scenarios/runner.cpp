@@ -1,0 +1,494 @@
+// Runs a scenario with the C++ classes; README.md beside this file says what a scenario is.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "onnxruntime_training_cxx_api.h"
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+/** The script is at fault, or something went otherwise than it says. */
+struct ScriptError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+template <typename... Parts>
+[[noreturn]] void stop(const Parts&... parts) {
+  std::ostringstream message;
+  (message << ... << parts);
+  throw ScriptError(message.str());
+}
+
+// Numbers and tensors as the script writes them.
+
+int64_t read_integer(const std::string& text) {
+  size_t used = 0;
+  const int64_t value = std::stoll(text, &used);
+  if (used != text.size()) stop(text, " is no whole number");
+  return value;
+}
+
+float read_number(const std::string& text) {
+  if (text.compare(0, 5, "bits:") == 0) {
+    const auto bits = static_cast<uint32_t>(std::stoul(text.substr(5), nullptr, 16));
+    float value = 0;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+  size_t used = 0;
+  const double value = std::stod(text, &used);
+  if (used != text.size()) stop(text, " is no number");
+  return static_cast<float>(value);
+}
+
+std::string bits_of(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  char text[9];
+  std::snprintf(text, sizeof text, "%08" PRIx32, bits);
+  return text;
+}
+
+struct Type {
+  const char* name;
+  ONNXTensorElementDataType type;
+  size_t bytes;
+};
+
+constexpr std::array<Type, 5> kTypes{{{"float", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4},
+                                      {"double", ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, 8},
+                                      {"int64", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8},
+                                      {"int32", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 4},
+                                      {"bool", ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, 1}}};
+
+const Type& type_named(const std::string& name) {
+  for (const Type& type : kTypes)
+    if (name == type.name) return type;
+  stop("there is no type ", name);
+}
+
+std::vector<int64_t> read_shape(const std::string& text) {
+  std::vector<int64_t> shape;
+  if (text == "-") return shape;
+  std::istringstream extents(text);
+  for (std::string extent; std::getline(extents, extent, 'x');) shape.push_back(read_integer(extent));
+  return shape;
+}
+
+Ort::Value make_tensor(const Type& type, const std::vector<int64_t>& shape) {
+  const Ort::AllocatorWithDefaultOptions allocator;
+  return Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), type.type);
+}
+
+size_t bytes_of(const Type& type, const Ort::Value& value) {
+  return value.GetTensorTypeAndShapeInfo().GetElementCount() * type.bytes;
+}
+
+std::string print(const Ort::Value& value) {
+  const Ort::TensorTypeAndShapeInfo info = value.GetTensorTypeAndShapeInfo();
+  const auto type = std::find_if(kTypes.begin(), kTypes.end(),
+                                 [&](const Type& known) { return known.type == info.GetElementType(); });
+  if (type == kTypes.end()) stop("a tensor is of type ", info.GetElementType());
+  std::string text = type->name, dims;
+  for (const int64_t extent : info.GetShape()) dims += (dims.empty() ? "" : "x") + std::to_string(extent);
+  text += " " + (dims.empty() ? "-" : dims) + " ";
+  if (dims.empty() && type->type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT)
+    return text + bits_of(*value.GetTensorData<float>());
+  uint64_t hash = 0xcbf29ce484222325u;
+  const auto* data = static_cast<const unsigned char*>(value.GetTensorRawData());
+  const size_t bytes = bytes_of(*type, value);
+  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ data[i]) * 0x100000001b3u;
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016" PRIx64, hash);
+  return text + digits;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) stop("cannot open ", path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+struct Session {
+  Ort::TrainingSession session;
+  bool has_eval;
+};
+
+/** Tensors of a script as the list that a step takes; they stay the script's. */
+class Borrowed {
+ public:
+  Borrowed() = default;
+  Borrowed(Borrowed&&) = default;
+  void add(const Ort::Value& value) { values_.emplace_back(static_cast<OrtValue*>(value)); }
+  ~Borrowed() {
+    for (Ort::Value& value : values_) value.release();
+  }
+  const std::vector<Ort::Value>& values() const { return values_; }
+
+ private:
+  std::vector<Ort::Value> values_;
+};
+
+/** The objects of a script, and what its commands do. */
+class Runner {
+ public:
+  Runner(std::string data, std::string out) : data_(std::move(data)), out_(std::move(out)) {}
+
+  /** Runs a script; returns whether it did what it says. */
+  bool run(const std::string& path) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) lines_.push_back(line);
+    try {
+      run_lines(0, lines_.size(), 0);
+      return true;
+    } catch (const Ort::Exception& error) {
+      report(path, "error " + std::to_string(error.GetOrtErrorCode()) + ": " + error.what());
+    } catch (const std::exception& error) {
+      report(path, error.what());
+    }
+    return false;
+  }
+
+ private:
+  using Object = std::variant<Ort::CheckpointState, Session, Ort::Value>;
+
+  struct Command {
+    size_t fewest, most;  // number of arguments
+    std::function<void(Runner&, const Arguments&)> run;
+  };
+
+  void report(const std::string& path, const std::string& what) const {
+    std::cout.flush();
+    std::cerr << path << ':' << line_ + 1 << ": " << lines_.at(line_) << ": " << what << '\n';
+  }
+
+  void log(const std::string& line) const {
+    if (logging_) std::cout << line << '\n';
+  }
+
+  void log(const std::string& what, const Ort::Value& value) const {
+    if (logging_) log(what + " " + print(value));
+  }
+
+  // Labels.
+
+  template <typename Kind>
+  Kind& find(const std::string& label) {
+    const auto found = objects_.find(label);
+    if (found == objects_.end() || !std::holds_alternative<Kind>(found->second))
+      stop(label, " is of another kind or names nothing");
+    return std::get<Kind>(found->second);
+  }
+
+  Ort::CheckpointState& state(const std::string& label) { return find<Ort::CheckpointState>(label); }
+  Ort::TrainingSession& session(const std::string& label) { return find<Session>(label).session; }
+  Ort::Value& tensor(const std::string& label) { return find<Ort::Value>(label); }
+
+  template <typename Kind>
+  void keep(const std::string& label, Kind object) {
+    objects_.insert_or_assign(label, Object(std::move(object)));
+  }
+
+  static bool flag(const std::string& text, const char* yes, const char* no) {
+    if (text != yes && text != no) stop("expected ", yes, " or ", no, ", found ", text);
+    return text == yes;
+  }
+
+  // What the longer commands do.
+
+  void read_tensor(const std::string& label, const std::string& path) {
+    const std::string content = read_file(path);
+    const size_t header = content.find('\n');
+    if (header == std::string::npos) stop(path, " is no tensor file");
+    std::istringstream words(content.substr(0, header));
+    std::string name, dims;
+    words >> name >> dims;
+    const Type& type = type_named(name);
+    Ort::Value value = make_tensor(type, read_shape(dims));
+    if (bytes_of(type, value) != content.size() - header - 1) stop(path, " has another size");
+    std::memcpy(value.GetTensorMutableRawData(), content.data() + header + 1, content.size() - header - 1);
+    keep(label, std::move(value));
+  }
+
+  void make_zeros(const std::string& label, const std::string& name, const std::string& dims) {
+    const Type& type = type_named(name);
+    Ort::Value value = make_tensor(type, read_shape(dims));
+    std::memset(value.GetTensorMutableRawData(), 0, bytes_of(type, value));
+    keep(label, std::move(value));
+  }
+
+  void load_buffer(const std::string& label, const std::string& path) {
+    const std::string content = read_file(path);
+    const std::vector<uint8_t> bytes(content.begin(), content.end());
+    keep(label, Ort::CheckpointState::LoadCheckpointFromBuffer(bytes));
+  }
+
+  void make_session(const Arguments& arguments) {
+    const auto path = [&](size_t i) {
+      return arguments[i] == "-" ? std::nullopt : std::optional<std::string>(arguments[i]);
+    };
+    const Ort::SessionOptions options;
+    Ort::TrainingSession made(env_, options, state(arguments[1]), arguments[2], path(3), path(4));
+    keep(arguments[0], Session{std::move(made), arguments[3] != "-"});
+  }
+
+  void names(const std::string& label) {
+    auto& [session, has_eval] = find<Session>(label);
+    for (const bool training : {true, false}) {
+      if (!training && !has_eval) break;
+      std::string inputs = training ? "train inputs" : "eval inputs";
+      std::string outputs = training ? "train outputs" : "eval outputs";
+      for (const std::string& name : session.InputNames(training)) inputs += " " + name;
+      for (const std::string& name : session.OutputNames(training)) outputs += " " + name;
+      log(inputs);
+      log(outputs);
+    }
+  }
+
+  Borrowed borrow(Arguments::const_iterator begin, Arguments::const_iterator end) {
+    Borrowed inputs;
+    for (; begin != end; ++begin) inputs.add(tensor(*begin));
+    return inputs;
+  }
+
+  void step(bool training, const std::string& label, Arguments::const_iterator begin,
+            Arguments::const_iterator end) {
+    Ort::TrainingSession& on = session(label);
+    const Borrowed inputs = borrow(begin, end);
+    const std::vector<Ort::Value> outputs =
+        training ? on.TrainStep(inputs.values()) : on.EvalStep(inputs.values());
+    const std::vector<std::string> names = on.OutputNames(training);
+    for (size_t i = 0; i < outputs.size(); ++i) log((training ? "train " : "eval ") + names[i], outputs[i]);
+  }
+
+  /** Steps of this API give new outputs always. */
+  void step_into(bool training, const Arguments& arguments) {
+    const int64_t inputs = read_integer(arguments[1]);
+    if (inputs < 0 || static_cast<size_t>(inputs) + 2 >= arguments.size())
+      stop("there are no tensors for the outputs");
+    step(training, arguments[0], arguments.begin() + 2, arguments.begin() + 2 + inputs);
+  }
+
+  void to_buffer(const std::string& label, const std::string& target, const std::string& which) {
+    Ort::Value buffer = session(label).ToBuffer(flag(which, "trainable", "all"));
+    log("buffer", buffer);
+    keep(target, std::move(buffer));
+  }
+
+  void add_property(const Arguments& arguments) {
+    Ort::Property value;
+    if (arguments[1] == "int")
+      value = read_integer(arguments[3]);
+    else if (arguments[1] == "float")
+      value = read_number(arguments[3]);
+    else if (arguments[1] == "string")
+      value = arguments[3];
+    else
+      stop("there is no property of type ", arguments[1]);
+    state(arguments[0]).AddProperty(arguments[2], value);
+  }
+
+  void show_property(const Arguments& arguments) {
+    const Ort::Property value = state(arguments[0]).GetProperty(arguments[2]);
+    const char* kinds[] = {"int", "float", "string"};
+    if (arguments[1] != kinds[value.index()]) stop(arguments[2], " is of type ", kinds[value.index()]);
+    const auto text = [](const auto& held) -> std::string {
+      using Held = std::decay_t<decltype(held)>;
+      if constexpr (std::is_same_v<Held, int64_t>)
+        return std::to_string(held);
+      else if constexpr (std::is_same_v<Held, float>)
+        return bits_of(held);
+      else
+        return held;
+    };
+    log("property " + arguments[2] + " " + arguments[1] + " " + std::visit(text, value));
+  }
+
+  void resident() const {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);)
+      if (line.compare(0, 6, "VmRSS:") == 0) log("resident " + std::to_string(std::stol(line.substr(6))));
+  }
+
+  void measure(const Arguments& arguments) {
+    const int64_t steps = read_integer(arguments[0]);
+    if (steps < 1) stop("expected 1 step or more");
+    Ort::TrainingSession& on = session(arguments[1]);
+    const Borrowed inputs = borrow(arguments.begin() + 2, arguments.end());
+    std::vector<int64_t> times;
+    for (int64_t i = 0; i < steps; ++i) {
+      const auto began = std::chrono::steady_clock::now();
+      const std::vector<Ort::Value> outputs = on.TrainStep(inputs.values());
+      const auto took = std::chrono::steady_clock::now() - began;
+      times.push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(took).count());
+    }
+    std::sort(times.begin(), times.end());
+    log("nanoseconds " + std::to_string(times[static_cast<size_t>(steps - 1) / 2]));
+  }
+
+  static const std::map<std::string, Command>& commands();
+
+  // Scripts.
+
+  void run_command(const Arguments& tokens) {
+    const auto found = commands().find(tokens.at(0));
+    if (found == commands().end()) stop("there is no such command");
+    const Arguments arguments(tokens.begin() + 1, tokens.end());
+    if (arguments.size() < found->second.fewest || arguments.size() > found->second.most)
+      stop("wrong number of tokens");
+    found->second.run(*this, arguments);
+  }
+
+  void run_failing(const Arguments& tokens) {
+    if (tokens.size() < 3) stop("wrong number of tokens");
+    const int64_t code = read_integer(tokens[1]);
+    try {
+      run_command({tokens.begin() + 2, tokens.end()});
+    } catch (const Ort::Exception& error) {
+      if (error.GetOrtErrorCode() != code)
+        stop("expected an error of code ", code, ", found ", error.GetOrtErrorCode(), ": ", error.what());
+      log("error " + tokens[1] + " " + error.what());
+      return;
+    }
+    stop("expected an error of code ", code, ", found none");
+  }
+
+  std::string resolve(std::string token, int64_t number) const {
+    for (size_t at; (at = token.find("{}")) != std::string::npos;)
+      token.replace(at, 2, std::to_string(number));
+    if (token.compare(0, 5, "data:") == 0) return data_ + "/" + token.substr(5);
+    if (token.compare(0, 4, "out:") == 0) return out_ + "/" + token.substr(4);
+    return token;
+  }
+
+  Arguments tokens_of(size_t at, int64_t number) const {
+    Arguments tokens;
+    if (lines_[at].compare(0, 1, "#") == 0) return tokens;
+    std::istringstream words(lines_[at]);
+    for (std::string token; words >> token;) tokens.push_back(resolve(token, number));
+    return tokens;
+  }
+
+  /** The `end` that belongs to the `repeat` at `start`. */
+  size_t end_of(size_t start) const {
+    int depth = 0;
+    for (size_t at = start; at < lines_.size(); ++at) {
+      const Arguments tokens = tokens_of(at, 0);
+      if (tokens.empty()) continue;
+      if (tokens[0] == "repeat") ++depth;
+      if (tokens[0] == "end" && --depth == 0) return at;
+    }
+    stop("this repeat has no end");
+  }
+
+  void run_lines(size_t begin, size_t end, int64_t number) {
+    for (size_t at = begin; at < end; ++at) {
+      line_ = at;
+      const Arguments tokens = tokens_of(at, number);
+      if (tokens.empty()) continue;
+      if (tokens[0] == "repeat") {
+        if (tokens.size() != 2 && tokens.size() != 3) stop("wrong number of tokens");
+        const size_t last = end_of(at);
+        const int64_t rounds = read_integer(tokens[1]);
+        const int64_t first = tokens.size() == 3 ? read_integer(tokens[2]) : 0;
+        for (int64_t i = first; i < first + rounds; ++i) run_lines(at + 1, last, i);
+        at = last;
+      } else if (tokens[0] == "fails") {
+        run_failing(tokens);
+      } else {
+        run_command(tokens);
+      }
+    }
+  }
+
+  const std::string data_, out_;
+  const Ort::Env env_{ORT_LOGGING_LEVEL_ERROR, "runner"};
+  std::map<std::string, Object> objects_;
+  std::vector<std::string> lines_;
+  size_t line_ = 0;
+  bool logging_ = true;
+};
+
+const std::map<std::string, Runner::Command>& Runner::commands() {
+  constexpr size_t kAny = 64;
+  using A = const Arguments&;
+  static const std::map<std::string, Command> all{
+      {"seed", {1, 1, [](Runner&, A a) { Ort::SetSeed(read_integer(a[0])); }}},
+      {"tensor", {2, 2, [](Runner& r, A a) { r.read_tensor(a[0], a[1]); }}},
+      {"zeros", {3, 3, [](Runner& r, A a) { r.make_zeros(a[0], a[1], a[2]); }}},
+      {"show", {1, 1, [](Runner& r, A a) { r.log("tensor", r.tensor(a[0])); }}},
+      {"load", {2, 2, [](Runner& r, A a) { r.keep(a[0], Ort::CheckpointState::LoadCheckpoint(a[1])); }}},
+      {"load_buffer", {2, 2, [](Runner& r, A a) { r.load_buffer(a[0], a[1]); }}},
+      {"session", {5, 5, [](Runner& r, A a) { r.make_session(a); }}},
+      {"names", {1, 1, [](Runner& r, A a) { r.names(a[0]); }}},
+      {"learning_rate", {2, 2, [](Runner& r, A a) { r.session(a[0]).SetLearningRate(read_number(a[1])); }}},
+      {"show_learning_rate",
+       {1, 1, [](Runner& r, A a) { r.log("learning_rate " + bits_of(r.session(a[0]).GetLearningRate())); }}},
+      {"schedule",
+       {4, 4,
+        [](Runner& r, A a) {
+          r.session(a[0]).RegisterLinearLRScheduler(read_integer(a[1]), read_integer(a[2]),
+                                                    read_number(a[3]));
+        }}},
+      {"train", {1, kAny, [](Runner& r, A a) { r.step(true, a[0], a.begin() + 1, a.end()); }}},
+      {"eval", {1, kAny, [](Runner& r, A a) { r.step(false, a[0], a.begin() + 1, a.end()); }}},
+      {"train_into", {3, kAny, [](Runner& r, A a) { r.step_into(true, a); }}},
+      {"eval_into", {3, kAny, [](Runner& r, A a) { r.step_into(false, a); }}},
+      {"optimizer_step", {1, 1, [](Runner& r, A a) { r.session(a[0]).OptimizerStep(); }}},
+      {"scheduler_step", {1, 1, [](Runner& r, A a) { r.session(a[0]).SchedulerStep(); }}},
+      {"reset", {1, 1, [](Runner& r, A a) { r.session(a[0]).LazyResetGrad(); }}},
+      {"to_buffer", {3, 3, [](Runner& r, A a) { r.to_buffer(a[0], a[1], a[2]); }}},
+      {"from_buffer", {3, 3, [](Runner& r, A a) { r.session(a[0]).FromBuffer(r.tensor(a[1])); }}},
+      {"property", {4, 4, [](Runner& r, A a) { r.add_property(a); }}},
+      {"show_property", {3, 3, [](Runner& r, A a) { r.show_property(a); }}},
+      {"show_parameter",
+       {2, 2, [](Runner& r, A a) { r.log("parameter " + a[1], r.state(a[0]).GetParameter(a[1])); }}},
+      {"update_parameter",
+       {3, 3, [](Runner& r, A a) { r.state(a[0]).UpdateParameter(a[1], r.tensor(a[2])); }}},
+      {"save",
+       {3, 3,
+        [](Runner& r, A a) {
+          Ort::CheckpointState::SaveCheckpoint(r.state(a[0]), a[1], flag(a[2], "with", "without"));
+        }}},
+      {"export",
+       {2, kAny,
+        [](Runner& r, A a) {
+          r.session(a[0]).ExportModelForInferencing(a[1], {a.begin() + 2, a.end()});
+        }}},
+      {"release",
+       {1, 1,
+        [](Runner& r, A a) {
+          if (r.objects_.erase(a[0]) == 0) stop(a[0], " names nothing");
+        }}},
+      {"log", {1, 1, [](Runner& r, A a) { r.logging_ = flag(a[0], "on", "off"); }}},
+      {"resident", {0, 0, [](Runner& r, A) { r.resident(); }}},
+      {"measure", {2, kAny, [](Runner& r, A a) { r.measure(a); }}},
+  };
+  return all;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::cerr << "usage: " << argv[0] << " SCRIPT DATA OUT\n";
+    return 1;
+  }
+  return Runner(argv[2], argv[3]).run(argv[1]) ? 0 : 1;
+}

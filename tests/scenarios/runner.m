@@ -1,0 +1,642 @@
+// Runs a scenario with the Objective-C API; README.md beside this file says what a scenario is.
+#import <Foundation/Foundation.h>
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#import "onnxruntime_training.h"
+
+#if defined(__has_feature)
+#if __has_feature(objc_arc)
+#define COUNTED 1
+#endif
+#endif
+#ifdef COUNTED
+#define AUTORELEASED(object) (object)
+#else
+#define AUTORELEASED(object) [(object) autorelease]
+#endif
+
+static NSString *script_path, *data_folder, *out_folder, *command = @"";
+static NSUInteger script_line;
+static BOOL logging = YES;
+
+static ORTEnv *env;
+static NSMutableDictionary<NSString *, id> *objects;  // by label
+static NSMutableSet<NSString *> *with_eval;           // labels of sessions with an eval model
+
+// Ends the runner: the script is at fault, or something went otherwise than it says.
+static void stop(NSString *format, ...) NS_FORMAT_FUNCTION(1, 2);
+static void stop(NSString *format, ...) {
+  va_list values;
+  va_start(values, format);
+  NSString *why = AUTORELEASED([[NSString alloc] initWithFormat:format arguments:values]);
+  va_end(values);
+  fflush(stdout);
+  fprintf(stderr, "%s:%lu: %s: %s\n", [script_path UTF8String], (unsigned long)script_line,
+          [command UTF8String], [why UTF8String]);
+  exit(1);
+}
+
+static void write_log(NSString *format, ...) NS_FORMAT_FUNCTION(1, 2);
+static void write_log(NSString *format, ...) {
+  if (!logging) return;
+  va_list values;
+  va_start(values, format);
+  NSString *line = AUTORELEASED([[NSString alloc] initWithFormat:format arguments:values]);
+  va_end(values);
+  printf("%s\n", [line UTF8String]);
+}
+
+// Labels.
+
+static id find(NSString *label, Class cls, NSString *kind) {
+  id object = [objects objectForKey:label];
+  if (![object isKindOfClass:cls]) stop(@"%@ is no %@", label, kind);
+  return object;
+}
+
+static ORTCheckpoint *state_of(NSString *label) { return find(label, [ORTCheckpoint class], @"state"); }
+static ORTTrainingSession *session_of(NSString *label) {
+  return find(label, [ORTTrainingSession class], @"session");
+}
+static ORTValue *tensor_of(NSString *label) { return find(label, [ORTValue class], @"tensor"); }
+
+static NSArray<ORTValue *> *tensors_of(NSArray<NSString *> *labels) {
+  NSMutableArray<ORTValue *> *values = [NSMutableArray arrayWithCapacity:[labels count]];
+  for (NSString *label in labels) [values addObject:tensor_of(label)];
+  return values;
+}
+
+// NO for an object that could not be made.
+static BOOL keep(NSString *label, id object) {
+  if (object == nil) return NO;
+  [objects setObject:object forKey:label];
+  [with_eval removeObject:label];
+  return YES;
+}
+
+// Numbers and tensors as the script writes them.
+
+static int64_t read_integer(NSString *text) {
+  char *end = NULL;
+  const char *bytes = [text UTF8String];
+  const long long value = strtoll(bytes, &end, 10);
+  if (*bytes == '\0' || *end != '\0') stop(@"%@ is no whole number", text);
+  return value;
+}
+
+static float read_number(NSString *text) {
+  char *end = NULL;
+  float value = 0;
+  if ([text hasPrefix:@"bits:"]) {
+    const uint32_t bits = (uint32_t)strtoul([text UTF8String] + 5, &end, 16);
+    memcpy(&value, &bits, sizeof value);
+  } else {
+    value = (float)strtod([text UTF8String], &end);
+  }
+  if (*end != '\0') stop(@"%@ is no number", text);
+  return value;
+}
+
+static uint32_t bits_of(float value) {
+  uint32_t bits = 0;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+static const struct type {
+  const char *name;
+  ORTTensorElementDataType type;
+  NSUInteger bytes;
+} kTypes[] = {
+    {"float", ORTTensorElementDataTypeFloat, 4}, {"double", ORTTensorElementDataTypeDouble, 8},
+    {"int64", ORTTensorElementDataTypeInt64, 8}, {"int32", ORTTensorElementDataTypeInt32, 4},
+    {"bool", ORTTensorElementDataTypeBool, 1},
+};
+
+static const struct type *type_named(NSString *name) {
+  for (size_t i = 0; i < sizeof kTypes / sizeof *kTypes; ++i) {
+    if ([name isEqualToString:@(kTypes[i].name)]) return &kTypes[i];
+  }
+  stop(@"there is no type %@", name);
+  return NULL;
+}
+
+static NSArray<NSNumber *> *read_shape(NSString *text) {
+  NSMutableArray<NSNumber *> *shape = [NSMutableArray array];
+  if ([text isEqualToString:@"-"]) return shape;
+  for (NSString *extent in [text componentsSeparatedByString:@"x"]) [shape addObject:@(read_integer(extent))];
+  return shape;
+}
+
+static NSUInteger size_of(const struct type *type, NSArray<NSNumber *> *shape) {
+  NSUInteger size = type->bytes;
+  for (NSNumber *extent in shape) size *= [extent unsignedIntegerValue];
+  return size;
+}
+
+static ORTValue *make_tensor(const struct type *type, NSArray<NSNumber *> *shape, NSMutableData *data) {
+  NSError *error = nil;
+  ORTValue *value = [[ORTValue alloc] initWithTensorData:data
+                                             elementType:type->type
+                                                   shape:shape
+                                                   error:&error];
+  if (value == nil) stop(@"%@", [error localizedDescription]);
+  return AUTORELEASED(value);
+}
+
+static void log_tensor(NSString *what, ORTValue *value) {
+  if (!logging) return;
+  ORTTensorTypeAndShapeInfo *info = [value tensorTypeAndShapeInfoWithError:NULL];
+  NSData *data = [value tensorDataWithError:NULL];
+  const struct type *type = NULL;
+  for (size_t i = 0; i < sizeof kTypes / sizeof *kTypes; ++i) {
+    if (kTypes[i].type == [info elementType]) type = &kTypes[i];
+  }
+  if (type == NULL || data == nil) stop(@"%@ is of type %d", what, (int)[info elementType]);
+  NSString *dims = [[info shape] count] == 0 ? @"-" : [[info shape] componentsJoinedByString:@"x"];
+  if ([[info shape] count] == 0 && type->type == ORTTensorElementDataTypeFloat) {
+    write_log(@"%@ %s %@ %08" PRIx32, what, type->name, dims, bits_of(*(const float *)[data bytes]));
+    return;
+  }
+  const unsigned char *bytes = [data bytes];
+  const NSUInteger length = [data length];
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  for (NSUInteger i = 0; i < length; ++i) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+  write_log(@"%@ %s %@ %016" PRIx64, what, type->name, dims, hash);
+}
+
+static NSData *read_file(NSString *path) {
+  NSData *content = [NSData dataWithContentsOfFile:path];
+  if (content == nil) stop(@"cannot read %@", path);
+  return content;
+}
+
+static BOOL flag(NSString *text, NSString *yes, NSString *no) {
+  if (![text isEqualToString:yes] && ![text isEqualToString:no]) {
+    stop(@"expected %@ or %@, found %@", yes, no, text);
+  }
+  return [text isEqualToString:yes];
+}
+
+// Commands: each gets its arguments, and returns NO with the error with which the library refused.
+
+typedef NSArray<NSString *> Arguments;
+
+static BOOL seed(Arguments *arguments, NSError **error) {
+  (void)error;
+  ORTSetSeed(read_integer([arguments objectAtIndex:0]));
+  return YES;
+}
+
+static BOOL tensor(Arguments *arguments, NSError **error) {
+  (void)error;
+  NSData *content = read_file([arguments objectAtIndex:1]);
+  const char *newline = memchr([content bytes], '\n', [content length]);
+  if (newline == NULL) stop(@"%@ is no tensor file", [arguments objectAtIndex:1]);
+  const NSUInteger start = (NSUInteger)(newline - (const char *)[content bytes]) + 1;
+  NSString *header = AUTORELEASED([[NSString alloc] initWithBytes:[content bytes]
+                                                           length:start - 1
+                                                         encoding:NSUTF8StringEncoding]);
+  NSArray<NSString *> *words = [header componentsSeparatedByString:@" "];
+  if ([words count] != 2) stop(@"%@ is no tensor file", [arguments objectAtIndex:1]);
+  const struct type *type = type_named([words objectAtIndex:0]);
+  NSArray<NSNumber *> *shape = read_shape([words objectAtIndex:1]);
+  if ([content length] - start != size_of(type, shape))
+    stop(@"%@ has another size", [arguments objectAtIndex:1]);
+  NSRange elements = NSMakeRange(start, [content length] - start);
+  NSMutableData *data = [NSMutableData dataWithData:[content subdataWithRange:elements]];
+  return keep([arguments objectAtIndex:0], make_tensor(type, shape, data));
+}
+
+static BOOL zeros(Arguments *arguments, NSError **error) {
+  (void)error;
+  const struct type *type = type_named([arguments objectAtIndex:1]);
+  NSArray<NSNumber *> *shape = read_shape([arguments objectAtIndex:2]);
+  NSMutableData *data = [NSMutableData dataWithLength:size_of(type, shape)];
+  return keep([arguments objectAtIndex:0], make_tensor(type, shape, data));
+}
+
+static BOOL show(Arguments *arguments, NSError **error) {
+  (void)error;
+  log_tensor(@"tensor", tensor_of([arguments objectAtIndex:0]));
+  return YES;
+}
+
+static BOOL load(Arguments *arguments, NSError **error) {
+  ORTCheckpoint *state = [[ORTCheckpoint alloc] initWithPath:[arguments objectAtIndex:1] error:error];
+  return keep([arguments objectAtIndex:0], AUTORELEASED(state));
+}
+
+static BOOL load_buffer(Arguments *arguments, NSError **error) {
+  NSData *content = read_file([arguments objectAtIndex:1]);
+  ORTCheckpoint *state = [[ORTCheckpoint alloc] initWithData:content error:error];
+  return keep([arguments objectAtIndex:0], AUTORELEASED(state));
+}
+
+static BOOL session(Arguments *arguments, NSError **error) {
+  NSString *models[3];
+  for (NSUInteger i = 0; i < 3; ++i) {
+    NSString *path = [arguments objectAtIndex:2 + i];
+    models[i] = [path isEqualToString:@"-"] ? nil : path;
+  }
+  ORTSessionOptions *options = AUTORELEASED([[ORTSessionOptions alloc] initWithError:error]);
+  ORTTrainingSession *made = [[ORTTrainingSession alloc] initWithEnv:env
+                                                      sessionOptions:options
+                                                          checkpoint:state_of([arguments objectAtIndex:1])
+                                                      trainModelPath:models[0]
+                                                       evalModelPath:models[1]
+                                                  optimizerModelPath:models[2]
+                                                               error:error];
+  if (!keep([arguments objectAtIndex:0], AUTORELEASED(made))) return NO;
+  if (models[1] != nil) [with_eval addObject:[arguments objectAtIndex:0]];
+  return YES;
+}
+
+static BOOL log_names(NSString *what, NSArray<NSString *> *names) {
+  if (names == nil) return NO;
+  write_log(@"%@ %@", what, [names componentsJoinedByString:@" "]);
+  return YES;
+}
+
+static BOOL names(Arguments *arguments, NSError **error) {
+  ORTTrainingSession *from = session_of([arguments objectAtIndex:0]);
+  if (!log_names(@"train inputs", [from getTrainInputNamesWithError:error])) return NO;
+  if (!log_names(@"train outputs", [from getTrainOutputNamesWithError:error])) return NO;
+  if (![with_eval containsObject:[arguments objectAtIndex:0]]) return YES;
+  if (!log_names(@"eval inputs", [from getEvalInputNamesWithError:error])) return NO;
+  return log_names(@"eval outputs", [from getEvalOutputNamesWithError:error]);
+}
+
+static BOOL learning_rate(Arguments *arguments, NSError **error) {
+  return [session_of([arguments objectAtIndex:0]) setLearningRate:read_number([arguments objectAtIndex:1])
+                                                            error:error];
+}
+
+static BOOL show_learning_rate(Arguments *arguments, NSError **error) {
+  NSError *failure = nil;
+  const float rate = [session_of([arguments objectAtIndex:0]) getLearningRateWithError:&failure];
+  *error = failure;
+  if (failure != nil) return NO;
+  write_log(@"learning_rate %08" PRIx32, bits_of(rate));
+  return YES;
+}
+
+static BOOL schedule(Arguments *arguments, NSError **error) {
+  return [session_of([arguments objectAtIndex:0])
+      registerLinearLRSchedulerWithWarmupStepCount:read_integer([arguments objectAtIndex:1])
+                                    totalStepCount:read_integer([arguments objectAtIndex:2])
+                                         initialLr:read_number([arguments objectAtIndex:3])
+                                             error:error];
+}
+
+static BOOL log_outputs(BOOL train, ORTTrainingSession *from, NSArray<ORTValue *> *outputs, NSError **error) {
+  if (outputs == nil) return NO;
+  NSArray<NSString *> *names =
+      train ? [from getTrainOutputNamesWithError:error] : [from getEvalOutputNamesWithError:error];
+  if (names == nil) return NO;
+  for (NSUInteger i = 0; i < [outputs count]; ++i) {
+    NSString *what = [NSString stringWithFormat:@"%s %@", train ? "train" : "eval", [names objectAtIndex:i]];
+    log_tensor(what, [outputs objectAtIndex:i]);
+  }
+  return YES;
+}
+
+static BOOL step(BOOL train, Arguments *arguments, NSError **error) {
+  ORTTrainingSession *on = session_of([arguments objectAtIndex:0]);
+  NSRange rest = NSMakeRange(1, [arguments count] - 1);
+  NSArray<ORTValue *> *inputs = tensors_of([arguments subarrayWithRange:rest]);
+  NSArray<ORTValue *> *outputs = train ? [on trainStepWithInputValues:inputs error:error]
+                                       : [on evalStepWithInputValues:inputs error:error];
+  return log_outputs(train, on, outputs, error);
+}
+
+static BOOL train(Arguments *arguments, NSError **error) { return step(YES, arguments, error); }
+static BOOL eval(Arguments *arguments, NSError **error) { return step(NO, arguments, error); }
+
+static BOOL step_into(BOOL train, Arguments *arguments, NSError **error) {
+  ORTTrainingSession *on = session_of([arguments objectAtIndex:0]);
+  const int64_t count = read_integer([arguments objectAtIndex:1]);
+  if (count < 0 || count >= (int64_t)[arguments count] - 2) stop(@"there are no tensors for the outputs");
+  NSRange first = NSMakeRange(2, (NSUInteger)count);
+  NSRange rest = NSMakeRange(2 + first.length, [arguments count] - 2 - first.length);
+  NSArray<ORTValue *> *inputs = tensors_of([arguments subarrayWithRange:first]);
+  NSArray<ORTValue *> *outputs = tensors_of([arguments subarrayWithRange:rest]);
+  const BOOL done = train
+                        ? [on trainStepWithInputValues:inputs outputValues:outputs runOptions:nil error:error]
+                        : [on evalStepWithInputValues:inputs outputValues:outputs runOptions:nil error:error];
+  return done && log_outputs(train, on, outputs, error);
+}
+
+static BOOL train_into(Arguments *arguments, NSError **error) { return step_into(YES, arguments, error); }
+static BOOL eval_into(Arguments *arguments, NSError **error) { return step_into(NO, arguments, error); }
+
+static BOOL optimizer_step(Arguments *arguments, NSError **error) {
+  return [session_of([arguments objectAtIndex:0]) optimizerStepWithError:error];
+}
+
+static BOOL scheduler_step(Arguments *arguments, NSError **error) {
+  return [session_of([arguments objectAtIndex:0]) schedulerStepWithError:error];
+}
+
+static BOOL reset(Arguments *arguments, NSError **error) {
+  return [session_of([arguments objectAtIndex:0]) lazyResetGradWithError:error];
+}
+
+static BOOL to_buffer(Arguments *arguments, NSError **error) {
+  const BOOL trainable = flag([arguments objectAtIndex:2], @"trainable", @"all");
+  ORTValue *buffer = [session_of([arguments objectAtIndex:0]) toBufferWithTrainable:trainable error:error];
+  if (!keep([arguments objectAtIndex:1], buffer)) return NO;
+  log_tensor(@"buffer", buffer);
+  return YES;
+}
+
+// The method finds out by itself which parameters the tensor is for.
+static BOOL from_buffer(Arguments *arguments, NSError **error) {
+  flag([arguments objectAtIndex:2], @"trainable", @"all");
+  ORTValue *buffer = tensor_of([arguments objectAtIndex:1]);
+  return [session_of([arguments objectAtIndex:0]) fromBufferWithValue:buffer error:error];
+}
+
+static BOOL property(Arguments *arguments, NSError **error) {
+  ORTCheckpoint *state = state_of([arguments objectAtIndex:0]);
+  NSString *type = [arguments objectAtIndex:1], *name = [arguments objectAtIndex:2];
+  NSString *value = [arguments objectAtIndex:3];
+  if ([type isEqualToString:@"int"]) {
+    return [state addIntPropertyWithName:name value:read_integer(value) error:error];
+  }
+  if ([type isEqualToString:@"float"]) {
+    return [state addFloatPropertyWithName:name value:read_number(value) error:error];
+  }
+  if (![type isEqualToString:@"string"]) stop(@"there is no property of type %@", type);
+  return [state addStringPropertyWithName:name value:value error:error];
+}
+
+static BOOL show_property(Arguments *arguments, NSError **error) {
+  ORTCheckpoint *state = state_of([arguments objectAtIndex:0]);
+  NSString *type = [arguments objectAtIndex:1], *name = [arguments objectAtIndex:2], *value = nil;
+  NSError *failure = nil;
+  if ([type isEqualToString:@"int"]) {
+    value = [NSString stringWithFormat:@"%" PRId64, [state getIntPropertyWithName:name error:&failure]];
+  } else if ([type isEqualToString:@"float"]) {
+    const float number = [state getFloatPropertyWithName:name error:&failure];
+    value = [NSString stringWithFormat:@"%08" PRIx32, bits_of(number)];
+  } else if ([type isEqualToString:@"string"]) {
+    value = [state getStringPropertyWithName:name error:&failure];
+  } else {
+    stop(@"there is no property of type %@", type);
+  }
+  *error = failure;
+  if (failure != nil) return NO;
+  write_log(@"property %@ %@ %@", name, type, value);
+  return YES;
+}
+
+static BOOL show_parameter(Arguments *arguments, NSError **error) {
+  NSString *name = [arguments objectAtIndex:1];
+  ORTValue *value = [state_of([arguments objectAtIndex:0]) getParameterWithName:name error:error];
+  if (value == nil) return NO;
+  log_tensor([@"parameter " stringByAppendingString:name], value);
+  return YES;
+}
+
+static BOOL update_parameter(Arguments *arguments, NSError **error) {
+  ORTValue *value = tensor_of([arguments objectAtIndex:2]);
+  return [state_of([arguments objectAtIndex:0]) updateParameterWithName:[arguments objectAtIndex:1]
+                                                                  value:value
+                                                                  error:error];
+}
+
+static BOOL save(Arguments *arguments, NSError **error) {
+  const BOOL with_optimizer = flag([arguments objectAtIndex:2], @"with", @"without");
+  return [state_of([arguments objectAtIndex:0]) saveCheckpointToPath:[arguments objectAtIndex:1]
+                                                  withOptimizerState:with_optimizer
+                                                               error:error];
+}
+
+static BOOL export_model(Arguments *arguments, NSError **error) {
+  NSRange rest = NSMakeRange(2, [arguments count] - 2);
+  return [session_of([arguments objectAtIndex:0])
+      exportModelForInferenceWithOutputPath:[arguments objectAtIndex:1]
+                           graphOutputNames:[arguments subarrayWithRange:rest]
+                                      error:error];
+}
+
+// The pool around the line gives up what else holds the object.
+static BOOL release(Arguments *arguments, NSError **error) {
+  (void)error;
+  NSString *label = [arguments objectAtIndex:0];
+  if ([objects objectForKey:label] == nil) stop(@"%@ names nothing", label);
+  [objects removeObjectForKey:label];
+  [with_eval removeObject:label];
+  return YES;
+}
+
+static BOOL switch_log(Arguments *arguments, NSError **error) {
+  (void)error;
+  logging = flag([arguments objectAtIndex:0], @"on", @"off");
+  return YES;
+}
+
+static BOOL resident(Arguments *arguments, NSError **error) {
+  (void)arguments;
+  (void)error;
+  FILE *file = fopen("/proc/self/status", "r");
+  if (file == NULL) stop(@"cannot open /proc/self/status");
+  char line[256];
+  long kib = -1;
+  while (kib < 0 && fgets(line, sizeof line, file) != NULL) {
+    if (sscanf(line, "VmRSS: %ld", &kib) != 1) kib = -1;
+  }
+  fclose(file);
+  write_log(@"resident %ld", kib);
+  return YES;
+}
+
+static int compare_times(const void *a, const void *b) {
+  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
+static int64_t nanoseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static BOOL measure(Arguments *arguments, NSError **error) {
+  const int64_t steps = read_integer([arguments objectAtIndex:0]);
+  if (steps < 1) stop(@"expected 1 step or more");
+  ORTTrainingSession *on = session_of([arguments objectAtIndex:1]);
+  NSArray<ORTValue *> *inputs =
+      tensors_of([arguments subarrayWithRange:NSMakeRange(2, [arguments count] - 2)]);
+  // Made by the first step, written into by the others.
+  NSArray<ORTValue *> *outputs = [on trainStepWithInputValues:inputs error:error];
+  if (outputs == nil) return NO;
+  int64_t *times = malloc((size_t)steps * sizeof *times);
+  if (times == NULL) stop(@"out of memory");
+  BOOL done = YES;
+  for (int64_t i = 0; i < steps && done; ++i) {
+    const int64_t began = nanoseconds();
+    done = [on trainStepWithInputValues:inputs outputValues:outputs runOptions:nil error:error];
+    times[i] = nanoseconds() - began;
+  }
+  qsort(times, (size_t)steps, sizeof *times, compare_times);
+  if (done) write_log(@"nanoseconds %" PRId64, times[(steps - 1) / 2]);
+  free(times);
+  return done;
+}
+
+enum { kMost = 64 };
+
+static const struct entry {
+  const char *name;
+  BOOL (*run)(Arguments *, NSError **);
+  NSUInteger fewest, most;  // number of arguments
+} kCommands[] = {
+    {"seed", seed, 1, 1},
+    {"tensor", tensor, 2, 2},
+    {"zeros", zeros, 3, 3},
+    {"show", show, 1, 1},
+    {"load", load, 2, 2},
+    {"load_buffer", load_buffer, 2, 2},
+    {"session", session, 5, 5},
+    {"names", names, 1, 1},
+    {"learning_rate", learning_rate, 2, 2},
+    {"show_learning_rate", show_learning_rate, 1, 1},
+    {"schedule", schedule, 4, 4},
+    {"train", train, 1, kMost},
+    {"eval", eval, 1, kMost},
+    {"train_into", train_into, 3, kMost},
+    {"eval_into", eval_into, 3, kMost},
+    {"optimizer_step", optimizer_step, 1, 1},
+    {"scheduler_step", scheduler_step, 1, 1},
+    {"reset", reset, 1, 1},
+    {"to_buffer", to_buffer, 3, 3},
+    {"from_buffer", from_buffer, 3, 3},
+    {"property", property, 4, 4},
+    {"show_property", show_property, 3, 3},
+    {"show_parameter", show_parameter, 2, 2},
+    {"update_parameter", update_parameter, 3, 3},
+    {"save", save, 3, 3},
+    {"export", export_model, 2, kMost},
+    {"release", release, 1, 1},
+    {"log", switch_log, 1, 1},
+    {"resident", resident, 0, 0},
+    {"measure", measure, 2, kMost},
+};
+
+static BOOL run_command(NSArray<NSString *> *tokens, NSError **error) {
+  const char *name = [[tokens objectAtIndex:0] UTF8String];
+  const NSUInteger count = [tokens count] - 1;
+  for (size_t i = 0; i < sizeof kCommands / sizeof *kCommands; ++i) {
+    if (strcmp(kCommands[i].name, name) != 0) continue;
+    if (count < kCommands[i].fewest || count > kCommands[i].most) stop(@"wrong number of tokens");
+    return kCommands[i].run([tokens subarrayWithRange:NSMakeRange(1, count)], error);
+  }
+  stop(@"there is no such command");
+  return NO;
+}
+
+static void run_line(NSArray<NSString *> *tokens) {
+  const BOOL fails = [[tokens objectAtIndex:0] isEqualToString:@"fails"];
+  if (fails && [tokens count] < 3) stop(@"wrong number of tokens");
+  NSArray<NSString *> *rest = fails ? [tokens subarrayWithRange:NSMakeRange(2, [tokens count] - 2)] : tokens;
+  NSError *error = nil;
+  const BOOL done = run_command(rest, &error);
+  NSString *said = [error localizedDescription];
+  if (!done && ![[error domain] isEqualToString:ORTErrorDomain])
+    stop(@"an error of the domain %@", [error domain]);
+  if (!fails) {
+    if (!done) stop(@"error %ld: %@", (long)[error code], said);
+    return;
+  }
+  const int64_t code = read_integer([tokens objectAtIndex:1]);
+  if (done) stop(@"expected an error of code %" PRId64 ", found none", code);
+  if ([error code] != code) {
+    stop(@"expected an error of code %" PRId64 ", found %ld: %@", code, (long)[error code], said);
+  }
+  write_log(@"error %" PRId64 " %@", code, said);
+}
+
+// Scripts.
+
+static NSArray<NSString *> *tokens_of(NSString *line, int64_t number) {
+  NSMutableArray<NSString *> *tokens = [NSMutableArray array];
+  if ([line hasPrefix:@"#"]) return tokens;
+  for (NSString *word in [line componentsSeparatedByString:@" "]) {
+    if ([word length] == 0) continue;
+    NSString *token = word;
+    if ([token hasPrefix:@"data:"])
+      token = [NSString stringWithFormat:@"%@/%@", data_folder, [token substringFromIndex:5]];
+    if ([word hasPrefix:@"out:"])
+      token = [NSString stringWithFormat:@"%@/%@", out_folder, [token substringFromIndex:4]];
+    NSString *digits = [NSString stringWithFormat:@"%" PRId64, number];
+    [tokens addObject:[token stringByReplacingOccurrencesOfString:@"{}" withString:digits]];
+  }
+  return tokens;
+}
+
+// The `end` that belongs to the `repeat` at `start`.
+static NSUInteger end_of(NSArray<NSString *> *lines, NSUInteger start) {
+  int depth = 0;
+  for (NSUInteger at = start; at < [lines count]; ++at) {
+    NSArray<NSString *> *tokens = tokens_of([lines objectAtIndex:at], 0);
+    NSString *first = [tokens count] > 0 ? [tokens objectAtIndex:0] : @"";
+    if ([first isEqualToString:@"repeat"]) ++depth;
+    if ([first isEqualToString:@"end"] && --depth == 0) return at;
+  }
+  stop(@"this repeat has no end");
+  return 0;
+}
+
+static void run_lines(NSArray<NSString *> *lines, NSUInteger begin, NSUInteger end, int64_t number) {
+  for (NSUInteger at = begin; at < end; ++at) {
+    // What a line made on the way goes with it.
+    @autoreleasepool {
+      script_line = at + 1;
+      command = [lines objectAtIndex:at];
+      NSArray<NSString *> *tokens = tokens_of(command, number);
+      if ([tokens count] == 0) continue;
+      if (![[tokens objectAtIndex:0] isEqualToString:@"repeat"]) {
+        run_line(tokens);
+        continue;
+      }
+      if ([tokens count] != 2 && [tokens count] != 3) stop(@"wrong number of tokens");
+      const NSUInteger last = end_of(lines, at);
+      const int64_t rounds = read_integer([tokens objectAtIndex:1]);
+      const int64_t first = [tokens count] == 3 ? read_integer([tokens objectAtIndex:2]) : 0;
+      for (int64_t i = first; i < first + rounds; ++i) run_lines(lines, at + 1, last, i);
+      at = last;
+    }
+  }
+}
+
+int main(int argc, char **argv) {
+  @autoreleasepool {
+    if (argc != 4) {
+      fprintf(stderr, "usage: %s SCRIPT DATA OUT\n", argv[0]);
+      return 1;
+    }
+    script_path = @(argv[1]);
+    data_folder = @(argv[2]);
+    out_folder = @(argv[3]);
+    NSError *error = nil;
+    env = AUTORELEASED([[ORTEnv alloc] initWithLoggingLevel:ORTLoggingLevelError error:&error]);
+    if (env == nil) stop(@"%@", [error localizedDescription]);
+    objects = [NSMutableDictionary dictionary];
+    with_eval = [NSMutableSet set];
+
+    NSString *script = AUTORELEASED([[NSString alloc] initWithData:read_file(script_path)
+                                                          encoding:NSUTF8StringEncoding]);
+    NSArray<NSString *> *lines = [script componentsSeparatedByString:@"\n"];
+    run_lines(lines, 0, [lines count], 0);
+    [objects removeAllObjects];
+  }
+  return 0;
+}

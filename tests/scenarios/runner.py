@@ -1,0 +1,357 @@
+"""Runs a scenario with the Python API; README.md beside this file says what a scenario is."""
+
+from __future__ import annotations
+
+import gc
+import struct
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import ortrain
+from ortrain import OrtrainError, OrtValue, _ortrain
+from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
+
+TYPES = {
+    "float": np.float32,
+    "double": np.float64,
+    "int64": np.int64,
+    "int32": np.int32,
+    "bool": np.bool_,
+}
+NAMES = {np.dtype(kind): name for name, kind in TYPES.items()}
+
+
+class ScriptError(Exception):
+    """The script, not the library, is at fault, or something went otherwise than the script says."""
+
+
+@dataclass
+class Session:
+    """A module with what belongs to it."""
+
+    module: Module
+    optimizer: Optimizer | None
+    has_eval: bool
+    scheduler: LinearLRScheduler | None = None
+
+
+def read_number(text: str) -> float:
+    stored = (
+        struct.pack("<I", int(text[5:], 16)) if text.startswith("bits:") else struct.pack("<f", float(text))
+    )
+    (value,) = struct.unpack("<f", stored)
+    return float(value)
+
+
+def bits(value: float) -> str:
+    return f"{struct.unpack('<I', struct.pack('<f', value))[0]:08x}"
+
+
+def read_shape(text: str) -> list[int]:
+    return [] if text == "-" else [int(extent) for extent in text.split("x")]
+
+
+def print_tensor(value: OrtValue) -> str:
+    array = value.numpy()
+    shape = "x".join(map(str, value.shape())) or "-"
+    if array.dtype == np.float32 and array.ndim == 0:
+        return f"float {shape} {array.view(np.uint32):08x}"
+    code = 0xCBF29CE484222325
+    for byte in array.tobytes():
+        code = ((code ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return f"{NAMES[array.dtype]} {shape} {code:016x}"
+
+
+class Runner:
+    """The objects of a script, and a method for every command."""
+
+    def __init__(self, data: str, out: str) -> None:
+        self.folders = {"data:": data, "out:": out}
+        self.objects: dict[str, CheckpointState | Session | OrtValue] = {}
+        self.logging = True
+        self.expects_failure = False
+
+    def log(self, line: str) -> None:
+        if self.logging:
+            print(line)
+
+    def log_tensor(self, what: str, value: OrtValue) -> None:
+        if self.logging:
+            print(f"{what} {print_tensor(value)}")
+
+    # Labels.
+
+    def find(self, label: str, kind: type) -> object:
+        found = self.objects.get(label)
+        if not isinstance(found, kind):
+            raise ScriptError(f"{label} is no {kind.__name__}")
+        return found
+
+    def state(self, label: str) -> CheckpointState:
+        return self.find(label, CheckpointState)  # type: ignore[return-value]
+
+    def session_of(self, label: str) -> Session:
+        return self.find(label, Session)  # type: ignore[return-value]
+
+    def values(self, labels: tuple[str, ...]) -> list[OrtValue]:
+        return [self.find(label, OrtValue) for label in labels]  # type: ignore[misc]
+
+    # Commands.
+
+    def seed(self, number: str) -> None:
+        ortrain.set_seed(int(number))
+
+    def tensor(self, label: str, path: str) -> None:
+        header, _, content = Path(path).read_bytes().partition(b"\n")
+        kind, dims = header.decode().split(" ")
+        array: np.ndarray = np.frombuffer(content, TYPES[kind]).reshape(read_shape(dims))
+        self.objects[label] = OrtValue.ortvalue_from_numpy(array.copy())
+
+    def zeros(self, label: str, kind: str, dims: str) -> None:
+        self.objects[label] = OrtValue.ortvalue_from_numpy(np.zeros(read_shape(dims), TYPES[kind]))
+
+    def show(self, label: str) -> None:
+        self.log_tensor("tensor", *self.values((label,)))
+
+    def load(self, label: str, path: str) -> None:
+        self.objects[label] = CheckpointState.load_checkpoint(path)
+
+    def load_buffer(self, label: str, path: str) -> None:
+        self.objects[label] = CheckpointState.load_checkpoint_from_buffer(Path(path).read_bytes())
+
+    def session(self, label: str, state: str, train: str, evaluation: str, optimizer: str) -> None:
+        has_eval = evaluation != "-"
+        options = ortrain.SessionOptions()
+        module = Module(train, self.state(state), evaluation if has_eval else None, session_options=options)
+        self.objects[label] = Session(
+            module, None if optimizer == "-" else Optimizer(optimizer, module), has_eval
+        )
+
+    def names(self, label: str) -> None:
+        session = self.session_of(label)
+        for mode in ("train", "eval") if session.has_eval else ("train",):
+            session.module.train(mode == "train")
+            self.log(" ".join([mode, "inputs", *session.module.input_names()]))
+            self.log(" ".join([mode, "outputs", *session.module.output_names()]))
+
+    # A session without an optimizer model has no Optimizer in this API, so what is wrong without one is asked of
+    # the layer below.
+
+    def learning_rate(self, label: str, rate: str) -> None:
+        session = self.session_of(label)
+        if session.optimizer:
+            session.optimizer.set_learning_rate(read_number(rate))
+        else:
+            _ortrain.set_learning_rate(session.module._handle, read_number(rate))
+
+    def show_learning_rate(self, label: str) -> None:
+        session = self.session_of(label)
+        optimizer, handle = session.optimizer, session.module._handle
+        rate = optimizer.get_learning_rate() if optimizer else _ortrain.get_learning_rate(handle)
+        self.log(f"learning_rate {bits(rate)}")
+
+    def schedule(self, label: str, warmup: str, total: str, rate: str) -> None:
+        session = self.session_of(label)
+        counts = int(warmup), int(total)
+        if session.optimizer:
+            session.scheduler = LinearLRScheduler(session.optimizer, *counts, read_number(rate))
+        else:
+            _ortrain.register_linear_lr_scheduler(session.module._handle, *counts, read_number(rate))
+
+    def optimizer_step(self, label: str) -> None:
+        session = self.session_of(label)
+        if session.optimizer:
+            session.optimizer.step()
+        else:
+            _ortrain.optimizer_step(session.module._handle)
+
+    def scheduler_step(self, label: str) -> None:
+        session = self.session_of(label)
+        if session.scheduler:
+            session.scheduler.step()
+        else:
+            _ortrain.scheduler_step(session.module._handle)
+
+    def step(self, mode: str, label: str, inputs: tuple[str, ...]) -> None:
+        module = self.session_of(label).module.train(mode == "train")
+        values = self.values(inputs)
+        if self.expects_failure:
+            # The class refuses wrong inputs in its own words; the library's are wanted here.
+            handle = module._handle
+            if mode == "train":
+                count = _ortrain.training_session_get_training_model_output_count(handle)
+                outputs = _ortrain.train_step(handle, None, values, count)
+            else:
+                count = _ortrain.training_session_get_eval_model_output_count(handle)
+                outputs = _ortrain.eval_step(handle, None, values, count)
+        else:
+            outputs = module(*values)
+        for name, value in zip(
+            module.output_names(), outputs if isinstance(outputs, (tuple, list)) else (outputs,), strict=True
+        ):
+            self.log_tensor(f"{mode} {name}", value)
+
+    def train(self, label: str, *inputs: str) -> None:
+        self.step("train", label, inputs)
+
+    def eval(self, label: str, *inputs: str) -> None:
+        self.step("eval", label, inputs)
+
+    # Steps of this API give new outputs always.
+
+    def train_into(self, label: str, count: str, *tensors: str) -> None:
+        self.step("train", label, tensors[: int(count)])
+
+    def eval_into(self, label: str, count: str, *tensors: str) -> None:
+        self.step("eval", label, tensors[: int(count)])
+
+    def reset(self, label: str) -> None:
+        self.session_of(label).module.lazy_reset_grad()
+
+    def to_buffer(self, label: str, target: str, which: str) -> None:
+        buffer = self.session_of(label).module.get_contiguous_parameters(which == "trainable")
+        self.objects[target] = buffer
+        self.log_tensor("buffer", buffer)
+
+    def from_buffer(self, label: str, source: str, which: str) -> None:
+        (buffer,) = self.values((source,))
+        self.session_of(label).module.copy_buffer_to_parameters(buffer.numpy(), which == "trainable")
+
+    def property(self, label: str, kind: str, name: str, value: str) -> None:
+        readers: dict[str, Callable[[str], int | float | str]] = {
+            "int": int,
+            "float": read_number,
+            "string": str,
+        }
+        self.state(label).properties[name] = readers[kind](value)
+
+    def show_property(self, label: str, kind: str, name: str) -> None:
+        # The mapping raises KeyError where the library has an error of its own.
+        value = _ortrain.get_property(self.state(label)._handle, name)
+        if type(value).__name__ != {"string": "str"}.get(kind, kind):
+            raise ScriptError(f"{name} is of type {type(value).__name__}")
+        self.log(f"property {name} {kind} {bits(value) if isinstance(value, float) else value}")
+
+    def show_parameter(self, label: str, name: str) -> None:
+        value = _ortrain.get_parameter(self.state(label)._handle, name)  # as above
+        self.log_tensor(f"parameter {name}", value)
+
+    def update_parameter(self, label: str, name: str, source: str) -> None:
+        (value,) = self.values((source,))
+        _ortrain.update_parameter(self.state(label)._handle, name, value)  # as above
+
+    def save(self, label: str, path: str, which: str) -> None:
+        CheckpointState.save_checkpoint(self.state(label), path, include_optimizer_state=which == "with")
+
+    def export(self, label: str, path: str, *names: str) -> None:
+        self.session_of(label).module.export_model_for_inferencing(path, list(names))
+
+    def release(self, label: str) -> None:
+        if label not in self.objects:
+            raise ScriptError(f"{label} names nothing")
+        del self.objects[label]
+
+    def resident(self) -> None:
+        gc.collect()
+        status = Path("/proc/self/status").read_text()
+        (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+        self.log(f"resident {line.split()[1]}")
+
+    def measure(self, steps: str, label: str, *inputs: str) -> None:
+        module = self.session_of(label).module.train()
+        values = self.values(inputs)
+        times = []
+        for _ in range(int(steps)):
+            began = time.perf_counter_ns()
+            module(*values)
+            times.append(time.perf_counter_ns() - began)
+        self.log(f"nanoseconds {sorted(times)[(len(times) - 1) // 2]}")
+
+    def fails(self, code: str, *command: str) -> None:
+        self.expects_failure = True
+        try:
+            self.run_command(list(command))
+        except OrtrainError as error:
+            if error.code != int(code):
+                raise ScriptError(
+                    f"expected an error of code {code}, found {int(error.code)}: {error}"
+                ) from error
+            self.log(f"error {code} {error.message}")
+        else:
+            raise ScriptError(f"expected an error of code {code}, found none")
+        finally:
+            self.expects_failure = False
+
+    def run_command(self, tokens: list[str]) -> None:
+        if tokens[0] == "log":
+            self.logging = tokens[1] == "on"
+        elif tokens[0] in COMMANDS:
+            getattr(self, tokens[0])(*tokens[1:])
+        else:
+            raise ScriptError("there is no such command")
+
+    # Scripts.
+
+    def resolve(self, token: str, number: int) -> str:
+        token = token.replace("{}", str(number))
+        for prefix, folder in self.folders.items():
+            if token.startswith(prefix):
+                return f"{folder}/{token[len(prefix) :]}"
+        return token
+
+    def run(self, lines: list[tuple[int, list[str]]], number: int = 0) -> None:
+        """Run lines, each with its place in the script; `number` is that of the round."""
+        at = 0
+        while at < len(lines):
+            place, tokens = lines[at]
+            try:
+                if tokens[0] == "repeat":
+                    end = self.end_of(lines, at)
+                    count, first = int(tokens[1]), int(tokens[2]) if len(tokens) > 2 else 0
+                    for round_number in range(first, first + count):
+                        self.run(lines[at + 1 : end], round_number)
+                    at = end
+                else:
+                    self.run_command([self.resolve(token, number) for token in tokens])
+            except (ScriptError, OrtrainError, OSError, KeyError, TypeError, ValueError, IndexError) as error:
+                raise SystemExit(
+                    f"{sys.argv[1]}:{place}: {' '.join(tokens)}: {type(error).__name__}: {error}"
+                ) from error
+            at += 1
+
+    @staticmethod
+    def end_of(lines: list[tuple[int, list[str]]], start: int) -> int:
+        depth = 0
+        for at in range(start, len(lines)):
+            depth += {"repeat": 1, "end": -1}.get(lines[at][1][0], 0)
+            if depth == 0:
+                return at
+        raise ScriptError("this repeat has no end")
+
+
+COMMANDS = {
+    "seed", "tensor", "zeros", "show", "load", "load_buffer", "session", "names", "learning_rate",
+    "show_learning_rate", "schedule", "train", "eval", "train_into", "eval_into", "optimizer_step",
+    "scheduler_step", "reset", "to_buffer", "from_buffer", "property", "show_property", "show_parameter",
+    "update_parameter", "save", "export", "release", "resident", "measure", "fails",
+}  # fmt: skip
+
+
+def main() -> None:
+    if len(sys.argv) != 4:
+        sys.exit(f"usage: {sys.argv[0]} SCRIPT DATA OUT")
+    lines = [
+        (place, line.split())
+        for place, line in enumerate(Path(sys.argv[1]).read_text(encoding="utf-8").splitlines(), start=1)
+        if line.strip() and not line.startswith("#")
+    ]
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+    Runner(sys.argv[2], sys.argv[3]).run(lines)
+
+
+if __name__ == "__main__":
+    main()

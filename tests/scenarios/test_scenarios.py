@@ -1,0 +1,312 @@
+"""Every language does the same with the same script, to the last bit, and what the recorded runs did.
+
+README.md beside this file describes the scripts and their runners.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import string
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from languages import COMPILERS, Missing, Program, skip_or_fail
+from ortrain.api import CheckpointState
+from scenario_data import CASES, expected, prepare_errors, prepare_fixture, prepare_values
+
+HERE = Path(__file__).resolve().parent
+LANGUAGES = ["python", *COMPILERS]
+RUNNERS = {
+    "python": "runner.py",
+    "c": "runner.c",
+    "cpp": "runner.cpp",
+    "csharp": "Runner.cs",
+    "objc": "runner.m",
+}
+
+LEAST_GROWTH_OF_A_LEAK_KIB = 2 * 1024
+"""What ten thousand cycles may grow by: 210 bytes each. Less than the smallest thing that a cycle makes, a tensor of 16
+floats with its handles (a test below leaks those); more than what heaps and garbage collectors keep for later, of which
+up to 0.6 MiB were seen."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a runner left behind."""
+
+    log: list[str]
+    files: dict[str, bytes]
+
+    def floats(self, prefix: str) -> list[float]:
+        """The floats at the end of the lines that begin so, in scalars and alone."""
+        found = [re.fullmatch(prefix + r"(?:\S+ float - )?([0-9a-f]{8})", line) for line in self.log]
+        return [bits_to_float(match[1]) for match in found if match]
+
+
+def bits_to_float(bits: str) -> float:
+    return struct.unpack(">f", bytes.fromhex(bits))[0]
+
+
+@functools.cache
+def build(language: str, folder: Path) -> Program:
+    """The runner of a language, ready to run."""
+    source = HERE / RUNNERS[language]
+    if language == "python":
+        return Program([sys.executable, str(source)])
+    if not source.exists():
+        raise Missing(f"there is no {source.name}")
+    return COMPILERS[language][1]([source], folder / f"runner_{language}")
+
+
+@pytest.fixture(autouse=True)
+def _threads_that_wait_leave_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a busy machine does not make these many small runs wait for each other; no number depends on it."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+
+
+@pytest.fixture(scope="session")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runners")
+
+
+@pytest.fixture
+def runner_of(builds: Path) -> Callable[[str], Program]:
+    """Gives the runner of a language; skips where it is missing, or fails where it is required."""
+
+    def give(language: str) -> Program:
+        try:
+            return build(language, builds)
+        except Missing as why:
+            skip_or_fail(language, why)
+
+    return give
+
+
+class Scenario:
+    """A script with its data, run once in each language that asks for it."""
+
+    def __init__(self, script: str, prepare: Callable[[Path], None], folder: Path) -> None:
+        self.folder = folder
+        self.script = folder / "script.txt"
+        self.data = folder / "data"
+        self.ran: dict[str, Ran] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        self.script.write_text(script, encoding="utf-8")
+        prepare(self.data)
+
+    def run(self, language: str, program: Program) -> Ran:
+        if language not in self.ran:
+            out = self.folder / language
+            out.mkdir()
+            done = program.run([self.script, self.data, out])
+            assert done.returncode == 0, f"{language} ended with status {done.returncode}: {done.stderr}"
+            log = [self.comparable(line, out) for line in done.stdout.split("\n")]
+            files = {path.name: path.read_bytes() for path in sorted(out.iterdir())}
+            self.ran[language] = Ran(log, files)
+        return self.ran[language]
+
+    def comparable(self, line: str, out: Path) -> str:
+        """A line without what may differ: folders, and by which call a check was reached."""
+        line = line.replace(str(self.data), "DATA").replace(str(out), "OUT")
+        return re.sub(r"^(error \d+ )[A-Za-z]+: ", r"\1", line)
+
+
+def fill_in(case: str) -> str:
+    """training.txt for a recorded run."""
+    recorded = expected(case)
+    steps = len(recorded["train_losses"])
+    schedule = recorded["scheduler"]
+    values = {
+        "steps": steps,
+        "half": steps // 2,
+        "rest": steps - steps // 2,
+        "schedule": "",
+        "scheduler_step": "",
+    }
+    if schedule:
+        # As it ran: the Python class of 1.19.2 handed the two counts on in the wrong order.
+        values["schedule"] = f"schedule s {schedule['total']} {schedule['warmup']} {schedule['initial_lr']}"
+        values["scheduler_step"] = "scheduler_step s"
+    return string.Template((HERE / "training.txt").read_text(encoding="utf-8")).substitute(values)
+
+
+@pytest.fixture(scope="session")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Scenario]:
+    """Gives a scenario by the name of its script, or of the recorded run that training.txt repeats."""
+
+    @functools.cache
+    def give(name: str) -> Scenario:
+        folder = tmp_path_factory.mktemp(name.replace(".", "_"))
+        if name in CASES:
+            return Scenario(fill_in(name), functools.partial(prepare_fixture, name), folder)
+        prepare = {"values.txt": prepare_values, "errors.txt": prepare_errors}.get(
+            name, functools.partial(prepare_fixture, "mlp_adamw")
+        )
+        return Scenario((HERE / name).read_text(encoding="utf-8"), prepare, folder)
+
+    return give
+
+
+def assert_same(ours: Ran, reference: Ran) -> None:
+    for number, (line, wanted) in enumerate(zip(ours.log, reference.log, strict=False), start=1):
+        assert line == wanted, f"line {number} of the log differs"
+    assert len(ours.log) == len(reference.log)
+    assert ours.files.keys() == reference.files.keys()
+    different = [name for name in ours.files if ours.files[name] != reference.files[name]]
+    assert not different, "these files differ"
+
+
+@pytest.mark.parametrize("language", [language for language in LANGUAGES if language != "c"])
+@pytest.mark.parametrize("name", [*CASES, "values.txt"])
+def test_a_run_has_the_same_numbers_and_files_in_every_language(name, language, scenario, runner_of):
+    reference = scenario(name).run("c", runner_of("c"))
+    assert_same(scenario(name).run(language, runner_of(language)), reference)
+
+
+@pytest.mark.parametrize("language", [language for language in LANGUAGES if language != "c"])
+def test_wrong_calls_have_the_same_errors_in_every_language(language, scenario, runner_of):
+    reference = scenario("errors.txt").run("c", runner_of("c"))
+    assert_same(scenario("errors.txt").run(language, runner_of(language)), reference)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_has_the_recorded_numbers(case, scenario, runner_of):
+    recorded = expected(case)
+    ran = scenario(case).run("c", runner_of("c"))
+    steps = len(recorded["train_losses"])
+    np.testing.assert_allclose(ran.floats("train ")[:steps], recorded["train_losses"], rtol=1e-4)
+    # One rate was shown in front of the schedule.
+    np.testing.assert_allclose(
+        ran.floats("learning_rate ")[1 : steps + 1], recorded["learning_rates"], rtol=1e-4
+    )
+    evals = recorded.get("eval_losses_after", [])
+    np.testing.assert_allclose(ran.floats("eval ")[: len(evals)], evals, rtol=1e-4)
+
+    ours = CheckpointState.load_checkpoint_from_buffer(ran.files["after"])
+    theirs = CheckpointState.load_checkpoint(HERE.parent / "data/fixtures" / case / "checkpoint_after")
+    assert {name for name, _ in ours.parameters} == {name for name, _ in theirs.parameters}
+    for name, parameter in ours.parameters:
+        wanted = theirs.parameters[name]
+        assert parameter.requires_grad == wanted.requires_grad
+        apart = np.linalg.norm((parameter.data - wanted.data).astype(np.float64))
+        # resnet_bn: tests/python/test_fixtures.py says why its biases may differ by more.
+        noise = 5e-4 if case == "resnet_bn" else 1e-6
+        assert apart <= 2e-3 * np.linalg.norm(wanted.data.astype(np.float64)) + noise * np.sqrt(
+            wanted.data.size
+        ), name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_is_the_uninterrupted_one(case, scenario, runner_of):
+    ran = scenario(case).run("c", runner_of("c"))
+    steps = len(expected(case)["train_losses"])
+    losses = ran.floats("train ")
+    rest = steps - steps // 2
+    # After the recorded run come two steps that have nothing to do with it, then the second half.
+    assert losses[steps + 2 : steps + 2 + rest] == losses[steps // 2 : steps]
+    assert ran.files["after_resumed"] == ran.files["after"]
+    assert ran.files["after_resumed.onnx"] == ran.files["after.onnx"]
+    with_momentum = CheckpointState.load_checkpoint_from_buffer(ran.files["after"])
+    without = CheckpointState.load_checkpoint_from_buffer(ran.files["after_forgetful"])
+    same = all(
+        np.array_equal(parameter.data, without.parameters[name].data)
+        for name, parameter in with_momentum.parameters
+        if parameter.requires_grad
+    )
+    remembers = expected(case)["optimizer"] == "AdamW" or expected(case)["scheduler"]
+    assert same != bool(remembers)
+
+
+def test_seeds_rates_parameters_and_properties_do_what_they_say(scenario, runner_of):
+    ran = scenario("values.txt").run("c", runner_of("c"))
+    losses, evals = ran.floats("train "), ran.floats("eval ")
+    seeded, seeded_otherwise, seeded_again = losses[0], losses[4], losses[5]
+    assert seeded_again == seeded != seeded_otherwise
+    assert losses[1] != seeded, "every step drops others"
+    assert evals[1] == evals[0], "train steps alone change no parameter, and nothing is dropped in eval"
+
+    accumulated, stepped, stepped_by_zero, zeroed, loaded = (
+        line.split()[-1] for line in ran.log if line.startswith("parameter fc2.bias ")
+    )
+    assert accumulated != stepped == stepped_by_zero
+    assert zeroed == loaded
+    np.testing.assert_allclose(evals[2:], [np.log(10)] * len(evals[2:]), rtol=1e-6)
+
+    rates = ran.floats("learning_rate ")
+    assert rates[:3] == [0.0, bits_to_float("3dcccccd"), bits_to_float("3dcccccc")]
+    # Four optimizer steps lie behind the first of these, five behind the second and so on.
+    np.testing.assert_allclose(rates[3:], [0.3 * (9 - t) / 7 for t in range(4, 10)], rtol=1e-6)
+
+    assert "property large int 9223372036854775807" in ran.log
+    assert "property word string Übergröße-字" in ran.log
+    assert ran.files["properties"] == ran.files["properties_again"]
+    for name, outputs in {"both.onnx": ["logits", "hidden"], "hidden.onnx": ["hidden"]}.items():
+        assert [value.name for value in onnx.load_from_string(ran.files[name]).graph.output] == outputs
+
+
+def growth(ran: Ran) -> int:
+    """By how many KiB memory grew between the two places of the script that show it."""
+    before, after = (int(line.split()[1]) for line in ran.log if line.startswith("resident "))
+    print(f"{before} KiB, then {after} KiB")
+    return after - before
+
+
+@pytest.mark.parametrize("script", ["leaks_steps.txt", "leaks_create.txt"])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_memory_stays_flat(language, script, scenario, runner_of):
+    assert growth(scenario(script).run(language, runner_of(language))) < LEAST_GROWTH_OF_A_LEAK_KIB
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_small_leak_would_be_seen(language, runner_of, tmp_path):
+    script = "resident\nrepeat 10000\n  zeros kept{} float 16\nend\nresident\n"
+    leaking = Scenario(script, lambda folder: folder.mkdir(), tmp_path)
+    assert growth(leaking.run(language, runner_of(language))) > LEAST_GROWTH_OF_A_LEAK_KIB
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_step_can_be_measured(language, runner_of, tmp_path):
+    script = "load state data:checkpoint\nsession s state data:training_model.onnx - -\n"
+    script += "tensor x data:x_one\ntensor y data:y_one\nmeasure 50 s x y\n"
+    measured = Scenario(script, functools.partial(prepare_fixture, "mlp_adamw"), tmp_path)
+    (line,) = measured.run(language, runner_of(language)).log[:-1]
+    assert 0 < int(re.fullmatch(r"nanoseconds (\d+)", line)[1]) < 10**9
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("load state data:nowhere", "nowhere"),
+        ("fails 3 load state data:checkpoint", "none"),
+        ("fails 1 load state data:nowhere", "3"),
+        ("train nothing", "nothing"),
+        ("dance", "dance"),
+        ("seed", "seed"),
+    ],
+)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_runner_says_where_a_script_went_wrong(line, said, language, runner_of, tmp_path):
+    prepare_fixture("mlp_adamw", tmp_path / "data")
+    script = tmp_path / "script.txt"
+    script.write_text(f"# The second line is wrong.\n{line}\nseed 1\n")
+    (tmp_path / "out").mkdir()
+    ran = runner_of(language).run([script, tmp_path / "data", tmp_path / "out"])
+    assert ran.returncode == 1, ran.stderr
+    assert f"{script}:2: " in ran.stderr
+    assert said in ran.stderr
+
+
+def test_every_command_is_described():
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    source = (HERE / "runner.c").read_text(encoding="utf-8")
+    commands = set(re.findall(r'^    \{"(\w+)", \w+, \d, \w+\},$', source, re.MULTILINE))
+    assert len(commands) == 30
+    described = set(re.findall(r"`(\w+)[^`]*`", "".join(re.findall(r"^\| `.*?\|", text, re.MULTILINE))))
+    assert commands <= described
