@@ -129,7 +129,7 @@ def measure(case: Case, settings: Settings) -> Limit:
     if ran.returncode:
         raise Unavailable(f"timing the problems of {case.name}: {ran.stderr.strip()}")
     *times, optimizer = map(float, ran.stdout.split())
-    spent = Counter[str]()
+    spent: dict[str, float] = {"convolution": 0.0, "matmul": 0.0}
     for (problem, count), time in zip(problems.items(), times, strict=True):
         spent[problem[0]] += count * time
     return Limit(spent["convolution"], spent["matmul"], optimizer)

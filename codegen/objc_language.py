@@ -119,6 +119,10 @@ class ObjcLanguage:
         """Return the methods of a class, each followed by its other forms."""
         return [form for m in cls.methods_in("objc") for form in (m, *self._forms(m))]
 
+    def other_forms(self, methods: list[tuple[Class, Method]], call: Call) -> list[tuple[Class, Method]]:
+        """Return the other forms of methods that stand on the call itself."""
+        return [(cls, form) for cls, m in methods for form in self._forms(m) if form.call.name == call.name]
+
     def _forms(self, m: Method) -> list[Method]:
         selector = m.name_in("objc")
         if m.pattern == "create_session":
