@@ -65,12 +65,6 @@ def build(language: str, folder: Path) -> Program:
     return COMPILERS[language][1]([source], folder / f"runner_{language}")
 
 
-@pytest.fixture(autouse=True)
-def _threads_that_wait_leave_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a busy machine does not make these many small runs wait for each other; no number depends on it."""
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-
-
 @pytest.fixture(scope="session")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runners")
