@@ -444,14 +444,29 @@ Layouts backward_layouts(const KernelContext& c, const DnnlConvolution& conv, co
   return candidates;
 }
 
-Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const Forward& forward) {
+// dY as it was fetched for one of the backward primitives: the other had better take the same.
+struct FetchedGradient {
+  memory::desc desc;
+  Slot slot;
+
+  Slot fetch(KernelContext& c, const memory::desc& wanted, std::vector<Kernel>& kernels) {
+    if (!slot.defined() || !same_bytes(desc, wanted)) {
+      slot = dnnl_operand(c, 0, wanted, kernels);
+      desc = wanted;
+    }
+    return slot;
+  }
+};
+
+Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const Forward& forward,
+                          FetchedGradient& gradient) {
   const auto pd = choose(
       conv, backward_layouts(c, conv, forward, conv.made),
       [&](const memory::desc& x, const memory::desc& y) { return conv.backward_data(x, y, forward); },
       [](const BackwardData& d) { return d.diff_src_desc(); });
   if (!pd || (conv.type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
   std::vector<Kernel> kernels, after;
-  const Slot dy = dnnl_operand(c, 0, pd->diff_dst_desc(), kernels);
+  const Slot dy = gradient.fetch(c, pd->diff_dst_desc(), kernels);
   const Slot w = fetch_weights(c, 2, conv.w, pd->weights_desc(), kernels);
   const Slot dx = dnnl_result(c, 0, pd->diff_src_desc(), after);
   kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_data(*pd), pd->scratchpad_desc(),
@@ -463,8 +478,8 @@ Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const F
 }
 
 // dW, and dB where it is wanted.
-Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, const Forward& forward,
-                             bool bias) {
+Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, const Forward& forward, bool bias,
+                             FetchedGradient& gradient) {
   const auto pd = choose(
       conv, backward_layouts(c, conv, forward, conv.type),
       [&](const memory::desc& x, const memory::desc& y) {
@@ -473,7 +488,7 @@ Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, cons
       [](const BackwardWeights& d) { return d.src_desc(); });
   if (!pd || (conv.type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
   std::vector<Kernel> kernels;
-  const Slot dy = dnnl_operand(c, 0, pd->diff_dst_desc(), kernels);
+  const Slot dy = gradient.fetch(c, pd->diff_dst_desc(), kernels);
   const Slot x = dnnl_operand(c, 1, pd->src_desc(), kernels);
   const Slot dw = c.out(1), db = bias ? c.out(2) : Slot{};
   const memory::desc plain = dnnl_plain(conv.w), blocked = pd->diff_weights_desc();
@@ -527,13 +542,14 @@ Kernel conv_grad_kernel(KernelContext& c) {
   Kernel data, weights, bias;
 #if ORTRAIN_ONEDNN
   if (suits_onednn(c)) {
+    FetchedGradient gradient;
     for (const DnnlType type : operand_types(c)) {
       const DnnlConvolution described(conv, type, c.wants_bf16(0) ? type : DnnlType::f32);
       const auto forward = choose_forward(c, {conv, type, type}, 1, false);
       if (!forward) continue;
-      if (wanted(0) && !data) data = dnnl_backward_data(c, described, *forward);
+      if (wanted(0) && !data) data = dnnl_backward_data(c, described, *forward, gradient);
       if (wanted(1) && !weights) {
-        weights = dnnl_backward_weights(c, described, *forward, wanted(2));
+        weights = dnnl_backward_weights(c, described, *forward, wanted(2), gradient);
         if (weights && wanted(2)) bias = [](const Frame&) {};  // made with the weights
       }
     }

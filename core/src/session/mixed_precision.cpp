@@ -26,11 +26,11 @@ std::string read_entry(const SessionOptions& options, const char* key,
   return at->second;
 }
 
+#if ORTRAIN_ONEDNN
 // How well the processor multiplies bfloat16 numbers.
 enum class Bf16Products { kNone, kSlow, kFast };
 
 Bf16Products bf16_products() {
-#if ORTRAIN_ONEDNN
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto has = [isa](dnnl::cpu_isa wanted) {
     return (isa & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
@@ -44,10 +44,8 @@ Bf16Products bf16_products() {
   if (has(dnnl::cpu_isa::avx512_core_fp16) && __builtin_cpu_is("intel")) return Bf16Products::kSlow;
 #endif
   return Bf16Products::kFast;
-#else
-  return Bf16Products::kNone;
-#endif
 }
+#endif
 
 }  // namespace
 
