@@ -36,12 +36,15 @@ class Contestant:
     venv : folder below `--peers` with the virtual environment it runs in; None for the running interpreter.
     trainer : module, class and argument of its `Trainer`.
     artifacts : whether `Trainer.make_artifacts` must run first.
+    tolerance : largest relative difference of its first losses from those of `OURS`, for who computes in another
+        precision; None where the case's tolerance holds.
     """
 
     name: str
     venv: str | None
     trainer: tuple[str, str, Any]
     artifacts: bool = False
+    tolerance: float | None = None
 
     def make_trainer(self) -> Trainer:
         module, kind, argument = self.trainer
@@ -50,13 +53,23 @@ class Contestant:
 
 
 OURS = "ortrain"
+OURS_BF16 = "ortrain-bf16"
 
 _ON_DEVICE = ("benchmarks.train_on_device", "OnDeviceTrainer")
 _TORCH = ("benchmarks.train_torch", "TorchTrainer")
 
 CONTESTANTS = (
-    Contestant(OURS, None, (*_ON_DEVICE, (OURS, "ortrain", "ortrain")), artifacts=True),
-    Contestant("ort", "ort", (*_ON_DEVICE, ("ort", "onnxruntime", "onnxruntime.training")), artifacts=True),
+    Contestant(OURS, None, (*_ON_DEVICE, (OURS, "ortrain", "ortrain", {})), artifacts=True),
+    Contestant(
+        OURS_BF16,
+        None,
+        (*_ON_DEVICE, (OURS_BF16, "ortrain", "ortrain", {"ortrain.mixed_precision": "bf16"})),
+        artifacts=True,
+        tolerance=3e-2,
+    ),
+    Contestant(
+        "ort", "ort", (*_ON_DEVICE, ("ort", "onnxruntime", "onnxruntime.training", {})), artifacts=True
+    ),
     Contestant("torch-eager", "torch", (*_TORCH, False)),
     Contestant("torch-compiled", "torch", (*_TORCH, True)),
 )

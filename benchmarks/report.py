@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants import OURS
+from benchmarks.contestants import OURS, OURS_BF16, by_name
 from benchmarks.runner import ROOT
 
 Entry = dict[str, Any]
@@ -43,17 +43,18 @@ def machine() -> Entry:
 def ratios(entry: Entry) -> Entry:
     """Return, by peer, our value divided by the peer's, for the step time and the memory above the baseline.
 
-    `best` is the ratio to the quickest peer or the one with the least memory. Below 1 we are better.
-    Empty where we or all peers are missing.
+    `best` is the ratio to the quickest peer or the one with the least memory; who runs our own code in another
+    precision is no peer. Below 1 we are better. Empty where we or all others are missing.
     """
     contestants = entry["contestants"]
-    peers = [name for name in contestants if name != OURS]
-    if OURS not in contestants or not peers:
+    others = [name for name in contestants if name != OURS]
+    if OURS not in contestants or not others:
         return {}
     result: Entry = {}
     for key, field in (("time", "median_ms"), ("memory", "above_baseline_mb"), ("peak", "peak_mb")):
-        by_peer = {name: contestants[OURS][field] / max(contestants[name][field], 1e-9) for name in peers}
-        result[key] = by_peer | {"best": max(by_peer.values())}
+        by_peer = {name: contestants[OURS][field] / max(contestants[name][field], 1e-9) for name in others}
+        peers = [ratio for name, ratio in by_peer.items() if by_name(name).venv is not None]
+        result[key] = by_peer | ({"best": max(peers)} if peers else {})
     return result
 
 
@@ -93,7 +94,7 @@ def table(entry: Entry) -> str:
         lines.append(
             "  ".join([name.ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells, widths[1:], strict=True))])
         )
-    if ours:
+    if ours and "best" in ours["time"]:
         lines.append(
             f"ours to the best peer: time {ours['time']['best']:.2f}, memory {ours['memory']['best']:.2f}"
         )
@@ -112,11 +113,22 @@ def table(entry: Entry) -> str:
             "not everyone computes the same"
         )
         for name, values in entry["contestants"].items():
+            if "loss_difference" in values:
+                lines.append(
+                    f"   {name}: {values['loss_difference']:.2g}, accepted {by_name(name).tolerance:g}"
+                )
+        for name, values in entry["contestants"].items():
             lines.append(f"   {name.ljust(widths[0])} {' '.join(f'{x:.6f}' for x in values['first_losses'])}")
     return "\n".join(lines)
 
 
-COLOURS = {OURS: "#d1495b", "ort": "#30638e", "torch-eager": "#edae49", "torch-compiled": "#8d6b94"}
+COLOURS = {
+    OURS: "#d1495b",
+    OURS_BF16: "#e8929d",
+    "ort": "#30638e",
+    "torch-eager": "#edae49",
+    "torch-compiled": "#8d6b94",
+}
 
 
 def plot(results: list[Entry], path: Path) -> bool:

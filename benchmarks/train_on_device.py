@@ -16,11 +16,12 @@ class OnDeviceTrainer:
 
     Parameters
     ----------
-    names : the contestant, the package with `SessionOptions`, and the one with `api` and `artifacts`.
+    names : the contestant, the package with `SessionOptions`, the one with `api` and `artifacts`, and configuration
+        entries of the session.
     """
 
-    def __init__(self, names: tuple[str, str, str]) -> None:
-        self.contestant, runtime, self.training = names
+    def __init__(self, names: tuple[str, str, str, dict[str, str]]) -> None:
+        self.contestant, runtime, self.training, self.config = names
         self.runtime = import_module(runtime)
         self.api = import_module(f"{self.training}.api")
         self.version = f"{self.training} {getattr(self.runtime, '__version__', 'of unknown version')}"
@@ -43,6 +44,8 @@ class OnDeviceTrainer:
         folder = model_files(cache, case).artifacts(self.contestant)
         options = self.runtime.SessionOptions()
         options.intra_op_num_threads = threads
+        for key, value in self.config.items():
+            options.add_session_config_entry(key, value)
         state = self.api.CheckpointState.load_checkpoint(str(folder / "checkpoint"))
         # No eval model: it is not needed, and onnxruntime 1.19.2 cannot load its own with BatchNormalization.
         module = self.api.Module(

@@ -1092,7 +1092,10 @@ struct OrtApi {
 
   /** Sets an entry of the session's configuration.
    *
-   * Entries that this library does not know are kept and have no effect.
+   * "ortrain.mixed_precision" = "bf16" lets a training session keep activations in bfloat16, "none" is
+   * the default. "ortrain.bf16_products" says how it then multiplies: "auto", the default, as is faster
+   * on this processor, "bf16" or "fp32". Making the session fails on other values of these two. Entries
+   * that this library does not know are kept and have no effect.
    *
    * \param[in] options The options.
    * \param[in] config_key The key, not empty.

@@ -6,7 +6,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <new>
+#include <string>
+#include <utility>
 
 #include "catch.h"
 #include "graph/onnx_io.h"
@@ -84,10 +87,17 @@ TEST_CASE("a step in steady state allocates nothing") {
   probe = allocations.exchange(0);
   REQUIRE(probe == 1);
 
+  const std::map<std::string, std::string> plain,
+      mixed = {{"ortrain.mixed_precision", "bf16"}},
+      narrow = {{"ortrain.mixed_precision", "bf16"}, {"ortrain.bf16_products", "bf16"}};
+  const auto [config, what] = GENERATE_COPY(std::pair(plain, "float32"), std::pair(mixed, "mixed precision"),
+                                            std::pair(narrow, "mixed precision, products of bfloat16"));
   for (const char* name : {"mlp_adamw", "lenet_adamw", "resnet_bn", "encoder", "regressor_mse"}) {
-    DYNAMIC_SECTION(name) {
+    DYNAMIC_SECTION(name << " in " << what) {
       const std::filesystem::path folder = std::filesystem::path(TEST_DATA) / "fixtures" / name;
-      TrainingSession session({}, CheckpointState::load(folder / "checkpoint"),
+      SessionOptions options;
+      options.config = config;
+      TrainingSession session(options, CheckpointState::load(folder / "checkpoint"),
                               read_model(folder / "training_model.onnx"), std::nullopt,
                               read_model(folder / "optimizer_model.onnx"));
       std::vector<Tensor> inputs;

@@ -85,6 +85,17 @@ def test_a_recording_that_was_not_begun_cannot_be_taken(artifacts):
         module.end_profiling()
 
 
+def test_the_command_takes_entries_of_the_configuration(artifacts):
+    good = command(artifacts, "--steps", "2", "--config", "ortrain.mixed_precision=none")
+    assert good.returncode == 0, good.stdout + good.stderr
+    unknown = command(artifacts, "--steps", "2", "--config", "ortrain.mixed_precision=fp8")
+    assert unknown.returncode == 1
+    assert "found 'fp8'" in unknown.stdout
+    malformed = command(artifacts, "--config", "ortrain.mixed_precision")
+    assert malformed.returncode == 2
+    assert "expected KEY=VALUE" in malformed.stderr
+
+
 def test_the_command_prints_a_table_and_writes_a_trace(artifacts, tmp_path):
     np.savez(tmp_path / "in.npz", input=np.ones((5, 64), np.float32), labels=np.ones(5, np.int64))
     ran = command(

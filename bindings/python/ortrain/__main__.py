@@ -18,6 +18,14 @@ def at_least_one(text: str) -> int:
     return number
 
 
+def config_entry(text: str) -> tuple[str, str]:
+    """Return the key and the value of KEY=VALUE."""
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, found {text}")
+    return key, value
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -43,6 +51,14 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--limit", type=int, default=0, metavar="N", help="show N rows (default all)")
     command.add_argument("--trace", type=Path, metavar="JSON", help="write Chrome's trace event format too")
     command.add_argument("--threads", type=int, default=0, help="threads of a step (default one a processor)")
+    command.add_argument(
+        "--config",
+        type=config_entry,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="configuration entry of the session; may be repeated",
+    )
     options = parser.parse_args(arguments)
     return profile(
         options.folder,
@@ -53,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.limit,
         options.trace,
         options.threads,
+        dict(options.config),
     )
 
 

@@ -75,7 +75,12 @@ def make_inputs(module: Module, batch: int, given: Mapping[str, NDArray[Any]]) -
 
 
 def record(
-    folder: Path, steps: int, batch: int, given: Mapping[str, NDArray[Any]], threads: int = 0
+    folder: Path,
+    steps: int,
+    batch: int,
+    given: Mapping[str, NDArray[Any]],
+    threads: int = 0,
+    config: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Train some steps and record them.
 
@@ -89,6 +94,8 @@ def record(
         As in `make_inputs`.
     threads : int, default 0
         Threads of a step, 0 for one a processor.
+    config : mapping of str to str, optional
+        Configuration entries of the session.
 
     Returns
     -------
@@ -104,6 +111,8 @@ def record(
     """
     options = SessionOptions()
     options.intra_op_num_threads = threads
+    for key, value in (config or {}).items():
+        options.add_session_config_entry(key, value)
     state = CheckpointState.load_checkpoint(folder / "checkpoint")
     module = Module(folder / "training_model.onnx", state, session_options=options)
     optimizer_model = folder / "optimizer_model.onnx"
@@ -185,6 +194,7 @@ def profile(
     limit: int,
     trace_file: Path | None,
     threads: int,
+    config: Mapping[str, str],
 ) -> int:
     """Run the command; returns the exit status. The arguments are those of ``ortrain profile``."""
     given: dict[str, NDArray[Any]] = {}
@@ -192,7 +202,7 @@ def profile(
         with np.load(inputs, allow_pickle=False) as file:
             given = {name: file[name] for name in file.files}
     try:
-        trace = record(folder, steps, batch, given, threads)
+        trace = record(folder, steps, batch, given, threads, config)
     except (OrtrainError, OSError, ValueError) as error:
         print(f"ortrain profile: {error}")
         return 1

@@ -1,7 +1,10 @@
 // Training sessions.
+#include <mutex>
+
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
+#include "session/mixed_precision.h"
 
 namespace ortrain::capi {
 namespace {
@@ -11,6 +14,10 @@ void make_session(const OrtEnv& env, const OrtSessionOptions& options, const Ort
                   OrtTrainingSession** out) {
   *out = new OrtTrainingSession{
       TrainingSession(options.value, state.state, std::move(train), std::move(eval), std::move(optimizer))};
+  if (const std::string warning = precision_warning(options.value); !warning.empty()) {
+    static std::once_flag once;
+    std::call_once(once, [&] { log(env, ORT_LOGGING_LEVEL_WARNING, "CreateTrainingSession", warning); });
+  }
   log(env, ORT_LOGGING_LEVEL_INFO, "CreateTrainingSession",
       concat("made a session over ", state.state->parameters().size(), " parameters"));
 }

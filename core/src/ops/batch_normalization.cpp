@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 
+#include "ops/bf16_storage.h"
 #include "ops/channel_statistics.h"
 #include "ops/dnnl.h"
 #include "ops/operator.h"
@@ -89,12 +90,13 @@ std::optional<View> choose_view(const LayoutPtr& stored, const Shape& shape) {
   if (shape.size() > 5 || !is_dnnl(stored)) return std::nullopt;
   Shape padded = shape;
   while (padded.size() < 4) padded.insert(padded.begin() + 2, 1);
+  const DnnlType type = stored && stored->bf16() ? DnnlType::bf16 : DnnlType::f32;
   try {
-    if (!stored) {
+    if (!stored || stored->reshaped(shape)) {  // row-major
       // With one point a channel, row-major order is channels last.
       const LayoutPtr layout =
-          element_count(shape, 2, shape.size()) == 1 ? nullptr : dnnl_layout(dnnl_channels_last(shape));
-      return View{layout, dnnl_channels_last(padded)};
+          element_count(shape, 2, shape.size()) == 1 ? stored : dnnl_layout(dnnl_channels_last(shape, type));
+      return View{layout, dnnl_channels_last(padded, type)};
     }
     return View{stored, dnnl_desc(stored, shape).reshape(padded)};
   } catch (const dnnl::error&) {
@@ -265,9 +267,13 @@ Kernel dnnl_forward(KernelContext& c, bool training) {
                                         {DNNL_ARG_VARIANCE, channels, variance},
                                         {DNNL_ARG_DST, view->desc, y}});
   if (!training) return normalize;
-  return [=, layout = *layout](const Frame& f) {
-    channel_statistics(layout, f.at<const float>(x), f.at<float>(mean), f.at<float>(variance),
-                       f.at<void>(sums));
+  return [=, layout = *layout, narrow = lies_in_bf16(c, kX)](const Frame& f) {
+    if (narrow)
+      channel_statistics(layout, f.at<const BFloat16>(x), f.at<float>(mean), f.at<float>(variance),
+                         f.at<void>(sums));
+    else
+      channel_statistics(layout, f.at<const float>(x), f.at<float>(mean), f.at<float>(variance),
+                         f.at<void>(sums));
     normalize(f);
     update_statistics<float>(s, f);
   };
@@ -407,16 +413,21 @@ void forward_gradient(GradientContext& g) {
 ORTRAIN_OPERATOR({.type = "BatchNormalization",
                   .shape = forward_shape,
                   .kernel = forward_kernel,
-                  .gradient = forward_gradient});
+                  .gradient = forward_gradient,
+                  .takes_bf16 = true});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BatchNormInternal",
                   .shape = forward_shape,
                   .kernel = forward_kernel,
                   .gradient = forward_gradient,
                   .impure = true,
-                  .updates = 1u << kMean | 1u << kVariance});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "BatchNormalizationGrad", .shape = grad_shape, .kernel = grad_kernel});
+                  .updates = 1u << kMean | 1u << kVariance,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "BatchNormalizationGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .takes_bf16 = true});
 
 }  // namespace
 

@@ -43,9 +43,10 @@ namespace {
 ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
 
-template <class Row, typename T>
+template <class Row, typename T, typename TA = T, typename TB = T>
 void RunBinary(const void* a, int64_t step_a, const void* b, int64_t step_b, void* y, int64_t n) {
-  const T *u = static_cast<const T*>(a), *v = static_cast<const T*>(b);
+  const TA* u = static_cast<const TA*>(a);
+  const TB* v = static_cast<const TB*>(b);
   T* out = static_cast<T*>(y);
   const auto f = [](auto d, auto p, auto q) HWY_ATTR { return Row::Apply(d, p, q); };
   if (step_a && step_b)
@@ -67,6 +68,16 @@ BinaryRun FindBinary(size_t row, bool is_double) {
   return kRuns[row][is_double];
 }
 
+// Of operands each in bfloat16 or float, at least one in bfloat16, to bfloat16.
+BinaryRun FindBf16(size_t row, bool bf16_a, bool bf16_b) {
+#define ORTRAIN_ROW(type, ...)                                                                          \
+  {RunBinary<Row##type, BFloat16, BFloat16, BFloat16>, RunBinary<Row##type, BFloat16, BFloat16, float>, \
+   RunBinary<Row##type, BFloat16, float, BFloat16>},
+  static constexpr BinaryRun kRuns[][3] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+  return kRuns[row][!bf16_a ? 2 : !bf16_b ? 1 : 0];
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace ortrain
@@ -79,6 +90,7 @@ HWY_AFTER_NAMESPACE();
 #include <limits>
 #include <type_traits>
 
+#include "ops/bf16_storage.h"
 #include "ops/broadcast.h"
 #include "ops/elementwise.h"
 #include "ops/gradient_expression.h"
@@ -90,6 +102,7 @@ namespace ortrain {
 namespace {
 
 HWY_EXPORT(FindBinary);
+HWY_EXPORT(FindBf16);
 
 // Arithmetic modulo 2^64, which is arithmetic modulo 2^width when it is cut to the type afterwards: no
 // overflow.
@@ -193,6 +206,49 @@ Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost)
   };
 }
 
+// The same for a result that lies in bfloat16. Operands are read as they lie: biases and factors in float.
+Kernel bf16_kernel(KernelContext& c) {
+  const bool same = c.shape(0) == c.shape(1);
+  const auto narrow = [&](size_t i) { return lies_in_bf16(c, i); };
+  LayoutPtr layouts[2], made;
+  for (size_t i = 0; i < 2; ++i) {
+    // An operand of another order comes in the order of the one that is kept, but as it lies where it is
+    // float and the order is no matter.
+    if (narrow(i)) layouts[i] = c.shape(i) == c.out_shape(0) ? bf16_layout(c, i) : bf16_row_major(c.shape(i));
+  }
+  if (same) {
+    made = narrow(0) ? layouts[0] : layouts[1];
+    for (size_t i = 0; i < 2; ++i)
+      if (narrow(i) || !same_layout(made, bf16_row_major(c.out_shape(0)))) layouts[i] = made;
+  } else {
+    // A flat walk over another order is right where the other operand is one number.
+    const bool scalar = c.size(0) == 1 || c.size(1) == 1;
+    for (size_t i = 0; i < 2; ++i)
+      if (narrow(i) && !(scalar && c.shape(i) == c.out_shape(0))) layouts[i] = bf16_row_major(c.shape(i));
+    made = bf16_row_major(c.out_shape(0));
+    for (size_t i = 0; scalar && i < 2; ++i)
+      if (layouts[i] && c.shape(i) == c.out_shape(0)) made = layouts[i];
+  }
+  const Slot a = c.in(0, layouts[0]), b = c.in(1, layouts[1]);
+  const bool bf16_a = layouts[0] != nullptr, bf16_b = layouts[1] != nullptr;
+  const BinaryFunction function = bf16_function(c.node().op_type, bf16_a, bf16_b);
+  const Slot y = bf16_a && bf16_b ? out_over(c, {0, 1}, made)
+                 : bf16_a         ? out_over(c, {0}, made)
+                                  : out_over(c, {1}, made);
+  const Broadcast<2> shape({c.shape(0), c.shape(1)}, c.out_shape(0));
+  const int64_t width_a = bf16_a ? 2 : 4, width_b = bf16_b ? 2 : 4;
+  return [=](const Frame& f) {
+    const std::byte *from_a = f.at<std::byte>(a), *from_b = f.at<std::byte>(b);
+    std::byte* to = f.at<std::byte>(y);
+    parallel_for(shape.size(), 1, [&](int64_t begin, int64_t end) {
+      shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
+        function(from_a + in[0] * width_a, shape.step(0), from_b + in[1] * width_b, shape.step(1),
+                 to + at * 2, n);
+      });
+    });
+  };
+}
+
 // Runs `kernel` unless an integer divisor (input 1) is zero.
 Kernel guard_divisor(KernelContext& c, Kernel kernel) {
   if (is_floating(c.dtype(1))) return kernel;
@@ -215,6 +271,7 @@ Kernel guard_divisor(KernelContext& c, Kernel kernel) {
 void binary_shape(ShapeContext& c) { c.output(0, c.dtype(0), broadcast_inputs(c)); }
 
 Kernel binary_kernel(KernelContext& c) {
+  if (follows_bf16(c, {0, 1})) return bf16_kernel(c);
   const BinaryFunction function = binary_function(c.node().op_type, c.dtype(0));
   if (!function) c.reject_dtype(0);
   Kernel kernel = broadcast_kernel(c, function, 1);
@@ -408,8 +465,11 @@ Kernel div_grad_kernel(KernelContext& c) {
 const bool registered = [] {
   for (const BinaryRow& row : kRows)
     if (row.rules[0])
-      RegisterOperator(
-          {.type = row.type, .shape = binary_shape, .kernel = binary_kernel, .gradient = binary_gradient});
+      RegisterOperator({.type = row.type,
+                        .shape = binary_shape,
+                        .kernel = binary_kernel,
+                        .gradient = binary_gradient,
+                        .takes_bf16 = true});
   return true;
 }();
 ORTRAIN_OPERATOR({.type = "Mod", .shape = binary_shape, .kernel = mod_kernel});
@@ -418,6 +478,10 @@ ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "DivGrad", .shape = div_grad_shape, .kernel = div_grad_kernel});
 
 }  // namespace
+
+BinaryFunction bf16_function(std::string_view type, bool bf16_a, bool bf16_b) {
+  return HWY_DYNAMIC_DISPATCH(FindBf16)(find_row(type), bf16_a, bf16_b);
+}
 
 BinaryFunction binary_function(std::string_view type, DType dtype) {
   const size_t row = find_row(type);

@@ -1,9 +1,11 @@
-// Mean and variance of every channel of a float tensor, in one pass that keeps its precision over long
-// channels.
+// Mean and variance of every channel of a float tensor, or of one kept in bfloat16, in one pass that keeps
+// its precision over long channels.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "ops/half.h"
 
 namespace ortrain {
 
@@ -19,6 +21,8 @@ size_t channel_statistics_scratch(const ChannelLayout& layout);
 
 // mean and (biased) variance, channels() values each.
 void channel_statistics(const ChannelLayout& layout, const float* x, float* mean, float* variance,
+                        void* scratch);
+void channel_statistics(const ChannelLayout& layout, const BFloat16* x, float* mean, float* variance,
                         void* scratch);
 
 }  // namespace ortrain

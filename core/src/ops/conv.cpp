@@ -153,13 +153,6 @@ Activation read_activation(const NodeContext& c) {
            "', expected Relu, LeakyRelu, Clip, Sigmoid, Tanh or HardSigmoid");
 }
 
-Kernel one_after_the_other(std::vector<Kernel> kernels) {
-  if (kernels.size() == 1) return std::move(kernels[0]);
-  return [kernels = std::move(kernels)](const Frame& f) {
-    for (const Kernel& kernel : kernels) kernel(f);
-  };
-}
-
 // -----------------------------------------------------------------------------------------------------------
 // Portable kernels.
 
@@ -233,13 +226,17 @@ using BackwardWeights = dnnl::convolution_backward_weights::primitive_desc;
 
 // A convolution in oneDNN's terms.
 struct DnnlConvolution {
+  DnnlType type;  // of the operands; the gradients of weights and bias are always float
+  DnnlType made;  // of what is made of them, Y or dX
   Shape x, y, w;  // grouped weights have the group as an axis of their own, in front
   int64_t filters;
   bool depthwise;
   memory::dims strides, dilations, before, after;
 
-  explicit DnnlConvolution(const Convolution& conv)
-      : x(conv.x),
+  DnnlConvolution(const Convolution& conv, DnnlType operands, DnnlType result)
+      : type(operands),
+        made(result),
+        x(conv.x),
         y(conv.y),
         w(conv.w),
         filters(conv.w[0]),
@@ -263,10 +260,10 @@ struct DnnlConvolution {
       const auto kind = dnnl::prop_kind::forward_training;
       const auto algorithm = dnnl::algorithm::convolution_direct;
       if (bias)
-        return Forward(dnnl_engine(), kind, algorithm, src, dnnl_any(w), dnnl_plain({filters}), dst, strides,
-                       dilations, before, after, attr);
-      return Forward(dnnl_engine(), kind, algorithm, src, dnnl_any(w), dst, strides, dilations, before, after,
-                     attr);
+        return Forward(dnnl_engine(), kind, algorithm, src, dnnl_any(w, type), dnnl_plain({filters}), dst,
+                       strides, dilations, before, after, attr);
+      return Forward(dnnl_engine(), kind, algorithm, src, dnnl_any(w, type), dst, strides, dilations, before,
+                     after, attr);
     } catch (const dnnl::error&) {
       return std::nullopt;
     }
@@ -274,8 +271,8 @@ struct DnnlConvolution {
   std::optional<BackwardData> backward_data(const memory::desc& src, const memory::desc& dst,
                                             const Forward& hint) const {
     try {
-      return BackwardData(dnnl_engine(), dnnl::algorithm::convolution_direct, src, dnnl_any(w), dst, strides,
-                          dilations, before, after, hint, dnnl_attr());
+      return BackwardData(dnnl_engine(), dnnl::algorithm::convolution_direct, src, dnnl_any(w, type), dst,
+                          strides, dilations, before, after, hint, dnnl_attr());
     } catch (const dnnl::error&) {
       return std::nullopt;
     }
@@ -320,23 +317,33 @@ auto choose(const DnnlConvolution& conv, const Layouts& candidates, Make make, R
   return padded ? padded : slow;
 }
 
-// The forward primitive for an X that is stored as `stored`. ConvGrad asks for it too, to find the layouts
-// that the values around the convolution have.
-std::optional<Forward> choose_forward(const DnnlConvolution& conv, const LayoutPtr& stored, bool bias,
-                                      const dnnl::primitive_attr& attr = dnnl_attr()) {
+// The forward primitive for an X that is input `x_at`. ConvGrad asks for it too, to find the layouts that the
+// values around the convolution have.
+std::optional<Forward> choose_forward(const KernelContext& c, const DnnlConvolution& conv, size_t x_at,
+                                      bool bias, const dnnl::primitive_attr& attr = dnnl_attr()) {
   Layouts candidates;
-  if (stored && is_dnnl(stored)) {
-    candidates.emplace_back(dnnl_desc(stored, conv.x), dnnl_any(conv.y));
-    // The depthwise primitives keep the order of X, and do so only when told.
-    if (conv.depthwise) candidates.emplace_back(dnnl_desc(stored, conv.x), dnnl_channels_last(conv.y));
+  if (c.in_layout(x_at)) {
+    if (const auto stored = dnnl_stored(c, x_at, conv.type)) {
+      candidates.emplace_back(*stored, dnnl_any(conv.y, conv.made));
+      // The depthwise primitives keep the order of X, and do so only when told.
+      if (conv.depthwise) candidates.emplace_back(*stored, dnnl_channels_last(conv.y, conv.made));
+    }
   }
-  candidates.emplace_back(dnnl_any(conv.x), dnnl_any(conv.y));
-  candidates.emplace_back(dnnl_any(conv.x), dnnl_channels_last(conv.y));
-  candidates.emplace_back(dnnl_channels_last(conv.x), dnnl_channels_last(conv.y));
+  const memory::desc x_last = dnnl_channels_last(conv.x, conv.type),
+                     y_last = dnnl_channels_last(conv.y, conv.made);
+  candidates.emplace_back(dnnl_any(conv.x, conv.type), dnnl_any(conv.y, conv.made));
+  candidates.emplace_back(dnnl_any(conv.x, conv.type), y_last);
+  candidates.emplace_back(x_last, y_last);
   return choose(
       conv, candidates,
       [&](const memory::desc& x, const memory::desc& y) { return conv.forward(x, y, bias, attr); },
       [](const Forward& pd) { return pd.dst_desc(); });
+}
+
+// The types of operands that are tried, the best first.
+std::vector<DnnlType> operand_types(const KernelContext& c) {
+  if (c.precision() == Precision::kBf16) return {DnnlType::bf16, DnnlType::f32};
+  return {DnnlType::f32};
 }
 
 // The weights (input i) in the layout that a primitive wants: a slot, and the kernel that fills it where it
@@ -393,19 +400,18 @@ dnnl::primitive_attr attr_with(const Activation& activation, bool addend) {
   return attr;
 }
 
-Kernel dnnl_forward(KernelContext& c, const Convolution& sizes, const Activation& activation) {
-  const DnnlConvolution conv(sizes);
+Kernel dnnl_forward(KernelContext& c, const Convolution& sizes, const Activation& activation, DnnlType type) {
   const bool has_bias = c.has_input(2), has_addend = c.has_input(3);
-  const std::optional<Forward> pd =
-      choose_forward(conv, c.in_layout(0), has_bias, attr_with(activation, has_addend));
-  if (!pd) return nullptr;
-  std::vector<Kernel> kernels;
-  const Slot x = c.in(0, dnnl_layout(pd->src_desc()));
+  const DnnlConvolution conv(sizes, type, c.wants_bf16(0) ? type : DnnlType::f32);
+  const std::optional<Forward> pd = choose_forward(c, conv, 0, has_bias, attr_with(activation, has_addend));
+  if (!pd || (type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
+  std::vector<Kernel> kernels, after;
+  const Slot x = dnnl_operand(c, 0, pd->src_desc(), kernels);
   const Slot w = fetch_weights(c, 1, conv.w, pd->weights_desc(), kernels);
   const Slot bias = has_bias ? c.in(2) : Slot{};
   const LayoutPtr layout = dnnl_layout(pd->dst_desc());
   const Slot addend = has_addend ? c.in(3, layout) : Slot{};
-  const Slot y = has_addend ? c.out_inplace(0, {3}, layout) : c.out(0, layout);
+  const Slot y = has_addend ? c.out_inplace(0, {3}, layout) : dnnl_result(c, 0, pd->dst_desc(), after);
   if (has_addend && addend.index != y.index)
     kernels.push_back([=, bytes = pd->dst_desc().get_size()](const Frame& f) {
       std::memcpy(f.at<std::byte>(y), f.at<std::byte>(addend), bytes);
@@ -415,56 +421,79 @@ Kernel dnnl_forward(KernelContext& c, const Convolution& sizes, const Activation
                                  {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
                                  {DNNL_ARG_BIAS, dnnl_plain({conv.filters}), bias},
                                  {DNNL_ARG_DST, pd->dst_desc(), y}}));
+  for (Kernel& kernel : after) kernels.push_back(std::move(kernel));
   return one_after_the_other(std::move(kernels));
 }
 
 // The layouts that a backward primitive is offered: those of the forward pass, then those in which dY came.
-Layouts backward_layouts(KernelContext& c, const DnnlConvolution& conv, const Forward& forward) {
-  Layouts candidates = {{forward.src_desc(), forward.dst_desc()}};
-  const LayoutPtr dy = c.in_layout(0);
-  if (dy && is_dnnl(dy)) {
-    candidates.emplace_back(forward.src_desc(), dnnl_desc(dy, conv.y));
-    candidates.emplace_back(dnnl_any(conv.x), dnnl_desc(dy, conv.y));
+// `made` is the type of X or dX.
+Layouts backward_layouts(const KernelContext& c, const DnnlConvolution& conv, const Forward& forward,
+                         DnnlType made) {
+  const std::optional<memory::desc> x = dnnl_retyped(forward.src_desc(), made),
+                                    y = dnnl_retyped(forward.dst_desc(), conv.type);
+  Layouts candidates;
+  if (x && y) candidates.emplace_back(*x, *y);
+  if (c.in_layout(0)) {
+    if (const auto dy = dnnl_stored(c, 0, conv.type)) {
+      if (x) candidates.emplace_back(*x, *dy);
+      candidates.emplace_back(dnnl_any(conv.x, made), *dy);
+    }
   }
-  candidates.emplace_back(dnnl_any(conv.x), dnnl_any(conv.y));
-  candidates.emplace_back(dnnl_channels_last(conv.x), dnnl_channels_last(conv.y));
+  candidates.emplace_back(dnnl_any(conv.x, made), dnnl_any(conv.y, conv.type));
+  candidates.emplace_back(dnnl_channels_last(conv.x, made), dnnl_channels_last(conv.y, conv.type));
   return candidates;
 }
 
-Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const Forward& forward) {
+// dY as it was fetched for one of the backward primitives: the other had better take the same.
+struct FetchedGradient {
+  memory::desc desc;
+  Slot slot;
+
+  Slot fetch(KernelContext& c, const memory::desc& wanted, std::vector<Kernel>& kernels) {
+    if (!slot.defined() || !same_bytes(desc, wanted)) {
+      slot = dnnl_operand(c, 0, wanted, kernels);
+      desc = wanted;
+    }
+    return slot;
+  }
+};
+
+Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const Forward& forward,
+                          FetchedGradient& gradient) {
   const auto pd = choose(
-      conv, backward_layouts(c, conv, forward),
+      conv, backward_layouts(c, conv, forward, conv.made),
       [&](const memory::desc& x, const memory::desc& y) { return conv.backward_data(x, y, forward); },
       [](const BackwardData& d) { return d.diff_src_desc(); });
-  if (!pd) return nullptr;
-  std::vector<Kernel> kernels;
-  const Slot dy = c.in(0, dnnl_layout(pd->diff_dst_desc()));
+  if (!pd || (conv.type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
+  std::vector<Kernel> kernels, after;
+  const Slot dy = gradient.fetch(c, pd->diff_dst_desc(), kernels);
   const Slot w = fetch_weights(c, 2, conv.w, pd->weights_desc(), kernels);
-  const Slot dx = c.out(0, dnnl_layout(pd->diff_src_desc()));
+  const Slot dx = dnnl_result(c, 0, pd->diff_src_desc(), after);
   kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_data(*pd), pd->scratchpad_desc(),
                                 {{DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
                                  {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
                                  {DNNL_ARG_DIFF_SRC, pd->diff_src_desc(), dx}}));
+  for (Kernel& kernel : after) kernels.push_back(std::move(kernel));
   return one_after_the_other(std::move(kernels));
 }
 
 // dW, and dB where it is wanted.
-Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, const Forward& forward,
-                             bool bias) {
+Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, const Forward& forward, bool bias,
+                             FetchedGradient& gradient) {
   const auto pd = choose(
-      conv, backward_layouts(c, conv, forward),
+      conv, backward_layouts(c, conv, forward, conv.type),
       [&](const memory::desc& x, const memory::desc& y) {
         return conv.backward_weights(x, y, bias, forward);
       },
       [](const BackwardWeights& d) { return d.src_desc(); });
-  if (!pd) return nullptr;
-  const Slot dy = c.in(0, dnnl_layout(pd->diff_dst_desc()));
-  const Slot x = c.in(1, dnnl_layout(pd->src_desc()));
+  if (!pd || (conv.type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
+  std::vector<Kernel> kernels;
+  const Slot dy = gradient.fetch(c, pd->diff_dst_desc(), kernels);
+  const Slot x = dnnl_operand(c, 1, pd->src_desc(), kernels);
   const Slot dw = c.out(1), db = bias ? c.out(2) : Slot{};
   const memory::desc plain = dnnl_plain(conv.w), blocked = pd->diff_weights_desc();
   const bool direct = same_bytes(plain, blocked);
   const Slot target = direct ? dw : c.scratch(blocked.get_size());
-  std::vector<Kernel> kernels;
   kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_weights(*pd), pd->scratchpad_desc(),
                                 {{DNNL_ARG_SRC, pd->src_desc(), x},
                                  {DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
@@ -482,7 +511,8 @@ Kernel conv_kernel(KernelContext& c) {
   const Convolution conv(c, 0, 1);
 #if ORTRAIN_ONEDNN
   if (suits_onednn(c))
-    if (Kernel kernel = dnnl_forward(c, conv, {})) return kernel;
+    for (const DnnlType type : operand_types(c))
+      if (Kernel kernel = dnnl_forward(c, conv, {}, type)) return kernel;
 #endif
   Kernel kernel;
   if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = portable_forward<decltype(zero)>(c, conv); }))
@@ -495,7 +525,8 @@ Kernel fused_conv_kernel(KernelContext& c) {
   const Activation activation = read_activation(c);
 #if ORTRAIN_ONEDNN
   if (suits_onednn(c))
-    if (Kernel kernel = dnnl_forward(c, conv, activation)) return kernel;
+    for (const DnnlType type : operand_types(c))
+      if (Kernel kernel = dnnl_forward(c, conv, activation, type)) return kernel;
 #endif
   Kernel kernel;
   if (!visit_floating(c.dtype(0),
@@ -511,11 +542,16 @@ Kernel conv_grad_kernel(KernelContext& c) {
   Kernel data, weights, bias;
 #if ORTRAIN_ONEDNN
   if (suits_onednn(c)) {
-    const DnnlConvolution described(conv);
-    if (const auto forward = choose_forward(described, c.in_layout(1), false)) {
-      if (wanted(0)) data = dnnl_backward_data(c, described, *forward);
-      if (wanted(1)) weights = dnnl_backward_weights(c, described, *forward, wanted(2));
-      if (weights && wanted(2)) bias = [](const Frame&) {};  // made with the weights
+    FetchedGradient gradient;
+    for (const DnnlType type : operand_types(c)) {
+      const DnnlConvolution described(conv, type, c.wants_bf16(0) ? type : DnnlType::f32);
+      const auto forward = choose_forward(c, {conv, type, type}, 1, false);
+      if (!forward) continue;
+      if (wanted(0) && !data) data = dnnl_backward_data(c, described, *forward, gradient);
+      if (wanted(1) && !weights) {
+        weights = dnnl_backward_weights(c, described, *forward, wanted(2), gradient);
+        if (weights && wanted(2)) bias = [](const Frame&) {};  // made with the weights
+      }
     }
   }
 #endif
@@ -539,11 +575,21 @@ void conv_gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, d[i]);
 }
 
-ORTRAIN_OPERATOR({.type = "Conv", .shape = conv_shape, .kernel = conv_kernel, .gradient = conv_gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "FusedConv", .shape = fused_conv_shape, .kernel = fused_conv_kernel});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "ConvGrad", .shape = conv_grad_shape, .kernel = conv_grad_kernel});
+ORTRAIN_OPERATOR({.type = "Conv",
+                  .shape = conv_shape,
+                  .kernel = conv_kernel,
+                  .gradient = conv_gradient,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "FusedConv",
+                  .shape = fused_conv_shape,
+                  .kernel = fused_conv_kernel,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "ConvGrad",
+                  .shape = conv_grad_shape,
+                  .kernel = conv_grad_kernel,
+                  .takes_bf16 = true});
 
 }  // namespace
 

@@ -72,16 +72,16 @@ dnnl::stream& dnnl_stream() {
   return stream;
 }
 
-memory::desc dnnl_plain(const Shape& shape) {
+memory::desc dnnl_plain(const Shape& shape, DnnlType type) {
   const memory::dims dims = dims_of(shape);
-  return {dims, memory::data_type::f32, memory::dims(strides_of(dims))};
+  return {dims, type, memory::dims(strides_of(dims))};
 }
 
-memory::desc dnnl_any(const Shape& shape) {
-  return {dims_of(shape), memory::data_type::f32, memory::format_tag::any};
+memory::desc dnnl_any(const Shape& shape, DnnlType type) {
+  return {dims_of(shape), type, memory::format_tag::any};
 }
 
-memory::desc dnnl_channels_last(const Shape& shape) {
+memory::desc dnnl_channels_last(const Shape& shape, DnnlType type) {
   memory::dims strides(shape.size());
   int64_t step = shape[1];
   for (size_t i = shape.size(); i-- > 2;) {
@@ -90,7 +90,24 @@ memory::desc dnnl_channels_last(const Shape& shape) {
   }
   strides[1] = 1;
   strides[0] = step;
-  return {shape, memory::data_type::f32, strides};
+  return {shape, type, strides};
+}
+
+std::optional<memory::desc> dnnl_retyped(const memory::desc& desc, DnnlType type) {
+  if (desc.get_data_type() == type) return desc;
+  if (desc.get_format_kind() != memory::format_kind::blocked || desc.get_submemory_offset() != 0)
+    return std::nullopt;
+  if (desc.get_inner_nblks() == 0) return memory::desc(desc.get_dims(), type, desc.get_strides());
+  using Tag = memory::format_tag;
+  static constexpr Tag kBlocked[][3] = {{Tag::aBc16b, Tag::aBc8b, Tag::aBc4b},
+                                        {Tag::aBcd16b, Tag::aBcd8b, Tag::aBcd4b},
+                                        {Tag::aBcde16b, Tag::aBcde8b, Tag::aBcde4b}};
+  const int axes = desc.get_ndims();
+  if (axes < 3 || axes > 5) return std::nullopt;
+  for (const Tag tag : kBlocked[axes - 3])
+    if (same_bytes(desc, {desc.get_dims(), desc.get_data_type(), tag}))
+      return memory::desc(desc.get_dims(), type, tag);
+  return std::nullopt;
 }
 
 bool same_bytes(const memory::desc& a, const memory::desc& b) {
@@ -115,12 +132,18 @@ bool same_bytes(const memory::desc& a, const memory::desc& b) {
 
 bool is_dense(const memory::desc& desc) {
   return desc.get_format_kind() == memory::format_kind::blocked && desc.get_submemory_offset() == 0 &&
-         desc.get_size() == static_cast<size_t>(element_count(desc.get_dims())) * sizeof(float);
+         desc.get_size() == static_cast<size_t>(element_count(desc.get_dims())) *
+                                memory::data_type_size(desc.get_data_type());
 }
 
 bool DnnlLayout::equals(const Layout& other) const {
   const auto* o = dynamic_cast<const DnnlLayout*>(&other);
   return o && same_bytes(desc_, o->desc_);
+}
+
+LayoutPtr DnnlLayout::reshaped(const Shape& shape) const {
+  if (!bf16() || !same_bytes(desc_, dnnl_plain(desc_.get_dims(), DnnlType::bf16))) return nullptr;
+  return dnnl_layout(dnnl_plain(shape, DnnlType::bf16));
 }
 
 Kernel DnnlLayout::to_plain(Slot from, Slot plain) const {
@@ -153,6 +176,12 @@ bool is_dnnl(const LayoutPtr& layout) {
   return !layout || dynamic_cast<const DnnlLayout*>(layout.get()) != nullptr;
 }
 
+std::optional<memory::desc> dnnl_stored(const KernelContext& c, size_t i, DnnlType type) {
+  const LayoutPtr layout = c.in_layout(i);
+  if (!is_dnnl(layout)) return std::nullopt;
+  return dnnl_retyped(dnnl_desc(layout, c.shape(i)), type);
+}
+
 dnnl::primitive_attr dnnl_attr() {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -182,6 +211,25 @@ Kernel dnnl_kernel(KernelContext& c, const dnnl::primitive& primitive, const mem
   if (const size_t bytes = scratchpad.get_size(); bytes > 0)
     all.push_back({DNNL_ARG_SCRATCHPAD, scratchpad, c.scratch(bytes)});
   return bind_primitive(primitive, all);
+}
+
+Slot dnnl_operand(KernelContext& c, size_t i, const memory::desc& wanted, std::vector<Kernel>& kernels) {
+  const LayoutPtr stored = c.in_layout(i);
+  if (!stored || !stored->bf16() || wanted.get_data_type() != DnnlType::f32)
+    return c.in(i, dnnl_layout(wanted));
+  const Slot narrow = c.in(i, stored), wide = c.scratch(wanted.get_size());
+  kernels.push_back(dnnl_reorder(dnnl_desc(stored, c.shape(i)), narrow, wanted, wide));
+  return wide;
+}
+
+Slot dnnl_result(KernelContext& c, size_t o, const memory::desc& made, std::vector<Kernel>& after) {
+  if (made.get_data_type() == DnnlType::f32 && c.wants_bf16(o))
+    if (const auto kept = dnnl_retyped(made, DnnlType::bf16)) {
+      const Slot wide = c.scratch(made.get_size()), narrow = c.out(o, dnnl_layout(*kept));
+      after.push_back(dnnl_reorder(made, wide, *kept, narrow));
+      return wide;
+    }
+  return c.out(o, dnnl_layout(made));
 }
 
 Kernel dnnl_reorder(const memory::desc& from, Slot source, const memory::desc& to, Slot target) {

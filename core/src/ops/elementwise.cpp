@@ -27,7 +27,7 @@ Shape broadcast_inputs(const NodeContext& c, size_t first) {
 
 LayoutPtr flat_layout(const KernelContext& c, size_t i) {
   LayoutPtr layout = c.in_layout(i);
-  return layout && layout->dense() ? layout : nullptr;
+  return layout && layout->dense() && !layout->bf16() ? layout : nullptr;
 }
 
 Slot out_over(KernelContext& c, std::initializer_list<size_t> candidates, const LayoutPtr& layout) {

@@ -31,12 +31,15 @@ struct PairFunction {
 using BinaryFunction = void (*)(const void* a, int64_t step_a, const void* b, int64_t step_b, void* y,
                                 int64_t n);
 
-// The function of an operator of unary.cpp with the default attributes, in float or double.
+// The function of an operator of unary.cpp with the default attributes, in float or double, or in float on
+// values that are kept in bfloat16.
 UnaryFunction unary_function(std::string_view type, DType dtype);
 PairFunction pair_function(std::string_view type, DType dtype);
 // The function of Add, Sub, Mul, Div, Max, Min, Mod or PRelu on a numeric type, null for other types.
 // Integers wrap around; the caller sees to it that no integer divisor is zero.
 BinaryFunction binary_function(std::string_view type, DType dtype);
+// The same in float, giving bfloat16 from operands each of which is kept in bfloat16 or in float.
+BinaryFunction bf16_function(std::string_view type, bool bf16_a, bool bf16_b);
 
 // Rejects the node unless inputs i and j have the same type and shape.
 void expect_same(const NodeContext& c, size_t i, size_t j);
@@ -45,8 +48,8 @@ void expect_same(const NodeContext& c, size_t i, size_t j);
 // later ones).
 Shape broadcast_inputs(const NodeContext& c, size_t first = 0);
 
-// The layout in which a flat walk over input i may run: its own where that holds the elements only, else
-// row-major.
+// The layout in which a flat walk over the floats of input i may run: its own where that holds the elements
+// only, else row-major.
 LayoutPtr flat_layout(const KernelContext& c, size_t i);
 
 // Output 0, over the memory of the first of the candidates that has the output's type and shape and may be

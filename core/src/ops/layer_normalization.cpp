@@ -13,12 +13,13 @@
 #ifndef ORTRAIN_LAYER_NORMALIZATION_FUNCTIONS
 #define ORTRAIN_LAYER_NORMALIZATION_FUNCTIONS
 namespace ortrain {
-template <typename T>
+// X, Y and their gradients are kept as V, everything else as T, in which all is computed.
+template <typename T, typename V>
 struct LayerNormalizationFunctions {
   // One row of n numbers. `bias` may be null; mean and s are returned.
-  void (*forward)(const T* x, const T* scale, const T* bias, T* y, int64_t n, double epsilon, T* mean, T* s);
+  void (*forward)(const V* x, const T* scale, const T* bias, V* y, int64_t n, double epsilon, T* mean, T* s);
   // One row; dx and the sums for scale and bias may be null each. The sums are added to.
-  void (*backward)(const T* dy, const T* x, const T* scale, T mean, T s, T* dx, T* scale_sum, T* bias_sum,
+  void (*backward)(const V* dy, const V* x, const T* scale, T mean, T s, V* dx, T* scale_sum, T* bias_sum,
                    int64_t n);
 };
 }  // namespace ortrain
@@ -29,8 +30,8 @@ namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <typename T, bool kCentered>
-void Forward(const T* x, const T* scale, const T* bias, T* y, int64_t n, double epsilon, T* mean, T* s) {
+template <typename T, typename V, bool kCentered>
+void Forward(const V* x, const T* scale, const T* bias, V* y, int64_t n, double epsilon, T* mean, T* s) {
   const hn::ScalableTag<T> d;
   T average = 0;
   if constexpr (kCentered)
@@ -39,8 +40,9 @@ void Forward(const T* x, const T* scale, const T* bias, T* y, int64_t n, double 
         static_cast<double>(n));
   const auto m = hn::Set(d, average);
   const double squares = SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
-    const auto v = hn::Sub(LoadUpTo(d, x + i, count, average), m);
-    return hn::Mul(v, v);
+    // Lanes beyond the row hold zeros, which are no terms.
+    const auto v = hn::Sub(LoadUpTo(d, x + i, count), m);
+    return hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(count)), hn::Mul(v, v));
   });
   const T inverse = static_cast<T>(1 / std::sqrt(squares / static_cast<double>(n) + epsilon));
   *mean = average;
@@ -54,8 +56,8 @@ void Forward(const T* x, const T* scale, const T* bias, T* y, int64_t n, double 
 }
 
 // dx = s (g - mean(g) - h mean(g h)) with g = dy scale; without the mean of x there is no mean(g).
-template <typename T, bool kCentered>
-void Backward(const T* dy, const T* x, const T* scale, T mean, T s, T* dx, T* scale_sum, T* bias_sum,
+template <typename T, typename V, bool kCentered>
+void Backward(const V* dy, const V* x, const T* scale, T mean, T s, V* dx, T* scale_sum, T* bias_sum,
               int64_t n) {
   const hn::ScalableTag<T> d;
   const auto m = hn::Set(d, mean), factor = hn::Set(d, s);
@@ -84,14 +86,19 @@ void Backward(const T* dy, const T* x, const T* scale, T mean, T s, T* dx, T* sc
   });
 }
 
-template <typename T>
-LayerNormalizationFunctions<T> Find(bool centered) {
-  return centered ? LayerNormalizationFunctions<T>{Forward<T, true>, Backward<T, true>}
-                  : LayerNormalizationFunctions<T>{Forward<T, false>, Backward<T, false>};
+template <typename T, typename V>
+LayerNormalizationFunctions<T, V> Find(bool centered) {
+  return centered ? LayerNormalizationFunctions<T, V>{Forward<T, V, true>, Backward<T, V, true>}
+                  : LayerNormalizationFunctions<T, V>{Forward<T, V, false>, Backward<T, V, false>};
 }
 
-LayerNormalizationFunctions<float> FindFloat(bool centered) { return Find<float>(centered); }
-LayerNormalizationFunctions<double> FindDouble(bool centered) { return Find<double>(centered); }
+LayerNormalizationFunctions<float, float> FindFloat(bool centered) { return Find<float, float>(centered); }
+LayerNormalizationFunctions<double, double> FindDouble(bool centered) {
+  return Find<double, double>(centered);
+}
+LayerNormalizationFunctions<float, BFloat16> FindBf16(bool centered) {
+  return Find<float, BFloat16>(centered);
+}
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -103,6 +110,7 @@ HWY_AFTER_NAMESPACE();
 #include <algorithm>
 #include <type_traits>
 
+#include "ops/bf16_storage.h"
 #include "ops/gradient_expression.h"
 #include "ops/operator.h"
 #include "runtime/memory.h"
@@ -113,10 +121,13 @@ namespace {
 
 HWY_EXPORT(FindFloat);
 HWY_EXPORT(FindDouble);
+HWY_EXPORT(FindBf16);
 
-template <typename T>
-LayerNormalizationFunctions<T> find(bool centered) {
-  if constexpr (std::is_same_v<T, float>)
+template <typename T, typename V>
+LayerNormalizationFunctions<T, V> find(bool centered) {
+  if constexpr (std::is_same_v<V, BFloat16>)
+    return HWY_DYNAMIC_DISPATCH(FindBf16)(centered);
+  else if constexpr (std::is_same_v<T, float>)
     return HWY_DYNAMIC_DISPATCH(FindFloat)(centered);
   else
     return HWY_DYNAMIC_DISPATCH(FindDouble)(centered);
@@ -164,12 +175,19 @@ void shape(ShapeContext& c) {
     if (c.has_output(o)) c.output(o, c.dtype(0), statistics_shape(c, 0));
 }
 
-template <typename T>
+// The layout of values of that shape which are kept as V.
+template <typename V>
+LayoutPtr row_major(const Shape& shape) {
+  return std::is_same_v<V, BFloat16> ? bf16_row_major(shape) : nullptr;
+}
+
+template <typename T, typename V>
 Kernel forward(KernelContext& c) {
   const bool simplified = is_simplified(c.node());
-  const auto functions = find<T>(!simplified);
-  const Slot x = c.in(0), scale = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{};
-  const Slot y = c.out_inplace(0, {0});
+  const auto functions = find<T, V>(!simplified);
+  const LayoutPtr layout = row_major<V>(c.shape(0));
+  const Slot x = c.in(0, layout), scale = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{};
+  const Slot y = c.out_inplace(0, {0}, layout);
   const Slot mean = simplified || !c.has_output(1) ? Slot{} : c.out(1);
   const size_t s_index = simplified ? 1 : 2;
   const Slot s = c.has_output(s_index) ? c.out(s_index) : Slot{};
@@ -181,7 +199,7 @@ Kernel forward(KernelContext& c) {
     parallel_for(rows, n * kCost, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         T row_mean, row_s;
-        functions.forward(f.at<T>(x) + r * n, f.at<T>(scale), f.at_or_null<T>(bias), f.at<T>(y) + r * n, n,
+        functions.forward(f.at<V>(x) + r * n, f.at<T>(scale), f.at_or_null<T>(bias), f.at<V>(y) + r * n, n,
                           epsilon, &row_mean, &row_s);
         if (mean.defined()) f.at<T>(mean)[r] = row_mean;
         if (s.defined()) f.at<T>(s)[r] = row_s;
@@ -198,7 +216,8 @@ Kernel of_type(KernelContext& c, Make make) {
 }
 
 Kernel kernel(KernelContext& c) {
-  return of_type(c, [&](auto zero) { return forward<decltype(zero)>(c); });
+  if (follows_bf16(c, {0})) return forward<float, BFloat16>(c);
+  return of_type(c, [&](auto zero) { return forward<decltype(zero), decltype(zero)>(c); });
 }
 
 // Outputs of the gradient operators: dX, dscale and, unless simplified, dbias.
@@ -217,13 +236,14 @@ void gradient_shape(ShapeContext& c) {
     if (c.has_output(o)) c.output(o, c.dtype(2), c.shape(2));
 }
 
-template <typename T>
+template <typename T, typename V>
 Kernel backward(KernelContext& c) {
   const bool simplified = is_simplified(c.node());
-  const auto functions = find<T>(!simplified);
-  const Slot dy = c.in(0), x = c.in(1), scale = c.in(2);
+  const auto functions = find<T, V>(!simplified);
+  const LayoutPtr layout = row_major<V>(c.shape(1));
+  const Slot dy = c.in(0, layout), x = c.in(1, layout), scale = c.in(2);
   const Slot mean = simplified ? Slot{} : c.in(3), s = c.in(simplified ? 3 : 4);
-  const Slot dx = c.has_output(0) ? c.out_inplace(0, {0}) : Slot{};
+  const Slot dx = c.has_output(0) ? c.out_inplace(0, {0}, layout) : Slot{};
   const Slot dscale = c.has_output(1) ? c.out(1) : Slot{}, dbias = c.has_output(2) ? c.out(2) : Slot{};
   const size_t axis = axis_of(c, 1);
   const int64_t rows = element_count(c.shape(1), 0, axis);
@@ -236,7 +256,7 @@ Kernel backward(KernelContext& c) {
       block_bytes + static_cast<int64_t>(align_up(static_cast<size_t>(2 * n) * sizeof(double)));
   const Slot scratch = c.scratch(sums ? static_cast<size_t>(parts * part_bytes) : 0);
   return [=](const Frame& f) {
-    T* out = f.at_or_null<T>(dx);
+    V* out = f.at_or_null<V>(dx);
     std::byte* memory = sums ? f.at<std::byte>(scratch) : nullptr;
     parallel_for(parts, kGrain, [&](int64_t first_part, int64_t last_part) {
       for (int64_t part = first_part; part < last_part; ++part) {
@@ -248,7 +268,7 @@ Kernel backward(KernelContext& c) {
           const int64_t stop = std::min(end, r + kRowBlock);
           if (sums) std::fill(block, block + 2 * n, T{0});
           for (; r < stop; ++r)
-            functions.backward(f.at<T>(dy) + r * n, f.at<T>(x) + r * n, f.at<T>(scale),
+            functions.backward(f.at<V>(dy) + r * n, f.at<V>(x) + r * n, f.at<T>(scale),
                                mean.defined() ? f.at<T>(mean)[r] : T{0}, f.at<T>(s)[r],
                                out ? out + r * n : nullptr, block, sums ? block + n : nullptr, n);
           if (sums)
@@ -270,7 +290,8 @@ Kernel backward(KernelContext& c) {
 }
 
 Kernel gradient_kernel(KernelContext& c) {
-  return of_type(c, [&](auto zero) { return backward<decltype(zero)>(c); });
+  if (follows_bf16(c, {0, 1})) return backward<float, BFloat16>(c);
+  return of_type(c, [&](auto zero) { return backward<decltype(zero), decltype(zero)>(c); });
 }
 
 void gradient(GradientContext& g) {
@@ -301,18 +322,31 @@ void rms_gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, gradients[i]);
 }
 
-ORTRAIN_OPERATOR({.type = "LayerNormalization", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.type = "SimplifiedLayerNormalization", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR({.type = "RMSNormalization", .shape = shape, .kernel = kernel, .gradient = rms_gradient});
+ORTRAIN_OPERATOR({.type = "LayerNormalization",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.type = "SimplifiedLayerNormalization",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.type = "RMSNormalization",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = rms_gradient,
+                  .takes_bf16 = true});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LayerNormalizationGrad",
                   .shape = gradient_shape,
-                  .kernel = gradient_kernel});
+                  .kernel = gradient_kernel,
+                  .takes_bf16 = true});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SimplifiedLayerNormalizationGrad",
                   .shape = gradient_shape,
-                  .kernel = gradient_kernel});
+                  .kernel = gradient_kernel,
+                  .takes_bf16 = true});
 
 }  // namespace
 }  // namespace ortrain

@@ -276,8 +276,7 @@ Kernel strided_kernel(const Product& p, float alpha, Slot a, Slot b, const Adden
 #if ORTRAIN_ONEDNN
 // oneDNN's matmul primitive; null where a strided product serves better: small products, products with a
 // vector (bound by memory), and layouts for which oneDNN has no optimized primitive.
-Kernel primitive_kernel(KernelContext& c, const Product& p, float alpha, Slot a, Slot b, const Addend& bias,
-                        Slot y) {
+Kernel primitive_kernel(KernelContext& c, const Product& p, float alpha, Addend bias, DnnlType type) {
   using dnnl::memory;
   if (p.work() <= kSmallProduct || p.m == 1 || p.n == 1 || p.k == 1) return nullptr;
   memory::dims a_dims, b_dims, y_dims, a_strides, b_strides;
@@ -291,12 +290,13 @@ Kernel primitive_kernel(KernelContext& c, const Product& p, float alpha, Slot a,
   const auto extend = [](memory::dims& to, int64_t x, int64_t y) { to.insert(to.end(), {x, y}); };
   extend(a_dims, p.m, p.k), extend(b_dims, p.k, p.n), extend(y_dims, p.m, p.n);
   extend(a_strides, p.a_row, p.a_column), extend(b_strides, p.b_row, p.b_column);
-  const memory::desc a_desc(a_dims, memory::data_type::f32, a_strides);
-  const memory::desc b_desc(b_dims, memory::data_type::f32, b_strides);
-  const memory::desc y_desc = dnnl_plain(y_dims);
+  const memory::desc a_desc(a_dims, type, a_strides);
+  const memory::desc b_desc(b_dims, type, b_strides);
 
   const bool as_argument = bias.kind == Bias::kRow && alpha == 1 && bias.beta == 1;
   const bool as_sum = bias.kind != Bias::kNone && !as_argument;
+  const DnnlType made = c.wants_bf16(0) && !as_sum ? type : DnnlType::f32;
+  const memory::desc y_desc = dnnl_plain(y_dims, made);
   dnnl::primitive_attr attr = dnnl_attr();
   dnnl::post_ops post;
   if (alpha != 1) post.append_eltwise(dnnl::algorithm::eltwise_linear, alpha, 0);
@@ -311,33 +311,44 @@ Kernel primitive_kernel(KernelContext& c, const Product& p, float alpha, Slot a,
     return nullptr;
   }
   if (!is_fast(pd)) return nullptr;
-  const Kernel product = dnnl_kernel(c, dnnl::matmul(pd), pd.scratchpad_desc(),
-                                     {{DNNL_ARG_SRC, a_desc, a},
-                                      {DNNL_ARG_WEIGHTS, b_desc, b},
-                                      {DNNL_ARG_BIAS, bias_desc, as_argument ? bias.slot : Slot{}},
-                                      {DNNL_ARG_DST, y_desc, y}});
-  if (!as_sum) return product;
-  return [=, m = p.m, n = p.n](const Frame& f) {
-    fill_bias<float>(bias.kind, f.at<const float>(bias.slot), bias.beta, m, n, f.at<float>(y));
-    product(f);
-  };
+  std::vector<Kernel> kernels, after;
+  const Slot a = dnnl_operand(c, 0, dnnl_plain(c.shape(0), type), kernels);
+  const Slot b = dnnl_operand(c, 1, dnnl_plain(c.shape(1), type), kernels);
+  if (bias.kind != Bias::kNone) bias.slot = c.in(2);
+  const Slot y = bias.kind == Bias::kFull && !c.wants_bf16(0)
+                     ? c.out_inplace(0, {2})
+                     : dnnl_result(c, 0, dnnl_plain(c.out_shape(0), made), after);
+  if (as_sum)
+    kernels.push_back([=, m = p.m, n = p.n](const Frame& f) {
+      fill_bias<float>(bias.kind, f.at<const float>(bias.slot), bias.beta, m, n, f.at<float>(y));
+    });
+  kernels.push_back(dnnl_kernel(c, dnnl::matmul(pd), pd.scratchpad_desc(),
+                                {{DNNL_ARG_SRC, a_desc, a},
+                                 {DNNL_ARG_WEIGHTS, b_desc, b},
+                                 {DNNL_ARG_BIAS, bias_desc, as_argument ? bias.slot : Slot{}},
+                                 {DNNL_ARG_DST, y_desc, y}}));
+  for (Kernel& kernel : after) kernels.push_back(std::move(kernel));
+  return one_after_the_other(std::move(kernels));
 }
 #endif
 
 Kernel product_kernel(KernelContext& c, float alpha, Addend bias) {
   const Product p = simplify(read_product(c));
+  const bool outer = p.k == 1 && p.batch.empty() && p.b_column == 1 && bias.kind == Bias::kNone;
+#if ORTRAIN_ONEDNN
+  if (c.dtype(0) == DType::kFloat && !outer) {
+    if (c.precision() == Precision::kBf16 && suits_onednn(c))
+      if (Kernel kernel = primitive_kernel(c, p, alpha, bias, DnnlType::bf16)) return kernel;
+    if (Kernel kernel = primitive_kernel(c, p, alpha, bias, DnnlType::f32)) return kernel;
+  }
+#endif
   const Slot a = c.in(0), b = c.in(1);
   if (bias.kind != Bias::kNone) bias.slot = c.in(2);
   const Slot y = bias.kind == Bias::kFull ? c.out_inplace(0, {2}) : c.out(0);
-  if (p.k == 1 && p.batch.empty() && p.b_column == 1 && bias.kind == Bias::kNone) {
+  if (outer) {
     if (c.dtype(0) == DType::kFloat) return outer_kernel<float>(p, alpha, a, b, y);
     if (c.dtype(0) == DType::kDouble) return outer_kernel<double>(p, alpha, a, b, y);
   }
-#if ORTRAIN_ONEDNN
-  if (c.dtype(0) == DType::kFloat) {
-    if (Kernel kernel = primitive_kernel(c, p, alpha, a, b, bias, y)) return kernel;
-  }
-#endif
   switch (c.dtype(0)) {
     case DType::kFloat:
       return strided_kernel<float>(p, alpha, a, b, bias, y);
@@ -488,14 +499,22 @@ void gemm_gradient(GradientContext& g) {
   g.set(2, g.unbroadcast(scaled, g.y(0), 2));
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "MatMul", .shape = matmul_shape, .kernel = matmul_kernel, .gradient = matmul_gradient});
+ORTRAIN_OPERATOR({.type = "MatMul",
+                  .shape = matmul_shape,
+                  .kernel = matmul_kernel,
+                  .gradient = matmul_gradient,
+                  .takes_bf16 = true});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedMatMul",
                   .shape = matmul_shape,
                   .kernel = matmul_kernel,
-                  .gradient = matmul_gradient});
-ORTRAIN_OPERATOR({.type = "Gemm", .shape = gemm_shape, .kernel = gemm_kernel, .gradient = gemm_gradient});
+                  .gradient = matmul_gradient,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.type = "Gemm",
+                  .shape = gemm_shape,
+                  .kernel = gemm_kernel,
+                  .gradient = gemm_gradient,
+                  .takes_bf16 = true});
 
 }  // namespace
 

@@ -106,8 +106,8 @@ class KernelContext : public NodeContext {
   // are the same memory.
   virtual Slot out_inplace(size_t o, std::initializer_list<size_t> candidates,
                            const LayoutPtr& layout = nullptr) = 0;
-  // Output o is input i under another shape: no memory, no kernel. Needs row-major order; converts where it
-  // is not.
+  // Output o is input i under another shape: no memory, no kernel. Needs row-major order, of float or of
+  // bfloat16; converts where it is not.
   virtual void alias(size_t o, size_t i) = 0;
   // Memory that holds nothing between runs and nothing outside this node.
   virtual Slot scratch(size_t bytes) = 0;
@@ -119,6 +119,10 @@ class KernelContext : public NodeContext {
   // Operator::writes_through).
   virtual bool same_storage(size_t i, size_t target) const = 0;
 
+  virtual Precision precision() const = 0;
+  // True where output o had better lie in bfloat16: the Program allows it, o has type float, is no output of
+  // the graph, and an operator that takes it so reads it.
+  virtual bool wants_bf16(size_t o) const = 0;
   // True where output o is read by nothing but nodes of `op_type` (and is no output of the graph).
   virtual bool used_only_by(size_t o, std::string_view op_type) const = 0;
   // A number that tells this node from others of the graph: the stream of its random numbers.
@@ -144,6 +148,8 @@ struct Operator {
   bool impure = false;
   // Bit i is set where a kernel may write over its input i, which is state of the model.
   uint32_t updates = 0;
+  // The kernel reads and gives values that lie in bfloat16 (Layout::bf16) as they lie.
+  bool takes_bf16 = false;
   // The index of an input which its producer had better write straight into the memory of input `target` (an
   // accumulation buffer that is overwritten). Returns false where that does not hold for this node.
   bool (*writes_through)(const NodeContext&, size_t& input, size_t& target) = nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "ops/bf16_storage.h"
 #include "ops/dnnl.h"
 #include "ops/operator.h"
 #include "ops/portable_pool.h"
@@ -80,10 +81,13 @@ using Backward = dnnl::pooling_backward::primitive_desc;
 // A pooling in oneDNN's terms.
 struct DnnlPool {
   dnnl::algorithm algorithm;
+  DnnlType type;
   Shape x, y;
   memory::dims kernel, strides, dilations, before, after;
 
-  DnnlPool(dnnl::algorithm which, const Shape& x_shape, const Window& window) : algorithm(which), x(x_shape) {
+  // The values are kept as input 0 of the node is.
+  DnnlPool(const KernelContext& c, dnnl::algorithm which, const Shape& x_shape, const Window& window)
+      : algorithm(which), type(lies_in_bf16(c, 0) ? DnnlType::bf16 : DnnlType::f32), x(x_shape) {
     y = output_shape(x[0], x[1], window);
     for (const WindowAxis& a : window) {
       kernel.push_back(a.kernel);
@@ -97,8 +101,8 @@ struct DnnlPool {
   std::optional<Forward> forward(const memory::desc& src, bool training) const {
     try {
       const auto kind = training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
-      Forward pd(dnnl_engine(), kind, algorithm, src, dnnl_any(y), strides, kernel, dilations, before, after,
-                 dnnl_attr());
+      Forward pd(dnnl_engine(), kind, algorithm, src, dnnl_any(y, type), strides, kernel, dilations, before,
+                 after, dnnl_attr());
       if (is_fast(pd)) return pd;
     } catch (const dnnl::error&) {
     }
@@ -122,7 +126,7 @@ struct DnnlPool {
   std::optional<Pair> choose(const LayoutPtr& stored, bool training) const {
     std::vector<memory::desc> candidates;
     if (is_dnnl(stored)) candidates.push_back(dnnl_desc(stored, x));
-    candidates.push_back(dnnl_channels_last(x));
+    candidates.push_back(dnnl_channels_last(x, type));
     for (const memory::desc& src : candidates) {
       auto fwd = forward(src, training);
       if (!fwd) continue;
@@ -190,14 +194,15 @@ dnnl::algorithm average(bool count_padding) {
 LayoutPtr like(const LayoutPtr& stored, const Shape& other, const Shape& shape) {
   if (!stored || !is_dnnl(stored)) return nullptr;
   const memory::desc desc = dnnl_desc(stored, other);
-  if (same_bytes(desc, dnnl_channels_last(other))) return dnnl_layout(dnnl_channels_last(shape));
+  const DnnlType type = desc.get_data_type();
+  if (same_bytes(desc, dnnl_channels_last(other, type))) return dnnl_layout(dnnl_channels_last(shape, type));
   if (desc.get_inner_idxs() != memory::dims{1}) return nullptr;
   using Tag = memory::format_tag;
   static constexpr Tag kBy8[] = {Tag::nCw8c, Tag::nChw8c, Tag::nCdhw8c};
   static constexpr Tag kBy16[] = {Tag::nCw16c, Tag::nChw16c, Tag::nCdhw16c};
   const int64_t block = desc.get_inner_blks()[0];
   if (block != 8 && block != 16) return nullptr;
-  return dnnl_layout({shape, memory::data_type::f32, (block == 8 ? kBy8 : kBy16)[shape.size() - 3]});
+  return dnnl_layout({shape, type, (block == 8 ? kBy8 : kBy16)[shape.size() - 3]});
 }
 
 #endif
@@ -217,7 +222,7 @@ Kernel max_pool_kernel(KernelContext& c) {
   const bool indices = c.has_output(1) && !c.used_only_by(1, "");
 #if ORTRAIN_ONEDNN
   if (suits_onednn(c) && (!indices || c.used_only_by(1, "MaxPoolGrad"))) {
-    const DnnlPool pool(dnnl::algorithm::pooling_max, c.shape(0), window);
+    const DnnlPool pool(c, dnnl::algorithm::pooling_max, c.shape(0), window);
     if (Kernel kernel = dnnl_pool_forward(c, pool, indices)) return kernel;
   }
 #endif
@@ -270,7 +275,7 @@ Kernel average_pool_kernel(KernelContext& c) {
   const PoolSizes s = sizes_of(c, c.shape(0), window);
 #if ORTRAIN_ONEDNN
   if (suits_onednn(c) && divides_alike(window, s.count_padding)) {
-    const DnnlPool pool(average(s.count_padding), c.shape(0), window);
+    const DnnlPool pool(c, average(s.count_padding), c.shape(0), window);
     if (Kernel kernel = dnnl_pool_forward(c, pool, false)) return kernel;
   }
 #endif
@@ -287,7 +292,7 @@ Kernel average_pool_grad_kernel(KernelContext& c) {
   const PoolSizes s = sizes_of(c, x, window);
 #if ORTRAIN_ONEDNN
   if (suits_onednn(c) && divides_alike(window, s.count_padding)) {
-    const DnnlPool pool(average(s.count_padding), x, window);
+    const DnnlPool pool(c, average(s.count_padding), x, window);
     if (const auto pair = pool.choose(like(c.in_layout(0), pool.y, x), true))
       return dnnl_pool_backward(c, *pair->backward, {}, memory::desc());
   }
@@ -317,7 +322,7 @@ Kernel global_average_kernel(KernelContext& c) {
   if (suits_onednn(c) && c.in_layout(0) && x.size() <= 5) {
     Window window(x.size() - 2);
     for (size_t i = 0; i < window.size(); ++i) window[i].input = window[i].kernel = x[2 + i];
-    const DnnlPool pool(average(false), x, window);
+    const DnnlPool pool(c, average(false), x, window);
     if (Kernel kernel = dnnl_pool_forward(c, pool, false)) return kernel;
   }
 #endif
@@ -400,18 +405,29 @@ void global_max_gradient(GradientContext& g) {
   g.set(0, g("Mul", {mask, share}));
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "MaxPool", .shape = max_pool_shape, .kernel = max_pool_kernel, .gradient = max_pool_gradient});
-ORTRAIN_OPERATOR({.type = "MaxPoolGrad", .shape = max_pool_grad_shape, .kernel = max_pool_grad_kernel});
+ORTRAIN_OPERATOR({.type = "MaxPool",
+                  .shape = max_pool_shape,
+                  .kernel = max_pool_kernel,
+                  .gradient = max_pool_gradient,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.type = "MaxPoolGrad",
+                  .shape = max_pool_grad_shape,
+                  .kernel = max_pool_grad_kernel,
+                  .takes_bf16 = true});
 ORTRAIN_OPERATOR({.type = "AveragePool",
                   .shape = average_pool_shape,
                   .kernel = average_pool_kernel,
-                  .gradient = average_pool_gradient});
-ORTRAIN_OPERATOR({.type = "AveragePoolGrad", .shape = pool_grad_shape, .kernel = average_pool_grad_kernel});
+                  .gradient = average_pool_gradient,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.type = "AveragePoolGrad",
+                  .shape = pool_grad_shape,
+                  .kernel = average_pool_grad_kernel,
+                  .takes_bf16 = true});
 ORTRAIN_OPERATOR({.type = "GlobalAveragePool",
                   .shape = global_pool_shape,
                   .kernel = global_average_kernel,
-                  .gradient = global_average_gradient});
+                  .gradient = global_average_gradient,
+                  .takes_bf16 = true});
 ORTRAIN_OPERATOR({.type = "GlobalMaxPool",
                   .shape = global_pool_shape,
                   .kernel = global_max_kernel,

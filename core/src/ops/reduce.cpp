@@ -122,9 +122,10 @@ struct ProdStep {
 template <class Step, typename T>
 constexpr T kNothing = static_cast<T>(Step::kStart);
 
-template <class Step, typename T>
+// The numbers are kept as V and computed as T.
+template <class Step, typename T, typename V = T>
 double ReduceRun(const void* raw, int64_t n) {
-  const T* x = static_cast<const T*>(raw);
+  const V* x = static_cast<const V*>(raw);
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto start = C(d, Step::kStart);
@@ -132,10 +133,10 @@ double ReduceRun(const void* raw, int64_t n) {
   int64_t i = 0;
   if (n >= 4 * lanes) {
     for (; i + 4 * lanes <= n; i += 4 * lanes) {
-      s0 = Step::Apply(d, s0, hn::LoadU(d, x + i));
-      s1 = Step::Apply(d, s1, hn::LoadU(d, x + i + lanes));
-      s2 = Step::Apply(d, s2, hn::LoadU(d, x + i + 2 * lanes));
-      s3 = Step::Apply(d, s3, hn::LoadU(d, x + i + 3 * lanes));
+      s0 = Step::Apply(d, s0, LoadUpTo(d, x + i, lanes));
+      s1 = Step::Apply(d, s1, LoadUpTo(d, x + i + lanes, lanes));
+      s2 = Step::Apply(d, s2, LoadUpTo(d, x + i + 2 * lanes, lanes));
+      s3 = Step::Apply(d, s3, LoadUpTo(d, x + i + 3 * lanes, lanes));
     }
     s0 = Step::Merge(d, Step::Merge(d, s0, s1), Step::Merge(d, s2, s3));
   }
@@ -144,9 +145,9 @@ double ReduceRun(const void* raw, int64_t n) {
   return Step::Lanes(d, s0);
 }
 
-template <class Step, typename T>
+template <class Step, typename T, typename V = T>
 void ReduceRows(const void* raw, int64_t rows, int64_t stride, int64_t columns, double* out) {
-  const T* x = static_cast<const T*>(raw);
+  const V* x = static_cast<const V*>(raw);
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto start = C(d, Step::kStart);
@@ -154,12 +155,12 @@ void ReduceRows(const void* raw, int64_t rows, int64_t stride, int64_t columns, 
   int64_t j = 0;
   for (; j + 4 * lanes <= columns; j += 4 * lanes) {
     auto s0 = start, s1 = start, s2 = start, s3 = start;
-    const T* p = x + j;
+    const V* p = x + j;
     for (int64_t r = 0; r < rows; ++r, p += stride) {
-      s0 = Step::Apply(d, s0, hn::LoadU(d, p));
-      s1 = Step::Apply(d, s1, hn::LoadU(d, p + lanes));
-      s2 = Step::Apply(d, s2, hn::LoadU(d, p + 2 * lanes));
-      s3 = Step::Apply(d, s3, hn::LoadU(d, p + 3 * lanes));
+      s0 = Step::Apply(d, s0, LoadUpTo(d, p, lanes));
+      s1 = Step::Apply(d, s1, LoadUpTo(d, p + lanes, lanes));
+      s2 = Step::Apply(d, s2, LoadUpTo(d, p + 2 * lanes, lanes));
+      s3 = Step::Apply(d, s3, LoadUpTo(d, p + 3 * lanes, lanes));
     }
     hn::StoreU(s0, d, partial + j);
     hn::StoreU(s1, d, partial + j + lanes);
@@ -169,7 +170,7 @@ void ReduceRows(const void* raw, int64_t rows, int64_t stride, int64_t columns, 
   for (; j < columns; j += lanes) {
     const int64_t count = HWY_MIN(lanes, columns - j);
     auto s0 = start, s1 = start;
-    const T* p = x + j;
+    const V* p = x + j;
     int64_t r = 0;
     for (; r + 2 <= rows; r += 2, p += 2 * stride) {
       s0 = Step::Apply(d, s0, LoadUpTo(d, p, count));
@@ -182,25 +183,31 @@ void ReduceRows(const void* raw, int64_t rows, int64_t stride, int64_t columns, 
 }
 
 template <class Step>
-ReduceFunctions Functions(bool is_double) {
-  return is_double ? ReduceFunctions{ReduceRun<Step, double>, ReduceRows<Step, double>}
-                   : ReduceFunctions{ReduceRun<Step, float>, ReduceRows<Step, float>};
+ReduceFunctions Functions(DType dtype) {
+  switch (dtype) {
+    case DType::kDouble:
+      return {ReduceRun<Step, double>, ReduceRows<Step, double>};
+    case DType::kBFloat16:
+      return {ReduceRun<Step, float, BFloat16>, ReduceRows<Step, float, BFloat16>};
+    default:
+      return {ReduceRun<Step, float>, ReduceRows<Step, float>};
+  }
 }
 
-ReduceFunctions FindReduce(Reduce op, bool is_double) {
+ReduceFunctions FindReduce(Reduce op, DType dtype) {
   switch (op) {
     case Reduce::kSum:
-      return Functions<SumStep>(is_double);
+      return Functions<SumStep>(dtype);
     case Reduce::kSumSquare:
-      return Functions<SumSquareStep>(is_double);
+      return Functions<SumSquareStep>(dtype);
     case Reduce::kSumAbs:
-      return Functions<SumAbsStep>(is_double);
+      return Functions<SumAbsStep>(dtype);
     case Reduce::kMax:
-      return Functions<MaxStep>(is_double);
+      return Functions<MaxStep>(dtype);
     case Reduce::kMin:
-      return Functions<MinStep>(is_double);
+      return Functions<MinStep>(dtype);
     case Reduce::kProd:
-      return Functions<ProdStep>(is_double);
+      return Functions<ProdStep>(dtype);
   }
   return {};
 }
@@ -216,6 +223,7 @@ HWY_AFTER_NAMESPACE();
 #include <cmath>
 #include <limits>
 
+#include "ops/bf16_storage.h"
 #include "ops/broadcast.h"
 #include "ops/gradient_expression.h"
 #include "ops/operator.h"
@@ -308,9 +316,9 @@ int64_t Reduction::offset(const std::vector<Axis>& axes, int64_t index) const {
   return axes.empty() ? 0 : at + index * axes[0].stride;
 }
 
-template <typename T>
-void Reduction::run_typed(const T* x, T* y, double* partial) const {
-  const ReduceFunctions functions = HWY_DYNAMIC_DISPATCH(FindReduce)(op_, dtype_ == DType::kDouble);
+template <typename V, typename T>
+void Reduction::run_typed(const V* x, T* y, double* partial) const {
+  const ReduceFunctions functions = HWY_DYNAMIC_DISPATCH(FindReduce)(op_, dtype_);
   const double start = start_of(op_);
   const int64_t total = outputs_ * (columns_ ? length_ : 1);
   if (!columns_) {
@@ -319,12 +327,12 @@ void Reduction::run_typed(const T* x, T* y, double* partial) const {
     parallel_for(outputs_ * parts_, count / parts_, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t output = task / parts_, part = task % parts_;
-        const T* base = x + offset(kept_, output);
+        const V* base = x + offset(kept_, output);
         double result = start;
         const int64_t first = count * part / parts_, stop = count * (part + 1) / parts_;
         int64_t term = count ? first / length_ : 0, inside = first - term * length_;
         for (int64_t at = first; at < stop; ++term, inside = 0) {
-          const T* run = base + offset(reduced_, term);
+          const V* run = base + offset(reduced_, term);
           const int64_t last = std::min(length_, inside + stop - at);
           at += last - inside;
           for (; inside < last; inside += kRunBlock)
@@ -345,7 +353,7 @@ void Reduction::run_typed(const T* x, T* y, double* partial) const {
             const int64_t part = task % parts_, block = task / parts_ % blocks,
                           output = task / parts_ / blocks;
             const int64_t first = block * kColumnBlock, columns = std::min(kColumnBlock, length_ - first);
-            const T* base = x + offset(kept_, output) + first;
+            const V* base = x + offset(kept_, output) + first;
             double results[kColumnBlock];
             std::fill(results, results + columns, start);
             for (int64_t at = terms_ * part / parts_, stop = terms_ * (part + 1) / parts_; at < stop;) {
@@ -372,6 +380,8 @@ void Reduction::run_typed(const T* x, T* y, double* partial) const {
 void Reduction::run(const void* x, void* y, void* scratch) const {
   if (dtype_ == DType::kDouble)
     run_typed(static_cast<const double*>(x), static_cast<double*>(y), static_cast<double*>(scratch));
+  else if (dtype_ == DType::kBFloat16)
+    run_typed(static_cast<const BFloat16*>(x), static_cast<float*>(y), static_cast<double*>(scratch));
   else
     run_typed(static_cast<const float*>(x), static_cast<float*>(y), static_cast<double*>(scratch));
 }
@@ -512,14 +522,17 @@ Kernel reduce_kernel(KernelContext& c) {
       if (row.finish && row.finish != kMean) c.reject_dtype(0);
       kernel = integer_kernel<T>(c, axes, row);
     } else {
-      const Reduction reduction(row.op, c.dtype(0), c.shape(0), axes.reduced);
-      const Slot x = c.in(0), y = c.out(0), scratch = c.scratch(reduction.scratch_bytes());
+      // Sums are float whatever the terms are kept as, and no reason to keep them in bfloat16.
+      const bool narrow = lies_in_bf16(c, 0);
+      const Reduction reduction(row.op, narrow ? DType::kBFloat16 : c.dtype(0), c.shape(0), axes.reduced);
+      const Slot x = c.in(0, narrow ? bf16_row_major(c.shape(0)) : nullptr), y = c.out(0),
+                 scratch = c.scratch(reduction.scratch_bytes());
       const int64_t outputs = c.out_size(0);
       const double count = outputs ? static_cast<double>(c.size(0) / outputs) : 0;
       const auto finish = row.finish;
       kernel = [=](const Frame& f) {
         T* to = f.at<T>(y);
-        reduction.run(f.at<T>(x), to, f.at<std::byte>(scratch));
+        reduction.run(f.at<std::byte>(x), to, f.at<std::byte>(scratch));
         if (finish)
           for (int64_t i = 0; i < outputs; ++i)
             to[i] = static_cast<T>(finish(static_cast<double>(to[i]), count));

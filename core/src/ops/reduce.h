@@ -12,8 +12,9 @@ namespace ortrain {
 
 enum class Reduce { kSum, kSumSquare, kSumAbs, kMax, kMin, kProd };
 
-// One prepared reduction of float or double. Partial results of short blocks are combined in double, so that
-// the relative error of a sum does not grow with its length.
+// One prepared reduction of float or double, or of floats that are kept in bfloat16 (DType::kBFloat16) to
+// float. Partial results of short blocks are combined in double, so that the relative error of a sum does not
+// grow with its length.
 class Reduction {
  public:
   // Reduces the axes of `shape` that are marked.
@@ -30,8 +31,8 @@ class Reduction {
   struct Axis {
     int64_t extent, stride;
   };
-  template <typename T>
-  void run_typed(const T* x, T* y, double* partial) const;
+  template <typename V, typename T>
+  void run_typed(const V* x, T* y, double* partial) const;
   int64_t offset(const std::vector<Axis>& axes, int64_t index) const;
 
   Reduce op_;

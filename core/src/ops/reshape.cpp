@@ -43,8 +43,11 @@ void reshape_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), to);
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "Reshape", .shape = reshape_shape, .kernel = alias_kernel, .gradient = reshape_gradient});
+ORTRAIN_OPERATOR({.type = "Reshape",
+                  .shape = reshape_shape,
+                  .kernel = alias_kernel,
+                  .gradient = reshape_gradient,
+                  .takes_bf16 = true});
 
 void flatten_shape(ShapeContext& c) {
   const int64_t rank = c.rank(0), given = c.node().int_or("axis", 1);
@@ -55,8 +58,11 @@ void flatten_shape(ShapeContext& c) {
            {element_count(c.shape(0), 0, axis), element_count(c.shape(0), axis, static_cast<size_t>(rank))});
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "Flatten", .shape = flatten_shape, .kernel = alias_kernel, .gradient = reshape_gradient});
+ORTRAIN_OPERATOR({.type = "Flatten",
+                  .shape = flatten_shape,
+                  .kernel = alias_kernel,
+                  .gradient = reshape_gradient,
+                  .takes_bf16 = true});
 
 void squeeze_shape(ShapeContext& c) {
   const Shape& from = c.shape(0);
@@ -77,8 +83,11 @@ void squeeze_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), to);
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "Squeeze", .shape = squeeze_shape, .kernel = alias_kernel, .gradient = reshape_gradient});
+ORTRAIN_OPERATOR({.type = "Squeeze",
+                  .shape = squeeze_shape,
+                  .kernel = alias_kernel,
+                  .gradient = reshape_gradient,
+                  .takes_bf16 = true});
 
 void unsqueeze_shape(ShapeContext& c) {
   const Shape& from = c.shape(0);
@@ -94,8 +103,11 @@ void unsqueeze_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), to);
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "Unsqueeze", .shape = unsqueeze_shape, .kernel = alias_kernel, .gradient = reshape_gradient});
+ORTRAIN_OPERATOR({.type = "Unsqueeze",
+                  .shape = unsqueeze_shape,
+                  .kernel = alias_kernel,
+                  .gradient = reshape_gradient,
+                  .takes_bf16 = true});
 
 }  // namespace
 }  // namespace ortrain

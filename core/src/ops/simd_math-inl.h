@@ -30,6 +30,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "ops/half.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace ortrain {
 namespace HWY_NAMESPACE {
@@ -37,6 +39,18 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 template <class D>
 using Vec = hn::Vec<D>;
+
+// The type in which elements that are kept as T are computed.
+template <typename T>
+struct LaneOf {
+  using Type = T;
+};
+template <>
+struct LaneOf<BFloat16> {
+  using Type = float;
+};
+template <typename T>
+using Lane = typename LaneOf<T>::Type;
 
 // A constant of the lane type.
 template <class D>
@@ -220,6 +234,39 @@ HWY_INLINE void StoreUpTo(Vec<D> v, D d, T* p, int64_t count) {
   }
 }
 
+// The same for floats that are kept in bfloat16; a store rounds to the nearest, ties to even.
+template <class D>
+HWY_INLINE Vec<D> LoadUpTo(D d, const BFloat16* p, int64_t count, float fill = 0) {
+  const hn::Rebind<uint16_t, D> half;
+  const hn::RebindToUnsigned<D> bits;
+  const auto widen = [&](auto v)
+                         HWY_ATTR { return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(bits, v))); };
+  const auto* words = reinterpret_cast<const uint16_t*>(p);
+  if (count >= static_cast<int64_t>(hn::Lanes(d))) return widen(hn::LoadU(half, words));
+  HWY_ALIGN uint16_t lanes[hn::MaxLanes(d)];
+  hn::Store(hn::Set(half, BFloat16(fill).bits), half, lanes);
+  for (int64_t k = 0; k < count; ++k) lanes[k] = words[k];
+  return widen(hn::Load(half, lanes));
+}
+
+template <class D>
+HWY_INLINE void StoreUpTo(Vec<D> v, D d, BFloat16* p, int64_t count) {
+  const hn::Rebind<uint16_t, D> half;
+  const hn::RebindToUnsigned<D> bits;
+  const auto x = hn::BitCast(bits, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(x), hn::Set(bits, 1));
+  const auto rounded = hn::Add(x, hn::Add(odd, hn::Set(bits, 0x7fff)));
+  // Rounding could carry a NaN into an infinity: it is made a quiet one instead.
+  const auto quiet = hn::Or(x, hn::Set(bits, 0x400000));
+  const auto result = hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(v)), quiet, rounded);
+  const auto narrow = hn::TruncateTo(half, hn::ShiftRight<16>(result));
+  auto* words = reinterpret_cast<uint16_t*>(p);
+  if (count >= static_cast<int64_t>(hn::Lanes(d))) return hn::StoreU(narrow, half, words);
+  HWY_ALIGN uint16_t lanes[hn::MaxLanes(d)];
+  hn::Store(narrow, half, lanes);
+  for (int64_t k = 0; k < count; ++k) words[k] = lanes[k];
+}
+
 // Calls f(i, count) for vectors that cover [0, n): count is the number of lanes, less for the last one.
 template <typename T, class F>
 HWY_INLINE void ForVectors(int64_t n, F f) {
@@ -256,18 +303,18 @@ HWY_INLINE double SumOver(int64_t n, F term) {
 // y[i] = f(x[i]) for i < n; x and y may be the same.
 template <typename T, class F>
 HWY_INLINE void Map(const T* x, T* y, int64_t n, F f) {
-  const hn::ScalableTag<T> d;
-  ForVectors<T>(n, [&](int64_t i, int64_t count)
-                       HWY_ATTR { StoreUpTo(f(d, LoadUpTo(d, x + i, count)), d, y + i, count); });
+  const hn::ScalableTag<Lane<T>> d;
+  ForVectors<Lane<T>>(n, [&](int64_t i, int64_t count)
+                             HWY_ATTR { StoreUpTo(f(d, LoadUpTo(d, x + i, count)), d, y + i, count); });
 }
 
 // y[i] = f(a[i * A], b[i * B]), where A and B are 1 or 0 (0: one value for all).
-template <int A, int B, typename T, class F>
-HWY_INLINE void Map2(const T* a, const T* b, T* y, int64_t n, F f) {
+template <int A, int B, typename TA, typename TB, typename T, class F>
+HWY_INLINE void Map2(const TA* a, const TB* b, T* y, int64_t n, F f) {
   if (n <= 0) return;
-  const hn::ScalableTag<T> d;
-  const auto a0 = hn::Set(d, *a), b0 = hn::Set(d, *b);
-  ForVectors<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+  const hn::ScalableTag<Lane<T>> d;
+  const auto a0 = hn::Set(d, static_cast<Lane<T>>(*a)), b0 = hn::Set(d, static_cast<Lane<T>>(*b));
+  ForVectors<Lane<T>>(n, [&](int64_t i, int64_t count) HWY_ATTR {
     auto va = a0, vb = b0;
     if constexpr (A) va = LoadUpTo(d, a + i, count);
     if constexpr (B) vb = LoadUpTo(d, b + i, count);

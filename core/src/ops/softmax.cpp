@@ -8,6 +8,7 @@
 #include <hwy/foreach_target.h>
 
 #include "ops/simd_math-inl.h"
+#include "runtime/dtype.h"
 
 #ifndef ORTRAIN_SOFTMAX_FUNCTIONS
 #define ORTRAIN_SOFTMAX_FUNCTIONS
@@ -29,10 +30,15 @@ namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <typename T, bool kLog>
+// Values are kept as V and computed as T. Exponentials wait in Y for their sum where that keeps all their
+// bits, else they are computed again.
+template <typename T, typename V>
+constexpr bool kWaits = std::is_same_v<T, V>;
+
+template <typename T, typename V, bool kLog>
 void Row(const void* from, void* to, int64_t n) {
-  const T* x = static_cast<const T*>(from);
-  T* y = static_cast<T*>(to);
+  const V* x = static_cast<const V*>(from);
+  V* y = static_cast<V*>(to);
   const hn::ScalableTag<T> d;
   constexpr T kLowest = -std::numeric_limits<T>::infinity();
   auto largest = hn::Set(d, kLowest);
@@ -41,7 +47,7 @@ void Row(const void* from, void* to, int64_t n) {
   const auto m = hn::MaxOfLanes(d, largest);
   const double sum = SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
     const auto e = math::Exp(d, hn::Sub(LoadUpTo(d, x + i, count, kLowest), m));
-    if constexpr (!kLog) StoreUpTo(e, d, y + i, count);
+    if constexpr (!kLog && kWaits<T, V>) StoreUpTo(e, d, y + i, count);
     return e;
   });
   if constexpr (kLog) {
@@ -49,14 +55,17 @@ void Row(const void* from, void* to, int64_t n) {
     Map(x, y, n, [&](auto, auto v) HWY_ATTR { return hn::Sub(hn::Sub(v, m), log_sum); });
   } else {
     const auto scale = hn::Set(d, static_cast<T>(1 / sum));
-    Map(y, y, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, scale); });
+    if constexpr (kWaits<T, V>)
+      Map(y, y, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, scale); });
+    else
+      Map(x, y, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(math::Exp(d, hn::Sub(v, m)), scale); });
   }
 }
 
-template <typename T, bool kLog>
+template <typename T, typename V, bool kLog>
 void Columns(const void* from, void* to, int64_t n, int64_t stride, int64_t columns) {
-  const T* x = static_cast<const T*>(from);
-  T* y = static_cast<T*>(to);
+  const V* x = static_cast<const V*>(from);
+  V* y = static_cast<V*>(to);
   const hn::ScalableTag<T> d;
   ForVectors<T>(columns, [&](int64_t j, int64_t count) HWY_ATTR {
     auto m = hn::Set(d, -std::numeric_limits<T>::infinity()), sum = hn::Zero(d);
@@ -64,15 +73,17 @@ void Columns(const void* from, void* to, int64_t n, int64_t stride, int64_t colu
     for (int64_t i = 0; i < n; ++i) {
       const auto e = math::Exp(d, hn::Sub(LoadUpTo(d, x + i * stride + j, count), m));
       sum = hn::Add(sum, e);
-      if constexpr (!kLog) StoreUpTo(e, d, y + i * stride + j, count);
+      if constexpr (!kLog && kWaits<T, V>) StoreUpTo(e, d, y + i * stride + j, count);
     }
     const auto last = kLog ? math::Log(d, sum) : hn::Div(C(d, 1), sum);
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = i * stride + j;
       if constexpr (kLog)
         StoreUpTo(hn::Sub(hn::Sub(LoadUpTo(d, x + at, count), m), last), d, y + at, count);
-      else
+      else if constexpr (kWaits<T, V>)
         StoreUpTo(hn::Mul(LoadUpTo(d, y + at, count), last), d, y + at, count);
+      else
+        StoreUpTo(hn::Mul(math::Exp(d, hn::Sub(LoadUpTo(d, x + at, count), m)), last), d, y + at, count);
     }
   });
 }
@@ -93,23 +104,23 @@ HWY_INLINE V Slope(D d, V dy, V y, V sum) {
     return hn::Mul(y, hn::Sub(dy, sum));
 }
 
-template <typename T, bool kLog>
+template <typename T, typename V, bool kLog>
 void RowGradient(const void* from_dy, const void* from_y, void* to, int64_t n) {
-  const T *dy = static_cast<const T*>(from_dy), *y = static_cast<const T*>(from_y);
+  const V *dy = static_cast<const V*>(from_dy), *y = static_cast<const V*>(from_y);
   const hn::ScalableTag<T> d;
   const double total = SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
     return Term<kLog>(LoadUpTo(d, dy + i, count), LoadUpTo(d, y + i, count));
   });
   const auto sum = hn::Set(d, static_cast<T>(total));
-  Map2<1, 1>(dy, y, static_cast<T*>(to), n,
+  Map2<1, 1>(dy, y, static_cast<V*>(to), n,
              [&](auto, auto u, auto v) HWY_ATTR { return Slope<kLog>(d, u, v, sum); });
 }
 
-template <typename T, bool kLog>
+template <typename T, typename V, bool kLog>
 void ColumnsGradient(const void* from_dy, const void* from_y, void* to, int64_t n, int64_t stride,
                      int64_t columns) {
-  const T *dy = static_cast<const T*>(from_dy), *y = static_cast<const T*>(from_y);
-  T* dx = static_cast<T*>(to);
+  const V *dy = static_cast<const V*>(from_dy), *y = static_cast<const V*>(from_y);
+  V* dx = static_cast<V*>(to);
   const hn::ScalableTag<T> d;
   ForVectors<T>(columns, [&](int64_t j, int64_t count) HWY_ATTR {
     auto sum = hn::Zero(d);
@@ -121,13 +132,19 @@ void ColumnsGradient(const void* from_dy, const void* from_y, void* to, int64_t 
   });
 }
 
-template <typename T, bool kLog>
-constexpr SoftmaxFunctions kFunctions = {Row<T, kLog>, Columns<T, kLog>, RowGradient<T, kLog>,
-                                         ColumnsGradient<T, kLog>};
+template <typename T, typename V, bool kLog>
+constexpr SoftmaxFunctions kFunctions = {Row<T, V, kLog>, Columns<T, V, kLog>, RowGradient<T, V, kLog>,
+                                         ColumnsGradient<T, V, kLog>};
 
-SoftmaxFunctions FindSoftmax(bool log, bool is_double) {
-  if (is_double) return log ? kFunctions<double, true> : kFunctions<double, false>;
-  return log ? kFunctions<float, true> : kFunctions<float, false>;
+SoftmaxFunctions FindSoftmax(bool log, DType dtype) {
+  switch (dtype) {
+    case DType::kDouble:
+      return log ? kFunctions<double, double, true> : kFunctions<double, double, false>;
+    case DType::kBFloat16:
+      return log ? kFunctions<float, BFloat16, true> : kFunctions<float, BFloat16, false>;
+    default:
+      return log ? kFunctions<float, float, true> : kFunctions<float, float, false>;
+  }
 }
 
 }  // namespace
@@ -139,6 +156,7 @@ HWY_AFTER_NAMESPACE();
 
 #include <algorithm>
 
+#include "ops/bf16_storage.h"
 #include "ops/elementwise.h"
 #include "ops/operator.h"
 #include "ops/softmax.h"
@@ -201,9 +219,11 @@ void shape(ShapeContext& c) {
 
 Kernel kernel(KernelContext& c) {
   expect_floating(c);
-  const Slot x = c.in(0), y = c.out_inplace(0, {0});
+  const bool narrow = follows_bf16(c, {0});
+  const LayoutPtr layout = narrow ? bf16_row_major(c.shape(0)) : nullptr;
+  const Slot x = c.in(0, layout), y = c.out_inplace(0, {0}, layout);
   const SoftmaxShape s = shape_of(c);
-  const DType dtype = c.dtype(0);
+  const DType dtype = narrow ? DType::kBFloat16 : c.dtype(0);
   const bool log = is_log(c);
   return [=](const Frame& f) { run_softmax(s, dtype, log, f.at<std::byte>(x), f.at<std::byte>(y)); };
 }
@@ -221,28 +241,36 @@ void gradient_shape(ShapeContext& c) {
 
 Kernel gradient_kernel(KernelContext& c) {
   expect_floating(c);
-  const Slot dy = c.in(0), y = c.in(1), dx = c.out_inplace(0, {0, 1});
+  const bool narrow = follows_bf16(c, {0, 1});
+  const LayoutPtr layout = narrow ? bf16_row_major(c.shape(0)) : nullptr;
+  const Slot dy = c.in(0, layout), y = c.in(1, layout), dx = c.out_inplace(0, {0, 1}, layout);
   const SoftmaxShape s = shape_of(c);
-  const DType dtype = c.dtype(0);
+  const DType dtype = narrow ? DType::kBFloat16 : c.dtype(0);
   const bool log = is_log(c);
   return [=](const Frame& f) {
     run_softmax_gradient(s, dtype, log, f.at<std::byte>(dy), f.at<std::byte>(y), f.at<std::byte>(dx));
   };
 }
 
-ORTRAIN_OPERATOR({.type = "Softmax", .shape = shape, .kernel = kernel, .gradient = gradient});
+// A softmax among products stays in bfloat16; a logarithm of one is a loss's, and stays in float.
+ORTRAIN_OPERATOR(
+    {.type = "Softmax", .shape = shape, .kernel = kernel, .gradient = gradient, .takes_bf16 = true});
 ORTRAIN_OPERATOR({.type = "LogSoftmax", .shape = shape, .kernel = kernel, .gradient = gradient});
-#define ORTRAIN_SOFTMAX_GRADIENT(name) \
-  ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = name, .shape = gradient_shape, .kernel = gradient_kernel})
-ORTRAIN_SOFTMAX_GRADIENT("SoftmaxGrad");
-ORTRAIN_SOFTMAX_GRADIENT("SoftmaxGrad_13");
-ORTRAIN_SOFTMAX_GRADIENT("LogSoftmaxGrad");
-ORTRAIN_SOFTMAX_GRADIENT("LogSoftmaxGrad_13");
+#define ORTRAIN_SOFTMAX_GRADIENT(name, bf16)   \
+  ORTRAIN_OPERATOR({.domain = kMicrosoft,      \
+                    .type = name,              \
+                    .shape = gradient_shape,   \
+                    .kernel = gradient_kernel, \
+                    .takes_bf16 = bf16})
+ORTRAIN_SOFTMAX_GRADIENT("SoftmaxGrad", true);
+ORTRAIN_SOFTMAX_GRADIENT("SoftmaxGrad_13", true);
+ORTRAIN_SOFTMAX_GRADIENT("LogSoftmaxGrad", false);
+ORTRAIN_SOFTMAX_GRADIENT("LogSoftmaxGrad_13", false);
 
 }  // namespace
 
 void run_softmax(const SoftmaxShape& s, DType dtype, bool log, const void* x, void* y) {
-  const SoftmaxFunctions functions = HWY_DYNAMIC_DISPATCH(FindSoftmax)(log, dtype == DType::kDouble);
+  const SoftmaxFunctions functions = HWY_DYNAMIC_DISPATCH(FindSoftmax)(log, dtype);
   const int64_t width = static_cast<int64_t>(size_of(dtype));
   const std::byte* from = static_cast<const std::byte*>(x);
   std::byte* to = static_cast<std::byte*>(y);
@@ -255,7 +283,7 @@ void run_softmax(const SoftmaxShape& s, DType dtype, bool log, const void* x, vo
 
 void run_softmax_gradient(const SoftmaxShape& s, DType dtype, bool log, const void* dy, const void* y,
                           void* dx) {
-  const SoftmaxFunctions functions = HWY_DYNAMIC_DISPATCH(FindSoftmax)(log, dtype == DType::kDouble);
+  const SoftmaxFunctions functions = HWY_DYNAMIC_DISPATCH(FindSoftmax)(log, dtype);
   const int64_t width = static_cast<int64_t>(size_of(dtype));
   const std::byte *from_dy = static_cast<const std::byte*>(dy), *from_y = static_cast<const std::byte*>(y);
   std::byte* to = static_cast<std::byte*>(dx);

@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "ops/bf16_storage.h"
 #include "ops/broadcast.h"
 #include "ops/elementwise.h"
 #include "ops/gradient_expression.h"
@@ -15,11 +16,20 @@ namespace {
 
 void shape(ShapeContext& c) { c.output(0, c.dtype(0), broadcast_inputs(c)); }
 
+bool any_in_bf16(const KernelContext& c) {
+  for (size_t i = 0; i < c.input_count(); ++i)
+    if (lies_in_bf16(c, i)) return true;
+  return false;
+}
+
 // y = x0, then y = f(y, x_i) for the others, in pieces that stay in the first-level cache.
 Kernel kernel(KernelContext& c) {
   const std::string& type = c.node().op_type;
   const bool mean = type == "Mean";
-  const BinaryFunction combine = binary_function(type == "Max" || type == "Min" ? type : "Add", c.dtype(0));
+  const bool narrow = type == "Sum" && any_in_bf16(c) && c.wants_bf16(0);
+  const BinaryFunction combine =
+      narrow ? bf16_function("Add", true, true)
+             : binary_function(type == "Max" || type == "Min" ? type : "Add", c.dtype(0));
   if (!combine || (mean && !is_floating(c.dtype(0)))) c.reject_dtype(0);
   const size_t count = c.input_count();
   if (count == 1) {
@@ -31,12 +41,13 @@ Kernel kernel(KernelContext& c) {
   LayoutPtr layout;
   for (size_t i = 0; i < count; ++i) {
     same = same && c.shape(i) == c.out_shape(0);
-    if (!layout) layout = flat_layout(c, i);
+    if (!layout) layout = !narrow ? flat_layout(c, i) : lies_in_bf16(c, i) ? bf16_layout(c, i) : nullptr;
   }
-  if (!same) layout = nullptr;
+  if (!same) layout = narrow ? bf16_row_major(c.out_shape(0)) : nullptr;
 
   std::vector<Slot> slots(count);
-  for (size_t i = 0; i < count; ++i) slots[i] = c.in(i, layout);
+  for (size_t i = 0; i < count; ++i)
+    slots[i] = c.in(i, narrow && !same ? bf16_row_major(c.shape(i)) : layout);
   // The first pass reads inputs 0 and 1 and writes the output: it may lie over one of these, unless a later
   // pass reads the same value again.
   const std::set<std::string> later(c.node().inputs.begin() + 2, c.node().inputs.end());
@@ -59,7 +70,8 @@ Kernel kernel(KernelContext& c) {
   const BinaryFunction scale = mean ? binary_function("Mul", c.dtype(0)) : nullptr;
   const double factor = 1.0 / static_cast<double>(count);
   const bool is_double = c.dtype(0) == DType::kDouble;
-  const int64_t n = c.out_size(0), width = static_cast<int64_t>(size_of(c.dtype(0)));
+  const int64_t n = c.out_size(0);
+  const int64_t width = static_cast<int64_t>(size_of(narrow ? DType::kBFloat16 : c.dtype(0)));
   constexpr int64_t kPiece = 4096;
   return [=](const Frame& f) {
     std::byte* to = f.at<std::byte>(y);
@@ -107,7 +119,8 @@ void extreme_gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, g.unbroadcast(share * hits[i], g.y(0), i));
 }
 
-ORTRAIN_OPERATOR({.type = "Sum", .shape = shape, .kernel = kernel, .gradient = sum_gradient});
+ORTRAIN_OPERATOR(
+    {.type = "Sum", .shape = shape, .kernel = kernel, .gradient = sum_gradient, .takes_bf16 = true});
 ORTRAIN_OPERATOR({.type = "Mean", .shape = shape, .kernel = kernel, .gradient = mean_gradient});
 ORTRAIN_OPERATOR({.type = "Max", .shape = shape, .kernel = kernel, .gradient = extreme_gradient});
 ORTRAIN_OPERATOR({.type = "Min", .shape = shape, .kernel = kernel, .gradient = extreme_gradient});

@@ -1,6 +1,7 @@
 // Transpose: y[i_perm(0), i_perm(1), ...] of x[i_0, i_1, ...].
 #include <numeric>
 
+#include "ops/bf16_storage.h"
 #include "ops/movement.h"
 #include "ops/strided_copy.h"
 
@@ -47,8 +48,11 @@ Kernel kernel(KernelContext& c) {
   const std::vector<int64_t> in_strides = strides_of(in_shape);
   std::vector<int64_t> strides;
   for (const int64_t axis : perm) strides.push_back(in_strides[static_cast<size_t>(axis)]);
-  const StridedCopy copy(width_of(c, 0), c.out_shape(0), {0, strides}, {0, strides_of(c.out_shape(0))});
-  const Slot in = c.in(0), out = c.out(0);
+  const bool narrow = follows_bf16(c, {0});
+  const size_t width = narrow ? size_of(DType::kBFloat16) : width_of(c, 0);
+  const StridedCopy copy(width, c.out_shape(0), {0, strides}, {0, strides_of(c.out_shape(0))});
+  const Slot in = c.in(0, narrow ? bf16_row_major(in_shape) : nullptr);
+  const Slot out = c.out(0, narrow ? bf16_row_major(c.out_shape(0)) : nullptr);
   return [=](const Frame& f) { copy(f.at<std::byte>(in), f.at<std::byte>(out)); };
 }
 
@@ -61,7 +65,8 @@ void gradient(GradientContext& g) {
   g.set(0, g("Transpose", {g.dy(0)}, {{"perm", inverse}}));
 }
 
-ORTRAIN_OPERATOR({.type = "Transpose", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR(
+    {.type = "Transpose", .shape = shape, .kernel = kernel, .gradient = gradient, .takes_bf16 = true});
 
 }  // namespace
 }  // namespace ortrain

@@ -168,7 +168,7 @@ ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)
 
 template <class Row, typename T>
 void RunUnary(const void* x, void* y, int64_t n, double a, double b) {
-  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<Lane<T>> d;
   const auto va = C(d, a), vb = C(d, b);
   Map(static_cast<const T*>(x), static_cast<T*>(y), n,
       [d, va, vb](auto, auto v) HWY_ATTR { return Row::Apply(d, v, va, vb); });
@@ -176,7 +176,7 @@ void RunUnary(const void* x, void* y, int64_t n, double a, double b) {
 
 template <class Row, typename T>
 void RunPair(const void* u, const void* v, void* y, int64_t n, double a) {
-  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<Lane<T>> d;
   const auto va = C(d, a);
   Map2<1, 1>(static_cast<const T*>(u), static_cast<const T*>(v), static_cast<T*>(y), n,
              [d, va](auto, auto p, auto q) HWY_ATTR { return Row::Apply(d, p, q, va); });
@@ -185,18 +185,21 @@ void RunPair(const void* u, const void* v, void* y, int64_t n, double a) {
 using UnaryRun = void (*)(const void*, void*, int64_t, double, double);
 using PairRun = void (*)(const void*, const void*, void*, int64_t, double);
 
-UnaryRun FindUnary(size_t row, bool is_double) {
-#define ORTRAIN_ROW(type, ...) {RunUnary<Row##type, float>, RunUnary<Row##type, double>},
-  static constexpr UnaryRun kRuns[][2] = {ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)};
+// `kind`: 0 for float, 1 for double, 2 for float kept in bfloat16.
+UnaryRun FindUnary(size_t row, size_t kind) {
+#define ORTRAIN_ROW(type, ...) \
+  {RunUnary<Row##type, float>, RunUnary<Row##type, double>, RunUnary<Row##type, BFloat16>},
+  static constexpr UnaryRun kRuns[][3] = {ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
-  return kRuns[row][is_double];
+  return kRuns[row][kind];
 }
 
-PairRun FindPair(size_t row, bool is_double) {
-#define ORTRAIN_ROW(type, ...) {RunPair<Row##type, float>, RunPair<Row##type, double>},
-  static constexpr PairRun kRuns[][2] = {ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)};
+PairRun FindPair(size_t row, size_t kind) {
+#define ORTRAIN_ROW(type, ...) \
+  {RunPair<Row##type, float>, RunPair<Row##type, double>, RunPair<Row##type, BFloat16>},
+  static constexpr PairRun kRuns[][3] = {ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
-  return kRuns[row][is_double];
+  return kRuns[row][kind];
 }
 
 }  // namespace
@@ -210,6 +213,7 @@ HWY_AFTER_NAMESPACE();
 #include <numbers>
 #include <vector>
 
+#include "ops/bf16_storage.h"
 #include "ops/elementwise.h"
 #include "ops/gradient_expression.h"
 #include "ops/operator.h"
@@ -324,13 +328,15 @@ Kernel unary_kernel(KernelContext& c) {
   if (!is_float_or_double(c.dtype(0))) return integer_kernel(c);
   const size_t row = find_row(kUnaryRows, row_name(c.node()));
   const Defaults& defaults = kUnaryRows[row].defaults;
-  UnaryFunction function = unary_function(kUnaryRows[row].type, c.dtype(0));
+  const bool narrow = follows_bf16(c, {0});
+  const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
+  UnaryFunction function = unary_function(kUnaryRows[row].type, kept);
   function.a = defaults.value(c.node(), defaults.a);
   function.b = defaults.value(c.node(), defaults.b);
-  const LayoutPtr layout = flat_layout(c, 0);
+  const LayoutPtr layout = narrow ? bf16_layout(c, 0) : flat_layout(c, 0);
   const Slot x = c.in(0, layout), y = c.out_inplace(0, {0}, layout);
   const int64_t n = c.out_size(0);
-  const int64_t width = static_cast<int64_t>(size_of(c.dtype(0)));
+  const int64_t width = static_cast<int64_t>(size_of(kept));
   return [=](const Frame& f) {
     const std::byte* from = f.at<std::byte>(x);
     std::byte* to = f.at<std::byte>(y);
@@ -355,14 +361,16 @@ Kernel pair_kernel(KernelContext& c) {
   if (!is_float_or_double(c.dtype(0))) c.reject_dtype(0);
   const size_t row = find_row(kPairRows, c.node().op_type);
   const Defaults& defaults = kPairRows[row].defaults;
-  PairFunction function = pair_function(kPairRows[row].type, c.dtype(0));
+  const bool narrow = follows_bf16(c, {0, 1});
+  const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
+  PairFunction function = pair_function(kPairRows[row].type, kept);
   function.a = defaults.value(c.node(), defaults.a);
   // The value that came forward decides: it is the one that other kernels read too.
-  LayoutPtr layout = flat_layout(c, 1);
+  LayoutPtr layout = narrow ? bf16_layout(c, lies_in_bf16(c, 1) ? 1 : 0) : flat_layout(c, 1);
   if (!layout) layout = flat_layout(c, 0);
   const Slot u = c.in(0, layout), v = c.in(1, layout), y = c.out_inplace(0, {0, 1}, layout);
   const int64_t n = c.out_size(0);
-  const int64_t width = static_cast<int64_t>(size_of(c.dtype(0)));
+  const int64_t width = static_cast<int64_t>(size_of(kept));
   return [=](const Frame& f) {
     const std::byte *from_u = f.at<std::byte>(u), *from_v = f.at<std::byte>(v);
     std::byte* to = f.at<std::byte>(y);
@@ -381,27 +389,37 @@ const bool registered = [] {
                       .shape = shape_like_first,
                       .kernel = unary_kernel,
                       .gradient = row.rule ? unary_gradient : nullptr,
-                      .stops_gradient = !row.rule});
+                      .stops_gradient = !row.rule,
+                      .takes_bf16 = true});
   }
-  RegisterOperator(
-      {.type = "Gelu", .shape = shape_like_first, .kernel = unary_kernel, .gradient = unary_gradient});
+  RegisterOperator({.type = "Gelu",
+                    .shape = shape_like_first,
+                    .kernel = unary_kernel,
+                    .gradient = unary_gradient,
+                    .takes_bf16 = true});
   for (const PairRow& row : kPairRows)
-    RegisterOperator({.domain = kMicrosoft, .type = row.type, .shape = pair_shape, .kernel = pair_kernel});
+    RegisterOperator({.domain = kMicrosoft,
+                      .type = row.type,
+                      .shape = pair_shape,
+                      .kernel = pair_kernel,
+                      .takes_bf16 = true});
   return true;
 }();
+
+size_t kind_of(DType dtype) { return dtype == DType::kDouble ? 1 : dtype == DType::kBFloat16 ? 2 : 0; }
 
 }  // namespace
 
 UnaryFunction unary_function(std::string_view type, DType dtype) {
   const size_t row = find_row(kUnaryRows, type);
   const Defaults& defaults = kUnaryRows[row].defaults;
-  return {HWY_DYNAMIC_DISPATCH(FindUnary)(row, dtype == DType::kDouble), kUnaryRows[row].cost,
-          defaults.a.value, defaults.b.value};
+  return {HWY_DYNAMIC_DISPATCH(FindUnary)(row, kind_of(dtype)), kUnaryRows[row].cost, defaults.a.value,
+          defaults.b.value};
 }
 
 PairFunction pair_function(std::string_view type, DType dtype) {
   const size_t row = find_row(kPairRows, type);
-  return {HWY_DYNAMIC_DISPATCH(FindPair)(row, dtype == DType::kDouble), kPairRows[row].cost,
+  return {HWY_DYNAMIC_DISPATCH(FindPair)(row, kind_of(dtype)), kPairRows[row].cost,
           kPairRows[row].defaults.a.value};
 }
 

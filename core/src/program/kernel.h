@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
+#include <vector>
 
 namespace ortrain {
 
@@ -38,6 +40,20 @@ class Frame {
 // Does its work when called. Everything that can be decided beforehand was decided when it was made.
 using Kernel = std::function<void(const Frame&)>;
 
+inline Kernel one_after_the_other(std::vector<Kernel> kernels) {
+  if (kernels.size() == 1) return std::move(kernels[0]);
+  return [kernels = std::move(kernels)](const Frame& f) {
+    for (const Kernel& kernel : kernels) kernel(f);
+  };
+}
+
+// How a Program computes with values of type float (the session option ortrain.mixed_precision).
+enum class Precision {
+  kFloat,
+  kBf16Storage,  // what passes between operators may lie in bfloat16; all arithmetic is float
+  kBf16,         // matrix products and convolutions take bfloat16 operands too, and add up in float
+};
+
 // How a value's elements lie in memory when not row-major: the blocked formats of a kernel library, or a
 // private format that one operator leaves for another.
 class Layout {
@@ -48,6 +64,12 @@ class Layout {
   // True where the memory holds the elements of the value and nothing else (no padding), in some order:
   // elementwise kernels may then walk it flat.
   virtual bool dense() const = 0;
+  // True where the elements of a value of type float lie in memory as bfloat16. Its type remains float.
+  virtual bool bf16() const { return false; }
+  // The same bytes as a value of another shape, or null where they have no meaning for it.
+  virtual std::shared_ptr<const Layout> reshaped(const std::vector<int64_t>& shape) const {
+    return (void)shape, nullptr;
+  }
   // Kernels that convert; `plain` is row-major.
   virtual Kernel to_plain(Slot from, Slot plain) const = 0;
   virtual Kernel from_plain(Slot plain, Slot to) const = 0;

@@ -116,6 +116,7 @@ class Compiler {
   }
   const std::vector<const Node*>& readers(const std::string& name) { return readers_[name]; }
   bool is_output(const std::string& name) const { return output_names_.count(name) > 0; }
+  Precision precision() const { return request_.precision; }
   int placement(const std::string& name) const {
     const auto found = placement_.find(name);
     return found == placement_.end() ? -1 : found->second;
@@ -264,8 +265,12 @@ class NodeKernel : public KernelContext {
 
   void alias(size_t o, size_t i) override {
     if (!wanted(o)) return;
-    const int s = compiler_.fetch(shapes_.inputs.at(i), nullptr, &node());
+    const LayoutPtr stored = in_layout(i);
+    const LayoutPtr layout = stored ? stored->reshaped(out_shape(o)) : nullptr;
+    const int s = compiler_.fetch(shapes_.inputs.at(i), layout ? stored : nullptr, &node());
     used_.push_back(s);
+    layouts_.resize(made_.size());
+    layouts_[o] = layout;
     made_[o] = s;
   }
 
@@ -306,6 +311,19 @@ class NodeKernel : public KernelContext {
     const int a = shapes_.inputs.at(i), b = shapes_.inputs.at(target);
     if (a < 0 || b < 0) return false;
     return !compiler_.value(a).layout && compiler_.value(a).storage == compiler_.value(b).storage;
+  }
+
+  Precision precision() const override { return folding_ ? Precision::kFloat : compiler_.precision(); }
+
+  bool wants_bf16(size_t o) const override {
+    if (precision() == Precision::kFloat || !has_output(o) || out_dtype(o) != DType::kFloat) return false;
+    const std::string& name = node().outputs[o];
+    if (compiler_.is_output(name)) return false;
+    const auto& readers = compiler_.readers(name);
+    return std::any_of(readers.begin(), readers.end(), [](const Node* n) {
+      const Operator* op = find_operator(n->domain, n->op_type);
+      return op && op->takes_bf16;
+    });
   }
 
   bool used_only_by(size_t o, std::string_view op_type) const override {

@@ -42,6 +42,7 @@ struct ProgramRequest {
   std::unordered_map<std::string, Tensor> constants;  // inputs whose value is fixed for this Program
   std::vector<std::string> outputs;                   // wanted, in this order
   std::shared_ptr<Arena> arena;
+  Precision precision = Precision::kFloat;
 };
 
 class Program {

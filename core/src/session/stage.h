@@ -18,7 +18,7 @@ class Stage {
   // `what` names the model in messages ("training model"). Throws kNotImplemented naming every node that has
   // no kernel.
   Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
-        std::shared_ptr<Arena> arena, const SessionOptions& options);
+        std::shared_ptr<Arena> arena, const SessionOptions& options, Precision precision = Precision::kFloat);
 
   const std::vector<ValueInfo>& inputs() const { return inputs_; }
   const std::vector<std::string>& input_names() const { return input_names_; }
@@ -45,6 +45,7 @@ class Stage {
   std::vector<std::string> input_names_, output_names_;
   std::shared_ptr<Arena> arena_;
   int threads_;
+  Precision precision_;
   std::vector<std::vector<int>> symbol_of_;  // for each input and axis the number of its symbol, -1 for none
   struct Extent {
     int64_t value;

@@ -7,6 +7,7 @@
 #include "graph/onnx_io.h"
 #include "ops/operator.h"
 #include "runtime/threads.h"
+#include "session/mixed_precision.h"
 #include "session/optimizer.h"
 #include "session/stage.h"
 
@@ -92,6 +93,7 @@ std::vector<std::string> user_outputs(const Model& model) {
 
 struct TrainingSession::Impl {
   SessionOptions options;
+  Precision precision = Precision::kFloat;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
   Model train_model;                // as given: what stages are made from
   std::optional<Model> eval_model;  // the same, and what is exported
@@ -138,7 +140,8 @@ struct TrainingSession::Impl {
       for (const std::string& name : fixed)
         if (graph.is_input(name)) graph.add_initializer(name, state.parameter(name).data);
       std::erase_if(graph.inputs, [&](const ValueInfo& info) { return graph.is_initializer(info.name); });
-      return std::make_unique<Stage>(what, std::move(model), inputs, user_outputs(given), arena, options);
+      return std::make_unique<Stage>(what, std::move(model), inputs, user_outputs(given), arena, options,
+                                     precision);
     };
     train = make("training model", train_model, train_inputs);
     if (eval_model) eval = make("eval model", *eval_model, eval_inputs);
@@ -166,6 +169,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
     : state_(std::move(state)), impl_(std::make_unique<Impl>()) {
   Impl& s = *impl_;
   s.options = std::move(options);
+  s.precision = read_precision(s.options);
   Tensor yes(DType::kBool, {1}), no(DType::kBool, {1});
   *yes.data<bool>() = true;
   *no.data<bool>() = false;

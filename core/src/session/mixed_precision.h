@@ -1,0 +1,18 @@
+// The session options ortrain.mixed_precision and ortrain.bf16_products.
+#pragma once
+
+#include <string>
+
+#include "program/kernel.h"
+#include "session/options.h"
+
+namespace ortrain {
+
+// What the options ask for, as far as this build and this processor can do it. Throws kInvalidArgument on
+// values that they do not have.
+Precision read_precision(const SessionOptions& options);
+
+// What the user has to know of how the options are carried out here; empty where nothing is amiss.
+std::string precision_warning(const SessionOptions& options);
+
+}  // namespace ortrain
