@@ -339,10 +339,11 @@ std::optional<Forward> choose_forward(const DnnlConvolution& conv, const LayoutP
       [](const Forward& pd) { return pd.dst_desc(); });
 }
 
-// The weights (input i) in the layout that a primitive wants: a slot, and the kernel that fills it where it
-// is scratch.
+// The weights (input i) in the layout that a primitive wants: a slot, and the kernel that fills it where they
+// have to be brought into that layout in each run. They go into `scratch` then, which is asked for where it
+// is not given.
 Slot fetch_weights(KernelContext& c, size_t i, const Shape& shape, const memory::desc& wanted,
-                   std::vector<Kernel>& kernels) {
+                   std::vector<Kernel>& kernels, Slot scratch = {}) {
   const Slot plain = c.in(i);
   const memory::desc from = dnnl_plain(shape);
   if (same_bytes(from, wanted)) return plain;
@@ -353,9 +354,9 @@ Slot fetch_weights(KernelContext& c, size_t i, const Shape& shape, const memory:
     dnnl_stream().wait();
     return c.fixed(std::move(packed));
   }
-  const Slot slot = c.scratch(wanted.get_size());
-  kernels.push_back(dnnl_reorder(from, plain, wanted, slot));
-  return slot;
+  if (!scratch.defined()) scratch = c.scratch(wanted.get_size());
+  kernels.push_back(dnnl_reorder(from, plain, wanted, scratch));
+  return scratch;
 }
 
 // What is done to the result in the primitive: an addend that lies in its place already, then the activation.
@@ -431,48 +432,80 @@ Layouts backward_layouts(KernelContext& c, const DnnlConvolution& conv, const Fo
   return candidates;
 }
 
-Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const Forward& forward) {
-  const auto pd = choose(
-      conv, backward_layouts(c, conv, forward),
-      [&](const memory::desc& x, const memory::desc& y) { return conv.backward_data(x, y, forward); },
-      [](const BackwardData& d) { return d.diff_src_desc(); });
-  if (!pd) return nullptr;
-  std::vector<Kernel> kernels;
-  const Slot dy = c.in(0, dnnl_layout(pd->diff_dst_desc()));
-  const Slot w = fetch_weights(c, 2, conv.w, pd->weights_desc(), kernels);
-  const Slot dx = c.out(0, dnnl_layout(pd->diff_src_desc()));
-  kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_data(*pd), pd->scratchpad_desc(),
-                                {{DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
-                                 {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
-                                 {DNNL_ARG_DIFF_SRC, pd->diff_src_desc(), dx}}));
-  return one_after_the_other(std::move(kernels));
-}
+// Both halves of a ConvGrad. Weights and their gradient are large and pass through another layout, and the
+// halves run one after the other: one piece of scratch memory serves both.
+class DnnlBackward {
+ public:
+  DnnlBackward(KernelContext& c, const Convolution& sizes, bool data, bool weights, bool bias)
+      : c_(c), conv_(sizes), bias_(bias) {
+    const auto forward = choose_forward(conv_, c.in_layout(1), false);
+    if (!forward) return;
+    const Layouts layouts = backward_layouts(c, conv_, *forward);
+    if (data)
+      data_ = choose(
+          conv_, layouts,
+          [&](const memory::desc& x, const memory::desc& y) { return conv_.backward_data(x, y, *forward); },
+          [](const BackwardData& d) { return d.diff_src_desc(); });
+    if (weights)
+      weights_ = choose(
+          conv_, layouts,
+          [&](const memory::desc& x, const memory::desc& y) {
+            return conv_.backward_weights(x, y, bias, *forward);
+          },
+          [](const BackwardWeights& d) { return d.src_desc(); });
+    size_t bytes = 0;
+    if (data_ && !c.constant(2)) bytes = reordered_bytes(data_->weights_desc());
+    if (weights_) bytes = std::max(bytes, reordered_bytes(weights_->diff_weights_desc()));
+    if (bytes > 0) scratch_ = c.scratch(bytes);
+  }
 
-// dW, and dB where it is wanted.
-Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, const Forward& forward,
-                             bool bias) {
-  const auto pd = choose(
-      conv, backward_layouts(c, conv, forward),
-      [&](const memory::desc& x, const memory::desc& y) {
-        return conv.backward_weights(x, y, bias, forward);
-      },
-      [](const BackwardWeights& d) { return d.src_desc(); });
-  if (!pd) return nullptr;
-  const Slot dy = c.in(0, dnnl_layout(pd->diff_dst_desc()));
-  const Slot x = c.in(1, dnnl_layout(pd->src_desc()));
-  const Slot dw = c.out(1), db = bias ? c.out(2) : Slot{};
-  const memory::desc plain = dnnl_plain(conv.w), blocked = pd->diff_weights_desc();
-  const bool direct = same_bytes(plain, blocked);
-  const Slot target = direct ? dw : c.scratch(blocked.get_size());
-  std::vector<Kernel> kernels;
-  kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_weights(*pd), pd->scratchpad_desc(),
-                                {{DNNL_ARG_SRC, pd->src_desc(), x},
-                                 {DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
-                                 {DNNL_ARG_DIFF_WEIGHTS, blocked, target},
-                                 {DNNL_ARG_DIFF_BIAS, dnnl_plain({conv.filters}), db}}));
-  if (!direct) kernels.push_back(dnnl_reorder(blocked, target, plain, dw));
-  return one_after_the_other(std::move(kernels));
-}
+  // Null where oneDNN has no primitive.
+  Kernel data() {
+    if (!data_) return nullptr;
+    std::vector<Kernel> kernels;
+    const Slot dy = c_.in(0, dnnl_layout(data_->diff_dst_desc()));
+    const Slot w = fetch_weights(c_, 2, conv_.w, data_->weights_desc(), kernels, scratch_);
+    const Slot dx = c_.out(0, dnnl_layout(data_->diff_src_desc()));
+    kernels.push_back(dnnl_kernel(c_, dnnl::convolution_backward_data(*data_), data_->scratchpad_desc(),
+                                  {{DNNL_ARG_DIFF_DST, data_->diff_dst_desc(), dy},
+                                   {DNNL_ARG_WEIGHTS, data_->weights_desc(), w},
+                                   {DNNL_ARG_DIFF_SRC, data_->diff_src_desc(), dx}}));
+    return one_after_the_other(std::move(kernels));
+  }
+
+  // dW, and dB where it is wanted.
+  Kernel weights() {
+    if (!weights_) return nullptr;
+    const Slot dy = c_.in(0, dnnl_layout(weights_->diff_dst_desc()));
+    const Slot x = c_.in(1, dnnl_layout(weights_->src_desc()));
+    const Slot dw = c_.out(1), db = bias_ ? c_.out(2) : Slot{};
+    const memory::desc blocked = weights_->diff_weights_desc();
+    const bool direct = reordered_bytes(blocked) == 0;
+    const Slot target = direct ? dw : scratch_;
+    std::vector<Kernel> kernels;
+    kernels.push_back(dnnl_kernel(c_, dnnl::convolution_backward_weights(*weights_),
+                                  weights_->scratchpad_desc(),
+                                  {{DNNL_ARG_SRC, weights_->src_desc(), x},
+                                   {DNNL_ARG_DIFF_DST, weights_->diff_dst_desc(), dy},
+                                   {DNNL_ARG_DIFF_WEIGHTS, blocked, target},
+                                   {DNNL_ARG_DIFF_BIAS, dnnl_plain({conv_.filters}), db}}));
+    if (!direct) kernels.push_back(dnnl_reorder(blocked, target, dnnl_plain(conv_.w), dw));
+    return one_after_the_other(std::move(kernels));
+  }
+
+ private:
+  // What weights take in that layout; 0 where it is the one in which they lie.
+  size_t reordered_bytes(const memory::desc& desc) const {
+    return same_bytes(dnnl_plain(conv_.w), desc) ? 0 : desc.get_size();
+  }
+
+  KernelContext& c_;
+  DnnlConvolution conv_;
+  bool bias_;
+  std::optional<BackwardData> data_;
+  std::optional<BackwardWeights> weights_;
+  Slot scratch_;
+};
 
 #endif
 
@@ -511,12 +544,10 @@ Kernel conv_grad_kernel(KernelContext& c) {
   Kernel data, weights, bias;
 #if ORTRAIN_ONEDNN
   if (suits_onednn(c)) {
-    const DnnlConvolution described(conv);
-    if (const auto forward = choose_forward(described, c.in_layout(1), false)) {
-      if (wanted(0)) data = dnnl_backward_data(c, described, *forward);
-      if (wanted(1)) weights = dnnl_backward_weights(c, described, *forward, wanted(2));
-      if (weights && wanted(2)) bias = [](const Frame&) {};  // made with the weights
-    }
+    DnnlBackward backward(c, conv, wanted(0), wanted(1), wanted(2));
+    data = backward.data();
+    weights = backward.weights();
+    if (weights && wanted(2)) bias = [](const Frame&) {};  // made with the weights
   }
 #endif
   const bool known = visit_floating(c.dtype(0), [&](auto zero) {

@@ -70,7 +70,7 @@ struct Program::Impl {
   std::vector<std::pair<DType, Shape>> input_types;
   std::vector<int> input_storages;
   std::vector<size_t> offsets;  // of arena storages
-  size_t arena_bytes = 0;
+  ProgramMemory memory;
   std::shared_ptr<Arena> arena;
   uint64_t arena_generation = 0;
   std::vector<std::byte*> addresses;
@@ -88,7 +88,7 @@ struct Program::Impl {
     return add_storage(std::move(storage));
   }
   void place_arena() {
-    arena->reserve(arena_bytes);
+    arena->reserve(memory.arena);
     for (size_t i = 0; i < storages.size(); ++i)
       if (storages[i].where == Where::kArena) addresses[i] = arena->base() + offsets[i];
     arena_generation = arena->generation();
@@ -550,18 +550,19 @@ void Compiler::compile() {
   }
   for (const Output& output : program_.outputs) touch(output.slot.index);
 
-  std::vector<MemoryRequest> requests;
+  std::vector<MemoryRequest> requests, exact;
   std::vector<size_t> owners;
   for (size_t i = 0; i < program_.storages.size(); ++i) {
     const Storage& s = program_.storages[i];
     if (s.where != Where::kArena || s.last < 0) continue;
     requests.push_back({align_up(std::max<size_t>(s.bytes, 1)), s.first, s.last});
+    exact.push_back({s.bytes, s.first, s.last});
     owners.push_back(i);
   }
   const MemoryPlan plan = plan_memory(requests);
   program_.offsets.assign(program_.storages.size(), 0);
   for (size_t k = 0; k < owners.size(); ++k) program_.offsets[owners[k]] = plan.offsets[k];
-  program_.arena_bytes = plan.bytes;
+  program_.memory = {plan.bytes, most_in_use(exact)};
   program_.arena = request_.arena ? request_.arena : std::make_shared<Arena>();
   program_.place_arena();
 }
@@ -593,12 +594,15 @@ const Shape& Program::output_shape(size_t i) const {
   return impl_->values[static_cast<size_t>(impl_->outputs.at(i).value)].shape;
 }
 
+const ProgramMemory& Program::memory() const { return impl_->memory; }
+
 void Program::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, uint64_t run,
                   const std::atomic<bool>* terminate, Profile* profile) {
   Impl& p = *impl_;
   if (p.arena->generation() != p.arena_generation) p.place_arena();
   for (size_t i = 0; i < inputs.size(); ++i)
     p.addresses[static_cast<size_t>(p.input_storages[i])] = inputs[i]->raw();
+  if (profile) profile->memory(p.memory.arena, p.memory.live);
   const Frame frame(p.addresses.data(), run);
   size_t i = 0;
   try {
