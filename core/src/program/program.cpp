@@ -5,6 +5,7 @@
 
 #include "ops/operator.h"
 #include "program/memory_plan.h"
+#include "program/recompute.h"
 #include "runtime/memory.h"
 
 namespace ortrain {
@@ -72,7 +73,7 @@ struct Program::Impl {
   std::vector<size_t> offsets;  // of arena storages
   ProgramMemory memory;
   std::shared_ptr<Arena> arena;
-  uint64_t arena_generation = 0;
+  uint64_t arena_generation = UINT64_MAX;  // no place yet
   std::vector<std::byte*> addresses;
 
   int add_storage(Storage storage) {
@@ -100,7 +101,8 @@ namespace {
 class Compiler {
  public:
   Compiler(Program::Impl& program, const ProgramRequest& request) : program_(program), request_(request) {}
-  void compile();
+  // `nodes` are those of the requested graph, or others that compute the same.
+  void compile(const std::vector<Node>& nodes);
 
   // What the node contexts need.
   Value& value(int i) { return program_.values[static_cast<size_t>(i)]; }
@@ -487,8 +489,8 @@ void Compiler::compile_node(const Node& node) {
     if (v >= 0) --value(v).uses_left;
 }
 
-void Compiler::compile() {
-  program_.graph.nodes = request_.graph->nodes;  // a copy of our own, so that the request need not outlive us
+void Compiler::compile(const std::vector<Node>& nodes) {
+  program_.graph.nodes = nodes;  // a copy of our own, so that the request need not outlive us
   uses_ = {};
   for (const Node& node : program_.graph.nodes)
     for (const std::string& name : node.inputs)
@@ -564,7 +566,113 @@ void Compiler::compile() {
   for (size_t k = 0; k < owners.size(); ++k) program_.offsets[owners[k]] = plan.offsets[k];
   program_.memory = {plan.bytes, most_in_use(exact)};
   program_.arena = request_.arena ? request_.arena : std::make_shared<Arena>();
-  program_.place_arena();
+}
+
+// About how long a node takes, as far as recomputation has to know: what it moves at some speed, and what
+// products and convolutions calculate at another.
+double seconds_of(const Node& node, const std::unordered_map<std::string, const Value*>& values) {
+  constexpr double kCall = 2e-6, kBytes = 10e9, kOperations = 100e9, kEach = 8;
+  const auto find = [&](const std::vector<std::string>& names, size_t i) -> const Value* {
+    const auto at = i < names.size() ? values.find(names[i]) : values.end();
+    return at == values.end() ? nullptr : at->second;
+  };
+  const auto elements = [](const Value* v) { return v ? static_cast<double>(element_count(v->shape)) : 0.; };
+  double bytes = 0;
+  for (const std::vector<std::string>* names : {&node.inputs, &node.outputs})
+    for (size_t i = 0; i < names->size(); ++i)
+      if (const Value* v = find(*names, i)) bytes += elements(v) * static_cast<double>(size_of(v->dtype));
+  const Value *a = find(node.inputs, 0), *b = find(node.inputs, 1), *y = find(node.outputs, 0);
+  double operations = kEach * elements(y);
+  const std::string& type = node.op_type;
+  if ((type == "Conv" || type == "FusedConv") && b && !b->shape.empty() && b->shape[0] > 0) {
+    operations = 2 * elements(y) * elements(b) / static_cast<double>(b->shape[0]);
+  } else if ((type == "MatMul" || type == "FusedMatMul" || type == "Gemm") && a && !a->shape.empty()) {
+    const size_t rank = a->shape.size();
+    const bool transposed = rank > 1 && node.int_or("transA", 0) != 0;
+    operations = 2 * elements(y) * static_cast<double>(a->shape[transposed ? rank - 2 : rank - 1]);
+  }
+  return kCall + bytes / kBytes + operations / kOperations;
+}
+
+Footprint footprint_of(const Program::Impl& program) {
+  Footprint footprint;
+  footprint.live = program.memory.live;
+  footprint.nodes.resize(program.graph.nodes.size());
+  const auto index_of = [&](const Step& step) {
+    return step.node ? static_cast<size_t>(step.node - program.graph.nodes.data()) : SIZE_MAX;
+  };
+  std::unordered_map<std::string, const Value*> values;
+  std::vector<bool> holds_value(program.storages.size(), false);
+  for (const Value& v : program.values) {
+    values[v.name] = &v;
+    holds_value[static_cast<size_t>(v.storage)] = true;
+    const Storage& s = program.storages[static_cast<size_t>(v.storage)];
+    if (s.where == Where::kArena && s.last >= 0) footprint.bytes[v.name] = s.bytes;
+  }
+  std::vector<bool> runs(footprint.nodes.size(), false);
+  for (const Step& step : program.steps)
+    if (const size_t i = index_of(step); i != SIZE_MAX && !step.converts) runs[i] = true;
+  for (size_t i = 0; i < footprint.nodes.size(); ++i) {
+    const Node& node = program.graph.nodes[i];
+    Footprint::OfNode& cost = footprint.nodes[i];
+    const auto made = node.has_output(0) ? values.find(node.outputs[0]) : values.end();
+    for (size_t k = 0; k < node.inputs.size() && made != values.end(); ++k) {
+      const auto read = values.find(node.inputs[k]);
+      if (read == values.end() || read->second->storage != made->second->storage) continue;
+      if (runs[i] && cost.over < 0) cost.over = static_cast<int>(k);
+      if (!runs[i] && k == 0) cost.alias = true;
+    }
+    if (!cost.alias) cost.seconds = seconds_of(node, values);
+  }
+  // Scratch memory, and values in other layouts, which are made for one node mostly.
+  for (size_t k = 0; k < program.storages.size(); ++k) {
+    const Storage& s = program.storages[k];
+    if (s.where != Where::kArena || s.last < 0 || holds_value[k]) continue;
+    const auto first = static_cast<size_t>(s.first);
+    const size_t i = first < program.steps.size() ? index_of(program.steps[first]) : SIZE_MAX;
+    if (i != SIZE_MAX) footprint.nodes[i].scratch += s.bytes;
+  }
+  return footprint;
+}
+
+std::unique_ptr<Program::Impl> compile(const ProgramRequest& request, const std::vector<Node>& nodes) {
+  auto program = std::make_unique<Program::Impl>();
+  Compiler(*program, request).compile(nodes);
+  return program;
+}
+
+// The program that computes the same within the memory budget, which `whole` exceeds. What a choice of values
+// to drop comes to is estimated first and then found by compiling; the estimate is aimed until that fits.
+std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& request,
+                                                     const Program::Impl& whole) {
+  constexpr int kAttempts = 5;
+  constexpr double kCloseEnough = 0.97;
+  Recomputation recomputation(whole.graph.nodes, request.outputs, footprint_of(whole));
+  const auto budget = static_cast<double>(request.memory_budget);
+  std::unique_ptr<Program::Impl> best;
+  double target = budget, fits = 0, too_much = static_cast<double>(whole.memory.arena);
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const auto nodes = recomputation.fit(static_cast<size_t>(target));
+    if (!nodes) break;
+    auto tried = compile(request, *nodes);
+    const auto arena = static_cast<double>(tried->memory.arena);
+    if (arena <= budget) {
+      best = std::move(tried);
+      fits = target;
+      if (arena >= kCloseEnough * budget) break;
+    } else {
+      too_much = target;
+    }
+    target *= budget / arena;
+    if (target <= fits || target >= too_much) target = (fits + too_much) / 2;
+  }
+  if (best) return best;
+  auto least = compile(request, recomputation.least());
+  require(least->memory.arena <= request.memory_budget, ErrorCode::kInvalidArgument,
+          "ortrain.memory_budget: ", request.memory_budget,
+          " bytes are too few; with these input shapes the intermediate values of a step need at least ",
+          least->memory.arena, " bytes with recomputation, ", whole.memory.arena, " without");
+  return least;
 }
 
 void run_timed(const Step& step, const Frame& frame, Profile& profile) {
@@ -580,8 +688,9 @@ void run_timed(const Step& step, const Frame& frame, Profile& profile) {
 
 }  // namespace
 
-Program::Program(const ProgramRequest& request) : impl_(std::make_unique<Impl>()) {
-  Compiler(*impl_, request).compile();
+Program::Program(const ProgramRequest& request) : impl_(compile(request, request.graph->nodes)) {
+  if (request.memory_budget > 0 && impl_->memory.arena > request.memory_budget)
+    impl_ = compile_within_budget(request, *impl_);
 }
 
 Program::~Program() = default;

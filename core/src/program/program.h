@@ -42,6 +42,9 @@ struct ProgramRequest {
   std::unordered_map<std::string, Tensor> constants;  // inputs whose value is fixed for this Program
   std::vector<std::string> outputs;                   // wanted, in this order
   std::shared_ptr<Arena> arena;
+  // The most bytes that intermediate values may take, 0 for any number. Where they would take more,
+  // activations are computed again for the backward pass (program/recompute.h).
+  size_t memory_budget = 0;
 };
 
 // What a Program needs for intermediate values.
@@ -52,7 +55,8 @@ struct ProgramMemory {
 
 class Program {
  public:
-  // Compiles; throws Error naming the node when a shape or a type does not fit.
+  // Compiles; throws Error naming the node when a shape or a type does not fit, and one with the least
+  // possible number of bytes where the memory budget is smaller.
   explicit Program(const ProgramRequest& request);
   ~Program();
 

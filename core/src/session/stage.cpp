@@ -47,12 +47,13 @@ void check_operators(const Model& model, const std::string& what) {
 }
 
 Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
-             std::shared_ptr<Arena> arena, const SessionOptions& options)
+             std::shared_ptr<Arena> arena, const SessionOptions& options, size_t memory_budget)
     : what_(std::move(what)),
       model_(std::move(model)),
       inputs_(std::move(inputs)),
       output_names_(std::move(outputs)),
       arena_(std::move(arena)),
+      memory_budget_(memory_budget),
       threads_(options.intra_op_threads) {
   std::map<std::string, int> symbols;
   for (const ValueInfo& info : inputs_) {
@@ -131,6 +132,7 @@ void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> 
     request.constants = constants;
     request.outputs = output_names_;
     request.arena = arena_;
+    request.memory_budget = memory_budget_;
     program = &programs_.add(inputs, variant, std::make_unique<Program>(request));
   }
   prepare_outputs(*program, outputs);
