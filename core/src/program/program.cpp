@@ -622,7 +622,8 @@ Footprint footprint_of(const Program::Impl& program) {
       if (runs[i] && cost.over < 0) cost.over = static_cast<int>(k);
       if (!runs[i] && k == 0) cost.alias = true;
     }
-    if (!cost.alias) cost.seconds = seconds_of(node, values);
+    cost.folded = !runs[i] && made != values.end() && made->second->constant;
+    if (!cost.folded && !cost.alias) cost.seconds = seconds_of(node, values);
   }
   // Scratch memory, and values in other layouts, which are made for one node mostly.
   for (size_t k = 0; k < program.storages.size(); ++k) {
@@ -646,7 +647,7 @@ std::unique_ptr<Program::Impl> compile(const ProgramRequest& request, const std:
 std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& request,
                                                      const Program::Impl& whole) {
   constexpr int kAttempts = 5;
-  constexpr double kCloseEnough = 0.97;
+  constexpr double kCloseEnough = 0.97, kStep = 0.9;
   Recomputation recomputation(whole.graph.nodes, request.outputs, footprint_of(whole));
   const auto budget = static_cast<double>(request.memory_budget);
   std::unique_ptr<Program::Impl> best;
@@ -667,12 +668,20 @@ std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& reque
     if (target <= fits || target >= too_much) target = (fits + too_much) / 2;
   }
   if (best) return best;
-  auto least = compile(request, recomputation.least());
-  require(least->memory.arena <= request.memory_budget, ErrorCode::kInvalidArgument,
-          "ortrain.memory_budget: ", request.memory_budget,
-          " bytes are too few; with these input shapes the intermediate values of a step need at least ",
-          least->memory.arena, " bytes with recomputation, ", whole.memory.arena, " without");
-  return least;
+  // Down from everything to as little as there is a choice for: the first that fits, else the least.
+  size_t least = whole.memory.arena;
+  int failures = 0;
+  for (target = static_cast<double>(whole.memory.arena); failures < 3; target *= kStep) {
+    const auto nodes = recomputation.fit(static_cast<size_t>(target));
+    failures = nodes ? 0 : failures + 1;
+    if (!nodes) continue;
+    auto tried = compile(request, *nodes);
+    if (tried->memory.arena <= request.memory_budget) return tried;
+    least = std::min(least, tried->memory.arena);
+  }
+  fail(ErrorCode::kInvalidArgument, "ortrain.memory_budget: ", request.memory_budget,
+       " bytes are too few; with these input shapes the intermediate values of a step need at least ", least,
+       " bytes with recomputation, ", whole.memory.arena, " without");
 }
 
 void run_timed(const Step& step, const Frame& frame, Profile& profile) {

@@ -66,15 +66,17 @@ Recomputation::Recomputation(const std::vector<Node>& nodes, const std::vector<s
   };
   for (size_t i = 0; i < nodes.size(); ++i) {
     Item item;
-    for (const std::string& name : nodes[i].inputs) item.inputs.push_back(value(name));
-    if (has_subgraph(nodes[i]))
-      for (const std::string& name : values_read(nodes[i])) item.inputs.push_back(value(name));
+    item.cost = footprint.nodes[i];
+    if (!item.cost.folded) {
+      for (const std::string& name : nodes[i].inputs) item.inputs.push_back(value(name));
+      if (has_subgraph(nodes[i]))
+        for (const std::string& name : values_read(nodes[i])) item.inputs.push_back(value(name));
+    }
     for (const std::string& name : nodes[i].outputs) {
       item.outputs.push_back(value(name));
       if (item.outputs.back() >= 0)
         values_[static_cast<size_t>(item.outputs.back())].producer = static_cast<int>(i);
     }
-    item.cost = footprint.nodes[i];
     items_.push_back(std::move(item));
   }
   for (const std::string& name : outputs) wanted_.push_back(value(name));
@@ -258,8 +260,10 @@ Recomputation::Kept Recomputation::segments(double bytes) const {
   return kept;
 }
 
-// Drops group after group, each time the one that saves most for the time that it costs.
-bool Recomputation::drop_until_it_fits(Kept& kept, Estimate& now, size_t target) {
+// Drops group after group, each time the one that saves most for the time that it costs. What counts as saved
+// is what lies above `goal`, which is lower than the target where drops are to prepare for others.
+bool Recomputation::drop_until_it_fits(Kept& kept, Estimate& now, size_t target, size_t goal) {
+  now = estimate(kept, goal);
   while (now.peak > target) {
     size_t best = groups_.size();
     double best_worth = 0;
@@ -267,7 +271,7 @@ bool Recomputation::drop_until_it_fits(Kept& kept, Estimate& now, size_t target)
     for (size_t g = 0; g < groups_.size() && work_left_ > 0; ++g) {
       if (!kept[g] || must_keep_[g]) continue;
       kept[g] = false;
-      const Estimate tried = estimate(kept, target);
+      const Estimate tried = estimate(kept, goal);
       kept[g] = true;
       // What costs nothing is free up to the time of a call.
       const double worth = (now.excess - tried.excess) / std::max(1e-6, tried.seconds - now.seconds);
@@ -324,9 +328,15 @@ std::optional<std::pair<Recomputation::Kept, Recomputation::Estimate>> Recomputa
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.second.seconds < b.second.seconds; });
   if (found.size() > 3) found.resize(3);
-  Estimate start = estimate(all, target);
-  if (drop_until_it_fits(all, start, target)) found.emplace_back(all, start);
-  if (found.empty() && drop_until_it_fits(frugal.first, frugal.second, target)) found.push_back(frugal);
+  for (const double share : {1.0, 0.9, 0.8, 0.6}) {
+    std::pair<Kept, Estimate> dropped{all, {}};
+    const auto goal = static_cast<size_t>(share * static_cast<double>(target));
+    if (!drop_until_it_fits(dropped.first, dropped.second, target, goal)) continue;
+    found.push_back(std::move(dropped));
+    break;
+  }
+  if (found.empty() && drop_until_it_fits(frugal.first, frugal.second, target, target))
+    found.push_back(frugal);
   if (found.empty()) return std::nullopt;
   for (auto& [kept, e] : found) keep_what_fits(kept, e, target);
   return *std::min_element(found.begin(), found.end(),
@@ -337,23 +347,6 @@ std::optional<std::vector<Node>> Recomputation::fit(size_t bytes) {
   const auto found = search(static_cast<size_t>(static_cast<double>(bytes) / scale_));
   if (!found) return std::nullopt;
   return rewrite(found->first);
-}
-
-std::vector<Node> Recomputation::least() {
-  Kept all(groups_.size());
-  for (size_t g = 0; g < groups_.size(); ++g) all[g] = must_keep_[g] || read_backward_[g];
-  size_t low = 0, high = estimate(all, 0).peak;
-  std::pair<Kept, Estimate> best{all, {}};
-  for (int i = 0; i < 10; ++i) {
-    const size_t middle = low + (high - low) / 2;
-    if (auto found = search(middle)) {
-      high = std::min(middle, found->second.peak);
-      best = std::move(*found);
-    } else {
-      low = middle;
-    }
-  }
-  return rewrite(best.first);
 }
 
 std::vector<Node> Recomputation::rewrite(const Kept& kept) const {
@@ -413,7 +406,7 @@ std::vector<Node> Recomputation::rewrite(const Kept& kept) const {
   };
   for (size_t i = 0; i < nodes_.size(); ++i) {
     Node node = nodes_[i];
-    if (!items_[i].forward) {
+    if (!items_[i].forward && !items_[i].cost.folded) {
       for (const std::string& input : values_read(node)) make(input, make);
       for (std::string& input : node.inputs) input = resolve(input);
     }

@@ -24,10 +24,11 @@ namespace ortrain {
 // What a Program was found to need when it was compiled.
 struct Footprint {
   struct OfNode {
-    size_t scratch = 0;  // bytes in use while it runs and at no other time
-    double seconds = 0;  // about how long it takes
-    int over = -1;       // the input whose memory its first output takes over
-    bool alias = false;  // it does nothing: its output is its input under another shape
+    size_t scratch = 0;   // bytes in use while it runs and at no other time
+    double seconds = 0;   // about how long it takes
+    int over = -1;        // the input whose memory its first output takes over
+    bool alias = false;   // it does nothing: its output is its input under another shape
+    bool folded = false;  // it does nothing: its outputs are known, whatever its inputs are
   };
   std::vector<OfNode> nodes;                      // in the order of the graph
   std::unordered_map<std::string, size_t> bytes;  // values; those that take none of the arena are left out
@@ -43,8 +44,6 @@ class Recomputation {
   // The nodes with those added that compute dropped values again, so chosen that by the footprint at most
   // `bytes` are in use at once, at about the least extra time. Nothing where no choice was found.
   std::optional<std::vector<Node>> fit(size_t bytes);
-  // The same with the least memory that was found.
-  std::vector<Node> least();
 
  private:
   using Kept = std::vector<char>;  // for each group, whether it stays in memory for the backward pass
@@ -66,7 +65,7 @@ class Recomputation {
 
   Estimate estimate(const Kept& kept, size_t target);
   std::optional<std::pair<Kept, Estimate>> search(size_t target);
-  bool drop_until_it_fits(Kept& kept, Estimate& now, size_t target);
+  bool drop_until_it_fits(Kept& kept, Estimate& now, size_t target, size_t goal);
   void keep_what_fits(Kept& kept, Estimate& now, size_t target);
   Kept segments(double bytes) const;
   std::vector<Node> rewrite(const Kept& kept) const;
