@@ -1092,7 +1092,10 @@ struct OrtApi {
 
   /** Sets an entry of the session's configuration.
    *
-   * Entries that this library does not know are kept and have no effect.
+   * `ortrain.memory_budget` is the most bytes that the intermediate values of a train step may take, a
+   * number with K, M or G behind it or without; where they would take more, activations are computed
+   * again, with the same results. A number that is too small is refused by the first train step, which
+   * names the least. Entries that this library does not know are kept and have no effect.
    *
    * \param[in] options The options.
    * \param[in] config_key The key, not empty.
