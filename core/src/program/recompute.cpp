@@ -26,14 +26,21 @@ bool is_batch_normalization(const Node& node) {
   return node.domain == kMicrosoft && node.op_type == "BatchNormInternal";
 }
 
-// How output 0 of a node, or any output where it is kSame, can be computed once more.
-Again how_again(const Node& node, const std::unordered_set<std::string>& updated) {
+// How output 0 of a node, or any output where it is kSame, can be computed once more. `read` are the values
+// that some node reads, `updated` those that some node writes over.
+Again how_again(const Node& node, const std::unordered_set<std::string>& read,
+                const std::unordered_set<std::string>& updated) {
   const Operator* op = find_operator(node.domain, node.op_type);
   if (!op || has_subgraph(node)) return Again::kNever;
   if (is_batch_normalization(node))
     return node.int_or("training_mode", 1) != 0 ? Again::kNormalize : Again::kNever;
   if (node.domain.empty() && node.op_type == "Dropout")
     return node.has_output(1) ? Again::kDrop : Again::kNever;
+  // A kernel may depend on which of its outputs are read, as that of MaxPool does; these do not.
+  static const std::unordered_set<std::string> kAlike = {"LayerNormalization", "SimplifiedLayerNormalization",
+                                                         "Split"};
+  for (size_t o = 1; o < node.outputs.size(); ++o)
+    if (read.contains(node.outputs[o]) && !kAlike.contains(node.op_type)) return Again::kNever;
   const bool reads_state = std::any_of(node.inputs.begin(), node.inputs.end(),
                                        [&](const std::string& name) { return updated.contains(name); });
   return op->impure || op->updates != 0 || reads_state ? Again::kNever : Again::kSame;
@@ -94,10 +101,13 @@ Recomputation::Recomputation(const std::vector<Node>& nodes, const std::vector<s
 
   // Groups of forward values that lie in the same memory.
   const auto updated = updated_state(nodes);
+  std::unordered_set<std::string> read;
+  for (const Node& node : nodes)
+    for (const std::string& name : values_read(node)) read.insert(name);
   for (size_t i = 0; i < items_.size(); ++i) {
     const Item& item = items_[i];
     if (!item.forward) continue;
-    const Again again = how_again(nodes[i], updated);
+    const Again again = how_again(nodes[i], read, updated);
     for (size_t o = 0; o < item.outputs.size(); ++o) {
       if (item.outputs[o] < 0) continue;
       Value& v = values_[static_cast<size_t>(item.outputs[o])];
