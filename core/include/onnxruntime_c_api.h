@@ -1094,8 +1094,11 @@ struct OrtApi {
    *
    * "ortrain.mixed_precision" = "bf16" lets a training session keep activations in bfloat16, "none" is
    * the default. "ortrain.bf16_products" says how it then multiplies: "auto", the default, as is faster
-   * on this processor, "bf16" or "fp32". Making the session fails on other values of these two. Entries
-   * that this library does not know are kept and have no effect.
+   * on this processor, "bf16" or "fp32". Making the session fails on other values of these two.
+   * "ortrain.memory_budget" is the most bytes that the intermediate values of a train step may take, a
+   * number with K, M or G behind it or without; where they would take more, activations are computed
+   * again, with the same results. A number that is too small is refused by the first train step, which
+   * names the least. Entries that this library does not know are kept and have no effect.
    *
    * \param[in] options The options.
    * \param[in] config_key The key, not empty.

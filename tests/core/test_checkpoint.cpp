@@ -9,6 +9,7 @@
 
 #include "checkpoint/checkpoint_io.h"
 #include "checkpoint_generated.h"
+#include "runtime/file.h"
 #include "support.h"
 
 using namespace ortrain;
@@ -622,4 +623,58 @@ TEST_CASE("A checkpoint that cannot be saved leaves the old file as it was") {
               [&] { state->save("/dev/full", true); });
   state->save(folder / "c", true);
   check_same(*state, *CheckpointState::load(folder / "c"));
+}
+
+TEST_CASE("Loading a checkpoint takes the memory of its values once") {
+  const Folder folder;
+  constexpr int kParameters = 3;
+  constexpr int64_t kElements = int64_t{4} << 20;  // 16 MiB each
+  {
+    CheckpointState state;
+    Tensor values(DType::kFloat, {kElements});
+    for (int i = 0; i < kParameters; ++i) {
+      std::fill_n(values.data<float>(), kElements, static_cast<float>(i + 1));
+      state.add_parameter("p" + std::to_string(i), i > 0, values);
+    }
+    state.make_arenas();
+    state.make_momentums(1);
+    CheckpointIo::write(state, folder / "one", true);
+    CheckpointIo::write(state, folder / "two", true, 1 << 20);  // the values lie in a second file
+  }
+  for (const char* name : {"one", "two"}) {
+    INFO(name);
+    // In a process of its own, whose peak begins at what it has.
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      const auto field = [](const std::string& wanted) {
+        std::ifstream status("/proc/self/status");
+        for (std::string key; status >> key;)
+          if (long kib = 0; key == wanted && status >> kib) return kib;
+        return -1L;
+      };
+      const long before = field("VmHWM:");
+      const auto state = CheckpointState::load(folder / name);
+      const long growth = (field("VmHWM:") - before) >> 10;
+      const bool right = state->parameter("p2").data.data<float>()[kElements - 1] == 3;
+      const long expected = (kParameters + 2) * 16;  // two momentums
+      std::_Exit(!right ? 1 : growth > expected + expected / 4 ? 2 : growth < expected / 2 ? 3 : 0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
+  }
+}
+
+TEST_CASE("A file that becomes shorter while it is read ends in an error") {
+  const Folder folder;
+  put(folder / "file", std::string(100000, 'x'));
+  const MappedFile file(folder / "file", "test file");
+  std::vector<std::byte> part(1000);
+  file.read(part.data(), file.data() + 98000, part.size());
+  CHECK(part.back() == std::byte{'x'});
+  std::filesystem::resize_file(folder / "file", 98500);
+  check_error(ErrorCode::kFail, {"test file", "shorter"},
+              [&] { file.read(part.data(), file.data() + 98000, part.size()); });
 }

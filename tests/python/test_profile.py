@@ -47,6 +47,14 @@ def test_kernels_lie_within_their_run(artifacts):
         assert event["ts"] + event["dur"] <= run["ts"] + run["dur"] + 2e-3
 
 
+def test_the_memory_of_a_step_is_in_the_recording(artifacts):
+    trace = profiling.record(artifacts, steps=1, batch=64, given={})
+    step = next(e["args"] for e in trace["traceEvents"] if e["name"] == "train step")
+    # The activations that the backward pass reads are among what is in use.
+    assert 64 * 16 * 4 <= step["live_bytes"] <= step["arena_bytes"] <= 1.1 * step["live_bytes"]
+    assert "in use at once" in profiling.memory_line(trace)
+
+
 def test_the_table_adds_up(artifacts):
     trace = profiling.record(artifacts, steps=4, batch=4, given={})
     rows, total = profiling.summarize(trace)

@@ -162,6 +162,13 @@ def summarize(trace: Mapping[str, Any], by_node: bool = False) -> tuple[list[Row
     return rows, sum(event["dur"] for event in runs) / 1e3 / steps
 
 
+def memory_line(trace: Mapping[str, Any]) -> str:
+    """Say how much memory the intermediate values of a recorded train step take, and how much they need."""
+    steps = [event["args"] for event in trace["traceEvents"] if event["name"] == "train step"]
+    arena, live = (max((step[key] for step in steps), default=0) for key in ("arena_bytes", "live_bytes"))
+    return f"intermediate values: {arena / 1e6:.1f} MB, of which {live / 1e6:.1f} MB are in use at once"
+
+
 def table(rows: list[Row], total: float, limit: int = 0) -> str:
     """Rows as a text table, with their share of the kernels' time; `limit` 0 for all of them."""
     shown = rows[:limit] if limit else rows
@@ -209,6 +216,7 @@ def profile(
     rows, total = summarize(trace, by_node)
     print(f"{folder}: mean of {steps} steps, batch {batch}")
     print(table(rows, total, limit))
+    print(memory_line(trace))
     if trace_file is not None:
         trace_file.write_text(json.dumps(trace), encoding="utf-8")
         print(f"trace: {trace_file} (open it in chrome://tracing or Perfetto)")

@@ -215,6 +215,8 @@ class StateReader {
   }
 
   bool nominal() const { return nominal_; }
+  // The file that holds the tensors' bytes; null where they lie with the tables.
+  const MappedFile* data_file() const { return data_file_.get(); }
 
  private:
   std::vector<Tensor> momentums(const fbs::ParameterOptimizerState& state, const Parameter& parameter) {
@@ -476,8 +478,8 @@ void keep_old_data(const fs::path& path, const std::string& identity) {
 
 }  // namespace
 
-std::shared_ptr<CheckpointState> CheckpointIo::read(const std::byte* data, size_t bytes,
-                                                    const fs::path& path) {
+std::shared_ptr<CheckpointState> CheckpointIo::read(const std::byte* data, size_t bytes, const fs::path& path,
+                                                    const MappedFile* file) {
   StateReader reader(data, bytes, path);
   auto state = std::make_shared<CheckpointState>();
   state->parameters_ = reader.parameters();
@@ -485,13 +487,19 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const std::byte* data, size_
   state->properties_ = reader.properties();
   state->nominal_ = reader.nominal();
   for (size_t i = 0; i < state->parameters_.size(); ++i) state->index_[state->parameters_[i].name] = i;
-  // The tensors are views of the file so far; the arenas take copies.
-  if (!state->nominal_) state->make_data_arenas();
+  // The tensors are views of the file so far; the arenas take copies. Bytes go from the file straight into
+  // their arena: copied out of the mapping they would be in memory twice.
+  const CheckpointState::CopyBytes copy = [&](std::byte* to, const std::byte* from, size_t count) {
+    for (const MappedFile* source : {file, reader.data_file()})
+      if (source != nullptr && source->holds(from)) return source->read(to, from, count);
+    std::memcpy(to, from, count);
+  };
+  if (!state->nominal_) state->make_data_arenas(copy);
   if (optimizer) {
     int momentums = 0;
     for (const Parameter& parameter : state->parameters_)
       if (parameter.trainable) momentums = static_cast<int>(parameter.momentums.size());
-    state->make_momentums(momentums);
+    state->make_momentums(momentums, copy);
     state->optimizer_ = *optimizer;
   }
   return state;
@@ -503,7 +511,7 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const fs::path& path) {
   const MappedFile file(path, "checkpoint");
   file.prefetch();
   try {
-    return read(file.data(), file.size(), path);
+    return read(file.data(), file.size(), path, &file);
   } catch (const Error& e) {
     fail(e.code(), "cannot read the checkpoint '", path.string(), "': ", e.message());
   }
@@ -513,11 +521,12 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const void* data, size_t byt
   try {
     require(data != nullptr || bytes == 0, ErrorCode::kInvalidArgument, "its bytes are a null pointer");
     const auto* begin = static_cast<const std::byte*>(data);
-    if (reinterpret_cast<uintptr_t>(data) % alignof(int64_t) == 0) return read(begin, bytes, fs::path());
+    if (reinterpret_cast<uintptr_t>(data) % alignof(int64_t) == 0)
+      return read(begin, bytes, fs::path(), nullptr);
     // Numbers in the file are aligned with regard to its start, so that has to be aligned itself.
     const auto copy = allocate(bytes);
     std::memcpy(copy.get(), begin, bytes);
-    return read(copy.get(), bytes, fs::path());
+    return read(copy.get(), bytes, fs::path(), nullptr);
   } catch (const Error& e) {
     fail(e.code(), "cannot read the checkpoint in memory: ", e.message());
   }

@@ -24,6 +24,8 @@
 
 namespace ortrain {
 
+class MappedFile;
+
 struct CheckpointIo {
   // A FlatBuffer's offsets are 31 bits wide.
   static constexpr size_t kLargestFile = (size_t{1} << 31) - 1;
@@ -39,8 +41,9 @@ struct CheckpointIo {
                     bool include_optimizer_state, size_t largest_file = kLargestFile);
 
  private:
+  // `file` is null for a checkpoint in memory.
   static std::shared_ptr<CheckpointState> read(const std::byte* data, size_t bytes,
-                                               const std::filesystem::path& path);
+                                               const std::filesystem::path& path, const MappedFile* file);
 };
 
 }  // namespace ortrain

@@ -54,7 +54,7 @@ void check_channels(const NodeContext& c, size_t x, size_t first, size_t last) {
 void forward_shape(ShapeContext& c) {
   check_channels(c, kX, kScale, kVariance + 1);
   c.output(0, c.dtype(kX), c.shape(kX));
-  for (size_t o = 1; o < 5; ++o) c.output(o, c.dtype(kX), {c.shape(kX)[1]});
+  for (size_t o = 1; o < 6; ++o) c.output(o, c.dtype(kX), {c.shape(kX)[1]});
 }
 
 void grad_shape(ShapeContext& c) {
@@ -180,8 +180,8 @@ void update_statistics(const Statistics& s, const Frame& f) {
       inverse[i] = T(1) / std::sqrt(batch[1][i] + static_cast<T>(s.epsilon));
 }
 
-// Outputs 1 to 4 of a training node. Opset 9 to 13 gives out the variance of the batch, onnxruntime's
-// operator the inverse deviation.
+// Outputs 1 to 5 of a training node. Opset 9 to 13 gives out the variance of the batch as output 4,
+// onnxruntime's operator the inverse deviation; output 5, which recomputation asks for, is its variance.
 Statistics plan_statistics(KernelContext& c) {
   Statistics s;
   s.channels = c.shape(kX)[1];
@@ -198,7 +198,8 @@ Statistics plan_statistics(KernelContext& c) {
     if (wanted(output)) s.running[k].after = c.out(output);
   }
   s.mean = wanted(3) ? c.out(3) : c.scratch(bytes);
-  s.variance = wanted(4) && !internal ? c.out(4) : c.scratch(bytes);
+  const size_t variance = internal ? 5 : 4;
+  s.variance = wanted(variance) ? c.out(variance) : c.scratch(bytes);
   if (wanted(4) && internal) s.inverse = c.out(4);
   return s;
 }
@@ -251,7 +252,9 @@ Kernel dnnl_forward(KernelContext& c, bool training) {
   if (!view) return nullptr;
   const auto pd = describe_forward(*view, c.node().float_or("epsilon", 1e-5f));
   const auto layout = channel_layout(*view, c.shape(kX));
-  if (!pd || (training && (!layout || c.size(kX) == 0))) return nullptr;
+  // With the statistics of a batch given, the kernel is that which found them.
+  const bool batch = training || c.node().int_or("batch_statistics", 0) != 0;
+  if (!pd || (batch && (!layout || c.size(kX) == 0))) return nullptr;
   const memory::desc channels = dnnl_plain({c.shape(kX)[1]});
   const Slot x = c.in(kX, view->layout), scale = c.in(kScale), bias = c.in(kBias);
   Statistics s;

@@ -346,10 +346,11 @@ std::vector<DnnlType> operand_types(const KernelContext& c) {
   return {DnnlType::f32};
 }
 
-// The weights (input i) in the layout that a primitive wants: a slot, and the kernel that fills it where it
-// is scratch.
+// The weights (input i) in the layout that a primitive wants: a slot, and the kernel that fills it where they
+// have to be brought into that layout in each run. They go into `scratch` then, which is asked for where it
+// is not given.
 Slot fetch_weights(KernelContext& c, size_t i, const Shape& shape, const memory::desc& wanted,
-                   std::vector<Kernel>& kernels) {
+                   std::vector<Kernel>& kernels, Slot scratch = {}) {
   const Slot plain = c.in(i);
   const memory::desc from = dnnl_plain(shape);
   if (same_bytes(from, wanted)) return plain;
@@ -360,9 +361,9 @@ Slot fetch_weights(KernelContext& c, size_t i, const Shape& shape, const memory:
     dnnl_stream().wait();
     return c.fixed(std::move(packed));
   }
-  const Slot slot = c.scratch(wanted.get_size());
-  kernels.push_back(dnnl_reorder(from, plain, wanted, slot));
-  return slot;
+  if (!scratch.defined()) scratch = c.scratch(wanted.get_size());
+  kernels.push_back(dnnl_reorder(from, plain, wanted, scratch));
+  return scratch;
 }
 
 // What is done to the result in the primitive: an addend that lies in its place already, then the activation.
@@ -444,10 +445,21 @@ Layouts backward_layouts(const KernelContext& c, const DnnlConvolution& conv, co
   return candidates;
 }
 
-// dY as it was fetched for one of the backward primitives: the other had better take the same.
-struct FetchedGradient {
+// What both halves of a ConvGrad share: dY as it was fetched for the first, and, for they run one after the
+// other, the memory through which weights and their gradient pass into another layout.
+struct BackwardShare {
   memory::desc desc;
   Slot slot;
+  Slot scratch;
+  size_t scratch_bytes = 0;
+
+  Slot room(KernelContext& c, const DnnlConvolution& conv, const memory::desc& wanted) {
+    if (scratch_bytes < wanted.get_size()) {
+      scratch_bytes = std::max(wanted.get_size(), dnnl_plain(conv.w).get_size());
+      scratch = c.scratch(scratch_bytes);
+    }
+    return scratch;
+  }
 
   Slot fetch(KernelContext& c, const memory::desc& wanted, std::vector<Kernel>& kernels) {
     if (!slot.defined() || !same_bytes(desc, wanted)) {
@@ -459,15 +471,17 @@ struct FetchedGradient {
 };
 
 Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const Forward& forward,
-                          FetchedGradient& gradient) {
+                          BackwardShare& share) {
   const auto pd = choose(
       conv, backward_layouts(c, conv, forward, conv.made),
       [&](const memory::desc& x, const memory::desc& y) { return conv.backward_data(x, y, forward); },
       [](const BackwardData& d) { return d.diff_src_desc(); });
   if (!pd || (conv.type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
   std::vector<Kernel> kernels, after;
-  const Slot dy = gradient.fetch(c, pd->diff_dst_desc(), kernels);
-  const Slot w = fetch_weights(c, 2, conv.w, pd->weights_desc(), kernels);
+  const Slot dy = share.fetch(c, pd->diff_dst_desc(), kernels);
+  const bool passes = !c.constant(2) && !same_bytes(dnnl_plain(conv.w), pd->weights_desc());
+  const Slot w = fetch_weights(c, 2, conv.w, pd->weights_desc(), kernels,
+                               passes ? share.room(c, conv, pd->weights_desc()) : Slot{});
   const Slot dx = dnnl_result(c, 0, pd->diff_src_desc(), after);
   kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_data(*pd), pd->scratchpad_desc(),
                                 {{DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
@@ -479,7 +493,7 @@ Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const F
 
 // dW, and dB where it is wanted.
 Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, const Forward& forward, bool bias,
-                             FetchedGradient& gradient) {
+                             BackwardShare& share) {
   const auto pd = choose(
       conv, backward_layouts(c, conv, forward, conv.type),
       [&](const memory::desc& x, const memory::desc& y) {
@@ -488,12 +502,12 @@ Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, cons
       [](const BackwardWeights& d) { return d.src_desc(); });
   if (!pd || (conv.type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
   std::vector<Kernel> kernels;
-  const Slot dy = gradient.fetch(c, pd->diff_dst_desc(), kernels);
+  const Slot dy = share.fetch(c, pd->diff_dst_desc(), kernels);
   const Slot x = dnnl_operand(c, 1, pd->src_desc(), kernels);
   const Slot dw = c.out(1), db = bias ? c.out(2) : Slot{};
   const memory::desc plain = dnnl_plain(conv.w), blocked = pd->diff_weights_desc();
   const bool direct = same_bytes(plain, blocked);
-  const Slot target = direct ? dw : c.scratch(blocked.get_size());
+  const Slot target = direct ? dw : share.room(c, conv, blocked);
   kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_weights(*pd), pd->scratchpad_desc(),
                                 {{DNNL_ARG_SRC, pd->src_desc(), x},
                                  {DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
@@ -542,14 +556,14 @@ Kernel conv_grad_kernel(KernelContext& c) {
   Kernel data, weights, bias;
 #if ORTRAIN_ONEDNN
   if (suits_onednn(c)) {
-    FetchedGradient gradient;
+    BackwardShare share;
     for (const DnnlType type : operand_types(c)) {
       const DnnlConvolution described(conv, type, c.wants_bf16(0) ? type : DnnlType::f32);
       const auto forward = choose_forward(c, {conv, type, type}, 1, false);
       if (!forward) continue;
-      if (wanted(0) && !data) data = dnnl_backward_data(c, described, *forward, gradient);
+      if (wanted(0) && !data) data = dnnl_backward_data(c, described, *forward, share);
       if (wanted(1) && !weights) {
-        weights = dnnl_backward_weights(c, described, *forward, wanted(2), gradient);
+        weights = dnnl_backward_weights(c, described, *forward, wanted(2), share);
         if (weights && wanted(2)) bias = [](const Frame&) {};  // made with the weights
       }
     }

@@ -1,18 +1,19 @@
 #include "program/memory_plan.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <numeric>
 
 namespace ortrain {
 
-MemoryPlan plan_memory(const std::vector<MemoryRequest>& requests) {
+namespace {
+
+// Places the requests in the given order.
+MemoryPlan place(const std::vector<MemoryRequest>& requests, const std::vector<size_t>& order) {
   MemoryPlan plan;
   plan.offsets.assign(requests.size(), 0);
-  std::vector<size_t> order(requests.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return requests[a].bytes > requests[b].bytes; });
   std::vector<size_t> placed;  // by offset
   for (const size_t i : order) {
     const MemoryRequest& r = requests[i];
@@ -34,6 +35,45 @@ MemoryPlan plan_memory(const std::vector<MemoryRequest>& requests) {
                   i);
   }
   return plan;
+}
+
+constexpr size_t kAttempts = 64;
+constexpr size_t kWork = 20'000'000;  // pairs of pieces looked at in all attempts: some ten milliseconds
+
+}  // namespace
+
+MemoryPlan plan_memory(const std::vector<MemoryRequest>& requests) {
+  const size_t least = most_in_use(requests);
+  std::vector<size_t> order(requests.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return requests[a].bytes > requests[b].bytes; });
+  MemoryPlan best = place(requests, order);
+  MemoryPlan plan = best;
+  const size_t pairs = std::max<size_t>(1, requests.size() * requests.size());
+  for (size_t left = std::min(kAttempts, kWork / pairs); left > 0 && best.bytes > least + least / 100;
+       --left) {
+    // Whatever came to lie on top goes first.
+    const auto top = std::find_if(order.begin(), order.end(), [&](size_t i) {
+      return plan.offsets[i] + requests[i].bytes == plan.bytes;
+    });
+    if (top == order.begin()) break;
+    std::rotate(order.begin(), top, top + 1);
+    plan = place(requests, order);
+    if (plan.bytes < best.bytes) best = plan;
+  }
+  return best;
+}
+
+size_t most_in_use(const std::vector<MemoryRequest>& requests) {
+  std::map<int, std::ptrdiff_t> change;  // by step
+  for (const MemoryRequest& r : requests) {
+    change[r.first] += static_cast<std::ptrdiff_t>(r.bytes);
+    change[r.last + 1] -= static_cast<std::ptrdiff_t>(r.bytes);
+  }
+  std::ptrdiff_t now = 0, most = 0;
+  for (const auto& [step, bytes] : change) most = std::max(most, now += bytes);
+  return static_cast<size_t>(most);
 }
 
 }  // namespace ortrain

@@ -42,6 +42,11 @@ std::string event(const std::string& name, const std::string& category, int thre
 
 void Profile::begin(std::string what) { runs_.push_back({std::move(what), events_.size()}); }
 
+void Profile::memory(size_t arena, size_t live) {
+  runs_.back().arena = arena;
+  runs_.back().live = live;
+}
+
 void Profile::record(const std::string& type, const std::string& name, Clock::time_point start,
                      Clock::time_point end) {
   const auto since = [](Clock::duration d) {
@@ -59,8 +64,10 @@ std::string Profile::chrome_trace() const {
     const int64_t start = events_[runs_[r].first].start;
     const std::string number = "\"run\": " + std::to_string(r);
     out += separator;
+    const std::string memory = ", \"arena_bytes\": " + std::to_string(runs_[r].arena) +
+                               ", \"live_bytes\": " + std::to_string(runs_[r].live);
     out += event(runs_[r].what, "run", 0, start, events_[end - 1].start + events_[end - 1].duration - start,
-                 number);
+                 number + memory);
     separator = ",\n";
     for (size_t i = runs_[r].first; i < end; ++i) {
       const Event& e = events_[i];

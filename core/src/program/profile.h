@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,12 +15,15 @@ class Profile {
 
   // Begins a run; what is recorded until the next belongs to it. `what` names it: "train step".
   void begin(std::string what);
+  // Of the run: bytes of the block for intermediate values, and the most of it in use at once.
+  void memory(size_t arena, size_t live);
   // A piece of work of the run: the operator's type and what it was done for, such as the node's name.
   void record(const std::string& type, const std::string& name, Clock::time_point start,
               Clock::time_point end);
 
   // Everything as Chrome's trace event format has it: an object with the list `traceEvents` of complete
-  // events, times in microseconds since the profile began. Runs are events of thread 0, kernels of thread 1.
+  // events, times in microseconds since the profile began. Runs are events of thread 0, with the bytes
+  // of their memory, kernels of thread 1.
   std::string chrome_trace() const;
 
  private:
@@ -30,6 +34,7 @@ class Profile {
   struct Run {
     std::string what;
     size_t first;  // of its events
+    size_t arena = 0, live = 0;
   };
   Clock::time_point origin_ = Clock::now();
   std::vector<Event> events_;

@@ -5,6 +5,7 @@
 
 #include "ops/operator.h"
 #include "program/memory_plan.h"
+#include "program/recompute.h"
 #include "runtime/memory.h"
 
 namespace ortrain {
@@ -70,9 +71,9 @@ struct Program::Impl {
   std::vector<std::pair<DType, Shape>> input_types;
   std::vector<int> input_storages;
   std::vector<size_t> offsets;  // of arena storages
-  size_t arena_bytes = 0;
+  ProgramMemory memory;
   std::shared_ptr<Arena> arena;
-  uint64_t arena_generation = 0;
+  uint64_t arena_generation = UINT64_MAX;  // no place yet
   std::vector<std::byte*> addresses;
 
   int add_storage(Storage storage) {
@@ -88,7 +89,7 @@ struct Program::Impl {
     return add_storage(std::move(storage));
   }
   void place_arena() {
-    arena->reserve(arena_bytes);
+    arena->reserve(memory.arena);
     for (size_t i = 0; i < storages.size(); ++i)
       if (storages[i].where == Where::kArena) addresses[i] = arena->base() + offsets[i];
     arena_generation = arena->generation();
@@ -100,7 +101,8 @@ namespace {
 class Compiler {
  public:
   Compiler(Program::Impl& program, const ProgramRequest& request) : program_(program), request_(request) {}
-  void compile();
+  // `nodes` are those of the requested graph, or others that compute the same.
+  void compile(const std::vector<Node>& nodes);
 
   // What the node contexts need.
   Value& value(int i) { return program_.values[static_cast<size_t>(i)]; }
@@ -505,8 +507,8 @@ void Compiler::compile_node(const Node& node) {
     if (v >= 0) --value(v).uses_left;
 }
 
-void Compiler::compile() {
-  program_.graph.nodes = request_.graph->nodes;  // a copy of our own, so that the request need not outlive us
+void Compiler::compile(const std::vector<Node>& nodes) {
+  program_.graph.nodes = nodes;  // a copy of our own, so that the request need not outlive us
   uses_ = {};
   for (const Node& node : program_.graph.nodes)
     for (const std::string& name : node.inputs)
@@ -568,20 +570,136 @@ void Compiler::compile() {
   }
   for (const Output& output : program_.outputs) touch(output.slot.index);
 
-  std::vector<MemoryRequest> requests;
+  std::vector<MemoryRequest> requests, exact;
   std::vector<size_t> owners;
   for (size_t i = 0; i < program_.storages.size(); ++i) {
     const Storage& s = program_.storages[i];
     if (s.where != Where::kArena || s.last < 0) continue;
     requests.push_back({align_up(std::max<size_t>(s.bytes, 1)), s.first, s.last});
+    exact.push_back({s.bytes, s.first, s.last});
     owners.push_back(i);
   }
   const MemoryPlan plan = plan_memory(requests);
   program_.offsets.assign(program_.storages.size(), 0);
   for (size_t k = 0; k < owners.size(); ++k) program_.offsets[owners[k]] = plan.offsets[k];
-  program_.arena_bytes = plan.bytes;
+  program_.memory = {plan.bytes, most_in_use(exact)};
   program_.arena = request_.arena ? request_.arena : std::make_shared<Arena>();
-  program_.place_arena();
+}
+
+// About how long a node takes, as far as recomputation has to know: what it moves at some speed, and what
+// products and convolutions calculate at another.
+double seconds_of(const Node& node, const std::unordered_map<std::string, const Value*>& values) {
+  constexpr double kCall = 2e-6, kBytes = 10e9, kOperations = 100e9, kEach = 8;
+  const auto find = [&](const std::vector<std::string>& names, size_t i) -> const Value* {
+    const auto at = i < names.size() ? values.find(names[i]) : values.end();
+    return at == values.end() ? nullptr : at->second;
+  };
+  const auto elements = [](const Value* v) { return v ? static_cast<double>(element_count(v->shape)) : 0.; };
+  double bytes = 0;
+  for (const std::vector<std::string>* names : {&node.inputs, &node.outputs})
+    for (size_t i = 0; i < names->size(); ++i)
+      if (const Value* v = find(*names, i)) bytes += elements(v) * static_cast<double>(size_of(v->dtype));
+  const Value *a = find(node.inputs, 0), *b = find(node.inputs, 1), *y = find(node.outputs, 0);
+  double operations = kEach * elements(y);
+  const std::string& type = node.op_type;
+  if ((type == "Conv" || type == "FusedConv") && b && !b->shape.empty() && b->shape[0] > 0) {
+    operations = 2 * elements(y) * elements(b) / static_cast<double>(b->shape[0]);
+  } else if ((type == "MatMul" || type == "FusedMatMul" || type == "Gemm") && a && !a->shape.empty()) {
+    const size_t rank = a->shape.size();
+    const bool transposed = rank > 1 && node.int_or("transA", 0) != 0;
+    operations = 2 * elements(y) * static_cast<double>(a->shape[transposed ? rank - 2 : rank - 1]);
+  }
+  return kCall + bytes / kBytes + operations / kOperations;
+}
+
+Footprint footprint_of(const Program::Impl& program) {
+  Footprint footprint;
+  footprint.live = program.memory.live;
+  footprint.nodes.resize(program.graph.nodes.size());
+  const auto index_of = [&](const Step& step) {
+    return step.node ? static_cast<size_t>(step.node - program.graph.nodes.data()) : SIZE_MAX;
+  };
+  std::unordered_map<std::string, const Value*> values;
+  std::vector<bool> holds_value(program.storages.size(), false);
+  for (const Value& v : program.values) {
+    values[v.name] = &v;
+    holds_value[static_cast<size_t>(v.storage)] = true;
+    const Storage& s = program.storages[static_cast<size_t>(v.storage)];
+    if (s.where == Where::kArena && s.last >= 0) footprint.bytes[v.name] = s.bytes;
+  }
+  std::vector<bool> runs(footprint.nodes.size(), false);
+  for (const Step& step : program.steps)
+    if (const size_t i = index_of(step); i != SIZE_MAX && !step.converts) runs[i] = true;
+  for (size_t i = 0; i < footprint.nodes.size(); ++i) {
+    const Node& node = program.graph.nodes[i];
+    Footprint::OfNode& cost = footprint.nodes[i];
+    const auto made = node.has_output(0) ? values.find(node.outputs[0]) : values.end();
+    for (size_t k = 0; k < node.inputs.size() && made != values.end(); ++k) {
+      const auto read = values.find(node.inputs[k]);
+      if (read == values.end() || read->second->storage != made->second->storage) continue;
+      if (runs[i] && cost.over < 0) cost.over = static_cast<int>(k);
+      if (!runs[i] && k == 0) cost.alias = true;
+    }
+    cost.folded = !runs[i] && made != values.end() && made->second->constant;
+    if (!cost.folded && !cost.alias) cost.seconds = seconds_of(node, values);
+  }
+  // Scratch memory, and values in other layouts, which are made for one node mostly.
+  for (size_t k = 0; k < program.storages.size(); ++k) {
+    const Storage& s = program.storages[k];
+    if (s.where != Where::kArena || s.last < 0 || holds_value[k]) continue;
+    const auto first = static_cast<size_t>(s.first);
+    const size_t i = first < program.steps.size() ? index_of(program.steps[first]) : SIZE_MAX;
+    if (i != SIZE_MAX) footprint.nodes[i].scratch += s.bytes;
+  }
+  return footprint;
+}
+
+std::unique_ptr<Program::Impl> compile(const ProgramRequest& request, const std::vector<Node>& nodes) {
+  auto program = std::make_unique<Program::Impl>();
+  Compiler(*program, request).compile(nodes);
+  return program;
+}
+
+// The program that computes the same within the memory budget, which `whole` exceeds. What a choice of values
+// to drop comes to is estimated first and then found by compiling; the estimate is aimed until that fits.
+std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& request,
+                                                     const Program::Impl& whole) {
+  constexpr int kAttempts = 5;
+  constexpr double kCloseEnough = 0.97, kStep = 0.9;
+  Recomputation recomputation(whole.graph.nodes, request.outputs, footprint_of(whole));
+  const auto budget = static_cast<double>(request.memory_budget);
+  std::unique_ptr<Program::Impl> best;
+  double target = budget, fits = 0, too_much = static_cast<double>(whole.memory.arena);
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const auto nodes = recomputation.fit(static_cast<size_t>(target));
+    if (!nodes) break;
+    auto tried = compile(request, *nodes);
+    const auto arena = static_cast<double>(tried->memory.arena);
+    if (arena <= budget) {
+      best = std::move(tried);
+      fits = target;
+      if (arena >= kCloseEnough * budget) break;
+    } else {
+      too_much = target;
+    }
+    target *= budget / arena;
+    if (target <= fits || target >= too_much) target = (fits + too_much) / 2;
+  }
+  if (best) return best;
+  // Down from everything to as little as there is a choice for: the first that fits, else the least.
+  size_t least = whole.memory.arena;
+  int failures = 0;
+  for (target = static_cast<double>(whole.memory.arena); failures < 3; target *= kStep) {
+    const auto nodes = recomputation.fit(static_cast<size_t>(target));
+    failures = nodes ? 0 : failures + 1;
+    if (!nodes) continue;
+    auto tried = compile(request, *nodes);
+    if (tried->memory.arena <= request.memory_budget) return tried;
+    least = std::min(least, tried->memory.arena);
+  }
+  fail(ErrorCode::kInvalidArgument, "ortrain.memory_budget: ", request.memory_budget,
+       " bytes are too few; with these input shapes the intermediate values of a step need at least ", least,
+       " bytes with recomputation, ", whole.memory.arena, " without");
 }
 
 void run_timed(const Step& step, const Frame& frame, Profile& profile) {
@@ -597,8 +715,9 @@ void run_timed(const Step& step, const Frame& frame, Profile& profile) {
 
 }  // namespace
 
-Program::Program(const ProgramRequest& request) : impl_(std::make_unique<Impl>()) {
-  Compiler(*impl_, request).compile();
+Program::Program(const ProgramRequest& request) : impl_(compile(request, request.graph->nodes)) {
+  if (request.memory_budget > 0 && impl_->memory.arena > request.memory_budget)
+    impl_ = compile_within_budget(request, *impl_);
 }
 
 Program::~Program() = default;
@@ -611,12 +730,15 @@ const Shape& Program::output_shape(size_t i) const {
   return impl_->values[static_cast<size_t>(impl_->outputs.at(i).value)].shape;
 }
 
+const ProgramMemory& Program::memory() const { return impl_->memory; }
+
 void Program::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, uint64_t run,
                   const std::atomic<bool>* terminate, Profile* profile) {
   Impl& p = *impl_;
   if (p.arena->generation() != p.arena_generation) p.place_arena();
   for (size_t i = 0; i < inputs.size(); ++i)
     p.addresses[static_cast<size_t>(p.input_storages[i])] = inputs[i]->raw();
+  if (profile) profile->memory(p.memory.arena, p.memory.live);
   const Frame frame(p.addresses.data(), run);
   size_t i = 0;
   try {

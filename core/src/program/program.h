@@ -43,11 +43,21 @@ struct ProgramRequest {
   std::vector<std::string> outputs;                   // wanted, in this order
   std::shared_ptr<Arena> arena;
   Precision precision = Precision::kFloat;
+  // The most bytes that intermediate values may take, 0 for any number. Where they would take more,
+  // activations are computed again for the backward pass (program/recompute.h).
+  size_t memory_budget = 0;
+};
+
+// What a Program needs for intermediate values.
+struct ProgramMemory {
+  size_t arena = 0;  // bytes of the block that holds them
+  size_t live = 0;   // the largest sum of those in use at once: no placement can do with less
 };
 
 class Program {
  public:
-  // Compiles; throws Error naming the node when a shape or a type does not fit.
+  // Compiles; throws Error naming the node when a shape or a type does not fit, and one with the least
+  // possible number of bytes where the memory budget is smaller.
   explicit Program(const ProgramRequest& request);
   ~Program();
 
@@ -55,8 +65,10 @@ class Program {
   DType output_dtype(size_t i) const;
   const Shape& output_shape(size_t i) const;
 
+  const ProgramMemory& memory() const;
+
   // Runs. `outputs` are defined tensors of the right types and shapes. Ends early with an error when
-  // *terminate is set. A profile gets the time of every kernel.
+  // *terminate is set. A profile gets the memory in use and the time of every kernel.
   void run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, uint64_t run,
            const std::atomic<bool>* terminate = nullptr, Profile* profile = nullptr);
 

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "runtime/error.h"
 
@@ -30,6 +31,7 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;
@@ -74,7 +76,8 @@ std::string read_file(const std::filesystem::path& path, const std::string& what
   return content;
 }
 
-MappedFile::MappedFile(const std::filesystem::path& path, const std::string& what) {
+MappedFile::MappedFile(const std::filesystem::path& path, const std::string& what)
+    : path_(path), what_(what) {
   Descriptor file(open_for_reading(path, what));
   size_ = size_of_file(file.get(), path, what);
   if (size_ == 0) return;  // nothing to map
@@ -82,14 +85,29 @@ MappedFile::MappedFile(const std::filesystem::path& path, const std::string& wha
   require(mapped != MAP_FAILED, ErrorCode::kFail, "cannot map the ", what, " '", path.string(),
           "': ", reason());
   data_ = static_cast<const std::byte*>(mapped);
+  descriptor_ = file.release();
 }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 void MappedFile::prefetch() const {
   if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_WILLNEED);
+}
+
+void MappedFile::read(std::byte* to, const std::byte* from, size_t bytes) const {
+  auto offset = static_cast<off_t>(from - data_);
+  while (bytes > 0) {
+    const ssize_t n = ::pread(descriptor_, to, std::min(bytes, size_t{1} << 30), offset);
+    if (n < 0 && errno == EINTR) continue;
+    require(n > 0, ErrorCode::kFail, "cannot read the ", what_, " '", path_.string(),
+            "': ", n == 0 ? "it has become shorter while it was read" : reason());
+    to += n;
+    offset += n;
+    bytes -= static_cast<size_t>(n);
+  }
 }
 
 void write_file(const std::filesystem::path& path, const std::string& what, const void* data, size_t bytes) {

@@ -12,8 +12,8 @@ namespace ortrain {
 // The whole content. `what` says in messages what was being read ("checkpoint", "training model").
 std::string read_file(const std::filesystem::path& path, const std::string& what);
 
-// A file's content for reading, mapped into memory: it is loaded as it is looked at, and takes no memory of
-// its own.
+// A file's content for reading, mapped into memory: it is loaded as it is looked at. What was looked at
+// counts as memory of the process while the file is mapped; large parts are better taken out with read().
 class MappedFile {
  public:
   MappedFile(const std::filesystem::path& path, const std::string& what);
@@ -25,8 +25,15 @@ class MappedFile {
   size_t size() const { return size_; }
   // Says that all of it will be read soon.
   void prefetch() const;
+  bool holds(const std::byte* at) const { return at >= data_ && at < data_ + size_; }
+  // Copies `bytes` at `from`, which lie within the content, from the file and not through the mapping. Throws
+  // where the file has become shorter.
+  void read(std::byte* to, const std::byte* from, size_t bytes) const;
 
  private:
+  std::filesystem::path path_;
+  std::string what_;
+  int descriptor_ = -1;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
 };

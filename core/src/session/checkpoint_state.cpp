@@ -35,13 +35,14 @@ Tensor new_arena(const Layout& layout) {
 }
 
 // A tensor of the type and shape of `like` at `offset` of the arena, which it keeps alive. It gets the
-// elements of `source`, or zeros where there are none. The gap behind it becomes zero.
-Tensor place(const Tensor& arena, size_t offset, const Tensor& like, const Tensor& source) {
+// elements of `source`, which is like `like`, or zeros where there are none. The gap behind it becomes zero.
+template <typename Copy>
+Tensor place(const Tensor& arena, size_t offset, const Tensor& like, const Tensor& source, const Copy& copy) {
   Tensor placed(like.dtype(), like.shape(), arena.raw() + offset, std::make_shared<Tensor>(arena));
   const size_t bytes = placed.bytes();
   if (bytes == 0) return placed;
   if (source.raw() != nullptr)
-    placed.copy_from(source);
+    copy(placed.raw(), source.raw(), bytes);
   else
     std::memset(placed.raw(), 0, bytes);
   std::memset(placed.raw() + bytes, 0, align_up(bytes) - bytes);
@@ -215,14 +216,14 @@ const Property& CheckpointState::property(const std::string& name) const {
        known.empty() ? "it has none at all" : "it has " + known);
 }
 
-void CheckpointState::make_data_arenas() {
+void CheckpointState::make_data_arenas(const CopyBytes& copy) {
   if (data_arena_.defined()) return;
   for (const bool trainable : {true, false}) {
     const Layout layout = layout_of(parameters_, trainable);
     const Tensor arena = new_arena(layout);
     for (size_t i = 0; i < parameters_.size(); ++i) {
       Tensor& data = parameters_[i].data;
-      if (parameters_[i].trainable == trainable) data = place(arena, layout.offsets[i], data, data);
+      if (parameters_[i].trainable == trainable) data = place(arena, layout.offsets[i], data, data, copy);
     }
     if (trainable) data_arena_ = arena;
   }
@@ -236,11 +237,11 @@ void CheckpointState::make_arenas() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     if (parameter.trainable)
-      parameter.gradient = place(gradient_arena_, layout.offsets[i], parameter.data, Tensor());
+      parameter.gradient = place(gradient_arena_, layout.offsets[i], parameter.data, Tensor(), std::memcpy);
   }
 }
 
-void CheckpointState::make_momentums(int count) {
+void CheckpointState::make_momentums(int count, const CopyBytes& copy) {
   const Layout layout = layout_of(parameters_, true);
   // onnxruntime-training 1.19.2 saves one momentum for its SGD, which has none and never reads it.
   if (count == 0)
@@ -262,7 +263,7 @@ void CheckpointState::make_momentums(int count) {
     parameter.momentums.resize(static_cast<size_t>(count));
     for (size_t m = 0; m < parameter.momentums.size(); ++m)
       parameter.momentums[m] =
-          place(momentum_arenas_[m], layout.offsets[i], parameter.data, parameter.momentums[m]);
+          place(momentum_arenas_[m], layout.offsets[i], parameter.data, parameter.momentums[m], copy);
   }
 }
 

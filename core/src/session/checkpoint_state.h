@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -93,7 +95,7 @@ class CheckpointState {
   // there was nothing before). Called by the training session. Existing views of parameter data stay
   // readable.
   void make_arenas();
-  void make_momentums(int count);
+  void make_momentums(int count) { make_momentums(count, std::memcpy); }
   // The arenas of the trainable parameters as flat tensors of bytes with gaps (each parameter is aligned).
   // Every arena has the same layout, so one pass can walk them together. The gaps are zero.
   const Tensor& data_arena() const { return data_arena_; }
@@ -105,7 +107,10 @@ class CheckpointState {
  private:
   friend struct CheckpointIo;
 
-  void make_data_arenas();
+  // Brings bytes into an arena: (to, from, how many).
+  using CopyBytes = std::function<void(std::byte*, const std::byte*, size_t)>;
+  void make_data_arenas(const CopyBytes& copy = std::memcpy);
+  void make_momentums(int count, const CopyBytes& copy);
   // Copies between the parameters and a buffer; `copy` gets (parameter's bytes, buffer's bytes, how many).
   template <typename F>
   void walk_buffer(const Tensor& buffer, bool trainable_only, const char* doing, F&& copy) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <map>
 #include <string>
 
@@ -21,6 +22,10 @@ struct SessionOptions {
   std::string optimized_model_path;
   std::map<std::string, std::string> config;
 };
+
+// The entry "ortrain.memory_budget": the bytes that the intermediate values of a train step may take, a
+// number with K, M or G behind it or without. 0 where there is no entry; throws where it is no such number.
+size_t memory_budget(const SessionOptions& options);
 
 struct RunOptions {
   int log_severity_level = -1;

@@ -47,12 +47,14 @@ void check_operators(const Model& model, const std::string& what) {
 }
 
 Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
-             std::shared_ptr<Arena> arena, const SessionOptions& options, Precision precision)
+             std::shared_ptr<Arena> arena, const SessionOptions& options, Precision precision,
+             size_t memory_budget)
     : what_(std::move(what)),
       model_(std::move(model)),
       inputs_(std::move(inputs)),
       output_names_(std::move(outputs)),
       arena_(std::move(arena)),
+      memory_budget_(memory_budget),
       threads_(options.intra_op_threads),
       precision_(precision) {
   std::map<std::string, int> symbols;
@@ -133,6 +135,7 @@ void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> 
     request.outputs = output_names_;
     request.arena = arena_;
     request.precision = precision_;
+    request.memory_budget = memory_budget_;
     program = &programs_.add(inputs, variant, std::make_unique<Program>(request));
   }
   prepare_outputs(*program, outputs);

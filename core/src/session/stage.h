@@ -16,9 +16,10 @@ namespace ortrain {
 class Stage {
  public:
   // `what` names the model in messages ("training model"). Throws kNotImplemented naming every node that has
-  // no kernel.
+  // no kernel. `memory_budget` is that of ProgramRequest.
   Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
-        std::shared_ptr<Arena> arena, const SessionOptions& options, Precision precision = Precision::kFloat);
+        std::shared_ptr<Arena> arena, const SessionOptions& options, Precision precision = Precision::kFloat,
+        size_t memory_budget = 0);
 
   const std::vector<ValueInfo>& inputs() const { return inputs_; }
   const std::vector<std::string>& input_names() const { return input_names_; }
@@ -44,6 +45,7 @@ class Stage {
   std::vector<ValueInfo> inputs_;
   std::vector<std::string> input_names_, output_names_;
   std::shared_ptr<Arena> arena_;
+  size_t memory_budget_;
   int threads_;
   Precision precision_;
   std::vector<std::vector<int>> symbol_of_;  // for each input and axis the number of its symbol, -1 for none

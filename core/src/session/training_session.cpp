@@ -94,6 +94,7 @@ std::vector<std::string> user_outputs(const Model& model) {
 struct TrainingSession::Impl {
   SessionOptions options;
   Precision precision = Precision::kFloat;
+  size_t memory_budget = 0;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
   Model train_model;                // as given: what stages are made from
   std::optional<Model> eval_model;  // the same, and what is exported
@@ -134,17 +135,18 @@ struct TrainingSession::Impl {
   // The stages compute with the fixed parameters as constants: what follows from them alone is computed once.
   void make_stages(const CheckpointState& state) {
     fixed_version = state.frozen_version();
-    const auto make = [&](const char* what, const Model& given, const std::vector<ValueInfo>& inputs) {
+    const auto make = [&](const char* what, const Model& given, const std::vector<ValueInfo>& inputs,
+                          size_t budget) {
       Model model = given;
       Graph& graph = model.graph;
       for (const std::string& name : fixed)
         if (graph.is_input(name)) graph.add_initializer(name, state.parameter(name).data);
       std::erase_if(graph.inputs, [&](const ValueInfo& info) { return graph.is_initializer(info.name); });
       return std::make_unique<Stage>(what, std::move(model), inputs, user_outputs(given), arena, options,
-                                     precision);
+                                     precision, budget);
     };
-    train = make("training model", train_model, train_inputs);
-    if (eval_model) eval = make("eval model", *eval_model, eval_inputs);
+    train = make("training model", train_model, train_inputs, memory_budget);
+    if (eval_model) eval = make("eval model", *eval_model, eval_inputs, 0);  // it keeps nothing
   }
 
   // After frozen parameters were given other values.
@@ -170,6 +172,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   Impl& s = *impl_;
   s.options = std::move(options);
   s.precision = read_precision(s.options);
+  s.memory_budget = memory_budget(s.options);
   Tensor yes(DType::kBool, {1}), no(DType::kBool, {1});
   *yes.data<bool>() = true;
   *no.data<bool>() = false;

@@ -1,0 +1,94 @@
+// Recomputation: activations are dropped after the forward pass and computed again when the backward pass
+// reads them, so that a step takes less memory and more time. Chen et al., "Training deep nets with sublinear
+// memory cost", 2016; Jain et al., "Checkmate: breaking the memory wall with optimal tensor
+// rematerialization", 2020.
+//
+// The forward pass is what the wanted outputs need; the other nodes are the backward pass. What a node makes
+// again has the very bits that it made before: it is the same kernel on the same values. Nodes with effects
+// or random numbers do not run twice, except that
+//  - a batch normalization in training normalizes again with the statistics that it found the first time;
+//  - a dropout drops again by the mask that it drew the first time.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace ortrain {
+
+// What a Program was found to need when it was compiled.
+struct Footprint {
+  struct OfNode {
+    size_t scratch = 0;   // bytes in use while it runs and at no other time
+    double seconds = 0;   // about how long it takes
+    int over = -1;        // the input whose memory its first output takes over
+    bool alias = false;   // it does nothing: its output is its input under another shape
+    bool folded = false;  // it does nothing: its outputs are known, whatever its inputs are
+  };
+  std::vector<OfNode> nodes;                      // in the order of the graph
+  std::unordered_map<std::string, size_t> bytes;  // values; those that take none of the arena are left out
+  size_t live = 0;                                // the largest sum of what is in use at once
+};
+
+class Recomputation {
+ public:
+  // `outputs` are the values wanted of the graph.
+  Recomputation(const std::vector<Node>& nodes, const std::vector<std::string>& outputs,
+                const Footprint& footprint);
+
+  // The nodes with those added that compute dropped values again, so chosen that by the footprint at most
+  // `bytes` are in use at once, at about the least extra time. Nothing where no choice was found.
+  std::optional<std::vector<Node>> fit(size_t bytes);
+
+ private:
+  using Kept = std::vector<char>;  // for each group, whether it stays in memory for the backward pass
+  struct Estimate {
+    size_t peak = 0;     // bytes in use at once
+    double excess = 0;   // bytes above the target, summed over the steps
+    double seconds = 0;  // of what is computed again
+  };
+  struct Item {
+    std::vector<int> inputs, outputs;  // values; -1 where left out
+    Footprint::OfNode cost;
+    bool forward = false;
+  };
+  struct Value {
+    size_t bytes = 0;
+    int producer = -1;
+    int group = -1;  // values in the same memory under other shapes; -1: it is there at all times
+  };
+
+  Estimate estimate(const Kept& kept, size_t target);
+  std::optional<std::pair<Kept, Estimate>> search(size_t target);
+  bool drop_until_it_fits(Kept& kept, Estimate& now, size_t target, size_t goal);
+  void keep_what_fits(Kept& kept, Estimate& now, size_t target);
+  Kept segments(double bytes) const;
+  std::vector<Node> rewrite(const Kept& kept) const;
+
+  const std::vector<Node>& nodes_;
+  std::vector<Item> items_;
+  std::vector<Value> values_;
+  std::unordered_map<std::string, int> index_;
+  std::vector<int> wanted_;
+  std::vector<std::vector<int>> groups_;  // their values
+  std::vector<size_t> group_bytes_;
+  std::vector<char> must_keep_, read_backward_;  // groups
+  std::vector<int> last_forward_read_;           // of each group
+  double scale_ = 1;                             // from estimated bytes to those of the footprint
+  long work_left_ = 0;                           // nodes that this search may still walk
+  // Working memory of estimate().
+  struct Run {
+    int item;
+    bool again;
+  };
+  std::vector<Run> order_;
+  std::vector<int> root_, last_, stack_;
+  std::vector<char> made_, taken_;
+};
+
+}  // namespace ortrain

@@ -1,0 +1,53 @@
+"""The session config entry `ortrain.memory_budget`."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import numpy as np
+import ortrain
+import pytest
+from ortrain import SessionOptions, profiling
+from ortrain.api import CheckpointState, Module
+
+DATA = pathlib.Path(__file__).parents[1] / "data" / "fixtures"
+
+
+def losses(folder, budget: str | None) -> list[float]:
+    options = SessionOptions()
+    if budget is not None:
+        options.add_session_config_entry("ortrain.memory_budget", budget)
+    module = Module(
+        folder / "training_model.onnx",
+        CheckpointState.load_checkpoint(folder / "checkpoint"),
+        session_options=options,
+    )
+    rng = np.random.default_rng(3)
+    inputs = profiling.make_inputs(
+        module, 16, {"input": rng.standard_normal((16, 3, 12, 12), dtype=np.float32)}
+    )
+    return [float(np.asarray(module(*inputs)).ravel()[0]) for _ in range(3)]
+
+
+@pytest.fixture
+def artifacts():
+    return DATA / "resnet_bn"
+
+
+def test_the_least_budget_is_named_and_keeps_the_losses(artifacts):
+    with pytest.raises(ortrain.OrtrainError, match=r"too few.*at least \d+ bytes") as refused:
+        losses(artifacts, "1")
+    named = re.search(r"at least (\d+) bytes with recomputation, (\d+) without", str(refused.value))
+    assert named
+    least, whole = map(int, named.groups())
+    assert least < whole
+    expected = losses(artifacts, None)
+    assert losses(artifacts, f"{(least + whole) // 2048}K") == expected
+    assert losses(artifacts, "1G") == expected
+
+
+@pytest.mark.parametrize("text", ["much", "0", "-1", "1.5M", "3 G"])
+def test_what_is_no_number_of_bytes_is_refused(artifacts, text):
+    with pytest.raises(ortrain.errors.InvalidArgumentError, match=r"ortrain\.memory_budget"):
+        losses(artifacts, text)
