@@ -14,8 +14,9 @@ from ortrain.api import CheckpointState, Module
 DATA = pathlib.Path(__file__).parents[1] / "data" / "fixtures"
 
 
-def losses(folder, budget: str | None) -> list[float]:
+def losses(folder, budget: str | None, precision: str = "none") -> list[float]:
     options = SessionOptions()
+    options.add_session_config_entry("ortrain.mixed_precision", precision)
     if budget is not None:
         options.add_session_config_entry("ortrain.memory_budget", budget)
     module = Module(
@@ -35,16 +36,17 @@ def artifacts():
     return DATA / "resnet_bn"
 
 
-def test_the_least_budget_is_named_and_keeps_the_losses(artifacts):
+@pytest.mark.parametrize("precision", ["none", "bf16"])
+def test_the_least_budget_is_named_and_keeps_the_losses(artifacts, precision):
     with pytest.raises(ortrain.OrtrainError, match=r"too few.*at least \d+ bytes") as refused:
-        losses(artifacts, "1")
+        losses(artifacts, "1", precision)
     named = re.search(r"at least (\d+) bytes with recomputation, (\d+) without", str(refused.value))
     assert named
     least, whole = map(int, named.groups())
     assert least < whole
-    expected = losses(artifacts, None)
-    assert losses(artifacts, f"{(least + whole) // 2048}K") == expected
-    assert losses(artifacts, "1G") == expected
+    expected = losses(artifacts, None, precision)
+    assert losses(artifacts, f"{(least + whole) // 2048}K", precision) == expected
+    assert losses(artifacts, "1G", precision) == expected
 
 
 @pytest.mark.parametrize("text", ["much", "0", "-1", "1.5M", "3 G"])
