@@ -32,6 +32,7 @@ OPERATORS = {
     "Celu",
     "Clip",
     "Conv",
+    "ConvTranspose",
     "Cos",
     "Cosh",
     "Div",
