@@ -85,6 +85,7 @@ OPERATORS = {
     "ReduceSum",
     "ReduceSumSquare",
     "Relu",
+    "Resize",
     "Round",
     "Selu",
     "Shrink",
@@ -114,7 +115,7 @@ CONVERTING = {"Cast", "CastLike"}
 # They draw random numbers, and every implementation draws its own: tests/ops/test_dropout.py looks at ours.
 RANDOM = {f"test_training_dropout{suffix}" for suffix in ("", "_mask", "_default", "_default_mask")}
 # Inputs that decide the shape of the result are constants of the model.
-DECIDE_SHAPES = {"axes"}
+DECIDE_SHAPES = {"axes", "roi", "scales", "sizes"}
 OLDEST_OPSET = 12
 # The expected numbers of this case are written down with four decimals, computed from rounded inputs.
 ROUNDED = {"test_averagepool_2d_ceil_last_window_starts_on_pad"}
