@@ -17,6 +17,7 @@ OPERATORS = {
     "Acos",
     "Acosh",
     "Add",
+    "AffineGrid",
     "And",
     "ArgMax",
     "ArgMin",
@@ -30,11 +31,15 @@ OPERATORS = {
     "CastLike",
     "Ceil",
     "Celu",
+    "CenterCropPad",
     "Clip",
+    "Col2Im",
     "Conv",
     "ConvTranspose",
     "Cos",
     "Cosh",
+    "CumProd",
+    "DepthToSpace",
     "Div",
     "Dropout",
     "Elu",
@@ -93,6 +98,7 @@ OPERATORS = {
     "ReduceSumSquare",
     "Relu",
     "Resize",
+    "RotaryEmbedding",
     "Round",
     "Selu",
     "Shrink",
@@ -104,6 +110,7 @@ OPERATORS = {
     "SoftmaxCrossEntropyLoss",
     "Softplus",
     "Softsign",
+    "SpaceToDepth",
     "Sqrt",
     "Sub",
     "Sum",
@@ -122,7 +129,7 @@ CONVERTING = {"Cast", "CastLike"}
 # They draw random numbers, and every implementation draws its own: tests/ops/test_dropout.py looks at ours.
 RANDOM = {f"test_training_dropout{suffix}" for suffix in ("", "_mask", "_default", "_default_mask")}
 # Inputs that decide the shape of the result are constants of the model.
-DECIDE_SHAPES = {"axes", "roi", "scales", "sizes"}
+DECIDE_SHAPES = {"axes", "block_shape", "image_shape", "roi", "scales", "shape", "size", "sizes"}
 OLDEST_OPSET = 12
 # The expected numbers of this case are written down with four decimals, computed from rounded inputs.
 ROUNDED = {"test_averagepool_2d_ceil_last_window_starts_on_pad"}
