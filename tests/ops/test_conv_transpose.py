@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, run, uniform
+from onnx import helper, numpy_helper
+from runner import gradient_model, run_model
 
 Shape = tuple[int, ...]
 
@@ -201,3 +203,43 @@ def test_transposed_convolutions_that_do_not_fit_are_refused() -> None:
     check_rejected(Op(op, {"auto_pad": "SAME"}), [x, w], "found 'SAME'")
     check_rejected(Op(op), [x, w.astype(np.float32)], "one type")
     check_rejected(grad({}), [uniform(2, 3, 5, 5), x, w], r"dY must have shape \[2, 3, 7, 7\]")
+
+
+def test_a_decoder_in_float_agrees_with_double() -> None:
+    """Convolution, transposed convolution, resize and normalization, which hand their layouts on."""
+    x = uniform(2, 3, 8, 10)
+    weights = {
+        "down": uniform(16, 3, 3, 3, seed=1),
+        "up": uniform(16, 8, 2, 2, seed=2),
+        "scale": uniform(8, low=0.5, high=1.5, seed=3),
+        "shift": uniform(8, seed=4),
+        "last": uniform(4, 11, 3, 3, seed=5),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "down"], ["a"], pads=(1, 1, 1, 1), strides=(2, 2)),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("ConvTranspose", ["b", "up"], ["c"], strides=(2, 2)),
+        helper.make_node("InstanceNormalization", ["c", "scale", "shift"], ["d"]),
+        helper.make_node("Concat", ["d", "x"], ["e"], axis=1),
+        helper.make_node("Resize", ["e", "", "twice"], ["f"], mode="linear"),
+        helper.make_node("Conv", ["f", "last"], ["g"]),
+        helper.make_node("Mul", ["g", "g"], ["h"]),
+        helper.make_node("ReduceMean", ["h"], ["loss"], keepdims=0),
+    ]
+    gradients = {}
+    for dtype in (np.float64, np.float32):
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        constants = {**{n: w.astype(dtype) for n, w in weights.items()}, "twice": np.float32([1, 1, 2, 2])}
+        graph = helper.make_graph(
+            nodes,
+            "decoder",
+            [helper.make_tensor_value_info("x", kind, ["batch", 3, "h", "w"])],
+            [helper.make_tensor_value_info("loss", kind, [])],
+            [numpy_helper.from_array(value, name) for name, value in constants.items()],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        training = gradient_model(model.SerializeToString(), ["x", *weights], "loss")
+        gradients[dtype] = run_model(training, {"x": x.astype(dtype)})
+    for name, expected in gradients[np.float64].items():
+        found = gradients[np.float32][name]
+        np.testing.assert_allclose(found, expected, 0, 2e-5 * np.abs(expected).max(), err_msg=name)

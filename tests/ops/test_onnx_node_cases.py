@@ -53,6 +53,7 @@ OPERATORS = {
     "GlobalMaxPool",
     "Greater",
     "GreaterOrEqual",
+    "GridSample",
     "GroupNormalization",
     "HardSigmoid",
     "HardSwish",
@@ -131,8 +132,8 @@ RANDOM = {f"test_training_dropout{suffix}" for suffix in ("", "_mask", "_default
 # Inputs that decide the shape of the result are constants of the model.
 DECIDE_SHAPES = {"axes", "block_shape", "image_shape", "roi", "scales", "shape", "size", "sizes"}
 OLDEST_OPSET = 12
-# The expected numbers of this case are written down with four decimals, computed from rounded inputs.
-ROUNDED = {"test_averagepool_2d_ceil_last_window_starts_on_pad"}
+# The expected numbers of these cases are written down with four decimals, computed from rounded inputs.
+ROUNDED = {"test_averagepool_2d_ceil_last_window_starts_on_pad", "test_gridsample_bicubic"}
 
 
 def _types(model: onnx.ModelProto) -> set[int]:
