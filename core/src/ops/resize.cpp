@@ -305,6 +305,7 @@ struct Pass {
   }
 
   void forward(const T* x, T* y) const {
+    if (inner == 1) return forward_lines(x, y);
     parallel_for(outer * output, inner * taps, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t slab = row / output, o = row % output;
@@ -320,11 +321,7 @@ struct Pass {
           continue;
         }
         const T* w = weight.data() + o * taps;
-        if (inner == 1) {
-          T sum = 0;
-          for (int64_t k = 0; k < taps; ++k) sum += w[k] * from[i[k]];
-          *to = sum;
-        } else if (taps == 2) {
+        if (taps == 2) {
           const T *a = from + i[0] * inner, *b = from + i[1] * inner;
           for (int64_t j = 0; j < inner; ++j) to[j] = w[0] * a[j] + w[1] * b[j];
         } else {
@@ -338,24 +335,57 @@ struct Pass {
     });
   }
 
+  // Along the innermost axis, a line after the other.
+  void forward_lines(const T* x, T* y) const {
+    parallel_for(outer, output * taps * 2, [&](int64_t begin, int64_t end) {
+      for (int64_t line = begin; line < end; ++line) {
+        const T* from = x + line * input;
+        T* to = y + line * output;
+        const int64_t* i = index.data();
+        const T* w = weight.data();
+        if (weight.empty())
+          for (int64_t o = 0; o < output; ++o) to[o] = from[i[o]];
+        else if (taps == 2)
+          for (int64_t o = 0; o < output; ++o)
+            to[o] = w[2 * o] * from[i[2 * o]] + w[2 * o + 1] * from[i[2 * o + 1]];
+        else
+          for (int64_t o = 0; o < output; ++o, i += taps, w += taps) {
+            T sum = 0;
+            for (int64_t k = 0; k < taps; ++k) sum += w[k] * from[i[k]];
+            to[o] = sum;
+          }
+        if (!inside.empty())
+          for (int64_t o = 0; o < output; ++o)
+            if (!inside[static_cast<size_t>(o)]) to[o] = extrapolation;
+      }
+    });
+  }
+
   // Each element of dx gathers what it was used for, so that threads never meet.
   void backward(const T* dy, T* dx) const {
     const int64_t uses = std::max<int64_t>(1, starts.back() / std::max<int64_t>(1, input));
+    if (inner == 1) {
+      parallel_for(outer, input * uses * 2, [&](int64_t begin, int64_t end) {
+        for (int64_t line = begin; line < end; ++line) {
+          const T* from = dy + line * output;
+          int64_t u = 0;
+          for (int64_t i = 0; i < input; ++i) {
+            T sum = 0;
+            for (const int64_t last = starts[static_cast<size_t>(i) + 1]; u < last; ++u)
+              sum += user_weights[static_cast<size_t>(u)] * from[users[static_cast<size_t>(u)]];
+            dx[line * input + i] = sum;
+          }
+        }
+      });
+      return;
+    }
     parallel_for(outer * input, inner * uses, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t slab = row / input, i = row % input;
         const T* from = dy + slab * output * inner;
         T* to = dx + row * inner;
-        const int64_t first = starts[static_cast<size_t>(i)], last = starts[static_cast<size_t>(i) + 1];
-        if (inner == 1) {
-          T sum = 0;
-          for (int64_t u = first; u < last; ++u)
-            sum += user_weights[static_cast<size_t>(u)] * from[users[static_cast<size_t>(u)]];
-          *to = sum;
-          continue;
-        }
         std::fill(to, to + inner, T(0));
-        for (int64_t u = first; u < last; ++u) {
+        for (int64_t u = starts[static_cast<size_t>(i)]; u < starts[static_cast<size_t>(i) + 1]; ++u) {
           const T w = user_weights[static_cast<size_t>(u)];
           const T* a = from + users[static_cast<size_t>(u)] * inner;
           for (int64_t j = 0; j < inner; ++j) to[j] += w * a[j];
@@ -366,7 +396,8 @@ struct Pass {
 };
 
 // The kernel that runs the passes of the axes that change. Axes that shrink come first and those that grow
-// last, so that as little as possible lies in between; backwards the order is reversed.
+// last, so that as little as possible lies in between; of two alike the one further in, which is slower to
+// walk, takes the smaller tensor. Backwards the order is reversed.
 template <typename T>
 Kernel run_passes(KernelContext& c, const Settings& s, bool back, Slot from, Slot to) {
   std::vector<size_t> order;
@@ -376,7 +407,8 @@ Kernel run_passes(KernelContext& c, const Settings& s, bool back, Slot from, Slo
     const auto growth = [](const Axis& x) {
       return static_cast<double>(x.output) / static_cast<double>(std::max<int64_t>(1, x.input));
     };
-    return growth(s.axes[a]) < growth(s.axes[b]);
+    const double x = growth(s.axes[a]), y = growth(s.axes[b]);
+    return x != y ? x < y : x > 1 ? a > b : a < b;
   });
   Shape at;
   for (const Axis& a : s.axes) at.push_back(a.input);
