@@ -250,15 +250,12 @@ struct DnnlTransposed {
       return std::nullopt;
     }
   }
-  std::optional<BackwardWeights> backward_weights(const memory::desc& src, const memory::desc& dst, bool bias,
+  // Without the bias, which oneDNN would sum element by element.
+  std::optional<BackwardWeights> backward_weights(const memory::desc& src, const memory::desc& dst,
                                                   const Forward& hint) const {
     try {
-      const auto algorithm = dnnl::algorithm::deconvolution_direct;
-      if (bias)
-        return BackwardWeights(dnnl_engine(), algorithm, src, dnnl_any(w), dnnl_plain({channels}), dst,
-                               strides, dilations, before, after, hint, dnnl_attr());
-      return BackwardWeights(dnnl_engine(), algorithm, src, dnnl_any(w), dst, strides, dilations, before,
-                             after, hint, dnnl_attr());
+      return BackwardWeights(dnnl_engine(), dnnl::algorithm::deconvolution_direct, src, dnnl_any(w), dst,
+                             strides, dilations, before, after, hint, dnnl_attr());
     } catch (const dnnl::error&) {
       return std::nullopt;
     }
@@ -361,16 +358,15 @@ Kernel dnnl_backward_data(KernelContext& c, const DnnlTransposed& t, const Forwa
   return one_after_the_other(std::move(kernels));
 }
 
-// dW, and dB where it is wanted.
-Kernel dnnl_backward_weights(KernelContext& c, const DnnlTransposed& t, const Forward& forward, bool bias) {
+Kernel dnnl_backward_weights(KernelContext& c, const DnnlTransposed& t, const Forward& forward) {
   const auto pd = choose(
       backward_layouts(c, t, forward),
-      [&](const memory::desc& x, const memory::desc& y) { return t.backward_weights(x, y, bias, forward); },
+      [&](const memory::desc& x, const memory::desc& y) { return t.backward_weights(x, y, forward); },
       [](const BackwardWeights& d) { return d.src_desc(); });
   if (!pd) return nullptr;
   const Slot dy = c.in(0, dnnl_layout(pd->diff_dst_desc()));
   const Slot x = c.in(1, dnnl_layout(pd->src_desc()));
-  const Slot dw = c.out(1), db = bias ? c.out(2) : Slot{};
+  const Slot dw = c.out(1);
   const memory::desc made = pd->diff_weights_desc();
   const bool direct = same_bytes(t.stored_w, made);
   const Slot target = direct ? dw : c.scratch(made.get_size());
@@ -378,8 +374,7 @@ Kernel dnnl_backward_weights(KernelContext& c, const DnnlTransposed& t, const Fo
   kernels.push_back(dnnl_kernel(c, dnnl::deconvolution_backward_weights(*pd), pd->scratchpad_desc(),
                                 {{DNNL_ARG_SRC, pd->src_desc(), x},
                                  {DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
-                                 {DNNL_ARG_DIFF_WEIGHTS, made, target},
-                                 {DNNL_ARG_DIFF_BIAS, dnnl_plain({t.channels}), db}}));
+                                 {DNNL_ARG_DIFF_WEIGHTS, made, target}}));
   if (!direct) kernels.push_back(dnnl_reorder(made, target, t.stored_w, dw));
   return one_after_the_other(std::move(kernels));
 }
@@ -410,8 +405,7 @@ Kernel grad_kernel(KernelContext& c) {
     const DnnlTransposed described(t);
     if (const auto forward = choose_forward(described, c.in_layout(1), false)) {
       if (wanted(0)) data = dnnl_backward_data(c, described, *forward);
-      if (wanted(1)) weights = dnnl_backward_weights(c, described, *forward, wanted(2));
-      if (weights && wanted(2)) bias = [](const Frame&) {};  // made with the weights
+      if (wanted(1)) weights = dnnl_backward_weights(c, described, *forward);
     }
   }
 #endif
@@ -419,7 +413,7 @@ Kernel grad_kernel(KernelContext& c) {
     using T = decltype(zero);
     if (!data && wanted(0)) data = portable_backward_data<T>(c, t);
     if (!weights && wanted(1)) weights = portable_backward_weights<T>(c, t);
-    if (!bias && wanted(2)) bias = portable_backward_bias<T>(c, t);
+    if (wanted(2)) bias = portable_backward_bias<T>(c, t);
   });
   if (!known) c.reject_dtype(0);
   std::vector<Kernel> kernels;

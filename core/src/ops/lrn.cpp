@@ -48,16 +48,16 @@ struct Settings {
     for (int64_t i = 0; i < points; ++i) s[i] = static_cast<T>(bias) + static_cast<T>(share) * s[i];
   }
 
-  // s to the power of -beta; of three quarters, which everybody uses, by roots.
+  // v = v^-beta for the points of a plane; three quarters, which everybody uses, by roots.
   template <typename T>
-  void powers(const T* s, T* to) const {
+  void powers(T* v) const {
     if (beta == 0.75)
       for (int64_t i = 0; i < points; ++i) {
-        const T root = std::sqrt(s[i]);
-        to[i] = T(1) / (root * std::sqrt(root));
+        const T root = std::sqrt(v[i]);
+        v[i] = T(1) / (root * std::sqrt(root));
       }
     else
-      for (int64_t i = 0; i < points; ++i) to[i] = std::pow(s[i], static_cast<T>(-beta));
+      for (int64_t i = 0; i < points; ++i) v[i] = std::pow(v[i], static_cast<T>(-beta));
   }
 };
 
@@ -80,7 +80,7 @@ Kernel forward(KernelContext& c) {
         const T* from = x + plane * s.points;
         T* to = y + plane * s.points;
         s.sums(x, plane, to);
-        s.powers(to, to);
+        s.powers(to);
         for (int64_t i = 0; i < s.points; ++i) to[i] *= from[i];
       }
     });
@@ -117,7 +117,8 @@ Kernel backward(KernelContext& c) {
         const int64_t from = plane * s.points;
         T *term = terms + from, *to = dx + from;
         s.sums(x, plane, term);
-        s.powers(term, to);
+        std::copy(term, term + s.points, to);
+        s.powers(to);
         for (int64_t i = 0; i < s.points; ++i) {
           to[i] *= dy[from + i];
           term[i] = to[i] * x[from + i] / term[i];
