@@ -204,6 +204,7 @@ def test_what_cannot_be_resized_is_refused() -> None:
     )
     check_rejected(Op(op), scaled(x, 2, 2), "scales must have 4 values, found 2", CONSTANTS)
     check_rejected(Op(op), scaled(x, 1, 1, 2, 0), "scales must be positive, found 0", CONSTANTS)
+    check_rejected(Op(op), scaled(x, 1, 1, 2, 1e20), "makes axis 3 .* too long", CONSTANTS)
     check_rejected(Op(op), sized(x, 4, 4), "must have 4 values", CONSTANTS)
     check_rejected(Op(op), sized(x, 1, 1, -1, 4), "to -1 along axis 2", CONSTANTS)
     check_rejected(Op(op), [x], "exactly one of scales and sizes")

@@ -80,6 +80,8 @@ std::vector<double> constant_numbers(const NodeContext& c, size_t i) {
 // Upsample knows scales alone, and of all settings only the mode.
 bool is_upsample(const Node& node) { return node.op_type.starts_with("Upsample"); }
 
+constexpr double kLargestExtent = 1e15;  // of a result: up to here doubles count elements exactly
+
 bool given(const NodeContext& c, size_t i) { return c.has_input(i) && c.size(i) > 0; }
 
 // Reads a Resize whose input X has the given shape. `x_at` is where X stands among the inputs; roi, scales
@@ -156,6 +158,8 @@ Settings read_settings(const NodeContext& c, const Shape& x, size_t x_at) {
     for (size_t i = 0; i < axes.size(); ++i) {
       Axis& a = s.axes[static_cast<size_t>(axes[i])];
       c.expect(std::isfinite(scales[i]) && scales[i] > 0, "scales must be positive, found ", scales[i]);
+      c.expect(scales[i] * static_cast<double>(a.input) < kLargestExtent, "a scale of ", scales[i],
+               " makes axis ", axes[i], " of ", to_string(x), " too long");
       a.scale = scales[i];
       a.output = static_cast<int64_t>(std::floor(a.scale * static_cast<double>(a.input)));
     }
