@@ -4,16 +4,20 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/elementwise.h"
 #include "ops/operator.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
 
+constexpr int64_t kBlock = 512;  // elements whose intermediate values stay in the cache
+
 struct Settings {
   int64_t planes, channels, points;  // X is [.., channels, points], planes in all
   int64_t before, after;             // channels of the window in front of its own and behind it
   double share, beta, bias;          // share: alpha / size
+  UnaryFunction square_root;
 
   Settings(const NodeContext& c, size_t x_at) {
     const Shape& x = c.shape(x_at);
@@ -28,6 +32,7 @@ struct Settings {
     share = static_cast<double>(c.node().float_or("alpha", 1e-4f)) / static_cast<double>(size);
     beta = c.node().float_or("beta", 0.75f);
     bias = c.node().float_or("bias", 1);
+    square_root = unary_function("Sqrt", c.dtype(x_at));
   }
 
   // Calls f(points of x of a channel) for the channels [plane - back, plane + ahead] of the plane's image.
@@ -52,9 +57,12 @@ struct Settings {
   template <typename T>
   void powers(T* v) const {
     if (beta == 0.75)
-      for (int64_t i = 0; i < points; ++i) {
-        const T root = std::sqrt(v[i]);
-        v[i] = T(1) / (root * std::sqrt(root));
+      for (int64_t from = 0; from < points; from += kBlock) {
+        const int64_t n = std::min(kBlock, points - from);
+        T *root = v + from, fourth[kBlock];
+        square_root(root, root, n);
+        square_root(root, fourth, n);
+        for (int64_t i = 0; i < n; ++i) root[i] = T(1) / (root[i] * fourth[i]);
       }
     else
       for (int64_t i = 0; i < points; ++i) v[i] = std::pow(v[i], static_cast<T>(-beta));
