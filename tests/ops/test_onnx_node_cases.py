@@ -17,6 +17,7 @@ OPERATORS = {
     "Acos",
     "Acosh",
     "Add",
+    "AffineGrid",
     "And",
     "ArgMax",
     "ArgMin",
@@ -30,10 +31,15 @@ OPERATORS = {
     "CastLike",
     "Ceil",
     "Celu",
+    "CenterCropPad",
     "Clip",
+    "Col2Im",
     "Conv",
+    "ConvTranspose",
     "Cos",
     "Cosh",
+    "CumProd",
+    "DepthToSpace",
     "Div",
     "Dropout",
     "Elu",
@@ -47,20 +53,28 @@ OPERATORS = {
     "GlobalMaxPool",
     "Greater",
     "GreaterOrEqual",
+    "GridSample",
+    "GroupNormalization",
     "HardSigmoid",
     "HardSwish",
+    "Hardmax",
+    "InstanceNormalization",
     "IsInf",
     "IsNaN",
+    "LRN",
     "LayerNormalization",
     "LeakyRelu",
     "Less",
     "LessOrEqual",
     "Log",
     "LogSoftmax",
+    "LpNormalization",
+    "LpPool",
     "MatMul",
     "Max",
     "MaxPool",
     "Mean",
+    "MeanVarianceNormalization",
     "Min",
     "Mish",
     "Mod",
@@ -84,6 +98,8 @@ OPERATORS = {
     "ReduceSum",
     "ReduceSumSquare",
     "Relu",
+    "Resize",
+    "RotaryEmbedding",
     "Round",
     "Selu",
     "Shrink",
@@ -95,6 +111,7 @@ OPERATORS = {
     "SoftmaxCrossEntropyLoss",
     "Softplus",
     "Softsign",
+    "SpaceToDepth",
     "Sqrt",
     "Sub",
     "Sum",
@@ -113,10 +130,10 @@ CONVERTING = {"Cast", "CastLike"}
 # They draw random numbers, and every implementation draws its own: tests/ops/test_dropout.py looks at ours.
 RANDOM = {f"test_training_dropout{suffix}" for suffix in ("", "_mask", "_default", "_default_mask")}
 # Inputs that decide the shape of the result are constants of the model.
-DECIDE_SHAPES = {"axes"}
+DECIDE_SHAPES = {"axes", "block_shape", "image_shape", "roi", "scales", "shape", "size", "sizes"}
 OLDEST_OPSET = 12
-# The expected numbers of this case are written down with four decimals, computed from rounded inputs.
-ROUNDED = {"test_averagepool_2d_ceil_last_window_starts_on_pad"}
+# The expected numbers of these cases are written down with four decimals, computed from rounded inputs.
+ROUNDED = {"test_averagepool_2d_ceil_last_window_starts_on_pad", "test_gridsample_bicubic"}
 
 
 def _types(model: onnx.ModelProto) -> set[int]:

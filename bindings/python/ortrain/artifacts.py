@@ -33,6 +33,7 @@ _SETTINGS = {
     "Pad": (2,),
     "Range": (0, 1, 2),
     "Resize": (1, 2),
+    "RotaryEmbedding": (1, 2),
     "Upsample": (1,),
 }
 
