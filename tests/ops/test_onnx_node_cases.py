@@ -36,6 +36,7 @@ OPERATORS = {
     "Cosh",
     "Div",
     "Dropout",
+    "Einsum",
     "Elu",
     "Equal",
     "Erf",

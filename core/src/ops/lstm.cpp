@@ -4,14 +4,20 @@
 //   C_t = f . C_(t-1) + i . c~,  o = f(... + Po . C_t),  H_t = o . h(C_t);  with input_forget f = 1 - i
 //
 // S. Hochreiter, J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997. The gates of a row are
-// kept after their activations, in the order i, o, f, c~. clip bounds the arguments of all activations, C_t
-// itself is not clipped.
+// kept after their activations, in the order i, o, f, c~. clip bounds the arguments of f and g; that of h,
+// the cell, is left as it is, as in onnxruntime.
 #include "ops/recurrent.h"
 
 namespace ortrain {
 namespace {
 
 const std::vector<std::string_view> kActivations = {"Sigmoid", "Tanh", "Tanh"};
+
+std::vector<Activation> functions_of(const NodeContext& c, const Recurrent& r) {
+  std::vector<Activation> functions = read_activations(c, r, kActivations);
+  for (size_t i = 2; i < functions.size(); i += 3) functions[i] = functions[i].unclipped();
+  return functions;
+}
 
 void shape(ShapeContext& c) {
   const Recurrent r = read_recurrent(c, 4);
@@ -30,7 +36,7 @@ void shape(ShapeContext& c) {
 template <typename T>
 Kernel forward(KernelContext& c) {
   const Recurrent r = read_recurrent(c, 4);
-  const auto activations = read_activations(c, r, kActivations);
+  const auto activations = functions_of(c, r);
   const bool coupled = c.node().int_or("input_forget", 0) != 0;
   const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
   const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), bias = optional(3);
@@ -139,7 +145,7 @@ void gradient_shape(ShapeContext& c) {
 template <typename T>
 Kernel backward(KernelContext& c) {
   const Recurrent r = read_recurrent(c, 4);
-  const auto activations = read_activations(c, r, kActivations);
+  const auto activations = functions_of(c, r);
   const bool coupled = c.node().int_or("input_forget", 0) != 0;
   const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
   const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), initial_h = optional(4), initial_c = optional(5);

@@ -2,11 +2,6 @@
 
 #include <cctype>
 
-#include "ops/portable_matmul.h"
-#if ORTRAIN_ONEDNN
-#include <dnnl.hpp>
-#endif
-
 namespace ortrain {
 
 namespace {
@@ -24,16 +19,6 @@ V list_or_empty(const NodeContext& c, const std::string& name) {
   const V* list = std::get_if<V>(&it->second);
   c.expect(list, "the attribute '", name, "' is not a list of the right type");
   return *list;
-}
-
-// Shares the rows of y among the threads.
-template <typename T>
-void threaded_product(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T beta, T* y,
-                      int64_t y_row) {
-  parallel_for(m, n * k, [&](int64_t begin, int64_t end) {
-    product<T>(end - begin, n, k, {a.data + begin * a.row, a.row, a.column}, b, beta, y + begin * y_row,
-               y_row);
-  });
 }
 
 }  // namespace
@@ -234,23 +219,6 @@ void Activation::scale_by_derivative(const T* y, T* d, int64_t n) const {
 }
 
 template <typename T>
-void product(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T beta, T* y, int64_t y_row) {
-#if ORTRAIN_ONEDNN
-  if constexpr (std::is_same_v<T, float>) {
-    if (m > 0 && n > 0 && k > 0) {
-      const bool a_trans = a.column != 1, b_trans = b.column != 1;
-      const int64_t a_lead = std::max(a_trans ? a.column : a.row, a_trans ? m : k);
-      const int64_t b_lead = std::max(b_trans ? b.column : b.row, b_trans ? k : n);
-      if (dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', m, n, k, 1.0f, a.data, a_lead, b.data, b_lead,
-                     beta, y, std::max(y_row, n)) == dnnl_success)
-        return;
-    }
-  }
-#endif
-  multiply<T>(m, n, k, T(1), {a.data, a.row, a.column}, {b.data, b.row, b.column}, beta, y, y_row);
-}
-
-template <typename T>
 void input_products(const Recurrent& r, const T* x, const T* w, const T* b, int64_t summed, T* gates) {
   const int64_t n = r.width(), rows = r.rows();
   for (int64_t d = 0; d < r.directions; ++d) {
@@ -340,7 +308,6 @@ void state_in(const Recurrent& r, const T* state, T* held) {
 #define ORTRAIN_RECURRENT(T)                                                                                \
   template void Activation::apply<T>(T*, int64_t) const;                                                    \
   template void Activation::scale_by_derivative<T>(const T*, T*, int64_t) const;                            \
-  template void product<T>(int64_t, int64_t, int64_t, Operand<T>, Operand<T>, T, T*, int64_t);              \
   template void input_products<T>(const Recurrent&, const T*, const T*, const T*, int64_t, T*);             \
   template void transposed_product<T>(const Recurrent&, Columns<T>, Columns<T>, bool, T*, int64_t);         \
   template void sum_rows<T>(const Recurrent&, Columns<T>, T*, int64_t);                                     \

@@ -11,6 +11,7 @@
 
 #include "ops/elementwise.h"
 #include "ops/operator.h"
+#include "ops/product.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -91,6 +92,12 @@ class Activation {
   // d[i] *= f'(x) where f(clip(x)) = y[i].
   template <typename T>
   void scale_by_derivative(const T* y, T* d, int64_t n) const;
+  // The same function of an argument that is not clipped.
+  Activation unclipped() const {
+    Activation a = *this;
+    a.clip_ = HUGE_VAL;
+    return a;
+  }
 
  private:
   friend std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& r,
@@ -118,17 +125,6 @@ class Activation {
 // The activations of all directions, those of the first first.
 std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& r,
                                          const std::vector<std::string_view>& defaults);
-
-// A matrix in memory: element (i, j) is data[i * row + j * column], one of the strides is 1.
-template <typename T>
-struct Operand {
-  const T* data;
-  int64_t row, column;
-};
-
-// y = a b + beta y with a [m, k], b [k, n] and y [m, n] in rows that are `y_row` apart. On this thread.
-template <typename T>
-void product(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T beta, T* y, int64_t y_row);
 
 // Calls f(direction, first sample, past the last sample) for parts of the batch, on all threads: samples do
 // not depend on each other, so a thread takes its part through all steps.
