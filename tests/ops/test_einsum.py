@@ -60,7 +60,9 @@ CASES: list[tuple[str, tuple[tuple[int, ...], ...]]] = [
 ]
 
 
-def case(equation: str, shapes: tuple[tuple[int, ...], ...], dtype: Any = np.float64) -> tuple[Op, list[Array]]:
+def case(
+    equation: str, shapes: tuple[tuple[int, ...], ...], dtype: Any = np.float64
+) -> tuple[Op, list[Array]]:
     inputs = [uniform(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes)]
     return Op("Einsum", {"equation": equation}), inputs
 

@@ -20,12 +20,16 @@ def spread(shape: tuple[int, ...], like: Array, axis: int, block: int) -> Array:
         return np.repeat(like, block, axis)[tuple(slice(0, n) for n in shape)]
     if like.size == 1:
         return np.broadcast_to(like.reshape(()), shape)
-    return np.broadcast_to(like.reshape([-1 if i == axis % len(shape) else 1 for i in range(len(shape))]), shape)
+    return np.broadcast_to(
+        like.reshape([-1 if i == axis % len(shape) else 1 for i in range(len(shape))]), shape
+    )
 
 
-def quantized(x: Array, scale: Array, zero: Array | None, axis: int = 1, block: int = 0, dtype: Any = np.uint8) -> Array:
+def quantized(
+    x: Array, scale: Array, zero: Array | None, axis: int = 1, block: int = 0, dtype: Any = np.uint8
+) -> Array:
     s = spread(x.shape, scale, axis, block)
-    z = 0 if zero is None else spread(x.shape, zero, axis, block).astype(np.int64)
+    z: Any = 0 if zero is None else spread(x.shape, zero, axis, block).astype(np.int64)
     info = np.iinfo(dtype if zero is None else zero.dtype)
     return np.clip(np.rint((x / s).astype(s.dtype)) + z, info.min, info.max).astype(info.dtype)
 
@@ -75,15 +79,21 @@ def test_to_integers_and_back(
         q = quantized(x, scale, None, axis, block)
         check_forward(Op("QuantizeLinear", attributes, opset=21), [x, scale], [q])
         check_forward(
-            Op("DequantizeLinear", attributes, opset=21), [q, scale], [dequantized(q, scale, None, axis, block)]
+            Op("DequantizeLinear", attributes, opset=21),
+            [q, scale],
+            [dequantized(q, scale, None, axis, block)],
         )
 
 
 def test_halves_go_to_even_and_the_range_is_kept() -> None:
-    x = np.array([-0.5, 0.5, 1.5, 2.5, -1.5, 1e9, -1e9, np.inf, -np.inf, 126.5, 127.5, 254.5, 255.5], np.float32)
+    x = np.array(
+        [-0.5, 0.5, 1.5, 2.5, -1.5, 1e9, -1e9, np.inf, -np.inf, 126.5, 127.5, 254.5, 255.5], np.float32
+    )
     for dtype in TYPES:
         zero = np.array(0, dtype)
-        check_forward(Op("QuantizeLinear"), [x, np.float32(1), zero], [quantized(x, np.array(1, np.float32), zero)])
+        check_forward(
+            Op("QuantizeLinear"), [x, np.float32(1), zero], [quantized(x, np.array(1, np.float32), zero)]
+        )
 
 
 def test_integers_of_32_bits() -> None:
@@ -114,9 +124,10 @@ def test_a_pair_passes_the_gradient_on_inside_the_range(
 ) -> None:
     scale, zero = parameters(scales, dtype, np.float64)
     x = uniform(*shape, low=-6, high=6)
+    settings: dict[str, Any] = dict(attributes)
     nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], **attributes),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], **attributes),
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], **settings),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], **settings),
         helper.make_node("Mul", ["y", "w"], ["yw"]),
         helper.make_node("ReduceSum", ["yw"], ["loss"], keepdims=0),
     ]
@@ -128,7 +139,9 @@ def test_a_pair_passes_the_gradient_on_inside_the_range(
         [helper.make_tensor_value_info("loss", TensorProto.DOUBLE, [])],
         [numpy_helper.from_array(np.asarray(v), name) for name, v in (("s", scale), ("z", zero), ("w", w))],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)])
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+    )
     found = run_model(gradient_model(model.SerializeToString(), ["x"], "loss"), {"x": x})["x_grad"]
     axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
     q = np.rint(x / spread(shape, scale, axis, block)) + spread(shape, zero, axis, block).astype(np.int64)
@@ -153,7 +166,7 @@ def test_fake_quantization(dtype: Any) -> None:
     x = uniform(4, 5, low=-3, high=3, dtype=dtype)
     scale, zero = np.array(0.02, dtype), np.array(100, dtype)
     q = np.rint(x / scale + zero)
-    wanted = [(np.clip(q, 0, 255) - zero) * scale, (q >= 0) & (q <= 255)]
+    wanted: list[Array] = [(np.clip(q, 0, 255) - zero) * scale, (q >= 0) & (q <= 255)]
     op = Op("FakeQuant", domain=MICROSOFT, outputs=2)
     check_forward(op, [x, scale, zero], wanted)
     narrow = Op("FakeQuant", {"quant_min": 64, "quant_max": 127}, MICROSOFT)
@@ -186,7 +199,9 @@ def test_the_gradient_of_a_dequantized_constant_goes_nowhere() -> None:
         [helper.make_tensor_value_info("loss", TensorProto.DOUBLE, [])],
         [numpy_helper.from_array(q, "q"), numpy_helper.from_array(np.array(0.5), "s")],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), onnx.helper.make_opsetid(MICROSOFT, 1)])
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17), onnx.helper.make_opsetid(MICROSOFT, 1)]
+    )
     found = run_model(gradient_model(model.SerializeToString(), ["x"], "loss"), {"x": np.ones(3)})["x_grad"]
     np.testing.assert_allclose(found, q * 0.5)
 

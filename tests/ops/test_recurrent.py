@@ -24,7 +24,14 @@ ACTIVATIONS: dict[str, Callable[[Array, float, float], Array]] = {
     "softsign": lambda x, a, b: x / (1 + np.abs(x)),
     "softplus": lambda x, a, b: np.log1p(np.exp(x)),
 }
-ALPHA = {"affine": 1.0, "leakyrelu": 0.01, "thresholdedrelu": 1.0, "scaledtanh": 1.0, "hardsigmoid": 0.2, "elu": 1.0}
+ALPHA = {
+    "affine": 1.0,
+    "leakyrelu": 0.01,
+    "thresholdedrelu": 1.0,
+    "scaledtanh": 1.0,
+    "hardsigmoid": 0.2,
+    "elu": 1.0,
+}
 BETA = {"affine": 0.0, "scaledtanh": 1.0, "hardsigmoid": 0.5}
 
 
@@ -44,8 +51,11 @@ def functions(kind: str, directions: int, attributes: dict[str, Any]) -> list[Ca
 
 
 def expected(kind: str, inputs: list[Array | None], attributes: dict[str, Any]) -> list[Array]:
-    x, w, r, b, lengths, h0, c0, p = [*inputs, *[None] * (8 - len(inputs))]
-    assert x is not None and w is not None and r is not None
+    missing: list[Array | None] = [None] * (8 - len(inputs))
+    x, w, r, b, lengths, h0, c0, p = inputs + missing
+    assert x is not None
+    assert w is not None
+    assert r is not None
     batch_first = attributes.get("layout", 0) == 1
     if batch_first:
         x = x.transpose(1, 0, 2)
@@ -163,9 +173,7 @@ def test_layers_follow_their_equations(kind: str, attributes: dict[str, Any], gi
     check_forward(layer(kind, attributes), inputs, expected(kind, inputs, attributes), rtol)
 
 
-@pytest.mark.parametrize(
-    ("kind", "attributes", "given"), [case for case in CASES if "layout" not in case[1]]
-)
+@pytest.mark.parametrize(("kind", "attributes", "given"), [case for case in CASES if "layout" not in case[1]])
 def test_layers_agree_with_onnxruntime(kind: str, attributes: dict[str, Any], given: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     inputs, op = arguments(kind, attributes, given, dtype=np.float32), layer(kind, attributes)
@@ -206,7 +214,9 @@ def test_alpha_and_beta_are_consumed_by_the_functions_that_have_them() -> None:
 
 
 @pytest.mark.parametrize("kind", GATES)
-@pytest.mark.parametrize(("steps", "batch", "hidden"), [(1, 1, 1), (5, 1, 3), (1, 4, 3), (0, 2, 3), (3, 0, 3), (3, 2, 1)])
+@pytest.mark.parametrize(
+    ("steps", "batch", "hidden"), [(1, 1, 1), (5, 1, 3), (1, 4, 3), (0, 2, 3), (3, 0, 3), (3, 2, 1)]
+)
 def test_extents(kind: str, steps: int, batch: int, hidden: int) -> None:
     attributes = {"direction": "bidirectional", "hidden_size": hidden}
     inputs = arguments(kind, attributes, "bhcp", steps, batch, hidden=hidden)
@@ -254,7 +264,9 @@ def test_bad_inputs_are_refused(kind: str) -> None:
     check_rejected(layer(kind, {}), changed(1, uniform(1, g * 3, 5)), "W must have shape")
     check_rejected(layer(kind, {}), changed(3, uniform(1, 5)), "B must have shape")
     check_rejected(layer(kind, {}), changed(4, np.ones(2, np.int32)), "sequence_lens must be int32")
-    check_rejected(layer(kind, {}), changed(4, np.array([4, 5, 1], np.int32)), r"sequence_lens\[1\] must lie in")
+    check_rejected(
+        layer(kind, {}), changed(4, np.array([4, 5, 1], np.int32)), r"sequence_lens\[1\] must lie in"
+    )
     check_rejected(layer(kind, {}), changed(5, uniform(1, 2, 3)), "initial_h must have shape")
     check_rejected(layer(kind, {"hidden_size": 4}), inputs, "hidden_size is 4")
     check_rejected(layer(kind, {"direction": "sideways"}), inputs, "direction must be")
@@ -270,7 +282,8 @@ def test_padding_that_is_not_a_number_changes_nothing_behind_it() -> None:
         inputs = arguments(kind, {"direction": "bidirectional"})
         wanted = run(layer(kind, {"direction": "bidirectional"}), inputs)
         x, lengths = inputs[0], inputs[4]
-        assert x is not None and lengths is not None
+        assert x is not None
+        assert lengths is not None
         for s, length in enumerate(lengths):
             x[length:, s] = np.nan
         for a, b in zip(run(layer(kind, {"direction": "bidirectional"}), inputs), wanted, strict=True):
