@@ -637,8 +637,8 @@ void log_sum_exp_gradient(GradientContext& g) {
   g.set(0, with_axes_back(g, dy) * (x - with_axes_back(g, y)).call("Exp"));
 }
 
-// dx = dy times the product of the others, which where one of them is 0 no quotient tells: p is the product of
-// those that are not 0. With one 0 its own gradient is p and that of the others 0, with more all are 0.
+// dx = dy times the product of the others, which where one of them is 0 no quotient tells: p is the product
+// of those that are not 0. With one 0 its own gradient is p and that of the others 0, with more all are 0.
 void product_gradient(GradientContext& g) {
   const Expression x(g, g.x(0)), dy(g, g.dy(0));
   const Expression is_zero = x.call("Equal", x.number(0));
