@@ -82,7 +82,7 @@ def test_values(
 @pytest.mark.parametrize("opset", [12, 13, 18])
 @pytest.mark.parametrize("keepdims", [True, False])
 @pytest.mark.parametrize(("shape", "axes"), [c for c in CASES if np.prod(c[0]) < 100], ids=str)
-@pytest.mark.parametrize("type", [t for t in FORMULAS if t != "ReduceProd"])
+@pytest.mark.parametrize("type", FORMULAS)
 def test_gradient(
     type: str, shape: tuple[int, ...], axes: tuple[int, ...] | None, keepdims: bool, opset: int
 ) -> None:
@@ -198,3 +198,20 @@ def test_refusals() -> None:
     check_rejected(Op("ReduceMax", {"axes": [2]}), [uniform(2, 3)], "axis 2 is outside")
     check_rejected(Op("ReduceSum"), [np.array([True])], "bool, which this operator does not take")
     check_rejected(Op("ReduceL2"), [np.array([1, 2])], "int64, which this operator does not take")
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axes", [(1,), (-2,), (0, 1), None])
+@pytest.mark.parametrize("opset", [13, 18])
+def test_the_gradient_of_a_product_with_zeros(
+    opset: int, axes: tuple[int, ...] | None, keepdims: int
+) -> None:
+    x = uniform(4, 3, low=0.5, high=2)
+    x[1, 2] = x[2, 0] = x[2, 1] = 0
+    x[3] = 0
+    attributes: dict[str, object] = {"keepdims": keepdims}
+    if opset < 18 and axes is not None:
+        attributes["axes"] = list(axes)
+    inputs = [x] if opset < 18 or axes is None else [x, np.array(axes)]
+    constants = range(1, len(inputs))
+    check_gradient(Op("ReduceProd", attributes, opset=opset), inputs, constants=constants)

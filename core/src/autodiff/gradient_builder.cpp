@@ -248,6 +248,12 @@ void Builder::find_path() {
   const size_t count = graph_.nodes.size();
   std::vector<bool> depends(count, false);  // on a trainable parameter, in a way that has a derivative
   active_ = trainable_;
+  // Integers have no derivative, but a pair of QuantizeLinear and DequantizeLinear passes the gradient
+  // through.
+  std::unordered_set<std::string> dequantized;
+  for (const Node& node : graph_.nodes)
+    if (node.op_type == "DequantizeLinear" && node.domain.empty() && node.has_input(0))
+      dequantized.insert(node.inputs[0]);
   for (size_t n = 0; n < count; ++n) {
     const Node& node = graph_.nodes[n];
     const Operator* op = find_operator(node.domain, node.op_type);
@@ -257,7 +263,10 @@ void Builder::find_path() {
       continue;
     for (const std::string& output : node.outputs) {
       const DType dtype = info(output).dtype;
-      if (output.empty() || (dtype != DType::kUndefined && !is_floating(dtype))) continue;
+      if (output.empty()) continue;
+      if (dtype != DType::kUndefined && !is_floating(dtype) &&
+          !(node.op_type == "QuantizeLinear" && dequantized.count(output)))
+        continue;
       active_.insert(output);
       depends[n] = true;
     }
@@ -351,8 +360,7 @@ void Builder::differentiate(size_t n) {
   std::vector<std::string> half;
   for (const std::vector<std::string>& side : {graph_.nodes[n].inputs, graph_.nodes[n].outputs})
     for (const std::string& value : side)
-      if (active_.count(value) && info(value).dtype != DType::kUndefined &&
-          !is_trainable_type(info(value).dtype))
+      if (active_.count(value) && is_floating(info(value).dtype) && !is_trainable_type(info(value).dtype))
         half.push_back(value);
   if (!half.empty()) {
     const DType found = info(half[0]).dtype;

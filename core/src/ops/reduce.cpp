@@ -650,13 +650,30 @@ void log_sum_exp_gradient(GradientContext& g) {
   g.set(0, with_axes_back(g, dy) * (x - with_axes_back(g, y)).call("Exp"));
 }
 
+// dx = dy times the product of the others, which where one of them is 0 no quotient tells: p is the product
+// of those that are not 0. With one 0 its own gradient is p and that of the others 0, with more all are 0.
+void product_gradient(GradientContext& g) {
+  const Expression x(g, g.x(0)), dy(g, g.dy(0));
+  const Expression is_zero = x.call("Equal", x.number(0));
+  const Expression factors = is_zero.choose(x.number(1), x);
+  Attributes attributes = g.node().attributes;
+  attributes["keepdims"] = int64_t{1};
+  std::vector<std::string> inputs = {factors};
+  if (g.has_x(1)) inputs.push_back(g.x(1));
+  const Expression p(g, g("ReduceProd", inputs, attributes));
+  const Expression zeros = sum_again(g, is_zero.as(x));
+  const Expression incoming = with_axes_back(g, dy) * p;
+  const Expression none = (zeros < 0.5).as(x), one = zeros.call("Equal", zeros.number(1)).as(x);
+  g.set(0, is_zero.choose(incoming * one, incoming * none / factors));
+}
+
 #define ORTRAIN_REDUCTION(name, rule) \
   ORTRAIN_OPERATOR({.type = name, .shape = reduce_shape, .kernel = reduce_kernel, .gradient = rule})
 ORTRAIN_REDUCTION("ReduceSum", sum_gradient);
 ORTRAIN_REDUCTION("ReduceMean", mean_gradient);
 ORTRAIN_REDUCTION("ReduceMax", extreme_gradient);
 ORTRAIN_REDUCTION("ReduceMin", extreme_gradient);
-ORTRAIN_REDUCTION("ReduceProd", nullptr);
+ORTRAIN_REDUCTION("ReduceProd", product_gradient);
 ORTRAIN_REDUCTION("ReduceL1", l1_gradient);
 ORTRAIN_REDUCTION("ReduceL2", l2_gradient);
 ORTRAIN_REDUCTION("ReduceSumSquare", sum_square_gradient);

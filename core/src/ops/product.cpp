@@ -1,0 +1,53 @@
+#include "ops/product.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "runtime/threads.h"
+#if ORTRAIN_ONEDNN
+#include <dnnl.hpp>
+#endif
+
+namespace ortrain {
+
+template <typename T>
+void product(int64_t m, int64_t n, int64_t k, MatrixView<const T> a, MatrixView<const T> b, T beta, T* y,
+             int64_t y_row) {
+#if ORTRAIN_ONEDNN
+  if constexpr (std::is_same_v<T, float>) {
+    if (m > 0 && n > 0 && k > 0) {
+      const bool a_trans = a.column != 1, b_trans = b.column != 1;
+      // Leading dimensions, at least the length of a line also where there is one line only.
+      const int64_t a_lead = std::max(a_trans ? a.column : a.row, a_trans ? m : k);
+      const int64_t b_lead = std::max(b_trans ? b.column : b.row, b_trans ? k : n);
+      if (dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', m, n, k, 1.0f, a.data, a_lead, b.data, b_lead,
+                     beta, y, std::max(y_row, n)) == dnnl_success)
+        return;
+    }
+  }
+#endif
+  multiply<T>(m, n, k, T(1), a, b, beta, y, y_row);
+}
+
+template <typename T>
+void threaded_product(int64_t m, int64_t n, int64_t k, MatrixView<const T> a, MatrixView<const T> b, T beta,
+                      T* y, int64_t y_row) {
+  parallel_for(m, n * k, [&](int64_t begin, int64_t end) {
+    product<T>(end - begin, n, k, {a.data + begin * a.row, a.row, a.column}, b, beta, y + begin * y_row,
+               y_row);
+  });
+}
+
+#define ORTRAIN_PRODUCT(T)                                                                                  \
+  template void product<T>(int64_t, int64_t, int64_t, MatrixView<const T>, MatrixView<const T>, T, T*,      \
+                           int64_t);                                                                        \
+  template void threaded_product<T>(int64_t, int64_t, int64_t, MatrixView<const T>, MatrixView<const T>, T, \
+                                    T*, int64_t)
+ORTRAIN_PRODUCT(float);
+ORTRAIN_PRODUCT(double);
+ORTRAIN_PRODUCT(int32_t);
+ORTRAIN_PRODUCT(int64_t);
+ORTRAIN_PRODUCT(uint32_t);
+ORTRAIN_PRODUCT(uint64_t);
+
+}  // namespace ortrain
