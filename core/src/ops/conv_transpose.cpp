@@ -128,13 +128,6 @@ void grad_shape(ShapeContext& c) {
   c.output(2, c.dtype(1), {t.y[1]});
 }
 
-Kernel one_after_the_other(std::vector<Kernel> kernels) {
-  if (kernels.size() == 1) return std::move(kernels[0]);
-  return [kernels = std::move(kernels)](const Frame& f) {
-    for (const Kernel& kernel : kernels) kernel(f);
-  };
-}
-
 // -----------------------------------------------------------------------------------------------------------
 // Portable kernels.
 
