@@ -277,11 +277,11 @@ TEST_CASE("Everything that cannot be trained is named at once") {
 
 TEST_CASE("What has no gradient yet is named only where a gradient would go through it") {
   Model model = small_model();
-  const Attributes keep = {{"axes", std::vector<int64_t>{1}}};
-  model.graph.nodes = {node("ReduceProd", {"x"}, {"before"}, keep, "before"),
+  const Attributes floating = {{"fmod", int64_t{1}}};
+  model.graph.nodes = {node("Mod", {"x", "x"}, {"before"}, floating, "before"),
                        node("Mul", {"before", "w"}, {"a"}, {}, "product"),
-                       node("ReduceProd", {"a"}, {"y"}, keep, "behind"), kSum};
-  check_problems(model, train({"w"}), {"node \"behind\" (ReduceProd)", "has no gradient yet", "freeze"});
+                       node("Mod", {"a", "x"}, {"y"}, floating, "behind"), kSum};
+  check_problems(model, train({"w"}), {"node \"behind\" (Mod)", "has no gradient yet", "freeze"});
   CHECK(find_untrainable(model, train({"w"})).find("\"before\"") == std::string::npos);
 }
 
