@@ -5,12 +5,22 @@
 // After foreach_target.
 #include <hwy/highway.h>
 
+#include <limits>
+
 #include "runtime/threads.h"
 #include "session/optimizer_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// The moments of a weight whose gradient is zero, behind a dead Relu or for a token that does not occur,
+// decay until they are denormal, and arithmetic on such numbers takes a hundred times as long.
+template <class D, class V>
+V without_denormals(D d, V x) {
+  const auto normal = hn::Set(d, std::numeric_limits<hn::TFromD<D>>::min());
+  return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), normal), x);
+}
 
 template <class D, typename T = hn::TFromD<D>>
 void adamw_at(D d, T* w, const T* g, T* m, T* v, const AdamWFactors<T>& f) {
@@ -22,8 +32,8 @@ void adamw_at(D d, T* w, const T* g, T* m, T* v, const AdamWFactors<T>& f) {
   const auto root = hn::MulAdd(hn::Sqrt(second), hn::Set(d, f.root_scale), hn::Set(d, f.epsilon));
   const auto kept = hn::Mul(hn::LoadU(d, w), hn::Set(d, f.decay_before));
   const auto moved = hn::Sub(kept, hn::Div(hn::Mul(hn::Set(d, f.step_size), first), root));
-  hn::StoreU(first, d, m);
-  hn::StoreU(second, d, v);
+  hn::StoreU(without_denormals(d, first), d, m);
+  hn::StoreU(without_denormals(d, second), d, v);
   hn::StoreU(hn::Mul(moved, hn::Set(d, f.decay_after)), d, w);
 }
 
