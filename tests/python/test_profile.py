@@ -98,7 +98,7 @@ def test_the_command_takes_entries_of_the_configuration(artifacts):
     assert good.returncode == 0, good.stdout + good.stderr
     unknown = command(artifacts, "--steps", "2", "--config", "ortrain.mixed_precision=fp8")
     assert unknown.returncode == 1
-    assert "found 'fp8'" in unknown.stdout
+    assert "found 'fp8'" in unknown.stderr
     malformed = command(artifacts, "--config", "ortrain.mixed_precision")
     assert malformed.returncode == 2
     assert "expected KEY=VALUE" in malformed.stderr
@@ -127,4 +127,13 @@ def test_the_command_names_what_is_wrong(artifacts, tmp_path, arguments, message
     given = arguments if arguments[0] == "nowhere" else [artifacts, "--inputs", tmp_path / "in.npz"]
     ran = command(*given)
     assert ran.returncode == 1
-    assert message in ran.stdout
+    assert message in ran.stderr
+
+
+def test_a_file_that_cannot_be_read_or_written_is_named(artifacts, tmp_path):
+    (tmp_path / "text.npz").write_text("no archive")
+    for option, name in (("--inputs", "none.npz"), ("--inputs", "text.npz"), ("--trace", "nowhere/t.json")):
+        ran = command(artifacts, "--steps", 1, option, tmp_path / name)
+        assert ran.returncode == 1
+        assert name in ran.stderr
+        assert "Traceback" not in ran.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +74,24 @@ def make_inputs(module: Module, batch: int, given: Mapping[str, NDArray[Any]]) -
         values = rng.standard_normal(shape) if dtype.kind == "f" else np.zeros(shape)
         inputs.append(values.astype(dtype))
     return inputs
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an NPZ file by name.
+
+    Raises
+    ------
+    FileNotFoundError
+        When there is no such file.
+    ValueError
+        When it is no NPZ file of plain arrays.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"--inputs: there is no file {path}")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"--inputs: expected an NPZ file as numpy.savez writes it, found {path}")
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
 
 
 def record(
@@ -204,20 +224,18 @@ def profile(
     config: Mapping[str, str],
 ) -> int:
     """Run the command; returns the exit status. The arguments are those of ``ortrain profile``."""
-    given: dict[str, NDArray[Any]] = {}
-    if inputs is not None:
-        with np.load(inputs, allow_pickle=False) as file:
-            given = {name: file[name] for name in file.files}
     try:
+        given = read_arrays(inputs) if inputs is not None else {}
         trace = record(folder, steps, batch, given, threads, config)
+        if trace_file is not None:
+            trace_file.write_text(json.dumps(trace), encoding="utf-8")
     except (OrtrainError, OSError, ValueError) as error:
-        print(f"ortrain profile: {error}")
+        print(f"ortrain profile: {error}", file=sys.stderr)
         return 1
     rows, total = summarize(trace, by_node)
     print(f"{folder}: mean of {steps} steps, batch {batch}")
     print(table(rows, total, limit))
     print(memory_line(trace))
     if trace_file is not None:
-        trace_file.write_text(json.dumps(trace), encoding="utf-8")
         print(f"trace: {trace_file} (open it in chrome://tracing or Perfetto)")
     return 0
