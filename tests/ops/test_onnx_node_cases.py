@@ -25,6 +25,7 @@ OPERATORS = {
     "Asinh",
     "Atan",
     "Atanh",
+    "Attention",
     "AveragePool",
     "BatchNormalization",
     "BitShift",

@@ -18,7 +18,6 @@ namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
 
-// The words of `blocks` draws of the generator (runtime/random.h) from counter (high, first) on, four a draw.
 void RandomWords(uint64_t key, uint64_t high, uint64_t first, int64_t blocks, uint32_t* words) {
   int64_t done = 0;
 #if HWY_TARGET != HWY_SCALAR
@@ -65,10 +64,10 @@ HWY_AFTER_NAMESPACE();
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <optional>
 #include <type_traits>
 
+#include "ops/dropout.h"
 #include "ops/operator.h"
 #include "runtime/threads.h"
 
@@ -78,44 +77,6 @@ namespace {
 HWY_EXPORT(RandomWords);
 
 constexpr int64_t kBlocks = 256;  // draws at a time: their words stay in the first-level cache
-constexpr float kDefaultRatio = 0.5f;
-
-void expect_scalar(const NodeContext& c, size_t i, const char* what) {
-  if (c.has_input(i))
-    c.expect(c.size(i) == 1, what, " must be one value, found shape ", to_string(c.shape(i)));
-}
-
-// Reads ratio and training_mode of a node: inputs since version 12, an attribute and inference only before.
-class Mode {
- public:
-  Mode(KernelContext& c, size_t ratio, size_t training) {
-    if (c.has_input(ratio)) {
-      if (!is_floating(c.dtype(ratio)) || size_of(c.dtype(ratio)) < 4) c.reject_dtype(ratio);
-      ratio_ = c.in(ratio);
-      wide_ = c.dtype(ratio) == DType::kDouble;
-    }
-    if (c.has_input(training)) {
-      if (c.dtype(training) != DType::kBool) c.reject_dtype(training);
-      training_ = c.in(training);
-    }
-    label_ = c.node().label();
-  }
-
-  // The probability with which an element is dropped; 0 when the node does not train.
-  double ratio(const Frame& f) const {
-    if (!training_.defined() || !*f.at<bool>(training_)) return 0;
-    if (!ratio_.defined()) return kDefaultRatio;
-    const double ratio = wide_ ? *f.at<double>(ratio_) : static_cast<double>(*f.at<float>(ratio_));
-    require(ratio >= 0 && ratio < 1, ErrorCode::kInvalidArgument, label_,
-            ": ratio must lie in [0, 1), found ", ratio);
-    return ratio;
-  }
-
- private:
-  Slot ratio_, training_;
-  bool wide_ = false;
-  std::string label_;
-};
 
 void shape(ShapeContext& c) {
   expect_scalar(c, 1, "ratio");
@@ -127,7 +88,7 @@ void shape(ShapeContext& c) {
 template <typename T>
 Kernel typed(KernelContext& c) {
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-  const Mode mode(c, 1, 2);
+  const DropoutMode mode(c, 1, 2);
   const Slot x = c.in(0), y = c.out_inplace(0, {0}), mask = c.has_output(1) ? c.out(1) : Slot{};
   const int64_t n = c.out_size(0);
   const bool mask_is_bool = c.opset() >= 10;
@@ -146,25 +107,24 @@ Kernel typed(KernelContext& c) {
       return;
     }
     const T scale = static_cast<T>(1 / (1 - ratio));
-    // Of the 2^24 numbers that the upper bits of a word can be, those below this one drop the element.
-    const uint32_t limit = static_cast<uint32_t>(std::ceil(static_cast<float>(ratio) * 0x1p24f));
+    const uint32_t limit = drop_limit(ratio);
     bool* kept_out = mask.defined() ? f.at<bool>(mask) : nullptr;
     const uint64_t key = fixed ? *fixed : static_cast<uint64_t>(seed());
     // The counter: node and run in the upper half, position in the lower. One draw serves four elements.
-    const uint64_t high = stream << 32 ^ f.run();
+    const uint64_t high = dropout_counter(stream, f.run());
     parallel_for((n + 3) / 4, 8, [&](int64_t begin, int64_t end) {
       uint32_t words[4 * kBlocks];
       for (int64_t block = begin; block < end; block += kBlocks) {
         const int64_t blocks = std::min(kBlocks, end - block);
-        HWY_DYNAMIC_DISPATCH(RandomWords)(key, high, static_cast<uint64_t>(block), blocks, words);
+        random_words(key, high, static_cast<uint64_t>(block), blocks, words);
         const int64_t first = 4 * block, count = std::min(4 * blocks, n - first);
         const T* u = from + first;
         T* v = to + first;
         if (kept_out)
-          for (int64_t k = 0; k < count; ++k) kept_out[first + k] = words[k] >> 8 >= limit;
+          for (int64_t k = 0; k < count; ++k) kept_out[first + k] = is_kept(words[k], limit);
         // Bits instead of a branch, which would be mispredicted as often as an element is dropped.
         for (int64_t k = 0; k < count; ++k) {
-          const Bits kept = Bits{0} - static_cast<Bits>(words[k] >> 8 >= limit);
+          const Bits kept = Bits{0} - static_cast<Bits>(is_kept(words[k], limit));
           v[k] = std::bit_cast<T>(std::bit_cast<Bits>(u[k] * scale) & kept);
         }
       }
@@ -202,7 +162,7 @@ void gradient_shape(ShapeContext& c) {
 
 template <typename T>
 Kernel typed_gradient(KernelContext& c) {
-  const Mode mode(c, 2, 3);
+  const DropoutMode mode(c, 2, 3);
   const Slot dy = c.in(0), mask = c.in(1), dx = c.out_inplace(0, {0});
   const int64_t n = c.out_size(0);
   return [=](const Frame& f) {
@@ -229,5 +189,10 @@ ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "DropoutGrad", .shape = gradient_shape, .kernel = gradient_kernel});
 
 }  // namespace
+
+void random_words(uint64_t key, uint64_t high, uint64_t first, int64_t blocks, uint32_t* words) {
+  HWY_DYNAMIC_DISPATCH(RandomWords)(key, high, first, blocks, words);
+}
+
 }  // namespace ortrain
 #endif

@@ -1,0 +1,699 @@
+// Attention on tiles: products of a micro-kernel of our own over packed operands, rows of the softmax between
+// them.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/attention_kernel.cpp"
+// The targets' passes over this file come first.
+#include <hwy/foreach_target.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "ops/attention_kernel.h"
+#include "ops/dropout.h"
+#include "ops/simd_math-inl.h"
+
+#ifndef ORTRAIN_ATTENTION_TYPES
+#define ORTRAIN_ATTENTION_TYPES
+namespace ortrain {
+
+inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Where a part of the work keeps what it needs, in elements from the beginning of its memory.
+struct AttentionTiles {
+  int64_t lanes = 0;                       // elements of a vector
+  int64_t block = 0;                       // queries taken together
+  int64_t blocks = 0;                      // of them
+  int64_t row = 0;                         // elements from one row of scores to the next
+  int64_t size = 0, v_size = 0, keys = 0;  // rounded up to whole vectors
+  int64_t scores = 0, slopes = 0, capped = 0, kept = 0, wide = 0;
+  int64_t keys_across = 0, values_across = 0, keys_along = 0, values_along = 0, q_along = 0, dy_along = 0;
+  int64_t words = 0;
+  int64_t total = 0;  // elements a part
+};
+
+// Memory of a part of the work, and what it was filled for.
+struct AttentionPart {
+  void* memory = nullptr;
+  int64_t packed = -1;  // batch and head of the packed keys and values
+};
+
+struct AttentionFunctions {
+  int64_t lanes;
+  // Queries [block * tiles.block, ...) of a head.
+  void (*forward)(const Attention&, const AttentionForward&, const AttentionTiles&, AttentionPart&,
+                  int64_t batch, int64_t head, int64_t block);
+  void (*backward)(const Attention&, const AttentionBackward&, const AttentionTiles&, AttentionPart&,
+                   int64_t batch, int64_t head, int64_t block, void* dk, int64_t dk_row, void* dv,
+                   int64_t dv_row);
+};
+
+// The keys that a query sees: [begin, end).
+struct AttentionRange {
+  int64_t begin, end;
+};
+
+inline AttentionRange seen_keys(const Attention& a, const int64_t* lengths, int64_t batch, int64_t query) {
+  int64_t keys = a.keys;
+  if (lengths) keys = std::min(keys, lengths[batch]);
+  if (a.mask != AttentionMask::kNone) keys = std::min(keys, a.mask_keys);
+  const int64_t at = query + (a.offset_by_length && lengths ? lengths[batch] - a.queries : a.offset);
+  const int64_t end = a.right < 0 ? keys : std::clamp<int64_t>(at + a.right + 1, 0, keys);
+  const int64_t begin = a.left < 0 ? 0 : std::clamp<int64_t>(at - a.left, 0, end);
+  return {begin, end};
+}
+
+}  // namespace ortrain
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+// ---------------------------------------------------------------------------------------------------------
+// Products. The right operand [k, n] is packed as panels of kPanel vectors, rows of a panel behind one
+// another, so that the micro-kernel reads it in a line; the last panel is as narrow as it can be.
+
+#if HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64
+constexpr int64_t kPanel = 4;  // with 32 registers: 6 x 4 sums
+#else
+constexpr int64_t kPanel = 2;
+#endif
+constexpr int64_t kDepth = 128;  // products added up before the sums go to memory
+
+template <typename T>
+int64_t LanesOf() {
+  return static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+}
+
+// packed = B, whose row i begins at b + i * row.
+template <typename T>
+void PackAlong(const T* b, int64_t row, int64_t k, int64_t n, T* packed) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
+  for (int64_t j = 0; j < n; j += width) {
+    const int64_t used = HWY_MIN(width, n - j);
+    for (int64_t i = 0; i < k; ++i) {
+      for (int64_t l = 0; l < used; l += lanes) {
+        hn::StoreU(LoadUpTo(d, b + i * row + j + l, used - l), d, packed);
+        packed += lanes;
+      }
+    }
+  }
+}
+
+// packed = scale Bᵀ, where column j of Bᵀ begins at b + j * row.
+template <typename T>
+void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T scale, T* packed) {
+  const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
+  for (int64_t j = 0; j < n; j += width) {
+    const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
+    const T* from = b + j * row;
+    int64_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+    if constexpr (std::is_same_v<T, float>) {
+      const hn::FixedTag<float, 4> d;
+      const hn::Repartition<double, decltype(d)> pairs;
+      const auto factor = hn::Set(d, scale);
+      for (; c + 4 <= used; c += 4) {
+        const float* at = from + c * row;
+        int64_t i = 0;
+        for (; i + 4 <= k; i += 4) {
+          const auto a0 = hn::LoadU(d, at + i), a1 = hn::LoadU(d, at + row + i);
+          const auto a2 = hn::LoadU(d, at + 2 * row + i), a3 = hn::LoadU(d, at + 3 * row + i);
+          const auto lower0 = hn::BitCast(pairs, hn::InterleaveLower(d, a0, a1));
+          const auto lower1 = hn::BitCast(pairs, hn::InterleaveLower(d, a2, a3));
+          const auto upper0 = hn::BitCast(pairs, hn::InterleaveUpper(d, a0, a1));
+          const auto upper1 = hn::BitCast(pairs, hn::InterleaveUpper(d, a2, a3));
+          T* to = packed + i * stored + c;
+          const auto store = [&](auto v, int64_t line) HWY_ATTR {
+            hn::StoreU(hn::Mul(hn::BitCast(d, v), factor), d, to + line * stored);
+          };
+          store(hn::InterleaveLower(pairs, lower0, lower1), 0);
+          store(hn::InterleaveUpper(pairs, lower0, lower1), 1);
+          store(hn::InterleaveLower(pairs, upper0, upper1), 2);
+          store(hn::InterleaveUpper(pairs, upper0, upper1), 3);
+        }
+        for (; i < k; ++i)
+          for (int64_t l = 0; l < 4; ++l) packed[i * stored + c + l] = scale * at[l * row + i];
+      }
+    }
+#endif
+    for (; c < stored; ++c)
+      for (int64_t i = 0; i < k; ++i) packed[i * stored + c] = c < used ? scale * from[c * row + i] : T{0};
+    packed += stored * k;
+  }
+}
+
+// C [R, V vectors] = or += A B over k products, A's element (i, p) at a[i * a_row + p * a_column], rows of B
+// `b_row` apart. Only the first `columns` of C are written.
+template <int R, int V, typename T>
+HWY_INLINE void Tile(int64_t k, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, T* c,
+                     int64_t c_row, int64_t columns, bool add) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+#define ORTRAIN_SUMS(r) auto c##r##0 = hn::Zero(d), c##r##1 = c##r##0, c##r##2 = c##r##0, c##r##3 = c##r##0;
+  ORTRAIN_SUMS(0)
+  ORTRAIN_SUMS(1)
+  ORTRAIN_SUMS(2)
+  ORTRAIN_SUMS(3)
+  ORTRAIN_SUMS(4)
+  ORTRAIN_SUMS(5)
+#undef ORTRAIN_SUMS
+  for (int64_t p = 0; p < k; ++p) {
+    const auto b0 = hn::LoadU(d, b);
+    auto b1 = b0, b2 = b0, b3 = b0;
+    if constexpr (V > 1) b1 = hn::LoadU(d, b + lanes);
+    if constexpr (V > 2) b2 = hn::LoadU(d, b + 2 * lanes);
+    if constexpr (V > 3) b3 = hn::LoadU(d, b + 3 * lanes);
+#define ORTRAIN_ROW(r)                                         \
+  if constexpr (R > r) {                                       \
+    const auto x = hn::Set(d, a[r * a_row]);                   \
+    c##r##0 = hn::MulAdd(x, b0, c##r##0);                      \
+    if constexpr (V > 1) c##r##1 = hn::MulAdd(x, b1, c##r##1); \
+    if constexpr (V > 2) c##r##2 = hn::MulAdd(x, b2, c##r##2); \
+    if constexpr (V > 3) c##r##3 = hn::MulAdd(x, b3, c##r##3); \
+  }
+    ORTRAIN_ROW(0)
+    ORTRAIN_ROW(1)
+    ORTRAIN_ROW(2)
+    ORTRAIN_ROW(3)
+    ORTRAIN_ROW(4)
+    ORTRAIN_ROW(5)
+#undef ORTRAIN_ROW
+    a += a_column;
+    b += b_row;
+  }
+  const auto put = [&](auto sum, T* to, int64_t count) HWY_ATTR {
+    if (add) sum = hn::Add(sum, LoadUpTo(d, to, count));
+    StoreUpTo(sum, d, to, count);
+  };
+#define ORTRAIN_STORE(r)                                                               \
+  if constexpr (R > r) {                                                               \
+    put(c##r##0, c + r * c_row, columns);                                              \
+    if constexpr (V > 1) put(c##r##1, c + r * c_row + lanes, columns - lanes);         \
+    if constexpr (V > 2) put(c##r##2, c + r * c_row + 2 * lanes, columns - 2 * lanes); \
+    if constexpr (V > 3) put(c##r##3, c + r * c_row + 3 * lanes, columns - 3 * lanes); \
+  }
+  ORTRAIN_STORE(0)
+  ORTRAIN_STORE(1)
+  ORTRAIN_STORE(2)
+  ORTRAIN_STORE(3)
+  ORTRAIN_STORE(4)
+  ORTRAIN_STORE(5)
+#undef ORTRAIN_STORE
+}
+
+template <int V, typename T>
+void Rows(int64_t m, int64_t k, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, T* c,
+          int64_t c_row, int64_t columns, bool add) {
+  int64_t i = 0;
+  const auto tile = [&](auto rows) HWY_ATTR {
+    constexpr int R = decltype(rows)::value;
+    for (; i + R <= m; i += R)
+      Tile<R, V>(k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, columns, add);
+  };
+  tile(std::integral_constant<int, 6>());
+  tile(std::integral_constant<int, 3>());
+  tile(std::integral_constant<int, 1>());
+}
+
+// A packed right operand, and which part of it a product reads: rows [k_begin, k_end), columns from the panel
+// of n_begin to n_end.
+template <typename T>
+struct Packed {
+  const T* data;
+  int64_t k, n;
+  int64_t k_begin, k_end, n_begin, n_end;
+};
+
+// C = or += A B. A begins at B's row k_begin, C at B's column 0. Columns of C from n_end up to the next whole
+// vector are written too where `spill` says that they are there.
+template <typename T>
+void Multiply(int64_t m, const T* a, int64_t a_row, int64_t a_column, const Packed<T>& b, T* c, int64_t c_row,
+              bool add, bool spill) {
+  const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
+  for (int64_t begin = b.k_begin; begin < b.k_end; begin += kDepth) {
+    const int64_t depth = HWY_MIN(kDepth, b.k_end - begin);
+    const bool sum = add || begin > b.k_begin;
+    const T* from = a + (begin - b.k_begin) * a_column;
+    for (int64_t j = b.n_begin / width * width; j < b.n_end; j += width) {
+      // Of this panel's vectors those are computed that n_end needs.
+      const int64_t stored = (HWY_MIN(width, b.n - j) + lanes - 1) / lanes * lanes;
+      const int64_t used = HWY_MIN(stored, b.n_end - j);
+      const T* panel = b.data + j * b.k + begin * stored;
+      for (int64_t l = 0; l < used;) {
+        const int64_t left = (used - l + lanes - 1) / lanes;
+        const int64_t columns = spill ? width : used - l;
+        T* to = c + j + l;
+        if (kPanel >= 4 && left >= 4) {
+          Rows<4>(m, depth, from, a_row, a_column, panel + l, stored, to, c_row, columns, sum);
+          l += 4 * lanes;
+        } else if (left >= 2) {
+          Rows<2>(m, depth, from, a_row, a_column, panel + l, stored, to, c_row, columns, sum);
+          l += 2 * lanes;
+        } else {
+          Rows<1>(m, depth, from, a_row, a_column, panel + l, stored, to, c_row, columns, sum);
+          l += lanes;
+        }
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------
+// Rows of scores. `s` holds the products of a query with all keys, of which those in `range` count.
+
+// y = softmax(x); zeros where every score is -infinity.
+template <typename T>
+void SoftmaxRow(T* x, int64_t n) {
+  const hn::ScalableTag<T> d;
+  constexpr T kLowest = -std::numeric_limits<T>::infinity();
+  auto largest = hn::Set(d, kLowest);
+  ForVectors<T>(n, [&](int64_t i, int64_t count)
+                       HWY_ATTR { largest = hn::Max(largest, LoadUpTo(d, x + i, count, kLowest)); });
+  const T most = hn::GetLane(hn::MaxOfLanes(d, largest));
+  if (most == kLowest && std::none_of(x, x + n, [](T v) { return v != v; })) {
+    std::fill_n(x, n, T{0});
+    return;
+  }
+  const auto m = hn::Set(d, most);
+  const double sum = SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+    const auto e = math::Exp(d, hn::Sub(LoadUpTo(d, x + i, count, kLowest), m));
+    StoreUpTo(e, d, x + i, count);
+    return e;
+  });
+  const auto scale = hn::Set(d, static_cast<T>(1 / sum));
+  Map(x, x, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, scale); });
+}
+
+template <typename T>
+void WideSoftmaxRow(const Attention& a, T* x, int64_t n, double* wide) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (a.double_softmax) {
+      std::copy_n(x, n, wide);
+      SoftmaxRow(wide, n);
+      for (int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(wide[i]);
+      return;
+    }
+  }
+  SoftmaxRow(x, n);
+}
+
+template <typename T>
+void CapRow(T* x, int64_t n, double cap) {
+  const auto up = static_cast<T>(cap), down = static_cast<T>(1 / cap);
+  Map(x, x, n, [&](auto d, auto v) HWY_ATTR {
+    return hn::Mul(hn::Set(d, up), math::Tanh(d, hn::Mul(v, hn::Set(d, down))));
+  });
+}
+
+// Adds or applies the mask to x[begin .. end).
+template <typename T>
+void MaskRow(const Attention& a, const void* mask, int64_t batch, int64_t head, int64_t query,
+             const AttentionRange& range, T* x) {
+  const int64_t at =
+      batch * a.mask_batch + head * a.mask_head + query * a.mask_query + range.begin * a.mask_key;
+  T* from = x + range.begin;
+  const int64_t n = range.end - range.begin;
+  if (a.mask == AttentionMask::kAdded) {
+    const T* added = static_cast<const T*>(mask) + at;
+    const auto add = [](auto, auto u, auto v) HWY_ATTR { return hn::Add(u, v); };
+    if (a.mask_key == 1) {
+      Map2<1, 1>(from, added, from, n, add);
+    } else if (a.mask_key == 0) {
+      Map2<1, 0>(from, added, from, n, add);
+    } else {
+      for (int64_t i = 0; i < n; ++i) from[i] += added[i * a.mask_key];
+    }
+  } else if (a.mask == AttentionMask::kBool) {
+    const bool* kept = static_cast<const bool*>(mask) + at;
+    const T replaced = static_cast<T>(a.replaced);
+    if (a.mask_key == 1)
+      for (int64_t i = 0; i < n; ++i) from[i] = kept[i] ? from[i] : replaced;
+    else
+      for (int64_t i = 0; i < n; ++i) from[i] = kept[i * a.mask_key] ? from[i] : replaced;
+  }
+}
+
+// factors[i] = 1 / (1 - ratio) where element `first` + i is kept, else 0.
+template <typename T>
+void DropRow(const AttentionDropout& dropout, uint64_t first, int64_t n, uint32_t* words, T* factors) {
+  const uint64_t block = first / 4;
+  const int64_t skipped = static_cast<int64_t>(first % 4);
+  random_words(dropout.key, dropout.high, block, (skipped + n + 3) / 4, words);
+  const uint32_t limit = drop_limit(dropout.ratio);
+  const T scale = static_cast<T>(1 / (1 - dropout.ratio));
+  for (int64_t i = 0; i < n; ++i) factors[i] = is_kept(words[skipped + i], limit) ? scale : T{0};
+}
+
+// Shows a row of scores: [begin, end) as they are, `outside` elsewhere.
+template <typename T>
+void ShowRow(const Attention& a, const T* x, const AttentionRange& range, T outside, void* scores,
+             int64_t batch, int64_t head, int64_t query) {
+  T* to = static_cast<T*>(scores) + ((batch * a.heads + head) * a.queries + query) * a.keys;
+  std::fill_n(to, range.begin, outside);
+  std::copy(x + range.begin, x + range.end, to + range.begin);
+  std::fill(to + range.end, to + a.keys, outside);
+}
+
+// The keys that some query of a block sees.
+inline AttentionRange KeysOfBlock(const Attention& a, const int64_t* lengths, int64_t batch, int64_t first,
+                                  int64_t last) {
+  const AttentionRange front = seen_keys(a, lengths, batch, first), back = seen_keys(a, lengths, batch, last);
+  return {HWY_MIN(front.begin, back.begin), HWY_MAX(front.end, back.end)};
+}
+
+template <typename T>
+void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles& t, AttentionPart& part,
+             int64_t batch, int64_t head, int64_t block) {
+  T* memory = static_cast<T*>(part.memory);
+  const int64_t kv_head = head / (a.heads / a.kv_heads), filled = batch * a.kv_heads + kv_head;
+  if (part.packed != filled) {
+    const T* k = static_cast<const T*>(f.k) + batch * a.k.batch + kv_head * a.k.head;
+    const T* v = static_cast<const T*>(f.v) + batch * a.v.batch + kv_head * a.v.head;
+    PackAcross(k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory + t.keys_across);
+    PackAlong(v, a.v.row, a.keys, a.v_size, memory + t.values_along);
+    part.packed = filled;
+  }
+  const int64_t first = block * t.block, rows = HWY_MIN(t.block, a.queries - first);
+  const bool shows = f.scores && f.shown != AttentionScores::kProbabilities;
+  const AttentionRange seen = KeysOfBlock(a, f.lengths, batch, first, first + rows - 1);
+  const AttentionRange made = shows ? AttentionRange{0, a.keys} : seen;
+  T* scores = memory + t.scores;
+  const T* q = static_cast<const T*>(f.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
+  if (a.size > 0)
+    Multiply<T>(rows, q, a.q.row, 1,
+                {memory + t.keys_across, a.size, a.keys, 0, a.size, made.begin, made.end}, scores, t.row,
+                false, true);
+  else
+    std::fill_n(scores, rows * t.row, T{0});
+  T* factors = memory + t.kept;
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t query = first + i;
+    const AttentionRange range = seen_keys(a, f.lengths, batch, query);
+    T* s = scores + i * t.row;
+    const auto show = [&](AttentionScores what, const AttentionRange& all, T outside) {
+      if (f.scores && f.shown == what) ShowRow<T>(a, s, all, outside, f.scores, batch, head, query);
+    };
+    show(AttentionScores::kProduct, made, T{0});
+    if (a.cap > 0) CapRow(s + made.begin, made.end - made.begin, a.cap);
+    show(AttentionScores::kCapped, made, T{0});
+    MaskRow<T>(a, f.mask, batch, head, query, range, s);
+    show(AttentionScores::kMasked, range, -std::numeric_limits<T>::infinity());
+    const int64_t n = range.end - range.begin;
+    if (n > 0) WideSoftmaxRow<T>(a, s + range.begin, n, reinterpret_cast<double*>(memory + t.wide));
+    show(AttentionScores::kProbabilities, range, T{0});
+    if (seen.begin < range.begin) std::fill(s + seen.begin, s + HWY_MIN(range.begin, seen.end), T{0});
+    if (range.end < seen.end) std::fill(s + HWY_MAX(range.end, seen.begin), s + seen.end, T{0});
+    if (f.dropout.ratio > 0 && n > 0) {
+      const auto place = static_cast<uint64_t>(((batch * a.heads + head) * a.queries + query) * a.keys);
+      DropRow(f.dropout, place + static_cast<uint64_t>(range.begin), n,
+              reinterpret_cast<uint32_t*>(memory + t.words), factors);
+      Map2<1, 1>(s + range.begin, factors, s + range.begin, n,
+                 [](auto, auto u, auto v) HWY_ATTR { return hn::Mul(u, v); });
+    }
+  }
+  T* y = static_cast<T*>(f.y) + batch * a.y.batch + head * a.y.head + first * a.y.row;
+  if (seen.end <= seen.begin) {
+    for (int64_t i = 0; i < rows; ++i) std::fill_n(y + i * a.y.row, a.v_size, T{0});
+    return;
+  }
+  Multiply<T>(rows, scores + seen.begin, t.row, 1,
+              {memory + t.values_along, a.keys, a.v_size, seen.begin, seen.end, 0, a.v_size}, y, a.y.row,
+              false, false);
+}
+
+// With P = softmax(S), D = drop(P), Y = D V:
+//     dV = Dᵀ dY,  dP = drop(dY Vᵀ),  dS = P (dP - sum_j P dP),  dQ = scale dS K,  dK = scale dSᵀ Q
+template <typename T>
+void Backward(const Attention& a, const AttentionBackward& b, const AttentionTiles& t, AttentionPart& part,
+              int64_t batch, int64_t head, int64_t block, void* to_dk, int64_t dk_row, void* to_dv,
+              int64_t dv_row) {
+  T* memory = static_cast<T*>(part.memory);
+  T *dk = static_cast<T*>(to_dk), *dv = static_cast<T*>(to_dv);
+  const int64_t kv_head = head / (a.heads / a.kv_heads), filled = batch * a.kv_heads + kv_head;
+  const bool slopes = b.dq || dk || b.dmask;  // dS is needed
+  if (part.packed != filled) {
+    const T* k = static_cast<const T*>(b.k) + batch * a.k.batch + kv_head * a.k.head;
+    const T* v = static_cast<const T*>(b.v) + batch * a.v.batch + kv_head * a.v.head;
+    if (!b.probabilities || a.cap > 0)
+      PackAcross(k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory + t.keys_across);
+    if (slopes) PackAcross(v, a.v.row, a.v_size, a.keys, T{1}, memory + t.values_across);
+    if (b.dq) PackAlong(k, a.k.row, a.keys, a.size, memory + t.keys_along);
+    part.packed = filled;
+  }
+  const int64_t first = block * t.block, rows = HWY_MIN(t.block, a.queries - first);
+  const AttentionRange seen = KeysOfBlock(a, b.lengths, batch, first, first + rows - 1);
+  T* dq = b.dq ? static_cast<T*>(b.dq) + batch * a.q.batch + head * a.q.head + first * a.q.row : nullptr;
+  const int64_t line = (batch * a.heads + head) * a.queries + first, place = line * a.keys;
+  T* dmask = b.dmask ? static_cast<T*>(b.dmask) + line * a.mask_keys : nullptr;
+  if (dmask) std::fill_n(dmask, rows * a.mask_keys, T{0});
+  if (seen.end <= seen.begin) {
+    for (int64_t i = 0; dq && i < rows; ++i) std::fill_n(dq + i * a.q.row, a.size, T{0});
+    return;
+  }
+  T *scores = memory + t.scores, *ds = memory + t.slopes, *factors = memory + t.kept;
+  const T* q = static_cast<const T*>(b.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
+  const T* dy = static_cast<const T*>(b.dy) + batch * a.y.batch + head * a.y.head + first * a.y.row;
+  if (!b.probabilities || a.cap > 0)
+    Multiply<T>(rows, q, a.q.row, 1,
+                {memory + t.keys_across, a.size, a.keys, 0, a.size, seen.begin, seen.end}, scores, t.row,
+                false, true);
+  if (slopes)
+    Multiply<T>(rows, dy, a.y.row, 1,
+                {memory + t.values_across, a.v_size, a.keys, 0, a.v_size, seen.begin, seen.end}, ds, t.row,
+                false, true);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t query = first + i;
+    const AttentionRange range = seen_keys(a, b.lengths, batch, query);
+    const int64_t n = range.end - range.begin;
+    T *p = scores + i * t.row, *g = ds + i * t.row;
+    std::fill(p + seen.begin, p + HWY_MIN(range.begin, seen.end), T{0});
+    std::fill(p + HWY_MAX(range.end, seen.begin), p + seen.end, T{0});
+    if (slopes) {
+      std::fill(g + seen.begin, g + HWY_MIN(range.begin, seen.end), T{0});
+      std::fill(g + HWY_MAX(range.end, seen.begin), g + seen.end, T{0});
+    }
+    if (n <= 0) continue;
+    p += range.begin, g += range.begin;
+    T* capped = memory + t.capped;
+    if (a.cap > 0) {
+      CapRow(p, n, a.cap);
+      std::copy_n(p, n, capped);
+    }
+    if (b.probabilities) {
+      std::copy_n(static_cast<const T*>(b.probabilities) + place + i * a.keys + range.begin, n, p);
+    } else {
+      MaskRow<T>(a, b.mask, batch, head, query, range, scores + i * t.row);
+      WideSoftmaxRow<T>(a, p, n, reinterpret_cast<double*>(memory + t.wide));
+    }
+    const bool drops = b.dropout.ratio > 0;
+    const auto product = [](auto, auto u, auto v) HWY_ATTR { return hn::Mul(u, v); };
+    if (drops) {
+      DropRow(b.dropout, static_cast<uint64_t>(place + i * a.keys + range.begin), n,
+              reinterpret_cast<uint32_t*>(memory + t.words), factors);
+      if (slopes) Map2<1, 1>(g, factors, g, n, product);
+    }
+    if (slopes) {
+      const hn::ScalableTag<T> d;
+      const T sum = static_cast<T>(SumOver<T>(n, [&](int64_t j, int64_t count) HWY_ATTR {
+        return hn::Mul(LoadUpTo(d, g + j, count), LoadUpTo(d, p + j, count));
+      }));
+      // A score that the mask replaced does not depend on Q and K.
+      if (a.mask == AttentionMask::kBool && std::isfinite(a.replaced)) {
+        const bool* kept = static_cast<const bool*>(b.mask) + batch * a.mask_batch + head * a.mask_head +
+                           query * a.mask_query + range.begin * a.mask_key;
+        for (int64_t j = 0; j < n; ++j) g[j] = kept[j * a.mask_key] ? g[j] : sum;
+      }
+      const auto mean = hn::Set(d, sum), scale = hn::Set(d, static_cast<T>(a.scale));
+      if (!dmask && a.cap <= 0) {
+        Map2<1, 1>(g, p, g, n, [&](auto, auto u, auto v) HWY_ATTR {
+          return hn::Mul(hn::Mul(v, hn::Sub(u, mean)), scale);
+        });
+      } else {
+        Map2<1, 1>(g, p, g, n, [&](auto, auto u, auto v) HWY_ATTR { return hn::Mul(v, hn::Sub(u, mean)); });
+        if (dmask) std::copy_n(g, n, dmask + i * a.mask_keys + range.begin);
+        if (a.cap > 0) {
+          const auto down = hn::Set(d, static_cast<T>(1 / a.cap));
+          Map2<1, 1>(g, capped, g, n, [&](auto, auto u, auto v) HWY_ATTR {
+            const auto tanh = hn::Mul(v, down);
+            return hn::NegMulAdd(hn::Mul(tanh, tanh), u, u);
+          });
+        }
+        Map(g, g, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, scale); });
+      }
+    }
+    if (drops) Map2<1, 1>(p, factors, p, n, product);
+  }
+  if (dv) {
+    PackAlong(dy, a.y.row, rows, a.v_size, memory + t.dy_along);
+    Multiply<T>(seen.end - seen.begin, scores + seen.begin, 1, t.row,
+                {memory + t.dy_along, rows, a.v_size, 0, rows, 0, a.v_size}, dv + seen.begin * dv_row, dv_row,
+                true, false);
+  }
+  if (dk) {
+    PackAlong(q, a.q.row, rows, a.size, memory + t.q_along);
+    Multiply<T>(seen.end - seen.begin, ds + seen.begin, 1, t.row,
+                {memory + t.q_along, rows, a.size, 0, rows, 0, a.size}, dk + seen.begin * dk_row, dk_row,
+                true, false);
+  }
+  if (dq)
+    Multiply<T>(rows, ds + seen.begin, t.row, 1,
+                {memory + t.keys_along, a.keys, a.size, seen.begin, seen.end, 0, a.size}, dq, a.q.row, false,
+                false);
+}
+
+AttentionFunctions FindAttention(DType dtype) {
+  if (dtype == DType::kDouble) return {LanesOf<double>(), Forward<double>, Backward<double>};
+  return {LanesOf<float>(), Forward<float>, Backward<float>};
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+HWY_EXPORT(FindAttention);
+
+constexpr int64_t kBlockBytes = 256 * 1024;  // of the scores of a block of queries, where that is not too few
+constexpr int64_t kLeastBlock = 48, kLargestBlock = 96;
+constexpr int64_t kAlign = 16;  // elements: 64 bytes of float
+
+AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
+  const int64_t width = static_cast<int64_t>(size_of(a.dtype));
+  AttentionTiles t;
+  t.lanes = lanes;
+  t.size = round_up(a.size, lanes), t.v_size = round_up(a.v_size, lanes), t.keys = round_up(a.keys, lanes);
+  // Room behind the last vector for a tile that spills, and rows that do not fall on one cache set.
+  t.row = round_up(t.keys + 4 * lanes, kAlign) + kAlign;
+  t.block = std::clamp(kBlockBytes / (t.row * width) / 6 * 6, kLeastBlock, kLargestBlock);
+  t.block = std::max<int64_t>(1, std::min(t.block, a.queries));
+  t.blocks = (a.queries + t.block - 1) / t.block;
+  const auto take = [&](int64_t elements) {
+    const int64_t at = t.total;
+    t.total += round_up(elements, kAlign);
+    return at;
+  };
+  t.scores = take(t.block * t.row);
+  t.keys_across = take(a.size * t.keys);
+  if (backward) {
+    t.slopes = take(t.block * t.row);
+    t.values_across = take(a.v_size * t.keys);
+    t.keys_along = take(a.keys * t.size);
+    t.q_along = take(t.block * t.size);
+    t.dy_along = take(t.block * t.v_size);
+    t.capped = take(t.row);
+  } else {
+    t.values_along = take(a.keys * t.v_size);
+  }
+  t.kept = take(t.row);
+  t.words = take(t.row);
+  t.wide = take(2 * t.row);
+  return t;
+}
+
+// Into how many runs the queries that share a head of keys are cut: more than one where there are fewer such
+// heads than threads. Each then has sums of its own.
+int64_t cuts_of(const Attention& a, int threads) {
+  const int64_t heads = a.batch * a.kv_heads;
+  return heads == 0 || heads >= threads ? 1 : (threads + heads - 1) / heads;
+}
+
+int64_t sums_of(const Attention& a) { return round_up(a.keys * (a.size + a.v_size), kAlign); }
+
+void zero_rows(std::byte* data, int64_t rows, int64_t row, int64_t size, int64_t width) {
+  for (int64_t i = 0; i < rows; ++i) std::fill_n(data + i * row * width, size * width, std::byte{0});
+}
+
+template <typename T>
+void add_rows(const T* from, int64_t rows, int64_t size, T* to, int64_t row, bool add) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < size; ++j) to[i * row + j] = (add ? to[i * row + j] : T{0}) + from[i * size + j];
+}
+
+// Calls f(part, begin, end) for as many parts of [0, n) as there are threads, `cost` multiplications each.
+template <typename F>
+void each_part(int64_t n, int threads, int64_t cost, const F& f) {
+  const int64_t parts = std::min<int64_t>(n, threads);
+  parallel_for(parts, n * (cost / 16 + 1) / std::max<int64_t>(parts, 1), [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) f(part, n * part / parts, n * (part + 1) / parts);
+  });
+}
+
+}  // namespace
+
+size_t attention_scratch(const Attention& a, bool backward, int threads) {
+  const AttentionTiles t = tiles_of(a, HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype).lanes, backward);
+  int64_t elements = t.total * threads;
+  if (const int64_t cuts = cuts_of(a, threads); backward && cuts > 1)
+    elements += a.batch * a.kv_heads * cuts * sums_of(a);
+  return static_cast<size_t>(elements) * size_of(a.dtype);
+}
+
+void run_attention(const Attention& a, const AttentionForward& f, int threads, void* scratch) {
+  const AttentionFunctions functions = HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype);
+  const AttentionTiles t = tiles_of(a, functions.lanes, false);
+  const int64_t width = static_cast<int64_t>(size_of(a.dtype));
+  const int64_t cost = t.block * a.keys * (a.size + a.v_size);
+  each_part(a.batch * a.heads * t.blocks, threads, cost, [&](int64_t number, int64_t begin, int64_t end) {
+    AttentionPart part{static_cast<std::byte*>(scratch) + number * t.total * width};
+    for (int64_t i = begin; i < end; ++i)
+      functions.forward(a, f, t, part, i / t.blocks / a.heads, i / t.blocks % a.heads, i % t.blocks);
+  });
+}
+
+void run_attention_gradient(const Attention& a, const AttentionBackward& b, int threads, void* scratch) {
+  const AttentionFunctions functions = HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype);
+  const AttentionTiles t = tiles_of(a, functions.lanes, true);
+  const int64_t width = static_cast<int64_t>(size_of(a.dtype)), group = a.heads / a.kv_heads;
+  const int64_t cuts = cuts_of(a, threads), units = group * t.blocks;
+  std::byte *memory = static_cast<std::byte*>(scratch), *sums = memory + t.total * threads * width;
+  const auto at = [&](void* base, const HeadSteps& steps, int64_t head) {
+    return base ? static_cast<std::byte*>(base) +
+                      (head / a.kv_heads * steps.batch + head % a.kv_heads * steps.head) * width
+                : nullptr;
+  };
+  const int64_t cost = t.block * a.keys * (2 * a.size + 2 * a.v_size) * units;
+  each_part(
+      a.batch * a.kv_heads * cuts, threads, cost / cuts, [&](int64_t number, int64_t begin, int64_t end) {
+        AttentionPart part{memory + number * t.total * width};
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t head = i / cuts, cut = i % cuts;
+          std::byte *dk = at(b.dk, a.k, head), *dv = at(b.dv, a.v, head);
+          int64_t dk_row = a.k.row, dv_row = a.v.row;
+          if (cuts > 1) {
+            std::byte* own = sums + i * sums_of(a) * width;
+            if (dk) dk = own, dk_row = a.size;
+            if (dv) dv = own + a.keys * a.size * width, dv_row = a.v_size;
+          }
+          if (dk) zero_rows(dk, a.keys, dk_row, a.size, width);
+          if (dv) zero_rows(dv, a.keys, dv_row, a.v_size, width);
+          for (int64_t u = units * cut / cuts; u < units * (cut + 1) / cuts; ++u)
+            functions.backward(a, b, t, part, head / a.kv_heads, head % a.kv_heads * group + u / t.blocks,
+                               u % t.blocks, dk, dk_row, dv, dv_row);
+        }
+      });
+  if (cuts == 1) return;
+  visit_floating(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t head = 0; head < a.batch * a.kv_heads; ++head)
+      for (int64_t cut = 0; cut < cuts; ++cut) {
+        const T* own = reinterpret_cast<const T*>(sums) + (head * cuts + cut) * sums_of(a);
+        if (b.dk) add_rows(own, a.keys, a.size, reinterpret_cast<T*>(at(b.dk, a.k, head)), a.k.row, cut > 0);
+        if (b.dv)
+          add_rows(own + a.keys * a.size, a.keys, a.v_size, reinterpret_cast<T*>(at(b.dv, a.v, head)),
+                   a.v.row, cut > 0);
+      }
+  });
+}
+
+}  // namespace ortrain
+#endif
