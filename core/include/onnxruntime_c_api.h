@@ -75,7 +75,7 @@ typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
 /** What a call returns that can fail. */
 typedef OrtStatus* OrtStatusPtr;
 
-/** Element types of tensors, with the numbers of ONNX TensorProto.DataType up to BFLOAT16. */
+/** Element types of tensors, with the numbers of ONNX TensorProto.DataType. */
 typedef enum ONNXTensorElementDataType {
   ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED = 0,  /**< No type. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT = 1,  /**< IEEE 754, 32 bits. */
@@ -91,8 +91,8 @@ typedef enum ONNXTensorElementDataType {
   ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE = 11,  /**< IEEE 754, 64 bits. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32 = 12,  /**< Unsigned, 32 bits. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64 = 13,  /**< Unsigned, 64 bits. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64 = 14,  /**< Two 32-bit floats; no operator here takes it. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128 = 15,  /**< Two 64-bit floats; no operator here takes it. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64 = 14,  /**< Two 32-bit floats; operators move such numbers and do not compute with them. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128 = 15,  /**< Two 64-bit floats; operators move such numbers and do not compute with them. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16 = 16,  /**< The upper half of a 32-bit float. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN = 17,  /**< 8 bits, 4 of them exponent. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ = 18,  /**< 8 bits, 4 of them exponent, no negative zero. */
@@ -100,7 +100,12 @@ typedef enum ONNXTensorElementDataType {
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ = 20,  /**< 8 bits, 5 of them exponent, no negative zero. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4 = 21,  /**< Unsigned, 4 bits, two in a byte. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4 = 22,  /**< Signed, 4 bits, two in a byte. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1 = 23  /**< 4 bits, 2 of them exponent, two in a byte. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1 = 23,  /**< 4 bits, 2 of them exponent, two in a byte. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0 = 24,  /**< 8 bits, all of them exponent. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2 = 25,  /**< Unsigned, 2 bits, four in a byte. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2 = 26,  /**< Signed, 2 bits, four in a byte. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT6E2M3 = 27,  /**< 6 bits, 2 of them exponent, four in three bytes. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT6E3M2 = 28  /**< 6 bits, 3 of them exponent, four in three bytes. */
 } ONNXTensorElementDataType;
 
 /** What kind a value is. */

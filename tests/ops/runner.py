@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import ortrain
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 Array = NDArray[Any]
 
@@ -19,15 +20,11 @@ _LIBRARY = ctypes.CDLL(str(pathlib.Path(ortrain.__file__).parent / "lib" / "libo
 _API_VERSION = 19
 _BUILD_GRADIENT_MODEL = 16  # its slot in OrtrainApi
 
-_TYPES = {
-    np.dtype(name): number
-    for name, number in {
-        "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
-        "float64": 11, "uint32": 12, "uint64": 13,
-    }.items()
-}  # fmt: skip
-_NUMPY = {number: dtype for dtype, number in _TYPES.items()}
-_BFLOAT16 = 16
+# Types whose elements take less than a byte: NumPy has one byte for each.
+_PACKED = frozenset({
+    TensorProto.UINT4, TensorProto.INT4, TensorProto.FLOAT4E2M1, TensorProto.UINT2, TensorProto.INT2,
+    TensorProto.FLOAT6E2M3, TensorProto.FLOAT6E3M2,
+})  # fmt: skip
 
 with (_DATA / "OrtApi.csv").open(newline="") as _table:
     _SLOTS = {row["name"]: int(row["slot"]) for row in csv.DictReader(_table)}
@@ -98,11 +95,19 @@ def _names(session: int, kind: str) -> list[str]:
     return [_taken(_made(f"SessionGet{kind}Name", session, _size(i), _ALLOCATOR)) for i in range(count.value)]
 
 
-def _value_of(array: Array) -> int:
-    shape = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
+def _packed(array: Array) -> tuple[int, Array]:
+    """The number of the array's element type, and the elements as they lie in a tensor."""
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    if kind in _PACKED:
+        return kind, np.frombuffer(numpy_helper.from_array(array).raw_data, np.uint8)
+    return kind, array
+
+
+def _value_of(kind: int, memory: Array, extents: tuple[int, ...]) -> int:
+    shape = (ctypes.c_int64 * max(len(extents), 1))(*extents)
     return _made(
-        "CreateTensorWithDataAsOrtValue", _MEMORY, array.ctypes.data, _size(array.nbytes), shape, _size(array.ndim),
-        ctypes.c_int(_TYPES[array.dtype]),
+        "CreateTensorWithDataAsOrtValue", _MEMORY, memory.ctypes.data, _size(memory.nbytes), shape, _size(len(extents)),
+        ctypes.c_int(kind),
     )  # fmt: skip
 
 
@@ -114,11 +119,13 @@ def _array_of(value: int) -> Array:
     shape = (ctypes.c_int64 * max(rank.value, 1))()
     _call("GetDimensions", info, shape, rank)
     _plain("ReleaseTensorTypeAndShapeInfo", None, info)
-    dtype = np.dtype("uint16") if kind.value == _BFLOAT16 else _NUMPY[kind.value]
-    array = np.empty(tuple(shape)[: rank.value], dtype)
-    if array.nbytes:
-        ctypes.memmove(array.ctypes.data, _made("GetTensorMutableData", value), array.nbytes)
-    return array
+    size = ctypes.c_size_t()
+    _call("GetTensorSizeInBytes", value, ctypes.byref(size))
+    data = ctypes.string_at(_made("GetTensorMutableData", value), size.value) if size.value else b""
+    extents = tuple(shape)[: rank.value]
+    if kind.value in _PACKED:
+        return numpy_helper.to_array(TensorProto(data_type=kind.value, dims=extents, raw_data=data))
+    return np.frombuffer(data, helper.tensor_dtype_to_np_dtype(kind.value)).reshape(extents).copy()
 
 
 def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dict[str, Array]:
@@ -129,7 +136,7 @@ def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dic
     model
         A serialized ONNX model.
     inputs
-        A value for each input. bfloat16 outputs come back as their bits in uint16.
+        A value for each input. Types that NumPy does not have are those of ml_dtypes.
     repeat
         How many times to run; the last result counts.
 
@@ -146,7 +153,11 @@ def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dic
         _OPTIONS,
     )
     arrays = {name: np.require(array, requirements=["C", "ALIGNED"]) for name, array in inputs.items()}
-    values = [_value_of(array) for array in arrays.values()]
+    memories = [_packed(array) for array in arrays.values()]
+    values = [
+        _value_of(kind, memory, array.shape)
+        for (kind, memory), array in zip(memories, arrays.values(), strict=True)
+    ]
     try:
         wanted = _names(session, "Output")
         texts = [ctypes.create_string_buffer(n.encode()) for n in [*arrays, *wanted]]

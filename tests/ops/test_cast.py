@@ -67,7 +67,7 @@ def test_bfloat16_by_its_bits() -> None:
     (found,) = run(Op("Cast", {"to": TensorProto.BFLOAT16}), [x])
     with np.errstate(over="ignore"):
         expected = x.astype(ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(found, expected.view(np.uint16))
+    np.testing.assert_array_equal(found.view(np.uint16), expected.view(np.uint16))
 
 
 def test_bfloat16_and_back() -> None:

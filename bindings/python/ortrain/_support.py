@@ -86,7 +86,7 @@ def to_value(value: Any) -> OrtValue:
 def _convert_plain(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
     """Python numbers and lists as an array of ``dtype``; None where that would lose what they say."""
     array = np.asarray(value)
-    kinds = {"b": "b", "i": "bi", "u": "bi", "f": "bif"}
+    kinds = {"b": "b", "i": "bi", "u": "bi", "f": "bif", "V": "bif"}  # V: the floats of ml_dtypes
     if array.dtype.kind not in kinds.get(dtype.kind, "") and array.size > 0:
         return None
     converted = array.astype(dtype)

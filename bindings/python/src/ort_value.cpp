@@ -1,6 +1,7 @@
 // OrtValue in Python: a tensor that shares memory with NumPy and, through DLPack, with everything else.
 #include <cstring>
 #include <limits>
+#include <string_view>
 
 #include "support.h"
 
@@ -10,15 +11,16 @@ namespace {
 struct TypeRow {
   ONNXTensorElementDataType type;
   int number;           // NumPy's number for it, -1 where NumPy does not have it
-  const char* numpy;    // its name in NumPy
+  const char* numpy;    // its name in NumPy, or in ml_dtypes
   const char* onnx;     // name in ONNX
   uint8_t dlpack_code;  // kind of number in DLPack
   uint8_t bits;
 };
 
-constexpr uint8_t kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6;  // DLDataTypeCode
+// DLDataTypeCode; kNone: the protocol's version 0 does not have it.
+constexpr uint8_t kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6, kNone = 255;
 
-constexpr int kHalf = 23;  // NPY_HALF
+constexpr int kHalf = 23, kComplexFloat = 14, kComplexDouble = 15;  // NPY_HALF, NPY_CFLOAT, NPY_CDOUBLE
 
 const TypeRow kTypes[] = {
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, py::dtype::num_of<float>(), "float32", "float", kFloat, 32},
@@ -33,13 +35,63 @@ const TypeRow kTypes[] = {
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, py::dtype::num_of<double>(), "float64", "double", kFloat, 64},
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, py::dtype::num_of<uint32_t>(), "uint32", "uint32", kUInt, 32},
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, py::dtype::num_of<uint64_t>(), "uint64", "uint64", kUInt, 64},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64, kComplexFloat, "complex64", "complex64", kComplex, 64},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128, kComplexDouble, "complex128", "complex128", kComplex, 128},
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, -1, "bfloat16", "bfloat16", kBfloat, 16},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN, -1, "float8_e4m3fn", "float8e4m3fn", kNone, 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ, -1, "float8_e4m3fnuz", "float8e4m3fnuz", kNone, 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2, -1, "float8_e5m2", "float8e5m2", kNone, 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ, -1, "float8_e5m2fnuz", "float8e5m2fnuz", kNone, 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0, -1, "float8_e8m0fnu", "float8e8m0", kNone, 8},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4, -1, "uint4", "uint4", kNone, 4},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4, -1, "int4", "int4", kNone, 4},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1, -1, "float4_e2m1fn", "float4e2m1", kNone, 4},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2, -1, "uint2", "uint2", kNone, 2},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2, -1, "int2", "int2", kNone, 2},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT6E2M3, -1, "float6_e2m3fn", "float6e2m3", kNone, 6},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT6E3M2, -1, "float6_e3m2fn", "float6e3m2", kNone, 6},
 };
 
 const TypeRow& row(ONNXTensorElementDataType type) {
   for (const TypeRow& r : kTypes)
     if (r.type == type) return r;
   throw py::type_error("there is no NumPy type for the element type number " + std::to_string(type));
+}
+
+// Elements of less than a byte lie packed in a tensor, the first in the lowest bits, and take a byte each in
+// an array.
+bool is_packed(const TypeRow& type) { return type.bits < 8; }
+
+size_t count_of(const std::vector<int64_t>& shape) {
+  size_t count = 1;
+  for (const int64_t extent : shape) count *= static_cast<size_t>(extent);
+  return count;
+}
+
+void pack(const TypeRow& type, const uint8_t* bytes, size_t count, uint8_t* packed) {
+  unsigned word = 0, filled = 0;
+  for (size_t i = 0; i < count; ++i) {
+    word |= (bytes[i] & ((1u << type.bits) - 1)) << filled;
+    for (filled += type.bits; filled >= 8; filled -= 8, word >>= 8) *packed++ = static_cast<uint8_t>(word);
+  }
+  if (filled > 0) *packed = static_cast<uint8_t>(word);
+}
+
+void unpack(const TypeRow& type, const uint8_t* packed, size_t count, uint8_t* bytes) {
+  const bool sign = std::string_view(type.numpy).starts_with("int");
+  const int spare = 8 - type.bits;
+  unsigned word = 0;
+  int held = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (held < type.bits) {
+      word |= static_cast<unsigned>(*packed++) << held;
+      held += 8;
+    }
+    const auto raised = static_cast<uint8_t>(word << spare);
+    bytes[i] = static_cast<uint8_t>(sign ? static_cast<int8_t>(raised) >> spare : raised >> spare);
+    word >>= type.bits;
+    held -= type.bits;
+  }
 }
 
 // The structures of the DLPack protocol, version 0: https://dmlc.github.io/dlpack
@@ -90,6 +142,7 @@ void delete_capsule(PyObject* capsule) {
 py::object to_dlpack(const py::object& self) {
   const Value& value = self.cast<const Value&>();
   const TypeRow& type = row(value.element_type());
+  if (type.dlpack_code == kNone) throw py::type_error(std::string("DLPack has no ") + type.numpy);
   auto exported = std::make_unique<Exported>();
   exported->shape = value.shape();
   exported->owner = self;
@@ -124,9 +177,14 @@ std::string describe(const Value& value) {
 
 py::dtype numpy_type(ONNXTensorElementDataType type) {
   const TypeRow& found = row(type);
-  if (found.number < 0)
-    throw py::type_error(std::string("NumPy has no ") + found.numpy + "; read the tensor through __dlpack__");
-  return py::dtype(found.number);
+  if (found.number >= 0) return py::dtype(found.number);
+  try {
+    return py::dtype::from_args(py::module_::import("ml_dtypes").attr(found.numpy));
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_ImportError) && !error.matches(PyExc_AttributeError)) throw;
+  }
+  // Without ml_dtypes, or with one that does not know the type, an array holds the bits.
+  return found.bits == 16 ? py::dtype::of<uint16_t>() : py::dtype::of<uint8_t>();
 }
 
 ONNXTensorElementDataType element_type(const py::dtype& dtype) {
@@ -177,6 +235,13 @@ Value Value::from_array(const py::array& given) {
                                                          py::make_tuple("C_CONTIGUOUS", "ALIGNED"));
   const std::vector<int64_t> shape(array.shape(), array.shape() + array.ndim());
   OrtValue* made = nullptr;
+  if (const TypeRow& found = row(type); is_packed(found)) {
+    check(api().CreateTensorAsOrtValue(allocator(), shape.data(), shape.size(), type, &made));
+    Value value(made);
+    pack(found, static_cast<const uint8_t*>(array.data()), count_of(shape),
+         static_cast<uint8_t*>(value.data()));
+    return value;
+  }
   check(api().CreateTensorWithDataAsOrtValue(cpu_memory(), const_cast<void*>(array.data()),
                                              static_cast<size_t>(array.nbytes()), shape.data(), shape.size(),
                                              type, &made));
@@ -184,7 +249,12 @@ Value Value::from_array(const py::array& given) {
 }
 
 py::array Value::to_array(const py::object& self) const {
-  return py::array(numpy_type(element_type()), shape(), data(), self);
+  const TypeRow& type = row(element_type());
+  if (!is_packed(type)) return py::array(numpy_type(type.type), shape(), data(), self);
+  py::array unpacked(numpy_type(type.type), shape());
+  unpack(type, static_cast<const uint8_t*>(data()), count_of(shape()),
+         static_cast<uint8_t*>(unpacked.mutable_data()));
+  return unpacked;
 }
 
 void bind_support(py::module_& module) {
@@ -213,7 +283,9 @@ void bind_support(py::module_& module) {
           },
           py::arg("numpy_obj"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
           "A tensor over the memory of an array, which it keeps alive.\n\n"
-          "An array that is not contiguous, or not in native byte order, is copied.")
+          "An array that is not contiguous, or not in native byte order, is copied, and so is one of a type "
+          "of "
+          "less than a byte (int4 of ml_dtypes), whose elements lie packed in a tensor.")
       .def_static(
           "ortvalue_from_shape_and_type",
           [](const std::vector<int64_t>& shape, const py::object& type, const std::string& device_type,
@@ -229,7 +301,9 @@ void bind_support(py::module_& module) {
       .def(
           "numpy", [](const py::object& self) { return self.cast<const Value&>().to_array(self); },
           "An array over the tensor's memory, which keeps the tensor alive. Writing into it changes the "
-          "tensor.")
+          "tensor.\n\n"
+          "Types that NumPy does not have are those of ml_dtypes, or their bits where that is not installed. "
+          "Elements of less than a byte are copied into a byte each.")
       .def("shape", &Value::shape, "The extents.")
       .def(
           "element_type", [](const Value& value) { return static_cast<int>(value.element_type()); },

@@ -39,8 +39,6 @@ std::string join(const std::vector<std::string>& names, size_t most = 8) {
   return text;
 }
 
-bool is_trainable_type(DType dtype) { return dtype == DType::kFloat || dtype == DType::kDouble; }
-
 class Builder;
 
 // What one rule sees and does; forwards to the builder.
@@ -204,11 +202,10 @@ void Builder::check_request() {
       continue;
     }
     const DType dtype = info(name).dtype;
-    if (!is_trainable_type(dtype)) {
+    if (!is_floating(dtype)) {
       problem(kModelWide, concat("parameter \"", name, "\": has element type ", ortrain::to_string(dtype),
-                                 ", and only float32 and float64 can be trained; ",
-                                 is_floating(dtype) ? "convert the model to float32"
-                                                    : "leave it out of the trainable ones"));
+                                 ", and only float32, float64, float16 and bfloat16 can be trained; ",
+                                 "leave it out of the trainable ones"));
     }
   }
 }
@@ -222,9 +219,10 @@ void Builder::check_loss() {
     return;
   }
   const ValueInfo& loss = info(request_.loss);
-  if (loss.dtype != DType::kUndefined && !is_trainable_type(loss.dtype)) {
-    problem(kModelWide, concat("loss \"", request_.loss, "\": has element type ",
-                               ortrain::to_string(loss.dtype), ", and a loss is float32 or float64"));
+  if (loss.dtype != DType::kUndefined && !is_floating(loss.dtype)) {
+    problem(kModelWide,
+            concat("loss \"", request_.loss, "\": has element type ", ortrain::to_string(loss.dtype),
+                   ", and a loss is float32, float64, float16 or bfloat16"));
   }
   if (!loss.dims) return;
   if (!std::all_of(loss.dims->begin(), loss.dims->end(), [](const Dim& d) { return d.value == 1; })) {
@@ -357,17 +355,6 @@ void Builder::differentiate(size_t n) {
 
   const Operator* op = find_operator(graph_.nodes[n].domain, graph_.nodes[n].op_type);
   bool done = false;
-  std::vector<std::string> half;
-  for (const std::vector<std::string>& side : {graph_.nodes[n].inputs, graph_.nodes[n].outputs})
-    for (const std::string& value : side)
-      if (active_.count(value) && is_floating(info(value).dtype) && !is_trainable_type(info(value).dtype))
-        half.push_back(value);
-  if (!half.empty()) {
-    const DType found = info(half[0]).dtype;
-    problem(n + 1, concat(describe(graph_.nodes[n]), ": value \"", half[0], "\" has element type ",
-                          ortrain::to_string(found),
-                          ", and gradients are float32 or float64; convert the model to float32"));
-  }
   if (op && op->gradient) {
     try {
       RuleContext context(*this, n);

@@ -59,12 +59,13 @@ char* copy_text(OrtAllocator* allocator, std::string_view text) {
 }
 
 Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape) {
-  const size_t width = size_of(dtype);
-  require(width > 0, ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype), " are not supported");
-  const size_t count = static_cast<size_t>(element_count(shape));
-  size_t bytes = 0;
-  require(!__builtin_mul_overflow(count, width, &bytes), ErrorCode::kInvalidArgument, "a tensor of shape ",
-          to_string(shape), " is too large");
+  const size_t bits = bits_of(dtype);
+  require(bits > 0, ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype), " are not supported");
+  const int64_t count = element_count(shape);
+  size_t most = 0;
+  require(!__builtin_mul_overflow(static_cast<size_t>(count), (bits + 7) / 8, &most),
+          ErrorCode::kInvalidArgument, "a tensor of shape ", to_string(shape), " is too large");
+  const size_t bytes = bytes_of(dtype, count);
   // Never nothing, so that an empty tensor has an address too.
   std::shared_ptr<void> memory(allocate(allocator, bytes == 0 ? 1 : bytes),
                                [allocator](void* p) { allocator->Free(allocator, p); });

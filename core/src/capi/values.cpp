@@ -28,8 +28,8 @@ OrtValue* view(DType dtype, Shape shape, void* data, size_t bytes, std::shared_p
 
 DType dtype_of(ONNXTensorElementDataType type) {
   const int number = type;
-  const bool known = number > 0 && number <= ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
-  require(known && size_of(static_cast<DType>(number)) > 0, ErrorCode::kNotImplemented,
+  const bool known = number > 0 && number <= static_cast<int>(DType::kFloat6E3M2);
+  require(known && bits_of(static_cast<DType>(number)) > 0, ErrorCode::kNotImplemented,
           "tensors of element type number ", number,
           known ? " (" + to_string(static_cast<DType>(number)) + ")" : std::string(), " are not supported");
   return static_cast<DType>(number);
@@ -108,7 +108,10 @@ void TensorAt(OrtValue* value, const int64_t* location_values, size_t location_v
             to_string(shape));
     offset = offset * shape[i] + location_values[i];
   }
-  *out = value->tensor.raw() + static_cast<size_t>(offset) * size_of(value->tensor.dtype());
+  const DType dtype = value->tensor.dtype();
+  require(!is_packed(dtype), ErrorCode::kInvalidArgument, "an element of type ", to_string(dtype), " takes ",
+          bits_of(dtype), " bits and has no address of its own; read the tensor's data as a whole");
+  *out = value->tensor.raw() + static_cast<size_t>(offset) * size_of(dtype);
 }
 
 void GetTypeInfo(const OrtValue* value, OrtTypeInfo** out) {

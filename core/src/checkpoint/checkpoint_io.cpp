@@ -231,10 +231,11 @@ class StateReader {
       require(index < n && !out[index].defined(), ErrorCode::kFail, what, ": expected one each of ",
               kMomentum, "0 to ", kMomentum, n - 1);
       out[index] = view(tensor, what, /*nominal=*/false);
-      require(out[index].dtype() == parameter.data.dtype() && out[index].shape() == parameter.data.shape(),
-              ErrorCode::kFail, what, ": expected ", to_string(parameter.data.dtype()),
-              to_string(parameter.data.shape()), " as the parameter has, found ",
-              to_string(out[index].dtype()), to_string(out[index].shape()));
+      const DType wanted = wide_of(parameter.data.dtype());  // moments of 16-bit floats are float
+      require(out[index].dtype() == wanted && out[index].shape() == parameter.data.shape(), ErrorCode::kFail,
+              what, ": expected ", to_string(wanted), to_string(parameter.data.shape()),
+              " for a parameter of ", to_string(parameter.data.dtype()), to_string(parameter.data.shape()),
+              ", found ", to_string(out[index].dtype()), to_string(out[index].shape()));
     }
     return out;
   }
@@ -242,21 +243,22 @@ class StateReader {
   // A tensor over the bytes in the file, which may lie at any address.
   Tensor view(const fbs::Tensor& tensor, const std::string& what, bool nominal) {
     const auto dtype = static_cast<DType>(tensor.data_type());
-    const size_t width = size_of(dtype);
-    require(width > 0 && count(tensor.string_data()) == 0, ErrorCode::kNotImplemented, what,
+    require(bits_of(dtype) > 0 && count(tensor.string_data()) == 0, ErrorCode::kNotImplemented, what,
             ": tensors of type ", to_string(dtype), " are not supported");
     Shape shape;
-    size_t bytes = width;
+    size_t elements = 1;
     bool fits = true;
     for (size_t i = 0; i < count(tensor.dims()); ++i) {
       // The verifier looks at the alignment of a vector's length only, not at that of wider elements.
       int64_t extent;
       std::memcpy(&extent, tensor.dims()->Data() + i * sizeof extent, sizeof extent);
       shape.push_back(extent);
-      fits = fits && extent >= 0 && !__builtin_mul_overflow(bytes, static_cast<size_t>(extent), &bytes);
+      fits = fits && extent >= 0 && !__builtin_mul_overflow(elements, static_cast<size_t>(extent), &elements);
     }
-    require(fits && bytes <= size_t{1} << 62, ErrorCode::kFail, what, ": ", to_string(shape),
+    constexpr size_t kWidest = 16;
+    require(fits && elements <= (size_t{1} << 62) / kWidest, ErrorCode::kFail, what, ": ", to_string(shape),
             " is not a possible shape");
+    const size_t bytes = bytes_of(dtype, static_cast<int64_t>(elements));
     const size_t found = count(tensor.raw_data());
     if (nominal) {
       require(found == 0 && tensor.external_data_offset() < 0, ErrorCode::kFail, what,

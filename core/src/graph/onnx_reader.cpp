@@ -189,7 +189,7 @@ class Reader {
                       "it is neither a tensor nor a sequence of tensors");
               value.dtype = static_cast<DType>(type->tensor_type().elem_type());
               require(value.dtype == DType::kUndefined || value.dtype == DType::kString ||
-                          size_of(value.dtype) > 0,
+                          bits_of(value.dtype) > 0,
                       ErrorCode::kNotImplemented, "tensors of type ", to_string(value.dtype),
                       " are not supported");
               if (!type->tensor_type().has_shape()) return;

@@ -13,6 +13,8 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/convert.h"
+
 namespace ortrain {
 
 static_assert(std::endian::native == std::endian::little, "ONNX stores raw data in little-endian order");
@@ -22,7 +24,7 @@ namespace {
 // The elements of a typed field, each converted to T. Out-of-range values are refused: they come from a
 // broken file.
 template <typename T, typename Field>
-void convert(const Field& field, const char* field_name, Tensor& tensor) {
+void copy_field(const Field& field, const char* field_name, Tensor& tensor) {
   T* to = reinterpret_cast<T*>(tensor.raw());
   for (const auto value : field) {
     if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
@@ -46,7 +48,7 @@ void read_field(const Field& field, const char* field_name, size_t values_per_el
          elsewhere ? " (and values in a field that does not belong to the type)" : "");
   }
   tensor = Tensor(dtype, shape);
-  convert<T>(field, field_name, tensor);
+  copy_field<T>(field, field_name, tensor);
 }
 
 void read_typed(const onnx::TensorProto& proto, Tensor& tensor, DType dtype, const Shape& shape,
@@ -79,11 +81,33 @@ void read_typed(const onnx::TensorProto& proto, Tensor& tensor, DType dtype, con
       return read(uint8_t{}, proto.int32_data(), "int32_data");
     case DType::kBool:
       return read(bool{}, proto.int32_data(), "int32_data");
-    // The 16-bit floats are stored as their bits.
+    // The narrow floats are stored as their bits.
     case DType::kUInt16:
     case DType::kFloat16:
     case DType::kBFloat16:
       return read(uint16_t{}, proto.int32_data(), "int32_data");
+    case DType::kFloat8E4M3FN:
+    case DType::kFloat8E4M3FNUZ:
+    case DType::kFloat8E5M2:
+    case DType::kFloat8E5M2FNUZ:
+    case DType::kFloat8E8M0:
+      return read(uint8_t{}, proto.int32_data(), "int32_data");
+    // Packed as in raw data, one byte in each number.
+    case DType::kUInt4:
+    case DType::kInt4:
+    case DType::kFloat4E2M1:
+    case DType::kUInt2:
+    case DType::kInt2:
+      return read_field<uint8_t>(proto.int32_data(), "int32_data", 1, proto, tensor, dtype, shape,
+                                 bytes_of(dtype, static_cast<int64_t>(count)));
+    // One element in each number.
+    case DType::kFloat6E2M3:
+    case DType::kFloat6E3M2: {
+      Tensor bytes;
+      read_field<uint8_t>(proto.int32_data(), "int32_data", 1, proto, bytes, DType::kUInt8, shape, count);
+      tensor = Tensor(dtype, shape);
+      return from_wide(dtype, bytes.raw(), tensor.raw(), bytes.size());
+    }
     default:
       break;
   }
@@ -171,19 +195,20 @@ Tensor ExternalFiles::read(const onnx::TensorProto& proto, DType dtype, const Sh
 
 Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files) {
   const auto dtype = static_cast<DType>(proto.data_type());
-  const size_t width = size_of(dtype);
-  require(width > 0, dtype == DType::kUndefined ? ErrorCode::kInvalidGraph : ErrorCode::kNotImplemented,
+  require(bits_of(dtype) > 0,
+          dtype == DType::kUndefined ? ErrorCode::kInvalidGraph : ErrorCode::kNotImplemented,
           "tensors of type ", to_string(dtype), " are not supported");
   require(!proto.has_segment(), ErrorCode::kNotImplemented, "tensors stored in segments are not supported");
   const Shape shape(proto.dims().begin(), proto.dims().end());
   // The size is known to be sane before any memory is asked for: it must be that of data which are there.
-  size_t count = 1, bytes = 0;
+  constexpr size_t kWidest = 16;
+  size_t count = 1;
   bool fits = true;
   for (const int64_t extent : shape)
     fits = fits && extent >= 0 && !__builtin_mul_overflow(count, static_cast<size_t>(extent), &count);
-  fits = fits && !__builtin_mul_overflow(count, width, &bytes) &&
-         bytes <= static_cast<size_t>(std::numeric_limits<int64_t>::max());
+  fits = fits && count <= static_cast<size_t>(std::numeric_limits<int64_t>::max()) / kWidest;
   require(fits, ErrorCode::kInvalidGraph, to_string(shape), " is not a possible shape of stored data");
+  const size_t bytes = bytes_of(dtype, static_cast<int64_t>(count));
 
   Tensor tensor;
   if (proto.data_location() == onnx::TensorProto::EXTERNAL) {

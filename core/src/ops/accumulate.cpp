@@ -127,7 +127,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ZeroGradient",
                   .shape = shape_like_first,
                   .kernel = zero_gradient_kernel,
-                  .stops_gradient = true});
+                  .stops_gradient = true,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

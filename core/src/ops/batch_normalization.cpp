@@ -46,15 +46,16 @@ void check_channels(const NodeContext& c, size_t x, size_t first, size_t last) {
     c.expect(c.shape(i) == Shape{c.shape(x)[1]}, "its ", name, " must have one value for each of the ",
              c.shape(x)[1], " channels of X ", to_string(c.shape(x)), ", found shape ",
              to_string(c.shape(i)));
-    c.expect(c.dtype(i) == c.dtype(x), "its ", name, " must have the type of X, ", to_string(c.dtype(x)),
-             ", found ", to_string(c.dtype(i)));
+    // float and the 16-bit floats go together.
+    c.expect(wide_of(c.dtype(i)) == wide_of(c.dtype(x)), "its ", name, " must have the type of X, ",
+             to_string(c.dtype(x)), ", found ", to_string(c.dtype(i)));
   }
 }
 
 void forward_shape(ShapeContext& c) {
   check_channels(c, kX, kScale, kVariance + 1);
   c.output(0, c.dtype(kX), c.shape(kX));
-  for (size_t o = 1; o < 6; ++o) c.output(o, c.dtype(kX), {c.shape(kX)[1]});
+  for (size_t o = 1; o < 6; ++o) c.output(o, c.dtype(kMean), {c.shape(kX)[1]});
 }
 
 void grad_shape(ShapeContext& c) {
@@ -63,7 +64,7 @@ void grad_shape(ShapeContext& c) {
            to_string(c.dtype(kGradX)), to_string(c.shape(kGradX)), ", found ", to_string(c.dtype(kGradDy)),
            to_string(c.shape(kGradDy)));
   c.output(0, c.dtype(kGradX), c.shape(kGradX));
-  for (size_t o = 1; o < 3; ++o) c.output(o, c.dtype(kGradX), {c.shape(kGradX)[1]});
+  for (size_t o = 1; o < 3; ++o) c.output(o, c.dtype(kGradScale), {c.shape(kGradX)[1]});
 }
 
 // -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ void expect_bias(const NodeContext& c, size_t x, size_t b) {
   c.expect(c.rank(x) > 0 && c.shape(b) == Shape{c.shape(x).back()} && c.dtype(b) == c.dtype(x),
            "the bias must have the type of X and the shape of its last axis, found ", to_string(c.dtype(b)),
            " ", to_string(c.shape(b)), " for X of ", to_string(c.dtype(x)), " ", to_string(c.shape(x)));
-  if (c.dtype(x) != DType::kFloat && c.dtype(x) != DType::kDouble) c.reject_dtype(x);
+  if (!is_floating(c.dtype(x))) c.reject_dtype(x);
 }
 
 void shape(ShapeContext& c) {

@@ -1,12 +1,13 @@
-// Cast and CastLike between all numeric types, bool, float16 and bfloat16.
+// Cast and CastLike between all types of real numbers and bool; BitCast.
 
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
 #include "ops/elementwise.h"
-#include "ops/half.h"
 #include "ops/operator.h"
+#include "ops/strided_copy.h"
+#include "runtime/convert.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -60,33 +61,86 @@ DType target_of(const NodeContext& c) {
 
 void shape(ShapeContext& c) {
   const DType to = target_of(c);
-  if (!visit_castable(c.dtype(0), [](auto) {})) c.reject_dtype(0);
-  c.expect(visit_castable(to, [](auto) {}), "it cannot cast to ", to_string(to));
+  if (!is_real(c.dtype(0))) c.reject_dtype(0);
+  c.expect(is_real(to), "it cannot cast to ", to_string(to));
   c.output(0, to, c.shape(0));
 }
 
+Rounding rounding_of(const NodeContext& c) {
+  Rounding rounding;
+  rounding.saturate = c.node().int_or("saturate", 1) != 0;
+  const std::string mode = c.node().string_or("round_mode", "up");
+  c.expect(mode == "up" || mode == "down" || mode == "nearest",
+           "round_mode must be 'up', 'down' or 'nearest', found '", mode, "'");
+  rounding.mode = mode == "up" ? Rounding::kUp : mode == "down" ? Rounding::kDown : Rounding::kNearest;
+  return rounding;
+}
+
+// Between types that kernels compute in.
+template <typename From, typename To>
+Kernel plain_kernel(Slot x, Slot y, int64_t n) {
+  return [=](const Frame& f) {
+    const From* from = f.at<From>(x);
+    To* to = f.at<To>(y);
+    parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] = convert<To>(from[i]);
+    });
+  };
+}
+
+constexpr int64_t kPiece = 512;  // elements that are converted by way of doubles at a time
+
+// Elements [begin, end), by way of double, which holds every number of the narrow types.
+void convert_piece(DType from, const std::byte* source, DType to, std::byte* target, int64_t begin,
+                   int64_t end, const Rounding& rounding) {
+  double values[kPiece];
+  std::byte bytes[kPiece];
+  const int64_t n = end - begin;
+  read_numbers(from, source, begin, end, values);
+  if (visit_castable(to, [&](auto zero) {
+        auto* out = reinterpret_cast<decltype(zero)*>(target) + begin;
+        for (int64_t i = 0; i < n; ++i) out[i] = convert<decltype(zero)>(values[i]);
+      }))
+    return;
+  std::byte* out = is_packed(to) ? bytes : target + begin;
+  if (is_small_float(to)) {
+    encode_small_floats(to, values, n, out, rounding);
+  } else {
+    // An integer of less than a byte keeps the lowest bits. Those of large integers are lost in a double.
+    const bool integers = visit_types<int64_t, uint64_t>(from, [&](auto zero) {
+      const auto* in = reinterpret_cast<const decltype(zero)*>(source) + begin;
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<std::byte>(in[i]);
+    });
+    if (!integers)
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<std::byte>(convert<int64_t>(values[i]));
+  }
+  if (is_packed(to)) pack(to, bytes, begin, end, target);
+}
+
 Kernel kernel(KernelContext& c) {
-  if (c.dtype(0) == c.out_dtype(0)) {
+  const DType source = c.dtype(0), target = c.out_dtype(0);
+  if (source == target) {
     c.alias(0, 0);
     return nullptr;
   }
-  Kernel kernel;
   const Slot x = c.in(0), y = c.out(0);
   const int64_t n = c.out_size(0);
-  visit_castable(c.dtype(0), [&](auto from_zero) {
-    visit_castable(c.out_dtype(0), [&](auto to_zero) {
-      using From = decltype(from_zero);
-      using To = decltype(to_zero);
-      kernel = [=](const Frame& f) {
-        const From* from = f.at<From>(x);
-        To* to = f.at<To>(y);
-        parallel_for(n, 1, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) to[i] = convert<To>(from[i]);
-        });
-      };
-    });
+  if (source == DType::kFloat && is_half(target))
+    return [=](const Frame& f) { from_wide(target, f.at<std::byte>(x), f.at<std::byte>(y), n); };
+  if (target == DType::kFloat && is_half(source))
+    return [=](const Frame& f) { to_wide(source, f.at<std::byte>(x), f.at<std::byte>(y), n); };
+  Kernel kernel;
+  visit_castable(source, [&](auto from) {
+    visit_castable(target, [&](auto to) { kernel = plain_kernel<decltype(from), decltype(to)>(x, y, n); });
   });
-  return kernel;
+  if (kernel) return kernel;
+  return [=, rounding = rounding_of(c)](const Frame& f) {
+    parallel_for((n + kPiece - 1) / kPiece, 8 * kPiece, [&](int64_t begin, int64_t end) {
+      for (int64_t piece = begin; piece < end; ++piece)
+        convert_piece(source, f.at<std::byte>(x), target, f.at<std::byte>(y), piece * kPiece,
+                      std::min((piece + 1) * kPiece, n), rounding);
+    });
+  };
 }
 
 // The gradient goes back in the input's type; from integers there is none to speak of.
@@ -95,8 +149,44 @@ void gradient(GradientContext& g) {
   if (g.needs(0) && is_floating(from)) g.set(0, g("Cast", {g.dy(0)}, {{"to", static_cast<int64_t>(from)}}));
 }
 
-ORTRAIN_OPERATOR({.type = "Cast", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR({.type = "CastLike", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "Cast",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kTaken});
+ORTRAIN_OPERATOR({.type = "CastLike",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kTaken});
+
+// BitCast: the same bits as elements of another type of the same width.
+void bit_cast_shape(ShapeContext& c) {
+  const DType from = c.dtype(0), to = target_of(c);
+  c.expect(bits_of(to) > 0 && bits_of(to) == bits_of(from), "it cannot take ", to_string(from), " of ",
+           bits_of(from), " bits for ", to_string(to), " of ", bits_of(to), " bits: the widths must agree");
+  c.output(0, to, c.shape(0));
+}
+
+Kernel bit_cast_kernel(KernelContext& c) {
+  const Slot x = c.in(0), y = c.out_inplace(0, {0});
+  const size_t bytes = bytes_of(c.out_dtype(0), c.out_size(0));
+  const bool truth = c.out_dtype(0) == DType::kBool;
+  return [=](const Frame& f) {
+    const std::byte* from = f.at<std::byte>(x);
+    std::byte* to = f.at<std::byte>(y);
+    if (from != to) copy_bytes(to, from, bytes);
+    // Bytes other than 0 and 1 are no values of a C++ bool.
+    if (truth)
+      for (size_t i = 0; i < bytes; ++i) to[i] = std::byte{to[i] != std::byte{0}};
+  };
+}
+
+ORTRAIN_OPERATOR({.type = "BitCast",
+                  .shape = bit_cast_shape,
+                  .kernel = bit_cast_kernel,
+                  .stops_gradient = true,
+                  .narrow_types = NarrowTypes::kTaken});
 
 }  // namespace
 }  // namespace ortrain

@@ -53,7 +53,11 @@ void gradient(GradientContext& g) {
   g.set(0, g("CenterCropPad", {g.dy(0), g("Gather", {extents, g.int64s(axes)})}, {{"axes", axes}}));
 }
 
-ORTRAIN_OPERATOR({.type = "CenterCropPad", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "CenterCropPad",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/half.h"
+#include "runtime/half.h"
 
 namespace ortrain {
 

@@ -94,7 +94,7 @@ Kernel kernel(KernelContext& c) {
   const int64_t planes = image[0] * image[1];
   const Slot in = c.in(0), out = c.out(0);
   Kernel kernel;
-  const bool known = visit_floating(c.dtype(0), [&](auto zero) {
+  const bool known = visit_numeric_or_bool(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     kernel = [=](const Frame& f) {
       parallel_for(planes, elements * 2, [&](int64_t begin, int64_t end) {
@@ -105,7 +105,7 @@ Kernel kernel(KernelContext& c) {
             T* to = f.at<T>(out) + plane * points;
             std::fill(to, to + points, T(0));
             for (int64_t i = 0; i < elements; ++i)
-              if (place[i] >= 0) to[place[i]] += from[i];
+              if (place[i] >= 0) to[place[i]] = static_cast<T>(to[place[i]] + from[i]);
           } else {
             const T* from = f.at<const T>(in) + plane * points;
             T* to = f.at<T>(out) + plane * elements;

@@ -86,9 +86,17 @@ void gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, pieces[i]);
 }
 
-ORTRAIN_OPERATOR({.type = "Concat", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "ConcatTraining", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "Concat",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "ConcatTraining",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

@@ -5,6 +5,7 @@
 
 #include "ops/movement.h"
 #include "ops/strided_copy.h"
+#include "runtime/convert.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -52,7 +53,12 @@ void constant_of_shape_shape(ShapeContext& c) {
 }
 
 Kernel constant_of_shape_kernel(KernelContext& c) {
-  const Tensor value = fill_value(c);
+  Tensor value = fill_value(c);
+  if (is_packed(value.dtype())) {
+    Tensor byte(c.out_dtype(0), {1});
+    to_wide(value.dtype(), value.raw(), byte.raw(), 1);
+    value = byte;
+  }
   const int64_t count = c.out_size(0);
   const Slot out = c.out(0);
   const StridedCopy fill(size_of(value.dtype()), {count}, {0, {0}}, {0, {1}});
@@ -62,7 +68,8 @@ Kernel constant_of_shape_kernel(KernelContext& c) {
 ORTRAIN_OPERATOR({.type = "ConstantOfShape",
                   .shape = constant_of_shape_shape,
                   .kernel = constant_of_shape_kernel,
-                  .stops_gradient = true});
+                  .stops_gradient = true,
+                  .narrow_types = NarrowTypes::kMoved});
 
 // ceil((limit - start) / delta), at least 0
 template <typename T>
@@ -89,6 +96,8 @@ void range_shape(ShapeContext& c) {
              " and ", to_string(c.dtype(i)));
   }
   int64_t count = 0;
+  const auto number = [&](size_t i) { return c.need_constant(i).to_double()[0]; };
+  if (is_half(c.dtype(0))) return c.output(0, c.dtype(0), {range_count(c, number(0), number(1), number(2))});
   const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     count = range_count(c, *c.need_constant(0).data<T>(), *c.need_constant(1).data<T>(),
@@ -152,7 +161,8 @@ void identity_gradient(GradientContext& g) { g.set(0, g.dy(0)); }
 ORTRAIN_OPERATOR({.type = "Identity",
                   .shape = shape_like_first,
                   .kernel = identity_kernel,
-                  .gradient = identity_gradient});
+                  .gradient = identity_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

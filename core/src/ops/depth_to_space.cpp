@@ -63,7 +63,8 @@ void depth_to_space_gradient(GradientContext& g) {
 ORTRAIN_OPERATOR({.type = "DepthToSpace",
                   .shape = depth_to_space_shape,
                   .kernel = depth_to_space_kernel,
-                  .gradient = depth_to_space_gradient});
+                  .gradient = depth_to_space_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 void space_to_depth_shape(ShapeContext& c) {
   const int64_t b = block_of(c);
@@ -85,7 +86,8 @@ void space_to_depth_gradient(GradientContext& g) {
 ORTRAIN_OPERATOR({.type = "SpaceToDepth",
                   .shape = space_to_depth_shape,
                   .kernel = space_to_depth_kernel,
-                  .gradient = space_to_depth_gradient});
+                  .gradient = space_to_depth_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

@@ -355,8 +355,7 @@ class Lowering {
 
 Kernel kernel(KernelContext& c) {
   Kernel kernel;
-  if (!visit_types<float, double, int32_t, int64_t, uint32_t, uint64_t>(
-          c.dtype(0), [&](auto zero) { kernel = Lowering<decltype(zero)>(c).run(); }))
+  if (!visit_numeric(c.dtype(0), [&](auto zero) { kernel = Lowering<decltype(zero)>(c).run(); }))
     c.reject_dtype(0);
   return kernel;
 }

@@ -29,8 +29,11 @@ Kernel expand_kernel(KernelContext& c) {
 
 void expand_gradient(GradientContext& g) { g.set(0, g.unbroadcast(g.dy(0), g.y(0), 0)); }
 
-ORTRAIN_OPERATOR(
-    {.type = "Expand", .shape = expand_shape, .kernel = expand_kernel, .gradient = expand_gradient});
+ORTRAIN_OPERATOR({.type = "Expand",
+                  .shape = expand_shape,
+                  .kernel = expand_kernel,
+                  .gradient = expand_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 void tile_shape(ShapeContext& c) {
   const std::vector<int64_t> repeats = constant_ints(c, 1);
@@ -78,7 +81,11 @@ void tile_gradient(GradientContext& g) {
   g.set(0, g.reduce_sum(apart, repetitions, false));
 }
 
-ORTRAIN_OPERATOR({.type = "Tile", .shape = tile_shape, .kernel = tile_kernel, .gradient = tile_gradient});
+ORTRAIN_OPERATOR({.type = "Tile",
+                  .shape = tile_shape,
+                  .kernel = tile_kernel,
+                  .gradient = tile_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

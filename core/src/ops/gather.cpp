@@ -55,8 +55,11 @@ void gather_gradient(GradientContext& g) {
              kMicrosoft));
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "Gather", .shape = gather_shape, .kernel = gather_kernel, .gradient = gather_gradient});
+ORTRAIN_OPERATOR({.type = "Gather",
+                  .shape = gather_shape,
+                  .kernel = gather_kernel,
+                  .gradient = gather_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 // GatherGrad(shape, indices, dY)
 void gather_grad_shape(ShapeContext& c) {

@@ -36,8 +36,11 @@ void gather_gradient(GradientContext& g) {
              {{"axis", g.node().int_or("axis", 0)}}, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "GatherElements", .shape = gather_shape, .kernel = gather_kernel, .gradient = gather_gradient});
+ORTRAIN_OPERATOR({.type = "GatherElements",
+                  .shape = gather_shape,
+                  .kernel = gather_kernel,
+                  .gradient = gather_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 // GatherElementsGrad(dY, shape, indices)
 void gather_grad_shape(ShapeContext& c) {

@@ -32,8 +32,11 @@ void gather_gradient(GradientContext& g) {
              {{"batch_dims", g.node().int_or("batch_dims", 0)}}, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "GatherND", .shape = gather_shape, .kernel = gather_kernel, .gradient = gather_gradient});
+ORTRAIN_OPERATOR({.type = "GatherND",
+                  .shape = gather_shape,
+                  .kernel = gather_kernel,
+                  .gradient = gather_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 // GatherNDGrad(shape, indices, dY)
 void gather_grad_shape(ShapeContext& c) {

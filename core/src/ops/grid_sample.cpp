@@ -40,7 +40,7 @@ struct Sampler {
     c.expect(grid.size() == x.size() && grid[0] == x[0] && grid.back() == static_cast<int64_t>(x.size()) - 2,
              "the grid must have ", x.size(), " axes, the first of extent ", x[0], " and the last of extent ",
              x.size() - 2, ", found ", to_string(grid));
-    c.expect(c.dtype(x_at) == c.dtype(grid_at), "X and the grid must have one type, found ",
+    c.expect(wide_of(c.dtype(x_at)) == wide_of(c.dtype(grid_at)), "X and the grid must have one type, found ",
              to_string(c.dtype(x_at)), " and ", to_string(c.dtype(grid_at)));
     const std::string name = c.node().string_or("mode", "linear"),
                       border = c.node().string_or("padding_mode", "zeros");

@@ -154,8 +154,9 @@ Shape statistics_shape(const NodeContext& c, size_t input) {
 
 // Scale and bias hold one number for each place from the axis on (leading ones are allowed).
 void expect_parameter(const NodeContext& c, size_t x, size_t input, const char* what) {
-  c.expect(c.dtype(input) == c.dtype(x), what, " must have the type of X, ", to_string(c.dtype(x)),
-           ", found ", to_string(c.dtype(input)));
+  // float and the 16-bit floats go together.
+  c.expect(wide_of(c.dtype(input)) == wide_of(c.dtype(x)), what, " must have the type of X, ",
+           to_string(c.dtype(x)), ", found ", to_string(c.dtype(input)));
   const Shape wanted(c.shape(x).begin() + static_cast<ptrdiff_t>(axis_of(c, x)), c.shape(x).end());
   Shape found = c.shape(input);
   while (found.size() > wanted.size() && found.front() == 1) found.erase(found.begin());
@@ -172,7 +173,7 @@ void shape(ShapeContext& c) {
   }
   c.output(0, c.dtype(0), c.shape(0));
   for (size_t o = 1; o < c.output_count(); ++o)
-    if (c.has_output(o)) c.output(o, c.dtype(0), statistics_shape(c, 0));
+    if (c.has_output(o)) c.output(o, wide_of(c.dtype(0)), statistics_shape(c, 0));  // float at least
 }
 
 // The layout of values of that shape which are kept as V.

@@ -137,6 +137,16 @@ enum class Differentiable {
   kNo,    // there is none yet: training through it is an error
 };
 
+// What the kernel of an operator sees of types that few kernels know: the 16-bit floats, and packed elements.
+// Where it is not the value itself it is its wide form (wide_of), which the Program converts to and from at
+// the borders of such operators; shape rules see the types as they are.
+enum class NarrowTypes {
+  kWidened,  // float in place of the 16-bit floats
+  kMoved,    // moves elements about whatever they mean: 16-bit floats as they are, or as float where an input
+             // lies so already; packed elements as bytes
+  kTaken,    // the types as they are
+};
+
 struct Operator {
   std::string_view domain = "";
   std::string_view type;
@@ -150,6 +160,7 @@ struct Operator {
   uint32_t updates = 0;
   // The kernel reads and gives values that lie in bfloat16 (Layout::bf16) as they lie.
   bool takes_bf16 = false;
+  NarrowTypes narrow_types = NarrowTypes::kWidened;
   // The index of an input which its producer had better write straight into the memory of input `target` (an
   // accumulation buffer that is overwritten). Returns false where that does not hold for this node.
   bool (*writes_through)(const NodeContext&, size_t& input, size_t& target) = nullptr;

@@ -186,7 +186,11 @@ void gradient(GradientContext& g) {
   g.set(0, gradient);
 }
 
-ORTRAIN_OPERATOR({.type = "Pad", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "Pad",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
 #include "ops/operator.h"
+#include "runtime/convert.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -95,6 +97,49 @@ bool visit_quantized(DType dtype, F&& f) {
   return visit_types<uint8_t, int8_t, uint16_t, int16_t>(dtype, f);
 }
 
+// What a quantized type holds: integers of a range, or floats of 8 bits and less.
+struct Quantized {
+  double low = 0, high = 0;
+  bool floats = false;
+};
+
+// Nothing where values are not quantized to the type.
+std::optional<Quantized> quantized(DType dtype) {
+  switch (dtype) {
+    case DType::kUInt8:
+      return Quantized{0, 255};
+    case DType::kInt8:
+      return Quantized{-128, 127};
+    case DType::kUInt16:
+      return Quantized{0, 65535};
+    case DType::kInt16:
+      return Quantized{-32768, 32767};
+    case DType::kUInt4:
+      return Quantized{0, 15};
+    case DType::kInt4:
+      return Quantized{-8, 7};
+    case DType::kUInt2:
+      return Quantized{0, 3};
+    case DType::kInt2:
+      return Quantized{-2, 1};
+    case DType::kFloat8E4M3FN:
+      return Quantized{-448, 448, true};
+    case DType::kFloat8E4M3FNUZ:
+      return Quantized{-240, 240, true};
+    case DType::kFloat8E5M2:
+    case DType::kFloat8E5M2FNUZ:
+      return Quantized{-57344, 57344, true};
+    case DType::kFloat6E2M3:
+      return Quantized{-7.5, 7.5, true};
+    case DType::kFloat6E3M2:
+      return Quantized{-28, 28, true};
+    case DType::kFloat4E2M1:
+      return Quantized{-6, 6, true};
+    default:
+      return std::nullopt;
+  }
+}
+
 DType quantized_type(const NodeContext& c, size_t zero_point) {
   const DType stated = static_cast<DType>(c.node().int_or("output_dtype", 0));
   if (!c.has_input(zero_point)) return stated == DType::kUndefined ? DType::kUInt8 : stated;
@@ -104,18 +149,115 @@ DType quantized_type(const NodeContext& c, size_t zero_point) {
 }
 
 void expect_floating(const NodeContext& c, size_t i) {
-  if (!visit_floating(c.dtype(i), [](auto) {})) c.reject_dtype(i);
+  if (!is_floating(c.dtype(i))) c.reject_dtype(i);
+}
+
+// The type in which x / scale is computed.
+DType division_type(const NodeContext& c) {
+  return static_cast<DType>(c.node().int_or("precision", static_cast<int64_t>(c.dtype(1))));
 }
 
 void quantize_shape(ShapeContext& c) {
   read_granularity(c, 0, 1, c.opset());
   const DType type = quantized_type(c, 2);
-  c.expect(visit_quantized(type, [](auto) {}), "it cannot quantize to ", to_string(type));
-  expect_floating(c, 1);
-  c.expect(c.dtype(0) == c.dtype(1) || c.dtype(0) == DType::kInt32,
-           "X and the scale must have one type, found ", to_string(c.dtype(0)), " and ",
+  c.expect(quantized(type).has_value(), "it cannot quantize to ", to_string(type));
+  for (const size_t i : {0, 1})
+    if (!is_floating(c.dtype(i)) && c.dtype(i) != DType::kInt32 && !(i == 1 && is_small_float(c.dtype(i))))
+      c.reject_dtype(i);
+  c.expect(c.dtype(0) == c.dtype(1) || c.dtype(0) == DType::kInt32 || c.opset() >= 23,
+           "X and the scale must have one type before version 23, found ", to_string(c.dtype(0)), " and ",
            to_string(c.dtype(1)));
+  const DType precision = division_type(c);
+  c.expect(precision == c.dtype(1) || is_floating(precision), "it cannot divide in ", to_string(precision));
   c.output(0, type, c.shape(0));
+}
+
+// Numbers of one input beside the elements of a row: one for all of them, or one for each.
+class Beside {
+ public:
+  Beside(const NodeContext& c, size_t i, Slot slot)
+      : dtype_(c.has_input(i) ? c.dtype(i) : DType::kUndefined), slot_(slot) {}
+  // `n` numbers from `index` on, or the one there n times; zeros where there is no such input.
+  void read(const Frame& f, int64_t index, int64_t step, int64_t n, double* values) const {
+    if (!slot_.defined()) return std::fill_n(values, n, 0.0), void();
+    read_numbers(dtype_, f.at<std::byte>(slot_), index, index + (step ? n : 1), values);
+    if (!step) std::fill_n(values, n, values[0]);
+  }
+
+ private:
+  DType dtype_;
+  Slot slot_;
+};
+
+constexpr int64_t kPiece = 256;  // elements that are computed in doubles at a time
+
+// Calls f(first element, count, scales, zero points) for pieces of the rows [begin, end).
+template <typename F>
+void in_pieces(const Frame& frame, const Granularity& g, const Beside& scale, const Beside& zero_point,
+               int64_t begin, int64_t end, F&& f) {
+  g.rows(begin, end, [&](int64_t at, int64_t index, int64_t step, int64_t n) {
+    double scales[kPiece], zeros[kPiece];
+    for (int64_t i = 0; i < n; i += kPiece) {
+      const int64_t count = std::min(kPiece, n - i);
+      scale.read(frame, index + i * step, step, count, scales);
+      zero_point.read(frame, index + i * step, step, count, zeros);
+      f(at + i, count, scales, zeros);
+    }
+  });
+}
+
+// `value` rounded to what a number of the type can be.
+double round_to(DType dtype, double value) {
+  switch (dtype) {
+    case DType::kFloat:
+      return static_cast<double>(static_cast<float>(value));
+    case DType::kFloat16:
+      return static_cast<double>(static_cast<float>(Float16(static_cast<float>(value))));
+    case DType::kBFloat16:
+      return static_cast<double>(static_cast<float>(BFloat16(static_cast<float>(value))));
+    default:
+      return value;
+  }
+}
+
+// Any types; the quantized numbers are made as bytes or words, and packed at the end where they are packed.
+Kernel quantize_any(KernelContext& c) {
+  const Granularity g = read_granularity(c, 0, 1, c.opset());
+  const DType from = c.dtype(0), to = c.out_dtype(0), precision = division_type(c);
+  const Slot x = c.in(0), y = c.out(0);
+  const Beside scale(c, 1, c.in(1)), zero_point(c, 2, c.has_input(2) ? c.in(2) : Slot{});
+  const int64_t n = c.out_size(0);
+  const bool packed = is_packed(to);
+  const Slot made = packed ? c.scratch(static_cast<size_t>(n)) : y;
+  const Quantized range = *quantized(to);
+  Rounding rounding;
+  rounding.saturate = c.node().int_or("saturate", 1) != 0;
+  return [=](const Frame& f) {
+    const auto store = [&](const double* values, int64_t at, int64_t count) {
+      std::byte* out = f.at<std::byte>(made);
+      if (range.floats) return encode_small_floats(to, values, count, out + at, rounding);
+      visit_types<int8_t, uint8_t, int16_t, uint16_t>(wide_of(to), [&](auto zero) {
+        auto* q = reinterpret_cast<decltype(zero)*>(out) + at;
+        for (int64_t i = 0; i < count; ++i) q[i] = static_cast<decltype(zero)>(values[i]);
+      });
+    };
+    parallel_for(g.row_count(), 16 * g.inner, [&](int64_t begin, int64_t end) {
+      in_pieces(f, g, scale, zero_point, begin, end,
+                [&](int64_t at, int64_t count, const double* scales, const double* zeros) {
+                  double values[kPiece];
+                  read_numbers(from, f.at<std::byte>(x), at, at + count, values);
+                  for (int64_t i = 0; i < count; ++i) {
+                    const double v = round_to(precision, values[i] / scales[i]);
+                    if (range.floats)
+                      values[i] = v + zeros[i];
+                    else  // written so that what is no number becomes the lowest
+                      values[i] = std::min(std::max(range.low, std::nearbyint(v) + zeros[i]), range.high);
+                  }
+                  store(values, at, count);
+                });
+    });
+    if (packed) from_wide(to, f.at<std::byte>(made), f.at<std::byte>(y), n);
+  };
 }
 
 // q of x; lo and hi are the range of the type less the zero point. What is no number becomes lo.
@@ -158,19 +300,17 @@ Kernel quantize_kernel_of(KernelContext& c) {
 
 Kernel quantize_kernel(KernelContext& c) {
   Kernel kernel;
-  bool known = false;
-  visit_types<float, double>(c.dtype(1), [&](auto scale) {
-    visit_quantized(c.out_dtype(0), [&](auto q) {
-      using T = decltype(scale);
-      if (c.dtype(0) == DType::kInt32)
-        kernel = quantize_kernel_of<int32_t, T, decltype(q)>(c);
-      else
-        kernel = quantize_kernel_of<T, T, decltype(q)>(c);
-      known = true;
+  if (division_type(c) == c.dtype(1) && (c.dtype(0) == c.dtype(1) || c.dtype(0) == DType::kInt32))
+    visit_floating(c.dtype(1), [&](auto scale) {
+      visit_quantized(c.out_dtype(0), [&](auto q) {
+        using T = decltype(scale);
+        if (c.dtype(0) == DType::kInt32)
+          kernel = quantize_kernel_of<int32_t, T, decltype(q)>(c);
+        else
+          kernel = quantize_kernel_of<T, T, decltype(q)>(c);
+      });
     });
-  });
-  if (!known) c.reject_dtype(0);
-  return kernel;
+  return kernel ? kernel : quantize_any(c);
 }
 
 // The value q goes on as if it were x: the gradient that arrives is that of the dequantized value.
@@ -187,56 +327,83 @@ void quantize_gradient(GradientContext& g) {
 // QuantizeLinearGrad(dY, x, scale, zero_point?): dx = dy where round(x / scale) + zero_point is in the range
 // of the type, else 0.
 void quantize_gradient_shape(ShapeContext& c) {
-  c.expect(c.shape(0) == c.shape(1) && c.dtype(0) == c.dtype(1) && c.dtype(1) == c.dtype(2),
-           "dY, X and the scale must agree, found ", to_string(c.dtype(0)), " ", to_string(c.shape(0)), ", ",
-           to_string(c.dtype(1)), " ", to_string(c.shape(1)), " and ", to_string(c.dtype(2)));
+  c.expect(c.shape(0) == c.shape(1) && c.dtype(0) == c.dtype(1), "dY and X must agree, found ",
+           to_string(c.dtype(0)), " ", to_string(c.shape(0)), " and ", to_string(c.dtype(1)), " ",
+           to_string(c.shape(1)));
   c.output(0, c.dtype(0), c.shape(0));
 }
 
-template <typename T, typename Q>
-Kernel quantize_gradient_kernel_of(KernelContext& c, const Granularity& g) {
-  const Slot dy = c.in(0), x = c.in(1), scale = c.in(2), zero_point = c.has_input(3) ? c.in(3) : Slot{};
+template <typename T>
+Kernel quantize_gradient_kernel_of(KernelContext& c) {
+  const Granularity g = read_granularity(c, 1, 2, 13);  // what the forward was checked for
+  const Quantized range = *quantized(quantized_type(c, 3));
+  const Slot dy = c.in(0), x = c.in(1);
+  const Beside scale(c, 2, c.in(2)), zero_point(c, 3, c.has_input(3) ? c.in(3) : Slot{});
   const Slot dx = c.out_inplace(0, {0});
   return [=](const Frame& f) {
-    const T *incoming = f.at<T>(dy), *from = f.at<T>(x), *scales = f.at<T>(scale);
-    const Q* zeros = f.at_or_null<Q>(zero_point);
+    const T *incoming = f.at<T>(dy), *from = f.at<T>(x);
     T* to = f.at<T>(dx);
     parallel_for(g.row_count(), 4 * g.inner, [&](int64_t begin, int64_t end) {
-      g.rows(begin, end, [&](int64_t at, int64_t index, int64_t step, int64_t n) {
-        constexpr T kLow = std::numeric_limits<Q>::min(), kHigh = std::numeric_limits<Q>::max();
-        for (int64_t i = 0; i < n; ++i) {
-          const T zero = zeros ? static_cast<T>(zeros[index + i * step]) : T(0);
-          const T q = std::nearbyint(from[at + i] / scales[index + i * step]) + zero;
-          to[at + i] = q >= kLow && q <= kHigh ? incoming[at + i] : T(0);
-        }
-      });
+      in_pieces(f, g, scale, zero_point, begin, end,
+                [&](int64_t at, int64_t count, const double* scales, const double* zeros) {
+                  for (int64_t i = 0; i < count; ++i) {
+                    const double v = static_cast<double>(from[at + i]) / scales[i];
+                    const double q = (range.floats ? v : std::nearbyint(v)) + zeros[i];
+                    to[at + i] = q >= range.low && q <= range.high ? incoming[at + i] : T(0);
+                  }
+                });
     });
   };
 }
 
 Kernel quantize_gradient_kernel(KernelContext& c) {
-  const Granularity g = read_granularity(c, 1, 2, 13);  // what the forward was checked for
   Kernel kernel;
-  visit_floating(c.dtype(0), [&](auto zero) {
-    visit_quantized(quantized_type(c, 3),
-                    [&](auto q) { kernel = quantize_gradient_kernel_of<decltype(zero), decltype(q)>(c, g); });
-  });
+  visit_floating(c.dtype(0), [&](auto zero) { kernel = quantize_gradient_kernel_of<decltype(zero)>(c); });
   if (!kernel) c.reject_dtype(0);
   return kernel;
 }
 
 void dequantize_shape(ShapeContext& c) {
   read_granularity(c, 0, 1, c.opset());
-  if (!visit_quantized(c.dtype(0), [](auto) {}) && c.dtype(0) != DType::kInt32) c.reject_dtype(0);
+  if (!quantized(c.dtype(0)) && c.dtype(0) != DType::kInt32) c.reject_dtype(0);
   if (c.has_input(2))
     c.expect(c.dtype(2) == c.dtype(0), "x and the zero point must have one type, found ",
              to_string(c.dtype(0)), " and ", to_string(c.dtype(2)));
-  expect_floating(c, 1);
-  const DType stated = static_cast<DType>(c.node().int_or("output_dtype", 0));
-  c.expect(stated == DType::kUndefined || stated == c.dtype(1),
-           "output_dtype must be the type of the scale, ", to_string(c.dtype(1)), ", found ",
-           to_string(stated));
-  c.output(0, c.dtype(1), c.shape(0));
+  if (!is_floating(c.dtype(1)) && !is_small_float(c.dtype(1))) c.reject_dtype(1);
+  DType type = static_cast<DType>(c.node().int_or("output_dtype", 0));
+  if (type == DType::kUndefined) type = c.dtype(1);
+  c.expect(is_floating(type), "it cannot make numbers of type ", to_string(type));
+  c.output(0, type, c.shape(0));
+}
+
+// Any types. The product is computed in double and rounded once, to the type of the output.
+Kernel dequantize_any(KernelContext& c) {
+  const Granularity g = read_granularity(c, 0, 1, c.opset());
+  const DType from = c.dtype(0);
+  const Slot x = c.in(0), y = c.out(0);
+  const Beside scale(c, 1, c.in(1)), zero_point(c, 2, c.has_input(2) ? c.in(2) : Slot{});
+  Kernel kernel;
+  visit_types<float, double, Float16, BFloat16>(c.out_dtype(0), [&](auto type) {
+    using T = decltype(type);
+    kernel = [=](const Frame& f) {
+      T* to = f.at<T>(y);
+      parallel_for(g.row_count(), 16 * g.inner, [&](int64_t begin, int64_t end) {
+        in_pieces(f, g, scale, zero_point, begin, end,
+                  [&](int64_t at, int64_t count, const double* scales, const double* zeros) {
+                    double values[kPiece];
+                    read_numbers(from, f.at<std::byte>(x), at, at + count, values);
+                    for (int64_t i = 0; i < count; ++i) {
+                      const double v = (values[i] - zeros[i]) * scales[i];
+                      if constexpr (std::is_same_v<T, double>)
+                        to[at + i] = v;
+                      else
+                        to[at + i] = T(static_cast<float>(v));
+                    }
+                  });
+      });
+    };
+  });
+  return kernel;
 }
 
 template <typename Q, typename T>
@@ -269,12 +436,12 @@ Kernel dequantize_kernel_of(KernelContext& c) {
 
 Kernel dequantize_kernel(KernelContext& c) {
   Kernel kernel;
-  visit_floating(c.dtype(1), [&](auto scale) {
-    visit_types<uint8_t, int8_t, uint16_t, int16_t, int32_t>(
-        c.dtype(0), [&](auto q) { kernel = dequantize_kernel_of<decltype(q), decltype(scale)>(c); });
-  });
-  if (!kernel) c.reject_dtype(0);
-  return kernel;
+  if (c.out_dtype(0) == c.dtype(1))
+    visit_floating(c.dtype(1), [&](auto scale) {
+      visit_types<uint8_t, int8_t, uint16_t, int16_t, int32_t>(
+          c.dtype(0), [&](auto q) { kernel = dequantize_kernel_of<decltype(q), decltype(scale)>(c); });
+    });
+  return kernel ? kernel : dequantize_any(c);
 }
 
 void dequantize_gradient(GradientContext& g) {
@@ -387,7 +554,8 @@ Kernel fake_gradient_kernel(KernelContext& c) {
 ORTRAIN_OPERATOR({.type = "QuantizeLinear",
                   .shape = quantize_shape,
                   .kernel = quantize_kernel,
-                  .gradient = quantize_gradient});
+                  .gradient = quantize_gradient,
+                  .narrow_types = NarrowTypes::kTaken});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "QuantizeLinearGrad",
                   .shape = quantize_gradient_shape,
@@ -395,7 +563,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 ORTRAIN_OPERATOR({.type = "DequantizeLinear",
                   .shape = dequantize_shape,
                   .kernel = dequantize_kernel,
-                  .gradient = dequantize_gradient});
+                  .gradient = dequantize_gradient,
+                  .narrow_types = NarrowTypes::kTaken});
 ORTRAIN_OPERATOR({.type = "DynamicQuantizeLinear",
                   .shape = dynamic_shape,
                   .kernel = dynamic_kernel,

@@ -114,7 +114,8 @@ void linear_shape(ShapeContext& c) {
   check_operands(c);
   const Batches p = read_batches(c);
   for (const size_t i : {1, 4, 6})
-    c.expect(c.dtype(i) == DType::kFloat, "input ", i, " must be float32, found ", to_string(c.dtype(i)));
+    c.expect(wide_of(c.dtype(i)) == DType::kFloat, "input ", i, " must be float32 or a 16-bit float, found ",
+             to_string(c.dtype(i)));
   read_parameter(c, 1, 0, p.m, true);
   read_parameter(c, 4, 3, p.n, false);
   for (const size_t i : {6, 7})

@@ -56,7 +56,7 @@ void shape(ShapeContext& c) {
   const bool like = is_like(c.node());
   DType type = static_cast<DType>(c.node().int_or("dtype", static_cast<int64_t>(DType::kUndefined)));
   if (type == DType::kUndefined) type = like ? c.dtype(0) : DType::kFloat;
-  c.expect(visit_floating(type, [](auto) {}), "it cannot make numbers of type ", to_string(type));
+  c.expect(is_floating(type), "it cannot make numbers of type ", to_string(type));
   if (like) return c.output(0, type, c.shape(0));
   c.expect(c.node().has("shape"), "the attribute 'shape' is missing");
   const std::vector<int64_t> extents = c.node().ints_or("shape", {});
@@ -100,9 +100,10 @@ Kernel kernel(KernelContext& c) {
 
 // Bernoulli: 1 with the probability that the input states.
 void bernoulli_shape(ShapeContext& c) {
-  if (!visit_floating(c.dtype(0), [](auto) {})) c.reject_dtype(0);
+  if (!is_floating(c.dtype(0))) c.reject_dtype(0);
   const DType type = c.node().has("dtype") ? static_cast<DType>(c.node().int_or("dtype", 0)) : c.dtype(0);
-  c.expect(visit_numeric_or_bool(type, [](auto) {}), "it cannot make numbers of type ", to_string(type));
+  c.expect(is_half(type) || visit_numeric_or_bool(type, [](auto) {}), "it cannot make numbers of type ",
+           to_string(type));
   c.output(0, type, c.shape(0));
 }
 
@@ -128,7 +129,7 @@ Kernel bernoulli_kernel(KernelContext& c) {
 
 // Multinomial: for each row of unnormalized log-probabilities, `sample_size` drawn columns.
 void multinomial_shape(ShapeContext& c) {
-  if (!visit_floating(c.dtype(0), [](auto) {})) c.reject_dtype(0);
+  if (!is_floating(c.dtype(0))) c.reject_dtype(0);
   c.expect(c.rank(0) == 2, "its input must have two axes, found shape ", to_string(c.shape(0)));
   const int64_t samples = c.node().int_or("sample_size", 1);
   c.expect(samples >= 0, "sample_size must not be negative, found ", samples);

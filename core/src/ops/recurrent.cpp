@@ -116,7 +116,7 @@ std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& 
   const bool clips = c.node().has("clip");
   const double clip = static_cast<double>(c.node().float_or("clip", 0));
   c.expect(!clips || clip > 0, "clip must be positive, found ", clip);
-  if (!visit_floating(c.dtype(0), [](auto) {})) c.reject_dtype(0);
+  if (!is_floating(c.dtype(0))) c.reject_dtype(0);
   std::vector<Activation> out;
   // alpha and beta are consumed in order by the functions that have them.
   size_t next_alpha = 0, next_beta = 0;

@@ -505,6 +505,25 @@ Kernel integer_kernel(KernelContext& c, const Axes& axes, const ReduceRow& row) 
   };
 }
 
+// Integers whose reduction is a function of a sum, ReduceL2 and its kin: computed in double.
+template <typename T>
+Kernel rounded_integer_kernel(KernelContext& c, const Axes& axes, const ReduceRow& row) {
+  const Slot x = c.in(0), y = c.out(0);
+  const int64_t n = c.size(0), outputs = c.out_size(0);
+  const Reduction reduction(row.op, DType::kDouble, c.shape(0), axes.reduced);
+  const Slot numbers = c.scratch(static_cast<size_t>(n) * sizeof(double)),
+             sums = c.scratch(static_cast<size_t>(outputs) * sizeof(double)),
+             scratch = c.scratch(reduction.scratch_bytes());
+  const double count = outputs ? static_cast<double>(n / outputs) : 0;
+  const auto finish = row.finish;
+  return [=](const Frame& f) {
+    std::copy_n(f.at<T>(x), n, f.at<double>(numbers));
+    reduction.run(f.at<std::byte>(numbers), f.at<double>(sums), f.at<std::byte>(scratch));
+    std::transform(f.at<double>(sums), f.at<double>(sums) + outputs, f.at<T>(y),
+                   [=](double sum) { return static_cast<T>(finish(sum, count)); });
+  };
+}
+
 Kernel reduce_kernel(KernelContext& c) {
   const Axes axes = axes_of(c);
   const ReduceRow& row = row_of(c.node());
@@ -519,8 +538,8 @@ Kernel reduce_kernel(KernelContext& c) {
   const bool known = visit_numeric_or_bool(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_integral_v<T>) {
-      if (row.finish && row.finish != kMean) c.reject_dtype(0);
-      kernel = integer_kernel<T>(c, axes, row);
+      kernel = row.finish && row.finish != kMean ? rounded_integer_kernel<T>(c, axes, row)
+                                                 : integer_kernel<T>(c, axes, row);
     } else {
       // Sums are float whatever the terms are kept as, and no reason to keep them in bfloat16.
       const bool narrow = lies_in_bf16(c, 0);

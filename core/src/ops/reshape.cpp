@@ -47,7 +47,8 @@ ORTRAIN_OPERATOR({.type = "Reshape",
                   .shape = reshape_shape,
                   .kernel = alias_kernel,
                   .gradient = reshape_gradient,
-                  .takes_bf16 = true});
+                  .takes_bf16 = true,
+                  .narrow_types = NarrowTypes::kMoved});
 
 void flatten_shape(ShapeContext& c) {
   const int64_t rank = c.rank(0), given = c.node().int_or("axis", 1);
@@ -62,7 +63,8 @@ ORTRAIN_OPERATOR({.type = "Flatten",
                   .shape = flatten_shape,
                   .kernel = alias_kernel,
                   .gradient = reshape_gradient,
-                  .takes_bf16 = true});
+                  .takes_bf16 = true,
+                  .narrow_types = NarrowTypes::kMoved});
 
 void squeeze_shape(ShapeContext& c) {
   const Shape& from = c.shape(0);
@@ -87,7 +89,8 @@ ORTRAIN_OPERATOR({.type = "Squeeze",
                   .shape = squeeze_shape,
                   .kernel = alias_kernel,
                   .gradient = reshape_gradient,
-                  .takes_bf16 = true});
+                  .takes_bf16 = true,
+                  .narrow_types = NarrowTypes::kMoved});
 
 void unsqueeze_shape(ShapeContext& c) {
   const Shape& from = c.shape(0);
@@ -107,7 +110,8 @@ ORTRAIN_OPERATOR({.type = "Unsqueeze",
                   .shape = unsqueeze_shape,
                   .kernel = alias_kernel,
                   .gradient = reshape_gradient,
-                  .takes_bf16 = true});
+                  .takes_bf16 = true,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

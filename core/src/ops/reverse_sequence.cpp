@@ -58,7 +58,11 @@ void gradient(GradientContext& g) {
               {"time_axis", g.node().int_or("time_axis", 0)}}));
 }
 
-ORTRAIN_OPERATOR({.type = "ReverseSequence", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "ReverseSequence",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

@@ -30,7 +30,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "ops/half.h"
+#include "runtime/half.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain {

@@ -75,7 +75,11 @@ void slice_gradient(GradientContext& g) {
   g.set(0, g("SliceGrad", inputs, {}, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR({.type = "Slice", .shape = slice_shape, .kernel = slice_kernel, .gradient = slice_gradient});
+ORTRAIN_OPERATOR({.type = "Slice",
+                  .shape = slice_shape,
+                  .kernel = slice_kernel,
+                  .gradient = slice_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 // SliceGrad(dY, shape, starts, ends, axes?, steps?)
 void slice_grad_shape(ShapeContext& c) {
@@ -113,7 +117,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SliceGrad",
                   .shape = slice_grad_shape,
                   .kernel = slice_grad_kernel,
-                  .gradient = slice_grad_gradient});
+                  .gradient = slice_grad_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

@@ -42,7 +42,7 @@ Inputs backward_inputs(const Node& node) { return {1, 2, 3, is_internal(node) ? 
 
 void expect_inputs(const NodeContext& c, const Inputs& in) {
   const Shape &scores = c.shape(in.scores), &labels = c.shape(in.labels);
-  if (c.dtype(in.scores) != DType::kFloat && c.dtype(in.scores) != DType::kDouble) c.reject_dtype(in.scores);
+  if (!is_floating(c.dtype(in.scores))) c.reject_dtype(in.scores);
   if (c.dtype(in.labels) != DType::kInt32 && c.dtype(in.labels) != DType::kInt64) c.reject_dtype(in.labels);
   c.expect(scores.size() >= 2, "scores must have the shape [N, C, ...], found ", to_string(scores));
   Shape wanted = scores;

@@ -65,8 +65,12 @@ void gradient(GradientContext& g) {
   g.set(0, g("Transpose", {g.dy(0)}, {{"perm", inverse}}));
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "Transpose", .shape = shape, .kernel = kernel, .gradient = gradient, .takes_bf16 = true});
+ORTRAIN_OPERATOR({.type = "Transpose",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .takes_bf16 = true,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

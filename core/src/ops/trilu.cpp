@@ -51,7 +51,11 @@ void gradient(GradientContext& g) {
   g.set(0, g("Trilu", inputs, {{"upper", g.node().int_or("upper", 1)}}));
 }
 
-ORTRAIN_OPERATOR({.type = "Trilu", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "Trilu",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

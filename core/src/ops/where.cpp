@@ -69,7 +69,11 @@ void gradient(GradientContext& g) {
   if (g.needs(2)) g.set(2, g.unbroadcast(condition.choose(zero, dy), g.y(0), 2));
 }
 
-ORTRAIN_OPERATOR({.type = "Where", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "Where",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

@@ -35,8 +35,10 @@ std::optional<Found> match(const Pattern& p, const Graph& graph, size_t n, int64
   Found found{n, node.inputs[0], {}, node.float_or("epsilon", 1e-5f)};
   const auto add = [&](const std::string& name) {
     const std::optional<Tensor> tensor = p.constant(name);
-    if (tensor && is_floating(tensor->dtype())) found.known.push_back(*tensor);
-    return tensor.has_value() && is_floating(tensor->dtype());
+    // Weights of 16 bits would be rounded once more.
+    const bool usable = tensor && is_floating(tensor->dtype()) && !is_half(tensor->dtype());
+    if (usable) found.known.push_back(*tensor);
+    return usable;
   };
   if (!add(conv->inputs.at(1))) return std::nullopt;
   if (!conv->has_input(2))

@@ -6,6 +6,7 @@
 #include "ops/operator.h"
 #include "program/memory_plan.h"
 #include "program/recompute.h"
+#include "runtime/convert.h"
 #include "runtime/memory.h"
 
 namespace ortrain {
@@ -42,10 +43,14 @@ struct Value {
   DType dtype = DType::kUndefined;
   Shape shape;
   LayoutPtr layout;                               // of the first copy
-  int storage = -1;                               // the first copy
+  int storage = -1;                               // the first copy; -1 while it lies in its other form alone
   std::vector<std::pair<LayoutPtr, int>> copies;  // the same value in other layouts
   bool constant = false;                          // its storage is fixed and holds the value already
   int uses_left = 0;                              // readers not compiled yet, the graph's outputs among them
+  // A value of a narrow type (wide_of) and its wide form are two values with one name. Operators make either
+  // of them; the other gets memory, and a conversion into it, when somebody reads it.
+  int other = -1;          // the other form
+  bool converted = false;  // of the two this is the one that no operator makes
 };
 
 struct Step {
@@ -112,6 +117,10 @@ class Compiler {
     return found == value_index_.end() ? -1 : found->second;
   }
   int add_value(Value v);
+  // The wide form of value v.
+  int wide_form(int v);
+  // Gives value v memory where it has none: its other form is converted.
+  void materialize(int v, const Node* node);
   int uses(const std::string& name) const {
     const auto found = uses_.find(name);
     return found == uses_.end() ? 0 : found->second;
@@ -153,6 +162,15 @@ class Compiler {
   void push(Kernel kernel, const Node* node, bool converts = false) {
     program_.steps.push_back({std::move(kernel), node, converts});
   }
+  // The step that converts between a narrow type and its wide form.
+  void push_conversion(DType narrow, int source, int target, int64_t count, bool widening, const Node* node) {
+    const auto convert = widening ? to_wide : from_wide;
+    push(
+        [=](const Frame& f) { convert(narrow, f.at<std::byte>({source}), f.at<std::byte>({target}), count); },
+        node, true);
+  }
+  // Adds the value of a narrow type whose wide form an operator made.
+  void add_narrow_form(int wide, DType dtype);
 
  private:
   void compile_node(const Node& node);
@@ -181,8 +199,9 @@ class NodeShapes : public ShapeContext {
   DType dtype(size_t i) const override { return input(i).dtype; }
   const Shape& shape(size_t i) const override { return input(i).shape; }
   const Tensor* constant(size_t i) const override {
-    const Value& v = input(i);
-    return v.constant ? &constant_of(v) : nullptr;
+    if (!input(i).constant) return nullptr;
+    compiler_.materialize(inputs[i], &node());
+    return &compiler_.storage(input(i).storage).fixed;
   }
   void output(size_t o, DType dtype, Shape shape) override {
     if (o >= results.size()) return;  // a trailing optional output that the node does not have
@@ -197,8 +216,25 @@ class NodeShapes : public ShapeContext {
     if (o < results.size()) known[o] = std::move(value);
   }
 
+  // From here on the kernel is asked, which sees wide forms in place of narrow types.
+  void widen(NarrowTypes narrow_types) {
+    stated.clear();
+    for (const auto& [dtype, shape] : results) stated.push_back(dtype);
+    if (narrow_types == NarrowTypes::kTaken) return;
+    const bool moved = narrow_types == NarrowTypes::kMoved;
+    const bool wide_half = !moved || std::any_of(inputs.begin(), inputs.end(), [&](int v) {
+      return v >= 0 && is_half(compiler_.value(v).dtype) && compiler_.value(v).storage < 0;
+    });
+    const auto widened = [&](DType t) { return is_half(t) ? wide_half : moved && is_packed(t); };
+    for (int& v : inputs)
+      if (v >= 0 && widened(compiler_.value(v).dtype)) v = compiler_.wide_form(v);
+    for (size_t o = 0; o < results.size(); ++o)
+      if (!known[o].defined() && widened(results[o].first)) results[o].first = wide_of(results[o].first);
+  }
+
   std::vector<int> inputs;
   std::vector<std::pair<DType, Shape>> results;
+  std::vector<DType> stated;  // types of the outputs as the shape rule has them
   std::vector<Tensor> known;  // outputs whose value the shape rule stated
 
  private:
@@ -206,7 +242,6 @@ class NodeShapes : public ShapeContext {
     if (i >= inputs.size() || inputs[i] < 0) reject("input ", i, " is required but missing");
     return compiler_.value(inputs[i]);
   }
-  const Tensor& constant_of(const Value& v) const { return compiler_.storage(v.storage).fixed; }
 
   Compiler& compiler_;
 };
@@ -258,8 +293,8 @@ class NodeKernel : public KernelContext {
     for (const size_t i : candidates) {
       if (i >= fetched_.size() || fetched_[i] < 0) continue;
       const Storage& s = compiler_.storage(fetched_[i]);
-      if (s.where == Where::kArena && s.bytes == bytes_of(o, layout) && compiler_.pending(fetched_[i]) == 1 &&
-          !taken(fetched_[i]))
+      if (s.where == Where::kArena && s.bytes == bytes_of_output(o, layout) &&
+          compiler_.pending(fetched_[i]) == 1 && !taken(fetched_[i]))
         return make(o, layout, fetched_[i]);
     }
     return make(o, layout, -1);
@@ -292,10 +327,11 @@ class NodeKernel : public KernelContext {
     const int v = shapes_.inputs.at(i);
     expect(v >= 0, "input ", i, " is required but missing");
     const Value& input = compiler_.value(v);
-    if (compiler_.storage(input.storage).where == Where::kFixed && !input.constant) {
+    if (is_state(v)) {
       used_.push_back(input.storage);
       return {input.storage};
     }
+    if (input.converted && is_state(input.other)) return wide_state(input.other);
     // Not state of the model but a given or computed value: the node updates a copy, and the update ends with
     // the run.
     const Slot from = in(i), copy = scratch(bytes_of_input(i));
@@ -311,7 +347,7 @@ class NodeKernel : public KernelContext {
 
   bool same_storage(size_t i, size_t target) const override {
     const int a = shapes_.inputs.at(i), b = shapes_.inputs.at(target);
-    if (a < 0 || b < 0) return false;
+    if (a < 0 || b < 0 || compiler_.value(a).storage < 0) return false;
     return !compiler_.value(a).layout && compiler_.value(a).storage == compiler_.value(b).storage;
   }
 
@@ -345,6 +381,11 @@ class NodeKernel : public KernelContext {
     if (kernel) {
       for (const int s : used_) compiler_.touch(s);
       compiler_.push(std::move(kernel), &node());
+      for (auto& [wide, state] : wide_states_) {
+        const Value& v = compiler_.value(state);
+        compiler_.touch(wide);
+        compiler_.push_conversion(v.dtype, wide, v.storage, element_count(v.shape), false, &node());
+      }
     }
     for (size_t o = 0; o < made_.size(); ++o) {
       if (!has_output(o)) continue;
@@ -360,17 +401,33 @@ class NodeKernel : public KernelContext {
       }
       v.storage = made_[o];
       if (folding_ || shapes_.known[o].defined()) fold(v);
-      compiler_.add_value(std::move(v));
+      const int made = compiler_.add_value(std::move(v));
+      if (shapes_.stated[o] != out_dtype(o)) compiler_.add_narrow_form(made, shapes_.stated[o]);
     }
   }
 
  private:
   bool wanted(size_t o) const { return has_output(o) && (o == 0 || compiler_.uses(node().outputs[o]) > 0); }
-  size_t bytes_of_input(size_t i) const { return static_cast<size_t>(size(i)) * size_of(dtype(i)); }
+  bool is_state(int v) const {
+    const Value& value = compiler_.value(v);
+    return value.storage >= 0 && compiler_.storage(value.storage).where == Where::kFixed && !value.constant;
+  }
+  // The wide form of model state, for the node to update: converted before the kernel, and back after it.
+  Slot wide_state(int v) {
+    const Value& state = compiler_.value(v);
+    const int64_t count = element_count(state.shape);
+    const int wide = compiler_.new_storage(bytes_of(wide_of(state.dtype), count), false);
+    compiler_.touch(wide);
+    compiler_.push_conversion(state.dtype, state.storage, wide, count, true, &node());
+    used_.push_back(wide);
+    wide_states_.emplace_back(wide, v);
+    compiler_.value(v).other = -1;  // what has been converted before is stale
+    return {wide};
+  }
+  size_t bytes_of_input(size_t i) const { return bytes_of(dtype(i), size(i)); }
   bool taken(int s) const { return std::find(made_.begin(), made_.end(), s) != made_.end(); }
-  size_t bytes_of(size_t o, const LayoutPtr& layout) const {
-    return layout ? layout->bytes()
-                  : static_cast<size_t>(element_count(out_shape(o))) * size_of(out_dtype(o));
+  size_t bytes_of_output(size_t o, const LayoutPtr& layout) const {
+    return layout ? layout->bytes() : bytes_of(out_dtype(o), element_count(out_shape(o)));
   }
   Slot make(size_t o, const LayoutPtr& layout, int over) {
     if (!wanted(o)) return {};
@@ -378,9 +435,9 @@ class NodeKernel : public KernelContext {
     int s = over;
     if (s < 0 && !layout && !folding_) {
       s = compiler_.placement(node().outputs[o]);
-      if (s >= 0 && compiler_.storage(s).bytes != bytes_of(o, layout)) s = -1;
+      if (s >= 0 && compiler_.storage(s).bytes != bytes_of_output(o, layout)) s = -1;
     }
-    if (s < 0) s = compiler_.new_storage(bytes_of(o, layout), folding_);
+    if (s < 0) s = compiler_.new_storage(bytes_of_output(o, layout), folding_);
     layouts_.resize(made_.size());
     layouts_[o] = layout;
     made_[o] = s;
@@ -402,6 +459,7 @@ class NodeKernel : public KernelContext {
   std::vector<LayoutPtr> layouts_;
   std::vector<int> fetched_;  // storage in which each input was fetched
   std::vector<int> used_;
+  std::vector<std::pair<int, int>> wide_states_;  // storage and the state that is updated in it
 };
 
 std::vector<int64_t> Compiler::stated_shape(const std::string& name) const {
@@ -422,18 +480,61 @@ std::vector<int64_t> Compiler::stated_shape(const std::string& name) const {
 
 int Compiler::add_value(Value v) {
   const int index = static_cast<int>(program_.values.size());
-  storage(v.storage).values.push_back(index);
+  if (v.storage >= 0) storage(v.storage).values.push_back(index);
   value_index_[v.name] = index;
   program_.values.push_back(std::move(v));
   return index;
 }
 
+int Compiler::wide_form(int v) {
+  if (value(v).other >= 0) return value(v).other;
+  Value wide = value(v);
+  wide.dtype = wide_of(wide.dtype);
+  wide.layout = nullptr;
+  wide.storage = -1;
+  wide.copies.clear();
+  wide.other = v;
+  wide.converted = true;
+  const int index = add_value(std::move(wide));
+  value(v).other = index;
+  value_index_[value(v).name] = v;  // the name is that of the value in its own type
+  return index;
+}
+
+void Compiler::add_narrow_form(int wide, DType dtype) {
+  Value narrow = value(wide);
+  narrow.dtype = dtype;
+  narrow.layout = nullptr;
+  narrow.storage = -1;
+  narrow.copies.clear();
+  narrow.other = wide;
+  narrow.converted = true;
+  value(wide).other = add_value(std::move(narrow));
+}
+
+void Compiler::materialize(int v, const Node* node) {
+  if (value(v).storage >= 0) return;
+  const int other = value(v).other, source = fetch(other, nullptr, node);
+  const DType dtype = value(v).dtype;
+  const bool widening = dtype == wide_of(value(other).dtype);
+  const size_t before = program_.steps.size();
+  const int64_t count = element_count(value(v).shape);
+  const int target = value(v).constant ? new_fixed(Tensor(dtype, value(v).shape))
+                                       : new_storage(bytes_of(dtype, count), false);
+  touch(source);
+  touch(target);
+  push_conversion(widening ? value(other).dtype : dtype, source, target, count, widening, node);
+  if (value(v).constant) run_now(before);
+  value(v).storage = target;
+  storage(target).values.push_back(v);
+}
+
 int Compiler::fetch(int v, const LayoutPtr& wanted, const Node* node) {
+  materialize(v, node);
   if (same_layout(value(v).layout, wanted)) return value(v).storage;
   for (const auto& [layout, s] : value(v).copies)
     if (same_layout(layout, wanted)) return s;
-  const size_t bytes =
-      wanted ? wanted->bytes() : static_cast<size_t>(element_count(value(v).shape)) * size_of(value(v).dtype);
+  const size_t bytes = wanted ? wanted->bytes() : bytes_of(value(v).dtype, element_count(value(v).shape));
   const bool fixed = value(v).constant;
   const size_t before = program_.steps.size();
   const auto convert = [&](int source, const auto& make) {
@@ -500,11 +601,18 @@ void Compiler::compile_node(const Node& node) {
   const bool folding = !op->impure && std::all_of(shapes.inputs.begin(), shapes.inputs.end(),
                                                   [&](int v) { return v < 0 || value(v).constant; });
   const size_t before = program_.steps.size();
+  shapes.widen(op->narrow_types);
   NodeKernel context(*this, node, shapes, folding);
   context.finish(context.all_known() ? nullptr : op->kernel(context));
   if (folding) run_now(before);
-  for (const int v : shapes.inputs)
-    if (v >= 0) --value(v).uses_left;
+  // What the graph gives is converted at once, so that the wide form need not live until the end.
+  for (const std::string& name : node.outputs)
+    if (const int v = is_output(name) ? find_value(name) : -1; v >= 0) materialize(v, &node);
+  for (const int v : shapes.inputs) {
+    if (v < 0) continue;
+    --value(v).uses_left;
+    if (const int other = value(v).other; other >= 0) --value(other).uses_left;
+  }
 }
 
 void Compiler::compile(const std::vector<Node>& nodes) {
@@ -598,7 +706,8 @@ double seconds_of(const Node& node, const std::unordered_map<std::string, const 
   double bytes = 0;
   for (const std::vector<std::string>* names : {&node.inputs, &node.outputs})
     for (size_t i = 0; i < names->size(); ++i)
-      if (const Value* v = find(*names, i)) bytes += elements(v) * static_cast<double>(size_of(v->dtype));
+      if (const Value* v = find(*names, i))
+        bytes += static_cast<double>(bytes_of(v->dtype, element_count(v->shape)));
   const Value *a = find(node.inputs, 0), *b = find(node.inputs, 1), *y = find(node.outputs, 0);
   double operations = kEach * elements(y);
   const std::string& type = node.op_type;
@@ -622,6 +731,7 @@ Footprint footprint_of(const Program::Impl& program) {
   std::unordered_map<std::string, const Value*> values;
   std::vector<bool> holds_value(program.storages.size(), false);
   for (const Value& v : program.values) {
+    if (v.converted) continue;
     values[v.name] = &v;
     holds_value[static_cast<size_t>(v.storage)] = true;
     const Storage& s = program.storages[static_cast<size_t>(v.storage)];

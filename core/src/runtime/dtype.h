@@ -6,6 +6,8 @@
 #include <string>
 #include <type_traits>
 
+#include "runtime/half.h"
+
 namespace ortrain {
 
 enum class DType : int32_t {
@@ -26,10 +28,32 @@ enum class DType : int32_t {
   kComplex64 = 14,
   kComplex128 = 15,
   kBFloat16 = 16,
+  kFloat8E4M3FN = 17,
+  kFloat8E4M3FNUZ = 18,
+  kFloat8E5M2 = 19,
+  kFloat8E5M2FNUZ = 20,
+  kUInt4 = 21,
+  kInt4 = 22,
+  kFloat4E2M1 = 23,
+  kFloat8E8M0 = 24,
+  kUInt2 = 25,
+  kInt2 = 26,
+  kFloat6E2M3 = 27,
+  kFloat6E3M2 = 28,
 };
 
-// Bytes of one element; 0 for types without a fixed size (strings, undefined).
-size_t size_of(DType dtype);
+// Bits of one element; 0 for types without a fixed size (strings, undefined).
+size_t bits_of(DType dtype);
+// Bytes of one element; 0 for types whose elements are no whole number of bytes, too.
+inline size_t size_of(DType dtype) { return bits_of(dtype) % 8 == 0 ? bits_of(dtype) / 8 : 0; }
+// Whether elements take less than a byte each: they then lie one after the other, bit by bit, the first in
+// the lowest bits of the first byte.
+inline bool is_packed(DType dtype) { return bits_of(dtype) % 8 != 0; }
+// Bytes of `count` elements; the last may be filled up with zero bits.
+inline size_t bytes_of(DType dtype, int64_t count) {
+  const size_t n = static_cast<size_t>(count), bits = bits_of(dtype);
+  return bits % 8 == 0 ? n * (bits / 8) : n / 8 * bits + (n % 8 * bits + 7) / 8;
+}
 
 // The name that ONNX and NumPy users know: "float32", "int64", "bool".
 std::string to_string(DType dtype);
@@ -37,6 +61,13 @@ std::string to_string(DType dtype);
 inline bool is_floating(DType t) {
   return t == DType::kFloat || t == DType::kDouble || t == DType::kFloat16 || t == DType::kBFloat16;
 }
+
+inline bool is_half(DType t) { return t == DType::kFloat16 || t == DType::kBFloat16; }
+
+// The type in which operators work on elements of a type that they have no kernels for: float for the 16-bit
+// floats, and one byte each for packed elements (integers keep their values, floats their bits). The type
+// itself for all others.
+DType wide_of(DType dtype);
 
 // The DType of a C++ type.
 template <typename T>
@@ -63,6 +94,10 @@ constexpr DType dtype_of() {
     return DType::kInt64;
   else if constexpr (std::is_same_v<T, bool>)
     return DType::kBool;
+  else if constexpr (std::is_same_v<T, Float16>)
+    return DType::kFloat16;
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return DType::kBFloat16;
   else
     return DType::kUndefined;
 }

@@ -2,18 +2,19 @@
 
 #include <cstring>
 
+#include "runtime/convert.h"
 #include "runtime/memory.h"
 
 namespace ortrain {
 
 Tensor::Tensor(DType dtype, Shape shape)
     : dtype_(dtype), shape_(std::move(shape)), size_(element_count(shape_)) {
-  const size_t width = size_of(dtype);
-  require(width > 0, ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype), " are not supported");
+  const size_t bits = bits_of(dtype);
+  require(bits > 0, ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype), " are not supported");
   size_t total = 0;
-  require(!__builtin_mul_overflow(static_cast<size_t>(size_), width, &total), ErrorCode::kInvalidArgument,
-          "a tensor of shape ", to_string(shape_), " is too large");
-  auto block = allocate(total);
+  require(!__builtin_mul_overflow(static_cast<size_t>(size_), (bits + 7) / 8, &total),
+          ErrorCode::kInvalidArgument, "a tensor of shape ", to_string(shape_), " is too large");
+  auto block = allocate(bytes());
   data_ = block.get();
   owner_ = std::move(block);
 }
@@ -24,12 +25,26 @@ Tensor::Tensor(DType dtype, Shape shape, void* data, std::shared_ptr<void> owner
       size_(element_count(shape_)),
       data_(static_cast<std::byte*>(data)),
       owner_(std::move(owner)) {
-  require(size_of(dtype) > 0, ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype),
+  require(bits_of(dtype) > 0, ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype),
           " are not supported");
 }
 
 Tensor Tensor::scalar(DType dtype, double value) {
   Tensor t(dtype, Shape{});
+  if (is_half(dtype)) {
+    const float number = static_cast<float>(value);
+    from_wide(dtype, reinterpret_cast<const std::byte*>(&number), t.raw(), 1);
+    return t;
+  }
+  if (is_small_float(dtype) || is_packed(dtype)) {
+    std::byte bits = static_cast<std::byte>(static_cast<int>(value));
+    if (is_small_float(dtype)) encode_small_floats(dtype, &value, 1, &bits, {});
+    if (is_packed(dtype))
+      pack(dtype, &bits, 0, 1, t.raw());
+    else
+      *t.raw() = bits;
+    return t;
+  }
   if (dtype == DType::kBool) {
     *t.data<bool>() = value != 0;
     return t;
@@ -50,13 +65,7 @@ std::vector<int64_t> Tensor::to_int64() const {
 
 std::vector<double> Tensor::to_double() const {
   std::vector<double> out(static_cast<size_t>(size_));
-  const bool known = visit_numeric_or_bool(dtype_, [&](auto zero) {
-    using T = decltype(zero);
-    const T* p = data<T>();
-    for (int64_t i = 0; i < size_; ++i) out[static_cast<size_t>(i)] = static_cast<double>(p[i]);
-  });
-  require(known, ErrorCode::kNotImplemented, "reading values of type ", to_string(dtype_),
-          " is not supported");
+  read_numbers(dtype_, data_, 0, size_, out.data());
   return out;
 }
 

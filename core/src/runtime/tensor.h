@@ -46,7 +46,7 @@ class Tensor {
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   int64_t size() const { return size_; }
-  size_t bytes() const { return static_cast<size_t>(size_) * size_of(dtype_); }
+  size_t bytes() const { return bytes_of(dtype_, size_); }
   bool defined() const { return dtype_ != DType::kUndefined; }
 
   std::byte* raw() const { return data_; }
@@ -65,7 +65,7 @@ class Tensor {
 
   // The integers of an int32 or int64 tensor.
   std::vector<int64_t> to_int64() const;
-  // The values of any numeric or bool tensor.
+  // The values of a tensor of any type but strings and complex numbers.
   std::vector<double> to_double() const;
 
   // A tensor with its own copy of the elements.

@@ -17,12 +17,14 @@ struct Layout {
   size_t bytes = 0;
 };
 
-Layout layout_of(const std::vector<Parameter>& parameters, bool trainable) {
+// The moments of 16-bit floats are float, everything else has the type of the parameter.
+Layout layout_of(const std::vector<Parameter>& parameters, bool trainable, bool moments = false) {
   Layout layout{std::vector<size_t>(parameters.size()), 0};
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].trainable != trainable) continue;
     layout.offsets[i] = layout.bytes;
-    const size_t bytes = parameters[i].data.bytes();
+    const Tensor& data = parameters[i].data;
+    const size_t bytes = moments ? bytes_of(wide_of(data.dtype()), data.size()) : data.bytes();
     require(bytes < SIZE_MAX - layout.bytes - kAlignment, ErrorCode::kFail,
             "the parameters are too large for the memory");
     layout.bytes = align_up(layout.bytes + bytes);
@@ -242,7 +244,7 @@ void CheckpointState::make_arenas() {
 }
 
 void CheckpointState::make_momentums(int count, const CopyBytes& copy) {
-  const Layout layout = layout_of(parameters_, true);
+  const Layout layout = layout_of(parameters_, true, /*moments=*/true);
   // onnxruntime-training 1.19.2 saves one momentum for its SGD, which has none and never reads it.
   if (count == 0)
     for (Parameter& parameter : parameters_)
@@ -261,9 +263,10 @@ void CheckpointState::make_momentums(int count, const CopyBytes& copy) {
     Parameter& parameter = parameters_[i];
     if (!parameter.trainable) continue;
     parameter.momentums.resize(static_cast<size_t>(count));
+    const Tensor like(wide_of(parameter.data.dtype()), parameter.data.shape(), nullptr);
     for (size_t m = 0; m < parameter.momentums.size(); ++m)
       parameter.momentums[m] =
-          place(momentum_arenas_[m], layout.offsets[i], parameter.data, parameter.momentums[m], copy);
+          place(momentum_arenas_[m], layout.offsets[i], like, parameter.momentums[m], copy);
   }
 }
 

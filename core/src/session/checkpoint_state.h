@@ -97,7 +97,8 @@ class CheckpointState {
   void make_arenas();
   void make_momentums(int count) { make_momentums(count, std::memcpy); }
   // The arenas of the trainable parameters as flat tensors of bytes with gaps (each parameter is aligned).
-  // Every arena has the same layout, so one pass can walk them together. The gaps are zero.
+  // Where no parameter is a 16-bit float, every arena has the same layout, so that one pass can walk them
+  // together; the moments of 16-bit floats are float. The gaps are zero.
   const Tensor& data_arena() const { return data_arena_; }
   const Tensor& gradient_arena() const { return gradient_arena_; }
   const std::vector<Tensor>& momentum_arenas() const { return momentum_arenas_; }

@@ -5,7 +5,7 @@
  */
 #import <Foundation/Foundation.h>
 
-/** Element types of tensors, with the numbers of ONNX TensorProto.DataType up to BFLOAT16. */
+/** Element types of tensors, with the numbers of ONNX TensorProto.DataType. */
 typedef NS_ENUM(int32_t, ORTTensorElementDataType) {
   /** No type. */
   ORTTensorElementDataTypeUndefined = 0,
@@ -35,9 +35,9 @@ typedef NS_ENUM(int32_t, ORTTensorElementDataType) {
   ORTTensorElementDataTypeUInt32 = 12,
   /** Unsigned, 64 bits. */
   ORTTensorElementDataTypeUInt64 = 13,
-  /** Two 32-bit floats; no operator here takes it. */
+  /** Two 32-bit floats; operators move such numbers and do not compute with them. */
   ORTTensorElementDataTypeComplex64 = 14,
-  /** Two 64-bit floats; no operator here takes it. */
+  /** Two 64-bit floats; operators move such numbers and do not compute with them. */
   ORTTensorElementDataTypeComplex128 = 15,
   /** The upper half of a 32-bit float. */
   ORTTensorElementDataTypeBFloat16 = 16,
@@ -55,6 +55,16 @@ typedef NS_ENUM(int32_t, ORTTensorElementDataType) {
   ORTTensorElementDataTypeInt4 = 22,
   /** 4 bits, 2 of them exponent, two in a byte. */
   ORTTensorElementDataTypeFloat4E2M1 = 23,
+  /** 8 bits, all of them exponent. */
+  ORTTensorElementDataTypeFloat8E8M0 = 24,
+  /** Unsigned, 2 bits, four in a byte. */
+  ORTTensorElementDataTypeUInt2 = 25,
+  /** Signed, 2 bits, four in a byte. */
+  ORTTensorElementDataTypeInt2 = 26,
+  /** 6 bits, 2 of them exponent, four in three bytes. */
+  ORTTensorElementDataTypeFloat6E2M3 = 27,
+  /** 6 bits, 3 of them exponent, four in three bytes. */
+  ORTTensorElementDataTypeFloat6E3M2 = 28,
 };
 
 /** What kind a value is. */

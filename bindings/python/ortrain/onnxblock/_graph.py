@@ -15,7 +15,7 @@ _SMALL = 1024
 #: What ONNX says of an operator that it does not know.
 _NOT_KNOWN = "No Op registered for"
 
-#: Types that a parameter can have. The 16-bit ones are refused later, with a reason.
+#: Types that a parameter can have.
 FLOATING = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 )

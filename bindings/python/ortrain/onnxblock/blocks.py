@@ -127,8 +127,12 @@ class Block(ABC):
 
     def _add_number(self, token: str, value: float, like: str) -> str:
         """Append a rank-0 initializer of the element type of value ``like``."""
-        dtype = _FLOATS.get(_graph.element_type(self.base, like), np.float32)
-        return self._add_initializer(token, np.array(value, dtype))
+        kind = _graph.element_type(self.base, like)
+        if kind == TensorProto.BFLOAT16:  # not a type of NumPy
+            name = current().new_name(token)
+            self.base.graph.initializer.append(onnx.helper.make_tensor(name, kind, [], [value]))
+            return name
+        return self._add_initializer(token, np.array(value, _FLOATS.get(kind, np.float32)))
 
 
 class _Binary(Block):

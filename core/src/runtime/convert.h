@@ -1,0 +1,51 @@
+// Elements of narrow types (16-bit floats, floats of 8 bits and less, integers of less than a byte) to and
+// from the types that kernels compute in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/dtype.h"
+
+namespace ortrain {
+
+// Whether elements of this type are real numbers: all of fixed size but the complex ones.
+inline bool is_real(DType t) { return bits_of(t) > 0 && t != DType::kComplex64 && t != DType::kComplex128; }
+
+// Whether this is one of the floats of 8 bits and less.
+bool is_small_float(DType t);
+
+// Packed elements share bytes, but this many fill whole bytes, whatever their type.
+inline constexpr int64_t kPackedGroup = 8;
+
+// The values of elements [begin, end) at `data` of a real type.
+void read_numbers(DType dtype, const std::byte* data, int64_t begin, int64_t end, double* values);
+
+// How numbers become floats of 8 bits and less, as ONNX Cast has it.
+struct Rounding {
+  enum Mode { kNearest, kUp, kDown };
+  bool saturate = true;  // what is too large becomes the largest number; otherwise infinity or NaN
+  Mode mode = kNearest;  // of float8e8m0; the others go to the nearest, halves to even
+};
+
+// The bits of numbers as floats of 8 bits and less, one byte each.
+void encode_small_floats(DType dtype, const double* values, int64_t n, std::byte* bytes,
+                         const Rounding& rounding);
+
+// Elements [begin, end) of a packed type to and from one byte each; integers keep their values, floats their
+// bits. pack() wants a `begin` that is a multiple of kPackedGroup, and `end` too where elements follow. Bits
+// that the packed element has no room for are dropped.
+void unpack(DType dtype, const std::byte* packed, int64_t begin, int64_t end, std::byte* bytes);
+void pack(DType dtype, const std::byte* bytes, int64_t begin, int64_t end, std::byte* packed);
+
+// The 16-bit floats, rounding to the nearest, halves to even. On the calling thread.
+void widen(const Float16* from, float* to, int64_t n);
+void widen(const BFloat16* from, float* to, int64_t n);
+void narrow(const float* from, Float16* to, int64_t n);
+void narrow(const float* from, BFloat16* to, int64_t n);
+
+// `n` elements of a type to and from elements of its wide_of(), which is another. Threaded.
+void to_wide(DType dtype, const std::byte* from, std::byte* wide, int64_t n);
+void from_wide(DType dtype, const std::byte* wide, std::byte* to, int64_t n);
+
+}  // namespace ortrain
