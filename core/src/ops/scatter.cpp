@@ -25,7 +25,7 @@ void visit_reduction(const NodeContext& c, Reduction reduction, F&& f) {
   if (reduction == Reduction::kNone) {
     return visit_width(c, 0, [&](auto zero) { f(zero, [](auto, auto b) { return b; }); });
   }
-  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+  const bool known = visit_numeric_or_bool(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     switch (reduction) {
       case Reduction::kAdd:

@@ -1,0 +1,232 @@
+"""Every element type that the schemas of the ONNX operators allow, on the node cases of the `onnx` package.
+
+Each case of one operator is run again with the inputs of one type variable in each of the types that the
+schema gives it. What is expected comes from ``onnx.reference``: on the same values for integers and bool; in
+double for floating-point types, whose inputs are rounded first.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from onnx.reference import ReferenceEvaluator
+from runner import run_model
+
+Array = NDArray[Any]
+
+# The type decides how these work, beyond what a formula on real numbers says; they have tests of their own.
+OWN_TESTS = {"Cast", "CastLike", "BitCast", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
+# They draw random numbers.
+RANDOM = {
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "RandomNormal",
+    "RandomUniform",
+}
+PLAIN = [
+    "float", "double", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "bool",
+]  # fmt: skip
+NUMPY = {
+    name: np.dtype(getattr(ml_dtypes if name == "bfloat16" else np, {"float": "float32"}.get(name, name)))
+    for name in PLAIN
+}
+FLOATS = {NUMPY[name] for name in ("float", "double", "float16", "bfloat16")}
+# What onnx.reference computes in float32 whatever the type.
+REFERENCE_IN_FLOAT = {"AffineGrid", "Erf", "Gelu", "GroupNormalization", "HardSwish"}
+# Types of one input that have to go with those of another here: float32 goes with float16 and bfloat16, and
+# float64 and integers with themselves alone.
+NOT_MIXED = {
+    "BatchNormalization": {"double"},
+    "RMSNormalization": {"double"},
+    "GridSample": set(NUMPY) - {"float", "float16", "bfloat16"},
+}
+# Inputs that decide the shape of a result are constants of the model.
+DECIDE_SHAPES = {
+    "axes", "block_shape", "delta", "depth", "ends", "image_shape", "input_shape", "k", "limit", "new_shape", "pads",
+    "repeats", "scales", "shape", "size", "sizes", "split", "start", "starts", "steps", "windowsize",
+}  # fmt: skip
+# Cases of an operator beyond these show nothing new about types.
+CASES_OF_AN_OPERATOR = 2
+LARGEST_CASE = 4000
+OLDEST_OPSET = 12
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A node case with the inputs at some positions in another type."""
+
+    case: Any
+    positions: tuple[int, ...]
+    variable: str
+    type: str
+
+    def __str__(self) -> str:
+        return f"{self.case.name.removeprefix('test_')}-{self.variable}-{self.type}"
+
+
+def _formal(schema: onnx.defs.OpSchema, i: int) -> onnx.defs.OpSchema.FormalParameter:
+    return schema.inputs[min(i, len(schema.inputs) - 1)]
+
+
+def _schema(case: Any) -> onnx.defs.OpSchema:
+    (node,) = case.model.graph.node
+    version = {o.domain: o.version for o in case.model.opset_import}[node.domain]
+    return onnx.defs.get_schema(node.op_type, version, node.domain)
+
+
+def _array(value: Any) -> Array:
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
+
+
+def _usable(case: Any) -> bool:
+    nodes = case.model.graph.node
+    if len(nodes) != 1 or nodes[0].domain or nodes[0].op_type in OWN_TESTS | RANDOM:
+        return False
+    values = [*case.model.graph.input, *case.model.graph.output]
+    if not all(v.type.HasField("tensor_type") for v in values):
+        return False
+    if any(a.HasField("g") for a in nodes[0].attribute) or "training" in case.name:
+        return False
+    (inputs, _), *_ = case.data_sets
+    arrays = [_array(x) for x in inputs]
+    return all(a.dtype in NUMPY.values() for a in arrays) and sum(a.size for a in arrays) <= LARGEST_CASE
+
+
+def _variants(case: Any) -> Iterator[Typed]:
+    (node,), schema = case.model.graph.node, _schema(case)
+    named = [value.name for value in case.model.graph.input]
+    allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    by_variable: dict[str, list[int]] = {}
+    for i, name in enumerate(node.input):
+        if name in named:
+            by_variable.setdefault(_formal(schema, i).type_str, []).append(named.index(name))
+    for variable, positions in by_variable.items():
+        for type_string in sorted(allowed.get(variable, ())):
+            name = type_string.removeprefix("tensor(").removesuffix(")")
+            if (
+                type_string.startswith("tensor(")
+                and name in NUMPY
+                and name not in NOT_MIXED.get(node.op_type, ())
+            ):
+                yield Typed(case, tuple(positions), variable, name)
+
+
+def _load() -> list[Typed]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the cases are computed with NumPy, overflow is part of them
+        cases = [case for case in load_model_tests(kind="node") if _usable(case)]
+    seen: dict[str, int] = {}
+    chosen = []
+    for case in cases:
+        operator = case.model.graph.node[0].op_type
+        seen[operator] = seen.get(operator, 0) + 1
+        if seen[operator] <= CASES_OF_AN_OPERATOR:
+            chosen.extend(_variants(case))
+    return chosen
+
+
+def _converted(x: Array, name: str, operator: str, divisor: bool) -> Array:
+    """The values of a case as values of the type: fractions become small integers, divisors are not zero."""
+    to = NUMPY[name]
+    if x.dtype == to:
+        return x
+    if to == np.bool_:
+        return x > x.mean() if x.dtype in FLOATS else x != 0
+    if to in FLOATS:
+        return x.astype(np.float64).astype(to)
+    numbers = x.astype(np.float64)
+    if x.dtype in FLOATS:
+        numbers = np.rint(numbers * (2 if operator in {"Pow", "ReduceProd", "CumProd"} else 5))
+    if to.kind == "u":
+        numbers = np.abs(numbers)
+    info = np.iinfo(to)
+    numbers = np.clip(np.nan_to_num(numbers), max(info.min, -100), min(info.max, 100))
+    if divisor:
+        numbers = np.where(numbers == 0, 1, numbers)
+    return numbers.astype(to)
+
+
+def _model(typed: Typed, arrays: list[Array], wide: bool) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    model.CopyFrom(typed.case.model)
+    del model.graph.value_info[:]
+    for opset in model.opset_import:  # logic and a few more did not change since the oldest that we read
+        opset.version = max(opset.version, OLDEST_OPSET)
+    for value, array in zip(model.graph.input, arrays, strict=True):
+        dtype = np.dtype(np.float64) if wide and array.dtype in FLOATS else array.dtype
+        value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(dtype)
+    schema, (node,) = _schema(typed.case), model.graph.node
+    decide = {n for i, n in enumerate(node.input) if _formal(schema, i).name.lower() in DECIDE_SHAPES}
+    for value, array in list(zip(model.graph.input, arrays, strict=True)):
+        if value.name in decide or (node.op_type == "ConstantOfShape"):
+            model.graph.input.remove(value)
+            double = wide and array.dtype in FLOATS
+            model.graph.initializer.append(
+                numpy_helper.from_array(array.astype(np.float64) if double else array, value.name)
+            )
+    names = [o.name for o in model.graph.output]
+    del model.graph.output[:]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return model
+
+
+@functools.cache
+def _tolerance(dtype: np.dtype[Any]) -> float:
+    return {"float64": 1e-10, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}.get(dtype.name, 0)
+
+
+@pytest.mark.parametrize("typed", _load(), ids=str)
+def test_type_of_the_schema(typed: Typed) -> None:
+    (node,) = typed.case.model.graph.node
+    (inputs, _), *_ = typed.case.data_sets
+    arrays = [_array(x) for x in inputs]
+    for i in typed.positions:
+        divides = node.op_type in {"Div", "Mod"} and i == 1
+        arrays[i] = _converted(arrays[i], typed.type, node.op_type, divides)
+    names = [value.name for value in typed.case.model.graph.input]
+    model = _model(typed, arrays, wide=False)
+    kept = {value.name for value in model.graph.input}
+    feeds = {name: array for name, array in zip(names, arrays, strict=True) if name in kept}
+    try:
+        found = run_model(model.SerializeToString(), feeds)
+    except RuntimeError as error:
+        if "has no kernel" in str(error):
+            pytest.skip(str(error))
+        raise
+
+    wide = {name: x.astype(np.float64) if x.dtype in FLOATS else x for name, x in feeds.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            expected = ReferenceEvaluator(_model(typed, arrays, wide=True)).run(None, wide)
+        except Exception as error:  # the reference does not have every type: then that it runs is all
+            pytest.skip(f"onnx.reference: {error}")
+    for output, reference in zip(model.graph.output, expected, strict=True):
+        mine, reference = found[output.name], np.asarray(reference)
+        assert mine.shape == reference.shape
+        if mine.dtype in FLOATS:
+            assert reference.dtype in FLOATS
+            with np.errstate(over="ignore"):
+                reference = reference.astype(mine.dtype).astype(np.float64)
+            limit = _tolerance(mine.dtype)
+            if node.op_type in REFERENCE_IN_FLOAT:
+                limit = max(limit, 1e-6)
+            largest = np.abs(reference[np.isfinite(reference)]).max(initial=0)
+            np.testing.assert_allclose(mine.astype(np.float64), reference, limit, limit * largest)
+        else:
+            assert mine.dtype == reference.dtype
+            np.testing.assert_array_equal(mine, reference)
