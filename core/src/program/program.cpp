@@ -223,7 +223,7 @@ class NodeShapes : public ShapeContext {
     if (narrow_types == NarrowTypes::kTaken) return;
     const bool moved = narrow_types == NarrowTypes::kMoved;
     const bool wide_half = !moved || std::any_of(inputs.begin(), inputs.end(), [&](int v) {
-      return v >= 0 && is_half(compiler_.value(v).dtype) && compiler_.value(v).storage < 0;
+      return v >= 0 && is_half(compiler_.value(v).dtype) && compiler_.value(v).converted;
     });
     const auto widened = [&](DType t) { return is_half(t) ? wide_half : moved && is_packed(t); };
     for (int& v : inputs)
