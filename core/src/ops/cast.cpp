@@ -1,8 +1,6 @@
 // Cast and CastLike between all types of real numbers and bool; BitCast.
 
-#include <cmath>
-#include <limits>
-#include <type_traits>
+#include <algorithm>
 
 #include "ops/elementwise.h"
 #include "ops/operator.h"
@@ -12,32 +10,6 @@
 
 namespace ortrain {
 namespace {
-
-template <typename T>
-constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
-
-// Floating to integer cuts toward zero; what the target cannot hold becomes its nearest number, NaN becomes
-// 0. Bool is whether the number differs from zero.
-template <typename To, typename From>
-To convert(From x) {
-  if constexpr (kIsHalf<From>) {
-    return convert<To>(static_cast<float>(x));
-  } else if constexpr (kIsHalf<To>) {
-    return To(static_cast<float>(x));
-  } else if constexpr (std::is_same_v<To, bool>) {
-    return x != From{};
-  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
-    // 2^width is exact in From, the largest integer may not be.
-    constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());
-    constexpr From kPast = static_cast<From>(std::numeric_limits<To>::max() / 2 + 1) * 2;
-    if (std::isnan(x)) return 0;
-    return x >= kPast  ? std::numeric_limits<To>::max()
-           : x <= kLow ? std::numeric_limits<To>::min()
-                       : static_cast<To>(x);
-  } else {
-    return static_cast<To>(x);
-  }
-}
 
 template <typename F>
 bool visit_castable(DType dtype, F&& f) {
@@ -83,7 +55,7 @@ Kernel plain_kernel(Slot x, Slot y, int64_t n) {
     const From* from = f.at<From>(x);
     To* to = f.at<To>(y);
     parallel_for(n, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] = convert<To>(from[i]);
+      for (int64_t i = begin; i < end; ++i) to[i] = cast_number<To>(from[i]);
     });
   };
 }
@@ -99,7 +71,7 @@ void convert_piece(DType from, const std::byte* source, DType to, std::byte* tar
   read_numbers(from, source, begin, end, values);
   if (visit_castable(to, [&](auto zero) {
         auto* out = reinterpret_cast<decltype(zero)*>(target) + begin;
-        for (int64_t i = 0; i < n; ++i) out[i] = convert<decltype(zero)>(values[i]);
+        for (int64_t i = 0; i < n; ++i) out[i] = cast_number<decltype(zero)>(values[i]);
       }))
     return;
   std::byte* out = is_packed(to) ? bytes : target + begin;
@@ -112,7 +84,7 @@ void convert_piece(DType from, const std::byte* source, DType to, std::byte* tar
       for (int64_t i = 0; i < n; ++i) out[i] = static_cast<std::byte>(in[i]);
     });
     if (!integers)
-      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<std::byte>(convert<int64_t>(values[i]));
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<std::byte>(cast_number<int64_t>(values[i]));
   }
   if (is_packed(to)) pack(to, bytes, begin, end, target);
 }

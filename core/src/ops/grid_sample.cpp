@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "ops/operator.h"
+#include "runtime/convert.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -40,8 +41,7 @@ struct Sampler {
     c.expect(grid.size() == x.size() && grid[0] == x[0] && grid.back() == static_cast<int64_t>(x.size()) - 2,
              "the grid must have ", x.size(), " axes, the first of extent ", x[0], " and the last of extent ",
              x.size() - 2, ", found ", to_string(grid));
-    c.expect(wide_of(c.dtype(x_at)) == wide_of(c.dtype(grid_at)), "X and the grid must have one type, found ",
-             to_string(c.dtype(x_at)), " and ", to_string(c.dtype(grid_at)));
+    if (!is_floating(c.dtype(grid_at))) c.reject_dtype(grid_at);
     const std::string name = c.node().string_or("mode", "linear"),
                       border = c.node().string_or("padding_mode", "zeros");
     c.expect(
@@ -174,8 +174,8 @@ struct Sampler {
   }
 
   // The pixels of a place with their weights; returns how many there are.
-  template <typename T>
-  int64_t gather(const T* place, std::array<int64_t, kMaxPixels>& where,
+  template <typename G, typename T>
+  int64_t gather(const G* place, std::array<int64_t, kMaxPixels>& where,
                  std::array<T, kMaxPixels>& weights) const {
     const auto t = read(place);
     int64_t count = 0;
@@ -187,20 +187,22 @@ struct Sampler {
   }
   int64_t cost() const { return combinations() * (channels + 8); }
 
-  template <typename T>
-  void forward(const T* x, const T* grid, T* y) const {
+  // Integers are cut toward zero, as a cast cuts them.
+  template <typename T, typename G>
+  void forward(const T* x, const G* grid, T* y) const {
+    using Sum = std::conditional_t<std::is_floating_point_v<T>, T, double>;
     parallel_for(batch * points, cost(), [&](int64_t begin, int64_t end) {
       std::array<int64_t, kMaxPixels> where;
-      std::array<T, kMaxPixels> weights;
+      std::array<Sum, kMaxPixels> weights;
       for (int64_t p = begin; p < end; ++p) {
         const int64_t count = gather(grid + p * axes, where, weights);
         const T* from = x + p / points * channels * pixels;
         T* to = y + p / points * channels * points + p % points;
         for (int64_t c = 0; c < channels; ++c) {
-          T sum = 0;
+          Sum sum = 0;
           for (size_t k = 0; k < static_cast<size_t>(count); ++k)
-            sum += weights[k] * from[c * pixels + where[k]];
-          to[c * points] = sum;
+            sum += weights[k] * static_cast<Sum>(from[c * pixels + where[k]]);
+          to[c * points] = cast_number<T>(sum);
         }
       }
     });
@@ -263,17 +265,22 @@ Kernel kernel(KernelContext& c) {
   const Sampler s(c, 0, 1);
   const Slot x = c.in(0), grid = c.in(1), y = c.out(0);
   Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) {
-        using T = decltype(zero);
-        kernel = [=](const Frame& f) { s.forward(f.at<const T>(x), f.at<const T>(grid), f.at<T>(y)); };
-      }))
-    c.reject_dtype(0);
+  const bool known = visit_numeric_or_bool(c.dtype(0), [&](auto zero) {
+    visit_floating(c.dtype(1), [&](auto of_grid) {
+      using T = decltype(zero);
+      using G = decltype(of_grid);
+      kernel = [=](const Frame& f) { s.forward(f.at<const T>(x), f.at<const G>(grid), f.at<T>(y)); };
+    });
+  });
+  if (!known) c.reject_dtype(0);
   return kernel;
 }
 
 // GridSampleGrad(dY, X, grid) → dX, dgrid
 void grad_shape(ShapeContext& c) {
   const Shape y = Sampler(c, 1, 2).result(c.shape(2));
+  c.expect(wide_of(c.dtype(1)) == wide_of(c.dtype(2)), "X and the grid must have one type, found ",
+           to_string(c.dtype(1)), " and ", to_string(c.dtype(2)));
   c.expect(c.shape(0) == y && c.dtype(0) == c.dtype(1), "the gradient dY must be ", to_string(c.dtype(1)),
            to_string(y), ", found ", to_string(c.dtype(0)), to_string(c.shape(0)));
   c.output(0, c.dtype(1), c.shape(1));

@@ -171,7 +171,7 @@ void shape(ShapeContext& c) {
     c.expect(!simplified, "it has no bias, found a third input");
     expect_parameter(c, 0, 2, "bias");
   }
-  c.output(0, c.dtype(0), c.shape(0));
+  c.output(0, c.dtype(simplified ? 1 : 0), c.shape(0));
   for (size_t o = 1; o < c.output_count(); ++o)
     if (c.has_output(o)) c.output(o, wide_of(c.dtype(0)), statistics_shape(c, 0));  // float at least
 }
@@ -223,15 +223,16 @@ Kernel kernel(KernelContext& c) {
 
 // Outputs of the gradient operators: dX, dscale and, unless simplified, dbias.
 void gradient_shape(ShapeContext& c) {
-  c.expect(c.dtype(0) == c.dtype(1) && c.shape(0) == c.shape(1), "dY and X must agree, found ",
-           to_string(c.dtype(0)), " ", to_string(c.shape(0)), " and ", to_string(c.dtype(1)), " ",
-           to_string(c.shape(1)));
+  c.expect(wide_of(c.dtype(0)) == wide_of(c.dtype(1)) && c.shape(0) == c.shape(1),
+           "dY and X must agree, found ", to_string(c.dtype(0)), " ", to_string(c.shape(0)), " and ",
+           to_string(c.dtype(1)), " ", to_string(c.shape(1)));
   expect_parameter(c, 1, 2, "scale");
   const Shape statistics = statistics_shape(c, 1);
   for (size_t i = 3; i < (is_simplified(c.node()) ? 4u : 5u); ++i)
-    c.expect(c.dtype(i) == c.dtype(1) && c.size(i) == element_count(statistics), "input ", i,
-             " must hold one number of type ", to_string(c.dtype(1)), " a normalized group, shape ",
-             to_string(statistics), ", found ", to_string(c.dtype(i)), " ", to_string(c.shape(i)));
+    c.expect(wide_of(c.dtype(i)) == wide_of(c.dtype(1)) && c.size(i) == element_count(statistics), "input ",
+             i, " must hold one number of type ", to_string(wide_of(c.dtype(1))),
+             " a normalized group, shape ", to_string(statistics), ", found ", to_string(c.dtype(i)), " ",
+             to_string(c.shape(i)));
   if (c.has_output(0)) c.output(0, c.dtype(1), c.shape(1));
   for (size_t o = 1; o < c.output_count(); ++o)
     if (c.has_output(o)) c.output(o, c.dtype(2), c.shape(2));

@@ -217,6 +217,7 @@ HWY_AFTER_NAMESPACE();
 #include "ops/elementwise.h"
 #include "ops/gradient_expression.h"
 #include "ops/operator.h"
+#include "runtime/convert.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -307,8 +308,11 @@ T integer_formula(char op, T x) {
 
 Kernel integer_kernel(KernelContext& c) {
   const std::string& type = c.node().op_type;
-  if (type != "Neg" && type != "Abs" && type != "Sign" && type != "Relu") c.reject_dtype(0);
+  const bool shrink = type == "Shrink";
+  if (!shrink && type != "Neg" && type != "Abs" && type != "Sign" && type != "Relu") c.reject_dtype(0);
   const char op = type[0];
+  const auto limit = static_cast<double>(c.node().float_or("lambd", 0.5f)),
+             bias = static_cast<double>(c.node().float_or("bias", 0));
   Kernel kernel;
   const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
@@ -317,7 +321,13 @@ Kernel integer_kernel(KernelContext& c) {
     kernel = [=](const Frame& f) {
       const T* from = f.at<T>(x);
       T* to = f.at<T>(y);
-      for (int64_t i = 0; i < n; ++i) to[i] = integer_formula(op, from[i]);
+      for (int64_t i = 0; i < n; ++i) {
+        const auto v = static_cast<double>(from[i]);
+        to[i] = !shrink      ? integer_formula(op, from[i])
+                : v < -limit ? cast_number<T>(v + bias)
+                : v > limit  ? cast_number<T>(v - bias)
+                             : T{0};
+      }
     };
   });
   if (!known) c.reject_dtype(0);

@@ -2,8 +2,11 @@
 // from the types that kernels compute in.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 
 #include "runtime/dtype.h"
 
@@ -14,6 +17,32 @@ inline bool is_real(DType t) { return bits_of(t) > 0 && t != DType::kComplex64 &
 
 // Whether this is one of the floats of 8 bits and less.
 bool is_small_float(DType t);
+
+// A number as another type. Floating to integer cuts toward zero; what the target cannot hold becomes its
+// nearest number, NaN becomes 0. Bool is whether the number differs from zero.
+template <typename To, typename From>
+To cast_number(From x) {
+  constexpr auto is_half = []<typename T>(T) {
+    return std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+  };
+  if constexpr (is_half(From{})) {
+    return cast_number<To>(static_cast<float>(x));
+  } else if constexpr (is_half(To{})) {
+    return To(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return x != From{};
+  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+    // 2^width is exact in From, the largest integer may not be.
+    constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());
+    constexpr From kPast = static_cast<From>(std::numeric_limits<To>::max() / 2 + 1) * 2;
+    if (std::isnan(x)) return 0;
+    return x >= kPast  ? std::numeric_limits<To>::max()
+           : x <= kLow ? std::numeric_limits<To>::min()
+                       : static_cast<To>(x);
+  } else {
+    return static_cast<To>(x);
+  }
+}
 
 // Packed elements share bytes, but this many fill whole bytes, whatever their type.
 inline constexpr int64_t kPackedGroup = 8;
