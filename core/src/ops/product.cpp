@@ -26,7 +26,19 @@ void product(int64_t m, int64_t n, int64_t k, MatrixView<const T> a, MatrixView<
     }
   }
 #endif
-  multiply<T>(m, n, k, T(1), a, b, beta, y, y_row);
+  if constexpr (std::is_integral_v<T> && sizeof(T) < 4) {
+    // Rare, so plain loops; sums of 32 bits wrap around as those of T do.
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        uint32_t sum = beta ? static_cast<uint32_t>(beta) * static_cast<uint32_t>(y[i * y_row + j]) : 0;
+        for (int64_t l = 0; l < k; ++l)
+          sum += static_cast<uint32_t>(a.data[i * a.row + l * a.column]) *
+                 static_cast<uint32_t>(b.data[l * b.row + j * b.column]);
+        y[i * y_row + j] = static_cast<T>(sum);
+      }
+  } else {
+    multiply<T>(m, n, k, T(1), a, b, beta, y, y_row);
+  }
 }
 
 template <typename T>
@@ -45,6 +57,10 @@ void threaded_product(int64_t m, int64_t n, int64_t k, MatrixView<const T> a, Ma
                                     T*, int64_t)
 ORTRAIN_PRODUCT(float);
 ORTRAIN_PRODUCT(double);
+ORTRAIN_PRODUCT(int8_t);
+ORTRAIN_PRODUCT(uint8_t);
+ORTRAIN_PRODUCT(int16_t);
+ORTRAIN_PRODUCT(uint16_t);
 ORTRAIN_PRODUCT(int32_t);
 ORTRAIN_PRODUCT(int64_t);
 ORTRAIN_PRODUCT(uint32_t);
