@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from conftest import Fixture
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
-from ortrain import artifacts
+from onnx import TensorProto, helper, numpy_helper
+from ortrain import OrtrainError, SessionOptions, artifacts
 from ortrain.api import CheckpointState, Module, Optimizer
 
 Array = NDArray[Any]
@@ -185,3 +187,73 @@ def test_the_exported_model_is_of_the_type_and_gives_what_eval_gives(half: str, 
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(HALVES[half]))
     assert {t.data_type for t in exported.graph.initializer} == {kind}
     onnx.checker.check_model(exported, full_check=True)
+
+
+def in_half(model: onnx.ModelProto, dtype: Any) -> onnx.ModelProto:
+    """The model with another type in place of float32."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    next(o for o in made.opset_import if o.domain == "").version = 22  # the first with bfloat16 everywhere
+    made.ir_version = 10
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    for value in [*made.graph.input, *made.graph.output, *made.graph.value_info]:
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = kind
+    for tensor in made.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(dtype), tensor.name))
+    return made
+
+
+@pytest.fixture(scope="module")
+def resnet() -> Fixture:
+    return Fixture("resnet_bn")
+
+
+@pytest.mark.parametrize("half", [*HALVES, "float32"])
+def test_a_residual_network_learns(half: str, resnet: Fixture, tmp_path: Path) -> None:
+    """Convolutions, pooling and BatchNormalization, whose statistics are state of the model; in little memory too."""
+    dtype = HALVES.get(half, np.float32)
+    artifacts.generate_artifacts(
+        in_half(onnx.load(resnet.path("model.onnx")), dtype),
+        requires_grad=resnet.expected["requires_grad"],
+        frozen_params=resnet.expected["frozen_params"],
+        loss=artifacts.LossType[resnet.expected["loss"]],
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=tmp_path,
+    )
+
+    def losses(budget: str | None) -> tuple[list[float], dict[str, Array]]:
+        options = SessionOptions()
+        if budget is not None:
+            options.add_session_config_entry("ortrain.memory_budget", budget)
+        state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+        module = Module(tmp_path / "training_model.onnx", state, session_options=options)
+        updates = Optimizer(tmp_path / "optimizer_model.onnx", module)
+        updates.set_learning_rate(3e-3)
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((16, 3, 12, 12)).astype(dtype)
+        labels = rng.integers(0, 3, 16)
+        found = []
+        module.train()
+        for _ in range(30):
+            found.append(float(np.asarray(module(x, labels)).ravel()[0]))
+            updates.step()
+            module.lazy_reset_grad()
+        return found, {name: np.array(p.data) for name, p in state.parameters}
+
+    whole, parameters = losses(None)
+    assert whole[-1] < 0.5 * whole[0]
+    before = {
+        t.name: numpy_helper.to_array(t) for t in onnx.load(resnet.path("model.onnx")).graph.initializer
+    }
+    statistics = [name for name in parameters if name.endswith(("running_mean", "running_var"))]
+    assert statistics
+    for name in statistics:
+        assert parameters[name].dtype == np.dtype(dtype)
+        assert np.abs(parameters[name].astype(np.float32) - before[name]).max() > 1e-3
+    with pytest.raises(OrtrainError, match="too few") as refused:
+        losses("1")
+    least, most = map(int, re.findall(r"(?:least|recomputation,) (\d+)", str(refused.value))[:2])
+    assert least < most
+    assert losses(f"{(least + most) // 2048}K")[0] == whole
