@@ -308,8 +308,9 @@ T integer_formula(char op, T x) {
 
 Kernel integer_kernel(KernelContext& c) {
   const std::string& type = c.node().op_type;
-  const bool shrink = type == "Shrink";
-  if (!shrink && type != "Neg" && type != "Abs" && type != "Sign" && type != "Relu") c.reject_dtype(0);
+  const bool shrink = type == "Shrink", erf = type == "Erf";
+  if (!shrink && !erf && type != "Neg" && type != "Abs" && type != "Sign" && type != "Relu")
+    c.reject_dtype(0);
   const char op = type[0];
   const auto limit = static_cast<double>(c.node().float_or("lambd", 0.5f)),
              bias = static_cast<double>(c.node().float_or("bias", 0));
@@ -323,7 +324,8 @@ Kernel integer_kernel(KernelContext& c) {
       T* to = f.at<T>(y);
       for (int64_t i = 0; i < n; ++i) {
         const auto v = static_cast<double>(from[i]);
-        to[i] = !shrink      ? integer_formula(op, from[i])
+        to[i] = erf          ? cast_number<T>(std::erf(v))
+                : !shrink    ? integer_formula(op, from[i])
                 : v < -limit ? cast_number<T>(v + bias)
                 : v > limit  ? cast_number<T>(v - bias)
                              : T{0};
