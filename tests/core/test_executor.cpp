@@ -1,4 +1,7 @@
 // Segments: what is compiled when a shape depends on a value, and what is not compiled again.
+#include <chrono>
+#include <thread>
+
 #include "catch.h"
 #include "program/executor.h"
 
@@ -49,10 +52,12 @@ class Runner {
     scope.states = &none_;
     scope.constants = &none_;
     scope.number = runs_++;
+    scope.terminate = &terminate;
     executor_->run(given, places_, scope);
     return places_.tensors;
   }
   size_t compilations() const { return executor_->compilations(); }
+  std::atomic<bool> terminate{false};
 
  private:
   Model model_;
@@ -160,6 +165,30 @@ TEST_CASE("a loop compiles its body once for each shape that it carries") {
   CHECK(runner.run({floats({1, 2}), count(20)})[0].size() == 42);
   CHECK(runner.run({floats({1, 2}), count(0)})[0].size() == 2);
   CHECK(runner.compilations() == compiled);
+}
+
+TEST_CASE("a loop without end is ended by the run options") {
+  auto body = std::make_shared<Graph>();
+  body->inputs = {value("i"), value("on"), value("v")};
+  body->nodes = {node("Identity", {"on"}, {"go"}), node("Neg", {"v"}, {"w"})};
+  body->outputs = {value("go"), value("w")};
+  Graph g;
+  g.inputs = {value("x")};
+  g.nodes = {node("Loop", {"", "", "x"}, {"y"}, {{"body", body}})};
+  g.outputs = {value("y")};
+  Runner runner(g);
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    runner.terminate = true;
+  });
+  std::string message;
+  try {
+    runner.run({floats({1})});
+  } catch (const Error& e) {
+    message = e.message();
+  }
+  other.join();
+  CHECK(message.find("ended by its run options") != std::string::npos);
 }
 
 }  // namespace ortrain
