@@ -296,3 +296,32 @@ def test_an_error_after_the_first_segment_leaves_no_half_made_gradients(tmp_path
         module(x[:5], target[:5], mask)
     module(*batches[1])
     optimizer.step()
+
+
+TORCH = Path(__file__).parents[1] / "data" / "torch_control_flow"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in TORCH.glob("*.onnx")))
+def test_models_exported_by_torch_have_its_loss_and_gradients(name: str, tmp_path: Path) -> None:
+    recorded = np.load(TORCH / f"{name}.npz")
+    parameters = [key.removesuffix("_grad0") for key in recorded.files if key.endswith("_grad0")]
+    model = onnx.load(TORCH / f"{name}.onnx")
+    artifacts.generate_artifacts(model, requires_grad=parameters, artifact_directory=tmp_path)
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    module = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
+    given = {value.name for value in model.graph.input}
+    for k in (0, 1, 0):
+        inputs = [recorded[f"{key}{k}"] for key in ("x", "mask", "target") if key in given]
+        module.lazy_reset_grad()
+        module.train()
+        assert first(module(*inputs)) == pytest.approx(float(recorded[f"loss{k}"]), rel=1e-5)
+        for parameter in parameters:
+            np.testing.assert_allclose(
+                state.parameters[parameter].grad,
+                recorded[f"{parameter}_grad{k}"],
+                1e-4,
+                1e-6,
+                err_msg=parameter,
+            )
+        module.eval()
+        assert first(module(*inputs)) == pytest.approx(float(recorded[f"loss{k}"]), rel=1e-5)
