@@ -28,16 +28,13 @@ Tensor value_of_constant_node(const Node& node) {
 // The element type of output o where no shape rule could tell: that of the first input, with few exceptions.
 DType guess_type(const ValueTypes& types, const Node& node, size_t o) {
   static const std::map<std::string_view, DType> fixed = {
-      {"NonZero", DType::kInt64}, {"ArgMax", DType::kInt64},     {"ArgMin", DType::kInt64},
-      {"Shape", DType::kInt64},   {"Size", DType::kInt64},       {"Equal", DType::kBool},
-      {"Less", DType::kBool},     {"LessOrEqual", DType::kBool}, {"Greater", DType::kBool},
-      {"And", DType::kBool},      {"Or", DType::kBool},          {"GreaterOrEqual", DType::kBool},
-      {"Xor", DType::kBool},      {"Not", DType::kBool},         {"IsNaN", DType::kBool},
-      {"IsInf", DType::kBool}};
-  static const std::map<std::string_view, DType> others = {{"MaxPool", DType::kInt64},
-                                                           {"TopK", DType::kInt64},
-                                                           {"Unique", DType::kInt64},
-                                                           {"Dropout", DType::kBool}};
+      {"ArgMax", DType::kInt64},     {"ArgMin", DType::kInt64},        {"Shape", DType::kInt64},
+      {"Size", DType::kInt64},       {"Equal", DType::kBool},          {"Less", DType::kBool},
+      {"LessOrEqual", DType::kBool}, {"Greater", DType::kBool},        {"And", DType::kBool},
+      {"Or", DType::kBool},          {"GreaterOrEqual", DType::kBool}, {"Xor", DType::kBool},
+      {"Not", DType::kBool},         {"IsNaN", DType::kBool},          {"IsInf", DType::kBool}};
+  static const std::map<std::string_view, DType> others = {
+      {"MaxPool", DType::kInt64}, {"TopK", DType::kInt64}, {"Dropout", DType::kBool}};
   static const std::map<std::string_view, size_t> like_input = {
       {"Where", 1}, {"OneHot", 2}, {"CastLike", 1}, {"GatherGrad", 2}, {"GatherNDGrad", 2}};
   if (const auto it = fixed.find(node.op_type); it != fixed.end()) return it->second;

@@ -15,8 +15,6 @@
 namespace ortrain {
 namespace {
 
-bool differentiable(DType dtype) { return dtype == DType::kFloat || dtype == DType::kDouble; }
-
 std::optional<std::vector<Dim>> without_axis(const std::optional<std::vector<Dim>>& dims, int64_t axis) {
   if (!dims || dims->empty()) return std::nullopt;
   std::vector<Dim> slice = *dims;
@@ -92,7 +90,7 @@ class LoopGradient {
         if (active.count(result(k))) active.insert(input(k));
     }
     for (size_t k = 0; k < form_.carried; ++k)
-      if (active.count(input(k)) && differentiable(infos_[form_.first_input + k].dtype)) active_.push_back(k);
+      if (active.count(input(k)) && is_floating(infos_[form_.first_input + k].dtype)) active_.push_back(k);
     for (size_t k = 0; k < form_.scanned; ++k)
       if (g_.needs(form_.first_input + form_.carried + k)) scanned_.push_back(k);
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <list>
+#include <unordered_set>
 
 #include "autodiff/value_types.h"
 #include "program/segment_plan.h"
@@ -99,7 +100,13 @@ struct Executor::Impl {
     for (const Node& node : graph.nodes) {
       const Operator* op = find_operator(node.domain, node.op_type);
       whole = whole && !(op && op->run);
+      for (std::string& name : values_read(node)) read.insert(std::move(name));
     }
+    read.insert(outputs.begin(), outputs.end());
+    for (size_t o = 0; o < outputs.size(); ++o)
+      if (const size_t first_of_name = output_index(outputs[o]); first_of_name < o)
+        doubled.emplace_back(first_of_name, o);
+    places_of_outputs.resize(outputs.size());
   }
 
   const Graph& graph;
@@ -108,7 +115,10 @@ struct Executor::Impl {
   Tensors constants;
   std::unordered_map<std::string, Cell> cells;
   std::vector<Cell*> input_cells;
-  bool whole = true;  // one Program, as far as is known
+  bool whole = true;                               // one Program, as far as is known
+  std::unordered_set<std::string> read;            // values that nodes or outputs read
+  std::vector<std::pair<size_t, size_t>> doubled;  // outputs that are others once more
+  std::vector<const Tensor*> places_of_outputs;    // in the run at hand
   std::list<std::unique_ptr<Segment>> first;
   std::map<const Graph*, std::unique_ptr<Executor>> bodies;  // of the nodes' subgraphs
   size_t capacity = kPrograms;
@@ -158,8 +168,10 @@ class NodeRun : public DynamicContext {
     expect(has_output(o), "there is no output ", o);
     Cell& cell = *step_.outputs[o];
     const size_t output = executor_.output_index(node().outputs[o]);
-    cell.value = output < executor_.outputs.size() ? &places_.place(output, dtype, shape)
-                                                   : &cell.buffer.reset(dtype, shape);
+    if (output < executor_.outputs.size())
+      cell.value = executor_.places_of_outputs[output] = &places_.place(output, dtype, shape);
+    else
+      cell.value = &cell.buffer.reset(dtype, shape);
     return *cell.value;
   }
   void set(size_t o, const Tensor& value) override {
@@ -260,7 +272,8 @@ ProgramRequest Executor::Impl::request(const RunScope& scope) const {
   ProgramRequest request;
   request.graph = &graph;
   request.opsets = &settings.model->opsets;
-  request.states = *scope.states;
+  for (const auto& [name, value] : *scope.states)
+    if (read.count(name)) request.states.emplace(name, value);
   request.arena = settings.arena;
   request.precision = settings.precision;
   request.memory_budget = settings.memory_budget;
@@ -453,7 +466,10 @@ void Executor::Impl::run_program(Segment& segment, OutputPlaces& places, const R
     const Shape& shape = program.output_shape(i);
     const Tensor& place =
         target.cell ? target.cell->buffer.reset(dtype, shape) : places.place(target.output, dtype, shape);
-    if (target.cell) target.cell->value = &place;
+    if (target.cell)
+      target.cell->value = &place;
+    else
+      places_of_outputs[target.output] = &place;
     program_outputs.push_back(&place);
   }
   if (scope.started) *scope.started = true;
@@ -495,12 +511,17 @@ void Executor::Impl::run(std::span<const Tensor* const> given, OutputPlaces& pla
   while (true) {
     if (segment->program) run_program(*segment, places, scope);
     for (DynamicStep& step : segment->dynamic) run_dynamic(step, places, scope);
-    if (segment->last) return;
+    if (segment->last) break;
     const std::span<const Cell* const> results(segment->results.data(), segment->results.size());
     Segment* next = find(segment->next, results, scope.variant);
     if (!next) next = &add(segment->next, kSuccessors, results, compile(segment, scope));
     segment = next;
   }
+  if (!whole)
+    for (const auto& [from, to] : doubled) {
+      const Tensor& value = *places_of_outputs[from];
+      places.place(to, value.dtype(), value.shape()).copy_from(value);
+    }
 }
 
 Executor::Executor(const Graph& graph, std::vector<std::string> inputs, std::vector<std::string> outputs,

@@ -150,12 +150,11 @@ void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> 
   scope.variant = variant;
   scope.states = &states;
   scope.constants = &constants;
-  scope.number = runs_;
+  scope.number = runs_++;
   scope.terminate = options ? &options->terminate : nullptr;
   scope.profile = profile;
   scope.started = &broke_off_;
   executor_->run(inputs, places, scope);
-  ++runs_;
   broke_off_ = false;
 }
 
