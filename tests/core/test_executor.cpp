@@ -113,6 +113,41 @@ TEST_CASE("what follows a dynamic operator is compiled once for each shape that 
   }
 }
 
+TEST_CASE("what is the same for all shapes that a dynamic operator gives is compiled once") {
+  // x, the chosen ones of x, their sum, and a chain of nodes of a fixed shape behind it.
+  Graph g;
+  g.inputs = {value("x"), value("w")};
+  g.nodes = {node("NonZero", {"x"}, {"where"}), node("Transpose", {"where"}, {"places"}),
+             node("GatherND", {"x", "places"}, {"chosen"}),
+             node("ReduceSum", {"chosen"}, {"v0"}, {{"keepdims", int64_t{0}}})};
+  for (int k = 0; k < 12; ++k)
+    g.nodes.push_back(
+        node(k % 3 == 2 ? "Mul" : "Add", {"v" + std::to_string(k), "w"}, {"v" + std::to_string(k + 1)}));
+  g.outputs = {value("v12"), value("chosen")};
+  Runner runner(g);
+  const auto expected = [](float v, float w) {
+    for (int k = 0; k < 12; ++k) v = k % 3 == 2 ? v * w : v + w;
+    return v;
+  };
+  // The first is whole; the second is split, and its second half serves all others.
+  const std::vector<std::vector<float>> given = {
+      {0, 2, 0, 3}, {1, 2, 0, 3}, {5, 0, 0, 0}, {0, 0, 0, 0}, {1, 2, 3, 4}};
+  const std::vector<size_t> compilations = {2, 4, 5, 6, 7};
+  for (int turn = 0; turn < 3; ++turn)
+    for (size_t k = 0; k < given.size(); ++k) {
+      const float w = 1.f + 0.5f * static_cast<float>(turn);
+      const auto outputs = runner.run({floats(given[k]), floats({w, w})});
+      float sum = 0, count = 0;
+      for (const float v : given[k]) {
+        sum += v;
+        count += v != 0;
+      }
+      CHECK(outputs[0].to_double() == std::vector<double>(2, expected(sum, w)));
+      CHECK(outputs[1].size() == count);
+      CHECK(runner.compilations() == (turn == 0 ? compilations[k] : 7));
+    }
+}
+
 TEST_CASE("no more segments are kept than there is room for, and those in use stay") {
   Graph g;
   g.inputs = {value("x"), value("n")};

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <list>
+#include <optional>
 #include <unordered_set>
 
 #include "autodiff/value_types.h"
@@ -16,6 +17,8 @@ namespace {
 // How many segments are kept beside each other: for the shapes of a graph's inputs, and for those of what a
 // segment leaves. The least recently used one goes.
 constexpr size_t kPrograms = 8, kSuccessors = 64, kOfSubgraphs = 256;
+// How many nodes that a segment could share with others are worth a Program of their own.
+constexpr size_t kWorthSharing = 8, kTails = 8;
 
 // A value that passes between segments, or comes from outside.
 struct Cell {
@@ -37,6 +40,15 @@ struct Target {
 };
 
 struct DynamicStep;
+struct Segment;
+using Segments = std::list<std::shared_ptr<Segment>>;
+
+// The end of what follows a segment where shapes are the same whatever the dynamic nodes give: compiled once,
+// the successor of every segment that was split before it.
+struct Tail {
+  std::unordered_set<std::string> nodes;
+  std::shared_ptr<Segment> segment;  // null until it was compiled
+};
 
 struct Segment {
   // What it was compiled for.
@@ -54,7 +66,10 @@ struct Segment {
   std::vector<std::string> outputs;  // of the graph, not made yet
   std::vector<std::string> known;    // values in cells that the rest reads
   std::vector<const Cell*> results;  // of the dynamic nodes: their types decide about the successor
-  std::list<std::unique_ptr<Segment>> next;
+  Segments next;
+  std::optional<SegmentPlan> reference;  // that of the first successor, if it was the last
+  std::list<Tail> tails;                 // of the successors
+  Tail* tail = nullptr;                  // that of this one
 };
 
 struct Body {
@@ -119,7 +134,7 @@ struct Executor::Impl {
   std::unordered_set<std::string> read;            // values that nodes or outputs read
   std::vector<std::pair<size_t, size_t>> doubled;  // outputs that are others once more
   std::vector<const Tensor*> places_of_outputs;    // in the run at hand
-  std::list<std::unique_ptr<Segment>> first;
+  Segments first;
   std::map<const Graph*, std::unique_ptr<Executor>> bodies;  // of the nodes' subgraphs
   size_t capacity = kPrograms;
   size_t compiled = 0;
@@ -133,11 +148,12 @@ struct Executor::Impl {
   }
 
   void run(std::span<const Tensor* const> given, OutputPlaces& places, const RunScope& scope);
-  Segment* find(std::list<std::unique_ptr<Segment>>& list, std::span<const Cell* const> values, int variant);
-  Segment& add(std::list<std::unique_ptr<Segment>>& list, size_t most, std::span<const Cell* const> values,
-               std::unique_ptr<Segment> segment);
-  std::unique_ptr<Segment> compile(const Segment* before, const RunScope& scope);
-  std::unique_ptr<Segment> compile_whole(const RunScope& scope);
+  Segment* find(Segments& list, std::span<const Cell* const> values, int variant);
+  Segment& add(Segments& list, size_t most, std::span<const Cell* const> values,
+               std::shared_ptr<Segment> segment);
+  std::shared_ptr<Segment> compile(Segment* before, const RunScope& scope);
+  std::shared_ptr<Segment> compile_whole(const RunScope& scope);
+  Tail* split(Segment& before, const SegmentPlan& plan, const RunScope& scope);
   ProgramRequest request(const RunScope& scope) const;
   Source source(const std::string& name, const Tensors& known, const RunScope& scope);
   DynamicStep prepare(const Node& node, const Segment& segment, const RunScope& scope);
@@ -243,9 +259,8 @@ std::vector<ValueInfo> NodeRun::body_types(const std::string& attribute,
 
 }  // namespace
 
-Segment* Executor::Impl::find(std::list<std::unique_ptr<Segment>>& list, std::span<const Cell* const> values,
-                              int variant) {
-  const auto fits = [&](const std::unique_ptr<Segment>& s) {
+Segment* Executor::Impl::find(Segments& list, std::span<const Cell* const> values, int variant) {
+  const auto fits = [&](const std::shared_ptr<Segment>& s) {
     if (s->variant != variant) return false;
     for (size_t i = 0; i < values.size(); ++i)
       if (values[i]->value->dtype() != s->types[i].first || values[i]->value->shape() != s->types[i].second)
@@ -259,8 +274,8 @@ Segment* Executor::Impl::find(std::list<std::unique_ptr<Segment>>& list, std::sp
   return list.front().get();
 }
 
-Segment& Executor::Impl::add(std::list<std::unique_ptr<Segment>>& list, size_t most,
-                             std::span<const Cell* const> values, std::unique_ptr<Segment> segment) {
+Segment& Executor::Impl::add(Segments& list, size_t most, std::span<const Cell* const> values,
+                             std::shared_ptr<Segment> segment) {
   ++compiled;
   for (const Cell* value : values) segment->types.emplace_back(value->value->dtype(), value->value->shape());
   list.push_front(std::move(segment));
@@ -280,8 +295,8 @@ ProgramRequest Executor::Impl::request(const RunScope& scope) const {
   return request;
 }
 
-std::unique_ptr<Segment> Executor::Impl::compile_whole(const RunScope& scope) {
-  auto segment = std::make_unique<Segment>();
+std::shared_ptr<Segment> Executor::Impl::compile_whole(const RunScope& scope) {
+  auto segment = std::make_shared<Segment>();
   segment->variant = scope.variant;
   segment->last = true;
   ProgramRequest wanted = request(scope);
@@ -307,7 +322,25 @@ Source Executor::Impl::source(const std::string& name, const Tensors& known, con
   return {&cell(name), {}};
 }
 
-std::unique_ptr<Segment> Executor::Impl::compile(const Segment* before, const RunScope& scope) {
+// Where the plan of a successor is best split into a part for its shapes and one for all shapes; null where
+// it is not.
+Tail* Executor::Impl::split(Segment& before, const SegmentPlan& plan, const RunScope& scope) {
+  if (before.results.empty() || !plan.dynamic.empty() || !plan.rest.empty()) return nullptr;
+  if (!before.reference) {
+    before.reference = plan;
+    before.reference->nodes.clear();
+    return nullptr;
+  }
+  std::unordered_set<std::string> nodes = unchanged_nodes(plan, *before.reference, *scope.states);
+  if (nodes.size() < kWorthSharing || nodes.size() == plan.nodes.size()) return nullptr;
+  for (Tail& tail : before.tails)
+    if (tail.nodes == nodes) return &tail;
+  if (before.tails.size() >= kTails) return nullptr;
+  before.tails.push_back({std::move(nodes), nullptr});
+  return &before.tails.back();
+}
+
+std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope& scope) {
   SegmentRequest wanted;
   wanted.graph = &graph;
   wanted.opsets = &settings.model->opsets;
@@ -330,12 +363,18 @@ std::unique_ptr<Segment> Executor::Impl::compile(const Segment* before, const Ru
     add_values(inputs);
   }
 
-  auto segment = std::make_unique<Segment>();
+  auto segment = std::make_shared<Segment>();
   segment->variant = scope.variant;
   SegmentPlan& plan = segment->plan;
   ProgramRequest compiled = request(scope);
   while (true) {
     plan = plan_segment(wanted);
+    if (before && wanted.later.empty()) {
+      if ((segment->tail = split(*before, plan, scope))) {
+        wanted.later = segment->tail->nodes;
+        plan = plan_segment(wanted);
+      }
+    }
     std::unordered_set<std::string> read;
     for (const Node& node : plan.nodes)
       for (std::string& name : values_read(node)) read.insert(std::move(name));
@@ -406,6 +445,7 @@ std::unique_ptr<Segment> Executor::Impl::compile(const Segment* before, const Ru
       }
   plan.nodes.clear();
   plan.dynamic.clear();
+  if (segment->tail && segment->tail->segment) segment->next.push_front(segment->tail->segment);
   return segment;
 }
 
@@ -514,7 +554,12 @@ void Executor::Impl::run(std::span<const Tensor* const> given, OutputPlaces& pla
     if (segment->last) break;
     const std::span<const Cell* const> results(segment->results.data(), segment->results.size());
     Segment* next = find(segment->next, results, scope.variant);
-    if (!next) next = &add(segment->next, kSuccessors, results, compile(segment, scope));
+    if (!next) {
+      next = &add(segment->next, kSuccessors, results, compile(segment, scope));
+      // What the tail computes is the same behind any other segment that was split before it.
+      if (segment->tail && next->contents.empty() && next->last)
+        segment->tail->segment = segment->next.front();
+    }
     segment = next;
   }
   if (!whole)

@@ -1,6 +1,7 @@
 #include "program/segment_plan.h"
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <optional>
 
@@ -200,6 +201,7 @@ void Planner::wait(const Node& node, std::vector<Node>& list) {
 }
 
 bool Planner::must_wait(const Node& node, const std::vector<std::string>& read) {
+  if (!request_.later.empty() && !node.outputs.empty() && request_.later.count(node.outputs[0])) return true;
   for (const std::string& name : read) {
     if (!find(name)) return true;
     if (request_.wanted.count(name) && !pin(name)) return true;
@@ -329,6 +331,50 @@ void Planner::finish() {
 }
 
 }  // namespace
+
+std::unordered_set<std::string> unchanged_nodes(const SegmentPlan& plan, const SegmentPlan& other,
+                                                const Tensors& states) {
+  const auto same_shape = [&](const std::string& name) {
+    const auto a = plan.shapes.find(name), b = other.shapes.find(name);
+    return a == plan.shapes.end() ? b == other.shapes.end()
+                                  : b != other.shapes.end() && a->second == b->second;
+  };
+  const auto same_constant = [&](const std::string& name) {
+    const auto a = plan.constants.find(name), b = other.constants.find(name);
+    if (a == plan.constants.end() || b == other.constants.end())
+      return a == plan.constants.end() && b == other.constants.end();
+    const Tensor &x = a->second, &y = b->second;
+    return x.dtype() == y.dtype() && x.bytes() == y.bytes() &&
+           (x.raw() == y.raw() || std::memcmp(x.raw(), y.raw(), x.bytes()) == 0);
+  };
+  const auto same = [&](const std::string& name) {
+    return name.empty() || (same_shape(name) && same_constant(name));
+  };
+  std::unordered_set<std::string> unchanged, needed;          // what nodes that stay read
+  std::unordered_set<std::string> read_after, updated_after;  // states, by nodes that stay
+  for (size_t n = plan.nodes.size(); n-- > 0;) {
+    const Node& node = plan.nodes[n];
+    const std::vector<std::string> read = values_read(node);
+    const auto is_needed = [&](const std::string& name) { return needed.count(name) > 0; };
+    bool leaves = node.has_output(0) && std::all_of(read.begin(), read.end(), same) &&
+                  std::all_of(node.outputs.begin(), node.outputs.end(), same) &&
+                  std::none_of(node.outputs.begin(), node.outputs.end(), is_needed);
+    // Nor may it come behind a node that reads or updates the same state.
+    for_each_state(node, read, states, [&](const std::string& state, bool updated) {
+      leaves &= !updated_after.count(state) && !(updated && read_after.count(state));
+    });
+    if (leaves) {
+      unchanged.insert(node.outputs[0]);
+      continue;
+    }
+    needed.insert(read.begin(), read.end());
+    for_each_state(node, read, states, [&](const std::string& state, bool updated) {
+      read_after.insert(state);
+      if (updated) updated_after.insert(state);
+    });
+  }
+  return unchanged;
+}
 
 SegmentPlan plan_segment(const SegmentRequest& request) { return Planner(request).plan(); }
 

@@ -26,6 +26,8 @@ struct SegmentRequest {
   std::unordered_map<std::string, Shape> shapes;  // of values that are known no more
   // Values that some kernel wants to know when it is made, though no shape depends on them.
   std::unordered_set<std::string> wanted;
+  // First outputs of nodes that are to be left for the next segment.
+  std::unordered_set<std::string> later;
 };
 
 struct SegmentPlan {
@@ -39,6 +41,12 @@ struct SegmentPlan {
   std::vector<Node> rest;     // what comes after these
   std::unordered_map<std::string, Shape> shapes;  // of all values known by the end of the Program
 };
+
+// The nodes of a segment's Program that need not be compiled again when another run comes to the same point:
+// all that they read and make has the shape, and where it is constant the value, that it had in the plan of
+// another run, and no other node of the Program depends on them. By their first outputs.
+std::unordered_set<std::string> unchanged_nodes(const SegmentPlan& plan, const SegmentPlan& other,
+                                                const Tensors& states);
 
 // Throws what shape rules throw. An `If` whose condition is a constant is replaced by its branch.
 SegmentPlan plan_segment(const SegmentRequest& request);
