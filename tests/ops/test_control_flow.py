@@ -523,6 +523,35 @@ def test_the_gradient_of_an_if_inside_a_loop_with_a_loop_inside() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "feeds", "wrt"),
+    [
+        (
+            IF,
+            {"c": NO, "x": uniform(2, 3), "w": uniform(3, seed=1), "b": uniform(3, seed=2)},
+            ["x", "w", "b"],
+        ),
+        (SCAN, {"h0": uniform(3), "x": uniform(4, 3), "w": uniform(3, seed=1)}, ["h0", "x", "w"]),
+        (
+            NESTED,
+            {"n": np.array(2), "m": np.array(3), "x": uniform(3), "w": uniform(3, seed=1)},
+            ["x", "w"],
+        ),
+    ],
+    ids=["if", "scan", "nested loops"],
+)
+def test_gradients_through_control_flow_are_made_of_operators_of_onnx(
+    text: str, feeds: dict[str, Array], wrt: list[str]
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = gradient_model(model_of(text.replace("Tanh", "Sin")), wrt, "loss")
+    other = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    names = [f"{name}_grad" for name in wrt]
+    ours = run_model(model, feeds)
+    for name, expected in zip(names, other.run(names, feeds), strict=True):
+        np.testing.assert_allclose(ours[name], expected, 1e-12, 1e-14, err_msg=name)
+
+
 def dropout_in_a_loop(nodes: str) -> str:
     return (
         HEADER
