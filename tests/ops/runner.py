@@ -145,6 +145,11 @@ def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dic
     RuntimeError
         With the library's message.
     """
+    return run_in_turn(model, [inputs] * repeat)[-1]
+
+
+def run_in_turn(model: bytes, feeds: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
+    """Run a model once with each of some inputs, all in one session. See `run_model`."""
     session = _made(
         "CreateSessionFromArray",
         _ENV,
@@ -152,6 +157,13 @@ def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dic
         _size(len(model)),
         _OPTIONS,
     )
+    try:
+        return [_run(session, inputs) for inputs in feeds]
+    finally:
+        _plain("ReleaseSession", None, session)
+
+
+def _run(session: int, inputs: Mapping[str, Array]) -> dict[str, Array]:
     arrays = {name: np.require(array, requirements=["C", "ALIGNED"]) for name, array in inputs.items()}
     memories = [_packed(array) for array in arrays.values()]
     values = [
@@ -162,25 +174,19 @@ def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dic
         wanted = _names(session, "Output")
         texts = [ctypes.create_string_buffer(n.encode()) for n in [*arrays, *wanted]]
         pointers = [ctypes.cast(t, ctypes.c_void_p).value for t in texts]
-        for turn in range(repeat):
-            outputs = (ctypes.c_void_p * len(wanted))()
-            _call(
-                "Run", session, None, (ctypes.c_void_p * max(len(values), 1))(*pointers[: len(values)]),
-                (ctypes.c_void_p * max(len(values), 1))(*values), _size(len(values)),
-                (ctypes.c_void_p * len(wanted))(*pointers[len(values) :]), _size(len(wanted)), outputs,
-            )  # fmt: skip
-            results = (
-                {name: _array_of(value) for name, value in zip(wanted, outputs, strict=True)}
-                if turn == repeat - 1
-                else {}
-            )
-            for value in outputs:
-                _plain("ReleaseValue", None, value)
+        outputs = (ctypes.c_void_p * len(wanted))()
+        _call(
+            "Run", session, None, (ctypes.c_void_p * max(len(values), 1))(*pointers[: len(values)]),
+            (ctypes.c_void_p * max(len(values), 1))(*values), _size(len(values)),
+            (ctypes.c_void_p * len(wanted))(*pointers[len(values) :]), _size(len(wanted)), outputs,
+        )  # fmt: skip
+        results = {name: _array_of(value) for name, value in zip(wanted, outputs, strict=True)}
+        for value in outputs:
+            _plain("ReleaseValue", None, value)
         return results
     finally:
         for value in values:
             _plain("ReleaseValue", None, value)
-        _plain("ReleaseSession", None, session)
 
 
 def gradient_model(model: bytes, values: Sequence[str], loss: str) -> bytes:

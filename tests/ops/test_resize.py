@@ -210,7 +210,6 @@ def test_what_cannot_be_resized_is_refused() -> None:
     check_rejected(Op(op), [x], "exactly one of scales and sizes")
     both = [x, None, np.ones(4, FLOATS), np.array(x.shape)]
     check_rejected(Op(op), both, "exactly one of scales and sizes", CONSTANTS)
-    check_rejected(Op(op), scaled(x, 1, 1, 2, 2), "only known while the model runs")
     crop = {"coordinate_transformation_mode": "tf_crop_and_resize"}
     check_rejected(Op(op, crop), scaled(x, 1, 1, 2, 2), "needs the input roi", CONSTANTS)
     check_rejected(

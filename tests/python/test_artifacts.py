@@ -412,7 +412,7 @@ def test_an_unknown_operator_beside_the_gradients_is_named_too(tmp_path: Path) -
     assert '"before"' in refusal(tmp_path, model)
 
 
-def test_operators_with_subgraphs_are_refused_by_name(tmp_path: Path) -> None:
+def test_an_unknown_operator_in_a_subgraph_is_named(tmp_path: Path) -> None:
     def branch(name: str, op_type: str) -> onnx.GraphProto:
         output = helper.make_tensor_value_info(f"{name}_out", FLOAT, ["n", 3])
         return helper.make_graph([helper.make_node(op_type, ["a"], [f"{name}_out"])], name, [], [output])
@@ -420,20 +420,22 @@ def test_operators_with_subgraphs_are_refused_by_name(tmp_path: Path) -> None:
     model = make_model(
         [
             helper.make_node("Mul", ["x", "w"], ["a"]),
+            helper.make_node("ReduceSum", ["a"], ["s"], keepdims=0),
+            helper.make_node("Cast", ["s"], ["condition"], to=TensorProto.BOOL),
             helper.make_node(
                 "If",
                 ["condition"],
                 ["y"],
                 name="choice",
-                then_branch=branch("t", "Relu"),
+                then_branch=branch("t", "Frobnicate"),
                 else_branch=branch("e", "Abs"),
             ),
         ],
-        {"w": weights(3), "condition": np.array(True)},
+        {"w": weights(3)},
     )
     message = refusal(tmp_path, model)
-    assert '"choice"' in message
-    assert "subgraph" in message
+    assert "Frobnicate" in message
+    assert '"t_out"' in message
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64])

@@ -66,7 +66,7 @@ def make_inputs(module: Module, batch: int, given: Mapping[str, NDArray[Any]]) -
     for i, name in enumerate(names):
         element, extents, _ = _ortrain.get_model_input_type_info(module._handle, True, i)
         if name in given:
-            inputs.append(np.ascontiguousarray(given[name]))
+            inputs.append(np.asarray(given[name], order="C"))
             continue
         shape = [batch if extent < 0 else extent for extent in extents]
         dtype = _ortrain.numpy_type(element)

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "autodiff/gradient_context.h"
+#include "autodiff/subgraph_context.h"
 #include "autodiff/value_types.h"
 #include "ops/operator.h"
 #include "passes/pass.h"
@@ -39,10 +40,41 @@ std::string join(const std::vector<std::string>& names, size_t most = 8) {
   return text;
 }
 
+// Renames what a node reads and makes, and what its subgraphs read.
+void rename_values(Node& node, const std::unordered_map<std::string, std::string>& names) {
+  const auto rename = [&](std::string& value) {
+    if (const auto it = names.find(value); it != names.end()) value = it->second;
+  };
+  std::for_each(node.inputs.begin(), node.inputs.end(), rename);
+  std::for_each(node.outputs.begin(), node.outputs.end(), rename);
+  for (auto& [name, attribute] : node.attributes) {
+    auto* graph = std::get_if<std::shared_ptr<Graph>>(&attribute);
+    if (!graph || !*graph) continue;
+    const std::vector<std::string> read = values_read(**graph);
+    if (std::none_of(read.begin(), read.end(), [&](const std::string& v) { return names.count(v) > 0; }))
+      continue;
+    *graph = std::make_shared<Graph>(**graph);
+    for (Node& inner : (*graph)->nodes) rename_values(inner, names);
+    for (ValueInfo& output : (*graph)->outputs) rename(output.name);
+  }
+}
+
+// Whether a node has to be run once: what it draws or updates would be another the second time.
+bool runs_once(const Node& node) {
+  const Operator* op = find_operator(node.domain, node.op_type);
+  if (op && (op->impure || op->updates != 0)) return true;
+  for (const auto& [name, attribute] : node.attributes)
+    if (const auto* graph = std::get_if<std::shared_ptr<Graph>>(&attribute); graph && *graph)
+      if (std::any_of((*graph)->nodes.begin(), (*graph)->nodes.end(), runs_once)) return true;
+  return false;
+}
+
+void drop_unused_initializers(Graph& graph);
+
 class Builder;
 
 // What one rule sees and does; forwards to the builder.
-class RuleContext : public GradientContext {
+class RuleContext : public GradientContext, public SubgraphContext {
  public:
   RuleContext(Builder& builder, size_t node_index) : builder_(builder), index_(node_index) {}
 
@@ -56,12 +88,26 @@ class RuleContext : public GradientContext {
                                 const std::string& domain) override;
   std::string want_y(size_t o) override;
   void retype_node(const std::string& op_type, const std::string& domain) override;
+  SubgraphContext& subgraphs() override { return *this; }
+
+  std::vector<std::string> captured() const override;
+  void set_captured(const std::string& value, const std::string& gradient) override;
+  ValueInfo info(const std::string& value) const override;
+  std::vector<ValueInfo> output_types(const std::string& attribute,
+                                      const std::vector<ValueInfo>& inputs) const override;
+  SubgraphGradient differentiate(const std::string& attribute, const std::vector<ValueInfo>& inputs,
+                                 const std::vector<std::string>& wanted,
+                                 const std::vector<std::pair<size_t, std::string>>& seeds) override;
+  std::string unique(const std::string& base) override;
+  void change(Node node) override;
   std::string constant(const Tensor& value) override;
   DType dtype(const std::string& value) const override;
   std::optional<std::vector<Dim>> dims(const std::string& value) const override;
   const Tensor* constant_value(const std::string& value) const override;
 
  private:
+  const Graph& subgraph(const std::string& attribute) const;
+
   Builder& builder_;
   size_t index_;
   int emitted_ = 0;
@@ -77,12 +123,29 @@ class Builder {
         graph_(model.graph),
         request_(request),
         accumulate_(accumulate),
+        outermost_(true),
         trainable_(request.trainable.begin(), request.trainable.end()),
+        names_(own_names_),
         types_(model) {
-    collect_names();
+    collect_names(graph_);
+    reaches_loss_.insert(request.loss);
   }
+  // Differentiates a subgraph of a node in the graph of `outer`, in place, with respect to
+  // `request.trainable`.
+  Builder(Builder& outer, Graph& subgraph, const std::vector<ValueInfo>& inputs,
+          const GradientRequest& request)
+      : model_(outer.model_),
+        graph_(subgraph),
+        request_(request),
+        accumulate_(false),
+        outermost_(false),
+        trainable_(request.trainable.begin(), request.trainable.end()),
+        names_(outer.names_),
+        types_(subgraph, inputs, outer.types_) {}
 
   void run();
+  // The same for a subgraph: from the gradients of some of its values.
+  void run(const std::vector<std::pair<std::string, std::string>>& seeds);
 
   // Every reason why the graph that run() left is not to be used, in the order of the graph.
   std::vector<std::string> problems() const;
@@ -97,7 +160,8 @@ class Builder {
     model.opsets.emplace(kMicrosoft, 1);
     return model;
   }
-  void collect_names();
+  void collect_names(const Graph& graph);
+  void walk();
   void check_operators(const Graph& graph, size_t position);
   void check_request();
   void check_loss();
@@ -125,8 +189,11 @@ class Builder {
   Graph& graph_;
   const GradientRequest& request_;
   const bool accumulate_;
-  std::unordered_set<std::string> trainable_, names_;
+  const bool outermost_;
+  std::unordered_set<std::string> trainable_, own_names_;
+  std::unordered_set<std::string>& names_;  // of the whole model
   ValueTypes types_;
+  std::unordered_set<std::string> reaches_loss_;
 
   std::unordered_set<std::string>
       active_;                 // values that depend on a trainable parameter and can carry a gradient
@@ -150,13 +217,16 @@ class Builder {
 // ---------------------------------------------------------------------------------------------------------------------
 // What is known before the walk.
 
-void Builder::collect_names() {
-  for (const ValueInfo& v : graph_.inputs) names_.insert(v.name);
-  for (const ValueInfo& v : graph_.outputs) names_.insert(v.name);
-  for (const std::string& name : graph_.initializer_order) names_.insert(name);
-  for (const Node& node : graph_.nodes) {
+void Builder::collect_names(const Graph& graph) {
+  for (const ValueInfo& v : graph.inputs) names_.insert(v.name);
+  for (const ValueInfo& v : graph.outputs) names_.insert(v.name);
+  for (const std::string& name : graph.initializer_order) names_.insert(name);
+  for (const Node& node : graph.nodes) {
     names_.insert(node.name);
     names_.insert(node.outputs.begin(), node.outputs.end());
+    for (const auto& [name, attribute] : node.attributes)
+      if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute); inner && *inner)
+        collect_names(**inner);
   }
 }
 
@@ -168,24 +238,14 @@ void Builder::check_operators(const Graph& graph, size_t position) {
     const Node& node = graph.nodes[n];
     const size_t at = &graph == &graph_ ? n + 1 : position;
     const Operator* op = find_operator(node.domain, node.op_type);
-    bool has_subgraph = false;
-    for (const auto& [name, attribute] : node.attributes) {
-      if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute)) {
-        has_subgraph = true;
-        if (*inner) check_operators(**inner, at);
-      }
-    }
-    if (op) continue;
-    if (has_subgraph) {
-      problem(at, concat(describe(node),
-                         ": operators with a subgraph (If, Loop, Scan) cannot be run or trained yet; ",
-                         "export the model with the branch or the number of iterations fixed"));
-    } else {
+    for (const auto& [name, attribute] : node.attributes)
+      if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute); inner && *inner)
+        check_operators(**inner, at);
+    if (!op)
       problem(at,
               concat(describe(node),
                      ": this operator is not known; use supported operators instead, or compute this part ",
                      "outside the model"));
-    }
   }
 }
 
@@ -270,19 +330,20 @@ void Builder::find_path() {
     }
   }
   on_path_.assign(count, false);
-  std::unordered_set<std::string> reaches_loss = {request_.loss};
   for (size_t n = count; n-- > 0;) {
     if (!depends[n]) continue;
     const Node& node = graph_.nodes[n];
-    if (std::none_of(node.outputs.begin(), node.outputs.end(),
-                     [&](const std::string& v) { return active_.count(v) > 0 && reaches_loss.count(v) > 0; }))
+    if (std::none_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& v) {
+          return active_.count(v) > 0 && reaches_loss_.count(v) > 0;
+        }))
       continue;
     on_path_[n] = true;
     for (const std::string& value : values_read(node)) {
-      reaches_loss.insert(value);
+      reaches_loss_.insert(value);
       if (trainable_.count(value)) first_reader_[value] = n;
     }
   }
+  if (!outermost_) return;  // its rule knows what no gradient reaches
   for (const std::string& name :
        std::set<std::string>(request_.trainable.begin(), request_.trainable.end())) {
     if (first_reader_.count(name) || name == request_.loss) continue;
@@ -314,6 +375,22 @@ void Builder::run() {
   }
 
   if (trainable_.count(request_.loss) && !first_reader_.count(request_.loss)) finish_trainable(request_.loss);
+  walk();
+  use_training_batch_normalization();
+}
+
+void Builder::run(const std::vector<std::pair<std::string, std::string>>& seeds) {
+  for (const auto& [value, gradient] : seeds) {
+    reaches_loss_.insert(value);
+    contributions_[value].push_back(gradient);
+    types_.set_like(gradient, value);
+  }
+  find_path();
+  walk();
+}
+
+// From the last node to the first; what comes of it is behind them afterwards.
+void Builder::walk() {
   for (size_t n = graph_.nodes.size(); n-- > 0;) {
     if (!on_path_[n]) continue;
     const std::vector<std::string> read = values_read(graph_.nodes[n]);
@@ -322,16 +399,14 @@ void Builder::run() {
     // short-lived.
     for (const std::string& value : std::set<std::string>(read.begin(), read.end())) {
       const auto it = first_reader_.find(value);
-      if (it != first_reader_.end() && it->second == n) finish_trainable(value);
+      if (it != first_reader_.end() && it->second == n && outermost_) finish_trainable(value);
     }
   }
+  if (!outermost_)
+    for (const std::string& value : request_.trainable) finalize(value, false);
 
-  const auto renamed = [this](std::string& value) {
-    if (const auto it = rename_.find(value); it != rename_.end()) value = it->second;
-  };
   for (Node& node : backward_) {
-    std::for_each(node.inputs.begin(), node.inputs.end(), renamed);
-    std::for_each(node.outputs.begin(), node.outputs.end(), renamed);
+    rename_values(node, rename_);
     graph_.nodes.push_back(std::move(node));
   }
   // onnxruntime's pooling gradients take their output's shape from what the model states of it.
@@ -343,7 +418,6 @@ void Builder::run() {
       if (dim.symbol.starts_with("?")) dim.symbol.clear();
     graph_.value_info[gradient] = stated;
   }
-  use_training_batch_normalization();
 }
 
 void Builder::differentiate(size_t n) {
@@ -388,18 +462,20 @@ std::string Builder::finalize(const std::string& value, bool own_name) {
   const std::vector<std::string> parts = contributions_[value];
   std::string& gradient = gradients_[value];
   if (parts.empty()) return gradient;
+  // What a subgraph gives is a part of the gradient outside.
+  const std::string base = value + (!outermost_ && trainable_.count(value) ? "_grad_part" : "_grad");
   if (parts.size() == 1) {
     const std::string& part = parts[0];
     if (emitted_.count(part) && !rename_.count(part)) {
-      gradient = unique(value + "_grad");
+      gradient = unique(base);
       rename_[part] = gradient;
     } else if (own_name) {
-      gradient = add_node(value + "_grad/Identity", "Identity", {part}, unique(value + "_grad"));
+      gradient = add_node(base + "/Identity", "Identity", {part}, unique(base));
     } else {
       gradient = part;
     }
   } else {
-    gradient = add_node(value + "_grad/Sum", "Sum", parts, unique(value + "_grad"));
+    gradient = add_node(base + "/Sum", "Sum", parts, unique(base));
   }
   types_.set_like(gradient, value);
   return gradient;
@@ -615,7 +691,129 @@ void drop_unused_initializers(Graph& graph) {
     if (!uses.count(name)) graph.remove_initializer(name);
 }
 
+// ---------------------------------------------------------------------------------------------------------------------
+// Subgraphs.
+
+const Graph& RuleContext::subgraph(const std::string& attribute) const {
+  const auto found = node().attributes.find(attribute);
+  const auto* graph =
+      found == node().attributes.end() ? nullptr : std::get_if<std::shared_ptr<Graph>>(&found->second);
+  if (!graph || !*graph) reject(concat("attribute '", attribute, "' is missing or no graph"));
+  return **graph;
+}
+
+std::vector<std::string> RuleContext::captured() const {
+  Node reader = node();
+  reader.inputs.clear();
+  std::vector<std::string> names;
+  for (const std::string& name : values_read(reader))
+    if (builder_.active_.count(name) && std::find(names.begin(), names.end(), name) == names.end())
+      names.push_back(name);
+  return names;
+}
+
+void RuleContext::set_captured(const std::string& value, const std::string& gradient) {
+  builder_.contributions_[value].push_back(gradient);
+}
+
+ValueInfo RuleContext::info(const std::string& value) const { return builder_.types_.info(value); }
+
+std::vector<ValueInfo> RuleContext::output_types(const std::string& attribute,
+                                                 const std::vector<ValueInfo>& inputs) const {
+  const Graph& graph = subgraph(attribute);
+  const ValueTypes types(graph, inputs, builder_.types_);
+  std::vector<ValueInfo> outputs;
+  for (const ValueInfo& output : graph.outputs) outputs.push_back(types.info(output.name));
+  return outputs;
+}
+
+SubgraphGradient RuleContext::differentiate(const std::string& attribute,
+                                            const std::vector<ValueInfo>& inputs,
+                                            const std::vector<std::string>& wanted,
+                                            const std::vector<std::pair<size_t, std::string>>& seeds) {
+  Graph whole = subgraph(attribute);
+  const size_t forward_nodes = whole.nodes.size();
+  GradientRequest request;
+  request.trainable = wanted;
+  std::vector<std::pair<std::string, std::string>> named;
+  for (const auto& [output, gradient] : seeds) named.emplace_back(whole.outputs.at(output).name, gradient);
+  Builder inner(builder_, whole, inputs, request);
+  inner.run(named);
+  for (const std::string& text : inner.problems()) builder_.problem(index_ + 1, text);
+
+  SubgraphGradient result;
+  for (const std::string& value : wanted) result.gradients.push_back(inner.gradient_of(value));
+  result.forward = std::make_shared<Graph>(whole);
+  result.forward->nodes.resize(forward_nodes);
+  drop_unused_initializers(*result.forward);
+
+  Graph& backward = *(result.backward = std::make_shared<Graph>(std::move(whole)));
+  backward.name = unique(backward.name.empty() ? attribute + "_grad" : backward.name + "_grad");
+  std::unordered_set<std::string> once;
+  std::vector<Node> nodes;
+  for (size_t n = 0; n < backward.nodes.size(); ++n) {
+    Node& node = backward.nodes[n];
+    if (n < forward_nodes && runs_once(node))
+      once.insert(node.outputs.begin(), node.outputs.end());
+    else
+      nodes.push_back(std::move(node));
+  }
+  backward.nodes = std::move(nodes);
+  backward.inputs.clear();
+  backward.outputs.clear();
+  for (const std::string& gradient : result.gradients)
+    if (!gradient.empty()) backward.outputs.push_back({gradient, DType::kUndefined, std::nullopt});
+  backward.remove_unused_nodes();
+  drop_unused_initializers(backward);
+  std::set<std::string> read;
+  for (std::string& name : values_read(backward)) read.insert(std::move(name));
+  for (const std::string& name : read)
+    if (once.count(name)) {
+      ValueInfo saved = inner.types_.info(name);
+      saved.name = name;
+      if (saved.dtype == DType::kUndefined)
+        reject(concat("the element type of value \"", name, "\" in its subgraph is not known"));
+      result.saved.push_back(std::move(saved));
+    }
+  backward.outputs.clear();
+  return result;
+}
+
+std::string RuleContext::unique(const std::string& base) { return builder_.unique(base); }
+
+void RuleContext::change(Node node) {
+  Node& changed = builder_.graph_.nodes[index_];
+  changed = std::move(node);
+  builder_.types_.infer(changed);
+}
+
 }  // namespace
+
+std::string add_node(SubgraphContext& s, Graph& graph, const std::string& op_type,
+                     const std::vector<std::string>& inputs, const Attributes& attributes) {
+  Node node;
+  node.op_type = op_type;
+  node.name = s.unique(concat(graph.name, "/", op_type));
+  node.inputs = inputs;
+  node.outputs = {s.unique(node.name + "_output")};
+  node.attributes = attributes;
+  graph.nodes.push_back(std::move(node));
+  return graph.nodes.back().outputs[0];
+}
+
+std::string add_zeros_like(SubgraphContext& s, Graph& graph, const std::string& like, DType dtype) {
+  const std::string shape = add_node(s, graph, "Shape", {like});
+  return add_node(s, graph, "ConstantOfShape", {shape}, {{"value", Tensor::scalar(dtype, 0).reshaped({1})}});
+}
+
+std::vector<std::string> values_read(const Graph& graph) {
+  Node reader;
+  reader.attributes["graph"] = std::make_shared<Graph>(graph);
+  std::vector<std::string> read = values_read(reader);
+  std::sort(read.begin(), read.end());
+  read.erase(std::unique(read.begin(), read.end()), read.end());
+  return read;
+}
 
 std::string find_untrainable(const Model& forward, const GradientRequest& request) {
   Model model = prepared(forward, request, {request.trainable.begin(), request.trainable.end()});

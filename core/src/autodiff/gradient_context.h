@@ -10,6 +10,8 @@
 
 namespace ortrain {
 
+class SubgraphContext;  // autodiff/subgraph_context.h
+
 class GradientContext {
  public:
   virtual ~GradientContext() = default;
@@ -41,6 +43,9 @@ class GradientContext {
   virtual std::string want_y(size_t o) = 0;
   // Replaces the node by another with the same inputs and outputs (BatchNormalization → BatchNormInternal).
   virtual void retype_node(const std::string& op_type, const std::string& domain) = 0;
+
+  // For operators with subgraphs: what their rules ask besides.
+  virtual SubgraphContext& subgraphs() = 0;
 
   // Constants: initializers of the new graph, shared where equal.
   virtual std::string constant(const Tensor& value) = 0;

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "ops/operator.h"
+#include "ops/dynamic.h"
 
 namespace ortrain {
 namespace {
@@ -28,16 +28,13 @@ Tensor value_of_constant_node(const Node& node) {
 // The element type of output o where no shape rule could tell: that of the first input, with few exceptions.
 DType guess_type(const ValueTypes& types, const Node& node, size_t o) {
   static const std::map<std::string_view, DType> fixed = {
-      {"NonZero", DType::kInt64}, {"ArgMax", DType::kInt64},     {"ArgMin", DType::kInt64},
-      {"Shape", DType::kInt64},   {"Size", DType::kInt64},       {"Equal", DType::kBool},
-      {"Less", DType::kBool},     {"LessOrEqual", DType::kBool}, {"Greater", DType::kBool},
-      {"And", DType::kBool},      {"Or", DType::kBool},          {"GreaterOrEqual", DType::kBool},
-      {"Xor", DType::kBool},      {"Not", DType::kBool},         {"IsNaN", DType::kBool},
-      {"IsInf", DType::kBool}};
-  static const std::map<std::string_view, DType> others = {{"MaxPool", DType::kInt64},
-                                                           {"TopK", DType::kInt64},
-                                                           {"Unique", DType::kInt64},
-                                                           {"Dropout", DType::kBool}};
+      {"ArgMax", DType::kInt64},     {"ArgMin", DType::kInt64},        {"Shape", DType::kInt64},
+      {"Size", DType::kInt64},       {"Equal", DType::kBool},          {"Less", DType::kBool},
+      {"LessOrEqual", DType::kBool}, {"Greater", DType::kBool},        {"And", DType::kBool},
+      {"Or", DType::kBool},          {"GreaterOrEqual", DType::kBool}, {"Xor", DType::kBool},
+      {"Not", DType::kBool},         {"IsNaN", DType::kBool},          {"IsInf", DType::kBool}};
+  static const std::map<std::string_view, DType> others = {
+      {"MaxPool", DType::kInt64}, {"TopK", DType::kInt64}, {"Dropout", DType::kBool}};
   static const std::map<std::string_view, size_t> like_input = {
       {"Where", 1}, {"OneHot", 2}, {"CastLike", 1}, {"GatherGrad", 2}, {"GatherNDGrad", 2}};
   if (const auto it = fixed.find(node.op_type); it != fixed.end()) return it->second;
@@ -82,8 +79,7 @@ class NumberedShapes : public ShapeContext {
   const Tensor* constant(size_t i) const override {
     if (!has_input(i)) return nullptr;
     const std::string& value = node().inputs[i];
-    if (const auto it = types_.run_values_.find(value); it != types_.run_values_.end())
-      return run_ == 0 ? &it->second.first : &it->second.second;
+    if (const auto* values = types_.run_values(value)) return run_ == 0 ? &values->first : &values->second;
     return types_.constant(value);
   }
   void output(size_t o, DType dtype, Shape shape) override {
@@ -108,24 +104,106 @@ class NumberedShapes : public ShapeContext {
   std::vector<Tensor> values_out;
 };
 
+// What the type rule of an operator sees whose run decides shapes.
+class NodeTypes : public TypeContext {
+ public:
+  NodeTypes(ValueTypes& types, const Node& node) : types_(types), node_(node) {}
+
+  const Node& node() const override { return node_; }
+  int64_t opset() const override { return types_.model_.opset(node_.domain); }
+  const ValueInfo& input(size_t i) const override {
+    return types_.info(node_.has_input(i) ? node_.inputs[i] : "");
+  }
+  const Tensor* constant(size_t i) const override {
+    return node_.has_input(i) ? types_.constant(node_.inputs[i]) : nullptr;
+  }
+  std::vector<ValueInfo> body(const std::string& attribute, std::vector<ValueInfo> inputs) override {
+    const auto found = node_.attributes.find(attribute);
+    const auto* graph =
+        found == node_.attributes.end() ? nullptr : std::get_if<std::shared_ptr<Graph>>(&found->second);
+    require(graph && *graph, ErrorCode::kInvalidGraph, node_.label(), ": attribute '", attribute,
+            "' is missing or no graph");
+    const ValueTypes inner(**graph, inputs, types_);
+    std::vector<ValueInfo> outputs;
+    for (const ValueInfo& output : (*graph)->outputs) outputs.push_back(inner.info(output.name));
+    return outputs;
+  }
+  Dim unknown() override {
+    Dim dim;
+    types_.number(dim);
+    return dim;
+  }
+  void output(size_t o, DType dtype, std::optional<std::vector<Dim>> dims) override {
+    if (!node_.has_output(o)) return;
+    ValueInfo& known = types_.info_[node_.outputs[o]];
+    if (dtype != DType::kUndefined) known.dtype = dtype;
+    if (!dims) return;
+    for (size_t d = 0; d < dims->size(); ++d) {
+      Dim& dim = (*dims)[d];
+      if (!dim.known() && dim.symbol.empty() && known.dims && known.dims->size() == dims->size())
+        dim = (*known.dims)[d];
+    }
+    known.dims = std::move(dims);
+  }
+
+ private:
+  ValueTypes& types_;
+  const Node& node_;
+};
+
 ValueTypes::ValueTypes(const Model& model) : model_(model) {
   for (const ValueInfo& stated : model.graph.inputs) state(stated);
-  for (const std::string& name : model.graph.initializer_order)
-    set_constant(name, model.graph.initializers.at(name));
-  for (const auto& [name, stated] : model.graph.value_info) info_.emplace(name, stated);
-  for (const ValueInfo& stated : model.graph.outputs) info_.emplace(stated.name, stated);
-  for (const Node& node : model.graph.nodes) infer(node);
+  take_up(model.graph);
+}
+
+ValueTypes::ValueTypes(const Graph& subgraph, const std::vector<ValueInfo>& inputs, const ValueTypes& outer)
+    : model_(outer.model_), outer_(&outer), extents_(outer.extents_) {
+  for (size_t i = 0; i < subgraph.inputs.size(); ++i) {
+    ValueInfo known = subgraph.inputs[i];
+    if (i < inputs.size() && inputs[i].dtype != DType::kUndefined) known.dtype = inputs[i].dtype;
+    // Names of extents that a subgraph states are its own.
+    if (known.dims)
+      for (Dim& dim : *known.dims) dim.symbol.clear();
+    if (i < inputs.size() && inputs[i].dims) {
+      if (known.dims && known.dims->size() == inputs[i].dims->size()) {
+        for (size_t d = 0; d < known.dims->size(); ++d)
+          if (!(*known.dims)[d].known()) (*known.dims)[d] = (*inputs[i].dims)[d];
+      } else {
+        known.dims = inputs[i].dims;
+      }
+    }
+    state(known);
+  }
+  take_up(subgraph);
+}
+
+void ValueTypes::take_up(const Graph& graph) {
+  for (const std::string& name : graph.initializer_order) set_constant(name, graph.initializers.at(name));
+  const auto expect = [&](ValueInfo stated) {
+    if (outer_ && stated.dims)
+      for (Dim& dim : *stated.dims) dim.symbol.clear();
+    info_.emplace(stated.name, std::move(stated));
+  };
+  for (const auto& [name, stated] : graph.value_info) expect(stated);
+  for (const ValueInfo& stated : graph.outputs)
+    if (!outer_ || info(stated.name).dtype == DType::kUndefined) expect(stated);
+  for (const Node& node : graph.nodes) infer(node);
 }
 
 const ValueInfo& ValueTypes::info(const std::string& value) const {
   static const ValueInfo nothing;
   const auto it = info_.find(value);
-  return it == info_.end() ? nothing : it->second;
+  return it != info_.end() ? it->second : outer_ ? outer_->info(value) : nothing;
 }
 
 const Tensor* ValueTypes::constant(const std::string& value) const {
   const auto it = constants_.find(value);
-  return it == constants_.end() ? nullptr : &it->second;
+  return it != constants_.end() ? &it->second : outer_ ? outer_->constant(value) : nullptr;
+}
+
+const std::pair<Tensor, Tensor>* ValueTypes::run_values(const std::string& value) const {
+  const auto it = run_values_.find(value);
+  return it != run_values_.end() ? &it->second : outer_ ? outer_->run_values(value) : nullptr;
 }
 
 void ValueTypes::set_like(const std::string& value, const std::string& other) {
@@ -150,17 +228,18 @@ void ValueTypes::state(const ValueInfo& stated) {
 // Gives an extent that is not a number its two numbers, and a name where it has none. Odd in one run and even
 // in the other, and large, so that rounding does not make equal what is not.
 void ValueTypes::number(Dim& dim) {
-  if (dim.known() || numbers_.count(dim.symbol)) return;
-  const int64_t k = static_cast<int64_t>(numbers_.size());
+  if (dim.known() || extents_->numbers.count(dim.symbol)) return;
+  const int64_t k = static_cast<int64_t>(extents_->numbers.size());
   dim.symbol = name_of({1009 + 6 * k, 2038 + 10 * k}, &dim);
 }
 
 std::string ValueTypes::name_of(const Numbers& numbers, const Dim* stated) {
-  if (const auto it = names_.find(numbers); it != names_.end()) return it->second;
-  const bool usable = stated && !stated->symbol.empty() && !numbers_.count(stated->symbol);
-  const std::string name = usable ? stated->symbol : concat("?", numbers_.size());
-  numbers_[name] = numbers;
-  names_[numbers] = name;
+  Extents& all = *extents_;
+  if (const auto it = all.names.find(numbers); it != all.names.end()) return it->second;
+  const bool usable = stated && !stated->symbol.empty() && !all.numbers.count(stated->symbol);
+  const std::string name = usable ? stated->symbol : concat("?", all.numbers.size());
+  all.numbers[name] = numbers;
+  all.names[numbers] = name;
   return name;
 }
 
@@ -169,8 +248,8 @@ std::optional<Shape> ValueTypes::shape(const std::string& value, int run) const 
   if (!dims) return std::nullopt;
   Shape shape;
   for (const Dim& dim : *dims) {
-    const auto it = numbers_.find(dim.symbol);
-    if (!dim.known() && it == numbers_.end()) return std::nullopt;
+    const auto it = extents_->numbers.find(dim.symbol);
+    if (!dim.known() && it == extents_->numbers.end()) return std::nullopt;
     shape.push_back(dim.known() ? dim.value : run == 0 ? it->second.first : it->second.second);
   }
   return shape;
@@ -181,8 +260,17 @@ void ValueTypes::infer(const Node& node) {
     const Tensor tensor = value_of_constant_node(node);
     if (tensor.defined() && node.has_output(0)) return set_constant(node.outputs[0], tensor);
   }
+  const Operator* op = find_operator(node.domain, node.op_type);
+  if (op && op->types) {
+    try {
+      NodeTypes context(*this, node);
+      op->types(context);
+    } catch (const Error&) {
+      // What the model states stays.
+    }
+  }
   NumberedShapes first(*this, node, 0), second(*this, node, 1);
-  if (const Operator* op = find_operator(node.domain, node.op_type); op && op->shape) {
+  if (op && op->shape) {
     try {
       op->shape(first);
       op->shape(second);

@@ -6,10 +6,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "graph/graph.h"
 
@@ -19,6 +21,8 @@ class ValueTypes {
  public:
   // Goes over all nodes of the model, which must outlive this.
   explicit ValueTypes(const Model& model);
+  // The same for a subgraph of a node in the graph of `outer`, when its inputs are these.
+  ValueTypes(const Graph& subgraph, const std::vector<ValueInfo>& inputs, const ValueTypes& outer);
 
   // What is known of a value; an undefined type and no dims where it is nothing. Names of extents that begin
   // with "?" are made up here: equal ones are equal extents, and they mean nothing outside.
@@ -35,20 +39,27 @@ class ValueTypes {
 
  private:
   friend class NumberedShapes;
+  friend class NodeTypes;
   using Numbers = std::pair<int64_t, int64_t>;  // of an extent, in the two runs
+  struct Extents {
+    std::unordered_map<std::string, Numbers> numbers;
+    std::map<Numbers, std::string> names;
+  };
 
+  void take_up(const Graph& graph);
   void state(const ValueInfo& stated);
   void number(Dim& dim);
   std::string name_of(const Numbers& numbers, const Dim* stated);
   std::optional<Shape> shape(const std::string& value, int run) const;
+  const std::pair<Tensor, Tensor>* run_values(const std::string& value) const;
 
   const Model& model_;
+  const ValueTypes* outer_ = nullptr;  // of the graph around this
   std::unordered_map<std::string, ValueInfo> info_;
   std::unordered_map<std::string, Tensor> constants_;
   std::unordered_map<std::string, std::pair<Tensor, Tensor>>
       run_values_;  // follow from shapes, so they have one a run
-  std::unordered_map<std::string, Numbers> numbers_;
-  std::map<Numbers, std::string> names_;
+  std::shared_ptr<Extents> extents_ = std::make_shared<Extents>();  // those of all graphs of a model
 };
 
 }  // namespace ortrain

@@ -292,6 +292,75 @@ void Graph::remove_unused_nodes() {
   std::erase_if(nodes, [&](const Node&) { return !keep[i++]; });
 }
 
+namespace {
+
+using Renamed = std::unordered_map<std::string, std::string>;
+
+template <typename F>
+void for_each_definition(const Graph& graph, F&& f) {
+  for (const ValueInfo& input : graph.inputs) f(input.name);
+  for (const std::string& name : graph.initializer_order) f(name);
+  for (const Node& node : graph.nodes)
+    for (const std::string& name : node.outputs)
+      if (!name.empty()) f(name);
+}
+
+// Gives what the graph defines a new name where the name is in `defined` already. `taken` are all names of
+// the model, `renamed` those of the graphs around this.
+void rename_definitions(Graph& graph, Renamed renamed, std::unordered_set<std::string>& defined,
+                        std::unordered_set<std::string>& taken) {
+  for_each_definition(graph, [&](const std::string& name) {
+    if (defined.insert(name).second) return;
+    std::string fresh;
+    for (int k = 1; !taken.insert(fresh = concat(name, "_", k)).second;) ++k;
+    defined.insert(fresh);
+    renamed[name] = fresh;
+  });
+  const auto rename = [&](std::string& name) {
+    if (const auto found = renamed.find(name); found != renamed.end()) name = found->second;
+  };
+  for (std::vector<ValueInfo>* infos : {&graph.inputs, &graph.outputs})
+    for (ValueInfo& info : *infos) rename(info.name);
+  for (std::string& name : graph.initializer_order) rename(name);
+  std::unordered_map<std::string, Tensor> initializers;
+  for (auto& [name, value] : graph.initializers) {
+    const auto found = renamed.find(name);
+    initializers.emplace(found == renamed.end() ? name : found->second, std::move(value));
+  }
+  graph.initializers = std::move(initializers);
+  std::unordered_map<std::string, ValueInfo> infos;
+  for (auto& [name, info] : graph.value_info) {
+    rename(info.name);
+    std::string key = info.name;
+    infos.emplace(std::move(key), std::move(info));
+  }
+  graph.value_info = std::move(infos);
+  for (Node& node : graph.nodes) {
+    for (std::string& name : node.inputs) rename(name);
+    for (std::string& name : node.outputs) rename(name);
+    for (auto& [name, attribute] : node.attributes)
+      if (auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute); inner && *inner) {
+        *inner = std::make_shared<Graph>(**inner);
+        rename_definitions(**inner, renamed, defined, taken);
+      }
+  }
+}
+
+}  // namespace
+
+void Graph::make_inner_names_unique() {
+  std::unordered_set<std::string> defined, taken;
+  for_each_definition(*this, [&](const std::string& name) { defined.insert(name); });
+  for_each_name(*this, [&](const std::string& name) { taken.insert(name); });
+  taken.insert(initializer_order.begin(), initializer_order.end());
+  for (Node& node : nodes)
+    for (auto& [name, attribute] : node.attributes)
+      if (auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute); inner && *inner) {
+        *inner = std::make_shared<Graph>(**inner);
+        rename_definitions(**inner, {}, defined, taken);
+      }
+}
+
 std::vector<std::string> values_read(const Node& node) {
   std::vector<std::string> names;
   for (const std::string& name : node.inputs)

@@ -92,6 +92,9 @@ struct Graph {
   void sort();
   // Drops nodes whose outputs nothing needs.
   void remove_unused_nodes();
+  // Renames values of subgraphs so that no two graphs, however nested, define the same name: nodes can then
+  // move from one to another. Subgraphs that change are copies of their own afterwards.
+  void make_inner_names_unique();
 };
 
 // The values that a node reads: its named inputs, then the values of enclosing graphs that its subgraphs

@@ -35,7 +35,8 @@ const Tensor& NodeContext::need_constant(size_t i) const {
   throw DataDependent(
       ErrorCode::kNotImplemented,
       concat(node_.label(), ": input ", i, " ('", node_.inputs[i],
-             "') decides the shape of the result, but its value is only known while the model runs"));
+             "') decides the shape of the result, but its value is only known while the model runs"),
+      node_.inputs[i]);
 }
 
 void NodeContext::reject_dtype(size_t i) const {

@@ -23,9 +23,15 @@ namespace ortrain {
 
 inline constexpr const char* kMicrosoft = "com.microsoft";
 
-// Thrown by a shape rule that needs the value of an input which is not known before the run.
+class TypeContext;     // ops/dynamic.h
+class DynamicContext;  // the same
+
+// Thrown by a shape rule or a kernel maker that needs the value of an input which is not known before the
+// run.
 struct DataDependent : Error {
-  using Error::Error;
+  DataDependent(ErrorCode code, std::string message, std::string value)
+      : Error(code, std::move(message)), value(std::move(value)) {}
+  std::string value;  // the name of that input
 };
 
 // What shape rules and kernels share: the node, its inputs' types, shapes and constant values.
@@ -164,6 +170,10 @@ struct Operator {
   // The index of an input which its producer had better write straight into the memory of input `target` (an
   // accumulation buffer that is overwritten). Returns false where that does not hold for this node.
   bool (*writes_through)(const NodeContext&, size_t& input, size_t& target) = nullptr;
+  // In the place of `shape` and `kernel`, where only the run tells the shape of an output: what can be said
+  // of the outputs before, and the run (ops/dynamic.h).
+  void (*types)(TypeContext&) = nullptr;
+  void (*run)(DynamicContext&) = nullptr;
 
   Differentiable differentiable() const {
     return gradient ? Differentiable::kYes : stops_gradient ? Differentiable::kStop : Differentiable::kNo;

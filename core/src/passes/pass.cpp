@@ -21,11 +21,36 @@ RegisterPass::RegisterPass(const Pass& pass) {
   passes.insert(place, pass);
 }
 
+namespace {
+
+bool is_on(const Pass& pass, PassMoment moment, const std::map<std::string, std::string>& config) {
+  if (pass.moment != moment) return false;
+  const auto off = config.find("ortrain.disable_pass." + std::string(pass.name));
+  return off == config.end() || off->second != "1";
+}
+
+// Runs a pass on the subgraphs of a graph, innermost first. A subgraph that changes is a copy of its own
+// afterwards.
+void run_inside(const Pass& pass, Model& model) {
+  for (Node& node : model.graph.nodes)
+    for (auto& [name, attribute] : node.attributes) {
+      auto* graph = std::get_if<std::shared_ptr<Graph>>(&attribute);
+      if (!graph || !*graph) continue;
+      Model inner;
+      inner.opsets = model.opsets;
+      inner.graph = **graph;
+      run_inside(pass, inner);
+      if (pass.run(inner)) inner.graph.remove_unused_nodes();
+      *graph = std::make_shared<Graph>(std::move(inner.graph));
+    }
+}
+
+}  // namespace
+
 void run_passes(Model& model, PassMoment moment, const std::map<std::string, std::string>& config) {
   for (const Pass& pass : registry()) {
-    if (pass.moment != moment) continue;
-    const auto off = config.find("ortrain.disable_pass." + std::string(pass.name));
-    if (off != config.end() && off->second == "1") continue;
+    if (!is_on(pass, moment, config)) continue;
+    run_inside(pass, model);
     if (pass.run(model)) model.graph.remove_unused_nodes();
   }
 }

@@ -43,8 +43,8 @@ std::string event(const std::string& name, const std::string& category, int thre
 void Profile::begin(std::string what) { runs_.push_back({std::move(what), events_.size()}); }
 
 void Profile::memory(size_t arena, size_t live) {
-  runs_.back().arena = arena;
-  runs_.back().live = live;
+  runs_.back().arena = std::max(runs_.back().arena, arena);
+  runs_.back().live = std::max(runs_.back().live, live);
 }
 
 void Profile::record(const std::string& type, const std::string& name, Clock::time_point start,

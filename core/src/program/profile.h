@@ -15,7 +15,8 @@ class Profile {
 
   // Begins a run; what is recorded until the next belongs to it. `what` names it: "train step".
   void begin(std::string what);
-  // Of the run: bytes of the block for intermediate values, and the most of it in use at once.
+  // Of a Program of the run: bytes of the block for intermediate values, and the most of it in use at once.
+  // The largest of both are kept.
   void memory(size_t arena, size_t live);
   // A piece of work of the run: the operator's type and what it was done for, such as the node's name.
   void record(const std::string& type, const std::string& name, Clock::time_point start,

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "ops/operator.h"
 #include "program/memory_plan.h"
 #include "program/recompute.h"
 #include "runtime/convert.h"
+#include "program/stated_shape.h"
 #include "runtime/memory.h"
 
 namespace ortrain {
@@ -132,8 +134,8 @@ class Compiler {
     const auto found = placement_.find(name);
     return found == placement_.end() ? -1 : found->second;
   }
-  // What the graph states of a value's extents, -1 where it is no number that is known for this Program.
-  std::vector<int64_t> stated_shape(const std::string& name) const;
+  // What the graph states of a value's extents.
+  std::vector<int64_t> stated_shape(const std::string& name) const { return (*stated_shapes_)(name); }
   int64_t opset(const std::string& domain) const {
     const auto found = request_.opsets->find(domain);
     return found == request_.opsets->end() ? 1 : found->second;
@@ -184,7 +186,7 @@ class Compiler {
   std::unordered_map<std::string, std::vector<const Node*>> readers_;
   std::unordered_map<std::string, int> placement_;
   std::unordered_map<std::string, int> output_names_;
-  std::unordered_map<std::string, int64_t> symbols_;  // the named extents of the inputs
+  std::optional<StatedShapes> stated_shapes_;
 };
 
 class NodeShapes : public ShapeContext {
@@ -462,22 +464,6 @@ class NodeKernel : public KernelContext {
   std::vector<std::pair<int, int>> wide_states_;  // storage and the state that is updated in it
 };
 
-std::vector<int64_t> Compiler::stated_shape(const std::string& name) const {
-  // The gradient of value v is named v_grad, or v_grad_<k> where several are added up, and has the shape of
-  // v.
-  if (const size_t at = name.rfind("_grad"); at != std::string::npos)
-    if (const int v = find_value(name.substr(0, at)); v >= 0)
-      return program_.values[static_cast<size_t>(v)].shape;
-  const auto info = request_.graph->value_info.find(name);
-  if (info == request_.graph->value_info.end() || !info->second.dims) return {};
-  std::vector<int64_t> shape;
-  for (const Dim& d : *info->second.dims) {
-    const auto symbol = symbols_.find(d.symbol);
-    shape.push_back(d.known() ? d.value : symbol != symbols_.end() ? symbol->second : -1);
-  }
-  return shape;
-}
-
 int Compiler::add_value(Value v) {
   const int index = static_cast<int>(program_.values.size());
   if (v.storage >= 0) storage(v.storage).values.push_back(index);
@@ -655,13 +641,11 @@ void Compiler::compile(const std::vector<Node>& nodes) {
     program_.input_types.emplace_back(v.dtype, v.shape);
     add_value(std::move(v));
   }
-  for (const ValueInfo& info : request_.graph->inputs) {
-    const int v = find_value(info.name);
-    if (v < 0 || !info.dims || info.dims->size() != value(v).shape.size()) continue;
-    for (size_t k = 0; k < info.dims->size(); ++k)
-      if (!(*info.dims)[k].known() && !(*info.dims)[k].symbol.empty())
-        symbols_.emplace((*info.dims)[k].symbol, value(v).shape[k]);
-  }
+  stated_shapes_.emplace(*request_.graph, [this](const std::string& name) -> const Shape* {
+    if (const int v = find_value(name); v >= 0) return &value(v).shape;
+    const auto elsewhere = request_.shapes.find(name);
+    return elsewhere == request_.shapes.end() ? nullptr : &elsewhere->second;
+  });
   for (const auto& [name, tensor] : request_.constants) add_fixed(name, tensor, true);
   for (const auto& [name, tensor] : request_.states) add_fixed(name, tensor, false);
   for (const auto& [name, tensor] : request_.graph->initializers)
@@ -825,7 +809,8 @@ void run_timed(const Step& step, const Frame& frame, Profile& profile) {
 
 }  // namespace
 
-Program::Program(const ProgramRequest& request) : impl_(compile(request, request.graph->nodes)) {
+Program::Program(const ProgramRequest& request)
+    : impl_(compile(request, request.nodes ? *request.nodes : request.graph->nodes)) {
   if (request.memory_budget > 0 && impl_->memory.arena > request.memory_budget)
     impl_ = compile_within_budget(request, *impl_);
 }
@@ -842,7 +827,7 @@ const Shape& Program::output_shape(size_t i) const {
 
 const ProgramMemory& Program::memory() const { return impl_->memory; }
 
-void Program::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, uint64_t run,
+void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor* const> outputs, uint64_t run,
                   const std::atomic<bool>* terminate, Profile* profile) {
   Impl& p = *impl_;
   if (p.arena->generation() != p.arena_generation) p.place_arena();

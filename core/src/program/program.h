@@ -35,12 +35,14 @@ class Arena {
 // What a Program is compiled from.
 struct ProgramRequest {
   const Graph* graph = nullptr;
+  const std::vector<Node>* nodes = nullptr;  // those to be run, where they are not all of the graph's
   const std::map<std::string, int64_t>* opsets = nullptr;
   std::vector<std::string> inputs;                 // given anew for each run, in this order
   std::vector<Tensor> example_inputs;              // their types and shapes; values are not used
   std::unordered_map<std::string, Tensor> states;  // model state: fixed memory that nodes may read and update
   std::unordered_map<std::string, Tensor> constants;  // inputs whose value is fixed for this Program
   std::vector<std::string> outputs;                   // wanted, in this order
+  std::unordered_map<std::string, Shape> shapes;      // of values of the graph that are not in this Program
   std::shared_ptr<Arena> arena;
   Precision precision = Precision::kFloat;
   // The most bytes that intermediate values may take, 0 for any number. Where they would take more,
@@ -69,7 +71,7 @@ class Program {
 
   // Runs. `outputs` are defined tensors of the right types and shapes. Ends early with an error when
   // *terminate is set. A profile gets the memory in use and the time of every kernel.
-  void run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, uint64_t run,
+  void run(std::span<const Tensor* const> inputs, std::span<const Tensor* const> outputs, uint64_t run,
            const std::atomic<bool>* terminate = nullptr, Profile* profile = nullptr);
 
   struct Impl;  // what the compiler builds

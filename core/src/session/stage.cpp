@@ -23,27 +23,42 @@ std::string describe(const ValueInfo& info) {
 
 std::string describe(const Tensor& t) { return to_string(t.dtype()) + to_string(t.shape()); }
 
-void collect_unknown(const Graph& graph, const Model& model, std::string& list, int& count) {
+// What a model holds that cannot be run.
+struct Unknown {
+  std::string nodes, sequences;
+  int node_count = 0;
+};
+
+void collect_unknown(const Graph& graph, const Model& model, Unknown& unknown) {
+  for (const std::vector<ValueInfo>* side : {&graph.inputs, &graph.outputs})
+    for (const ValueInfo& info : *side)
+      if (info.is_sequence) unknown.sequences += concat("\n  value \"", info.name, "\"");
   for (const Node& node : graph.nodes) {
     if (!find_operator(node.domain, node.op_type)) {
-      list += concat("\n  ", node.label(), ", domain '", node.domain.empty() ? "ai.onnx" : node.domain,
-                     "', opset ", model.opset(node.domain));
-      ++count;
+      unknown.nodes +=
+          concat("\n  ", node.label(), ", domain '", node.domain.empty() ? "ai.onnx" : node.domain,
+                 "', opset ", model.opset(node.domain));
+      ++unknown.node_count;
     }
     for (const auto& [name, attribute] : node.attributes)
       if (const auto* sub = std::get_if<std::shared_ptr<Graph>>(&attribute))
-        collect_unknown(**sub, model, list, count);
+        collect_unknown(**sub, model, unknown);
   }
 }
 
 }  // namespace
 
 void check_operators(const Model& model, const std::string& what) {
-  std::string list;
-  int count = 0;
-  collect_unknown(model.graph, model, list, count);
-  require(count == 0, ErrorCode::kNotImplemented, "the ", what, " has ", count,
-          count == 1 ? " node" : " nodes", " whose operator has no kernel:", list);
+  Unknown unknown;
+  collect_unknown(model.graph, model, unknown);
+  std::string message;
+  if (unknown.node_count > 0)
+    message = concat("the ", what, " has ", unknown.node_count, unknown.node_count == 1 ? " node" : " nodes",
+                     " whose operator has no kernel:", unknown.nodes);
+  if (!unknown.sequences.empty())
+    message += concat(message.empty() ? "" : "\n", "the ", what,
+                      " has values that are sequences of tensors, which no kernel takes:", unknown.sequences);
+  require(message.empty(), ErrorCode::kNotImplemented, message);
 }
 
 Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
@@ -53,10 +68,7 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
       model_(std::move(model)),
       inputs_(std::move(inputs)),
       output_names_(std::move(outputs)),
-      arena_(std::move(arena)),
-      memory_budget_(memory_budget),
-      threads_(options.intra_op_threads),
-      precision_(precision) {
+      threads_(options.intra_op_threads) {
   std::map<std::string, int> symbols;
   for (const ValueInfo& info : inputs_) {
     input_names_.push_back(info.name);
@@ -69,6 +81,10 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
   extents_.resize(symbols.size());
   check_operators(model_, what_);
   if (options.graph_optimization_level > 0) run_session_passes(model_, options.config);
+  model_.graph.make_inner_names_unique();
+  executor_ =
+      std::make_unique<Executor>(model_.graph, input_names_, output_names_,
+                                 ExecutorSettings{&model_, std::move(arena), precision, memory_budget});
 }
 
 void Stage::check_inputs(std::span<const Tensor* const> inputs) {
@@ -101,20 +117,24 @@ void Stage::check_inputs(std::span<const Tensor* const> inputs) {
   }
 }
 
-void Stage::prepare_outputs(const Program& program, std::span<Tensor* const> outputs) const {
-  require(outputs.size() == output_names_.size(), ErrorCode::kInvalidArgument, "the ", what_, " gives ",
-          output_names_.size(), " outputs, but room for ", outputs.size(), " was given");
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i]->defined()) {
-      *outputs[i] = Tensor(program.output_dtype(i), program.output_shape(i));
-      continue;
-    }
-    require(outputs[i]->dtype() == program.output_dtype(i) && outputs[i]->shape() == program.output_shape(i),
-            ErrorCode::kInvalidArgument, "output ", i, " ('", output_names_[i], "') of the ", what_,
-            ": its value is ", to_string(program.output_dtype(i)), to_string(program.output_shape(i)),
-            ", but the tensor given for it is ", describe(*outputs[i]));
+// The tensors of the caller: an undefined one is made, a defined one has to fit.
+class Stage::Places : public OutputPlaces {
+ public:
+  Places(const Stage& stage, std::span<Tensor* const> outputs) : stage_(stage), outputs_(outputs) {}
+
+  const Tensor& place(size_t i, DType dtype, const Shape& shape) override {
+    Tensor& tensor = *outputs_[i];
+    if (!tensor.defined()) return tensor = Tensor(dtype, shape);
+    require(tensor.dtype() == dtype && tensor.shape() == shape, ErrorCode::kInvalidArgument, "output ", i,
+            " ('", stage_.output_names_[i], "') of the ", stage_.what_, ": its value is ", to_string(dtype),
+            to_string(shape), ", but the tensor given for it is ", describe(tensor));
+    return tensor;
   }
-}
+
+ private:
+  const Stage& stage_;
+  std::span<Tensor* const> outputs_;
+};
 
 void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, int variant,
                 const std::unordered_map<std::string, Tensor>& states,
@@ -122,25 +142,19 @@ void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> 
                 Profile* profile) {
   broke_off_ = false;
   check_inputs(inputs);
+  require(outputs.size() == output_names_.size(), ErrorCode::kInvalidArgument, "the ", what_, " gives ",
+          output_names_.size(), " outputs, but room for ", outputs.size(), " was given");
   const ThreadScope threads(threads_);
-  Program* program = programs_.find(inputs, variant);
-  if (!program) {
-    ProgramRequest request;
-    request.graph = &model_.graph;
-    request.opsets = &model_.opsets;
-    request.inputs = input_names_;
-    for (const Tensor* t : inputs) request.example_inputs.push_back(*t);
-    request.states = states;
-    request.constants = constants;
-    request.outputs = output_names_;
-    request.arena = arena_;
-    request.precision = precision_;
-    request.memory_budget = memory_budget_;
-    program = &programs_.add(inputs, variant, std::make_unique<Program>(request));
-  }
-  prepare_outputs(*program, outputs);
-  broke_off_ = true;
-  program->run(inputs, outputs, runs_++, options ? &options->terminate : nullptr, profile);
+  Places places(*this, outputs);
+  RunScope scope;
+  scope.variant = variant;
+  scope.states = &states;
+  scope.constants = &constants;
+  scope.number = runs_++;
+  scope.terminate = options ? &options->terminate : nullptr;
+  scope.profile = profile;
+  scope.started = &broke_off_;
+  executor_->run(inputs, places, scope);
   broke_off_ = false;
 }
 

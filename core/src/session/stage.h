@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "program/executor.h"
 #include "session/options.h"
-#include "session/program_cache.h"
 
 namespace ortrain {
 
@@ -37,24 +37,21 @@ class Stage {
   bool broke_off() const { return broke_off_; }
 
  private:
+  class Places;
   void check_inputs(std::span<const Tensor* const> inputs);
-  void prepare_outputs(const Program& program, std::span<Tensor* const> outputs) const;
 
   std::string what_;
   Model model_;
   std::vector<ValueInfo> inputs_;
   std::vector<std::string> input_names_, output_names_;
-  std::shared_ptr<Arena> arena_;
-  size_t memory_budget_;
   int threads_;
-  Precision precision_;
   std::vector<std::vector<int>> symbol_of_;  // for each input and axis the number of its symbol, -1 for none
   struct Extent {
     int64_t value;
     size_t input;
   };
   std::vector<Extent> extents_;  // of each symbol, in the run at hand
-  ProgramCache programs_;
+  std::unique_ptr<Executor> executor_;
   uint64_t runs_ = 0;
   bool broke_off_ = false;
 };

@@ -1,0 +1,589 @@
+#include "program/executor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <optional>
+#include <unordered_set>
+
+#include "autodiff/value_types.h"
+#include "program/segment_plan.h"
+
+namespace ortrain {
+
+namespace {
+
+// How many segments are kept beside each other: for the shapes of a graph's inputs, and for those of what a
+// segment leaves. The least recently used one goes.
+constexpr size_t kPrograms = 8, kSuccessors = 64, kOfSubgraphs = 256;
+// How many nodes that a segment could share with others are worth a Program of their own.
+constexpr size_t kWorthSharing = 8, kTails = 8;
+
+// A value that passes between segments, or comes from outside.
+struct Cell {
+  const Tensor* value = nullptr;  // in the run at hand
+  TensorBuffer buffer;            // its memory where it is made here
+  Tensor view;                    // what `value` points to where the memory belongs to somebody else
+};
+
+// Where a node that stands between Programs finds an input.
+struct Source {
+  const Cell* cell = nullptr;
+  Tensor fixed;  // a constant or a state
+  const Tensor& tensor() const { return cell ? *cell->value : fixed; }
+};
+
+struct Target {
+  Cell* cell = nullptr;
+  size_t output = 0;  // of the graph, where there is no cell
+};
+
+struct DynamicStep;
+struct Segment;
+using Segments = std::list<std::shared_ptr<Segment>>;
+
+// The end of what follows a segment where shapes are the same whatever the dynamic nodes give: compiled once,
+// the successor of every segment that was split before it.
+struct Tail {
+  std::unordered_set<std::string> nodes;
+  std::shared_ptr<Segment> segment;  // null until it was compiled
+};
+
+struct Segment {
+  // What it was compiled for.
+  int variant = 0;
+  std::vector<std::pair<DType, Shape>> types;       // of the values that the cache it stands in looks at
+  std::vector<std::pair<Source, Tensor>> contents;  // and what some of all values held
+
+  std::unique_ptr<Program> program;  // null where there is nothing to compute
+  std::vector<Source> inputs;        // of the program
+  std::vector<Target> targets;       // its outputs
+  std::vector<DynamicStep> dynamic;
+
+  bool last = false;
+  SegmentPlan plan;                  // what is left to do: its constants, shapes and rest
+  std::vector<std::string> outputs;  // of the graph, not made yet
+  std::vector<std::string> known;    // values in cells that the rest reads
+  std::vector<const Cell*> results;  // of the dynamic nodes: their types decide about the successor
+  Segments next;
+  std::optional<SegmentPlan> reference;  // that of the first successor, if it was the last
+  std::list<Tail> tails;                 // of the successors
+  Tail* tail = nullptr;                  // that of this one
+};
+
+struct Body {
+  Executor* executor = nullptr;
+  std::vector<Source> captured;                        // inputs behind those of the subgraph
+  std::vector<std::pair<std::string, Source>> around;  // all that it reads of the graphs around it
+};
+
+struct DynamicStep {
+  Node node;
+  const Operator* op = nullptr;
+  std::vector<Source> inputs;
+  std::vector<Cell*> outputs;
+  std::map<std::string, Body> bodies;
+  std::deque<TensorBuffer> buffers;
+};
+
+bool holds(const Tensor& a, const Tensor& b) {
+  return a.dtype() == b.dtype() && a.shape() == b.shape() &&
+         (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
+}
+
+// A number for the runs of a subgraph within a run.
+uint64_t inner_run(uint64_t run, int64_t iteration) {
+  if (iteration < 0) return run;
+  uint64_t z = run + 0x9E3779B97F4A7C15u * (static_cast<uint64_t>(iteration) + 1);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+struct Executor::Impl {
+  Impl(const Graph& g, std::vector<std::string> in, std::vector<std::string> out, ExecutorSettings s,
+       Tensors c)
+      : graph(g),
+        inputs(std::move(in)),
+        outputs(std::move(out)),
+        settings(std::move(s)),
+        constants(std::move(c)) {
+    for (const std::string& name : inputs) input_cells.push_back(&cell(name));
+    for (const Node& node : graph.nodes) {
+      const Operator* op = find_operator(node.domain, node.op_type);
+      whole = whole && !(op && op->run);
+      for (std::string& name : values_read(node)) read.insert(std::move(name));
+    }
+    read.insert(outputs.begin(), outputs.end());
+    for (size_t o = 0; o < outputs.size(); ++o)
+      if (const size_t first_of_name = output_index(outputs[o]); first_of_name < o)
+        doubled.emplace_back(first_of_name, o);
+    places_of_outputs.resize(outputs.size());
+  }
+
+  const Graph& graph;
+  std::vector<std::string> inputs, outputs;
+  ExecutorSettings settings;
+  Tensors constants;
+  std::unordered_map<std::string, Cell> cells;
+  std::vector<Cell*> input_cells;
+  bool whole = true;                               // one Program, as far as is known
+  std::unordered_set<std::string> read;            // values that nodes or outputs read
+  std::vector<std::pair<size_t, size_t>> doubled;  // outputs that are others once more
+  std::vector<const Tensor*> places_of_outputs;    // in the run at hand
+  Segments first;
+  std::map<const Graph*, std::unique_ptr<Executor>> bodies;  // of the nodes' subgraphs
+  size_t capacity = kPrograms;
+  size_t compiled = 0;
+  std::vector<const Tensor*> program_inputs;  // kept, so that a run allocates nothing
+  std::vector<const Tensor*> program_outputs;
+
+  Cell& cell(const std::string& name) { return cells[name]; }
+  const Cell* find_cell(const std::string& name) const {
+    const auto found = cells.find(name);
+    return found == cells.end() ? nullptr : &found->second;
+  }
+
+  void run(std::span<const Tensor* const> given, OutputPlaces& places, const RunScope& scope);
+  Segment* find(Segments& list, std::span<const Cell* const> values, int variant);
+  Segment& add(Segments& list, size_t most, std::span<const Cell* const> values,
+               std::shared_ptr<Segment> segment);
+  std::shared_ptr<Segment> compile(Segment* before, const RunScope& scope);
+  std::shared_ptr<Segment> compile_whole(const RunScope& scope);
+  Tail* split(Segment& before, const SegmentPlan& plan, const RunScope& scope);
+  ProgramRequest request(const RunScope& scope) const;
+  Source source(const std::string& name, const Tensors& known, const RunScope& scope);
+  DynamicStep prepare(const Node& node, const Segment& segment, const RunScope& scope);
+  size_t output_index(const std::string& name) const {
+    return static_cast<size_t>(std::find(outputs.begin(), outputs.end(), name) - outputs.begin());
+  }
+  void run_program(Segment& segment, OutputPlaces& places, const RunScope& scope);
+  void run_dynamic(DynamicStep& step, OutputPlaces& places, const RunScope& scope);
+};
+
+namespace {
+
+// The run of one node.
+class NodeRun : public DynamicContext {
+ public:
+  NodeRun(Executor::Impl& executor, DynamicStep& step, OutputPlaces& places, const RunScope& scope)
+      : DynamicContext(step.node, executor.settings.model->opset(step.node.domain)),
+        executor_(executor),
+        step_(step),
+        places_(places),
+        scope_(scope) {}
+
+  const Tensor& in(size_t i) const override {
+    expect(has_input(i), "input ", i, " is required but missing");
+    return step_.inputs[i].tensor();
+  }
+  const Tensor& out(size_t o, DType dtype, const Shape& shape) override {
+    expect(has_output(o), "there is no output ", o);
+    Cell& cell = *step_.outputs[o];
+    const size_t output = executor_.output_index(node().outputs[o]);
+    if (output < executor_.outputs.size())
+      cell.value = executor_.places_of_outputs[output] = &places_.place(output, dtype, shape);
+    else
+      cell.value = &cell.buffer.reset(dtype, shape);
+    return *cell.value;
+  }
+  void set(size_t o, const Tensor& value) override {
+    if (!has_output(o)) return;
+    if (executor_.output_index(node().outputs[o]) < executor_.outputs.size())
+      return out(o, value.dtype(), value.shape()).copy_from(value);
+    Cell& cell = *step_.outputs[o];
+    cell.view = value;
+    cell.value = &cell.view;
+  }
+  TensorBuffer& buffer(size_t k) override {
+    while (step_.buffers.size() <= k) step_.buffers.emplace_back();
+    return step_.buffers[k];
+  }
+  void run_body(const std::string& attribute, std::span<const Tensor* const> inputs, OutputPlaces& outputs,
+                int64_t iteration) override;
+  std::vector<ValueInfo> body_types(const std::string& attribute,
+                                    const std::vector<ValueInfo>& inputs) override;
+
+ private:
+  Body& body(const std::string& attribute) {
+    const auto found = step_.bodies.find(attribute);
+    expect(found != step_.bodies.end(), "attribute '", attribute, "' is missing or no graph");
+    return found->second;
+  }
+
+  Executor::Impl& executor_;
+  DynamicStep& step_;
+  OutputPlaces& places_;
+  const RunScope& scope_;
+};
+
+void NodeRun::run_body(const std::string& attribute, std::span<const Tensor* const> inputs,
+                       OutputPlaces& outputs, int64_t iteration) {
+  if (scope_.terminate && scope_.terminate->load(std::memory_order_relaxed))
+    fail(ErrorCode::kRuntimeException, "the run was ended by its run options");
+  Body& to_run = body(attribute);
+  std::vector<const Tensor*> all(inputs.begin(), inputs.end());
+  for (const Source& source : to_run.captured) all.push_back(&source.tensor());
+  RunScope inner = scope_;
+  inner.number = inner_run(scope_.number, iteration);
+  inner.started = nullptr;
+  to_run.executor->run(all, outputs, inner);
+}
+
+std::vector<ValueInfo> NodeRun::body_types(const std::string& attribute,
+                                           const std::vector<ValueInfo>& inputs) {
+  const auto found = node().attributes.find(attribute);
+  expect(found != node().attributes.end(), "attribute '", attribute, "' is missing");
+  const auto* graph = std::get_if<std::shared_ptr<Graph>>(&found->second);
+  expect(graph && *graph, "attribute '", attribute, "' is no graph");
+  Model model;
+  model.opsets = executor_.settings.model->opsets;
+  model.graph = **graph;
+  for (size_t i = 0; i < model.graph.inputs.size() && i < inputs.size(); ++i) {
+    model.graph.inputs[i].dtype = inputs[i].dtype;
+    model.graph.inputs[i].dims = inputs[i].dims;
+  }
+  for (const auto& [name, source] : body(attribute).around) {
+    const Tensor& value = source.tensor();
+    ValueInfo& info = model.graph.inputs.emplace_back(ValueInfo{name, value.dtype(), std::vector<Dim>{}});
+    for (const int64_t extent : value.shape()) info.dims->push_back(Dim{extent, ""});
+  }
+  const ValueTypes types(model);
+  std::vector<ValueInfo> infos;
+  for (const ValueInfo& output : model.graph.outputs) infos.push_back(types.info(output.name));
+  return infos;
+}
+
+}  // namespace
+
+Segment* Executor::Impl::find(Segments& list, std::span<const Cell* const> values, int variant) {
+  const auto fits = [&](const std::shared_ptr<Segment>& s) {
+    if (s->variant != variant) return false;
+    for (size_t i = 0; i < values.size(); ++i)
+      if (values[i]->value->dtype() != s->types[i].first || values[i]->value->shape() != s->types[i].second)
+        return false;
+    return std::all_of(s->contents.begin(), s->contents.end(),
+                       [](const auto& c) { return holds(c.first.tensor(), c.second); });
+  };
+  const auto found = std::find_if(list.begin(), list.end(), fits);
+  if (found == list.end()) return nullptr;
+  list.splice(list.begin(), list, found);
+  return list.front().get();
+}
+
+Segment& Executor::Impl::add(Segments& list, size_t most, std::span<const Cell* const> values,
+                             std::shared_ptr<Segment> segment) {
+  ++compiled;
+  for (const Cell* value : values) segment->types.emplace_back(value->value->dtype(), value->value->shape());
+  list.push_front(std::move(segment));
+  if (list.size() > most) list.pop_back();
+  return *list.front();
+}
+
+ProgramRequest Executor::Impl::request(const RunScope& scope) const {
+  ProgramRequest request;
+  request.graph = &graph;
+  request.opsets = &settings.model->opsets;
+  for (const auto& [name, value] : *scope.states)
+    if (read.count(name)) request.states.emplace(name, value);
+  request.arena = settings.arena;
+  request.precision = settings.precision;
+  request.memory_budget = settings.memory_budget;
+  return request;
+}
+
+std::shared_ptr<Segment> Executor::Impl::compile_whole(const RunScope& scope) {
+  auto segment = std::make_shared<Segment>();
+  segment->variant = scope.variant;
+  segment->last = true;
+  ProgramRequest wanted = request(scope);
+  wanted.inputs = inputs;
+  for (const Cell* input : input_cells) {
+    wanted.example_inputs.push_back(*input->value);
+    segment->inputs.push_back({input, {}});
+  }
+  wanted.constants = *scope.constants;
+  for (const auto& [name, value] : constants) wanted.constants.emplace(name, value);
+  wanted.outputs = outputs;
+  for (size_t o = 0; o < outputs.size(); ++o) segment->targets.push_back({nullptr, o});
+  segment->program = std::make_unique<Program>(wanted);
+  return segment;
+}
+
+Source Executor::Impl::source(const std::string& name, const Tensors& known, const RunScope& scope) {
+  if (const auto found = known.find(name); found != known.end()) return {nullptr, found->second};
+  for (const Tensors* fixed : {scope.states, scope.constants, static_cast<const Tensors*>(&constants)})
+    if (const auto found = fixed->find(name); found != fixed->end()) return {nullptr, found->second};
+  if (const auto found = graph.initializers.find(name); found != graph.initializers.end())
+    return {nullptr, found->second};
+  return {&cell(name), {}};
+}
+
+// Where the plan of a successor is best split into a part for its shapes and one for all shapes; null where
+// it is not.
+Tail* Executor::Impl::split(Segment& before, const SegmentPlan& plan, const RunScope& scope) {
+  if (before.results.empty() || !plan.dynamic.empty() || !plan.rest.empty()) return nullptr;
+  if (!before.reference) {
+    before.reference = plan;
+    before.reference->nodes.clear();
+    return nullptr;
+  }
+  std::unordered_set<std::string> nodes = unchanged_nodes(plan, *before.reference, *scope.states);
+  if (nodes.size() < kWorthSharing || nodes.size() == plan.nodes.size()) return nullptr;
+  for (Tail& tail : before.tails)
+    if (tail.nodes == nodes) return &tail;
+  if (before.tails.size() >= kTails) return nullptr;
+  before.tails.push_back({std::move(nodes), nullptr});
+  return &before.tails.back();
+}
+
+std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope& scope) {
+  SegmentRequest wanted;
+  wanted.graph = &graph;
+  wanted.opsets = &settings.model->opsets;
+  wanted.states = scope.states;
+  const auto add_values = [&](const std::vector<std::string>& names) {
+    for (const std::string& name : names)
+      if (!wanted.constants.count(name)) wanted.values.emplace(name, *cell(name).value);
+  };
+  if (before) {
+    wanted.nodes = &before->plan.rest;
+    wanted.constants = before->plan.constants;
+    wanted.outputs = before->outputs;
+    wanted.shapes = before->plan.shapes;
+    add_values(before->known);
+  } else {
+    wanted.nodes = &graph.nodes;
+    wanted.constants = *scope.constants;
+    for (const auto& [name, value] : constants) wanted.constants.emplace(name, value);
+    wanted.outputs = outputs;
+    add_values(inputs);
+  }
+
+  auto segment = std::make_shared<Segment>();
+  segment->variant = scope.variant;
+  SegmentPlan& plan = segment->plan;
+  ProgramRequest compiled = request(scope);
+  while (true) {
+    plan = plan_segment(wanted);
+    if (before && wanted.later.empty()) {
+      if ((segment->tail = split(*before, plan, scope))) {
+        wanted.later = segment->tail->nodes;
+        plan = plan_segment(wanted);
+      }
+    }
+    std::unordered_set<std::string> read;
+    for (const Node& node : plan.nodes)
+      for (std::string& name : values_read(node)) read.insert(std::move(name));
+    for (const std::string& name : plan.made) read.insert(name);
+    compiled.states.clear();
+    for (const auto& [name, value] : *scope.states)
+      if (read.count(name)) compiled.states.emplace(name, value);
+    compiled.nodes = &plan.nodes;
+    compiled.inputs = plan.inputs;
+    compiled.example_inputs.clear();
+    for (const std::string& name : plan.inputs) compiled.example_inputs.push_back(*cell(name).value);
+    compiled.constants.clear();
+    for (const auto& [name, value] : plan.constants)
+      if (read.count(name)) compiled.constants.emplace(name, value);
+    compiled.outputs = plan.outputs;
+    compiled.outputs.insert(compiled.outputs.end(), plan.made.begin(), plan.made.end());
+    compiled.shapes = plan.shapes;
+    if (compiled.outputs.empty() && plan.nodes.empty()) break;
+    try {
+      segment->program = std::make_unique<Program>(compiled);
+      break;
+    } catch (const DataDependent& e) {
+      // A kernel wants to know a value that no shape depends on.
+      if (!wanted.wanted.insert(e.value).second) throw;
+    }
+  }
+  require(!plan.nodes.empty() || !plan.dynamic.empty() || plan.rest.empty(), ErrorCode::kFail,
+          plan.rest.empty() ? "" : plan.rest.front().label(), ": its inputs are never known");
+
+  for (const std::string& name : plan.shape_deciders) {
+    Source decider;
+    if (const auto state = scope.states->find(name); state != scope.states->end())
+      decider.fixed = state->second;
+    else
+      decider.cell = &cell(name);
+    segment->contents.emplace_back(decider, plan.constants.at(name));
+  }
+  for (const std::string& name : plan.inputs) segment->inputs.push_back({&cell(name), {}});
+  for (const std::string& name : plan.outputs) segment->targets.push_back({&cell(name), 0});
+  std::vector<std::string> made = plan.made;
+  for (const std::string& name : made) segment->targets.push_back({nullptr, output_index(name)});
+  for (const Node& node : plan.dynamic) {
+    segment->dynamic.push_back(prepare(node, *segment, scope));
+    for (const std::string& name : node.outputs) {
+      if (name.empty()) continue;
+      if (output_index(name) < outputs.size()) made.push_back(name);
+    }
+  }
+  for (const std::string& name : wanted.outputs)
+    if (std::find(made.begin(), made.end(), name) == made.end()) segment->outputs.push_back(name);
+  segment->last = plan.rest.empty() && segment->outputs.empty();
+  require(segment->last || !plan.rest.empty(), ErrorCode::kInvalidGraph, "the graph's output '",
+          segment->outputs.empty() ? "" : segment->outputs[0], "' is produced by nothing");
+
+  std::unordered_set<std::string> needed(segment->outputs.begin(), segment->outputs.end());
+  for (const Node& node : plan.rest)
+    for (std::string& name : values_read(node)) needed.insert(std::move(name));
+  for (const std::string& name : needed) {
+    const bool was_there = wanted.values.count(name) > 0;
+    const bool is_made = std::find(plan.outputs.begin(), plan.outputs.end(), name) != plan.outputs.end();
+    if (was_there || is_made) segment->known.push_back(name);
+  }
+  for (const Node& node : plan.dynamic)
+    for (const std::string& name : node.outputs)
+      if (!name.empty() && needed.count(name)) {
+        segment->known.push_back(name);
+        segment->results.push_back(&cell(name));
+      }
+  plan.nodes.clear();
+  plan.dynamic.clear();
+  if (segment->tail && segment->tail->segment) segment->next.push_front(segment->tail->segment);
+  return segment;
+}
+
+DynamicStep Executor::Impl::prepare(const Node& node, const Segment& segment, const RunScope& scope) {
+  DynamicStep step;
+  step.node = node;
+  step.op = find_operator(node.domain, node.op_type);
+  const Tensors& known = segment.plan.constants;
+  for (const std::string& name : node.inputs)
+    step.inputs.push_back(name.empty() ? Source{} : source(name, known, scope));
+  for (const std::string& name : node.outputs) step.outputs.push_back(name.empty() ? nullptr : &cell(name));
+  for (const auto& [attribute, value] : node.attributes) {
+    const auto* shared = std::get_if<std::shared_ptr<Graph>>(&value);
+    if (!shared || !*shared) continue;
+    const Graph& body = **shared;
+    Body& made = step.bodies[attribute];
+    // What the subgraph reads of the graphs around it, beside what is the same in every run.
+    Node reader;
+    reader.attributes[attribute] = value;
+    std::vector<std::string> captured = values_read(reader);
+    std::sort(captured.begin(), captured.end());
+    captured.erase(std::unique(captured.begin(), captured.end()), captured.end());
+    Tensors fixed;
+    std::vector<std::string> names;
+    for (const ValueInfo& input : body.inputs) names.push_back(input.name);
+    for (const std::string& name : captured) {
+      made.around.emplace_back(name, source(name, known, scope));
+      if (scope.states->count(name) || scope.constants->count(name)) continue;
+      if (const auto found = constants.find(name); found != constants.end()) {
+        fixed.emplace(name, found->second);
+      } else if (const auto found = graph.initializers.find(name); found != graph.initializers.end()) {
+        fixed.emplace(name, found->second);
+      } else {
+        names.push_back(name);
+        made.captured.push_back(source(name, known, scope));
+      }
+    }
+    std::unique_ptr<Executor>& executor = bodies[&body];
+    if (!executor) {
+      std::vector<std::string> results;
+      for (const ValueInfo& output : body.outputs) results.push_back(output.name);
+      executor = std::make_unique<Executor>(body, names, results, settings, fixed);
+      executor->impl_->capacity = kOfSubgraphs;
+    }
+    made.executor = executor.get();
+  }
+  return step;
+}
+
+void Executor::Impl::run_program(Segment& segment, OutputPlaces& places, const RunScope& scope) {
+  Program& program = *segment.program;
+  program_inputs.clear();
+  for (const Source& input : segment.inputs) program_inputs.push_back(&input.tensor());
+  program_outputs.clear();
+  for (size_t i = 0; i < segment.targets.size(); ++i) {
+    const Target& target = segment.targets[i];
+    const DType dtype = program.output_dtype(i);
+    const Shape& shape = program.output_shape(i);
+    const Tensor& place =
+        target.cell ? target.cell->buffer.reset(dtype, shape) : places.place(target.output, dtype, shape);
+    if (target.cell)
+      target.cell->value = &place;
+    else
+      places_of_outputs[target.output] = &place;
+    program_outputs.push_back(&place);
+  }
+  if (scope.started) *scope.started = true;
+  program.run(program_inputs, program_outputs, scope.number, scope.terminate, scope.profile);
+}
+
+void Executor::Impl::run_dynamic(DynamicStep& step, OutputPlaces& places, const RunScope& scope) {
+  if (scope.terminate && scope.terminate->load(std::memory_order_relaxed))
+    fail(ErrorCode::kRuntimeException, "the run was ended by its run options");
+  if (scope.started) *scope.started = true;
+  const auto start = Profile::Clock::now();
+  try {
+    NodeRun run(*this, step, places, scope);
+    step.op->run(run);
+  } catch (const Error& e) {
+    if (e.message().find(step.node.label()) != std::string::npos) throw;
+    fail(e.code(), step.node.label(), ": ", e.message());
+  } catch (const std::exception& e) {
+    fail(ErrorCode::kRuntimeException, step.node.label(), ": ", e.what());
+  }
+  // The kernels of a subgraph are in the profile themselves.
+  if (scope.profile && step.bodies.empty())
+    scope.profile->record(step.node.op_type, step.node.name.empty() ? step.node.outputs[0] : step.node.name,
+                          start, Profile::Clock::now());
+}
+
+void Executor::Impl::run(std::span<const Tensor* const> given, OutputPlaces& places, const RunScope& scope) {
+  for (size_t i = 0; i < given.size(); ++i) input_cells[i]->value = given[i];
+  const std::span<const Cell* const> keys(input_cells.data(), input_cells.size());
+  Segment* segment = find(first, keys, scope.variant);
+  if (!segment && whole) {
+    try {
+      segment = &add(first, capacity, keys, compile_whole(scope));
+    } catch (const DataDependent&) {
+      whole = false;
+    }
+  }
+  if (!segment) segment = &add(first, capacity, keys, compile(nullptr, scope));
+  while (true) {
+    if (segment->program) run_program(*segment, places, scope);
+    for (DynamicStep& step : segment->dynamic) run_dynamic(step, places, scope);
+    if (segment->last) break;
+    const std::span<const Cell* const> results(segment->results.data(), segment->results.size());
+    Segment* next = find(segment->next, results, scope.variant);
+    if (!next) {
+      next = &add(segment->next, kSuccessors, results, compile(segment, scope));
+      // What the tail computes is the same behind any other segment that was split before it.
+      if (segment->tail && next->contents.empty() && next->last)
+        segment->tail->segment = segment->next.front();
+    }
+    segment = next;
+  }
+  if (!whole)
+    for (const auto& [from, to] : doubled) {
+      const Tensor& value = *places_of_outputs[from];
+      places.place(to, value.dtype(), value.shape()).copy_from(value);
+    }
+}
+
+Executor::Executor(const Graph& graph, std::vector<std::string> inputs, std::vector<std::string> outputs,
+                   ExecutorSettings settings, std::unordered_map<std::string, Tensor> constants)
+    : impl_(std::make_unique<Impl>(graph, std::move(inputs), std::move(outputs), std::move(settings),
+                                   std::move(constants))) {}
+
+Executor::~Executor() = default;
+
+size_t Executor::compilations() const {
+  size_t sum = impl_->compiled;
+  for (const auto& [graph, body] : impl_->bodies) sum += body->compilations();
+  return sum;
+}
+
+void Executor::run(std::span<const Tensor* const> inputs, OutputPlaces& outputs, const RunScope& scope) {
+  impl_->run(inputs, outputs, scope);
+}
+
+}  // namespace ortrain

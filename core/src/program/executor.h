@@ -1,0 +1,60 @@
+// Executor: runs a graph for any inputs. A graph whose shapes follow from those of its inputs is one Program;
+// others are cut into segments where a shape depends on values, each compiled when those are known.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/graph.h"
+#include "ops/dynamic.h"
+#include "program/program.h"
+
+namespace ortrain {
+
+// What an executor and those of the subgraphs have in common.
+struct ExecutorSettings {
+  const Model* model = nullptr;  // for the operator sets, and the types of subgraphs
+  std::shared_ptr<Arena> arena;
+  Precision precision = Precision::kFloat;
+  size_t memory_budget = 0;  // of each Program
+};
+
+// One run.
+struct RunScope {
+  // States and constants bind the graph's other inputs; they are the same for all runs of one variant.
+  int variant = 0;
+  const std::unordered_map<std::string, Tensor>* states = nullptr;
+  const std::unordered_map<std::string, Tensor>* constants = nullptr;
+  uint64_t number = 0;  // what random operators count by
+  const std::atomic<bool>* terminate = nullptr;
+  Profile* profile = nullptr;
+  bool* started = nullptr;  // set where not null, before the first kernel runs
+};
+
+class Executor {
+ public:
+  // `graph` must outlive this. `constants` are values of the graphs around it that never change.
+  Executor(const Graph& graph, std::vector<std::string> inputs, std::vector<std::string> outputs,
+           ExecutorSettings settings, std::unordered_map<std::string, Tensor> constants = {});
+  ~Executor();
+
+  // Compiles what has to be, runs and hands out the outputs. A graph of one Program asks for the places of
+  // all its outputs before anything runs.
+  void run(std::span<const Tensor* const> inputs, OutputPlaces& outputs, const RunScope& scope);
+
+  // How many segments were compiled so far, those of subgraphs included.
+  size_t compilations() const;
+
+  struct Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ortrain

@@ -1,0 +1,28 @@
+// What a model states of the extents of a value, as numbers for the inputs at hand.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace ortrain {
+
+class StatedShapes {
+ public:
+  // `shape_of` gives the shape of a value where it is known, else null.
+  using ShapeOf = std::function<const Shape*(const std::string&)>;
+  StatedShapes(const Graph& graph, ShapeOf shape_of);
+
+  // The extents of a value, -1 where one is no number that is known; empty where nothing is stated.
+  std::vector<int64_t> operator()(const std::string& name) const;
+
+ private:
+  const Graph& graph_;
+  ShapeOf shape_of_;
+  std::unordered_map<std::string, int64_t> symbols_;  // the named extents of the graph's inputs
+};
+
+}  // namespace ortrain
