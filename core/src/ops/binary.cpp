@@ -10,7 +10,7 @@
 #include "ops/simd_math-inl.h"
 
 #ifndef ORTRAIN_BINARY_ROWS
-// Max, Min and Mod have no gradient here: the first two are variadic and live in sum.cpp.
+// Max and Min have no gradient here: they are variadic and live in sum.cpp. Mod has one below.
 // clang-format off
 #define ORTRAIN_BINARY_ROWS(ROW) \
   ROW(Add, Add(a, b), wrap(a) + wrap(b), RULE(dy), RULE(dy)) \
@@ -306,6 +306,14 @@ Kernel mod_kernel(KernelContext& c) {
   return guard_divisor(c, broadcast_kernel(c, function, 10));
 }
 
+// y = a - b q with a whole quotient q, so da = dy and db = -dy q. The division is rounded, which is mended by
+// what is left: q = round((a - y) / b).
+void mod_gradient(GradientContext& g) {
+  const Expression dy(g, g.dy(0)), a(g, g.x(0)), b(g, g.x(1)), y(g, g.y(0));
+  if (g.needs(0)) g.set(0, g.unbroadcast(dy, y, 0));
+  if (g.needs(1)) g.set(1, g.unbroadcast(-(dy * ((a - y) / b).call("Round")), y, 1));
+}
+
 // The exponent may have a type of its own.
 void pow_shape(ShapeContext& c) { c.output(0, c.dtype(0), broadcast_inputs(c, 1)); }
 
@@ -469,11 +477,13 @@ const bool registered = [] {
                         .shape = binary_shape,
                         .kernel = binary_kernel,
                         .gradient = binary_gradient,
+                        .since = 7,
                         .takes_bf16 = true});
   return true;
 }();
-ORTRAIN_OPERATOR({.type = "Mod", .shape = binary_shape, .kernel = mod_kernel});
-ORTRAIN_OPERATOR({.type = "Pow", .shape = pow_shape, .kernel = pow_kernel, .gradient = pow_gradient});
+ORTRAIN_OPERATOR({.type = "Mod", .shape = binary_shape, .kernel = mod_kernel, .gradient = mod_gradient});
+ORTRAIN_OPERATOR(
+    {.type = "Pow", .shape = pow_shape, .kernel = pow_kernel, .gradient = pow_gradient, .since = 7});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "DivGrad", .shape = div_grad_shape, .kernel = div_grad_kernel});
 

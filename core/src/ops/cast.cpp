@@ -95,7 +95,7 @@ void gradient(GradientContext& g) {
   if (g.needs(0) && is_floating(from)) g.set(0, g("Cast", {g.dy(0)}, {{"to", static_cast<int64_t>(from)}}));
 }
 
-ORTRAIN_OPERATOR({.type = "Cast", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "Cast", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 6});
 ORTRAIN_OPERATOR({.type = "CastLike", .shape = shape, .kernel = kernel, .gradient = gradient});
 
 }  // namespace

@@ -65,7 +65,7 @@ Kernel logic(KernelContext& c) {
       return formula;                     \
     }                                     \
   };                                      \
-  ORTRAIN_OPERATOR({.type = #name, .shape = shape, .kernel = maker<name>, .stops_gradient = true})
+  ORTRAIN_OPERATOR({.type = #name, .shape = shape, .kernel = maker<name>, .stops_gradient = true, .since = 7})
 ORTRAIN_ROW(Equal, equal, a == b);
 ORTRAIN_ROW(Less, compare, a < b);
 ORTRAIN_ROW(LessOrEqual, compare, a <= b);

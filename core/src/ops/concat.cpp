@@ -86,7 +86,7 @@ void gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, pieces[i]);
 }
 
-ORTRAIN_OPERATOR({.type = "Concat", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "Concat", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 4});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "ConcatTraining", .shape = shape, .kernel = kernel, .gradient = gradient});
 

@@ -184,7 +184,8 @@ Kernel gradient_kernel(KernelContext& c) {
   return kernel;
 }
 
-ORTRAIN_OPERATOR({.type = "Dropout", .shape = shape, .kernel = kernel, .gradient = gradient, .impure = true});
+ORTRAIN_OPERATOR(
+    {.type = "Dropout", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 7, .impure = true});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "DropoutGrad", .shape = gradient_shape, .kernel = gradient_kernel});
 

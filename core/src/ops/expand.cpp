@@ -78,7 +78,8 @@ void tile_gradient(GradientContext& g) {
   g.set(0, g.reduce_sum(apart, repetitions, false));
 }
 
-ORTRAIN_OPERATOR({.type = "Tile", .shape = tile_shape, .kernel = tile_kernel, .gradient = tile_gradient});
+ORTRAIN_OPERATOR(
+    {.type = "Tile", .shape = tile_shape, .kernel = tile_kernel, .gradient = tile_gradient, .since = 6});
 
 }  // namespace
 }  // namespace ortrain

@@ -25,9 +25,11 @@ std::string describe(const Tensor& t) { return to_string(t.dtype()) + to_string(
 
 void collect_unknown(const Graph& graph, const Model& model, std::string& list, int& count) {
   for (const Node& node : graph.nodes) {
-    if (!find_operator(node.domain, node.op_type)) {
+    const Operator* op = find_operator(node.domain, node.op_type);
+    if (!op || !op->carries(model.opset(node.domain))) {
       list += concat("\n  ", node.label(), ", domain '", node.domain.empty() ? "ai.onnx" : node.domain,
                      "', opset ", model.opset(node.domain));
+      if (op) list += concat("; it is known from opset ", op->since, " on");
       ++count;
     }
     for (const auto& [name, attribute] : node.attributes)
