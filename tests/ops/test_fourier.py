@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import Array, Op, check_forward, check_gradient, check_rejected, make_model, run, uniform
+from helpers import (
+    MICROSOFT,
+    Array,
+    Op,
+    check_forward,
+    check_gradient,
+    check_rejected,
+    make_model,
+    run,
+    uniform,
+)
 from onnx.reference import ReferenceEvaluator
 
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 12, 13, 30]
@@ -81,6 +91,14 @@ def test_dft_gradient(axis: int, parts: int, inverse: int, length: int | None) -
 def test_dft_gradient_before_the_axis_was_an_input() -> None:
     check_gradient(Op("DFT"), [uniform(2, 5, 3, 1)])
     check_gradient(Op("DFT", {"axis": 2, "onesided": 1}), [uniform(2, 3, 6, 1)])
+
+
+@pytest.mark.parametrize("attributes", [{}, {"inverse": 1}, {"onesided": 1}, {"onesided": 1, "inverse": 1}])
+def test_dft_gradient_has_a_gradient(attributes: dict[str, int]) -> None:
+    op = Op("DFTGrad", {"axis": -2, **attributes}, MICROSOFT, opset=20)
+    parts = 1 if attributes == {"onesided": 1} else 2
+    result = {(): (5, 2), ("inverse",): (5, 2), ("onesided",): (3, 2), ("onesided", "inverse"): (8, 1)}
+    check_gradient(op, [uniform(2, *result[tuple(attributes)]), np.array([2, 5, parts])], constants={1})
 
 
 def test_dft_refuses_what_it_cannot_transform() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Op, apart, check_forward, check_gradient, check_rejected, uniform
+from helpers import MICROSOFT, Array, Op, apart, check_forward, check_gradient, check_rejected, uniform
 
 BOXES = np.array(
     [
@@ -108,6 +108,8 @@ def test_max_unpool_undoes_max_pool(given: tuple[int, ...] | None) -> None:
     expected[:1, :2, :4, :6] = full.reshape(1, 2, 4, 6)
     check_forward(op, [x, at, shape], [expected], constants={2})
     check_gradient(op, [x, at, shape], wrt=[0], constants={2})
+    back = Op("MaxUnpoolGrad", op.attributes, MICROSOFT)
+    check_gradient(back, [expected, at, shape], wrt=[0], constants={2})
 
 
 def test_max_unpool_refuses_indices_outside() -> None:

@@ -167,8 +167,19 @@ void gradient(GradientContext& g) {
   g.set(0, g("DFTGrad", inputs, attributes, kMicrosoft));
 }
 
+// The adjoint of the adjoint.
+void grad_gradient(GradientContext& g) {
+  std::vector<std::string> inputs = {g.dy(0)};
+  for (size_t i = 2; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
+  g.set(0, g("DFT", inputs, g.node().attributes));
+}
+
 ORTRAIN_OPERATOR({.type = "DFT", .shape = shape, .kernel = kernel<false>, .gradient = gradient});
-ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "DFTGrad", .shape = grad_shape, .kernel = kernel<true>});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "DFTGrad",
+                  .shape = grad_shape,
+                  .kernel = kernel<true>,
+                  .gradient = grad_gradient});
 
 }  // namespace
 }  // namespace ortrain

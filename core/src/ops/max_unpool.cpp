@@ -107,8 +107,19 @@ void gradient(GradientContext& g) {
   g.set(0, g("MaxUnpoolGrad", inputs, g.node().attributes, kMicrosoft));
 }
 
+// Each element goes back to where it was read.
+void grad_gradient(GradientContext& g) {
+  std::vector<std::string> inputs = {g.dy(0), g.x(1)};
+  if (g.has_x(2)) inputs.push_back(g.x(2));
+  g.set(0, g("MaxUnpool", inputs, g.node().attributes));
+}
+
 ORTRAIN_OPERATOR({.type = "MaxUnpool", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "MaxUnpoolGrad", .shape = grad_shape, .kernel = grad_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "MaxUnpoolGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .gradient = grad_gradient});
 
 }  // namespace
 }  // namespace ortrain
