@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Op, check_forward, check_gradient, make_model, run, uniform
+from helpers import Array, Op, check_forward, check_gradient, check_rejected, make_model, run, uniform
 
 X = uniform(2, 3, 4, dtype=np.float32)
 IMAGE = uniform(1, 2, 4, 6, dtype=np.float32)
@@ -81,23 +81,69 @@ def test_old_forms_agree_with_onnxruntime(case: Case, opset: int) -> None:
     check_gradient(op, doubles, wrt=wrt, outputs=[0], constants=constants)
 
 
+B = uniform(3, seed=1, low=0.5, dtype=np.float32)
+# The older definition's inputs: input 1 is then reshaped as a newer one takes it.
+BEFORE_7: list[tuple[str, dict[str, Any], Sequence[Array], int]] = [
+    ("Add", {"broadcast": 1}, [X, X[0, 0]], 6),
+    ("Add", {"broadcast": 1, "axis": 1}, [X, B], 6),
+    ("Sub", {"broadcast": 1, "axis": -2}, [X, B], 1),
+    ("Mul", {"broadcast": 1, "axis": 0}, [X, X[:, :, 0]], 6),
+    ("Mul", {"broadcast": 1, "axis": 0}, [X, X[:, :1]], 6),
+    ("Div", {"broadcast": 1, "axis": 0}, [X, B[:2]], 6),
+    ("Pow", {"broadcast": 1, "axis": 1}, [X + 2, B], 1),
+    ("PRelu", {}, [X, B], 6),
+    ("PRelu", {}, [X, B[:1]], 1),
+]
+
+
+def stands_at(kind: str, attributes: dict[str, Any], a: Array, b: Array) -> Array:
+    axis = attributes.get("axis", 1 if kind == "PRelu" and b.size > 1 else a.ndim - b.ndim) % a.ndim
+    return b.reshape(b.shape + (1,) * (a.ndim - axis - b.ndim))
+
+
+@pytest.mark.parametrize(("kind", "attributes", "inputs", "opset"), BEFORE_7)
+def test_the_second_operand_stood_at_an_axis(
+    kind: str, attributes: dict[str, Any], inputs: Sequence[Array], opset: int
+) -> None:
+    a, b = (np.asarray(x, np.float64) for x in inputs)
+    (expected,) = run(Op(kind), [a, stands_at(kind, attributes, a, b)])
+    op = Op(kind, attributes, opset=opset)
+    check_forward(op, [a, b], [expected])
+    check_gradient(op, [a, b])
+
+
+@pytest.mark.parametrize("kind", ["Less", "Greater", "Equal", "And", "Or", "Xor"])
+def test_comparisons_stood_at_an_axis_too(kind: str) -> None:
+    a, b = (X > 0, B > 0.7) if kind in ("And", "Or", "Xor") else (X, B)
+    a, b = (np.rint(4 * v).astype(np.int32) if kind == "Equal" else v for v in (a, b))
+    (expected,) = run(Op(kind), [a, b[:, None]])
+    check_forward(Op(kind, {"broadcast": 1, "axis": 1}, opset=6), [a, b], [expected])
+
+
+def test_other_definitions_before_version_7() -> None:
+    image = [IMAGE, *CHANNELS]
+    check_forward(
+        Op("BatchNormalization", {"is_test": 1}, opset=6), image, run(Op("BatchNormalization"), image)
+    )
+    gemm = [X[0], X[1].T, B]
+    check_forward(Op("Gemm", {"broadcast": 1}, opset=6), gemm, run(Op("Gemm"), gemm))
+    check_forward(Op("Dropout", {"is_test": 1}, opset=6), [X], [X])
+    check_forward(Op("Concat", opset=1), [X, X], [np.concatenate([X, X], axis=1)])
+    check_gradient(Op("Concat", opset=1), [X.astype(np.float64), X.astype(np.float64)])
+    padded = Op("Pad", {"paddings": [0, 1, 0, 0, 0, 2]}, opset=1)
+    check_forward(padded, [X], [np.pad(X, [(0, 0), (1, 0), (0, 2)])])
+    check_gradient(padded, [X.astype(np.float64)])
+    check_rejected(Op("Dropout", opset=6), [X], "it trains")
+    check_rejected(Op("Add", {"broadcast": 1, "axis": 2}, opset=6), [X, X[0]], "does not fit axis 2")
+
+
 @pytest.mark.parametrize(
     ("kind", "attributes", "opset", "since"),
     [
-        ("Add", {"broadcast": 1}, 6, 7),
-        ("And", {}, 6, 7),
-        ("BatchNormalization", {}, 6, 7),
         ("Cast", {"to": 1}, 5, 6),
-        ("Concat", {}, 3, 4),
-        ("Dropout", {}, 6, 7),
-        ("Gemm", {}, 6, 7),
-        ("LSTM", {"hidden_size": 2}, 6, 7),
         ("LpPool", {"kernel_shape": [2]}, 1, 2),
-        ("PRelu", {}, 6, 7),
-        ("Pad", {"paddings": [1]}, 1, 2),
-        ("Pow", {}, 6, 7),
+        ("GlobalLpPool", {}, 1, 2),
         ("Selu", {}, 5, 6),
-        ("Split", {}, 1, 2),
         ("Tile", {}, 5, 6),
         ("Upsample", {}, 6, 7),
     ],

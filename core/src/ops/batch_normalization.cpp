@@ -418,7 +418,6 @@ ORTRAIN_OPERATOR({.type = "BatchNormalization",
                   .shape = forward_shape,
                   .kernel = forward_kernel,
                   .gradient = forward_gradient,
-                  .since = 7,
                   .takes_bf16 = true});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BatchNormInternal",

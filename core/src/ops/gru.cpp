@@ -241,7 +241,7 @@ void gradient(GradientContext& g) {
     if (g.has_x(of[o]) && g.needs(of[o])) g.set(of[o], gradients[o]);
 }
 
-ORTRAIN_OPERATOR({.type = "GRU", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 7});
+ORTRAIN_OPERATOR({.type = "GRU", .shape = shape, .kernel = kernel, .gradient = gradient});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "GRUTraining", .shape = shape, .kernel = kernel, .gradient = gradient});
 ORTRAIN_OPERATOR(

@@ -514,7 +514,6 @@ ORTRAIN_OPERATOR({.type = "Gemm",
                   .shape = gemm_shape,
                   .kernel = gemm_kernel,
                   .gradient = gemm_gradient,
-                  .since = 7,
                   .takes_bf16 = true});
 
 }  // namespace

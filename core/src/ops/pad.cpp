@@ -24,9 +24,12 @@ struct Border {
   int64_t before = 0, after = 0;
 };
 
+// The attribute that states the borders before version 11; version 1 had another name for it.
+const char* attribute_of(const Node& node) { return node.has("paddings") ? "paddings" : "pads"; }
+
 // One border an axis: pads lists all that come before, then all that come after.
 std::vector<Border> borders_of(const NodeContext& c) {
-  const std::vector<int64_t> pads = *ints_of(c, "pads", 1);
+  const std::vector<int64_t> pads = *ints_of(c, attribute_of(c.node()), 1);
   std::vector<int64_t> axes(static_cast<size_t>(c.rank(0)));
   for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
   if (c.has_input(3)) axes = normalize_axes(c, constant_ints(c, 3), c.rank(0));
@@ -39,7 +42,8 @@ std::vector<Border> borders_of(const NodeContext& c) {
 }
 
 void shape(ShapeContext& c) {
-  c.expect(c.node().has("pads") || c.has_input(1), "neither attribute nor input 'pads' is given");
+  c.expect(c.node().has(attribute_of(c.node())) || c.has_input(1),
+           "neither attribute nor input 'pads' is given");
   if (c.has_input(2)) {
     c.expect(c.dtype(2) == c.dtype(0), "the value of the border has type ", to_string(c.dtype(2)),
              ", expected ", to_string(c.dtype(0)));
@@ -163,7 +167,7 @@ void gradient(GradientContext& g) {
       if (!g.needs(0)) return;
     }
     if (!by_input) {
-      std::vector<int64_t> pads = g.node().ints_or("pads", {});
+      std::vector<int64_t> pads = g.node().ints_or(attribute_of(g.node()), {});
       for (int64_t& pad : pads) pad = -pad;
       return g.set(0, g("Pad", {g.dy(0)}, {{"pads", pads}}));
     }
@@ -171,7 +175,7 @@ void gradient(GradientContext& g) {
     if (g.has_x(3)) inputs.insert(inputs.end(), {"", g.x(3)});
     return g.set(0, g("Pad", inputs));
   }
-  const Tensor stated = by_input ? Tensor() : Tensor::of(g.node().ints_or("pads", {}));
+  const Tensor stated = by_input ? Tensor() : Tensor::of(g.node().ints_or(attribute_of(g.node()), {}));
   const Tensor* pads = by_input ? g.constant_value(g.x(1)) : &stated;
   const Tensor* axes = g.has_x(3) ? g.constant_value(g.x(3)) : nullptr;
   const auto rank = g.rank(g.x(0));
@@ -197,7 +201,7 @@ void gradient(GradientContext& g) {
   g.set(0, gradient);
 }
 
-ORTRAIN_OPERATOR({.type = "Pad", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 2});
+ORTRAIN_OPERATOR({.type = "Pad", .shape = shape, .kernel = kernel, .gradient = gradient});
 
 }  // namespace
 }  // namespace ortrain

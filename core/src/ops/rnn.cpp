@@ -144,7 +144,7 @@ void gradient(GradientContext& g) {
     if (g.has_x(inputs[o]) && g.needs(inputs[o])) g.set(inputs[o], gradients[o]);
 }
 
-ORTRAIN_OPERATOR({.type = "RNN", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 7});
+ORTRAIN_OPERATOR({.type = "RNN", .shape = shape, .kernel = kernel, .gradient = gradient});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "RNNGrad", .shape = gradient_shape, .kernel = gradient_kernel});
 

@@ -80,7 +80,7 @@ void gradient(GradientContext& g) {
   g.set(0, g("Concat", pieces, {{"axis", g.node().int_or("axis", 0)}}));
 }
 
-ORTRAIN_OPERATOR({.type = "Split", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 2});
+ORTRAIN_OPERATOR({.type = "Split", .shape = shape, .kernel = kernel, .gradient = gradient});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "SplitTraining", .shape = shape, .kernel = kernel, .gradient = gradient});
 
