@@ -5,6 +5,7 @@
 
 #include "autodiff/value_types.h"
 #include "graph/onnx_io.h"
+#include "ops/operator.h"
 #include "session/inference_session.h"
 #include "support.h"
 
@@ -275,13 +276,15 @@ TEST_CASE("Everything that cannot be trained is named at once") {
        "parameter \"lost\"", "does not depend on it", "parameter \"whole\"", "int64", "parameter \"ghost\""});
 }
 
+ORTRAIN_OPERATOR({.domain = "test", .type = "Plain", .shape = shape_like_first});
+
 TEST_CASE("What has no gradient yet is named only where a gradient would go through it") {
   Model model = small_model();
-  const Attributes floating = {{"fmod", int64_t{1}}};
-  model.graph.nodes = {node("Mod", {"x", "x"}, {"before"}, floating, "before"),
+  model.opsets["test"] = 1;
+  model.graph.nodes = {Node{"test", "Plain", "before", {"x"}, {"before"}, {}},
                        node("Mul", {"before", "w"}, {"a"}, {}, "product"),
-                       node("Mod", {"a", "x"}, {"y"}, floating, "behind"), kSum};
-  check_problems(model, train({"w"}), {"node \"behind\" (Mod)", "has no gradient yet", "freeze"});
+                       Node{"test", "Plain", "behind", {"a"}, {"y"}, {}}, kSum};
+  check_problems(model, train({"w"}), {"node \"behind\" (test.Plain)", "has no gradient yet", "freeze"});
   CHECK(find_untrainable(model, train({"w"})).find("\"before\"") == std::string::npos);
 }
 

@@ -39,6 +39,8 @@ class Op:
         As in the node.
     opset
         Version of the ONNX domain in the model (``com.microsoft`` is always 1).
+    version
+        Version of any other domain.
     outputs
         How many outputs the node has, or which it names: ``(True, False, True)`` leaves the second out.
     """
@@ -48,6 +50,7 @@ class Op:
     domain: str = ""
     opset: int = 17
     outputs: int | tuple[bool, ...] = 1
+    version: int = 1
 
     @property
     def output_names(self) -> list[str]:
@@ -102,6 +105,8 @@ def make_model(
         op.type, names, op.output_names, name="under_test", domain=op.domain, **op.attributes
     )
     imports = [helper.make_opsetid("", op.opset), helper.make_opsetid(MICROSOFT, 1)]
+    if op.domain not in ("", MICROSOFT):
+        imports.append(helper.make_opsetid(op.domain, op.version))
     graph_inputs, initializers = [], []
     for i, (name, value) in enumerate(zip(names, inputs, strict=True)):
         if value is None:

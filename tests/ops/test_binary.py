@@ -126,6 +126,10 @@ def test_integer_division_cuts_toward_zero_and_never_traps() -> None:
 def test_floating_remainder(fmod: int) -> None:
     a, b = np.array([-7.5, 7.5, 5.0, -5.0]), np.array([2.0, -2.0, 2.5, 2.5])
     check_forward(Op("Mod", {"fmod": fmod}), [a, b], [np.fmod(a, b) if fmod else np.mod(a, b)])
+    # No quotient is whole: there the remainder jumps.
+    for shape in ((3, 4), (1, 4), (3, 1), (1,), ()):
+        check_gradient(Op("Mod", {"fmod": fmod}), [uniform(3, 4, low=-9, high=9), apart(*shape, scale=3.1)])
+    check_gradient(Op("Mod", {"fmod": fmod}), [uniform(0, 4), apart(1, 4)])
 
 
 @pytest.mark.parametrize("pair", PAIRS)

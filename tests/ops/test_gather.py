@@ -253,7 +253,7 @@ def test_scatter_replaces_every_type_of_fixed_width() -> None:
     ("axis", "shape", "index_shape"),
     [(0, (5, 3), (4, 3)), (-1, (2, 4), (1, 3)), (0, (1,), (1,)), (0, (3,), (0,))],
 )
-@pytest.mark.parametrize("reduction", ["none", "add", "max", "min"])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_scatter_elements_gradient(
     reduction: str, axis: int, shape: tuple[int, ...], index_shape: tuple[int, ...]
 ) -> None:
@@ -302,7 +302,27 @@ def test_scatter_nd_gradient(at: Any, update_shape: tuple[int, ...]) -> None:
     inputs = [uniform(3, 4), np.array(at), uniform(*update_shape)]
     check_gradient(Op("ScatterND"), inputs)
     inputs[1] = np.where(inputs[1] == 2, 0, inputs[1])
-    check_gradient(Op("ScatterND", {"reduction": "add"}, opset=18), inputs)
+    for reduction in ("add", "mul", "max", "min"):
+        check_gradient(Op("ScatterND", {"reduction": reduction}, opset=18), inputs)
+
+
+@pytest.mark.parametrize("zeros", [[], [0], [3], [0, 3], [3, 4], [0, 3, 4], [1, 3]])
+@pytest.mark.parametrize("nd", [False, True])
+def test_gradient_of_a_scattered_product_where_factors_are_zero(zeros: list[int], nd: bool) -> None:
+    """Element 0 of the data meets updates 3, 4 and 5 of the list, element 1 meets none."""
+    factors = np.array([2.0, 3.0, 1.5, -1.0, 0.5, 4.0])
+    factors[zeros] = 0
+    data, updates, at = factors[:3], factors[3:], np.array([0, 0, 0])
+    op = Op("ScatterND" if nd else "ScatterElements", {"reduction": "mul"}, opset=18)
+    check_gradient(op, [data, at[:, None] if nd else at, updates])
+
+
+def test_scatter_is_the_older_name_of_scatter_elements() -> None:
+    x, at, updates = uniform(3, 4), np.array([[1, 0, -1]]), uniform(1, 3, seed=1)
+    (expected,) = check_forward(Op("ScatterElements", {"axis": 1}), [x, at, updates])
+    for opset in (9, 11, 17):
+        check_forward(Op("Scatter", {"axis": 1}, opset=opset), [x, at, updates], [expected])
+    check_gradient(Op("Scatter", {"axis": 1}), [x, at, updates])
 
 
 I3 = np.array([0, 3, 1])

@@ -1,4 +1,4 @@
-"""MatMulInteger and QLinearMatMul, bitwise operators and shifts."""
+"""Products and convolutions of 8-bit integers, bitwise operators and shifts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Op, check_forward, check_rejected, uniform
+from helpers import Array, Op, check_forward, check_rejected, run, uniform
 
 SMALL = [np.uint8, np.int8]
 INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
@@ -110,6 +110,61 @@ def test_shifts(dtype: Any) -> None:
         wanted = np.where(x < 0, -1, 0).astype(dtype)
         check_forward(Op("BitShift", {"direction": "RIGHT"}, opset=28), [x, negative], [wanted])
         check_forward(Op("BitShift", {"direction": "LEFT"}, opset=28), [x, negative], [np.zeros_like(x)])
+
+
+CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((1, 2, 5, 5), (3, 2, 3, 3), {}),
+    ((2, 4, 6, 5), (4, 2, 3, 2), {"group": 2, "pads": [1, 0, 2, 1], "strides": [2, 1]}),
+    ((1, 1, 8), (2, 1, 3), {"dilations": [2]}),
+    ((1, 1, 4, 4, 3), (2, 1, 2, 2, 2), {"pads": [1, 1, 0, 0, 0, 1]}),
+    ((1, 3, 1, 1), (2, 3, 1, 1), {}),
+]
+
+
+@pytest.mark.parametrize(("x_shape", "w_shape", "attributes"), CONVOLUTIONS)
+@pytest.mark.parametrize("x_type", [np.uint8, np.int8])
+@pytest.mark.parametrize("w_type", [np.uint8, np.int8])
+@pytest.mark.parametrize("by_filter", [False, True])
+def test_convolutions_of_integers(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: dict[str, Any], x_type: Any, w_type: Any,
+    by_filter: bool,
+) -> None:  # fmt: skip
+    x, w = integers(x_shape, x_type), integers(w_shape, w_type, 1)
+    x_zero, w_zero = x_type(7), integers((w_shape[0],), w_type, 2) if by_filter else w_type(3)
+    per_filter = np.reshape(w_zero, (-1, *[1] * (len(w_shape) - 1))).astype(np.float64)
+    difference = [x.astype(np.float64) - float(x_zero), w.astype(np.float64) - per_filter]
+    (exact,) = run(Op("Conv", attributes), difference)
+    op = Op("ConvInteger", attributes)
+    check_forward(op, [x, w, x_zero, w_zero], [exact.astype(np.int32)])
+    if not by_filter:
+        (plain,) = run(Op("Conv", attributes), [x.astype(np.float64), w.astype(np.float64)])
+        check_forward(op, [x, w], [plain.astype(np.int32)])
+
+    scales = uniform(w_shape[0], low=0.5, high=2, seed=3, dtype=np.float32) if by_filter else np.float32(0.7)
+    bias = np.arange(w_shape[0], dtype=np.int32) * 50
+    y_zero = x_type(20)
+    y_scale = np.float32(np.abs(exact).max() * 0.01 + 1)
+    column = (1, -1, *[1] * (len(x_shape) - 2))
+    factor = (
+        np.float64(np.float32(0.5)) * np.reshape(scales, column if by_filter else (1,)) / np.float64(y_scale)
+    )
+    raw = np.rint((exact + bias.reshape(column)) * factor) + float(y_zero)
+    limits = np.iinfo(x_type)
+    wanted = np.clip(raw, limits.min, limits.max).astype(x_type)
+    inputs = [x, np.float32(0.5), x_zero, w, scales, w_zero, y_scale, y_zero, bias]
+    (found,) = run(Op("QLinearConv", attributes), inputs)
+    assert found.dtype == x_type
+    # A tie may be rounded the other way where scales are multiplied in another order.
+    assert np.abs(found.astype(np.int64) - wanted.astype(np.int64)).max(initial=0) <= 1
+    assert np.mean(found != wanted) <= 0.01
+
+
+def test_convolutions_of_integers_refuse_what_does_not_fit() -> None:
+    x, w = integers((1, 2, 4, 4), np.uint8), integers((3, 2, 3, 3), np.uint8)
+    check_rejected(Op("ConvInteger"), [x, w, np.int8(1)], "type of input 0")
+    check_rejected(Op("ConvInteger"), [x, w, np.uint8([1, 2])], "one number, found shape")
+    check_rejected(Op("ConvInteger"), [x, w, np.uint8(1), np.uint8([1, 2])], "each of the 3 filters")
+    check_rejected(Op("ConvInteger"), [x.astype(np.int32), w], "has type int32")
 
 
 def test_bitwise_operators_refuse_other_types() -> None:

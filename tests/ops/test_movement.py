@@ -641,3 +641,30 @@ REJECTED = [
 def test_bad_input_is_refused_by_name(case: Any, match: str) -> None:
     op, inputs, constants = case
     check_rejected(op, inputs, match, constants)
+
+
+@pytest.mark.parametrize(
+    ("pads", "axes", "value"),
+    [([1, 0, 2, 1], None, ()), ([1, -1], [-1], ()), ([-1, 2], [0], (1,)), ([0, 0], [0], ())],
+)
+def test_the_value_of_the_border_has_a_gradient(
+    pads: list[int], axes: list[int] | None, value: tuple[int, ...]
+) -> None:
+    inputs = [uniform(2, 3), ints(*pads), uniform(*value, seed=1), None if axes is None else ints(*axes)]
+    constants = {1} if axes is None else {1, 3}
+    check_gradient(Op("Pad", opset=18), inputs, constants=constants)
+    check_gradient(Op("Pad", opset=18), inputs, wrt=[2], constants=constants)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_the_values_of_one_hot_have_a_gradient(axis: int) -> None:
+    inputs = [np.array([[0, 2, -1], [5, -9, 1]]), np.array(3), np.array([0.5, 2.0])]
+    check_gradient(Op("OneHot", {"axis": axis}), inputs, constants={1})
+
+
+def test_a_plain_tensor_is_an_optional_that_is_there() -> None:
+    x = uniform(2, 3)
+    check_forward(Op("OptionalGetElement", opset=18), [x], [x])
+    check_gradient(Op("OptionalGetElement", opset=18), [x])
+    check_forward(Op("OptionalHasElement", opset=18), [x], [np.array(True)])
+    check_forward(Op("OptionalHasElement", opset=18), [None], [np.array(False)])

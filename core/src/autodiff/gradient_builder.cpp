@@ -241,7 +241,11 @@ void Builder::check_operators(const Graph& graph, size_t position) {
     for (const auto& [name, attribute] : node.attributes)
       if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute); inner && *inner)
         check_operators(**inner, at);
-    if (!op)
+    if (op && op->carries(model_.opset(node.domain))) continue;
+    if (op)
+      problem(at, concat(describe(node), ": this operator is known from opset ", op->since,
+                         " on; convert the model with onnx.version_converter"));
+    else
       problem(at,
               concat(describe(node),
                      ": this operator is not known; use supported operators instead, or compute this part ",
@@ -306,11 +310,12 @@ void Builder::find_path() {
   const size_t count = graph_.nodes.size();
   std::vector<bool> depends(count, false);  // on a trainable parameter, in a way that has a derivative
   active_ = trainable_;
-  // Integers have no derivative, but a pair of QuantizeLinear and DequantizeLinear passes the gradient
-  // through.
+  // Integers have no derivative, but those that stand for real numbers carry the gradient to the operator
+  // that made them.
   std::unordered_set<std::string> dequantized;
   for (const Node& node : graph_.nodes)
-    if (node.op_type == "DequantizeLinear" && node.domain.empty() && node.has_input(0))
+    if (const Operator* op = find_operator(node.domain, node.op_type);
+        op && op->quantized && node.has_input(0))
       dequantized.insert(node.inputs[0]);
   for (size_t n = 0; n < count; ++n) {
     const Node& node = graph_.nodes[n];
@@ -323,7 +328,7 @@ void Builder::find_path() {
       const DType dtype = info(output).dtype;
       if (output.empty()) continue;
       if (dtype != DType::kUndefined && !is_floating(dtype) &&
-          !(node.op_type == "QuantizeLinear" && dequantized.count(output)))
+          !(op && op->quantized && dequantized.count(output)))
         continue;
       active_.insert(output);
       depends[n] = true;

@@ -11,7 +11,7 @@
 namespace ortrain {
 
 // What can be read: versions of the ONNX operators and of the file format.
-inline constexpr int64_t kOldestOpset = 12, kNewestOpset = 28;
+inline constexpr int64_t kOldestOpset = 1, kNewestOpset = 28;
 inline constexpr int64_t kOldestIrVersion = 3, kNewestIrVersion = 14;
 
 // Reads a model. External data is looked up beside the file; functions of the model are inlined; the nodes

@@ -4,6 +4,7 @@
 //   0 where the norm is 0
 #include <cmath>
 
+#include "ops/floating_kernel.h"
 #include "ops/gradient_expression.h"
 #include "ops/movement.h"
 #include "ops/operator.h"
@@ -58,13 +59,6 @@ std::vector<bool> marked(const NodeContext& c, std::vector<int64_t> axes) {
   return reduced;
 }
 
-template <typename Make>
-Kernel of_type(KernelContext& c, Make make) {
-  Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = make(zero); })) c.reject_dtype(0);
-  return kernel;
-}
-
 // A reduction by the opset's form, over constant axes that stay as extents of 1.
 Expression reduce(GradientContext& g, const char* type, const Expression& x,
                   const std::vector<int64_t>& axes) {
@@ -111,7 +105,7 @@ Kernel mean_variance(KernelContext& c) {
 }
 
 Kernel mean_variance_kernel(KernelContext& c) {
-  return of_type(c, [&](auto zero) { return mean_variance<decltype(zero)>(c); });
+  return floating_kernel(c, 0, [&](auto zero) { return mean_variance<decltype(zero)>(c); });
 }
 
 // With d = x - mean, σ = sqrt(mean(d²)) and r = 1 / (σ + 1e-9):
@@ -171,7 +165,7 @@ Kernel lp(KernelContext& c) {
 }
 
 Kernel lp_kernel(KernelContext& c) {
-  return of_type(c, [&](auto zero) { return lp<decltype(zero)>(c); });
+  return floating_kernel(c, 0, [&](auto zero) { return lp<decltype(zero)>(c); });
 }
 
 // dx = (dy - ∂‖x‖/∂x Σ(dy y)) / ‖x‖, where the norm's derivative is sign(x) or y; 0 where the norm is 0.

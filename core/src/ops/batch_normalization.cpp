@@ -53,6 +53,7 @@ void check_channels(const NodeContext& c, size_t x, size_t first, size_t last) {
 }
 
 void forward_shape(ShapeContext& c) {
+  c.expect(c.node().int_or("spatial", 1) != 0, "statistics for each place (spatial = 0) are not supported");
   check_channels(c, kX, kScale, kVariance + 1);
   c.output(0, c.dtype(kX), c.shape(kX));
   for (size_t o = 1; o < 6; ++o) c.output(o, c.dtype(kMean), {c.shape(kX)[1]});

@@ -10,7 +10,7 @@
 #include "ops/simd_math-inl.h"
 
 #ifndef ORTRAIN_BINARY_ROWS
-// Max, Min and Mod have no gradient here: the first two are variadic and live in sum.cpp.
+// Max and Min have no gradient here: they are variadic and live in sum.cpp. Mod has one below.
 // clang-format off
 #define ORTRAIN_BINARY_ROWS(ROW) \
   ROW(Add, Add(a, b), wrap(a) + wrap(b), RULE(dy), RULE(dy)) \
@@ -182,17 +182,18 @@ size_t find_row(std::string_view type) {
 Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost) {
   // Blocked layouts pass where elements meet in the same order: same shapes, or a scalar.
   LayoutPtr layout_a, layout_b;
-  if (c.shape(0) == c.shape(1)) {
+  const Shape shape_b = operand_shape(c, 1);
+  if (c.shape(0) == shape_b) {
     layout_a = flat_layout(c, 0) ? flat_layout(c, 0) : flat_layout(c, 1);
     layout_b = layout_a;
   } else if (c.size(1) == 1 && c.shape(0) == c.out_shape(0)) {
     layout_a = flat_layout(c, 0);
-  } else if (c.size(0) == 1 && c.shape(1) == c.out_shape(0)) {
+  } else if (c.size(0) == 1 && shape_b == c.out_shape(0)) {
     layout_b = flat_layout(c, 1);
   }
   const Slot a = c.in(0, layout_a), b = c.in(1, layout_b);
   const Slot y = out_over(c, {0, 1}, layout_a ? layout_a : layout_b);
-  const Broadcast<2> shape({c.shape(0), c.shape(1)}, c.out_shape(0));
+  const Broadcast<2> shape({c.shape(0), shape_b}, c.out_shape(0));
   const int64_t width = static_cast<int64_t>(size_of(c.dtype(0)));
   return [=](const Frame& f) {
     const std::byte *from_a = f.at<std::byte>(a), *from_b = f.at<std::byte>(b);
@@ -271,18 +272,49 @@ Kernel guard_divisor(KernelContext& c, Kernel kernel) {
 void binary_shape(ShapeContext& c) { c.output(0, c.dtype(0), broadcast_inputs(c)); }
 
 Kernel binary_kernel(KernelContext& c) {
-  if (follows_bf16(c, {0, 1})) return bf16_kernel(c);
+  if (follows_bf16(c, {0, 1}) && operand_shape(c, 1) == c.shape(1)) return bf16_kernel(c);
   const BinaryFunction function = binary_function(c.node().op_type, c.dtype(0));
   if (!function) c.reject_dtype(0);
   Kernel kernel = broadcast_kernel(c, function, 1);
   return c.node().op_type == "Div" ? guard_divisor(c, kernel) : kernel;
 }
 
+// The second operand of a rule. Where it stands at an axis of the first one (operand_axis), axes of one
+// element follow it, so that the rule's nodes broadcast it as the node did.
+class SecondOperand {
+ public:
+  explicit SecondOperand(GradientContext& g) : g_(g), name_(g.x(1)) {
+    if (g.opset() >= 7 || !(g.node().has("axis") || g.node().op_type == "PRelu")) return;
+    const auto rank = g.rank(g.x(0)), own = g.rank(name_);
+    if (!rank || !own) g.reject("the gradient of an operand at an axis needs operands of known rank");
+    const bool slopes = *own == 1 && (*g.dims(name_))[0].value != 1;
+    const auto axis = operand_axis(g.node(), g.opset(), *rank, slopes);
+    if (!axis || *axis + *own == *rank) return;
+    std::vector<int64_t> behind;
+    for (int64_t i = 0; i < *rank; ++i) {
+      if (i < *axis || i >= *axis + *own) outside_.push_back(i);
+      if (i >= *axis + *own) behind.push_back(i - *axis);
+    }
+    if (!behind.empty()) name_ = g.unsqueeze(name_, behind);
+  }
+  Expression value() const { return {g_, name_}; }
+  // Sums a gradient of the result's shape to its own.
+  std::string sum(const std::string& gradient) const {
+    return outside_.empty() ? g_.unbroadcast(gradient, g_.y(0), 1) : g_.reduce_sum(gradient, outside_, false);
+  }
+
+ private:
+  GradientContext& g_;
+  std::string name_;
+  std::vector<int64_t> outside_;  // axes of the result that it does not have
+};
+
 void binary_gradient(GradientContext& g) {
   const BinaryRow& row = kRows[find_row(g.node().op_type)];
-  const Expression dy(g, g.dy(0)), a(g, g.x(0)), b(g, g.x(1)), y(g, g.y(0));
-  for (size_t i = 0; i < 2; ++i)
-    if (g.needs(i)) g.set(i, g.unbroadcast(row.rules[i](dy, a, b, y), g.y(0), i));
+  const SecondOperand second(g);
+  const Expression dy(g, g.dy(0)), a(g, g.x(0)), b = second.value(), y(g, g.y(0));
+  if (g.needs(0)) g.set(0, g.unbroadcast(row.rules[0](dy, a, b, y), y, 0));
+  if (g.needs(1)) g.set(1, second.sum(row.rules[1](dy, a, b, y)));
 }
 
 // What is left of a with the sign of b, in floating point; b itself cannot be exceeded by rounding.
@@ -304,6 +336,14 @@ Kernel mod_kernel(KernelContext& c) {
   if (is_floating(c.dtype(0)) && !like_c)
     function = plain_function<false>(c.dtype(0), [](auto a, auto b) { return floating_remainder(a, b); });
   return guard_divisor(c, broadcast_kernel(c, function, 10));
+}
+
+// y = a - b q with a whole quotient q, so da = dy and db = -dy q. The division is rounded, which is mended by
+// what is left: q = round((a - y) / b).
+void mod_gradient(GradientContext& g) {
+  const Expression dy(g, g.dy(0)), a(g, g.x(0)), b(g, g.x(1)), y(g, g.y(0));
+  if (g.needs(0)) g.set(0, g.unbroadcast(dy, y, 0));
+  if (g.needs(1)) g.set(1, g.unbroadcast(-(dy * ((a - y) / b).call("Round")), y, 1));
 }
 
 // The exponent may have a type of its own.
@@ -364,7 +404,7 @@ Kernel pow_kernel(KernelContext& c) {
     using E = decltype(zero_e);
     const LayoutPtr layout = c.size(1) == 1 && c.shape(0) == c.out_shape(0) ? flat_layout(c, 0) : nullptr;
     const Slot x = c.in(0, layout), e = c.in(1), y = out_over(c, {0, 1}, layout);
-    const Broadcast<2> shape({c.shape(0), c.shape(1)}, c.out_shape(0));
+    const Broadcast<2> shape({c.shape(0), operand_shape(c, 1)}, c.out_shape(0));
     // A power that is no small whole number costs about sixty additions.
     const Tensor* known = c.constant(1);
     const bool cheap = known && known->size() == 1 && known->to_double()[0] == 2;
@@ -405,14 +445,15 @@ Kernel pow_kernel(KernelContext& c) {
 // dx = dy e x^(e-1), de = dy x^e ln x.
 void pow_gradient(GradientContext& g) {
   const Expression dy(g, g.dy(0)), x(g, g.x(0)), y(g, g.y(0));
-  const Expression raw(g, g.x(1));
+  const SecondOperand second(g);
+  const Expression raw = second.value();
   const Expression e = g.dtype(raw) == g.dtype(x) ? raw : raw.as(x);
   if (g.needs(0)) {
-    const Tensor* known = g.constant_value(raw);
+    const Tensor* known = g.constant_value(g.x(1));
     const bool square = known && known->size() == 1 && known->to_double()[0] == 2;
     g.set(0, g.unbroadcast(square ? dy * (x * 2.0) : dy * (e * x.call("Pow", e - 1.0)), y, 0));
   }
-  if (g.needs(1)) g.set(1, g.unbroadcast(dy * y * x.call("Log"), y, 1));
+  if (g.needs(1)) g.set(1, second.sum(dy * y * x.call("Log")));
 }
 
 // DivGrad: dA = sum dY / B, dB = sum -dY A / B^2, each over the axes along which its operand was broadcast.
@@ -472,7 +513,7 @@ const bool registered = [] {
                         .takes_bf16 = true});
   return true;
 }();
-ORTRAIN_OPERATOR({.type = "Mod", .shape = binary_shape, .kernel = mod_kernel});
+ORTRAIN_OPERATOR({.type = "Mod", .shape = binary_shape, .kernel = mod_kernel, .gradient = mod_gradient});
 ORTRAIN_OPERATOR({.type = "Pow", .shape = pow_shape, .kernel = pow_kernel, .gradient = pow_gradient});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "DivGrad", .shape = div_grad_shape, .kernel = div_grad_kernel});

@@ -125,6 +125,7 @@ ORTRAIN_OPERATOR({.type = "Cast",
                   .shape = shape,
                   .kernel = kernel,
                   .gradient = gradient,
+                  .since = 6,
                   .narrow_types = NarrowTypes::kTaken});
 ORTRAIN_OPERATOR({.type = "CastLike",
                   .shape = shape,

@@ -18,7 +18,7 @@ void shape(ShapeContext& c) { c.output(0, DType::kBool, broadcast_inputs(c)); }
 template <typename T, typename F>
 Kernel typed(KernelContext& c, F holds) {
   const Slot a = c.in(0), b = c.in(1), y = c.out(0);
-  const Broadcast<2> shape({c.shape(0), c.shape(1)}, c.out_shape(0));
+  const Broadcast<2> shape({c.shape(0), operand_shape(c, 1)}, c.out_shape(0));
   return [=](const Frame& f) {
     const T *from_a = f.at<T>(a), *from_b = f.at<T>(b);
     bool* to = f.at<bool>(y);

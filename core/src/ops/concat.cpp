@@ -16,8 +16,9 @@ std::vector<int64_t> lengths_of(const NodeContext& c, size_t axis) {
 
 void shape(ShapeContext& c) {
   c.expect(c.input_count() > 0, "it has no inputs");
-  c.expect(c.node().has("axis"), "attribute 'axis' is missing");
-  const size_t axis = axis_of(c, 0, c.rank(0));
+  // Version 1 has a default.
+  c.expect(c.node().has("axis") || (c.opset() < 4 && c.node().domain.empty()), "attribute 'axis' is missing");
+  const size_t axis = axis_of(c, 1, c.rank(0));
   Shape out = c.shape(0);
   for (size_t i = 1; i < c.input_count(); ++i) {
     const Shape& other = c.shape(i);
@@ -34,7 +35,7 @@ void shape(ShapeContext& c) {
 }
 
 Kernel kernel(KernelContext& c) {
-  const size_t axis = axis_of(c, 0, c.rank(0)), width = width_of(c, 0);
+  const size_t axis = axis_of(c, 1, c.rank(0)), width = width_of(c, 0);
   const std::vector<int64_t> lengths = lengths_of(c, axis);
   if (c.input_count() == 1) {
     c.alias(0, 0);
@@ -66,7 +67,7 @@ Kernel kernel(KernelContext& c) {
 void gradient(GradientContext& g) {
   const size_t count = g.node().inputs.size();
   if (count == 1) return g.set(0, g.dy(0));
-  const int64_t axis = g.node().int_or("axis", 0);
+  const int64_t axis = g.node().int_or("axis", 1);
   std::vector<int64_t> lengths;
   for (size_t i = 0; i < count; ++i)
     if (const auto dims = g.dims(g.x(i))) {

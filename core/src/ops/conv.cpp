@@ -19,26 +19,6 @@ namespace ortrain {
 
 namespace {
 
-// Reads and checks a convolution of the given X and W.
-Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w) {
-  c.expect(x.size() >= 3 && x.size() <= 5,
-           "its input X must have shape [N, C, D1] to [N, C, D1, D2, D3], found ", to_string(x));
-  c.expect(w.size() == x.size(), "its weights W must have as many axes as X ", to_string(x), ", found ",
-           to_string(w));
-  const int64_t groups = c.node().int_or("group", 1);
-  c.expect(groups >= 1, "attribute group must be at least 1, found ", groups);
-  c.expect(x[1] == w[1] * groups, "its input X ", to_string(x), " has ", x[1],
-           " channels, but the weights W ", to_string(w), " take ", w[1], " in each of ", groups, " groups");
-  c.expect(w[0] % groups == 0, "the ", w[0], " filters of W ", to_string(w), " cannot be shared by ", groups,
-           " groups");
-  const std::vector<int64_t> kernel(w.begin() + 2, w.end());
-  for (const int64_t k : kernel) c.expect(k >= 1, "the kernel of W ", to_string(w), " is empty");
-  const std::vector<int64_t> stated = c.node().ints_or("kernel_shape", kernel);
-  c.expect(stated.empty() || stated == kernel, "attribute kernel_shape is ", to_string(stated),
-           ", but W has shape ", to_string(w));
-  return read_window(c, x, kernel);
-}
-
 void conv_shape(ShapeContext& c) {
   const Shape &x = c.shape(0), &w = c.shape(1);
   const Window window = read_convolution(c, x, w);

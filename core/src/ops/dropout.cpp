@@ -79,6 +79,9 @@ HWY_EXPORT(RandomWords);
 constexpr int64_t kBlocks = 256;  // draws at a time: their words stay in the first-level cache
 
 void shape(ShapeContext& c) {
+  // Before version 7 it drops elements unless it is told not to.
+  c.expect(c.opset() >= 7 || !c.node().domain.empty() || c.node().int_or("is_test", 0) != 0,
+           "it trains (is_test = 0); of opset 6 it is known in inference alone");
   expect_scalar(c, 1, "ratio");
   expect_scalar(c, 2, "training_mode");
   c.output(0, c.dtype(0), c.shape(0));

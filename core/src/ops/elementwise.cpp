@@ -9,6 +9,24 @@ void expect_same(const NodeContext& c, size_t i, size_t j) {
            to_string(c.shape(i)), " and ", to_string(c.shape(j)));
 }
 
+std::optional<int64_t> operand_axis(const Node& node, int64_t opset, int64_t rank, bool slopes) {
+  if (opset >= 7 || !node.domain.empty()) return {};
+  if (node.op_type == "PRelu" && slopes) return 1;  // one for each channel
+  if (!node.has("axis")) return {};
+  return normalize_axis(node.int_or("axis", 0), rank, node.label());
+}
+
+Shape operand_shape(const NodeContext& c, size_t i) {
+  Shape shape = c.shape(i);
+  if (i != 1) return shape;
+  const auto axis = operand_axis(c.node(), c.opset(), c.rank(0), c.rank(1) == 1 && c.size(1) > 1);
+  if (!axis) return shape;
+  c.expect(*axis + c.rank(1) <= c.rank(0), "input 1 of shape ", to_string(shape), " does not fit axis ",
+           *axis, " of input 0 of shape ", to_string(c.shape(0)));
+  shape.resize(static_cast<size_t>(c.rank(0) - *axis), 1);
+  return shape;
+}
+
 Shape broadcast_inputs(const NodeContext& c, size_t first) {
   c.expect(c.input_count() > first, "it needs at least ", first + 1, " inputs");
   Shape out = c.shape(0);
@@ -17,7 +35,7 @@ Shape broadcast_inputs(const NodeContext& c, size_t first) {
       c.expect(c.dtype(i) == c.dtype(first), "its inputs must have one type, found ",
                to_string(c.dtype(first)), " and ", to_string(c.dtype(i)));
     try {
-      out = broadcast(out, c.shape(i));
+      out = broadcast(out, operand_shape(c, i));
     } catch (const Error& error) {
       c.reject(error.message());
     }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string_view>
 
 #include "ops/operator.h"
@@ -43,6 +44,13 @@ BinaryFunction bf16_function(std::string_view type, bool bf16_a, bool bf16_b);
 
 // Rejects the node unless inputs i and j have the same type and shape.
 void expect_same(const NodeContext& c, size_t i, size_t j);
+
+// The axis of the first operand, of the given rank, at which the second one stands; nothing where the two are
+// aligned at their ends, as they always are since version 7 of the ONNX operators. `slopes`: the second one
+// is a vector of more than one element.
+std::optional<int64_t> operand_axis(const Node& node, int64_t opset, int64_t rank, bool slopes);
+// The shape with which input i broadcasts: its own, or that of an operand at an axis with ones behind it.
+Shape operand_shape(const NodeContext& c, size_t i);
 
 // The shape that all inputs broadcast to; rejects the node where they do not or differ in type (`first` and
 // later ones).

@@ -85,6 +85,7 @@ ORTRAIN_OPERATOR({.type = "Tile",
                   .shape = tile_shape,
                   .kernel = tile_kernel,
                   .gradient = tile_gradient,
+                  .since = 6,
                   .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace

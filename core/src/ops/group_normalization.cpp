@@ -96,6 +96,7 @@ HWY_AFTER_NAMESPACE();
 #include <cmath>
 #include <type_traits>
 
+#include "ops/floating_kernel.h"
 #include "ops/operator.h"
 #include "runtime/threads.h"
 
@@ -183,15 +184,8 @@ Kernel forward(KernelContext& c) {
   };
 }
 
-template <typename Make>
-Kernel of_type(KernelContext& c, Make make) {
-  Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = make(zero); })) c.reject_dtype(0);
-  return kernel;
-}
-
 Kernel kernel(KernelContext& c) {
-  return of_type(c, [&](auto zero) { return forward<decltype(zero)>(c); });
+  return floating_kernel(c, 0, [&](auto zero) { return forward<decltype(zero)>(c); });
 }
 
 // GroupNormalizationGrad(dY, X, scale) → dX, dscale, dbias. Without num_groups every channel is a group.
@@ -261,7 +255,7 @@ Kernel backward(KernelContext& c) {
 }
 
 Kernel grad_kernel(KernelContext& c) {
-  return of_type(c, [&](auto zero) { return backward<decltype(zero)>(c); });
+  return floating_kernel(c, 0, [&](auto zero) { return backward<decltype(zero)>(c); });
 }
 
 void gradient(GradientContext& g) {

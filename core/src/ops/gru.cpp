@@ -7,6 +7,7 @@
 //
 // K. Cho et al., "Learning phrase representations using RNN encoder-decoder for statistical machine
 // translation", EMNLP 2014. The gates of a row are kept after their activations, in the order z, r, h.
+#include "ops/floating_kernel.h"
 #include "ops/recurrent.h"
 
 namespace ortrain {
@@ -90,15 +91,8 @@ Kernel forward(KernelContext& c) {
   };
 }
 
-template <typename Make>
-Kernel of_type(KernelContext& c, Make make) {
-  Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = make(zero); })) c.reject_dtype(0);
-  return kernel;
-}
-
 Kernel kernel(KernelContext& c) {
-  return of_type(c, [&](auto zero) { return forward<decltype(zero)>(c); });
+  return floating_kernel(c, 0, [&](auto zero) { return forward<decltype(zero)>(c); });
 }
 
 // GRUGrad(X, W, R, B?, sequence_lens?, initial_h?, HAll, ZRH, dHAll?, dHFinal?) -> dX?, dW?, dR?, dB?,
@@ -230,7 +224,7 @@ Kernel backward(KernelContext& c) {
 }
 
 Kernel gradient_kernel(KernelContext& c) {
-  return of_type(c, [&](auto zero) { return backward<decltype(zero)>(c); });
+  return floating_kernel(c, 0, [&](auto zero) { return backward<decltype(zero)>(c); });
 }
 
 void gradient(GradientContext& g) {

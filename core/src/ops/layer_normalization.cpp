@@ -111,6 +111,7 @@ HWY_AFTER_NAMESPACE();
 #include <type_traits>
 
 #include "ops/bf16_storage.h"
+#include "ops/floating_kernel.h"
 #include "ops/gradient_expression.h"
 #include "ops/operator.h"
 #include "runtime/memory.h"
@@ -209,16 +210,9 @@ Kernel forward(KernelContext& c) {
   };
 }
 
-template <typename Make>
-Kernel of_type(KernelContext& c, Make make) {
-  Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = make(zero); })) c.reject_dtype(0);
-  return kernel;
-}
-
 Kernel kernel(KernelContext& c) {
   if (follows_bf16(c, {0})) return forward<float, BFloat16>(c);
-  return of_type(c, [&](auto zero) { return forward<decltype(zero), decltype(zero)>(c); });
+  return floating_kernel(c, 0, [&](auto zero) { return forward<decltype(zero), decltype(zero)>(c); });
 }
 
 // Outputs of the gradient operators: dX, dscale and, unless simplified, dbias.
@@ -293,7 +287,7 @@ Kernel backward(KernelContext& c) {
 
 Kernel gradient_kernel(KernelContext& c) {
   if (follows_bf16(c, {0, 1})) return backward<float, BFloat16>(c);
-  return of_type(c, [&](auto zero) { return backward<decltype(zero), decltype(zero)>(c); });
+  return floating_kernel(c, 0, [&](auto zero) { return backward<decltype(zero), decltype(zero)>(c); });
 }
 
 void gradient(GradientContext& g) {

@@ -157,8 +157,9 @@ void gradient(GradientContext& g) {
   g.set(0, g(g.node().op_type + "Grad", {g.dy(0), g.x(0), g.y(0)}, g.node().attributes, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR({.type = "LpPool", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR({.type = "GlobalLpPool", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "LpPool", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 2});
+ORTRAIN_OPERATOR(
+    {.type = "GlobalLpPool", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 2});
 ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "LpPoolGrad", .shape = grad_shape, .kernel = grad_kernel});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "GlobalLpPoolGrad", .shape = grad_shape, .kernel = grad_kernel});

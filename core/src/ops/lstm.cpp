@@ -6,6 +6,7 @@
 // S. Hochreiter, J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997. The gates of a row are
 // kept after their activations, in the order i, o, f, c~. clip bounds the arguments of f and g; that of h,
 // the cell, is left as it is, as in onnxruntime.
+#include "ops/floating_kernel.h"
 #include "ops/recurrent.h"
 
 namespace ortrain {
@@ -103,15 +104,8 @@ Kernel forward(KernelContext& c) {
   };
 }
 
-template <typename Make>
-Kernel of_type(KernelContext& c, Make make) {
-  Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = make(zero); })) c.reject_dtype(0);
-  return kernel;
-}
-
 Kernel kernel(KernelContext& c) {
-  return of_type(c, [&](auto zero) { return forward<decltype(zero)>(c); });
+  return floating_kernel(c, 0, [&](auto zero) { return forward<decltype(zero)>(c); });
 }
 
 // LSTMGrad(X, W, R, sequence_lens?, initial_h?, initial_c?, HAll, CAll, iofc, dHAll?, dHFinal?, dCFinal?, P?)
@@ -254,7 +248,7 @@ Kernel backward(KernelContext& c) {
 }
 
 Kernel gradient_kernel(KernelContext& c) {
-  return of_type(c, [&](auto zero) { return backward<decltype(zero)>(c); });
+  return floating_kernel(c, 0, [&](auto zero) { return backward<decltype(zero)>(c); });
 }
 
 void gradient(GradientContext& g) {

@@ -19,6 +19,13 @@ std::vector<int64_t> constant_ints(const NodeContext& c, size_t i) {
   return c.need_constant(i).to_int64();
 }
 
+int64_t constant_int(const NodeContext& c, size_t i) {
+  const std::vector<int64_t> values = constant_ints(c, i);
+  c.expect(values.size() == 1, "input ", i, " ('", c.node().inputs[i], "') must be one number, found ",
+           values.size());
+  return values[0];
+}
+
 std::optional<std::vector<int64_t>> ints_of(const NodeContext& c, const std::string& name, size_t i) {
   if (c.node().has(name)) return c.node().ints_or(name, {});
   if (c.has_input(i)) return constant_ints(c, i);

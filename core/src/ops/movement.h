@@ -28,6 +28,9 @@ std::optional<std::vector<int64_t>> ints_of(const NodeContext& c, const std::str
 // The integers of input i, which must be a known int32 or int64 tensor.
 std::vector<int64_t> constant_ints(const NodeContext& c, size_t i);
 
+// The one integer of input i.
+int64_t constant_int(const NodeContext& c, size_t i);
+
 // Attribute `axis`, counted from the front of a tensor of the given rank.
 size_t axis_of(const NodeContext& c, int64_t otherwise, int64_t rank);
 

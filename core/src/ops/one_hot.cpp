@@ -1,5 +1,8 @@
 // OneHot: a new axis of `depth` that holds the on-value where its position is the index and the off-value
 // elsewhere. Indices outside [-depth, depth) give off-values alone.
+#include <algorithm>
+
+#include "ops/gradient_expression.h"
 #include "ops/movement.h"
 #include "runtime/threads.h"
 
@@ -53,7 +56,25 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-ORTRAIN_OPERATOR({.type = "OneHot", .shape = shape, .kernel = kernel, .stops_gradient = true});
+// The off-value has the sum of dY where there is none, the on-value where there is a one.
+void gradient(GradientContext& g) {
+  if (!g.needs(2)) return;
+  const Expression dy(g, g.dy(0));
+  const auto chosen = [&](const std::vector<double>& values) {
+    Tensor pair(g.dtype(dy), {2});
+    visit_numeric(pair.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      std::transform(values.begin(), values.end(), pair.data<T>(),
+                     [](double v) { return static_cast<T>(v); });
+    });
+    const std::string ones = g("OneHot", {g.x(0), g.x(1), g.constant(pair)}, g.node().attributes);
+    return g("Reshape",
+             {g("ReduceSum", {dy * Expression(g, ones)}, {{"keepdims", int64_t{0}}}), g.int64s({1})});
+  };
+  g.set(2, g("Concat", {chosen({1, 0}), chosen({0, 1})}, {{"axis", int64_t{0}}}));
+}
+
+ORTRAIN_OPERATOR({.type = "OneHot", .shape = shape, .kernel = kernel, .gradient = gradient});
 
 }  // namespace
 }  // namespace ortrain

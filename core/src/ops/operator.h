@@ -160,6 +160,12 @@ struct Operator {
   Kernel (*kernel)(KernelContext&) = nullptr;
   void (*gradient)(GradientContext&) = nullptr;
   bool stops_gradient = false;
+  // Its integers (output 0, or input 0) stand for real numbers: between two operators that say so they carry
+  // gradients (QuantizeLinear, DequantizeLinear).
+  bool quantized = false;
+  // The oldest version of the ONNX domain whose definition of the operator is carried; models of older ones
+  // are refused with the operator's name. No matter in other domains.
+  int64_t since = 1;
   // Differs from run to run, or has an effect: never folded, never merged with a twin.
   bool impure = false;
   // Bit i is set where a kernel may write over its input i, which is state of the model.
@@ -175,6 +181,7 @@ struct Operator {
   void (*types)(TypeContext&) = nullptr;
   void (*run)(DynamicContext&) = nullptr;
 
+  bool carries(int64_t opset) const { return !domain.empty() || opset >= since; }
   Differentiable differentiable() const {
     return gradient ? Differentiable::kYes : stops_gradient ? Differentiable::kStop : Differentiable::kNo;
   }

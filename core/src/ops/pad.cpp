@@ -1,7 +1,6 @@
 // Pad: a border around the tensor, of one value (constant), of the edge, mirrored (reflect) or from the other
 // side (wrap). Negative pads cut off instead.
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "ops/movement.h"
@@ -25,9 +24,12 @@ struct Border {
   int64_t before = 0, after = 0;
 };
 
+// The attribute that states the borders before version 11; version 1 had another name for it.
+const char* attribute_of(const Node& node) { return node.has("paddings") ? "paddings" : "pads"; }
+
 // One border an axis: pads lists all that come before, then all that come after.
 std::vector<Border> borders_of(const NodeContext& c) {
-  const std::vector<int64_t> pads = *ints_of(c, "pads", 1);
+  const std::vector<int64_t> pads = *ints_of(c, attribute_of(c.node()), 1);
   std::vector<int64_t> axes(static_cast<size_t>(c.rank(0)));
   for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
   if (c.has_input(3)) axes = normalize_axes(c, constant_ints(c, 3), c.rank(0));
@@ -40,7 +42,8 @@ std::vector<Border> borders_of(const NodeContext& c) {
 }
 
 void shape(ShapeContext& c) {
-  c.expect(c.node().has("pads") || c.has_input(1), "neither attribute nor input 'pads' is given");
+  c.expect(c.node().has(attribute_of(c.node())) || c.has_input(1),
+           "neither attribute nor input 'pads' is given");
   if (c.has_input(2)) {
     c.expect(c.dtype(2) == c.dtype(0), "the value of the border has type ", to_string(c.dtype(2)),
              ", expected ", to_string(c.dtype(0)));
@@ -85,10 +88,13 @@ Kernel constant_kernel(KernelContext& c, const std::vector<Border>& borders) {
   const size_t width = width_of(c, 0);
   const StridedCopy copy(width, kept, source, target);
   const StridedCopy fill(width, {only_cut ? 0 : c.out_size(0)}, {0, {0}}, {0, {1}});
-  const Slot in = c.in(0), value = c.has_input(2) ? c.in(2) : Slot{}, out = c.out(0);
+  Tensor border(c.dtype(0), Shape{});
+  std::memset(border.raw(), 0, border.bytes());
+  if (c.node().has("value"))  // before version 11
+    border = Tensor::scalar(c.dtype(0), static_cast<double>(c.node().float_or("value", 0)));
+  const Slot in = c.in(0), value = c.has_input(2) ? c.in(2) : c.fixed(border), out = c.out(0);
   return [=](const Frame& f) {
-    static constexpr std::array<std::byte, 16> kZero{};
-    fill(value.defined() ? f.at<std::byte>(value) : kZero.data(), f.at<std::byte>(out));
+    fill(f.at<std::byte>(value), f.at<std::byte>(out));
     copy(f.at<std::byte>(in), f.at<std::byte>(out));
   };
 }
@@ -151,9 +157,17 @@ void gradient(GradientContext& g) {
   const bool by_input = g.has_x(1);
   const std::string mode = g.node().string_or("mode", "constant");
   if (mode == "constant") {
-    if (g.has_x(2) && g.needs(2)) g.reject("the gradient of the value of the border is not implemented");
+    if (g.has_x(2) && g.needs(2)) {
+      // The sum of the gradient over the border: where zeros padded by ones hold one.
+      std::vector<std::string> inputs = {zeros_like(g, g.x(0)), g.x(1), g.scalar_like(g.x(0), 1)};
+      if (g.has_x(3)) inputs.push_back(g.x(3));
+      const std::string sum =
+          g("ReduceSum", {g("Mul", {g.dy(0), g("Pad", inputs)})}, {{"keepdims", int64_t{0}}});
+      g.set(2, reshape_like(g, sum, g.x(2)));
+      if (!g.needs(0)) return;
+    }
     if (!by_input) {
-      std::vector<int64_t> pads = g.node().ints_or("pads", {});
+      std::vector<int64_t> pads = g.node().ints_or(attribute_of(g.node()), {});
       for (int64_t& pad : pads) pad = -pad;
       return g.set(0, g("Pad", {g.dy(0)}, {{"pads", pads}}));
     }
@@ -161,7 +175,8 @@ void gradient(GradientContext& g) {
     if (g.has_x(3)) inputs.insert(inputs.end(), {"", g.x(3)});
     return g.set(0, g("Pad", inputs));
   }
-  const Tensor* pads = by_input ? g.constant_value(g.x(1)) : nullptr;
+  const Tensor stated = by_input ? Tensor() : Tensor::of(g.node().ints_or(attribute_of(g.node()), {}));
+  const Tensor* pads = by_input ? g.constant_value(g.x(1)) : &stated;
   const Tensor* axes = g.has_x(3) ? g.constant_value(g.x(3)) : nullptr;
   const auto rank = g.rank(g.x(0));
   if (!pads || !rank || (g.has_x(3) && !axes))

@@ -54,7 +54,7 @@ struct Settings {
   Nearest nearest = Nearest::kFloor;
   Coordinates coordinates = Coordinates::kAsymmetric;
   double cubic_a = -0.75, extrapolation = 0;
-  bool exclude_outside = false, antialias = false;
+  bool exclude_outside = false, antialias = false, upsample = false;
   std::vector<Axis> axes;  // of X
 
   Shape output_shape() const {
@@ -77,8 +77,12 @@ std::vector<double> constant_numbers(const NodeContext& c, size_t i) {
   return numbers;
 }
 
-// Upsample knows scales alone, and of all settings only the mode.
-bool is_upsample(const Node& node) { return node.op_type.starts_with("Upsample"); }
+// Upsample, and Resize before version 11, know scales alone, and of all settings only the mode. They sample
+// at o / scale, in mode nearest rounded down where that enlarges and up where it shrinks, as onnxruntime
+// does.
+bool is_upsample(const Node& node, int64_t opset) {
+  return node.op_type.starts_with("Upsample") || (node.domain.empty() && opset < 11);
+}
 
 constexpr double kLargestExtent = 1e15;  // of a result: up to here doubles count elements exactly
 
@@ -87,9 +91,9 @@ bool given(const NodeContext& c, size_t i) { return c.has_input(i) && c.size(i) 
 // Reads a Resize whose input X has the given shape. `x_at` is where X stands among the inputs; roi, scales
 // and sizes follow it.
 Settings read_settings(const NodeContext& c, const Shape& x, size_t x_at) {
-  const bool upsample = is_upsample(c.node());
-  const size_t roi_at = x_at + 1, scales_at = upsample ? x_at + 1 : x_at + 2, sizes_at = x_at + 3;
   Settings s;
+  const bool upsample = s.upsample = is_upsample(c.node(), c.opset());
+  const size_t roi_at = x_at + 1, scales_at = upsample ? x_at + 1 : x_at + 2, sizes_at = x_at + 3;
   s.mode = choice<Mode>(c, "mode", "nearest",
                         {{"nearest", Mode::kNearest}, {"linear", Mode::kLinear}, {"cubic", Mode::kCubic}});
   if (!upsample) {
@@ -236,6 +240,7 @@ Table make_table(const Settings& s, const Axis& a) {
   const int64_t reach = static_cast<int64_t>(std::ceil((linear ? 1 : 2) / stretch));
   Table t{a.input, a.output, s.mode == Mode::kNearest ? 1 : 2 * reach, {}, {}, {}};
   const int64_t last = a.input - 1;
+  const Nearest nearest = s.upsample && a.scale < 1 ? Nearest::kCeil : s.nearest;
   if (s.coordinates == Coordinates::kTfCropAndResize) {
     for (int64_t o = 0; o < a.output; ++o) {
       const double x = origin(s, a, o);
@@ -246,7 +251,7 @@ Table make_table(const Settings& s, const Axis& a) {
   for (int64_t o = 0; o < a.output; ++o) {
     const double x = origin(s, a, o);
     if (s.mode == Mode::kNearest) {
-      t.index.push_back(std::clamp<int64_t>(nearest_index(s.nearest, x), 0, last));
+      t.index.push_back(std::clamp<int64_t>(nearest_index(nearest, x), 0, last));
       continue;
     }
     // An element that is hit exactly counts as the right neighbour; it has all the weight either way, but
@@ -499,11 +504,12 @@ Kernel grad_kernel(KernelContext& c) {
 void gradient(GradientContext& g) {
   std::vector<std::string> inputs = {g.dy(0), g.x(0)};
   for (size_t i = 1; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
-  g.set(0, g(is_upsample(g.node()) ? "UpsampleGrad" : "ResizeGrad", inputs, g.node().attributes, kMicrosoft));
+  g.set(0, g(is_upsample(g.node(), g.opset()) ? "UpsampleGrad" : "ResizeGrad", inputs, g.node().attributes,
+             kMicrosoft));
 }
 
 ORTRAIN_OPERATOR({.type = "Resize", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR({.type = "Upsample", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "Upsample", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 7});
 ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "ResizeGrad", .shape = grad_shape, .kernel = grad_kernel});
 ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "UpsampleGrad", .shape = grad_shape, .kernel = grad_kernel});
 

@@ -1,6 +1,7 @@
 // RNN and com.microsoft RNNGrad: H_t = f(X_t Wᵀ + H_(t-1) Rᵀ + Wb + Rb).
 //
 // The derivative of f follows from H, so the forward keeps nothing but its result.
+#include "ops/floating_kernel.h"
 #include "ops/recurrent.h"
 
 namespace ortrain {
@@ -58,15 +59,8 @@ Kernel forward(KernelContext& c) {
   };
 }
 
-template <typename Make>
-Kernel of_type(KernelContext& c, Make make) {
-  Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = make(zero); })) c.reject_dtype(0);
-  return kernel;
-}
-
 Kernel kernel(KernelContext& c) {
-  return of_type(c, [&](auto zero) { return forward<decltype(zero)>(c); });
+  return floating_kernel(c, 0, [&](auto zero) { return forward<decltype(zero)>(c); });
 }
 
 // RNNGrad(X, W, R, sequence_lens?, initial_h?, Y, dY?, dY_h?) -> dX?, dW?, dR?, dB?, dinitial_h?
@@ -135,7 +129,7 @@ Kernel backward(KernelContext& c) {
 }
 
 Kernel gradient_kernel(KernelContext& c) {
-  return of_type(c, [&](auto zero) { return backward<decltype(zero)>(c); });
+  return floating_kernel(c, 0, [&](auto zero) { return backward<decltype(zero)>(c); });
 }
 
 void gradient(GradientContext& g) {

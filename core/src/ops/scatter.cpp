@@ -1,5 +1,6 @@
-// ScatterElements and ScatterND: a copy of the data with the updates written, or reduced into, where the
-// indices say.
+// ScatterElements (Scatter) and ScatterND: a copy of the data with the updates written, or reduced into,
+// where the indices say.
+#include "ops/gradient_expression.h"
 #include "ops/indices.h"
 #include "ops/strided_copy.h"
 
@@ -72,37 +73,59 @@ Kernel scatter_elements_kernel(KernelContext& c) {
   return kernel;
 }
 
-// none: what was overwritten has no gradient. add: both sides have all of it. max, min: those that equal the
-// result share it evenly.
-void scatter_elements_gradient(GradientContext& g) {
-  const std::string reduction = g.node().string_or("reduction", "none"), indices = g.x(1);
-  const Attributes axis = {{"axis", g.node().int_or("axis", 0)}};
-  const auto gather = [&](const std::string& value) { return g("GatherElements", {value, indices}, axis); };
-  if (reduction == "none") {
-    if (g.needs(0)) g.set(0, g("ScatterElements", {g.dy(0), indices, zeros_like(g, g.x(2))}, axis));
-    if (g.needs(2)) g.set(2, gather(g.dy(0)));
-  } else if (reduction == "add") {
-    if (g.needs(0)) g.set(0, g.dy(0));
-    if (g.needs(2)) g.set(2, gather(g.dy(0)));
+// The gradient of a scatter, whose places `gather` reads. Where several updates meet, y = data ∘ u_1 ∘ u_2
+// ...
+//
+// none: what was overwritten has no gradient. add: all have all of it. max, min: those that equal the result
+// share it evenly. mul: each factor f has dy times the product of the others. With zeros replaced by ones
+// that is Π / f, but nothing where another factor is zero: where there are more zeros than f itself.
+void scatter_gradient(GradientContext& g) {
+  const std::string reduction = g.node().string_or("reduction", "none");
+  const bool elements = g.node().op_type != "ScatterND";
+  Attributes attributes;
+  if (elements) attributes["axis"] = g.node().int_or("axis", 0);
+  const auto gather = [&](const std::string& value) {
+    return Expression(g, g(elements ? "GatherElements" : "GatherND", {value, g.x(1)}, attributes));
+  };
+  const auto scatter = [&](const std::string& data, const std::string& updates, const char* how) {
+    Attributes with = attributes;
+    if (std::string_view(how) != "none") with["reduction"] = std::string(how);
+    return Expression(g, g(elements ? "ScatterElements" : "ScatterND", {data, g.x(1), updates}, with));
+  };
+  const Expression dy(g, g.dy(0)), data(g, g.x(0)), updates(g, g.x(2)), y(g, g.y(0));
+  if (reduction == "none" || reduction == "add") {
+    if (g.needs(0)) g.set(0, reduction == "add" ? dy : scatter(dy, zeros_like(g, updates), "none"));
+    if (g.needs(2)) g.set(2, gather(dy));
   } else if (reduction == "max" || reduction == "min") {
-    const auto equal = [&](const std::string& a, const std::string& b) {
-      return g("Cast", {g("Equal", {a, b})}, {{"to", static_cast<int64_t>(g.dtype(g.x(0)))}});
-    };
-    const std::string data_won = equal(g.x(0), g.y(0)), update_won = equal(g.x(2), gather(g.y(0)));
-    const Attributes add = {{"axis", g.node().int_or("axis", 0)}, {"reduction", std::string("add")}};
-    const std::string winners = g("ScatterElements", {data_won, indices, update_won}, add);
-    const std::string share = g("Div", {g.dy(0), winners});
-    if (g.needs(0)) g.set(0, g("Mul", {share, data_won}));
-    if (g.needs(2)) g.set(2, g("Mul", {gather(share), update_won}));
+    const Expression data_won = data.call("Equal", y).as(data),
+                     update_won = updates.call("Equal", gather(y)).as(data);
+    const Expression share = dy / scatter(data_won, update_won, "add");
+    if (g.needs(0)) g.set(0, share * data_won);
+    if (g.needs(2)) g.set(2, gather(share) * update_won);
   } else {
-    g.reject("the gradient of reduction '" + reduction + "' is not implemented, only none, add, max and min");
+    const auto is_zero = [](const Expression& f) { return f.call("Equal", f.number(0)).as(f); };
+    const Expression data_zero = is_zero(data), update_zero = is_zero(updates);
+    const Expression data_factor = data + data_zero, update_factor = updates + update_zero;
+    const Expression zeros = scatter(data_zero, update_zero, "add"),
+                     product = scatter(data_factor, update_factor, "mul");
+    const auto others = [&](const Expression& all, const Expression& none, const Expression& factor,
+                            const Expression& zero) {
+      return all / factor * none.call("Equal", zero).as(data);
+    };
+    if (g.needs(0)) g.set(0, dy * others(product, zeros, data_factor, data_zero));
+    if (g.needs(2)) g.set(2, gather(dy) * others(gather(product), gather(zeros), update_factor, update_zero));
   }
 }
 
 ORTRAIN_OPERATOR({.type = "ScatterElements",
                   .shape = scatter_elements_shape,
                   .kernel = scatter_elements_kernel,
-                  .gradient = scatter_elements_gradient});
+                  .gradient = scatter_gradient});
+// Its name before version 11.
+ORTRAIN_OPERATOR({.type = "Scatter",
+                  .shape = scatter_elements_shape,
+                  .kernel = scatter_elements_kernel,
+                  .gradient = scatter_gradient});
 
 void scatter_nd_shape(ShapeContext& c) {
   tuples_of(c, c.shape(0), c.shape(1), 0);
@@ -135,20 +158,10 @@ Kernel scatter_nd_kernel(KernelContext& c) {
   return kernel;
 }
 
-void scatter_nd_gradient(GradientContext& g) {
-  const std::string reduction = g.node().string_or("reduction", "none");
-  if (reduction != "none" && reduction != "add")
-    g.reject("the gradient of reduction '" + reduction + "' is not implemented, only none and add");
-  const std::string updates = g.needs(2) ? g("GatherND", {g.dy(0), g.x(1)}) : "";
-  if (g.needs(0))
-    g.set(0, reduction == "add" ? g.dy(0) : g("ScatterND", {g.dy(0), g.x(1), zeros_like(g, g.x(2))}));
-  if (g.needs(2)) g.set(2, updates);
-}
-
 ORTRAIN_OPERATOR({.type = "ScatterND",
                   .shape = scatter_nd_shape,
                   .kernel = scatter_nd_kernel,
-                  .gradient = scatter_nd_gradient});
+                  .gradient = scatter_gradient});
 
 }  // namespace
 }  // namespace ortrain

@@ -11,10 +11,8 @@ namespace ortrain {
 namespace {
 
 int64_t k_of(const NodeContext& c) {
-  const auto k = ints_of(c, "k", 1);
-  if (!k) return c.node().int_or("k", -1);
-  c.expect(k->size() == 1, "k must be one number, found ", k->size());
-  return (*k)[0];
+  if (c.node().has("k")) return c.node().int_or("k", -1);  // before version 10
+  return constant_int(c, 1);
 }
 
 void shape(ShapeContext& c) {

@@ -34,7 +34,11 @@ using Window = std::vector<WindowAxis>;
 // that is not empty), strides, dilations, pads, auto_pad and ceil_mode. Rejects what does not fit.
 Window read_window(const NodeContext& c, const Shape& input, const std::vector<int64_t>& kernel = {});
 
-// The same for a node that is given the result alone (gradients of pooling): the outputs are known, the
+// The windows of a convolution of the given X [N, C, spatial...] and W [M, C / group, kernel...]. Rejects
+// what does not fit.
+Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w);
+
+// read_window for a node that is given the result alone (gradients of pooling): the outputs are known, the
 // inputs are `stated` or else what the outputs imply; rejects where they imply more than one extent.
 Window read_window_from_output(const NodeContext& c, const Shape& output, const std::vector<int64_t>& stated);
 

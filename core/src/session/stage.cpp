@@ -34,10 +34,12 @@ void collect_unknown(const Graph& graph, const Model& model, Unknown& unknown) {
     for (const ValueInfo& info : *side)
       if (info.is_sequence) unknown.sequences += concat("\n  value \"", info.name, "\"");
   for (const Node& node : graph.nodes) {
-    if (!find_operator(node.domain, node.op_type)) {
+    const Operator* op = find_operator(node.domain, node.op_type);
+    if (!op || !op->carries(model.opset(node.domain))) {
       unknown.nodes +=
           concat("\n  ", node.label(), ", domain '", node.domain.empty() ? "ai.onnx" : node.domain,
                  "', opset ", model.opset(node.domain));
+      if (op) unknown.nodes += concat("; it is known from opset ", op->since, " on");
       ++unknown.node_count;
     }
     for (const auto& [name, attribute] : node.attributes)
