@@ -23,6 +23,8 @@ namespace ortrain {
 
 inline constexpr const char* kMicrosoft = "com.microsoft";
 
+class ExpansionContext;  // ops/expansion.h
+
 // Thrown by a shape rule that needs the value of an input which is not known before the run.
 struct DataDependent : Error {
   using Error::Error;
@@ -153,6 +155,8 @@ struct Operator {
   // The index of an input which its producer had better write straight into the memory of input `target` (an
   // accumulation buffer that is overwritten). Returns false where that does not hold for this node.
   bool (*writes_through)(const NodeContext&, size_t& input, size_t& target) = nullptr;
+  // Instead of shape, kernel and gradient: writes nodes of other operators that compute the same.
+  void (*expand)(ExpansionContext&) = nullptr;
 
   Differentiable differentiable() const {
     return gradient ? Differentiable::kYes : stops_gradient ? Differentiable::kStop : Differentiable::kNo;

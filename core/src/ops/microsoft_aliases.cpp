@@ -1,0 +1,115 @@
+// Operators of com.microsoft that the ONNX standard has too, in another form: ExpandDims, Trilu, GridSample,
+// GatherND, Pad, Range, RotaryEmbedding, NhwcMaxPool, CDist, ComplexMul, ComplexMulConj.
+#include <numeric>
+
+#include "ops/expansion.h"
+#include "ops/fusion_parts.h"
+#include "ops/gradient_expression.h"
+#include "ops/operator.h"
+
+namespace ortrain {
+namespace {
+
+// The same operator of the standard.
+void alias(ExpansionContext& e) { e.set(0, e(e.node().op_type, e.node().inputs, e.node().attributes)); }
+
+// One axis of extent 1 more, at a place that is a constant.
+void expand_dims(ExpansionContext& e) {
+  const Tensor* axis = e.constant_value(e.x(1));
+  if (!axis) e.reject("its axis should be a constant");
+  e.set(0, e.unsqueeze(e.x(0), axis->to_int64()));
+}
+
+// The newer names of the modes.
+void grid_sample(ExpansionContext& e) {
+  Attributes attributes = e.node().attributes;
+  const std::string mode = e.node().string_or("mode", "bilinear");
+  const bool renamed = e.opset() >= 20;
+  attributes["mode"] = renamed && mode == "bilinear"  ? std::string("linear")
+                       : renamed && mode == "bicubic" ? std::string("cubic")
+                                                      : mode;
+  e.set(0, e("GridSample", e.node().inputs, attributes));
+}
+
+// Its pads may have shape [1, 2 rank].
+void pad(ExpansionContext& e) {
+  std::vector<std::string> inputs = e.node().inputs;
+  inputs[1] = e("Reshape", {e.x(1), e.int64s({-1})});
+  e.set(0, e("Pad", inputs, {{"mode", e.node().string_or("mode", "constant")}}));
+}
+
+void range(ExpansionContext& e) {
+  const std::string step = e.has_x(2) ? as_scalar(e, e.x(2)) : e.scalar_like(e.x(0), 1);
+  e.set(0, e("Range", {as_scalar(e, e.x(0)), as_scalar(e, e.x(1)), step}));
+}
+
+void nhwc_max_pool(ExpansionContext& e) {
+  e.set(0, channels_last(e, e("MaxPool", {channels_first(e, e.x(0))}, e.node().attributes),
+                         need_rank(e, e.x(0))));
+}
+
+// position_ids is one number, the position of the first place of every row, or holds a position for each
+// place. The number of heads follows from the caches where it is not given.
+void rotary_embedding(ExpansionContext& e) {
+  const std::string &x = e.x(0), &ids = e.x(1), &cosines = e.x(2), &sines = e.x(3);
+  const auto shape = e.dims(x), cache = e.dims(cosines), positions = e.dims(ids);
+  if (!shape || !positions)
+    e.reject("the shapes of its inputs are not known; run ONNX shape inference on the model first");
+  Attributes attributes = {{"interleaved", e.node().int_or("interleaved", 0)}};
+  const int64_t rotated = e.node().int_or("rotary_embedding_dim", 0);
+  int64_t heads = e.node().int_or("num_heads", 0);
+  if (rotated) attributes["rotary_embedding_dim"] = rotated;
+  if (shape->size() == 3) {
+    if (heads == 0 && !rotated && shape->back().known() && cache && cache->back().value > 0)
+      heads = shape->back().value / (2 * cache->back().value);
+    if (heads == 0) e.reject("num_heads is missing and does not follow from the shapes of its inputs");
+    attributes["num_heads"] = heads;
+  }
+  std::string all = ids;
+  if (positions->size() == 1) {
+    const int64_t place = shape->size() == 4 ? 2 : 1;
+    const std::string zero = e.constant(Tensor::scalar(int64_t{0})),
+                      one = e.constant(Tensor::scalar(int64_t{1}));
+    const std::string count = extents(e, x, place, place + 1);
+    const std::string along = e("Range", {zero, as_scalar(e, count), one});
+    const std::string rows = e("Concat", {extents(e, x, 0, 1), count}, {{"axis", int64_t{0}}});
+    all = e("Expand", {e("Add", {along, ids}), rows});
+  }
+  e.set(0, e("RotaryEmbedding", {x, cosines, sines, all}, attributes));
+}
+
+// The distances between the rows of A and those of B.
+void cdist(ExpansionContext& e) {
+  const std::string metric = e.node().string_or("metric", "sqeuclidean");
+  if (metric != "sqeuclidean" && metric != "euclidean")
+    e.reject(concat("metric must be 'sqeuclidean' or 'euclidean', found '", metric, "'"));
+  const std::string difference = e("Sub", {e.unsqueeze(e.x(0), {1}), e.unsqueeze(e.x(1), {0})});
+  e.set(0, reduce(e, metric == "euclidean" ? "ReduceL2" : "ReduceSumSquare", difference, {2}, false));
+}
+
+// Complex numbers as pairs along the last axis: (a + bi)(c + di), or (a + bi)(c - di) with the conjugate.
+void complex_mul(ExpansionContext& e) {
+  const bool conjugate = e.node().op_type == "ComplexMulConj";
+  const auto part = [&](size_t i, int64_t which) {
+    return Expression(e, e("Slice", {e.x(i), e.int64s({which}), e.int64s({which + 1}), e.int64s({-1})}));
+  };
+  const Expression a = part(0, 0), b = part(0, 1), c = part(1, 0), d = part(1, 1);
+  const Expression real = conjugate ? a * c + b * d : a * c - b * d;
+  const Expression imaginary = conjugate ? b * c - a * d : a * d + b * c;
+  e.set(0, e("Concat", {real, imaginary}, {{"axis", int64_t{-1}}}));
+}
+
+ORTRAIN_EXPANSION("Trilu", alias);
+ORTRAIN_EXPANSION("GatherND", alias);
+ORTRAIN_EXPANSION("ExpandDims", expand_dims);
+ORTRAIN_EXPANSION("GridSample", grid_sample);
+ORTRAIN_EXPANSION("Pad", pad);
+ORTRAIN_EXPANSION("Range", range);
+ORTRAIN_EXPANSION("NhwcMaxPool", nhwc_max_pool);
+ORTRAIN_EXPANSION("RotaryEmbedding", rotary_embedding);
+ORTRAIN_EXPANSION("CDist", cdist);
+ORTRAIN_EXPANSION("ComplexMul", complex_mul);
+ORTRAIN_EXPANSION("ComplexMulConj", complex_mul);
+
+}  // namespace
+}  // namespace ortrain
