@@ -52,9 +52,10 @@ def record(
     outputs: int | Sequence[bool] = 1,
     domain: str = MICROSOFT,
     opset: int = 17,
+    constants: Sequence[int] = (),
     **attributes: Any,
 ) -> list[Array]:
-    """Runs one node and keeps its inputs, attributes and outputs."""
+    """Runs one node and keeps its inputs, attributes and outputs. `constants` are the inputs that decide shapes."""
     wanted = [True] * outputs if isinstance(outputs, int) else list(outputs)
     names_in = [f"x{i}" if x is not None else "" for i, x in enumerate(inputs)]
     names_out = [f"y{i}" if w else "" for i, w in enumerate(wanted)]
@@ -73,6 +74,7 @@ def record(
     arrays = {**given, **dict(zip([n for n in names_out if n], map(np.asarray, found), strict=True))}
     cases.append({
         "op": op, "domain": domain, "opset": opset, "inputs": names_in, "outputs": names_out, "attributes": attributes,
+        "constants": [names_in[i] for i in constants],
         "arrays": {name: [value.dtype.name, *value.shape] for name, value in arrays.items()},
     })  # fmt: skip
     data.extend(np.ascontiguousarray(value).tobytes() for value in arrays.values())
@@ -130,25 +132,47 @@ record("SimplifiedLayerNormalizationGrad", [uniform(2, 3, 5), x, uniform(5), sta
 image = uniform(2, 3, 4, 4)
 channel = [uniform(3), uniform(3), uniform(3), np.abs(uniform(3))]
 record("BatchNormInternal", [image, *channel], 5, epsilon=1e-3, momentum=0.8)
-record("BatchNormalizationGrad", [uniform(2, 3, 4, 4), image, channel[0], uniform(3), channel[3]], 3, epsilon=1e-3)
+record(
+    "BatchNormalizationGrad",
+    [uniform(2, 3, 4, 4), image, channel[0], uniform(3), channel[3]],
+    3,
+    epsilon=1e-3,
+)
 
 # Convolution and pooling.
 w = uniform(4, 3, 2, 2)
-record("ConvGrad", [uniform(2, 4, 3, 3), image, w], 3, kernel_shape=[2, 2], pads=[0, 0, 0, 0], strides=[1, 1], dilations=[1, 1], group=1)
+record(
+    "ConvGrad",
+    [uniform(2, 4, 3, 3), image, w],
+    3,
+    kernel_shape=[2, 2],
+    pads=[0, 0, 0, 0],
+    strides=[1, 1],
+    dilations=[1, 1],
+    group=1,
+)
 
 # Movement.
 rows = np.array([[0, 2], [4, 2]], np.int64)
-record("GatherGrad", [int64(5, 3), rows, uniform(2, 2, 3)])
-record("GatherGrad", [int64(3, 5), rows, uniform(3, 2, 2)], axis=1)
-record("GatherElementsGrad", [uniform(2, 3), int64(4, 3), np.array([[0, 1, 2], [3, 1, 0]], np.int64)])
-record("GatherNDGrad", [int64(3, 4), np.array([[0, 1], [2, 3], [0, 1]], np.int64), uniform(3)])
-record("SliceGrad", [uniform(2, 2), int64(4, 5), int64(1, 0), int64(3, 4), int64(0, 1), int64(1, 2)])
-record("ReduceSumTraining", [uniform(2, 3, 4), int64(0, 2)])
-record("ReduceSumTraining", [uniform(2, 3, 4), int64(0, 2)], keepdims=0)
-record("ReduceSumTraining", [uniform(2, 3), np.zeros(0, np.int64)], noop_with_empty_axes=1)
-record("SplitTraining", [uniform(6, 2), int64(2, 1, 3)], 3)
+record("GatherGrad", [int64(5, 3), rows, uniform(2, 2, 3)], constants=[0])
+record("GatherGrad", [int64(3, 5), rows, uniform(3, 2, 2)], constants=[0], axis=1)
+record(
+    "GatherElementsGrad",
+    [uniform(2, 3), int64(4, 3), np.array([[0, 1, 2], [3, 1, 0]], np.int64)],
+    constants=[1],
+)
+record("GatherNDGrad", [int64(3, 4), np.array([[0, 1], [2, 3], [0, 1]], np.int64), uniform(3)], constants=[0])
+record(
+    "SliceGrad",
+    [uniform(2, 2), int64(4, 5), int64(1, 0), int64(3, 4), int64(0, 1), int64(1, 2)],
+    constants=[1, 2, 3, 4, 5],
+)
+record("ReduceSumTraining", [uniform(2, 3, 4), int64(0, 2)], constants=[1])
+record("ReduceSumTraining", [uniform(2, 3, 4), int64(0, 2)], constants=[1], keepdims=0)
+record("ReduceSumTraining", [uniform(2, 3), np.zeros(0, np.int64)], constants=[1], noop_with_empty_axes=1)
+record("SplitTraining", [uniform(6, 2), int64(2, 1, 3)], 3, constants=[1])
 record("ConcatTraining", [uniform(2, 3), uniform(2, 1)], 2, axis=1)
-record("BroadcastGradientArgs", [int64(2, 1, 4), int64(3, 4)], 2)
+record("BroadcastGradientArgs", [int64(2, 1, 4), int64(3, 4)], 2, constants=[0, 1])
 record("Group", [uniform(2), uniform(3)])
 
 # Dropout and quantization.
@@ -176,7 +200,7 @@ sequence = uniform(s, b, i)
 lstm = [uniform(1, 4 * h, i), uniform(1, 4 * h, h), uniform(1, 8 * h)]
 start = [uniform(1, b, h), uniform(1, b, h)]
 peepholes = uniform(1, 3 * h)
-names = {"hidden_size": h, "direction": "forward", "input_forget": 0}
+names: dict[str, Any] = {"hidden_size": h, "direction": "forward", "input_forget": 0}
 all_h, last_h, last_c, all_c, gates = record(
     "LSTMTraining", [sequence, *lstm, None, *start, peepholes], 5, **names
 )
@@ -196,6 +220,10 @@ for before in [0, 1]:
         5, **names,
     )  # fmt: skip
 
-(HERE / "cases.json").write_text("[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "\n]\n")
+(HERE / "cases.json").write_text(
+    "[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "\n]\n"
+)
 np.savez_compressed(HERE / "cases.npz", data=np.frombuffer(b"".join(data), np.uint8))
-print(f"{len(cases)} cases of {len({case['op'] for case in cases})} operators by onnxruntime {onnxruntime.__version__}")
+print(
+    f"{len(cases)} cases of {len({case['op'] for case in cases})} operators by onnxruntime {onnxruntime.__version__}"
+)
