@@ -253,6 +253,34 @@ def test_group_norm(last: int, activation: int, skip: bool | None) -> None:
     check_gradient(op, inputs)
 
 
+# Convolution with an activation.
+
+CONV_ACTIVATIONS: list[tuple[str, list[float]]] = [
+    ("", []),
+    ("Relu", []),
+    ("LeakyRelu", [0.2]),
+    ("Clip", [-0.3, 0.4]),
+    ("Sigmoid", []),
+    ("Tanh", []),
+    ("HardSigmoid", [0.3, 0.4]),
+]
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize(
+    ("activation", "settings"), CONV_ACTIVATIONS, ids=[a or "none" for a, _ in CONV_ACTIVATIONS]
+)
+def test_fused_conv(activation: str, settings: list[float], biased: bool, added: bool) -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 1]}
+    attributes |= {"activation": activation} if activation else {}
+    attributes |= {"activation_params": settings} if settings else {}
+    inputs = [f32(1, 2, 5, 4), f32(3, 2, 3, 3, seed=1)] + ([f32(3, seed=2)] if biased else [])
+    if added:
+        inputs.append(f32(1, 3, 3, 4, seed=3))
+    check(Op("FusedConv", attributes, MICROSOFT), inputs)
+
+
 # Forms of the standard's operators.
 
 
@@ -342,6 +370,26 @@ def test_nhwc_max_pool(dtype: Any) -> None:
         check_gradient(op, [apart(1, 5, 5, 2)])
     else:
         check(op, [x], gradient=False)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_unfold_tensor(dim: int) -> None:
+    check(Op("UnfoldTensor", {"dim": dim, "size": 3, "step": 2}, MICROSOFT), [f32(7, 3, 8)])
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (1, 1), (2, 1, 5, 5), (0, 3, 3)], ids=str)
+def test_inverse(shape: tuple[int, ...]) -> None:
+    x = f32(*shape) + 2 * np.eye(shape[-1], dtype=np.float32)
+    check_forward(Op("Inverse", {}, MICROSOFT), [x], [np.linalg.inv(x.astype(np.float64)).astype(np.float32)])
+    check_gradient(Op("Inverse", {}, MICROSOFT), [x.astype(np.float64)])
+
+
+def test_inverse_pivots_and_names_singular_matrices() -> None:
+    swap = np.array([[0.0, 1.0], [1.0, 0.0]])
+    check_forward(Op("Inverse", {}, MICROSOFT), [swap], [swap])
+    with pytest.raises(RuntimeError, match=r"under_test.*matrix 1 .* no inverse"):
+        run(Op("Inverse", {}, MICROSOFT), [np.stack([swap, np.ones((2, 2))])])
+    check_rejected(Op("Inverse", {}, MICROSOFT), [uniform(2, 3)], "square matrices")
 
 
 # What an expansion cannot do is said with the node's name.

@@ -253,6 +253,26 @@ def test_a_quantized_chain_passes_gradients_straight_through() -> None:
     np.testing.assert_allclose(found["x_grad"], sigmoid * (1 - sigmoid) * inside, 1e-5, 1e-6)
 
 
+@pytest.mark.parametrize("segments", [False, True])
+def test_embed_layer_normalization(segments: bool) -> None:
+    random = np.random.default_rng(1)
+    ids = random.integers(0, 9, (2, 5)).astype(np.int32)
+    tables = [
+        codes(9, 8),
+        codes(7, 8, seed=1),
+        codes(2, 8, seed=2) if segments else None,
+        codes(8),
+        codes(8, seed=3),
+    ]
+    scales = [scale(0.01 + 0.001 * i) if table is not None else None for i, table in enumerate(tables)]
+    zeros = [np.array(100 + i, np.uint8) if table is not None else None for i, table in enumerate(tables)]
+    mask = np.array([[1, 1, 1, 0, 0], [1, 0, 1, 1, 1]], np.int32)
+    kinds = random.integers(0, 2, (2, 5)).astype(np.int32) if segments else None
+    op = Op("QEmbedLayerNormalization", {"epsilon": 1e-5}, MICROSOFT, outputs=2)
+    inputs = [ids, kinds, *tables, mask, *scales, *zeros]
+    check_forward(op, inputs, by_onnxruntime(op, inputs), rtol=1e-5)
+
+
 # Packed weights.
 
 

@@ -165,6 +165,10 @@ class Context : public ExpansionContext {
     if (has_y(o)) values_.at(o) = value;
   }
 
+  void state_like(const std::string& value, const std::string& like) override {
+    expander_.types_.set_like(value, like);
+  }
+
   // The nodes, with the names of the outputs of the node that they stand for.
   std::vector<Node> finished() {
     std::unordered_set<std::string> own;
@@ -173,6 +177,7 @@ class Context : public ExpansionContext {
     for (size_t o = 0; o < values_.size(); ++o) {
       if (!has_y(o)) continue;
       if (values_[o].empty()) reject(concat("output ", o, " ('", y(o), "') is not supported"));
+      expander_.types_.set_like(y(o), values_[o]);
       if (own.count(values_[o]) && renamed.emplace(values_[o], y(o)).second) continue;
       nodes_.push_back(
           Node{"", "Identity", expander_.names_.unique(base() + "/Identity"), {values_[o]}, {y(o)}, {}});

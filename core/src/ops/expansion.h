@@ -18,6 +18,8 @@ class ExpansionContext : public NodeWriter {
  public:
   // States the value of output o; all outputs that have a name must get one.
   virtual void set(size_t o, const std::string& value) = 0;
+  // States that `value` has the type and shape of `like`, where the nodes that make it do not tell.
+  virtual void state_like(const std::string& value, const std::string& like) = 0;
 };
 
 // Replaces all nodes of the model and its subgraphs whose operator is an expansion. Nodes for which that

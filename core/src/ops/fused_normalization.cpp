@@ -42,11 +42,12 @@ void skip_simplified_layer_normalization(ExpansionContext& e) {
 // Output 1 is how many places of each row the mask leaves, output 2 the sum.
 void embed_layer_normalization(ExpansionContext& e) {
   const std::string &ids = e.x(0), &words = e.x(2), &positions = e.x(3);
-  std::string sum = e("Gather", {words, ids});
+  const std::string word = e("Gather", {words, ids});
   const std::string position =
       e.has_x(8) ? e("Gather", {positions, e.x(8)})
                  : e("Slice", {positions, e.int64s({0}), extents(e, ids, 1, 2), e.int64s({0})});
-  sum = e("Add", {sum, position});
+  std::string sum = e("Add", {word, position});
+  e.state_like(sum, word);
   if (e.has_x(4) != e.has_x(1)) e.reject("segment_ids and segment_embedding go together, found one of them");
   if (e.has_x(4)) sum = e("Add", {sum, e("Gather", {e.x(4), e.x(1)})});
   e.set(0, e("LayerNormalization", {sum, e.x(5), e.x(6)}, over_last_axis(e.node())));

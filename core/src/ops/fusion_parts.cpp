@@ -1,6 +1,6 @@
 #include "ops/fusion_parts.h"
 
-#include <limits>
+#include <algorithm>
 #include <map>
 #include <numeric>
 
@@ -93,7 +93,23 @@ std::string channels_last(NodeWriter& e, const std::string& value, int64_t rank)
 }
 
 std::string extents(NodeWriter& e, const std::string& value, int64_t begin, int64_t end) {
+  if (e.opset() >= 15) {
+    Attributes part = {{"start", begin}};
+    if (end != kToTheLast) part["end"] = end;
+    return e("Shape", {value}, part);
+  }
   return e("Slice", {e("Shape", {value}), e.int64s({begin}), e.int64s({end}), e.int64s({0})});
+}
+
+std::string with_extents_behind(NodeWriter& e, const std::vector<int64_t>& front, const std::string& value,
+                                int64_t begin) {
+  if (const auto dims = e.dims(value)) {
+    std::vector<int64_t> all = front;
+    for (size_t i = static_cast<size_t>(begin); i < dims->size(); ++i) all.push_back((*dims)[i].value);
+    if (std::count(all.begin(), all.end(), -1) == std::count(front.begin(), front.end(), -1))
+      return e.int64s(all);
+  }
+  return e("Concat", {e.int64s(front), extents(e, value, begin, kToTheLast)}, {{"axis", int64_t{0}}});
 }
 
 std::string reshape_to(NodeWriter& e, const std::string& value, const std::string& shape) {

@@ -33,8 +33,14 @@ std::string channels_last(NodeWriter& e, const std::string& value, int64_t rank)
 // The rank of a value; rejects the node where it is not known.
 int64_t need_rank(const NodeWriter& e, const std::string& value);
 
+inline constexpr int64_t kToTheLast = INT32_MAX;
+
 // The extents [begin, end) of a value, as an int64 vector.
 std::string extents(NodeWriter& e, const std::string& value, int64_t begin, int64_t end);
+
+// The numbers `front`, then the extents of a value from `begin` on; a constant where they are known.
+std::string with_extents_behind(NodeWriter& e, const std::vector<int64_t>& front, const std::string& value,
+                                int64_t begin);
 
 // The value with the extents that an int64 vector holds, meant literally.
 std::string reshape_to(NodeWriter& e, const std::string& value, const std::string& shape);

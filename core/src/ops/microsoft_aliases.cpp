@@ -1,5 +1,6 @@
 // Operators of com.microsoft that the ONNX standard has too, in another form: ExpandDims, Trilu, GridSample,
-// GatherND, Pad, Range, RotaryEmbedding, NhwcMaxPool, CDist, ComplexMul, ComplexMulConj.
+// GatherND, Pad, Range, RotaryEmbedding, NhwcMaxPool, CDist, ComplexMul, ComplexMulConj, UnfoldTensor.
+#include <algorithm>
 #include <numeric>
 
 #include "ops/expansion.h"
@@ -99,6 +100,32 @@ void complex_mul(ExpansionContext& e) {
   e.set(0, e("Concat", {real, imaginary}, {{"axis", int64_t{-1}}}));
 }
 
+// Windows of `size` neighbours along an axis, `step` apart; the place in the window is a new last axis.
+void unfold(ExpansionContext& e) {
+  const auto dims = e.dims(e.x(0));
+  const int64_t size = e.node().int_or("size", 0), step = e.node().int_or("step", 1);
+  if (!dims) e.reject("the shape of its input is not known; run ONNX shape inference on the model first");
+  const int64_t rank = static_cast<int64_t>(dims->size());
+  const int64_t axis = normalize_axis(e.node().int_or("dim", -1), rank, e.node().label());
+  const Dim& extent = (*dims)[static_cast<size_t>(axis)];
+  if (!extent.known())
+    e.reject(concat("the extent of axis ", axis, " must be a number that the model states"));
+  if (size < 1 || size > extent.value || step < 1)
+    e.reject(
+        concat("size must lie in [1, ", extent.value, "] and step be positive, found ", size, " and ", step));
+  const int64_t windows = (extent.value - size) / step + 1;
+  std::vector<int64_t> places;
+  for (int64_t w = 0; w < windows; ++w)
+    for (int64_t i = 0; i < size; ++i) places.push_back(w * step + i);
+  const std::string chosen =
+      e("Gather", {e.x(0), e.constant(Tensor::of(places, {windows, size}))}, {{"axis", axis}});
+  std::vector<int64_t> order(static_cast<size_t>(rank) + 1);
+  std::iota(order.begin(), order.end(), 0);
+  std::rotate(order.begin() + axis + 1, order.begin() + axis + 2, order.end());
+  e.set(0, e("Transpose", {chosen}, {{"perm", order}}));
+}
+
+ORTRAIN_EXPANSION("UnfoldTensor", unfold);
 ORTRAIN_EXPANSION("Trilu", alias);
 ORTRAIN_EXPANSION("GatherND", alias);
 ORTRAIN_EXPANSION("ExpandDims", expand_dims);

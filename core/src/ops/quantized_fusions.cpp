@@ -148,6 +148,21 @@ void dynamic_quantize_matmul(ExpansionContext& e) {
   e.set(0, product(e, e("DequantizeLinear", {q, range[1], range[2]}), with_zero_point(e, 1, 2, 3), 4));
 }
 
+// EmbedLayerNormalization of tables and affine parameters that are quantized, each with one scale: values in
+// inputs 2 to 6, their scales from input 8 on, their zero points from input 13 on.
+void embed_layer_normalization(ExpansionContext& e) {
+  std::vector<std::string> inputs = {e.x(0), e.has_x(1) ? e.x(1) : ""};
+  for (size_t i = 2; i < 7; ++i) {
+    const bool here = e.has_x(i);
+    inputs.push_back(here ? e("DequantizeLinear", with_zero_point(e, i, i + 6, i + 11)) : "");
+  }
+  inputs.push_back(e.has_x(7) ? e.x(7) : "");
+  const auto y = e.emit("EmbedLayerNormalization", inputs, 2, e.node().attributes, kMicrosoft);
+  e.set(0, y[0]);
+  e.set(1, y[1]);
+}
+
+ORTRAIN_EXPANSION("QEmbedLayerNormalization", embed_layer_normalization);
 ORTRAIN_EXPANSION("QuantizeLinear", quantize);
 ORTRAIN_EXPANSION("DequantizeLinear", dequantize);
 ORTRAIN_EXPANSION("QLinearAdd", add);

@@ -182,8 +182,7 @@ void view(ExpansionContext& e) {
 
 // The rows that `indices` name of [A, B, ...] seen as [A B, ...], and [A, B].
 void flatten_and_unpad(ExpansionContext& e) {
-  const std::string rows =
-      e("Concat", {e.int64s({-1}), extents(e, e.x(0), 2, INT32_MAX)}, {{"axis", int64_t{0}}});
+  const std::string rows = with_extents_behind(e, {-1}, e.x(0), 2);
   e.set(0, e("Gather", {e("Reshape", {e.x(0), rows}), e.x(1)}, {{"axis", int64_t{0}}}));
   e.set(1, extents(e, e.x(0), 0, 2));
 }
@@ -191,7 +190,7 @@ void flatten_and_unpad(ExpansionContext& e) {
 // The other way: rows that are not named are zero. unflatten_dims holds A and B.
 void pad_and_unflatten(ExpansionContext& e) {
   const Attributes first = {{"axis", int64_t{0}}};
-  const std::string row = extents(e, e.x(0), 1, INT32_MAX);
+  const std::string row = extents(e, e.x(0), 1, kToTheLast);
   const std::string rows = e("Concat", {reduce(e, "ReduceProd", e.x(2), {0}, true), row}, first);
   const std::string padded = e("GatherGrad", {rows, e.x(1), e.x(0)}, first, kMicrosoft);
   e.set(0, reshape_to(e, padded, e("Concat", {e.x(2), row}, first)));
