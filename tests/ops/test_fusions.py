@@ -377,6 +377,14 @@ def test_unfold_tensor(dim: int) -> None:
     check(Op("UnfoldTensor", {"dim": dim, "size": 3, "step": 2}, MICROSOFT), [f32(7, 3, 8)])
 
 
+def test_matmul_integer16() -> None:
+    a, b = (
+        np.random.default_rng(i).integers(-900, 900, s).astype(np.int16)
+        for i, s in enumerate([(2, 3), (3, 4)])
+    )
+    check_forward(Op("MatMulInteger16", {}, MICROSOFT), [a, b], [a.astype(np.int32) @ b.astype(np.int32)])
+
+
 @pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3), (1, 1), (2, 1, 5, 5), (0, 3, 3)], ids=str)
 def test_inverse(shape: tuple[int, ...]) -> None:
     x = f32(*shape) + 2 * np.eye(shape[-1], dtype=np.float32)
@@ -396,6 +404,7 @@ def test_inverse_pivots_and_names_singular_matrices() -> None:
 
 
 def test_unsupported_forms_are_named() -> None:
+    check_rejected(Op("BiasAdd", {}, MICROSOFT), [f32(2, 3), f32(3)], "2 inputs .* fewer than it needs")
     check_rejected(Op("CDist", {"metric": "cosine"}, MICROSOFT), [f32(3, 4), f32(5, 4)], "'cosine'")
     check_rejected(
         Op("GroupNorm", {"groups": 2, "activation": 7}, MICROSOFT),

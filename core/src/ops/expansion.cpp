@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -214,6 +215,9 @@ void Expander::place(Node node) {
       return;
     } catch (const Error& error) {
       names_.problems.push_back(error.message());
+    } catch (const std::out_of_range&) {
+      names_.problems.push_back(concat(node.label(), ": it has ", node.inputs.size(), " inputs and ",
+                                       node.outputs.size(), " outputs, which are fewer than it needs"));
     }
   }
   types_.infer(node);

@@ -1,5 +1,6 @@
 // Operators of com.microsoft that the ONNX standard has too, in another form: ExpandDims, Trilu, GridSample,
-// GatherND, Pad, Range, RotaryEmbedding, NhwcMaxPool, CDist, ComplexMul, ComplexMulConj, UnfoldTensor.
+// GatherND, Pad, Range, RotaryEmbedding, NhwcMaxPool, CDist, ComplexMul, ComplexMulConj, UnfoldTensor,
+// Unique, MatMulInteger16.
 #include <algorithm>
 #include <numeric>
 
@@ -125,6 +126,23 @@ void unfold(ExpansionContext& e) {
   e.set(0, e("Transpose", {chosen}, {{"perm", order}}));
 }
 
+// The elements of a vector that differ, as they come; where each element is among them; how often each is
+// there.
+void unique(ExpansionContext& e) {
+  const auto found = e.emit("Unique", {e.x(0)}, 4, {{"sorted", int64_t{0}}});
+  e.set(0, found[0]);
+  e.set(1, found[2]);
+  e.set(2, found[3]);
+}
+
+// A product of 16-bit integers, summed in 32 bits.
+void matmul_integer16(ExpansionContext& e) {
+  const Attributes wide = {{"to", static_cast<int64_t>(DType::kInt32)}};
+  e.set(0, e("MatMul", {e("Cast", {e.x(0)}, wide), e("Cast", {e.x(1)}, wide)}));
+}
+
+ORTRAIN_EXPANSION("Unique", unique);
+ORTRAIN_EXPANSION("MatMulInteger16", matmul_integer16);
 ORTRAIN_EXPANSION("UnfoldTensor", unfold);
 ORTRAIN_EXPANSION("Trilu", alias);
 ORTRAIN_EXPANSION("GatherND", alias);
