@@ -275,7 +275,11 @@ def test_fused_conv(activation: str, settings: list[float], biased: bool, added:
     attributes: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 1]}
     attributes |= {"activation": activation} if activation else {}
     attributes |= {"activation_params": settings} if settings else {}
-    inputs = [f32(1, 2, 5, 4), f32(3, 2, 3, 3, seed=1)] + ([f32(3, seed=2)] if biased else [])
+    inputs: list[Array | None] = [
+        f32(1, 2, 5, 4),
+        f32(3, 2, 3, 3, seed=1),
+        f32(3, seed=2) if biased else None,
+    ]
     if added:
         inputs.append(f32(1, 3, 3, 4, seed=3))
     check(Op("FusedConv", attributes, MICROSOFT), inputs)

@@ -39,7 +39,9 @@ class Model:
         self.weights[name] = np.array(value, dtype)
         return name
 
-    def __call__(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
+    def __call__(
+        self, op: str, inputs: Sequence[str], output: str | list[str] = "", **attributes: Any
+    ) -> str:
         domain = MICROSOFT if attributes.pop("microsoft", False) else ""
         output = output or f"v{len(self.nodes)}"
         outputs = [output] if isinstance(output, str) else list(output)
@@ -140,7 +142,7 @@ def encoder(fused: bool) -> onnx.ModelProto:
     ]
     if fused:
         inputs = ["ids", "segments", *tables, *affine("ln0")]
-        x = m("EmbedLayerNormalization", inputs, epsilon=1e-5, microsoft=True)
+        x = m("EmbedLayerNormalization", inputs, ["embedded", "mask_index"], epsilon=1e-5, microsoft=True)
     else:
         places = m.constant("places", np.arange(POSITIONS), np.int64)
         parts = [m("Gather", [t, i]) for t, i in zip(tables, ["ids", places, "segments"], strict=True)]
