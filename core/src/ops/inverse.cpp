@@ -14,7 +14,7 @@ namespace {
 
 void shape(ShapeContext& c) {
   const Shape& x = c.shape(0);
-  if (!visit_floating(c.dtype(0), [](auto) {})) c.reject_dtype(0);
+  if (!is_floating(c.dtype(0))) c.reject_dtype(0);
   c.expect(x.size() >= 2 && x[x.size() - 1] == x[x.size() - 2],
            "its input must hold square matrices, found shape ", to_string(x));
   shape_like_first(c);
@@ -75,7 +75,11 @@ Kernel typed(KernelContext& c) {
   };
 }
 
-Kernel kernel(KernelContext& c) { return c.dtype(0) == DType::kDouble ? typed<double>(c) : typed<float>(c); }
+Kernel kernel(KernelContext& c) {
+  Kernel kernel;
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed<decltype(zero)>(c); })) c.reject_dtype(0);
+  return kernel;
+}
 
 void gradient(GradientContext& g) {
   const auto product = [&](const std::string& a, bool trans_a, const std::string& b, bool trans_b,

@@ -168,7 +168,7 @@ bool is_turned(const Node& node) {
 
 void product_shape(ShapeContext& c) {
   const Weights w(c);
-  if (!visit_floating(c.dtype(0), [](auto) {})) c.reject_dtype(0);
+  if (!is_floating(c.dtype(0))) c.reject_dtype(0);
   c.expect(c.dtype(2) == c.dtype(0), "the scales must have the type of A, ", to_string(c.dtype(0)),
            ", found ", to_string(c.dtype(2)));
   if (is_codebook(c.node())) {
@@ -234,7 +234,10 @@ Kernel typed_product(KernelContext& c) {
 }
 
 Kernel product_kernel(KernelContext& c) {
-  return c.dtype(0) == DType::kDouble ? typed_product<double>(c) : typed_product<float>(c);
+  Kernel kernel;
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed_product<decltype(zero)>(c); }))
+    c.reject_dtype(0);
+  return kernel;
 }
 
 void expect_frozen(GradientContext& g, size_t first, size_t last) {
@@ -302,7 +305,7 @@ Table read_table(const NodeContext& c) {
 
 void gather_shape(ShapeContext& c) {
   const Table t = read_table(c);
-  if (!visit_floating(c.dtype(2), [](auto) {})) c.reject_dtype(2);
+  if (!is_floating(c.dtype(2))) c.reject_dtype(2);
   c.expect(t.w.k % t.w.block == 0, "the last axis of the table must hold whole blocks of ", t.w.block,
            ", found ", t.w.k, " numbers");
   check_packed(c, kGathered, t.w);
@@ -334,8 +337,9 @@ Kernel typed_gather(KernelContext& c) {
 Kernel gather_kernel(KernelContext& c) {
   Kernel kernel;
   visit_index(c, 1, [&](auto index) {
-    kernel = c.dtype(2) == DType::kDouble ? typed_gather<double, decltype(index)>(c)
-                                          : typed_gather<float, decltype(index)>(c);
+    const bool known = visit_floating(
+        c.dtype(2), [&](auto zero) { kernel = typed_gather<decltype(zero), decltype(index)>(c); });
+    if (!known) c.reject_dtype(2);
   });
   return kernel;
 }
