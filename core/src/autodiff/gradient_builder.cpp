@@ -14,6 +14,7 @@
 #include "autodiff/gradient_context.h"
 #include "autodiff/subgraph_context.h"
 #include "autodiff/value_types.h"
+#include "ops/expansion.h"
 #include "ops/operator.h"
 #include "passes/pass.h"
 
@@ -146,6 +147,11 @@ class Builder {
   void run();
   // The same for a subgraph: from the gradients of some of its values.
   void run(const std::vector<std::pair<std::string, std::string>>& seeds);
+
+  // What was found to be wrong before.
+  void add_problems(const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) problem(kModelWide + 1, text);
+  }
 
   // Every reason why the graph that run() left is not to be used, in the order of the graph.
   std::vector<std::string> problems() const;
@@ -442,7 +448,7 @@ void Builder::differentiate(size_t n) {
     } catch (const Error& error) {
       problem(n + 1, concat(describe(graph_.nodes[n]), ": its gradient cannot be built: ", error.message()));
     }
-  } else if (op) {
+  } else if (op && !op->expand) {  // an expansion that is still there has its problem listed
     std::vector<std::string> behind;
     for (const std::string& value : graph_.nodes[n].inputs)
       if (trainable_.count(value)) behind.push_back(value);
@@ -653,8 +659,8 @@ std::vector<ValueInfo> chosen_outputs(const Graph& graph, const GradientRequest&
 // The forward model as the builder wants it: parameters are inputs behind the others, in the order of the
 // model; parts that neither loss nor other outputs need are gone; fused. What is variable has to be so before
 // fusions look for constants.
-Model prepared(const Model& forward, const GradientRequest& request,
-               const std::set<std::string>& parameters) {
+Model prepared(const Model& forward, const GradientRequest& request, const std::set<std::string>& parameters,
+               std::vector<std::string>& problems) {
   Model model = forward;
   Graph& graph = model.graph;
   graph.outputs = chosen_outputs(graph, request);
@@ -666,6 +672,7 @@ Model prepared(const Model& forward, const GradientRequest& request,
     graph.remove_initializer(name);
   }
   graph.remove_unused_nodes();
+  problems = expand_operators(model);
   run_passes(model, PassMoment::kArtifact, request.config);
   return model;
 }
@@ -821,8 +828,10 @@ std::vector<std::string> values_read(const Graph& graph) {
 }
 
 std::string find_untrainable(const Model& forward, const GradientRequest& request) {
-  Model model = prepared(forward, request, {request.trainable.begin(), request.trainable.end()});
+  std::vector<std::string> problems;
+  Model model = prepared(forward, request, {request.trainable.begin(), request.trainable.end()}, problems);
   Builder builder(model, request, true);
+  builder.add_problems(problems);
   builder.run();
   std::string text;
   for (const std::string& problem : builder.problems()) text += (text.empty() ? "" : "\n") + problem;
@@ -842,10 +851,12 @@ Model build_training_model(const Model& forward, const GradientRequest& request,
     require(listed.count(name) > 0, ErrorCode::kInvalidArgument, "the trainable value \"", name,
             "\" is not among the parameters");
 
-  Model model = prepared(forward, request, listed);
+  std::vector<std::string> problems;
+  Model model = prepared(forward, request, listed, problems);
   Builder builder(model, request, true);
+  builder.add_problems(problems);
   builder.run();
-  if (const std::vector<std::string> problems = builder.problems(); !problems.empty()) refuse(problems);
+  if (problems = builder.problems(); !problems.empty()) refuse(problems);
 
   Graph& graph = model.graph;
   std::vector<ValueInfo> buffers;
@@ -868,7 +879,9 @@ Model build_training_model(const Model& forward, const GradientRequest& request,
 
 Model build_gradient_model(const Model& forward, const GradientRequest& request) {
   Model model = forward;
+  const std::vector<std::string> unexpanded = expand_operators(model);
   Builder builder(model, request, false);
+  builder.add_problems(unexpanded);
   builder.run();
   if (const std::vector<std::string> problems = builder.problems(); !problems.empty()) refuse(problems);
   for (const std::string& name : request.trainable) {

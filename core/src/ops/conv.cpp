@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "ops/dnnl.h"
+#include "ops/gradient_expression.h"
 #include "ops/operator.h"
 #include "ops/portable_conv.h"
 #include "ops/window.h"
@@ -102,7 +103,7 @@ struct Activation {
   }
 };
 
-Activation read_activation(const NodeContext& c) {
+Activation read_activation(const Node& node) {
   using Kind = Activation::Kind;
   static constexpr struct {
     std::string_view name;
@@ -117,20 +118,21 @@ Activation read_activation(const NodeContext& c) {
       {"Tanh", Kind::kTanh, 0, 0},
       {"HardSigmoid", Kind::kHardSigmoid, 0.2f, 0.5f},
   };
-  const std::string name = c.node().string_or("activation", "");
+  const std::string name = node.string_or("activation", "");
   for (const auto& known : kKnown) {
     if (known.name != name) continue;
     Activation activation{known.kind, known.a, known.b};
-    if (const auto at = c.node().attributes.find("activation_params"); at != c.node().attributes.end()) {
+    if (const auto at = node.attributes.find("activation_params"); at != node.attributes.end()) {
       const auto* given = std::get_if<std::vector<float>>(&at->second);
-      c.expect(given && given->size() <= 2, "attribute activation_params must hold at most two floats");
+      require(given && given->size() <= 2, ErrorCode::kInvalidGraph, node.label(),
+              ": attribute activation_params must hold at most two floats");
       if (given->size() > 0) activation.a = (*given)[0];
       if (given->size() > 1) activation.b = (*given)[1];
     }
     return activation;
   }
-  c.reject("attribute activation is '", name,
-           "', expected Relu, LeakyRelu, Clip, Sigmoid, Tanh or HardSigmoid");
+  fail(ErrorCode::kInvalidGraph, node.label(), ": attribute activation is '", name,
+       "', expected Relu, LeakyRelu, Clip, Sigmoid, Tanh or HardSigmoid");
 }
 
 // -----------------------------------------------------------------------------------------------------------
@@ -516,7 +518,7 @@ Kernel conv_kernel(KernelContext& c) {
 
 Kernel fused_conv_kernel(KernelContext& c) {
   const Convolution conv(c, 0, 1);
-  const Activation activation = read_activation(c);
+  const Activation activation = read_activation(c.node());
 #if ORTRAIN_ONEDNN
   if (suits_onednn(c))
     for (const DnnlType type : operand_types(c))
@@ -562,11 +564,49 @@ Kernel conv_grad_kernel(KernelContext& c) {
   return one_after_the_other(std::move(kernels));
 }
 
-void conv_gradient(GradientContext& g) {
+// From the gradient of the sum that the convolution gives.
+void set_conv_gradients(GradientContext& g, const std::string& dy) {
+  Attributes attributes = g.node().attributes;
+  attributes.erase("activation");
+  attributes.erase("activation_params");
   const size_t outputs = g.needs(2) ? 3 : g.needs(1) ? 2 : 1;
-  const auto d = g.emit("ConvGrad", {g.dy(0), g.x(0), g.x(1)}, outputs, g.node().attributes, kMicrosoft);
+  const auto d = g.emit("ConvGrad", {dy, g.x(0), g.x(1)}, outputs, attributes, kMicrosoft);
   for (size_t i = 0; i < outputs; ++i)
     if (g.needs(i)) g.set(i, d[i]);
+}
+
+void conv_gradient(GradientContext& g) { set_conv_gradients(g, g.dy(0)); }
+
+// All activations are such that their derivative follows from what they give.
+std::string activation_gradient(GradientContext& g) {
+  const Activation activation = read_activation(g.node());
+  const Expression dy(g, g.dy(0)), y(g, g.y(0));
+  const double a = static_cast<double>(activation.a), b = static_cast<double>(activation.b);
+  using Kind = Activation::Kind;
+  switch (activation.kind) {
+    case Kind::kRelu:
+      return dy.call("ReluGrad", y, {}, kMicrosoft);
+    case Kind::kLeakyRelu:
+      if (a < 0) g.reject("there is no gradient for LeakyRelu with a negative slope");
+      return dy.call("LeakyReluGrad", y, {{"alpha", activation.a}}, kMicrosoft);
+    case Kind::kClip:
+      return (y > a && y < b).as(dy) * dy;
+    case Kind::kSigmoid:
+      return dy.call("SigmoidGrad", y, {}, kMicrosoft);
+    case Kind::kTanh:
+      return dy.call("TanhGrad", y, {}, kMicrosoft);
+    case Kind::kHardSigmoid:
+      return (y > 0.0 && y < 1.0).as(dy) * dy * a;
+    case Kind::kNone:
+      break;
+  }
+  return dy;
+}
+
+void fused_conv_gradient(GradientContext& g) {
+  const std::string d = activation_gradient(g);
+  if (g.needs(0) || g.needs(1) || g.needs(2)) set_conv_gradients(g, d);
+  if (g.needs(3)) g.set(3, d);
 }
 
 ORTRAIN_OPERATOR({.type = "Conv",
@@ -578,6 +618,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedConv",
                   .shape = fused_conv_shape,
                   .kernel = fused_conv_kernel,
+                  .gradient = fused_conv_gradient,
                   .takes_bf16 = true});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ConvGrad",

@@ -1,5 +1,6 @@
-// Dropout and DropoutGrad. While training each element is kept with probability 1 - ratio and then divided by
-// it.
+// Dropout and DropoutGrad; BitmaskDropout and BitmaskDropoutGrad (com.microsoft), whose mask has a bit for
+// each element, 32 in a uint32, the lowest first. While training each element is kept with probability 1 -
+// ratio and then divided by it.
 //
 // N. Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15, 2014.
 // Whether an element is kept depends on the seed, the node, the number of the run and the element's position
@@ -78,6 +79,9 @@ HWY_EXPORT(RandomWords);
 
 constexpr int64_t kBlocks = 256;  // draws at a time: their words stay in the first-level cache
 
+bool has_bitmask(const NodeContext& c) { return c.node().op_type.starts_with("Bitmask"); }
+Shape bitmask_shape(const NodeContext& c) { return {(c.size(0) + 31) / 32}; }
+
 void shape(ShapeContext& c) {
   // Before version 7 it drops elements unless it is told not to.
   c.expect(c.opset() >= 7 || !c.node().domain.empty() || c.node().int_or("is_test", 0) != 0,
@@ -85,7 +89,11 @@ void shape(ShapeContext& c) {
   expect_scalar(c, 1, "ratio");
   expect_scalar(c, 2, "training_mode");
   c.output(0, c.dtype(0), c.shape(0));
-  if (c.has_output(1)) c.output(1, c.opset() < 10 ? c.dtype(0) : DType::kBool, c.shape(0));
+  if (!c.has_output(1)) return;
+  if (has_bitmask(c))
+    c.output(1, DType::kUInt32, bitmask_shape(c));
+  else
+    c.output(1, c.opset() < 10 ? c.dtype(0) : DType::kBool, c.shape(0));
 }
 
 template <typename T>
@@ -94,7 +102,7 @@ Kernel typed(KernelContext& c) {
   const DropoutMode mode(c, 1, 2);
   const Slot x = c.in(0), y = c.out_inplace(0, {0}), mask = c.has_output(1) ? c.out(1) : Slot{};
   const int64_t n = c.out_size(0);
-  const bool mask_is_bool = c.opset() >= 10;
+  const bool bits = has_bitmask(c), mask_is_bool = !bits && c.opset() >= 10;
   const int64_t own_seed = c.node().int_or("seed", 0);
   const std::optional<uint64_t> fixed =
       c.node().has("seed") ? std::optional<uint64_t>(static_cast<uint64_t>(own_seed)) : std::nullopt;
@@ -106,18 +114,23 @@ Kernel typed(KernelContext& c) {
     if (ratio == 0) {
       if (from != to) std::copy(from, from + n, to);
       if (mask.defined() && mask_is_bool) std::fill_n(f.at<bool>(mask), n, true);
-      if (mask.defined() && !mask_is_bool) std::fill_n(f.at<T>(mask), n, T{1});
+      if (mask.defined() && bits) std::fill_n(f.at<uint32_t>(mask), (n + 31) / 32, ~uint32_t{0});
+      if (mask.defined() && !mask_is_bool && !bits) std::fill_n(f.at<T>(mask), n, T{1});
       return;
     }
     const T scale = static_cast<T>(1 / (1 - ratio));
     const uint32_t limit = drop_limit(ratio);
-    bool* kept_out = mask.defined() ? f.at<bool>(mask) : nullptr;
+    bool* kept_out = mask.defined() && !bits ? f.at<bool>(mask) : nullptr;
+    uint32_t* bits_out = mask.defined() && bits ? f.at<uint32_t>(mask) : nullptr;
     const uint64_t key = fixed ? *fixed : static_cast<uint64_t>(seed());
     // The counter: node and run in the upper half, position in the lower. One draw serves four elements.
     const uint64_t high = dropout_counter(stream, f.run());
-    parallel_for((n + 3) / 4, 8, [&](int64_t begin, int64_t end) {
+    const int64_t draws = (n + 3) / 4;
+    // Shares begin where a word of the bitmask does.
+    parallel_for((draws + 7) / 8, 64, [&](int64_t begin, int64_t end) {
       uint32_t words[4 * kBlocks];
-      for (int64_t block = begin; block < end; block += kBlocks) {
+      end = std::min(8 * end, draws);
+      for (int64_t block = 8 * begin; block < end; block += kBlocks) {
         const int64_t blocks = std::min(kBlocks, end - block);
         random_words(key, high, static_cast<uint64_t>(block), blocks, words);
         const int64_t first = 4 * block, count = std::min(4 * blocks, n - first);
@@ -125,6 +138,13 @@ Kernel typed(KernelContext& c) {
         T* v = to + first;
         if (kept_out)
           for (int64_t k = 0; k < count; ++k) kept_out[first + k] = is_kept(words[k], limit);
+        if (bits_out)
+          for (int64_t k = 0; k < count; k += 32) {
+            uint32_t word = 0;
+            for (int64_t j = 0; j < std::min<int64_t>(32, count - k); ++j)
+              word |= static_cast<uint32_t>(is_kept(words[k + j], limit)) << j;
+            bits_out[(first + k) / 32] = word;
+          }
         // Bits instead of a branch, which would be mispredicted as often as an element is dropped.
         for (int64_t k = 0; k < count; ++k) {
           const Bits kept = Bits{0} - static_cast<Bits>(is_kept(words[k], limit));
@@ -143,21 +163,25 @@ Kernel kernel(KernelContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  if (g.opset() < 12) {
+  const bool bits = g.node().op_type == "BitmaskDropout";
+  if (!bits && g.opset() < 12) {
     g.set(0, g.dy(0));  // such a Dropout passes its input on
     return;
   }
   std::vector<std::string> inputs = {g.dy(0), g.want_y(1)};
   for (size_t i = 1; i < 3; ++i) inputs.push_back(g.has_x(i) ? g.x(i) : "");
   while (inputs.back().empty()) inputs.pop_back();
-  g.set(0, g("DropoutGrad", inputs, {}, kMicrosoft));
+  g.set(0, g(bits ? "BitmaskDropoutGrad" : "DropoutGrad", inputs, {}, kMicrosoft));
 }
 
 // DropoutGrad: dx = dy / (1 - ratio) where the mask is set, else 0; dx = dy when the node does not train.
 void gradient_shape(ShapeContext& c) {
-  c.expect(c.dtype(1) == DType::kBool && c.shape(1) == c.shape(0),
-           "the mask must be bool and of dY's shape, ", to_string(c.shape(0)), ", found ",
-           to_string(c.dtype(1)), " ", to_string(c.shape(1)));
+  const bool bits = has_bitmask(c);
+  const Shape wanted = bits ? bitmask_shape(c) : c.shape(0);
+  const DType type = bits ? DType::kUInt32 : DType::kBool;
+  c.expect(c.dtype(1) == type && c.shape(1) == wanted, "the mask must be ", to_string(type),
+           to_string(wanted), " for dY of shape ", to_string(c.shape(0)), ", found ", to_string(c.dtype(1)),
+           to_string(c.shape(1)));
   expect_scalar(c, 2, "ratio");
   expect_scalar(c, 3, "training_mode");
   shape_like_first(c);
@@ -168,10 +192,19 @@ Kernel typed_gradient(KernelContext& c) {
   const DropoutMode mode(c, 2, 3);
   const Slot dy = c.in(0), mask = c.in(1), dx = c.out_inplace(0, {0});
   const int64_t n = c.out_size(0);
+  const bool bits = has_bitmask(c);
   return [=](const Frame& f) {
     const double ratio = mode.ratio(f);
     const T scale = static_cast<T>(1 / (1 - ratio));
     const T* from = f.at<T>(dy);
+    if (bits) {
+      const uint32_t* words = f.at<const uint32_t>(mask);
+      T* to = f.at<T>(dx);
+      parallel_for(n, 2, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) to[i] = words[i / 32] >> (i % 32) & 1 ? from[i] * scale : T{0};
+      });
+      return;
+    }
     const bool* kept = f.at<bool>(mask);
     T* to = f.at<T>(dx);
     parallel_for(n, 1, [&](int64_t begin, int64_t end) {
@@ -190,6 +223,14 @@ Kernel gradient_kernel(KernelContext& c) {
 ORTRAIN_OPERATOR({.type = "Dropout", .shape = shape, .kernel = kernel, .gradient = gradient, .impure = true});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "DropoutGrad", .shape = gradient_shape, .kernel = gradient_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "BitmaskDropout",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .impure = true});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "BitmaskDropoutGrad", .shape = gradient_shape, .kernel = gradient_kernel});
 
 }  // namespace
 

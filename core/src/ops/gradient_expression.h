@@ -1,4 +1,5 @@
-// Gradient rules as formulas: arithmetic on values of the graph, where each operation emits a node.
+// Gradient rules and expansions as formulas: arithmetic on values of the graph, where each operation emits a
+// node.
 //
 //     const Expression x = rule.x(0);
 //     rule.g.set(0, dy / (1.0 + x * x));
@@ -7,14 +8,14 @@
 #include <string>
 #include <utility>
 
-#include "autodiff/gradient_context.h"
+#include "graph/node_writer.h"
 
 namespace ortrain {
 
-// A value of the training graph. Plain numbers become constants of the other operand's type.
+// A value of the graph that is written. Plain numbers become constants of the other operand's type.
 class Expression {
  public:
-  Expression(GradientContext& g, std::string name) : g_(&g), name_(std::move(name)) {}
+  Expression(NodeWriter& g, std::string name) : g_(&g), name_(std::move(name)) {}
 
   const std::string& name() const { return name_; }
   operator const std::string&() const { return name_; }
@@ -59,7 +60,7 @@ class Expression {
   friend Expression operator-(const Expression& a) { return a.call("Neg"); }
 
  private:
-  GradientContext* g_;
+  NodeWriter* g_;
   std::string name_;
 };
 

@@ -1,6 +1,7 @@
 // Matrix products: MatMul, Gemm and com.microsoft FusedMatMul.
 #include <algorithm>
 #include <memory>
+#include <numeric>
 
 #include "ops/dnnl.h"
 #include "ops/elementwise.h"
@@ -455,10 +456,40 @@ void vector_gradient(GradientContext& g, int64_t a_rank, int64_t b_rank, const T
   }
 }
 
+// Where batch axes lie behind the rows, [M, batch..., K], the operand is turned to [batch..., M, K] first and
+// its gradient back at the end.
+void turned_batch_gradient(GradientContext& g, int64_t a_rank, int64_t b_rank, const Transposes& t,
+                           float alpha) {
+  const int64_t ranks[] = {a_rank, b_rank};
+  const bool turned[] = {t.a_batch && a_rank > 2, t.b_batch && b_rank > 2};
+  std::string operand[2];
+  const auto order = [&](int i, bool back) {
+    std::vector<int64_t> axes(static_cast<size_t>(ranks[i]));
+    std::iota(axes.begin(), axes.end(), 0);
+    if (back)
+      std::rotate(axes.begin(), axes.end() - 2, axes.end() - 1);
+    else
+      std::rotate(axes.begin(), axes.begin() + 1, axes.end() - 1);
+    return Attributes{{"perm", axes}};
+  };
+  for (int i = 0; i < 2; ++i)
+    operand[i] = turned[i] ? g("Transpose", {g.x(static_cast<size_t>(i))}, order(i, false))
+                           : g.x(static_cast<size_t>(i));
+  const auto product = [&](const std::string& x, const std::string& y, bool trans_x, bool trans_y) {
+    return g("FusedMatMul", {x, y}, flags(trans_x, trans_y, alpha), kMicrosoft);
+  };
+  const std::string dy = g.dy(0);
+  const auto set = [&](int i, const std::string& gradient) {
+    const std::string own = g.unbroadcast(gradient, gradient, operand[i]);
+    g.set(static_cast<size_t>(i), turned[i] ? g("Transpose", {own}, order(i, true)) : own);
+  };
+  if (g.needs(0)) set(0, t.a ? product(operand[1], dy, t.b, true) : product(dy, operand[1], false, !t.b));
+  if (g.needs(1)) set(1, t.b ? product(dy, operand[0], true, t.a) : product(operand[0], dy, !t.a, false));
+}
+
 void matmul_gradient(GradientContext& g) {
   const Transposes t = read_transposes(g.node());
   const float alpha = g.node().float_or("alpha", 1);
-  if (t.a_batch || t.b_batch) g.reject("there is no gradient for transBatchA and transBatchB");
   const auto a_rank = g.rank(g.x(0)), b_rank = g.rank(g.x(1));
   if (!a_rank || !b_rank)
     g.reject(
@@ -466,6 +497,8 @@ void matmul_gradient(GradientContext& g) {
         "on the "
         "model first");
   if (*a_rank == 1 || *b_rank == 1) return vector_gradient(g, *a_rank, *b_rank, t, alpha);
+  if ((t.a_batch && *a_rank > 2) || (t.b_batch && *b_rank > 2))
+    return turned_batch_gradient(g, *a_rank, *b_rank, t, alpha);
 
   const std::string dy = g.dy(0);
   if (*a_rank == 2 && *b_rank == 2) {

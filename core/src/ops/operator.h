@@ -25,6 +25,7 @@ inline constexpr const char* kMicrosoft = "com.microsoft";
 
 class TypeContext;     // ops/dynamic.h
 class DynamicContext;  // the same
+class ExpansionContext;  // ops/expansion.h
 
 // Thrown by a shape rule or a kernel maker that needs the value of an input which is not known before the
 // run.
@@ -180,6 +181,8 @@ struct Operator {
   // of the outputs before, and the run (ops/dynamic.h).
   void (*types)(TypeContext&) = nullptr;
   void (*run)(DynamicContext&) = nullptr;
+  // Instead of shape, kernel and gradient: writes nodes of other operators that compute the same.
+  void (*expand)(ExpansionContext&) = nullptr;
 
   bool carries(int64_t opset) const { return !domain.empty() || opset >= since; }
   Differentiable differentiable() const {

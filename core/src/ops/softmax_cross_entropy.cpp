@@ -1,5 +1,5 @@
 // SoftmaxCrossEntropyLoss and its gradient, the Internal forms of both (ignore_index is an input), and
-// NegativeLogLikelihoodLoss.
+// NegativeLogLikelihoodLoss with its Internal forms.
 //
 // Scores [N, C, d...], labels [N, d...]. With l = label and w its weight (1 without weights), the loss of one
 // place is -w log softmax(scores)_l, or 0 where the label is ignore_index; "mean" divides the sum by the sum
@@ -248,7 +248,8 @@ void likelihood_gradient(GradientContext& g) {
       g("Expand", {x.number(-std::numeric_limits<double>::infinity()), x.call("Shape")});
   std::vector<std::string> inputs = {g.dy(0), nowhere};
   inputs.insert(inputs.end(), g.node().inputs.begin() + 1, g.node().inputs.end());
-  g.set(0, g("SoftmaxCrossEntropyLossGrad", inputs, loss_attributes(g.node()), kMicrosoft));
+  g.set(0, g(is_internal(g.node()) ? "SoftmaxCrossEntropyLossInternalGrad" : "SoftmaxCrossEntropyLossGrad",
+             inputs, loss_attributes(g.node()), kMicrosoft));
 }
 
 ORTRAIN_OPERATOR(
@@ -266,6 +267,16 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SoftmaxCrossEntropyLossInternalGrad",
                   .shape = gradient_shape,
                   .kernel = gradient_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "NegativeLogLikelihoodLossInternal",
+                  .shape = likelihood_shape,
+                  .kernel = kernel<false>,
+                  .gradient = likelihood_gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "NegativeLogLikelihoodLossInternal2",
+                  .shape = likelihood_shape,
+                  .kernel = kernel<false>,
+                  .gradient = likelihood_gradient});
 ORTRAIN_OPERATOR({.type = "NegativeLogLikelihoodLoss",
                   .shape = likelihood_shape,
                   .kernel = kernel<false>,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "ops/expansion.h"
 #include "ops/operator.h"
 #include "passes/pass.h"
 #include "runtime/threads.h"
@@ -82,6 +83,11 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
   }
   extents_.resize(symbols.size());
   check_operators(model_, what_);
+  if (const std::vector<std::string> problems = expand_operators(model_); !problems.empty()) {
+    std::string list;
+    for (const std::string& problem : problems) list += "\n  " + problem;
+    fail(ErrorCode::kNotImplemented, "the ", what_, " has nodes in a form that is not supported:", list);
+  }
   if (options.graph_optimization_level > 0) run_session_passes(model_, options.config);
   model_.graph.make_inner_names_unique();
   executor_ =
