@@ -124,9 +124,14 @@ std::string describe(const Value& value) {
 
 py::dtype numpy_type(ONNXTensorElementDataType type) {
   const TypeRow& found = row(type);
-  if (found.number < 0)
-    throw py::type_error(std::string("NumPy has no ") + found.numpy + "; read the tensor through __dlpack__");
-  return py::dtype(found.number);
+  if (found.number >= 0) return py::dtype(found.number);
+  try {
+    return py::dtype::from_args(py::module_::import("ml_dtypes").attr(found.numpy));
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_ImportError) && !error.matches(PyExc_AttributeError)) throw;
+    throw py::type_error(std::string("NumPy has no ") + found.numpy +
+                         "; install ml_dtypes, or read the tensor through __dlpack__");
+  }
 }
 
 ONNXTensorElementDataType element_type(const py::dtype& dtype) {
@@ -202,6 +207,10 @@ void bind_support(py::module_& module) {
   module.def(
       "numpy_type", [](int type) { return numpy_type(static_cast<ONNXTensorElementDataType>(type)); },
       py::arg("element_type"), "NumPy's type for a number of ONNXTensorElementDataType.");
+
+  module.def(
+      "onnx_type", [](int type) { return row(static_cast<ONNXTensorElementDataType>(type)).onnx; },
+      py::arg("element_type"), "ONNX's name for a number of ONNXTensorElementDataType.");
 
   py::class_<Value>(module, "OrtValue",
                     "A tensor on the CPU. It shares memory with the NumPy arrays made from it.")
