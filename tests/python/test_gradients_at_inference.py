@@ -274,6 +274,40 @@ def test_the_norm_of_a_gradient_is_differentiated() -> None:
     np.testing.assert_allclose(run(model, **feeds)["dW"], expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize(
+    ("operator", "domain", "opset", "attributes"),
+    [
+        ("Relu", "", 17, {}),
+        ("LeakyRelu", "", 17, {"alpha": 0.3}),
+        ("Sigmoid", "", 17, {}),
+        ("Tanh", "", 17, {}),
+        ("Gelu", "", 20, {}),
+        ("Gelu", "", 20, {"approximate": "tanh"}),
+        ("Gelu", "com.microsoft", 17, {}),
+        ("QuickGelu", "com.microsoft", 17, {"alpha": 1.3}),
+        ("Swish", "", 24, {"alpha": 0.7}),
+    ],
+)
+def test_second_derivatives_of_activations(operator: str, domain: str, opset: int, attributes: dict) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["X", "W"], ["P"]),
+        helper.make_node(operator, ["P"], ["T"], domain=domain, **attributes),
+        gradient(["X", "W"], ["dX"], ["X"], "T", ["W"]),
+        helper.make_node("Mul", ["dX", "dX"], ["S"]),
+        helper.make_node("ReduceSum", ["S"], ["penalty"], keepdims=0),
+        gradient(["W", "X"], ["dW"], ["W"], "penalty", ["X"]),
+    ]
+    inputs = [tensor("X", [4, 3]), tensor("W", [3, 2])]
+    proto = onnx.load_from_string(
+        model_of(nodes, inputs, [tensor("penalty", []), tensor("dW", [3, 2])], opset=opset)
+    )
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model = proto.SerializeToString()
+    feeds = {"X": RNG.standard_normal((4, 3)), "W": RNG.standard_normal((3, 2))}
+    expected = differences(model, "penalty", feeds, "W")
+    np.testing.assert_allclose(run(model, **feeds)["dW"], expected, rtol=1e-6, atol=1e-8)
+
+
 def test_random_numbers_of_the_forward_pass_are_those_of_the_gradient() -> None:
     nodes = [
         helper.make_node("Dropout", ["a", "ratio", "on"], ["y"]),
