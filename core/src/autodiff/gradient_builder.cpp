@@ -743,6 +743,7 @@ Model build_gradient_model(const Model& forward, const GradientRequest& request)
     forget_made_up_names(stated);
     model.graph.outputs.push_back(stated);
   }
+  drop_unused_outputs(model.graph);
   model.graph.sort();
   return model;
 }
