@@ -54,6 +54,7 @@ class CppLanguage:
             "OrtTensorTypeAndShapeInfo": "TensorTypeAndShapeInfo",
             "OrtTypeInfo": "TypeInfo",
             "strings": "std::vector<std::string>",
+            "bytes": "std::vector<uint8_t>",
             "property": "Property",
         }
         if kind in fixed:

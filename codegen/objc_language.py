@@ -85,6 +85,7 @@ OBJC_FILES = (
         ("TrainingSession",),
         ("ort_checkpoint.h", "ort_env.h", "ort_session.h", "ort_value.h"),
     ),
+    File("ort_gradient_graph_builder", "Gradients without a training session.", ("GradientGraphBuilder",)),
 )
 """The generated files with classes. Their names are those that programs import."""
 

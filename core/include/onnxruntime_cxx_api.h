@@ -244,6 +244,14 @@ std::vector<std::string> Names(H* handle, Count count_call, Name name_call) {
   return names;
 }
 
+/** Bytes that a call allocated. */
+inline std::vector<uint8_t> TakeBytes(void* data, size_t size) {
+  AllocatorWithDefaultOptions allocator;
+  const std::unique_ptr<void, AllocatedFree> owner(data, AllocatedFree(allocator));
+  const auto* bytes = static_cast<const uint8_t*>(data);
+  return {bytes, bytes + size};
+}
+
 /** A text that a call allocated. */
 inline std::string TakeString(char* text) {
   AllocatorWithDefaultOptions allocator;

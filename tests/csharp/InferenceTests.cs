@@ -173,6 +173,49 @@ public class InferenceTests
     }
 
     [Test]
+    public void GradientsAreThereWithoutATrainingSession()
+    {
+        string path = Path.Combine(folder, "gradients.onnx");
+        using (var builder = GradientGraphBuilder.Create(
+            File.ReadAllBytes(model), new[] { loss }, new[] { inputs[0] }, loss))
+        {
+            Assert.Throws<OnnxRuntimeException>(() => builder.GetModel());
+            builder.Build();
+            builder.Save(path);
+            Assert.That(builder.GetModel(), Is.EqualTo(File.ReadAllBytes(path)));
+        }
+        string gradient = inputs[0] + "_grad";
+        DenseTensor<float> images = fixture.Inputs(0);
+        using (var session = new InferenceSession(path))
+        {
+            Assert.That(session.OutputNames, Is.EqualTo(new[] { loss, gradient }));
+            using (var outputs = session.Run(null, inputs, fixture.Values(0), new[] { loss, gradient }))
+            {
+                Assert.That(outputs[0].GetTensorDataAsSpan<float>()[0], Is.EqualTo(expected).Within(1e-5));
+                Assert.That(outputs[1].GetTensorTypeAndShape().Shape, Is.EqualTo(images.Dimensions.ToArray()));
+                float[] slope = outputs[1].GetTensorDataAsSpan<float>().ToArray();
+                int steepest = Array.IndexOf(slope, slope.Max());
+                const float step = 1e-2f;
+                images.Buffer.Span[steepest] += step;
+                using (var moved = session.Run(
+                    new[]
+                    {
+                        NamedOnnxValue.CreateFromTensor(inputs[0], images),
+                        NamedOnnxValue.CreateFromTensor(inputs[1], fixture.Labels(0)),
+                    },
+                    new[] { loss }))
+                {
+                    float rise = moved.First().AsTensor<float>().First() - expected;
+                    Assert.That(rise, Is.EqualTo(step * slope[steepest]).Within(0.05 * step * slope[steepest]));
+                }
+            }
+        }
+        Assert.Throws<OnnxRuntimeException>(
+            () => GradientGraphBuilder.Create(File.ReadAllBytes(model), new string[0], inputs, loss));
+        Assert.Throws<ArgumentNullException>(() => GradientGraphBuilder.Create(null, inputs, inputs, loss));
+    }
+
+    [Test]
     public void ARunThatIsToldToEndEnds()
     {
         using (var session = new InferenceSession(model))

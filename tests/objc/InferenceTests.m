@@ -120,6 +120,45 @@ static NSString *const kRun = @"mlp_adamw";
   XCTAssertNotNil([session runWithInputs:inputs outputNames:wanted runOptions:nil error:NULL]);
 }
 
+- (void)testGradientsAreThereWithoutATrainingSession {
+  NSArray<NSString *> *names = nil;
+  NSString *loss = nil;
+  float expected = 0;
+  NSData *model = [NSData dataWithContentsOfFile:[self exportWithInputs:&names loss:&loss value:&expected]];
+  NSError *error = nil;
+  ORTGradientGraphBuilder *builder =
+      ORT_TEST_AUTORELEASED([[ORTGradientGraphBuilder alloc] initWithModel:model
+                                                                yNodeNames:@[ loss ]
+                                                                xNodeNames:@[ [names objectAtIndex:0] ]
+                                                              lossNodeName:loss
+                                                                     error:&error]);
+  XCTAssertNil([builder getModelWithError:&error]);
+  XCTAssertSays(error, ORTErrorCodeFail, @"build first");
+  XCTAssertTrue([builder buildWithError:&error]);
+  NSString *path = [self scratch:@"gradients.onnx"];
+  XCTAssertTrue([builder saveToPath:path error:&error]);
+  XCTAssertEqualObjects([builder getModelWithError:&error], [NSData dataWithContentsOfFile:path]);
+
+  NSArray<ORTValue *> *batch = [self batch:0 of:kRun];
+  NSDictionary *inputs = [NSDictionary dictionaryWithObjects:batch forKeys:names];
+  NSString *gradient = [[names objectAtIndex:0] stringByAppendingString:@"_grad"];
+  NSDictionary<NSString *, ORTValue *> *outputs =
+      [[self sessionAt:path] runWithInputs:inputs
+                               outputNames:[NSSet setWithObjects:loss, gradient, nil]
+                                runOptions:nil
+                                     error:NULL];
+  XCTAssertEqualWithAccuracy([self scalar:[outputs objectForKey:loss]], expected, 1e-5);
+  XCTAssertEqualObjects([[[outputs objectForKey:gradient] tensorTypeAndShapeInfoWithError:NULL] shape],
+                        [[[batch objectAtIndex:0] tensorTypeAndShapeInfoWithError:NULL] shape]);
+
+  XCTAssertNil([[ORTGradientGraphBuilder alloc] initWithModel:model
+                                                   yNodeNames:@[]
+                                                   xNodeNames:names
+                                                 lossNodeName:loss
+                                                        error:&error]);
+  XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"found none");
+}
+
 - (void)testModelsThatCannotBeReadAreRefused {
   NSError *error = nil;
   XCTAssertNil([[ORTSession alloc] initWithEnv:[self env]

@@ -150,21 +150,21 @@ namespace Microsoft.ML.OnnxRuntime
             (createGradientGraphBuilder = NativeTables.Bind<CreateGradientGraphBuilderCall>(NativeTables.OrtrainApi, 19));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr GradientGraphBuilderBuildCall(IntPtr builder);
+        internal delegate IntPtr GradientGraphBuilderBuildCall(GradientGraphBuilder builder);
         private static GradientGraphBuilderBuildCall gradientGraphBuilderBuild;
         /// <summary>Adds the gradients.</summary>
         internal static GradientGraphBuilderBuildCall GradientGraphBuilderBuild => gradientGraphBuilderBuild ??
             (gradientGraphBuilderBuild = NativeTables.Bind<GradientGraphBuilderBuildCall>(NativeTables.OrtrainApi, 20));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr GradientGraphBuilderGetModelCall(IntPtr builder, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
+        internal delegate IntPtr GradientGraphBuilderGetModelCall(GradientGraphBuilder builder, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
         private static GradientGraphBuilderGetModelCall gradientGraphBuilderGetModel;
         /// <summary>The model with the gradients.</summary>
         internal static GradientGraphBuilderGetModelCall GradientGraphBuilderGetModel => gradientGraphBuilderGetModel ??
             (gradientGraphBuilderGetModel = NativeTables.Bind<GradientGraphBuilderGetModelCall>(NativeTables.OrtrainApi, 21));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr GradientGraphBuilderSaveCall(IntPtr builder, byte[] modelPath);
+        internal delegate IntPtr GradientGraphBuilderSaveCall(GradientGraphBuilder builder, byte[] modelPath);
         private static GradientGraphBuilderSaveCall gradientGraphBuilderSave;
         /// <summary>Writes the model with the gradients to a file.</summary>
         internal static GradientGraphBuilderSaveCall GradientGraphBuilderSave => gradientGraphBuilderSave ??
