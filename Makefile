@@ -56,6 +56,10 @@ check: setup ## Generated files, formatting, types
 test-python: install ## The Python tests
 	$(PYTHON) -m pytest -q tests
 
+.PHONY: conformance
+conformance: install ## Run the cases of the onnx package here and in onnxruntime, and write what passes
+	$(PYTHON) -m tests.conformance
+
 .PHONY: csharp
 csharp: setup ## Build the C# library (Mono's compiler)
 	@mkdir -p $(BUILD)/csharp

@@ -258,6 +258,7 @@ PATTERN_CALLS: dict[str, int | None] = {
     "step": 3, "step_by_mode": 4, "names": 2, "names_by_mode": 4, "names_by_flag": 4,
     "copy_out_buffer": 2, "copy_in_buffer": 2,
     "property_get": 1, "property_set": 1, "option": 1, "switch": 2,
+    "load_model": 2, "value_infos": 3, "value_infos_by_mode": 5, "allocated_name": 1, "run": 1,
 }  # fmt: skip
 """How many calls a pattern stands on; None where that is open, 0 where it is not listed."""
 

@@ -52,7 +52,9 @@ class CppLanguage:
         fixed = {
             "OrtValue": "Value",
             "OrtTensorTypeAndShapeInfo": "TensorTypeAndShapeInfo",
+            "OrtTypeInfo": "TypeInfo",
             "strings": "std::vector<std::string>",
+            "bytes": "std::vector<uint8_t>",
             "property": "Property",
         }
         if kind in fixed:
@@ -70,6 +72,27 @@ class CppLanguage:
             default = f" = {defaults.get(p['default'], p['default'])}" if "default" in p else ""
             parts.append(f"{self.argument_type(p['type'])} {p['name']}{default}")
         return ", ".join(parts)
+
+    def declarations(self, cls: Class, method: Method) -> list[str]:
+        """Return the declarations of a method whose pattern has its own: overloads of a fixed form."""
+        name = method.name_in("cpp")
+        if method.pattern == "load_model":
+            return [
+                f"{name}(const Env& env, const ORTCHAR_T* model_path, const SessionOptions& options)",
+                f"{name}(const Env& env, const void* model_data, size_t model_data_length, "
+                "const SessionOptions& options)",
+            ]
+        if method.pattern == "allocated_name":
+            return [f"AllocatedStringPtr {name}(size_t index, OrtAllocator* allocator) const"]
+        if method.pattern == "run":
+            into = method.value == "into"
+            inputs = "const char* const* input_names, const Value* input_values, size_t input_count"
+            outputs = "Value* output_values, " if into else ""
+            return [
+                f"{'void' if into else 'std::vector<Value>'} {name}(const RunOptions& run_options, {inputs}, "
+                f"const char* const* output_names, {outputs}size_t output_count)"
+            ]
+        return []
 
     def value_of_option(self, method: Method) -> str:
         """Return the type of the value that an option takes."""
@@ -135,7 +158,7 @@ class CppLanguage:
         return values[0] if len(values) == 1 else f"{{{', '.join(values)}}}"
 
     def _taken(self, p: Parameter) -> str:
-        if p.type in ("OrtValue", "OrtTensorTypeAndShapeInfo"):
+        if p.type in ("OrtValue", "OrtTensorTypeAndShapeInfo", "OrtTypeInfo"):
             return f"{self._type_of_result(p.type)}{{{p.name}}}"
         if p.type == "string":
             return f"detail::TakeString({p.name})"

@@ -77,7 +77,7 @@ class CsharpLanguage:
 
         A session is a plain object with a virtual ``Dispose(bool)`` and a finalizer, as its users know it.
         """
-        return any(m.pattern == "create_session" for m in cls.methods_in("csharp"))
+        return any(m.pattern in ("create_session", "load_model") for m in cls.methods_in("csharp"))
 
     def handle_class(self, handle: str) -> str:
         """Return the type that calls of C# pass a handle as; a bare pointer where C# keeps no such object."""
@@ -221,7 +221,7 @@ class CsharpLanguage:
         if errors:
             reasons = "; ".join(f"{self._code(e['code'])} when {escape(e['when'])}" for e in errors)
             out += self._element("exception", reasons + ".", ' cref="OnnxRuntimeException"', escaped=True)
-        if method.pattern not in ("create", "create_session", "factory", "static"):
+        if method.pattern not in ("create", "create_session", "load_model", "factory", "static"):
             out += self._element(
                 "exception", "When the object was disposed of.", ' cref="System.ObjectDisposedException"'
             )
@@ -237,6 +237,7 @@ class CsharpLanguage:
         calls = {
             "step": method.calls[:1],
             "names": method.calls[:1],
+            "value_infos": method.calls[:1],
             "names_by_flag": method.calls[::2],
             "property_set": [],
         }.get(method.pattern, method.calls)
@@ -281,6 +282,7 @@ class CsharpLanguage:
             "bytes": "byte[]",
             "property": "object",
             "strings": "List<string>" if result else "IReadOnlyCollection<string>",
+            "node_args": "IReadOnlyDictionary<string, NodeMetadata>",
             "values": "IDisposableReadOnlyCollection<OrtValue>"
             if result
             else "IReadOnlyCollection<OrtValue>",
@@ -481,6 +483,14 @@ class CsharpLanguage:
             return [f"{name}()"]
         if method.pattern == "create_session":
             return [f"{name}({self.signature(c['parameters'])})" for c in self.session_constructors(method)]
+        if method.pattern == "load_model":
+            return [f"{name}({self.signature(c['parameters'])})" for c in self.model_constructors(method)]
+        if method.pattern == "value_infos":
+            return [f"{self.result_type(method)} {name} {{ get; }}"]
+        if method.pattern == "names" and method.value == "property":
+            return [f"IReadOnlyList<string> {name} {{ get; }}"]
+        if method.pattern == "run":
+            return [run["declaration"] for run in self.runs(method)]
         if method.pattern == "property_set":
             key, value = method.parameters
             kinds = ("int64", "float", "string")
@@ -507,6 +517,10 @@ class CsharpLanguage:
         lists = [method.parameters]
         if method.pattern == "create_session":
             lists = [c["parameters"] for c in self.session_constructors(method)[2:]]
+        elif method.pattern == "load_model":
+            lists = [c["parameters"] for c in self.model_constructors(method)]
+        elif method.pattern == "run":
+            lists = [run["parameters"] for run in self.runs(method)]
         elif method.pattern == "step":
             options = {
                 "name": "options",
@@ -592,6 +606,118 @@ class CsharpLanguage:
             else:
                 out.append(self._passed(given[p.name]))
         return ", ".join(out)
+
+    # ---- forward sessions ----
+
+    def model_constructors(self, method: Method) -> list[dict[str, Any]]:
+        """Return the constructors of a forward session: from a file and from memory, with options and without."""
+        path = next(p for p in method.parameters if p["type"] == "path")
+        options = next(p for p in method.parameters if p["type"] == "SessionOptions?")
+        options = {**options, "type": "SessionOptions"}
+        data = method.calls[1].parameter("model_data")
+        model = {"name": "model", "type": "bytes", "doc": data.doc}
+        out = []
+        for call, given in zip(method.calls, (path, model), strict=True):
+            name = self.name_of(given)
+            passed = self._passed(given)
+            if given["type"] == "bytes":
+                passed += f", (UIntPtr)Arguments.Length({name})"
+            for some in ([given], [given, options]):
+                chosen = self._passed(options) if options in some else "SessionOptions.Default"
+                out.append(
+                    {
+                        "method": replace(method, calls=[call]),
+                        "call": call,
+                        "parameters": some,
+                        "arguments": f"OrtEnv.Instance(), {passed}, {chosen}, out IntPtr session",
+                    }
+                )
+        return out
+
+    def runs(self, method: Method) -> list[dict[str, Any]]:
+        """Return the forms of a run: named tensors of C#, values or buffers in; new ones or the caller's out.
+
+        Each has its parameters, the documentation that stands before it, its declaration, and the method of
+        ``ForwardRun`` that does the work.
+        """
+        docs = {p["name"]: p["doc"] for p in method.parameters}
+        options = {"name": "options", "type": "RunOptions", "doc": docs["run_options"]}
+        run_options = {**options, "name": "run_options"}
+        texts = "IReadOnlyCollection<string>"
+        input_names = {"name": "input_names", "kind": texts, "doc": "Names of the inputs."}
+        output_names = {"name": "output_names", "kind": texts, "doc": "Names of the wanted outputs."}
+        values, named = "IReadOnlyCollection<OrtValue>", "IReadOnlyCollection<NamedOnnxValue>"
+        buffers = "IReadOnlyCollection<FixedBufferOnnxValue>"
+        inputs = {"name": "input_values", "doc": "The inputs, in the order of their names."}
+        given = {"name": "inputs", "doc": docs["inputs"]}
+        if method.value == "into":
+            outputs = {
+                "name": "output_values",
+                "doc": "Tensors that receive the outputs, in the order of their names.",
+            }
+            lists = [
+                (
+                    [input_names, {**inputs, "kind": kind}, output_names, {**outputs, "kind": kind}],
+                    kind == values,
+                )
+                for kind in (values, buffers)
+            ]
+            forms = [
+                ("void", "RunInto", [run_options, *ps] if with_options else ps) for ps, with_options in lists
+            ]
+            forms.append(("void", "RunInto", [*lists[1][0], options]))
+        else:
+            tensors, disposable = (
+                f"IDisposableReadOnlyCollection<{kind}>" for kind in ("OrtValue", "DisposableNamedOnnxValue")
+            )
+            dictionary = {**given, "kind": "IReadOnlyDictionary<string, OrtValue>"}
+            listed = {**given, "kind": named}
+            fixed = [input_names, {**inputs, "kind": buffers}]
+            forms = [
+                (disposable, "RunNamed", [listed]),
+                (disposable, "RunNamed", [listed, output_names]),
+                (disposable, "RunNamed", [listed, output_names, options]),
+                (disposable, "RunNamed", fixed),
+                (disposable, "RunNamed", [*fixed, output_names]),
+                (disposable, "RunNamed", [*fixed, output_names, options]),
+                (tensors, "Run", [run_options, input_names, {**inputs, "kind": values}, output_names]),
+                (tensors, "Run", [run_options, dictionary, output_names]),
+            ]
+        return [self._run_form(method, *form) for form in forms]
+
+    def _run_form(
+        self, method: Method, returned: str, work: str, parameters: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        name = method.name_in("csharp")
+        kinds = {self.name_of(p): p.get("kind", "RunOptions") for p in parameters}
+        signature = ", ".join(f"{kind} {own}" for own, kind in kinds.items())
+        options = next((own for own, kind in kinds.items() if kind == "RunOptions"), "null")
+        passed = [own for own in kinds if own != options]
+        if "outputNames" not in kinds:
+            passed.append("OutputNames")
+        return {
+            "parameters": parameters,
+            "returned": returned,
+            "declaration": f"{returned} {name}({signature})",
+            "head": f"public {returned} {name}({signature})",
+            "work": f"ForwardRun.{work}(Live, {options}, {', '.join(passed)})",
+        }
+
+    def run_doc(self, method: Method, cls: Class, run: dict[str, Any]) -> str:
+        """Return the documentation comment of one form of a run."""
+        parts = self._element("summary", method.summary)
+        if method.details:
+            parts += self._element("remarks", method.details)
+        for p in run["parameters"]:
+            parts += self._element("param", p["doc"], f' name="{self.name_of(p)}"')
+        if run["returned"] != "void":
+            doc = "The outputs, in the order of their names. The caller disposes of them."
+            parts += self._element("returns", doc)
+        references = [
+            {"name": p["name"], "type": p.get("kind", "RunOptions"), "doc": ""} for p in run["parameters"]
+        ]
+        parts += self.exceptions(method, cls, references)
+        return self._comment(parts, 8)
 
 
 def _split(arguments: str) -> list[str]:

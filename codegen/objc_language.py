@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 from codegen.c_language import CLanguage, snake
 from codegen.model import Call, Class, Method, Parameter, Spec, argument_kind
@@ -36,6 +37,14 @@ STEP = {"input_values": "inputs", "output_values": "outputs", "run_options": "ru
 INTO = "into"
 """The value of a step that writes into tensors of the caller."""
 
+SWIFT_COLLECTIONS = {
+    "values": "[ORTValue]",
+    "strings": "[String]",
+    "name_set": "Set<String>",
+    "named_values": "[String: ORTValue]",
+}
+"""Collections as Swift imports them."""
+
 WIDTH = 110
 
 ERROR = "error:(NSError *_Nullable *_Nullable)error"
@@ -58,7 +67,12 @@ class File:
 
 
 OBJC_FILES = (
-    File("ort_session", "Settings of sessions and of single steps.", ("SessionOptions", "RunOptions")),
+    File(
+        "ort_session",
+        "Forward sessions, and the settings of sessions and of single steps.",
+        ("SessionOptions", "RunOptions", "InferenceSession"),
+        ("ort_value.h",),
+    ),
     File(
         "ort_checkpoint",
         "The state of a training run, in memory and in a file.",
@@ -71,6 +85,7 @@ OBJC_FILES = (
         ("TrainingSession",),
         ("ort_checkpoint.h", "ort_env.h", "ort_session.h", "ort_value.h"),
     ),
+    File("ort_gradient_graph_builder", "Gradients without a training session.", ("GradientGraphBuilder",)),
 )
 """The generated files with classes. Their names are those that programs import."""
 
@@ -125,10 +140,9 @@ class ObjcLanguage:
 
     def _forms(self, m: Method) -> list[Method]:
         selector = m.name_in("objc")
-        if m.pattern == "create_session":
-            given = [{**p, "type": p["type"].replace("path", "bytes"), "name": p["name"].replace("path", "data"),
-                      "doc": p["doc"].replace("Path of the", "The")} for p in m.parameters]  # fmt: skip
-            details = f"{m.details} The data is not needed afterwards. Models with external data cannot be read from it."
+        if m.pattern in ("create_session", "load_model"):
+            given = [self._as_data(p) for p in m.parameters]
+            details = f"{m.details} The data is not needed afterwards. Models with external data cannot be read from it.".strip()
             return [
                 replace(
                     m,
@@ -138,7 +152,11 @@ class ObjcLanguage:
                     calls=m.calls[::-1],
                 )
             ]
-        if m.implied or not any(p.type == "OrtRunOptions" and p.nullable for p in m.call.parameters):
+        if (
+            m.implied
+            or m.pattern == "run"
+            or not any(p.type == "OrtRunOptions" and p.nullable for p in m.call.parameters)
+        ):
             return []
         options = {"name": "run_options", "type": "OrtRunOptions", "doc": "Settings of this step, or nil."}
         if m.pattern == "step":
@@ -153,6 +171,20 @@ class ObjcLanguage:
             ]
         names = {"objc": f"{selector}runOptions:" if selector.endswith(":") else f"{selector}WithRunOptions:"}
         return [replace(m, names=names, parameters=[*m.parameters, options])]
+
+    @staticmethod
+    def _as_data(p: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameter for the data of a model in the place of that for its path."""
+        if "path" not in p["type"]:
+            return p
+        doc = p["doc"].replace("Path of the", "The").replace("Path of an ONNX", "The content of an ONNX")
+        doc = doc.replace(" External data is found beside it.", "")
+        return {
+            **p,
+            "type": p["type"].replace("path", "bytes"),
+            "name": p["name"].replace("path", "data"),
+            "doc": doc,
+        }
 
     # ---- names ----
 
@@ -224,6 +256,8 @@ class ObjcLanguage:
             "bytes": "NSData *",
             "values": "NSArray<ORTValue *> *",
             "strings": "NSArray<NSString *> *",
+            "name_set": "NSSet<NSString *> *",
+            "named_values": "NSDictionary<NSString *, ORTValue *> *",
         }
         if kind in fixed:
             return fixed[kind]
@@ -253,7 +287,7 @@ class ObjcLanguage:
 
     def returned(self, m: Method) -> str:
         """Return the type that a method returns."""
-        if m.pattern in ("factory", "create", "create_session"):
+        if m.pattern in ("factory", "create", "create_session", "load_model"):
             return "nullable instancetype"
         if m.returns is None or m.pattern in ("option", "switch") or m.returns["type"] == "results":
             return "BOOL"
@@ -413,9 +447,12 @@ class ObjcLanguage:
         """Return the codes that a method fails with, and when."""
         found: dict[str, list[str]] = {}
         # What only a wrong number or type could cause does not happen: the method passes the right ones.
-        calls = {"property_set": [], "names": m.calls[:1], "create_session": m.calls[:1]}.get(
-            m.pattern, m.calls
-        )
+        calls = {
+            "property_set": [],
+            "names": m.calls[:1],
+            "create_session": m.calls[:1],
+            "load_model": m.calls[:1],
+        }.get(m.pattern, m.calls)
         for call in calls:
             for error in call.errors:
                 whens = found.setdefault(self.code(error["code"]), [])
@@ -459,8 +496,8 @@ class ObjcLanguage:
         plain = kind.removesuffix("?")
         if plain.endswith("[]"):
             name = "[NSNumber]"
-        elif plain in ("values", "strings"):
-            name = {"values": "[ORTValue]", "strings": "[String]"}[plain]
+        elif plain in SWIFT_COLLECTIONS:
+            name = SWIFT_COLLECTIONS[plain]
         elif self._handle_of(plain):
             name = self.class_of(self._handle_of(plain))
         elif plain in self.spec.types:
@@ -507,6 +544,16 @@ class ObjcLanguage:
             return [
                 f"const char **{argument.c} ORT_FREED = NULL;",
                 f"ORTTakeTexts({given}, {optional}, &{argument.c})",
+            ]
+        if kind == "name_set":
+            return [
+                f"const char **{argument.c} ORT_FREED = NULL;",
+                f"ORTTakeTextSet({given}, {optional}, &{argument.c})",
+            ]
+        if kind == "named_values":
+            return [
+                f"ORTNamedValues {argument.c} ORT_NAMED_VALUES_FREED = {{0}};",
+                f"ORTTakeNamedValues({given}, {optional}, &{argument.c})",
             ]
         if kind == "values":
             return [
@@ -633,5 +680,7 @@ def _split_at_preposition(piece: str, kind: str) -> tuple[str, str]:
         return piece, ""
     rest = words[place + 1 :]
     if rest and kind.rstrip("?").endswith("".join(rest)):
+        rest = []
+    if rest == ["Index"] and kind in ("Int", "UInt"):
         rest = []
     return "".join(words[:place]), "".join([words[place].lower(), *rest])

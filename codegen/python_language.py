@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from codegen.c_language import CLanguage, snake
 from codegen.model import Call, Class, Method, Parameter, Spec
@@ -69,7 +70,7 @@ class PythonLanguage:
 
     def bound_handles(self) -> list[str]:
         """Return the handles that those calls speak of and that Python holds as opaque objects."""
-        hidden = ("OrtValue", "OrtEnv", "OrtTensorTypeAndShapeInfo")
+        hidden = ("OrtValue", "OrtEnv", "OrtTensorTypeAndShapeInfo", "OrtTypeInfo")
         used = {p.type for call in self.bound_calls() for p in call.parameters}
         return [name for name in self.spec.handles if name in used and name not in hidden]
 
@@ -113,7 +114,13 @@ class PythonLanguage:
         elif p.direction == "out":
             self._result(f, p)
         elif p.direction == "inout":
-            f.prelude.append(f"Outputs {p.name}_({p.length});")
+            named = next((q for q in call.arrays[p.length] if q.direction == "in"), None)
+            if named is None:
+                f.prelude.append(f"Outputs {p.name}_({p.length});")
+            else:
+                # An array that comes in says how many are wanted; tensors of the caller may receive them.
+                self._take(f, p, "const py::sequence&", "Sequence[OrtValue | None]", "py::tuple()", "()")
+                f.prelude.append(f"Outputs {p.name}_({named.name}.size(), {p.name});")
             f.passed.append(f"{p.name}_.raw.data()")
             f.returned.append(f"{p.name}_.take()")
             f.stub_returned.append("list[OrtValue]")
@@ -133,7 +140,7 @@ class PythonLanguage:
             f.passed.append(p.name)
         else:
             converted = arrays[0].type == "bytes"
-            for other in arrays[1:]:
+            for other in (a for a in arrays[1:] if a.direction == "in"):
                 first = arrays[0].name
                 sizes = f'"{first}", {first}.size(), "{other.name}", {other.name}.size()'
                 f.prelude.append(f"check_same_length({sizes});")
@@ -164,6 +171,7 @@ class PythonLanguage:
                 f"take_type_and_shape({p.name})",
                 "tuple[int, list[int], list[str]]",
             ),
+            "OrtTypeInfo": (f"take_type_info({p.name})", "tuple[int, int, list[int], list[str]]"),
         }.get(p.type, ("", ""))
         if p.typed_by:
             value, stub = f"take_property({p.typed_by}, {p.name})", "int | float | str"
@@ -247,6 +255,17 @@ class PythonLanguage:
             "none": "None",
             "pairs_of_parameters": "Iterator[tuple[str, Parameter]]",
             "pairs_of_properties": "Iterator[tuple[str, int | float | str]]",
+            "model": "StrPath | bytes",
+            "extents": "list[int | str | None]",
+            "node_args": "list[NodeArg]",
+            "names": "Sequence[str]",
+            "names_in_any_order": "Collection[str]",
+            "feed": "Mapping[str, Any]",
+            "arrays": "list[npt.NDArray[Any]]",
+            "ort_values": "Mapping[str, OrtValue]",
+            "list_of_values": "list[OrtValue]",
+            "providers": "Sequence[str | tuple[str, Mapping[str, Any]]]",
+            "provider_options": "Sequence[Mapping[str, Any]]",
         }
         optional = kind.endswith("?")
         kind = kind.removesuffix("?")
@@ -260,21 +279,24 @@ class PythonLanguage:
 
     def signature(self, method: Method, receiver: str = "self") -> str:
         """Return the parameter list of a method."""
+        return ", ".join(self._signature_parts(method, receiver))
+
+    def _signature_parts(self, method: Method, receiver: str) -> list[str]:
         parts = [receiver]
         for p in method.parameters:
             default = f" = {p['default']}" if "default" in p else ""
             star = "*" if p["type"] == "values" else ""
             parts.append(f"{star}{p['name']}: {self.annotation(p['type'])}{default}")
-        return ", ".join(parts)
+        return parts
 
     def define(self, method: Method, receiver: str, returned: str) -> str:
         """Return the first line of a method, broken where it is too long."""
-        name, signature = method.name_in("python"), self.signature(method, receiver)
-        line = f"    def {name}({signature}) -> {returned}:"
+        name, parts = method.name_in("python"), self._signature_parts(method, receiver)
+        line = f"    def {name}({', '.join(parts)}) -> {returned}:"
         if len(line) <= 110:
             return line
-        parts = "".join(f"        {part},\n" for part in signature.split(", "))
-        return f"    def {name}(\n{parts}    ) -> {returned}:"
+        broken = "".join(f"        {part},\n" for part in parts)
+        return f"    def {name}(\n{broken}    ) -> {returned}:"
 
     def pass_on(self, method: Method, skip: str = "") -> str:
         """Return the arguments of a method as the extension takes them, each after a comma."""
@@ -289,6 +311,8 @@ class PythonLanguage:
                 out += f", to_value({p['name']})"
             elif kind == "strings":
                 out += f", list({p['name']})"
+            elif kind == "names_in_any_order":
+                out += f", sorted({p['name']})"
             else:
                 out += f", {p['name']}"
         return out
@@ -327,6 +351,11 @@ class PythonLanguage:
         body = "\n".join(f"{margin}{line}".rstrip() for line in lines[1:])
         return f'{margin}"""{lines[0]}\n{body}\n{margin}"""'
 
+    def field_doc(self, method: Method) -> str:
+        """Return the documentation of a field: what it is, and what its value says."""
+        details = method.returns["doc"] if method.returns else ""
+        return self.docstring(replace(method, details=details, returns=None), 4)
+
     def handle_of(self, cls: Class) -> str:
         """Return the handle that a class works on, its own or its owner's."""
         return cls.handle or self.handle_of(self.spec.class_named(cls.view_of))
@@ -335,43 +364,54 @@ class PythonLanguage:
         """Return the import lines of a class's file."""
         methods = cls.methods_in("python")
         patterns = {m.pattern for m in methods}
+        if patterns == {"field"}:
+            return ["from dataclasses import dataclass"]
         kinds = {p["type"].removesuffix("?") for m in methods for p in m.parameters}
         kinds |= {m.returns["type"] for m in methods if m.returns}
+        mentioned = set(re.findall(r"\w+", " ".join(self.annotation(kind) for kind in kinds)))
         classes = {c.names["python"] for c in self.spec.classes_in("python")} - {cls.names["python"]}
         run_time: set[str] = set()
         typing_only = {cls.view_of} if cls.view_of else set()
         for kind in kinds & classes:
             (run_time if patterns & {"view", "create_session"} else typing_only).add(kind)
+        if "load_model" in patterns:
+            run_time.add("SessionOptions")
+        if "node_args" in kinds:
+            run_time.add("NodeArg")
         if cls.keys and cls.keys["entry"] in classes:
             run_time.add(cls.keys["entry"])
         typing_only -= run_time
         values = {
+            "ModelSignature": "load_model" in patterns,
             "check_device": "create_session" in patterns,
             "check_key": "map_get" in patterns,
+            "check_providers": "load_model" in patterns,
+            "declared": "value_infos" in patterns,
+            "declared_tensor": "value_infos_by_mode" in patterns,
             "describe_entry": "describe" in patterns and cls.keyed,
             "describe_mapping": "describe" in patterns and not cls.keyed,
             "parameter_type": "copy_out_buffer" in patterns,
             "give_back": "step_by_mode" in patterns,
             "StepSignature": "step_by_mode" in patterns,
             "to_value": "array" in {p["type"] for m in methods for p in m.parameters},
+            "StrPath": "StrPath" in mentioned,
         }
         enums = sorted(kinds & set(self.spec.enums))
         standard = []
-        if "map_iterate" in patterns:
-            standard.append("from collections.abc import Iterator")
+        abstract = sorted(mentioned & {"Collection", "Iterator", "Mapping", "Sequence"})
+        if abstract:
+            standard.append(f"from collections.abc import {', '.join(abstract)}")
         names = ["TYPE_CHECKING"] if typing_only else []
-        names += ["Any"] if "array" in kinds or "values" in kinds else []
+        names += ["Any"] if "Any" in mentioned else []
         if names:
             standard.append(f"from typing import {', '.join(names)}")
-        if "array" in kinds:
+        if "npt" in mentioned:
             standard += ["", "import numpy.typing as npt"]
         lines = [*standard, ""] if standard else []
         lines.append("from ortrain import _ortrain")
-        if "copy_out_buffer" in patterns:
+        if "copy_out_buffer" in patterns or "OrtValue" in mentioned:
             lines.append("from ortrain._ortrain import OrtValue")
         used = [name for name, wanted in values.items() if wanted]
-        if "path" in kinds:
-            used.append("StrPath")
         if used:
             lines.append(
                 f"from ortrain._support import {', '.join(sorted(used, key=lambda n: (n[0].islower(), n)))}"

@@ -397,7 +397,7 @@ struct OrtApi {
    *
    * \param[in] env The environment.
    * \param[in] model_path The model.
-   * \param[in] options Settings, copied.
+   * \param[in] options Settings, copied; null for the defaults.
    * \param[out] out The session. Freed with ReleaseSession.
    * \retval ORT_NO_SUCHFILE when there is no such file.
    * \retval ORT_INVALID_PROTOBUF when the file is not an ONNX model.
@@ -411,7 +411,7 @@ struct OrtApi {
    * \param[in] env The environment.
    * \param[in] model_data The model, not needed after the call. As many as model_data_length says.
    * \param[in] model_data_length Its size. In bytes.
-   * \param[in] options Settings, copied.
+   * \param[in] options Settings, copied; null for the defaults.
    * \param[out] out The session. Freed with ReleaseSession.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
@@ -588,7 +588,13 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SessionGetOutputTypeInfo)(const OrtSession* session, size_t index, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Slot 35, not implemented. */
+  /** Kind, type and shape of an initializer that a run may replace. There are none.
+   *
+   * \param[in] session The session.
+   * \param[in] index Which, counted from 0.
+   * \param[out] type_info What is known of it. Freed with ReleaseTypeInfo.
+   * \retval ORT_INVALID_ARGUMENT when always.
+   */
   OrtStatus*(ORT_API_CALL* SessionGetOverridableInitializerTypeInfo)(const OrtSession* session, size_t index, OrtTypeInfo** type_info) NO_EXCEPTION;
 
   /** Name of an input.
@@ -611,7 +617,14 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SessionGetOutputName)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
-  /** Slot 38, not implemented. */
+  /** Name of an initializer that a run may replace. There are none.
+   *
+   * \param[in] session The session.
+   * \param[in] index Which, counted from 0.
+   * \param[in] allocator Gives the memory for the name.
+   * \param[out] value The name. Freed with the allocator.
+   * \retval ORT_INVALID_ARGUMENT when always.
+   */
   OrtStatus*(ORT_API_CALL* SessionGetOverridableInitializerName)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
   /** Makes run options with their defaults.

@@ -244,6 +244,14 @@ std::vector<std::string> Names(H* handle, Count count_call, Name name_call) {
   return names;
 }
 
+/** Bytes that a call allocated. */
+inline std::vector<uint8_t> TakeBytes(void* data, size_t size) {
+  AllocatorWithDefaultOptions allocator;
+  const std::unique_ptr<void, AllocatedFree> owner(data, AllocatedFree(allocator));
+  const auto* bytes = static_cast<const uint8_t*>(data);
+  return {bytes, bytes + size};
+}
+
 /** A text that a call allocated. */
 inline std::string TakeString(char* text) {
   AllocatorWithDefaultOptions allocator;
@@ -498,32 +506,58 @@ struct MemoryInfo : detail::Base<OrtMemoryInfo> {
   }
 };
 
-/** Element type and dimensions of a tensor. */
-struct TensorTypeAndShapeInfo : detail::Base<OrtTensorTypeAndShapeInfo> {
-  explicit TensorTypeAndShapeInfo(std::nullptr_t) {}
-  explicit TensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo* p) : Base(p) {}
+namespace detail {
+
+/** What is asked of a type and shape, whoever owns it. */
+template <typename Holder>
+struct TensorTypeAndShapeInfoCalls : Holder {
+  using Holder::Holder;
   ONNXTensorElementDataType GetElementType() const {
     ONNXTensorElementDataType type;
-    ThrowOnError(GetApi().GetTensorElementType(p_, &type));
+    ThrowOnError(GetApi().GetTensorElementType(this->p_, &type));
     return type;
   }
   size_t GetElementCount() const {
     size_t count = 0;
-    ThrowOnError(GetApi().GetTensorShapeElementCount(p_, &count));
+    ThrowOnError(GetApi().GetTensorShapeElementCount(this->p_, &count));
     return count;
   }
   size_t GetDimensionsCount() const {
     size_t count = 0;
-    ThrowOnError(GetApi().GetDimensionsCount(p_, &count));
+    ThrowOnError(GetApi().GetDimensionsCount(this->p_, &count));
     return count;
   }
-  void GetDimensions(int64_t* values, size_t count) const { ThrowOnError(GetApi().GetDimensions(p_, values, count)); }
+  void GetDimensions(int64_t* values, size_t count) const { ThrowOnError(GetApi().GetDimensions(this->p_, values, count)); }
+  void GetSymbolicDimensions(const char** values, size_t count) const {
+    ThrowOnError(GetApi().GetSymbolicDimensions(this->p_, values, count));
+  }
   std::vector<int64_t> GetShape() const {
     std::vector<int64_t> shape(GetDimensionsCount());
     GetDimensions(shape.data(), shape.size());
     return shape;
   }
 };
+
+/** A handle that another object owns. */
+template <typename T>
+struct Unowned {
+  explicit Unowned(const T* p) : p_(p) {}
+  operator const T*() const noexcept { return p_; }
+
+ protected:
+  const T* p_;
+};
+
+}  // namespace detail
+
+/** Element type and dimensions of a tensor. */
+struct TensorTypeAndShapeInfo : detail::TensorTypeAndShapeInfoCalls<detail::Base<OrtTensorTypeAndShapeInfo>> {
+  explicit TensorTypeAndShapeInfo(std::nullptr_t) {}
+  explicit TensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo* p) : TensorTypeAndShapeInfoCalls(p) {}
+};
+
+/** The same as part of another object, with which it ends. */
+using ConstTensorTypeAndShapeInfo = detail::TensorTypeAndShapeInfoCalls<detail::Unowned<OrtTensorTypeAndShapeInfo>>;
 
 /** The kind of a value, and for tensors their type and shape. */
 struct TypeInfo : detail::Base<OrtTypeInfo> {
@@ -535,10 +569,10 @@ struct TypeInfo : detail::Base<OrtTypeInfo> {
     return type;
   }
   /** Type and shape, which live as long as this object. */
-  const OrtTensorTypeAndShapeInfo* GetTensorTypeAndShapeInfo() const {
+  ConstTensorTypeAndShapeInfo GetTensorTypeAndShapeInfo() const {
     const OrtTensorTypeAndShapeInfo* info = nullptr;
     ThrowOnError(GetApi().CastTypeInfoToTensorInfo(p_, &info));
-    return info;
+    return ConstTensorTypeAndShapeInfo{info};
   }
 };
 
@@ -604,67 +638,101 @@ struct Value : detail::Base<OrtValue> {
 };
 static_assert(sizeof(Value) == sizeof(OrtValue*), "a list of values is a list of handles");
 
-/** A model ready to run forward. */
+/** Runs a model forward. Names and meaning are those of onnxruntime's class. The model is made ready
+ * once for every set of input shapes; a later run with the same shapes only computes. Runs of one
+ * session follow one another, those of different sessions may run at the same time.
+ */
 struct Session : detail::Base<OrtSession> {
   explicit Session(std::nullptr_t) {}
+
+  /** Makes a session from a model. */
   Session(const Env& env, const ORTCHAR_T* model_path, const SessionOptions& options) {
     ThrowOnError(GetApi().CreateSession(env, model_path, options, &p_));
   }
+
+  /** Makes a session from a model. */
   Session(const Env& env, const void* model_data, size_t model_data_length, const SessionOptions& options) {
     ThrowOnError(GetApi().CreateSessionFromArray(env, model_data, model_data_length, options, &p_));
   }
 
-  /** Runs with the named inputs; the named outputs. */
-  std::vector<Value> Run(const RunOptions& run_options, const char* const* input_names, const Value* input_values,
-                         size_t input_count, const char* const* output_names, size_t output_count) {
+  /** Number of inputs of the model. */
+  size_t GetInputCount() const {
+    size_t out{};
+    ThrowOnError(GetApi().SessionGetInputCount(p_, &out));
+    return out;
+  }
+
+  /** Number of outputs of the model. */
+  size_t GetOutputCount() const {
+    size_t out{};
+    ThrowOnError(GetApi().SessionGetOutputCount(p_, &out));
+    return out;
+  }
+
+  /** Number of initializers that a run may replace, always 0. */
+  size_t GetOverridableInitializerCount() const {
+    size_t out{};
+    ThrowOnError(GetApi().SessionGetOverridableInitializerCount(p_, &out));
+    return out;
+  }
+
+  /** Names of the inputs. */
+  std::vector<std::string> GetInputNames() const {
+    return detail::Names(p_, GetApi().SessionGetInputCount, GetApi().SessionGetInputName);
+  }
+
+  /** Names of the outputs. */
+  std::vector<std::string> GetOutputNames() const {
+    return detail::Names(p_, GetApi().SessionGetOutputCount, GetApi().SessionGetOutputName);
+  }
+
+  /** Names of the initializers that a run may replace. */
+  std::vector<std::string> GetOverridableInitializerNames() const {
+    return detail::Names(p_, GetApi().SessionGetOverridableInitializerCount, GetApi().SessionGetOverridableInitializerName);
+  }
+
+  /** Name of an input, in memory of an allocator. */
+  AllocatedStringPtr GetInputNameAllocated(size_t index, OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().SessionGetInputName(p_, index, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Name of an output, in memory of an allocator. */
+  AllocatedStringPtr GetOutputNameAllocated(size_t index, OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().SessionGetOutputName(p_, index, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Kind, type and shape of an input. */
+  TypeInfo GetInputTypeInfo(size_t index) const {
+    OrtTypeInfo* type_info{};
+    ThrowOnError(GetApi().SessionGetInputTypeInfo(p_, index, &type_info));
+    return TypeInfo{type_info};
+  }
+
+  /** Kind, type and shape of an output. */
+  TypeInfo GetOutputTypeInfo(size_t index) const {
+    OrtTypeInfo* type_info{};
+    ThrowOnError(GetApi().SessionGetOutputTypeInfo(p_, index, &type_info));
+    return TypeInfo{type_info};
+  }
+
+  /** Runs the model. */
+  std::vector<Value> Run(const RunOptions& run_options, const char* const* input_names, const Value* input_values, size_t input_count, const char* const* output_names, size_t output_count) {
     std::vector<Value> outputs;
     for (size_t i = 0; i < output_count; ++i) outputs.emplace_back(nullptr);
     Run(run_options, input_names, input_values, input_count, output_names, outputs.data(), output_count);
     return outputs;
   }
-  /** The same into values that may hold tensors already. */
-  void Run(const RunOptions& run_options, const char* const* input_names, const Value* input_values, size_t input_count,
-           const char* const* output_names, Value* output_values, size_t output_count) {
+
+  /** Runs the model into tensors of the caller. */
+  void Run(const RunOptions& run_options, const char* const* input_names, const Value* input_values, size_t input_count, const char* const* output_names, Value* output_values, size_t output_count) {
     ThrowOnError(GetApi().Run(p_, run_options, input_names, reinterpret_cast<const OrtValue* const*>(input_values), input_count,
                               output_names, output_count, reinterpret_cast<OrtValue**>(output_values)));
   }
 
-  size_t GetInputCount() const { return Count(GetApi().SessionGetInputCount); }
-  size_t GetOutputCount() const { return Count(GetApi().SessionGetOutputCount); }
-  std::vector<std::string> GetInputNames() const {
-    return detail::Names(p_, GetApi().SessionGetInputCount, GetApi().SessionGetInputName);
-  }
-  std::vector<std::string> GetOutputNames() const {
-    return detail::Names(p_, GetApi().SessionGetOutputCount, GetApi().SessionGetOutputName);
-  }
-  AllocatedStringPtr GetInputNameAllocated(size_t index, OrtAllocator* allocator) const {
-    return Name(GetApi().SessionGetInputName, index, allocator);
-  }
-  AllocatedStringPtr GetOutputNameAllocated(size_t index, OrtAllocator* allocator) const {
-    return Name(GetApi().SessionGetOutputName, index, allocator);
-  }
-  TypeInfo GetInputTypeInfo(size_t index) const { return Type(GetApi().SessionGetInputTypeInfo, index); }
-  TypeInfo GetOutputTypeInfo(size_t index) const { return Type(GetApi().SessionGetOutputTypeInfo, index); }
-
- private:
-  template <typename F>
-  size_t Count(F call) const {
-    size_t count = 0;
-    ThrowOnError(call(p_, &count));
-    return count;
-  }
-  template <typename F>
-  AllocatedStringPtr Name(F call, size_t index, OrtAllocator* allocator) const {
-    char* name = nullptr;
-    ThrowOnError(call(p_, index, allocator, &name));
-    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
-  }
-  template <typename F>
-  TypeInfo Type(F call, size_t index) const {
-    OrtTypeInfo* type = nullptr;
-    ThrowOnError(call(p_, index, &type));
-    return TypeInfo{type};
-  }
 };
 
 }  // namespace Ort

@@ -43,6 +43,10 @@ template <>
 struct Release<OrtTrainingSession> {
   static void call(OrtTrainingSession* p) { GetTrainingApi().ReleaseTrainingSession(p); }
 };
+template <>
+struct Release<OrtGradientGraphBuilder> {
+  static void call(OrtGradientGraphBuilder* p) { GetOrtrainApi().ReleaseGradientGraphBuilder(p); }
+};
 
 /** A list of objects as a list of their handles: a Value holds its handle and nothing else. */
 inline const OrtValue* const* Handles(const std::vector<Value>& values) {
@@ -62,16 +66,16 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
 
   /** Reads a checkpoint file. */
   static CheckpointState LoadCheckpoint(const std::basic_string<ORTCHAR_T>& checkpoint_uri) {
-    OrtCheckpointState* state = nullptr;
-    ThrowOnError(GetTrainingApi().LoadCheckpoint(checkpoint_uri.c_str(), &state));
-    return CheckpointState{state};
+    OrtCheckpointState* checkpoint_state = nullptr;
+    ThrowOnError(GetTrainingApi().LoadCheckpoint(checkpoint_uri.c_str(), &checkpoint_state));
+    return CheckpointState{checkpoint_state};
   }
 
   /** Reads a checkpoint from memory. */
   static CheckpointState LoadCheckpointFromBuffer(const std::vector<uint8_t>& buffer) {
-    OrtCheckpointState* state = nullptr;
-    ThrowOnError(GetTrainingApi().LoadCheckpointFromBuffer(buffer.data(), buffer.size(), &state));
-    return CheckpointState{state};
+    OrtCheckpointState* checkpoint_state = nullptr;
+    ThrowOnError(GetTrainingApi().LoadCheckpointFromBuffer(buffer.data(), buffer.size(), &checkpoint_state));
+    return CheckpointState{checkpoint_state};
   }
 
   /** Writes a state to a checkpoint file. */
@@ -317,6 +321,40 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     char* out{};
     ThrowOnError(GetOrtrainApi().EndProfiling(p_, AllocatorWithDefaultOptions(), &out));
     return detail::TakeString(out);
+  }
+
+};
+
+/** Adds gradients to a model, so that a plain forward run computes them. */
+class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
+  explicit GradientGraphBuilder(OrtGradientGraphBuilder* p) : Base(p) {}
+
+ public:
+  explicit GradientGraphBuilder(std::nullptr_t) {}
+
+  /** Takes a model to which gradients will be added. */
+  static GradientGraphBuilder Create(const std::vector<uint8_t>& model, const std::vector<std::string>& y_node_names, const std::vector<std::string>& x_node_names, const std::string& loss_node_name) {
+    OrtGradientGraphBuilder* out = nullptr;
+    ThrowOnError(GetOrtrainApi().CreateGradientGraphBuilder(model.data(), model.size(), detail::Pointers(y_node_names).data(), y_node_names.size(), detail::Pointers(x_node_names).data(), x_node_names.size(), loss_node_name.c_str(), &out));
+    return GradientGraphBuilder{out};
+  }
+
+  /** Adds the gradients. */
+  void Build() {
+    ThrowOnError(GetOrtrainApi().GradientGraphBuilderBuild(p_));
+  }
+
+  /** The model with the gradients. */
+  std::vector<uint8_t> GetModel() const {
+    void* data = nullptr;
+    size_t size = 0;
+    ThrowOnError(GetOrtrainApi().GradientGraphBuilderGetModel(p_, AllocatorWithDefaultOptions(), &data, &size));
+    return detail::TakeBytes(data, size);
+  }
+
+  /** Writes the model with the gradients to a file. */
+  void Save(const std::basic_string<ORTCHAR_T>& path) const {
+    ThrowOnError(GetOrtrainApi().GradientGraphBuilderSave(p_, path.c_str()));
   }
 
 };

@@ -17,6 +17,9 @@ extern "C" {
 
 typedef struct OrtrainApi OrtrainApi;
 
+/** Adds gradients to a model. */
+typedef struct OrtGradientGraphBuilder OrtGradientGraphBuilder;
+
 /** What the two older tables cannot say, listing a checkpoint, gradients, writing artifacts. The
  * exported function OrtrainGetApi(version) gives this table. It starts at version 1 and grows only at
  * its end.
@@ -241,6 +244,57 @@ struct OrtrainApi {
    * \retval ORT_RUNTIME_EXCEPTION when nothing is being recorded.
    */
   OrtStatus*(ORT_API_CALL* EndProfiling)(OrtTrainingSession* sess, OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
+  /** Takes a model to which gradients will be added.
+   *
+   * \param[in] model_data The forward model, not needed after the call. As many as model_length says.
+   * \param[in] model_length Its size. In bytes.
+   * \param[in] y_node_names The values that are differentiated. Beside the loss, of each an input
+   *     <value>_grad is added to the model, its gradient as the caller knows it. As many as y_len says.
+   * \param[in] y_len Their number. In names.
+   * \param[in] x_node_names The values whose gradients are wanted. As many as x_len says.
+   * \param[in] x_len Their number. In names.
+   * \param[in] loss_name The value whose gradient is one, a scalar; empty where there is none.
+   * \param[out] out The builder. Freed with ReleaseGradientGraphBuilder.
+   * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
+   * \retval ORT_INVALID_GRAPH when the graph is not valid.
+   * \retval ORT_INVALID_ARGUMENT when no values are named, or the loss is not among those that are
+   *     differentiated.
+   */
+  OrtStatus*(ORT_API_CALL* CreateGradientGraphBuilder)(const void* model_data, size_t model_length, const char* const* y_node_names, size_t y_len, const char* const* x_node_names, size_t x_len, const char* loss_name, OrtGradientGraphBuilder** out) NO_EXCEPTION;
+
+  /** Adds the gradients.
+   *
+   * The model computes its outputs and, behind them, an output <value>_grad for each wanted value.
+   *
+   * \param[in] builder The builder.
+   * \retval ORT_NOT_IMPLEMENTED when the model cannot be differentiated; the message names every reason.
+   */
+  OrtStatus*(ORT_API_CALL* GradientGraphBuilderBuild)(OrtGradientGraphBuilder* builder) NO_EXCEPTION;
+
+  /** The model with the gradients.
+   *
+   * \param[in] builder The builder.
+   * \param[in] allocator Gives the memory for the result.
+   * \param[out] out The model. As many as out_length says. Freed with the allocator.
+   * \param[out] out_length Its size. In bytes.
+   * \retval ORT_FAIL when nothing has been built yet.
+   */
+  OrtStatus*(ORT_API_CALL* GradientGraphBuilderGetModel)(const OrtGradientGraphBuilder* builder, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
+
+  /** Writes the model with the gradients to a file.
+   *
+   * \param[in] builder The builder.
+   * \param[in] model_path Path of the file; what is there is replaced.
+   * \retval ORT_FAIL when nothing has been built yet or the file cannot be written.
+   */
+  OrtStatus*(ORT_API_CALL* GradientGraphBuilderSave)(const OrtGradientGraphBuilder* builder, const ORTCHAR_T* model_path) NO_EXCEPTION;
+
+  /** Frees a builder.
+   *
+   * \param[in] input The builder, or null.
+   */
+  void(ORT_API_CALL* ReleaseGradientGraphBuilder)(OrtGradientGraphBuilder* input) NO_EXCEPTION;
 
 };
 

@@ -406,3 +406,58 @@ TEST_CASE("a run can be ended by its options") {
   ort().ReleaseValue(loss);
   ort().ReleaseRunOptions(options);
 }
+
+TEST_CASE("forward sessions run exported models, from two threads one after the other") {
+  Run run;
+  const Scratch scratch;
+  const std::string path = scratch / "forward.onnx";
+  char *loss_name = nullptr, *x_name = nullptr, *y_name = nullptr;
+  ok(training().TrainingSessionGetEvalModelOutputName(run.session, 0, run.allocator, &loss_name));
+  ok(training().ExportModelForInferencing(run.session, path.c_str(), 1, &loss_name));
+  const OrtValue* inputs[] = {run.xs, run.ys};
+  OrtValue* evaluated = nullptr;
+  ok(training().EvalStep(run.session, nullptr, 2, inputs, 1, &evaluated));
+  void* at = nullptr;
+  ok(ort().GetTensorMutableData(evaluated, &at));
+  const float expected = *static_cast<float*>(at);
+
+  OrtSession* session = nullptr;
+  ok(ort().CreateSession(run.env, path.c_str(), nullptr, &session));  // with the defaults for options
+  ok(ort().SessionGetInputName(session, 0, run.allocator, &x_name));
+  ok(ort().SessionGetInputName(session, 1, run.allocator, &y_name));
+  const char* names[] = {x_name, y_name};
+
+  float room = 0;
+  OrtValue* given = run.value(&room, sizeof room, {}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+  ok(ort().Run(session, nullptr, names, inputs, 2, &loss_name, 1, &given));
+  CHECK(room == expected);
+  const char* twice[] = {x_name, x_name};
+  refused_with(ort().Run(session, nullptr, twice, inputs, 2, &loss_name, 1, &given), "given twice");
+  refused_with(ort().Run(session, nullptr, names, inputs, 2, &loss_name, 0, &given), "output_names_len is 0");
+  char* none = nullptr;
+  refused_with(ort().SessionGetOverridableInitializerName(session, 0, run.allocator, &none),
+               "overridable initializer number 0");
+  CHECK(none == nullptr);
+
+  std::atomic<int> wrong{0};
+  const auto work = [&] {
+    for (int i = 0; i < 200; ++i) {
+      OrtValue* made = nullptr;
+      OrtStatus* status = ort().Run(session, nullptr, names, inputs, 2, &loss_name, 1, &made);
+      void* found = nullptr;
+      if (status == nullptr) status = ort().GetTensorMutableData(made, &found);
+      wrong += status != nullptr || *static_cast<float*>(found) != expected;
+      ort().ReleaseStatus(status);
+      ort().ReleaseValue(made);
+    }
+  };
+  std::thread first(work), second(work);
+  first.join();
+  second.join();
+  CHECK(wrong == 0);
+
+  ort().ReleaseSession(session);
+  ort().ReleaseValue(given);
+  ort().ReleaseValue(evaluated);
+  for (char* name : {loss_name, x_name, y_name}) ok(ort().AllocatorFree(run.allocator, name));
+}

@@ -2,6 +2,8 @@
 #include "onnxruntime_training_cxx_api.h"
 
 #include <cmath>
+#include <fstream>
+#include <iterator>
 
 #include "support.h"
 
@@ -93,4 +95,53 @@ TEST_CASE("C++: errors are exceptions with code and message") {
   CHECK_THROWS_AS(run.session.TrainStep({}), Ort::Exception);
   CHECK_THROWS_AS(run.session.SchedulerStep(), Ort::Exception);
   CHECK_THROWS_AS(run.state.GetProperty("none"), Ort::Exception);
+}
+
+TEST_CASE("C++: run a model forward, and with its gradients") {
+  Run run;
+  const auto batch = run.batch();
+  const Scratch scratch;
+  const std::string path = scratch / "forward.onnx", loss = run.session.OutputNames(false)[0];
+  run.session.ExportModelForInferencing(path, {loss});
+  const float expected = scalar(run.session.EvalStep(batch)[0]);
+
+  Ort::Session session(run.env, path.c_str(), run.options);
+  const std::vector<std::string> inputs = session.GetInputNames();
+  REQUIRE(session.GetInputCount() == 2);
+  REQUIRE(session.GetOutputCount() == 1);
+  CHECK(session.GetOutputNames() == std::vector<std::string>{loss});
+  CHECK(session.GetOverridableInitializerNames().empty());
+  const Ort::AllocatorWithDefaultOptions allocator;
+  CHECK(session.GetInputNameAllocated(1, allocator).get() == inputs[1]);
+  const Ort::TypeInfo type = session.GetInputTypeInfo(0);
+  const Ort::ConstTensorTypeAndShapeInfo declared = type.GetTensorTypeAndShapeInfo();
+  CHECK(declared.GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+  CHECK(declared.GetShape() == std::vector<int64_t>{-1, 64});
+  const char* symbols[2] = {};
+  declared.GetSymbolicDimensions(symbols, 2);
+  CHECK(std::string(symbols[0]) != "");
+  CHECK(std::string(symbols[1]) == "");
+
+  const char* const input_names[] = {inputs[0].c_str(), inputs[1].c_str()};
+  const char* const output_names[] = {loss.c_str()};
+  const Ort::RunOptions options;
+  std::vector<Ort::Value> outputs = session.Run(options, input_names, batch.data(), 2, output_names, 1);
+  CHECK(scalar(outputs[0]) == expected);
+  *outputs[0].GetTensorMutableData<float>() = 0;
+  session.Run(options, input_names, batch.data(), 2, output_names, outputs.data(), 1);
+  CHECK(scalar(outputs[0]) == expected);
+  CHECK_THROWS_AS(session.Run(options, output_names, batch.data(), 1, output_names, 1), Ort::Exception);
+
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<uint8_t> model((std::istreambuf_iterator<char>(file)), {});
+  auto builder = Ort::GradientGraphBuilder::Create(model, {loss}, {inputs[0]}, loss);
+  CHECK_THROWS_AS(builder.GetModel(), Ort::Exception);
+  builder.Build();
+  const std::vector<uint8_t> built = builder.GetModel();
+  Ort::Session gradients(run.env, built.data(), built.size(), run.options);
+  const std::string gradient = inputs[0] + "_grad";
+  const char* const both[] = {loss.c_str(), gradient.c_str()};
+  outputs = gradients.Run(options, input_names, batch.data(), 2, both, 2);
+  CHECK(std::abs(scalar(outputs[0]) - expected) < 1e-5f);
+  CHECK(outputs[1].GetTensorTypeAndShapeInfo().GetShape() == std::vector<int64_t>{4, 64});
 }

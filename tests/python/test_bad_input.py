@@ -98,6 +98,15 @@ def test_checkpoint_of_another_model_is_refused_with_every_difference(mlp: Fixtu
         assert name in str(error.value)
 
 
+def test_eval_model_of_another_network_is_refused_by_its_inputs(mlp: Fixture) -> None:
+    state = CheckpointState.load_checkpoint(mlp.path("checkpoint"))
+    with pytest.raises(
+        ortrain.InvalidArgumentError, match=r"input 'conv1\.weight' of the eval model is neither"
+    ):
+        Module(mlp.path("training_model.onnx"), state, Fixture("lenet_adamw").path("eval_model.onnx"))
+    Module(mlp.path("training_model.onnx"), state, mlp.path("eval_model.onnx"))
+
+
 def test_model_that_is_no_training_model_is_refused(mlp: Fixture) -> None:
     state = CheckpointState.load_checkpoint(mlp.path("checkpoint"))
     with pytest.raises(ortrain.OrtrainError, match="training model"):

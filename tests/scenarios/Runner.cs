@@ -195,6 +195,11 @@ public sealed class Runner
             { "log", new Command(1, 1, a => logging = Flag(a[0], "on", "off")) },
             { "resident", new Command(0, 0, a => Resident()) },
             { "measure", new Command(2, many, Measure) },
+            { "model", new Command(2, 2, a => Keep(a[0], new InferenceSession(a[1]))) },
+            { "model_buffer", new Command(2, 2, a => Keep(a[0], new InferenceSession(File.ReadAllBytes(a[1])))) },
+            { "describe", new Command(1, 1, Describe) },
+            { "run", new Command(3, many, RunModel) },
+            { "run_into", new Command(3, many, RunInto) },
         };
     }
 
@@ -503,6 +508,84 @@ public sealed class Runner
         for (int i = 0; i < outputs.Count; ++i)
         {
             Log((train ? "train " : "eval ") + names[i], outputs[i]);
+        }
+    }
+
+    private InferenceSession Model(string label)
+    {
+        return Find<InferenceSession>(label, "model");
+    }
+
+    private void Describe(string[] a)
+    {
+        InferenceSession model = Model(a[0]);
+        foreach (string name in model.InputNames)
+        {
+            WriteMetadata("input", name, model.InputMetadata[name]);
+        }
+        foreach (string name in model.OutputNames)
+        {
+            WriteMetadata("output", name, model.OutputMetadata[name]);
+        }
+    }
+
+    private void WriteMetadata(string what, string name, NodeMetadata metadata)
+    {
+        string type = metadata.ElementDataType.ToString().ToLowerInvariant();
+        string dims = metadata.Dimensions.Length == 0 ? "-" : string.Join("x", metadata.Dimensions);
+        Write(what + " " + name + " " + type + " " + dims);
+    }
+
+    /// <summary>Where the inputs of a run end.</summary>
+    private static int EndOfInputs(string[] a)
+    {
+        long count = Text.Integer(a[1]);
+        if (count < 0 || 2 * count > a.Length - 2)
+        {
+            throw new ScriptError("there are not so many inputs");
+        }
+        return 2 + (2 * (int)count);
+    }
+
+    /// <summary>Every other token of a range, from its first.</summary>
+    private static IEnumerable<string> Every2nd(string[] a, int begin, int end)
+    {
+        for (int i = begin; i < end; i += 2)
+        {
+            yield return a[i];
+        }
+    }
+
+    private void RunModel(string[] a)
+    {
+        int end = EndOfInputs(a);
+        var inputs = new Dictionary<string, OrtValue>();
+        for (int i = 2; i < end; i += 2)
+        {
+            inputs.Add(a[i], Tensor(a[i + 1]).Value);
+        }
+        string[] names = a.Skip(end).ToArray();
+        using (var options = new RunOptions())
+        using (IDisposableReadOnlyCollection<OrtValue> outputs = Model(a[0]).Run(options, inputs, names))
+        {
+            for (int i = 0; i < names.Length; ++i)
+            {
+                Log("run " + names[i], outputs[i]);
+            }
+        }
+    }
+
+    private void RunInto(string[] a)
+    {
+        int end = EndOfInputs(a);
+        string[] outputNames = Every2nd(a, end, a.Length).ToArray();
+        OrtValue[] outputs = Every2nd(a, end + 1, a.Length).Select(label => Tensor(label).Value).ToArray();
+        Model(a[0]).Run(
+            null, Every2nd(a, 2, end).ToArray(), Every2nd(a, 3, end).Select(label => Tensor(label).Value).ToArray(),
+            outputNames, outputs);
+        for (int i = 0; i < outputs.Length; ++i)
+        {
+            Log("run " + outputNames[i], outputs[i]);
         }
     }
 

@@ -62,7 +62,7 @@ static void must(OrtStatus* status) {
 
 /* Labels. */
 
-enum kind { kState, kSession, kTensor };
+enum kind { kState, kSession, kModel, kTensor };
 
 struct object {
   char* label;
@@ -83,6 +83,7 @@ static struct object* look_up(const char* label) {
 static void release_handle(const struct object* object) {
   if (object->kind == kState) training->ReleaseCheckpointState(object->handle);
   if (object->kind == kSession) training->ReleaseTrainingSession(object->handle);
+  if (object->kind == kModel) ort->ReleaseSession(object->handle);
   if (object->kind == kTensor) ort->ReleaseValue(object->handle);
 }
 
@@ -109,7 +110,7 @@ static void drop(struct object* object) {
 }
 
 static struct object* find(const char* label, enum kind kind) {
-  static const char* const names[] = {"state", "session", "tensor"};
+  static const char* const names[] = {"state", "session", "model", "tensor"};
   struct object* object = look_up(label);
   if (object == NULL || object->kind != kind) stop("%s is no %s", label, names[kind]);
   return object;
@@ -117,6 +118,7 @@ static struct object* find(const char* label, enum kind kind) {
 
 static OrtCheckpointState* state_of(const char* label) { return find(label, kState)->handle; }
 static OrtTrainingSession* session_of(const char* label) { return find(label, kSession)->handle; }
+static OrtSession* model_of(const char* label) { return find(label, kModel)->handle; }
 static OrtValue* tensor_of(const char* label) { return find(label, kTensor)->handle; }
 
 /* Numbers and tensors as the script writes them. */
@@ -193,20 +195,14 @@ static OrtValue* make_tensor(const struct type* type, const struct shape* shape,
   return value;
 }
 
-static void log_tensor(const char* what, const char* name, OrtValue* value) {
-  if (!logging) return;
-  OrtTensorTypeAndShapeInfo* info = NULL;
+/* Writes type and extents, the first part of a line; gives them too. */
+static const struct type* log_type(const char* what, const char* name, const OrtTensorTypeAndShapeInfo* info,
+                                   struct shape* shape) {
   ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  struct shape shape;
-  const unsigned char* data = NULL;
-  must(ort->GetTensorTypeAndShape(value, &info));
   must(ort->GetTensorElementType(info, &element));
-  must(ort->GetDimensionsCount(info, &shape.rank));
-  if (shape.rank > kRank) stop("%s has rank %zu", name, shape.rank);
-  must(ort->GetDimensions(info, shape.extents, shape.rank));
-  must(ort->GetTensorShapeElementCount(info, &shape.elements));
-  ort->ReleaseTensorTypeAndShapeInfo(info);
-  must(ort->GetTensorMutableData(value, (void**)&data));
+  must(ort->GetDimensionsCount(info, &shape->rank));
+  if (shape->rank > kRank) stop("%s has rank %zu", name, shape->rank);
+  must(ort->GetDimensions(info, shape->extents, shape->rank));
 
   const struct type* type = NULL;
   for (size_t i = 0; i < kTypeCount; ++i)
@@ -214,9 +210,23 @@ static void log_tensor(const char* what, const char* name, OrtValue* value) {
   if (type == NULL) stop("%s is of type %d", name, (int)element);
 
   write_log("%s%s%s %s ", what, *name != '\0' ? " " : "", name, type->name);
-  for (size_t i = 0; i < shape.rank; ++i) write_log("%s%" PRId64, i > 0 ? "x" : "", shape.extents[i]);
-  if (shape.rank == 0) write_log("-");
-  if (shape.rank == 0 && element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) {
+  for (size_t i = 0; i < shape->rank; ++i) write_log("%s%" PRId64, i > 0 ? "x" : "", shape->extents[i]);
+  if (shape->rank == 0) write_log("-");
+  return type;
+}
+
+static void log_tensor(const char* what, const char* name, OrtValue* value) {
+  if (!logging) return;
+  OrtTensorTypeAndShapeInfo* info = NULL;
+  struct shape shape;
+  const unsigned char* data = NULL;
+  must(ort->GetTensorTypeAndShape(value, &info));
+  const struct type* type = log_type(what, name, info, &shape);
+  must(ort->GetTensorShapeElementCount(info, &shape.elements));
+  ort->ReleaseTensorTypeAndShapeInfo(info);
+  must(ort->GetTensorMutableData(value, (void**)&data));
+
+  if (shape.rank == 0 && type->type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) {
     write_log(" %08" PRIx32 "\n", bits_of(*(const float*)(const void*)data));
     return;
   }
@@ -432,6 +442,81 @@ static bool flag(const char* text, const char* yes, const char* no) {
   return strcmp(text, yes) == 0;
 }
 
+/* Forward sessions. */
+
+static OrtStatus* model(int count, char** arguments) {
+  (void)count;
+  OrtSession* made = NULL;
+  TRY(ort->CreateSession(env, arguments[1], NULL, &made));
+  keep(arguments[0], kModel, made);
+  return NULL;
+}
+
+static OrtStatus* model_buffer(int count, char** arguments) {
+  (void)count;
+  size_t bytes = 0;
+  char* content = read_file(arguments[1], &bytes);
+  OrtSession* made = NULL;
+  OrtStatus* status = ort->CreateSessionFromArray(env, content, bytes, NULL, &made);
+  free(content);
+  TRY(status);
+  keep(arguments[0], kModel, made);
+  return NULL;
+}
+
+static OrtStatus* describe(int count, char** arguments) {
+  (void)count;
+  const OrtSession* of = model_of(arguments[0]);
+  for (int outputs = 0; outputs < 2; ++outputs) {
+    size_t values = 0;
+    TRY(outputs ? ort->SessionGetOutputCount(of, &values) : ort->SessionGetInputCount(of, &values));
+    for (size_t i = 0; i < values; ++i) {
+      char* name = NULL;
+      OrtTypeInfo* type = NULL;
+      const OrtTensorTypeAndShapeInfo* info = NULL;
+      struct shape shape;
+      TRY(outputs ? ort->SessionGetOutputName(of, i, allocator, &name)
+                  : ort->SessionGetInputName(of, i, allocator, &name));
+      TRY(outputs ? ort->SessionGetOutputTypeInfo(of, i, &type) : ort->SessionGetInputTypeInfo(of, i, &type));
+      TRY(ort->CastTypeInfoToTensorInfo(type, &info));
+      log_type(outputs ? "output" : "input", name, info, &shape);
+      write_log("\n");
+      ort->ReleaseTypeInfo(type);
+      allocator->Free(allocator, name);
+    }
+  }
+  return NULL;
+}
+
+/* A run; behind the inputs are names of outputs, or pairs of a name and the tensor that receives it. */
+static OrtStatus* run_forward(int count, char** arguments, bool into) {
+  OrtSession* on = model_of(arguments[0]);
+  const int64_t inputs_len = read_integer(arguments[1]);
+  if (inputs_len < 0 || 2 * inputs_len > count - 2) stop("there are not so many inputs");
+  const char *input_names[kTokens], *output_names[kTokens];
+  const OrtValue* inputs[kTokens];
+  OrtValue* outputs[kTokens] = {NULL};
+  size_t outputs_len = 0;
+  for (int64_t i = 0; i < inputs_len; ++i) {
+    input_names[i] = arguments[2 + 2 * i];
+    inputs[i] = tensor_of(arguments[3 + 2 * i]);
+  }
+  for (int64_t i = 2 + 2 * inputs_len; i < count; i += into ? 2 : 1) {
+    output_names[outputs_len] = arguments[i];
+    if (into && i + 1 == count) stop("there is no tensor for %s", arguments[i]);
+    outputs[outputs_len++] = into ? tensor_of(arguments[i + 1]) : NULL;
+  }
+  TRY(ort->Run(on, NULL, input_names, inputs, (size_t)inputs_len, output_names, outputs_len, outputs));
+  for (size_t i = 0; i < outputs_len; ++i) {
+    log_tensor("run", output_names[i], outputs[i]);
+    if (!into) ort->ReleaseValue(outputs[i]);
+  }
+  return NULL;
+}
+
+static OrtStatus* run_model(int count, char** arguments) { return run_forward(count, arguments, false); }
+static OrtStatus* run_into(int count, char** arguments) { return run_forward(count, arguments, true); }
+
 static OrtStatus* to_buffer(int count, char** arguments) {
   (void)count;
   OrtTrainingSession* from = session_of(arguments[0]);
@@ -611,6 +696,11 @@ static const struct entry {
     {"log", switch_log, 1, 1},
     {"resident", resident, 0, 0},
     {"measure", measure, 2, kTokens},
+    {"model", model, 2, 2},
+    {"model_buffer", model_buffer, 2, 2},
+    {"describe", describe, 1, 1},
+    {"run", run_model, 3, kTokens},
+    {"run_into", run_into, 3, kTokens},
 };
 
 static OrtStatus* run_command(int count, char** tokens) {

@@ -100,15 +100,21 @@ size_t bytes_of(const Type& type, const Ort::Value& value) {
   return value.GetTensorTypeAndShapeInfo().GetElementCount() * type.bytes;
 }
 
+template <typename Info>
+std::string print_type(const Info& info, const Type*& type) {
+  type = std::find_if(kTypes.begin(), kTypes.end(),
+                      [&](const Type& known) { return known.type == info.GetElementType(); });
+  if (type == kTypes.end()) stop("a tensor is of type ", info.GetElementType());
+  std::string dims;
+  for (const int64_t extent : info.GetShape()) dims += (dims.empty() ? "" : "x") + std::to_string(extent);
+  return type->name + (" " + (dims.empty() ? "-" : dims));
+}
+
 std::string print(const Ort::Value& value) {
   const Ort::TensorTypeAndShapeInfo info = value.GetTensorTypeAndShapeInfo();
-  const auto type = std::find_if(kTypes.begin(), kTypes.end(),
-                                 [&](const Type& known) { return known.type == info.GetElementType(); });
-  if (type == kTypes.end()) stop("a tensor is of type ", info.GetElementType());
-  std::string text = type->name, dims;
-  for (const int64_t extent : info.GetShape()) dims += (dims.empty() ? "" : "x") + std::to_string(extent);
-  text += " " + (dims.empty() ? "-" : dims) + " ";
-  if (dims.empty() && type->type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT)
+  const Type* type = nullptr;
+  const std::string text = print_type(info, type) + " ";
+  if (info.GetDimensionsCount() == 0 && type->type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT)
     return text + bits_of(*value.GetTensorData<float>());
   uint64_t hash = 0xcbf29ce484222325u;
   const auto* data = static_cast<const unsigned char*>(value.GetTensorRawData());
@@ -166,7 +172,7 @@ class Runner {
   }
 
  private:
-  using Object = std::variant<Ort::CheckpointState, Session, Ort::Value>;
+  using Object = std::variant<Ort::CheckpointState, Session, Ort::Session, Ort::Value>;
 
   struct Command {
     size_t fewest, most;  // number of arguments
@@ -283,6 +289,52 @@ class Runner {
     if (inputs < 0 || static_cast<size_t>(inputs) + 2 >= arguments.size())
       stop("there are no tensors for the outputs");
     step(training, arguments[0], arguments.begin() + 2, arguments.begin() + 2 + inputs);
+  }
+
+  void describe(const std::string& label) {
+    const Ort::Session& model = find<Ort::Session>(label);
+    const Type* type = nullptr;
+    const auto line = [&](const std::string& what, const std::string& name, const Ort::TypeInfo& info) {
+      log(what + " " + name + " " + print_type(info.GetTensorTypeAndShapeInfo(), type));
+    };
+    const std::vector<std::string> inputs = model.GetInputNames(), outputs = model.GetOutputNames();
+    for (size_t i = 0; i < inputs.size(); ++i) line("input", inputs[i], model.GetInputTypeInfo(i));
+    for (size_t i = 0; i < outputs.size(); ++i) line("output", outputs[i], model.GetOutputTypeInfo(i));
+  }
+
+  /** A run; behind the inputs are names of outputs, or pairs of a name and the tensor that receives it. */
+  void run_model(const Arguments& arguments, bool into) {
+    Ort::Session& on = find<Ort::Session>(arguments[0]);
+    const int64_t count = read_integer(arguments[1]);
+    if (count < 0 || static_cast<size_t>(count) * 2 + 2 > arguments.size())
+      stop("there are not so many inputs");
+    std::vector<const char*> input_names, output_names;
+    Borrowed inputs;
+    size_t at = 2;
+    for (; at < static_cast<size_t>(count) * 2 + 2; at += 2) {
+      input_names.push_back(arguments[at].c_str());
+      inputs.add(tensor(arguments[at + 1]));
+    }
+    Borrowed given;
+    for (; at < arguments.size(); at += into ? 2 : 1) {
+      output_names.push_back(arguments[at].c_str());
+      if (into) given.add(tensor(arguments.at(at + 1)));
+    }
+    const Ort::RunOptions options;
+    std::vector<Ort::Value> made;
+    if (into)
+      on.Run(options, input_names.data(), inputs.values().data(), input_names.size(), output_names.data(),
+             const_cast<Ort::Value*>(given.values().data()), output_names.size());
+    else
+      made = on.Run(options, input_names.data(), inputs.values().data(), input_names.size(),
+                    output_names.data(), output_names.size());
+    const std::vector<Ort::Value>& outputs = into ? given.values() : made;
+    for (size_t i = 0; i < outputs.size(); ++i) log(std::string("run ") + output_names[i], outputs[i]);
+  }
+
+  void make_model_of_buffer(const std::string& label, const std::string& path) {
+    const std::string content = read_file(path);
+    keep(label, Ort::Session(env_, content.data(), content.size(), Ort::SessionOptions()));
   }
 
   void to_buffer(const std::string& label, const std::string& target, const std::string& which) {
@@ -479,6 +531,13 @@ const std::map<std::string, Runner::Command>& Runner::commands() {
       {"log", {1, 1, [](Runner& r, A a) { r.logging_ = flag(a[0], "on", "off"); }}},
       {"resident", {0, 0, [](Runner& r, A) { r.resident(); }}},
       {"measure", {2, kAny, [](Runner& r, A a) { r.measure(a); }}},
+      {"model",
+       {2, 2,
+        [](Runner& r, A a) { r.keep(a[0], Ort::Session(r.env_, a[1].c_str(), Ort::SessionOptions())); }}},
+      {"model_buffer", {2, 2, [](Runner& r, A a) { r.make_model_of_buffer(a[0], a[1]); }}},
+      {"describe", {1, 1, [](Runner& r, A a) { r.describe(a[0]); }}},
+      {"run", {3, kAny, [](Runner& r, A a) { r.run_model(a, false); }}},
+      {"run_into", {3, kAny, [](Runner& r, A a) { r.run_model(a, true); }}},
   };
   return all;
 }

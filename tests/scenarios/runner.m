@@ -64,6 +64,7 @@ static ORTCheckpoint *state_of(NSString *label) { return find(label, [ORTCheckpo
 static ORTTrainingSession *session_of(NSString *label) {
   return find(label, [ORTTrainingSession class], @"session");
 }
+static ORTSession *model_of(NSString *label) { return find(label, [ORTSession class], @"model"); }
 static ORTValue *tensor_of(NSString *label) { return find(label, [ORTValue class], @"tensor"); }
 
 static NSArray<ORTValue *> *tensors_of(NSArray<NSString *> *labels) {
@@ -150,16 +151,25 @@ static ORTValue *make_tensor(const struct type *type, NSArray<NSNumber *> *shape
   return AUTORELEASED(value);
 }
 
+static const struct type *type_of(NSString *what, ORTTensorTypeAndShapeInfo *info) {
+  for (size_t i = 0; i < sizeof kTypes / sizeof *kTypes; ++i) {
+    if (kTypes[i].type == [info elementType]) return &kTypes[i];
+  }
+  stop(@"%@ is of type %d", what, (int)[info elementType]);
+  return NULL;
+}
+
+static NSString *dims_of(ORTTensorTypeAndShapeInfo *info) {
+  return [[info shape] count] == 0 ? @"-" : [[info shape] componentsJoinedByString:@"x"];
+}
+
 static void log_tensor(NSString *what, ORTValue *value) {
   if (!logging) return;
   ORTTensorTypeAndShapeInfo *info = [value tensorTypeAndShapeInfoWithError:NULL];
   NSData *data = [value tensorDataWithError:NULL];
-  const struct type *type = NULL;
-  for (size_t i = 0; i < sizeof kTypes / sizeof *kTypes; ++i) {
-    if (kTypes[i].type == [info elementType]) type = &kTypes[i];
-  }
-  if (type == NULL || data == nil) stop(@"%@ is of type %d", what, (int)[info elementType]);
-  NSString *dims = [[info shape] count] == 0 ? @"-" : [[info shape] componentsJoinedByString:@"x"];
+  const struct type *type = type_of(what, info);
+  if (data == nil) stop(@"%@ has no data", what);
+  NSString *dims = dims_of(info);
   if ([[info shape] count] == 0 && type->type == ORTTensorElementDataTypeFloat) {
     write_log(@"%@ %s %@ %08" PRIx32, what, type->name, dims, bits_of(*(const float *)[data bytes]));
     return;
@@ -348,6 +358,91 @@ static BOOL reset(Arguments *arguments, NSError **error) {
   return [session_of([arguments objectAtIndex:0]) lazyResetGradWithError:error];
 }
 
+static BOOL model(Arguments *arguments, NSError **error) {
+  ORTSession *made = [[ORTSession alloc] initWithEnv:env
+                                           modelPath:[arguments objectAtIndex:1]
+                                      sessionOptions:nil
+                                               error:error];
+  return keep([arguments objectAtIndex:0], AUTORELEASED(made));
+}
+
+static BOOL model_buffer(Arguments *arguments, NSError **error) {
+  ORTSession *made = [[ORTSession alloc] initWithEnv:env
+                                           modelData:read_file([arguments objectAtIndex:1])
+                                      sessionOptions:nil
+                                               error:error];
+  return keep([arguments objectAtIndex:0], AUTORELEASED(made));
+}
+
+static BOOL describe(Arguments *arguments, NSError **error) {
+  ORTSession *of = model_of([arguments objectAtIndex:0]);
+  for (NSString *what in @[ @"input", @"output" ]) {
+    const BOOL is_input = [what isEqualToString:@"input"];
+    NSArray<NSString *> *names = is_input ? [of inputNamesWithError:error] : [of outputNamesWithError:error];
+    if (names == nil) return NO;
+    for (NSUInteger i = 0; i < [names count]; ++i) {
+      ORTValueTypeInfo *declared =
+          is_input ? [of inputTypeInfoAtIndex:i error:error] : [of outputTypeInfoAtIndex:i error:error];
+      if (declared == nil) return NO;
+      ORTTensorTypeAndShapeInfo *info = [declared tensorTypeAndShapeInfo];
+      write_log(@"%@ %@ %s %@", what, [names objectAtIndex:i], type_of(what, info) -> name, dims_of(info));
+    }
+  }
+  return YES;
+}
+
+// Pairs of a name and a tensor, and their names in the order of the script.
+static NSDictionary<NSString *, ORTValue *> *named(Arguments *pairs, NSMutableArray<NSString *> *names) {
+  NSMutableDictionary<NSString *, ORTValue *> *values = [NSMutableDictionary dictionary];
+  if ([pairs count] % 2 != 0) stop(@"there is no tensor for %@", [pairs lastObject]);
+  for (NSUInteger i = 0; i < [pairs count]; i += 2) {
+    [names addObject:[pairs objectAtIndex:i]];
+    [values setObject:tensor_of([pairs objectAtIndex:i + 1]) forKey:[pairs objectAtIndex:i]];
+  }
+  return values;
+}
+
+// The inputs of a run, and the tokens behind them.
+static NSDictionary<NSString *, ORTValue *> *inputs_of(Arguments *arguments, Arguments **rest) {
+  const int64_t count = read_integer([arguments objectAtIndex:1]);
+  if (count < 0 || 2 * count > (int64_t)[arguments count] - 2) stop(@"there are not so many inputs");
+  const NSUInteger end = 2 + 2 * (NSUInteger)count;
+  *rest = [arguments subarrayWithRange:NSMakeRange(end, [arguments count] - end)];
+  return named([arguments subarrayWithRange:NSMakeRange(2, end - 2)], nil);
+}
+
+static void log_run(NSArray<NSString *> *names, NSDictionary<NSString *, ORTValue *> *outputs) {
+  for (NSString *name in names)
+    log_tensor([@"run " stringByAppendingString:name], [outputs objectForKey:name]);
+}
+
+static BOOL run_model(Arguments *arguments, NSError **error) {
+  Arguments *names = nil;
+  NSDictionary<NSString *, ORTValue *> *inputs = inputs_of(arguments, &names);
+  NSDictionary<NSString *, ORTValue *> *outputs =
+      [model_of([arguments objectAtIndex:0]) runWithInputs:inputs
+                                               outputNames:[NSSet setWithArray:names]
+                                                runOptions:nil
+                                                     error:error];
+  if (outputs == nil) return NO;
+  log_run(names, outputs);
+  return YES;
+}
+
+static BOOL run_into(Arguments *arguments, NSError **error) {
+  Arguments *rest = nil;
+  NSDictionary<NSString *, ORTValue *> *inputs = inputs_of(arguments, &rest);
+  NSMutableArray<NSString *> *names = [NSMutableArray array];
+  NSDictionary<NSString *, ORTValue *> *outputs = named(rest, names);
+  if (![model_of([arguments objectAtIndex:0]) runWithInputs:inputs
+                                                    outputs:outputs
+                                                 runOptions:nil
+                                                      error:error])
+    return NO;
+  log_run(names, outputs);
+  return YES;
+}
+
 static BOOL to_buffer(Arguments *arguments, NSError **error) {
   const BOOL trainable = flag([arguments objectAtIndex:2], @"trainable", @"all");
   ORTValue *buffer = [session_of([arguments objectAtIndex:0]) toBufferWithTrainable:trainable error:error];
@@ -529,6 +624,11 @@ static const struct entry {
     {"log", switch_log, 1, 1},
     {"resident", resident, 0, 0},
     {"measure", measure, 2, kMost},
+    {"model", model, 2, 2},
+    {"model_buffer", model_buffer, 2, 2},
+    {"describe", describe, 1, 1},
+    {"run", run_model, 3, kMost},
+    {"run_into", run_into, 3, kMost},
 };
 
 static BOOL run_command(NSArray<NSString *> *tokens, NSError **error) {

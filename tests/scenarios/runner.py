@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import ortrain
-from ortrain import OrtrainError, OrtValue, _ortrain
+from ortrain import InferenceSession, NodeArg, OrtrainError, OrtValue, _ortrain
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 
 TYPES = {
@@ -71,7 +71,7 @@ class Runner:
 
     def __init__(self, data: str, out: str) -> None:
         self.folders = {"data:": data, "out:": out}
-        self.objects: dict[str, CheckpointState | Session | OrtValue] = {}
+        self.objects: dict[str, CheckpointState | Session | InferenceSession | OrtValue] = {}
         self.logging = True
         self.expects_failure = False
 
@@ -212,6 +212,44 @@ class Runner:
     def reset(self, label: str) -> None:
         self.session_of(label).module.lazy_reset_grad()
 
+    # Forward sessions.
+
+    def model(self, label: str, path: str) -> None:
+        self.objects[label] = InferenceSession(path)
+
+    def model_buffer(self, label: str, path: str) -> None:
+        self.objects[label] = InferenceSession(Path(path).read_bytes())
+
+    def model_of(self, label: str) -> InferenceSession:
+        return self.find(label, InferenceSession)  # type: ignore[return-value]
+
+    def describe(self, label: str) -> None:
+        model = self.model_of(label)
+
+        def log(what: str, value: NodeArg) -> None:
+            extents = [str(e) if isinstance(e, int) else "-1" for e in value.shape]
+            kind = value.type.removeprefix("tensor(").removesuffix(")")
+            self.log(f"{what} {value.name} {kind} {'x'.join(extents) or '-'}")
+
+        for value in model.get_inputs():
+            log("input", value)
+        for value in model.get_outputs():
+            log("output", value)
+
+    def named(self, tokens: tuple[str, ...]) -> dict[str, OrtValue]:
+        return dict(zip(tokens[::2], self.values(tokens[1::2]), strict=True))
+
+    def run_model(self, label: str, count: str, *tokens: str) -> None:
+        inputs, names = self.named(tokens[: 2 * int(count)]), tokens[2 * int(count) :]
+        for name, value in zip(names, self.model_of(label).run_with_ort_values(names, inputs), strict=True):
+            self.log_tensor(f"run {name}", value)
+
+    def run_into(self, label: str, count: str, *tokens: str) -> None:
+        inputs, outputs = self.named(tokens[: 2 * int(count)]), self.named(tokens[2 * int(count) :])
+        self.model_of(label).run_with_ort_values(list(outputs), inputs, output_values=outputs)
+        for name, value in outputs.items():
+            self.log_tensor(f"run {name}", value)
+
     def to_buffer(self, label: str, target: str, which: str) -> None:
         buffer = self.session_of(label).module.get_contiguous_parameters(which == "trainable")
         self.objects[target] = buffer
@@ -290,7 +328,7 @@ class Runner:
         if tokens[0] == "log":
             self.logging = tokens[1] == "on"
         elif tokens[0] in COMMANDS:
-            getattr(self, tokens[0])(*tokens[1:])
+            getattr(self, METHODS.get(tokens[0], tokens[0]))(*tokens[1:])
         else:
             raise ScriptError("there is no such command")
 
@@ -337,8 +375,11 @@ COMMANDS = {
     "seed", "tensor", "zeros", "show", "load", "load_buffer", "session", "names", "learning_rate",
     "show_learning_rate", "schedule", "train", "eval", "train_into", "eval_into", "optimizer_step",
     "scheduler_step", "reset", "to_buffer", "from_buffer", "property", "show_property", "show_parameter",
-    "update_parameter", "save", "export", "release", "resident", "measure", "fails",
+    "update_parameter", "save", "export", "release", "resident", "measure", "fails", "model", "model_buffer",
+    "describe", "run", "run_into",
 }  # fmt: skip
+METHODS = {"run": "run_model"}
+"""The commands whose methods have another name."""
 
 
 def main() -> None:

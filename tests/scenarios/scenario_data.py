@@ -93,6 +93,82 @@ def prepare_values(folder: Path) -> None:
     write_tensor(folder / "y_one", labels[:1])
 
 
+def several_types() -> onnx.ModelProto:
+    """A model whose inputs and outputs are of several types, of any batch."""
+    nodes = [
+        helper.make_node("Cast", ["n"], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["real", "axis"], ["column"]),
+        helper.make_node("Mul", ["a", "column"], ["scaled"]),
+        helper.make_node("ReduceSum", ["scaled"], ["total"], keepdims=0),
+        helper.make_node("Add", ["n", "n"], ["twice"]),
+        helper.make_node("Greater", ["a", "zero"], ["positive"]),
+        helper.make_node("Cast", ["a"], ["wide"], to=TensorProto.DOUBLE),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array([1]), "axis"),
+        numpy_helper.from_array(np.float32(0), "zero"),
+    ]
+    shape = ["batch", 4]
+    graph = helper.make_graph(
+        nodes,
+        "several",
+        [
+            helper.make_tensor_value_info("a", TensorProto.FLOAT, shape),
+            helper.make_tensor_value_info("n", TensorProto.INT64, ["batch"]),
+        ],
+        [
+            helper.make_tensor_value_info("scaled", TensorProto.FLOAT, shape),
+            helper.make_tensor_value_info("total", TensorProto.FLOAT, []),
+            helper.make_tensor_value_info("twice", TensorProto.INT64, ["batch"]),
+            helper.make_tensor_value_info("positive", TensorProto.BOOL, shape),
+            helper.make_tensor_value_info("wide", TensorProto.DOUBLE, shape),
+        ],
+        constants,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def with_gradients() -> onnx.ModelProto:
+    """The sum of cubes, its gradient, and the sum of the gradient of that."""
+    preview = "ai.onnx.preview.training"
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["square"]),
+        helper.make_node("Mul", ["square", "x"], ["cube"]),
+        helper.make_node("ReduceSum", ["cube"], ["y"], keepdims=0),
+        helper.make_node("Gradient", ["x"], ["slope"], domain=preview, xs=["x"], y="y"),
+        helper.make_node("Gradient", ["x"], ["curvature"], domain=preview, xs=["x"], y="slope"),
+        helper.make_node("ReduceSum", ["curvature"], ["bend"], keepdims=0),
+    ]
+    names = {"y": [], "slope": [1, 4], "bend": []}
+    graph = helper.make_graph(
+        nodes,
+        "gradient",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in names.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(preview, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def prepare_inference(folder: Path) -> None:
+    """What inference.txt needs: models, their inputs, and files that are no models."""
+    folder.mkdir(parents=True)
+    onnx.save(several_types(), folder / "several.onnx")
+    onnx.save(two_outputs(), folder / "two.onnx")
+    onnx.save(with_gradients(), folder / "gradient.onnx")
+    unknown = two_outputs()
+    unknown.graph.node[1].op_type = "NoSuchOperator"
+    onnx.save(unknown, folder / "unknown.onnx")
+    (folder / "text").write_text("This is no model.\n")
+    rng = np.random.default_rng(7)
+    a, n = rng.normal(size=(3, 4)).astype(np.float32), np.array([2, -1, 3])
+    write_tensor(folder / "a", a)
+    write_tensor(folder / "n", n)
+    write_tensor(folder / "a_one", a[:1])
+    write_tensor(folder / "n_one", n[:1])
+    write_tensor(folder / "images", rng.normal(size=(16, 64)).astype(np.float32))
+
+
 def prepare_errors(folder: Path) -> None:
     """What errors.txt needs: the smallest recorded run, and files that are damaged in various ways."""
     prepare_fixture("mlp_adamw", folder)

@@ -19,7 +19,14 @@ import onnx
 import pytest
 from languages import COMPILERS, Missing, Program, skip_or_fail
 from ortrain.api import CheckpointState
-from scenario_data import CASES, expected, prepare_errors, prepare_fixture, prepare_values
+from scenario_data import (
+    CASES,
+    expected,
+    prepare_errors,
+    prepare_fixture,
+    prepare_inference,
+    prepare_values,
+)
 
 HERE = Path(__file__).resolve().parent
 LANGUAGES = ["python", *COMPILERS]
@@ -140,9 +147,11 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Scenar
         folder = tmp_path_factory.mktemp(name.replace(".", "_"))
         if name in CASES:
             return Scenario(fill_in(name), functools.partial(prepare_fixture, name), folder)
-        prepare = {"values.txt": prepare_values, "errors.txt": prepare_errors}.get(
-            name, functools.partial(prepare_fixture, "mlp_adamw")
-        )
+        prepare = {
+            "values.txt": prepare_values,
+            "errors.txt": prepare_errors,
+            "inference.txt": prepare_inference,
+        }.get(name, functools.partial(prepare_fixture, "mlp_adamw"))
         return Scenario((HERE / name).read_text(encoding="utf-8"), prepare, folder)
 
     return give
@@ -158,7 +167,7 @@ def assert_same(ours: Ran, reference: Ran) -> None:
 
 
 @pytest.mark.parametrize("language", [language for language in LANGUAGES if language != "c"])
-@pytest.mark.parametrize("name", [*CASES, "values.txt"])
+@pytest.mark.parametrize("name", [*CASES, "values.txt", "inference.txt"])
 def test_a_run_has_the_same_numbers_and_files_in_every_language(name, language, scenario, runner_of):
     reference = scenario(name).run("c", runner_of("c"))
     assert_same(scenario(name).run(language, runner_of(language)), reference)
@@ -245,6 +254,36 @@ def test_seeds_rates_parameters_and_properties_do_what_they_say(scenario, runner
         assert [value.name for value in onnx.load_from_string(ran.files[name]).graph.output] == outputs
 
 
+def test_forward_runs_give_what_the_model_says(scenario, runner_of):
+    script = scenario("inference.txt")
+    ran = script.run("c", runner_of("c"))
+    text = (script.data / "a").read_bytes().partition(b"\n")[2]
+    a, n = np.frombuffer(text, np.float32).reshape(3, 4), np.array([2, -1, 3])
+    scaled = a * n[:, None]
+    np.testing.assert_allclose(ran.floats("run total float - ")[0], scaled.sum(), rtol=1e-6)
+    shown = [line for line in ran.log if line.startswith("run scaled ")]
+    assert shown[0] == f"run scaled float 3x4 {fnv(scaled.astype(np.float32))}"
+    assert f"run twice int64 3 {fnv(2 * n)}" in ran.log
+    assert f"run positive bool 3x4 {fnv(a > 0)}" in ran.log
+    assert f"run wide double 3x4 {fnv(a.astype(np.float64))}" in ran.log
+    assert ran.log[0] == "input a float -1x4"
+    assert shown[-1] == shown[0], "after errors as before"
+
+    first, second, next_one = (line for line in ran.log if line.startswith("run logits "))
+    assert first == second != next_one, "a seed decides what is dropped, and every run drops others"
+    x = a[:1]
+    np.testing.assert_allclose(ran.floats("run y float - ")[0], (x**3).sum(), rtol=1e-5)
+    np.testing.assert_allclose(ran.floats("run bend float - ")[0], 6 * x.sum(), rtol=1e-5)
+
+
+def fnv(array):
+    """The hash of a tensor's bytes, as runners write it."""
+    code = 0xCBF29CE484222325
+    for byte in np.ascontiguousarray(array).tobytes():
+        code = ((code ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return f"{code:016x}"
+
+
 def growth(ran: Ran) -> int:
     """By how many KiB memory grew between the two places of the script that show it."""
     before, after = (int(line.split()[1]) for line in ran.log if line.startswith("resident "))
@@ -301,6 +340,6 @@ def test_every_command_is_described():
     text = (HERE / "README.md").read_text(encoding="utf-8")
     source = (HERE / "runner.c").read_text(encoding="utf-8")
     commands = set(re.findall(r'^    \{"(\w+)", \w+, \d, \w+\},$', source, re.MULTILINE))
-    assert len(commands) == 30
+    assert len(commands) == 35
     described = set(re.findall(r"`(\w+)[^`]*`", "".join(re.findall(r"^\| `.*?\|", text, re.MULTILINE))))
     assert commands <= described

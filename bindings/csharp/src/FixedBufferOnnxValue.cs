@@ -53,14 +53,7 @@ namespace Microsoft.ML.OnnxRuntime
                     "CreateFromTensor: a " + value.GetType().Name + " has no buffer, expected a DenseTensor",
                     nameof(value));
             }
-            if (dense.IsReversedStride && dense.Rank > 1)
-            {
-                throw new ArgumentException(
-                    "CreateFromTensor: the tensor has its columns one after another (IsReversedStride), " +
-                    "expected its rows one after another",
-                    nameof(value));
-            }
-            return new FixedBufferOnnxValue(dense.CreateOrtValue());
+            return new FixedBufferOnnxValue(((IBufferedTensor)dense).CreateOrtValue());
         }
 
         /// <summary>Makes a value over memory.</summary>

@@ -64,6 +64,18 @@ namespace Microsoft.ML.OnnxRuntime
                 ", expected one with elements of type " + typeof(T).Name);
         }
 
+        /// <summary>A value over the tensor's buffer.</summary>
+        internal OrtValue CreateOrtValue()
+        {
+            if (Value is IBufferedTensor tensor)
+            {
+                return tensor.CreateOrtValue();
+            }
+            throw new OnnxRuntimeException(
+                ErrorCode.InvalidArgument,
+                "the value '" + Name + "' is a " + Describe(Value) + ", expected a DenseTensor");
+        }
+
         private static string Describe(object value)
         {
             return value == null ? "null" : value.ToString();

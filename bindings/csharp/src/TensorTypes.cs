@@ -6,6 +6,29 @@ namespace Microsoft.ML.OnnxRuntime
     /// <summary>Which type of C# the elements of a tensor have.</summary>
     internal static class TensorTypes
     {
+        /// <summary>The type of C# for an element type; null where there is none.</summary>
+        internal static Type TypeOf(TensorElementType type)
+        {
+            switch (type)
+            {
+                case TensorElementType.Float: return typeof(float);
+                case TensorElementType.Double: return typeof(double);
+                case TensorElementType.Int64: return typeof(long);
+                case TensorElementType.Int32: return typeof(int);
+                case TensorElementType.Int16: return typeof(short);
+                case TensorElementType.Int8: return typeof(sbyte);
+                case TensorElementType.UInt64: return typeof(ulong);
+                case TensorElementType.UInt32: return typeof(uint);
+                case TensorElementType.UInt16: return typeof(ushort);
+                case TensorElementType.UInt8: return typeof(byte);
+                case TensorElementType.Bool: return typeof(bool);
+                case TensorElementType.Float16: return typeof(Float16);
+                case TensorElementType.BFloat16: return typeof(BFloat16);
+                case TensorElementType.String: return typeof(string);
+                default: return null;
+            }
+        }
+
         /// <summary>The element type that a type of C# stands for; Undefined where there is none.</summary>
         internal static TensorElementType Find(Type type)
         {

@@ -40,6 +40,15 @@ typedef struct {
 ORT_HIDDEN ORTOutputs ORTMakeOutputs(size_t count);
 ORT_HIDDEN void ORTFreeOutputs(ORTOutputs *outputs);
 
+/** Values with their names, in the form that C takes. */
+typedef struct {
+  size_t count;
+  const char **names;
+  const OrtValue **values;
+} ORTNamedValues;
+#define ORT_NAMED_VALUES_FREED __attribute__((cleanup(ORTFreeNamedValues)))
+ORT_HIDDEN void ORTFreeNamedValues(ORTNamedValues *named);
+
 /** YES for a null status; else stores it as the error, releases it, and returns NO. */
 ORT_HIDDEN BOOL ORTSucceeded(const ORTCall *call, OrtStatus *status);
 
@@ -56,6 +65,12 @@ ORT_HIDDEN BOOL ORTTakeHandle(const ORTCall *call, NSString *name, id object, Cl
                               void *out);
 ORT_HIDDEN BOOL ORTTakeValues(const ORTCall *call, NSString *name, id values, BOOL optional,
                               const OrtValue ***out);
+
+/** The texts are in the order of the set's allObjects. */
+ORT_HIDDEN BOOL ORTTakeTextSet(const ORTCall *call, NSString *name, id texts, BOOL optional,
+                               const char ***out);
+ORT_HIDDEN BOOL ORTTakeNamedValues(const ORTCall *call, NSString *name, id values, BOOL optional,
+                                   ORTNamedValues *out);
 
 /** The number of elements of a tensor. */
 ORT_HIDDEN BOOL ORTCountElements(const ORTCall *call, const OrtValue *value, size_t *out);

@@ -24,6 +24,11 @@ void ORTFreeOutputs(ORTOutputs *outputs) {
   free(outputs->values);
 }
 
+void ORTFreeNamedValues(ORTNamedValues *named) {
+  free(named->names);
+  free(named->values);
+}
+
 void ORTFreeMemory(void *memory) {
   if (memory != NULL) ORTAllocator()->Free(ORTAllocator(), memory);
 }
@@ -143,6 +148,22 @@ BOOL ORTTakeValues(const ORTCall *call, NSString *name, id values, BOOL optional
     ++i;
   }
   return YES;
+}
+
+BOOL ORTTakeTextSet(const ORTCall *call, NSString *name, id texts, BOOL optional, const char ***out) {
+  if (texts == nil && optional) return YES;
+  if (!ORTCheck(call, name, NSNotFound, texts, [NSSet class])) return NO;
+  return ORTTakeTexts(call, name, [texts allObjects], NO, out);
+}
+
+BOOL ORTTakeNamedValues(const ORTCall *call, NSString *name, id values, BOOL optional, ORTNamedValues *out) {
+  if (values == nil && optional) return YES;
+  if (!ORTCheck(call, name, NSNotFound, values, [NSDictionary class])) return NO;
+  NSArray *keys = [values allKeys];
+  out->count = [keys count];
+  return ORTTakeTexts(call, name, keys, NO, &out->names) &&
+         ORTTakeValues(call, name, [values objectsForKeys:keys notFoundMarker:[NSNull null]], NO,
+                       &out -> values);
 }
 
 BOOL ORTCountElements(const ORTCall *call, const OrtValue *value, size_t *out) {

@@ -1,6 +1,7 @@
 """Training of ONNX models on the device where they run.
 
-:mod:`ortrain.api` has the training loop, :mod:`ortrain.artifacts` makes the files that it starts from.
+:mod:`ortrain.api` has the training loop, :mod:`ortrain.artifacts` makes the files that it starts from, and
+:class:`InferenceSession` runs models forward.
 """
 
 from __future__ import annotations
@@ -8,6 +9,10 @@ from __future__ import annotations
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue, __version__
 from ortrain.api.generated.enums import ExecutionMode, GraphOptimizationLevel
+from ortrain.api.generated.gradient_graph_builder import GradientGraphBuilder
+from ortrain.api.generated.inference_session import InferenceSession
+from ortrain.api.generated.node_arg import NodeArg
+from ortrain.api.generated.run_options import RunOptions
 from ortrain.api.generated.session_options import SessionOptions
 from ortrain.errors import (
     InvalidArgumentError,
@@ -20,14 +25,18 @@ from ortrain.errors import (
 
 __all__ = [
     "ExecutionMode",
+    "GradientGraphBuilder",
     "GraphOptimizationLevel",
+    "InferenceSession",
     "InvalidArgumentError",
     "InvalidModelError",
     "NoSuchFileError",
+    "NodeArg",
     "NotImplementedInOrtrainError",
     "OrtErrorCode",
     "OrtValue",
     "OrtrainError",
+    "RunOptions",
     "SessionOptions",
     "__version__",
     "set_seed",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
@@ -33,6 +34,26 @@ def check_device(device: str) -> None:
     names = [_ortrain.device_name(i) for i in range(_ortrain.device_count())]
     if device not in names:
         raise _invalid(f"there is no device {device!r}, available: {', '.join(names)}")
+
+
+_PROVIDER = "CPUExecutionProvider"
+
+
+def check_providers(
+    providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None,
+    provider_options: Sequence[Mapping[str, Any]] | None,
+) -> None:
+    """Refuse providers and options that do not belong together, and warn of providers that there are not."""
+    names = [p if isinstance(p, str) else p[0] for p in providers or ()]
+    if provider_options is not None and len(provider_options) != len(names):
+        raise _invalid(
+            f"expected a dictionary of options for each of {len(names)} providers, found {len(provider_options)}"
+        )
+    absent = [name for name in names if name != _PROVIDER]
+    if absent:
+        # The caller of the constructor is to blame, two levels up.
+        message = f"there is no {', '.join(absent)}; the model runs on {_PROVIDER}"
+        warnings.warn(message, UserWarning, stacklevel=3)
 
 
 def check_key(name: str, mapping: Parameters | Properties) -> None:
@@ -117,9 +138,10 @@ class StepSignature:
             raise _invalid(
                 f"expected {len(self.names)} inputs ({', '.join(self.names)}), found {len(values)}"
             )
-        return [self._take_one(i, value) for i, value in enumerate(values)]
+        return [self.take_one(i, value) for i, value in enumerate(values)]
 
-    def _take_one(self, i: int, value: Any) -> OrtValue:
+    def take_one(self, i: int, value: Any) -> OrtValue:
+        """Return input number ``i`` as a tensor, over the caller's memory where that is possible."""
         expected = self.element_types[i]
         if isinstance(value, OrtValue):
             tensor = value
@@ -141,6 +163,57 @@ class StepSignature:
     def _wrong_type(self, i: int, found: np.dtype[Any]) -> InvalidArgumentError:
         expected = _ortrain.numpy_type(self.element_types[i]) if self.element_types[i] else "another type"
         return _invalid(f"input {self.names[i]!r} (number {i}): expected {expected}, found {found}")
+
+
+_TENSOR = 1  # of ONNXType
+
+
+def declared(info: tuple[int, int, list[int], list[str]]) -> tuple[str, list[int | str | None]]:
+    """Return type and shape of an input or output as a session's user reads them."""
+    kind, element_type, extents, symbols = info
+    if kind != _TENSOR:
+        return "seq(tensor)", []
+    return declared_tensor((element_type, extents, symbols))
+
+
+def declared_tensor(info: tuple[int, list[int], list[str]]) -> tuple[str, list[int | str | None]]:
+    """Return type and shape of a tensor that a model takes or gives."""
+    element_type, extents, symbols = info
+    shape = [e if e >= 0 else s or None for e, s in zip(extents, symbols, strict=True)]
+    return f"tensor({_ortrain.onnx_type(element_type)})", shape
+
+
+@dataclass(frozen=True)
+class ModelSignature:
+    """What a model takes and gives: the same for every run of a session."""
+
+    inputs: StepSignature
+    index: dict[str, int]
+    """The number of each input by its name."""
+    outputs: list[str]
+
+    @classmethod
+    def of(cls, session: _ortrain.SessionHandle) -> ModelSignature:
+        """Return the signature of a session's model."""
+        inputs = range(_ortrain.session_get_input_count(session))
+        names = [_ortrain.session_get_input_name(session, i) for i in inputs]
+        types = [_ortrain.session_get_input_type_info(session, i)[1] for i in inputs]
+        count = _ortrain.session_get_output_count(session)
+        outputs = [_ortrain.session_get_output_name(session, i) for i in range(count)]
+        index = {name: i for i, name in enumerate(names)}
+        return cls(StepSignature(names, types, count), index, outputs)
+
+    def wanted(self, output_names: Sequence[str] | None) -> list[str]:
+        """Return the names of the outputs of a run; none named means all."""
+        return list(output_names) if output_names else self.outputs
+
+    def take(self, feed: Mapping[str, Any]) -> list[OrtValue]:
+        """Return the inputs of a run as tensors, over the caller's memory where that is possible."""
+        for name in feed:
+            if name not in self.index:
+                known = ", ".join(self.inputs.names) or "none"
+                raise _invalid(f"the model has no input {name!r}; its inputs: {known}")
+        return [self.inputs.take_one(self.index[name], value) for name, value in feed.items()]
 
 
 def _as_kind_of(example: Any, output: OrtValue) -> Any:

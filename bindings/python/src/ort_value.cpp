@@ -273,6 +273,10 @@ void bind_support(py::module_& module) {
       "numpy_type", [](int type) { return numpy_type(static_cast<ONNXTensorElementDataType>(type)); },
       py::arg("element_type"), "NumPy's type for a number of ONNXTensorElementDataType.");
 
+  module.def(
+      "onnx_type", [](int type) { return row(static_cast<ONNXTensorElementDataType>(type)).onnx; },
+      py::arg("element_type"), "ONNX's name for a number of ONNXTensorElementDataType.");
+
   py::class_<Value>(module, "OrtValue",
                     "A tensor on the CPU. It shares memory with the NumPy arrays made from it.")
       .def_static(

@@ -102,9 +102,9 @@ py::object take_property(OrtPropertyType type, void* value) {
   }
 }
 
-py::tuple take_type_and_shape(OrtTensorTypeAndShapeInfo* info) {
-  const std::unique_ptr<OrtTensorTypeAndShapeInfo, void (*)(OrtTensorTypeAndShapeInfo*)> owner(
-      info, api().ReleaseTensorTypeAndShapeInfo);
+namespace {
+
+py::tuple type_and_shape(const OrtTensorTypeAndShapeInfo* info) {
   ONNXTensorElementDataType type;
   size_t rank = 0;
   check(api().GetTensorElementType(info, &type));
@@ -117,9 +117,42 @@ py::tuple take_type_and_shape(OrtTensorTypeAndShapeInfo* info) {
                         std::vector<std::string>(names.begin(), names.end()));
 }
 
+}  // namespace
+
+py::tuple take_type_and_shape(OrtTensorTypeAndShapeInfo* info) {
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, void (*)(OrtTensorTypeAndShapeInfo*)> owner(
+      info, api().ReleaseTensorTypeAndShapeInfo);
+  return type_and_shape(info);
+}
+
+py::tuple take_type_info(OrtTypeInfo* info) {
+  const std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)> owner(info, api().ReleaseTypeInfo);
+  ONNXType kind;
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+  check(api().GetOnnxTypeFromTypeInfo(info, &kind));
+  check(api().CastTypeInfoToTensorInfo(info, &tensor));
+  const py::tuple known =
+      tensor ? type_and_shape(tensor) : py::make_tuple(0, py::list(), py::list()).cast<py::tuple>();
+  return py::make_tuple(static_cast<int>(kind), known[0], known[1], known[2]);
+}
+
+Outputs::Outputs(size_t count, const py::sequence& values) : Outputs(count) {
+  if (values.empty()) return;
+  check_same_length("output_names", count, "outputs", values.size());
+  for (size_t i = 0; i < count; ++i) {
+    given[i] = values[i];
+    if (!given[i].is_none()) raw[i] = given[i].cast<const Value&>().raw();
+  }
+}
+
 py::list Outputs::take() {
   py::list list;
-  for (OrtValue*& value : raw) list.append(Value(std::exchange(value, nullptr)));
+  for (size_t i = 0; i < raw.size(); ++i) {
+    if (given[i].is_none())
+      list.append(Value(std::exchange(raw[i], nullptr)));
+    else
+      list.append(given[i]);
+  }
   return list;
 }
 

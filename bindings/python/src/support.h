@@ -185,12 +185,19 @@ py::bytes take_bytes(void* bytes, size_t size);
 py::object take_property(OrtPropertyType type, void* value);
 // (element type, extents, names of extents)
 py::tuple take_type_and_shape(OrtTensorTypeAndShapeInfo* info);
-// Outputs of a step. Those that were made are released also when the call fails.
+// (kind of value, element type, extents, names of extents)
+py::tuple take_type_info(OrtTypeInfo* info);
+// Outputs of a step or run. Those that were made are released also when the call fails; those that the caller
+// gave to be written into stay the caller's.
 struct Outputs {
   std::vector<OrtValue*> raw;
-  explicit Outputs(size_t count) : raw(count, nullptr) {}
+  std::vector<py::object> given;
+  explicit Outputs(size_t count) : raw(count, nullptr), given(count, py::none()) {}
+  // `values` is empty, or has a tensor or None for each output.
+  Outputs(size_t count, const py::sequence& values);
   ~Outputs() {
-    for (OrtValue* value : raw) api().ReleaseValue(value);
+    for (size_t i = 0; i < raw.size(); ++i)
+      if (given[i].is_none()) api().ReleaseValue(raw[i]);
   }
   py::list take();
 };

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "autodiff/gradient_context.h"
+#include "autodiff/gradient_nodes.h"
 #include "autodiff/subgraph_context.h"
 #include "autodiff/value_types.h"
 #include "ops/expansion.h"
@@ -72,6 +73,13 @@ bool runs_once(const Node& node) {
 
 void drop_unused_initializers(Graph& graph);
 
+// Names of extents that ValueTypes made up mean nothing in a model.
+void forget_made_up_names(ValueInfo& stated) {
+  if (!stated.dims) return;
+  for (Dim& dim : *stated.dims)
+    if (dim.symbol.starts_with("?")) dim.symbol.clear();
+}
+
 class Builder;
 
 // What one rule sees and does; forwards to the builder.
@@ -129,7 +137,8 @@ class Builder {
         names_(own_names_),
         types_(model) {
     collect_names(graph_);
-    reaches_loss_.insert(request.loss);
+    if (!request.loss.empty()) reaches_loss_.insert(request.loss);
+    reaches_loss_.insert(request.cotangents.begin(), request.cotangents.end());
   }
   // Differentiates a subgraph of a node in the graph of `outer`, in place, with respect to
   // `request.trainable`.
@@ -157,6 +166,8 @@ class Builder {
   std::vector<std::string> problems() const;
   // The gradient of a trainable value; empty where there is none.
   std::string gradient_of(const std::string& value) const;
+  // What is known of a value.
+  const ValueInfo& info(const std::string& value) const { return types_.info(value); }
 
  private:
   friend class RuleContext;
@@ -189,7 +200,16 @@ class Builder {
     for (int k = 1; !names_.insert(name).second; ++k) name = concat(base, "_", k);
     return name;
   }
-  const ValueInfo& info(const std::string& value) const { return types_.info(value); }
+  // Whether the graph has a value of that name.
+  bool has_value(const std::string& value) const {
+    return graph_.is_initializer(value) || graph_.is_input(value) || is_made(value);
+  }
+  bool is_made(const std::string& value) const {
+    return std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& node) {
+      return std::find(node.outputs.begin(), node.outputs.end(), value) != node.outputs.end();
+    });
+  }
+  void seed_loss();
 
   Model& model_;
   Graph& graph_;
@@ -264,7 +284,11 @@ void Builder::check_request() {
     problem(kModelWide, "no parameter is to be trained; name at least one trainable parameter");
   for (const std::string& name :
        std::set<std::string>(request_.trainable.begin(), request_.trainable.end())) {
-    if (!graph_.is_initializer(name) && !graph_.is_input(name)) {
+    if (!accumulate_ && !has_value(name)) {
+      problem(kModelWide, concat("value \"", name, "\": the model has no value of that name"));
+      continue;
+    }
+    if (accumulate_ && !graph_.is_initializer(name) && !graph_.is_input(name)) {
       problem(
           kModelWide,
           concat("parameter \"", name, "\": the model has no initializer of that name; it has ",
@@ -281,10 +305,11 @@ void Builder::check_request() {
 }
 
 void Builder::check_loss() {
-  const bool made = std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& node) {
-    return std::find(node.outputs.begin(), node.outputs.end(), request_.loss) != node.outputs.end();
-  });
-  if (!made && !graph_.is_initializer(request_.loss) && !graph_.is_input(request_.loss)) {
+  for (const std::string& name : request_.cotangents)
+    if (!has_value(name))
+      problem(kModelWide, concat("value \"", name, "\": the model has no value of that name"));
+  if (request_.loss.empty() && !request_.cotangents.empty()) return;
+  if (!has_value(request_.loss)) {
     problem(kModelWide, concat("loss \"", request_.loss, "\": the model has no value of that name"));
     return;
   }
@@ -294,7 +319,7 @@ void Builder::check_loss() {
             concat("loss \"", request_.loss, "\": has element type ", ortrain::to_string(loss.dtype),
                    ", and a loss is float32, float64, float16 or bfloat16"));
   }
-  if (!loss.dims) return;
+  if (!loss.dims || request_.any_loss_shape) return;
   if (!std::all_of(loss.dims->begin(), loss.dims->end(), [](const Dim& d) { return d.value == 1; })) {
     problem(kModelWide, concat("loss \"", request_.loss, "\": has shape ", to_string(*loss.dims),
                                ", and a loss is one number; reduce it with a mean or a sum"));
@@ -358,11 +383,47 @@ void Builder::find_path() {
   for (const std::string& name :
        std::set<std::string>(request_.trainable.begin(), request_.trainable.end())) {
     if (first_reader_.count(name) || name == request_.loss) continue;
-    if (!graph_.is_initializer(name) && !graph_.is_input(name)) continue;
+    if (!has_value(name)) continue;
     problem(kModelWide,
             concat("parameter \"", name, "\": the loss \"", request_.loss,
                    "\" does not depend on it, so it has no gradient; leave it out of the trainable ones"));
   }
+}
+
+// The gradient of the loss is one, that of a cotangent's value comes in.
+void Builder::seed_loss() {
+  for (const std::string& value : request_.cotangents) {
+    if (value == request_.loss) continue;
+    ValueInfo stated = info(value);
+    stated.name = value + "_grad";
+    if (!names_.insert(stated.name).second)
+      problem(kModelWide, concat("value \"", value, "\": the model has a value named \"", stated.name,
+                                 "\" already, so the gradient that comes in cannot have that name"));
+    forget_made_up_names(stated);
+    graph_.inputs.push_back(stated);
+    types_.set_like(stated.name, value);
+    contributions_[value].push_back(stated.name);
+  }
+  if (request_.loss.empty() && !request_.cotangents.empty()) return;
+  const ValueInfo& loss = info(request_.loss);
+  const std::string name = unique(request_.loss + "_grad");
+  contributions_[request_.loss].push_back(name);
+  if (problems_.count(kModelWide) > 0) return;  // the walk goes on to find the other problems too
+  const DType dtype = loss.dtype == DType::kUndefined ? DType::kFloat : loss.dtype;
+  const bool is_number = loss.dims && std::all_of(loss.dims->begin(), loss.dims->end(),
+                                                  [](const Dim& d) { return d.value == 1; });
+  if (is_number || !request_.any_loss_shape) {
+    Shape ones(loss.dims ? loss.dims->size() : 0, 1);
+    Tensor one(dtype, ones);
+    one.copy_from(Tensor::scalar(one.dtype(), 1.0).reshaped(ones));
+    graph_.add_initializer(name, one);
+    types_.set_constant(name, one);
+    return;
+  }
+  const std::string shape = add_node(name + "/Shape", "Shape", {request_.loss}, unique(name + "_shape"));
+  add_node(name + "/ConstantOfShape", "ConstantOfShape", {shape}, name);
+  backward_.back().attributes["value"] = Tensor::scalar(dtype, 1.0).reshaped({1});
+  types_.set_like(name, request_.loss);
 }
 
 void Builder::run() {
@@ -371,20 +432,7 @@ void Builder::run() {
   check_operators(graph_, 0);
   find_path();
 
-  const ValueInfo& loss = info(request_.loss);
-  if (problems_.count(kModelWide) == 0) {
-    Shape ones(loss.dims ? loss.dims->size() : 0, 1);
-    Tensor one(loss.dtype == DType::kUndefined ? DType::kFloat : loss.dtype, ones);
-    one.copy_from(Tensor::scalar(one.dtype(), 1.0).reshaped(ones));
-    const std::string name = unique(request_.loss + "_grad");
-    graph_.add_initializer(name, one);
-    types_.set_constant(name, one);
-    contributions_[request_.loss].push_back(name);
-  } else {
-    contributions_[request_.loss].push_back(
-        unique(request_.loss + "_grad"));  // to find the other problems too
-  }
-
+  seed_loss();
   if (trainable_.count(request_.loss) && !first_reader_.count(request_.loss)) finish_trainable(request_.loss);
   walk();
   use_training_batch_normalization();
@@ -425,8 +473,7 @@ void Builder::walk() {
     if (gradient.empty() || graph_.info(gradient) || graph_.value_info.count(gradient)) continue;
     ValueInfo stated = info(gradient);
     if (!stated.dims || stated.dtype == DType::kUndefined) continue;
-    for (Dim& dim : *stated.dims)
-      if (dim.symbol.starts_with("?")) dim.symbol.clear();
+    forget_made_up_names(stated);
     graph_.value_info[gradient] = stated;
   }
 }
@@ -662,6 +709,7 @@ std::vector<ValueInfo> chosen_outputs(const Graph& graph, const GradientRequest&
 Model prepared(const Model& forward, const GradientRequest& request, const std::set<std::string>& parameters,
                std::vector<std::string>& problems) {
   Model model = forward;
+  expand_gradient_nodes(model);
   Graph& graph = model.graph;
   graph.outputs = chosen_outputs(graph, request);
   const auto is_users = [&](const ValueInfo& v) { return parameters.count(v.name) == 0; };
@@ -879,18 +927,26 @@ Model build_training_model(const Model& forward, const GradientRequest& request,
 
 Model build_gradient_model(const Model& forward, const GradientRequest& request) {
   Model model = forward;
+  expand_gradient_nodes(model);
   const std::vector<std::string> unexpanded = expand_operators(model);
+  const size_t own_inputs = model.graph.inputs.size();
   Builder builder(model, request, false);
   builder.add_problems(unexpanded);
   builder.run();
   if (const std::vector<std::string> problems = builder.problems(); !problems.empty()) refuse(problems);
   for (const std::string& name : request.trainable) {
-    ValueInfo stated = forward.graph.info(name).value_or(ValueInfo{});
+    ValueInfo stated = forward.graph.info(name).value_or(builder.info(name));
     stated.name = builder.gradient_of(name);
-    require(stated.name == name + "_grad", ErrorCode::kInvalidArgument, "the model has a value named \"",
-            name, "_grad\" already, so the gradient of \"", name, "\" cannot have that name");
+    const bool comes_in =
+        std::any_of(model.graph.inputs.begin() + static_cast<std::ptrdiff_t>(own_inputs),
+                    model.graph.inputs.end(), [&](const ValueInfo& v) { return v.name == stated.name; });
+    require(stated.name == name + "_grad" && !comes_in, ErrorCode::kInvalidArgument,
+            "the model has a value named \"", name, "_grad\" already, so the gradient of \"", name,
+            "\" cannot have that name");
+    forget_made_up_names(stated);
     model.graph.outputs.push_back(stated);
   }
+  drop_unused_outputs(model.graph);
   model.graph.sort();
   return model;
 }

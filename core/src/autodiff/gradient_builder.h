@@ -15,6 +15,10 @@ struct GradientRequest {
   std::string loss;                                // a scalar graph output
   std::vector<std::string> other_outputs;          // user outputs kept beside the loss, in order
   std::map<std::string, std::string> config = {};  // switches off passes that run first (passes/pass.h)
+  // Values beside the loss at which gradients come in: of each, an input `<value>_grad` is added to the
+  // model.
+  std::vector<std::string> cotangents = {};
+  bool any_loss_shape = false;  // else the loss is one number; of several, the sum is differentiated
 };
 
 // Every reason why the model cannot be trained, one a line; empty when it can.
@@ -26,7 +30,8 @@ std::string find_untrainable(const Model& forward, const GradientRequest& reques
 Model build_training_model(const Model& forward, const GradientRequest& request,
                            const std::vector<std::string>& parameters);
 
-// The forward model with `<name>_grad` outputs for each of `inputs` beside its own: what gradient checks run.
+// The forward model with outputs `<name>_grad` behind its own, for each of request.trainable, which may be
+// any value of the model here. The loss may be empty where there are cotangents.
 Model build_gradient_model(const Model& forward, const GradientRequest& request);
 
 }  // namespace ortrain

@@ -1,7 +1,7 @@
 // Making artifacts: the training model of a forward model.
+#include <algorithm>
 #include <cstring>
 
-#include "autodiff/gradient_builder.h"
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
@@ -39,6 +39,45 @@ void BuildGradientModel(const void* model_data, size_t model_length, const char*
   const Model forward = read_model(model_data, model_length, "forward model");
   give_model(build_gradient_model(forward, {texts(value_names, value_len), loss_name, {}}), allocator, out,
              out_length);
+}
+
+void CreateGradientGraphBuilder(const void* model_data, size_t model_length, const char* const* y_node_names,
+                                size_t y_len, const char* const* x_node_names, size_t x_len,
+                                const char* loss_name, OrtGradientGraphBuilder** out) {
+  GradientRequest request{texts(x_node_names, x_len), loss_name, {}};
+  request.cotangents = texts(y_node_names, y_len);
+  require(!request.cotangents.empty(), ErrorCode::kInvalidArgument,
+          "expected the names of values that are differentiated, found none");
+  require(!request.trainable.empty(), ErrorCode::kInvalidArgument,
+          "expected the names of values whose gradients are wanted, found none");
+  const auto& ys = request.cotangents;
+  require(request.loss.empty() || std::find(ys.begin(), ys.end(), request.loss) != ys.end(),
+          ErrorCode::kInvalidArgument, "expected the loss '", request.loss,
+          "' to be among the values that are differentiated");
+  *out = new OrtGradientGraphBuilder{read_model(model_data, model_length, "forward model"),
+                                     std::move(request), std::nullopt};
+}
+
+void GradientGraphBuilderBuild(OrtGradientGraphBuilder* builder) {
+  builder->built = build_gradient_model(builder->forward, builder->request);
+}
+
+namespace {
+
+const Model& built(const OrtGradientGraphBuilder* builder) {
+  require(builder->built.has_value(), ErrorCode::kFail, "nothing has been built yet; build first");
+  return *builder->built;
+}
+
+}  // namespace
+
+void GradientGraphBuilderGetModel(const OrtGradientGraphBuilder* builder, OrtAllocator* allocator, void** out,
+                                  size_t* out_length) {
+  give_model(built(builder), allocator, out, out_length);
+}
+
+void GradientGraphBuilderSave(const OrtGradientGraphBuilder* builder, const ORTCHAR_T* model_path) {
+  write_model(built(builder), std::filesystem::path(model_path));
 }
 
 void FindUntrainable(const void* model_data, size_t model_length, const char* const* trainable_names,

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "autodiff/gradient_builder.h"
 #include "graph/graph.h"
 #include "onnxruntime_c_api.h"
 #include "onnxruntime_training_c_api.h"
@@ -72,6 +73,12 @@ struct OrtCheckpointState {
 
 struct OrtTrainingSession {
   mutable ortrain::TrainingSession session;  // an eval step takes a const session, and runs it
+};
+
+struct OrtGradientGraphBuilder {
+  ortrain::Model forward;
+  ortrain::GradientRequest request;
+  std::optional<ortrain::Model> built;
 };
 
 namespace ortrain::capi {

@@ -158,6 +158,7 @@ HWY_AFTER_NAMESPACE();
 
 #include "ops/bf16_storage.h"
 #include "ops/elementwise.h"
+#include "ops/gradient_expression.h"
 #include "ops/operator.h"
 #include "ops/softmax.h"
 #include "runtime/threads.h"
@@ -234,6 +235,28 @@ void gradient(GradientContext& g) {
              {{"axis", g.node().int_or("axis", flat ? 1 : -1)}}, kMicrosoft));
 }
 
+// The gradient of the gradient operators, of y (dy - sum(dy y)) and dy - e^y sum(dy), where the sums are over
+// what one softmax is over.
+void gradient_gradient(GradientContext& g) {
+  const std::string& type = g.node().op_type;
+  const bool flat = type.find("_13") == std::string::npos;
+  const auto rank = g.rank(g.x(0));
+  if (!rank) g.reject("the rank of its input has to be known");
+  const int64_t axis = normalize_axis(g.node().int_or("axis", flat ? 1 : -1), *rank, g.node().label());
+  std::vector<int64_t> axes = {axis};
+  for (int64_t more = axis + 1; flat && more < *rank; ++more) axes.push_back(more);
+  const auto sum = [&](const Expression& v) { return Expression(g, g.reduce_sum(v, axes, true)); };
+  const Expression dz(g, g.dy(0)), dy(g, g.x(0)), y(g, g.x(1));
+  if (type.starts_with("Log")) {
+    const Expression softmax = y.call("Exp");
+    if (g.needs(0)) g.set(0, dz - sum(dz * softmax));
+    if (g.needs(1)) g.set(1, -(dz * softmax * sum(dy)));
+  } else {
+    if (g.needs(0)) g.set(0, dz.call(type, y, g.node().attributes, kMicrosoft));
+    if (g.needs(1)) g.set(1, dz * (dy - sum(dy * y)) - dy * sum(dz * y));
+  }
+}
+
 void gradient_shape(ShapeContext& c) {
   expect_same(c, 0, 1);
   shape(c);
@@ -256,11 +279,12 @@ Kernel gradient_kernel(KernelContext& c) {
 ORTRAIN_OPERATOR(
     {.type = "Softmax", .shape = shape, .kernel = kernel, .gradient = gradient, .takes_bf16 = true});
 ORTRAIN_OPERATOR({.type = "LogSoftmax", .shape = shape, .kernel = kernel, .gradient = gradient});
-#define ORTRAIN_SOFTMAX_GRADIENT(name, bf16)   \
-  ORTRAIN_OPERATOR({.domain = kMicrosoft,      \
-                    .type = name,              \
-                    .shape = gradient_shape,   \
-                    .kernel = gradient_kernel, \
+#define ORTRAIN_SOFTMAX_GRADIENT(name, bf16)       \
+  ORTRAIN_OPERATOR({.domain = kMicrosoft,          \
+                    .type = name,                  \
+                    .shape = gradient_shape,       \
+                    .kernel = gradient_kernel,     \
+                    .gradient = gradient_gradient, \
                     .takes_bf16 = bf16})
 ORTRAIN_SOFTMAX_GRADIENT("SoftmaxGrad", true);
 ORTRAIN_SOFTMAX_GRADIENT("SoftmaxGrad_13", true);

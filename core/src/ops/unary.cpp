@@ -364,6 +364,52 @@ void unary_gradient(GradientContext& g) {
            row.defaults.value(g.node(), row.defaults.b));
 }
 
+// Of the products dy s(v) that the pairs are: the derivative of s. A pair without a row has one that is zero
+// almost everywhere, and no gradient with respect to v.
+struct Bend {
+  std::string_view type;
+  Expression (*formula)(const Expression& v, double a);
+};
+
+// x s(u) has the slope s + x s' u', and that has 2 s' u' + x (s'' u'^2 + s' u''), where s is the logistic
+// function.
+Expression sigmoid_product_bend(const Expression& x, const Expression& u, const Expression& du,
+                                const Expression& ddu) {
+  const Expression s = u.call("Sigmoid"), ds = s * (1.0 - s);
+  return ds * (2.0 * du + x * ((1.0 - 2.0 * s) * square(du) + ddu));
+}
+
+const Bend kBends[] = {
+    {"SigmoidGrad", [](const Expression& y, double) { return 1.0 - 2.0 * y; }},
+    {"TanhGrad", [](const Expression& y, double) { return -2.0 * y; }},
+    // Phi + x phi, where phi' = -x phi
+    {"GeluGrad",
+     [](const Expression& x, double) {
+       const Expression density =
+           (-0.5 * square(x)).call("Exp") * (0.5 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
+       return density * (2.0 - square(x));
+     }},
+    {"FastGeluGrad",
+     [](const Expression& x, double) {
+       const double scale = 2 * std::sqrt(2 / std::numbers::pi);
+       const Expression u = scale * x * (1.0 + 0.044715 * square(x));
+       const Expression du = scale * (1.0 + 3 * 0.044715 * square(x));
+       return sigmoid_product_bend(x, u, du, 6 * 0.044715 * scale * x);
+     }},
+    {"QuickGeluGrad",
+     [](const Expression& x, double a) { return sigmoid_product_bend(x, a * x, x.number(a), x.number(0)); }},
+};
+
+void pair_gradient(GradientContext& g) {
+  const PairRow& row = kPairRows[find_row(kPairRows, g.node().op_type)];
+  const double a = row.defaults.value(g.node(), row.defaults.a);
+  const Expression dz(g, g.dy(0)), dy(g, g.x(0)), v(g, g.x(1));
+  if (g.needs(0)) g.set(0, dz.call(g.node().op_type, v, g.node().attributes, kMicrosoft));
+  if (!g.needs(1)) return;
+  for (const Bend& bend : kBends)
+    if (bend.type == row.type) g.set(1, dz * dy * bend.formula(v, a));
+}
+
 void pair_shape(ShapeContext& c) {
   expect_same(c, 0, 1);
   shape_like_first(c);
@@ -415,6 +461,7 @@ const bool registered = [] {
                       .type = row.type,
                       .shape = pair_shape,
                       .kernel = pair_kernel,
+                      .gradient = pair_gradient,
                       .takes_bf16 = true});
   return true;
 }();

@@ -4,9 +4,20 @@
 #include <map>
 #include <mutex>
 
+#include "autodiff/gradient_nodes.h"
 #include "session/stage.h"
 
 namespace ortrain {
+
+namespace {
+
+std::string listed(const std::vector<ValueInfo>& infos) {
+  std::string text;
+  for (const ValueInfo& info : infos) text += (text.empty() ? "" : ", ") + info.name;
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
 
 struct InferenceSession::Impl {
   SessionOptions options;
@@ -33,6 +44,7 @@ InferenceSession::InferenceSession(SessionOptions options, Model model) : impl_(
   impl_->options = std::move(options);
   impl_->model = std::move(model);
   impl_->outputs = impl_->model.graph.outputs;
+  expand_gradient_nodes(impl_->model);
   check_operators(impl_->model, "model");
 }
 
@@ -45,30 +57,41 @@ std::vector<Tensor> InferenceSession::run(const std::vector<std::string>& input_
                                           const std::vector<Tensor>& inputs,
                                           const std::vector<std::string>& output_names,
                                           const RunOptions* options) {
-  const std::lock_guard lock(impl_->busy);
-  require(input_names.size() == inputs.size(), ErrorCode::kInvalidArgument, "the run was given ",
-          input_names.size(), " input names and ", inputs.size(), " inputs");
   std::vector<std::string> wanted = output_names;
   if (wanted.empty())
     for (const ValueInfo& info : impl_->outputs) wanted.push_back(info.name);
-  for (const std::string& name : wanted)
-    require(impl_->model.graph.is_output(name), ErrorCode::kInvalidArgument, "the model has no output '",
-            name, "'");
-  std::vector<const Tensor*> ordered;
-  for (const ValueInfo& info : impl_->model.graph.inputs) {
-    const auto at = std::find(input_names.begin(), input_names.end(), info.name);
-    require(at != input_names.end(), ErrorCode::kInvalidArgument, "the model's input '", info.name,
-            "' was not given");
-    ordered.push_back(&inputs[static_cast<size_t>(at - input_names.begin())]);
-  }
-  for (const std::string& name : input_names)
-    require(impl_->model.graph.is_input(name), ErrorCode::kInvalidArgument, "the model has no input '", name,
-            "'");
   std::vector<Tensor> outputs(wanted.size());
+  run(input_names, inputs, wanted, outputs, options);
+  return outputs;
+}
+
+void InferenceSession::run(const std::vector<std::string>& input_names, const std::vector<Tensor>& inputs,
+                           const std::vector<std::string>& output_names, std::vector<Tensor>& outputs,
+                           const RunOptions* options) {
+  const std::lock_guard lock(impl_->busy);
+  const Graph& graph = impl_->model.graph;
+  require(input_names.size() == inputs.size(), ErrorCode::kInvalidArgument, "the run was given ",
+          input_names.size(), " input names and ", inputs.size(), " inputs");
+  for (const std::string& name : output_names)
+    require(graph.is_output(name), ErrorCode::kInvalidArgument, "the model has no output '", name,
+            "'; its outputs: ", listed(impl_->outputs));
+  std::vector<const Tensor*> ordered(graph.inputs.size());
+  for (size_t i = 0; i < input_names.size(); ++i) {
+    const auto at = std::find_if(graph.inputs.begin(), graph.inputs.end(),
+                                 [&](const ValueInfo& info) { return info.name == input_names[i]; });
+    require(at != graph.inputs.end(), ErrorCode::kInvalidArgument, "the model has no input '", input_names[i],
+            "'; its inputs: ", listed(graph.inputs));
+    const Tensor*& place = ordered[static_cast<size_t>(at - graph.inputs.begin())];
+    require(place == nullptr, ErrorCode::kInvalidArgument, "the model's input '", input_names[i],
+            "' was given twice");
+    place = &inputs[i];
+  }
+  for (size_t i = 0; i < ordered.size(); ++i)
+    require(ordered[i] != nullptr, ErrorCode::kInvalidArgument, "the model's input '", graph.inputs[i].name,
+            "' was not given");
   std::vector<Tensor*> places;
   for (Tensor& t : outputs) places.push_back(&t);
-  impl_->stage(wanted).run(ordered, places, 0, {}, {}, options);
-  return outputs;
+  impl_->stage(output_names).run(ordered, places, 0, {}, {}, options);
 }
 
 }  // namespace ortrain

@@ -23,6 +23,11 @@ class InferenceSession {
   // Runs with the named inputs and returns the named outputs (all of them when `output_names` is empty).
   std::vector<Tensor> run(const std::vector<std::string>& input_names, const std::vector<Tensor>& inputs,
                           const std::vector<std::string>& output_names, const RunOptions* options = nullptr);
+  // The same into `outputs`, one for each name: an undefined one gets a new tensor, a defined one is checked
+  // before anything is computed and written into.
+  void run(const std::vector<std::string>& input_names, const std::vector<Tensor>& inputs,
+           const std::vector<std::string>& output_names, std::vector<Tensor>& outputs,
+           const RunOptions* options = nullptr);
 
  private:
   struct Impl;

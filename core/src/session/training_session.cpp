@@ -214,7 +214,16 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
       any_buffer || !problems.empty(), ErrorCode::kInvalidGraph,
       "the training model has no gradient accumulation buffer among its inputs: it is not a training model");
   std::vector<ValueInfo> eval_inputs;
-  if (eval) eval_inputs = user_inputs(*eval, *state_, "eval model", problems);
+  if (eval) {
+    eval_inputs = user_inputs(*eval, *state_, "eval model", problems);
+    // The parameters of another network look like inputs.
+    for (const ValueInfo& info : eval_inputs)
+      if (std::none_of(train_inputs.begin(), train_inputs.end(),
+                       [&](const ValueInfo& known) { return known.name == info.name; }))
+        problems += concat("\n  input '", info.name,
+                           "' of the eval model is neither an input of the training model nor a parameter of "
+                           "the checkpoint");
+  }
   require(problems.empty(), ErrorCode::kInvalidArgument,
           "the models and the checkpoint do not belong together:", problems);
 

@@ -73,7 +73,7 @@ namespace Microsoft.ML.OnnxRuntime
             (createSessionFromArray = NativeTables.Bind<CreateSessionFromArrayCall>(NativeTables.OrtApi, 8));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr RunCall(IntPtr session, RunOptions runOptions, IntPtr* inputNames, IntPtr* inputs, UIntPtr inputLen, IntPtr* outputNames, UIntPtr outputNamesLen, IntPtr* outputs);
+        internal delegate IntPtr RunCall(OrtSessionHandle session, RunOptions runOptions, IntPtr* inputNames, IntPtr* inputs, UIntPtr inputLen, IntPtr* outputNames, UIntPtr outputNamesLen, IntPtr* outputs);
         private static RunCall run;
         /// <summary>Runs a model forward.</summary>
         internal static RunCall Run => run ??
@@ -172,53 +172,67 @@ namespace Microsoft.ML.OnnxRuntime
             (setInterOpNumThreads = NativeTables.Bind<SetInterOpNumThreadsCall>(NativeTables.OrtApi, 25));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr SessionGetInputCountCall(IntPtr session, out UIntPtr @out);
+        internal delegate IntPtr SessionGetInputCountCall(OrtSessionHandle session, out UIntPtr @out);
         private static SessionGetInputCountCall sessionGetInputCount;
         /// <summary>Number of inputs of a model.</summary>
         internal static SessionGetInputCountCall SessionGetInputCount => sessionGetInputCount ??
             (sessionGetInputCount = NativeTables.Bind<SessionGetInputCountCall>(NativeTables.OrtApi, 30));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr SessionGetOutputCountCall(IntPtr session, out UIntPtr @out);
+        internal delegate IntPtr SessionGetOutputCountCall(OrtSessionHandle session, out UIntPtr @out);
         private static SessionGetOutputCountCall sessionGetOutputCount;
         /// <summary>Number of outputs of a model.</summary>
         internal static SessionGetOutputCountCall SessionGetOutputCount => sessionGetOutputCount ??
             (sessionGetOutputCount = NativeTables.Bind<SessionGetOutputCountCall>(NativeTables.OrtApi, 31));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr SessionGetOverridableInitializerCountCall(IntPtr session, out UIntPtr @out);
+        internal delegate IntPtr SessionGetOverridableInitializerCountCall(OrtSessionHandle session, out UIntPtr @out);
         private static SessionGetOverridableInitializerCountCall sessionGetOverridableInitializerCount;
         /// <summary>Number of initializers that a run may replace, always 0.</summary>
         internal static SessionGetOverridableInitializerCountCall SessionGetOverridableInitializerCount => sessionGetOverridableInitializerCount ??
             (sessionGetOverridableInitializerCount = NativeTables.Bind<SessionGetOverridableInitializerCountCall>(NativeTables.OrtApi, 32));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr SessionGetInputTypeInfoCall(IntPtr session, UIntPtr index, out IntPtr typeInfo);
+        internal delegate IntPtr SessionGetInputTypeInfoCall(OrtSessionHandle session, UIntPtr index, out IntPtr typeInfo);
         private static SessionGetInputTypeInfoCall sessionGetInputTypeInfo;
         /// <summary>Kind, type and shape of an input.</summary>
         internal static SessionGetInputTypeInfoCall SessionGetInputTypeInfo => sessionGetInputTypeInfo ??
             (sessionGetInputTypeInfo = NativeTables.Bind<SessionGetInputTypeInfoCall>(NativeTables.OrtApi, 33));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr SessionGetOutputTypeInfoCall(IntPtr session, UIntPtr index, out IntPtr typeInfo);
+        internal delegate IntPtr SessionGetOutputTypeInfoCall(OrtSessionHandle session, UIntPtr index, out IntPtr typeInfo);
         private static SessionGetOutputTypeInfoCall sessionGetOutputTypeInfo;
         /// <summary>Kind, type and shape of an output.</summary>
         internal static SessionGetOutputTypeInfoCall SessionGetOutputTypeInfo => sessionGetOutputTypeInfo ??
             (sessionGetOutputTypeInfo = NativeTables.Bind<SessionGetOutputTypeInfoCall>(NativeTables.OrtApi, 34));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr SessionGetInputNameCall(IntPtr session, UIntPtr index, IntPtr allocator, out IntPtr value);
+        internal delegate IntPtr SessionGetOverridableInitializerTypeInfoCall(OrtSessionHandle session, UIntPtr index, out IntPtr typeInfo);
+        private static SessionGetOverridableInitializerTypeInfoCall sessionGetOverridableInitializerTypeInfo;
+        /// <summary>Kind, type and shape of an initializer that a run may replace. There are none.</summary>
+        internal static SessionGetOverridableInitializerTypeInfoCall SessionGetOverridableInitializerTypeInfo => sessionGetOverridableInitializerTypeInfo ??
+            (sessionGetOverridableInitializerTypeInfo = NativeTables.Bind<SessionGetOverridableInitializerTypeInfoCall>(NativeTables.OrtApi, 35));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetInputNameCall(OrtSessionHandle session, UIntPtr index, IntPtr allocator, out IntPtr value);
         private static SessionGetInputNameCall sessionGetInputName;
         /// <summary>Name of an input.</summary>
         internal static SessionGetInputNameCall SessionGetInputName => sessionGetInputName ??
             (sessionGetInputName = NativeTables.Bind<SessionGetInputNameCall>(NativeTables.OrtApi, 36));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr SessionGetOutputNameCall(IntPtr session, UIntPtr index, IntPtr allocator, out IntPtr value);
+        internal delegate IntPtr SessionGetOutputNameCall(OrtSessionHandle session, UIntPtr index, IntPtr allocator, out IntPtr value);
         private static SessionGetOutputNameCall sessionGetOutputName;
         /// <summary>Name of an output.</summary>
         internal static SessionGetOutputNameCall SessionGetOutputName => sessionGetOutputName ??
             (sessionGetOutputName = NativeTables.Bind<SessionGetOutputNameCall>(NativeTables.OrtApi, 37));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetOverridableInitializerNameCall(OrtSessionHandle session, UIntPtr index, IntPtr allocator, out IntPtr value);
+        private static SessionGetOverridableInitializerNameCall sessionGetOverridableInitializerName;
+        /// <summary>Name of an initializer that a run may replace. There are none.</summary>
+        internal static SessionGetOverridableInitializerNameCall SessionGetOverridableInitializerName => sessionGetOverridableInitializerName ??
+            (sessionGetOverridableInitializerName = NativeTables.Bind<SessionGetOverridableInitializerNameCall>(NativeTables.OrtApi, 38));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateRunOptionsCall(out IntPtr @out);
@@ -572,7 +586,7 @@ namespace Microsoft.ML.OnnxRuntime
             (addSessionConfigEntry = NativeTables.Bind<AddSessionConfigEntryCall>(NativeTables.OrtApi, 130));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr CreateAllocatorCall(IntPtr session, OrtMemoryInfo memInfo, out IntPtr @out);
+        internal delegate IntPtr CreateAllocatorCall(OrtSessionHandle session, OrtMemoryInfo memInfo, out IntPtr @out);
         private static CreateAllocatorCall createAllocator;
         /// <summary>An allocator for the memory that a forward session uses.</summary>
         internal static CreateAllocatorCall CreateAllocator => createAllocator ??

@@ -142,5 +142,40 @@ namespace Microsoft.ML.OnnxRuntime
         internal static EndProfilingCall EndProfiling => endProfiling ??
             (endProfiling = NativeTables.Bind<EndProfilingCall>(NativeTables.OrtrainApi, 18));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateGradientGraphBuilderCall(byte[] modelData, UIntPtr modelLength, IntPtr* yNodeNames, UIntPtr yLen, IntPtr* xNodeNames, UIntPtr xLen, byte[] lossName, out IntPtr @out);
+        private static CreateGradientGraphBuilderCall createGradientGraphBuilder;
+        /// <summary>Takes a model to which gradients will be added.</summary>
+        internal static CreateGradientGraphBuilderCall CreateGradientGraphBuilder => createGradientGraphBuilder ??
+            (createGradientGraphBuilder = NativeTables.Bind<CreateGradientGraphBuilderCall>(NativeTables.OrtrainApi, 19));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GradientGraphBuilderBuildCall(GradientGraphBuilder builder);
+        private static GradientGraphBuilderBuildCall gradientGraphBuilderBuild;
+        /// <summary>Adds the gradients.</summary>
+        internal static GradientGraphBuilderBuildCall GradientGraphBuilderBuild => gradientGraphBuilderBuild ??
+            (gradientGraphBuilderBuild = NativeTables.Bind<GradientGraphBuilderBuildCall>(NativeTables.OrtrainApi, 20));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GradientGraphBuilderGetModelCall(GradientGraphBuilder builder, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
+        private static GradientGraphBuilderGetModelCall gradientGraphBuilderGetModel;
+        /// <summary>The model with the gradients.</summary>
+        internal static GradientGraphBuilderGetModelCall GradientGraphBuilderGetModel => gradientGraphBuilderGetModel ??
+            (gradientGraphBuilderGetModel = NativeTables.Bind<GradientGraphBuilderGetModelCall>(NativeTables.OrtrainApi, 21));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GradientGraphBuilderSaveCall(GradientGraphBuilder builder, byte[] modelPath);
+        private static GradientGraphBuilderSaveCall gradientGraphBuilderSave;
+        /// <summary>Writes the model with the gradients to a file.</summary>
+        internal static GradientGraphBuilderSaveCall GradientGraphBuilderSave => gradientGraphBuilderSave ??
+            (gradientGraphBuilderSave = NativeTables.Bind<GradientGraphBuilderSaveCall>(NativeTables.OrtrainApi, 22));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseGradientGraphBuilderCall(IntPtr input);
+        private static ReleaseGradientGraphBuilderCall releaseGradientGraphBuilder;
+        /// <summary>Frees a builder.</summary>
+        internal static ReleaseGradientGraphBuilderCall ReleaseGradientGraphBuilder => releaseGradientGraphBuilder ??
+            (releaseGradientGraphBuilder = NativeTables.Bind<ReleaseGradientGraphBuilderCall>(NativeTables.OrtrainApi, 23));
+
     }
 }

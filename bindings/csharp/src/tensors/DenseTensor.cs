@@ -4,7 +4,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
 {
     /// <summary>A tensor whose elements lie in one piece of memory.</summary>
     /// <typeparam name="T">Type of the elements.</typeparam>
-    public class DenseTensor<T> : Tensor<T>
+    public class DenseTensor<T> : Tensor<T>, IBufferedTensor
     {
         /// <summary>Makes a tensor of zeros of rank 1.</summary>
         /// <param name="length">Number of elements.</param>
@@ -105,8 +105,14 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         }
 
         /// <summary>A value over the buffer.</summary>
-        internal OrtValue CreateOrtValue()
+        OrtValue IBufferedTensor.CreateOrtValue()
         {
+            if (IsReversedStride && Rank > 1)
+            {
+                throw new ArgumentException(
+                    "the tensor has its columns one after another (IsReversedStride), expected its rows one after " +
+                    "another");
+            }
             return TensorTypes.Over(Buffer, Array.ConvertAll(dimensions, extent => (long)extent));
         }
     }

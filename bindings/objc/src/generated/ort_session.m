@@ -196,3 +196,161 @@
 }
 
 @end
+
+@interface ORTSession () <ORTHandleOwner, ORTHandleTaker>
+@end
+
+@implementation ORTSession
+
+- (instancetype)initWithHandle:(void *)handle {
+  if ((self = [super init])) {
+    _handle = handle;
+  } else {
+    ORTGeneralTable()->ReleaseSession(handle);
+  }
+  return self;
+}
+
+- (void)dealloc {
+  if (_handle != NULL) ORTGeneralTable()->ReleaseSession(_handle);
+  ORT_DEALLOC_SUPER();
+}
+
+- (void *)handle {
+  return _handle;
+}
+
+- (nullable instancetype)initWithEnv:(ORTEnv *)env
+                           modelPath:(NSString *)modelPath
+                      sessionOptions:(nullable ORTSessionOptions *)sessionOptions
+                               error:(NSError *_Nullable *_Nullable)error {
+  if ((self = [super init])) {
+    const ORTCall call = {self, _cmd, error};
+    BOOL made = NO;
+    do {
+      OrtEnv *c_env = NULL;
+      if (!ORTTakeHandle(&call, @"env", env, [ORTEnv class], NO, &c_env)) break;
+      const char *c_model_path = NULL;
+      if (!ORTTakeText(&call, @"modelPath", modelPath, NO, &c_model_path)) break;
+      OrtSessionOptions *c_session_options = NULL;
+      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_session_options)) break;
+      made = ORTSucceeded(&call, ORTGeneralTable()->CreateSession(c_env, c_model_path, c_session_options, &_handle));
+    } while (NO);
+    if (!made) {
+      ORT_RELEASE(self);
+      return nil;
+    }
+  }
+  return self;
+}
+
+- (nullable instancetype)initWithEnv:(ORTEnv *)env
+                           modelData:(NSData *)modelData
+                      sessionOptions:(nullable ORTSessionOptions *)sessionOptions
+                               error:(NSError *_Nullable *_Nullable)error {
+  if ((self = [super init])) {
+    const ORTCall call = {self, _cmd, error};
+    BOOL made = NO;
+    do {
+      OrtEnv *c_env = NULL;
+      if (!ORTTakeHandle(&call, @"env", env, [ORTEnv class], NO, &c_env)) break;
+      const void *c_model_data = NULL;
+      if (!ORTTakeData(&call, @"modelData", modelData, NO, &c_model_data)) break;
+      OrtSessionOptions *c_session_options = NULL;
+      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_session_options)) break;
+      made = ORTSucceeded(&call, ORTGeneralTable()->CreateSessionFromArray(c_env, c_model_data, [modelData length], c_session_options, &_handle));
+    } while (NO);
+    if (!made) {
+      ORT_RELEASE(self);
+      return nil;
+    }
+  }
+  return self;
+}
+
+- (nullable NSArray<NSString *> *)inputNamesWithError:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  size_t count = 0;
+  if (!ORTSucceeded(&call, ORTGeneralTable()->SessionGetInputCount(_handle, &count))) return nil;
+  NSMutableArray<NSString *> *names = [NSMutableArray arrayWithCapacity:count];
+  for (size_t i = 0; i < count; ++i) {
+    char *name = NULL;
+    if (!ORTSucceeded(&call, ORTGeneralTable()->SessionGetInputName(_handle, i, ORTAllocator(), &name))) return nil;
+    [names addObject:ORTTextTaking(name)];
+  }
+  return names;
+}
+
+- (nullable NSArray<NSString *> *)outputNamesWithError:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  size_t count = 0;
+  if (!ORTSucceeded(&call, ORTGeneralTable()->SessionGetOutputCount(_handle, &count))) return nil;
+  NSMutableArray<NSString *> *names = [NSMutableArray arrayWithCapacity:count];
+  for (size_t i = 0; i < count; ++i) {
+    char *name = NULL;
+    if (!ORTSucceeded(&call, ORTGeneralTable()->SessionGetOutputName(_handle, i, ORTAllocator(), &name))) return nil;
+    [names addObject:ORTTextTaking(name)];
+  }
+  return names;
+}
+
+- (nullable NSArray<NSString *> *)overridableInitializerNamesWithError:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  size_t count = 0;
+  if (!ORTSucceeded(&call, ORTGeneralTable()->SessionGetOverridableInitializerCount(_handle, &count))) return nil;
+  NSMutableArray<NSString *> *names = [NSMutableArray arrayWithCapacity:count];
+  for (size_t i = 0; i < count; ++i) {
+    char *name = NULL;
+    if (!ORTSucceeded(&call, ORTGeneralTable()->SessionGetOverridableInitializerName(_handle, i, ORTAllocator(), &name))) return nil;
+    [names addObject:ORTTextTaking(name)];
+  }
+  return names;
+}
+
+- (nullable ORTValueTypeInfo *)inputTypeInfoAtIndex:(NSUInteger)index
+                                              error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  OrtTypeInfo *c_type_info = NULL;
+  if (!ORTSucceeded(&call, ORTGeneralTable()->SessionGetInputTypeInfo(_handle, index, &c_type_info))) return nil;
+  return ORTObjectTaking([ORTValueTypeInfo class], c_type_info);
+}
+
+- (nullable ORTValueTypeInfo *)outputTypeInfoAtIndex:(NSUInteger)index
+                                               error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  OrtTypeInfo *c_type_info = NULL;
+  if (!ORTSucceeded(&call, ORTGeneralTable()->SessionGetOutputTypeInfo(_handle, index, &c_type_info))) return nil;
+  return ORTObjectTaking([ORTValueTypeInfo class], c_type_info);
+}
+
+- (nullable NSDictionary<NSString *, ORTValue *> *)runWithInputs:(NSDictionary<NSString *, ORTValue *> *)inputs
+                                                     outputNames:(NSSet<NSString *> *)outputNames
+                                                      runOptions:(nullable ORTRunOptions *)runOptions
+                                                           error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  ORTNamedValues c_inputs ORT_NAMED_VALUES_FREED = {0};
+  if (!ORTTakeNamedValues(&call, @"inputs", inputs, NO, &c_inputs)) return nil;
+  const char **c_output_names ORT_FREED = NULL;
+  if (!ORTTakeTextSet(&call, @"outputNames", outputNames, NO, &c_output_names)) return nil;
+  OrtRunOptions *c_run_options = NULL;
+  if (!ORTTakeHandle(&call, @"runOptions", runOptions, [ORTRunOptions class], YES, &c_run_options)) return nil;
+  ORTOutputs results ORT_OUTPUTS_FREED = ORTMakeOutputs([outputNames count]);
+  if (!ORTSucceeded(&call, ORTGeneralTable()->Run(_handle, c_run_options, c_inputs.names, c_inputs.values, c_inputs.count, c_output_names, results.count, results.values))) return nil;
+  return [NSDictionary dictionaryWithObjects:ORTValuesTaking(&results) forKeys:[outputNames allObjects]];
+}
+
+- (BOOL)runWithInputs:(NSDictionary<NSString *, ORTValue *> *)inputs
+              outputs:(NSDictionary<NSString *, ORTValue *> *)outputs
+           runOptions:(nullable ORTRunOptions *)runOptions
+                error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  ORTNamedValues c_inputs ORT_NAMED_VALUES_FREED = {0};
+  if (!ORTTakeNamedValues(&call, @"inputs", inputs, NO, &c_inputs)) return NO;
+  ORTNamedValues c_outputs ORT_NAMED_VALUES_FREED = {0};
+  if (!ORTTakeNamedValues(&call, @"outputs", outputs, NO, &c_outputs)) return NO;
+  OrtRunOptions *c_run_options = NULL;
+  if (!ORTTakeHandle(&call, @"runOptions", runOptions, [ORTRunOptions class], YES, &c_run_options)) return NO;
+  return ORTSucceeded(&call, ORTGeneralTable()->Run(_handle, c_run_options, c_inputs.names, c_inputs.values, c_inputs.count, c_outputs.names, c_outputs.count, (OrtValue **)c_outputs.values));
+}
+
+@end

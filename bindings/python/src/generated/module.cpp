@@ -9,11 +9,43 @@ PYBIND11_MODULE(_ortrain, m) {
   m.doc() = "The calls of libortrain. Use ortrain and ortrain.api instead.";
   bind_support(m);
 
+  py::class_<Handle<OrtSession>>(m, "SessionHandle", "A model ready to run forward.");
   py::class_<Handle<OrtSessionOptions>>(m, "SessionOptionsHandle", "Settings for the creation of a session.");
   py::class_<Handle<OrtRunOptions>>(m, "RunOptionsHandle", "Settings of one run or step.");
   py::class_<Handle<OrtCheckpointState>>(m, "CheckpointStateHandle", "All that training changes, parameters, gradients, optimizer state and properties.");
   py::class_<Handle<OrtTrainingSession>>(m, "TrainingSessionHandle", "The models of a training run at work on a checkpoint state.");
+  py::class_<Handle<OrtGradientGraphBuilder>>(m, "GradientGraphBuilderHandle", "Adds gradients to a model.");
 
+  m.def("create_session", [](const std::optional<std::filesystem::path>& model_path, const Handle<OrtSessionOptions>* options) {
+    const Path model_path_(model_path);
+    OrtSession* out = {};
+    {
+      const py::gil_scoped_release released;
+      check(api().CreateSession(environment(), model_path_.data(), options ? options->raw : nullptr, &out));
+    }
+    return Handle<OrtSession>(out, api().ReleaseSession);
+  }, py::arg("model_path"), py::arg("options") = py::none(), "Makes a forward session from a model file.");
+  m.def("create_session_from_array", [](const std::optional<py::bytes>& model_data, const Handle<OrtSessionOptions>* options) {
+    const Bytes model_data_(model_data);
+    OrtSession* out = {};
+    {
+      const py::gil_scoped_release released;
+      check(api().CreateSessionFromArray(environment(), model_data_.data(), model_data_.size(), options ? options->raw : nullptr, &out));
+    }
+    return Handle<OrtSession>(out, api().ReleaseSession);
+  }, py::arg("model_data"), py::arg("options") = py::none(), "Makes a forward session from a model in memory.");
+  m.def("run", [](const Handle<OrtSession>& session, const Handle<OrtRunOptions>* run_options, const std::vector<std::string>& input_names, const std::vector<const Value*>& inputs, const std::vector<std::string>& output_names, const py::sequence& outputs) {
+    const Texts input_names_(input_names);
+    const Values inputs_(inputs);
+    check_same_length("input_names", input_names.size(), "inputs", inputs.size());
+    const Texts output_names_(output_names);
+    Outputs outputs_(output_names.size(), outputs);
+    {
+      const py::gil_scoped_release released;
+      check(api().Run(session.raw, run_options ? run_options->raw : nullptr, input_names_.data(), inputs_.data(), input_names.size(), output_names_.data(), output_names.size(), outputs_.raw.data()));
+    }
+    return outputs_.take();
+  }, py::arg("session"), py::arg("run_options"), py::arg("input_names"), py::arg("inputs"), py::arg("output_names"), py::arg("outputs") = py::tuple(), "Runs a model forward.");
   m.def("create_session_options", []() {
     OrtSessionOptions* options = {};
     check(api().CreateSessionOptions(&options));
@@ -40,9 +72,77 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("set_inter_op_num_threads", [](const Handle<OrtSessionOptions>& options, int inter_op_num_threads) {
     check(api().SetInterOpNumThreads(options.raw, inter_op_num_threads));
   }, py::arg("options"), py::arg("inter_op_num_threads"), "Accepted without effect, for nodes run one after another.");
+  m.def("session_get_input_count", [](const Handle<OrtSession>& session) {
+    size_t out = {};
+    check(api().SessionGetInputCount(session.raw, &out));
+    return out;
+  }, py::arg("session"), "Number of inputs of a model.");
+  m.def("session_get_output_count", [](const Handle<OrtSession>& session) {
+    size_t out = {};
+    check(api().SessionGetOutputCount(session.raw, &out));
+    return out;
+  }, py::arg("session"), "Number of outputs of a model.");
+  m.def("session_get_overridable_initializer_count", [](const Handle<OrtSession>& session) {
+    size_t out = {};
+    check(api().SessionGetOverridableInitializerCount(session.raw, &out));
+    return out;
+  }, py::arg("session"), "Number of initializers that a run may replace, always 0.");
+  m.def("session_get_input_type_info", [](const Handle<OrtSession>& session, size_t index) {
+    OrtTypeInfo* type_info = {};
+    check(api().SessionGetInputTypeInfo(session.raw, index, &type_info));
+    return take_type_info(type_info);
+  }, py::arg("session"), py::arg("index"), "Kind, type and shape of an input.");
+  m.def("session_get_output_type_info", [](const Handle<OrtSession>& session, size_t index) {
+    OrtTypeInfo* type_info = {};
+    check(api().SessionGetOutputTypeInfo(session.raw, index, &type_info));
+    return take_type_info(type_info);
+  }, py::arg("session"), py::arg("index"), "Kind, type and shape of an output.");
+  m.def("session_get_overridable_initializer_type_info", [](const Handle<OrtSession>& session, size_t index) {
+    OrtTypeInfo* type_info = {};
+    check(api().SessionGetOverridableInitializerTypeInfo(session.raw, index, &type_info));
+    return take_type_info(type_info);
+  }, py::arg("session"), py::arg("index"), "Kind, type and shape of an initializer that a run may replace. There are none.");
+  m.def("session_get_input_name", [](const Handle<OrtSession>& session, size_t index) {
+    char* value = {};
+    check(api().SessionGetInputName(session.raw, index, allocator(), &value));
+    return take_text(value);
+  }, py::arg("session"), py::arg("index"), "Name of an input.");
+  m.def("session_get_output_name", [](const Handle<OrtSession>& session, size_t index) {
+    char* value = {};
+    check(api().SessionGetOutputName(session.raw, index, allocator(), &value));
+    return take_text(value);
+  }, py::arg("session"), py::arg("index"), "Name of an output.");
+  m.def("session_get_overridable_initializer_name", [](const Handle<OrtSession>& session, size_t index) {
+    char* value = {};
+    check(api().SessionGetOverridableInitializerName(session.raw, index, allocator(), &value));
+    return take_text(value);
+  }, py::arg("session"), py::arg("index"), "Name of an initializer that a run may replace. There are none.");
+  m.def("create_run_options", []() {
+    OrtRunOptions* out = {};
+    check(api().CreateRunOptions(&out));
+    return Handle<OrtRunOptions>(out, api().ReleaseRunOptions);
+  }, "Makes run options with their defaults.");
+  m.def("run_options_set_run_log_verbosity_level", [](const Handle<OrtRunOptions>& options, int log_verbosity_level) {
+    check(api().RunOptionsSetRunLogVerbosityLevel(options.raw, log_verbosity_level));
+  }, py::arg("options"), py::arg("log_verbosity_level"), "How much the run says at verbose severity.");
+  m.def("run_options_set_run_log_severity_level", [](const Handle<OrtRunOptions>& options, int log_severity_level) {
+    check(api().RunOptionsSetRunLogSeverityLevel(options.raw, log_severity_level));
+  }, py::arg("options"), py::arg("log_severity_level"), "The least severity that the run writes.");
+  m.def("run_options_set_run_tag", [](const Handle<OrtRunOptions>& options, const std::string& run_tag) {
+    check(api().RunOptionsSetRunTag(options.raw, run_tag.c_str()));
+  }, py::arg("options"), py::arg("run_tag"), "Name of the run in log messages.");
+  m.def("run_options_set_terminate", [](const Handle<OrtRunOptions>& options) {
+    check(api().RunOptionsSetTerminate(options.raw));
+  }, py::arg("options"), "Tells every run with these options, also those under way, to end with an error.");
+  m.def("run_options_unset_terminate", [](const Handle<OrtRunOptions>& options) {
+    check(api().RunOptionsUnsetTerminate(options.raw));
+  }, py::arg("options"), "Lets the next runs with these options go on.");
   m.def("add_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key, const std::string& config_value) {
     check(api().AddSessionConfigEntry(options.raw, config_key.c_str(), config_value.c_str()));
   }, py::arg("options"), py::arg("config_key"), py::arg("config_value"), "Sets an entry of the session's configuration.");
+  m.def("add_run_config_entry", [](const Handle<OrtRunOptions>& options, const std::string& config_key, const std::string& config_value) {
+    check(api().AddRunConfigEntry(options.raw, config_key.c_str(), config_value.c_str()));
+  }, py::arg("options"), py::arg("config_key"), py::arg("config_value"), "Sets an entry of the run's configuration. Entries have no effect here.");
   m.def("has_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key) {
     int out = {};
     check(api().HasSessionConfigEntry(options.raw, config_key.c_str(), &out));
@@ -351,4 +451,31 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().EndProfiling(sess.raw, allocator(), &out));
     return take_text(out);
   }, py::arg("sess"), "Ends the recording and gives it.");
+  m.def("create_gradient_graph_builder", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& y_node_names, const std::vector<std::string>& x_node_names, const std::string& loss_name) {
+    const Bytes model_data_(model_data);
+    const Texts y_node_names_(y_node_names);
+    const Texts x_node_names_(x_node_names);
+    OrtGradientGraphBuilder* out = {};
+    check(extension_api().CreateGradientGraphBuilder(model_data_.data(), model_data_.size(), y_node_names_.data(), y_node_names.size(), x_node_names_.data(), x_node_names.size(), loss_name.c_str(), &out));
+    return Handle<OrtGradientGraphBuilder>(out, extension_api().ReleaseGradientGraphBuilder);
+  }, py::arg("model_data"), py::arg("y_node_names"), py::arg("x_node_names"), py::arg("loss_name"), "Takes a model to which gradients will be added.");
+  m.def("gradient_graph_builder_build", [](const Handle<OrtGradientGraphBuilder>& builder) {
+    {
+      const py::gil_scoped_release released;
+      check(extension_api().GradientGraphBuilderBuild(builder.raw));
+    }
+  }, py::arg("builder"), "Adds the gradients.");
+  m.def("gradient_graph_builder_get_model", [](const Handle<OrtGradientGraphBuilder>& builder) {
+    void* out = {};
+    size_t out_length = 0;
+    check(extension_api().GradientGraphBuilderGetModel(builder.raw, allocator(), &out, &out_length));
+    return take_bytes(out, out_length);
+  }, py::arg("builder"), "The model with the gradients.");
+  m.def("gradient_graph_builder_save", [](const Handle<OrtGradientGraphBuilder>& builder, const std::optional<std::filesystem::path>& model_path) {
+    const Path model_path_(model_path);
+    {
+      const py::gil_scoped_release released;
+      check(extension_api().GradientGraphBuilderSave(builder.raw, model_path_.data()));
+    }
+  }, py::arg("builder"), py::arg("model_path"), "Writes the model with the gradients to a file.");
 }

@@ -41,8 +41,10 @@ void SessionGetOutputCount(const OrtSession* session, size_t* out);
 void SessionGetOverridableInitializerCount(const OrtSession* session, size_t* out);
 void SessionGetInputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info);
 void SessionGetOutputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info);
+void SessionGetOverridableInitializerTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info);
 void SessionGetInputName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value);
 void SessionGetOutputName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value);
+void SessionGetOverridableInitializerName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value);
 void CreateRunOptions(OrtRunOptions** out);
 void RunOptionsSetRunLogVerbosityLevel(OrtRunOptions* options, int log_verbosity_level);
 void RunOptionsSetRunLogSeverityLevel(OrtRunOptions* options, int log_severity_level);
@@ -155,5 +157,9 @@ void CheckpointIsNominal(const OrtCheckpointState* checkpoint_state, int* out);
 void CheckpointGetOptimizerStepCount(const OrtCheckpointState* checkpoint_state, int64_t* out);
 void BuildGradientModel(const void* model_data, size_t model_length, const char* const* value_names, size_t value_len, const char* loss_name, OrtAllocator* allocator, void** out, size_t* out_length);
 void EndProfiling(OrtTrainingSession* sess, OrtAllocator* allocator, char** out);
+void CreateGradientGraphBuilder(const void* model_data, size_t model_length, const char* const* y_node_names, size_t y_len, const char* const* x_node_names, size_t x_len, const char* loss_name, OrtGradientGraphBuilder** out);
+void GradientGraphBuilderBuild(OrtGradientGraphBuilder* builder);
+void GradientGraphBuilderGetModel(const OrtGradientGraphBuilder* builder, OrtAllocator* allocator, void** out, size_t* out_length);
+void GradientGraphBuilderSave(const OrtGradientGraphBuilder* builder, const ORTCHAR_T* model_path);
 
 }  // namespace ortrain::capi

@@ -56,7 +56,6 @@ OrtStatus* ORT_API_CALL CreateSession(const OrtEnv* env, const ORTCHAR_T* model_
   return guarded("CreateSession", [&] {
     check_pointer(env, "env");
     check_pointer(model_path, "model_path");
-    check_pointer(options, "options");
     check_pointer(out, "out");
     capi::CreateSession(env, model_path, options, out);
   });
@@ -66,7 +65,6 @@ OrtStatus* ORT_API_CALL CreateSessionFromArray(const OrtEnv* env, const void* mo
   return guarded("CreateSessionFromArray", [&] {
     check_pointer(env, "env");
     check_array(model_data, model_data_length, "model_data", "model_data_length");
-    check_pointer(options, "options");
     check_pointer(out, "out");
     capi::CreateSessionFromArray(env, model_data, model_data_length, options, out);
   });
@@ -216,6 +214,14 @@ OrtStatus* ORT_API_CALL SessionGetOutputTypeInfo(const OrtSession* session, size
   });
 }
 
+OrtStatus* ORT_API_CALL SessionGetOverridableInitializerTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) noexcept {
+  return guarded("SessionGetOverridableInitializerTypeInfo", [&] {
+    check_pointer(session, "session");
+    check_pointer(type_info, "type_info");
+    capi::SessionGetOverridableInitializerTypeInfo(session, index, type_info);
+  });
+}
+
 OrtStatus* ORT_API_CALL SessionGetInputName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) noexcept {
   return guarded("SessionGetInputName", [&] {
     check_pointer(session, "session");
@@ -231,6 +237,15 @@ OrtStatus* ORT_API_CALL SessionGetOutputName(const OrtSession* session, size_t i
     check_allocator(allocator, "allocator");
     check_pointer(value, "value");
     capi::SessionGetOutputName(session, index, allocator, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetOverridableInitializerName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) noexcept {
+  return guarded("SessionGetOverridableInitializerName", [&] {
+    check_pointer(session, "session");
+    check_allocator(allocator, "allocator");
+    check_pointer(value, "value");
+    capi::SessionGetOverridableInitializerName(session, index, allocator, value);
   });
 }
 
@@ -774,10 +789,10 @@ const OrtApi ort_api = {
     .SessionGetOverridableInitializerCount = entry::SessionGetOverridableInitializerCount,
     .SessionGetInputTypeInfo = entry::SessionGetInputTypeInfo,
     .SessionGetOutputTypeInfo = entry::SessionGetOutputTypeInfo,
-    .SessionGetOverridableInitializerTypeInfo = NotImplemented<"SessionGetOverridableInitializerTypeInfo", decltype(OrtApi::SessionGetOverridableInitializerTypeInfo)>::call,
+    .SessionGetOverridableInitializerTypeInfo = entry::SessionGetOverridableInitializerTypeInfo,
     .SessionGetInputName = entry::SessionGetInputName,
     .SessionGetOutputName = entry::SessionGetOutputName,
-    .SessionGetOverridableInitializerName = NotImplemented<"SessionGetOverridableInitializerName", decltype(OrtApi::SessionGetOverridableInitializerName)>::call,
+    .SessionGetOverridableInitializerName = entry::SessionGetOverridableInitializerName,
     .CreateRunOptions = entry::CreateRunOptions,
     .RunOptionsSetRunLogVerbosityLevel = entry::RunOptionsSetRunLogVerbosityLevel,
     .RunOptionsSetRunLogSeverityLevel = entry::RunOptionsSetRunLogSeverityLevel,

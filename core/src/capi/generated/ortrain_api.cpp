@@ -182,6 +182,44 @@ OrtStatus* ORT_API_CALL EndProfiling(OrtTrainingSession* sess, OrtAllocator* all
   });
 }
 
+OrtStatus* ORT_API_CALL CreateGradientGraphBuilder(const void* model_data, size_t model_length, const char* const* y_node_names, size_t y_len, const char* const* x_node_names, size_t x_len, const char* loss_name, OrtGradientGraphBuilder** out) noexcept {
+  return guarded("CreateGradientGraphBuilder", [&] {
+    check_array(model_data, model_length, "model_data", "model_length");
+    check_elements(y_node_names, y_len, "y_node_names", "y_len");
+    check_elements(x_node_names, x_len, "x_node_names", "x_len");
+    check_pointer(loss_name, "loss_name");
+    check_pointer(out, "out");
+    capi::CreateGradientGraphBuilder(model_data, model_length, y_node_names, y_len, x_node_names, x_len, loss_name, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GradientGraphBuilderBuild(OrtGradientGraphBuilder* builder) noexcept {
+  return guarded("GradientGraphBuilderBuild", [&] {
+    check_pointer(builder, "builder");
+    capi::GradientGraphBuilderBuild(builder);
+  });
+}
+
+OrtStatus* ORT_API_CALL GradientGraphBuilderGetModel(const OrtGradientGraphBuilder* builder, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  return guarded("GradientGraphBuilderGetModel", [&] {
+    check_pointer(builder, "builder");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    check_pointer(out_length, "out_length");
+    capi::GradientGraphBuilderGetModel(builder, allocator, out, out_length);
+  });
+}
+
+OrtStatus* ORT_API_CALL GradientGraphBuilderSave(const OrtGradientGraphBuilder* builder, const ORTCHAR_T* model_path) noexcept {
+  return guarded("GradientGraphBuilderSave", [&] {
+    check_pointer(builder, "builder");
+    check_pointer(model_path, "model_path");
+    capi::GradientGraphBuilderSave(builder, model_path);
+  });
+}
+
+void ORT_API_CALL ReleaseGradientGraphBuilder(OrtGradientGraphBuilder* input) noexcept { release(input); }
+
 }  // namespace entry
 }  // namespace
 
@@ -205,7 +243,12 @@ const OrtrainApi ortrain_api = {
     .BuildGradientModel = entry::BuildGradientModel,
     .StartProfiling = entry::StartProfiling,
     .EndProfiling = entry::EndProfiling,
+    .CreateGradientGraphBuilder = entry::CreateGradientGraphBuilder,
+    .GradientGraphBuilderBuild = entry::GradientGraphBuilderBuild,
+    .GradientGraphBuilderGetModel = entry::GradientGraphBuilderGetModel,
+    .GradientGraphBuilderSave = entry::GradientGraphBuilderSave,
+    .ReleaseGradientGraphBuilder = entry::ReleaseGradientGraphBuilder,
 };
-static_assert(sizeof(OrtrainApi) == 19 * sizeof(void*), "OrtrainApi has 19 slots");
+static_assert(sizeof(OrtrainApi) == 24 * sizeof(void*), "OrtrainApi has 24 slots");
 
 }  // namespace ortrain::capi

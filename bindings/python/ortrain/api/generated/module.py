@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import StepSignature, StrPath, check_device, give_back, parameter_type, to_value
+from ortrain._support import StepSignature, StrPath, check_device, declared_tensor, give_back, parameter_type, to_value
 from ortrain.api.generated.checkpoint_state import CheckpointState
+from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.session_options import SessionOptions
 
 
@@ -234,6 +235,21 @@ class Module:
             return [_ortrain.training_session_get_training_model_input_name(self._handle, i) for i in range(count)]
         count = _ortrain.training_session_get_eval_model_input_count(self._handle)
         return [_ortrain.training_session_get_eval_model_input_name(self._handle, i) for i in range(count)]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs of the training model, or in eval mode of the eval model.
+
+        Returns
+        -------
+        list[NodeArg]
+            Name, type and shape of each, in the order in which a call takes the inputs.
+        """
+        types = [
+            declared_tensor(_ortrain.get_model_input_type_info(self._handle, self.training, i))
+            for i in range(len(self.input_names()))
+        ]
+        names = self.input_names()
+        return [NodeArg(name, *type_and_shape) for name, type_and_shape in zip(names, types, strict=True)]
 
     def output_names(self) -> list[str]:
         """Names of the outputs of the training model, or in eval mode of the eval model.

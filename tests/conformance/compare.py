@@ -1,0 +1,138 @@
+"""What counts as passing a case, and in which words a failure is written down."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+from onnx.reference import ReferenceEvaluator
+
+from .cases import Case
+from .runtimes import Run
+
+Array = np.ndarray[Any, Any]
+
+DRAWS = 400
+"""How often a model that draws random numbers is run."""
+_SIGMAS = 6
+
+
+class Mismatch(AssertionError):
+    """An output is not what the case expects."""
+
+
+def check(case: Case, run: Run) -> None:
+    """Run a case.
+
+    Outputs have the expected type and shape; values are within the tolerance that the case states, and in
+    bfloat16 within two units in the last place. Random numbers are no library's like another's: of them the
+    mean of many runs counts.
+
+    Raises
+    ------
+    Mismatch
+        When an output is not what the case expects.
+    """
+    for feeds, expected in case.runs:
+        found = run(feeds)
+        if len(found) != len(expected):
+            raise Mismatch(f"{len(found)} outputs, expected {len(expected)}")
+        for array, wanted in zip(found, expected, strict=True):
+            if array.dtype != wanted.dtype:
+                raise Mismatch(f"an output of type {array.dtype}, expected {wanted.dtype}")
+            if array.shape != wanted.shape:
+                raise Mismatch(f"an output of shape {array.shape}, expected {wanted.shape}")
+        if case.draws:
+            check_draws(case, feeds, run)
+        else:
+            for array, wanted in zip(found, expected, strict=True):
+                check_values(array, wanted, case.rtol, case.atol)
+
+
+def check_values(found: Array, expected: Array, rtol: float, atol: float) -> None:
+    """Compare within a tolerance, as the package's own runner does."""
+    if found.dtype.kind == "V" or found.dtype.type.__module__ == "ml_dtypes":
+        rtol = max(rtol, 2**-6) if found.dtype.name == "bfloat16" else rtol
+        found, expected = found.astype(np.float32), expected.astype(np.float32)
+    with np.errstate(all="ignore"):
+        close = np.isclose(found, expected, rtol=rtol, atol=atol, equal_nan=True)
+    if close.all():
+        return
+    first = tuple(int(i) for i in np.argwhere(~close)[0])
+    raise Mismatch(
+        f"values differ: {int((~close).sum())} of {close.size}, the first at {list(first)}: "
+        f"{found[first]}, expected {expected[first]}"
+    )
+
+
+def check_draws(case: Case, feeds: dict[str, Array], run: Run) -> None:
+    """Compare many runs of a model that draws random numbers with as many of the package's reference.
+
+    Every value is one that the reference gives there, and the means are apart by no more than chance allows.
+    """
+    model = ModelProto()
+    model.CopyFrom(case.model)
+    for node in model.graph.node:  # with a seed, the reference draws the same in every run
+        for attribute in [a for a in node.attribute if a.name == "seed"]:
+            node.attribute.remove(attribute)
+    reference = ReferenceEvaluator(model)
+    wanted = [
+        np.stack(some).astype(np.float64)
+        for some in zip(*(_run(reference, feeds) for _ in range(DRAWS)), strict=True)
+    ]
+    found = [
+        np.stack(some).astype(np.float64) for some in zip(*(run(feeds) for _ in range(DRAWS)), strict=True)
+    ]
+    for ours, theirs in zip(found, wanted, strict=True):
+        for at in np.ndindex(ours.shape[1:]):
+            drawn, allowed = ours[(slice(None), *at)], np.unique(theirs[(slice(None), *at)])
+            if not np.isclose(drawn[:, None], allowed, rtol=1e-5).any(axis=1).all():
+                raise Mismatch("values differ: some are never drawn by the reference")
+        spread = np.sqrt((ours.var(axis=0) + theirs.var(axis=0)) / DRAWS)
+        if (np.abs(ours.mean(axis=0) - theirs.mean(axis=0)) > _SIGMAS * spread + 1e-6).any():
+            raise Mismatch("values differ: the means are apart")
+        if (theirs != theirs[0]).any() and (ours == ours[0]).all():
+            raise Mismatch("values differ: every run draws the same")
+
+
+def _run(reference: ReferenceEvaluator, feeds: dict[str, Array]) -> list[Array]:
+    outputs = reference.run(None, feeds)
+    assert isinstance(outputs, list)
+    return outputs
+
+
+_REASONS = (
+    (r"Could not find an implementation for (\w+)\(\d+\)", r"no kernel for \1"),
+    (r"whose operator has no kernel:.*?\((?:[\w.]+\.)?(\w+)\)", r"no kernel for \1"),
+    (r"Failed to find kernel for (\w+)", r"no kernel for \1"),
+    (r"(\w+)\(-\d+\) is not a registered function", r"no kernel for \1"),
+    (r"Opset (\d+) is under development", r"opset \1 is not supported"),
+    (r"it uses version \d+ of the ONNX operators", "the opset is not supported"),
+    (r"[Uu]nsupported model IR version", "the IR version is not supported"),
+    (r"tensors of type data type \d+ are not supported", "the element type is not supported"),
+    (r"This is an invalid model|Type Error", "the model is held invalid"),
+)
+"""What messages say of cases that fail alike."""
+
+_VARYING = (
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : ",
+    r"(?:CreateSessionFromArray|Run): ",
+    r"node (?:making )?[\"'][^\"']*[\"'] \([\w.]+\): ",
+    r"(/[\w.+-]+)+/?:\d*",
+)
+"""Parts of messages that tell cases apart, and operators, which the record has beside them."""
+
+
+def reason(error: BaseException) -> str:
+    """Return why a case fails, in words that are the same for cases that fail alike."""
+    text = re.sub(r"\s+", " ", str(error)).strip()
+    if isinstance(error, Mismatch):
+        return text.partition(":")[0] if text.startswith("values differ") else re.sub(r"\(.*?\)", "(…)", text)
+    for pattern, words in _REASONS:
+        if match := re.search(pattern, text):
+            return match.expand(words)
+    for pattern in _VARYING:
+        text = re.sub(pattern, "", text)
+    return re.sub(r"'[^']*'|\"[^\"]*\"|\b\d+\b", "…", text)[:120].strip()

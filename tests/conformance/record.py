@@ -1,0 +1,151 @@
+"""What the last run of the cases found, and the page that shows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+RECORD = Path(__file__).with_name("record.yaml")
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conformance.md"
+PACKAGES = ("onnx", "onnxruntime")
+
+_COMMENT = "# Written by `python -m tests.conformance`: what passes, and why the rest does not.\n"
+
+
+@dataclass
+class Failure:
+    """Cases that fail for one reason."""
+
+    reason: str
+    cases: list[str]
+    operators: list[str]
+
+
+@dataclass
+class Record:
+    """The outcome of a run."""
+
+    versions: dict[str, str]
+    kinds: dict[str, dict[str, int]]
+    """Of each kind: cases, those left out, and those that pass in each library."""
+    failures: list[Failure] = field(default_factory=list)
+    stock_failures: dict[str, int] = field(default_factory=dict)
+    drawing: int = 0
+    """Cases of random numbers."""
+
+    @property
+    def known(self) -> dict[str, str]:
+        """The reason of each case that fails in our library."""
+        return {case: failure.reason for failure in self.failures for case in failure.cases}
+
+    @property
+    def is_of_these_packages(self) -> bool:
+        """Whether the installed packages are those of the run."""
+        return self.versions["onnx"] == version("onnx")
+
+    def total(self, key: str) -> int:
+        """Return a number over all kinds."""
+        return sum(kind[key] for kind in self.kinds.values())
+
+
+def read() -> Record:
+    """Return the record of the last run."""
+    data: dict[str, Any] = yaml.safe_load(RECORD.read_text(encoding="utf-8"))
+    data["failures"] = [Failure(**failure) for failure in data["failures"]]
+    return Record(**data)
+
+
+def write(record: Record) -> None:
+    """Write the record, and the page."""
+    data = {
+        "versions": record.versions,
+        "drawing": record.drawing,
+        "kinds": record.kinds,
+        "failures": [vars(failure) for failure in record.failures],
+        "stock_failures": record.stock_failures,
+    }
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
+    RECORD.write_text(_COMMENT + text, encoding="utf-8")
+    PAGE.write_text(render(record), encoding="utf-8")
+
+
+def grouped(reasons: dict[str, tuple[str, list[str]]]) -> list[Failure]:
+    """Return failures by reason, the most frequent first; given are reason and operators by case."""
+    found: dict[str, Failure] = {}
+    for case, (reason, operators) in sorted(reasons.items()):
+        failure = found.setdefault(reason, Failure(reason, [], []))
+        failure.cases.append(case)
+        failure.operators = sorted({*failure.operators, *operators})
+    return sorted(found.values(), key=lambda f: (-len(f.cases), f.reason))
+
+
+def counted(reasons: dict[str, tuple[str, list[str]]]) -> dict[str, int]:
+    """Return how many cases fail for each reason, the most frequent first."""
+    counts = Counter(reason for reason, _ in reasons.values())
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("{", "&#123;")
+
+
+def render(record: Record) -> str:
+    """Return the page that shows a record."""
+    versions = record.versions
+    lines = [
+        "<!-- Written by `python -m tests.conformance`. Do not edit. -->",
+        "# Conformance",
+        "",
+        "The `onnx` package comes with cases for backends: models, inputs and the outputs that are expected. All of",
+        f"those of `onnx` {versions['onnx']} that deal in tensors of numbers alone were run by `InferenceSession` and, in",
+        f"the same run, by stock onnxruntime {versions['onnxruntime']} on the CPU. A case passes when all outputs have the",
+        "expected types and shapes, and values within the tolerance that the case states.",
+        "",
+        "| kind | cases | ortrain | onnxruntime | left out |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for kind, numbers in record.kinds.items():
+        row = (kind, numbers["cases"], numbers["ortrain"], numbers["onnxruntime"], numbers["left_out"])
+        lines.append("| " + " | ".join(map(str, row)) + " |")
+    sums = (record.total(key) for key in ("cases", "ortrain", "onnxruntime", "left_out"))
+    lines.append("| **all** | " + " | ".join(map(str, sums)) + " |")
+    lines += [
+        "",
+        "Left out are cases with strings, sequences, optional values, maps or sparse tensors. Models of kind light are",
+        f"well-known networks whose weights are all alike. {record.drawing} cases draw random numbers, which no two",
+        "libraries draw alike: of 400 runs, types, shapes, possible values and means are compared with those of the",
+        "reference in the `onnx` package.",
+        "",
+        "## What fails here",
+        "",
+    ]
+    if record.failures:
+        lines += ["| cases | reason | operators |", "| --- | --- | --- |"]
+        for failure in record.failures:
+            shown = ", ".join(f"`{o}`" for o in failure.operators[:8])
+            more = len(failure.operators) - 8
+            lines.append(
+                f"| {len(failure.cases)} | {_cell(failure.reason)} | {shown}{f' and {more} more' if more > 0 else ''} |"
+            )
+        lines += ["", "`tests/conformance/record.yaml` names the cases."]
+    else:
+        lines.append("Nothing.")
+    lines += ["", "## What fails in onnxruntime", "", "| cases | reason |", "| --- | --- |"]
+    shown_reasons = [(reason, count) for reason, count in record.stock_failures.items() if count > 1]
+    lines += [f"| {count} | {_cell(reason)} |" for reason, count in shown_reasons]
+    rest = len(record.stock_failures) - len(shown_reasons)
+    if rest:
+        lines.append(f"| {rest} | one each of other reasons |")
+    lines += [
+        "",
+        "## Run it",
+        "",
+        "`make conformance` runs all cases in both libraries and writes this page. `make test` runs them here, and fails",
+        "when a case fails that is not listed, when a listed one passes, and when this page is not that of the record.",
+    ]
+    return "\n".join(lines) + "\n"
