@@ -589,6 +589,8 @@ void conv_gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, d[i]);
 }
 
+void conv_grad_gradient(GradientContext& g) { product_grad_gradient(g, "Conv"); }
+
 ORTRAIN_OPERATOR({.type = "Conv",
                   .shape = conv_shape,
                   .kernel = conv_kernel,
@@ -603,6 +605,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ConvGrad",
                   .shape = conv_grad_shape,
                   .kernel = conv_grad_kernel,
+                  .gradient = conv_grad_gradient,
                   .takes_bf16 = true});
 
 }  // namespace
