@@ -12,10 +12,12 @@ Inputs are positional and named ``x0, x1, ...``; ``None`` leaves one out. Output
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import coverage
 import numpy as np
 import onnx
 import pytest
@@ -191,7 +193,9 @@ def check_gradient(
 ) -> dict[int, Array]:
     """Compares the gradient of a weighted sum of the outputs with central finite differences, all in double.
 
-    The loss is sum_o <w_o, y_o> with fixed weights w_o, so that every entry of the Jacobian counts.
+    The loss is sum_o <w_o, y_o> with fixed weights w_o, so that every entry of the Jacobian counts. Where the
+    gradient is made of operators that have gradients themselves, the second derivative is compared too. What was
+    covered is noted for the page on gradients in the reference.
 
     Parameters
     ----------
@@ -225,16 +229,8 @@ def check_gradient(
         entering = [name for name in names if np.issubdtype(values[name].dtype, np.floating)]
     else:
         entering = [f"y{i}" for i in outputs]
-    weights = {f"{name}_weight": uniform(*values[name].shape, low=0.5, high=1.5, seed=7) for name in entering}
-    nodes = []
-    for name in entering:
-        nodes.append(helper.make_node("Mul", [name, f"{name}_weight"], [f"{name}_weighted"]))
-        nodes.append(helper.make_node("ReduceSum", [f"{name}_weighted"], [f"{name}_sum"], keepdims=0))
-    nodes.append(helper.make_node("Sum", [f"{name}_sum" for name in entering], ["loss"]))
-    model = make_model(
-        op, arrays, constants=constants, extra_nodes=nodes, extra_constants=weights, outputs=["loss"]
-    )
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("loss", TensorProto.DOUBLE, []))
+    shapes = {name: values[name].shape for name in entering}
+    model = _with_loss(op, arrays, constants, shapes)
     forward = model.SerializeToString()
     backward = gradient_model(forward, [f"x{i}" for i in wrt], "loss")
     feeds = _feeds(model, arrays)
@@ -263,7 +259,120 @@ def check_gradient(
             found, numeric, rtol, rtol * max(largest, 1e-3), err_msg=f"{op}: gradient of input {i}"
         )
         gradients[i] = found
+    second = None
+    if coverage.of(op).second < _MOST_SECOND:
+        curved = _with_loss(op, arrays, constants, shapes, curved=True).SerializeToString()
+        second = _check_second_order(op, curved, [f"x{i}" for i in wrt], feeds, 10 * rtol, step)
+    arguments = {"wrt": wrt, "outputs": outputs, "rtol": rtol, "step": step, "constants": constants}
+    coverage.note(coverage.Case(op, arrays, arguments), [arrays[i] for i in wrt], second)
     return gradients
+
+
+#: How many cases of an operator have their second derivative compared.
+_MOST_SECOND = 12
+
+
+def _with_loss(
+    op: Op,
+    inputs: Sequence[Array | None],
+    constants: Collection[int],
+    shapes: Mapping[str, tuple[int, ...]],
+    curved: bool = False,
+) -> onnx.ModelProto:
+    """The model of the operator and the loss sum_o <w_o, y_o>; curved, sum_o <w_o, y_o + y_o^2>."""
+    weights = {f"{name}_weight": uniform(*shape, low=0.5, high=1.5, seed=7) for name, shape in shapes.items()}
+    nodes, terms = [], []
+    for name in shapes:
+        nodes.append(helper.make_node("Mul", [name, f"{name}_weight"], [f"{name}_weighted"]))
+        nodes.append(helper.make_node("ReduceSum", [f"{name}_weighted"], [f"{name}_sum"], keepdims=0))
+        terms.append(f"{name}_sum")
+        if curved:
+            nodes.append(helper.make_node("Mul", [f"{name}_weighted", name], [f"{name}_square"]))
+            nodes.append(
+                helper.make_node("ReduceSum", [f"{name}_square"], [f"{name}_square_sum"], keepdims=0)
+            )
+            terms.append(f"{name}_square_sum")
+    nodes.append(helper.make_node("Sum", terms, ["loss"]))
+    model = make_model(
+        op, inputs, constants=constants, extra_nodes=nodes, extra_constants=weights, outputs=["loss"]
+    )
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("loss", TensorProto.DOUBLE, []))
+    return model
+
+
+def _check_second_order(
+    op: Op, forward: bytes, names: Sequence[str], feeds: Mapping[str, Array], rtol: float, step: float
+) -> set[str]:
+    """Compares the derivative of the gradient along some directions with finite differences of the gradient.
+
+    The gradient is that of a loss that is curved, so that what comes back to the operator depends on the inputs. The
+    loss here is sum_i <v_i, dx_i> + |x_i|^2 / 2 with fixed weights v_i and the gradients dx_i; the second term makes it
+    depend on inputs in which the operator is linear.
+
+    Returns
+    -------
+    set
+        The operators that the second derivative lacks a gradient of.
+    """
+    model = onnx.load_from_string(gradient_model(forward, names, "loss"))
+    firsts = {f"{name}_grad": f"first_{name}" for name in names}
+    for node in model.graph.node:
+        for values in (node.input, node.output):
+            values[:] = [firsts.get(value, value) for value in values]
+    for value in model.graph.output:
+        if value.name in firsts:  # gradients of pooling read their shape from what the model states of them
+            value.name = firsts[value.name]
+            model.graph.value_info.append(value)
+    del model.graph.output[:]
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0.5), "second_half"))
+    terms = []
+    for name in names:
+        x = feeds[name]
+        weight = uniform(*x.shape, low=0.5, high=1.5, seed=8)
+        model.graph.initializer.append(numpy_helper.from_array(weight, f"second_{name}_weight"))
+        for term, factors in (
+            ("weighted", [f"first_{name}", f"second_{name}_weight"]),
+            ("square", [name, name]),
+        ):
+            product, total = f"second_{name}_{term}", f"second_{name}_{term}_sum"
+            model.graph.node.append(helper.make_node("Mul", factors, [product]))
+            model.graph.node.append(helper.make_node("ReduceSum", [product], [total], keepdims=0))
+            if term == "square":
+                model.graph.node.append(helper.make_node("Mul", [total, "second_half"], [f"{total}_half"]))
+                total += "_half"
+            terms.append(total)
+    model.graph.node.append(helper.make_node("Sum", terms, ["second_loss"]))
+    model.graph.output.append(helper.make_tensor_value_info("second_loss", TensorProto.DOUBLE, []))
+    first = model.SerializeToString()
+    try:
+        second = gradient_model(first, names, "second_loss")
+    except RuntimeError as error:
+        found = re.findall(
+            r"\(([\w.]+)\), domain [\w.]+, opset \d+: .*(no gradient yet|rank .* not known)", str(error)
+        )
+        if not found:
+            raise
+        return {type + (" of unknown rank" if "rank" in why else "") for type, why in found}
+    # Those of the gradient itself; the rest belongs to the forward model and to the loss of the test.
+    own = {
+        (node.domain, node.op_type) for node in model.graph.node if node.name.startswith("under_test_Grad")
+    }
+    computed = run_model(second, feeds)
+    for seed in range(3):
+        directions = {name: uniform(*feeds[name].shape, low=-1, high=1, seed=20 + seed) for name in names}
+        losses = []
+        for sign in (1, -1):
+            moved = {name: feeds[name] + sign * step * directions[name] for name in names}
+            losses.append(float(run_model(first, {**feeds, **moved})["second_loss"]))
+        numeric = (losses[0] - losses[1]) / (2 * step)
+        parts = [computed[f"{name}_grad"] * directions[name] for name in names]
+        scale = max(sum(float(np.abs(part).sum()) for part in parts), 1e-3)
+        total = sum(float(part.sum()) for part in parts)
+        assert abs(total - numeric) <= rtol * scale, (
+            f"{op}: the second derivative along direction {seed} is {total}, finite differences give {numeric}"
+        )
+    coverage.IN_GRADIENTS.update(own)
+    return set()
 
 
 def gradients_of_sum(op: Op, inputs: Sequence[Array | None], wrt: Sequence[int]) -> list[Array]:

@@ -201,3 +201,9 @@ def test_wrong_shapes_are_refused() -> None:
     check_rejected(
         grad, [x[:1], x, scale, mean, variance], r"dY must be like X.*\[2, 3, 4, 4\].*\[1, 3, 4, 4\]"
     )
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (4, 3, 2), (2, 2, 3, 2)], ids=str)
+def test_gradient_of_the_form_in_training_models(shape: tuple[int, ...]) -> None:
+    op = Op("BatchNormInternal", {"epsilon": EPSILON, "training_mode": 1}, domain=MICROSOFT, outputs=5)
+    check_gradient(op, inputs(shape), wrt=[0, 1, 2], outputs=[0])

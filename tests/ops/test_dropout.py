@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import MICROSOFT, Array, Op, check_forward, check_rejected, make_model, run, uniform
+from helpers import (
+    MICROSOFT,
+    Array,
+    Op,
+    check_forward,
+    check_gradient,
+    check_rejected,
+    make_model,
+    run,
+    uniform,
+)
 from onnx import helper
 from runner import gradient_model, run_model
 
@@ -96,3 +106,12 @@ def test_refusals() -> None:
     check_rejected(
         Op("DropoutGrad", domain=MICROSOFT), [x, np.ones(2, bool)], "mask must be bool and of dY's shape"
     )
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1,), (0, 2), ()], ids=str)
+@pytest.mark.parametrize("opset", [12, 13, 22])
+@pytest.mark.parametrize("training", [False, True])
+def test_gradient(training: bool, opset: int, shape: tuple[int, ...]) -> None:
+    # The seed fixes what is kept.
+    op = Op("Dropout", {"seed": 5}, opset=opset)
+    check_gradient(op, [uniform(*shape), _ratio(0.4), np.asarray(training)], wrt=[0])

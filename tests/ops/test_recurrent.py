@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Op, check_forward, check_gradient, check_rejected, make_model, run, uniform
+from helpers import (
+    MICROSOFT,
+    Array,
+    Op,
+    check_forward,
+    check_gradient,
+    check_rejected,
+    make_model,
+    run,
+    uniform,
+)
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
@@ -288,3 +298,12 @@ def test_padding_that_is_not_a_number_changes_nothing_behind_it() -> None:
             x[length:, s] = np.nan
         for a, b in zip(run(layer(kind, {"direction": "bidirectional"}), inputs), wanted, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_gradient_of_the_form_in_training_models(kind: str) -> None:
+    inputs = arguments(kind, {})
+    op = Op(
+        f"{kind}Training", {"hidden_size": 3}, MICROSOFT, outputs=outputs(kind) + (2 if kind == "LSTM" else 1)
+    )
+    check_gradient(op, inputs, outputs=list(range(outputs(kind))), step=1e-6)

@@ -215,3 +215,10 @@ def test_the_gradient_of_a_product_with_zeros(
     inputs = [x] if opset < 18 or axes is None else [x, np.array(axes)]
     constants = range(1, len(inputs))
     check_gradient(Op("ReduceProd", attributes, opset=opset), inputs, constants=constants)
+
+
+@pytest.mark.parametrize("axes", [[0, 2], [-1], [1]], ids=str)
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_gradient_of_the_sum_in_training_models(keepdims: int, axes: list[int]) -> None:
+    op = Op("ReduceSumTraining", {"keepdims": keepdims}, MICROSOFT)
+    check_gradient(op, [uniform(2, 3, 4), np.array(axes, np.int64)], constants=[1])

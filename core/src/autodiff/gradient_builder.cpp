@@ -468,14 +468,20 @@ void Builder::walk() {
     rename_values(node, rename_);
     graph_.nodes.push_back(std::move(node));
   }
-  // onnxruntime's pooling gradients take their output's shape from what the model states of it.
-  for (const auto& [value, gradient] : gradients_) {
-    if (gradient.empty() || graph_.info(gradient) || graph_.value_info.count(gradient)) continue;
-    ValueInfo stated = info(gradient);
-    if (!stated.dims || stated.dtype == DType::kUndefined) continue;
+  // Pooling gradients take their output's shape from what the model states of it. It is that of the value,
+  // for its gradient as for every part of it.
+  const auto state = [this](const std::string& gradient, const std::string& value) {
+    if (gradient.empty() || graph_.info(gradient) || graph_.value_info.count(gradient)) return;
+    ValueInfo stated = info(value);
+    if (!stated.dims || stated.dtype == DType::kUndefined) return;
+    stated.name = gradient;
     forget_made_up_names(stated);
     graph_.value_info[gradient] = stated;
-  }
+  };
+  for (const auto& [value, gradient] : gradients_) state(gradient, value);
+  for (const auto& [value, parts] : contributions_)
+    for (const std::string& part : parts)
+      if (emitted_.count(part) && !rename_.count(part)) state(part, value);
 }
 
 void Builder::differentiate(size_t n) {

@@ -121,8 +121,13 @@ void gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "AffineGrid", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "AffineGridGrad", .shape = grad_shape, .kernel = grad_kernel});
+void grad_gradient(GradientContext& g) { g.set(0, g("AffineGrid", {g.dy(0), g.x(1)}, g.node().attributes)); }
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "AffineGridGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .gradient = grad_gradient});
 
 }  // namespace
 }  // namespace ortrain

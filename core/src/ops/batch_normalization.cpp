@@ -11,6 +11,7 @@
 #include "ops/bf16_storage.h"
 #include "ops/channel_statistics.h"
 #include "ops/dnnl.h"
+#include "ops/normalization_gradient.h"
 #include "ops/operator.h"
 #include "ops/portable_batch_normalization.h"
 
@@ -415,6 +416,19 @@ void forward_gradient(GradientContext& g) {
     inference_gradient(g);
 }
 
+void grad_gradient(GradientContext& g) {
+  const auto rank = g.rank(g.x(1));
+  if (!rank) g.reject("the rank of its input is not known; run ONNX shape inference on the model first");
+  NormalizedAxes axes{{0}, {0}, {}};
+  for (int64_t i = 2; i < *rank; ++i) {
+    axes.group.push_back(i);
+    axes.parameters.push_back(i);
+    axes.lifted.push_back(i - 1);
+  }
+  const auto lift = [&](size_t i) { return axes.lifted.empty() ? g.x(i) : g.unsqueeze(g.x(i), axes.lifted); };
+  normalization_grad_gradient(g, axes, lift(3), lift(4));
+}
+
 ORTRAIN_OPERATOR({.type = "BatchNormalization",
                   .shape = forward_shape,
                   .kernel = forward_kernel,
@@ -432,6 +446,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BatchNormalizationGrad",
                   .shape = grad_shape,
                   .kernel = grad_kernel,
+                  .gradient = grad_gradient,
                   .takes_bf16 = true});
 
 }  // namespace

@@ -124,7 +124,15 @@ void gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "Col2Im", .shape = shape, .kernel = kernel<true>, .gradient = gradient});
-ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "Col2ImGrad", .shape = grad_shape, .kernel = kernel<false>});
+void grad_gradient(GradientContext& g) {
+  g.set(0, g("Col2Im", {g.dy(0), g.x(1), g.x(2)}, g.node().attributes));
+}
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "Col2ImGrad",
+                  .shape = grad_shape,
+                  .kernel = kernel<false>,
+                  .gradient = grad_gradient});
 
 }  // namespace
 }  // namespace ortrain

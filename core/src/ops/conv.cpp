@@ -609,29 +609,7 @@ void fused_conv_gradient(GradientContext& g) {
   if (g.needs(3)) g.set(3, d);
 }
 
-// dX is a product of dY and W, dW one of dY and X, each linear in both, and so are the convolutions of what
-// comes in for one of them with the other: <gX, dX(dY, W)> = <Conv(gX, W), dY> = <dW(dY, gX), W>.
-void conv_grad_gradient(GradientContext& g) {
-  const Attributes& attributes = g.node().attributes;
-  const std::string gx = g.dy(0), gw = g.dy(1), gb = g.dy(2);
-  if (g.needs(0)) {
-    std::vector<std::string> parts;
-    if (!gx.empty()) parts.push_back(g("Conv", {gx, g.x(2)}, attributes));
-    if (!gw.empty()) parts.push_back(g("Conv", {g.x(1), gw}, attributes));
-    if (!gb.empty()) {
-      const auto rank = g.rank(g.x(2));
-      if (!rank) g.reject("the rank of its weights has to be known");
-      std::vector<int64_t> axes = {0};
-      for (int64_t axis = 2; axis < *rank; ++axis) axes.push_back(axis);
-      const std::string zeros = g("Mul", {g.x(0), g.scalar_like(g.x(0), 0)});
-      parts.push_back(g("Add", {zeros, g.unsqueeze(gb, axes)}));
-    }
-    if (!parts.empty()) g.set(0, parts.size() == 1 ? parts[0] : g("Sum", parts));
-  }
-  if (g.needs(1) && !gw.empty()) g.set(1, g("ConvGrad", {g.x(0), g.x(1), gw}, attributes, kMicrosoft));
-  if (g.needs(2) && !gx.empty())
-    g.set(2, g.emit("ConvGrad", {g.x(0), gx, g.x(2)}, 2, attributes, kMicrosoft)[1]);
-}
+void conv_grad_gradient(GradientContext& g) { product_grad_gradient(g, "Conv"); }
 
 ORTRAIN_OPERATOR({.type = "Conv",
                   .shape = conv_shape,

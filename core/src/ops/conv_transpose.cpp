@@ -424,8 +424,13 @@ void gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "ConvTranspose", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "ConvTransposeGrad", .shape = grad_shape, .kernel = grad_kernel});
+void grad_gradient(GradientContext& g) { product_grad_gradient(g, "ConvTranspose"); }
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "ConvTransposeGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .gradient = grad_gradient});
 
 }  // namespace
 

@@ -221,8 +221,18 @@ Kernel gradient_kernel(KernelContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "Dropout", .shape = shape, .kernel = kernel, .gradient = gradient, .impure = true});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "DropoutGrad", .shape = gradient_shape, .kernel = gradient_kernel});
+// It is linear in dY: the same factors once more.
+void grad_gradient(GradientContext& g) {
+  std::vector<std::string> inputs = g.node().inputs;
+  inputs[0] = g.dy(0);
+  g.set(0, g("DropoutGrad", inputs, g.node().attributes, kMicrosoft));
+}
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "DropoutGrad",
+                  .shape = gradient_shape,
+                  .kernel = gradient_kernel,
+                  .gradient = grad_gradient});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BitmaskDropout",
                   .shape = shape,

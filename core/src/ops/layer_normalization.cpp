@@ -113,6 +113,7 @@ HWY_AFTER_NAMESPACE();
 #include "ops/bf16_storage.h"
 #include "ops/floating_kernel.h"
 #include "ops/gradient_expression.h"
+#include "ops/normalization_gradient.h"
 #include "ops/operator.h"
 #include "runtime/memory.h"
 #include "runtime/threads.h"
@@ -318,6 +319,16 @@ void rms_gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, gradients[i]);
 }
 
+void grad_gradient(GradientContext& g) {
+  const bool simplified = is_simplified(g.node());
+  const auto rank = g.rank(g.x(1));
+  if (!rank) g.reject("the rank of its input is not known, so its gradient cannot be built");
+  const int64_t axis = normalize_axis(g.node().int_or("axis", -1), *rank, g.node().label());
+  NormalizedAxes axes;
+  for (int64_t i = 0; i < *rank; ++i) (i < axis ? axes.parameters : axes.group).push_back(i);
+  normalization_grad_gradient(g, axes, simplified ? "" : g.x(3), g.x(simplified ? 3 : 4));
+}
+
 ORTRAIN_OPERATOR({.type = "LayerNormalization",
                   .shape = shape,
                   .kernel = kernel,
@@ -337,11 +348,13 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LayerNormalizationGrad",
                   .shape = gradient_shape,
                   .kernel = gradient_kernel,
+                  .gradient = grad_gradient,
                   .takes_bf16 = true});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SimplifiedLayerNormalizationGrad",
                   .shape = gradient_shape,
                   .kernel = gradient_kernel,
+                  .gradient = grad_gradient,
                   .takes_bf16 = true});
 
 }  // namespace

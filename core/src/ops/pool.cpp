@@ -39,10 +39,17 @@ void average_pool_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), output_shape(c.shape(0)[0], c.shape(0)[1], window));
 }
 
-// The shape of dX follows from what the model states of it, or else from dY.
-void pool_grad_shape(ShapeContext& c) {
+// The shape of dX is the value of the last input, which is an addition of ours and may be left out; it then
+// follows from what the model states of dX, or else from dY.
+void pool_grad_shape(ShapeContext& c, size_t shape_input) {
   const Shape& dy = c.shape(0);
   std::vector<int64_t> stated = c.stated_shape(0);
+  if (c.has_input(shape_input)) {
+    stated = c.need_constant(shape_input).to_int64();
+    c.expect(stated.size() == dy.size() && stated[0] == dy[0] && stated[1] == dy[1], "the shape ",
+             to_string(stated), " of its result does not fit the gradient it is given, which has shape ",
+             to_string(dy));
+  }
   if (stated.size() == dy.size())
     stated.erase(stated.begin(), stated.begin() + 2);
   else
@@ -57,8 +64,10 @@ void max_pool_grad_shape(ShapeContext& c) {
   c.expect(c.shape(1) == c.shape(0), "the indices must have the shape of dY ", to_string(c.shape(0)),
            ", found ", to_string(c.shape(1)));
   c.expect(c.dtype(1) == DType::kInt64, "the indices must have type int64, found ", to_string(c.dtype(1)));
-  pool_grad_shape(c);
+  pool_grad_shape(c, 2);
 }
+
+void average_pool_grad_shape(ShapeContext& c) { pool_grad_shape(c, 1); }
 
 void global_pool_shape(ShapeContext& c) {
   const Shape& x = c.shape(0);
@@ -336,8 +345,8 @@ Kernel global_max_kernel(KernelContext& c) {
 // -----------------------------------------------------------------------------------------------------------
 // Gradients.
 
-// MaxPoolGrad and AveragePoolGrad are given dY alone: the extents of X must be stated in the model, which
-// needs numbers.
+// MaxPoolGrad and AveragePoolGrad of onnxruntime are given dY alone: the extents of X must be stated in the
+// model, which needs numbers. Where there are none, ours are given the shape of X too.
 bool knows_space(GradientContext& g) {
   const auto dims = g.dims(g.x(0));
   return dims && std::all_of(dims->begin() + std::min<size_t>(2, dims->size()), dims->end(),
@@ -351,13 +360,14 @@ void max_pool_gradient(GradientContext& g) {
     g.set(0, g("MaxPoolGrad", {g.dy(0), indices}, g.node().attributes));
     return;
   }
-  // The same from operators that take the shape of X while they run.
+  const std::string shape = g("Shape", {g.x(0)});
   constexpr int64_t kAddingScatter = 16;
-  if (g.opset() < kAddingScatter)
-    g.reject(
-        concat("the spatial extents of its input are not known, and its gradient needs them before opset ",
-               kAddingScatter, "; fix them or run ONNX shape inference on the model first"));
-  const std::string shape = g("Shape", {g.x(0)}), line = g.int64s({-1});
+  if (g.opset() < kAddingScatter) {
+    g.set(0, g("MaxPoolGrad", {g.dy(0), indices, shape}, g.node().attributes));
+    return;
+  }
+  // The same from operators that onnxruntime has too.
+  const std::string line = g.int64s({-1});
   Tensor zero(g.dtype(g.x(0)), {1});
   zero.copy_from(Tensor::scalar(zero.dtype(), 0).reshaped({1}));
   const std::string zeros = g("Reshape", {g("ConstantOfShape", {shape}, {{"value", zero}}), line});
@@ -368,12 +378,9 @@ void max_pool_gradient(GradientContext& g) {
 }
 
 void average_pool_gradient(GradientContext& g) {
-  if (!knows_space(g))
-    g.reject(
-        "the spatial extents of its input are not known, and its gradient needs them; fix them or run ONNX "
-        "shape "
-        "inference on the model first");
-  g.set(0, g("AveragePoolGrad", {g.dy(0)}, g.node().attributes));
+  std::vector<std::string> inputs = {g.dy(0)};
+  if (!knows_space(g)) inputs.push_back(g("Shape", {g.x(0)}));
+  g.set(0, g("AveragePoolGrad", inputs, g.node().attributes));
 }
 
 // dX = dY / (elements of a channel), repeated.
@@ -405,6 +412,16 @@ void global_max_gradient(GradientContext& g) {
   g.set(0, g("Mul", {mask, share}));
 }
 
+// dX is linear in dY, and Y is what is at the indices, so this is u at the indices.
+void max_pool_grad_gradient(GradientContext& g) {
+  const std::string line = g("Reshape", {g.dy(0), g.int64s({-1})});
+  g.set(0, g("Gather", {line, g.x(1)}, {{"axis", int64_t{0}}}));
+}
+
+void average_pool_grad_gradient(GradientContext& g) {
+  g.set(0, g("AveragePool", {g.dy(0)}, g.node().attributes));
+}
+
 ORTRAIN_OPERATOR({.type = "MaxPool",
                   .shape = max_pool_shape,
                   .kernel = max_pool_kernel,
@@ -413,6 +430,7 @@ ORTRAIN_OPERATOR({.type = "MaxPool",
 ORTRAIN_OPERATOR({.type = "MaxPoolGrad",
                   .shape = max_pool_grad_shape,
                   .kernel = max_pool_grad_kernel,
+                  .gradient = max_pool_grad_gradient,
                   .takes_bf16 = true});
 ORTRAIN_OPERATOR({.type = "AveragePool",
                   .shape = average_pool_shape,
@@ -420,8 +438,9 @@ ORTRAIN_OPERATOR({.type = "AveragePool",
                   .gradient = average_pool_gradient,
                   .takes_bf16 = true});
 ORTRAIN_OPERATOR({.type = "AveragePoolGrad",
-                  .shape = pool_grad_shape,
+                  .shape = average_pool_grad_shape,
                   .kernel = average_pool_grad_kernel,
+                  .gradient = average_pool_grad_gradient,
                   .takes_bf16 = true});
 ORTRAIN_OPERATOR({.type = "GlobalAveragePool",
                   .shape = global_pool_shape,

@@ -508,10 +508,25 @@ void gradient(GradientContext& g) {
              kMicrosoft));
 }
 
+// dX is linear in dY with the same weights, so the gradient of dY is u resized.
+void grad_gradient(GradientContext& g) {
+  std::vector<std::string> inputs = {g.dy(0)};
+  inputs.insert(inputs.end(), g.node().inputs.begin() + 2, g.node().inputs.end());
+  g.set(0, g(is_upsample(g.node(), g.opset()) ? "Upsample" : "Resize", inputs, g.node().attributes));
+}
+
 ORTRAIN_OPERATOR({.type = "Resize", .shape = shape, .kernel = kernel, .gradient = gradient});
 ORTRAIN_OPERATOR({.type = "Upsample", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 7});
-ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "ResizeGrad", .shape = grad_shape, .kernel = grad_kernel});
-ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "UpsampleGrad", .shape = grad_shape, .kernel = grad_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "ResizeGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .gradient = grad_gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "UpsampleGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .gradient = grad_gradient});
 
 }  // namespace
 }  // namespace ortrain

@@ -235,25 +235,27 @@ void gradient(GradientContext& g) {
              {{"axis", g.node().int_or("axis", flat ? 1 : -1)}}, kMicrosoft));
 }
 
-// The gradient of the gradient operators, of y (dy - sum(dy y)) and dy - e^y sum(dy), where the sums are over
-// what one softmax is over.
-void gradient_gradient(GradientContext& g) {
-  const std::string& type = g.node().op_type;
-  const bool flat = type.find("_13") == std::string::npos;
-  const auto rank = g.rank(g.x(0));
-  if (!rank) g.reject("the rank of its input has to be known");
-  const int64_t axis = normalize_axis(g.node().int_or("axis", flat ? 1 : -1), *rank, g.node().label());
-  std::vector<int64_t> axes = {axis};
-  for (int64_t more = axis + 1; flat && more < *rank; ++more) axes.push_back(more);
-  const auto sum = [&](const Expression& v) { return Expression(g, g.reduce_sum(v, axes, true)); };
-  const Expression dz(g, g.dy(0)), dy(g, g.x(0)), y(g, g.x(1));
-  if (type.starts_with("Log")) {
-    const Expression softmax = y.call("Exp");
-    if (g.needs(0)) g.set(0, dz - sum(dz * softmax));
-    if (g.needs(1)) g.set(1, -(dz * softmax * sum(dy)));
+// With u the gradient of dX. Softmax, dX = Y (dY - sum(dY Y)): of dY it is the same with u for dY, of Y it is
+// u (dY - sum(dY Y)) - dY sum(u Y). LogSoftmax, dX = dY - exp(Y) sum(dY): u - sum(u exp(Y)) and
+// -u exp(Y) sum(dY).
+void grad_gradient(GradientContext& g) {
+  const auto rank = g.rank(g.x(1));
+  if (!rank) g.reject("the rank of its input is not known; run ONNX shape inference on the model first");
+  const bool flat = g.node().op_type.find("_13") == std::string::npos;
+  std::vector<int64_t> axes;
+  if (*rank > 0) axes = {normalize_axis(g.node().int_or("axis", flat ? 1 : -1), *rank, g.node().label())};
+  while (flat && !axes.empty() && axes.back() + 1 < *rank) axes.push_back(axes.back() + 1);
+  const auto sum = [&](const Expression& v) {
+    return Expression(g, axes.empty() ? v.name() : g.reduce_sum(v, axes, true));
+  };
+  const Expression u(g, g.dy(0)), dy(g, g.x(0)), y(g, g.x(1));
+  if (g.node().op_type.starts_with("Log")) {
+    const Expression p = y.call("Exp");
+    if (g.needs(0)) g.set(0, u - sum(u * p));
+    if (g.needs(1)) g.set(1, -(u * p * sum(dy)));
   } else {
-    if (g.needs(0)) g.set(0, dz.call(type, y, g.node().attributes, kMicrosoft));
-    if (g.needs(1)) g.set(1, dz * (dy - sum(dy * y)) - dy * sum(dz * y));
+    if (g.needs(0)) g.set(0, u.call(g.node().op_type, y, g.node().attributes, kMicrosoft));
+    if (g.needs(1)) g.set(1, u * (dy - sum(dy * y)) - dy * sum(u * y));
   }
 }
 
@@ -279,12 +281,12 @@ Kernel gradient_kernel(KernelContext& c) {
 ORTRAIN_OPERATOR(
     {.type = "Softmax", .shape = shape, .kernel = kernel, .gradient = gradient, .takes_bf16 = true});
 ORTRAIN_OPERATOR({.type = "LogSoftmax", .shape = shape, .kernel = kernel, .gradient = gradient});
-#define ORTRAIN_SOFTMAX_GRADIENT(name, bf16)       \
-  ORTRAIN_OPERATOR({.domain = kMicrosoft,          \
-                    .type = name,                  \
-                    .shape = gradient_shape,       \
-                    .kernel = gradient_kernel,     \
-                    .gradient = gradient_gradient, \
+#define ORTRAIN_SOFTMAX_GRADIENT(name, bf16)   \
+  ORTRAIN_OPERATOR({.domain = kMicrosoft,      \
+                    .type = name,              \
+                    .shape = gradient_shape,   \
+                    .kernel = gradient_kernel, \
+                    .gradient = grad_gradient, \
                     .takes_bf16 = bf16})
 ORTRAIN_SOFTMAX_GRADIENT("SoftmaxGrad", true);
 ORTRAIN_SOFTMAX_GRADIENT("SoftmaxGrad_13", true);

@@ -227,11 +227,51 @@ Attributes loss_attributes(const Node& node) {
   return out;
 }
 
+// From the loss; and from the second output, whose classes are axis 1, what a LogSoftmax gives:
+// d scores = dY - softmax sum(dY).
 void gradient(GradientContext& g) {
   if (!g.needs(0)) return;
-  std::vector<std::string> inputs = {g.dy(0), g.want_y(1)};
-  inputs.insert(inputs.end(), g.node().inputs.begin() + 1, g.node().inputs.end());
-  g.set(0, g(g.node().op_type + "Grad", inputs, loss_attributes(g.node()), kMicrosoft));
+  const Expression log_prob(g, g.want_y(1));
+  std::string total;
+  if (const std::string dy = g.dy(0); !dy.empty()) {
+    std::vector<std::string> inputs = {dy, log_prob};
+    inputs.insert(inputs.end(), g.node().inputs.begin() + 1, g.node().inputs.end());
+    total = g(g.node().op_type + "Grad", inputs, loss_attributes(g.node()), kMicrosoft);
+  }
+  if (const std::string given = g.dy(1); !given.empty()) {
+    const Expression dy(g, given);
+    const Expression part = dy - log_prob.call("Exp") * Expression(g, g.reduce_sum(dy, {1}, true));
+    total = total.empty() ? part.name() : (part + Expression(g, total)).name();
+  }
+  g.set(0, total);
+}
+
+// dX = dY w (exp(log_prob) - [i = label]) / divisor (+ bias) is linear in dY; of its two terms the first
+// follows log_prob, and it is what is left of dX when dX without probabilities is taken away.
+void grad_gradient(GradientContext& g) {
+  const Expression u(g, g.dy(0)), dy(g, g.x(0)), log_prob(g, g.x(1));
+  const auto with = [&](const Expression& incoming, const Expression& logs) {
+    std::vector<std::string> inputs = {incoming, logs};
+    for (size_t i = 2; i < std::min<size_t>(5, g.node().inputs.size()); ++i)
+      inputs.push_back(g.node().inputs[i]);
+    return Expression(g, g(g.node().op_type, inputs, g.node().attributes, kMicrosoft));
+  };
+  if (g.needs(0)) {
+    const Expression one(g, g("Expand", {dy.number(1), dy.call("Shape")}));
+    const Expression slope = u * with(one, log_prob);
+    if (g.node().string_or("reduction", "mean") == "none") {
+      g.set(0, g.reduce_sum(slope, {1}, false));
+    } else {
+      const std::string line = g("Reshape", {slope, g.int64s({-1})});
+      g.set(0, g("Reshape", {g.reduce_sum(line, {0}, true), dy.call("Shape")}));
+    }
+  }
+  if (g.needs(1)) {
+    const Expression nowhere(
+        g, g("Expand", {dy.number(-std::numeric_limits<double>::infinity()), log_prob.call("Shape")}));
+    g.set(1, u * (with(dy, log_prob) - with(dy, nowhere)));
+  }
+  if (is_internal(g.node()) && g.has_x(5) && g.needs(5)) g.set(5, u);
 }
 
 void likelihood_shape(ShapeContext& c) {
@@ -262,11 +302,13 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SoftmaxCrossEntropyLossGrad",
                   .shape = gradient_shape,
-                  .kernel = gradient_kernel});
+                  .kernel = gradient_kernel,
+                  .gradient = grad_gradient});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SoftmaxCrossEntropyLossInternalGrad",
                   .shape = gradient_shape,
-                  .kernel = gradient_kernel});
+                  .kernel = gradient_kernel,
+                  .gradient = grad_gradient});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "NegativeLogLikelihoodLossInternal",
                   .shape = likelihood_shape,

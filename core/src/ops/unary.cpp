@@ -83,22 +83,25 @@
   ROW(Swish, "", 12, (Defaults{{"alpha", 1.0f}}), Mul(x, math::Sigmoid(d, Mul(a, x))), \
       RULE(dy.call("QuickGeluGrad", x, {{"alpha", static_cast<float>(a)}}, kMicrosoft)))
 
-// Name, cost, attribute a, formula of dy and of x (the operator's input, or its output where the row says y).
+// Name, cost, attribute a, formula of dy and of x (the operator's input, or its output where the row says y), and
+// what d/dx makes of the factor of dy; FLAT where that is zero.
 #define ORTRAIN_PAIR_ROWS(ROW) \
   /* X may be the output as well: both are positive at the same places */ \
-  ROW(ReluGrad, 1, {}, IfThenElseZero(Gt(x, Zero(d)), dy)) \
+  ROW(ReluGrad, 1, {}, IfThenElseZero(Gt(x, Zero(d)), dy), FLAT) \
   /* dy y (1 - y) */ \
-  ROW(SigmoidGrad, 2, {}, Mul(Mul(dy, x), Sub(C(d, 1), x))) \
+  ROW(SigmoidGrad, 2, {}, Mul(Mul(dy, x), Sub(C(d, 1), x)), SLOPE(1.0 - 2.0 * x)) \
   /* dy (1 - y^2) */ \
-  ROW(TanhGrad, 2, {}, Mul(dy, NegMulAdd(x, x, C(d, 1)))) \
+  ROW(TanhGrad, 2, {}, Mul(dy, NegMulAdd(x, x, C(d, 1))), SLOPE(-2.0 * x)) \
   /* dy, where y is not positive alpha dy */ \
-  ROW(LeakyReluGrad, 1, (Defaults{{"alpha", 0.01f}}), IfThenElse(Gt(x, Zero(d)), dy, Mul(a, dy))) \
+  ROW(LeakyReluGrad, 1, (Defaults{{"alpha", 0.01f}}), IfThenElse(Gt(x, Zero(d)), dy, Mul(a, dy)), FLAT) \
   /* dy (Phi(x) + x phi(x)), the distribution function and the density of the normal distribution */ \
-  ROW(GeluGrad, 15, {}, Mul(dy, GeluSlope(d, x))) \
+  ROW(GeluGrad, 15, {}, Mul(dy, GeluSlope(d, x)), SLOPE(gelu_curvature(x))) \
   /* dy (s + x s (1 - s) u'(x)), s = sigmoid(u(x)), u' = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2) */ \
-  ROW(FastGeluGrad, 18, {}, Mul(dy, SigmoidProductSlope(d, x, FastGeluArgument(d, x), FastGeluSlope(d, x)))) \
+  ROW(FastGeluGrad, 18, {}, Mul(dy, SigmoidProductSlope(d, x, FastGeluArgument(d, x), FastGeluSlope(d, x))), \
+      SLOPE(fast_gelu_curvature(x))) \
   /* the same with u = alpha x */ \
-  ROW(QuickGeluGrad, 14, (Defaults{{"alpha", 1.702f}}), Mul(dy, SigmoidProductSlope(d, x, Mul(a, x), a)))
+  ROW(QuickGeluGrad, 14, (Defaults{{"alpha", 1.702f}}), Mul(dy, SigmoidProductSlope(d, x, Mul(a, x), a)), \
+      SLOPE(quick_gelu_curvature(x, a)))
 // clang-format on
 #define LANES(...) math::PerLane(d, x, [](auto v) { return __VA_ARGS__; })
 #endif
@@ -155,7 +158,7 @@ HWY_INLINE Vec<D> SigmoidProductSlope(D d, Vec<D> x, Vec<D> u, Vec<D> slope) {
 ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
 
-#define ORTRAIN_ROW(type, cost, defaults, formula)                       \
+#define ORTRAIN_ROW(type, cost, defaults, formula, slope)                \
   struct Row##type {                                                     \
     template <class D>                                                   \
     static HWY_INLINE Vec<D> Apply(D d, Vec<D> dy, Vec<D> x, Vec<D> a) { \
@@ -248,10 +251,13 @@ struct UnaryRow {
   Rule rule;  // null: gradients stop here
 };
 
+using Slope = Expression (*)(const Expression& x, double a);
+
 struct PairRow {
   std::string_view type;
   int64_t cost;
   Defaults defaults;
+  Slope slope;  // null: zero
 };
 
 Expression square(const Expression& x) { return x * x; }
@@ -259,6 +265,28 @@ Expression square(const Expression& x) { return x * x; }
 // d/dx x w with w = tanh(softplus(x)): w + x sigmoid(x) (1 - w^2).
 Expression mish_slope(const Expression& x, const Expression& w) {
   return w + x * x.call("Sigmoid") * (1.0 - w * w);
+}
+
+// The second derivative of x Phi(x): (2 - x^2) phi(x).
+Expression gelu_curvature(const Expression& x) {
+  return (2.0 - x * x) * (x * x * -0.5).call("Exp") * (1 / std::sqrt(2 * std::numbers::pi));
+}
+
+// The second derivative of x s with s = sigmoid(u(x)): s (1 - s) (2 u' + x ((1 - 2 s) u'^2 + u'')).
+Expression sigmoid_product_curvature(const Expression& x, const Expression& u, const Expression& slope,
+                                     const Expression& curvature) {
+  const Expression s = u.call("Sigmoid");
+  return s * (1.0 - s) * (2.0 * slope + x * ((1.0 - 2.0 * s) * slope * slope + curvature));
+}
+
+Expression fast_gelu_curvature(const Expression& x) {
+  const double a = 2 * std::sqrt(2 / std::numbers::pi), b = 0.044715;
+  const Expression x2 = x * x;
+  return sigmoid_product_curvature(x, a * x * (1.0 + b * x2), a * (1.0 + 3 * b * x2), 6 * a * b * x);
+}
+
+Expression quick_gelu_curvature(const Expression& x, double a) {
+  return sigmoid_product_curvature(x, a * x, x.number(a), x.number(0));
 }
 
 #define STOPS nullptr
@@ -269,7 +297,9 @@ Expression mish_slope(const Expression& x, const Expression& w) {
 #define ORTRAIN_ROW(type, domain, cost, defaults, formula, rule) {#type, domain, cost, defaults, rule},
 const UnaryRow kUnaryRows[] = {ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
-#define ORTRAIN_ROW(type, cost, defaults, formula) {#type, cost, defaults},
+#define FLAT nullptr
+#define SLOPE(...) [](const Expression& x, [[maybe_unused]] double a) { return __VA_ARGS__; }
+#define ORTRAIN_ROW(type, cost, defaults, formula, slope) {#type, cost, defaults, slope},
 const PairRow kPairRows[] = {ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
 
@@ -364,50 +394,12 @@ void unary_gradient(GradientContext& g) {
            row.defaults.value(g.node(), row.defaults.b));
 }
 
-// Of the products dy s(v) that the pairs are: the derivative of s. A pair without a row has one that is zero
-// almost everywhere, and no gradient with respect to v.
-struct Bend {
-  std::string_view type;
-  Expression (*formula)(const Expression& v, double a);
-};
-
-// x s(u) has the slope s + x s' u', and that has 2 s' u' + x (s'' u'^2 + s' u''), where s is the logistic
-// function.
-Expression sigmoid_product_bend(const Expression& x, const Expression& u, const Expression& du,
-                                const Expression& ddu) {
-  const Expression s = u.call("Sigmoid"), ds = s * (1.0 - s);
-  return ds * (2.0 * du + x * ((1.0 - 2.0 * s) * square(du) + ddu));
-}
-
-const Bend kBends[] = {
-    {"SigmoidGrad", [](const Expression& y, double) { return 1.0 - 2.0 * y; }},
-    {"TanhGrad", [](const Expression& y, double) { return -2.0 * y; }},
-    // Phi + x phi, where phi' = -x phi
-    {"GeluGrad",
-     [](const Expression& x, double) {
-       const Expression density =
-           (-0.5 * square(x)).call("Exp") * (0.5 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
-       return density * (2.0 - square(x));
-     }},
-    {"FastGeluGrad",
-     [](const Expression& x, double) {
-       const double scale = 2 * std::sqrt(2 / std::numbers::pi);
-       const Expression u = scale * x * (1.0 + 0.044715 * square(x));
-       const Expression du = scale * (1.0 + 3 * 0.044715 * square(x));
-       return sigmoid_product_bend(x, u, du, 6 * 0.044715 * scale * x);
-     }},
-    {"QuickGeluGrad",
-     [](const Expression& x, double a) { return sigmoid_product_bend(x, a * x, x.number(a), x.number(0)); }},
-};
-
+// dX = dY s(X): dX is s u for dY and u dY s'(X) for X, with u the gradient of dX.
 void pair_gradient(GradientContext& g) {
   const PairRow& row = kPairRows[find_row(kPairRows, g.node().op_type)];
-  const double a = row.defaults.value(g.node(), row.defaults.a);
-  const Expression dz(g, g.dy(0)), dy(g, g.x(0)), v(g, g.x(1));
-  if (g.needs(0)) g.set(0, dz.call(g.node().op_type, v, g.node().attributes, kMicrosoft));
-  if (!g.needs(1)) return;
-  for (const Bend& bend : kBends)
-    if (bend.type == row.type) g.set(1, dz * dy * bend.formula(v, a));
+  const Expression u(g, g.dy(0)), dy(g, g.x(0)), x(g, g.x(1));
+  if (g.needs(0)) g.set(0, u.call(g.node().op_type, x, g.node().attributes, kMicrosoft));
+  if (g.needs(1) && row.slope) g.set(1, u * dy * row.slope(x, row.defaults.value(g.node(), row.defaults.a)));
 }
 
 void pair_shape(ShapeContext& c) {

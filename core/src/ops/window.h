@@ -49,4 +49,8 @@ Shape output_shape(int64_t batch, int64_t channels, const Window& window);
 // dimensions.
 Window three_axes(const Window& window);
 
+// The gradient rule of ConvGrad and ConvTransposeGrad, whose forward operator is `type`. That one is linear
+// in the data and in the weights, so the gradient of its gradient is made of both operators again.
+void product_grad_gradient(GradientContext& g, const std::string& type);
+
 }  // namespace ortrain

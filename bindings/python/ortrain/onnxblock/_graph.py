@@ -57,6 +57,22 @@ def find_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | 
     return None
 
 
+def add_input_like(model: onnx.ModelProto, like: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    """Add an input that has type and shape of a value, and return it.
+
+    Extents that no input names stay open: exporters make up names for what they do not know, and give extents
+    that differ the same one.
+    """
+    known = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim}
+    new = model.graph.input.add()
+    new.CopyFrom(like)
+    new.name = name
+    for dim in new.type.tensor_type.shape.dim:
+        if dim.dim_param not in known:
+            dim.ClearField("dim_param")
+    return new
+
+
 def element_type(model: onnx.ModelProto, name: str) -> int:
     """Return the element type of a value.
 

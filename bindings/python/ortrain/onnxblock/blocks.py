@@ -447,11 +447,7 @@ class InputLike(Block):
             raise LookupError(
                 f"cannot make an input like {like!r}: the model does not state type and shape of such a value"
             )
-        new = onnx.ValueInfoProto()
-        new.CopyFrom(info)
-        new.name = input_name or current().new_name("input")
-        self.base.graph.input.append(new)
-        return str(new.name)
+        return str(_graph.add_input_like(self.base, info, input_name or current().new_name("input")).name)
 
 
 class LabelEncoder(Block):

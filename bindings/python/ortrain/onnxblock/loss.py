@@ -284,16 +284,12 @@ class CrossEntropyLoss(Block):
                 f"cannot add the labels of {scores!r}: "
                 "the model does not state type and shape of such a value"
             )
-        new = onnx.ValueInfoProto()
-        new.CopyFrom(info)
-        new.name = labels
-        tensor = new.type.tensor_type
-        tensor.elem_type = TensorProto.INT64
-        if len(tensor.shape.dim) >= 2:
-            del tensor.shape.dim[1]
-        elif tensor.HasField("shape"):
+        shape = info.type.tensor_type.shape
+        if info.type.tensor_type.HasField("shape") and len(shape.dim) < 2:
             raise ValueError(
                 f"cross entropy needs scores of shape [batch, classes, ...], "
-                f"but {scores!r} has rank {len(tensor.shape.dim)}"
+                f"but {scores!r} has rank {len(shape.dim)}"
             )
-        self.base.graph.input.append(new)
+        tensor = _graph.add_input_like(self.base, info, labels).type.tensor_type
+        tensor.elem_type = TensorProto.INT64
+        del tensor.shape.dim[1:2]

@@ -1,0 +1,259 @@
+"""Networks as PyTorch's exporters write them train as they do in PyTorch, without an edit of the model.
+
+``architectures.py`` has the networks, ``export.py`` exported them and recorded what PyTorch computes; see there.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from ortrain import artifacts
+from ortrain.api import CheckpointState, Module, Optimizer
+
+Array = NDArray[Any]
+
+DATA = pathlib.Path(__file__).parent / "data"
+CASES = json.loads((DATA / "cases.json").read_text())
+LOSSES = {
+    "cross_entropy": artifacts.LossType.CrossEntropyLoss,
+    "bce": artifacts.LossType.BCEWithLogitsLoss,
+    "mse": artifacts.LossType.MSELoss,
+    "reconstruction": artifacts.LossType.MSELoss,
+}
+
+#: What cannot pass yet, and why; a case that passes nevertheless fails, so that it is taken out of here.
+_NONZERO = "NonZero has no kernel yet: its result has a shape that depends on data"
+EXPECTED_FAILURES: dict[str, str] = {
+    "dlrm_bags-torchscript_18": "EmbeddingBag is a Loop, which cannot be run or trained yet",
+    "dlrm_bags-dynamo_20": "EmbeddingBag is a Loop over a sequence, and sequences are not supported",
+    "masked_tokens-torchscript_17": _NONZERO,
+    "masked_tokens-dynamo_18": _NONZERO,
+    "sparse_experts-torchscript_18": _NONZERO,
+    "sparse_experts-dynamo_23": _NONZERO,
+}
+
+
+@functools.cache
+def record_of(architecture: str) -> dict[str, Array]:
+    with np.load(DATA / architecture / "record.npz") as record:
+        return {key: record[key] for key in record.files}
+
+
+class Export:
+    """One exported model, what was recorded of it, and a training session."""
+
+    def __init__(self, architecture: str, export: str, folder: pathlib.Path) -> None:
+        case = CASES[architecture]
+        self.about = case["exports"][export]
+        self.path = DATA / architecture / f"{export}.onnx"
+        self.folder = folder
+        self.loss, self.lr, self.optimizer_kind = case["loss"], case["lr"], case["optimizer"]
+        self.parameters: dict[str, dict[str, Any]] = self.about["parameters"]
+        record = record_of(architecture)
+        variant = self.about["variant"] + "/"
+        self.record = {key[len(variant) :]: value for key, value in record.items() if key.startswith(variant)}
+        self.data = {key: value for key, value in record.items() if key.startswith(("batch/", "other/"))}
+        self.input_names = [
+            key.removeprefix("batch/input/") for key in record if key.startswith("batch/input/")
+        ]
+
+    def make_artifacts(self) -> None:
+        optimizer = artifacts.OptimType.SGD if self.optimizer_kind == "sgd" else artifacts.OptimType.AdamW
+        artifacts.generate_artifacts(
+            self.path,
+            requires_grad=list(self.parameters),
+            loss=LOSSES[self.loss],
+            optimizer=optimizer,
+            artifact_directory=self.folder,
+            additional_output_names=["output"],
+            loss_input_names=["output", "images"] if self.loss == "reconstruction" else None,
+        )
+
+    def session(self) -> tuple[Module, Optimizer, CheckpointState]:
+        state = CheckpointState.load_checkpoint(str(self.folder / "checkpoint"))
+        module = Module(str(self.folder / "training_model.onnx"), state, str(self.folder / "eval_model.onnx"))
+        optimizer = Optimizer(str(self.folder / "optimizer_model.onnx"), module)
+        optimizer.set_learning_rate(self.lr)
+        return module, optimizer, state
+
+    def inputs(self, which: str = "batch") -> list[Array]:
+        """A batch as the module takes it."""
+        values = [self.data[f"{which}/input/{name}"] for name in self.input_names]
+        return values if self.loss == "reconstruction" else [*values, self.data[f"{which}/target"]]
+
+    def run_with_onnxruntime(self, path: pathlib.Path) -> Array:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        feeds = {name: self.data[f"batch/input/{name}"] for name in self.input_names}
+        return np.asarray(session.run(["output"], feeds)[0])
+
+    def expected_gradient(self, initializer: str) -> Array:
+        about = self.parameters[initializer]
+        gradient = self.record[f"gradient/{about['parameter']}"]
+        if "transposed" in about:
+            return gradient.transpose(about["transposed"])
+        return gradient.reshape(about["reshaped"]) if "reshaped" in about else gradient
+
+
+def exports(random: bool) -> list[Any]:
+    """Every stored export, as a parameter of a test."""
+    found = []
+    for architecture, case in CASES.items():
+        for export in case["exports"] if case["random"] == random else ():
+            reason = EXPECTED_FAILURES.get(f"{architecture}-{export}")
+            marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+            found.append(pytest.param(architecture, export, marks=marks, id=f"{architecture}-{export}"))
+    return found
+
+
+def assert_near(found: Array, expected: Array, rtol: float, what: str, floor: float = 0.0) -> None:
+    """Equal within a fraction of the largest number (which is taken to be `floor` at least)."""
+    assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
+    scale = max(float(np.abs(expected).max(initial=0.0)), floor)
+    error = float(np.abs(found - expected).max(initial=0.0))
+    assert error <= rtol * scale, f"{what}: off by {error:.3g} of {scale:.3g}"
+
+
+@pytest.mark.parametrize(("architecture", "export"), exports(random=False))
+def test_an_exported_network_trains_as_in_pytorch(
+    architecture: str, export: str, tmp_path: pathlib.Path
+) -> None:
+    case = Export(architecture, export, tmp_path)
+    case.make_artifacts()
+    module, _, state = case.session()
+    record = case.record
+
+    # Before training: the eval model, and a batch of other extents.
+    _, output = module.eval()(*case.inputs())
+    assert_near(output, record["output"], 1e-4, "output of the eval model")
+    module.train()
+    other_loss, _ = module(*case.inputs("other"))
+    assert_near(other_loss, record["other_loss"], 1e-4, "loss of a batch of other extents")
+    norms = {name: record[f"other_norm/{about['parameter']}"] for name, about in case.parameters.items()}
+    largest = max(float(norm) for norm in norms.values())
+    for name, norm in norms.items():
+        found = np.linalg.norm(np.asarray(state.parameters[name].grad, np.float64))
+        assert_near(np.float64(found), norm, 1e-4, f"norm of the gradient of {name}", 1e-3 * largest)
+    module.lazy_reset_grad()
+    # Running statistics follow from every batch, so training starts again from the checkpoint.
+    module, optimizer, state = case.session()
+
+    losses = []
+    for step in range(len(record["losses"])):
+        if step == len(record["losses"]) - 1:
+            check_trained(case, module, state)
+            module.train()
+        loss, _ = module(*case.inputs())
+        losses.append(float(loss))
+        if step == 0:
+            largest = max(float(np.abs(case.expected_gradient(name)).max()) for name in case.parameters)
+            for name in case.parameters:
+                assert_near(
+                    state.parameters[name].grad, case.expected_gradient(name), 1e-4, f"gradient of {name}", 1e-3 * largest
+                )  # fmt: skip
+        optimizer.step()
+        module.lazy_reset_grad()
+    np.testing.assert_allclose(losses[0], record["losses"][0], 1e-5, err_msg="loss of the first step")
+    np.testing.assert_allclose(losses, record["losses"], 2e-4, err_msg="losses")
+    assert (np.diff(losses) < 0).all(), f"the loss does not fall: {losses}"
+
+
+def check_trained(case: Export, module: Module, state: CheckpointState) -> None:
+    """After the last step: eval model, exported model and running statistics."""
+    _, output = module.eval()(*case.inputs())
+    assert_near(output, case.record["trained_output"], 2e-3, "output of the eval model after training")
+    exported = case.folder / "exported.onnx"
+    module.export_model_for_inferencing(str(exported), ["output"])
+    model = onnx.load(exported)
+    onnx.checker.check_model(model, full_check=True)
+    assert_near(
+        case.run_with_onnxruntime(exported), output, 1e-5, "output of the exported model in onnxruntime"
+    )
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for name in case.parameters:
+        np.testing.assert_array_equal(
+            stored[name], state.parameters[name].data, f"{name} in the exported model"
+        )
+    if case.about["variant"] == "train":
+        for name in case.about["statistics"]:
+            assert_near(
+                stored[name], case.record[f"statistics/{name}"], 1e-3, f"{name} in the exported model"
+            )
+
+
+@pytest.mark.parametrize(("architecture", "export"), exports(random=True))
+def test_an_exported_network_with_dropout_evaluates_without_it(
+    architecture: str, export: str, tmp_path: pathlib.Path
+) -> None:
+    case = Export(architecture, export, tmp_path)
+    case.make_artifacts()
+    module, optimizer, _ = case.session()
+    _, output = module.eval()(*case.inputs())
+    assert_near(output, case.record["output"], 1e-4, "output of the eval model")
+
+    # In training the loss differs from run to run, about the mean that PyTorch's has.
+    module.train()
+    losses = [float(module(*case.inputs())[0]) for _ in range(400)]
+    spread = float(case.record["deviation"])
+    assert np.std(losses) == pytest.approx(spread, rel=0.2)
+    assert np.mean(losses) == pytest.approx(
+        float(case.record["mean_loss"]), abs=5 * spread * np.sqrt(2 / 400)
+    )
+
+    for _ in range(50):
+        module.lazy_reset_grad()
+        last, _ = module(*case.inputs())
+        optimizer.step()
+    assert float(last) < np.mean(losses) - 5 * spread
+
+    _, output = module.eval()(*case.inputs())
+    exported = tmp_path / "exported.onnx"
+    module.export_model_for_inferencing(str(exported), ["output"])
+    assert not any(
+        node.op_type == "Dropout" and len(node.input) > 2 for node in onnx.load(exported).graph.node
+    )
+    assert_near(
+        case.run_with_onnxruntime(exported), output, 1e-5, "output of the exported model in onnxruntime"
+    )
+
+
+def test_every_opset_is_there_from_every_exporter_that_can_write_it() -> None:
+    """The older exporter ends at opset 20; the newer one begins at 18, and converts some models down to 17."""
+    found = {(e.split("_")[0], c["opset"]) for case in CASES.values() for e, c in case["exports"].items()}
+    older = {("torchscript", opset) for opset in (14, 17, 18, 20)}
+    assert found >= older | {("dynamo", opset) for opset in (17, 18, 20, 23)}
+    sizes = [path.stat().st_size for path in DATA.rglob("*.onnx")]
+    assert len(sizes) == sum(len(case["exports"]) for case in CASES.values())
+    assert max(sizes) < 200_000
+
+
+def test_what_is_not_supported_in_an_export_is_named_at_once() -> None:
+    """PyTorch's newer exporter makes of EmbeddingBag a loop over a sequence of tensors."""
+    path = DATA / "dlrm_bags" / "dynamo_20.onnx"
+    with pytest.raises(ValueError, match="the model cannot be trained") as caught:
+        artifacts.generate_artifacts(path, loss=artifacts.LossType.BCEWithLogitsLoss)
+    message = str(caught.value)
+    sequences = [
+        node for node in walk(onnx.load(path).graph) if node.op_type in ("SequenceEmpty", "SequenceInsert", "ConcatFromSequence")
+    ]  # fmt: skip
+    assert len(sequences) >= 7
+    for node in sequences:
+        assert f'node "{node.name}" ({node.op_type}), domain ai.onnx, opset 20: ' in message
+    assert "use supported operators instead" in message
+
+
+def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from walk(attribute.g)

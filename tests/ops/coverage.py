@@ -1,0 +1,210 @@
+"""What the gradient tests covered: `helpers.check_gradient` notes it, and a page of the reference is made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from ortrain import _ortrain
+
+if TYPE_CHECKING:
+    from helpers import Op
+
+Array = NDArray[Any]
+Key = tuple[str, str]  # domain and type of an operator
+
+COMMAND = "python -m pytest tests/ops --write-gradient-table"
+
+
+@dataclass
+class Case:
+    """What a test gave to `check_gradient`."""
+
+    op: Op
+    inputs: list[Array | None]
+    arguments: dict[str, Any]
+
+    @property
+    def elements(self) -> int:
+        return sum(x.size for x in self.inputs if x is not None)
+
+
+@dataclass
+class Coverage:
+    """What is known of the gradient of one operator."""
+
+    cases: int = 0
+    opsets: set[int] = field(default_factory=set)
+    empty: bool = False  # a case with an input without elements
+    single: bool = False  # one whose inputs have one element at most
+    second: int = 0  # cases whose second derivative was compared
+    second_misses: set[str] = field(default_factory=set)  # operators that it lacks a gradient of
+    smallest: dict[tuple[str, ...], Case] = field(default_factory=dict)  # by the attributes that are given
+
+
+COVERED: dict[Key, Coverage] = {}
+#: Operators that stand in a gradient whose derivative was compared, and in how many.
+IN_GRADIENTS: Counter[Key] = Counter()
+
+
+def is_covered(key: Key) -> bool:
+    return key in COVERED or key in IN_GRADIENTS or key in STRAIGHT_THROUGH
+
+
+def of(op: Op) -> Coverage:
+    return COVERED.setdefault((op.domain, op.type), Coverage())
+
+
+def note(case: Case, floating: Iterable[Array], second: Collection[str] | None) -> None:
+    """Note a case whose gradient was right.
+
+    Parameters
+    ----------
+    floating
+        The inputs that are no settings.
+    second
+        Operators that the second derivative lacks a gradient of; None where it was not asked for.
+    """
+    found = of(case.op)
+    found.cases += 1
+    found.opsets.add(case.op.opset if not case.op.domain else 1)
+    sizes = [x.size for x in floating]
+    found.empty |= 0 in sizes
+    found.single |= max(sizes, default=0) == 1
+    if second is not None:
+        found.second += not second
+        found.second_misses.update(second)
+    kind = tuple(sorted(case.op.attributes))
+    held = found.smallest.get(kind)
+    if 0 not in sizes and (held is None or case.elements < held.elements):
+        found.smallest[kind] = case
+
+
+def registered() -> dict[Key, str]:
+    """Whether gradients go through each operator of the core: ``yes``, ``stop`` or ``no``."""
+    rows = [line.split(",") for line in _ortrain.list_operators().splitlines()]
+    return {(domain, type): gradient for domain, type, gradient in rows}
+
+
+def name_of(key: Key) -> str:
+    return ".".join(filter(None, key))
+
+
+def page() -> str:
+    """The page of the reference, from what has been noted."""
+    operators = registered()
+    rows, second = [], 0
+    for key, gradient in operators.items():
+        if gradient != "yes" or key in STRAIGHT_THROUGH:
+            continue
+        if key not in COVERED:
+            where = "in the second derivative of others"
+            rows.append(f"| `{key[1]}` | {key[0] or 'ai.onnx'} | | {IN_GRADIENTS[key]} | | {where} |")
+            continue
+        found = COVERED[key]
+        misses = ", ".join(f"`{miss}`" for miss in sorted(found.second_misses))
+        if found.second:
+            order = "first and second" + (f"; for some second needs a gradient of {misses}" if misses else "")
+        else:
+            order = f"first; second needs a gradient of {misses}" if misses else "first"
+        second += bool(found.second)
+        opsets = ", ".join(map(str, sorted(found.opsets)))
+        extremes = ", ".join(word for word, seen in (("none", found.empty), ("one", found.single)) if seen)
+        rows.append(
+            f"| `{key[1]}` | {key[0] or 'ai.onnx'} | {opsets} | {found.cases} | {extremes} | {order} |"
+        )
+    straight = [f"`{name_of(key)}`" for key in sorted(STRAIGHT_THROUGH)]
+    stops = [f"`{name_of(key)}`" for key, gradient in operators.items() if gradient == "stop"]
+    without = [f"`{name_of(key)}`" for key, gradient in operators.items() if gradient == "no"]
+    total = sum(found.cases for found in COVERED.values())
+    return f"""<!-- Made by `{COMMAND}`. Do not edit. -->
+# Gradients
+
+Every operator that can be trained through, and what its gradient was compared with: central finite differences in double
+precision, to a relative error of 1e-5. {len(rows)} operators, {total} cases; the second derivative of {second} is compared too.
+A case is an operator with attributes, shapes and an opset; "none" and "one" say that there are cases with tensors of no and
+of one element. A second derivative exists where the first is made of operators that have gradients themselves.
+
+| operator | domain | opsets | cases | elements | order |
+| --- | --- | --- | --- | --- | --- |
+{chr(10).join(rows)}
+
+Straight through the rounding, which is no derivative, the gradient goes in {", ".join(straight)}.
+
+Gradients end without a word at operators whose derivative is zero or without meaning: {", ".join(stops)}.
+
+A model that is trained through one of these is refused, with the names of all its nodes that stand in the way:
+{", ".join(without)}.
+"""
+
+
+#: Operators whose gradient is no derivative, so that no difference can tell: it passes straight through the rounding.
+STRAIGHT_THROUGH = {
+    ("", "QuantizeLinear"),
+    ("", "DequantizeLinear"),
+    ("com.microsoft", "FakeQuant"),
+}
+
+
+def versions(type: str) -> dict[int, int]:
+    """The opsets from 12 on at which an operator of the standard domain changes: effective version to opset."""
+    newest = onnx.defs.onnx_opset_version()
+    found: dict[int, int] = {}
+    for opset in range(12, newest + 1):
+        try:
+            schema = onnx.defs.get_schema(type, opset, "")
+        except onnx.defs.SchemaError:
+            continue
+        if not schema.deprecated:
+            found.setdefault(schema.since_version, opset)
+    return found
+
+
+def effective(type: str, opset: int) -> int:
+    """The version of an operator in an opset; 0 where it has none."""
+    try:
+        return int(onnx.defs.get_schema(type, opset, "").since_version)
+    except onnx.defs.SchemaError:
+        return 0
+
+
+def moved(case: Case, opset: int) -> Case | None:
+    """The case in another opset, with settings as attributes or inputs as that opset has them; None if it has not."""
+    source = onnx.defs.get_schema(case.op.type, case.op.opset, "")
+    target = onnx.defs.get_schema(case.op.type, opset, "")
+    names = [value.name for value in source.inputs]
+    wanted = [value.name for value in target.inputs]
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    arguments = dict(case.arguments)
+    attributes, inputs = dict(case.op.attributes), list(case.inputs)
+    if not any(value.option == variadic for value in (*source.inputs, *target.inputs)):
+        given = dict(zip(names, case.inputs, strict=False))
+        constants = {names[i] for i in case.arguments["constants"]}
+        for name in [name for name in attributes if name not in target.attributes]:
+            if name not in wanted:
+                return None
+            given[name] = np.asarray(attributes.pop(name), np.int64)
+            constants.add(name)
+        for name in [name for name in given if name not in wanted]:
+            value = given.pop(name)
+            if value is None:
+                continue
+            if name not in target.attributes:
+                return None
+            attributes[name] = value.tolist()
+            constants.discard(name)
+        inputs = [given.get(name) for name in wanted]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        if any(names[i : i + 1] != wanted[i : i + 1] for i in case.arguments["wrt"]):
+            return None
+        arguments["constants"] = [wanted.index(name) for name in constants]
+    elif not set(attributes) <= set(target.attributes):
+        return None
+    return Case(dataclasses.replace(case.op, attributes=attributes, opset=opset), inputs, arguments)

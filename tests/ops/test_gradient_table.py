@@ -1,0 +1,76 @@
+"""Every operator with a gradient has it compared with finite differences, in every opset where it differs.
+
+The cases are those that the other tests gave to `helpers.check_gradient`; this module runs after them. A new operator
+is covered once a test of its own calls `check_gradient`.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import conftest
+import coverage
+import onnx
+import pytest
+from helpers import check_gradient, make_model
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "gradients.md"
+
+
+@pytest.fixture(autouse=True)
+def after_all_gradient_tests(request: pytest.FixtureRequest) -> None:
+    if not request.config.stash[conftest.COMPLETE]:
+        pytest.skip("the table of gradients is made by a run of all of tests/ops")
+
+
+def test_every_differentiable_operator_is_covered() -> None:
+    missing = [
+        coverage.name_of(key)
+        for key, gradient in coverage.registered().items()
+        if gradient == "yes" and not coverage.is_covered(key)
+    ]
+    assert not missing, (
+        f"no test checks the gradient of {', '.join(missing)}; call helpers.check_gradient in the operator's own test"
+    )
+
+
+def test_gradients_in_every_opset_that_changes_an_operator() -> None:
+    """What the operators' own tests do not try: their smallest cases again, in the form of the other opsets."""
+    problems = []
+    for (domain, type), found in list(coverage.COVERED.items()):
+        if domain or coverage.registered().get((domain, type)) != "yes":
+            continue
+        done = {coverage.effective(type, opset) for opset in found.opsets}
+        for version, opset in coverage.versions(type).items():
+            if version in done:
+                continue
+            cases = sorted(found.smallest.values(), key=lambda case: case.elements)
+            fitting = [
+                case for case in (coverage.moved(case, opset) for case in cases) if case and valid(case)
+            ]
+            if not fitting:
+                problems.append(f"{type}: no case fits opset {opset}")
+            for case in fitting[:2]:
+                try:
+                    check_gradient(case.op, case.inputs, **case.arguments)
+                except (AssertionError, RuntimeError) as error:
+                    problems.append(f"{case.op}: {error}")
+    assert not problems, "\n".join(problems)
+
+
+def valid(case: coverage.Case) -> bool:
+    """Whether ONNX allows the case, which is in double precision."""
+    model = make_model(case.op, case.inputs, constants=case.arguments["constants"])
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return True
+
+
+def test_the_reference_shows_what_is_covered(request: pytest.FixtureRequest) -> None:
+    page = coverage.page()
+    if request.config.getoption("--write-gradient-table"):
+        PAGE.write_text(page)
+    assert PAGE.read_text() == page, f"the page is out of date; run {coverage.COMMAND}"
