@@ -598,6 +598,7 @@ Model prepared(const Model& forward, const GradientRequest& request,
     graph.remove_initializer(name);
   }
   graph.remove_unused_nodes();
+  run_passes(model, PassMoment::kExpansion);
   run_passes(model, PassMoment::kArtifact, request.config);
   return model;
 }
@@ -678,6 +679,7 @@ Model build_training_model(const Model& forward, const GradientRequest& request,
 
 Model build_gradient_model(const Model& forward, const GradientRequest& request) {
   Model model = forward;
+  run_passes(model, PassMoment::kExpansion);
   Builder builder(model, request, false);
   builder.run();
   if (const std::vector<std::string> problems = builder.problems(); !problems.empty()) refuse(problems);

@@ -68,6 +68,7 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
   }
   extents_.resize(symbols.size());
   check_operators(model_, what_);
+  run_passes(model_, PassMoment::kExpansion);
   if (options.graph_optimization_level > 0) run_session_passes(model_, options.config);
 }
 
