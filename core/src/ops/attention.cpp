@@ -38,15 +38,12 @@ Attention read_attention(const NodeContext& c, const HeadsView& q, const HeadsVi
   c.expect(k.heads == v.heads, "keys and values must have as many heads, found ", k.heads, " and ", v.heads);
   c.expect(k.heads > 0 && q.heads % k.heads == 0, "the heads of the keys must divide the ", q.heads,
            " heads of the queries, found ", k.heads);
-  const auto repeats = [&](const HeadsView& x) { return x.batch == q.batch || x.batch == 1; };
-  c.expect(repeats(k) && repeats(v), "the batches of queries, keys and values must be one, found ", q.batch,
-           ", ", k.batch, " and ", v.batch);
+  c.expect(k.batch == q.batch && v.batch == q.batch, "queries, keys and values must have one batch, found ",
+           q.batch, ", ", k.batch, " and ", v.batch);
   Attention a;
   a.batch = q.batch, a.heads = q.heads, a.kv_heads = k.heads;
   a.queries = q.rows, a.keys = k.rows, a.size = q.size, a.v_size = v.size;
   a.q = q.steps, a.k = k.steps, a.v = v.steps;
-  if (k.batch != q.batch) a.k.batch = 0;
-  if (v.batch != q.batch) a.v.batch = 0;
   a.mask_keys = a.keys;
 
   const Node& node = c.node();
@@ -305,12 +302,17 @@ ORTRAIN_OPERATOR({.type = "Attention", .shape = shape, .kernel = kernel, .gradie
 // ---------------------------------------------------------------------------------------------------------
 // FusedAttention(Q, K, V, mask, ratio, training_mode) → Y, probabilities, key
 //
-// What the pass fuse_attention makes of single steps, so that it is in no model that is written. The operands
-// lie in any order with the elements of a row side by side: transposed by q_order, Q is [batch, heads,
-// queries, size]; without heads [batch, queries, size]; the same for k_order and v_order, and Y transposed by
-// y_order. A false element of a bool mask replaces the score by the attribute `replaced`. Dropout takes the
-// stream of the node that it was (attribute stream); the key of its numbers is an output, for the gradient.
-// The probabilities are those before dropout.
+// What the pass fuse_attention makes of single steps, so that it is in no model that is written;
+// FusedDropoutAttention where one of them was a Dropout. The operands lie in any order with the elements of a
+// row side by side: transposed by q_order, Q is [batch, heads, queries, size], or [batch, queries, size]; the
+// same for k_order and v_order; Y is the result transposed by y_order. A false element of a bool mask (a true
+// one with inverted_mask) replaces the score by the attribute replaced. Dropout takes the stream of the node
+// that it was, and gives the key of its numbers to the gradient. So it does with the probabilities before
+// dropout, as far as they are not much more than the operands; else there are none and the gradient makes
+// them again.
+
+// The largest number of keys, in sizes of a row of Q, for which probabilities are kept.
+constexpr int64_t kKeptKeys = 4;
 
 HeadsView ordered(const NodeContext& c, const Shape& shape, const char* name) {
   std::vector<int64_t> order = c.node().ints_or(name, {});
@@ -322,14 +324,15 @@ HeadsView ordered(const NodeContext& c, const Shape& shape, const char* name) {
   const std::vector<int64_t> strides = strides_of(shape);
   const auto extent = [&](size_t i) { return shape[static_cast<size_t>(order[i])]; };
   const auto step = [&](size_t i) { return strides[static_cast<size_t>(order[i])]; };
-  if (shape.size() == 3) return {extent(0), 1, extent(1), extent(2), {step(0), 0, step(1)}};
+  // Without heads the batch takes their place, as it does in the mask.
+  if (shape.size() == 3) return {1, extent(0), extent(1), extent(2), {0, step(0), step(1)}};
   return {extent(0), extent(1), extent(2), extent(3), {step(0), step(1), step(2)}};
 }
 
 // [batch, heads, queries, size] or [batch, queries, size] in the order of an attribute.
 Shape reordered(const NodeContext& c, const Attention& a, size_t rank, const char* name) {
   const Shape plain =
-      rank == 3 ? Shape{a.batch, a.queries, a.v_size} : Shape{a.batch, a.heads, a.queries, a.v_size};
+      rank == 3 ? Shape{a.heads, a.queries, a.v_size} : Shape{a.batch, a.heads, a.queries, a.v_size};
   const std::vector<int64_t> order = c.node().ints_or(name, {});
   Shape out = plain;
   for (size_t i = 0; i < order.size(); ++i) out.at(i) = plain.at(static_cast<size_t>(order[i]));
@@ -343,24 +346,37 @@ HeadSteps result_steps(const NodeContext& c, const Shape& memory, const char* na
   for (size_t i = 0; i < memory.size(); ++i)
     steps[order.empty() ? i : static_cast<size_t>(order[i])] = strides[i];
   c.expect(steps.back() == 1 || memory.back() <= 1, "attribute ", name, " must leave the last axis in place");
-  if (steps.size() == 3) return {steps[0], 0, steps[1]};
+  if (steps.size() == 3) return {0, steps[0], steps[1]};
   return {steps[0], steps[1], steps[2]};
 }
 
-Attention read_fused(const NodeContext& c, size_t first, size_t mask) {
-  Attention a =
-      read_attention(c, ordered(c, c.shape(first), "q_order"), ordered(c, c.shape(first + 1), "k_order"),
-                     ordered(c, c.shape(first + 2), "v_order"));
+Attention read_fused(const NodeContext& c, size_t first, size_t mask, bool repeats) {
+  HeadsView q = ordered(c, c.shape(first), "q_order"), k = ordered(c, c.shape(first + 1), "k_order"),
+            v = ordered(c, c.shape(first + 2), "v_order");
+  // Batches and heads broadcast, as they do in matrix products. One head of keys is shared by all queries
+  // anyway.
+  const auto broadcast = [&](HeadsView& x, int64_t batch, int64_t heads) {
+    c.expect(repeats || ((x.batch == batch || batch == 1) && (x.heads == heads || heads == 1)),
+             "there is no gradient for operands that broadcast");
+    if (x.batch == 1 && batch > 1) x.batch = batch, x.steps.batch = 0;
+    if (x.heads == 1 && heads > 1) x.heads = heads, x.steps.head = 0;
+  };
+  const int64_t batch = std::max({q.batch, k.batch, v.batch}), kv_heads = std::max(k.heads, v.heads);
+  broadcast(q, batch, kv_heads);
+  broadcast(k, batch, kv_heads);
+  broadcast(v, batch, kv_heads);
+  c.expect(kv_heads == 1 || kv_heads == q.heads, "heads must be as many or one, found ", q.heads, " and ",
+           kv_heads);
+  Attention a = read_attention(c, q, k, v);
   a.dtype = c.dtype(first);
   a.replaced = static_cast<double>(c.node().float_or("replaced", -std::numeric_limits<float>::infinity()));
   const Shape y = reordered(c, a, c.shape(first).size(), "y_order");
   a.y = result_steps(c, y, "y_order");
   read_mask(c, mask, false, a);
-  if (c.has_input(mask) && c.shape(first).size() == 3) {
-    // [batch, queries, keys]: what broadcasts as heads is the batch.
-    c.expect(a.mask_batch == 0, "the mask has one axis more than the scores");
-    a.mask_batch = a.mask_head, a.mask_head = 0;
-  }
+  a.inverted_mask = c.node().int_or("inverted_mask", 0) != 0;
+  const auto factor = c.node().attributes.find("factor");
+  if (factor != c.node().attributes.end())
+    if (const Tensor* value = std::get_if<Tensor>(&factor->second)) a.scale = value->to_double()[0];
   return a;
 }
 
@@ -370,19 +386,20 @@ void fused_shape(ShapeContext& c) {
              to_string(c.dtype(0)), " and ", to_string(c.dtype(i)));
   expect_scalar(c, 4, "ratio");
   expect_scalar(c, 5, "training_mode");
-  const Attention a = read_fused(c, 0, 3);
+  const Attention a = read_fused(c, 0, 3, true);
   c.output(0, a.dtype, reordered(c, a, c.shape(0).size(), "y_order"));
-  if (c.has_output(1)) c.output(1, a.dtype, {a.batch, a.heads, a.queries, a.keys});
+  const bool keeps = a.keys <= kKeptKeys * a.size;
+  if (c.has_output(1)) c.output(1, a.dtype, keeps ? Shape{a.batch, a.heads, a.queries, a.keys} : Shape{0});
   if (c.has_output(2)) c.output(2, DType::kUInt64, {2});
 }
 
 Kernel fused_kernel(KernelContext& c) {
   expect_floating(c);
-  const Attention a = read_fused(c, 0, 3);
+  const Attention a = read_fused(c, 0, 3, true);
   const Slot q = c.in(0), k = c.in(1), v = c.in(2), mask = c.has_input(3) ? c.in(3) : Slot{};
   const std::optional<DropoutMode> mode =
       c.has_input(5) ? std::optional<DropoutMode>(std::in_place, c, 4, 5) : std::nullopt;
-  const Slot y = c.out(0), probabilities = c.has_output(1) ? c.out(1) : Slot{},
+  const Slot y = c.out(0), probabilities = c.has_output(1) && c.out_size(1) > 0 ? c.out(1) : Slot{},
              drawn = c.has_output(2) ? c.out(2) : Slot{};
   const std::optional<uint64_t> own =
       c.node().has("seed") ? std::optional<uint64_t>(static_cast<uint64_t>(c.node().int_or("seed", 0)))
@@ -407,8 +424,10 @@ Kernel fused_kernel(KernelContext& c) {
   });
 }
 
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "FusedAttention", .shape = fused_shape, .kernel = fused_kernel});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "FusedAttention",
+                  .type = "FusedDropoutAttention",
                   .shape = fused_shape,
                   .kernel = fused_kernel,
                   .impure = true});
@@ -433,9 +452,8 @@ struct GradNode {
     Attention& a = attention;
     Shape y;
     if (c.node().int_or("fused", 0) != 0) {
-      a = read_fused(c, 1, 4);
+      a = read_fused(c, 1, 4, false);
       y = reordered(c, a, c.shape(1).size(), "y_order");
-      c.expect(a.k.batch != 0 && a.v.batch != 0, "keys and values must have the batch of the queries");
     } else {
       const int64_t q_heads = c.node().int_or("q_num_heads", 0),
                     kv_heads = c.node().int_or("kv_num_heads", 0);
@@ -469,7 +487,7 @@ Kernel gradient_kernel(KernelContext& c) {
   const Attention a = node.attention;
   const auto input = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
   const Slot dy = c.in(0), q = c.in(1), k = c.in(2), v = c.in(3), mask = input(4), lengths = input(5),
-             probabilities = input(6), drawn = input(kDropoutKey);
+             probabilities = c.has_input(6) && c.size(6) > 0 ? c.in(6) : Slot{}, drawn = input(kDropoutKey);
   const std::optional<DropoutMode> mode =
       drawn.defined() ? std::optional<DropoutMode>(std::in_place, c, kDropoutRatio, kDropoutRatio + 1)
                       : std::nullopt;

@@ -330,9 +330,9 @@ void MaskRow(const Attention& a, const void* mask, int64_t batch, int64_t head, 
     const bool* kept = static_cast<const bool*>(mask) + at;
     const T replaced = static_cast<T>(a.replaced);
     if (a.mask_key == 1)
-      for (int64_t i = 0; i < n; ++i) from[i] = kept[i] ? from[i] : replaced;
+      for (int64_t i = 0; i < n; ++i) from[i] = kept[i] != a.inverted_mask ? from[i] : replaced;
     else
-      for (int64_t i = 0; i < n; ++i) from[i] = kept[i * a.mask_key] ? from[i] : replaced;
+      for (int64_t i = 0; i < n; ++i) from[i] = kept[i * a.mask_key] != a.inverted_mask ? from[i] : replaced;
   }
 }
 
@@ -504,7 +504,7 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
       if (a.mask == AttentionMask::kBool && std::isfinite(a.replaced)) {
         const bool* kept = static_cast<const bool*>(b.mask) + batch * a.mask_batch + head * a.mask_head +
                            query * a.mask_query + range.begin * a.mask_key;
-        for (int64_t j = 0; j < n; ++j) g[j] = kept[j * a.mask_key] ? g[j] : sum;
+        for (int64_t j = 0; j < n; ++j) g[j] = kept[j * a.mask_key] != a.inverted_mask ? g[j] : sum;
       }
       const auto mean = hn::Set(d, sum), scale = hn::Set(d, static_cast<T>(a.scale));
       if (!dmask && a.cap <= 0) {

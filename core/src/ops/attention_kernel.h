@@ -50,6 +50,7 @@ struct Attention {
   AttentionMask mask = AttentionMask::kNone;
   int64_t mask_batch = 0, mask_head = 0, mask_query = 0, mask_key = 0;  // steps, in elements
   int64_t mask_keys = 0;                                                // keys behind these are not seen
+  bool inverted_mask = false;                                           // of bool: true replaces the score
   double replaced = -std::numeric_limits<double>::infinity();  // the score where a bool mask is false
   bool double_softmax = false;                                 // of scores in float
 };

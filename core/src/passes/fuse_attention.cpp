@@ -1,0 +1,533 @@
+// Attention written as single steps becomes one node, which keeps no scores:
+//
+//     MatMul(Dropout(Softmax(scale MatMul(Q, Kᵀ) + mask)), V)  →  FusedAttention(Q, K, V, mask)
+//
+// The transpositions around it go with it: operands are read, and results written, in the order in which they
+// lie. In a training model the steps of the gradient, which are these in reverse, become one AttentionGrad;
+// where they are not what is expected, nothing is changed.
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "ops/operator.h"
+#include "passes/pass.h"
+#include "passes/pattern.h"
+
+namespace ortrain {
+namespace {
+
+using Order = std::vector<int64_t>;
+
+Order inverse(const Order& order) {
+  Order out(order.size());
+  for (size_t i = 0; i < order.size(); ++i) out[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  return out;
+}
+
+bool is(const Node& node, std::string_view type, std::string_view domain = "") {
+  return node.op_type == type && node.domain == domain;
+}
+
+// A product of matrices without scale; its operands may be transposed.
+struct Product {
+  bool transposes_a = false, transposes_b = false;
+};
+std::optional<Product> product(const Node& node) {
+  if (is(node, "MatMul")) return Product{};
+  if (!is(node, "FusedMatMul", kMicrosoft) || node.float_or("alpha", 1) != 1 ||
+      node.int_or("transBatchA", 0) != 0 || node.int_or("transBatchB", 0) != 0)
+    return std::nullopt;
+  return Product{node.int_or("transA", 0) != 0, node.int_or("transB", 0) != 0};
+}
+
+// An operand, followed back to where it lies in memory, and its gradient, followed the same way.
+struct Operand {
+  std::string value;
+  Order order;           // of value's axes: [batch, heads, rows, size] or [batch, rows, size]
+  double scale = 1;      // by which the value is multiplied
+  std::string gradient;  // of value, empty: not wanted
+};
+
+class Matcher {
+ public:
+  Matcher(const Graph& graph, int64_t opset) : graph_(graph), pattern_(graph), opset_(opset) {
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      for (const std::string& output : graph.nodes[n].outputs)
+        if (!output.empty()) producer_[output] = n;
+      for (const std::string& input : values_read(graph.nodes[n])) readers_[input].push_back(n);
+    }
+  }
+
+  struct Match {
+    Node forward, backward;  // the second without outputs where there is no gradient
+  };
+
+  // The attention whose softmax is `node`.
+  std::optional<Match> match(const Node& softmax);
+
+ private:
+  const Node* maker(const std::string& value) const {
+    const auto at = producer_.find(value);
+    return at == producer_.end() ? nullptr : &graph_.nodes[at->second];
+  }
+  std::vector<const Node*> readers(const std::string& value) const {
+    std::vector<const Node*> out;
+    if (const auto at = readers_.find(value); at != readers_.end())
+      for (const size_t n : at->second) out.push_back(&graph_.nodes[n]);
+    return out;
+  }
+  // The only reader of a value that is no output of the graph, else null.
+  const Node* reader(const std::string& value) const {
+    const auto all = readers(value);
+    return all.size() == 1 && !graph_.is_output(value) ? all[0] : nullptr;
+  }
+  // The number that a value of one element holds, as far as the model tells it.
+  std::optional<double> number(const std::string& value, int depth = 0) const;
+  // Where a node multiplies by a number: which input is multiplied, and the factor.
+  std::optional<std::pair<std::string, double>> scaled(const Node& node) const;
+  bool is_scaling(const Node& node, const std::string& of, double factor) const {
+    const auto found = scaled(node);
+    return found && found->first == of && found->second == factor;
+  }
+  bool is_zero(const std::string& value) const {
+    const std::optional<double> found = pattern_.scalar(value);
+    return found && *found == 0;
+  }
+  // Where a value is a matrix product's transposed operand made by way of three axes: the value before.
+  std::string before_swap(const Node& reshape) const;
+  std::optional<size_t> rank(const std::string& value) const {
+    const auto info = graph_.info(value);
+    if (!info || !info->dims) return std::nullopt;
+    return info->dims->size();
+  }
+  std::optional<size_t> rank_of(const std::string& value) const;
+  Operand follow(const std::string& value, Order order, const std::string& gradient) const;
+  // Whether nothing but nodes of the match reads a value.
+  bool inner(const std::string& value, const std::vector<const Node*>& nodes) const {
+    if (graph_.is_output(value)) return false;
+    const auto all = readers(value);
+    return std::all_of(all.begin(), all.end(), [&](const Node* n) {
+      return std::find(nodes.begin(), nodes.end(), n) != nodes.end();
+    });
+  }
+
+  const Graph& graph_;
+  Pattern pattern_;
+  int64_t opset_;
+  std::unordered_map<std::string, size_t> producer_;
+  std::unordered_map<std::string, std::vector<size_t>> readers_;
+};
+
+std::optional<double> Matcher::number(const std::string& value, int depth) const {
+  constexpr int kDeepest = 12;
+  if (const std::optional<double> constant = pattern_.scalar(value)) return constant;
+  const Node* node = maker(value);
+  if (!node || !node->domain.empty() || depth > kDeepest) return std::nullopt;
+  const auto input = [&](size_t i) { return number(node->inputs.at(i), depth + 1); };
+  const std::string& type = node->op_type;
+  if (type == "Sqrt" || type == "Cast" || type == "Reciprocal") {
+    const auto x = input(0);
+    if (!x) return std::nullopt;
+    return type == "Sqrt" ? std::sqrt(*x) : type == "Cast" ? *x : 1 / *x;
+  }
+  if (type == "Div" || type == "Mul") {
+    const auto a = input(0), b = input(1);
+    if (!a || !b) return std::nullopt;
+    return type == "Div" ? *a / *b : *a * *b;
+  }
+  // The last extent of a value.
+  if (type != "Slice" && type != "Gather") return std::nullopt;
+  const Node* shape = pattern_.made_by(node->inputs.at(0), "Shape");
+  const auto at = pattern_.constant(node->inputs.at(1));
+  if (!shape || !at || at->size() != 1 || shape->has("start") || shape->has("end")) return std::nullopt;
+  const auto info = graph_.info(shape->inputs[0]);
+  if (!info || !info->dims || info->dims->empty() || !info->dims->back().known()) return std::nullopt;
+  const auto last = static_cast<int64_t>(info->dims->size()) - 1;
+  const int64_t index = at->to_int64()[0];
+  if (index != -1 && index != last) return std::nullopt;
+  if (type == "Slice") {
+    const auto end = pattern_.constant(node->inputs.at(2));
+    if (!end || end->size() != 1 || end->to_int64()[0] <= last) return std::nullopt;
+  }
+  return static_cast<double>(info->dims->back().value);
+}
+
+std::optional<std::pair<std::string, double>> Matcher::scaled(const Node& node) const {
+  const bool divides = is(node, "Div");
+  if (!divides && !is(node, "Mul")) return std::nullopt;
+  // A constant of one element and many axes would add axes.
+  const auto factor = [&](size_t i) -> std::optional<double> {
+    const auto axes = rank(node.inputs.at(i));
+    if (axes && *axes > 1) return std::nullopt;
+    return number(node.inputs.at(i));
+  };
+  if (const auto by = factor(1)) return std::pair{node.inputs[0], divides ? 1 / *by : *by};
+  if (divides) return std::nullopt;
+  if (const auto by = factor(0)) return std::pair{node.inputs[1], *by};
+  return std::nullopt;
+}
+
+std::string Matcher::before_swap(const Node& reshape) const {
+  const Node* transpose = is(reshape, "Reshape") ? pattern_.made_by(reshape.inputs[0], "Transpose") : nullptr;
+  if (!transpose || transpose->ints_or("perm", {}) != Order{0, 2, 1}) return "";
+  const Node* flat = pattern_.made_by(transpose->inputs[0], "Reshape");
+  if (!flat) return "";
+  const auto before = graph_.info(flat->inputs[0]), middle = graph_.info(flat->outputs[0]),
+             after = graph_.info(reshape.outputs[0]);
+  const auto has = [](const std::optional<ValueInfo>& info, size_t rank) {
+    return info && info->dims && info->dims->size() == rank;
+  };
+  if (!has(before, 4) || !has(middle, 3) || !has(after, 4)) return "";
+  const std::vector<Dim>&b = *before->dims, &m = *middle->dims, &a = *after->dims;
+  const bool swapped = b[2].same(m[1]) && b[3].same(m[2]) && a[2].same(b[3]) && a[3].same(b[2]);
+  return swapped && (a[0].same(b[0]) || a[1].same(b[1])) ? flat->inputs[0] : "";
+}
+
+// The number of axes of a value, from what the model states or from how it was transposed.
+std::optional<size_t> Matcher::rank_of(const std::string& value) const {
+  if (const auto known = rank(value)) return known;
+  const Node* node = maker(value);
+  for (int steps = 0; node && steps < 4; ++steps) {
+    if (is(*node, "Transpose") && node->has("perm")) return node->ints_or("perm", {}).size();
+    const auto step = scaled(*node);
+    if (!step) break;
+    node = maker(step->first);
+  }
+  return std::nullopt;
+}
+
+Operand Matcher::follow(const std::string& value, Order order, const std::string& gradient) const {
+  Operand at{value, std::move(order), 1, gradient}, best;
+  const auto fits = [](const Operand& x) {
+    return x.order.back() == static_cast<int64_t>(x.order.size()) - 1;
+  };
+  constexpr int kSteps = 6;
+  for (int step = 0; step <= kSteps; ++step) {
+    if (fits(at)) best = at;
+    const Node* node = maker(at.value);
+    if (!node) break;
+    const Node* back = at.gradient.empty() ? nullptr : reader(at.gradient);
+    if (!at.gradient.empty() && !back) break;
+    Operand next = at;
+    if (is(*node, "Transpose")) {
+      const Order perm = node->ints_or("perm", {});
+      if (perm.size() != at.order.size()) break;
+      if (back && (!is(*back, "Transpose") || back->ints_or("perm", {}) != inverse(perm))) break;
+      for (size_t i = 0; i < perm.size(); ++i) next.order[i] = perm[static_cast<size_t>(at.order[i])];
+      next.value = node->inputs[0];
+    } else if (const auto factor = scaled(*node)) {
+      if (back && !is_scaling(*back, at.gradient, factor->second)) break;
+      next.scale *= factor->second;
+      next.value = factor->first;
+    } else if (const std::string before = before_swap(*node); !before.empty() && at.order.size() == 4) {
+      for (int64_t& axis : next.order) axis = axis == 3 ? 2 : axis == 2 ? 3 : axis;
+      next.value = before;
+      if (back) {
+        const Node* transpose = is(*back, "Reshape") ? reader(back->outputs[0]) : nullptr;
+        if (!transpose || !is(*transpose, "Transpose") || transpose->ints_or("perm", {}) != Order{0, 2, 1})
+          break;
+        back = reader(transpose->outputs[0]);
+        if (!back || !is(*back, "Reshape")) break;
+      }
+    } else {
+      break;
+    }
+    if (back) next.gradient = back->outputs[0];
+    at = std::move(next);
+  }
+  return best;
+}
+
+std::optional<Matcher::Match> Matcher::match(const Node& softmax) {
+  const std::string& probabilities = softmax.outputs[0];
+  std::vector<const Node*> inside;  // forward nodes that go, and those of the gradient
+  const auto take = [&](const Node* node) { inside.push_back(node); };
+  take(&softmax);
+
+  // From the softmax on to the product with the values.
+  const Node* dropout = nullptr;
+  std::string weights = probabilities;
+  const Node *guard = nullptr, *output = nullptr;
+  const Node* softmax_grad = nullptr;
+  for (const Node* node : readers(probabilities))
+    if (node->domain == kMicrosoft && node->op_type.starts_with("SoftmaxGrad") &&
+        node->inputs.at(1) == probabilities)
+      softmax_grad = node;
+  for (int steps = 0; steps < 3 && !output; ++steps) {
+    const std::string before = weights;
+    for (const Node* node : readers(before)) {
+      if (is(*node, "Dropout") && node->inputs[0] == before && !dropout && opset_ >= 12) {
+        dropout = node;
+        weights = node->outputs[0];
+      } else if (is(*node, "Where") && !guard && node->inputs[2] == before && is_zero(node->inputs[1])) {
+        // Rows without a number, of queries that see nothing, become zero; FusedAttention gives zeros there.
+        const Node* nan = pattern_.made_by(node->inputs[0], "IsNaN");
+        if (!nan || nan->inputs[0] != before) continue;
+        take(nan);
+        guard = node;
+        weights = node->outputs[0];
+      } else if (const auto p = product(*node);
+                 p && !p->transposes_a && !p->transposes_b && node->inputs[0] == before) {
+        if (output) return std::nullopt;
+        output = node;
+        continue;
+      } else {
+        continue;
+      }
+      take(node);
+    }
+    if (weights == before) break;
+  }
+  if (!output || output->inputs[1] == weights) return std::nullopt;
+  take(output);
+
+  // The same way back, in the gradient: from the gradient of the probabilities to that of the output.
+  const Node *values_grad = nullptr, *weights_grad = nullptr;
+  std::string output_gradient;
+  if (softmax_grad) {
+    take(softmax_grad);
+    std::string at = softmax_grad->inputs[0];
+    for (int steps = 0; steps < 3 && !weights_grad; ++steps) {
+      const Node* node = maker(at);
+      if (!node || (reader(at) == nullptr)) return std::nullopt;
+      take(node);
+      if (dropout && is(*node, "DropoutGrad", kMicrosoft) && dropout->has_output(1) &&
+          node->inputs.at(1) == dropout->outputs[1]) {
+        at = node->inputs[0];
+      } else if (guard && is(*node, "Where") && node->inputs[0] == guard->inputs[0] &&
+                 is_zero(node->inputs[1])) {
+        at = node->inputs[2];
+      } else {
+        const auto p = product(*node);
+        if (!p || p->transposes_a || !p->transposes_b || node->inputs[1] != output->inputs[1])
+          return std::nullopt;
+        weights_grad = node;
+        output_gradient = node->inputs[0];
+      }
+    }
+    if (!weights_grad) return std::nullopt;
+    for (const Node* node : readers(weights)) {
+      const auto p = product(*node);
+      if (p && p->transposes_a && !p->transposes_b && node->inputs[0] == weights &&
+          node->inputs[1] == output_gradient)
+        values_grad = node;
+    }
+    if (values_grad) take(values_grad);
+  }
+
+  // From the softmax back to the product of queries and keys.
+  const std::string softmax_gradient = softmax_grad ? softmax_grad->outputs[0] : "";
+  std::string scores = softmax.inputs[0], gradient = softmax_gradient, mask;
+  double scale = 1, replaced = 0;
+  bool is_where = false, keeps = true, is_scaled = false;
+  const Node* scores_product = nullptr;
+  // What reads a gradient beside the nodes of the match wants the gradient of the mask.
+  const auto gradient_reader = [&](const std::function<bool(const Node&)>& wanted) -> const Node* {
+    for (const Node* node : readers(gradient))
+      if (wanted(*node)) return node;
+    return nullptr;
+  };
+  const auto leads_to_product = [&](std::string value) {
+    for (int steps = 0; steps < 3; ++steps) {
+      const Node* node = maker(value);
+      if (!node) return false;
+      if (product(*node)) return true;
+      const auto step = scaled(*node);
+      if (!step) return false;
+      value = step->first;
+    }
+    return false;
+  };
+  for (int steps = 0; steps < 5 && !scores_product; ++steps) {
+    const Node* node = maker(scores);
+    if (!node) return std::nullopt;
+    take(node);
+    if (product(*node)) {
+      scores_product = node;
+    } else if (const auto factor = scaled(*node)) {
+      scale *= factor->second;
+      is_scaled = true;
+      scores = factor->first;
+      if (!gradient.empty()) {
+        const Node* back =
+            gradient_reader([&](const Node& n) { return is_scaling(n, gradient, factor->second); });
+        if (!back) return std::nullopt;
+        take(back);
+        gradient = back->outputs[0];
+      }
+    } else if (is(*node, "Add") && mask.empty() && !is_scaled) {
+      const size_t side = leads_to_product(node->inputs[0]) ? 0 : 1;
+      if (!leads_to_product(node->inputs[side])) return std::nullopt;
+      mask = node->inputs[1 - side];
+      scores = node->inputs[side];
+    } else if (is(*node, "Where") && mask.empty() && !is_scaled) {
+      const size_t side = leads_to_product(node->inputs[1]) ? 1 : 2;
+      const auto other = pattern_.scalar(node->inputs[3 - side]);
+      if (!leads_to_product(node->inputs[side]) || !other) return std::nullopt;
+      is_where = true, keeps = side == 1, replaced = *other;
+      mask = node->inputs[0];
+      scores = node->inputs[side];
+      if (!gradient.empty()) {
+        const Node* back = gradient_reader([&](const Node& n) {
+          return is(n, "Where") && n.inputs[0] == mask && n.inputs[side] == gradient &&
+                 is_zero(n.inputs[3 - side]);
+        });
+        if (!back) return std::nullopt;
+        take(back);
+        gradient = back->outputs[0];
+      }
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (!scores_product) return std::nullopt;
+  const Product p = *product(*scores_product);
+  if (p.transposes_a) return std::nullopt;
+
+  // The gradients of both operands of that product.
+  const std::string &left = scores_product->inputs[0], &right = scores_product->inputs[1];
+  const Node *left_grad = nullptr, *right_grad = nullptr;
+  if (!gradient.empty()) {
+    for (const Node* node : readers(gradient)) {
+      const auto back = product(*node);
+      if (!back) continue;
+      if (node->inputs[0] == gradient && node->inputs[1] == right && !back->transposes_a &&
+          back->transposes_b != p.transposes_b)
+        left_grad = node;
+      else if (!p.transposes_b && node->inputs[0] == left && node->inputs[1] == gradient &&
+               back->transposes_a && !back->transposes_b)
+        right_grad = node;
+      else if (p.transposes_b && node->inputs[0] == gradient && node->inputs[1] == left &&
+               back->transposes_a && !back->transposes_b)
+        right_grad = node;
+    }
+    if (left_grad) take(left_grad);
+    if (right_grad) take(right_grad);
+  }
+
+  // Nothing else may want what is no longer made. What reads the gradient of the softmax's input beside the
+  // match gets it as the gradient of the mask.
+  bool wants_mask_gradient = false;
+  for (const Node* node : inside)
+    for (const std::string& value : node->outputs) {
+      if (value.empty() || node == output || node == left_grad || node == right_grad || node == values_grad)
+        continue;
+      if (inner(value, inside)) continue;
+      if (value != softmax_gradient || is_where) return std::nullopt;
+      wants_mask_gradient = true;
+    }
+
+  // Operands and results in the order in which they lie.
+  const auto axes = rank_of(left), axes_right = rank_of(right), axes_values = rank_of(output->inputs[1]);
+  if (!axes || axes != axes_right || axes != axes_values || (*axes != 3 && *axes != 4)) return std::nullopt;
+  if (!mask.empty()) {
+    const auto of_mask = rank(mask);
+    if (of_mask ? *of_mask > *axes : *axes != 4) return std::nullopt;
+  }
+  const int64_t axis = softmax.int_or("axis", opset_ >= 13 ? -1 : 1);
+  if (axis != -1 && axis != static_cast<int64_t>(*axes) - 1) return std::nullopt;
+  Order plain(*axes);
+  std::iota(plain.begin(), plain.end(), 0);
+  Order swapped = plain;
+  std::swap(swapped[*axes - 1], swapped[*axes - 2]);
+  const auto output_of = [](const Node* node) { return node ? node->outputs[0] : ""; };
+  const Operand q = follow(left, plain, output_of(left_grad));
+  const Operand k = follow(right, p.transposes_b ? plain : swapped, output_of(right_grad));
+  const Operand v = follow(output->inputs[1], plain, output_of(values_grad));
+  if (q.value.empty() || k.value.empty() || v.value.empty()) return std::nullopt;
+
+  std::string y = output->outputs[0], dy = output_gradient;
+  Order y_order = plain;
+  if (const Node* transpose = reader(y); transpose && is(*transpose, "Transpose")) {
+    const Order perm = transpose->ints_or("perm", {});
+    const Node* back = dy.empty() ? nullptr : maker(dy);
+    const bool mirrored = dy.empty() || (back && is(*back, "Transpose") && inner(dy, inside) &&
+                                         back->ints_or("perm", {}) == inverse(perm));
+    if (mirrored && perm.size() == *axes && perm.back() == static_cast<int64_t>(*axes) - 1) {
+      y = transpose->outputs[0];
+      y_order = perm;
+      if (back) dy = back->inputs[0];
+    }
+  }
+
+  Match match;
+  Attributes attributes = {{"fused", int64_t{1}},
+                           {"q_order", q.order},
+                           {"k_order", k.order},
+                           {"v_order", v.order},
+                           {"y_order", y_order}};
+  attributes["factor"] = Tensor::scalar(scale * q.scale * k.scale);
+  if (v.scale != 1) return std::nullopt;
+  if (is_where) {
+    attributes["replaced"] = static_cast<float>(replaced);
+    if (!keeps) attributes["inverted_mask"] = int64_t{1};
+  }
+  const bool drops = dropout && dropout->has_input(2);
+  if (drops) {
+    attributes["stream"] = static_cast<int64_t>(std::hash<std::string>{}(dropout->outputs[0]));
+    if (dropout->has("seed")) attributes["seed"] = dropout->int_or("seed", 0);
+  }
+  const std::string base = softmax.outputs[0];
+  const std::string kept = softmax_grad ? graph_.unique_name(base + "_kept") : "";
+  const std::string key = softmax_grad && drops ? graph_.unique_name(base + "_dropout_key") : "";
+  const std::string ratio = drops && dropout->has_input(1) ? dropout->inputs[1] : "";
+  const std::string training = drops ? dropout->inputs[2] : "";
+  const auto trim = [](std::vector<std::string> names) {
+    while (!names.empty() && names.back().empty()) names.pop_back();
+    return names;
+  };
+  match.forward = {kMicrosoft,           drops ? "FusedDropoutAttention" : "FusedAttention",
+                   softmax.name,         trim({q.value, k.value, v.value, mask, ratio, training}),
+                   trim({y, kept, key}), attributes};
+  if (softmax_grad) {
+    match.backward = {kMicrosoft,
+                      "AttentionGrad",
+                      softmax_grad->name,
+                      trim({dy, q.value, k.value, v.value, mask, "", kept, "", ratio, training, key}),
+                      trim({q.gradient, k.gradient, v.gradient, wants_mask_gradient ? softmax_gradient : ""}),
+                      attributes};
+  }
+  return match;
+}
+
+bool fuse_attention(Model& model) {
+  Graph& graph = model.graph;
+  std::vector<Matcher::Match> found;
+  {
+    Matcher matcher(graph, model.opset(""));
+    for (const Node& node : graph.nodes)
+      if (is(node, "Softmax"))
+        if (auto match = matcher.match(node)) found.push_back(std::move(*match));
+  }
+  if (found.empty()) return false;
+  std::unordered_map<std::string, size_t> producer;
+  for (size_t n = 0; n < graph.nodes.size(); ++n)
+    for (const std::string& output : graph.nodes[n].outputs)
+      if (!output.empty()) producer[output] = n;
+  // A new node takes the place of the first whose result it makes: what it reads was made by then.
+  std::vector<bool> gone(graph.nodes.size(), false);
+  std::unordered_map<size_t, Node> made;
+  for (Matcher::Match& match : found)
+    for (Node* node : {&match.forward, &match.backward}) {
+      size_t first = graph.nodes.size();
+      for (const std::string& value : node->outputs)
+        if (const auto at = producer.find(value); at != producer.end()) {
+          gone[at->second] = true;
+          first = std::min(first, at->second);
+        }
+      if (first < graph.nodes.size()) made.emplace(first, std::move(*node));
+    }
+  std::vector<Node> nodes;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (const auto at = made.find(n); at != made.end()) nodes.push_back(std::move(at->second));
+    if (!gone[n]) nodes.push_back(std::move(graph.nodes[n]));
+  }
+  graph.nodes = std::move(nodes);
+  model.opsets.emplace(kMicrosoft, 1);
+  return true;
+}
+
+ORTRAIN_PASS({.name = "fuse_attention", .moment = PassMoment::kSession, .order = 15, .run = fuse_attention});
+
+}  // namespace
+}  // namespace ortrain

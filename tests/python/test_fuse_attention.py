@@ -1,0 +1,253 @@
+"""Attention written as single steps is trained as one node, and gives what the steps give."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from ortrain import SessionOptions, artifacts
+from ortrain.api import CheckpointState, Module, Optimizer
+
+BATCH, LENGTH, HEADS, SIZE = 3, 5, 2, 4
+WIDTH = HEADS * SIZE
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an exporter writes attention."""
+
+    scale: str = "div"  # div, mul, operands: of the scores or of both operands; none
+    mask: str = ""  # input, learned, where, where_inverted, bool
+    dropout: bool = False
+    guard: bool = False  # rows that are no numbers become zeros
+    heads: bool = True
+    transposes: str = "one"  # of the keys: one, two, by way of three axes
+    extra: str = ""  # what else reads a value of it: scores, weights, transposed
+
+    @property
+    def fuses(self) -> bool:
+        return self.extra != "weights"
+
+
+def model_of(form: Form) -> onnx.ModelProto:
+    rng = np.random.default_rng(5)
+    constants: dict[str, Any] = {}
+    nodes: list[onnx.NodeProto] = []
+
+    def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
+        return output
+
+    for name in ("wq", "wk", "wv", "wo"):
+        constants[name] = (rng.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH)).astype(np.float32)
+    apart = np.array([-1, LENGTH, HEADS, SIZE] if form.heads else [0, LENGTH, WIDTH])
+    constants.update(apart=apart, together=np.array([-1, LENGTH, WIDTH]))
+    rows_first, swap = ([0, 2, 1, 3], [0, 1, 3, 2]) if form.heads else ([0, 1, 2], [0, 2, 1])
+    rows = {}
+    for name in "qkv":
+        product = node("MatMul", ["x", f"w{name}"], f"{name}_product")
+        rows[name] = node("Reshape", [product, "apart"], f"{name}_rows")
+    heads = {n: node("Transpose", [r], f"{n}_heads", perm=rows_first) for n, r in rows.items()}
+    q, v = heads["q"], heads["v"]
+    if form.transposes == "one":
+        across = node(
+            "Transpose",
+            [rows["k"]],
+            "k_across",
+            perm=[0, 2, 3, 1] if form.heads else swap,
+        )
+    elif form.transposes == "two":
+        across = node("Transpose", [heads["k"]], "k_across", perm=swap)
+    else:
+        constants.update(flat=np.array([-1, LENGTH, SIZE]), four=np.array([-1, HEADS, SIZE, LENGTH]))
+        flat = node("Reshape", [heads["k"], "flat"], "k_flat")
+        flat = node("Transpose", [flat], "k_flat_across", perm=[0, 2, 1])
+        across = node("Reshape", [flat, "four"], "k_across")
+    factor = 1 / np.sqrt(SIZE)
+    if form.scale == "operands":
+        constants["root"] = np.array([np.sqrt(factor)], np.float32)
+        q, across = (
+            node("Mul", [q, "root"], "q_scaled"),
+            node("Mul", ["root", across], "k_scaled"),
+        )
+    scores = node("MatMul", [q, across], "scores")
+    if form.scale == "div":
+        constants["divisor"] = np.array(1 / factor, np.float32)
+        scores = node("Div", [scores, "divisor"], "scores_scaled")
+    elif form.scale == "mul":
+        constants["factor"] = np.array(factor, np.float32)
+        scores = node("Mul", ["factor", scores], "scores_scaled")
+    if form.mask == "input":
+        scores = node("Add", [scores, "mask"], "scores_masked")
+    elif form.mask == "learned":
+        constants["bias"] = rng.normal(size=(1, HEADS, LENGTH, LENGTH)).astype(np.float32)
+        scores = node("Add", ["bias", scores], "scores_masked")
+    elif form.mask.startswith("where"):
+        constants["low"] = np.array(-1e4, np.float32)
+        pair = ["low", scores] if form.mask == "where_inverted" else [scores, "low"]
+        scores = node("Where", ["mask", *pair], "scores_masked")
+    elif form.mask == "bool":
+        constants.update(zero=np.array(0, np.float32), lowest=np.array(-np.inf, np.float32))
+        added = node("Where", ["mask", "zero", "lowest"], "mask_added")
+        scores = node("Add", [scores, added], "scores_masked")
+    weights = node("Softmax", [scores], "weights", axis=-1)
+    if form.guard:
+        constants["nothing"] = np.array(0, np.float32)
+        nan = node("IsNaN", [weights], "weights_nan")
+        weights = node("Where", [nan, "nothing", weights], "weights_guarded")
+    if form.dropout:
+        constants.update(ratio=np.array(0.3, np.float32), training=np.array(True))
+        weights = node("Dropout", [weights, "ratio", "training"], "weights_dropped")
+    attended = node("MatMul", [weights, v], "attended")
+    back = node("Transpose", [attended], "attended_rows", perm=rows_first)
+    joined = node("Reshape", [back, "together"], "joined")
+    result = node("MatMul", [joined, "wo"], "result")
+    if form.extra:
+        value = {"scores": scores, "weights": weights, "transposed": back}[form.extra]
+        mean = node("ReduceMean", [value], "extra_mean", keepdims=0)
+        result = node("Add", [result, mean], "result_and_more")
+    node("Identity", [result], "y")
+
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", LENGTH, WIDTH])]
+    if form.mask in ("input", "where", "where_inverted", "bool"):
+        kind = TensorProto.FLOAT if form.mask == "input" else TensorProto.BOOL
+        shape = ["batch", 1, LENGTH, LENGTH] if form.heads else ["batch", LENGTH, LENGTH]
+        inputs.append(helper.make_tensor_value_info("mask", kind, shape))
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", LENGTH, WIDTH])]
+    initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "attention", inputs, outputs, initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def feeds(form: Form, unseen: bool = False) -> list[np.ndarray]:
+    rng = np.random.default_rng(6)
+    given = [rng.normal(size=(BATCH, LENGTH, WIDTH)).astype(np.float32)]
+    seen = rng.uniform(size=(BATCH, 1, LENGTH, LENGTH) if form.heads else (BATCH, LENGTH, LENGTH)) < 0.7
+    seen[1, ..., 2, :] = not unseen  # a query that sees nothing
+    seen[..., 0] |= not unseen
+    if form.mask == "input":
+        given.append(np.where(seen, 0, -3).astype(np.float32))
+    elif form.mask in ("where", "bool"):
+        given.append(seen)
+    elif form.mask == "where_inverted":
+        given.append(~seen)
+    return [*given, rng.normal(size=(BATCH, LENGTH, WIDTH)).astype(np.float32)]
+
+
+@dataclass
+class Run:
+    losses: list[float]
+    evaluated: float
+    parameters: dict[str, np.ndarray]
+    operators: set[str]
+
+
+def train(folder: Any, form: Form, fuse: bool, unseen: bool = False) -> Run:
+    options = SessionOptions()
+    if not fuse:
+        options.add_session_config_entry("ortrain.disable_pass.fuse_attention", "1")
+    state = CheckpointState.load_checkpoint(folder / "checkpoint")
+    module = Module(
+        folder / "training_model.onnx",
+        state,
+        folder / "eval_model.onnx",
+        session_options=options,
+    )
+    optimizer = Optimizer(folder / "optimizer_model.onnx", module)
+    values = feeds(form, unseen)
+    module.train()
+    found = []
+    for _ in range(4):
+        found.append(float(module(*values)))
+        optimizer.step()
+        module.lazy_reset_grad()
+    module.start_profiling()
+    module(*values)
+    trace = json.loads(module.end_profiling())
+    module.eval()
+    evaluated = float(module(*values)) if not form.dropout else 0.0
+    parameters = {name: np.array(parameter.data) for name, parameter in state.parameters}
+    return Run(found, evaluated, parameters, {e["name"] for e in trace["traceEvents"]})
+
+
+FORMS = [
+    Form(),
+    *[Form(scale=s) for s in ("mul", "operands", "none")],
+    *[Form(mask=m) for m in ("input", "learned", "where", "where_inverted", "bool")],
+    Form(mask="bool", guard=True, scale="operands", transposes="two"),
+    Form(mask="bool", guard=True, dropout=True),
+    Form(dropout=True),
+    Form(dropout=True, mask="input", scale="operands"),
+    Form(transposes="two"),
+    Form(transposes="three"),
+    Form(transposes="three", scale="operands", mask="bool"),
+    Form(heads=False),
+    Form(heads=False, mask="where", dropout=True, scale="mul"),
+    Form(extra="weights"),
+    Form(extra="transposed"),
+]
+
+
+def make_artifacts(form: Form, folder: Any) -> None:
+    model = model_of(form)
+    artifacts.generate_artifacts(
+        onnx.shape_inference.infer_shapes(model),
+        requires_grad=[i.name for i in model.graph.initializer if i.name[0] in "wb"],
+        loss=artifacts.LossType.MSELoss,
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=folder,
+    )
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_fused_attention_trains_the_same(form, tmp_path):
+    make_artifacts(form, tmp_path)
+    fused, plain = (train(tmp_path, form, fuse) for fuse in (True, False))
+    np.testing.assert_allclose(fused.losses, plain.losses, rtol=2e-5)
+    np.testing.assert_allclose(fused.evaluated, plain.evaluated, rtol=2e-5)
+    for name, value in plain.parameters.items():
+        np.testing.assert_allclose(fused.parameters[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+    assert {"Softmax", "SoftmaxGrad_13"} <= plain.operators
+    if form.fuses:
+        assert {
+            "AttentionGrad",
+            "FusedDropoutAttention" if form.dropout else "FusedAttention",
+        } <= fused.operators
+        assert not {"Softmax", "SoftmaxGrad_13"} & fused.operators
+    else:
+        assert fused.operators == plain.operators
+
+
+@pytest.mark.parametrize("mask", ["where", "where_inverted"])
+def test_a_query_that_sees_nothing_looks_at_all_alike(mask, tmp_path):
+    """The number that replaces its scores is finite: all of them are the same, and do not depend on Q and K."""
+    make_artifacts(Form(mask=mask), tmp_path)
+    fused, plain = (train(tmp_path, Form(mask=mask), fuse, unseen=True) for fuse in (True, False))
+    np.testing.assert_allclose(fused.losses, plain.losses, rtol=2e-5)
+
+
+def test_a_guarded_query_that_sees_nothing_has_a_gradient_of_zero(tmp_path):
+    """The single steps multiply the zero by the softmax, which is no number there."""
+    form = Form(mask="bool", guard=True)
+    make_artifacts(form, tmp_path)
+    fused, plain = (train(tmp_path, form, fuse, unseen=True) for fuse in (True, False))
+    np.testing.assert_allclose(fused.losses[0], plain.losses[0], rtol=2e-5)
+    assert all(np.isfinite(value).all() for value in fused.parameters.values())
+    assert fused.losses[-1] < fused.losses[0]
+
+
+def test_nothing_of_it_is_written(tmp_path):
+    model = onnx.shape_inference.infer_shapes(model_of(Form()))
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=["wq"],
+        loss=artifacts.LossType.MSELoss,
+        artifact_directory=tmp_path,
+    )
+    written = onnx.load(tmp_path / "training_model.onnx")
+    assert not [n.op_type for n in written.graph.node if "Attention" in n.op_type]
