@@ -5,6 +5,7 @@
 
 #include "ops/operator.h"
 #include "passes/pass.h"
+#include "runtime/denormals.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -56,6 +57,7 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
       arena_(std::move(arena)),
       memory_budget_(memory_budget),
       threads_(options.intra_op_threads),
+      flush_denormals_(flush_denormals(options)),
       precision_(precision) {
   std::map<std::string, int> symbols;
   for (const ValueInfo& info : inputs_) {
@@ -123,6 +125,7 @@ void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> 
   broke_off_ = false;
   check_inputs(inputs);
   const ThreadScope threads(threads_);
+  const DenormalsAsZero denormals(flush_denormals_);
   Program* program = programs_.find(inputs, variant);
   if (!program) {
     ProgramRequest request;

@@ -47,6 +47,7 @@ class Stage {
   std::shared_ptr<Arena> arena_;
   size_t memory_budget_;
   int threads_;
+  bool flush_denormals_;
   Precision precision_;
   std::vector<std::vector<int>> symbol_of_;  // for each input and axis the number of its symbol, -1 for none
   struct Extent {
