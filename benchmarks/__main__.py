@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import CASES, select
 from benchmarks.contestants import CONTESTANTS, OURS, by_name
-from benchmarks.limit import measure
+from benchmarks.limit import Limit
 from benchmarks.report import machine, plot, ratios, table
 from benchmarks.runner import CHECKED_STEPS, ROOT, Settings, Unavailable, run_case
 
@@ -114,20 +113,26 @@ def main() -> int:
 
     results: list[dict[str, Any]] = []
     for case in options.cases:
+        limit = None
+        if options.limit:
+            try:
+                progress(f"{case.name}: the limit")
+                limit = Limit(case, settings)
+            except Unavailable as why:
+                progress("")
+                print(f"\n!! {case.name}: no limit: {why}", flush=True)
         try:
-            entry = run_case(case, options.competing, settings, progress)
+            entry = run_case(case, options.competing, settings, progress, limit and limit.take_turn)
         except Unavailable as why:
             progress("")
             print(f"\n!! {case.name} IS LEFT OUT: {why}", flush=True)
             continue
+        finally:
+            if limit:
+                limit.close()
         entry["ratios"] = ratios(entry)
-        if options.limit and OURS in entry["contestants"]:
-            try:
-                progress(f"{case.name}: the limit")
-                entry["limit"] = asdict(measure(case, settings))
-            except Unavailable as why:
-                progress("")
-                print(f"\n!! {case.name}: no limit: {why}", flush=True)
+        if limit and OURS in entry["contestants"]:
+            entry["limit"] = limit.medians()
         progress("")
         print(f"\n{table(entry)}", flush=True)
         if entry["contestants"]:

@@ -58,8 +58,14 @@ OURS_BF16 = "ortrain-bf16"
 _ON_DEVICE = ("benchmarks.train_on_device", "OnDeviceTrainer")
 _TORCH = ("benchmarks.train_torch", "TorchTrainer")
 
+
+def ours(config: dict[str, str]) -> Contestant:
+    """Return ortrain with these configuration entries of the session."""
+    return Contestant(OURS, None, (*_ON_DEVICE, (OURS, "ortrain", "ortrain", config)), artifacts=True)
+
+
 CONTESTANTS = (
-    Contestant(OURS, None, (*_ON_DEVICE, (OURS, "ortrain", "ortrain", {})), artifacts=True),
+    ours({}),
     Contestant(
         OURS_BF16,
         None,

@@ -1,12 +1,14 @@
 // How fast oneDNN does given products and convolutions alone: reads problems in the words of its verbose
-// output, lets each primitive choose its layouts, and prints the shortest of several runs of each.
+// output, lets each primitive choose its layouts, and does them one after the other, as a step does.
 //
-//   limit THREADS < problems        a line: KIND DIRECTION DESCRIPTION, for instance
+//   limit THREADS               on its standard input a line for each problem, in their order in a step:
 //   convolution backward_weights mb16_ic64oc64_ih32oh32kh3sh1dh0ph1_iw32ow32kw3sw1dw0pw1
 //   matmul undef 1024x256:256x1024
-//   stream - 44700000                  an optimizer step over so many bytes of parameters
+//   stream - 44700000           an optimizer step over so many bytes of parameters
 //
-// Prints a line for each: milliseconds.
+// An empty line ends them and is answered by `ready`. Each line behind it is a number of steps; the answer has
+// a line for each step: the milliseconds of convolutions, products and optimizer. Equal problems share their
+// memory.
 #include <omp.h>
 
 #include <algorithm>
@@ -18,6 +20,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <unordered_map>
@@ -31,21 +34,6 @@ using Arguments = std::unordered_map<int, memory>;
 const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
 dnnl::stream stream(engine);
 
-// The shortest run of several, after one that warms up: at least five and a fifth of a second.
-double shortest(const std::function<void()>& run) {
-  run();
-  double best = 1e9, spent = 0;
-  for (int i = 0; i < 5 || (spent < 200 && i < 1000); ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    run();
-    const double ms =
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    best = std::min(best, ms);
-    spent += ms;
-  }
-  return best;
-}
-
 // Memory with small numbers in it: zeros and denormals have speeds of their own.
 memory filled(const memory::desc& desc) {
   memory m(desc, engine);
@@ -54,11 +42,14 @@ memory filled(const memory::desc& desc) {
   return m;
 }
 
-double time_of(const dnnl::primitive& primitive, const Arguments& arguments) {
-  return shortest([&] {
+// Does a problem once.
+using Work = std::function<void()>;
+
+Work work_of(const dnnl::primitive& primitive, const Arguments& arguments) {
+  return [=] {
     primitive.execute(stream, arguments);
     stream.wait();
-  });
+  };
 }
 
 memory::desc any(const memory::dims& dims) { return {dims, memory::data_type::f32, memory::format_tag::any}; }
@@ -80,7 +71,7 @@ std::map<std::string, int64_t> read_description(const std::string& text) {
   return numbers;
 }
 
-double convolution(const std::string& direction, const std::string& description) {
+Work convolution(const std::string& direction, const std::string& description) {
   auto n = read_description(description);
   const bool two = n.contains("ih");
   const int64_t groups = n.contains("g") ? n["g"] : 1;
@@ -108,25 +99,25 @@ double convolution(const std::string& direction, const std::string& description)
   if (direction == "backward_data") {
     const dnnl::convolution_backward_data::primitive_desc pd(engine, algorithm, x, w, y, strides, dilations,
                                                              before, after, forward);
-    return time_of(dnnl::convolution_backward_data(pd), {{DNNL_ARG_DIFF_DST, filled(pd.diff_dst_desc())},
+    return work_of(dnnl::convolution_backward_data(pd), {{DNNL_ARG_DIFF_DST, filled(pd.diff_dst_desc())},
                                                          {DNNL_ARG_WEIGHTS, filled(pd.weights_desc())},
                                                          {DNNL_ARG_DIFF_SRC, filled(pd.diff_src_desc())}});
   }
   if (direction == "backward_weights") {
     const dnnl::convolution_backward_weights::primitive_desc pd(engine, algorithm, x, w, y, strides,
                                                                 dilations, before, after, forward);
-    return time_of(dnnl::convolution_backward_weights(pd),
+    return work_of(dnnl::convolution_backward_weights(pd),
                    {{DNNL_ARG_SRC, filled(pd.src_desc())},
                     {DNNL_ARG_DIFF_DST, filled(pd.diff_dst_desc())},
                     {DNNL_ARG_DIFF_WEIGHTS, filled(pd.diff_weights_desc())}});
   }
-  return time_of(dnnl::convolution_forward(forward), {{DNNL_ARG_SRC, filled(forward.src_desc())},
+  return work_of(dnnl::convolution_forward(forward), {{DNNL_ARG_SRC, filled(forward.src_desc())},
                                                       {DNNL_ARG_WEIGHTS, filled(forward.weights_desc())},
                                                       {DNNL_ARG_DST, filled(forward.dst_desc())}});
 }
 
 // "32x128x64:32x64x128"
-double matmul(const std::string& description) {
+Work matmul(const std::string& description) {
   const auto dims = [](const std::string& text) {
     memory::dims out;
     std::stringstream stream(text);
@@ -139,23 +130,38 @@ double matmul(const std::string& description) {
   for (size_t i = 0; i + 2 < c.size(); ++i) c[i] = std::max(a[i], b[i]);
   c.back() = b.back();
   const dnnl::matmul::primitive_desc pd(engine, any(a), any(b), any(c));
-  return time_of(dnnl::matmul(pd), {{DNNL_ARG_SRC, filled(pd.src_desc())},
+  return work_of(dnnl::matmul(pd), {{DNNL_ARG_SRC, filled(pd.src_desc())},
                                     {DNNL_ARG_WEIGHTS, filled(pd.weights_desc())},
                                     {DNNL_ARG_DST, filled(pd.dst_desc())}});
 }
 
 // AdamW reads parameter, gradient and two moments and writes all but the gradient.
-double optimizer(size_t bytes) {
-  const auto n = static_cast<int64_t>(bytes / sizeof(float));
-  std::vector<float> p(static_cast<size_t>(n), 1.f), g = p, m = p, v = p;
-  return shortest([&] {
+Work optimizer(size_t bytes) {
+  struct State {
+    std::vector<float> p, g, m, v;
+  };
+  const size_t n = bytes / sizeof(float);
+  const auto state = std::make_shared<State>();
+  for (std::vector<float>* values : {&state->p, &state->g, &state->m, &state->v}) values->assign(n, 1.f);
+  return [state, n] {
+    float *p = state->p.data(), *m = state->m.data(), *v = state->v.data();
+    const float* g = state->g.data();
 #pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < n; ++i) {
-      m[static_cast<size_t>(i)] += g[static_cast<size_t>(i)];
-      v[static_cast<size_t>(i)] += g[static_cast<size_t>(i)];
-      p[static_cast<size_t>(i)] += m[static_cast<size_t>(i)] * v[static_cast<size_t>(i)];
+    for (size_t i = 0; i < n; ++i) {
+      m[i] = 0.5f * (m[i] + g[i]);
+      v[i] = 0.5f * (v[i] + g[i]);
+      p[i] = 0.5f * (p[i] + m[i] * v[i]);
     }
-  });
+  };
+}
+
+struct Problem {
+  size_t kind;  // 0 convolution, 1 product, 2 optimizer
+  Work work;
+};
+
+double now_ms() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -166,18 +172,38 @@ int main(int argc, char** argv) {
     return 2;
   }
   omp_set_num_threads(std::atoi(argv[1]));
-  std::string kind, direction, description;
-  while (std::cin >> kind >> direction >> description) {
+  std::vector<Problem> step;
+  std::map<std::string, Problem> known;
+  for (std::string line; std::getline(std::cin, line) && !line.empty();) {
+    std::stringstream words(line);
+    std::string kind, direction, description;
+    words >> kind >> direction >> description;
     try {
-      const double ms = kind == "convolution" ? convolution(direction, description)
-                        : kind == "matmul"    ? matmul(description)
-                                              : optimizer(std::stoull(description));
-      std::printf("%.6f\n", ms);
+      if (!known.contains(line))
+        known[line] = kind == "convolution" ? Problem{0, convolution(direction, description)}
+                      : kind == "matmul"    ? Problem{1, matmul(description)}
+                                            : Problem{2, optimizer(std::stoull(description))};
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "%s %s %s: %s\n", kind.c_str(), direction.c_str(), description.c_str(),
-                   error.what());
+      std::fprintf(stderr, "%s: %s\n", line.c_str(), error.what());
       return 1;
     }
+    step.push_back(known[line]);
+  }
+  std::puts("ready");
+  std::fflush(stdout);
+  for (int steps; std::cin >> steps;) {
+    for (int i = 0; i < steps; ++i) {
+      double spent[3] = {};
+      double last = now_ms();
+      for (const Problem& problem : step) {
+        problem.work();
+        const double now = now_ms();
+        spent[problem.kind] += now - last;
+        last = now;
+      }
+      std::printf("%.6f %.6f %.6f\n", spent[0], spent[1], spent[2]);
+    }
+    std::fflush(stdout);
   }
   return 0;
 }

@@ -1,8 +1,9 @@
 """The least time that a step can take on this machine, from its parts alone: `python -m benchmarks.limit --help`.
 
-The products and convolutions of a step are taken from oneDNN's own record of it and timed one by one, each in the
-layouts that oneDNN likes best; the optimizer counts with the bytes that it has to move at the speed at which the
-machine moves them. What a step takes beyond that is elementwise work, reductions, reordering and waiting.
+The products and convolutions of a step are taken from oneDNN's own record of it. A process of its own does them one
+after the other, each in the layouts that oneDNN likes best, and then moves the bytes that the optimizer has to move.
+It takes turns with the contestants, so that what slows them slows it. What a step takes beyond that is elementwise
+work, reductions, reordering and waiting.
 """
 
 from __future__ import annotations
@@ -12,34 +13,34 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
 from benchmarks.cases import CASES, Case, make_batches, model_files, select
-from benchmarks.contestants import OURS, by_name
-from benchmarks.runner import ROOT, Settings, Unavailable, call, environment, export_model
+from benchmarks.contestants import ours
+from benchmarks.runner import (
+    PAUSE_S,
+    ROOT,
+    Settings,
+    Unavailable,
+    call,
+    environment,
+    export_model,
+    last_line,
+)
 
 Problem = tuple[str, str, str]
 """Kind, direction and description, as `limit.cpp` reads them."""
 
 STEPS = 2
 """Recorded steps."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """Least milliseconds of a step, by what they are spent on."""
-
-    convolutions: float
-    products: float
-    optimizer: float
-
-    @property
-    def total(self) -> float:
-        return self.convolutions + self.products + self.optimizer
+APART = {"ortrain.disable_pass.fuse_attention": "1"}
+"""Session configuration with which a step does every product by itself."""
+PARTS = ("convolutions", "products", "optimizer")
 
 
 def build(cache: Path) -> Path:
@@ -72,32 +73,32 @@ def build(cache: Path) -> Path:
     return tool
 
 
-def problems_of(case: Case, cache: Path, threads: int) -> Counter[Problem]:
-    """Return how often a step solves each problem.
+def problems_of(case: Case, cache: Path, threads: int) -> list[Problem]:
+    """Return the problems that a step solves, in order.
 
     Raises
     ------
     Unavailable
-        The step failed.
+        The step failed, or two steps solve different problems.
     """
     log = cache / f"{case.name}-limit.log"
     command = [sys.executable, "-m", "benchmarks.limit", "--steps-of", case.name, "--cache", str(cache)]
     env = environment(threads, cache) | {"ONEDNN_VERBOSE": "1"}
     call("recording a step", [*command, "--threads", str(threads)], log, env)
-    found: Counter[Problem] = Counter()
+    found: list[Problem] = []
     for line in log.read_text().splitlines():
         fields = line.split(",")
         if not line.startswith("onednn_verbose") or "exec" not in fields:
             continue
         kind, direction, description = fields[3], fields[5], fields[-2]
         if kind == "matmul":
-            found[kind, "-", description] += 1
+            found.append((kind, "-", description))
         elif kind == "convolution":
-            found[kind, direction.removesuffix("_training").removesuffix("_inference"), description] += 1
-    uneven = [problem for problem, count in found.items() if count % STEPS]
-    if uneven:
-        raise Unavailable(f"the steps of {case.name} differ in {' '.join(uneven[0])}")
-    return Counter({problem: count // STEPS for problem, count in found.items()})
+            found.append((kind, direction.removesuffix("_training").removesuffix("_inference"), description))
+    step = found[len(found) // STEPS * (STEPS - 1) :]
+    if Counter(step * STEPS) != Counter(found):
+        raise Unavailable(f"the steps of {case.name} differ in their products or convolutions")
+    return step
 
 
 def parameter_bytes(case: Case, cache: Path) -> int:
@@ -107,37 +108,71 @@ def parameter_bytes(case: Case, cache: Path) -> int:
         return sum(weights[name].nbytes for name in json.loads(files.trainable.read_text()))
 
 
-def measure(case: Case, settings: Settings) -> Limit:
-    """Return the limit of a case.
+class Limit:
+    """The process that does the parts of a case's step alone.
 
     Raises
     ------
     Unavailable
         Something that it takes is missing; the message says what.
     """
-    export_model(case, settings)
-    tool = build(settings.cache)
-    problems = problems_of(case, settings.cache, settings.threads)
-    lines = [*problems, ("stream", "-", str(parameter_bytes(case, settings.cache)))]
-    ran = subprocess.run(
-        [tool, str(settings.threads)],
-        input="\n".join(" ".join(line) for line in lines),
-        capture_output=True,
-        text=True,
-        env=environment(settings.threads, settings.cache),
-    )
-    if ran.returncode:
-        raise Unavailable(f"timing the problems of {case.name}: {ran.stderr.strip()}")
-    *times, optimizer = map(float, ran.stdout.split())
-    spent: dict[str, float] = {"convolution": 0.0, "matmul": 0.0}
-    for (problem, count), time in zip(problems.items(), times, strict=True):
-        spent[problem[0]] += count * time
-    return Limit(spent["convolution"], spent["matmul"], optimizer)
+
+    def __init__(self, case: Case, settings: Settings) -> None:
+        export_model(case, settings)
+        problems = problems_of(case, settings.cache, settings.threads)
+        lines = [*problems, ("stream", "-", str(parameter_bytes(case, settings.cache)))]
+        self.times: list[list[float]] = []
+        self.log = settings.cache / "limit.log"
+        with self.log.open("w") as errors:
+            self.process = subprocess.Popen(
+                [build(settings.cache), str(settings.threads)],
+                env=environment(settings.threads, settings.cache),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        try:
+            self._send("".join(" ".join(line) + "\n" for line in lines) + "\n")
+            self._answer()
+        except Unavailable:
+            self.close()
+            raise
+
+    def _send(self, text: str) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(text)
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the missing answer tells the status and the log
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise Unavailable(f"the limit's process ended with {self.process.wait()}: {last_line(self.log)}")
+        return line
+
+    def take_turn(self, steps: int) -> None:
+        """Do `steps` steps, after one that brings the data back into the caches."""
+        self._send(f"{steps + 1}\n")
+        times = [[float(part) for part in self._answer().split()] for _ in range(steps + 1)]
+        self.times += times[1:]
+
+    def medians(self) -> dict[str, float]:
+        """Return the median milliseconds of each part and of their sum."""
+        parts = {name: median(times[i] for times in self.times) for i, name in enumerate(PARTS)}
+        return parts | {"total": median(map(sum, self.times))}
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 def take_steps(case: Case, cache: Path, threads: int) -> None:
     """Train `STEPS` steps in this process."""
-    trainer = by_name(OURS).make_trainer()
+    trainer = ours(APART).make_trainer()
     trainer.make_artifacts(case, cache)
     step = trainer.prepare(case, cache, threads)
     for images, labels in make_batches(case)[:STEPS]:
@@ -148,6 +183,7 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.limit", description=__doc__)
     parser.add_argument("--models", help="names, separated by commas (default: all)")
     parser.add_argument("--threads", type=int, default=2, metavar="N")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="turns (default: 5)")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench", help=argparse.SUPPRESS)
     parser.add_argument("--steps-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -158,10 +194,14 @@ def main() -> int:
     options.cache.mkdir(parents=True, exist_ok=True)
     print(f"{'model':<14} {'convolutions':>12} {'products':>9} {'optimizer':>9} {'limit ms':>9}")
     for case in select(options.models.split(",")) if options.models else CASES:
-        limit = measure(case, settings)
+        limit = Limit(case, settings)
+        for _ in range(options.rounds):
+            time.sleep(PAUSE_S)
+            limit.take_turn(case.steps)
+        limit.close()
         print(
-            f"{case.name:<14} {limit.convolutions:>12.3f} {limit.products:>9.3f} {limit.optimizer:>9.3f} "
-            f"{limit.total:>9.3f}"
+            f"{case.name:<14}"
+            + " ".join(f"{ms:>{w}.3f}" for ms, w in zip(limit.medians().values(), (13, 9, 9, 9), strict=True))
         )
     return 0
 

@@ -180,11 +180,16 @@ def largest_difference(losses: dict[str, list[float]]) -> float:
 
 
 def run_case(
-    case: Case, contestants: Sequence[Contestant], settings: Settings, say: Callable[[str], None]
+    case: Case,
+    contestants: Sequence[Contestant],
+    settings: Settings,
+    say: Callable[[str], None],
+    in_turn: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Measure one case and return its entry of the result file.
 
-    Who cannot take part is left out, with the reason under `missing`. `say` is told of the progress.
+    Who cannot take part is left out, with the reason under `missing`. `say` is told of the progress; `in_turn`
+    takes its turn in each round too, with the number of steps.
 
     Raises
     ------
@@ -235,6 +240,9 @@ def run_case(
                     continue
                 measured[name]["rounds_ms"].append(reply["ms"])
                 measured[name]["peak_mb"] = reply["peak_mb"]
+            if in_turn:
+                time.sleep(PAUSE_S)
+                in_turn(steps)
     finally:
         for worker in workers.values():
             worker.close()

@@ -1116,7 +1116,9 @@ struct OrtApi {
    * "ortrain.memory_budget" is the most bytes that the intermediate values of a train step may take, a
    * number with K, M or G behind it or without; where they would take more, activations are computed
    * again, with the same results. A number that is too small is refused by the first train step, which
-   * names the least. Entries that this library does not know are kept and have no effect.
+   * names the least. "session.set_denormal_as_zero" = "1" counts denormal numbers as zero, on which
+   * processors are slow; it is the default in training sessions, "0" is in others. Entries that this
+   * library does not know are kept and have no effect.
    *
    * \param[in] options The options.
    * \param[in] config_key The key, not empty.

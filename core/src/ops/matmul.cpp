@@ -1,12 +1,15 @@
-// Matrix products: MatMul, Gemm and com.microsoft FusedMatMul.
+// Matrix products: MatMul, Gemm, com.microsoft FusedMatMul, and FusedProduct, which passes/fuse_product.cpp
+// makes of one of them and what is added to it or multiplied with it.
 #include <algorithm>
 #include <memory>
 #include <numeric>
 
+#include "ops/broadcast.h"
 #include "ops/dnnl.h"
 #include "ops/elementwise.h"
 #include "ops/operator.h"
 #include "ops/portable_matmul.h"
+#include "ops/session_domain.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -97,15 +100,18 @@ Product read_product(const NodeContext& c) {
   return p;
 }
 
-void matmul_shape(ShapeContext& c) {
+// The shape of op(A) op(B).
+Shape product_shape(const NodeContext& c) {
   c.expect(c.dtype(0) == c.dtype(1), "its operands must have one type, found ", to_string(c.dtype(0)),
            " and ", to_string(c.dtype(1)));
   const Product p = read_product(c);
   Shape y = p.batch;
   if (c.rank(0) > 1) y.push_back(p.m);
   if (c.rank(1) > 1) y.push_back(p.n);
-  c.output(0, c.dtype(0), std::move(y));
+  return y;
 }
+
+void matmul_shape(ShapeContext& c) { c.output(0, c.dtype(0), product_shape(c)); }
 
 void gemm_shape(ShapeContext& c) {
   c.expect(c.rank(0) == 2 && c.rank(1) == 2, "its operands must be matrices, found ", to_string(c.shape(0)),
@@ -274,10 +280,73 @@ Kernel strided_kernel(const Product& p, float alpha, Slot a, Slot b, const Adden
   };
 }
 
+// What FusedProduct does with the product Y: Y + its inputs 2 and 3, then times its input 4.
+constexpr size_t kFirstAddend = 2, kFactor = 4;
+struct TailOperand {
+  size_t input;
+  bool row;   // one element a column, for all rows
+  bool full;  // one an element of Y; neither: broadcast in some other way
+};
+
+std::vector<TailOperand> read_tail(const NodeContext& c) {
+  std::vector<TailOperand> tail;
+  const Shape y = product_shape(c);
+  for (size_t i = kFirstAddend; i <= kFactor; ++i) {
+    if (!c.has_input(i)) continue;
+    const Shape& shape = c.shape(i);
+    const bool row = !y.empty() && !shape.empty() && shape.back() == y.back() && c.size(i) == y.back() &&
+                     shape.size() <= y.size();
+    tail.push_back({i, row && shape != y, shape == y});
+  }
+  return tail;
+}
+
+void fused_product_shape(ShapeContext& c) {
+  Shape y = product_shape(c);
+  for (const TailOperand& operand : read_tail(c)) {
+    c.expect(c.dtype(operand.input) == c.dtype(0), "its inputs must have one type, found ",
+             to_string(c.dtype(0)), " and ", to_string(c.dtype(operand.input)));
+    y = broadcast(y, c.shape(operand.input));
+  }
+  c.output(0, c.dtype(0), std::move(y));
+}
+
+// The tail in passes of its own over a finished product of the given shape, which lies in `product`: that is
+// `y` where it has the output's shape.
+Kernel tail_kernel(const KernelContext& c, const std::vector<TailOperand>& tail,
+                   const std::vector<Slot>& slots, Slot product, Slot y) {
+  struct Pass {
+    Broadcast<2> shape;
+    BinaryFunction function;
+    Slot from, operand;
+  };
+  std::vector<Pass> passes;
+  Shape shape = product_shape(c);
+  for (size_t k = 0; k < tail.size(); ++k) {
+    passes.push_back({Broadcast<2>({shape, c.shape(tail[k].input)}, c.out_shape(0)),
+                      binary_function(tail[k].input == kFactor ? "Mul" : "Add", c.dtype(0)),
+                      k == 0 ? product : y, slots[k]});
+    if (!passes.back().function) c.reject_dtype(0);
+    shape = c.out_shape(0);
+  }
+  return [=, width = static_cast<int64_t>(size_of(c.dtype(0)))](const Frame& f) {
+    for (const Pass& pass : passes)
+      parallel_for(pass.shape.size(), 1, [&](int64_t begin, int64_t end) {
+        pass.shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
+          pass.function(f.at<std::byte>(pass.from) + in[0] * width, pass.shape.step(0),
+                        f.at<std::byte>(pass.operand) + in[1] * width, pass.shape.step(1),
+                        f.at<std::byte>(y) + at * width, n);
+        });
+      });
+  };
+}
+
 #if ORTRAIN_ONEDNN
 // oneDNN's matmul primitive; null where a strided product serves better: small products, products with a
-// vector (bound by memory), and layouts for which oneDNN has no optimized primitive.
-Kernel primitive_kernel(KernelContext& c, const Product& p, float alpha, Addend bias, DnnlType type) {
+// vector (bound by memory), and layouts for which oneDNN has no optimized primitive. It does the tail before
+// it stores the product.
+Kernel primitive_kernel(KernelContext& c, const Product& p, float alpha, Addend bias,
+                        const std::vector<TailOperand>& tail, DnnlType type) {
   using dnnl::memory;
   if (p.work() <= kSmallProduct || p.m == 1 || p.n == 1 || p.k == 1) return nullptr;
   memory::dims a_dims, b_dims, y_dims, a_strides, b_strides;
@@ -294,59 +363,90 @@ Kernel primitive_kernel(KernelContext& c, const Product& p, float alpha, Addend 
   const memory::desc a_desc(a_dims, type, a_strides);
   const memory::desc b_desc(b_dims, type, b_strides);
 
+  if (std::any_of(tail.begin(), tail.end(), [](const TailOperand& o) { return !o.row && !o.full; }))
+    return nullptr;
   const bool as_argument = bias.kind == Bias::kRow && alpha == 1 && bias.beta == 1;
   const bool as_sum = bias.kind != Bias::kNone && !as_argument;
   const DnnlType made = c.wants_bf16(0) && !as_sum ? type : DnnlType::f32;
   const memory::desc y_desc = dnnl_plain(y_dims, made);
-  dnnl::primitive_attr attr = dnnl_attr();
-  dnnl::post_ops post;
-  if (alpha != 1) post.append_eltwise(dnnl::algorithm::eltwise_linear, alpha, 0);
-  if (as_sum) post.append_sum(1);
-  attr.set_post_ops(post);
   const memory::desc bias_desc = as_argument ? dnnl_plain({1, p.n}) : memory::desc();
-  dnnl::matmul::primitive_desc pd;
-  try {
-    pd = as_argument ? dnnl::matmul::primitive_desc(dnnl_engine(), a_desc, b_desc, bias_desc, y_desc, attr)
-                     : dnnl::matmul::primitive_desc(dnnl_engine(), a_desc, b_desc, y_desc, attr);
-  } catch (const dnnl::error&) {
-    return nullptr;
-  }
-  if (!is_fast(pd)) return nullptr;
+  const memory::dims row_dims = [&] {
+    memory::dims dims(y_dims.size(), 1);
+    dims.back() = p.n;
+    return dims;
+  }();
+  // `over`: the addend in whose memory the result is made.
+  const auto describe = [&](size_t over) -> dnnl::matmul::primitive_desc {
+    dnnl::primitive_attr attr = dnnl_attr();
+    dnnl::post_ops post;
+    if (alpha != 1) post.append_eltwise(dnnl::algorithm::eltwise_linear, alpha, 0);
+    if (as_sum) post.append_sum(1);
+    for (const TailOperand& operand : tail) {
+      if (operand.input == over)
+        post.append_sum(1);
+      else
+        post.append_binary(
+            operand.input == kFactor ? dnnl::algorithm::binary_mul : dnnl::algorithm::binary_add,
+            dnnl_plain(operand.row ? row_dims : y_dims));
+    }
+    attr.set_post_ops(post);
+    try {
+      return as_argument
+                 ? dnnl::matmul::primitive_desc(dnnl_engine(), a_desc, b_desc, bias_desc, y_desc, attr)
+                 : dnnl::matmul::primitive_desc(dnnl_engine(), a_desc, b_desc, y_desc, attr);
+    } catch (const dnnl::error&) {
+      return {};
+    }
+  };
+  constexpr size_t kNowhere = SIZE_MAX;
+  dnnl::matmul::primitive_desc pd = describe(kNowhere);
+  if (!pd || !is_fast(pd)) return nullptr;
   std::vector<Kernel> kernels, after;
   const Slot a = dnnl_operand(c, 0, dnnl_plain(c.shape(0), type), kernels);
   const Slot b = dnnl_operand(c, 1, dnnl_plain(c.shape(1), type), kernels);
   if (bias.kind != Bias::kNone) bias.slot = c.in(2);
-  const Slot y = bias.kind == Bias::kFull && !c.wants_bf16(0)
-                     ? c.out_inplace(0, {2})
-                     : dnnl_result(c, 0, dnnl_plain(c.out_shape(0), made), after);
+  std::vector<Slot> tail_slots;
+  for (const TailOperand& operand : tail)
+    tail_slots.push_back(dnnl_operand(c, operand.input, dnnl_plain(c.shape(operand.input)), kernels));
+  // The first addend of the product's shape may be overwritten where nobody reads it afterwards, but for a
+  // factor that is the same value.
+  const auto target = std::find_if(tail.begin(), tail.end(), [](const TailOperand& o) { return o.full; });
+  const bool may_overwrite = !c.wants_bf16(0) && target != tail.end() && target->input != kFactor &&
+                             std::none_of(target + 1, tail.end(), [&](const TailOperand& o) {
+                               return c.node().inputs[o.input] == c.node().inputs[target->input];
+                             });
+  Slot y;
+  if (bias.kind == Bias::kFull && !c.wants_bf16(0)) {
+    y = c.out_inplace(0, {2});
+  } else if (may_overwrite) {
+    y = c.out_inplace(0, {target->input});
+    if (y.index == tail_slots[static_cast<size_t>(target - tail.begin())].index) pd = describe(target->input);
+  } else {
+    y = dnnl_result(c, 0, dnnl_plain(c.out_shape(0), made), after);
+  }
   if (as_sum)
     kernels.push_back([=, m = p.m, n = p.n](const Frame& f) {
       fill_bias<float>(bias.kind, f.at<const float>(bias.slot), bias.beta, m, n, f.at<float>(y));
     });
-  kernels.push_back(dnnl_kernel(c, dnnl::matmul(pd), pd.scratchpad_desc(),
-                                {{DNNL_ARG_SRC, a_desc, a},
-                                 {DNNL_ARG_WEIGHTS, b_desc, b},
-                                 {DNNL_ARG_BIAS, bias_desc, as_argument ? bias.slot : Slot{}},
-                                 {DNNL_ARG_DST, y_desc, y}}));
+  std::vector<DnnlArgument> arguments = {{DNNL_ARG_SRC, a_desc, a},
+                                         {DNNL_ARG_WEIGHTS, b_desc, b},
+                                         {DNNL_ARG_BIAS, bias_desc, as_argument ? bias.slot : Slot{}},
+                                         {DNNL_ARG_DST, y_desc, y}};
+  const int first = (alpha != 1) + as_sum;
+  for (size_t k = 0; k < tail.size(); ++k)
+    if (tail_slots[k].index != y.index)
+      arguments.push_back({DNNL_ARG_ATTR_MULTIPLE_POST_OP(first + static_cast<int>(k)) | DNNL_ARG_SRC_1,
+                           dnnl_plain(tail[k].row ? row_dims : y_dims), tail_slots[k]});
+  kernels.push_back(dnnl_kernel(c, dnnl::matmul(pd), pd.scratchpad_desc(), arguments));
   for (Kernel& kernel : after) kernels.push_back(std::move(kernel));
   return one_after_the_other(std::move(kernels));
 }
 #endif
 
-Kernel product_kernel(KernelContext& c, float alpha, Addend bias) {
-  const Product p = simplify(read_product(c));
-  const bool outer = p.k == 1 && p.batch.empty() && p.b_column == 1 && bias.kind == Bias::kNone;
-#if ORTRAIN_ONEDNN
-  if (c.dtype(0) == DType::kFloat && !outer) {
-    if (c.precision() == Precision::kBf16 && suits_onednn(c))
-      if (Kernel kernel = primitive_kernel(c, p, alpha, bias, DnnlType::bf16)) return kernel;
-    if (Kernel kernel = primitive_kernel(c, p, alpha, bias, DnnlType::f32)) return kernel;
-  }
-#endif
-  const Slot a = c.in(0), b = c.in(1);
-  if (bias.kind != Bias::kNone) bias.slot = c.in(2);
-  const Slot y = bias.kind == Bias::kFull ? c.out_inplace(0, {2}) : c.out(0);
-  if (outer) {
+// A product into `y` by our own loops.
+Kernel plain_kernel(const KernelContext& c, const Product& p, float alpha, Slot a, Slot b, const Addend& bias,
+                    Slot y) {
+  if (p.k == 1 && p.batch.empty() && p.b_column == 1 && bias.kind == Bias::kNone) {
     if (c.dtype(0) == DType::kFloat) return outer_kernel<float>(p, alpha, a, b, y);
     if (c.dtype(0) == DType::kDouble) return outer_kernel<double>(p, alpha, a, b, y);
   }
@@ -368,7 +468,35 @@ Kernel product_kernel(KernelContext& c, float alpha, Addend bias) {
   }
 }
 
+Kernel product_kernel(KernelContext& c, float alpha, Addend bias, const std::vector<TailOperand>& tail = {}) {
+  const Product p = simplify(read_product(c));
+#if ORTRAIN_ONEDNN
+  if (c.dtype(0) == DType::kFloat) {
+    if (c.precision() == Precision::kBf16 && suits_onednn(c))
+      if (Kernel kernel = primitive_kernel(c, p, alpha, bias, tail, DnnlType::bf16)) return kernel;
+    if (Kernel kernel = primitive_kernel(c, p, alpha, bias, tail, DnnlType::f32)) return kernel;
+  }
+#endif
+  const Slot a = c.in(0), b = c.in(1);
+  if (bias.kind != Bias::kNone) bias.slot = c.in(2);
+  std::vector<Slot> operands;
+  for (const TailOperand& operand : tail) operands.push_back(c.in(operand.input));
+  const Slot y = bias.kind == Bias::kFull ? c.out_inplace(0, {2}) : c.out(0);
+  if (tail.empty()) return plain_kernel(c, p, alpha, a, b, bias, y);
+  const Shape shape = product_shape(c);
+  const Slot product = shape == c.out_shape(0)
+                           ? y
+                           : c.scratch(static_cast<size_t>(element_count(shape)) * size_of(c.dtype(0)));
+  return one_after_the_other(
+      {plain_kernel(c, p, alpha, a, b, bias, product), tail_kernel(c, tail, operands, product, y)});
+}
+
 Kernel matmul_kernel(KernelContext& c) { return product_kernel(c, c.node().float_or("alpha", 1), {}); }
+
+// Y = (alpha op(A) op(B) + inputs 2 and 3) * input 4, each of which may be left out.
+Kernel fused_product_kernel(KernelContext& c) {
+  return product_kernel(c, c.node().float_or("alpha", 1), {}, read_tail(c));
+}
 
 Kernel gemm_kernel(KernelContext& c) {
   Addend bias;
@@ -547,6 +675,11 @@ ORTRAIN_OPERATOR({.type = "Gemm",
                   .shape = gemm_shape,
                   .kernel = gemm_kernel,
                   .gradient = gemm_gradient,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.domain = kSessionDomain,
+                  .type = "FusedProduct",
+                  .shape = fused_product_shape,
+                  .kernel = fused_product_kernel,
                   .takes_bf16 = true});
 
 }  // namespace

@@ -95,13 +95,19 @@
   /* dy, where y is not positive alpha dy */ \
   ROW(LeakyReluGrad, 1, (Defaults{{"alpha", 0.01f}}), IfThenElse(Gt(x, Zero(d)), dy, Mul(a, dy)), FLAT) \
   /* dy (Phi(x) + x phi(x)), the distribution function and the density of the normal distribution */ \
-  ROW(GeluGrad, 15, {}, Mul(dy, GeluSlope(d, x)), SLOPE(gelu_curvature(x))) \
+  ROW(GeluGrad, 15, {}, Mul(dy, GeluAndSlope(d, x).slope), SLOPE(gelu_curvature(x))) \
   /* dy (s + x s (1 - s) u'(x)), s = sigmoid(u(x)), u' = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2) */ \
-  ROW(FastGeluGrad, 18, {}, Mul(dy, SigmoidProductSlope(d, x, FastGeluArgument(d, x), FastGeluSlope(d, x))), \
-      SLOPE(fast_gelu_curvature(x))) \
+  ROW(FastGeluGrad, 18, {}, Mul(dy, FastGeluAndSlope(d, x).slope), SLOPE(fast_gelu_curvature(x))) \
   /* the same with u = alpha x */ \
-  ROW(QuickGeluGrad, 14, (Defaults{{"alpha", 1.702f}}), Mul(dy, SigmoidProductSlope(d, x, Mul(a, x), a)), \
+  ROW(QuickGeluGrad, 14, (Defaults{{"alpha", 1.702f}}), Mul(dy, SigmoidProductAndSlope(d, x, Mul(a, x), a).slope), \
       SLOPE(quick_gelu_curvature(x, a)))
+
+// Operators with their derivative as a second output, made by a pass (passes/keep_slopes.cpp): name, cost,
+// attribute a, value and slope.
+#define ORTRAIN_SLOPE_ROWS(ROW) \
+  ROW(Gelu, 18, {}, GeluAndSlope(d, x)) \
+  ROW(FastGelu, 20, {}, FastGeluAndSlope(d, x)) \
+  ROW(QuickGelu, 16, (Defaults{{"alpha", 1.702f}}), SigmoidProductAndSlope(d, x, Mul(a, x), a))
 // clang-format on
 #define LANES(...) math::PerLane(d, x, [](auto v) { return __VA_ARGS__; })
 #endif
@@ -131,20 +137,33 @@ HWY_INLINE Vec<D> FastGeluSlope(D d, Vec<D> x) {
   return hn::Mul(C(d, kTwiceSqrtTwoOverPi), hn::MulAdd(hn::Mul(x, x), C(d, 3 * 0.044715), C(d, 1)));
 }
 
-// The derivative of x cdf(x): cdf(x) + x bell(x) / sqrt(2 pi).
+// A function's value and its derivative.
+template <class V>
+struct WithSlope {
+  V value, slope;
+};
+
+// x cdf(x), the derivative is cdf(x) + x bell(x) / sqrt(2 pi).
 template <class D>
-HWY_INLINE Vec<D> GeluSlope(D d, Vec<D> x) {
+HWY_INLINE WithSlope<Vec<D>> GeluAndSlope(D d, Vec<D> x) {
   const math::Normal<D> normal(d, x);
-  return hn::MulAdd(hn::Mul(x, C(d, 0.39894228040143267794)), normal.bell, normal.cdf);
+  return {hn::Mul(x, normal.cdf),
+          hn::MulAdd(hn::Mul(x, C(d, 0.39894228040143267794)), normal.bell, normal.cdf)};
 }
 
-// The derivative of x sigmoid(u): s + x s (1 - s) u'.
+// x sigmoid(u), the derivative is s + x s (1 - s) u'.
 template <class D>
-HWY_INLINE Vec<D> SigmoidProductSlope(D d, Vec<D> x, Vec<D> u, Vec<D> slope) {
+HWY_INLINE WithSlope<Vec<D>> SigmoidProductAndSlope(D d, Vec<D> x, Vec<D> u, Vec<D> slope) {
   const Vec<D> s = math::Sigmoid(d, u);
   const Vec<D> bend = hn::Mul(s, hn::Sub(C(d, 1), s));
   // Where the bend has vanished, x u' may be infinite and 0 times that no number.
-  return hn::IfThenElse(hn::Eq(bend, hn::Zero(d)), s, hn::MulAdd(hn::Mul(x, slope), bend, s));
+  return {hn::Mul(x, s),
+          hn::IfThenElse(hn::Eq(bend, hn::Zero(d)), s, hn::MulAdd(hn::Mul(x, slope), bend, s))};
+}
+
+template <class D>
+HWY_INLINE WithSlope<Vec<D>> FastGeluAndSlope(D d, Vec<D> x) {
+  return SigmoidProductAndSlope(d, x, FastGeluArgument(d, x), FastGeluSlope(d, x));
 }
 
 #define ORTRAIN_ROW(type, domain, cost, defaults, formula, ...)         \
@@ -169,6 +188,17 @@ ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)
 ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
 
+#define ORTRAIN_ROW(type, cost, defaults, formula)                       \
+  struct Row##type##AndSlope {                                           \
+    template <class D>                                                   \
+    static HWY_INLINE WithSlope<Vec<D>> Apply(D d, Vec<D> x, Vec<D> a) { \
+      (void)d, (void)a;                                                  \
+      return formula;                                                    \
+    }                                                                    \
+  };
+ORTRAIN_SLOPE_ROWS(ORTRAIN_ROW)
+#undef ORTRAIN_ROW
+
 template <class Row, typename T>
 void RunUnary(const void* x, void* y, int64_t n, double a, double b) {
   const hn::ScalableTag<Lane<T>> d;
@@ -185,7 +215,21 @@ void RunPair(const void* u, const void* v, void* y, int64_t n, double a) {
              [d, va](auto, auto p, auto q) HWY_ATTR { return Row::Apply(d, p, q, va); });
 }
 
+template <class Row, typename T>
+void RunWithSlope(const void* x, void* y, void* slope, int64_t n, double a) {
+  const hn::ScalableTag<Lane<T>> d;
+  const auto va = C(d, a);
+  const T* from = static_cast<const T*>(x);
+  T *to = static_cast<T*>(y), *to_slope = static_cast<T*>(slope);
+  ForVectors<Lane<T>>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+    const auto result = Row::Apply(d, LoadUpTo(d, from + i, count), va);
+    StoreUpTo(result.value, d, to + i, count);
+    StoreUpTo(result.slope, d, to_slope + i, count);
+  });
+}
+
 using UnaryRun = void (*)(const void*, void*, int64_t, double, double);
+using WithSlopeRun = void (*)(const void*, void*, void*, int64_t, double);
 using PairRun = void (*)(const void*, const void*, void*, int64_t, double);
 
 // `kind`: 0 for float, 1 for double, 2 for float kept in bfloat16.
@@ -205,6 +249,15 @@ PairRun FindPair(size_t row, size_t kind) {
   return kRuns[row][kind];
 }
 
+WithSlopeRun FindWithSlope(size_t row, size_t kind) {
+#define ORTRAIN_ROW(type, ...)                                                          \
+  {RunWithSlope<Row##type##AndSlope, float>, RunWithSlope<Row##type##AndSlope, double>, \
+   RunWithSlope<Row##type##AndSlope, BFloat16>},
+  static constexpr WithSlopeRun kRuns[][3] = {ORTRAIN_SLOPE_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+  return kRuns[row][kind];
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace ortrain
@@ -220,6 +273,7 @@ HWY_AFTER_NAMESPACE();
 #include "ops/elementwise.h"
 #include "ops/gradient_expression.h"
 #include "ops/operator.h"
+#include "ops/session_domain.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
 
@@ -228,6 +282,7 @@ namespace {
 
 HWY_EXPORT(FindUnary);
 HWY_EXPORT(FindPair);
+HWY_EXPORT(FindWithSlope);
 
 // A float attribute and its default.
 struct Default {
@@ -302,6 +357,9 @@ const UnaryRow kUnaryRows[] = {ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)};
 #define ORTRAIN_ROW(type, cost, defaults, formula, slope) {#type, cost, defaults, slope},
 const PairRow kPairRows[] = {ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
+#define ORTRAIN_ROW(type, cost, defaults, formula) {#type "AndSlope", cost, defaults, nullptr},
+const PairRow kSlopeRows[] = {ORTRAIN_SLOPE_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
 
 template <typename Row, size_t N>
 size_t find_row(const Row (&rows)[N], std::string_view type) {
@@ -318,6 +376,8 @@ std::string_view row_name(const Node& node) {
           ": approximate must be 'none' or 'tanh', found '", approximate, "'");
   return approximate == "tanh" ? "FastGelu" : "Gelu";
 }
+
+size_t kind_of(DType dtype) { return dtype == DType::kDouble ? 1 : dtype == DType::kBFloat16 ? 2 : 0; }
 
 bool is_float_or_double(DType t) { return t == DType::kFloat || t == DType::kDouble; }
 
@@ -430,6 +490,31 @@ Kernel pair_kernel(KernelContext& c) {
   };
 }
 
+void slope_shape(ShapeContext& c) {
+  shape_like_first(c);
+  c.output(1, c.dtype(0), c.shape(0));
+}
+
+Kernel slope_kernel(KernelContext& c) {
+  if (!is_float_or_double(c.dtype(0))) c.reject_dtype(0);
+  const size_t row = find_row(kSlopeRows, c.node().op_type);
+  const Defaults& defaults = kSlopeRows[row].defaults;
+  const bool narrow = follows_bf16(c, {0});
+  const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
+  const LayoutPtr layout = narrow ? bf16_layout(c, 0) : flat_layout(c, 0);
+  const Slot x = c.in(0, layout), slope = c.out_inplace(1, {0}, layout), y = c.out(0, layout);
+  const int64_t n = c.out_size(0), cost = kSlopeRows[row].cost;
+  const int64_t width = static_cast<int64_t>(size_of(kept));
+  return [=, run = HWY_DYNAMIC_DISPATCH(FindWithSlope)(row, kind_of(kept)),
+          a = defaults.value(c.node(), defaults.a)](const Frame& f) {
+    const std::byte* from = f.at<std::byte>(x);
+    std::byte *to = f.at<std::byte>(y), *to_slope = f.at<std::byte>(slope);
+    parallel_for(n, cost, [&](int64_t begin, int64_t end) {
+      run(from + begin * width, to + begin * width, to_slope + begin * width, end - begin, a);
+    });
+  };
+}
+
 // ONNX has Gelu and, in its first form, FastGelu may have a bias: see bias_gelu.cpp for the latter.
 const bool registered = [] {
   for (const UnaryRow& row : kUnaryRows) {
@@ -455,10 +540,14 @@ const bool registered = [] {
                       .kernel = pair_kernel,
                       .gradient = pair_gradient,
                       .takes_bf16 = true});
+  for (const PairRow& row : kSlopeRows)
+    RegisterOperator({.domain = kSessionDomain,
+                      .type = row.type,
+                      .shape = slope_shape,
+                      .kernel = slope_kernel,
+                      .takes_bf16 = true});
   return true;
 }();
-
-size_t kind_of(DType dtype) { return dtype == DType::kDouble ? 1 : dtype == DType::kBFloat16 ? 2 : 0; }
 
 }  // namespace
 

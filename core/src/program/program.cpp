@@ -697,7 +697,7 @@ double seconds_of(const Node& node, const std::unordered_map<std::string, const 
   const std::string& type = node.op_type;
   if ((type == "Conv" || type == "FusedConv") && b && !b->shape.empty() && b->shape[0] > 0) {
     operations = 2 * elements(y) * elements(b) / static_cast<double>(b->shape[0]);
-  } else if ((type == "MatMul" || type == "FusedMatMul" || type == "Gemm") && a && !a->shape.empty()) {
+  } else if ((type == "MatMul" || type == "FusedMatMul" || type == "FusedProduct" || type == "Gemm") && a && !a->shape.empty()) {
     const size_t rank = a->shape.size();
     const bool transposed = rank > 1 && node.int_or("transA", 0) != 0;
     operations = 2 * elements(y) * static_cast<double>(a->shape[transposed ? rank - 2 : rank - 1]);

@@ -31,4 +31,12 @@ size_t memory_budget(const SessionOptions& options) {
   return static_cast<size_t>(total);
 }
 
+bool flush_denormals(const SessionOptions& options) {
+  const auto entry = options.config.find(kDenormalsKey);
+  if (entry == options.config.end()) return false;
+  require(entry->second == "0" || entry->second == "1", ErrorCode::kInvalidArgument, "session config entry ",
+          kDenormalsKey, ": expected \"0\" or \"1\", found \"", entry->second, "\"");
+  return entry->second == "1";
+}
+
 }  // namespace ortrain

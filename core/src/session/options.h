@@ -27,6 +27,11 @@ struct SessionOptions {
 // number with K, M or G behind it or without. 0 where there is no entry; throws where it is no such number.
 size_t memory_budget(const SessionOptions& options);
 
+// The entry "session.set_denormal_as_zero", "1" or "0": whether denormal numbers count as zero. They do not
+// where there is no entry; throws where it is neither.
+inline constexpr const char* kDenormalsKey = "session.set_denormal_as_zero";
+bool flush_denormals(const SessionOptions& options);
+
 struct RunOptions {
   int log_severity_level = -1;
   int log_verbosity_level = 0;

@@ -6,6 +6,7 @@
 #include "ops/expansion.h"
 #include "ops/operator.h"
 #include "passes/pass.h"
+#include "runtime/denormals.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -71,7 +72,8 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
       model_(std::move(model)),
       inputs_(std::move(inputs)),
       output_names_(std::move(outputs)),
-      threads_(options.intra_op_threads) {
+      threads_(options.intra_op_threads),
+      flush_denormals_(flush_denormals(options)) {
   std::map<std::string, int> symbols;
   for (const ValueInfo& info : inputs_) {
     input_names_.push_back(info.name);
@@ -154,6 +156,7 @@ void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> 
   require(outputs.size() == output_names_.size(), ErrorCode::kInvalidArgument, "the ", what_, " gives ",
           output_names_.size(), " outputs, but room for ", outputs.size(), " was given");
   const ThreadScope threads(threads_);
+  const DenormalsAsZero denormals(flush_denormals_);
   Places places(*this, outputs);
   RunScope scope;
   scope.variant = variant;

@@ -45,6 +45,7 @@ class Stage {
   std::vector<ValueInfo> inputs_;
   std::vector<std::string> input_names_, output_names_;
   int threads_;
+  bool flush_denormals_;
   std::vector<std::vector<int>> symbol_of_;  // for each input and axis the number of its symbol, -1 for none
   struct Extent {
     int64_t value;

@@ -6,6 +6,7 @@
 
 #include "graph/onnx_io.h"
 #include "ops/operator.h"
+#include "runtime/denormals.h"
 #include "runtime/threads.h"
 #include "session/mixed_precision.h"
 #include "session/optimizer.h"
@@ -171,6 +172,8 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
     : state_(std::move(state)), impl_(std::make_unique<Impl>()) {
   Impl& s = *impl_;
   s.options = std::move(options);
+  // Gradients that vanish pass through these numbers, and a step would be several times slower for them.
+  s.options.config.try_emplace(kDenormalsKey, "1");
   s.precision = read_precision(s.options);
   s.memory_budget = memory_budget(s.options);
   Tensor yes(DType::kBool, {1}), no(DType::kBool, {1});
@@ -301,6 +304,7 @@ void TrainingSession::optimizer_step(const RunOptions*) {
   require(state_->has_gradients(), ErrorCode::kRuntimeException,
           "optimizer step: there are no gradients; run a train step first");
   const ThreadScope threads(s.options.intra_op_threads);
+  const DenormalsAsZero denormals(flush_denormals(s.options));
   OptimizerState& o = state_->optimizer();
   const auto start = Profile::Clock::now();
   s.optimizer->apply(*state_, s.learning_rate, o.step + 1);

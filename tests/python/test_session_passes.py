@@ -1,0 +1,51 @@
+"""Every pass of a session can be switched off by name, and training goes the same way without it."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+from conftest import Fixture
+from ortrain import SessionOptions
+from ortrain.api import CheckpointState, Module, Optimizer
+
+SOURCES = pathlib.Path(__file__).parents[2] / "core" / "src" / "passes"
+
+
+def session_passes() -> list[str]:
+    """Return the names under which the core's files register passes of a session."""
+    names = []
+    for file in sorted(SOURCES.glob("*.cpp")):
+        for name, moment in re.findall(
+            r'ORTRAIN_PASS\(\{\.name = "(\w+)",\s*\.moment = PassMoment::(\w+)', file.read_text()
+        ):
+            if moment == "kSession":
+                names.append(name)
+    return names
+
+
+def losses(recorded: Fixture, disabled: str | None) -> list[float]:
+    options = SessionOptions()
+    if disabled:
+        options.add_session_config_entry(f"ortrain.disable_pass.{disabled}", "1")
+    state = CheckpointState.load_checkpoint(recorded.path("checkpoint"))
+    module = Module(recorded.path("training_model.onnx"), state, session_options=options)
+    optimizer = Optimizer(recorded.path("optimizer_model.onnx"), module)
+    module.train()
+    found = []
+    for x, y in recorded.batches:
+        found.append(float(module(x, y)))
+        optimizer.step()
+        module.lazy_reset_grad()
+    return found
+
+
+def test_the_passes_are_found() -> None:
+    assert {"merge_twins", "fuse_product", "keep_slopes"} <= set(session_passes())
+
+
+@pytest.mark.parametrize("disabled", session_passes())
+def test_training_goes_the_same_way_without(recorded: Fixture, disabled: str) -> None:
+    np.testing.assert_allclose(losses(recorded, disabled), losses(recorded, None), rtol=2e-5)
