@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "ops/dynamic.h"
-#include "ops/half.h"
 #include "ops/movement.h"
 #include "ops/strided_copy.h"
+#include "runtime/half.h"
 
 namespace ortrain {
 namespace {
