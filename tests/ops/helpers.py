@@ -204,7 +204,8 @@ def check_gradient(
     outputs
         Outputs that enter the loss; by default every floating one that is named.
     step
-        Half the distance of the two points of a difference, in units of the input.
+        Half the distance of the two points of a difference, in units of the input. Operators that give float whatever
+        they take need a longer one, and a tolerance that fits.
 
     Returns
     -------
@@ -230,7 +231,8 @@ def check_gradient(
     else:
         entering = [f"y{i}" for i in outputs]
     shapes = {name: values[name].shape for name in entering}
-    model = _with_loss(op, arrays, constants, shapes)
+    floats = [name for name in entering if values[name].dtype != np.float64]
+    model = _with_loss(op, arrays, constants, shapes, floats)
     forward = model.SerializeToString()
     backward = gradient_model(forward, [f"x{i}" for i in wrt], "loss")
     feeds = _feeds(model, arrays)
@@ -261,7 +263,7 @@ def check_gradient(
         gradients[i] = found
     second = None
     if coverage.of(op).second < _MOST_SECOND:
-        curved = _with_loss(op, arrays, constants, shapes, curved=True).SerializeToString()
+        curved = _with_loss(op, arrays, constants, shapes, floats, curved=True).SerializeToString()
         second = _check_second_order(op, curved, [f"x{i}" for i in wrt], feeds, 10 * rtol, step)
     arguments = {"wrt": wrt, "outputs": outputs, "rtol": rtol, "step": step, "constants": constants}
     coverage.note(coverage.Case(op, arrays, arguments), [arrays[i] for i in wrt], second)
@@ -277,17 +279,25 @@ def _with_loss(
     inputs: Sequence[Array | None],
     constants: Collection[int],
     shapes: Mapping[str, tuple[int, ...]],
+    floats: Collection[str] = (),
     curved: bool = False,
 ) -> onnx.ModelProto:
-    """The model of the operator and the loss sum_o <w_o, y_o>; curved, sum_o <w_o, y_o + y_o^2>."""
+    """The model of the operator and the loss sum_o <w_o, y_o>; curved, sum_o <w_o, y_o + y_o^2>.
+
+    `floats` are the outputs that are not double whatever the operator is given.
+    """
     weights = {f"{name}_weight": uniform(*shape, low=0.5, high=1.5, seed=7) for name, shape in shapes.items()}
     nodes, terms = [], []
     for name in shapes:
-        nodes.append(helper.make_node("Mul", [name, f"{name}_weight"], [f"{name}_weighted"]))
+        value = name
+        if name in floats:
+            value = f"{name}_double"
+            nodes.append(helper.make_node("Cast", [name], [value], to=TensorProto.DOUBLE))
+        nodes.append(helper.make_node("Mul", [value, f"{name}_weight"], [f"{name}_weighted"]))
         nodes.append(helper.make_node("ReduceSum", [f"{name}_weighted"], [f"{name}_sum"], keepdims=0))
         terms.append(f"{name}_sum")
         if curved:
-            nodes.append(helper.make_node("Mul", [f"{name}_weighted", name], [f"{name}_square"]))
+            nodes.append(helper.make_node("Mul", [f"{name}_weighted", value], [f"{name}_square"]))
             nodes.append(
                 helper.make_node("ReduceSum", [f"{name}_square"], [f"{name}_square_sum"], keepdims=0)
             )

@@ -8,7 +8,7 @@
 #include "ops/dnnl.h"
 #include "ops/elementwise.h"
 #include "ops/operator.h"
-#include "ops/portable_matmul.h"
+#include "ops/product.h"
 #include "ops/session_domain.h"
 #include "runtime/threads.h"
 
@@ -190,32 +190,6 @@ void fill_bias(Bias kind, const T* bias, T beta, int64_t m, int64_t n, T* y) {
   });
 }
 
-#if ORTRAIN_ONEDNN
-// Below this many multiplications calling a library costs more than the product.
-constexpr int64_t kSmallProduct = 4096;
-
-// The leading dimension that BLAS wants: at least the length of a line, also where there is one line only.
-int64_t leading(int64_t stride, int64_t length) { return std::max<int64_t>({stride, length, 1}); }
-#endif
-
-// One product on this thread.
-template <typename T>
-void multiply_part(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b,
-                   T beta, T* y, int64_t y_row) {
-#if ORTRAIN_ONEDNN
-  if constexpr (std::is_same_v<T, float>) {
-    if (m > 0 && n > 0 && k > 0 && (m == 1 || n == 1 || m * n * k > kSmallProduct)) {
-      const bool a_trans = a.row == 1 && a.column != 1, b_trans = b.row == 1 && b.column != 1;
-      if (dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', m, n, k, alpha, a.data,
-                     a_trans ? leading(a.column, m) : leading(a.row, k), b.data,
-                     b_trans ? leading(b.column, k) : leading(b.row, n), beta, y, y_row) == dnnl_success)
-        return;
-    }
-  }
-#endif
-  multiply<T>(m, n, k, alpha, a, b, beta, y, y_row);
-}
-
 // All products, shared among threads by batch where there are enough, else by rows or columns of the result.
 template <typename T>
 void multiply_all(const Product& p, T alpha, const T* a, const T* b, T beta, T* y) {
@@ -229,8 +203,8 @@ void multiply_all(const Product& p, T alpha, const T* a, const T* b, T beta, T* 
       from_a += index * p.a_batch[i];
       from_b += index * p.b_batch[i];
     }
-    multiply_part<T>(rows, columns, p.k, alpha, {from_a, p.a_row, p.a_column}, {from_b, p.b_row, p.b_column},
-                     beta, y + at * p.m * p.n + row * p.n + column, p.n);
+    scaled_product<T>(rows, columns, p.k, alpha, {from_a, p.a_row, p.a_column}, {from_b, p.b_row, p.b_column},
+                      beta, y + at * p.m * p.n + row * p.n + column, p.n);
   };
   if (batches >= max_threads() || p.m * p.n * p.k < kGrain) {
     parallel_for(batches, p.m * p.n * p.k, [&](int64_t begin, int64_t end) {

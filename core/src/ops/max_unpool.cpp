@@ -114,12 +114,17 @@ void grad_gradient(GradientContext& g) {
   g.set(0, g("MaxUnpool", inputs, g.node().attributes));
 }
 
-ORTRAIN_OPERATOR({.type = "MaxUnpool", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "MaxUnpool",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MaxUnpoolGrad",
                   .shape = grad_shape,
                   .kernel = grad_kernel,
-                  .gradient = grad_gradient});
+                  .gradient = grad_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

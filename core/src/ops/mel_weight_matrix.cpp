@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "ops/movement.h"
+#include "runtime/convert.h"
 
 namespace ortrain {
 namespace {
@@ -40,8 +41,9 @@ void shape(ShapeContext& c) {
   c.expect(bins == 0 || point(bins + 1) <= spectrum, "the upper edge of ", high,
            " Hz lies above the frequencies of a transform of length ", length, " at ", rate,
            " samples a second");
-  Tensor weights(type, {spectrum, bins});
-  if (!visit_numeric(type, [&](auto zero) {
+  // The 16-bit floats are made of float.
+  Tensor weights(is_half(type) ? DType::kFloat : type, {spectrum, bins});
+  if (!visit_numeric(weights.dtype(), [&](auto zero) {
         using T = decltype(zero);
         T* to = weights.data<T>();
         std::fill(to, to + weights.size(), T(0));
@@ -57,6 +59,11 @@ void shape(ShapeContext& c) {
         }
       }))
     c.reject("it cannot make numbers of type ", to_string(type));
+  if (is_half(type)) {
+    Tensor narrow(type, {spectrum, bins});
+    from_wide(type, weights.raw(), narrow.raw(), narrow.size());
+    weights = narrow;
+  }
   c.value(0, std::move(weights));
 }
 

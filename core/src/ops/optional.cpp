@@ -19,8 +19,11 @@ Kernel get_kernel(KernelContext& c) {
 }
 
 void get_gradient(GradientContext& g) { g.set(0, g.dy(0)); }
-ORTRAIN_OPERATOR(
-    {.type = "OptionalGetElement", .shape = get_shape, .kernel = get_kernel, .gradient = get_gradient});
+ORTRAIN_OPERATOR({.type = "OptionalGetElement",
+                  .shape = get_shape,
+                  .kernel = get_kernel,
+                  .gradient = get_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain

@@ -11,16 +11,16 @@
 namespace ortrain {
 
 template <typename T>
-void product(int64_t m, int64_t n, int64_t k, MatrixView<const T> a, MatrixView<const T> b, T beta, T* y,
-             int64_t y_row) {
+void scaled_product(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b,
+                    T beta, T* y, int64_t y_row) {
 #if ORTRAIN_ONEDNN
   if constexpr (std::is_same_v<T, float>) {
-    if (m > 0 && n > 0 && k > 0) {
-      const bool a_trans = a.column != 1, b_trans = b.column != 1;
+    if (m > 0 && n > 0 && k > 0 && (m == 1 || n == 1 || m * n * k > kSmallProduct)) {
+      const bool a_trans = a.row == 1 && a.column != 1, b_trans = b.row == 1 && b.column != 1;
       // Leading dimensions, at least the length of a line also where there is one line only.
-      const int64_t a_lead = std::max(a_trans ? a.column : a.row, a_trans ? m : k);
-      const int64_t b_lead = std::max(b_trans ? b.column : b.row, b_trans ? k : n);
-      if (dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', m, n, k, 1.0f, a.data, a_lead, b.data, b_lead,
+      const int64_t a_lead = a_trans ? std::max(a.column, m) : std::max(a.row, k);
+      const int64_t b_lead = b_trans ? std::max(b.column, k) : std::max(b.row, n);
+      if (dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', m, n, k, alpha, a.data, a_lead, b.data, b_lead,
                      beta, y, std::max(y_row, n)) == dnnl_success)
         return;
     }
@@ -32,13 +32,19 @@ void product(int64_t m, int64_t n, int64_t k, MatrixView<const T> a, MatrixView<
       for (int64_t j = 0; j < n; ++j) {
         uint32_t sum = beta ? static_cast<uint32_t>(beta) * static_cast<uint32_t>(y[i * y_row + j]) : 0;
         for (int64_t l = 0; l < k; ++l)
-          sum += static_cast<uint32_t>(a.data[i * a.row + l * a.column]) *
+          sum += static_cast<uint32_t>(alpha) * static_cast<uint32_t>(a.data[i * a.row + l * a.column]) *
                  static_cast<uint32_t>(b.data[l * b.row + j * b.column]);
         y[i * y_row + j] = static_cast<T>(sum);
       }
   } else {
-    multiply<T>(m, n, k, T(1), a, b, beta, y, y_row);
+    multiply<T>(m, n, k, alpha, a, b, beta, y, y_row);
   }
+}
+
+template <typename T>
+void product(int64_t m, int64_t n, int64_t k, MatrixView<const T> a, MatrixView<const T> b, T beta, T* y,
+             int64_t y_row) {
+  scaled_product<T>(m, n, k, T(1), a, b, beta, y, y_row);
 }
 
 template <typename T>
@@ -50,10 +56,12 @@ void threaded_product(int64_t m, int64_t n, int64_t k, MatrixView<const T> a, Ma
   });
 }
 
-#define ORTRAIN_PRODUCT(T)                                                                                  \
-  template void product<T>(int64_t, int64_t, int64_t, MatrixView<const T>, MatrixView<const T>, T, T*,      \
-                           int64_t);                                                                        \
-  template void threaded_product<T>(int64_t, int64_t, int64_t, MatrixView<const T>, MatrixView<const T>, T, \
+#define ORTRAIN_PRODUCT(T)                                                                                   \
+  template void scaled_product<T>(int64_t, int64_t, int64_t, T, MatrixView<const T>, MatrixView<const T>, T, \
+                                  T*, int64_t);                                                              \
+  template void product<T>(int64_t, int64_t, int64_t, MatrixView<const T>, MatrixView<const T>, T, T*,       \
+                           int64_t);                                                                         \
+  template void threaded_product<T>(int64_t, int64_t, int64_t, MatrixView<const T>, MatrixView<const T>, T,  \
                                     T*, int64_t)
 ORTRAIN_PRODUCT(float);
 ORTRAIN_PRODUCT(double);

@@ -5,8 +5,16 @@
 
 namespace ortrain {
 
-// y = a b + beta y with a [m, k], b [k, n] and y [m, n] in rows that are `y_row` apart, on this thread.
-// Types: float, double, int32, int64, uint32, uint64.
+// Below this many multiplications calling a library costs more than the product.
+inline constexpr int64_t kSmallProduct = 4096;
+
+// y = alpha a b + beta y with a [m, k], b [k, n] and y [m, n] in rows that are `y_row` apart, on this thread.
+// Types: float, double and all integers. Where beta is 0, y is not read.
+template <typename T>
+void scaled_product(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b,
+                    T beta, T* y, int64_t y_row);
+
+// The same with an alpha of 1.
 template <typename T>
 void product(int64_t m, int64_t n, int64_t k, MatrixView<const T> a, MatrixView<const T> b, T beta, T* y,
              int64_t y_row);

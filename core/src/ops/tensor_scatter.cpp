@@ -124,12 +124,17 @@ void grad_gradient(GradientContext& g) {
   g.set(0, g("TensorScatter", inputs, g.node().attributes));
 }
 
-ORTRAIN_OPERATOR({.type = "TensorScatter", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "TensorScatter",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "TensorScatterGrad",
                   .shape = grad_shape,
                   .kernel = grad_kernel,
-                  .gradient = grad_gradient});
+                  .gradient = grad_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
 
 }  // namespace
 }  // namespace ortrain
