@@ -400,8 +400,9 @@ Kernel fused_kernel(KernelContext& c) {
   const Slot q = c.in(0), k = c.in(1), v = c.in(2), mask = c.has_input(3) ? c.in(3) : Slot{};
   const std::optional<DropoutMode> mode =
       c.has_input(5) ? std::optional<DropoutMode>(std::in_place, c, 4, 5) : std::nullopt;
-  const Slot y = c.out(0), probabilities = c.has_output(1) && c.out_size(1) > 0 ? c.out(1) : Slot{},
+  const Slot y = c.out(0), kept = c.has_output(1) ? c.out(1) : Slot{},
              drawn = c.has_output(2) ? c.out(2) : Slot{};
+  const Slot probabilities = kept.defined() && c.out_size(1) > 0 ? kept : Slot{};
   const std::optional<uint64_t> own =
       c.node().has("seed") ? std::optional<uint64_t>(static_cast<uint64_t>(c.node().int_or("seed", 0)))
                            : std::nullopt;
