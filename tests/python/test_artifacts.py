@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conftest import Fixture
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import artifacts, onnxblock
 from ortrain.api import CheckpointState, Module, Optimizer
+from recorded import Fixture
 
 LossType, OptimType = artifacts.LossType, artifacts.OptimType
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
