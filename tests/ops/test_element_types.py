@@ -46,7 +46,15 @@ NUMPY = {
 }
 FLOATS = {NUMPY[name] for name in ("float", "double", "float16", "bfloat16")}
 # What onnx.reference computes in float32 whatever the type.
-REFERENCE_IN_FLOAT = {"AffineGrid", "Erf", "Gelu", "GridSample", "GroupNormalization", "HardSwish"}
+REFERENCE_IN_FLOAT = {
+    "AffineGrid",
+    "DeformConv",
+    "Erf",
+    "Gelu",
+    "GridSample",
+    "GroupNormalization",
+    "HardSwish",
+}
 # Where onnx.reference rounds inner numbers to the integers of the input: it gets them as float64, and what
 # comes of them is cut.
 INTEGERS_AS_FLOAT = {"GridSample"}
@@ -185,7 +193,8 @@ def _converted(x: Array, name: str, operator: str, divisor: bool) -> Array:
     if to.kind == "u":
         numbers = np.abs(numbers)
     info = np.iinfo(to)
-    numbers = np.clip(np.nan_to_num(numbers), max(info.min, -100), min(info.max, 100))
+    most = 100 if x.dtype in FLOATS else np.inf
+    numbers = np.clip(np.nan_to_num(numbers), max(info.min, -most), min(info.max, most))
     if divisor:
         numbers = np.where(numbers == 0, 1, numbers)
     return numbers.astype(to)
