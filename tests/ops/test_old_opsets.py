@@ -92,7 +92,7 @@ BEFORE_7: list[tuple[str, dict[str, Any], Sequence[Array], int]] = [
     ("Div", {"broadcast": 1, "axis": 0}, [X, B[:2]], 6),
     ("Pow", {"broadcast": 1, "axis": 1}, [X + 2, B], 1),
     ("PRelu", {}, [X, B], 6),
-    ("PRelu", {}, [X, B[:1]], 1),
+    ("PRelu", {}, [X, B[:1]], 6),
 ]
 
 

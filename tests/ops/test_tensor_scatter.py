@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import Op, check_forward, check_gradient, check_rejected, uniform
+from helpers import MICROSOFT, Op, check_forward, check_gradient, check_rejected, uniform
 
 CASES = [
     # cache, update, axis, starts, mode
@@ -26,6 +26,9 @@ def test_tensor_scatter(
     op = Op("TensorScatter", {"axis": axis, "mode": mode}, opset=24)
     check_forward(op, inputs)
     check_gradient(op, inputs)
+    if min(cache) * min(update) > 0:
+        back = Op("TensorScatterGrad", op.attributes, MICROSOFT, opset=24)
+        check_gradient(back, [inputs[0], np.array(update), inputs[2]], wrt=[0], constants={1})
     check_forward(op, [(x * 100).astype(np.int8) for x in inputs[:2]] + inputs[2:])
 
 
