@@ -27,6 +27,8 @@ class Form:
     heads: bool = True
     transposes: str = "one"  # of the keys: one, two, by way of three axes
     size: int = 4  # of a head; where it is much less than LENGTH, no probabilities are kept
+    computed: bool = False  # extents are computed from those of x, so that nothing knows them beforehand
+    learned_queries: bool = False  # the same for all of the batch
     extra: str = ""  # what else reads a value of it: scores, weights, transposed
 
     @property
@@ -48,9 +50,21 @@ def model_of(form: Form) -> onnx.ModelProto:
         constants[name] = (rng.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH)).astype(np.float32)
     apart = np.array([-1, LENGTH, heads_count, size] if form.heads else [0, LENGTH, WIDTH])
     constants.update(apart=apart, together=np.array([-1, LENGTH, WIDTH]))
+    if form.computed:
+        constants.update(
+            first=np.array([0]), second=np.array([1]), heads=np.array([heads_count]), size=np.array([size])
+        )
+        extents = node("Shape", ["x"], "extents")
+        batch, length = (node("Gather", [extents, n], f"{n}_extent") for n in ("first", "second"))
+        del constants["apart"]
+        node("Concat", [batch, length, "heads", "size"], "apart", axis=0)
     rows_first, swap = ([0, 2, 1, 3], [0, 1, 3, 2]) if form.heads else ([0, 1, 2], [0, 2, 1])
     rows = {}
     for name in "qkv":
+        if name == "q" and form.learned_queries:
+            constants["b_queries"] = rng.normal(size=(1, LENGTH, heads_count, size)).astype(np.float32)
+            rows[name] = "b_queries"
+            continue
         product = node("MatMul", ["x", f"w{name}"], f"{name}_product")
         rows[name] = node("Reshape", [product, "apart"], f"{name}_rows")
     heads = {n: node("Transpose", [r], f"{n}_heads", perm=rows_first) for n, r in rows.items()}
@@ -192,6 +206,11 @@ FORMS = [
     Form(size=1),
     Form(size=1, mask="input", dropout=True),
     Form(size=2, mask="where", transposes="three"),
+    Form(computed=True),
+    Form(computed=True, mask="learned", scale="operands", dropout=True),
+    Form(computed=True, mask="where", scale="mul"),
+    Form(learned_queries=True),
+    Form(learned_queries=True, mask="input", computed=True),
     Form(extra="weights"),
     Form(extra="transposed"),
 ]
@@ -201,7 +220,11 @@ def make_artifacts(form: Form, folder: Any) -> None:
     model = model_of(form)
     artifacts.generate_artifacts(
         onnx.shape_inference.infer_shapes(model),
-        requires_grad=[i.name for i in model.graph.initializer if i.name[0] in "wb"],
+        requires_grad=[
+            i.name
+            for i in model.graph.initializer
+            if i.name[0] in "wb" and not (form.learned_queries and i.name == "wq")
+        ],
         loss=artifacts.LossType.MSELoss,
         optimizer=artifacts.OptimType.AdamW,
         artifact_directory=folder,

@@ -351,19 +351,22 @@ HeadSteps result_steps(const NodeContext& c, const Shape& memory, const char* na
   return {steps[0], steps[1], steps[2]};
 }
 
-Attention read_fused(const NodeContext& c, size_t first, size_t mask, bool repeats) {
+Attention read_fused(const NodeContext& c, size_t first, size_t mask) {
   HeadsView q = ordered(c, c.shape(first), "q_order"), k = ordered(c, c.shape(first + 1), "k_order"),
             v = ordered(c, c.shape(first + 2), "v_order");
-  // Batches and heads broadcast, as they do in matrix products. One head of keys is shared by all queries
-  // anyway.
-  const auto broadcast = [&](HeadsView& x, int64_t batch, int64_t heads) {
-    c.expect(repeats || ((x.batch == batch || batch == 1) && (x.heads == heads || heads == 1)),
-             "there is no gradient for operands that broadcast");
+  // Batches and heads broadcast, as they do in matrix products and with the mask. One head of keys is shared
+  // by all queries anyway.
+  const auto of_mask = [&](size_t from_back) -> int64_t {
+    if (!c.has_input(mask) || c.shape(mask).size() < from_back) return 1;
+    return c.shape(mask)[c.shape(mask).size() - from_back];
+  };
+  const auto broadcast = [](HeadsView& x, int64_t batch, int64_t heads) {
     if (x.batch == 1 && batch > 1) x.batch = batch, x.steps.batch = 0;
     if (x.heads == 1 && heads > 1) x.heads = heads, x.steps.head = 0;
   };
-  const int64_t batch = std::max({q.batch, k.batch, v.batch}), kv_heads = std::max(k.heads, v.heads);
-  broadcast(q, batch, kv_heads);
+  const int64_t batch = std::max({q.batch, k.batch, v.batch, of_mask(4)}),
+                kv_heads = std::max(k.heads, v.heads);
+  broadcast(q, batch, std::max(kv_heads, of_mask(3)));
   broadcast(k, batch, kv_heads);
   broadcast(v, batch, kv_heads);
   c.expect(kv_heads == 1 || kv_heads == q.heads, "heads must be as many or one, found ", q.heads, " and ",
@@ -387,7 +390,7 @@ void fused_shape(ShapeContext& c) {
              to_string(c.dtype(0)), " and ", to_string(c.dtype(i)));
   expect_scalar(c, 4, "ratio");
   expect_scalar(c, 5, "training_mode");
-  const Attention a = read_fused(c, 0, 3, true);
+  const Attention a = read_fused(c, 0, 3);
   c.output(0, a.dtype, reordered(c, a, c.shape(0).size(), "y_order"));
   const bool keeps = a.keys <= kKeptKeys * a.size;
   if (c.has_output(1)) c.output(1, a.dtype, keeps ? Shape{a.batch, a.heads, a.queries, a.keys} : Shape{0});
@@ -396,7 +399,7 @@ void fused_shape(ShapeContext& c) {
 
 Kernel fused_kernel(KernelContext& c) {
   expect_floating(c);
-  const Attention a = read_fused(c, 0, 3, true);
+  const Attention a = read_fused(c, 0, 3);
   const Slot q = c.in(0), k = c.in(1), v = c.in(2), mask = c.has_input(3) ? c.in(3) : Slot{};
   const std::optional<DropoutMode> mode =
       c.has_input(5) ? std::optional<DropoutMode>(std::in_place, c, 4, 5) : std::nullopt;
@@ -454,7 +457,7 @@ struct GradNode {
     Attention& a = attention;
     Shape y;
     if (c.node().int_or("fused", 0) != 0) {
-      a = read_fused(c, 1, 4, false);
+      a = read_fused(c, 1, 4);
       y = reordered(c, a, c.shape(1).size(), "y_order");
     } else {
       const int64_t q_heads = c.node().int_or("q_num_heads", 0),
@@ -483,21 +486,71 @@ void gradient_shape(ShapeContext& c) {
   if (c.has_output(3)) c.output(3, a.dtype, {a.batch, a.heads, a.queries, a.mask_keys});
 }
 
+// An operand that broadcasts over batches or heads is read, and its gradient made, as if it did not, in
+// memory of its own; then the gradient is summed.
+struct Whole {
+  Slot operand, gradient;
+  std::vector<Kernel> before, after;
+};
+
+Whole make_whole(KernelContext& c, int64_t batch, int64_t heads, int64_t rows, int64_t size, HeadSteps& steps,
+                 Slot operand, Slot gradient) {
+  const bool repeats = (batch > 1 && steps.batch == 0) || (heads > 1 && steps.head == 0);
+  if (!repeats) return {operand, gradient, {}, {}};
+  const Shape shape = {batch, heads, rows, size};
+  const HeadSteps from = steps, to = heads_first(heads, rows, size);
+  const size_t bytes = static_cast<size_t>(std::max<int64_t>(element_count(shape), 1)) * size_of(c.dtype(0));
+  Whole whole{c.scratch(bytes), {}, {}, {}};
+  const StridedCopy copy(size_of(c.dtype(0)), shape, {0, {from.batch, from.head, from.row, 1}},
+                         {0, {to.batch, to.head, to.row, 1}});
+  whole.before.push_back([=, target = whole.operand](const Frame& f) {
+    copy(f.at<std::byte>(operand), f.at<std::byte>(target));
+  });
+  steps = to;
+  if (!gradient.defined()) return whole;
+  whole.gradient = c.scratch(bytes);
+  visit_floating(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    whole.after.push_back([=, source = whole.gradient](const Frame& f) {
+      const T* each = f.at<const T>(source);
+      T* sum = f.at<T>(gradient);
+      for (int64_t b = 0; b < batch; ++b)
+        for (int64_t h = 0; h < heads; ++h) {
+          const bool first = (from.batch != 0 || b == 0) && (from.head != 0 || h == 0);
+          for (int64_t i = 0; i < rows; ++i) {
+            T* row = sum + b * from.batch + h * from.head + i * from.row;
+            for (int64_t j = 0; j < size; ++j) row[j] = (first ? T{0} : row[j]) + *each++;
+          }
+        }
+    });
+  });
+  return whole;
+}
+
 Kernel gradient_kernel(KernelContext& c) {
   expect_floating(c);
   const GradNode node(c);
-  const Attention a = node.attention;
+  Attention a = node.attention;
   const auto input = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
-  const Slot dy = c.in(0), q = c.in(1), k = c.in(2), v = c.in(3), mask = input(4), lengths = input(5),
-             probabilities = c.has_input(6) && c.size(6) > 0 ? c.in(6) : Slot{}, drawn = input(kDropoutKey);
+  const Slot dy = c.in(0), given_q = c.in(1), given_k = c.in(2), given_v = c.in(3), mask = input(4),
+             lengths = input(5), probabilities = c.has_input(6) && c.size(6) > 0 ? c.in(6) : Slot{},
+             drawn = input(kDropoutKey);
   const std::optional<DropoutMode> mode =
       drawn.defined() ? std::optional<DropoutMode>(std::in_place, c, kDropoutRatio, kDropoutRatio + 1)
                       : std::nullopt;
   const auto output = [&](size_t o) { return c.has_output(o) ? c.out(o) : Slot{}; };
-  const Slot dq = output(0), dk = output(1), dv = output(2), dmask = output(3);
+  const Slot given_dq = output(0), given_dk = output(1), given_dv = output(2), dmask = output(3);
+  Whole of_q = make_whole(c, a.batch, a.heads, a.queries, a.size, a.q, given_q, given_dq);
+  Whole of_k = make_whole(c, a.batch, a.kv_heads, a.keys, a.size, a.k, given_k, given_dk);
+  Whole of_v = make_whole(c, a.batch, a.kv_heads, a.keys, a.v_size, a.v, given_v, given_dv);
+  const Slot q = of_q.operand, k = of_k.operand, v = of_v.operand, dq = of_q.gradient, dk = of_k.gradient,
+             dv = of_v.gradient;
   const int threads = max_threads();
   const Slot scratch = c.scratch(attention_scratch(a, true, threads));
-  return [=, label = c.node().label()](const Frame& f) {
+  std::vector<Kernel> kernels;
+  for (Whole* whole : {&of_q, &of_k, &of_v})
+    for (Kernel& kernel : whole->before) kernels.push_back(std::move(kernel));
+  kernels.push_back([=, label = c.node().label()](const Frame& f) {
     AttentionBackward run;
     run.dy = f.at<void>(dy), run.q = f.at<void>(q), run.k = f.at<void>(k), run.v = f.at<void>(v);
     run.mask = f.at_or_null<void>(mask);
@@ -511,7 +564,10 @@ Kernel gradient_kernel(KernelContext& c) {
     run.dmask = f.at_or_null<void>(dmask);
     check_lengths(label, run.lengths, a);
     run_attention_gradient(a, run, threads, f.at<void>(scratch));
-  };
+  });
+  for (Whole* whole : {&of_q, &of_k, &of_v})
+    for (Kernel& kernel : whole->after) kernels.push_back(std::move(kernel));
+  return one_after_the_other(std::move(kernels));
 }
 
 ORTRAIN_OPERATOR(

@@ -89,6 +89,11 @@ class Matcher {
     const auto found = scaled(node);
     return found && found->first == of && found->second == factor;
   }
+  bool is_same_type_cast(const Node& node) const {
+    if (!is(node, "Cast")) return false;
+    const auto info = graph_.info(node.inputs.at(0));
+    return info && info->dtype == static_cast<DType>(node.int_or("to", 0));
+  }
   bool is_zero(const std::string& value) const {
     const std::optional<double> found = pattern_.scalar(value);
     return found && *found == 0;
@@ -102,13 +107,32 @@ class Matcher {
   }
   std::optional<size_t> rank_of(const std::string& value) const;
   Operand follow(const std::string& value, Order order, const std::string& gradient) const;
-  // Whether nothing but nodes of the match reads a value.
+  // Whether nothing but nodes of the match reads a value. What reads its shape alone, for such nodes, does
+  // not count.
   bool inner(const std::string& value, const std::vector<const Node*>& nodes) const {
     if (graph_.is_output(value)) return false;
+    const auto contained = [&](const Node* n) {
+      return std::find(nodes.begin(), nodes.end(), n) != nodes.end();
+    };
     const auto all = readers(value);
     return std::all_of(all.begin(), all.end(), [&](const Node* n) {
-      return std::find(nodes.begin(), nodes.end(), n) != nodes.end();
+      if (contained(n)) return true;
+      if (!is(*n, "Shape") || graph_.is_output(n->outputs[0])) return false;
+      const auto of_shape = readers(n->outputs[0]);
+      return std::all_of(of_shape.begin(), of_shape.end(), contained);
     });
+  }
+  // Where extents are not known, the gradient of a value is summed over axes along which it may have been
+  // broadcast: Reshape(ReduceSumTraining(gradient, BroadcastGradientArgs(Shape(value), ...)), Shape(value)).
+  // The three nodes, in that order from the back; empty where there are none. Only such a node may read the
+  // gradient where it is to be all.
+  std::vector<const Node*> summation(const std::string& gradient, const std::string& value) const;
+  // The gradient behind them.
+  std::string summed(const std::string& gradient, const std::string& value,
+                     std::vector<const Node*>& nodes) const {
+    const auto found = summation(gradient, value);
+    nodes.insert(nodes.end(), found.begin(), found.end());
+    return found.empty() ? gradient : found[0]->outputs[0];
   }
 
   const Graph& graph_;
@@ -117,6 +141,23 @@ class Matcher {
   std::unordered_map<std::string, size_t> producer_;
   std::unordered_map<std::string, std::vector<size_t>> readers_;
 };
+
+std::vector<const Node*> Matcher::summation(const std::string& gradient, const std::string& value) const {
+  const auto shape_of_value = [&](const std::string& shape) {
+    const Node* node = pattern_.made_by(shape, "Shape");
+    return node && node->inputs[0] == value;
+  };
+  for (const Node* sum : readers(gradient)) {
+    if (!is(*sum, "ReduceSumTraining", kMicrosoft) || sum->inputs[0] != gradient) continue;
+    const Node* axes = maker(sum->inputs.at(1));
+    const Node* reshape = reader(sum->outputs[0]);
+    if (axes && is(*axes, "BroadcastGradientArgs", kMicrosoft) && axes->outputs[0] == sum->inputs[1] &&
+        shape_of_value(axes->inputs.at(0)) && reshape && is(*reshape, "Reshape") &&
+        shape_of_value(reshape->inputs.at(1)))
+      return {reshape, sum, axes};
+  }
+  return {};
+}
 
 std::optional<double> Matcher::number(const std::string& value, int depth) const {
   constexpr int kDeepest = 12;
@@ -130,10 +171,10 @@ std::optional<double> Matcher::number(const std::string& value, int depth) const
     if (!x) return std::nullopt;
     return type == "Sqrt" ? std::sqrt(*x) : type == "Cast" ? *x : 1 / *x;
   }
-  if (type == "Div" || type == "Mul") {
+  if (type == "Div" || type == "Mul" || type == "Pow") {
     const auto a = input(0), b = input(1);
     if (!a || !b) return std::nullopt;
-    return type == "Div" ? *a / *b : *a * *b;
+    return type == "Div" ? *a / *b : type == "Mul" ? *a * *b : std::pow(*a, *b);
   }
   // The last extent of a value.
   if (type != "Slice" && type != "Gather") return std::nullopt;
@@ -206,6 +247,12 @@ Operand Matcher::follow(const std::string& value, Order order, const std::string
     if (fits(at)) best = at;
     const Node* node = maker(at.value);
     if (!node) break;
+    if (!at.gradient.empty()) {
+      std::vector<const Node*> sum;
+      const std::string behind = summed(at.gradient, at.value, sum);
+      if (inner(at.gradient, sum) && behind != at.gradient) at.gradient = behind;
+      if (fits(at)) best = at;
+    }
     const Node* back = at.gradient.empty() ? nullptr : reader(at.gradient);
     if (!at.gradient.empty() && !back) break;
     Operand next = at;
@@ -287,9 +334,21 @@ std::optional<Matcher::Match> Matcher::match(const Node& softmax) {
   if (softmax_grad) {
     take(softmax_grad);
     std::string at = softmax_grad->inputs[0];
-    for (int steps = 0; steps < 3 && !weights_grad; ++steps) {
+    for (int steps = 0; steps < 4 && !weights_grad; ++steps) {
       const Node* node = maker(at);
-      if (!node || (reader(at) == nullptr)) return std::nullopt;
+      if (!node || graph_.is_output(at)) return std::nullopt;
+      if (is(*node, "Reshape")) {
+        // A sum over axes that may have been broadcast.
+        const Node* sum = maker(node->inputs[0]);
+        if (!sum || !is(*sum, "ReduceSumTraining", kMicrosoft)) return std::nullopt;
+        const Node* shape = pattern_.made_by(node->inputs.at(1), "Shape");
+        const auto found = shape ? summation(sum->inputs[0], shape->inputs[0]) : std::vector<const Node*>{};
+        if (found.empty() || found[0] != node) return std::nullopt;
+        inside.insert(inside.end(), found.begin(), found.end());
+        at = sum->inputs[0];
+        node = maker(at);
+        if (!node) return std::nullopt;
+      }
       take(node);
       if (dropout && is(*node, "DropoutGrad", kMicrosoft) && dropout->has_output(1) &&
           node->inputs.at(1) == dropout->outputs[1]) {
@@ -353,6 +412,14 @@ std::optional<Matcher::Match> Matcher::match(const Node& softmax) {
             gradient_reader([&](const Node& n) { return is_scaling(n, gradient, factor->second); });
         if (!back) return std::nullopt;
         take(back);
+        gradient = summed(back->outputs[0], scores, inside);
+      }
+    } else if (is_same_type_cast(*node)) {
+      scores = node->inputs[0];
+      if (!gradient.empty()) {
+        const Node* back = reader(gradient);
+        if (!back || !is(*back, "Cast")) return std::nullopt;
+        take(back);
         gradient = back->outputs[0];
       }
     } else if (is(*node, "Add") && mask.empty() && !is_scaled) {
@@ -360,6 +427,7 @@ std::optional<Matcher::Match> Matcher::match(const Node& softmax) {
       if (!leads_to_product(node->inputs[side])) return std::nullopt;
       mask = node->inputs[1 - side];
       scores = node->inputs[side];
+      if (!gradient.empty()) gradient = summed(gradient, scores, inside);
     } else if (is(*node, "Where") && mask.empty() && !is_scaled) {
       const size_t side = leads_to_product(node->inputs[1]) ? 1 : 2;
       const auto other = pattern_.scalar(node->inputs[3 - side]);
@@ -374,7 +442,7 @@ std::optional<Matcher::Match> Matcher::match(const Node& softmax) {
         });
         if (!back) return std::nullopt;
         take(back);
-        gradient = back->outputs[0];
+        gradient = summed(back->outputs[0], scores, inside);
       }
     } else {
       return std::nullopt;
