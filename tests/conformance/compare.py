@@ -61,8 +61,11 @@ def check_values(found: Array, expected: Array, rtol: float, atol: float) -> Non
     if close.all():
         return
     first = tuple(int(i) for i in np.argwhere(~close)[0])
+    with np.errstate(all="ignore"):
+        apart = np.abs(np.asarray(found, np.complex128) - expected)
     raise Mismatch(
-        f"values differ: {int((~close).sum())} of {close.size}, the first at {list(first)}: "
+        f"values differ by up to {np.nanmax(apart):.0e} where the largest is "
+        f"{np.nanmax(np.abs(expected)):.0e}: {int((~close).sum())} of {close.size}, the first at {list(first)}, "
         f"{found[first]}, expected {expected[first]}"
     )
 

@@ -86,7 +86,7 @@ def grouped(reasons: dict[str, tuple[str, list[str]]]) -> list[Failure]:
 
 def counted(reasons: dict[str, tuple[str, list[str]]]) -> dict[str, int]:
     """Return how many cases fail for each reason, the most frequent first."""
-    counts = Counter(reason for reason, _ in reasons.values())
+    counts = Counter(reason.partition(" by up to ")[0] for reason, _ in reasons.values())
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
