@@ -171,7 +171,6 @@ def test_grids_that_do_not_fit_are_refused() -> None:
     op = Op("GridSample", opset=20)
     check_rejected(op, [x, uniform(2, 3, 3, 2)], "first of extent 1")
     check_rejected(op, [x, uniform(1, 3, 3, 3)], "last of extent 2")
-    check_rejected(op, [x, grid.astype(np.float32)], "one type")
     check_rejected(op, [uniform(1, 2), grid], "must have shape")
     check_rejected(op, [np.zeros((1, 2, 0, 5)), grid], "nothing to sample")
     check_rejected(Op("GridSample", {"mode": "area"}, opset=20), [x, grid], "found 'area'")
