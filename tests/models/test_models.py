@@ -32,14 +32,8 @@ LOSSES = {
 }
 
 #: What cannot pass yet, and why; a case that passes nevertheless fails, so that it is taken out of here.
-_NONZERO = "NonZero has no kernel yet: its result has a shape that depends on data"
 EXPECTED_FAILURES: dict[str, str] = {
-    "dlrm_bags-torchscript_18": "EmbeddingBag is a Loop, which cannot be run or trained yet",
     "dlrm_bags-dynamo_20": "EmbeddingBag is a Loop over a sequence, and sequences are not supported",
-    "masked_tokens-torchscript_17": _NONZERO,
-    "masked_tokens-dynamo_18": _NONZERO,
-    "sparse_experts-torchscript_18": _NONZERO,
-    "sparse_experts-dynamo_23": _NONZERO,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+from gradient_coverage import COMPLETE
 
 LAST = "test_gradient_table"
 
@@ -27,6 +28,3 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     options = session.config.option
     chosen = options.keyword or options.markexpr or any("::" in argument for argument in session.config.args)
     session.config.stash[COMPLETE] = wanted <= collected and not chosen
-
-
-COMPLETE = pytest.StashKey[bool]()

@@ -124,7 +124,9 @@ def _array_of(value: int) -> Array:
     data = ctypes.string_at(_made("GetTensorMutableData", value), size.value) if size.value else b""
     extents = tuple(shape)[: rank.value]
     if kind.value in _PACKED:
-        return numpy_helper.to_array(TensorProto(data_type=kind.value, dims=extents, raw_data=data))
+        return np.asarray(
+            numpy_helper.to_array(TensorProto(data_type=kind.value, dims=extents, raw_data=data))
+        )
     return np.frombuffer(data, helper.tensor_dtype_to_np_dtype(kind.value)).reshape(extents).copy()
 
 

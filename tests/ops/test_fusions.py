@@ -8,6 +8,7 @@ from math import erf, sqrt
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from helpers import (
     MICROSOFT,
@@ -21,6 +22,7 @@ from helpers import (
     run,
     uniform,
 )
+from runner import run_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -381,6 +383,12 @@ def test_unfold_tensor(dim: int) -> None:
     check(Op("UnfoldTensor", {"dim": dim, "size": 3, "step": 2}, MICROSOFT), [f32(7, 3, 8)])
 
 
+def test_unique() -> None:
+    op = Op("Unique", {}, MICROSOFT, outputs=3)
+    x = np.array([3, 1, 3, 2, 1], np.float32)
+    check_forward(op, [x], by_onnxruntime(op, [x]))
+
+
 def test_matmul_integer16() -> None:
     a, b = (
         np.random.default_rng(i).integers(-900, 900, s).astype(np.int16)
@@ -402,6 +410,70 @@ def test_inverse_pivots_and_names_singular_matrices() -> None:
     with pytest.raises(RuntimeError, match=r"under_test.*matrix 1 .* no inverse"):
         run(Op("Inverse", {}, MICROSOFT), [np.stack([swap, np.ones((2, 2))])])
     check_rejected(Op("Inverse", {}, MICROSOFT), [uniform(2, 3)], "square matrices")
+
+
+# Half precision: as in float, but for the rounding of inputs and results.
+
+HALF: list[tuple[str, dict[str, Any], list[tuple[int, ...]]]] = [
+    ("SkipLayerNormalization", {"epsilon": 1e-5}, [(2, 3, 8), (2, 3, 8), (8,), (8,), (8,)]),
+    ("SkipSimplifiedLayerNormalization", {"epsilon": 1e-5}, [(2, 3, 8), (2, 3, 8), (8,), (8,)]),
+    ("GroupNorm", {"groups": 2, "activation": 1}, [(2, 3, 4, 6), (6,), (6,)]),
+    ("BiasSplitGelu", {}, [(2, 3, 8), (8,)]),
+    ("BiasAdd", {}, [(2, 3, 8), (8,), (2, 3, 8)]),
+    ("FusedGemm", {"activation": "Tanh"}, [(2, 3), (3, 4), (4,)]),
+    ("FusedMatMul", {"alpha": 0.5, "transB": 1}, [(2, 3, 4), (2, 5, 4)]),
+    ("FusedConv", {"activation": "Relu"}, [(1, 2, 5, 5), (3, 2, 3, 3), (3,)]),
+    ("GemmFastGelu", {}, [(2, 3), (3, 4), (4,)]),
+    ("QuickGelu", {}, [(2, 3)]),
+    ("ScaledSum", {"scale_0": 0.5, "scale_1": 2.0}, [(2, 3), (2, 3)]),
+    ("SoftmaxCrossEntropy", {}, [(4, 5), (4, 5)]),
+    ("Inverse", {}, [(1, 1)]),
+]
+
+
+@pytest.mark.parametrize(("kind", "attributes", "shapes"), HALF, ids=[kind for kind, _, _ in HALF])
+def test_half(kind: str, attributes: dict[str, Any], shapes: list[tuple[int, ...]]) -> None:
+    op = Op(kind, attributes, MICROSOFT)
+    inputs = [uniform(*shape, low=0.2, seed=i).astype(np.float16) for i, shape in enumerate(shapes)]
+    [found], [expected] = run(op, inputs), run(op, [x.astype(np.float64) for x in inputs])
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found.astype(np.float64), expected, 4e-3, 4e-3)
+
+
+@pytest.mark.parametrize("opset", [12, 17])
+def test_an_expansion_inside_a_branch(opset: int) -> None:
+    """The branch reads values from around it, and its own nodes are expanded."""
+    h = onnx.helper
+    nodes = [
+        h.make_node("BiasAdd", ["x", "bias", "x"], ["sum"], "inner", domain=MICROSOFT),
+        h.make_node("BiasSplitGelu", ["sum", "bias"], ["then_y"], "inner_gelu", domain=MICROSOFT),
+    ]
+    one = onnx.numpy_helper.from_array(np.zeros((2, 3, 2)), "none")
+    shape = h.make_tensor_value_info("", 11, [2, 3, 2])
+    infos = []
+    for name in ("then_y", "else_y", "y"):
+        infos.append(onnx.ValueInfoProto())
+        infos[-1].CopyFrom(shape)
+        infos[-1].name = name
+    then = h.make_graph(nodes, "then", [], infos[:1])
+    other = h.make_graph([h.make_node("Identity", ["none"], ["else_y"])], "else", [], infos[1:2], [one])
+    graph = h.make_graph(
+        [h.make_node("If", ["c"], ["y"], "branch", then_branch=then, else_branch=other)],
+        "graph",
+        [
+            h.make_tensor_value_info("c", 9, []),
+            h.make_tensor_value_info("x", 11, [2, 3, 4]),
+            h.make_tensor_value_info("bias", 11, [4]),
+        ],
+        infos[2:],
+    )  # fmt: skip
+    imports = [h.make_opsetid("", opset), h.make_opsetid(MICROSOFT, 1)]
+    model = h.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    x, bias = uniform(2, 3, 4), uniform(4, seed=1)
+    expected = run(Op("BiasSplitGelu", {}, MICROSOFT, opset), [2 * x + bias, bias])[0]
+    found = run_model(model, {"c": np.array(True), "x": x, "bias": bias})["y"]
+    np.testing.assert_allclose(found, expected, 1e-12)
+    assert not run_model(model, {"c": np.array(False), "x": x, "bias": bias})["y"].any()
 
 
 # What an expansion cannot do is said with the node's name.

@@ -265,6 +265,14 @@ def test_scatter_elements_gradient(
     check_gradient(Op("ScatterElements", {"axis": axis, "reduction": reduction}, opset=18), [x, at, updates])
 
 
+@pytest.mark.parametrize("opset", [12, 13, 16])
+def test_scatter_elements_gradient_before_there_were_all_reductions(opset: int) -> None:
+    x, updates = uniform(4, 3), uniform(2, 3, seed=1)
+    check_gradient(
+        Op("ScatterElements", {"axis": 0}, opset=opset), [x, distinct(2, 3, below=4, axis=0), updates]
+    )
+
+
 def test_elements_that_tie_share_the_gradient_of_a_scattered_maximum() -> None:
     inputs = [np.array([1.0, 2.0]), np.array([0, 0, 1]), np.array([1.0, 1.0, 0.0])]
     loss = helper.make_node("ReduceSum", ["y0"], ["loss"], keepdims=0)

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from helpers import Op, check_rejected, make_model, run, uniform
+from helpers import MICROSOFT, Op, check_rejected, make_model, run, uniform
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -445,3 +445,33 @@ def test_half_precision_of_any_size(half: str, shape: tuple[int, ...]) -> None:
     x = uniform(*shape, low=-50, high=50).astype(HALVES[half])
     (found,) = run(Op("Add"), [x, x])
     same(found, (x.astype(np.float32) * 2).astype(HALVES[half]))
+
+
+# Operators of com.microsoft and those of training, with the shapes of their inputs.
+MICROSOFT_CASES: list[tuple[Op, list[tuple[int, ...]]]] = [
+    (Op("FusedMatMul", {"transB": 1, "alpha": 0.5}, domain=MICROSOFT), [(3, 4), (5, 4)]),
+    (Op("Gelu", domain=MICROSOFT), [(3, 4)]),
+    (Op("FastGelu", domain=MICROSOFT), [(3, 4), (4,)]),
+    (Op("QuickGelu", domain=MICROSOFT), [(3, 4)]),
+    (Op("BiasGelu", domain=MICROSOFT), [(3, 4), (4,)]),
+    (Op("SimplifiedLayerNormalization"), [(3, 4), (4,)]),
+    (Op("SkipLayerNormalization", domain=MICROSOFT), [(2, 3, 4), (2, 3, 4), (4,), (4,)]),
+    (Op("GeluGrad", domain=MICROSOFT), [(3, 4), (3, 4)]),
+    (Op("ReluGrad", domain=MICROSOFT), [(3, 4), (3, 4)]),
+    (Op("SoftmaxGrad", {"axis": 1}, domain=MICROSOFT), [(3, 4), (3, 4)]),
+    (Op("SoftmaxGrad_13", {"axis": 1}, domain=MICROSOFT), [(3, 4), (3, 4)]),
+    (
+        Op("ConvGrad", {"kernel_shape": [3, 3]}, domain=MICROSOFT, outputs=3),
+        [(1, 2, 4, 4), (1, 3, 6, 6), (2, 3, 3, 3)],
+    ),
+]
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize(("op", "shapes"), MICROSOFT_CASES, ids=str)
+def test_other_domains_in_half_precision(op: Op, shapes: list[tuple[int, ...]], half: str) -> None:
+    inputs = [uniform(*shape, seed=i).astype(HALVES[half]) for i, shape in enumerate(shapes)]
+    found = run(op, inputs)
+    wide = run(op, [x.astype(np.float32) for x in inputs])
+    for mine, reference in zip(found, wide, strict=True):
+        same(mine, reference.astype(HALVES[half]))

@@ -353,6 +353,20 @@ def test_matmul_nbits_gradient(bits: int, grouped: bool) -> None:
     check_gradient(back, [uniform(1, n), *inputs[1:5]], wrt=[0])
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_matmul_nbits_in_half_precision(bits: int) -> None:
+    packed, scales, zero = packed_inputs(6, 40, 16, bits, "packed")
+    assert packed is not None
+    assert scales is not None
+    scales = scales.astype(np.float16)
+    a = f32(3, 40).astype(np.float16)
+    op = Op("MatMulNBits", {"N": 6, "K": 40, "bits": bits, "block_size": 16}, MICROSOFT)
+    expected = a.astype(np.float64) @ weights_of(packed, scales, zero, None, bits, 40).T
+    [found] = run(op, [a, packed, scales, zero])
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, expected, 2e-3, 2e-3 * np.abs(expected).max())
+
+
 def test_matmul_nbits_refuses_what_does_not_fit() -> None:
     op = Op("MatMulNBits", {"N": 6, "K": 40, "bits": 4, "block_size": 16}, MICROSOFT)
     packed, scales, zero = packed_inputs(6, 40, 16, 4, "packed")

@@ -199,11 +199,12 @@ def test_pass_through_and_megatron() -> None:
         check_gradient(Op(op, {}, MICROSOFT), [x])
 
 
-def test_view() -> None:
+@pytest.mark.parametrize("constants", [[], [1, 2, 3]], ids=["given with the run", "constant"])
+def test_view(constants: list[int]) -> None:
     x, shapes = uniform(11), [np.array([2, 3], np.int64), np.array([4], np.int64), np.array([1, 1], np.int64)]
     op = Op("View", {}, MICROSOFT, outputs=3)
-    check_forward(op, [x, *shapes], [x[:6].reshape(2, 3), x[6:10], x[10:].reshape(1, 1)], constants=[1, 2, 3])
-    check_gradient(op, [x, *shapes], wrt=[0], constants=[1, 2, 3])
+    check_forward(op, [x, *shapes], [x[:6].reshape(2, 3), x[6:10], x[10:].reshape(1, 1)], constants=constants)
+    check_gradient(op, [x, *shapes], wrt=[0], constants=constants)
 
 
 def test_padding_goes_and_comes_back() -> None:
@@ -216,8 +217,9 @@ def test_padding_goes_and_comes_back() -> None:
     padded[rows] = flat
     back = Op("PadAndUnflatten", {}, MICROSOFT)
     inputs = [flat, rows, np.array([2, 4], np.int64)]
-    check_forward(back, inputs, [padded.reshape(2, 4, 3)], constants=[2])
-    check_gradient(back, inputs, wrt=[0], constants=[2])
+    for constants in ([], [2]):
+        check_forward(back, inputs, [padded.reshape(2, 4, 3)], constants=constants)
+        check_gradient(back, inputs, wrt=[0], constants=constants)
 
 
 # Optimizers, beyond what 1.19.2 computes on a CPU: scaled and clipped gradients, and the signal.

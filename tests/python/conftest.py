@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pathlib
 import shutil
 import subprocess
 
-import numpy as np
 import pytest
-
-DATA = pathlib.Path(__file__).parents[1] / "data" / "fixtures"
-CASES = sorted(p.name for p in DATA.iterdir() if p.is_dir())
-
-
-class Fixture:
-    """One recorded run: its folder, its batches, and what is expected of it."""
-
-    def __init__(self, name: str):
-        self.name = name
-        self.folder = DATA / name
-        self.expected = json.loads((self.folder / "expected.json").read_text())
-        with np.load(self.folder / "batches.npz") as batches:
-            count = sum(key.startswith("x") for key in batches.files)
-            self.batches = [(batches[f"x{i}"], batches[f"y{i}"]) for i in range(count)]
-
-    def path(self, name: str) -> str:
-        return str(self.folder / name)
+from recorded import CASES, Fixture
 
 
 @pytest.fixture(params=CASES)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conftest import Fixture
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import artifacts, onnxblock
 from ortrain.api import CheckpointState, Module, Optimizer
+from recorded import Fixture
 
 LossType, OptimType = artifacts.LossType, artifacts.OptimType
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -481,6 +481,34 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
     message = refusal(tmp_path, model, requires_grad=["w", "v"], loss=None)
     for word in ('"bad"', '"v"', '"y"', "[n, 3]"):
         assert word in message
+
+
+def test_operators_without_a_gradient_are_named_at_once_with_what_to_do(tmp_path: Path) -> None:
+    model = make_model(
+        [
+            helper.make_node("Mul", ["x", "w"], ["a"]),
+            helper.make_node("BiasGeluGrad_dX", ["a", "a", "v"], ["b"], name="first", domain="com.microsoft"),
+            helper.make_node("Add", ["b", "w"], ["c"]),
+            helper.make_node("DivGrad", ["c", "c", "v"], ["d"], name="second", domain="com.microsoft"),
+            helper.make_node("Frobnicate", ["d"], ["e"], name="third"),
+            # Nothing is trained through this one.
+            helper.make_node(
+                "BiasGeluGrad_dX", ["x", "x", "v"], ["f"], name="beside", domain="com.microsoft"
+            ),
+            helper.make_node("Add", ["e", "f"], ["y"]),
+        ],
+        {"w": weights(3), "v": weights(3)},
+    )
+    lines = refusal(tmp_path, model, requires_grad=["w"]).splitlines()
+    for name, op_type, domain, opset, advice in (
+        ("first", "com.microsoft.BiasGeluGrad_dX", "com.microsoft", 1, "has no gradient yet; freeze"),
+        ("second", "com.microsoft.DivGrad", "com.microsoft", 1, "has no gradient yet; freeze"),
+        ("third", "Frobnicate", "ai.onnx", 17, "is not known; use supported operators instead"),
+    ):
+        (line,) = [line for line in lines if f'"{name}"' in line]
+        assert line.startswith(f'node "{name}" ({op_type}), domain {domain}, opset {opset}: ')
+        assert advice in line
+    assert not any('"beside"' in line for line in lines)
 
 
 def test_a_loss_that_is_no_single_number_is_refused_with_its_shape(tmp_path: Path) -> None:

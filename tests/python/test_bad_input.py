@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import ortrain
 import pytest
-from conftest import Fixture
 from onnx import TensorProto, helper
 from ortrain import artifacts
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
+from recorded import Fixture
 
 
 def load(fixture: Fixture) -> tuple[CheckpointState, Module, Optimizer]:

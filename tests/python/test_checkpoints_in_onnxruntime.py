@@ -7,8 +7,8 @@ import pathlib
 import subprocess
 
 import numpy as np
-from conftest import Fixture
 from ortrain.api import CheckpointState, Module, Optimizer
+from recorded import Fixture
 
 STEPS = 3
 

@@ -6,9 +6,9 @@ import pathlib
 
 import numpy as np
 import pytest
-from conftest import Fixture
 from ortrain import artifacts
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
+from recorded import Fixture
 
 LOSS = {"CrossEntropyLoss": artifacts.LossType.CrossEntropyLoss, "MSELoss": artifacts.LossType.MSELoss}
 OPTIMIZER = {"AdamW": artifacts.OptimType.AdamW, "SGD": artifacts.OptimType.SGD}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import Fixture
 from ortrain import SessionOptions
 from ortrain.api import CheckpointState, Module, Optimizer
+from recorded import Fixture
 
 
 @pytest.fixture

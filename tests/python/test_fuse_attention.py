@@ -13,8 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import SessionOptions, artifacts
 from ortrain.api import CheckpointState, Module, Optimizer
 
-BATCH, LENGTH, HEADS, SIZE = 3, 5, 2, 4
-WIDTH = HEADS * SIZE
+BATCH, LENGTH, WIDTH = 3, 5, 8
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,7 @@ class Form:
     guard: bool = False  # rows that are no numbers become zeros
     heads: bool = True
     transposes: str = "one"  # of the keys: one, two, by way of three axes
+    size: int = 4  # of a head; where it is much less than LENGTH, no probabilities are kept
     extra: str = ""  # what else reads a value of it: scores, weights, transposed
 
     @property
@@ -35,6 +35,7 @@ class Form:
 
 
 def model_of(form: Form) -> onnx.ModelProto:
+    size, heads_count = form.size, WIDTH // form.size
     rng = np.random.default_rng(5)
     constants: dict[str, Any] = {}
     nodes: list[onnx.NodeProto] = []
@@ -45,7 +46,7 @@ def model_of(form: Form) -> onnx.ModelProto:
 
     for name in ("wq", "wk", "wv", "wo"):
         constants[name] = (rng.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH)).astype(np.float32)
-    apart = np.array([-1, LENGTH, HEADS, SIZE] if form.heads else [0, LENGTH, WIDTH])
+    apart = np.array([-1, LENGTH, heads_count, size] if form.heads else [0, LENGTH, WIDTH])
     constants.update(apart=apart, together=np.array([-1, LENGTH, WIDTH]))
     rows_first, swap = ([0, 2, 1, 3], [0, 1, 3, 2]) if form.heads else ([0, 1, 2], [0, 2, 1])
     rows = {}
@@ -64,11 +65,11 @@ def model_of(form: Form) -> onnx.ModelProto:
     elif form.transposes == "two":
         across = node("Transpose", [heads["k"]], "k_across", perm=swap)
     else:
-        constants.update(flat=np.array([-1, LENGTH, SIZE]), four=np.array([-1, HEADS, SIZE, LENGTH]))
+        constants.update(flat=np.array([-1, LENGTH, size]), four=np.array([-1, heads_count, size, LENGTH]))
         flat = node("Reshape", [heads["k"], "flat"], "k_flat")
         flat = node("Transpose", [flat], "k_flat_across", perm=[0, 2, 1])
         across = node("Reshape", [flat, "four"], "k_across")
-    factor = 1 / np.sqrt(SIZE)
+    factor = 1 / np.sqrt(size)
     if form.scale == "operands":
         constants["root"] = np.array([np.sqrt(factor)], np.float32)
         q, across = (
@@ -85,7 +86,7 @@ def model_of(form: Form) -> onnx.ModelProto:
     if form.mask == "input":
         scores = node("Add", [scores, "mask"], "scores_masked")
     elif form.mask == "learned":
-        constants["bias"] = rng.normal(size=(1, HEADS, LENGTH, LENGTH)).astype(np.float32)
+        constants["bias"] = rng.normal(size=(1, heads_count, LENGTH, LENGTH)).astype(np.float32)
         scores = node("Add", ["bias", scores], "scores_masked")
     elif form.mask.startswith("where"):
         constants["low"] = np.array(-1e4, np.float32)
@@ -188,6 +189,9 @@ FORMS = [
     Form(transposes="three", scale="operands", mask="bool"),
     Form(heads=False),
     Form(heads=False, mask="where", dropout=True, scale="mul"),
+    Form(size=1),
+    Form(size=1, mask="input", dropout=True),
+    Form(size=2, mask="where", transposes="three"),
     Form(extra="weights"),
     Form(extra="transposed"),
 ]

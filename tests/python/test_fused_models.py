@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from ortrain import artifacts
+from ortrain import InferenceSession, artifacts
 from ortrain.api import CheckpointState, Module, Optimizer
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -300,6 +300,69 @@ def test_a_model_with_quantized_weights_and_activations_trains(
     assert "QuantizeLinear" in types(onnx.load(tmp_path / "quantized" / "inference.onnx"))
     # An activation that lies on the edge between two codes may fall to either side.
     assert abs(cross_entropy(logits, feeds[1]) - losses[-1]) < 0.01
+
+
+def image_model() -> onnx.ModelProto:
+    m = Model()
+    x = m(
+        "Relu",
+        [m("Conv", ["x", m.weight("c0.weight", 4, 3, 3, 3), m.weight("c0.bias", 4)], pads=[1, 1, 1, 1])],
+    )
+    y = m(
+        "Sigmoid",
+        [m("Conv", [x, m.weight("c1.weight", 4, 4, 3, 3), m.weight("c1.bias", 4)], pads=[1, 1, 1, 1])],
+    )
+    x = m("LeakyRelu", [m("Mul", [m("Add", [x, y]), y])], alpha=0.1)
+    x = m("AveragePool", [x], kernel_shape=[2, 2], strides=[2, 2])
+    x = m("Flatten", [m("GlobalAveragePool", [m("Concat", [x, x], axis=1)])])
+    x = m("Gemm", [x, m.weight("fc.weight", 8, 6), m.weight("fc.bias", 6)])
+    m("MatMul", [x, m.weight("head.weight", 6, CLASSES)], "logits")
+    return m.build({"x": (TensorProto.FLOAT, ["n", 3, 8, 8])}, "logits")
+
+
+@pytest.mark.parametrize("form", ["QDQ", "QOperator"])
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize(
+    ("activation", "weight"), [("QUInt8", "QInt8"), ("QInt8", "QInt8"), ("QUInt8", "QUInt8")]
+)
+def test_what_the_quantizer_writes_runs_as_in_onnxruntime(
+    form: str, per_channel: bool, activation: str, weight: str, tmp_path: Path
+) -> None:
+    quantization = pytest.importorskip("onnxruntime.quantization")
+
+    class Batches(quantization.CalibrationDataReader):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            self.left = [
+                {"x": np.random.default_rng(i).normal(size=(4, 3, 8, 8)).astype(np.float32)} for i in range(4)
+            ]
+
+        def get_next(self) -> dict[str, Array] | None:
+            return self.left.pop() if self.left else None
+
+    onnx.save(image_model(), tmp_path / "float.onnx")
+    quantization.quantize_static(
+        tmp_path / "float.onnx", tmp_path / "quantized.onnx", Batches(), per_channel=per_channel,
+        quant_format=quantization.QuantFormat[form], activation_type=quantization.QuantType[activation],
+        weight_type=quantization.QuantType[weight],
+    )  # fmt: skip
+    found_types = types(onnx.load(tmp_path / "quantized.onnx"))
+    if form == "QOperator":
+        assert {
+            "QLinearConv",
+            "QLinearAdd",
+            "QLinearMul",
+            "QLinearSigmoid",
+            "QLinearLeakyRelu",
+        } <= found_types
+        assert {"QLinearConcat", "QLinearAveragePool", "QLinearGlobalAveragePool", "QGemm"} <= found_types
+    x = np.random.default_rng(9).normal(size=(16, 3, 8, 8)).astype(np.float32)
+    expected = ours(tmp_path / "quantized.onnx", ["x"], [x])
+    session = InferenceSession(tmp_path / "quantized.onnx")
+    found = np.asarray(session.run(None, {"x": x})[0])
+    # Codes on the edge between two fall to either side, so a result may be a code or two away.
+    step = np.abs(expected).max() / 100
+    assert np.abs(found - expected).max() <= 2 * step
+    assert np.abs(found - expected).mean() <= 0.2 * step
 
 
 @pytest.mark.parametrize("bits", [4, 8])

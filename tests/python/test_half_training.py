@@ -10,11 +10,11 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from conftest import Fixture
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import OrtrainError, SessionOptions, artifacts
 from ortrain.api import CheckpointState, Module, Optimizer
+from recorded import Fixture
 
 Array = NDArray[Any]
 STEPS = 60

@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from conftest import Fixture
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import OrtrainError, SessionOptions, artifacts
 from ortrain.api import CheckpointState, Module, Optimizer
+from recorded import Fixture
 
 DIGITS = pathlib.Path(__file__).resolve().parents[2] / "examples/digits"
 STEPS = 200

@@ -7,9 +7,9 @@ import re
 
 import numpy as np
 import pytest
-from conftest import Fixture
 from ortrain import SessionOptions
 from ortrain.api import CheckpointState, Module, Optimizer
+from recorded import Fixture
 
 SOURCES = pathlib.Path(__file__).parents[2] / "core" / "src" / "passes"
 

@@ -65,7 +65,7 @@ Attention read_attention(const NodeContext& c, const HeadsView& q, const HeadsVi
 void read_mask(const NodeContext& c, size_t i, bool padded, Attention& a) {
   if (!c.has_input(i)) return;
   a.mask = c.dtype(i) == DType::kBool ? AttentionMask::kBool : AttentionMask::kAdded;
-  c.expect(a.mask == AttentionMask::kBool || c.dtype(i) == a.dtype,
+  c.expect(a.mask == AttentionMask::kBool || wide_of(c.dtype(i)) == wide_of(a.dtype),
            "the mask must be bool or of the type of the queries, ", to_string(a.dtype), ", found ",
            to_string(c.dtype(i)));
   const Shape& shape = c.shape(i);
@@ -126,9 +126,10 @@ struct AttentionNode {
   Shape y, present_key, present_value;
 
   explicit AttentionNode(const NodeContext& c) {
-    for (size_t i = 1; i < 3; ++i)
-      c.expect(c.dtype(i) == c.dtype(0), "queries, keys and values must have one type, found ",
-               to_string(c.dtype(0)), " and ", to_string(c.dtype(i)));
+    for (size_t i = 1; i < 3; ++i)  // float and the 16-bit floats go together
+      c.expect(wide_of(c.dtype(i)) == wide_of(c.dtype(0)),
+               "queries, keys and values must have one type, found ", to_string(c.dtype(0)), " and ",
+               to_string(c.dtype(i)));
     const int64_t q_heads = c.node().int_or("q_num_heads", 0), kv_heads = c.node().int_or("kv_num_heads", 0);
     const HeadsView q = heads_of(c, c.shape(0), "Q", "q_num_heads", q_heads);
     k = heads_of(c, c.shape(1), "K", "kv_num_heads", kv_heads);
@@ -142,9 +143,9 @@ struct AttentionNode {
       past = c.rank(kPastKey) == 4 ? c.shape(kPastKey)[2] : 0;
       for (const auto& [i, x] : {std::pair{kPastKey, &k}, std::pair{kPastValue, &v}}) {
         const Shape wanted = {x->batch, x->heads, past, x->size};
-        c.expect(c.shape(i) == wanted && c.dtype(i) == c.dtype(0), i == kPastKey ? "past_key" : "past_value",
-                 " must be ", to_string(c.dtype(0)), to_string(wanted), ", found ", to_string(c.dtype(i)),
-                 to_string(c.shape(i)));
+        c.expect(c.shape(i) == wanted && wide_of(c.dtype(i)) == wide_of(c.dtype(0)),
+                 i == kPastKey ? "past_key" : "past_value", " must be ", to_string(c.dtype(0)),
+                 to_string(wanted), ", found ", to_string(c.dtype(i)), to_string(c.shape(i)));
       }
       all_k.rows += past, all_v.rows += past;
       all_k.steps = heads_first(all_k.heads, all_k.rows, all_k.size);
@@ -173,7 +174,7 @@ void shape(ShapeContext& c) {
   const Attention& a = node.attention;
   c.output(0, a.dtype, node.y);
   if (c.has_output(1)) c.output(1, a.dtype, node.present_key);
-  if (c.has_output(2)) c.output(2, a.dtype, node.present_value);
+  if (c.has_output(2)) c.output(2, c.dtype(2), node.present_value);
   if (c.has_output(3)) c.output(3, a.dtype, {a.batch, a.heads, a.queries, a.keys});
 }
 
@@ -399,8 +400,9 @@ Kernel fused_kernel(KernelContext& c) {
   const Slot q = c.in(0), k = c.in(1), v = c.in(2), mask = c.has_input(3) ? c.in(3) : Slot{};
   const std::optional<DropoutMode> mode =
       c.has_input(5) ? std::optional<DropoutMode>(std::in_place, c, 4, 5) : std::nullopt;
-  const Slot y = c.out(0), probabilities = c.has_output(1) && c.out_size(1) > 0 ? c.out(1) : Slot{},
+  const Slot y = c.out(0), kept = c.has_output(1) ? c.out(1) : Slot{},
              drawn = c.has_output(2) ? c.out(2) : Slot{};
+  const Slot probabilities = kept.defined() && c.out_size(1) > 0 ? kept : Slot{};
   const std::optional<uint64_t> own =
       c.node().has("seed") ? std::optional<uint64_t>(static_cast<uint64_t>(c.node().int_or("seed", 0)))
                            : std::nullopt;

@@ -37,14 +37,20 @@ struct AttentionPart {
   int64_t packed = -1;  // batch and head of the packed keys and values
 };
 
+// Where the gradients of keys and values are added up. Fresh: nothing is there yet.
+struct AttentionSums {
+  void *dk = nullptr, *dv = nullptr;
+  int64_t dk_row = 0, dv_row = 0;
+  bool fresh = false;
+};
+
 struct AttentionFunctions {
   int64_t lanes;
   // Queries [block * tiles.block, ...) of a head.
   void (*forward)(const Attention&, const AttentionForward&, const AttentionTiles&, AttentionPart&,
                   int64_t batch, int64_t head, int64_t block);
   void (*backward)(const Attention&, const AttentionBackward&, const AttentionTiles&, AttentionPart&,
-                   int64_t batch, int64_t head, int64_t block, void* dk, int64_t dk_row, void* dv,
-                   int64_t dv_row);
+                   int64_t batch, int64_t head, int64_t block, const AttentionSums&);
 };
 
 // The keys that a query sees: [begin, end).
@@ -184,16 +190,29 @@ HWY_INLINE void Tile(int64_t k, const T* a, int64_t a_row, int64_t a_column, con
     a += a_column;
     b += b_row;
   }
-  const auto put = [&](auto sum, T* to, int64_t count) HWY_ATTR {
-    if (add) sum = hn::Add(sum, LoadUpTo(d, to, count));
-    StoreUpTo(sum, d, to, count);
-  };
-#define ORTRAIN_STORE(r)                                                               \
-  if constexpr (R > r) {                                                               \
-    put(c##r##0, c + r * c_row, columns);                                              \
-    if constexpr (V > 1) put(c##r##1, c + r * c_row + lanes, columns - lanes);         \
-    if constexpr (V > 2) put(c##r##2, c + r * c_row + 2 * lanes, columns - 2 * lanes); \
-    if constexpr (V > 3) put(c##r##3, c + r * c_row + 3 * lanes, columns - 3 * lanes); \
+#define ORTRAIN_STORE(r) ORTRAIN_PUT(r, 0) ORTRAIN_PUT(r, 1) ORTRAIN_PUT(r, 2) ORTRAIN_PUT(r, 3)
+  if (columns >= V * lanes) {
+#define ORTRAIN_PUT(r, v)                                                  \
+  if constexpr (R > r && V > v) {                                          \
+    T* to = c + r * c_row + v * lanes;                                     \
+    hn::StoreU(add ? hn::Add(c##r##v, hn::LoadU(d, to)) : c##r##v, d, to); \
+  }
+    ORTRAIN_STORE(0)
+    ORTRAIN_STORE(1)
+    ORTRAIN_STORE(2)
+    ORTRAIN_STORE(3)
+    ORTRAIN_STORE(4)
+    ORTRAIN_STORE(5)
+#undef ORTRAIN_PUT
+    return;
+  }
+#define ORTRAIN_PUT(r, v)                                \
+  if constexpr (R > r && V > v) {                        \
+    T* to = c + r * c_row + v * lanes;                   \
+    const int64_t count = columns - v * lanes;           \
+    auto sum = c##r##v;                                  \
+    if (add) sum = hn::Add(sum, LoadUpTo(d, to, count)); \
+    StoreUpTo(sum, d, to, count);                        \
   }
   ORTRAIN_STORE(0)
   ORTRAIN_STORE(1)
@@ -201,6 +220,7 @@ HWY_INLINE void Tile(int64_t k, const T* a, int64_t a_row, int64_t a_column, con
   ORTRAIN_STORE(3)
   ORTRAIN_STORE(4)
   ORTRAIN_STORE(5)
+#undef ORTRAIN_PUT
 #undef ORTRAIN_STORE
 }
 
@@ -428,10 +448,9 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
 //     dV = Dᵀ dY,  dP = drop(dY Vᵀ),  dS = P (dP - sum_j P dP),  dQ = scale dS K,  dK = scale dSᵀ Q
 template <typename T>
 void Backward(const Attention& a, const AttentionBackward& b, const AttentionTiles& t, AttentionPart& part,
-              int64_t batch, int64_t head, int64_t block, void* to_dk, int64_t dk_row, void* to_dv,
-              int64_t dv_row) {
+              int64_t batch, int64_t head, int64_t block, const AttentionSums& sums) {
   T* memory = static_cast<T*>(part.memory);
-  T *dk = static_cast<T*>(to_dk), *dv = static_cast<T*>(to_dv);
+  T *dk = static_cast<T*>(sums.dk), *dv = static_cast<T*>(sums.dv);
   const int64_t kv_head = head / (a.heads / a.kv_heads), filled = batch * a.kv_heads + kv_head;
   const bool slopes = b.dq || dk || b.dmask;  // dS is needed
   if (part.packed != filled) {
@@ -445,6 +464,13 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
   }
   const int64_t first = block * t.block, rows = HWY_MIN(t.block, a.queries - first);
   const AttentionRange seen = KeysOfBlock(a, b.lengths, batch, first, first + rows - 1);
+  const bool whole = seen.begin == 0 && seen.end == a.keys;
+  if (sums.fresh && !whole)
+    for (int64_t i = 0; i < a.keys; ++i) {
+      if (dk) std::fill_n(dk + i * sums.dk_row, a.size, T{0});
+      if (dv) std::fill_n(dv + i * sums.dv_row, a.v_size, T{0});
+    }
+  const bool add = !sums.fresh || !whole;
   T* dq = b.dq ? static_cast<T*>(b.dq) + batch * a.q.batch + head * a.q.head + first * a.q.row : nullptr;
   const int64_t line = (batch * a.heads + head) * a.queries + first, place = line * a.keys;
   T* dmask = b.dmask ? static_cast<T*>(b.dmask) + line * a.mask_keys : nullptr;
@@ -454,6 +480,10 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
     return;
   }
   T *scores = memory + t.scores, *ds = memory + t.slopes, *factors = memory + t.kept;
+  // Probabilities that were kept are read where they lie.
+  const bool drops = b.dropout.ratio > 0, as_kept = b.probabilities && !drops;
+  const T* kept = b.probabilities ? static_cast<const T*>(b.probabilities) + place : scores;
+  const int64_t kept_row = b.probabilities ? a.keys : t.row;
   const T* q = static_cast<const T*>(b.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
   const T* dy = static_cast<const T*>(b.dy) + batch * a.y.batch + head * a.y.head + first * a.y.row;
   if (!b.probabilities || a.cap > 0)
@@ -468,27 +498,27 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
     const int64_t query = first + i;
     const AttentionRange range = seen_keys(a, b.lengths, batch, query);
     const int64_t n = range.end - range.begin;
-    T *p = scores + i * t.row, *g = ds + i * t.row;
-    std::fill(p + seen.begin, p + HWY_MIN(range.begin, seen.end), T{0});
-    std::fill(p + HWY_MAX(range.end, seen.begin), p + seen.end, T{0});
+    T *own = scores + i * t.row, *g = ds + i * t.row;
+    if (!as_kept) {
+      std::fill(own + seen.begin, own + HWY_MIN(range.begin, seen.end), T{0});
+      std::fill(own + HWY_MAX(range.end, seen.begin), own + seen.end, T{0});
+    }
     if (slopes) {
       std::fill(g + seen.begin, g + HWY_MIN(range.begin, seen.end), T{0});
       std::fill(g + HWY_MAX(range.end, seen.begin), g + seen.end, T{0});
     }
     if (n <= 0) continue;
-    p += range.begin, g += range.begin;
+    own += range.begin, g += range.begin;
     T* capped = memory + t.capped;
     if (a.cap > 0) {
-      CapRow(p, n, a.cap);
-      std::copy_n(p, n, capped);
+      CapRow(own, n, a.cap);
+      std::copy_n(own, n, capped);
     }
-    if (b.probabilities) {
-      std::copy_n(static_cast<const T*>(b.probabilities) + place + i * a.keys + range.begin, n, p);
-    } else {
+    if (!b.probabilities) {
       MaskRow<T>(a, b.mask, batch, head, query, range, scores + i * t.row);
-      WideSoftmaxRow<T>(a, p, n, reinterpret_cast<double*>(memory + t.wide));
+      WideSoftmaxRow<T>(a, own, n, reinterpret_cast<double*>(memory + t.wide));
     }
-    const bool drops = b.dropout.ratio > 0;
+    const T* p = kept + i * kept_row + range.begin;
     const auto product = [](auto, auto u, auto v) HWY_ATTR { return hn::Mul(u, v); };
     if (drops) {
       DropRow(b.dropout, static_cast<uint64_t>(place + i * a.keys + range.begin), n,
@@ -524,19 +554,19 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
         Map(g, g, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, scale); });
       }
     }
-    if (drops) Map2<1, 1>(p, factors, p, n, product);
+    if (drops) Map2<1, 1>(p, factors, own, n, product);
   }
   if (dv) {
     PackAlong(dy, a.y.row, rows, a.v_size, memory + t.dy_along);
-    Multiply<T>(seen.end - seen.begin, scores + seen.begin, 1, t.row,
-                {memory + t.dy_along, rows, a.v_size, 0, rows, 0, a.v_size}, dv + seen.begin * dv_row, dv_row,
-                true, false);
+    Multiply<T>(seen.end - seen.begin, (as_kept ? kept : scores) + seen.begin, 1, as_kept ? kept_row : t.row,
+                {memory + t.dy_along, rows, a.v_size, 0, rows, 0, a.v_size}, dv + seen.begin * sums.dv_row,
+                sums.dv_row, add, false);
   }
   if (dk) {
     PackAlong(q, a.q.row, rows, a.size, memory + t.q_along);
     Multiply<T>(seen.end - seen.begin, ds + seen.begin, 1, t.row,
-                {memory + t.q_along, rows, a.size, 0, rows, 0, a.size}, dk + seen.begin * dk_row, dk_row,
-                true, false);
+                {memory + t.q_along, rows, a.size, 0, rows, 0, a.size}, dk + seen.begin * sums.dk_row,
+                sums.dk_row, add, false);
   }
   if (dq)
     Multiply<T>(rows, ds + seen.begin, t.row, 1,
@@ -609,8 +639,10 @@ int64_t cuts_of(const Attention& a, int threads) {
 
 int64_t sums_of(const Attention& a) { return round_up(a.keys * (a.size + a.v_size), kAlign); }
 
-void zero_rows(std::byte* data, int64_t rows, int64_t row, int64_t size, int64_t width) {
-  for (int64_t i = 0; i < rows; ++i) std::fill_n(data + i * row * width, size * width, std::byte{0});
+void zero_rows(void* data, int64_t rows, int64_t row, int64_t size, int64_t width) {
+  if (!data) return;
+  for (int64_t i = 0; i < rows; ++i)
+    std::fill_n(static_cast<std::byte*>(data) + i * row * width, size * width, std::byte{0});
 }
 
 template <typename T>
@@ -662,25 +694,29 @@ void run_attention_gradient(const Attention& a, const AttentionBackward& b, int 
                 : nullptr;
   };
   const int64_t cost = t.block * a.keys * (2 * a.size + 2 * a.v_size) * units;
-  each_part(
-      a.batch * a.kv_heads * cuts, threads, cost / cuts, [&](int64_t number, int64_t begin, int64_t end) {
-        AttentionPart part{memory + number * t.total * width};
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t head = i / cuts, cut = i % cuts;
-          std::byte *dk = at(b.dk, a.k, head), *dv = at(b.dv, a.v, head);
-          int64_t dk_row = a.k.row, dv_row = a.v.row;
-          if (cuts > 1) {
-            std::byte* own = sums + i * sums_of(a) * width;
-            if (dk) dk = own, dk_row = a.size;
-            if (dv) dv = own + a.keys * a.size * width, dv_row = a.v_size;
-          }
-          if (dk) zero_rows(dk, a.keys, dk_row, a.size, width);
-          if (dv) zero_rows(dv, a.keys, dv_row, a.v_size, width);
-          for (int64_t u = units * cut / cuts; u < units * (cut + 1) / cuts; ++u)
-            functions.backward(a, b, t, part, head / a.kv_heads, head % a.kv_heads * group + u / t.blocks,
-                               u % t.blocks, dk, dk_row, dv, dv_row);
-        }
-      });
+  each_part(a.batch * a.kv_heads * cuts, threads, cost / cuts,
+            [&](int64_t number, int64_t begin, int64_t end) {
+              AttentionPart part{memory + number * t.total * width};
+              for (int64_t i = begin; i < end; ++i) {
+                const int64_t head = i / cuts, cut = i % cuts;
+                AttentionSums to{at(b.dk, a.k, head), at(b.dv, a.v, head), a.k.row, a.v.row};
+                if (cuts > 1) {
+                  std::byte* own = sums + i * sums_of(a) * width;
+                  if (to.dk) to.dk = own, to.dk_row = a.size;
+                  if (to.dv) to.dv = own + a.keys * a.size * width, to.dv_row = a.v_size;
+                }
+                const int64_t first = units * cut / cuts, last = units * (cut + 1) / cuts;
+                if (first == last) {
+                  zero_rows(to.dk, a.keys, to.dk_row, a.size, width);
+                  zero_rows(to.dv, a.keys, to.dv_row, a.v_size, width);
+                }
+                for (int64_t u = first; u < last; ++u) {
+                  to.fresh = u == first;
+                  functions.backward(a, b, t, part, head / a.kv_heads,
+                                     head % a.kv_heads * group + u / t.blocks, u % t.blocks, to);
+                }
+              }
+            });
   if (cuts == 1) return;
   visit_floating(a.dtype, [&](auto zero) {
     using T = decltype(zero);

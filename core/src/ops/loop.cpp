@@ -56,6 +56,8 @@ class Places : public OutputPlaces {
               " stacks what the body gives, but that was ", to_string(slice.dtype()),
               to_string(slice.shape()), " in iteration ", iteration - 1, " and is ", to_string(dtype),
               to_string(shape), " in iteration ", iteration);
+    c_.expect(!is_packed(dtype), "output ", carried_ + k, " stacks values of type ", to_string(dtype),
+              ", whose elements take less than a byte; cast them in the body");
     const Tensor& all = stack(k).reset(dtype, stacked(shape, iteration + 1), iteration > 0);
     const size_t bytes = all.bytes() / static_cast<size_t>(iteration + 1);
     return slice = Tensor(dtype, shape, all.raw() + bytes * static_cast<size_t>(iteration));

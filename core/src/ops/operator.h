@@ -23,8 +23,8 @@ namespace ortrain {
 
 inline constexpr const char* kMicrosoft = "com.microsoft";
 
-class TypeContext;     // ops/dynamic.h
-class DynamicContext;  // the same
+class TypeContext;       // ops/dynamic.h
+class DynamicContext;    // the same
 class ExpansionContext;  // ops/expansion.h
 
 // Thrown by a shape rule or a kernel maker that needs the value of an input which is not known before the

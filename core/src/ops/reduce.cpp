@@ -227,6 +227,7 @@ HWY_AFTER_NAMESPACE();
 #include "ops/broadcast.h"
 #include "ops/gradient_expression.h"
 #include "ops/operator.h"
+#include "runtime/convert.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -520,7 +521,7 @@ Kernel rounded_integer_kernel(KernelContext& c, const Axes& axes, const ReduceRo
     std::copy_n(f.at<T>(x), n, f.at<double>(numbers));
     reduction.run(f.at<std::byte>(numbers), f.at<double>(sums), f.at<std::byte>(scratch));
     std::transform(f.at<double>(sums), f.at<double>(sums) + outputs, f.at<T>(y),
-                   [=](double sum) { return static_cast<T>(finish(sum, count)); });
+                   [=](double sum) { return cast_number<T>(finish(sum, count)); });
   };
 }
 
@@ -570,29 +571,27 @@ Kernel log_sum_exp_kernel(KernelContext& c) {
     return nullptr;
   }
   Kernel kernel;
-  const bool known = visit_floating(c.dtype(0), [&](auto zero) {
+  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
-    const Slot x = c.in(0), y = c.out(0),
-               sums = c.scratch(static_cast<size_t>(c.out_size(0)) * sizeof(double));
+    const size_t bytes = static_cast<size_t>(c.out_size(0)) * sizeof(double);
+    const Slot x = c.in(0), y = c.out(0), sums = c.scratch(bytes), maxima = c.scratch(bytes);
     const Broadcast<1> shape({with_kept_axes(c.shape(0), axes.reduced)}, c.shape(0));
     const int64_t outputs = c.out_size(0);
     kernel = [=](const Frame& f) {
       const T* from = f.at<T>(x);
       T* to = f.at<T>(y);
-      double* sum = f.at<double>(sums);
-      std::fill(to, to + outputs, -std::numeric_limits<T>::infinity());
+      double *sum = f.at<double>(sums), *highest = f.at<double>(maxima);
+      std::fill(highest, highest + outputs, -std::numeric_limits<double>::infinity());
       std::fill(sum, sum + outputs, 0.0);
       const auto each = [&](auto step) {
         shape.walk(0, shape.size(), [&](int64_t at, const std::array<int64_t, 1>& out, int64_t n) {
-          for (int64_t i = 0; i < n; ++i) step(out[0] + i * shape.step(0), from[at + i]);
+          for (int64_t i = 0; i < n; ++i) step(out[0] + i * shape.step(0), static_cast<double>(from[at + i]));
         });
       };
-      each([&](int64_t o, T v) { to[o] = std::max(to[o], v); });
-      each([&](int64_t o, T v) {
-        sum[o] += std::exp(static_cast<double>(std::isinf(to[o]) ? v : v - to[o]));
-      });
+      each([&](int64_t o, double v) { highest[o] = std::max(highest[o], v); });
+      each([&](int64_t o, double v) { sum[o] += std::exp(std::isinf(highest[o]) ? v : v - highest[o]); });
       for (int64_t o = 0; o < outputs; ++o)
-        to[o] = static_cast<T>((std::isinf(to[o]) ? 0.0 : static_cast<double>(to[o])) + std::log(sum[o]));
+        to[o] = cast_number<T>((std::isinf(highest[o]) ? 0.0 : highest[o]) + std::log(sum[o]));
     };
   });
   if (!known) c.reject_dtype(0);

@@ -156,6 +156,8 @@ class Places : public OutputPlaces {
     const size_t k = o - n_.states;
     Stack& stack = stacks_.at(k);
     if (iteration == 0) {
+      c_.expect(!is_packed(dtype), "output ", o, " stacks values of type ", to_string(dtype),
+                ", whose elements take less than a byte; cast them in the body");
       stack.axis = axis_entry(c_.node(), "scan_output_axes", k, shape.size() + 1);
       const Shape whole = stacked(shape, count_, stack.axis);
       stack.whole = c_.has_output(o) ? &c_.out(o, dtype, whole) : &memory(k, 1).reset(dtype, whole);

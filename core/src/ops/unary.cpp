@@ -414,7 +414,7 @@ Kernel integer_kernel(KernelContext& c) {
       T* to = f.at<T>(y);
       for (int64_t i = 0; i < n; ++i) {
         const auto v = static_cast<double>(from[i]);
-        to[i] = erf          ? cast_number<T>(std::erf(v))
+        to[i] = erf          ? cast_number<T>(static_cast<float>(std::erf(v)))
                 : !shrink    ? integer_formula(op, from[i])
                 : v < -limit ? cast_number<T>(v + bias)
                 : v > limit  ? cast_number<T>(v - bias)

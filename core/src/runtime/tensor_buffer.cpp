@@ -11,7 +11,7 @@ const Tensor& TensorBuffer::reset(DType dtype, const Shape& shape, bool keep) {
   if (tensor_.defined() && tensor_.dtype() == dtype && tensor_.shape() == shape) return tensor_;
   const auto count = static_cast<size_t>(element_count(shape));
   size_t bytes = 0;
-  require(!__builtin_mul_overflow(count, size_of(dtype), &bytes), ErrorCode::kInvalidArgument,
+  require(!__builtin_mul_overflow(count, (bits_of(dtype) + 7) / 8, &bytes), ErrorCode::kInvalidArgument,
           "a tensor of shape ", to_string(shape), " is too large");
   if (!block_ || bytes > capacity_) {
     // What grows step by step grows by half at least.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+import pytest
 from numpy.typing import NDArray
 from ortrain import _ortrain
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Key = tuple[str, str]  # domain and type of an operator
 
+#: Whether all the gradient tests are part of a run.
+COMPLETE = pytest.StashKey[bool]()
 COMMAND = "python -m pytest tests/ops --write-gradient-table"
 
 
@@ -43,7 +46,9 @@ class Coverage:
     opsets: set[int] = field(default_factory=set)
     empty: bool = False  # a case with an input without elements
     single: bool = False  # one whose inputs have one element at most
-    second: int = 0  # cases whose second derivative was compared
+    second: Counter[int] = field(
+        default_factory=Counter
+    )  # by opset, cases whose second derivative was compared
     second_misses: set[str] = field(default_factory=set)  # operators that it lacks a gradient of
     smallest: dict[tuple[str, ...], Case] = field(default_factory=dict)  # by the attributes that are given
 
@@ -78,7 +83,7 @@ def note(case: Case, floating: Iterable[Array], second: Collection[str] | None) 
     found.empty |= 0 in sizes
     found.single |= max(sizes, default=0) == 1
     if second is not None:
-        found.second += not second
+        found.second[case.op.opset] += not second
         found.second_misses.update(second)
     kind = tuple(sorted(case.op.attributes))
     held = found.smallest.get(kind)
@@ -109,11 +114,11 @@ def page() -> str:
             continue
         found = COVERED[key]
         misses = ", ".join(f"`{miss}`" for miss in sorted(found.second_misses))
-        if found.second:
+        if found.second.total():
             order = "first and second" + (f"; for some second needs a gradient of {misses}" if misses else "")
         else:
             order = f"first; second needs a gradient of {misses}" if misses else "first"
-        second += bool(found.second)
+        second += found.second.total() > 0
         opsets = ", ".join(map(str, sorted(found.opsets)))
         extremes = ", ".join(word for word, seen in (("none", found.empty), ("one", found.single)) if seen)
         rows.append(
@@ -174,18 +179,37 @@ def effective(type: str, opset: int) -> int:
         return 0
 
 
+def variants(case: Case) -> list[Case]:
+    """The case with one element an input, with none, and with the axis counted from the other end."""
+    wrt = set(case.arguments["wrt"])
+    found = []
+    for extent in (1, 0):
+        inputs = [
+            x[tuple(slice(extent) for _ in x.shape)] if i in wrt and x is not None else x
+            for i, x in enumerate(case.inputs)
+        ]
+        found.append(Case(case.op, inputs, case.arguments))
+    axis, first = case.op.attributes.get("axis"), case.inputs[0]
+    if axis is not None and first is not None and first.ndim:
+        other = axis - first.ndim if axis >= 0 else axis + first.ndim
+        op = dataclasses.replace(case.op, attributes={**case.op.attributes, "axis": other})
+        found.append(Case(op, case.inputs, case.arguments))
+    return found
+
+
 def moved(case: Case, opset: int) -> Case | None:
     """The case in another opset, with settings as attributes or inputs as that opset has them; None if it has not."""
     source = onnx.defs.get_schema(case.op.type, case.op.opset, "")
     target = onnx.defs.get_schema(case.op.type, opset, "")
     names = [value.name for value in source.inputs]
     wanted = [value.name for value in target.inputs]
-    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     arguments = dict(case.arguments)
     attributes, inputs = dict(case.op.attributes), list(case.inputs)
-    if not any(value.option == variadic for value in (*source.inputs, *target.inputs)):
+    attribute_became_input = not set(attributes) <= set(target.attributes)
+    input_became_attribute = any(name in target.attributes for name in names[: len(inputs)])
+    if attribute_became_input or input_became_attribute:
         given = dict(zip(names, case.inputs, strict=False))
-        constants = {names[i] for i in case.arguments["constants"]}
+        constants = {names[i] for i in case.arguments["constants"] if i < len(names)}
         for name in [name for name in attributes if name not in target.attributes]:
             if name not in wanted:
                 return None
@@ -205,6 +229,4 @@ def moved(case: Case, opset: int) -> Case | None:
         if any(names[i : i + 1] != wanted[i : i + 1] for i in case.arguments["wrt"]):
             return None
         arguments["constants"] = [wanted.index(name) for name in constants]
-    elif not set(attributes) <= set(target.attributes):
-        return None
     return Case(dataclasses.replace(case.op, attributes=attributes, opset=opset), inputs, arguments)
