@@ -296,6 +296,18 @@ struct OrtrainApi {
    */
   void(ORT_API_CALL* ReleaseGradientGraphBuilder)(OrtGradientGraphBuilder* input) NO_EXCEPTION;
 
+  /** Names every operator that can be run, and says whether gradients go through it.
+   *
+   * The text has one line an operator, sorted: domain (ai.onnx is empty), type and one of yes, stop and
+   * no, with commas between. "yes" can be trained through; at "stop" gradients end because the
+   * derivative is zero or without meaning (Shape, ArgMax); a model that is trained through "no" is
+   * refused.
+   *
+   * \param[in] allocator Gives the memory for the text.
+   * \param[out] out The lines, such as ",Relu,yes". Freed with the allocator.
+   */
+  OrtStatus*(ORT_API_CALL* ListOperators)(OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
 };
 
 /**

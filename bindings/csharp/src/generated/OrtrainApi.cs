@@ -177,5 +177,12 @@ namespace Microsoft.ML.OnnxRuntime
         internal static ReleaseGradientGraphBuilderCall ReleaseGradientGraphBuilder => releaseGradientGraphBuilder ??
             (releaseGradientGraphBuilder = NativeTables.Bind<ReleaseGradientGraphBuilderCall>(NativeTables.OrtrainApi, 23));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ListOperatorsCall(IntPtr allocator, out IntPtr @out);
+        private static ListOperatorsCall listOperators;
+        /// <summary>Names every operator that can be run, and says whether gradients go through it.</summary>
+        internal static ListOperatorsCall ListOperators => listOperators ??
+            (listOperators = NativeTables.Bind<ListOperatorsCall>(NativeTables.OrtrainApi, 24));
+
     }
 }

@@ -478,4 +478,9 @@ PYBIND11_MODULE(_ortrain, m) {
       check(extension_api().GradientGraphBuilderSave(builder.raw, model_path_.data()));
     }
   }, py::arg("builder"), py::arg("model_path"), "Writes the model with the gradients to a file.");
+  m.def("list_operators", []() {
+    char* out = {};
+    check(extension_api().ListOperators(allocator(), &out));
+    return take_text(out);
+  }, "Names every operator that can be run, and says whether gradients go through it.");
 }

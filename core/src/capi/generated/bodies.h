@@ -161,5 +161,6 @@ void CreateGradientGraphBuilder(const void* model_data, size_t model_length, con
 void GradientGraphBuilderBuild(OrtGradientGraphBuilder* builder);
 void GradientGraphBuilderGetModel(const OrtGradientGraphBuilder* builder, OrtAllocator* allocator, void** out, size_t* out_length);
 void GradientGraphBuilderSave(const OrtGradientGraphBuilder* builder, const ORTCHAR_T* model_path);
+void ListOperators(OrtAllocator* allocator, char** out);
 
 }  // namespace ortrain::capi

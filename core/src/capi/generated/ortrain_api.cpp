@@ -220,6 +220,14 @@ OrtStatus* ORT_API_CALL GradientGraphBuilderSave(const OrtGradientGraphBuilder* 
 
 void ORT_API_CALL ReleaseGradientGraphBuilder(OrtGradientGraphBuilder* input) noexcept { release(input); }
 
+OrtStatus* ORT_API_CALL ListOperators(OrtAllocator* allocator, char** out) noexcept {
+  return guarded("ListOperators", [&] {
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::ListOperators(allocator, out);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -248,7 +256,8 @@ const OrtrainApi ortrain_api = {
     .GradientGraphBuilderGetModel = entry::GradientGraphBuilderGetModel,
     .GradientGraphBuilderSave = entry::GradientGraphBuilderSave,
     .ReleaseGradientGraphBuilder = entry::ReleaseGradientGraphBuilder,
+    .ListOperators = entry::ListOperators,
 };
-static_assert(sizeof(OrtrainApi) == 24 * sizeof(void*), "OrtrainApi has 24 slots");
+static_assert(sizeof(OrtrainApi) == 25 * sizeof(void*), "OrtrainApi has 25 slots");
 
 }  // namespace ortrain::capi

@@ -1,0 +1,23 @@
+// What operators there are.
+#include <string>
+
+#include "capi/generated/bodies.h"
+#include "capi/handles.h"
+#include "ops/operator.h"
+
+namespace ortrain::capi {
+
+void ListOperators(OrtAllocator* allocator, char** out) {
+  std::string lines;
+  for (const Operator* op : all_operators()) {
+    const Differentiable kind = op->differentiable();
+    lines += concat(op->domain, ",", op->type, ",",
+                    kind == Differentiable::kYes    ? "yes"
+                    : kind == Differentiable::kStop ? "stop"
+                                                    : "no",
+                    "\n");
+  }
+  *out = copy_text(allocator, lines);
+}
+
+}  // namespace ortrain::capi
