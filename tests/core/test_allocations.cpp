@@ -95,9 +95,12 @@ Model in_half(Model model) {
   for (ValueInfo& v : graph.outputs) retype(v);
   for (auto& [name, v] : graph.value_info) retype(v);
   for (auto& [name, value] : graph.initializers) value = half(value);
-  for (Node& node : graph.nodes)
+  for (Node& node : graph.nodes) {
     for (auto& [name, attribute] : node.attributes)
       if (auto* tensor = std::get_if<Tensor>(&attribute)) *tensor = half(*tensor);
+    if (node.op_type == "Cast" && node.int_or("to", 0) == static_cast<int64_t>(DType::kFloat))
+      node.attributes["to"] = static_cast<int64_t>(DType::kFloat16);
+  }
   return model;
 }
 

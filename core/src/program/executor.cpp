@@ -390,6 +390,7 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
     for (const auto& [name, value] : plan.constants)
       if (read.count(name)) compiled.constants.emplace(name, value);
     compiled.outputs = plan.outputs;
+    compiled.direct_outputs = plan.outputs.size();
     compiled.outputs.insert(compiled.outputs.end(), plan.made.begin(), plan.made.end());
     compiled.shapes = plan.shapes;
     if (compiled.outputs.empty() && plan.nodes.empty()) break;

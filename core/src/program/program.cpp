@@ -7,8 +7,8 @@
 #include "ops/operator.h"
 #include "program/memory_plan.h"
 #include "program/recompute.h"
-#include "runtime/convert.h"
 #include "program/stated_shape.h"
+#include "runtime/convert.h"
 #include "runtime/memory.h"
 
 namespace ortrain {
@@ -26,7 +26,7 @@ void Arena::reserve(size_t bytes) {
 
 namespace {
 
-enum class Where { kArena, kFixed, kInput };
+enum class Where { kArena, kFixed, kInput, kOutput };
 
 // A piece of memory. Its index is the number of its slot.
 struct Storage {
@@ -34,6 +34,7 @@ struct Storage {
   size_t bytes = 0;
   Tensor fixed;           // kFixed: keeps the memory alive
   size_t input = 0;       // kInput: which one
+  size_t output = 0;      // kOutput: the same
   int first = INT32_MAX;  // kArena: the steps between which it is in use
   int last = -1;
   std::vector<int> values;  // the values that live in it
@@ -77,7 +78,8 @@ struct Program::Impl {
   size_t input_count = 0;
   std::vector<std::pair<DType, Shape>> input_types;
   std::vector<int> input_storages;
-  std::vector<size_t> offsets;  // of arena storages
+  std::vector<int> direct_storages;  // that lie in tensors given for outputs
+  std::vector<size_t> offsets;       // of arena storages
   ProgramMemory memory;
   std::shared_ptr<Arena> arena;
   uint64_t arena_generation = UINT64_MAX;  // no place yet
@@ -661,6 +663,14 @@ void Compiler::compile(const std::vector<Node>& nodes) {
     program_.outputs.push_back({v, Slot{s}});
   }
   for (const Output& output : program_.outputs) touch(output.slot.index);
+  for (size_t o = 0; o < std::min(request_.direct_outputs, program_.outputs.size()); ++o) {
+    const Value& v = value(program_.outputs[o].value);
+    Storage& s = storage(program_.outputs[o].slot.index);
+    if (s.where != Where::kArena || s.bytes != bytes_of(v.dtype, element_count(v.shape))) continue;
+    s.where = Where::kOutput;
+    s.output = o;
+    program_.direct_storages.push_back(program_.outputs[o].slot.index);
+  }
 
   std::vector<MemoryRequest> requests, exact;
   std::vector<size_t> owners;
@@ -697,7 +707,8 @@ double seconds_of(const Node& node, const std::unordered_map<std::string, const 
   const std::string& type = node.op_type;
   if ((type == "Conv" || type == "FusedConv") && b && !b->shape.empty() && b->shape[0] > 0) {
     operations = 2 * elements(y) * elements(b) / static_cast<double>(b->shape[0]);
-  } else if ((type == "MatMul" || type == "FusedMatMul" || type == "FusedProduct" || type == "Gemm") && a && !a->shape.empty()) {
+  } else if ((type == "MatMul" || type == "FusedMatMul" || type == "FusedProduct" || type == "Gemm") && a &&
+             !a->shape.empty()) {
     const size_t rank = a->shape.size();
     const bool transposed = rank > 1 && node.int_or("transA", 0) != 0;
     operations = 2 * elements(y) * static_cast<double>(a->shape[transposed ? rank - 2 : rank - 1]);
@@ -833,6 +844,8 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor*
   if (p.arena->generation() != p.arena_generation) p.place_arena();
   for (size_t i = 0; i < inputs.size(); ++i)
     p.addresses[static_cast<size_t>(p.input_storages[i])] = inputs[i]->raw();
+  for (const int s : p.direct_storages)
+    p.addresses[static_cast<size_t>(s)] = outputs[p.storages[static_cast<size_t>(s)].output]->raw();
   if (profile) profile->memory(p.memory.arena, p.memory.live);
   const Frame frame(p.addresses.data(), run);
   size_t i = 0;
@@ -853,9 +866,11 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor*
     const Node* node = p.steps[i].node;
     fail(ErrorCode::kRuntimeException, node ? node->label() : "the outputs", ": ", e.what());
   }
-  for (size_t o = 0; o < outputs.size(); ++o)
-    if (const size_t bytes = outputs[o]->bytes(); bytes > 0)
-      std::memcpy(outputs[o]->raw(), p.addresses[static_cast<size_t>(p.outputs[o].slot.index)], bytes);
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const std::byte* made = p.addresses[static_cast<size_t>(p.outputs[o].slot.index)];
+    if (const size_t bytes = outputs[o]->bytes(); bytes > 0 && made != outputs[o]->raw())
+      std::memcpy(outputs[o]->raw(), made, bytes);
+  }
 }
 
 }  // namespace ortrain

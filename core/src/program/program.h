@@ -42,7 +42,10 @@ struct ProgramRequest {
   std::unordered_map<std::string, Tensor> states;  // model state: fixed memory that nodes may read and update
   std::unordered_map<std::string, Tensor> constants;  // inputs whose value is fixed for this Program
   std::vector<std::string> outputs;                   // wanted, in this order
-  std::unordered_map<std::string, Shape> shapes;      // of values of the graph that are not in this Program
+  // The first so many of them are computed in the very tensors given for them, whose memory belongs to
+  // nothing else during the run.
+  size_t direct_outputs = 0;
+  std::unordered_map<std::string, Shape> shapes;  // of values of the graph that are not in this Program
   std::shared_ptr<Arena> arena;
   Precision precision = Precision::kFloat;
   // The most bytes that intermediate values may take, 0 for any number. Where they would take more,

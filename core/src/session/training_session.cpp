@@ -96,6 +96,7 @@ struct TrainingSession::Impl {
   SessionOptions options;
   Precision precision = Precision::kFloat;
   size_t memory_budget = 0;
+  bool flush_denormals = false;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
   Model train_model;                // as given: what stages are made from
   std::optional<Model> eval_model;  // the same, and what is exported
@@ -176,6 +177,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   s.options.config.try_emplace(kDenormalsKey, "1");
   s.precision = read_precision(s.options);
   s.memory_budget = memory_budget(s.options);
+  s.flush_denormals = flush_denormals(s.options);
   Tensor yes(DType::kBool, {1}), no(DType::kBool, {1});
   *yes.data<bool>() = true;
   *no.data<bool>() = false;
@@ -304,7 +306,7 @@ void TrainingSession::optimizer_step(const RunOptions*) {
   require(state_->has_gradients(), ErrorCode::kRuntimeException,
           "optimizer step: there are no gradients; run a train step first");
   const ThreadScope threads(s.options.intra_op_threads);
-  const DenormalsAsZero denormals(flush_denormals(s.options));
+  const DenormalsAsZero denormals(s.flush_denormals);
   OptimizerState& o = state_->optimizer();
   const auto start = Profile::Clock::now();
   s.optimizer->apply(*state_, s.learning_rate, o.step + 1);
