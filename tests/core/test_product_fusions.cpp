@@ -76,7 +76,7 @@ void check_same(const Case& s) {
     session.run(names, values, s.outputs);  // the second run finds the memory as the first left it
     return session.run(names, values, s.outputs);
   };
-  const auto plain = run(false), fused = run(true);
+  const std::vector<Tensor> plain = run(false), fused = run(true);
   for (size_t o = 0; o < plain.size(); ++o) {
     REQUIRE(fused[o].shape() == plain[o].shape());
     for (int64_t i = 0; i < plain[o].size(); ++i) {
