@@ -297,7 +297,7 @@ TEST_CASE("Tensors whose data do not fit their type and shape are refused") {
 TEST_CASE("What ortrain does not hold is refused, all of it by name") {
   auto proto = small_model();
   add_tensor(proto, "words", 8, {1}).add_string_data("a");
-  add_tensor(proto, "tiny", 17, {1}).set_raw_data("a");
+  add_tensor(proto, "tiny", 99, {1}).set_raw_data("a");
   proto.mutable_graph()->add_sparse_initializer()->mutable_values()->set_name("holes");
   auto* attribute = proto.mutable_graph()->mutable_node(0)->add_attribute();
   attribute->set_name("kind");
@@ -306,7 +306,7 @@ TEST_CASE("What ortrain does not hold is refused, all of it by name") {
   map->set_name("table");
   map->mutable_type()->mutable_map_type()->set_key_type(7);
   refuse(ErrorCode::kNotImplemented,
-         {"\"words\"", "string", "\"tiny\"", "data type 17", "\"holes\"", "sparse",
+         {"\"words\"", "string", "\"tiny\"", "data type 99", "\"holes\"", "sparse",
           "node \"relu\" (Relu), attribute \"kind\"", "TYPE_PROTO", "\"table\""},
          proto);
 }
@@ -573,10 +573,10 @@ TEST_CASE("Headers that do not belong to a model are refused") {
   proto = small_model();
   proto.set_ir_version(99);
   refuse(ErrorCode::kNotImplemented, {"99"}, proto);
-  for (const int version : {1, 11, 29, 1000}) {
+  for (const int version : {29, 1000}) {
     proto = small_model();
     proto.mutable_opset_import(0)->set_version(version);
-    refuse(ErrorCode::kNotImplemented, {std::to_string(version), "12 to 28"}, proto);
+    refuse(ErrorCode::kNotImplemented, {std::to_string(version), "1 to 28"}, proto);
   }
   proto = small_model();
   proto.mutable_opset_import(0)->set_version(-3);

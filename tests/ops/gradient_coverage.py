@@ -58,8 +58,21 @@ COVERED: dict[Key, Coverage] = {}
 IN_GRADIENTS: Counter[Key] = Counter()
 
 
+#: Operators of whole models whose gradients were compared, and in how many.
+IN_MODELS: Counter[Key] = Counter()
+
+
 def is_covered(key: Key) -> bool:
-    return key in COVERED or key in IN_GRADIENTS or key in STRAIGHT_THROUGH
+    return any(key in known for known in (COVERED, IN_GRADIENTS, IN_MODELS, STRAIGHT_THROUGH))
+
+
+def note_model(graph: onnx.GraphProto) -> None:
+    """Note the operators of a model whose gradients were right, those of its subgraphs among them."""
+    for node in graph.node:
+        IN_MODELS[node.domain, node.op_type] += 1
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                note_model(attribute.g)
 
 
 def of(op: Op) -> Coverage:
@@ -109,8 +122,10 @@ def page() -> str:
         if gradient != "yes" or key in STRAIGHT_THROUGH:
             continue
         if key not in COVERED:
-            where = "in the second derivative of others"
-            rows.append(f"| `{key[1]}` | {key[0] or 'ai.onnx'} | | {IN_GRADIENTS[key]} | | {where} |")
+            in_models = IN_MODELS[key]
+            where = "first, in models" if in_models else "in the second derivative of others"
+            count = in_models or IN_GRADIENTS[key]
+            rows.append(f"| `{key[1]}` | {key[0] or 'ai.onnx'} | | {count} | | {where} |")
             continue
         found = COVERED[key]
         misses = ", ".join(f"`{miss}`" for miss in sorted(found.second_misses))
@@ -224,9 +239,10 @@ def moved(case: Case, opset: int) -> Case | None:
             attributes[name] = value.tolist()
             constants.discard(name)
         inputs = [given.get(name) for name in wanted]
-        while inputs and inputs[-1] is None:
-            inputs.pop()
         if any(names[i : i + 1] != wanted[i : i + 1] for i in case.arguments["wrt"]):
             return None
         arguments["constants"] = [wanted.index(name) for name in constants]
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    arguments["constants"] = [i for i in arguments["constants"] if i < len(inputs)]
     return Case(dataclasses.replace(case.op, attributes=attributes, opset=opset), inputs, arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import gradient_coverage as coverage
 import numpy as np
 import onnx
 import onnx.parser
@@ -84,4 +85,5 @@ def check_model_gradient(
             found, numeric, rtol, rtol * max(largest, 1e-3), err_msg=f"gradient of {name}"
         )
         gradients[name] = found
+    coverage.note_model(onnx.load_from_string(forward).graph)
     return gradients

@@ -287,6 +287,11 @@ def test_bitmask_dropout(count: int, dtype: Any) -> None:
     check_forward(back, [dy, mask], [np.where(kept, dy, 0)])
 
 
+def test_bitmask_dropout_passes_gradients_to_what_it_kept() -> None:
+    op = Op("BitmaskDropout", {"seed": 5}, MICROSOFT, outputs=2)
+    check_gradient(op, [uniform(40), np.array(0.3), np.array(True)], wrt=[0], outputs=[0])
+
+
 def test_bitmask_dropout_refuses_a_mask_of_another_size() -> None:
     inputs = [uniform(40), np.zeros(3, np.uint32)]
     check_rejected(Op("BitmaskDropoutGrad", {}, MICROSOFT), inputs, r"uint32\[2\]")

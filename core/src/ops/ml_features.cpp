@@ -292,6 +292,7 @@ void normalize_shape(ShapeContext& c) {
   const std::string norm = c.node().string_or("norm", "MAX");
   c.expect(norm == "MAX" || norm == "L1" || norm == "L2", "attribute norm must be MAX, L1 or L2, found '",
            norm, "'");
+  c.expect(norm != "MAX" || Rows(c).features > 0, "there is no largest among no features");
   float_rows_shape(c);
 }
 
