@@ -64,7 +64,7 @@ def add_input_like(model: onnx.ModelProto, like: onnx.ValueInfoProto, name: str)
     that differ the same one.
     """
     known = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim}
-    new = model.graph.input.add()
+    new: onnx.ValueInfoProto = model.graph.input.add()
     new.CopyFrom(like)
     new.name = name
     for dim in new.type.tensor_type.shape.dim:
