@@ -6,9 +6,9 @@
 //   matmul undef 1024x256:256x1024
 //   stream - 44700000           an optimizer step over so many bytes of parameters
 //
-// An empty line ends them and is answered by `ready`. Each line behind it is a number of steps; the answer has
-// a line for each step: the milliseconds of convolutions, products and optimizer. Equal problems share their
-// memory.
+// An empty line ends them and is answered by `ready`. Each line behind it is a number of steps; the answer
+// has a line for each step: the milliseconds of convolutions, products and optimizer. Equal problems share
+// their memory.
 #include <omp.h>
 
 #include <algorithm>
@@ -161,7 +161,8 @@ struct Problem {
 };
 
 double now_ms() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
