@@ -248,8 +248,8 @@ def test_type_of_the_schema(typed: Typed) -> None:
     try:
         found = run_model(model.SerializeToString(), feeds)
     except RuntimeError as error:
-        if "has no kernel" in str(error):
-            pytest.skip(str(error))
+        if node.op_type == "ImageDecoder" and "has no kernel" in str(error):
+            pytest.skip("images as bytes are not decoded")
         raise
 
     wide = {name: _wide(x, typed) for name, x in feeds.items()}
