@@ -39,12 +39,17 @@ import itertools
 import json
 import logging
 import pathlib
+import sys
 import warnings
 from typing import Any
 
+try:
+    import onnx
+    import torch
+except ImportError:
+    sys.exit("export.py needs torch 2.13, onnx and onnxscript, best in a virtual environment of its own")
+
 import numpy as np
-import onnx
-import torch
 from architectures import ARCHITECTURES, Architecture, example, loss_of
 from numpy.typing import NDArray
 from onnx import numpy_helper
