@@ -59,22 +59,19 @@ _ON_DEVICE = ("benchmarks.train_on_device", "OnDeviceTrainer")
 _TORCH = ("benchmarks.train_torch", "TorchTrainer")
 
 
-def ours(config: dict[str, str]) -> Contestant:
-    """Return ortrain with these configuration entries of the session."""
-    return Contestant(OURS, None, (*_ON_DEVICE, (OURS, "ortrain", "ortrain", config)), artifacts=True)
+def ours(
+    name: str, config: dict[str, str], disabled_passes: list[str], tolerance: float | None = None
+) -> Contestant:
+    """Return ortrain with these configuration entries of the session, and without these artifact passes."""
+    trainer = (*_ON_DEVICE, (name, "ortrain", "ortrain", config, disabled_passes))
+    return Contestant(name, None, trainer, artifacts=True, tolerance=tolerance)
 
 
 CONTESTANTS = (
-    ours({}),
+    ours(OURS, {}, []),
+    ours(OURS_BF16, {"ortrain.mixed_precision": "bf16"}, [], tolerance=3e-2),
     Contestant(
-        OURS_BF16,
-        None,
-        (*_ON_DEVICE, (OURS_BF16, "ortrain", "ortrain", {"ortrain.mixed_precision": "bf16"})),
-        artifacts=True,
-        tolerance=3e-2,
-    ),
-    Contestant(
-        "ort", "ort", (*_ON_DEVICE, ("ort", "onnxruntime", "onnxruntime.training", {})), artifacts=True
+        "ort", "ort", (*_ON_DEVICE, ("ort", "onnxruntime", "onnxruntime.training", {}, [])), artifacts=True
     ),
     Contestant("torch-eager", "torch", (*_TORCH, False)),
     Contestant("torch-compiled", "torch", (*_TORCH, True)),

@@ -16,12 +16,12 @@ class OnDeviceTrainer:
 
     Parameters
     ----------
-    names : the contestant, the package with `SessionOptions`, the one with `api` and `artifacts`, and configuration
-        entries of the session.
+    names : the contestant, the package with `SessionOptions`, the one with `api` and `artifacts`, configuration
+        entries of the session, and passes that do not rewrite the model when the artifacts are made.
     """
 
-    def __init__(self, names: tuple[str, str, str, dict[str, str]]) -> None:
-        self.contestant, runtime, self.training, self.config = names
+    def __init__(self, names: tuple[str, str, str, dict[str, str], list[str]]) -> None:
+        self.contestant, runtime, self.training, self.config, self.disabled_passes = names
         self.runtime = import_module(runtime)
         self.api = import_module(f"{self.training}.api")
         self.version = f"{self.training} {getattr(self.runtime, '__version__', 'of unknown version')}"
@@ -38,6 +38,7 @@ class OnDeviceTrainer:
             loss=artifacts.LossType.CrossEntropyLoss,
             optimizer=artifacts.OptimType.AdamW,
             artifact_directory=str(folder),
+            **({"disabled_passes": self.disabled_passes} if self.disabled_passes else {}),
         )
 
     def prepare(self, case: Case, cache: Path, threads: int) -> Step:

@@ -121,16 +121,20 @@ struct OrtrainApi {
    * \param[in] loss_name The output that is the loss, a scalar.
    * \param[in] output_names Other outputs that are kept, in this order. As many as output_len says.
    * \param[in] output_len Their number. In names.
+   * \param[in] disabled_passes Passes that do not run first, such as fuse_gelu; the architecture page
+   *     lists them. As many as disabled_len says.
+   * \param[in] disabled_len Their number. In names.
    * \param[in] allocator Gives the memory for the result.
    * \param[out] out The training model. As many as out_length says. Freed with the allocator.
    * \param[out] out_length Its size. In bytes.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
-   * \retval ORT_INVALID_ARGUMENT when a name is not in the model, or the loss is no scalar.
+   * \retval ORT_INVALID_ARGUMENT when a name is not in the model, the loss is no scalar, or there is no
+   *     such pass.
    * \retval ORT_NOT_IMPLEMENTED when the model cannot be trained; the message is that of
    *     FindUntrainable.
    */
-  OrtStatus*(ORT_API_CALL* BuildTrainingModel)(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* frozen_names, size_t frozen_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* BuildTrainingModel)(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* frozen_names, size_t frozen_len, const char* loss_name, const char* const* output_names, size_t output_len, const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
 
   /** Names everything that keeps a forward model from being trained.
    *

@@ -17,10 +17,17 @@ def find_untrainable(model: bytes, trainable: Sequence[str], loss: str, outputs:
 
 
 def build_training_model(
-    model: bytes, trainable: Sequence[str], frozen: Sequence[str], loss: str, outputs: Sequence[str]
+    model: bytes,
+    trainable: Sequence[str],
+    frozen: Sequence[str],
+    loss: str,
+    outputs: Sequence[str],
+    disabled_passes: Sequence[str],
 ) -> bytes:
     """Return the training model of a forward model."""
-    return _ortrain.build_training_model(model, list(trainable), list(frozen), loss, list(outputs))
+    return _ortrain.build_training_model(
+        model, list(trainable), list(frozen), loss, list(outputs), list(disabled_passes)
+    )
 
 
 def save_checkpoint(

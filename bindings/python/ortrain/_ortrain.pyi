@@ -211,6 +211,7 @@ def build_training_model(
     frozen_names: Sequence[str],
     loss_name: str,
     output_names: Sequence[str],
+    disabled_passes: Sequence[str],
 ) -> bytes: ...
 def find_untrainable(
     model_data: bytes,

@@ -101,6 +101,7 @@ def generate_artifacts(
     additional_output_names: Sequence[str] | None = None,
     nominal_checkpoint: bool = False,
     loss_input_names: Sequence[str] | None = None,
+    disabled_passes: Sequence[str] | None = None,
 ) -> None:
     """Make the files that a training session needs from an inference model.
 
@@ -140,14 +141,17 @@ def generate_artifacts(
         Whether to write a second checkpoint with names, types and shapes but no values.
     loss_input_names : list of str, optional
         What the loss is called with. All outputs of the model by default.
+    disabled_passes : list of str, optional
+        Passes that do not rewrite the model before its gradient is built, such as ``"select_early"``; for
+        debugging.
 
     Raises
     ------
     TypeError
         When an argument has another type than those above.
     ValueError
-        When the model is not valid, a name is not in it, or it cannot be trained; the message names every
-        node and parameter that stands in the way, and why.
+        When the model is not valid, a name is not in it, there is no such pass, or it cannot be trained; the
+        message names every node and parameter that stands in the way, and why.
     LookupError
         When a loss input or an additional output is not a value of the model.
     FileNotFoundError
@@ -187,6 +191,7 @@ def generate_artifacts(
         _log.info("%d parameters are frozen: %s", len(frozen), ", ".join(frozen))
 
     block = _LossOnModel(loss_block, loss_inputs, additional)
+    block.disabled_passes = _names("disabled_passes", disabled_passes)
     for name in trainable:
         block.requires_grad(name)
     for name in frozen:

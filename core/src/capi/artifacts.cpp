@@ -5,6 +5,7 @@
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
+#include "passes/pass.h"
 
 namespace ortrain::capi {
 
@@ -24,10 +25,11 @@ void give_model(const Model& model, OrtAllocator* allocator, void** out, size_t*
 void BuildTrainingModel(const void* model_data, size_t model_length, const char* const* trainable_names,
                         size_t trainable_len, const char* const* frozen_names, size_t frozen_len,
                         const char* loss_name, const char* const* output_names, size_t output_len,
-                        OrtAllocator* allocator, void** out, size_t* out_length) {
+                        const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator,
+                        void** out, size_t* out_length) {
   const Model forward = read_model(model_data, model_length, "forward model");
-  const GradientRequest request{texts(trainable_names, trainable_len), loss_name,
-                                texts(output_names, output_len)};
+  GradientRequest request{texts(trainable_names, trainable_len), loss_name, texts(output_names, output_len)};
+  request.config = without_passes(texts(disabled_passes, disabled_len), PassMoment::kArtifact);
   std::vector<std::string> parameters = request.trainable;
   for (auto& name : texts(frozen_names, frozen_len)) parameters.push_back(std::move(name));
   give_model(build_training_model(forward, request, parameters), allocator, out, out_length);

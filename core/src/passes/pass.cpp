@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/error.h"
+
 namespace ortrain {
 
 namespace {
@@ -23,9 +25,11 @@ RegisterPass::RegisterPass(const Pass& pass) {
 
 namespace {
 
+const std::string kDisable = "ortrain.disable_pass.";
+
 bool is_on(const Pass& pass, PassMoment moment, const std::map<std::string, std::string>& config) {
   if (pass.moment != moment) return false;
-  const auto off = config.find("ortrain.disable_pass." + std::string(pass.name));
+  const auto off = config.find(kDisable + std::string(pass.name));
   return off == config.end() || off->second != "1";
 }
 
@@ -53,6 +57,23 @@ void run_passes(Model& model, PassMoment moment, const std::map<std::string, std
     run_inside(pass, model);
     if (pass.run(model)) model.graph.remove_unused_nodes();
   }
+}
+
+std::map<std::string, std::string> without_passes(const std::vector<std::string>& names, PassMoment moment) {
+  std::map<std::string, std::string> config;
+  for (const std::string& name : names) {
+    std::string known;
+    bool found = false;
+    for (const Pass& pass : registry()) {
+      if (pass.moment != moment) continue;
+      found = found || pass.name == name;
+      known += concat(known.empty() ? "" : ", ", pass.name);
+    }
+    require(found, ErrorCode::kInvalidArgument, "expected the name of a pass to switch off, found '", name,
+            "'; those that run here are ", known);
+    config[kDisable + name] = "1";
+  }
+  return config;
 }
 
 }  // namespace ortrain

@@ -27,12 +27,18 @@ struct Pass {
 struct RegisterPass {
   RegisterPass(const Pass& pass);
 };
-#define ORTRAIN_PASS(...) \
-  static const ::ortrain::RegisterPass ortrain_registered_pass(::ortrain::Pass __VA_ARGS__)
+#define ORTRAIN_PASS(...) ORTRAIN_PASS_(__LINE__, __VA_ARGS__)
+#define ORTRAIN_PASS_(line, ...) ORTRAIN_PASS__(line, __VA_ARGS__)
+#define ORTRAIN_PASS__(line, ...) \
+  static const ::ortrain::RegisterPass ortrain_registered_pass_##line(::ortrain::Pass __VA_ARGS__)
 
 // Runs the passes of a moment in order. `config` switches one off by the key "ortrain.disable_pass.<name>" =
 // "1".
 void run_passes(Model& model, PassMoment moment, const std::map<std::string, std::string>& config = {});
+
+// The configuration that switches off passes of a moment. Throws kInvalidArgument for a name that none of
+// them has.
+std::map<std::string, std::string> without_passes(const std::vector<std::string>& names, PassMoment moment);
 
 inline void run_session_passes(Model& model, const std::map<std::string, std::string>& config) {
   run_passes(model, PassMoment::kSession, config);

@@ -66,7 +66,7 @@ namespace Microsoft.ML.OnnxRuntime
             (createCheckpoint = NativeTables.Bind<CreateCheckpointCall>(NativeTables.OrtrainApi, 7));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr BuildTrainingModelCall(byte[] modelData, UIntPtr modelLength, IntPtr* trainableNames, UIntPtr trainableLen, IntPtr* frozenNames, UIntPtr frozenLen, byte[] lossName, IntPtr* outputNames, UIntPtr outputLen, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
+        internal delegate IntPtr BuildTrainingModelCall(byte[] modelData, UIntPtr modelLength, IntPtr* trainableNames, UIntPtr trainableLen, IntPtr* frozenNames, UIntPtr frozenLen, byte[] lossName, IntPtr* outputNames, UIntPtr outputLen, IntPtr* disabledPasses, UIntPtr disabledLen, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
         private static BuildTrainingModelCall buildTrainingModel;
         /// <summary>Makes a training model from a forward model that ends in a loss.</summary>
         internal static BuildTrainingModelCall BuildTrainingModel => buildTrainingModel ??

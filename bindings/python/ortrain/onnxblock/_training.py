@@ -6,6 +6,7 @@ import copy
 import difflib
 import logging
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import onnx
@@ -114,6 +115,11 @@ class TrainingBlock(Block):
     Say with :meth:`requires_grad` which parameters are trained. After the call, :meth:`to_model_proto` gives
     the models and :meth:`parameters` the parameters, which the models take as inputs.
 
+    Attributes
+    ----------
+    disabled_passes : sequence of str
+        Passes that do not rewrite the model before its gradient is built, such as ``"fuse_gelu"``.
+
     Examples
     --------
     ::
@@ -135,6 +141,7 @@ class TrainingBlock(Block):
 
     def __init__(self) -> None:
         super().__init__()
+        self.disabled_passes: Sequence[str] = ()
         self._requires_grad: dict[str, None] = {}  # a set that keeps the order
         self._frozen: dict[str, None] = {}
         self._parameters: tuple[list[onnx.TensorProto], list[onnx.TensorProto]] | None = None
@@ -229,7 +236,12 @@ class TrainingBlock(Block):
             raise ValueError(f"the model cannot be trained:\n{report}")
         self._training_model = onnx.ModelProto.FromString(
             _core_tools.build_training_model(
-                data, ordered, [tensor.name for tensor in self._parameters[1]], names[0], names[1:]
+                data,
+                ordered,
+                [tensor.name for tensor in self._parameters[1]],
+                names[0],
+                names[1:],
+                self.disabled_passes,
             )
         )
         set_evaluation_mode(forward)

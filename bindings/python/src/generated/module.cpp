@@ -376,19 +376,20 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().CreateCheckpoint(names_.data(), values_.data(), trainable_.data(), names.size(), nominal, &checkpoint_state));
     return Handle<OrtCheckpointState>(checkpoint_state, training_api().ReleaseCheckpointState);
   }, py::arg("names"), py::arg("values"), py::arg("trainable"), py::arg("nominal"), "Makes a state from named tensors.");
-  m.def("build_training_model", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& trainable_names, const std::vector<std::string>& frozen_names, const std::string& loss_name, const std::vector<std::string>& output_names) {
+  m.def("build_training_model", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& trainable_names, const std::vector<std::string>& frozen_names, const std::string& loss_name, const std::vector<std::string>& output_names, const std::vector<std::string>& disabled_passes) {
     const Bytes model_data_(model_data);
     const Texts trainable_names_(trainable_names);
     const Texts frozen_names_(frozen_names);
     const Texts output_names_(output_names);
+    const Texts disabled_passes_(disabled_passes);
     void* out = {};
     size_t out_length = 0;
     {
       const py::gil_scoped_release released;
-      check(extension_api().BuildTrainingModel(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), frozen_names_.data(), frozen_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), allocator(), &out, &out_length));
+      check(extension_api().BuildTrainingModel(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), frozen_names_.data(), frozen_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), disabled_passes_.data(), disabled_passes.size(), allocator(), &out, &out_length));
     }
     return take_bytes(out, out_length);
-  }, py::arg("model_data"), py::arg("trainable_names"), py::arg("frozen_names"), py::arg("loss_name"), py::arg("output_names"), "Makes a training model from a forward model that ends in a loss.");
+  }, py::arg("model_data"), py::arg("trainable_names"), py::arg("frozen_names"), py::arg("loss_name"), py::arg("output_names"), py::arg("disabled_passes"), "Makes a training model from a forward model that ends in a loss.");
   m.def("find_untrainable", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& trainable_names, const std::string& loss_name, const std::vector<std::string>& output_names) {
     const Bytes model_data_(model_data);
     const Texts trainable_names_(trainable_names);

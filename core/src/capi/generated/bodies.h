@@ -147,7 +147,7 @@ void CheckpointGetPropertyCount(const OrtCheckpointState* checkpoint_state, size
 void CheckpointGetPropertyName(const OrtCheckpointState* checkpoint_state, size_t index, OrtAllocator* allocator, char** out);
 void CheckpointGetPropertyType(const OrtCheckpointState* checkpoint_state, const char* property_name, OrtPropertyType* out);
 void CreateCheckpoint(const char* const* names, const OrtValue* const* values, const bool* trainable, size_t count, bool nominal, OrtCheckpointState** checkpoint_state);
-void BuildTrainingModel(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* frozen_names, size_t frozen_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, void** out, size_t* out_length);
+void BuildTrainingModel(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* frozen_names, size_t frozen_len, const char* loss_name, const char* const* output_names, size_t output_len, const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator, void** out, size_t* out_length);
 void FindUntrainable(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** report);
 void DeviceCount(size_t* out);
 void DeviceName(size_t index, OrtAllocator* allocator, char** out);
