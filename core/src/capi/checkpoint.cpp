@@ -65,7 +65,8 @@ void UpdateParameter(OrtCheckpointState* checkpoint_state, const char* parameter
 
 void GetParameter(const OrtCheckpointState* checkpoint_state, const char* parameter_name,
                   OrtAllocator* allocator, OrtValue** parameter) {
-  *parameter = copy_value(allocator, core_of(*checkpoint_state).parameter(parameter_name).data);
+  const Parameter& found = core_of(*checkpoint_state).parameter(parameter_name);
+  *parameter = copy_value(allocator, found.row_major(found.data));
 }
 
 void CheckpointGetParameterCount(const OrtCheckpointState* checkpoint_state, size_t* out) {
@@ -90,7 +91,7 @@ void CheckpointGetParameterGradient(const OrtCheckpointState* checkpoint_state, 
           "' is frozen and has no gradient, expected a trainable one");
   require(state.has_gradients() && parameter.gradient.defined(), ErrorCode::kRuntimeException,
           "the parameter '", parameter_name, "' has no gradient yet, expected a train step before");
-  *gradient = copy_value(allocator, parameter.gradient);
+  *gradient = copy_value(allocator, parameter.row_major(parameter.gradient));
 }
 
 void CheckpointGetPropertyCount(const OrtCheckpointState* checkpoint_state, size_t* out) {

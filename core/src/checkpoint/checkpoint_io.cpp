@@ -330,9 +330,13 @@ class StateReader {
 
 // The bytes of a tensor, and where they go.
 struct Blob {
-  const std::byte* data = nullptr;
+  const Parameter* parameter = nullptr;
+  Tensor stored;  // of the parameter, in its order
   size_t bytes = 0;
   size_t position = 0;  // in the file that holds them
+
+  // Row-major, as it goes into the file.
+  Tensor data() const { return parameter->row_major(stored); }
 };
 
 // Builds the tables. The bytes of tensors are not among them.
@@ -433,16 +437,16 @@ class TableWriter {
 std::vector<Blob> place_blobs(const CheckpointState& state, bool include_optimizer_state, size_t begin,
                               size_t gap) {
   std::vector<Blob> blobs;
-  const auto place = [&](const Tensor& tensor) {
-    const size_t bytes = state.is_nominal() ? 0 : tensor.bytes();
+  const auto place = [&](const Parameter& parameter, const Tensor& stored) {
+    const size_t bytes = state.is_nominal() ? 0 : stored.bytes();
     if (bytes > 0) begin = align_up(begin + gap);
-    blobs.push_back({tensor.raw(), bytes, begin});
+    blobs.push_back({&parameter, stored, bytes, begin});
     begin += bytes;
   };
-  for (const Parameter& parameter : state.parameters()) place(parameter.data);
+  for (const Parameter& parameter : state.parameters()) place(parameter, parameter.data);
   if (include_optimizer_state)
     for (const Parameter& parameter : state.parameters())
-      for (const Tensor& momentum : parameter.momentums) place(momentum);
+      for (const Tensor& momentum : parameter.momentums) place(parameter, momentum);
   return blobs;
 }
 
@@ -551,7 +555,7 @@ void CheckpointIo::write(const CheckpointState& state, const fs::path& path, boo
       const auto length = static_cast<flatbuffers::uoffset_t>(blob.bytes);
       checkpoint.skip_to(blob.position - sizeof length);
       checkpoint.write(&length, sizeof length);
-      checkpoint.write(blob.data, blob.bytes);
+      checkpoint.write(blob.data().raw(), blob.bytes);
     }
     checkpoint.commit();
     // The data file of the checkpoint that was here has no use any more.
@@ -566,9 +570,10 @@ void CheckpointIo::write(const CheckpointState& state, const fs::path& path, boo
   FileWriter data(data_path(path), "checkpoint's data file");
   Digest digest;
   for (const Blob& blob : blobs) {
+    const Tensor tensor = blob.data();
     data.skip_to(blob.position);
-    data.write(blob.data, blob.bytes);
-    digest.add(blob.data, blob.bytes);
+    data.write(tensor.raw(), blob.bytes);
+    digest.add(tensor.raw(), blob.bytes);
   }
   data.write(digest.identity().data(), kIdentityBytes);
   data.sync();

@@ -53,10 +53,13 @@ Kernel accumulator_v2_kernel(KernelContext& c) {
   Kernel kernel;
   const bool supported = visit_floating(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
-    const Slot value = in_place ? Slot{} : c.in(1);
     const Slot flag = always || never ? Slot{} : c.in(2);
     const Slot buffer = c.state(0), updated = c.out(0);
-    const Slot copy = c.has_output(1) ? c.out(1) : Slot{};
+    // The buffer may be kept in another order than row-major.
+    LayoutPtr layout = c.in_layout(0);
+    if (layout && c.in(0, layout).index != buffer.index) layout = nullptr;
+    const Slot value = in_place ? Slot{} : c.in(1, layout);
+    const Slot copy = c.has_output(1) ? c.out(1, layout) : Slot{};
     const size_t bytes = static_cast<size_t>(size) * sizeof(T);
     kernel = [=](const Frame& f) {
       if (updated.defined()) *f.at<bool>(updated) = true;

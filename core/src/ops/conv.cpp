@@ -1,14 +1,16 @@
 // Convolution: Conv, com.microsoft FusedConv and ConvGrad.
 //
 // Between operators values stay in the layout that oneDNN chose for the convolution that made them. Weights
-// that are trained lie in row-major order and are brought into the wanted layout in each run; constant ones
-// once, when the Program is compiled.
+// that are trained are brought into the wanted layout in each run, unless they are kept in it
+// (ops/convolution_weights.h); constant ones once, when the Program is compiled. The gradient of weights lies
+// as the weights do.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
 
+#include "ops/convolution_weights.h"
 #include "ops/dnnl.h"
 #include "ops/gradient_expression.h"
 #include "ops/operator.h"
@@ -206,6 +208,8 @@ using Forward = dnnl::convolution_forward::primitive_desc;
 using BackwardData = dnnl::convolution_backward_data::primitive_desc;
 using BackwardWeights = dnnl::convolution_backward_weights::primitive_desc;
 
+using Layouts = std::vector<std::pair<memory::desc, memory::desc>>;  // of X and Y, the best first
+
 // A convolution in oneDNN's terms.
 struct DnnlConvolution {
   DnnlType type;  // of the operands; the gradients of weights and bias are always float
@@ -233,6 +237,12 @@ struct DnnlConvolution {
       before.push_back(a.before);
       after.push_back(a.reach());
     }
+  }
+
+  // Those that the forward pass is offered wherever X comes from.
+  Layouts usual_layouts() const {
+    const memory::desc any_x = dnnl_any(x, type), y_last = dnnl_channels_last(y, made);
+    return {{any_x, dnnl_any(y, made)}, {any_x, y_last}, {dnnl_channels_last(x, type), y_last}};
   }
 
   // Descriptions for given layouts of X and Y; nothing where oneDNN has no primitive for them.
@@ -274,8 +284,6 @@ struct DnnlConvolution {
   }
 };
 
-using Layouts = std::vector<std::pair<memory::desc, memory::desc>>;  // of X and Y, the best first
-
 // The first of `candidates` that gives an optimized primitive whose result lies without padding, so that
 // elementwise operators can walk it; failing that an optimized one, failing that any that is not oneDNN's
 // reference loops. For depthwise convolutions the primitives that are not made for them do sixteen times the
@@ -311,11 +319,7 @@ std::optional<Forward> choose_forward(const KernelContext& c, const DnnlConvolut
       if (conv.depthwise) candidates.emplace_back(*stored, dnnl_channels_last(conv.y, conv.made));
     }
   }
-  const memory::desc x_last = dnnl_channels_last(conv.x, conv.type),
-                     y_last = dnnl_channels_last(conv.y, conv.made);
-  candidates.emplace_back(dnnl_any(conv.x, conv.type), dnnl_any(conv.y, conv.made));
-  candidates.emplace_back(dnnl_any(conv.x, conv.type), y_last);
-  candidates.emplace_back(x_last, y_last);
+  for (auto& layouts : conv.usual_layouts()) candidates.push_back(std::move(layouts));
   return choose(
       conv, candidates,
       [&](const memory::desc& x, const memory::desc& y) { return conv.forward(x, y, bias, attr); },
@@ -328,14 +332,32 @@ std::vector<DnnlType> operand_types(const KernelContext& c) {
   return {DnnlType::f32};
 }
 
+// How weights of the given shape lie that are input i, as far as oneDNN can describe it; where it cannot they
+// are to be had row-major.
+struct StoredWeights {
+  LayoutPtr layout;
+  memory::desc desc;
+
+  StoredWeights(const KernelContext& c, size_t i, const Shape& shape) : desc(dnnl_plain(shape)) {
+    const LayoutPtr stored = c.in_layout(i);
+    if (!stored || !is_dnnl(stored) || stored->bf16()) return;
+    // Those that a convolution proposed have the group as an axis, those that came about otherwise have not.
+    const memory::desc described = dnnl_desc(stored, c.shape(i));
+    if (described.get_dims() != shape) return;
+    layout = stored;
+    desc = described;
+  }
+};
+
 // The weights (input i) in the layout that a primitive wants: a slot, and the kernel that fills it where they
 // have to be brought into that layout in each run. They go into `scratch` then, which is asked for where it
 // is not given.
 Slot fetch_weights(KernelContext& c, size_t i, const Shape& shape, const memory::desc& wanted,
                    std::vector<Kernel>& kernels, Slot scratch = {}) {
-  const Slot plain = c.in(i);
-  const memory::desc from = dnnl_plain(shape);
-  if (same_bytes(from, wanted)) return plain;
+  const StoredWeights stored(c, i, shape);
+  const memory::desc& from = stored.desc;
+  const Slot weights = c.in(i, stored.layout);
+  if (same_bytes(from, wanted)) return weights;
   if (const Tensor* known = c.constant(i)) {
     Tensor packed(DType::kUInt8, {static_cast<int64_t>(wanted.get_size())});
     dnnl::memory source(from, dnnl_engine(), known->raw()), target(wanted, dnnl_engine(), packed.raw());
@@ -344,7 +366,7 @@ Slot fetch_weights(KernelContext& c, size_t i, const Shape& shape, const memory:
     return c.fixed(std::move(packed));
   }
   if (!scratch.defined()) scratch = c.scratch(wanted.get_size());
-  kernels.push_back(dnnl_reorder(from, plain, wanted, scratch));
+  kernels.push_back(dnnl_reorder(from, weights, wanted, scratch));
   return scratch;
 }
 
@@ -461,7 +483,7 @@ Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const F
   if (!pd || (conv.type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
   std::vector<Kernel> kernels, after;
   const Slot dy = share.fetch(c, pd->diff_dst_desc(), kernels);
-  const bool passes = !c.constant(2) && !same_bytes(dnnl_plain(conv.w), pd->weights_desc());
+  const bool passes = !c.constant(2) && !same_bytes(StoredWeights(c, 2, conv.w).desc, pd->weights_desc());
   const Slot w = fetch_weights(c, 2, conv.w, pd->weights_desc(), kernels,
                                passes ? share.room(c, conv, pd->weights_desc()) : Slot{});
   const Slot dx = dnnl_result(c, 0, pd->diff_src_desc(), after);
@@ -486,18 +508,38 @@ Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, cons
   std::vector<Kernel> kernels;
   const Slot dy = share.fetch(c, pd->diff_dst_desc(), kernels);
   const Slot x = dnnl_operand(c, 1, pd->src_desc(), kernels);
-  const Slot dw = c.out(1), db = bias ? c.out(2) : Slot{};
-  const memory::desc plain = dnnl_plain(conv.w), blocked = pd->diff_weights_desc();
-  const bool direct = same_bytes(plain, blocked);
-  const Slot target = direct ? dw : share.room(c, conv, blocked);
+  const StoredWeights stored(c, 2, conv.w);
+  const Slot dw = c.out(1, stored.layout), db = bias ? c.out(2) : Slot{};
+  const memory::desc made = pd->diff_weights_desc();
+  const bool direct = same_bytes(stored.desc, made);
+  const Slot target = direct ? dw : share.room(c, conv, made);
   kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_weights(*pd), pd->scratchpad_desc(),
                                 {{DNNL_ARG_SRC, pd->src_desc(), x},
                                  {DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
-                                 {DNNL_ARG_DIFF_WEIGHTS, blocked, target},
+                                 {DNNL_ARG_DIFF_WEIGHTS, made, target},
                                  {DNNL_ARG_DIFF_BIAS, dnnl_plain({conv.filters}), db}}));
-  if (!direct) kernels.push_back(dnnl_reorder(blocked, target, plain, dw));
+  if (!direct) kernels.push_back(dnnl_reorder(made, target, stored.desc, dw));
   return one_after_the_other(std::move(kernels));
 }
+
+// A node whose X is not known yet.
+class WithoutX : public NodeContext {
+ public:
+  WithoutX(const Node& node, const Shape& w) : NodeContext(node, 0), w_(w) {
+    constexpr int64_t kBatch = 16, kExtent = 32, kMost = 1 << 20;
+    const std::vector<int64_t> dilations = node.ints_or("dilations", {});
+    x_ = {kBatch, w[1] * std::clamp<int64_t>(node.int_or("group", 1), 1, w[0])};
+    for (size_t a = 0; a + 2 < w.size(); ++a)
+      x_.push_back(kExtent +
+                   w[a + 2] * (a < dilations.size() ? std::clamp<int64_t>(dilations[a], 1, kMost) : 1));
+  }
+  DType dtype(size_t) const override { return DType::kFloat; }
+  const Shape& shape(size_t i) const override { return i == 0 ? x_ : w_; }
+  const Tensor* constant(size_t) const override { return nullptr; }
+
+ private:
+  Shape x_, w_;
+};
 
 #endif
 
@@ -630,5 +672,29 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .takes_bf16 = true});
 
 }  // namespace
+
+bool reads_convolution_weights(const Node& node, size_t i) {
+  if (node.domain.empty()) return node.op_type == "Conv" && i == 1;
+  if (node.domain != kMicrosoft) return false;
+  return (node.op_type == "FusedConv" && i == 1) || (node.op_type == "ConvGrad" && i == 2);
+}
+
+LayoutPtr convolution_weights_order([[maybe_unused]] const Node& node, [[maybe_unused]] const Shape& w) {
+#if ORTRAIN_ONEDNN
+  if (w.size() < 3 || element_count(w) == 0) return nullptr;
+  try {
+    const WithoutX context(node, w);
+    const DnnlConvolution conv(Convolution(context, 0, 1), DnnlType::f32, DnnlType::f32);
+    const std::optional<Forward> pd = choose(
+        conv, conv.usual_layouts(),
+        [&](const memory::desc& x, const memory::desc& y) { return conv.forward(x, y, false, dnnl_attr()); },
+        [](const Forward& made) { return made.dst_desc(); });
+    if (pd && is_fast(*pd) && is_dense(pd->weights_desc())) return dnnl_layout(pd->weights_desc());
+  } catch (const Error&) {
+    // The node is not valid; the Program that is compiled of it says why.
+  }
+#endif
+  return nullptr;
+}
 
 }  // namespace ortrain

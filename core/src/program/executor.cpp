@@ -289,6 +289,7 @@ ProgramRequest Executor::Impl::request(const RunScope& scope) const {
   request.opsets = &settings.model->opsets;
   for (const auto& [name, value] : *scope.states)
     if (read.count(name)) request.states.emplace(name, value);
+  request.layouts = settings.layouts;
   request.arena = settings.arena;
   request.precision = settings.precision;
   request.memory_budget = settings.memory_budget;

@@ -132,9 +132,12 @@ class Compiler {
   const std::vector<const Node*>& readers(const std::string& name) { return readers_[name]; }
   bool is_output(const std::string& name) const { return output_names_.count(name) > 0; }
   Precision precision() const { return request_.precision; }
-  int placement(const std::string& name) const {
+  // The storage into which the value of that name had better be made, where it is made in this layout.
+  int placement(const std::string& name, const LayoutPtr& layout) {
     const auto found = placement_.find(name);
-    return found == placement_.end() ? -1 : found->second;
+    if (found == placement_.end()) return -1;
+    const Value& state = value(found->second);
+    return same_layout(state.layout, layout) ? state.storage : -1;
   }
   // What the graph states of a value's extents.
   std::vector<int64_t> stated_shape(const std::string& name) const { return (*stated_shapes_)(name); }
@@ -186,7 +189,7 @@ class Compiler {
   std::unordered_map<std::string, int> value_index_;
   std::unordered_map<std::string, int> uses_;
   std::unordered_map<std::string, std::vector<const Node*>> readers_;
-  std::unordered_map<std::string, int> placement_;
+  std::unordered_map<std::string, int> placement_;  // the state over which a value is made
   std::unordered_map<std::string, int> output_names_;
   std::optional<StatedShapes> stated_shapes_;
 };
@@ -293,7 +296,7 @@ class NodeKernel : public KernelContext {
 
   Slot out_inplace(size_t o, std::initializer_list<size_t> candidates, const LayoutPtr& layout) override {
     if (!wanted(o)) return {};
-    if (folding_ || (!layout && compiler_.placement(node().outputs[o]) >= 0)) return make(o, layout, -1);
+    if (folding_ || compiler_.placement(node().outputs[o], layout) >= 0) return make(o, layout, -1);
     for (const size_t i : candidates) {
       if (i >= fetched_.size() || fetched_[i] < 0) continue;
       const Storage& s = compiler_.storage(fetched_[i]);
@@ -352,7 +355,8 @@ class NodeKernel : public KernelContext {
   bool same_storage(size_t i, size_t target) const override {
     const int a = shapes_.inputs.at(i), b = shapes_.inputs.at(target);
     if (a < 0 || b < 0 || compiler_.value(a).storage < 0) return false;
-    return !compiler_.value(a).layout && compiler_.value(a).storage == compiler_.value(b).storage;
+    const Value &x = compiler_.value(a), &y = compiler_.value(b);
+    return x.storage == y.storage && same_layout(x.layout, y.layout);
   }
 
   Precision precision() const override { return folding_ ? Precision::kFloat : compiler_.precision(); }
@@ -437,8 +441,8 @@ class NodeKernel : public KernelContext {
     if (!wanted(o)) return {};
     if (made_[o] >= 0) return {made_[o]};
     int s = over;
-    if (s < 0 && !layout && !folding_) {
-      s = compiler_.placement(node().outputs[o]);
+    if (s < 0 && !folding_) {
+      s = compiler_.placement(node().outputs[o], layout);
       if (s >= 0 && compiler_.storage(s).bytes != bytes_of_output(o, layout)) s = -1;
     }
     if (s < 0) s = compiler_.new_storage(bytes_of_output(o, layout), folding_);
@@ -569,7 +573,7 @@ void Compiler::find_placements() {
       continue;
     const int state = find_value(node.inputs[target]);
     if (state < 0 || storage(value(state).storage).where != Where::kFixed || value(state).constant) continue;
-    placement_.emplace(node.inputs[input], value(state).storage);
+    placement_.emplace(node.inputs[input], state);
   }
 }
 
@@ -625,6 +629,8 @@ void Compiler::compile(const std::vector<Node>& nodes) {
     v.shape = tensor.shape();
     v.constant = constant;
     v.uses_left = uses(name);
+    if (const auto layout = request_.layouts.find(name); layout != request_.layouts.end())
+      v.layout = layout->second;
     v.storage = program_.add_fixed(tensor);
     add_value(std::move(v));
   };

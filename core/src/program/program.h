@@ -40,8 +40,9 @@ struct ProgramRequest {
   std::vector<std::string> inputs;                 // given anew for each run, in this order
   std::vector<Tensor> example_inputs;              // their types and shapes; values are not used
   std::unordered_map<std::string, Tensor> states;  // model state: fixed memory that nodes may read and update
-  std::unordered_map<std::string, Tensor> constants;  // inputs whose value is fixed for this Program
-  std::vector<std::string> outputs;                   // wanted, in this order
+  std::unordered_map<std::string, LayoutPtr> layouts;  // of states that are not row-major; all are dense
+  std::unordered_map<std::string, Tensor> constants;   // inputs whose value is fixed for this Program
+  std::vector<std::string> outputs;                    // wanted, in this order
   // The first so many of them are computed in the very tensors given for them, whose memory belongs to
   // nothing else during the run.
   size_t direct_outputs = 0;

@@ -12,28 +12,28 @@ namespace ortrain {
 namespace {
 
 // Where the parameters of one kind lie in their arena.
-struct Layout {
+struct Places {
   std::vector<size_t> offsets;  // by parameter; unused for those of the other kind
   size_t bytes = 0;
 };
 
 // The moments of 16-bit floats are float, everything else has the type of the parameter.
-Layout layout_of(const std::vector<Parameter>& parameters, bool trainable, bool moments = false) {
-  Layout layout{std::vector<size_t>(parameters.size()), 0};
+Places places_of(const std::vector<Parameter>& parameters, bool trainable, bool moments = false) {
+  Places places{std::vector<size_t>(parameters.size()), 0};
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].trainable != trainable) continue;
-    layout.offsets[i] = layout.bytes;
+    places.offsets[i] = places.bytes;
     const Tensor& data = parameters[i].data;
     const size_t bytes = moments ? bytes_of(wide_of(data.dtype()), data.size()) : data.bytes();
-    require(bytes < SIZE_MAX - layout.bytes - kAlignment, ErrorCode::kFail,
+    require(bytes < SIZE_MAX - places.bytes - kAlignment, ErrorCode::kFail,
             "the parameters are too large for the memory");
-    layout.bytes = align_up(layout.bytes + bytes);
+    places.bytes = align_up(places.bytes + bytes);
   }
-  return layout;
+  return places;
 }
 
-Tensor new_arena(const Layout& layout) {
-  return Tensor(DType::kUInt8, Shape{static_cast<int64_t>(layout.bytes)});
+Tensor new_arena(const Places& places) {
+  return Tensor(DType::kUInt8, Shape{static_cast<int64_t>(places.bytes)});
 }
 
 // A tensor of the type and shape of `like` at `offset` of the arena, which it keeps alive. It gets the
@@ -51,6 +51,12 @@ Tensor place(const Tensor& arena, size_t offset, const Tensor& like, const Tenso
   return placed;
 }
 
+// Runs a kernel that takes the memory at slot 0 to that at slot 1.
+void run(const Kernel& kernel, std::byte* from, std::byte* to) {
+  std::byte* addresses[] = {from, to};
+  kernel(Frame(addresses, 0));
+}
+
 std::vector<std::string> names_of(const std::vector<Parameter>& parameters) {
   std::vector<std::string> names;
   for (const Parameter& parameter : parameters) names.push_back(parameter.name);
@@ -58,6 +64,18 @@ std::vector<std::string> names_of(const std::vector<Parameter>& parameters) {
 }
 
 }  // namespace
+
+Tensor Parameter::row_major(const Tensor& stored) const {
+  if (!layout || stored.bytes() == 0) return stored;
+  const Tensor copy(stored.dtype(), stored.shape());
+  run(layout->to_plain({0}, {1}), stored.raw(), copy.raw());
+  return copy;
+}
+
+void Parameter::assign(const Tensor& stored, const Tensor& value) const {
+  if (!layout || stored.bytes() == 0) return stored.copy_from(value);
+  run(layout->from_plain({0}, {1}), value.raw(), stored.raw());
+}
 
 std::shared_ptr<CheckpointState> CheckpointState::load(const std::filesystem::path& path) {
   return CheckpointIo::read(path);
@@ -101,7 +119,7 @@ void CheckpointState::update_parameter(const std::string& name, const Tensor& va
           ErrorCode::kInvalidArgument, "updating the parameter \"", name, "\": expected ",
           to_string(target.data.dtype()), to_string(target.data.shape()), ", found ",
           to_string(value.dtype()), to_string(value.shape()));
-  target.data.copy_from(value);
+  target.assign(target.data, value);
   if (!target.trainable) ++frozen_version_;
 }
 
@@ -112,9 +130,9 @@ int64_t CheckpointState::parameters_size(bool trainable_only) const {
   return size;
 }
 
-template <typename F>
-void CheckpointState::walk_buffer(const Tensor& buffer, bool trainable_only, const char* doing,
-                                  F&& copy) const {
+template <typename Copy, typename Convert>
+void CheckpointState::walk_buffer(const Tensor& buffer, bool trainable_only, const char* doing, Copy&& copy,
+                                  Convert&& convert) const {
   std::vector<const Parameter*> wanted;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[buffer_order_.empty() ? i : buffer_order_[i]];
@@ -134,21 +152,32 @@ void CheckpointState::walk_buffer(const Tensor& buffer, bool trainable_only, con
   // Parameters that lie end to end are one copy.
   std::byte* at = buffer.raw();
   for (size_t i = 0; i < wanted.size();) {
-    std::byte* const begin = wanted[i]->data.raw();
+    const Tensor& data = wanted[i]->data;
+    if (wanted[i]->layout) {
+      convert(*wanted[i++], Tensor(data.dtype(), data.shape(), at));
+      at += data.bytes();
+      continue;
+    }
     size_t bytes = 0;
-    for (; i < wanted.size() && (bytes == 0 || wanted[i]->data.raw() == begin + bytes); ++i)
+    for (; i < wanted.size() && !wanted[i]->layout &&
+           (bytes == 0 || wanted[i]->data.raw() == data.raw() + bytes);
+         ++i)
       bytes += wanted[i]->data.bytes();
-    if (bytes > 0) copy(begin, at, bytes);
+    if (bytes > 0) copy(data.raw(), at, bytes);
     at += bytes;
   }
 }
 
 void CheckpointState::copy_to_buffer(const Tensor& buffer, bool trainable_only) const {
   require_values("copying the parameters to a buffer");
-  walk_buffer(buffer, trainable_only, "copying the parameters to a buffer",
-              [](const std::byte* parameters, std::byte* part, size_t bytes) {
-                std::memcpy(part, parameters, bytes);
-              });
+  walk_buffer(
+      buffer, trainable_only, "copying the parameters to a buffer",
+      [](const std::byte* parameters, std::byte* part, size_t bytes) {
+        std::memcpy(part, parameters, bytes);
+      },
+      [](const Parameter& parameter, const Tensor& part) {
+        run(parameter.layout->to_plain({0}, {1}), parameter.data.raw(), part.raw());
+      });
 }
 
 void CheckpointState::copy_from_buffer(const Tensor& buffer, bool trainable_only) {
@@ -166,12 +195,17 @@ void CheckpointState::copy_from_buffer(const Tensor& buffer, bool trainable_only
               parameter.name, "\" is frozen");
     }
     // Looks at type and size before memory is asked for.
-    walk_buffer(buffer, trainable_only, doing, [](std::byte*, const std::byte*, size_t) {});
+    walk_buffer(
+        buffer, trainable_only, doing, [](std::byte*, const std::byte*, size_t) {},
+        [](const Parameter&, const Tensor&) {});
     make_data_arenas();
   }
-  walk_buffer(buffer, trainable_only, doing, [](std::byte* parameters, const std::byte* part, size_t bytes) {
-    std::memcpy(parameters, part, bytes);
-  });
+  walk_buffer(
+      buffer, trainable_only, doing,
+      [](std::byte* parameters, const std::byte* part, size_t bytes) {
+        std::memcpy(parameters, part, bytes);
+      },
+      [](const Parameter& parameter, const Tensor& part) { parameter.assign(parameter.data, part); });
   nominal_ = false;
 }
 
@@ -221,11 +255,11 @@ const Property& CheckpointState::property(const std::string& name) const {
 void CheckpointState::make_data_arenas(const CopyBytes& copy) {
   if (data_arena_.defined()) return;
   for (const bool trainable : {true, false}) {
-    const Layout layout = layout_of(parameters_, trainable);
-    const Tensor arena = new_arena(layout);
+    const Places places = places_of(parameters_, trainable);
+    const Tensor arena = new_arena(places);
     for (size_t i = 0; i < parameters_.size(); ++i) {
       Tensor& data = parameters_[i].data;
-      if (parameters_[i].trainable == trainable) data = place(arena, layout.offsets[i], data, data, copy);
+      if (parameters_[i].trainable == trainable) data = place(arena, places.offsets[i], data, data, copy);
     }
     if (trainable) data_arena_ = arena;
   }
@@ -234,17 +268,40 @@ void CheckpointState::make_data_arenas(const CopyBytes& copy) {
 void CheckpointState::make_arenas() {
   make_data_arenas();
   if (gradient_arena_.defined()) return;
-  const Layout layout = layout_of(parameters_, true);
-  gradient_arena_ = new_arena(layout);
+  const Places places = places_of(parameters_, true);
+  gradient_arena_ = new_arena(places);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     if (parameter.trainable)
-      parameter.gradient = place(gradient_arena_, layout.offsets[i], parameter.data, Tensor(), std::memcpy);
+      parameter.gradient = place(gradient_arena_, places.offsets[i], parameter.data, Tensor(), std::memcpy);
   }
 }
 
+void CheckpointState::set_layouts(const std::unordered_map<std::string, LayoutPtr>& layouts) {
+  bool changed = false;
+  for (Parameter& parameter : parameters_) {
+    if (!parameter.trainable) continue;
+    const auto found = layouts.find(parameter.name);
+    if (found == layouts.end()) row_major_.insert(parameter.name);
+    Parameter ordered = parameter;
+    ordered.layout = row_major_.contains(parameter.name) ? nullptr : found->second;
+    if (same_layout(parameter.layout, ordered.layout)) continue;
+    const auto reorder = [&](const Tensor& stored) {
+      if (stored.raw() == nullptr) return;
+      const Tensor plain = parameter.row_major(stored);
+      ordered.assign(stored, plain.raw() == stored.raw() ? plain.clone() : plain);
+    };
+    reorder(parameter.data);
+    reorder(parameter.gradient);
+    for (const Tensor& momentum : parameter.momentums) reorder(momentum);
+    parameter.layout = ordered.layout;
+    changed = true;
+  }
+  if (changed) ++layouts_version_;
+}
+
 void CheckpointState::make_momentums(int count, const CopyBytes& copy) {
-  const Layout layout = layout_of(parameters_, true, /*moments=*/true);
+  const Places places = places_of(parameters_, true, /*moments=*/true);
   // onnxruntime-training 1.19.2 saves one momentum for its SGD, which has none and never reads it.
   if (count == 0)
     for (Parameter& parameter : parameters_)
@@ -258,7 +315,7 @@ void CheckpointState::make_momentums(int count, const CopyBytes& copy) {
   has_optimizer_ = true;
   if (momentum_arenas_.size() == static_cast<size_t>(count)) return;
   momentum_arenas_.clear();
-  for (int m = 0; m < count; ++m) momentum_arenas_.push_back(new_arena(layout));
+  for (int m = 0; m < count; ++m) momentum_arenas_.push_back(new_arena(places));
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     if (!parameter.trainable) continue;
@@ -266,7 +323,7 @@ void CheckpointState::make_momentums(int count, const CopyBytes& copy) {
     const Tensor like(wide_of(parameter.data.dtype()), parameter.data.shape(), nullptr);
     for (size_t m = 0; m < parameter.momentums.size(); ++m)
       parameter.momentums[m] =
-          place(momentum_arenas_[m], layout.offsets[i], like, parameter.momentums[m], copy);
+          place(momentum_arenas_[m], places.offsets[i], like, parameter.momentums[m], copy);
   }
 }
 

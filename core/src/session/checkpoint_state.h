@@ -10,9 +10,11 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
+#include "program/kernel.h"
 #include "runtime/tensor.h"
 
 namespace ortrain {
@@ -23,13 +25,23 @@ inline const Shape kUnknownShape{0};
 using Property = std::variant<int64_t, float, std::string>;
 
 // One parameter. `data` and `gradient` are views into the contiguous arenas of the state.
+//
+// The elements of data, gradient and momentums lie in one order, that of `layout`, which has no padding. What
+// treats every element alike, as the optimizer does, need not know it; whoever hands elements out or takes
+// them in goes through row_major() and assign().
 struct Parameter {
   std::string name;
   bool trainable = false;
   Tensor data;
   Tensor gradient;  // undefined for frozen parameters and until a training session is made
   std::vector<Tensor>
-      momentums;  // one for each moment of the optimizer; empty until there is optimizer state
+      momentums;               // one for each moment of the optimizer; empty until there is optimizer state
+  LayoutPtr layout = nullptr;  // null: row-major
+
+  // `stored`, which is data, gradient or a momentum, in row-major order: itself, or a copy.
+  Tensor row_major(const Tensor& stored) const;
+  // Copies `value`, which is row-major and of the same type and shape, over `stored`.
+  void assign(const Tensor& stored, const Tensor& value) const;
 };
 
 // What an optimizer keeps between steps, beside the momentums that lie with the parameters.
@@ -57,7 +69,7 @@ class CheckpointState {
   bool has_parameter(const std::string& name) const { return index_.count(name) > 0; }
   // Throws kInvalidArgument with the nearest known names when there is none of that name.
   const Parameter& parameter(const std::string& name) const;
-  // Copies `value` over the parameter; type and shape must match.
+  // Copies `value` over the parameter, in row-major order; type and shape must match.
   void update_parameter(const std::string& name, const Tensor& value);
 
   // Number of elements of all parameters, or of the trainable ones.
@@ -72,6 +84,12 @@ class CheckpointState {
   // Changes whenever frozen parameters were given new values from outside: what was computed from them is
   // stale then.
   uint64_t frozen_version() const { return frozen_version_; }
+
+  // Brings trainable parameters into these orders, by name. Those that are not named become row-major and
+  // stay so: of several sessions over a state each has to be able to take the order.
+  void set_layouts(const std::unordered_map<std::string, LayoutPtr>& layouts);
+  // Changes with the orders: whoever bound memory of the state has to look again.
+  uint64_t layouts_version() const { return layouts_version_; }
 
   // A nominal checkpoint knows names and types but holds no values until copy_from_buffer gives them. Those
   // of onnxruntime-training do not know shapes either: the training session states them.
@@ -112,9 +130,11 @@ class CheckpointState {
   using CopyBytes = std::function<void(std::byte*, const std::byte*, size_t)>;
   void make_data_arenas(const CopyBytes& copy = std::memcpy);
   void make_momentums(int count, const CopyBytes& copy);
-  // Copies between the parameters and a buffer; `copy` gets (parameter's bytes, buffer's bytes, how many).
-  template <typename F>
-  void walk_buffer(const Tensor& buffer, bool trainable_only, const char* doing, F&& copy) const;
+  // Walks along the parameters and a buffer: copy(parameters' bytes, buffer's bytes, how many) gets runs of
+  // row-major ones, convert(parameter, its part of the buffer) each of the others.
+  template <typename Copy, typename Convert>
+  void walk_buffer(const Tensor& buffer, bool trainable_only, const char* doing, Copy&& copy,
+                   Convert&& convert) const;
 
   std::vector<Parameter> parameters_;
   std::unordered_map<std::string, size_t> index_;
@@ -125,6 +145,8 @@ class CheckpointState {
   bool nominal_ = false;
   bool gradients_ready_ = false;
   uint64_t frozen_version_ = 0;
+  uint64_t layouts_version_ = 0;
+  std::unordered_set<std::string> row_major_;  // parameters that have to be
   Tensor data_arena_, gradient_arena_;
   std::vector<Tensor> momentum_arenas_;
 };

@@ -67,7 +67,7 @@ void check_operators(const Model& model, const std::string& what) {
 
 Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
              std::shared_ptr<Arena> arena, const SessionOptions& options, Precision precision,
-             size_t memory_budget)
+             size_t memory_budget, std::unordered_map<std::string, LayoutPtr> layouts)
     : what_(std::move(what)),
       model_(std::move(model)),
       inputs_(std::move(inputs)),
@@ -93,9 +93,9 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
   }
   if (options.graph_optimization_level > 0) run_session_passes(model_, options.config);
   model_.graph.make_inner_names_unique();
-  executor_ =
-      std::make_unique<Executor>(model_.graph, input_names_, output_names_,
-                                 ExecutorSettings{&model_, std::move(arena), precision, memory_budget});
+  executor_ = std::make_unique<Executor>(
+      model_.graph, input_names_, output_names_,
+      ExecutorSettings{&model_, std::move(arena), precision, memory_budget, std::move(layouts)});
 }
 
 void Stage::check_inputs(std::span<const Tensor* const> inputs) {

@@ -16,10 +16,10 @@ namespace ortrain {
 class Stage {
  public:
   // `what` names the model in messages ("training model"). Throws kNotImplemented naming every node that has
-  // no kernel. `memory_budget` is that of ProgramRequest.
+  // no kernel. `memory_budget` and `layouts` are those of ExecutorSettings.
   Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
         std::shared_ptr<Arena> arena, const SessionOptions& options, Precision precision = Precision::kFloat,
-        size_t memory_budget = 0);
+        size_t memory_budget = 0, std::unordered_map<std::string, LayoutPtr> layouts = {});
 
   const std::vector<ValueInfo>& inputs() const { return inputs_; }
   const std::vector<std::string>& input_names() const { return input_names_; }

@@ -10,13 +10,13 @@
 #include "runtime/threads.h"
 #include "session/mixed_precision.h"
 #include "session/optimizer.h"
+#include "session/parameter_layouts.h"
 #include "session/stage.h"
 
 namespace ortrain {
 
 namespace {
 
-constexpr std::string_view kBufferSuffix = "_grad.accumulation.buffer";
 constexpr std::string_view kAccumulatedSuffix = "_grad.accumulation.out";
 constexpr const char* kLazyReset = "lazy_reset_grad";
 
@@ -104,6 +104,7 @@ struct TrainingSession::Impl {
   std::unique_ptr<Stage> train, eval;
   std::vector<std::string> fixed;  // parameters that no step changes
   uint64_t fixed_version = 0;      // of their values in the stages
+  uint64_t layouts_version = 0;    // of the orders in which the stages find trainable parameters
   std::optional<Optimizer> optimizer;
   std::optional<Schedule> schedule;
   float learning_rate = 0;
@@ -137,6 +138,10 @@ struct TrainingSession::Impl {
   // The stages compute with the fixed parameters as constants: what follows from them alone is computed once.
   void make_stages(const CheckpointState& state) {
     fixed_version = state.frozen_version();
+    layouts_version = state.layouts_version();
+    std::unordered_map<std::string, LayoutPtr> layouts;
+    for (const Parameter& p : state.parameters())
+      if (p.layout) layouts[p.name] = layouts[p.name + std::string(kBufferSuffix)] = p.layout;
     const auto make = [&](const char* what, const Model& given, const std::vector<ValueInfo>& inputs,
                           size_t budget) {
       Model model = given;
@@ -145,15 +150,16 @@ struct TrainingSession::Impl {
         if (graph.is_input(name)) graph.add_initializer(name, state.parameter(name).data);
       std::erase_if(graph.inputs, [&](const ValueInfo& info) { return graph.is_initializer(info.name); });
       return std::make_unique<Stage>(what, std::move(model), inputs, user_outputs(given), arena, options,
-                                     precision, budget);
+                                     precision, budget, layouts);
     };
     train = make("training model", train_model, train_inputs, memory_budget);
     if (eval_model) eval = make("eval model", *eval_model, eval_inputs, 0);  // it keeps nothing
   }
 
-  // After frozen parameters were given other values.
+  // After frozen parameters were given other values, or another session brought parameters into other orders.
   void refresh_stages(const CheckpointState& state) {
-    if (!fixed.empty() && state.frozen_version() != fixed_version) make_stages(state);
+    const bool stale = !fixed.empty() && state.frozen_version() != fixed_version;
+    if (stale || state.layouts_version() != layouts_version) make_stages(state);
   }
 
   const Stage& stage(bool training) const {
@@ -235,9 +241,11 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   if (optimizer) s.optimizer.emplace(*optimizer);  // before anything is changed
   check_operators(train, "training model");
   if (eval) check_operators(*eval, "eval model");
-  const auto off = s.options.config.find("ortrain.disable_pass.fold_frozen_parameters");
-  if (s.options.graph_optimization_level > 0 && (off == s.options.config.end() || off->second != "1"))
-    s.fixed = fixed_parameters(*state_, train);
+  const auto is_on = [&](const char* name) {
+    const auto off = s.options.config.find(concat("ortrain.disable_pass.", name));
+    return s.options.graph_optimization_level > 0 && (off == s.options.config.end() || off->second != "1");
+  };
+  if (is_on("fold_frozen_parameters")) s.fixed = fixed_parameters(*state_, train);
   s.train_model = std::move(train);
   s.eval_model = std::move(eval);
   s.train_inputs = std::move(train_inputs);
@@ -248,6 +256,13 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   state_->make_arenas();
   if (s.optimizer) state_->make_momentums(s.optimizer->moment_count());
   s.learning_rate = state_->optimizer().initial_learning_rate;
+  {
+    const ThreadScope threads(s.options.intra_op_threads);
+    std::unordered_map<std::string, LayoutPtr> layouts;
+    if (is_on("keep_convolution_weights"))
+      layouts = parameter_layouts(*state_, s.train_model, s.eval_model ? &*s.eval_model : nullptr);
+    state_->set_layouts(layouts);
+  }
   s.make_stages(*state_);
   for (const Parameter& p : state_->parameters()) {
     if (std::find(s.fixed.begin(), s.fixed.end(), p.name) != s.fixed.end()) continue;
@@ -422,10 +437,12 @@ void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
   std::vector<ValueInfo> inputs;
   for (const ValueInfo& info : graph.inputs) {
     if (!uses.contains(info.name)) continue;
-    if (state_->has_parameter(info.name))
-      graph.add_initializer(info.name, state_->parameter(info.name).data);
-    else
+    if (state_->has_parameter(info.name)) {
+      const Parameter& parameter = state_->parameter(info.name);
+      graph.add_initializer(info.name, parameter.row_major(parameter.data));
+    } else {
       inputs.push_back(info);
+    }
   }
   graph.inputs = std::move(inputs);
   write_model(model, path);

@@ -1,0 +1,269 @@
+"""Convolution weights lie in another order while they are trained, which nobody sees."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import ortrain
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from ortrain import OrtrainError, SessionOptions, artifacts
+from ortrain.api import CheckpointState, Module, Optimizer
+
+OFF = {"ortrain.disable_pass.keep_convolution_weights": "1"}
+BF16 = {"ortrain.mixed_precision": "bf16"}
+Array = np.ndarray[Any, Any]
+
+
+def network() -> tuple[onnx.ModelProto, list[str]]:
+    """Return a model with convolutions of many kinds, and the names of its weights.
+
+    Among these are weights that two convolutions share, and weights that another operator reads too.
+    """
+    rng = np.random.default_rng(11)
+    weights: list[onnx.TensorProto] = []
+
+    def weight(name: str, *shape: int) -> str:
+        scale = max(1, int(np.prod(shape[1:]))) ** -0.5
+        weights.append(numpy_helper.from_array(rng.normal(0, scale, shape).astype(np.float32), name))
+        return name
+
+    nodes: list[onnx.NodeProto] = []
+
+    def conv(x: str, w: str, y: str, **attributes: Any) -> str:
+        nodes.append(
+            helper.make_node("Conv", [x, w, weight(f"{y}.bias", bias[w])], [f"{y}.sum"], **attributes)
+        )
+        nodes.append(helper.make_node("Relu", [f"{y}.sum"], [y]))
+        return y
+
+    bias = {"first": 32, "square": 32, "grouped": 64, "depthwise": 64, "point": 48, "odd": 10, "back": 32}
+    same = {"pads": [1, 1, 1, 1]}
+    last = conv("x", weight("first", 32, 3, 3, 3), "a", **same)
+    last = conv(last, weight("square", 32, 32, 3, 3), "b", **same)
+    last = conv(last, "square", "c", **same)
+    last = conv(last, weight("grouped", 64, 16, 3, 3), "d", group=2, strides=[2, 2], **same)
+    last = conv(last, weight("depthwise", 64, 1, 3, 3), "e", group=64, **same)
+    last = conv(last, weight("point", 48, 64, 1, 1), "f")
+    last = conv(last, weight("odd", 10, 48, 3, 3), "g", dilations=[2, 2], pads=[2, 2, 2, 2])
+    last = conv(last, weight("back", 32, 10, 3, 3), "h", **same)
+    nodes += [
+        helper.make_node("GlobalAveragePool", [last], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node(
+            "Gemm", ["flat", weight("dense", 10, 32), weight("dense.bias", 10)], ["z"], transB=1
+        ),
+        # The weights of a convolution, read by something that looks at their order.
+        helper.make_node("ReduceMean", ["point"], ["row"], axes=[1, 2, 3], keepdims=0),
+        helper.make_node("ReduceMean", ["row"], ["mean"], axes=[0], keepdims=0),
+        helper.make_node("Add", ["z", "mean"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 12, 12])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    return model, [w.name for w in weights]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    made = tmp_path_factory.mktemp("convolutions")
+    model, names = network()
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=names,
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=made,
+    )
+    return made
+
+
+def batch(seed: int, size: int) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((size, 3, 12, 12), dtype=np.float32), rng.integers(0, 10, size)
+
+
+class Training:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        config: dict[str, str],
+        state: CheckpointState | None = None,
+        checkpoint: str = "checkpoint",
+    ):
+        options = SessionOptions()
+        for key, value in config.items():
+            options.add_session_config_entry(key, value)
+        self.state = state or CheckpointState.load_checkpoint(folder / checkpoint)
+        self.module = Module(
+            folder / "training_model.onnx", self.state, folder / "eval_model.onnx", session_options=options
+        )
+        self.optimizer = Optimizer(folder / "optimizer_model.onnx", self.module)
+
+    def loss(self, seed: int, size: int) -> float:
+        return float(np.asarray(self.module(*batch(seed, size))).ravel()[0])
+
+    def step(self, seed: int, size: int) -> float:
+        self.module.train()
+        loss = self.loss(seed, size)
+        self.optimizer.step()
+        self.module.lazy_reset_grad()
+        return loss
+
+    def evaluate(self) -> float:
+        self.module.eval()
+        return self.loss(99, 7)
+
+    def parameters(self) -> dict[str, Array]:
+        return {name: p.data.copy() for name, p in self.state.parameters}
+
+    def gradients(self) -> dict[str, Array]:
+        return {name: p.grad.copy() for name, p in self.state.parameters}
+
+
+def story(training: Training, folder: pathlib.Path, config: dict[str, str]) -> list[Any]:
+    """Do all that one can do with a session, and return all that came of it."""
+    seen: list[Any] = [training.evaluate(), training.parameters()]
+    for seed, size in enumerate([8, 5, 8]):
+        seen.append(training.step(seed, size))
+    seen += [training.evaluate(), training.parameters()]
+
+    # Gradients of several steps, looked at on the way.
+    training.module.train()
+    for seed, size in [(10, 8), (11, 5), (12, 8)]:
+        seen += [training.loss(seed, size), training.gradients()]
+    training.optimizer.step()
+    training.module.lazy_reset_grad()
+
+    # Values from outside, by name and by buffer.
+    for name in ("square", "depthwise", "point"):
+        changed = training.state.parameters[name].data[::-1] * np.float32(0.5)
+        training.state.parameters[name] = np.ascontiguousarray(changed)
+        np.testing.assert_array_equal(training.state.parameters[name].data, changed)
+    seen += [training.evaluate(), training.step(20, 8)]
+    for trainable_only in (True, False):
+        values = training.module.get_contiguous_parameters(trainable_only).numpy()
+        seen.append(values.copy())
+        moved = values * np.float32(0.9)
+        training.module.copy_buffer_to_parameters(moved, trainable_only)
+        again = training.module.get_contiguous_parameters(trainable_only).numpy()
+        np.testing.assert_array_equal(again, moved)
+    seen += [training.parameters(), training.step(21, 5)]
+
+    # Files.
+    training.module.eval()
+    training.module.export_model_for_inferencing(folder / "out.onnx", ["y"])
+    CheckpointState.save_checkpoint(training.state, folder / "saved", include_optimizer_state=True)
+    seen += [(folder / "out.onnx").read_bytes(), (folder / "saved").read_bytes()]
+    resumed = Training(folder, config, checkpoint="saved")
+    for seed in (30, 31):
+        expected = training.step(seed, 8)
+        assert resumed.step(seed, 8) == expected
+        seen.append(expected)
+    for name, value in training.parameters().items():
+        np.testing.assert_array_equal(resumed.parameters()[name], value, err_msg=name)
+    return [*seen, training.evaluate()]
+
+
+def assert_same(found: Any, expected: Any, what: str = "") -> None:
+    if isinstance(expected, dict):
+        for name, value in expected.items():
+            assert_same(found[name], value, f"{what} {name}")
+    else:
+        np.testing.assert_array_equal(found, expected, err_msg=what)
+
+
+@pytest.mark.parametrize("more", [{}, BF16], ids=["float", "bf16"])
+def test_everything_is_as_with_row_major_weights(folder: pathlib.Path, more: dict[str, str]) -> None:
+    kept = story(Training(folder, more), folder, more)
+    exported = (folder / "out.onnx").read_bytes()
+    plain = story(Training(folder, {**OFF, **more}), folder, {**OFF, **more})
+    for i, (found, expected) in enumerate(zip(kept, plain, strict=True)):
+        assert_same(found, expected, f"thing {i}")
+
+    # The exported model holds what the eval model computes with.
+    training = Training(folder, more)
+    training.module.export_model_for_inferencing(folder / "start.onnx", ["y"])
+    x, labels = batch(99, 7)
+    for path, loss in [(folder / "start.onnx", training.evaluate())]:
+        session = onnxruntime.InferenceSession(path)
+        logits = session.run(["y"], {"x": x})[0].astype(np.float64)
+        rates = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(labels)), labels]
+        np.testing.assert_allclose(loss, rates.mean(), rtol=2e-2 if more else 1e-5)
+    assert exported != (folder / "start.onnx").read_bytes()
+
+
+def test_less_memory_changes_no_bit(folder: pathlib.Path) -> None:
+    def losses(config: dict[str, str]) -> list[float]:
+        training = Training(folder, config)
+        return [training.step(seed, 16) for seed in range(3)]
+
+    with pytest.raises(OrtrainError, match=r"too few.*at least \d+ bytes") as refused:
+        losses({"ortrain.memory_budget": "1"})
+    named = re.search(r"at least (\d+) bytes with recomputation, (\d+) without", str(refused.value))
+    assert named
+    least, whole = map(int, named.groups())
+    assert losses({"ortrain.memory_budget": f"{(least + whole) // 2048}K"}) == losses(OFF)
+
+
+def test_sessions_over_one_state_agree_about_the_order(folder: pathlib.Path) -> None:
+    state = CheckpointState.load_checkpoint(folder / "checkpoint")
+    alone = Training(folder, OFF)
+    kept = Training(folder, {}, state)
+    found = [kept.step(0, 8), kept.step(1, 8)]
+    twin = Training(folder, {}, state)  # takes the order that is there
+    found += [twin.step(2, 8), kept.step(3, 8)]
+    plain = Training(folder, OFF, state)  # wants another one
+    found += [plain.step(4, 8), kept.step(5, 5), twin.evaluate(), plain.step(6, 8)]
+    late = Training(folder, {}, state)
+    found += [late.step(7, 8), kept.evaluate()]
+    expected = [
+        alone.evaluate() if kind == "eval" else alone.step(int(kind), 5 if kind == "5" else 8)
+        for kind in ["0", "1", "2", "3", "4", "5", "eval", "6", "7", "eval"]
+    ]
+    assert found == expected
+    assert_same(late.parameters(), alone.parameters())
+
+
+def test_a_checkpoint_without_values_takes_them_from_a_buffer(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    model, names = network()
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=names,
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.SGD,
+        artifact_directory=tmp_path,
+        nominal_checkpoint=True,
+    )
+    whole = Training(tmp_path, OFF)
+    nominal = Training(tmp_path, {}, checkpoint="nominal_checkpoint")
+    values = whole.module.get_contiguous_parameters(trainable_only=False)
+    nominal.module.copy_buffer_to_parameters(values, trainable_only=False)
+    assert_same(nominal.parameters(), whole.parameters())
+    assert [nominal.step(i, 8) for i in range(3)] == [whole.step(i, 8) for i in range(3)]
+    assert_same(nominal.parameters(), whole.parameters())
+
+
+def test_an_invalid_convolution_is_still_named_when_it_runs(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    for name in ("checkpoint", "eval_model.onnx", "optimizer_model.onnx"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    model = onnx.load(folder / "training_model.onnx")
+    broken = next(n for n in model.graph.node if n.op_type == "Conv" and "grouped" in n.input)
+    next(a for a in broken.attribute if a.name == "group").i = 3
+    onnx.save(model, tmp_path / "training_model.onnx")
+    with pytest.raises(ortrain.OrtrainError, match=r"Conv.*group"):
+        Training(tmp_path, {}).step(0, 8)
