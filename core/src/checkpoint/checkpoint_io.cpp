@@ -570,6 +570,7 @@ void CheckpointIo::write(const CheckpointState& state, const fs::path& path, boo
   FileWriter data(data_path(path), "checkpoint's data file");
   Digest digest;
   for (const Blob& blob : blobs) {
+    if (blob.bytes == 0) continue;
     const Tensor tensor = blob.data();
     data.skip_to(blob.position);
     data.write(tensor.raw(), blob.bytes);

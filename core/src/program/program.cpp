@@ -629,7 +629,7 @@ void Compiler::compile(const std::vector<Node>& nodes) {
     v.shape = tensor.shape();
     v.constant = constant;
     v.uses_left = uses(name);
-    if (const auto layout = request_.layouts.find(name); layout != request_.layouts.end())
+    if (const auto layout = request_.layouts.find(name); !constant && layout != request_.layouts.end())
       v.layout = layout->second;
     v.storage = program_.add_fixed(tensor);
     add_value(std::move(v));

@@ -283,18 +283,25 @@ void CheckpointState::set_layouts(const std::unordered_map<std::string, LayoutPt
     if (!parameter.trainable) continue;
     const auto found = layouts.find(parameter.name);
     if (found == layouts.end()) row_major_.insert(parameter.name);
-    Parameter ordered = parameter;
-    ordered.layout = row_major_.contains(parameter.name) ? nullptr : found->second;
-    if (same_layout(parameter.layout, ordered.layout)) continue;
+    const LayoutPtr layout = row_major_.contains(parameter.name) ? nullptr : found->second;
+    if (same_layout(parameter.layout, layout)) continue;
+    // All that can fail comes before the first element moves.
+    const size_t bytes = parameter.data.bytes();
+    const Tensor plain(parameter.data.dtype(), parameter.data.shape());
+    const Kernel copy = [bytes](const Frame& f) {
+      std::memcpy(f.at<std::byte>({1}), f.at<std::byte>({0}), bytes);
+    };
+    const Kernel to_plain = parameter.layout ? parameter.layout->to_plain({0}, {1}) : copy;
+    const Kernel from_plain = layout ? layout->from_plain({0}, {1}) : copy;
     const auto reorder = [&](const Tensor& stored) {
       if (stored.raw() == nullptr) return;
-      const Tensor plain = parameter.row_major(stored);
-      ordered.assign(stored, plain.raw() == stored.raw() ? plain.clone() : plain);
+      run(to_plain, stored.raw(), plain.raw());
+      run(from_plain, plain.raw(), stored.raw());
     };
     reorder(parameter.data);
     reorder(parameter.gradient);
     for (const Tensor& momentum : parameter.momentums) reorder(momentum);
-    parameter.layout = ordered.layout;
+    parameter.layout = layout;
     changed = true;
   }
   if (changed) ++layouts_version_;
