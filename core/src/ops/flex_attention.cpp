@@ -2,8 +2,8 @@
 //
 //     Y = prob_mod(softmax(score_mod(scale Q Kᵀ))) V        for each head
 //
-// Q is [batch, heads, queries, size]; neighbouring heads of queries may share a head of keys. The softmax, and
-// what follows it, has the type softmax_precision.
+// Q is [batch, heads, queries, size]; neighbouring heads of queries may share a head of keys. The softmax,
+// and what follows it, has the type softmax_precision.
 #include <cmath>
 #include <unordered_map>
 
