@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from ortrain import artifacts
+from ortrain import SessionOptions, artifacts
 from ortrain.api import CheckpointState, Module, Optimizer
 
 Array = NDArray[Any]
@@ -34,6 +35,17 @@ LOSSES = {
 #: What cannot pass yet, and why; a case that passes nevertheless fails, so that it is taken out of here.
 EXPECTED_FAILURES: dict[str, str] = {
     "dlrm_bags-dynamo_20": "EmbeddingBag is a Loop over a sequence, and sequences are not supported",
+}
+
+#: How many blocks of attention an architecture has.
+ATTENTION_BLOCKS = {
+    "bert": 2,
+    "distilbert": 2,
+    "gpt2": 2,
+    "llama": 2,
+    "llama_builtin_norm": 2,
+    "t5": 3,
+    "vit": 2,
 }
 
 
@@ -73,9 +85,18 @@ class Export:
             loss_input_names=["output", "images"] if self.loss == "reconstruction" else None,
         )
 
-    def session(self) -> tuple[Module, Optimizer, CheckpointState]:
+    def session(self, without: str = "") -> tuple[Module, Optimizer, CheckpointState]:
+        """A session, where `without` names a pass without that pass."""
+        options = SessionOptions()
+        if without:
+            options.add_session_config_entry(f"ortrain.disable_pass.{without}", "1")
         state = CheckpointState.load_checkpoint(str(self.folder / "checkpoint"))
-        module = Module(str(self.folder / "training_model.onnx"), state, str(self.folder / "eval_model.onnx"))
+        module = Module(
+            str(self.folder / "training_model.onnx"),
+            state,
+            str(self.folder / "eval_model.onnx"),
+            session_options=options,
+        )
         optimizer = Optimizer(str(self.folder / "optimizer_model.onnx"), module)
         optimizer.set_learning_rate(self.lr)
         return module, optimizer, state
@@ -218,6 +239,67 @@ def test_an_exported_network_with_dropout_evaluates_without_it(
     assert_near(
         case.run_with_onnxruntime(exported), output, 1e-5, "output of the exported model in onnxruntime"
     )
+
+
+def operators_of(module: Module, inputs: list[Array]) -> tuple[float, Counter[str]]:
+    """The loss of a step, and how often each operator runs in the next."""
+    loss, _ = module(*inputs)
+    module.start_profiling()
+    module(*inputs)
+    trace = json.loads(module.end_profiling())
+    return float(loss), Counter(event["name"] for event in trace["traceEvents"])
+
+
+def exports_with_attention() -> list[tuple[str, str]]:
+    """Those that write attention as single steps, and not as the operator Attention of opset 23."""
+    return [
+        (architecture, export)
+        for architecture in ATTENTION_BLOCKS
+        for export in CASES[architecture]["exports"]
+        if not any(
+            node.op_type == "Attention"
+            for node in onnx.load(DATA / architecture / f"{export}.onnx").graph.node
+        )
+    ]
+
+
+@pytest.mark.parametrize(("architecture", "export"), exports_with_attention())
+def test_every_attention_block_is_trained_as_one_node(
+    architecture: str, export: str, tmp_path: pathlib.Path
+) -> None:
+    case = Export(architecture, export, tmp_path)
+    case.make_artifacts()
+    blocks = ATTENTION_BLOCKS[architecture]
+    fused_names, single = {"FusedAttention", "FusedDropoutAttention"}, {"Softmax", "SoftmaxGrad_13"}
+    runs = {}
+    for without in ("", "fuse_attention"):
+        module, _, state = case.session(without)
+        module.train()
+        loss, _ = module(*case.inputs())
+        gradients = {
+            name: np.array(parameter.grad) for name, parameter in state.parameters if parameter.requires_grad
+        }
+        module.lazy_reset_grad()
+        trained = operators_of(module, case.inputs())[1]
+        evaluated, run = operators_of(module.eval(), case.inputs())
+        runs[without] = (float(loss), evaluated, gradients)
+        for operators, backward in ((trained, True), (run, False)):
+            counts = {
+                "forward": sum(operators[name] for name in fused_names),
+                "backward": operators["AttentionGrad"],
+                "single": sum(operators[name] for name in single),
+            }
+            assert counts == (
+                {"forward": 0, "backward": 0, "single": blocks * (1 + backward)}
+                if without
+                else {"forward": blocks, "backward": blocks * backward, "single": 0}
+            )
+    fused, plain = runs[""], runs["fuse_attention"]
+    np.testing.assert_allclose(fused[:2], plain[:2], rtol=1e-5)
+    largest = max(float(np.abs(gradient).max()) for gradient in plain[2].values())
+    assert largest > 0
+    for name, gradient in plain[2].items():
+        assert_near(fused[2][name], gradient, 1e-4, f"gradient of {name}", 1e-2 * largest)
 
 
 def test_every_opset_is_there_from_every_exporter_that_can_write_it() -> None:

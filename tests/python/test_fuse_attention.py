@@ -21,7 +21,7 @@ class Form:
     """How an exporter writes attention."""
 
     scale: str = "div"  # div, mul, operands: of the scores or of both operands; none
-    mask: str = ""  # input, learned, where, where_inverted, bool
+    mask: str = ""  # input, learned, both, where, where_inverted, bool
     dropout: bool = False
     guard: bool = False  # rows that are no numbers become zeros
     heads: bool = True
@@ -29,7 +29,7 @@ class Form:
     size: int = 4  # of a head; where it is much less than LENGTH, no probabilities are kept
     computed: bool = False  # extents are computed from those of x, so that nothing knows them beforehand
     learned_queries: bool = False  # the same for all of the batch
-    extra: str = ""  # what else reads a value of it: scores, weights, transposed
+    extra: str = ""  # what else reads a value of it: scores, weights, transposed; or their shapes
 
     @property
     def fuses(self) -> bool:
@@ -90,18 +90,19 @@ def model_of(form: Form) -> onnx.ModelProto:
             node("Mul", [q, "root"], "q_scaled"),
             node("Mul", ["root", across], "k_scaled"),
         )
-    scores = node("MatMul", [q, across], "scores")
+    scores = product_of_scores = node("MatMul", [q, across], "scores")
     if form.scale == "div":
         constants["divisor"] = np.array(1 / factor, np.float32)
         scores = node("Div", [scores, "divisor"], "scores_scaled")
     elif form.scale == "mul":
         constants["factor"] = np.array(factor, np.float32)
         scores = node("Mul", ["factor", scores], "scores_scaled")
-    if form.mask == "input":
+    if form.mask in ("learned", "both"):
+        learned_shape = (heads_count, LENGTH, LENGTH) if form.heads else (1, LENGTH, LENGTH)
+        constants["bias"] = rng.normal(size=learned_shape).astype(np.float32)
+        scores = node("Add", ["bias", scores], "scores_biased")
+    if form.mask in ("input", "both"):
         scores = node("Add", [scores, "mask"], "scores_masked")
-    elif form.mask == "learned":
-        constants["bias"] = rng.normal(size=(1, heads_count, LENGTH, LENGTH)).astype(np.float32)
-        scores = node("Add", ["bias", scores], "scores_masked")
     elif form.mask.startswith("where"):
         constants["low"] = np.array(-1e4, np.float32)
         pair = ["low", scores] if form.mask == "where_inverted" else [scores, "low"]
@@ -122,15 +123,21 @@ def model_of(form: Form) -> onnx.ModelProto:
     back = node("Transpose", [attended], "attended_rows", perm=rows_first)
     joined = node("Reshape", [back, "together"], "joined")
     result = node("MatMul", [joined, "wo"], "result")
-    if form.extra:
+    if form.extra == "shapes":
+        for value in (product_of_scores, scores, attended, weights):
+            shape = node("Shape", [value], f"{value}_shape")
+            extents = node("Cast", [shape], f"{value}_extents", to=TensorProto.FLOAT)
+            sum_of_extents = node("ReduceMean", [extents], f"{value}_mean", keepdims=0)
+            result = node("Add", [result, sum_of_extents], f"result_and_{value}")
+    elif form.extra:
         value = {"scores": scores, "weights": weights, "transposed": back}[form.extra]
         mean = node("ReduceMean", [value], "extra_mean", keepdims=0)
         result = node("Add", [result, mean], "result_and_more")
     node("Identity", [result], "y")
 
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", LENGTH, WIDTH])]
-    if form.mask in ("input", "where", "where_inverted", "bool"):
-        kind = TensorProto.FLOAT if form.mask == "input" else TensorProto.BOOL
+    if form.mask in ("input", "both", "where", "where_inverted", "bool"):
+        kind = TensorProto.FLOAT if form.mask in ("input", "both") else TensorProto.BOOL
         shape = ["batch", 1, LENGTH, LENGTH] if form.heads else ["batch", LENGTH, LENGTH]
         inputs.append(helper.make_tensor_value_info("mask", kind, shape))
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", LENGTH, WIDTH])]
@@ -145,7 +152,7 @@ def feeds(form: Form, unseen: bool = False) -> list[np.ndarray]:
     seen = rng.uniform(size=(BATCH, 1, LENGTH, LENGTH) if form.heads else (BATCH, LENGTH, LENGTH)) < 0.7
     seen[1, ..., 2, :] = not unseen  # a query that sees nothing
     seen[..., 0] |= not unseen
-    if form.mask == "input":
+    if form.mask in ("input", "both"):
         given.append(np.where(seen, 0, -3).astype(np.float32))
     elif form.mask in ("where", "bool"):
         given.append(seen)
@@ -202,6 +209,11 @@ FORMS = [
     Form(transposes="three"),
     Form(transposes="three", scale="operands", mask="bool"),
     Form(heads=False),
+    Form(heads=False, mask="learned"),
+    Form(mask="both"),
+    Form(mask="both", dropout=True, computed=True),
+    Form(extra="shapes"),
+    Form(extra="shapes", mask="both", computed=True, transposes="two"),
     Form(heads=False, mask="where", dropout=True, scale="mul"),
     Form(size=1),
     Form(size=1, mask="input", dropout=True),

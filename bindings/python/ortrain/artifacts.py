@@ -115,9 +115,10 @@ def generate_artifacts(
     model : onnx.ModelProto or str or os.PathLike
         The model, or its path. A model whose weights lie in files of their own is given by its path.
     requires_grad : list of str, optional
-        Initializers to train. Left out, every float initializer is trained that is not in ``frozen_params``,
-        save running statistics of batch normalization and initializers that only set how an operator works
-        (the bounds of Clip, say).
+        Initializers to train, of the model's graph or of the graphs inside If, Loop and Scan, which move to
+        the model's graph under their name (with a number where it is taken). Left out, every float
+        initializer of the model's graph is trained that is not in ``frozen_params``, save running statistics
+        of batch normalization and initializers that only set how an operator works (the bounds of Clip, say).
     frozen_params : list of str, optional
         Initializers that are parameters, and so in the checkpoint, but are not trained. With
         ``requires_grad``, initializers in neither list stay in the models as constants.

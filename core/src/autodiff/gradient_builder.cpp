@@ -726,7 +726,6 @@ Model prepared(const Model& forward, const GradientRequest& request, const std::
     graph.remove_initializer(name);
   }
   graph.remove_unused_nodes();
-  run_passes(model, PassMoment::kExpansion);
   problems = expand_operators(model);
   run_passes(model, PassMoment::kArtifact, request.config);
   return model;
@@ -935,7 +934,6 @@ Model build_training_model(const Model& forward, const GradientRequest& request,
 Model build_gradient_model(const Model& forward, const GradientRequest& request) {
   Model model = forward;
   expand_gradient_nodes(model);
-  run_passes(model, PassMoment::kExpansion);
   const std::vector<std::string> unexpanded = expand_operators(model);
   const size_t own_inputs = model.graph.inputs.size();
   Builder builder(model, request, false);

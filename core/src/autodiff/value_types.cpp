@@ -1,5 +1,8 @@
 #include "autodiff/value_types.h"
 
+#include <algorithm>
+#include <cstring>
+#include <exception>
 #include <vector>
 
 #include "ops/dynamic.h"
@@ -77,10 +80,7 @@ class NumberedShapes : public ShapeContext {
     return *shapes_[i];
   }
   const Tensor* constant(size_t i) const override {
-    if (!has_input(i)) return nullptr;
-    const std::string& value = node().inputs[i];
-    if (const auto* values = types_.run_values(value)) return run_ == 0 ? &values->first : &values->second;
-    return types_.constant(value);
+    return has_input(i) ? types_.run_value(node().inputs[i], run_) : nullptr;
   }
   void output(size_t o, DType dtype, Shape shape) override {
     if (o >= shapes_out.size()) return;
@@ -102,6 +102,83 @@ class NumberedShapes : public ShapeContext {
   std::vector<DType> types_out;
   std::vector<std::optional<Shape>> shapes_out;
   std::vector<Tensor> values_out;
+};
+
+// Runs the kernel of a node on the numbers of one of the two runs. Throws where that cannot be.
+class NumberedRun : public KernelContext {
+ public:
+  NumberedRun(const ValueTypes& types, const NumberedShapes& shapes, int run)
+      : KernelContext(shapes.node(), shapes.opset()), shapes_(shapes), results(shapes.output_count()) {
+    for (const std::string& value : node().inputs) {
+      const Tensor* known = value.empty() ? nullptr : types.run_value(value, run);
+      inputs_.push_back(known ? *known : Tensor());
+    }
+  }
+
+  // Whether all inputs are there, all of it is little, and of types that kernels take as they are.
+  bool is_small() const {
+    const auto small = [](DType dtype, const Shape& shape) {
+      return element_count(shape) <= kMost && dtype != DType::kString && wide_of(dtype) == dtype;
+    };
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      if (has_input(i) && !(inputs_[i].defined() && small(inputs_[i].dtype(), inputs_[i].shape())))
+        return false;
+    for (size_t o = 0; o < results.size(); ++o)
+      if (has_output(o) && !(shapes_.shapes_out[o] && small(shapes_.types_out[o], *shapes_.shapes_out[o])))
+        return false;
+    return !inputs_.empty() && !results.empty();
+  }
+
+  void run(const Operator& op) {
+    const Kernel kernel = op.kernel(*this);
+    std::vector<std::byte*> addresses;
+    for (Tensor& tensor : memory_) addresses.push_back(static_cast<std::byte*>(tensor.raw()));
+    if (kernel) kernel(Frame(addresses.data(), 0));
+    for (const auto& [o, i] : aliases_) results[o] = inputs_[i].reshaped(out_shape(o)).clone();
+  }
+
+  DType dtype(size_t i) const override { return shapes_.dtype(i); }
+  const Shape& shape(size_t i) const override { return shapes_.shape(i); }
+  const Tensor* constant(size_t i) const override { return shapes_.constant(i); }
+  DType out_dtype(size_t o) const override { return shapes_.types_out.at(o); }
+  const Shape& out_shape(size_t o) const override { return *shapes_.shapes_out.at(o); }
+  Slot in(size_t i) override { return has_input(i) ? hold(inputs_[i]) : Slot{}; }
+  LayoutPtr in_layout(size_t) const override { return nullptr; }
+  Slot in(size_t i, const LayoutPtr& wanted) override { return expect_plain(wanted), in(i); }
+  Slot out(size_t o, const LayoutPtr& layout) override {
+    expect_plain(layout);
+    if (!has_output(o)) return {};
+    if (!results[o].defined()) results[o] = Tensor(out_dtype(o), out_shape(o));
+    return hold(results[o]);
+  }
+  Slot out_inplace(size_t o, std::initializer_list<size_t>, const LayoutPtr& layout) override {
+    return out(o, layout);
+  }
+  void alias(size_t o, size_t i) override { aliases_.emplace_back(o, i); }
+  Slot scratch(size_t bytes) override { return hold(Tensor(DType::kUInt8, {static_cast<int64_t>(bytes)})); }
+  Slot fixed(Tensor value) override { return hold(std::move(value)); }
+  Slot state(size_t i) override { reject("input ", i, " is updated"); }
+  bool same_storage(size_t, size_t) const override { return false; }
+  Precision precision() const override { return Precision::kFloat; }
+  bool wants_bf16(size_t) const override { return false; }
+  bool used_only_by(size_t, std::string_view) const override { return false; }
+  uint64_t stream() const override { return 0; }
+
+ private:
+  static constexpr int64_t kMost = 64;  // elements
+
+  void expect_plain(const LayoutPtr& layout) const { expect(!layout, "its values have no layouts here"); }
+  Slot hold(Tensor tensor) {
+    memory_.push_back(std::move(tensor));
+    return {static_cast<int>(memory_.size()) - 1};
+  }
+
+  const NumberedShapes& shapes_;
+  std::vector<Tensor> inputs_, memory_;
+  std::vector<std::pair<size_t, size_t>> aliases_;
+
+ public:
+  std::vector<Tensor> results;
 };
 
 // What the type rule of an operator sees whose run decides shapes.
@@ -206,6 +283,19 @@ const std::pair<Tensor, Tensor>* ValueTypes::run_values(const std::string& value
   return it != run_values_.end() ? &it->second : outer_ ? outer_->run_values(value) : nullptr;
 }
 
+const Tensor* ValueTypes::run_value(const std::string& value, int run) const {
+  const auto* values = run_values(value);
+  return !values ? constant(value) : run == 0 ? &values->first : &values->second;
+}
+
+Tensor ValueTypes::known(const std::string& value) const {
+  const Tensor *first = run_value(value, 0), *second = run_value(value, 1);
+  const bool equal = first && second && first->dtype() == second->dtype() &&
+                     first->shape() == second->shape() && first->dtype() != DType::kString &&
+                     (first->bytes() == 0 || std::memcmp(first->raw(), second->raw(), first->bytes()) == 0);
+  return equal ? *first : Tensor();
+}
+
 void ValueTypes::set_like(const std::string& value, const std::string& other) {
   const ValueInfo like = info(other);
   ValueInfo& known = info_[value];
@@ -230,7 +320,9 @@ void ValueTypes::state(const ValueInfo& stated) {
 void ValueTypes::number(Dim& dim) {
   if (dim.known() || extents_->numbers.count(dim.symbol)) return;
   const int64_t k = static_cast<int64_t>(extents_->numbers.size());
-  dim.symbol = name_of({1009 + 6 * k, 2038 + 10 * k}, &dim);
+  // Not linear in k, so that a sum of two extents is not that of two others.
+  const int64_t bend = 2 * (31 * k * k % 1021);
+  dim.symbol = name_of({1009 + 6 * k + bend, 2038 + 10 * k}, &dim);
 }
 
 std::string ValueTypes::name_of(const Numbers& numbers, const Dim* stated) {
@@ -277,6 +369,19 @@ void ValueTypes::infer(const Node& node) {
     } catch (const Error&) {
       // The rule needs what is known later only; what it said before stays, and so does what the model
       // states.
+    }
+  }
+  const bool stated = std::all_of(first.values_out.begin(), first.values_out.end(),
+                                  [](const Tensor& value) { return value.defined(); });
+  if (op && op->kernel && !op->impure && op->updates == 0 && !stated) {
+    try {
+      NumberedRun a(*this, first, 0), b(*this, second, 1);
+      if (a.is_small() && b.is_small()) {
+        a.run(*op), b.run(*op);
+        first.values_out = std::move(a.results), second.values_out = std::move(b.results);
+      }
+    } catch (const std::exception&) {
+      // Nobody knows the values, then.
     }
   }
   for (size_t o = 0; o < node.outputs.size(); ++o) {

@@ -2,7 +2,8 @@
 //
 // What the model states is completed by the operators' own shape rules. They want numbers, so named and
 // unknown extents are given numbers twice, and what comes out tells what each extent of a result is: a number
-// where both runs agree, a name where they give that name's two numbers, and a new name otherwise.
+// where both runs agree, a name where they give that name's two numbers, and a new name otherwise. What is
+// computed from extents (the shape that a Reshape is given) is followed by running the kernels on the numbers.
 #pragma once
 
 #include <map>
@@ -29,6 +30,9 @@ class ValueTypes {
   const ValueInfo& info(const std::string& value) const;
   // The value of a constant: of an initializer or the output of a Constant node. Null where it is none.
   const Tensor* constant(const std::string& value) const;
+  // The same for a value that follows from constants and from extents that are numbers; undefined where it is
+  // not known.
+  Tensor known(const std::string& value) const;
 
   // Takes up a node that is not in the model yet, or whose type or outputs changed.
   void infer(const Node& node);
@@ -39,6 +43,7 @@ class ValueTypes {
 
  private:
   friend class NumberedShapes;
+  friend class NumberedRun;
   friend class NodeTypes;
   using Numbers = std::pair<int64_t, int64_t>;  // of an extent, in the two runs
   struct Extents {
@@ -52,6 +57,8 @@ class ValueTypes {
   std::string name_of(const Numbers& numbers, const Dim* stated);
   std::optional<Shape> shape(const std::string& value, int run) const;
   const std::pair<Tensor, Tensor>* run_values(const std::string& value) const;
+  // The value of an input in one of the runs, null where it is not known.
+  const Tensor* run_value(const std::string& value, int run) const;
 
   const Model& model_;
   const ValueTypes* outer_ = nullptr;  // of the graph around this

@@ -369,6 +369,12 @@ Attention read_fused(const NodeContext& c, size_t first, size_t mask) {
   broadcast(q, batch, std::max(kv_heads, of_mask(3)));
   broadcast(k, batch, kv_heads);
   broadcast(v, batch, kv_heads);
+  // So do queries and keys with the mask, where there is one of them.
+  const auto broadcast_rows = [](HeadsView& x, int64_t rows) {
+    if (x.rows == 1 && rows > 1) x.rows = rows, x.steps.row = 0;
+  };
+  broadcast_rows(q, of_mask(2));
+  broadcast_rows(k, of_mask(1));
   c.expect(kv_heads == 1 || kv_heads == q.heads, "heads must be as many or one, found ", q.heads, " and ",
            kv_heads);
   Attention a = read_attention(c, q, k, v);
@@ -397,10 +403,65 @@ void fused_shape(ShapeContext& c) {
   if (c.has_output(2)) c.output(2, DType::kUInt64, {2});
 }
 
+// An operand that broadcasts over batches, heads or rows is read, and its gradient made, as if it did not, in
+// memory of its own; then the gradient is summed.
+struct Whole {
+  Slot operand, gradient;
+  std::vector<Kernel> before, after;
+};
+
+bool repeats_row(const HeadSteps& steps, int64_t rows) { return rows > 1 && steps.row == 0; }
+
+Whole make_whole(KernelContext& c, int64_t batch, int64_t heads, int64_t rows, int64_t size, HeadSteps& steps,
+                 Slot operand, Slot gradient) {
+  const bool repeats =
+      (batch > 1 && steps.batch == 0) || (heads > 1 && steps.head == 0) || repeats_row(steps, rows);
+  if (!repeats) return {operand, gradient, {}, {}};
+  const Shape shape = {batch, heads, rows, size};
+  const HeadSteps from = steps, to = heads_first(heads, rows, size);
+  const size_t bytes = static_cast<size_t>(std::max<int64_t>(element_count(shape), 1)) * size_of(c.dtype(0));
+  Whole whole{c.scratch(bytes), {}, {}, {}};
+  const StridedCopy copy(size_of(c.dtype(0)), shape, {0, {from.batch, from.head, from.row, 1}},
+                         {0, {to.batch, to.head, to.row, 1}});
+  whole.before.push_back([=, target = whole.operand](const Frame& f) {
+    copy(f.at<std::byte>(operand), f.at<std::byte>(target));
+  });
+  steps = to;
+  if (!gradient.defined()) return whole;
+  whole.gradient = c.scratch(bytes);
+  visit_floating(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    whole.after.push_back([=, source = whole.gradient](const Frame& f) {
+      const T* each = f.at<const T>(source);
+      T* sum = f.at<T>(gradient);
+      for (int64_t b = 0; b < batch; ++b)
+        for (int64_t h = 0; h < heads; ++h) {
+          for (int64_t i = 0; i < rows; ++i) {
+            const bool first =
+                (from.batch != 0 || b == 0) && (from.head != 0 || h == 0) && (from.row != 0 || i == 0);
+            T* row = sum + b * from.batch + h * from.head + i * from.row;
+            for (int64_t j = 0; j < size; ++j) row[j] = (first ? T{0} : row[j]) + *each++;
+          }
+        }
+    });
+  });
+  return whole;
+}
+
 Kernel fused_kernel(KernelContext& c) {
   expect_floating(c);
-  const Attention a = read_fused(c, 0, 3);
-  const Slot q = c.in(0), k = c.in(1), v = c.in(2), mask = c.has_input(3) ? c.in(3) : Slot{};
+  Attention a = read_fused(c, 0, 3);
+  Slot q = c.in(0), k = c.in(1);
+  const Slot v = c.in(2), mask = c.has_input(3) ? c.in(3) : Slot{};
+  std::vector<Kernel> kernels;
+  const auto repeat_row = [&](Slot& operand, int64_t heads, int64_t rows, HeadSteps& steps) {
+    if (!repeats_row(steps, rows)) return;
+    Whole whole = make_whole(c, a.batch, heads, rows, a.size, steps, operand, {});
+    operand = whole.operand;
+    std::move(whole.before.begin(), whole.before.end(), std::back_inserter(kernels));
+  };
+  repeat_row(q, a.heads, a.queries, a.q);
+  repeat_row(k, a.kv_heads, a.keys, a.k);
   const std::optional<DropoutMode> mode =
       c.has_input(5) ? std::optional<DropoutMode>(std::in_place, c, 4, 5) : std::nullopt;
   const Slot y = c.out(0), kept = c.has_output(1) ? c.out(1) : Slot{},
@@ -410,7 +471,7 @@ Kernel fused_kernel(KernelContext& c) {
       c.node().has("seed") ? std::optional<uint64_t>(static_cast<uint64_t>(c.node().int_or("seed", 0)))
                            : std::nullopt;
   const uint64_t stream = static_cast<uint64_t>(c.node().int_or("stream", 0));
-  return attention_kernel(c, a, [=](const Frame& f) {
+  kernels.push_back(attention_kernel(c, a, [=](const Frame& f) {
     AttentionForward run;
     run.q = f.at<void>(q), run.k = f.at<void>(k), run.v = f.at<void>(v);
     run.mask = f.at_or_null<void>(mask);
@@ -426,7 +487,8 @@ Kernel fused_kernel(KernelContext& c) {
       }
     }
     return run;
-  });
+  }));
+  return one_after_the_other(std::move(kernels));
 }
 
 ORTRAIN_OPERATOR(
@@ -483,48 +545,10 @@ void gradient_shape(ShapeContext& c) {
   const Attention& a = node.attention;
   for (size_t o = 0; o < 3; ++o)
     if (c.has_output(o)) c.output(o, a.dtype, c.shape(o + 1));
-  if (c.has_output(3)) c.output(3, a.dtype, {a.batch, a.heads, a.queries, a.mask_keys});
-}
-
-// An operand that broadcasts over batches or heads is read, and its gradient made, as if it did not, in
-// memory of its own; then the gradient is summed.
-struct Whole {
-  Slot operand, gradient;
-  std::vector<Kernel> before, after;
-};
-
-Whole make_whole(KernelContext& c, int64_t batch, int64_t heads, int64_t rows, int64_t size, HeadSteps& steps,
-                 Slot operand, Slot gradient) {
-  const bool repeats = (batch > 1 && steps.batch == 0) || (heads > 1 && steps.head == 0);
-  if (!repeats) return {operand, gradient, {}, {}};
-  const Shape shape = {batch, heads, rows, size};
-  const HeadSteps from = steps, to = heads_first(heads, rows, size);
-  const size_t bytes = static_cast<size_t>(std::max<int64_t>(element_count(shape), 1)) * size_of(c.dtype(0));
-  Whole whole{c.scratch(bytes), {}, {}, {}};
-  const StridedCopy copy(size_of(c.dtype(0)), shape, {0, {from.batch, from.head, from.row, 1}},
-                         {0, {to.batch, to.head, to.row, 1}});
-  whole.before.push_back([=, target = whole.operand](const Frame& f) {
-    copy(f.at<std::byte>(operand), f.at<std::byte>(target));
-  });
-  steps = to;
-  if (!gradient.defined()) return whole;
-  whole.gradient = c.scratch(bytes);
-  visit_floating(c.dtype(0), [&](auto zero) {
-    using T = decltype(zero);
-    whole.after.push_back([=, source = whole.gradient](const Frame& f) {
-      const T* each = f.at<const T>(source);
-      T* sum = f.at<T>(gradient);
-      for (int64_t b = 0; b < batch; ++b)
-        for (int64_t h = 0; h < heads; ++h) {
-          const bool first = (from.batch != 0 || b == 0) && (from.head != 0 || h == 0);
-          for (int64_t i = 0; i < rows; ++i) {
-            T* row = sum + b * from.batch + h * from.head + i * from.row;
-            for (int64_t j = 0; j < size; ++j) row[j] = (first ? T{0} : row[j]) + *each++;
-          }
-        }
-    });
-  });
-  return whole;
+  if (!c.has_output(3)) return;
+  Shape scores = {a.batch, a.heads, a.queries, a.mask_keys};
+  if (c.node().int_or("fused", 0) != 0 && c.rank(1) == 3) scores.erase(scores.begin());
+  c.output(3, a.dtype, scores);
 }
 
 Kernel gradient_kernel(KernelContext& c) {

@@ -2,6 +2,11 @@
 //
 //     MatMul(Dropout(Softmax(scale MatMul(Q, Kᵀ) + mask)), V)  →  FusedAttention(Q, K, V, mask)
 //
+// It is known by what is computed: the product of queries and keys, scaled before or after it, masks added to
+// it or a mask that replaces what it hides, the softmax over the keys, dropout, and the product with the
+// values. What types and shapes of values are comes from ValueTypes, so that it does not matter how an
+// exporter writes them.
+//
 // The transpositions around it go with it: operands are read, and results written, in the order in which they
 // lie. In a training model the steps of the gradient, which are these in reverse, become one AttentionGrad;
 // where they are not what is expected, nothing is changed.
@@ -9,6 +14,7 @@
 #include <functional>
 #include <numeric>
 
+#include "autodiff/value_types.h"
 #include "ops/operator.h"
 #include "passes/pass.h"
 #include "passes/pattern.h"
@@ -48,9 +54,21 @@ struct Operand {
   std::string gradient;  // of value, empty: not wanted
 };
 
+bool contains(const std::vector<const Node*>& nodes, const Node* node) {
+  return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+}
+
+// An axis of a value.
+struct Axis {
+  std::string value;
+  int64_t axis;
+};
+
 class Matcher {
  public:
-  Matcher(const Graph& graph, int64_t opset) : graph_(graph), pattern_(graph), opset_(opset) {
+  explicit Matcher(const Model& model)
+      : graph_(model.graph), pattern_(graph_), types_(model), opset_(model.opset("")) {
+    const Graph& graph = graph_;
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       for (const std::string& output : graph.nodes[n].outputs)
         if (!output.empty()) producer_[output] = n;
@@ -59,11 +77,15 @@ class Matcher {
   }
 
   struct Match {
-    Node forward, backward;  // the second without outputs where there is no gradient
+    std::vector<Node> before;  // what the forward node reads besides
+    Node forward, backward;    // the second without outputs where there is no gradient
+    // In the place of nodes that ask for the shape of what is no longer made: the last node, and those
+    // before.
+    std::vector<std::pair<Node, std::vector<Node>>> shapes;
   };
 
   // The attention whose softmax is `node`.
-  std::optional<Match> match(const Node& softmax);
+  std::optional<Match> match(const Node& softmax) const;
 
  private:
   const Node* maker(const std::string& value) const {
@@ -82,38 +104,39 @@ class Matcher {
     return all.size() == 1 && !graph_.is_output(value) ? all[0] : nullptr;
   }
   // The number that a value of one element holds, as far as the model tells it.
-  std::optional<double> number(const std::string& value, int depth = 0) const;
+  std::optional<double> number(const std::string& value) const {
+    const Tensor known = types_.known(value);
+    if (!known.defined() || known.size() != 1) return std::nullopt;
+    if (known.dtype() != DType::kFloat && known.dtype() != DType::kDouble) return std::nullopt;
+    return known.to_double()[0];
+  }
   // Where a node multiplies by a number: which input is multiplied, and the factor.
   std::optional<std::pair<std::string, double>> scaled(const Node& node) const;
   bool is_scaling(const Node& node, const std::string& of, double factor) const {
     const auto found = scaled(node);
     return found && found->first == of && found->second == factor;
   }
-  bool is_same_type_cast(const Node& node) const {
-    if (!is(node, "Cast")) return false;
-    const auto info = graph_.info(node.inputs.at(0));
-    return info && info->dtype == static_cast<DType>(node.int_or("to", 0));
-  }
-  bool is_zero(const std::string& value) const {
-    const std::optional<double> found = pattern_.scalar(value);
-    return found && *found == 0;
-  }
+  bool is_zero(const std::string& value) const { return number(value) == 0.0; }
   // Where a value is a matrix product's transposed operand made by way of three axes: the value before.
   std::string before_swap(const Node& reshape) const;
-  std::optional<size_t> rank(const std::string& value) const {
-    const auto info = graph_.info(value);
-    if (!info || !info->dims) return std::nullopt;
-    return info->dims->size();
+  const std::optional<std::vector<Dim>>& dims(const std::string& value) const {
+    return types_.info(value).dims;
   }
-  std::optional<size_t> rank_of(const std::string& value) const;
+  std::optional<size_t> rank(const std::string& value) const {
+    return dims(value) ? std::optional(dims(value)->size()) : std::nullopt;
+  }
   Operand follow(const std::string& value, Order order, const std::string& gradient) const;
+  // Whether a value is a product of matrices, perhaps scaled and masked.
+  bool leads_to_product(const std::string& value, int steps = 0) const;
+  // A node that makes what the node `shape` makes, and those that it needs: each axis of the value whose
+  // shape that is has the extent of the axis that `axis_of` names.
+  std::pair<Node, std::vector<Node>> shape_of(const Node& shape, size_t rank,
+                                              const std::function<Axis(size_t)>& axis_of) const;
   // Whether nothing but nodes of the match reads a value. What reads its shape alone, for such nodes, does
   // not count.
   bool inner(const std::string& value, const std::vector<const Node*>& nodes) const {
     if (graph_.is_output(value)) return false;
-    const auto contained = [&](const Node* n) {
-      return std::find(nodes.begin(), nodes.end(), n) != nodes.end();
-    };
+    const auto contained = [&](const Node* n) { return contains(nodes, n); };
     const auto all = readers(value);
     return std::all_of(all.begin(), all.end(), [&](const Node* n) {
       if (contained(n)) return true;
@@ -137,6 +160,7 @@ class Matcher {
 
   const Graph& graph_;
   Pattern pattern_;
+  ValueTypes types_;
   int64_t opset_;
   std::unordered_map<std::string, size_t> producer_;
   std::unordered_map<std::string, std::vector<size_t>> readers_;
@@ -159,40 +183,6 @@ std::vector<const Node*> Matcher::summation(const std::string& gradient, const s
   return {};
 }
 
-std::optional<double> Matcher::number(const std::string& value, int depth) const {
-  constexpr int kDeepest = 12;
-  if (const std::optional<double> constant = pattern_.scalar(value)) return constant;
-  const Node* node = maker(value);
-  if (!node || !node->domain.empty() || depth > kDeepest) return std::nullopt;
-  const auto input = [&](size_t i) { return number(node->inputs.at(i), depth + 1); };
-  const std::string& type = node->op_type;
-  if (type == "Sqrt" || type == "Cast" || type == "Reciprocal") {
-    const auto x = input(0);
-    if (!x) return std::nullopt;
-    return type == "Sqrt" ? std::sqrt(*x) : type == "Cast" ? *x : 1 / *x;
-  }
-  if (type == "Div" || type == "Mul" || type == "Pow") {
-    const auto a = input(0), b = input(1);
-    if (!a || !b) return std::nullopt;
-    return type == "Div" ? *a / *b : type == "Mul" ? *a * *b : std::pow(*a, *b);
-  }
-  // The last extent of a value.
-  if (type != "Slice" && type != "Gather") return std::nullopt;
-  const Node* shape = pattern_.made_by(node->inputs.at(0), "Shape");
-  const auto at = pattern_.constant(node->inputs.at(1));
-  if (!shape || !at || at->size() != 1 || shape->has("start") || shape->has("end")) return std::nullopt;
-  const auto info = graph_.info(shape->inputs[0]);
-  if (!info || !info->dims || info->dims->empty() || !info->dims->back().known()) return std::nullopt;
-  const auto last = static_cast<int64_t>(info->dims->size()) - 1;
-  const int64_t index = at->to_int64()[0];
-  if (index != -1 && index != last) return std::nullopt;
-  if (type == "Slice") {
-    const auto end = pattern_.constant(node->inputs.at(2));
-    if (!end || end->size() != 1 || end->to_int64()[0] <= last) return std::nullopt;
-  }
-  return static_cast<double>(info->dims->back().value);
-}
-
 std::optional<std::pair<std::string, double>> Matcher::scaled(const Node& node) const {
   const bool divides = is(node, "Div");
   if (!divides && !is(node, "Mul")) return std::nullopt;
@@ -213,28 +203,11 @@ std::string Matcher::before_swap(const Node& reshape) const {
   if (!transpose || transpose->ints_or("perm", {}) != Order{0, 2, 1}) return "";
   const Node* flat = pattern_.made_by(transpose->inputs[0], "Reshape");
   if (!flat) return "";
-  const auto before = graph_.info(flat->inputs[0]), middle = graph_.info(flat->outputs[0]),
-             after = graph_.info(reshape.outputs[0]);
-  const auto has = [](const std::optional<ValueInfo>& info, size_t rank) {
-    return info && info->dims && info->dims->size() == rank;
-  };
-  if (!has(before, 4) || !has(middle, 3) || !has(after, 4)) return "";
-  const std::vector<Dim>&b = *before->dims, &m = *middle->dims, &a = *after->dims;
+  const std::string &before = flat->inputs[0], &middle = flat->outputs[0], &after = reshape.outputs[0];
+  if (rank(before) != 4 || rank(middle) != 3 || rank(after) != 4) return "";
+  const std::vector<Dim>&b = *dims(before), &m = *dims(middle), &a = *dims(after);
   const bool swapped = b[2].same(m[1]) && b[3].same(m[2]) && a[2].same(b[3]) && a[3].same(b[2]);
-  return swapped && (a[0].same(b[0]) || a[1].same(b[1])) ? flat->inputs[0] : "";
-}
-
-// The number of axes of a value, from what the model states or from how it was transposed.
-std::optional<size_t> Matcher::rank_of(const std::string& value) const {
-  if (const auto known = rank(value)) return known;
-  const Node* node = maker(value);
-  for (int steps = 0; node && steps < 4; ++steps) {
-    if (is(*node, "Transpose") && node->has("perm")) return node->ints_or("perm", {}).size();
-    const auto step = scaled(*node);
-    if (!step) break;
-    node = maker(step->first);
-  }
-  return std::nullopt;
+  return swapped && (a[0].same(b[0]) || a[1].same(b[1])) ? before : "";
 }
 
 Operand Matcher::follow(const std::string& value, Order order, const std::string& gradient) const {
@@ -285,7 +258,47 @@ Operand Matcher::follow(const std::string& value, Order order, const std::string
   return best;
 }
 
-std::optional<Matcher::Match> Matcher::match(const Node& softmax) {
+bool Matcher::leads_to_product(const std::string& value, int steps) const {
+  constexpr int kSteps = 4;
+  const Node* node = maker(value);
+  if (!node || steps > kSteps) return false;
+  if (product(*node)) return true;
+  if (const auto step = scaled(*node)) return leads_to_product(step->first, steps + 1);
+  if (!is(*node, "Add") && !is(*node, "Where")) return false;
+  return std::any_of(node->inputs.begin(), node->inputs.end(),
+                     [&](const std::string& input) { return leads_to_product(input, steps + 1); });
+}
+
+std::pair<Node, std::vector<Node>> Matcher::shape_of(const Node& shape, size_t rank,
+                                                     const std::function<Axis(size_t)>& axis_of) const {
+  const std::string& name = shape.outputs[0];
+  std::vector<Node> nodes;
+  const auto clamped = [&](int64_t axis) {
+    return std::clamp<int64_t>(axis < 0 ? axis + static_cast<int64_t>(rank) : axis, 0,
+                               static_cast<int64_t>(rank));
+  };
+  const auto begin = static_cast<size_t>(clamped(shape.int_or("start", 0))),
+             end = static_cast<size_t>(clamped(shape.int_or("end", static_cast<int64_t>(rank))));
+  std::vector<std::string> parts;
+  const auto add = [&](const char* type, std::vector<std::string> inputs, Attributes attributes) {
+    const std::string made = graph_.unique_name(concat(name, "_", nodes.size()));
+    nodes.push_back({"", type, made, std::move(inputs), {made}, std::move(attributes)});
+    return made;
+  };
+  for (size_t i = begin; i < end;) {
+    const std::string value = axis_of(i).value;
+    Order axes;
+    for (; i < end && axis_of(i).value == value; ++i) axes.push_back(axis_of(i).axis);
+    const std::string extents = add("Shape", {value}, {}),
+                      which = add("Constant", {}, {{"value", Tensor::of(axes)}});
+    parts.push_back(add("Gather", {extents, which}, {{"axis", int64_t{0}}}));
+  }
+  if (parts.empty()) parts.push_back(add("Constant", {}, {{"value", Tensor::of(Order{})}}));
+  return {{"", "Concat", shape.name, std::move(parts), {name}, {{"axis", int64_t{0}}}}, std::move(nodes)};
+}
+
+std::optional<Matcher::Match> Matcher::match(const Node& softmax) const {
+  constexpr int kScoreSteps = 8;
   const std::string& probabilities = softmax.outputs[0];
   std::vector<const Node*> inside;  // forward nodes that go, and those of the gradient
   const auto take = [&](const Node* node) { inside.push_back(node); };
@@ -376,9 +389,10 @@ std::optional<Matcher::Match> Matcher::match(const Node& softmax) {
 
   // From the softmax back to the product of queries and keys.
   const std::string softmax_gradient = softmax_grad ? softmax_grad->outputs[0] : "";
-  std::string scores = softmax.inputs[0], gradient = softmax_gradient, mask;
+  std::string scores = softmax.inputs[0], gradient = softmax_gradient, condition;
+  std::vector<std::string> masks;  // that are added, the last first
   double scale = 1, replaced = 0;
-  bool is_where = false, keeps = true, is_scaled = false;
+  bool keeps = true, is_scaled = false;
   const Node* scores_product = nullptr;
   // What reads a gradient beside the nodes of the match wants the gradient of the mask.
   const auto gradient_reader = [&](const std::function<bool(const Node&)>& wanted) -> const Node* {
@@ -386,18 +400,7 @@ std::optional<Matcher::Match> Matcher::match(const Node& softmax) {
       if (wanted(*node)) return node;
     return nullptr;
   };
-  const auto leads_to_product = [&](std::string value) {
-    for (int steps = 0; steps < 3; ++steps) {
-      const Node* node = maker(value);
-      if (!node) return false;
-      if (product(*node)) return true;
-      const auto step = scaled(*node);
-      if (!step) return false;
-      value = step->first;
-    }
-    return false;
-  };
-  for (int steps = 0; steps < 5 && !scores_product; ++steps) {
+  for (int steps = 0; steps < kScoreSteps && !scores_product; ++steps) {
     const Node* node = maker(scores);
     if (!node) return std::nullopt;
     take(node);
@@ -414,30 +417,22 @@ std::optional<Matcher::Match> Matcher::match(const Node& softmax) {
         take(back);
         gradient = summed(back->outputs[0], scores, inside);
       }
-    } else if (is_same_type_cast(*node)) {
-      scores = node->inputs[0];
-      if (!gradient.empty()) {
-        const Node* back = reader(gradient);
-        if (!back || !is(*back, "Cast")) return std::nullopt;
-        take(back);
-        gradient = back->outputs[0];
-      }
-    } else if (is(*node, "Add") && mask.empty() && !is_scaled) {
+    } else if (is(*node, "Add") && condition.empty() && !is_scaled) {
       const size_t side = leads_to_product(node->inputs[0]) ? 0 : 1;
       if (!leads_to_product(node->inputs[side])) return std::nullopt;
-      mask = node->inputs[1 - side];
+      masks.push_back(node->inputs[1 - side]);
       scores = node->inputs[side];
       if (!gradient.empty()) gradient = summed(gradient, scores, inside);
-    } else if (is(*node, "Where") && mask.empty() && !is_scaled) {
+    } else if (is(*node, "Where") && masks.empty() && condition.empty() && !is_scaled) {
       const size_t side = leads_to_product(node->inputs[1]) ? 1 : 2;
-      const auto other = pattern_.scalar(node->inputs[3 - side]);
+      const auto other = number(node->inputs[3 - side]);
       if (!leads_to_product(node->inputs[side]) || !other) return std::nullopt;
-      is_where = true, keeps = side == 1, replaced = *other;
-      mask = node->inputs[0];
+      keeps = side == 1, replaced = *other;
+      condition = node->inputs[0];
       scores = node->inputs[side];
       if (!gradient.empty()) {
         const Node* back = gradient_reader([&](const Node& n) {
-          return is(n, "Where") && n.inputs[0] == mask && n.inputs[side] == gradient &&
+          return is(n, "Where") && n.inputs[0] == condition && n.inputs[side] == gradient &&
                  is_zero(n.inputs[3 - side]);
         });
         if (!back) return std::nullopt;
@@ -473,25 +468,12 @@ std::optional<Matcher::Match> Matcher::match(const Node& softmax) {
     if (right_grad) take(right_grad);
   }
 
-  // Nothing else may want what is no longer made. What reads the gradient of the softmax's input beside the
-  // match gets it as the gradient of the mask.
-  bool wants_mask_gradient = false;
-  for (const Node* node : inside)
-    for (const std::string& value : node->outputs) {
-      if (value.empty() || node == output || node == left_grad || node == right_grad || node == values_grad)
-        continue;
-      if (inner(value, inside)) continue;
-      if (value != softmax_gradient || is_where) return std::nullopt;
-      wants_mask_gradient = true;
-    }
-
   // Operands and results in the order in which they lie.
-  const auto axes = rank_of(left), axes_right = rank_of(right), axes_values = rank_of(output->inputs[1]);
+  const auto axes = rank(left), axes_right = rank(right), axes_values = rank(output->inputs[1]);
   if (!axes || axes != axes_right || axes != axes_values || (*axes != 3 && *axes != 4)) return std::nullopt;
-  if (!mask.empty()) {
-    const auto of_mask = rank(mask);
-    if (of_mask ? *of_mask > *axes : *axes != 4) return std::nullopt;
-  }
+  for (const std::string& mask : masks)
+    if (!rank(mask) || *rank(mask) > *axes) return std::nullopt;
+  if (!condition.empty() && (!rank(condition) || *rank(condition) > *axes)) return std::nullopt;
   const int64_t axis = softmax.int_or("axis", opset_ >= 13 ? -1 : 1);
   if (axis != -1 && axis != static_cast<int64_t>(*axes) - 1) return std::nullopt;
   Order plain(*axes);
@@ -504,29 +486,82 @@ std::optional<Matcher::Match> Matcher::match(const Node& softmax) {
   const Operand v = follow(output->inputs[1], plain, output_of(values_grad));
   if (q.value.empty() || k.value.empty() || v.value.empty()) return std::nullopt;
 
+  if (v.scale != 1) return std::nullopt;
+
+  Match match;
+  // Who asks for the shape of a value that is no longer made gets it from others.
+  const auto replace_shapes = [&](const std::string& value, const std::function<Axis(size_t)>& axis_of) {
+    for (const Node* node : readers(value))
+      if (is(*node, "Shape")) match.shapes.push_back(shape_of(*node, *axes, axis_of));
+  };
   std::string y = output->outputs[0], dy = output_gradient;
   Order y_order = plain;
-  if (const Node* transpose = reader(y); transpose && is(*transpose, "Transpose")) {
+  std::vector<const Node*> of_y;
+  for (const Node* node : readers(y))
+    if (!is(*node, "Shape")) of_y.push_back(node);
+  if (of_y.size() == 1 && !graph_.is_output(y) && is(*of_y[0], "Transpose")) {
+    const Node* transpose = of_y[0];
     const Order perm = transpose->ints_or("perm", {});
     const Node* back = dy.empty() ? nullptr : maker(dy);
     const bool mirrored = dy.empty() || (back && is(*back, "Transpose") && inner(dy, inside) &&
                                          back->ints_or("perm", {}) == inverse(perm));
     if (mirrored && perm.size() == *axes && perm.back() == static_cast<int64_t>(*axes) - 1) {
+      const Order places = inverse(perm);
+      replace_shapes(y, [&](size_t i) { return Axis{transpose->outputs[0], places[i]}; });
       y = transpose->outputs[0];
       y_order = perm;
       if (back) dy = back->inputs[0];
     }
   }
 
-  Match match;
+  // Nothing else may want what is no longer made. What reads the gradient of the softmax's input beside the
+  // match gets it as the gradient of the mask.
+  bool wants_mask_gradient = false;
+  const auto extent_of_scores = [&](size_t i) {
+    return i + 1 < *axes ? Axis{q.value, q.order[i]} : Axis{k.value, k.order[*axes - 2]};
+  };
+  const auto has_shape_of_scores = [&](const std::string& value) {
+    if (rank(value) != axes) return false;
+    for (size_t i = 0; i < *axes; ++i) {
+      const Axis from = extent_of_scores(i);
+      const auto& extents = dims(from.value);
+      if (!extents || !(*dims(value))[i].same(extents->at(static_cast<size_t>(from.axis)))) return false;
+    }
+    return true;
+  };
+  for (const Node* node : inside)
+    for (const std::string& value : node->outputs) {
+      if (value.empty() || node == output || node == left_grad || node == right_grad || node == values_grad)
+        continue;
+      if (inner(value, inside)) continue;
+      if (value == softmax_gradient && !masks.empty()) {
+        wants_mask_gradient = true;
+        continue;
+      }
+      const auto all = readers(value);
+      const bool shapes_only = std::all_of(
+          all.begin(), all.end(), [&](const Node* n) { return is(*n, "Shape") || contains(inside, n); });
+      if (graph_.is_output(value) || !shapes_only || !has_shape_of_scores(value)) return std::nullopt;
+      replace_shapes(value, extent_of_scores);
+    }
+
   Attributes attributes = {{"fused", int64_t{1}},
                            {"q_order", q.order},
                            {"k_order", k.order},
                            {"v_order", v.order},
                            {"y_order", y_order}};
   attributes["factor"] = Tensor::scalar(scale * q.scale * k.scale);
-  if (v.scale != 1) return std::nullopt;
-  if (is_where) {
+  std::string mask = condition;
+  for (const std::string& added : masks) {
+    if (mask.empty()) {
+      mask = added;
+      continue;
+    }
+    const std::string sum = concat(softmax.outputs[0], "_mask_", match.before.size());
+    match.before.push_back({"", "Add", sum, {added, mask}, {graph_.unique_name(sum)}, {}});
+    mask = match.before.back().outputs[0];
+  }
+  if (!condition.empty()) {
     attributes["replaced"] = static_cast<float>(replaced);
     if (!keeps) attributes["inverted_mask"] = int64_t{1};
   }
@@ -560,11 +595,13 @@ std::optional<Matcher::Match> Matcher::match(const Node& softmax) {
 
 bool fuse_attention(Model& model) {
   Graph& graph = model.graph;
+  const auto is_softmax = [](const Node& node) { return is(node, "Softmax"); };
+  if (std::none_of(graph.nodes.begin(), graph.nodes.end(), is_softmax)) return false;
   std::vector<Matcher::Match> found;
   {
-    Matcher matcher(graph, model.opset(""));
+    const Matcher matcher(model);
     for (const Node& node : graph.nodes)
-      if (is(node, "Softmax"))
+      if (is_softmax(node))
         if (auto match = matcher.match(node)) found.push_back(std::move(*match));
   }
   if (found.empty()) return false;
@@ -572,25 +609,34 @@ bool fuse_attention(Model& model) {
   for (size_t n = 0; n < graph.nodes.size(); ++n)
     for (const std::string& output : graph.nodes[n].outputs)
       if (!output.empty()) producer[output] = n;
-  // A new node takes the place of the first whose result it makes: what it reads was made by then.
+  // A new node takes the place of the first whose result it makes: what it reads was made by then, but for a
+  // shape, which may have to wait.
   std::vector<bool> gone(graph.nodes.size(), false);
-  std::unordered_map<size_t, Node> made;
-  for (Matcher::Match& match : found)
-    for (Node* node : {&match.forward, &match.backward}) {
-      size_t first = graph.nodes.size();
-      for (const std::string& value : node->outputs)
-        if (const auto at = producer.find(value); at != producer.end()) {
-          gone[at->second] = true;
-          first = std::min(first, at->second);
-        }
-      if (first < graph.nodes.size()) made.emplace(first, std::move(*node));
-    }
+  std::unordered_map<size_t, std::vector<Node>> made;
+  const auto place = [&](Node node, std::vector<Node> before = {}) {
+    size_t first = graph.nodes.size();
+    for (const std::string& value : node.outputs)
+      if (const auto at = producer.find(value); at != producer.end()) {
+        gone[at->second] = true;
+        first = std::min(first, at->second);
+      }
+    if (first == graph.nodes.size()) return;
+    before.push_back(std::move(node));
+    std::move(before.begin(), before.end(), std::back_inserter(made[first]));
+  };
+  for (Matcher::Match& match : found) {
+    place(std::move(match.forward), std::move(match.before));
+    place(std::move(match.backward));
+    for (auto& [shape, parts] : match.shapes) place(std::move(shape), std::move(parts));
+  }
   std::vector<Node> nodes;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (const auto at = made.find(n); at != made.end()) nodes.push_back(std::move(at->second));
+    if (const auto at = made.find(n); at != made.end())
+      std::move(at->second.begin(), at->second.end(), std::back_inserter(nodes));
     if (!gone[n]) nodes.push_back(std::move(graph.nodes[n]));
   }
   graph.nodes = std::move(nodes);
+  graph.sort();
   model.opsets.emplace(kMicrosoft, 1);
   return true;
 }

@@ -11,10 +11,8 @@
 namespace ortrain {
 
 enum class PassMoment {
-  kExpansion,  // before a gradient is built and when a session loads a model, always: operators without a
-               // kernel become others
-  kArtifact,   // before the gradient is built: what it makes is written into the training model
-  kSession,    // when a session loads a model
+  kArtifact,  // before the gradient is built: what it makes is written into the training model
+  kSession,   // when a session loads a model
 };
 
 struct Pass {

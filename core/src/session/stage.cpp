@@ -85,7 +85,6 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
   }
   extents_.resize(symbols.size());
   check_operators(model_, what_);
-  run_passes(model_, PassMoment::kExpansion);
   if (const std::vector<std::string> problems = expand_operators(model_); !problems.empty()) {
     std::string list;
     for (const std::string& problem : problems) list += "\n  " + problem;

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import onnx
@@ -217,11 +219,97 @@ def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield every node of a graph and of the graphs inside its nodes."""
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from walk(attribute.g)
-            for inner in attribute.graphs:
-                yield from walk(inner)
+        for inner in _graphs_in(node):
+            yield from walk(inner)
+
+
+def _graphs_in(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def subgraphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs inside the nodes of a graph, however nested, the outer before the inner."""
+    for node in graph.node:
+        for inner in _graphs_in(node):
+            yield inner
+            yield from subgraphs(inner)
+
+
+def lift_initializers(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, list[str]]:
+    """Move initializers of subgraphs to the main graph, where they can be parameters.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is changed.
+    names : iterable of str
+        Names of initializers. Those that the main graph has, or that no graph has, are left alone.
+
+    Returns
+    -------
+    dict
+        For each name that was moved, what it is called in the main graph: the same, unless something else has
+        that name somewhere. Subgraphs that use one name each for an initializer of their own give several.
+    """
+    own = {tensor.name for tensor in model.graph.initializer}
+    defined = Counter(
+        name for graph in (model.graph, *subgraphs(model.graph)) for name in _defined_names(graph)
+    )
+    lifted: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        holders = [
+            graph
+            for graph in subgraphs(model.graph)
+            if any(tensor.name == name for tensor in graph.initializer)
+            and not any(value.name == name for value in graph.input)  # its value may come from outside
+        ]
+        if name in own or not holders:
+            continue
+        lifted[name] = []
+        is_free = defined[name] == len(holders)
+        for graph in holders:
+            numbered = (f"{name}_{number}" for number in itertools.count(1))
+            target = name if is_free else next(other for other in numbered if other not in defined)
+            is_free = False
+            defined[target] += 1
+            _lift(model, graph, name, target)
+            lifted[name].append(target)
+    return lifted
+
+
+def _defined_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names that a graph gives to values."""
+    names = {value.name for value in graph.input}
+    names.update(tensor.name for tensor in graph.initializer)
+    names.update(output for node in graph.node for output in node.output if output)
+    return names
+
+
+def _lift(model: onnx.ModelProto, graph: onnx.GraphProto, name: str, target: str) -> None:
+    """Move an initializer of a subgraph to the main graph under another name."""
+    place = next(i for i, tensor in enumerate(graph.initializer) if tensor.name == name)
+    moved = model.graph.initializer.add()
+    moved.CopyFrom(graph.initializer[place])
+    moved.name = target
+    del graph.initializer[place]
+    for output in graph.output:  # a graph gives values that it makes itself
+        if output.name == name:
+            output.name = f"{target}_given"
+            graph.node.append(onnx.helper.make_node("Identity", [name], [output.name], name=output.name))
+    for i in reversed([i for i, value in enumerate(graph.value_info) if value.name == name]):
+        del graph.value_info[i]
+    _rename_reads(graph, name, target)
+
+
+def _rename_reads(graph: onnx.GraphProto, name: str, target: str) -> None:
+    for node in graph.node:
+        node.input[:] = [target if value == name else value for value in node.input]
+        for inner in _graphs_in(node):
+            if name not in _defined_names(inner):
+                _rename_reads(inner, name, target)
 
 
 def opset_of(model: onnx.ModelProto, domain: str = "") -> int | None:

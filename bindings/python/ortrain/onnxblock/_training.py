@@ -161,7 +161,9 @@ class TrainingBlock(Block):
         Parameters
         ----------
         argument_name : str
-            Name of an initializer of the base model.
+            Name of an initializer of the base model. One of a subgraph (of If, Loop or Scan) moves to the main
+            graph, where it keeps its name unless something else has it; of several with one name the others
+            get a number.
         value : bool, default: True
             True to train it, False to make it a parameter that training does not change.
         """
@@ -250,6 +252,11 @@ class TrainingBlock(Block):
         return output
 
     def _choose(self, model: onnx.ModelProto) -> tuple[set[str], set[str]]:
+        for names in (self._requires_grad, self._frozen):
+            for name, lifted in _graph.lift_initializers(model, names).items():
+                names.pop(name)
+                names.update(dict.fromkeys(lifted))
+                _log.info("initializer %s of a subgraph is a parameter: %s", name, ", ".join(lifted))
         trainable = set(self._requires_grad)
         initializers = [tensor.name for tensor in model.graph.initializer]
         missing = [name for name in (*self._requires_grad, *self._frozen) if name not in initializers]
