@@ -21,6 +21,7 @@ import gradient_coverage as coverage
 import numpy as np
 import onnx
 import pytest
+from differences import central_differences
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -241,14 +242,9 @@ def check_gradient(
     gradients = {}
     for i in wrt:
         x = feeds[f"x{i}"]
-        numeric = np.zeros_like(x)
-        for position in np.ndindex(x.shape):
-            losses = []
-            for sign in (1, -1):
-                moved = x.copy()
-                moved[position] += sign * step
-                losses.append(float(run_model(forward, {**feeds, f"x{i}": moved})["loss"]))
-            numeric[position] = (losses[0] - losses[1]) / (2 * step)
+        numeric = central_differences(
+            lambda moved, name=f"x{i}": float(run_model(forward, {**feeds, name: moved})["loss"]), x, step
+        )
         found = np.asarray(computed[f"x{i}_grad"])
         assert found.shape == x.shape, (
             f"{op}: the gradient of input {i} has shape {found.shape}, expected {x.shape}"

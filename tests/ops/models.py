@@ -8,6 +8,7 @@ import gradient_coverage as coverage
 import numpy as np
 import onnx
 import onnx.parser
+from differences import central_differences
 from helpers import Array
 from onnx.reference import ReferenceEvaluator
 from runner import gradient_model, run_in_turn, run_model
@@ -70,14 +71,9 @@ def check_model_gradient(
     for name in wrt:
         x = np.asarray(feeds[name])
         assert x.dtype == np.float64, name
-        numeric = np.zeros_like(x)
-        for position in np.ndindex(x.shape):
-            losses = []
-            for sign in (1, -1):
-                moved = x.copy()
-                moved[position] += sign * step
-                losses.append(float(run_model(forward, {**feeds, name: moved})[loss]))
-            numeric[position] = (losses[0] - losses[1]) / (2 * step)
+        numeric = central_differences(
+            lambda moved, name=name: float(run_model(forward, {**feeds, name: moved})[loss]), x, step
+        )
         found = np.asarray(computed[f"{name}_grad"])
         assert found.shape == x.shape, f"gradient of {name}: shape {found.shape}, expected {x.shape}"
         largest = float(np.abs(numeric).max(initial=0.0))

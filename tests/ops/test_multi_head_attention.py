@@ -92,6 +92,35 @@ def test_past_and_present(attributes: dict[str, Any]) -> None:
     check_like_onnxruntime(op(3, **attributes), [q, q, q])
 
 
+@pytest.mark.parametrize("extra", ["", "bias", "padding", "lengths", "score_bias"])
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("attributes", [{}, {"unidirectional": 1}], ids=str)
+def test_past_and_present_have_gradients(attributes: dict[str, Any], outputs: int, extra: str) -> None:
+    """With the present keys and values as outputs, the gradient comes by way of them too."""
+    q, k, v = operands()
+    past = [uniform(BATCH, HEADS, 2, SIZE, seed=5), uniform(BATCH, HEADS, 2, V_SIZE, seed=6)]
+    seen = np.ones((BATCH, KEYS + 2), np.int32)
+    seen[1, 3:] = 0
+    inputs = [
+        q, k, v,
+        BIAS if extra == "bias" else None,
+        seen if extra == "padding" else np.array([6, 4], np.int32) if extra == "lengths" else None,
+        uniform(BATCH, HEADS, QUERIES, KEYS + 2, seed=7) if extra == "score_bias" else None,
+        *past,
+    ]  # fmt: skip
+    check_gradient(op(outputs, mask_filter_value=-50.0, **attributes), inputs)
+    if extra in ("", "bias"):
+        check_gradient(op(outputs, **attributes), inputs[:4])
+
+
+def test_keys_by_heads_join_the_past_with_a_gradient() -> None:
+    q = operands()[0]
+    heads = [uniform(BATCH, HEADS, KEYS, SIZE, seed=1), uniform(BATCH, HEADS, KEYS, V_SIZE, seed=2)]
+    past = [uniform(BATCH, HEADS, 2, SIZE, seed=5), uniform(BATCH, HEADS, 2, V_SIZE, seed=6)]
+    check_gradient(op(3), [q, *heads, None, None, None, *past])
+    check_gradient(op(3), [q, *heads])
+
+
 def test_what_does_not_fit_is_refused() -> None:
     q, k, v = operands()
     assert k is not None

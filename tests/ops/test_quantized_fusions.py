@@ -198,6 +198,21 @@ def test_dynamic_quantize_matmul(per_column: bool, zero: bool, biased: bool) -> 
     check_forward(op, inputs, by_onnxruntime(op, inputs), rtol=2e-5)
 
 
+def test_a_long_product_is_summed_in_integers() -> None:
+    """Its sum does not fit the 24 bits of a float, and nothing of it is lost before it is scaled."""
+    length = 1024
+    a = np.full((1, length), 255, np.uint8)
+    b = np.full((length, 2), 127, np.int8)
+    b[:, 1] = -128
+    a[0, -1] = 254
+    one = np.float32(1)
+    op = Op("MatMulIntegerToFloat", {}, MICROSOFT)
+    exact = a.astype(np.int64) @ b.astype(np.int64)
+    assert np.abs(exact).min() > 2**24
+    inputs = [a, b, np.asarray(one), np.asarray(one), np.array(0, np.uint8), np.array(0, np.int8)]
+    np.testing.assert_array_equal(run(op, inputs)[0], exact.astype(np.float32))
+
+
 def straight_through(op: Op, inputs: list[Array | None], wrt: int, weight: Array) -> Array:
     """The gradient of <y, weight> with respect to one input."""
     model = make_model(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from differences import central_differences
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import InferenceSession
 
@@ -46,12 +47,6 @@ def run(model: bytes, **feeds: Array) -> dict[str, Array]:
 def differences(model: bytes, output: str, feeds: dict[str, Array], name: str, step: float = 1e-5) -> Array:
     """Return the gradient of the sum of an output by central differences."""
     session = InferenceSession(model)
-    out = np.zeros_like(feeds[name])
-    for at in np.ndindex(out.shape):
-        ends = []
-        for sign in (1, -1):
-            moved = feeds[name].copy()
-            moved[at] += sign * step
-            ends.append(session.run([output], {**feeds, name: moved})[0].sum())
-        out[at] = (ends[0] - ends[1]) / (2 * step)
-    return out
+    return central_differences(
+        lambda moved: float(session.run([output], {**feeds, name: moved})[0].sum()), feeds[name], step
+    )

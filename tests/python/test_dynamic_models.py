@@ -10,6 +10,7 @@ import numpy as np
 import onnx.parser
 import ortrain
 import pytest
+from differences import central_differences
 from onnx import numpy_helper
 from ortrain import SessionOptions, artifacts, profiling
 from ortrain.api import CheckpointState, Module, Optimizer
@@ -177,14 +178,9 @@ def test_gradients_are_those_of_the_formula(
             inputs = [part.astype(np.float64) if part.dtype == np.float32 else part for part in batch]
             assert first(module(*batch)) == pytest.approx(loss(exact, *inputs), rel=1e-5)
             for name in shapes:
-                numeric = np.zeros_like(exact[name])
-                for place in np.ndindex(numeric.shape):
-                    ends = []
-                    for sign in (1, -1):
-                        moved = {**exact, name: exact[name].copy()}
-                        moved[name][place] += sign * 1e-5
-                        ends.append(loss(moved, *inputs))
-                    numeric[place] = (ends[0] - ends[1]) / 2e-5
+                numeric = central_differences(
+                    lambda moved, name=name, inputs=inputs: loss({**exact, name: moved}, *inputs), exact[name]
+                )
                 found = state.parameters[name].grad
                 np.testing.assert_allclose(
                     found, numeric, 1e-3, 1e-5 + 1e-4 * np.abs(numeric).max(), err_msg=name

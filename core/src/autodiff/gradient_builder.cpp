@@ -501,7 +501,7 @@ void Builder::differentiate(size_t n) {
     } catch (const Error& error) {
       problem(n + 1, concat(describe(graph_.nodes[n]), ": its gradient cannot be built: ", error.message()));
     }
-  } else if (op && !op->expand) {  // an expansion that is still there has its problem listed
+  } else if (op && (op->kernel || !op->expand)) {  // what only can be expanded has its problem listed
     std::vector<std::string> behind;
     for (const std::string& value : graph_.nodes[n].inputs)
       if (trainable_.count(value)) behind.push_back(value);
@@ -726,7 +726,7 @@ Model prepared(const Model& forward, const GradientRequest& request, const std::
     graph.remove_initializer(name);
   }
   graph.remove_unused_nodes();
-  problems = expand_operators(model);
+  problems = expand_operators(model, ExpandFor::kGradient);
   run_passes(model, PassMoment::kArtifact, request.config);
   return model;
 }
@@ -934,7 +934,7 @@ Model build_training_model(const Model& forward, const GradientRequest& request,
 Model build_gradient_model(const Model& forward, const GradientRequest& request) {
   Model model = forward;
   expand_gradient_nodes(model);
-  const std::vector<std::string> unexpanded = expand_operators(model);
+  const std::vector<std::string> unexpanded = expand_operators(model, ExpandFor::kGradient);
   const size_t own_inputs = model.graph.inputs.size();
   Builder builder(model, request, false);
   builder.add_problems(unexpanded);

@@ -109,6 +109,16 @@ Kernel attention_kernel(KernelContext& c, const Attention& a,
   };
 }
 
+std::vector<std::string> split_past(GradientContext& g, const std::string& gradient,
+                                    const std::string& past) {
+  const auto extent = [&](const std::string& value) {
+    return g("Shape", {value}, {{"start", int64_t{2}}, {"end", int64_t{3}}});
+  };
+  const std::string before = extent(past), added = g("Sub", {extent(gradient), before});
+  return g.emit("Split", {gradient, g("Concat", {before, added}, {{"axis", int64_t{0}}})}, 2,
+                {{"axis", int64_t{2}}});
+}
+
 namespace {
 
 // ---------------------------------------------------------------------------------------------------------
@@ -239,19 +249,6 @@ Kernel kernel(KernelContext& c) {
   return one_after_the_other(std::move(kernels));
 }
 
-// Gradients of what joined the past: of the past's part and of the new part, in the shapes of the inputs.
-void split_past(GradientContext& g, const std::string& gradient, size_t past, size_t input) {
-  const auto extent = [&](const std::string& value) {
-    return g("Shape", {value}, {{"start", int64_t{2}}, {"end", int64_t{3}}});
-  };
-  const std::string before = extent(g.x(past));
-  const std::string added = g("Sub", {extent(gradient), before});
-  const std::vector<std::string> parts = g.emit(
-      "Split", {gradient, g("Concat", {before, added}, {{"axis", int64_t{0}}})}, 2, {{"axis", int64_t{2}}});
-  if (g.needs(past)) g.set(past, parts[0]);
-  if (g.needs(input)) g.set(input, parts[1]);
-}
-
 void gradient(GradientContext& g) {
   if (!g.dy(3).empty()) g.reject("there is no gradient through its output qk_matmul_output");
   const bool joins = g.has_x(kPastKey);
@@ -289,10 +286,10 @@ void gradient(GradientContext& g) {
     const std::string& more = g.dy(present);
     if (!more.empty()) own = own.empty() ? more : g("Add", {own, more});
     if (own.empty()) return;
-    if (joins)
-      split_past(g, own, past, input);
-    else
-      g.set(input, own);
+    if (!joins) return g.set(input, own);
+    const std::vector<std::string> parts = split_past(g, own, g.x(past));
+    if (g.needs(past)) g.set(past, parts[0]);
+    if (g.needs(input)) g.set(input, parts[1]);
   };
   give(dk, 1, kPastKey, 1, needs_key);
   give(dv, 2, kPastValue, 2, needs_value);
@@ -594,8 +591,11 @@ Kernel gradient_kernel(KernelContext& c) {
   return one_after_the_other(std::move(kernels));
 }
 
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "AttentionGrad", .shape = gradient_shape, .kernel = gradient_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "AttentionGrad",
+                  .shape = gradient_shape,
+                  .kernel = gradient_kernel,
+                  .expand = expand_attention_gradient});
 
 }  // namespace
 }  // namespace ortrain

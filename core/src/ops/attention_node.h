@@ -38,4 +38,11 @@ void check_lengths(const std::string& label, const int64_t* lengths, const Atten
 Kernel attention_kernel(KernelContext& c, const Attention& a,
                         std::function<AttentionForward(const Frame&)> operands);
 
+// The gradient of keys or values [batch, heads, past + new, size], as that of the past ones, which `past`
+// are, and that of the new.
+std::vector<std::string> split_past(GradientContext& g, const std::string& gradient, const std::string& past);
+
+// AttentionGrad as single steps (ops/attention_expansion.cpp).
+void expand_attention_gradient(ExpansionContext& e);
+
 }  // namespace ortrain

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "ops/elementwise.h"
-#include "ops/operator.h"
+#include "ops/expansion.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -89,16 +89,27 @@ void gradient(GradientContext& g) {
   if (g.needs(1)) g.set(1, g.unbroadcast(dx, g.y(0), 1));
 }
 
+// dx = dy gelu'(x + b)
+void expand_gradient(ExpansionContext& e) {
+  const bool fast = e.node().op_type == "BiasFastGeluGrad_dX";
+  const std::string sum = e("Add", {e.x(1), e.x(2)});
+  e.set(0, e(fast ? "FastGeluGrad" : "GeluGrad", {e.x(0), sum}, {}, kMicrosoft));
+}
+
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "BiasGelu", .shape = shape, .kernel = kernel, .gradient = gradient});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft, .type = "FastGelu", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "BiasGeluGrad_dX", .shape = gradient_shape, .kernel = gradient_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "BiasGeluGrad_dX",
+                  .shape = gradient_shape,
+                  .kernel = gradient_kernel,
+                  .expand = expand_gradient});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BiasFastGeluGrad_dX",
                   .shape = gradient_shape,
-                  .kernel = gradient_kernel});
+                  .kernel = gradient_kernel,
+                  .expand = expand_gradient});
 
 }  // namespace
 }  // namespace ortrain

@@ -225,7 +225,7 @@ ORTRAIN_OPERATOR({.type = "Dropout", .shape = shape, .kernel = kernel, .gradient
 void grad_gradient(GradientContext& g) {
   std::vector<std::string> inputs = g.node().inputs;
   inputs[0] = g.dy(0);
-  g.set(0, g("DropoutGrad", inputs, g.node().attributes, kMicrosoft));
+  g.set(0, g(g.node().op_type, inputs, g.node().attributes, kMicrosoft));
 }
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
@@ -239,8 +239,11 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .kernel = kernel,
                   .gradient = gradient,
                   .impure = true});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "BitmaskDropoutGrad", .shape = gradient_shape, .kernel = gradient_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "BitmaskDropoutGrad",
+                  .shape = gradient_shape,
+                  .kernel = gradient_kernel,
+                  .gradient = grad_gradient});
 
 }  // namespace
 

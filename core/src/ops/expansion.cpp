@@ -13,17 +13,17 @@
 namespace ortrain {
 namespace {
 
-bool is_expansion(const Node& node) {
+bool is_expansion(const Node& node, ExpandFor purpose) {
   const Operator* op = find_operator(node.domain, node.op_type);
-  return op && op->expand;
+  return op && op->expand && (!op->kernel || purpose == ExpandFor::kGradient);
 }
 
-bool has_expansion(const Graph& graph) {
+bool has_expansion(const Graph& graph, ExpandFor purpose) {
   for (const Node& node : graph.nodes) {
-    if (is_expansion(node)) return true;
+    if (is_expansion(node, purpose)) return true;
     for (const auto& [name, attribute] : node.attributes)
       if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute);
-          inner && *inner && has_expansion(**inner))
+          inner && *inner && has_expansion(**inner, purpose))
         return true;
   }
   return false;
@@ -44,6 +44,7 @@ void collect_names(const Graph& graph, std::unordered_set<std::string>& names) {
 
 // What the graphs of one model share.
 struct Names {
+  ExpandFor purpose;
   std::unordered_set<std::string> taken;
   std::vector<std::string> problems;
 
@@ -78,7 +79,7 @@ class Expander {
   }
 
   std::shared_ptr<Graph> expand_subgraph(const Graph& graph) {
-    if (!has_expansion(graph)) return std::make_shared<Graph>(graph);
+    if (!has_expansion(graph, names_.purpose)) return std::make_shared<Graph>(graph);
     Model inner;
     inner.opsets = model_.opsets;
     inner.graph = graph;
@@ -126,7 +127,7 @@ class Context : public ExpansionContext {
     for (size_t o = 0; o < output_count; ++o)
       added.outputs.push_back(expander_.names_.unique(concat(added.name, "_output_", o)));
     const std::vector<std::string> outputs = added.outputs;
-    if (is_expansion(added)) {
+    if (is_expansion(added, expander_.names_.purpose)) {
       Context inner(expander_, added);
       find_operator(domain, op_type)->expand(inner);
       for (Node& node : inner.finished()) nodes_.push_back(std::move(node));
@@ -207,17 +208,20 @@ class Context : public ExpansionContext {
 
 void Expander::place(Node node) {
   std::vector<Node>& placed = model_.graph.nodes;
-  if (is_expansion(node)) {
+  if (is_expansion(node, names_.purpose)) {
+    const auto problem = [&](std::string text) {
+      if (!find_operator(node.domain, node.op_type)->kernel) names_.problems.push_back(std::move(text));
+    };
     try {
       Context context(*this, node);
       find_operator(node.domain, node.op_type)->expand(context);
       for (Node& made : context.finished()) placed.push_back(std::move(made));
       return;
     } catch (const Error& error) {
-      names_.problems.push_back(error.message());
+      problem(error.message());
     } catch (const std::out_of_range&) {
-      names_.problems.push_back(concat(node.label(), ": it has ", node.inputs.size(), " inputs and ",
-                                       node.outputs.size(), " outputs, which are fewer than it needs"));
+      problem(concat(node.label(), ": it has ", node.inputs.size(), " inputs and ", node.outputs.size(),
+                     " outputs, which are fewer than it needs"));
     }
   }
   types_.infer(node);
@@ -226,9 +230,9 @@ void Expander::place(Node node) {
 
 }  // namespace
 
-std::vector<std::string> expand_operators(Model& model) {
-  if (!has_expansion(model.graph)) return {};
-  Names names;
+std::vector<std::string> expand_operators(Model& model, ExpandFor purpose) {
+  if (!has_expansion(model.graph, purpose)) return {};
+  Names names{purpose, {}, {}};
   collect_names(model.graph, names.taken);
   Expander(model, names).run();
   return names.problems;

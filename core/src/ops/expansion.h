@@ -4,6 +4,9 @@
 //
 //     void expand(ExpansionContext& e) { e.set(0, e("Add", {e.x(0), e.x(1)})); }
 //     ORTRAIN_EXPANSION("BiasAdd", expand);
+//
+// An operator may have a kernel and an expansion (LRNGrad). It is run by the kernel, and taken apart where a
+// gradient is built, which then follows from those of its parts.
 #pragma once
 
 #include <string>
@@ -22,9 +25,12 @@ class ExpansionContext : public NodeWriter {
   virtual void state_like(const std::string& value, const std::string& like) = 0;
 };
 
-// Replaces all nodes of the model and its subgraphs whose operator is an expansion. Nodes for which that
-// cannot be done stay as they are; returns the reasons, each with the node's label.
-std::vector<std::string> expand_operators(Model& model);
+enum class ExpandFor { kRun, kGradient };
+
+// Replaces all nodes of the model and its subgraphs whose operator is an expansion for that purpose. Nodes
+// for which that cannot be done stay as they are; returns the reasons, each with the node's label, but for
+// those that a kernel can run.
+std::vector<std::string> expand_operators(Model& model, ExpandFor purpose);
 
 // Registers an expansion in the domain com.microsoft.
 #define ORTRAIN_EXPANSION(name, function) \

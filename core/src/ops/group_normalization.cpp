@@ -96,8 +96,10 @@ HWY_AFTER_NAMESPACE();
 #include <cmath>
 #include <type_traits>
 
+#include "ops/expansion.h"
 #include "ops/floating_kernel.h"
-#include "ops/operator.h"
+#include "ops/fusion_parts.h"
+#include "ops/gradient_expression.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -267,10 +269,52 @@ void gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, gradients[i]);
 }
 
+// The same formula, over X as [batch, groups, channels of a group, points...].
+void expand_grad(ExpansionContext& e) {
+  const int64_t rank = need_rank(e, e.x(1));
+  const int64_t channels = rank < 2 ? -1 : (*e.dims(e.x(1)))[1].value;
+  const auto parameters = e.dims(e.x(2));
+  const int64_t groups = e.node().int_or("num_groups", channels);
+  if (channels < 0 || groups < 1 || channels % groups != 0 || !parameters || parameters->size() != 1 ||
+      !parameters->front().known())
+    e.reject("for its derivative the channels of X and the extent of scale must be known");
+  const bool by_group = parameters->front().value != channels;
+  const int64_t each = channels / groups;
+  const std::string shape = e("Shape", {e.x(1)});
+  std::vector<std::string> parts = {extents(e, e.x(1), 0, 1), e.int64s({groups, each})};
+  if (rank > 2) parts.push_back(extents(e, e.x(1), 2, kToTheLast));
+  const std::string grouped = e("Concat", parts, {{"axis", int64_t{0}}});
+  const auto apart = [&](const std::string& value) { return Expression(e, reshape_to(e, value, grouped)); };
+  std::vector<int64_t> of_parameter(static_cast<size_t>(rank + 1), 1), of_group, repeated = {0};
+  of_parameter[1] = groups, of_parameter[2] = by_group ? 1 : each;
+  for (int64_t i = 2; i <= rank; ++i) {
+    of_group.push_back(i);
+    if (i > 2 || by_group) repeated.push_back(i);
+  }
+  const auto mean = [&](const Expression& v) {
+    return Expression(e, reduce(e, "ReduceMean", v, of_group, true));
+  };
+  const auto total = [&](const Expression& v) {
+    return e("Reshape", {e.reduce_sum(v, repeated, false), e.int64s({by_group ? groups : channels})});
+  };
+  const Expression dy = apart(e.x(0)), x = apart(e.x(1));
+  const Expression scale(e, e("Reshape", {e.x(2), e.int64s(of_parameter)}));
+  const Expression centred = x - mean(x);
+  const Expression s =
+      1.0 / (mean(centred * centred) + static_cast<double>(e.node().float_or("epsilon", 1e-5f))).call("Sqrt");
+  const Expression h = centred * s, g = dy * scale;
+  e.set(0, reshape_to(e, s * (g - mean(g) - h * mean(g * h)), shape));
+  if (e.has_y(1)) e.set(1, total(dy * h));
+  if (e.has_y(2)) e.set(2, total(dy));
+}
+
 ORTRAIN_OPERATOR({.type = "InstanceNormalization", .shape = shape, .kernel = kernel, .gradient = gradient});
 ORTRAIN_OPERATOR({.type = "GroupNormalization", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "GroupNormalizationGrad", .shape = grad_shape, .kernel = grad_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "GroupNormalizationGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .expand = expand_grad});
 
 }  // namespace
 }  // namespace ortrain

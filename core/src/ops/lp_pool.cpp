@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/operator.h"
+#include "ops/expansion.h"
+#include "ops/gradient_expression.h"
 #include "ops/window.h"
 #include "runtime/threads.h"
 
@@ -157,12 +158,49 @@ void gradient(GradientContext& g) {
   g.set(0, g(g.node().op_type + "Grad", {g.dy(0), g.x(0), g.y(0)}, g.node().attributes, kMicrosoft));
 }
 
+// dx = sign(x) |x|^(p - 1) Σ dy / y^(p - 1), summed over the windows that hold x; 0 where y is. That sum is
+// the gradient of an average times how many elements are averaged, and the norm of ones for p = 1 counts
+// them.
+void expand_grad(ExpansionContext& e) {
+  const bool global = is_global(e.node());
+  const double p = static_cast<double>(e.node().int_or("p", 2));
+  const Expression dy(e, e.x(0)), x(e, e.x(1)), y(e, e.x(2));
+  const Expression empty = y.call("Equal", y.number(0));
+  const Expression ratio = p == 1 ? dy : dy / empty.choose(y.number(1), y).call("Pow", y.number(p - 1));
+  Expression sums = empty.choose(y.number(0), ratio);
+  if (!global) {
+    Attributes windows = e.node().attributes;
+    windows.erase("p");
+    Attributes counting = windows;
+    counting["p"] = int64_t{1};
+    const std::string shape = e("Shape", {x});
+    const Expression ones(e, e("Expand", {x.number(1), shape}));
+    e.state_like(ones, x);
+    sums = sums * ones.call("LpPool", counting);
+    sums = Expression(e, e("AveragePoolGrad", {sums, shape}, windows));
+    e.state_like(sums, x);
+  }
+  if (p == 1)
+    e.set(0, x.call("Sign") * sums);
+  else if (p == 2)
+    e.set(0, x * sums);
+  else
+    e.set(0, x.call("Sign") * x.call("Abs").call("Pow", x.number(p - 1)) * sums);
+}
+
 ORTRAIN_OPERATOR({.type = "LpPool", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 2});
 ORTRAIN_OPERATOR(
     {.type = "GlobalLpPool", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 2});
-ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "LpPoolGrad", .shape = grad_shape, .kernel = grad_kernel});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "GlobalLpPoolGrad", .shape = grad_shape, .kernel = grad_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "LpPoolGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .expand = expand_grad});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "GlobalLpPoolGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .expand = expand_grad});
 
 }  // namespace
 }  // namespace ortrain

@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "ops/elementwise.h"
-#include "ops/operator.h"
+#include "ops/expansion.h"
+#include "ops/fusion_parts.h"
+#include "ops/gradient_expression.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -156,8 +158,36 @@ void gradient(GradientContext& g) {
   g.set(0, g("LRNGrad", {g.dy(0), g.x(0)}, g.node().attributes, kMicrosoft));
 }
 
+// The same formula. The sum over the channels around is a product with a matrix W of ones in a band: channel
+// c of the result takes channel k where W[k, c] is 1.
+void expand_grad(ExpansionContext& e) {
+  const int64_t rank = need_rank(e, e.x(1)), size = e.node().int_or("size", 0);
+  const int64_t channels = rank < 3 ? -1 : (*e.dims(e.x(1)))[1].value;
+  if (channels < 0 || size < 1)
+    e.reject("for its derivative the channels of X and the attribute size must be known");
+  Tensor band(DType::kDouble, {channels, channels});
+  for (int64_t k = 0; k < channels; ++k)
+    for (int64_t c = 0; c < channels; ++c)
+      band.data<double>()[k * channels + c] = k >= c - (size - 1) / 2 && k <= c + size / 2 ? 1 : 0;
+  const Expression dy(e, e.x(0)), x(e, e.x(1));
+  const std::string w = cast_like(e, e.constant(band), x),
+                    across = e("Transpose", {w}, {{"perm", std::vector<int64_t>{1, 0}}});
+  const auto around = [&](const Expression& v, const std::string& matrix) {
+    return Expression(e, channels_first(e, e("MatMul", {channels_last(e, v, rank), matrix})));
+  };
+  const double share = static_cast<double>(e.node().float_or("alpha", 1e-4f)) / static_cast<double>(size),
+               beta = static_cast<double>(e.node().float_or("beta", 0.75f));
+  const Expression s = share * around(x * x, w) + static_cast<double>(e.node().float_or("bias", 1));
+  const auto power = [&](double exponent) { return s.call("Pow", s.number(exponent)); };
+  e.set(0, dy * power(-beta) - 2 * beta * share * x * around(dy * x * power(-beta - 1), across));
+}
+
 ORTRAIN_OPERATOR({.type = "LRN", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "LRNGrad", .shape = grad_shape, .kernel = grad_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "LRNGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .expand = expand_grad});
 
 }  // namespace
 }  // namespace ortrain

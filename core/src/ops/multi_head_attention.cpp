@@ -212,8 +212,8 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-// The mask as a sum of what the kernel adds to the scores.
-std::string mask_of(GradientContext& g) {
+// The mask as a sum of what the kernel adds to the scores of all keys, a value of the rank `keys_rank`.
+std::string mask_of(GradientContext& g, const std::string& all_keys, int64_t keys_rank) {
   std::string mask = g.has_x(kScoreBias) ? g.x(kScoreBias) : "";
   if (!g.has_x(kPadding)) return mask;
   const auto rank = g.rank(g.x(kPadding));
@@ -227,9 +227,7 @@ std::string mask_of(GradientContext& g) {
     };
     const std::string batch = shape(g.x(0), 0);
     const std::string lengths = g("Slice", {g.x(kPadding), g.int64s({0}), batch});
-    const auto keys_rank = g.rank(g.x(1));
-    if (!keys_rank) g.reject("the rank of key is not known; run ONNX shape inference on the model first");
-    const std::string keys = g.squeeze(shape(g.x(1), *keys_rank == 4 ? 2 : 1), {0});
+    const std::string keys = g.squeeze(shape(all_keys, keys_rank == 4 ? 2 : 1), {0});
     const std::string zero = g.constant(Tensor::scalar<int64_t>(0)),
                       one = g.constant(Tensor::scalar<int64_t>(1));
     const std::string places = g("Range", {zero, keys, one});
@@ -246,39 +244,80 @@ std::string mask_of(GradientContext& g) {
   return mask.empty() ? padding : g("Add", {padding, mask});
 }
 
+int64_t rank_of(GradientContext& g, size_t i, const char* what) {
+  const auto rank = g.rank(g.x(i));
+  if (!rank)
+    g.reject(concat("the rank of ", what, " is not known; run ONNX shape inference on the model first"));
+  return *rank;
+}
+
+// A gradient [batch, heads, positions, size] in the shape of input i.
+std::string like_operand(GradientContext& g, const std::string& gradient, size_t i, int64_t rank) {
+  if (rank == 4) return gradient;
+  const std::string rows = g("Transpose", {gradient}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+  return g("Reshape", {rows, g("Shape", {g.x(i)})});
+}
+
 void gradient(GradientContext& g) {
-  if (g.has_x(kPastKey)) g.reject("there is no gradient with past keys and values");
-  if (!g.dy(1).empty() || !g.dy(2).empty()) g.reject("there is no gradient through present keys and values");
+  const bool joins = g.has_x(kPastKey);
+  const int64_t ranks[] = {3, rank_of(g, 1, "key"), rank_of(g, 2, "value")};
   const auto q_dims = g.dims(g.x(0)), v_dims = g.dims(g.x(2));
   std::vector<std::string> operands = {g.x(0), g.x(1), g.x(2)};
+  std::vector<int64_t> starts;  // of the three parts of the bias, and its end
   if (g.has_x(kBias)) {
     if (!q_dims || !v_dims || !q_dims->back().known() || !v_dims->back().known())
       g.reject(
           "the last extents of query and value are not known; run ONNX shape inference on the model first");
     const int64_t hidden = q_dims->back().value, v_hidden = v_dims->back().value;
-    const int64_t starts[] = {0, hidden, 2 * hidden, 2 * hidden + v_hidden};
-    for (size_t i = 0; i < 3; ++i)
+    starts = {0, hidden, 2 * hidden, 2 * hidden + v_hidden};
+    for (size_t i = 0; i < (joins ? 1 : 3); ++i)
       operands[i] =
           g("Add", {operands[i], g("Slice", {g.x(kBias), g.int64s({starts[i]}), g.int64s({starts[i + 1]})})});
   }
-  std::vector<std::string> inputs = {g.dy(0), operands[0], operands[1], operands[2], mask_of(g)};
-  while (inputs.back().empty()) inputs.pop_back();
-  const Node& node = g.node();
-  Attributes attributes = {{"q_num_heads", node.int_or("num_heads", 0)},
-                           {"kv_num_heads", node.int_or("num_heads", 0)},
-                           {"is_causal", node.int_or("unidirectional", 0)}};
-  if (node.float_or("scale", 0) != 0) attributes["scale"] = node.float_or("scale", 0);
-  const bool wants_mask = g.has_x(kScoreBias) && g.needs(kScoreBias);
-  const std::vector<std::string> made =
-      g.emit("AttentionGrad", inputs, wants_mask ? 4 : 3, attributes, kMicrosoft);
-  for (size_t i = 0; i < 3; ++i)
-    if (g.needs(i)) g.set(i, made[i]);
-  if (g.has_x(kBias) && g.needs(kBias)) {
-    std::vector<std::string> parts;
-    for (size_t i = 0; i < 3; ++i) parts.push_back(g.reduce_sum(made[i], {0, 1}, false));
-    g.set(kBias, g("Concat", parts, {{"axis", int64_t{0}}}));
+  if (joins) operands[1] = g.want_y(1), operands[2] = g.want_y(2);
+
+  std::vector<std::string> made(3);
+  if (!g.dy(0).empty()) {
+    const std::string mask = mask_of(g, operands[1], joins ? 4 : ranks[1]);
+    std::vector<std::string> inputs = {g.dy(0), operands[0], operands[1], operands[2],
+                                       mask,    "",          "",          joins ? g.x(kPastKey) : ""};
+    while (inputs.back().empty()) inputs.pop_back();
+    const Node& node = g.node();
+    Attributes attributes = {{"q_num_heads", node.int_or("num_heads", 0)},
+                             {"kv_num_heads", node.int_or("num_heads", 0)},
+                             {"is_causal", node.int_or("unidirectional", 0)}};
+    if (node.float_or("scale", 0) != 0) attributes["scale"] = node.float_or("scale", 0);
+    const bool wants_mask = g.has_x(kScoreBias) && g.needs(kScoreBias);
+    made = g.emit("AttentionGrad", inputs, wants_mask ? 4 : 3, attributes, kMicrosoft);
+    if (wants_mask) g.set(kScoreBias, g.unbroadcast(made[3], made[3], kScoreBias));
   }
-  if (wants_mask) g.set(kScoreBias, g.unbroadcast(made[3], made[3], kScoreBias));
+
+  // Present keys and values are outputs too, [batch, heads, past + new, size].
+  for (const size_t i : {size_t{1}, size_t{2}}) {
+    const auto sum = [&](const std::string& a, const std::string& b) {
+      return a.empty() ? b : b.empty() ? a : g("Add", {a, b});
+    };
+    const std::string& present = g.dy(i);
+    if (!joins) {
+      made[i] = sum(made[i], present.empty() ? "" : like_operand(g, present, i, ranks[i]));
+      continue;
+    }
+    const size_t past = kPastKey + i - 1;
+    const std::string all = sum(made[i], present);
+    if (all.empty()) continue;
+    const std::vector<std::string> parts = split_past(g, all, g.x(past));
+    if (g.needs(past)) g.set(past, parts[0]);
+    made[i] = like_operand(g, parts[1], i, ranks[i]);
+  }
+  for (size_t i = 0; i < 3; ++i)
+    if (g.needs(i) && !made[i].empty()) g.set(i, made[i]);
+  if (!g.has_x(kBias) || !g.needs(kBias)) return;
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < 3; ++i)
+    parts.push_back(made[i].empty()
+                        ? g("Expand", {g.scalar_like(g.x(0), 0), g.int64s({starts[i + 1] - starts[i]})})
+                        : g.reduce_sum(made[i], {0, 1}, false));
+  g.set(kBias, g("Concat", parts, {{"axis", int64_t{0}}}));
 }
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,

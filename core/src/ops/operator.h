@@ -181,7 +181,7 @@ struct Operator {
   // of the outputs before, and the run (ops/dynamic.h).
   void (*types)(TypeContext&) = nullptr;
   void (*run)(DynamicContext&) = nullptr;
-  // Instead of shape, kernel and gradient: writes nodes of other operators that compute the same.
+  // Writes nodes that compute the same: instead of shape, kernel and gradient, or instead of gradient alone.
   void (*expand)(ExpansionContext&) = nullptr;
 
   bool carries(int64_t opset) const { return !domain.empty() || opset >= since; }

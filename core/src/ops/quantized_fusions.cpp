@@ -123,29 +123,19 @@ void gemm(ExpansionContext& e) {
   e.set(0, e.has_x(7) ? quantized(e, y, 7, 0) : y);
 }
 
-// Y = dequantize(A) dequantize(B) + bias. B may have a scale for each column.
-std::string product(ExpansionContext& e, const std::string& a, const std::vector<std::string>& b,
-                    size_t bias) {
-  const std::string y = e("MatMul", {a, e("DequantizeLinear", b, {{"axis", int64_t{-1}}})});
-  return e.has_x(bias) ? e("Add", {y, e.x(bias)}) : y;
-}
-
 std::vector<std::string> with_zero_point(ExpansionContext& e, size_t value, size_t scale, size_t zero_point) {
   std::vector<std::string> out = {e.x(value), e.x(scale)};
   if (e.has_x(zero_point)) out.push_back(e.x(zero_point));
   return out;
 }
 
-void matmul_integer_to_float(ExpansionContext& e) {
-  const std::string a = e("DequantizeLinear", with_zero_point(e, 0, 2, 4), {{"axis", int64_t{-1}}});
-  e.set(0, product(e, a, with_zero_point(e, 1, 3, 5), 6));
-}
-
 // A is quantized to 8 bits by the range that it has.
 void dynamic_quantize_matmul(ExpansionContext& e) {
   const auto range = e.emit("DynamicQuantizeLinear", {e.x(0)}, 3);
   const std::string q = e("QuantizeLinear", {e.x(0), range[1], range[2]});
-  e.set(0, product(e, e("DequantizeLinear", {q, range[1], range[2]}), with_zero_point(e, 1, 2, 3), 4));
+  const auto given = [&](size_t i) { return e.has_x(i) ? e.x(i) : ""; };
+  e.set(0, e("MatMulIntegerToFloat", {q, e.x(1), range[1], e.x(2), range[2], given(3), given(4)}, {},
+             kMicrosoft));
 }
 
 // EmbedLayerNormalization of tables and affine parameters that are quantized, each with one scale: values in
@@ -177,7 +167,6 @@ ORTRAIN_EXPANSION("QLinearAveragePool", average_pool);
 ORTRAIN_EXPANSION("QLinearGlobalAveragePool", global_average_pool);
 ORTRAIN_EXPANSION("QLinearConv", conv);
 ORTRAIN_EXPANSION("QGemm", gemm);
-ORTRAIN_EXPANSION("MatMulIntegerToFloat", matmul_integer_to_float);
 ORTRAIN_EXPANSION("DynamicQuantizeMatMul", dynamic_quantize_matmul);
 
 }  // namespace

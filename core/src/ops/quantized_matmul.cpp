@@ -1,14 +1,16 @@
-// MatMulInteger and QLinearMatMul: products of 8-bit integers, summed in 32 bits.
+// MatMulInteger, QLinearMatMul and MatMulIntegerToFloat (com.microsoft): products of 8-bit integers, summed
+// in 32 bits.
 //
 //   Y = (A - a_zero_point) (B - b_zero_point)
 //   y = saturate(round(Y a_scale b_scale / y_scale) + y_zero_point)
+//   y = Y a_scale b_scale + bias
 //
 // A may have a scale and zero point for each row, B for each column.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "ops/operator.h"
+#include "ops/expansion.h"
 #include "ops/product.h"
 #include "runtime/threads.h"
 
@@ -21,8 +23,12 @@ bool is_small(DType t) { return t == DType::kUInt8 || t == DType::kInt8; }
 struct Places {
   size_t a, a_zero, b, b_zero;
 };
-constexpr Places kInteger = {0, 2, 1, 3}, kLinear = {0, 2, 3, 5};
-const Places& places_of(const Node& node) { return node.op_type == "MatMulInteger" ? kInteger : kLinear; }
+constexpr Places kInteger = {0, 2, 1, 3}, kLinear = {0, 2, 3, 5}, kToFloat = {0, 4, 1, 5};
+const Places& places_of(const Node& node) {
+  return node.op_type == "MatMulInteger" ? kInteger : node.op_type == "QLinearMatMul" ? kLinear : kToFloat;
+}
+
+constexpr size_t kBias = 6;  // of MatMulIntegerToFloat
 
 // Batches of [m, k] x [k, n]; the index of an operand's matrix for each batch.
 struct Batches {
@@ -125,6 +131,22 @@ void linear_shape(ShapeContext& c) {
   c.output(0, c.dtype(7), result_shape(c));
 }
 
+void to_float_shape(ShapeContext& c) {
+  check_operands(c);
+  const Batches p = read_batches(c);
+  for (const size_t i : {size_t{2}, size_t{3}, kBias}) {
+    if (i == kBias && !c.has_input(i)) continue;
+    c.expect(wide_of(c.dtype(i)) == DType::kFloat && c.dtype(i) == c.dtype(2),
+             "scales and bias must be float32 or a 16-bit float, all of them the same, found ",
+             to_string(c.dtype(2)), " and ", to_string(c.dtype(i)));
+  }
+  read_parameter(c, 2, 0, p.m, true);
+  read_parameter(c, 3, 1, p.n, false);
+  c.expect(!c.has_input(kBias) || c.shape(kBias) == Shape{p.n}, "the bias must have shape [", p.n,
+           "], found ", c.has_input(kBias) ? to_string(c.shape(kBias)) : "");
+  c.output(0, c.dtype(2), result_shape(c));
+}
+
 // The operand's elements less their zero points, as int32.
 Kernel widen(KernelContext& c, size_t operand, size_t zero, bool rows, int64_t height, int64_t width,
              Slot to) {
@@ -208,6 +230,49 @@ Kernel linear_kernel(KernelContext& c) {
   return kernel;
 }
 
+Kernel to_float_kernel(KernelContext& c) {
+  const Batches p = read_batches(c);
+  Parameter a_scale = read_parameter(c, 2, 0, p.m, true), b_scale = read_parameter(c, 3, 1, p.n, false);
+  a_scale.slot = c.in(2), b_scale.slot = c.in(3);
+  const Slot bias = c.has_input(kBias) ? c.in(kBias) : Slot{};
+  const Slot sums = c.scratch(static_cast<size_t>(c.out_size(0)) * 4);
+  const Kernel product = integer_product(c, p, sums);
+  const Slot y = c.out(0);
+  return [=](const Frame& f) {
+    product(f);
+    const float *of_a = f.at<float>(a_scale.slot), *of_b = f.at<float>(b_scale.slot),
+                *added = f.at_or_null<float>(bias);
+    const int32_t* from = f.at<int32_t>(sums);
+    float* to = f.at<float>(y);
+    parallel_for(static_cast<int64_t>(p.a.size()) * p.m, 2 * p.n, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const size_t batch = static_cast<size_t>(row / p.m);
+        const float left = of_a[a_scale.at(p.a[batch], row % p.m)];
+        for (int64_t j = 0; j < p.n; ++j)
+          to[row * p.n + j] =
+              static_cast<float>(from[row * p.n + j]) * (left * of_b[b_scale.at(p.b[batch], j)]) +
+              (added ? added[j] : 0);
+      }
+    });
+  };
+}
+
+// The product of the dequantized operands, through which gradients pass.
+void expand_to_float(ExpansionContext& e) {
+  const auto dequantized = [&](size_t value, size_t scale, size_t zero_point) {
+    std::vector<std::string> inputs = {e.x(value), e.x(scale)};
+    if (e.has_x(zero_point)) inputs.push_back(e.x(zero_point));
+    return e("DequantizeLinear", inputs, {{"axis", int64_t{-1}}});
+  };
+  const std::string y = e("MatMul", {dequantized(0, 2, 4), dequantized(1, 3, 5)});
+  e.set(0, e.has_x(kBias) ? e("Add", {y, e.x(kBias)}) : y);
+}
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "MatMulIntegerToFloat",
+                  .shape = to_float_shape,
+                  .kernel = to_float_kernel,
+                  .expand = expand_to_float});
 ORTRAIN_OPERATOR(
     {.type = "MatMulInteger", .shape = integer_shape, .kernel = integer_kernel, .stops_gradient = true});
 ORTRAIN_OPERATOR(

@@ -167,8 +167,35 @@ void gradient(GradientContext& g) {
   if (window) g.set(2, d[1]);
 }
 
+// STFT(x, w) is linear in signal and window, and its gradients are the adjoints. With u and v the gradients
+// of dsignal and dwindow these give STFT(u, w) + STFT(x, v) to dY, the adjoint for x with v in the place of w
+// to the signal, and that for w with u in the place of x to the window.
+void grad_gradient(GradientContext& g) {
+  const auto with = [&](const std::string& dy, const std::string& signal, const std::string& window) {
+    std::vector<std::string> inputs = {signal, g.x(2), window};
+    if (!dy.empty()) inputs.insert(inputs.begin(), dy);
+    if (g.has_x(4)) inputs.push_back(g.x(4));
+    while (inputs.back().empty()) inputs.pop_back();
+    return inputs;
+  };
+  const std::string window = g.has_x(3) ? g.x(3) : "", u = g.dy(0),
+                    v = g.node().outputs.size() > 1 ? g.dy(1) : "";
+  const Attributes& attributes = g.node().attributes;
+  std::vector<std::string> of_dy;
+  if (!u.empty()) of_dy.push_back(g("STFT", with("", u, window), attributes));
+  if (!v.empty()) of_dy.push_back(g("STFT", with("", g.x(1), v), attributes));
+  if (g.needs(0) && !of_dy.empty()) g.set(0, of_dy.size() == 1 ? of_dy[0] : g("Add", of_dy));
+  if (g.needs(1) && !v.empty()) g.set(1, g("STFTGrad", with(g.x(0), g.x(1), v), attributes, kMicrosoft));
+  if (!window.empty() && g.needs(3) && !u.empty())
+    g.set(3, g.emit("STFTGrad", with(g.x(0), u, window), 2, attributes, kMicrosoft)[1]);
+}
+
 ORTRAIN_OPERATOR({.type = "STFT", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "STFTGrad", .shape = grad_shape, .kernel = grad_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "STFTGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .gradient = grad_gradient});
 
 }  // namespace
 }  // namespace ortrain

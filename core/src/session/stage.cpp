@@ -85,7 +85,8 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
   }
   extents_.resize(symbols.size());
   check_operators(model_, what_);
-  if (const std::vector<std::string> problems = expand_operators(model_); !problems.empty()) {
+  if (const std::vector<std::string> problems = expand_operators(model_, ExpandFor::kRun);
+      !problems.empty()) {
     std::string list;
     for (const std::string& problem : problems) list += "\n  " + problem;
     fail(ErrorCode::kNotImplemented, "the ", what_, " has nodes in a form that is not supported:", list);
