@@ -171,7 +171,7 @@ class PythonLanguage:
                 f"take_type_and_shape({p.name})",
                 "tuple[int, list[int], list[str]]",
             ),
-            "OrtTypeInfo": (f"take_type_info({p.name})", "tuple[int, int, list[int], list[str]]"),
+            "OrtTypeInfo": (f"take_type_info({p.name})", "tuple[list[int], int, list[int], list[str]]"),
         }.get(p.type, ("", ""))
         if p.typed_by:
             value, stub = f"take_property({p.typed_by}, {p.name})", "int | float | str"
@@ -261,7 +261,7 @@ class PythonLanguage:
             "names": "Sequence[str]",
             "names_in_any_order": "Collection[str]",
             "feed": "Mapping[str, Any]",
-            "arrays": "list[npt.NDArray[Any]]",
+            "arrays": "list[Any]",
             "ort_values": "Mapping[str, OrtValue]",
             "list_of_values": "list[OrtValue]",
             "providers": "Sequence[str | tuple[str, Mapping[str, Any]]]",
@@ -383,6 +383,7 @@ class PythonLanguage:
         typing_only -= run_time
         values = {
             "ModelSignature": "load_model" in patterns,
+            "as_arrays": "arrays" in kinds,
             "check_device": "create_session" in patterns,
             "check_key": "map_get" in patterns,
             "check_providers": "load_model" in patterns,

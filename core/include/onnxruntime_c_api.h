@@ -60,7 +60,7 @@ typedef struct OrtSessionOptions OrtSessionOptions;
 /** Settings of one run or step. */
 typedef struct OrtRunOptions OrtRunOptions;
 
-/** A tensor. */
+/** A tensor, a sequence of tensors, or an optional value that holds nothing. */
 typedef struct OrtValue OrtValue;
 
 /** A place where memory lies. */
@@ -68,6 +68,12 @@ typedef struct OrtMemoryInfo OrtMemoryInfo;
 
 /** The kind of a value, and for tensors their type and shape. */
 typedef struct OrtTypeInfo OrtTypeInfo;
+
+/** What the elements of a sequence are. */
+typedef struct OrtSequenceTypeInfo OrtSequenceTypeInfo;
+
+/** What an optional value may hold. */
+typedef struct OrtOptionalTypeInfo OrtOptionalTypeInfo;
 
 /** Element type and dimensions of a tensor. */
 typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
@@ -252,8 +258,6 @@ typedef enum OrtExecutionProviderDevicePolicy {
 
 typedef struct OrtIoBinding OrtIoBinding;
 typedef struct OrtMapTypeInfo OrtMapTypeInfo;
-typedef struct OrtSequenceTypeInfo OrtSequenceTypeInfo;
-typedef struct OrtOptionalTypeInfo OrtOptionalTypeInfo;
 typedef struct OrtModelMetadata OrtModelMetadata;
 typedef struct OrtThreadPoolParams OrtThreadPoolParams;
 typedef struct OrtThreadingOptions OrtThreadingOptions;
@@ -829,7 +833,8 @@ struct OrtApi {
   /** Kind of a value.
    *
    * \param[in] value The value.
-   * \param[out] out The kind, ONNX_TYPE_TENSOR.
+   * \param[out] out The kind: ONNX_TYPE_TENSOR, ONNX_TYPE_SEQUENCE, or ONNX_TYPE_OPTIONAL for an
+   *     optional value that holds nothing.
    */
   OrtStatus*(ORT_API_CALL* GetValueType)(const OrtValue* value, ONNXType* out) NO_EXCEPTION;
 
@@ -920,14 +925,37 @@ struct OrtApi {
   /** Slot 79, not implemented. */
   OrtStatus*(ORT_API_CALL* AddFreeDimensionOverride)(OrtSessionOptions* options, const char* dim_denotation, int64_t dim_value) NO_EXCEPTION;
 
-  /** Slot 80, not implemented. */
+  /** A copy of a tensor in a sequence.
+   *
+   * \param[in] value The sequence.
+   * \param[in] index Number of the tensor, from 0.
+   * \param[in] allocator Gives the memory of the copy.
+   * \param[out] out The copy. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when the value is no sequence, or has no such tensor.
+   */
   OrtStatus*(ORT_API_CALL* GetValue)(const OrtValue* value, int index, OrtAllocator* allocator, OrtValue** out) NO_EXCEPTION;
 
-  /** Slot 81, not implemented. */
+  /** Number of tensors in a sequence.
+   *
+   * \param[in] value The sequence.
+   * \param[out] out The number.
+   * \retval ORT_INVALID_ARGUMENT when the value is no sequence.
+   */
   OrtStatus*(ORT_API_CALL* GetValueCount)(const OrtValue* value, size_t* out) NO_EXCEPTION;
 
-  /** Slot 82, not implemented. */
-  OrtStatus*(ORT_API_CALL* CreateValue)(const OrtValue* const* in, size_t num_values, enum ONNXType value_type, OrtValue** out) NO_EXCEPTION;
+  /** Makes a sequence of tensors.
+   *
+   * The elements share the memory of the tensors, which may be released before the sequence. A sequence
+   * without elements has no element type and fits any input that is a sequence.
+   *
+   * \param[in] in The tensors, all of one element type. As many as num_values says.
+   * \param[in] num_values Number of tensors.
+   * \param[in] value_type What is made, ONNX_TYPE_SEQUENCE.
+   * \param[out] out The sequence. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when the tensors are of different element types.
+   * \retval ORT_NOT_IMPLEMENTED when it is to be another kind of value.
+   */
+  OrtStatus*(ORT_API_CALL* CreateValue)(const OrtValue* const* in, size_t num_values, ONNXType value_type, OrtValue** out) NO_EXCEPTION;
 
   /** Slot 83, not implemented. */
   OrtStatus*(ORT_API_CALL* CreateOpaqueValue)(const char* domain_name, const char* type_name, const void* data_container, size_t data_container_size, OrtValue** out) NO_EXCEPTION;
@@ -1019,7 +1047,11 @@ struct OrtApi {
   /** Slot 103, not implemented. */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToMapTypeInfo)(const OrtTypeInfo* type_info, const OrtMapTypeInfo** out) NO_EXCEPTION;
 
-  /** Slot 104, not implemented. */
+  /** The sequence part of a type.
+   *
+   * \param[in] type_info The type.
+   * \param[out] out What the elements are; null when it is no sequence. Valid as long as type_info.
+   */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToSequenceTypeInfo)(const OrtTypeInfo* type_info, const OrtSequenceTypeInfo** out) NO_EXCEPTION;
 
   /** Slot 105, not implemented. */
@@ -1028,13 +1060,22 @@ struct OrtApi {
   /** Slot 106, not implemented. */
   OrtStatus*(ORT_API_CALL* GetMapValueType)(const OrtMapTypeInfo* map_type_info, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Slot 107, not implemented. */
+  /** Type of the elements of a sequence.
+   *
+   * \param[in] sequence_type_info The type of the sequence.
+   * \param[out] type_info The type of an element. Freed with ReleaseTypeInfo.
+   */
   OrtStatus*(ORT_API_CALL* GetSequenceElementType)(const OrtSequenceTypeInfo* sequence_type_info, OrtTypeInfo** type_info) NO_EXCEPTION;
 
   /** Slot 108, not implemented. */
   void(ORT_API_CALL* ReleaseMapTypeInfo)(OrtMapTypeInfo* input) NO_EXCEPTION;
 
-  /** Slot 109, not implemented. */
+  /** Frees the type of a sequence.
+   *
+   * No call gives one that is to be freed; the slot is there for programs that have the call.
+   *
+   * \param[in] input The type, or null.
+   */
   void(ORT_API_CALL* ReleaseSequenceTypeInfo)(OrtSequenceTypeInfo* input) NO_EXCEPTION;
 
   /** Slot 110, not implemented. */
@@ -1561,10 +1602,18 @@ struct OrtApi {
   /** Slot 249, not implemented. */
   OrtStatus*(ORT_API_CALL* KernelInfoGetConstantInput_tensor)(const OrtKernelInfo* info, size_t index, int* is_constant, const OrtValue** out) NO_EXCEPTION;
 
-  /** Slot 250, not implemented. */
+  /** The optional part of a type.
+   *
+   * \param[in] type_info The type.
+   * \param[out] out What it may hold; null when it is not optional. Valid as long as type_info.
+   */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToOptionalTypeInfo)(const OrtTypeInfo* type_info, const OrtOptionalTypeInfo** out) NO_EXCEPTION;
 
-  /** Slot 251, not implemented. */
+  /** Type of what an optional value may hold.
+   *
+   * \param[in] optional_type_info The optional type.
+   * \param[out] out The type of what it holds. Freed with ReleaseTypeInfo.
+   */
   OrtStatus*(ORT_API_CALL* GetOptionalContainedTypeInfo)(const OrtOptionalTypeInfo* optional_type_info, OrtTypeInfo** out) NO_EXCEPTION;
 
   /** Slot 252, not implemented. */

@@ -101,6 +101,10 @@ struct Release<OrtTypeInfo> {
   static void call(OrtTypeInfo* p) { GetApi().ReleaseTypeInfo(p); }
 };
 template <>
+struct Release<OrtSequenceTypeInfo> {
+  static void call(OrtSequenceTypeInfo* p) { GetApi().ReleaseSequenceTypeInfo(p); }
+};
+template <>
 struct Release<OrtTensorTypeAndShapeInfo> {
   static void call(OrtTensorTypeAndShapeInfo* p) { GetApi().ReleaseTensorTypeAndShapeInfo(p); }
 };
@@ -576,7 +580,7 @@ struct TypeInfo : detail::Base<OrtTypeInfo> {
   }
 };
 
-/** A tensor. It is moved, never copied. */
+/** A tensor, a sequence of tensors, or an optional value that holds nothing. It is moved, never copied. */
 struct Value : detail::Base<OrtValue> {
   explicit Value(std::nullptr_t) {}
   explicit Value(OrtValue* p) : Base(p) {}

@@ -241,6 +241,104 @@ TEST_CASE("values that do not hold together are refused") {
   CHECK(out == nullptr);
 }
 
+TEST_CASE("sequences are made of tensors and give copies of them") {
+  Run run;
+  std::vector<float> a = {1, 2}, b = {3, 4, 5};
+  std::vector<int64_t> c = {6};
+  const auto floats = [&](std::vector<float>& x) {
+    return run.value(x.data(), x.size() * 4, {static_cast<int64_t>(x.size())},
+                     ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+  };
+  OrtValue* parts[] = {floats(a), floats(b),
+                       run.value(c.data(), 8, {1}, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64)};
+  OrtValue *sequence = nullptr, *other = nullptr, *element = nullptr;
+  ok(ort().CreateValue(parts, 2, ONNX_TYPE_SEQUENCE, &sequence));
+  refused_with(ort().CreateValue(parts, 3, ONNX_TYPE_SEQUENCE, &other),
+               "element 2 of a sequence of type float32");
+  refused(ort().CreateValue(parts, 2, ONNX_TYPE_MAP, &other));
+  refused_with(ort().CreateValue(&sequence, 1, ONNX_TYPE_SEQUENCE, &other), "expected a tensor");
+
+  ONNXType kind = ONNX_TYPE_UNKNOWN;
+  int is_tensor = 1, has = 0;
+  size_t count = 0;
+  ok(ort().GetValueType(sequence, &kind));
+  ok(ort().IsTensor(sequence, &is_tensor));
+  ok(ort().HasValue(sequence, &has));
+  ok(ort().GetValueCount(sequence, &count));
+  CHECK(kind == ONNX_TYPE_SEQUENCE);
+  CHECK(is_tensor == 0);
+  CHECK(has == 1);
+  CHECK(count == 2);
+  ok(ort().GetValue(sequence, 1, run.allocator, &element));
+  float* at = nullptr;
+  ok(ort().GetTensorMutableData(element, reinterpret_cast<void**>(&at)));
+  CHECK(at[2] == 5);
+  at[2] = 7;
+  CHECK(b[2] == 5);
+  refused_with(ort().GetValue(sequence, 2, run.allocator, &other), "no element number 2");
+  refused(ort().GetValue(sequence, -1, run.allocator, &other));
+  refused_with(ort().GetValueCount(element, &count), "expected a sequence");
+  refused_with(ort().GetTensorMutableData(sequence, reinterpret_cast<void**>(&at)), "expected a tensor");
+
+  OrtTypeInfo *type = nullptr, *inner = nullptr;
+  const OrtSequenceTypeInfo* of_sequence = nullptr;
+  const OrtTensorTypeAndShapeInfo* of_tensor = nullptr;
+  ok(ort().GetTypeInfo(sequence, &type));
+  ok(ort().CastTypeInfoToTensorInfo(type, &of_tensor));
+  CHECK(of_tensor == nullptr);
+  ok(ort().CastTypeInfoToSequenceTypeInfo(type, &of_sequence));
+  ok(ort().GetSequenceElementType(of_sequence, &inner));
+  ok(ort().CastTypeInfoToTensorInfo(inner, &of_tensor));
+  ONNXTensorElementDataType dtype = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  ok(ort().GetTensorElementType(of_tensor, &dtype));
+  CHECK(dtype == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+  ort().ReleaseTypeInfo(inner);
+  ort().ReleaseTypeInfo(type);
+  ort().ReleaseValue(element);
+  ort().ReleaseValue(sequence);
+  for (OrtValue* part : parts) ort().ReleaseValue(part);
+}
+
+TEST_CASE("an optimizer model updates the tensors of its sequences") {
+  Run run;
+  OrtSessionOptions* options = nullptr;
+  OrtSession* session = nullptr;
+  ok(ort().CreateSessionOptions(&options));
+  ok(ort().CreateSession(run.env, (kMlp / "optimizer_model.onnx").c_str(), options, &session));
+  std::vector<float> rate = {0.1f}, w = {1, -1}, g = {0.5f, 2}, m = {0, 0}, v = {0, 0};
+  std::vector<int64_t> step = {1};
+  std::vector<OrtValue*> made;
+  const auto sequence = [&](std::vector<float>& x) {
+    OrtValue* tensor = run.value(x.data(), 8, {2}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+    made.push_back(tensor);
+    OrtValue* out = nullptr;
+    ok(ort().CreateValue(&tensor, 1, ONNX_TYPE_SEQUENCE, &out));
+    made.push_back(out);
+    return out;
+  };
+  OrtValue* rates = run.value(rate.data(), 4, {1}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+  OrtValue* steps = run.value(step.data(), 8, {1}, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64);
+  made.insert(made.end(), {rates, steps});
+  const OrtValue* inputs[] = {rates, steps, sequence(w), sequence(g), sequence(m), sequence(v)};
+  const char* names[] = {"learning_rate",       "step", "params", "gradients", "first_order_moments",
+                         "second_order_moments"};
+  char* output = nullptr;
+  ok(ort().SessionGetOutputName(session, 0, run.allocator, &output));
+  OrtValue* flag = nullptr;
+  ok(ort().Run(session, nullptr, names, inputs, 6, &output, 1, &flag));
+  // The first step of Adam is as long as the learning rate, whatever the gradient.
+  CHECK(std::abs(w[0] - 0.9f) < 1e-4f);
+  CHECK(std::abs(w[1] + 1.1f) < 1e-4f);
+  CHECK(std::abs(m[1] - 0.2f) < 1e-6f);
+  CHECK(std::abs(v[1] - 0.004f) < 1e-6f);
+  CHECK(g[1] == 2);
+  run.allocator->Free(run.allocator, output);
+  ort().ReleaseValue(flag);
+  for (OrtValue* value : made) ort().ReleaseValue(value);
+  ort().ReleaseSession(session);
+  ort().ReleaseSessionOptions(options);
+}
+
 TEST_CASE("calls say what they lack") {
   Run bare(false, false);
   OrtValue* loss = nullptr;

@@ -15,15 +15,19 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
 
-KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
-"""What the package has; the models of kind light have weights that are all alike instead of downloaded ones."""
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light", "sequence")
+"""What the package has; the models of kind light have weights that are all alike instead of downloaded ones, and those
+of kind sequence are the cases of kind node that deal in sequences and optional values."""
 
 _DRAWING = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 }  # fmt: skip
-_OTHER_TYPES = ("sequence_type", "optional_type", "map_type", "sparse_tensor_type")
+_SEQUENCES = ("sequence_type", "optional_type")
+_OTHER_TYPES = ("map_type", "sparse_tensor_type")
 
 Array = np.ndarray[Any, Any]
+Value = Array | list[Array] | None
+"""A value of a case: a tensor, a sequence of tensors, or an optional value that is not there."""
 
 
 @dataclass
@@ -57,7 +61,7 @@ class Case:
         return list(dict.fromkeys(node.op_type for node in self.model.graph.node))
 
     @property
-    def runs(self) -> Iterator[tuple[dict[str, Array], list[Array]]]:
+    def runs(self) -> Iterator[tuple[dict[str, Value], list[Value]]]:
         """The inputs by name, and the outputs that are expected for them."""
         initialized = {tensor.name for tensor in self.model.graph.initializer}
         inputs = self.model.graph.input
@@ -75,10 +79,10 @@ class Case:
         for given, expected in data:
             # Cases on disk have no data for inputs that are initializers too.
             named = inputs if len(given) == len(inputs) else [v for v in inputs if v.name not in initialized]
-            arrays = [as_array(value) for value in given]
+            arrays = [as_value(value) for value in given]
             yield (
                 {value.name: array for value, array in zip(named, arrays, strict=True)},
-                [as_array(value) for value in expected],
+                [as_value(value) for value in expected],
             )
 
     @cached_property
@@ -87,7 +91,7 @@ class Case:
         graphs = [*_graphs(self.model.graph), *self.model.functions]
         if any(node.op_type in _DRAWING for graph in graphs for node in graph.node):
             return True
-        feeds = next(self.runs)[0]
+        feeds: dict[str, Any] = next(self.runs)[0]
         return any(
             feeds[node.input[2]].item() and feeds.get(node.input[1], np.float32(0.5)).item()
             for node in self.model.graph.node
@@ -95,8 +99,10 @@ class Case:
         )
 
 
-def as_array(value: Any) -> Array:
-    """Return a value of a case as an array."""
+def as_value(value: Any) -> Value:
+    """Return a value of a case as arrays."""
+    if value is None or isinstance(value, list):
+        return None if value is None else [np.asarray(element) for element in value]
     return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
 
 
@@ -114,17 +120,29 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def _is_other(kind: TypeProto) -> bool:
+    for field_name in _SEQUENCES:
+        if kind.HasField(field_name):
+            return _is_other(getattr(kind, field_name).elem_type)
     return kind.tensor_type.elem_type == TensorProto.STRING or any(kind.HasField(f) for f in _OTHER_TYPES)
 
 
 def _node_has_others(node: NodeProto) -> bool:
-    if node.op_type != "ReverseSequence" and ("Sequence" in node.op_type or "Optional" in node.op_type):
-        return True
     return any(a.t.data_type == TensorProto.STRING for a in node.attribute)
 
 
+def has_sequences(model: ModelProto) -> bool:
+    """Whether a model has sequences or optional values anywhere."""
+    graphs = list(_graphs(model.graph))
+    values = [v for graph in graphs for v in (*graph.input, *graph.output, *graph.value_info)]
+    nodes = [node for graph in (*graphs, *model.functions) for node in graph.node]
+    return any(v.type.HasField(f) for v in values for f in _SEQUENCES) or any(
+        node.op_type != "ReverseSequence" and ("Sequence" in node.op_type or "Optional" in node.op_type)
+        for node in nodes
+    )
+
+
 def has_other_types(model: ModelProto) -> bool:
-    """Whether a model has strings, sequences, optional values, maps or sparse tensors anywhere."""
+    """Whether a model has strings, maps or sparse tensors anywhere."""
     for graph in _graphs(model.graph):
         if any(_is_other(v.type) for v in (*graph.input, *graph.output, *graph.value_info)):
             return True
@@ -139,12 +157,14 @@ def load(kind: str) -> tuple[list[Case], int]:
     """Return the cases of a kind, by name, and how many were left out for having other types than tensors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the cases are computed with NumPy, overflow is part of them
-        found = load_model_tests(kind="real" if kind == "light" else kind)
+        found = load_model_tests(kind={"light": "real", "sequence": "node"}.get(kind, kind))
     cases = []
     for c in found:
         path = Path(c.model_dir) / "model.onnx" if c.model_dir else None
         if kind == "light":
             path = Path(DATA_DIR) / "light" / f"light_{c.model_name}.onnx"
         cases.append(Case(kind, c.name, c.rtol, c.atol, c.model, path, list(c.data_sets or ())))
+    if kind in ("node", "sequence"):
+        cases = [case for case in cases if has_sequences(case.model) == (kind == "sequence")]
     ours = [case for case in cases if not has_other_types(case.model)]
     return sorted(ours, key=lambda case: case.name), len(cases) - len(ours)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
-from .cases import Case
+from .cases import Array, Case, Value
 from .runtimes import Run
-
-Array = np.ndarray[Any, Any]
 
 DRAWS = 400
 """How often a model that draws random numbers is run."""
@@ -39,7 +36,8 @@ def check(case: Case, run: Run) -> None:
         found = run(feeds)
         if len(found) != len(expected):
             raise Mismatch(f"{len(found)} outputs, expected {len(expected)}")
-        for array, wanted in zip(found, expected, strict=True):
+        pairs = [pair for values in zip(found, expected, strict=True) for pair in tensors_of(*values)]
+        for array, wanted in pairs:
             if array.dtype != wanted.dtype:
                 raise Mismatch(f"an output of type {array.dtype}, expected {wanted.dtype}")
             if array.shape != wanted.shape:
@@ -47,8 +45,29 @@ def check(case: Case, run: Run) -> None:
         if case.draws:
             check_draws(case, feeds, run)
         else:
-            for array, wanted in zip(found, expected, strict=True):
+            for array, wanted in pairs:
                 check_values(array, wanted, case.rtol, case.atol)
+
+
+def tensors_of(found: Value, expected: Value) -> list[tuple[Array, Array]]:
+    """Return the tensors of an output beside those that are expected.
+
+    Raises
+    ------
+    Mismatch
+        When one is a sequence, a tensor or nothing and the other is not, or sequences differ in length.
+    """
+    kinds = [
+        "nothing" if v is None else f"a sequence of {len(v)}" if isinstance(v, list) else "a tensor"
+        for v in (found, expected)
+    ]
+    if kinds[0] != kinds[1]:
+        raise Mismatch(f"an output is {kinds[0]}, expected {kinds[1]}")
+    if found is None or expected is None:
+        return []
+    if isinstance(found, list) and isinstance(expected, list):
+        return list(zip(found, expected, strict=True))
+    return [(np.asarray(found), np.asarray(expected))]
 
 
 def check_values(found: Array, expected: Array, rtol: float, atol: float) -> None:
@@ -70,7 +89,7 @@ def check_values(found: Array, expected: Array, rtol: float, atol: float) -> Non
     )
 
 
-def check_draws(case: Case, feeds: dict[str, Array], run: Run) -> None:
+def check_draws(case: Case, feeds: dict[str, Value], run: Run) -> None:
     """Compare many runs of a model that draws random numbers with as many of the package's reference.
 
     Every value is one that the reference gives there, and the means are apart by no more than chance allows.
@@ -100,7 +119,7 @@ def check_draws(case: Case, feeds: dict[str, Array], run: Run) -> None:
             raise Mismatch("values differ: every run draws the same")
 
 
-def _run(reference: ReferenceEvaluator, feeds: dict[str, Array]) -> list[Array]:
+def _run(reference: ReferenceEvaluator, feeds: dict[str, Value]) -> list[Array]:
     outputs = reference.run(None, feeds)
     assert isinstance(outputs, list)
     return outputs

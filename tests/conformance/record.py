@@ -102,7 +102,7 @@ def render(record: Record) -> str:
         "# Conformance",
         "",
         "The `onnx` package comes with cases for backends: models, inputs and the outputs that are expected. All of",
-        f"those of `onnx` {versions['onnx']} that deal in tensors of numbers alone were run by `InferenceSession` and, in",
+        f"those of `onnx` {versions['onnx']} that deal in numbers alone were run by `InferenceSession` and, in",
         f"the same run, by stock onnxruntime {versions['onnxruntime']} on the CPU. A case passes when all outputs have the",
         "expected types and shapes, and values within the tolerance that the case states.",
         "",
@@ -116,10 +116,10 @@ def render(record: Record) -> str:
     lines.append("| **all** | " + " | ".join(map(str, sums)) + " |")
     lines += [
         "",
-        "Left out are cases with strings, sequences, optional values, maps or sparse tensors. Models of kind light are",
-        f"well-known networks whose weights are all alike. {record.drawing} cases draw random numbers, which no two",
-        "libraries draw alike: of 400 runs, types, shapes, possible values and means are compared with those of the",
-        "reference in the `onnx` package.",
+        "Left out are cases with strings, maps or sparse tensors. Those of kind sequence are the node cases that deal in",
+        "sequences and optional values. Models of kind light are well-known networks whose weights are all alike.",
+        f"{record.drawing} cases draw random numbers, which no two libraries draw alike: of 400 runs, types, shapes,",
+        "possible values and means are compared with those of the reference in the `onnx` package.",
         "",
         "## What fails here",
         "",

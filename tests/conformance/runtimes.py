@@ -10,8 +10,9 @@ import ml_dtypes
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
-Array = np.ndarray[Any, Any]
-Run = Callable[[dict[str, Array]], list[Array]]
+from .cases import Array, Value
+
+Run = Callable[[dict[str, Value]], list[Any]]
 """A model that is ready: from inputs by name to the outputs in their order."""
 
 
@@ -32,8 +33,11 @@ def prepare_stock(model: ModelProto) -> Run:
     onnxruntime.set_seed(1)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
-    def run(feeds: dict[str, Array]) -> list[Array]:
-        values = {name: _stock_value(array) for name, array in feeds.items()}
+    def run(feeds: dict[str, Value]) -> list[Any]:
+        declared = [*session.get_inputs(), *session.get_outputs()]
+        if any(not value.type.startswith("tensor") for value in declared):
+            return list(session.run(None, feeds))
+        values = {name: _stock_value(np.asarray(array)) for name, array in feeds.items()}
         return [_stock_array(value) for value in session.run_with_ort_values(None, values)]
 
     return run

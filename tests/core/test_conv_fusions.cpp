@@ -66,7 +66,7 @@ std::vector<float> run(const Model& model, bool optimized) {
   if (!optimized) options.graph_optimization_level = 0;
   InferenceSession session(options, model);
   const Tensor x = numbers({2, model.graph.inputs[0].dims->at(1).value, 5, 7}, 7);
-  const Tensor y = session.run({"x"}, {x}, {"y"})[0];
+  const Tensor y = std::get<Tensor>(session.run({"x"}, {x}, {"y"})[0]);
   return {y.elements<float>().begin(), y.elements<float>().end()};
 }
 

@@ -47,8 +47,8 @@ class Runner {
   }
 
   std::vector<Tensor> run(const std::vector<Tensor>& inputs) {
-    std::vector<const Tensor*> given;
-    for (const Tensor& t : inputs) given.push_back(&t);
+    std::vector<ValueRef> given;
+    for (const Tensor& t : inputs) given.emplace_back(t);
     RunScope scope;
     scope.states = &none_;
     scope.constants = &none_;

@@ -88,7 +88,7 @@ Model gelu(int spelling, float half = 0.5f) {
 std::vector<float> run(const Model& model) {
   InferenceSession session({}, model);
   const Tensor x = Tensor::of<float>({0.5f, -1, 2, 3, -0.25f, 0, 1, -2}, {2, 4});
-  const Tensor y = session.run({"x"}, {x}, {"y"})[0];
+  const Tensor y = std::get<Tensor>(session.run({"x"}, {x}, {"y"})[0]);
   return {y.elements<float>().begin(), y.elements<float>().end()};
 }
 

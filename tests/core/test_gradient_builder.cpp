@@ -62,9 +62,9 @@ Model make_model(std::vector<Node> nodes, const std::map<std::string, Tensor>& i
 
 double run_loss(InferenceSession& session, const std::map<std::string, Tensor>& inputs) {
   Strings given;
-  std::vector<Tensor> values;
+  std::vector<Value> values;
   for (const auto& [name, value] : inputs) given.push_back(name), values.push_back(value);
-  return session.run(given, values, {"loss"})[0].elements<double>()[0];
+  return std::get<Tensor>(session.run(given, values, {"loss"})[0]).elements<double>()[0];
 }
 
 // Compares the gradients of all inputs with central differences.
@@ -78,11 +78,11 @@ void check_gradients(const std::vector<Node>& nodes, const std::map<std::string,
       for (const auto& [name, value] : inputs) request.trainable.push_back(name);
       InferenceSession forward({}, model), backward({}, build_gradient_model(model, request));
       Strings given;
-      std::vector<Tensor> values;
+      std::vector<Value> values;
       for (const auto& [name, value] : inputs) given.push_back(name), values.push_back(value);
       for (const auto& [name, value] : inputs) {
         INFO("gradient of " << name);
-        const Tensor gradient = backward.run(given, values, {name + "_grad"})[0];
+        const Tensor gradient = std::get<Tensor>(backward.run(given, values, {name + "_grad"})[0]);
         REQUIRE(gradient.shape() == value.shape());
         for (int64_t i = 0; i < value.size(); ++i) {
           std::map<std::string, Tensor> moved = inputs;

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "catch.h"
-#include "session/optimizer_kernels.h"
+#include "ops/optimizer_kernels.h"
 
 using namespace ortrain;
 

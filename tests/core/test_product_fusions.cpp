@@ -64,7 +64,7 @@ Strings passed(const Case& s, const std::map<std::string, std::string>& config =
 template <typename T>
 void check_same(const Case& s) {
   Strings names;
-  std::vector<Tensor> values;
+  std::vector<Value> values;
   for (const Input& input : s.inputs) {
     names.push_back(input.name);
     values.push_back(numbers<T>(input.shape, static_cast<int>(values.size())));
@@ -76,12 +76,13 @@ void check_same(const Case& s) {
     session.run(names, values, s.outputs);  // the second run finds the memory as the first left it
     return session.run(names, values, s.outputs);
   };
-  const std::vector<Tensor> plain = run(false), fused = run(true);
+  const std::vector<Value> plain = run(false), fused = run(true);
   for (size_t o = 0; o < plain.size(); ++o) {
-    REQUIRE(fused[o].shape() == plain[o].shape());
-    for (int64_t i = 0; i < plain[o].size(); ++i) {
+    const auto &a = std::get<Tensor>(fused[o]), &b = std::get<Tensor>(plain[o]);
+    REQUIRE(a.shape() == b.shape());
+    for (int64_t i = 0; i < b.size(); ++i) {
       INFO("output " << s.outputs[o] << ", element " << i);
-      CHECK(std::abs(fused[o].data<T>()[i] - plain[o].data<T>()[i]) < 2e-5);
+      CHECK(std::abs(a.data<T>()[i] - b.data<T>()[i]) < 2e-5);
     }
   }
 }

@@ -9,7 +9,6 @@ import functools
 import json
 import pathlib
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,6 @@ LOSSES = {
     "bce": artifacts.LossType.BCEWithLogitsLoss,
     "mse": artifacts.LossType.MSELoss,
     "reconstruction": artifacts.LossType.MSELoss,
-}
-
-#: What cannot pass yet, and why; a case that passes nevertheless fails, so that it is taken out of here.
-EXPECTED_FAILURES: dict[str, str] = {
-    "dlrm_bags-dynamo_20": "EmbeddingBag is a Loop over a sequence, and sequences are not supported",
 }
 
 #: How many blocks of attention an architecture has.
@@ -124,9 +118,7 @@ def exports(random: bool) -> list[Any]:
     found = []
     for architecture, case in CASES.items():
         for export in case["exports"] if case["random"] == random else ():
-            reason = EXPECTED_FAILURES.get(f"{architecture}-{export}")
-            marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
-            found.append(pytest.param(architecture, export, marks=marks, id=f"{architecture}-{export}"))
+            found.append(pytest.param(architecture, export, id=f"{architecture}-{export}"))
     return found
 
 
@@ -310,26 +302,3 @@ def test_every_opset_is_there_from_every_exporter_that_can_write_it() -> None:
     sizes = [path.stat().st_size for path in DATA.rglob("*.onnx")]
     assert len(sizes) == sum(len(case["exports"]) for case in CASES.values())
     assert max(sizes) < 200_000
-
-
-def test_what_is_not_supported_in_an_export_is_named_at_once() -> None:
-    """PyTorch's newer exporter makes of EmbeddingBag a loop over a sequence of tensors."""
-    path = DATA / "dlrm_bags" / "dynamo_20.onnx"
-    with pytest.raises(ValueError, match="the model cannot be trained") as caught:
-        artifacts.generate_artifacts(path, loss=artifacts.LossType.BCEWithLogitsLoss)
-    message = str(caught.value)
-    sequences = [
-        node for node in walk(onnx.load(path).graph) if node.op_type in ("SequenceEmpty", "SequenceInsert", "ConcatFromSequence")
-    ]  # fmt: skip
-    assert len(sequences) >= 7
-    for node in sequences:
-        assert f'node "{node.name}" ({node.op_type}), domain ai.onnx, opset 20: ' in message
-    assert "use supported operators instead" in message
-
-
-def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from walk(attribute.g)

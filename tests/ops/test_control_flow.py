@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
 from helpers import Array, uniform
 from models import check_model, check_model_gradient, model_of
-from onnx import helper
 from runner import gradient_model, run_in_turn, run_model
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
@@ -632,43 +630,3 @@ def test_a_function_that_holds_a_loop_is_inlined() -> None:
         """,
         [{"n": np.int64(2), "x": f32(3)}],
     )
-
-
-def test_sequences_are_refused_when_the_model_is_loaded() -> None:
-    graph = helper.make_graph(
-        [
-            helper.make_node("SequenceEmpty", [], ["s"], dtype=1, name="make"),
-            helper.make_node("SequenceInsert", ["s", "x"], ["t"], name="put"),
-            helper.make_node("ConcatFromSequence", ["t"], ["y"], axis=0, name="join"),
-        ],
-        "g",
-        [helper.make_tensor_value_info("x", 1, [2])],
-        [helper.make_tensor_value_info("y", 1, [2])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    with pytest.raises(RuntimeError) as caught:
-        run_model(model.SerializeToString(), {"x": f32(2)})
-    assert all(name in str(caught.value) for name in ("make", "put", "join"))
-    # A loop that carries one.
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["go"], ["on"]),
-            helper.make_node("Identity", ["s"], ["t"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("i", 7, []),
-            helper.make_tensor_value_info("go", 9, []),
-            helper.make_tensor_sequence_value_info("s", 1, None),
-        ],
-        [helper.make_tensor_value_info("on", 9, []), helper.make_tensor_sequence_value_info("t", 1, None)],
-    )
-    loop = helper.make_graph(
-        [helper.make_node("Loop", ["n", "", "s0"], ["y"], name="around", body=body)],
-        "g",
-        [helper.make_tensor_value_info("n", 7, []), helper.make_tensor_sequence_value_info("s0", 1, None)],
-        [helper.make_tensor_sequence_value_info("y", 1, None)],
-    )
-    model = helper.make_model(loop, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    with pytest.raises(RuntimeError, match="sequence"):
-        run_model(onnx.ModelProto.SerializeToString(model), {"n": np.int64(1)})

@@ -123,6 +123,8 @@ class StepSignature:
     names: list[str]
     element_types: list[int]
     output_count: int
+    sequences: frozenset[int] = frozenset()
+    """The numbers of the inputs that are sequences of tensors."""
 
     @classmethod
     def of(
@@ -142,9 +144,20 @@ class StepSignature:
 
     def take_one(self, i: int, value: Any) -> OrtValue:
         """Return input number ``i`` as a tensor, over the caller's memory where that is possible."""
+        if i in self.sequences and not isinstance(value, OrtValue):
+            if not isinstance(value, (list, tuple)):
+                raise _invalid(
+                    f"input {self.names[i]!r} (number {i}): expected a list of arrays, found {type(value).__name__}"
+                )
+            return OrtValue.ortvalue_from_sequence([self._take_tensor(i, element) for element in value])
+        return self._take_tensor(i, value)
+
+    def _take_tensor(self, i: int, value: Any) -> OrtValue:
         expected = self.element_types[i]
         if isinstance(value, OrtValue):
             tensor = value
+            if not tensor.is_tensor():
+                return tensor
         elif isinstance(value, _PLAIN) and expected:
             array = _convert_plain(value, _ortrain.numpy_type(expected))
             if array is None:
@@ -165,15 +178,16 @@ class StepSignature:
         return _invalid(f"input {self.names[i]!r} (number {i}): expected {expected}, found {found}")
 
 
-_TENSOR = 1  # of ONNXType
+_SEQUENCE, _OPTIONAL = 2, 6  # of ONNXType
 
 
-def declared(info: tuple[int, int, list[int], list[str]]) -> tuple[str, list[int | str | None]]:
-    """Return type and shape of an input or output as a session's user reads them."""
-    kind, element_type, extents, symbols = info
-    if kind != _TENSOR:
-        return "seq(tensor)", []
-    return declared_tensor((element_type, extents, symbols))
+def declared(info: tuple[list[int], int, list[int], list[str]]) -> tuple[str, list[int | str | None]]:
+    """Return type and shape of an input or output as a session's user reads them; a sequence has no shape."""
+    kinds, element_type, extents, symbols = info
+    text, shape = declared_tensor((element_type, extents, symbols))
+    for kind in reversed(kinds[:-1]):
+        text = f"{'seq' if kind == _SEQUENCE else 'optional'}({text})"
+    return text, [] if _SEQUENCE in kinds else shape
 
 
 def declared_tensor(info: tuple[int, list[int], list[str]]) -> tuple[str, list[int | str | None]]:
@@ -191,29 +205,45 @@ class ModelSignature:
     index: dict[str, int]
     """The number of each input by its name."""
     outputs: list[str]
+    optional: frozenset[str]
+    """The names of the inputs that may be None."""
 
     @classmethod
     def of(cls, session: _ortrain.SessionHandle) -> ModelSignature:
         """Return the signature of a session's model."""
         inputs = range(_ortrain.session_get_input_count(session))
         names = [_ortrain.session_get_input_name(session, i) for i in inputs]
-        types = [_ortrain.session_get_input_type_info(session, i)[1] for i in inputs]
+        infos = [_ortrain.session_get_input_type_info(session, i) for i in inputs]
+        types = [info[1] for info in infos]
+        sequences = frozenset(i for i, info in enumerate(infos) if _SEQUENCE in info[0])
+        optional = frozenset(name for name, info in zip(names, infos, strict=True) if _OPTIONAL in info[0])
         count = _ortrain.session_get_output_count(session)
         outputs = [_ortrain.session_get_output_name(session, i) for i in range(count)]
         index = {name: i for i, name in enumerate(names)}
-        return cls(StepSignature(names, types, count), index, outputs)
+        return cls(StepSignature(names, types, count, sequences), index, outputs, optional)
 
     def wanted(self, output_names: Sequence[str] | None) -> list[str]:
         """Return the names of the outputs of a run; none named means all."""
         return list(output_names) if output_names else self.outputs
 
-    def take(self, feed: Mapping[str, Any]) -> list[OrtValue]:
-        """Return the inputs of a run as tensors, over the caller's memory where that is possible."""
+    def take(self, feed: Mapping[str, Any]) -> dict[str, OrtValue]:
+        """Return the inputs of a run by name, over the caller's memory where that is possible."""
         for name in feed:
             if name not in self.index:
                 known = ", ".join(self.inputs.names) or "none"
                 raise _invalid(f"the model has no input {name!r}; its inputs: {known}")
-        return [self.inputs.take_one(self.index[name], value) for name, value in feed.items()]
+        return {
+            name: self.inputs.take_one(self.index[name], value)
+            for name, value in feed.items()
+            if value is not None or name not in self.optional
+        }
+
+
+def as_arrays(output: OrtValue) -> Any:
+    """Return an output of a run: an array, a list of arrays, or None for an optional output that is not there."""
+    if output.is_tensor():
+        return output.numpy()
+    return [element.numpy() for element in output.elements()] if output.has_value() else None
 
 
 def _as_kind_of(example: Any, output: OrtValue) -> Any:

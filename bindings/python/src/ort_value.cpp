@@ -1,4 +1,5 @@
-// OrtValue in Python: a tensor that shares memory with NumPy and, through DLPack, with everything else.
+// OrtValue in Python: a tensor, or a sequence of tensors, that shares memory with NumPy and, through DLPack,
+// with everything else.
 #include <cstring>
 #include <limits>
 #include <string_view>
@@ -168,6 +169,9 @@ void check_cpu(const std::string& device_type, int device_id) {
 }
 
 std::string describe(const Value& value) {
+  if (value.kind() == ONNX_TYPE_SEQUENCE)
+    return "OrtValue(a sequence of " + std::to_string(value.elements().size()) + " tensors)";
+  if (value.kind() != ONNX_TYPE_TENSOR) return "OrtValue(nothing)";
   std::string shape;
   for (int64_t extent : value.shape()) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
   return "OrtValue(" + std::string(row(value.element_type()).numpy) + ", shape=[" + shape + "])";
@@ -195,6 +199,32 @@ ONNXTensorElementDataType element_type(const py::dtype& dtype) {
   for (const TypeRow& r : kTypes)
     if (name == r.numpy) return r.type;
   throw py::type_error("a tensor cannot have the NumPy type " + name);
+}
+
+ONNXType Value::kind() const {
+  ONNXType kind;
+  check(api().GetValueType(raw_, &kind));
+  return kind;
+}
+
+std::vector<Value> Value::elements() const {
+  size_t count = 0;
+  check(api().GetValueCount(raw_, &count));
+  std::vector<Value> elements;
+  for (size_t i = 0; i < count; ++i) {
+    OrtValue* element = nullptr;
+    check(api().GetValue(raw_, static_cast<int>(i), allocator(), &element));
+    elements.emplace_back(element);
+  }
+  return elements;
+}
+
+Value Value::from_elements(const py::sequence& elements) {
+  std::vector<const OrtValue*> raw;
+  for (const py::handle element : elements) raw.push_back(element.cast<const Value&>().raw());
+  OrtValue* made = nullptr;
+  check(api().CreateValue(raw.data(), raw.size(), ONNX_TYPE_SEQUENCE, &made));
+  return Value(made, py::list(elements));
 }
 
 std::vector<int64_t> Value::shape() const {
@@ -277,8 +307,10 @@ void bind_support(py::module_& module) {
       "onnx_type", [](int type) { return row(static_cast<ONNXTensorElementDataType>(type)).onnx; },
       py::arg("element_type"), "ONNX's name for a number of ONNXTensorElementDataType.");
 
-  py::class_<Value>(module, "OrtValue",
-                    "A tensor on the CPU. It shares memory with the NumPy arrays made from it.")
+  py::class_<Value>(
+      module, "OrtValue",
+      "A tensor, or a sequence of tensors, on the CPU. A tensor shares memory with the NumPy arrays "
+      "made from it.")
       .def_static(
           "ortvalue_from_numpy",
           [](const py::array& array, const std::string& device_type, int device_id) {
@@ -302,6 +334,9 @@ void bind_support(py::module_& module) {
           },
           py::arg("shape"), py::arg("element_type"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
           "A tensor with memory of its own, not initialized.")
+      .def_static("ortvalue_from_sequence", &Value::from_elements, py::arg("values"),
+                  "A sequence of tensors, OrtValues of one element type, whose memory it shares.")
+      .def("elements", &Value::elements, "Copies of the tensors of a sequence.")
       .def(
           "numpy", [](const py::object& self) { return self.cast<const Value&>().to_array(self); },
           "An array over the tensor's memory, which keeps the tensor alive. Writing into it changes the "
@@ -325,9 +360,19 @@ void bind_support(py::module_& module) {
       .def(
           "device_name", [](const Value&) { return "cpu"; }, "Name of the device that holds the elements.")
       .def(
-          "is_tensor", [](const Value&) { return true; }, "Whether this is a dense tensor; it always is.")
+          "is_tensor", [](const Value& value) { return value.kind() == ONNX_TYPE_TENSOR; },
+          "Whether this is a dense tensor.")
       .def(
-          "has_value", [](const Value&) { return true; }, "Whether this holds anything; it always does.")
+          "is_tensor_sequence", [](const Value& value) { return value.kind() == ONNX_TYPE_SEQUENCE; },
+          "Whether this is a sequence of tensors.")
+      .def(
+          "has_value",
+          [](const Value& value) {
+            int has = 0;
+            check(api().HasValue(value.raw(), &has));
+            return has != 0;
+          },
+          "Whether this holds anything; an optional output of a model may not.")
       .def(
           "__dlpack__",
           [](const py::object& self, const py::args&, const py::kwargs&) { return to_dlpack(self); },

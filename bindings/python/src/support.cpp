@@ -128,12 +128,28 @@ py::tuple take_type_and_shape(OrtTensorTypeAndShapeInfo* info) {
 py::tuple take_type_info(OrtTypeInfo* info) {
   const std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)> owner(info, api().ReleaseTypeInfo);
   ONNXType kind;
-  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
   check(api().GetOnnxTypeFromTypeInfo(info, &kind));
-  check(api().CastTypeInfoToTensorInfo(info, &tensor));
-  const py::tuple known =
-      tensor ? type_and_shape(tensor) : py::make_tuple(0, py::list(), py::list()).cast<py::tuple>();
-  return py::make_tuple(static_cast<int>(kind), known[0], known[1], known[2]);
+  py::list kinds;
+  kinds.append(static_cast<int>(kind));
+  if (kind == ONNX_TYPE_TENSOR) {
+    const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+    check(api().CastTypeInfoToTensorInfo(info, &tensor));
+    const py::tuple known = type_and_shape(tensor);
+    return py::make_tuple(kinds, known[0], known[1], known[2]);
+  }
+  OrtTypeInfo* inner = nullptr;
+  if (kind == ONNX_TYPE_SEQUENCE) {
+    const OrtSequenceTypeInfo* sequence = nullptr;
+    check(api().CastTypeInfoToSequenceTypeInfo(info, &sequence));
+    check(api().GetSequenceElementType(sequence, &inner));
+  } else {
+    const OrtOptionalTypeInfo* optional = nullptr;
+    check(api().CastTypeInfoToOptionalTypeInfo(info, &optional));
+    check(api().GetOptionalContainedTypeInfo(optional, &inner));
+  }
+  const py::tuple known = take_type_info(inner);
+  kinds.attr("extend")(known[0]);
+  return py::make_tuple(kinds, known[1], known[2], known[3]);
 }
 
 Outputs::Outputs(size_t count, const py::sequence& values) : Outputs(count) {

@@ -75,7 +75,7 @@ struct Handle {
   ~Handle() { release(raw); }
 };
 
-// A tensor, and the Python object whose memory it looks into.
+// A tensor or a sequence of tensors, and the Python object whose memory it looks into.
 class Value {
  public:
   explicit Value(OrtValue* raw, py::object keep = py::none()) : raw_(raw), keep_(std::move(keep)) {}
@@ -85,6 +85,9 @@ class Value {
   ~Value() { api().ReleaseValue(raw_); }
 
   OrtValue* raw() const { return raw_; }
+  ONNXType kind() const;
+  // Copies of the tensors of a sequence.
+  std::vector<Value> elements() const;
   std::vector<int64_t> shape() const;
   ONNXTensorElementDataType element_type() const;
   void* data() const;
@@ -92,6 +95,8 @@ class Value {
 
   // A tensor over the array's memory; a copy where that is not contiguous or not in native byte order.
   static Value from_array(const py::array& array);
+  // A sequence of tensors, which share the memory of those given.
+  static Value from_elements(const py::sequence& elements);
   // An array over the tensor's memory; `self` is the Python object of this tensor, kept alive by the array.
   py::array to_array(const py::object& self) const;
 
@@ -185,7 +190,7 @@ py::bytes take_bytes(void* bytes, size_t size);
 py::object take_property(OrtPropertyType type, void* value);
 // (element type, extents, names of extents)
 py::tuple take_type_and_shape(OrtTensorTypeAndShapeInfo* info);
-// (kind of value, element type, extents, names of extents)
+// (kinds of value from the outermost to the tensor, element type, extents, names of extents)
 py::tuple take_type_info(OrtTypeInfo* info);
 // Outputs of a step or run. Those that were made are released also when the call fails; those that the caller
 // gave to be written into stay the caller's.

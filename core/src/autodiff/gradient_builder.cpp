@@ -17,6 +17,7 @@
 #include "autodiff/value_types.h"
 #include "ops/expansion.h"
 #include "ops/operator.h"
+#include "ops/sequence.h"
 #include "passes/pass.h"
 
 namespace ortrain {
@@ -107,6 +108,7 @@ class RuleContext : public GradientContext, public SubgraphContext {
   SubgraphGradient differentiate(const std::string& attribute, const std::vector<ValueInfo>& inputs,
                                  const std::vector<std::string>& wanted,
                                  const std::vector<std::pair<size_t, std::string>>& seeds) override;
+  std::string empty_sequence(DType dtype) override;
   std::string unique(const std::string& base) override;
   void change(Node node) override;
   std::string constant(const Tensor& value) override;
@@ -209,6 +211,14 @@ class Builder {
       return std::find(node.outputs.begin(), node.outputs.end(), value) != node.outputs.end();
     });
   }
+  // The number of the node that makes a value, 0 where none does.
+  size_t producer_of(const std::string& value) const {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const std::vector<std::string>& made = graph_.nodes[n].outputs;
+      if (std::find(made.begin(), made.end(), value) != made.end()) return n;
+    }
+    return 0;
+  }
   void seed_loss();
 
   Model& model_;
@@ -231,6 +241,8 @@ class Builder {
       contributions_;                                       // value → gradients from its readers
   std::unordered_map<std::string, std::string> gradients_;  // value → its whole gradient
   std::vector<Node> backward_;
+  std::vector<Node> first_;  // nodes that rules want before all others
+  std::map<DType, std::string> empty_sequences_;
   std::unordered_set<std::string> emitted_;  // outputs of rules' nodes
   std::unordered_map<std::string, std::string>
       rename_;  // outputs of rules' nodes that got a value's gradient name
@@ -468,6 +480,7 @@ void Builder::walk() {
     rename_values(node, rename_);
     graph_.nodes.push_back(std::move(node));
   }
+  graph_.nodes.insert(graph_.nodes.begin(), first_.begin(), first_.end());
   // Pooling gradients take their output's shape from what the model states of it. It is that of the value,
   // for its gradient as for every part of it.
   const auto state = [this](const std::string& gradient, const std::string& value) {
@@ -538,6 +551,13 @@ std::string Builder::finalize(const std::string& value, bool own_name) {
     } else {
       gradient = part;
     }
+  } else if (info(value).is_sequence) {
+    RuleContext writer(*this, producer_of(value));
+    std::string sum = parts[0];
+    for (size_t k = 1; k < parts.size(); ++k)
+      sum = add_sequences(writer_of(static_cast<GradientContext&>(writer)), sum, parts[k], info(value).dtype);
+    gradient = unique(base);
+    rename_[sum] = gradient;
   } else {
     gradient = add_node(base + "/Sum", "Sum", parts, unique(base));
   }
@@ -798,13 +818,14 @@ SubgraphGradient RuleContext::differentiate(const std::string& attribute,
                                             const std::vector<std::string>& wanted,
                                             const std::vector<std::pair<size_t, std::string>>& seeds) {
   Graph whole = subgraph(attribute);
-  const size_t forward_nodes = whole.nodes.size();
+  size_t forward_nodes = whole.nodes.size();
   GradientRequest request;
   request.trainable = wanted;
   std::vector<std::pair<std::string, std::string>> named;
   for (const auto& [output, gradient] : seeds) named.emplace_back(whole.outputs.at(output).name, gradient);
   Builder inner(builder_, whole, inputs, request);
   inner.run(named);
+  forward_nodes += inner.first_.size();
   for (const std::string& text : inner.problems()) builder_.problem(index_ + 1, text);
 
   SubgraphGradient result;
@@ -843,6 +864,17 @@ SubgraphGradient RuleContext::differentiate(const std::string& attribute,
     }
   backward.outputs.clear();
   return result;
+}
+
+std::string RuleContext::empty_sequence(DType dtype) {
+  std::string& name = builder_.empty_sequences_[dtype];
+  if (!name.empty()) return name;
+  name = builder_.unique("empty_sequence");
+  Node node{"", "SequenceEmpty", builder_.unique("empty_sequence/SequenceEmpty"), {}, {name}, {}};
+  node.attributes["dtype"] = static_cast<int64_t>(dtype);
+  builder_.types_.infer(node);
+  builder_.first_.push_back(std::move(node));
+  return name;
 }
 
 std::string RuleContext::unique(const std::string& base) { return builder_.unique(base); }

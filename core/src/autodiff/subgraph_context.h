@@ -41,6 +41,8 @@ class SubgraphContext {
                                          const std::vector<std::string>& wanted,
                                          const std::vector<std::pair<size_t, std::string>>& seeds) = 0;
 
+  // A sequence without elements, made before all nodes of the graph that the node stands in.
+  virtual std::string empty_sequence(DType dtype) = 0;
   // A name that no value of the model has.
   virtual std::string unique(const std::string& base) = 0;
   // Puts another node in the place of the node itself; what it gave before it gives as well.

@@ -201,6 +201,9 @@ class NodeTypes : public TypeContext {
     require(graph && *graph, ErrorCode::kInvalidGraph, node_.label(), ": attribute '", attribute,
             "' is missing or no graph");
     const ValueTypes inner(**graph, inputs, types_);
+    for (const std::string& problem : inner.problems())
+      if (std::find(types_.problems_.begin(), types_.problems_.end(), problem) == types_.problems_.end())
+        types_.problems_.push_back(problem);
     std::vector<ValueInfo> outputs;
     for (const ValueInfo& output : (*graph)->outputs) outputs.push_back(inner.info(output.name));
     return outputs;
@@ -210,10 +213,14 @@ class NodeTypes : public TypeContext {
     types_.number(dim);
     return dim;
   }
-  void output(size_t o, DType dtype, std::optional<std::vector<Dim>> dims) override {
+  using TypeContext::output;
+  void output(size_t o, ValueInfo info) override {
     if (!node_.has_output(o)) return;
     ValueInfo& known = types_.info_[node_.outputs[o]];
-    if (dtype != DType::kUndefined) known.dtype = dtype;
+    if (info.dtype != DType::kUndefined) known.dtype = info.dtype;
+    known.is_sequence = info.is_sequence;
+    known.is_optional = info.is_optional;
+    std::optional<std::vector<Dim>>& dims = info.dims;
     if (!dims) return;
     for (size_t d = 0; d < dims->size(); ++d) {
       Dim& dim = (*dims)[d];
@@ -222,6 +229,7 @@ class NodeTypes : public TypeContext {
     }
     known.dims = std::move(dims);
   }
+  void reject(const std::string& why) override { types_.problems_.push_back(node_.label() + ": " + why); }
 
  private:
   ValueTypes& types_;
@@ -238,6 +246,10 @@ ValueTypes::ValueTypes(const Graph& subgraph, const std::vector<ValueInfo>& inpu
   for (size_t i = 0; i < subgraph.inputs.size(); ++i) {
     ValueInfo known = subgraph.inputs[i];
     if (i < inputs.size() && inputs[i].dtype != DType::kUndefined) known.dtype = inputs[i].dtype;
+    if (i < inputs.size()) {
+      known.is_sequence |= inputs[i].is_sequence;
+      known.is_optional |= inputs[i].is_optional;
+    }
     // Names of extents that a subgraph states are its own.
     if (known.dims)
       for (Dim& dim : *known.dims) dim.symbol.clear();
@@ -302,6 +314,8 @@ void ValueTypes::set_like(const std::string& value, const std::string& other) {
   known.name = value;
   if (known.dtype == DType::kUndefined) known.dtype = like.dtype;
   if (!known.dims) known.dims = like.dims;
+  known.is_sequence = like.is_sequence;
+  known.is_optional = like.is_optional;
 }
 
 void ValueTypes::set_constant(const std::string& value, const Tensor& tensor) {
@@ -309,10 +323,15 @@ void ValueTypes::set_constant(const std::string& value, const Tensor& tensor) {
   info_[value] = ValueInfo{value, tensor.dtype(), dims_of(tensor.shape())};
 }
 
-void ValueTypes::state(const ValueInfo& stated) {
-  ValueInfo& known = info_[stated.name] = stated;
-  if (!known.dims) return;
-  for (Dim& dim : *known.dims) number(dim);
+void ValueTypes::state(const ValueInfo& stated) { number_extents(info_[stated.name] = stated); }
+
+void ValueTypes::number_extents(ValueInfo& info) {
+  if (!info.dims) return;
+  for (Dim& dim : *info.dims)
+    if (info.is_sequence)
+      dim.symbol.clear();
+    else
+      number(dim);
 }
 
 // Gives an extent that is not a number its two numbers, and a name where it has none. Odd in one run and even
@@ -362,7 +381,12 @@ void ValueTypes::infer(const Node& node) {
     }
   }
   NumberedShapes first(*this, node, 0), second(*this, node, 1);
-  if (op && op->shape) {
+  const bool tensors = std::all_of(node.inputs.begin(), node.inputs.end(),
+                                   [&](const std::string& input) { return info(input).is_tensor(); });
+  if (op && !op->takes_sequences && !tensors)
+    problems_.push_back(node.label() +
+                        ": one of its inputs is a sequence or an optional value, expected tensors");
+  if (op && op->shape && tensors) {
     try {
       op->shape(first);
       op->shape(second);
@@ -404,7 +428,7 @@ void ValueTypes::infer(const Node& node) {
       }
       known.dims = dims;
     } else if (known.dims) {
-      for (Dim& dim : *known.dims) number(dim);
+      number_extents(known);
     }
     if (first.values_out[o].defined() && second.values_out[o].defined())
       run_values_[node.outputs[o]] = {first.values_out[o], second.values_out[o]};

@@ -34,6 +34,9 @@ class ValueTypes {
   // not known.
   Tensor known(const std::string& value) const;
 
+  // Nodes that cannot be run whatever the inputs hold, each with the reason; those of subgraphs too.
+  const std::vector<std::string>& problems() const { return problems_; }
+
   // Takes up a node that is not in the model yet, or whose type or outputs changed.
   void infer(const Node& node);
   // States that `value` has the type and shape of `other`.
@@ -53,6 +56,8 @@ class ValueTypes {
 
   void take_up(const Graph& graph);
   void state(const ValueInfo& stated);
+  // Numbers the extents of a tensor; those of the elements of a sequence differ, so they have no names.
+  void number_extents(ValueInfo& info);
   void number(Dim& dim);
   std::string name_of(const Numbers& numbers, const Dim* stated);
   std::optional<Shape> shape(const std::string& value, int run) const;
@@ -66,6 +71,7 @@ class ValueTypes {
   std::unordered_map<std::string, Tensor> constants_;
   std::unordered_map<std::string, std::pair<Tensor, Tensor>>
       run_values_;  // follow from shapes, so they have one a run
+  std::vector<std::string> problems_;
   std::shared_ptr<Extents> extents_ = std::make_shared<Extents>();  // those of all graphs of a model
 };
 

@@ -60,7 +60,7 @@ void GetParameterTypeAndShape(const OrtCheckpointState* checkpoint_state, const 
 }
 
 void UpdateParameter(OrtCheckpointState* checkpoint_state, const char* parameter_name, OrtValue* parameter) {
-  core_of(*checkpoint_state).update_parameter(parameter_name, parameter->tensor);
+  core_of(*checkpoint_state).update_parameter(parameter_name, tensor_of(*parameter));
 }
 
 void GetParameter(const OrtCheckpointState* checkpoint_state, const char* parameter_name,
@@ -123,7 +123,8 @@ void CheckpointGetOptimizerStepCount(const OrtCheckpointState* checkpoint_state,
 void CreateCheckpoint(const char* const* names, const OrtValue* const* values, const bool* trainable,
                       size_t count, bool nominal, OrtCheckpointState** checkpoint_state) {
   auto state = std::make_shared<CheckpointState>();
-  for (size_t i = 0; i < count; ++i) state->add_parameter(names[i], trainable[i], values[i]->tensor.clone());
+  for (size_t i = 0; i < count; ++i)
+    state->add_parameter(names[i], trainable[i], tensor_of(*values[i]).clone());
   state->set_nominal(nominal);
   *checkpoint_state = wrap(std::move(state));
 }

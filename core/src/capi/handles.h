@@ -16,6 +16,7 @@
 #include "runtime/error.h"
 #include "runtime/random.h"
 #include "runtime/tensor.h"
+#include "runtime/value.h"
 #include "session/checkpoint_state.h"
 #include "session/inference_session.h"
 #include "session/options.h"
@@ -49,7 +50,7 @@ struct OrtMemoryInfo {
 };
 
 struct OrtValue {
-  ortrain::Tensor tensor;
+  ortrain::Value value;
 };
 
 struct OrtTensorTypeAndShapeInfo {
@@ -58,9 +59,21 @@ struct OrtTensorTypeAndShapeInfo {
   std::vector<std::string> symbols;  // as many as dims; empty: no name
 };
 
+struct OrtTypeInfo;
+
+struct OrtSequenceTypeInfo {
+  std::shared_ptr<OrtTypeInfo> element;
+};
+
+struct OrtOptionalTypeInfo {
+  std::shared_ptr<OrtTypeInfo> contained;
+};
+
 struct OrtTypeInfo {
   ONNXType kind = ONNX_TYPE_TENSOR;
-  OrtTensorTypeAndShapeInfo tensor;
+  OrtTensorTypeAndShapeInfo tensor;  // where it is one
+  OrtSequenceTypeInfo sequence;      // the same
+  OrtOptionalTypeInfo optional;
 };
 
 struct OrtSession {
@@ -115,10 +128,12 @@ Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape)
 DType dtype_of(ONNXTensorElementDataType type);
 
 OrtTensorTypeAndShapeInfo describe(const Tensor& tensor);
-OrtTensorTypeAndShapeInfo describe(const ValueInfo& info);
+OrtTypeInfo type_of(const ValueInfo& info);
 
 std::vector<std::string> texts(const char* const* names, size_t count);
-std::vector<Tensor> tensors(const OrtValue* const* values, size_t count);
+// The tensor that a value is; throws where it is a sequence or nothing.
+Tensor& tensor_of(OrtValue& value);
+const Tensor& tensor_of(const OrtValue& value);
 inline const RunOptions* core_of(const OrtRunOptions* options) { return options ? &options->value : nullptr; }
 
 // The item of that number; throws naming how many there are.

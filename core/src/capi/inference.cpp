@@ -6,10 +6,6 @@
 namespace ortrain::capi {
 namespace {
 
-OrtTypeInfo* type_info_of(const ValueInfo& info) {
-  return new OrtTypeInfo{info.is_sequence ? ONNX_TYPE_SEQUENCE : ONNX_TYPE_TENSOR, describe(info)};
-}
-
 SessionOptions options_of(const OrtSessionOptions* options) {
   return options != nullptr ? options->value : SessionOptions();
 }
@@ -33,11 +29,12 @@ void Run(OrtSession* session, const OrtRunOptions* run_options, const char* cons
          size_t output_names_len, OrtValue** outputs) {
   require(output_names_len > 0, ErrorCode::kInvalidArgument,
           "output_names_len is 0, expected the name of at least one output");
-  std::vector<Tensor> results(output_names_len);
+  std::vector<Value> given, results(output_names_len);
+  for (size_t i = 0; i < input_len; ++i) given.push_back(inputs[i]->value);
   for (size_t i = 0; i < output_names_len; ++i)
-    if (outputs[i] != nullptr) results[i] = outputs[i]->tensor;
-  session->session.run(texts(input_names, input_len), tensors(inputs, input_len),
-                       texts(output_names, output_names_len), results, core_of(run_options));
+    if (outputs[i] != nullptr) results[i] = outputs[i]->value;
+  session->session.run(texts(input_names, input_len), given, texts(output_names, output_names_len), results,
+                       core_of(run_options));
   for (size_t i = 0; i < output_names_len; ++i)
     if (outputs[i] == nullptr) outputs[i] = new OrtValue{std::move(results[i])};
 }
@@ -49,10 +46,10 @@ void SessionGetOutputCount(const OrtSession* session, size_t* out) {
 void SessionGetOverridableInitializerCount(const OrtSession*, size_t* out) { *out = kOverridable.size(); }
 
 void SessionGetInputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {
-  *type_info = type_info_of(item(session->session.inputs(), index, "input"));
+  *type_info = new OrtTypeInfo(type_of(item(session->session.inputs(), index, "input")));
 }
 void SessionGetOutputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {
-  *type_info = type_info_of(item(session->session.outputs(), index, "output"));
+  *type_info = new OrtTypeInfo(type_of(item(session->session.outputs(), index, "output")));
 }
 void SessionGetInputName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) {
   *value = copy_text(allocator, item(session->session.inputs(), index, "input").name);
@@ -62,7 +59,7 @@ void SessionGetOutputName(const OrtSession* session, size_t index, OrtAllocator*
 }
 
 void SessionGetOverridableInitializerTypeInfo(const OrtSession*, size_t index, OrtTypeInfo** type_info) {
-  *type_info = type_info_of(item(kOverridable, index, "overridable initializer"));
+  *type_info = new OrtTypeInfo(type_of(item(kOverridable, index, "overridable initializer")));
 }
 void SessionGetOverridableInitializerName(const OrtSession*, size_t index, OrtAllocator* allocator,
                                           char** value) {

@@ -43,14 +43,14 @@ void run_step(const OrtValue* const* inputs, size_t inputs_len, OrtValue** outpu
   given.clear();
   wanted.clear();
   made.clear();
-  for (size_t i = 0; i < inputs_len; ++i) given.push_back(&inputs[i]->tensor);
+  for (size_t i = 0; i < inputs_len; ++i) given.push_back(&tensor_of(*inputs[i]));
   try {
     for (size_t i = 0; i < outputs_len; ++i) {
       if (outputs[i] == nullptr) {
         made.push_back(i);
         outputs[i] = new OrtValue;
       }
-      wanted.push_back(&outputs[i]->tensor);
+      wanted.push_back(&tensor_of(*outputs[i]));
     }
     step(given, wanted);
   } catch (...) {
@@ -119,11 +119,11 @@ void GetParametersSize(OrtTrainingSession* sess, size_t* out, bool trainable_onl
 }
 
 void CopyParametersToBuffer(OrtTrainingSession* sess, OrtValue* parameters_buffer, bool trainable_only) {
-  sess->session.state().copy_to_buffer(parameters_buffer->tensor, trainable_only);
+  sess->session.state().copy_to_buffer(tensor_of(*parameters_buffer), trainable_only);
 }
 
 void CopyBufferToParameters(OrtTrainingSession* sess, OrtValue* parameters_buffer, bool trainable_only) {
-  sess->session.state().copy_from_buffer(parameters_buffer->tensor, trainable_only);
+  sess->session.state().copy_from_buffer(tensor_of(*parameters_buffer), trainable_only);
 }
 
 void ExportModelForInferencing(OrtTrainingSession* sess, const ORTCHAR_T* inference_model_path,
@@ -162,7 +162,7 @@ void TrainingSessionGetEvalModelInputName(const OrtTrainingSession* sess, size_t
 
 void GetModelInputTypeInfo(const OrtTrainingSession* sess, bool training, size_t index,
                            OrtTensorTypeAndShapeInfo** out) {
-  *out = new OrtTensorTypeAndShapeInfo(describe(item(sess->session.inputs(training), index, "input")));
+  *out = new OrtTensorTypeAndShapeInfo(type_of(item(sess->session.inputs(training), index, "input")).tensor);
 }
 
 }  // namespace ortrain::capi

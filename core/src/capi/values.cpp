@@ -1,5 +1,6 @@
 // Values: tensors over memory of their own or of the caller, and what is known of their type and shape.
 #include <cstring>
+#include <utility>
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
@@ -40,7 +41,9 @@ OrtTensorTypeAndShapeInfo describe(const Tensor& tensor) {
           std::vector<std::string>(tensor.shape().size())};
 }
 
-OrtTensorTypeAndShapeInfo describe(const ValueInfo& info) {
+namespace {
+
+OrtTensorTypeAndShapeInfo tensor_type_of(const ValueInfo& info) {
   OrtTensorTypeAndShapeInfo out;
   out.type = static_cast<ONNXTensorElementDataType>(info.dtype);
   if (info.dims) {
@@ -52,16 +55,49 @@ OrtTensorTypeAndShapeInfo describe(const ValueInfo& info) {
   return out;
 }
 
+OrtTypeInfo type_of_tensor(OrtTensorTypeAndShapeInfo tensor) {
+  OrtTypeInfo type;
+  type.tensor = std::move(tensor);
+  return type;
+}
+
+OrtTypeInfo type_of_sequence(OrtTypeInfo element) {
+  OrtTypeInfo type;
+  type.kind = ONNX_TYPE_SEQUENCE;
+  type.sequence.element = std::make_shared<OrtTypeInfo>(std::move(element));
+  return type;
+}
+
+const Sequence& sequence_of(const OrtValue& value) {
+  const auto* sequence = std::get_if<Sequence>(&value.value);
+  require(sequence != nullptr, ErrorCode::kInvalidArgument, "the value is ", ortrain::describe(value.value),
+          ", expected a sequence");
+  return *sequence;
+}
+
+}  // namespace
+
+OrtTypeInfo type_of(const ValueInfo& info) {
+  OrtTypeInfo type = type_of_tensor(tensor_type_of(info));
+  if (info.is_sequence) type = type_of_sequence(std::move(type));
+  if (!info.is_optional) return type;
+  OrtTypeInfo optional;
+  optional.kind = ONNX_TYPE_OPTIONAL;
+  optional.optional.contained = std::make_shared<OrtTypeInfo>(std::move(type));
+  return optional;
+}
+
 std::vector<std::string> texts(const char* const* names, size_t count) {
   return count == 0 ? std::vector<std::string>() : std::vector<std::string>(names, names + count);
 }
 
-std::vector<Tensor> tensors(const OrtValue* const* values, size_t count) {
-  std::vector<Tensor> out;
-  out.reserve(count);
-  for (size_t i = 0; i < count; ++i) out.push_back(values[i]->tensor);
-  return out;
+const Tensor& tensor_of(const OrtValue& value) {
+  const auto* tensor = std::get_if<Tensor>(&value.value);
+  require(tensor != nullptr, ErrorCode::kInvalidArgument, "the value is ", ortrain::describe(value.value),
+          ", expected a tensor");
+  return *tensor;
 }
+Tensor& tensor_of(OrtValue& value) { return const_cast<Tensor&>(tensor_of(std::as_const(value))); }
 
 void CreateTensorAsOrtValue(OrtAllocator* allocator, const int64_t* shape, size_t shape_len,
                             ONNXTensorElementDataType type, OrtValue** out) {
@@ -88,17 +124,45 @@ void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_dat
   *armed = true;
 }
 
-void IsTensor(const OrtValue*, int* out) { *out = 1; }
-void HasValue(const OrtValue*, int* out) { *out = 1; }
+void IsTensor(const OrtValue* value, int* out) { *out = std::holds_alternative<Tensor>(value->value); }
+void HasValue(const OrtValue* value, int* out) { *out = !std::holds_alternative<Nothing>(value->value); }
 void IsSparseTensor(const OrtValue*, int* out) { *out = 0; }
-void GetTensorMutableData(OrtValue* value, void** out) { *out = value->tensor.raw(); }
-void GetTensorData(const OrtValue* value, const void** out) { *out = value->tensor.raw(); }
-void GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) { *size = ort_value->tensor.bytes(); }
-void GetTensorMemoryInfo(const OrtValue*, const OrtMemoryInfo** mem_info) { *mem_info = &cpu_memory(); }
-void GetValueType(const OrtValue*, ONNXType* out) { *out = ONNX_TYPE_TENSOR; }
+void GetTensorMutableData(OrtValue* value, void** out) { *out = tensor_of(*value).raw(); }
+void GetTensorData(const OrtValue* value, const void** out) { *out = tensor_of(*value).raw(); }
+void GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) { *size = tensor_of(*ort_value).bytes(); }
+void GetTensorMemoryInfo(const OrtValue* value, const OrtMemoryInfo** mem_info) {
+  tensor_of(*value);
+  *mem_info = &cpu_memory();
+}
+void GetValueType(const OrtValue* value, ONNXType* out) {
+  *out = std::holds_alternative<Tensor>(value->value)     ? ONNX_TYPE_TENSOR
+         : std::holds_alternative<Sequence>(value->value) ? ONNX_TYPE_SEQUENCE
+                                                          : ONNX_TYPE_OPTIONAL;
+}
+
+void CreateValue(const OrtValue* const* in, size_t num_values, ONNXType value_type, OrtValue** out) {
+  require(value_type == ONNX_TYPE_SEQUENCE, ErrorCode::kNotImplemented, "values of kind number ",
+          static_cast<int>(value_type), " cannot be made of others, expected ONNX_TYPE_SEQUENCE");
+  std::vector<Tensor> elements;
+  for (size_t i = 0; i < num_values; ++i) elements.push_back(tensor_of(*in[i]));
+  *out = new OrtValue{Sequence(elements.empty() ? DType::kUndefined : elements[0].dtype(), elements)};
+}
+
+void GetValueCount(const OrtValue* value, size_t* out) { *out = sequence_of(*value).size(); }
+
+void GetValue(const OrtValue* value, int index, OrtAllocator* allocator, OrtValue** out) {
+  const Sequence& sequence = sequence_of(*value);
+  require(index >= 0 && static_cast<size_t>(index) < sequence.size(), ErrorCode::kInvalidArgument,
+          "there is no element number ", index, ", expected a number below ", sequence.size());
+  const Tensor& element = sequence.at(static_cast<size_t>(index));
+  Tensor copy = allocate_tensor(allocator, element.dtype(), element.shape());
+  copy.copy_from(element);
+  *out = new OrtValue{std::move(copy)};
+}
 
 void TensorAt(OrtValue* value, const int64_t* location_values, size_t location_values_count, void** out) {
-  const Shape& shape = value->tensor.shape();
+  const Tensor& tensor = tensor_of(*value);
+  const Shape& shape = tensor.shape();
   require(location_values_count == shape.size(), ErrorCode::kInvalidArgument, "expected ", shape.size(),
           " indices for a tensor of shape ", to_string(shape), ", found ", location_values_count);
   int64_t offset = 0;
@@ -108,22 +172,40 @@ void TensorAt(OrtValue* value, const int64_t* location_values, size_t location_v
             to_string(shape));
     offset = offset * shape[i] + location_values[i];
   }
-  const DType dtype = value->tensor.dtype();
+  const DType dtype = tensor.dtype();
   require(!is_packed(dtype), ErrorCode::kInvalidArgument, "an element of type ", to_string(dtype), " takes ",
           bits_of(dtype), " bits and has no address of its own; read the tensor's data as a whole");
-  *out = value->tensor.raw() + static_cast<size_t>(offset) * size_of(dtype);
+  *out = tensor.raw() + static_cast<size_t>(offset) * size_of(dtype);
 }
 
 void GetTypeInfo(const OrtValue* value, OrtTypeInfo** out) {
-  *out = new OrtTypeInfo{ONNX_TYPE_TENSOR, describe(value->tensor)};
+  if (const auto* sequence = std::get_if<Sequence>(&value->value)) {
+    *out = new OrtTypeInfo(type_of({"", sequence->dtype(), std::nullopt, true}));
+    return;
+  }
+  require(std::holds_alternative<Tensor>(value->value), ErrorCode::kInvalidArgument,
+          "an optional value that holds nothing has no type");
+  *out = new OrtTypeInfo(type_of_tensor(describe(tensor_of(*value))));
 }
 
 void GetTensorTypeAndShape(const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
-  *out = new OrtTensorTypeAndShapeInfo(describe(value->tensor));
+  *out = new OrtTensorTypeAndShapeInfo(describe(tensor_of(*value)));
 }
 
 void CastTypeInfoToTensorInfo(const OrtTypeInfo* type_info, const OrtTensorTypeAndShapeInfo** out) {
   *out = type_info->kind == ONNX_TYPE_TENSOR ? &type_info->tensor : nullptr;
+}
+void CastTypeInfoToSequenceTypeInfo(const OrtTypeInfo* type_info, const OrtSequenceTypeInfo** out) {
+  *out = type_info->kind == ONNX_TYPE_SEQUENCE ? &type_info->sequence : nullptr;
+}
+void GetSequenceElementType(const OrtSequenceTypeInfo* sequence_type_info, OrtTypeInfo** type_info) {
+  *type_info = new OrtTypeInfo(*sequence_type_info->element);
+}
+void CastTypeInfoToOptionalTypeInfo(const OrtTypeInfo* type_info, const OrtOptionalTypeInfo** out) {
+  *out = type_info->kind == ONNX_TYPE_OPTIONAL ? &type_info->optional : nullptr;
+}
+void GetOptionalContainedTypeInfo(const OrtOptionalTypeInfo* optional_type_info, OrtTypeInfo** out) {
+  *out = new OrtTypeInfo(*optional_type_info->contained);
 }
 void GetOnnxTypeFromTypeInfo(const OrtTypeInfo* type_info, ONNXType* out) { *out = type_info->kind; }
 

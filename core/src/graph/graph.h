@@ -16,9 +16,32 @@ namespace ortrain {
 
 struct Graph;
 
-// One attribute of a node.
+// One extent as a model states it: a number, a name ("batch"), or nothing.
+struct Dim {
+  int64_t value = -1;  // -1: not a number
+  std::string symbol;
+  bool known() const { return value >= 0; }
+  // True where both are surely the same extent.
+  bool same(const Dim& other) const {
+    return known() ? value == other.value : !symbol.empty() && symbol == other.symbol;
+  }
+  bool operator==(const Dim&) const = default;
+};
+
+// What a model states of a value.
+struct ValueInfo {
+  std::string name;
+  DType dtype = DType::kUndefined;
+  std::optional<std::vector<Dim>> dims;  // nothing: unknown rank
+  bool is_sequence = false;              // a sequence of such tensors
+  bool is_optional = false;              // such a tensor or sequence, or nothing
+  bool is_tensor() const { return !is_sequence && !is_optional; }
+  bool operator==(const ValueInfo&) const = default;
+};
+
+// One attribute of a node. A ValueInfo is a type (of Optional).
 using Attribute = std::variant<int64_t, float, std::string, Tensor, std::vector<int64_t>, std::vector<float>,
-                               std::vector<std::string>, std::shared_ptr<Graph>>;
+                               std::vector<std::string>, std::shared_ptr<Graph>, ValueInfo>;
 
 using Attributes = std::map<std::string, Attribute>;
 
@@ -46,26 +69,6 @@ struct Node {
   // How messages speak of the node: node "/fc1/Gemm" (Gemm). A node without a name is known by its first
   // output.
   std::string label() const;
-};
-
-// One extent as a model states it: a number, a name ("batch"), or nothing.
-struct Dim {
-  int64_t value = -1;  // -1: not a number
-  std::string symbol;
-  bool known() const { return value >= 0; }
-  // True where both are surely the same extent.
-  bool same(const Dim& other) const {
-    return known() ? value == other.value : !symbol.empty() && symbol == other.symbol;
-  }
-  bool operator==(const Dim&) const = default;
-};
-
-// What a model states of a value.
-struct ValueInfo {
-  std::string name;
-  DType dtype = DType::kUndefined;
-  std::optional<std::vector<Dim>> dims;  // nothing: unknown rank
-  bool is_sequence = false;              // a sequence of such tensors (optimizer models)
 };
 
 struct Graph {

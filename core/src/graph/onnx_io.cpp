@@ -47,7 +47,8 @@ Model with_origin(const std::string& origin, F&& read) {
 }
 
 void write_type(const ValueInfo& value, onnx::TypeProto& type) {
-  onnx::TypeProto* of = value.is_sequence ? type.mutable_sequence_type()->mutable_elem_type() : &type;
+  onnx::TypeProto* of = value.is_optional ? type.mutable_optional_type()->mutable_elem_type() : &type;
+  if (value.is_sequence) of = of->mutable_sequence_type()->mutable_elem_type();
   if (value.dtype == DType::kUndefined && !value.dims) return;
   of->mutable_tensor_type()->set_elem_type(static_cast<int32_t>(value.dtype));
   if (!value.dims) return;
@@ -63,7 +64,7 @@ void write_type(const ValueInfo& value, onnx::TypeProto& type) {
 
 void write_value(const ValueInfo& value, onnx::ValueInfoProto& proto) {
   proto.set_name(value.name);
-  if (value.dtype != DType::kUndefined || value.dims || value.is_sequence)
+  if (value.dtype != DType::kUndefined || value.dims || !value.is_tensor())
     write_type(value, *proto.mutable_type());
 }
 
@@ -96,6 +97,9 @@ void write_attribute(const std::string& name, const Attribute& attribute, onnx::
         } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
           proto.set_type(Type::STRINGS);
           for (const std::string& text : value) proto.add_strings(text);
+        } else if constexpr (std::is_same_v<T, ValueInfo>) {
+          proto.set_type(Type::TYPE_PROTO);
+          write_type(value, *proto.mutable_tp());
         } else {
           proto.set_type(Type::GRAPH);
           write_graph(*value, false, *proto.mutable_g());

@@ -176,32 +176,35 @@ class Reader {
     value.name = checked_name(proto.name(), "value name");
     require(!value.name.empty(), ErrorCode::kInvalidGraph,
             "a graph input, output or inner value has no name");
-    attempt([&] { return concat("value \"", value.name, "\""); },
-            [&] {
-              using Type = onnx::TypeProto;
-              const onnx::TypeProto* type = &proto.type();
-              if (type->value_case() == Type::kSequenceType) {
-                value.is_sequence = true;
-                type = &type->sequence_type().elem_type();
-              }
-              if (type->value_case() == Type::VALUE_NOT_SET) return;  // nothing is stated
-              require(type->value_case() == Type::kTensorType, ErrorCode::kNotImplemented,
-                      "it is neither a tensor nor a sequence of tensors");
-              value.dtype = static_cast<DType>(type->tensor_type().elem_type());
-              require(value.dtype == DType::kUndefined || value.dtype == DType::kString ||
-                          bits_of(value.dtype) > 0,
-                      ErrorCode::kNotImplemented, "tensors of type ", to_string(value.dtype),
-                      " are not supported");
-              if (!type->tensor_type().has_shape()) return;
-              value.dims.emplace();
-              for (const auto& dim : type->tensor_type().shape().dim()) {
-                Dim extent;
-                if (dim.has_dim_value() && dim.dim_value() >= 0) extent.value = dim.dim_value();
-                if (dim.has_dim_param()) extent.symbol = checked_name(dim.dim_param(), "dimension name");
-                value.dims->push_back(std::move(extent));
-              }
-            });
+    attempt([&] { return concat("value \"", value.name, "\""); }, [&] { read_type(proto.type(), value); });
     return value;
+  }
+
+  static void read_type(const onnx::TypeProto& proto, ValueInfo& value) {
+    using Type = onnx::TypeProto;
+    const onnx::TypeProto* type = &proto;
+    if (type->value_case() == Type::kOptionalType) {
+      value.is_optional = true;
+      type = &type->optional_type().elem_type();
+    }
+    if (type->value_case() == Type::kSequenceType) {
+      value.is_sequence = true;
+      type = &type->sequence_type().elem_type();
+    }
+    if (type->value_case() == Type::VALUE_NOT_SET) return;  // nothing is stated
+    require(type->value_case() == Type::kTensorType, ErrorCode::kNotImplemented,
+            "it is neither a tensor nor a sequence of tensors, nor an optional one");
+    value.dtype = static_cast<DType>(type->tensor_type().elem_type());
+    require(value.dtype == DType::kUndefined || value.dtype == DType::kString || bits_of(value.dtype) > 0,
+            ErrorCode::kNotImplemented, "tensors of type ", to_string(value.dtype), " are not supported");
+    if (!type->tensor_type().has_shape()) return;
+    value.dims.emplace();
+    for (const auto& dim : type->tensor_type().shape().dim()) {
+      Dim extent;
+      if (dim.has_dim_value() && dim.dim_value() >= 0) extent.value = dim.dim_value();
+      if (dim.has_dim_param()) extent.symbol = checked_name(dim.dim_param(), "dimension name");
+      value.dims->push_back(std::move(extent));
+    }
   }
 
   // `names` is the scope around the graph.
@@ -356,6 +359,11 @@ class Reader {
           return std::make_shared<Graph>(read_graph(copy, names, call));
         }
         return std::make_shared<Graph>(read_graph(*proto.mutable_g(), names, call));
+      case Type::TYPE_PROTO: {
+        ValueInfo type;
+        read_type(proto.tp(), type);
+        return type;
+      }
       case Type::UNDEFINED:
         fail(ErrorCode::kInvalidGraph, "it has no value");
       default:
@@ -377,6 +385,7 @@ class Reader {
     if (proto.has_s()) return Type::STRING;
     if (proto.has_t()) return Type::TENSOR;
     if (proto.has_g()) return Type::GRAPH;
+    if (proto.has_tp()) return Type::TYPE_PROTO;
     if (proto.ints_size() > 0) return Type::INTS;
     if (proto.floats_size() > 0) return Type::FLOATS;
     if (proto.strings_size() > 0) return Type::STRINGS;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/dynamic.h"
 #include "ops/movement.h"
 #include "ops/strided_copy.h"
 #include "runtime/convert.h"
@@ -158,11 +159,18 @@ Kernel identity_kernel(KernelContext& c) {
 
 void identity_gradient(GradientContext& g) { g.set(0, g.dy(0)); }
 
+void identity_types(TypeContext& c) { c.output(0, c.input(0)); }
+
+void identity_run(DynamicContext& c) { c.set(0, c.value(0)); }
+
 ORTRAIN_OPERATOR({.type = "Identity",
                   .shape = shape_like_first,
                   .kernel = identity_kernel,
                   .gradient = identity_gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .narrow_types = NarrowTypes::kMoved,
+                  .takes_sequences = true,
+                  .types = identity_types,
+                  .run = identity_run});
 
 }  // namespace
 }  // namespace ortrain

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/sequence.h"
+
 namespace ortrain {
 
 const Graph& subgraph_of(const Node& node, const std::string& attribute) {
@@ -16,6 +18,8 @@ const Graph& subgraph_of(const Node& node, const std::string& attribute) {
 ValueInfo either(const ValueInfo& a, const ValueInfo& b) {
   ValueInfo result = a;
   if (a.dtype == DType::kUndefined) result.dtype = b.dtype;
+  result.is_sequence = a.is_sequence || b.is_sequence;
+  result.is_optional = a.is_optional || b.is_optional;
   if (!a.dims || !b.dims || a.dims->size() != b.dims->size()) {
     result.dims.reset();
     return result;
@@ -40,7 +44,7 @@ CarriedTypes carried_types(TypeContext& c, const std::string& attribute, std::ve
       const bool same = both.dims == in.dims;
       settled &= same;
       if (!same && round + 1 >= kRounds) both.dims.reset();
-      if (both.dims)
+      if (both.dims && !both.is_sequence)
         for (Dim& dim : *both.dims)
           if (!dim.known() && dim.symbol.empty()) dim = c.unknown();
       in = both;
@@ -49,6 +53,11 @@ CarriedTypes carried_types(TypeContext& c, const std::string& attribute, std::ve
     if (settled) break;
   }
   return types;
+}
+
+std::string add_zeros(SubgraphContext& s, Graph& graph, const std::string& like, const ValueInfo& info) {
+  return info.is_sequence ? zeros_like_sequence(writer_of(s, graph), like, info.dtype)
+                          : add_zeros_like(s, graph, like, info.dtype);
 }
 
 Shape stacked(const Shape& slice, int64_t count, size_t axis) {

@@ -41,6 +41,9 @@ struct LoopForm {
 // The gradient of a loop (defined with Scan, which it is).
 void loop_gradient(GradientContext& g, const LoopForm& form);
 
+// Adds zeros like a value of which `info` is known, which may be a sequence.
+std::string add_zeros(SubgraphContext& s, Graph& graph, const std::string& like, const ValueInfo& info);
+
 // Adds an output to a subgraph that a rule builds: `value` under a name that the graph itself makes.
 void add_subgraph_output(SubgraphContext& s, Graph& graph, const std::string& value, const ValueInfo& like);
 

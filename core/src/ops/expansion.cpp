@@ -163,6 +163,10 @@ class Context : public ExpansionContext {
     return expander_.types_.constant(value);
   }
 
+  bool is_sequence(const std::string& value) const override {
+    return expander_.types_.info(value).is_sequence;
+  }
+
   void set(size_t o, const std::string& value) override {
     if (has_y(o)) values_.at(o) = value;
   }

@@ -8,8 +8,7 @@ namespace {
 void types(TypeContext& c) {
   const std::vector<ValueInfo> yes = c.body("then_branch", {}), no = c.body("else_branch", {});
   for (size_t o = 0; o < c.node().outputs.size() && o < yes.size() && o < no.size(); ++o) {
-    const ValueInfo result = either(yes[o], no[o]);
-    c.output(o, result.dtype, result.dims);
+    c.output(o, either(yes[o], no[o]));
   }
 }
 
@@ -19,6 +18,7 @@ class Places : public OutputPlaces {
   const Tensor& place(size_t o, DType dtype, const Shape& shape) override {
     return c_.has_output(o) ? c_.out(o, dtype, shape) : c_.buffer(o).reset(dtype, shape);
   }
+  void take(size_t o, const ValueRef& value) override { c_.set(o, value); }
 
  private:
   DynamicContext& c_;
@@ -59,10 +59,13 @@ void gradient(GradientContext& g) {
       const std::string output = s.unique(saved.name);
       node.outputs.push_back(output);
       add_subgraph_output(s, *branches[b].forward, saved.name, saved);
-      const Tensor nothing(saved.dtype, Shape(saved.dims ? saved.dims->size() : 1, 0));
-      add_subgraph_output(s, *branches[1 - b].forward,
-                          add_node(s, *branches[1 - b].forward, "Constant", {}, {{"value", nothing}}),
-                          ValueInfo{"", saved.dtype, std::nullopt});
+      const Tensor none(saved.dtype, Shape(saved.dims ? saved.dims->size() : 1, 0));
+      const std::string nothing =
+          saved.is_sequence ? add_node(s, *branches[1 - b].forward, "SequenceEmpty", {},
+                                       {{"dtype", static_cast<int64_t>(saved.dtype)}})
+                            : add_node(s, *branches[1 - b].forward, "Constant", {}, {{"value", none}});
+      add_subgraph_output(s, *branches[1 - b].forward, nothing,
+                          ValueInfo{"", saved.dtype, std::nullopt, saved.is_sequence});
       Node identity;
       identity.op_type = "Identity";
       identity.name = s.unique(saved.name + "_saved");
@@ -83,7 +86,7 @@ void gradient(GradientContext& g) {
     const ValueInfo like = s.info(captured[k]);
     for (SubgraphGradient& branch : branches) {
       std::string gradient = branch.gradients[k];
-      if (gradient.empty()) gradient = add_zeros_like(s, *branch.backward, captured[k], like.dtype);
+      if (gradient.empty()) gradient = add_zeros(s, *branch.backward, captured[k], like);
       add_subgraph_output(s, *branch.backward, gradient, like);
     }
   }
@@ -93,7 +96,7 @@ void gradient(GradientContext& g) {
   for (size_t k = 0; k < reached.size(); ++k) s.set_captured(reached[k], gradients[k]);
 }
 
-ORTRAIN_OPERATOR({.type = "If", .gradient = gradient, .types = types, .run = run});
+ORTRAIN_OPERATOR({.type = "If", .gradient = gradient, .takes_sequences = true, .types = types, .run = run});
 
 }  // namespace
 }  // namespace ortrain

@@ -22,10 +22,12 @@ void types(TypeContext& c) {
   const Dim count = c.unknown();
   for (size_t o = 0; o < node.outputs.size() && o + 1 < known.results.size(); ++o) {
     if (o < carried) {
-      c.output(o, known.carried[o].dtype, known.carried[o].dims);
+      c.output(o, known.carried[o]);
       continue;
     }
     ValueInfo stack = known.results[o + 1];
+    if (!stack.is_tensor())
+      return c.reject(concat("output ", o, " stacks what the body gives, and that is no tensor"));
     if (stack.dims) stack.dims->insert(stack.dims->begin(), count);
     c.output(o, stack.dtype, stack.dims);
   }
@@ -35,11 +37,12 @@ void types(TypeContext& c) {
 // iteration are still read; stacks grow.
 class Places : public OutputPlaces {
  public:
-  Places(DynamicContext& c, size_t carried, size_t stacks) : c_(c), carried_(carried), slices_(stacks) {}
+  Places(DynamicContext& c, size_t carried, size_t stacks)
+      : carried(carried), c_(c), carried_(carried), slices_(stacks), sequences_(2 * carried) {}
 
   int64_t iteration = 0;
   const Tensor* condition = nullptr;
-  std::vector<const Tensor*> carried;  // what the iteration gave
+  std::vector<ValueRef> carried;  // what the iteration gave
 
   TensorBuffer& stack(size_t k) const { return c_.buffer(kOwn + 2 * carried_ + k); }
 
@@ -48,7 +51,8 @@ class Places : public OutputPlaces {
     if (o <= carried_) {
       const size_t k = o - 1;
       const Tensor& place = c_.buffer(kOwn + 2 * k + static_cast<size_t>(iteration % 2)).reset(dtype, shape);
-      return *(carried.at(k) = &place);
+      carried.at(k) = place;
+      return place;
     }
     const size_t k = o - 1 - carried_;
     Tensor& slice = slices_.at(k);
@@ -62,6 +66,16 @@ class Places : public OutputPlaces {
     const size_t bytes = all.bytes() / static_cast<size_t>(iteration + 1);
     return slice = Tensor(dtype, shape, all.raw() + bytes * static_cast<size_t>(iteration));
   }
+  void take(size_t o, const ValueRef& value) override {
+    c_.expect(o > 0 && o <= carried_, "output ", o, " of its body is ", describe(value),
+              ", expected a tensor");
+    if (!value.sequence()) {
+      carried.at(o - 1) = {};
+      return;
+    }
+    Sequence& kept = sequences_[2 * (o - 1) + static_cast<size_t>(iteration % 2)];
+    carried.at(o - 1) = kept = *value.sequence();
+  }
 
  private:
   static constexpr size_t kOwn = 3;  // the condition, the two inputs that the node makes
@@ -69,6 +83,7 @@ class Places : public OutputPlaces {
   DynamicContext& c_;
   size_t carried_;
   std::vector<Tensor> slices_;
+  std::vector<Sequence> sequences_;
 };
 
 template <typename T>
@@ -96,9 +111,8 @@ void run(DynamicContext& c) {
   Places places(c, carried, stacks);
   const Tensor &number = c.buffer(1).reset(DType::kInt64, {}), &yes = c.buffer(2).reset(DType::kBool, {});
   *yes.data<bool>() = true;
-  std::vector<const Tensor*> inputs = {&number, &yes};
-  for (size_t k = 0; k < carried; ++k) inputs.push_back(&c.in(kCarried + k));
-  places.carried.resize(carried);
+  std::vector<ValueRef> inputs = {number, yes};
+  for (size_t k = 0; k < carried; ++k) inputs.push_back(c.value(kCarried + k));
   for (; goes_on && places.iteration < most; ++places.iteration) {
     *number.data<int64_t>() = places.iteration;
     c.run_body("body", inputs, places, places.iteration);
@@ -109,7 +123,7 @@ void run(DynamicContext& c) {
     std::copy(places.carried.begin(), places.carried.end(), inputs.begin() + kCarried);
   }
 
-  for (size_t k = 0; k < carried; ++k) c.set(k, *inputs[kCarried + k]);
+  for (size_t k = 0; k < carried; ++k) c.set(k, inputs[kCarried + k]);
   std::vector<ValueInfo> known;
   for (size_t k = 0; k < stacks; ++k) {
     const size_t o = carried + k;
@@ -120,10 +134,7 @@ void run(DynamicContext& c) {
     }
     if (known.empty()) {
       std::vector<ValueInfo> types;
-      for (const Tensor* input : inputs) {
-        ValueInfo& info = types.emplace_back(ValueInfo{"", input->dtype(), std::vector<Dim>{}});
-        for (const int64_t extent : input->shape()) info.dims->push_back(Dim{extent, ""});
-      }
+      for (const ValueRef& input : inputs) types.push_back(info_of(input));
       known = c.body_types("body", types);
     }
     stack_nothing(c, o, known[1 + o], 0);
@@ -136,7 +147,7 @@ void gradient(GradientContext& g) {
                 {.first_input = kCarried, .first_result = 1, .carried = g.node().inputs.size() - kCarried});
 }
 
-ORTRAIN_OPERATOR({.type = "Loop", .gradient = gradient, .types = types, .run = run});
+ORTRAIN_OPERATOR({.type = "Loop", .gradient = gradient, .takes_sequences = true, .types = types, .run = run});
 
 }  // namespace
 }  // namespace ortrain

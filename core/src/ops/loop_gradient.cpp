@@ -1,4 +1,5 @@
-// The gradient of Loop and Scan: a Scan over their iterations from the last to the first. Its body computes
+// The gradient of Loop and Scan: a Scan over their iterations from the last to the first, or a Loop where it
+// carries the gradient of a sequence. Its body computes
 // an iteration again, from the values that it began with, and then backwards:
 //
 //     forward:   v', slices = body_t(v)         which also stacks v, as far as the gradient reads it
@@ -11,6 +12,7 @@
 
 #include "ops/control_flow.h"
 #include "ops/movement.h"
+#include "ops/sequence.h"
 
 namespace ortrain {
 namespace {
@@ -126,7 +128,7 @@ class LoopGradient {
       initial_.push_back(dy_or_zeros(g_, k));
       std::string gradient = gradient_of(i);
       // The gradient of a value that changes its shape has that of the value before.
-      if (gradient.empty()) gradient = add_zeros_like(s_, b, fixed(info) ? seeds_[i] : input(k), info.dtype);
+      if (gradient.empty()) gradient = add_zeros(s_, b, fixed(info) ? seeds_[i] : input(k), info);
       add_subgraph_output(s_, b, gradient, info);
     }
     for (size_t i = 0; i < captured_.size(); ++i) {
@@ -137,7 +139,10 @@ class LoopGradient {
       b.inputs.push_back(info);
       reached_.push_back(captured_[i]);
       initial_.push_back(zeros_like(g_, captured_[i]));
-      add_subgraph_output(s_, b, add_node(s_, b, "Add", {info.name, gradient}), info);
+      const std::string sum = info.is_sequence
+                                  ? add_sequences(writer_of(s_, b), info.name, gradient, info.dtype)
+                                  : add_node(s_, b, "Add", {info.name, gradient});
+      add_subgraph_output(s_, b, sum, info);
     }
     for (size_t i = 0; i < scanned_.size(); ++i) {
       const size_t k = scanned_[i];
@@ -160,7 +165,8 @@ class LoopGradient {
       for (const std::string& value : around)
         for (const Dim& dim : s_.info(value).dims.value_or(std::vector<Dim>{})) outer_.insert(dim.symbol);
     }
-    return info.dims && std::all_of(info.dims->begin(), info.dims->end(), [&](const Dim& dim) {
+    return info.is_tensor() && info.dims &&
+           std::all_of(info.dims->begin(), info.dims->end(), [&](const Dim& dim) {
              return dim.known() || (!dim.symbol.empty() && outer_.count(dim.symbol) > 0);
            });
   }
@@ -220,6 +226,10 @@ class LoopGradient {
 
   // The loop stacks a value of its body, and the backward body gets its slices under the same name.
   void keep(const ValueInfo& info) {
+    if (!info.is_tensor())
+      g_.reject(concat("its gradient needs what the ", info.is_sequence ? "sequence" : "optional value", " '",
+                       info.name,
+                       "' of its body was in every turn, and sequences of sequences do not exist"));
     if (!fixed(info)) return record(info);
     slice(stack(info.name, info), info, 0, 1);
   }
@@ -231,55 +241,25 @@ class LoopGradient {
     return node_.outputs.back();
   }
 
-  // The same for a value that has another shape in every iteration: the loop carries a tape, to whose end
-  // each iteration adds the elements, and one with the extents. The iteration's part of both is between two
-  // positions that are stacked.
+  // The same for a value that has another shape in every iteration: the loop carries a sequence, to which
+  // each iteration adds the value, and the backward body takes it by the number of the iteration.
   void record(const ValueInfo& info) {
-    Graph &f = *gradient_.forward, &b = *gradient_.backward;
-    const std::string shape = add_node(s_, f, "Shape", {info.name});
-    const std::string flat = add_node(s_, f, "Reshape", {info.name, int64s(f, {-1})});
-    Graph first;  // what the backward body begins with
-    first.name = b.name;
-    const std::string extents = part(first, "_extents", info.name, DType::kInt64, shape);
-    const std::string elements = part(first, "_elements", info.name, info.dtype, flat);
-    Node reshape;
-    reshape.op_type = "Reshape";
-    reshape.name = s_.unique(info.name + "_again");
-    reshape.inputs = {elements, extents};
-    reshape.outputs = {info.name};
-    if (g_.opset() >= 14) reshape.attributes["allowzero"] = int64_t{1};
-    first.nodes.push_back(std::move(reshape));
-    b.nodes.insert(b.nodes.begin(), first.nodes.begin(), first.nodes.end());
-  }
-
-  // Adds a tape of what `vector` is in each iteration; what it was in the one at hand, in the backward body.
-  std::string part(Graph& first, const char* what, const std::string& base, DType dtype,
-                   const std::string& vector) {
     Graph& f = *gradient_.forward;
-    const std::string before = s_.unique(base + what), all = s_.unique(base + what);
     const auto at = static_cast<std::ptrdiff_t>(form_.carried + tapes_++);
-    const ValueInfo position{"", DType::kInt64, std::vector<Dim>{Dim{1, ""}}};
-    const std::string begin = add_node(s_, f, "Shape", {before});
-    const std::string after = add_node(s_, f, "Concat", {before, vector}, {{"axis", int64_t{0}}});
-    const std::string end = add_node(s_, f, "Shape", {after});
-    f.inputs.insert(f.inputs.begin() + static_cast<std::ptrdiff_t>(form_.first_input) + at,
-                    {before, dtype, std::vector<Dim>{Dim{}}});
-    f.outputs.insert(f.outputs.begin() + static_cast<std::ptrdiff_t>(form_.first_result) + at,
-                     {after, dtype, std::vector<Dim>{Dim{}}});
+    const std::string before = s_.unique(info.name + "_tape"), all = s_.unique(info.name + "_tape");
+    const std::string after = add_node(s_, f, "SequenceInsert", {before, info.name});
+    const ValueInfo tape = sequence_of({before, info.dtype, std::nullopt});
+    f.inputs.insert(f.inputs.begin() + static_cast<std::ptrdiff_t>(form_.first_input) + at, tape);
+    f.outputs.insert(f.outputs.begin() + static_cast<std::ptrdiff_t>(form_.first_result) + at, tape);
+    f.outputs[form_.first_result + static_cast<size_t>(at)].name = after;
     node_.inputs.insert(node_.inputs.begin() + static_cast<std::ptrdiff_t>(form_.first_input) + at,
-                        g_.constant(Tensor(dtype, {0})));
+                        s_.empty_sequence(info.dtype));
     node_.outputs.insert(node_.outputs.begin() + at, all);
-    std::string positions[2];
-    for (int i = 0; i < 2; ++i) {
-      ValueInfo slice_info = position;
-      slice_info.name = positions[i] = s_.unique(base + what + "_position");
-      slice(stack(i == 0 ? begin : end, position), slice_info, 0, 1);
-    }
-    return add_node(s_, first, "Slice", {all, positions[0], positions[1], int64s(first, {0})});
-  }
-
-  std::string int64s(Graph& graph, const std::vector<int64_t>& values) {
-    return add_node(s_, graph, "Constant", {}, {{"value", Tensor::of(values)}});
+    Graph& b = *gradient_.backward;
+    b.nodes.insert(
+        b.nodes.begin(),
+        Node{
+            "", "SequenceAt", s_.unique(info.name + "_again"), {all, body_.inputs[0].name}, {info.name}, {}});
   }
 
   void slice(const std::string& from, const ValueInfo& info, int64_t axis, int64_t direction) {
@@ -293,7 +273,66 @@ class LoopGradient {
     directions_.push_back(direction);
   }
 
-  void emit() {
+  // Whether the backward loop carries a sequence, which a Scan cannot.
+  bool carries_sequence() const {
+    const std::vector<ValueInfo>& inputs = gradient_.backward->inputs;
+    return std::any_of(inputs.begin(), inputs.end(), [](const ValueInfo& info) { return info.is_sequence; });
+  }
+
+  // The backward loop as a Loop: its body takes the slices by the number of the turn.
+  std::vector<std::string> emit_loop() {
+    Graph& b = *gradient_.backward;
+    const auto states = static_cast<std::ptrdiff_t>(initial_.size());
+    const std::vector<ValueInfo> slices(b.inputs.begin() + states, b.inputs.end());
+    b.inputs.resize(initial_.size());
+    const ValueInfo turn{s_.unique(b.name + "/turn"), DType::kInt64, std::vector<Dim>{}},
+        condition{s_.unique(b.name + "/condition"), DType::kBool, std::vector<Dim>{}};
+    b.inputs.insert(b.inputs.begin(), {turn, condition});
+    const auto scalar = [&](int64_t value) { return g_.constant(Tensor::scalar(value)); };
+    const std::string count = g_("Gather", {shape_of(g_, sliced_.at(0)), scalar(axes_.at(0))});
+    const std::string last = g_("Sub", {count, scalar(1)});
+    Graph first;  // what the body begins with
+    first.name = b.name;
+    const std::string from_end = add_node(s_, first, "Sub", {last, turn.name});
+    for (size_t i = 0; i < slices.size(); ++i) {
+      Node gather;
+      gather.op_type = "Gather";
+      gather.name = s_.unique(b.name + "/Gather");
+      gather.inputs = {sliced_[i], directions_[i] != 0 ? from_end : turn.name};
+      gather.outputs = {slices[i].name};
+      gather.attributes["axis"] = axes_[i];
+      first.nodes.push_back(std::move(gather));
+    }
+    b.nodes.insert(b.nodes.begin(), first.nodes.begin(), first.nodes.end());
+    ValueInfo goes_on = condition;
+    goes_on.name = add_node(s_, b, "Identity", {condition.name});
+    b.outputs.insert(b.outputs.begin(), goes_on);
+    std::vector<std::string> inputs = {count, ""};
+    inputs.insert(inputs.end(), initial_.begin(), initial_.end());
+    std::vector<std::string> gradients =
+        g_.emit("Loop", inputs, initial_.size() + scanned_.size(), {{"body", gradient_.backward}});
+    for (size_t i = 0; i < scanned_.size(); ++i) {
+      std::string& stack = gradients[initial_.size() + i];
+      if (back_directions_[i] != 0)
+        stack = g_("Gather", {stack, g_("Range", {last, scalar(-1), scalar(-1)})}, {{"axis", int64_t{0}}});
+      stack = moved_from_front(stack, g_.x(form_.first_input + form_.carried + scanned_[i]), back_axes_[i]);
+    }
+    return gradients;
+  }
+
+  // The value with its first axis in the place of `axis`; it has as many as `like`.
+  std::string moved_from_front(const std::string& value, const std::string& like, int64_t axis) {
+    if (axis == 0) return value;
+    const auto dims = g_.dims(like);
+    if (!dims) g_.reject(concat("its gradient needs the rank of '", like, "', which is not known"));
+    const auto rank = static_cast<int64_t>(dims->size());
+    std::vector<int64_t> order;
+    for (int64_t d = 1; d < rank; ++d) order.push_back(d);
+    order.insert(order.begin() + normalize_axis(axis, rank, node_.label()), 0);
+    return g_("Transpose", {value}, {{"perm", order}});
+  }
+
+  std::vector<std::string> emit_scan() {
     std::vector<std::string> inputs = initial_;
     inputs.insert(inputs.end(), sliced_.begin(), sliced_.end());
     Attributes attributes = {{"body", gradient_.backward},
@@ -304,8 +343,11 @@ class LoopGradient {
       attributes["scan_output_axes"] = back_axes_;
       attributes["scan_output_directions"] = back_directions_;
     }
-    const std::vector<std::string> gradients =
-        g_.emit("Scan", inputs, initial_.size() + scanned_.size(), attributes);
+    return g_.emit("Scan", inputs, initial_.size() + scanned_.size(), attributes);
+  }
+
+  void emit() {
+    const std::vector<std::string> gradients = carries_sequence() ? emit_loop() : emit_scan();
     size_t at = 0;
     for (const size_t k : active_) g_.set(form_.first_input + k, gradients[at++]);
     for (const std::string& value : reached_) s_.set_captured(value, gradients[at++]);

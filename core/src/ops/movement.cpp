@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "autodiff/subgraph_context.h"
+#include "ops/sequence.h"
+
 namespace ortrain {
 
 size_t width_of(const NodeContext& c, size_t i) {
@@ -62,6 +65,7 @@ std::string reshape_like(GradientContext& g, const std::string& value, const std
 }
 
 std::string zeros_like(GradientContext& g, const std::string& like) {
+  if (g.subgraphs().info(like).is_sequence) return zeros_like_sequence(writer_of(g), like, g.dtype(like));
   return g("ConstantOfShape", {shape_of(g, like)},
            {{"value", Tensor::scalar(g.dtype(like), 0).reshaped({1})}});
 }

@@ -177,8 +177,10 @@ struct Operator {
   // The index of an input which its producer had better write straight into the memory of input `target` (an
   // accumulation buffer that is overwritten). Returns false where that does not hold for this node.
   bool (*writes_through)(const NodeContext&, size_t& input, size_t& target) = nullptr;
-  // In the place of `shape` and `kernel`, where only the run tells the shape of an output: what can be said
-  // of the outputs before, and the run (ops/dynamic.h).
+  // In the place of `shape` and `kernel`, where only the run tells the shape of an output, or where a value
+  // is a sequence: what can be said of the outputs before, and the run (ops/dynamic.h). An operator that has
+  // both is run so where one of its inputs is no tensor.
+  bool takes_sequences = false;  // or optional values: others are refused where they get one
   void (*types)(TypeContext&) = nullptr;
   void (*run)(DynamicContext&) = nullptr;
   // Writes nodes that compute the same: instead of shape, kernel and gradient, or instead of gradient alone.

@@ -280,8 +280,8 @@ void run_batched(DynamicContext& c) {
     const int64_t steps = lengths[static_cast<size_t>(b)];
     c.expect(steps >= 0 && steps <= length, "sequence ", b, " has length ", steps, ", outside [0, ", length,
              "]");
-    std::vector<const Tensor*> inputs;
-    for (size_t k = 0; k < given.size(); ++k) inputs.push_back(&given[k]);
+    std::vector<ValueRef> inputs;
+    for (size_t k = 0; k < given.size(); ++k) inputs.push_back(given[k]);
     for (size_t k = 0; k < n.states; ++k) given[k] = part(c.in(n.first + k), b, 0, 1);
     places.element = b;
     for (int64_t t = 0; t < steps; ++t) {
@@ -295,7 +295,7 @@ void run_batched(DynamicContext& c) {
     }
     for (size_t k = 0; k < n.states; ++k) {
       if (!c.has_output(k)) continue;
-      const Tensor& last = *inputs[k];
+      const Tensor& last = *inputs[k].tensor();
       if (!results[k]) results[k] = &c.out(k, last.dtype(), stacked(last.shape(), batch));
       part(*results[k], b, 0, 1).copy_from(last);
     }
@@ -327,26 +327,24 @@ void run(DynamicContext& c) {
   }
 
   Places places(c, n, count);
-  std::vector<const Tensor*> inputs;
-  for (size_t k = 0; k < n.states; ++k) inputs.push_back(&c.in(k));
+  std::vector<ValueRef> inputs;
+  for (size_t k = 0; k < n.states; ++k) inputs.push_back(c.in(k));
   inputs.resize(node.inputs.size());
   for (int64_t t = 0; t < count; ++t) {
     places.iteration = t;
-    for (size_t k = 0; k < n.scanned; ++k) inputs[n.states + k] = &slices[k].at(t);
+    for (size_t k = 0; k < n.scanned; ++k) inputs[n.states + k] = slices[k].at(t);
     c.run_body("body", inputs, places, t);
     places.stack_slices();
     std::copy(places.states.begin(), places.states.end(), inputs.begin());
   }
-  for (size_t k = 0; k < n.states; ++k) c.set(k, *inputs[k]);
+  for (size_t k = 0; k < n.states; ++k) c.set(k, inputs[k]);
   if (count > 0) return;
 
   std::vector<ValueInfo> given;
   for (size_t k = 0; k < node.inputs.size(); ++k) {
-    const Tensor& value = c.in(k);
-    ValueInfo& info = given.emplace_back(ValueInfo{"", value.dtype(), std::vector<Dim>{}});
-    for (const int64_t extent : value.shape()) info.dims->push_back(Dim{extent, ""});
+    ValueInfo& info = given.emplace_back(info_of(c.value(k)));
     if (k < n.states) continue;
-    const size_t axis = axis_entry(node, "scan_input_axes", k - n.states, value.shape().size());
+    const size_t axis = axis_entry(node, "scan_input_axes", k - n.states, info.dims->size());
     info.dims->erase(info.dims->begin() + static_cast<std::ptrdiff_t>(axis));
   }
   const std::vector<ValueInfo> known = c.body_types("body", given);

@@ -162,6 +162,23 @@ void pass_through(ExpansionContext& e) {
   for (size_t i = 0; i < e.node().inputs.size(); ++i) e.set(i, e.x(i));
 }
 
+// Events order what different processes or streams do: kernels here run one after another, so that everything
+// an event could wait for has happened.
+void pass_behind_event(ExpansionContext& e) {
+  if (e.node().inputs.size() != e.node().outputs.size() + 1)
+    e.reject(concat("it has ", e.node().inputs.size(), " inputs and ", e.node().outputs.size(),
+                    " outputs, expected one input more than outputs"));
+  for (size_t i = 1; i < e.node().inputs.size(); ++i) e.set(i - 1, e.x(i));
+}
+
+// Hands values to Python in the middle of a run.
+void yield(ExpansionContext& e) {
+  e.reject(
+      "this operator hands the outputs of a module to ORTModule and waits for their gradients; it has a "
+      "meaning "
+      "only there. Export the module itself, and let artifacts add loss and gradients");
+}
+
 // True once all inputs are there.
 void group(ExpansionContext& e) { e.set(0, e.constant(Tensor::scalar(true).reshaped({1}))); }
 
@@ -210,6 +227,9 @@ ORTRAIN_EXPANSION("IsAllFinite", is_all_finite);
 ORTRAIN_EXPANSION("PassThrough", pass_through);
 ORTRAIN_EXPANSION("MegatronF", pass_through);  // what processes exchange is nothing where there is one
 ORTRAIN_EXPANSION("MegatronG", pass_through);
+ORTRAIN_EXPANSION("RecordEvent", pass_behind_event);
+ORTRAIN_EXPANSION("WaitEvent", pass_behind_event);
+ORTRAIN_EXPANSION("YieldOp", yield);
 ORTRAIN_EXPANSION("Group", group);
 ORTRAIN_EXPANSION("View", view);
 ORTRAIN_EXPANSION("FlattenAndUnpad", flatten_and_unpad);

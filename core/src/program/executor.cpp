@@ -22,16 +22,40 @@ constexpr size_t kWorthSharing = 8, kTails = 8;
 
 // A value that passes between segments, or comes from outside.
 struct Cell {
-  const Tensor* value = nullptr;  // in the run at hand
-  TensorBuffer buffer;            // its memory where it is made here
-  Tensor view;                    // what `value` points to where the memory belongs to somebody else
+  ValueRef value;       // in the run at hand
+  TensorBuffer buffer;  // its memory where it is made here
+  Tensor view;          // what `value` refers to where the memory belongs to somebody else
+  Sequence sequence;    // and where it is a sequence made here
 };
 
 // Where a node that stands between Programs finds an input.
 struct Source {
   const Cell* cell = nullptr;
   Tensor fixed;  // a constant or a state
-  const Tensor& tensor() const { return cell ? *cell->value : fixed; }
+  const Tensor& tensor() const { return cell ? *cell->value.tensor() : fixed; }
+  ValueRef value() const { return cell ? cell->value : fixed; }
+};
+
+// What a segment is compiled for: type and shape of a tensor, and whether it is one; what a sequence holds
+// does not matter to a Program, nor to the plan.
+struct Form {
+  enum Kind { kTensor, kSequence, kNothing } kind;
+  DType dtype = DType::kUndefined;
+  Shape shape;
+
+  explicit Form(const ValueRef& value)
+      : kind(value.tensor()     ? kTensor
+             : value.sequence() ? kSequence
+                                : kNothing) {
+    if (!value.tensor()) return;
+    dtype = value.tensor()->dtype();
+    shape = value.tensor()->shape();
+  }
+  bool fits(const ValueRef& value) const {
+    if (const Tensor* tensor = value.tensor())
+      return kind == kTensor && tensor->dtype() == dtype && tensor->shape() == shape;
+    return kind == (value.sequence() ? kSequence : kNothing);
+  }
 };
 
 struct Target {
@@ -53,13 +77,14 @@ struct Tail {
 struct Segment {
   // What it was compiled for.
   int variant = 0;
-  std::vector<std::pair<DType, Shape>> types;       // of the values that the cache it stands in looks at
+  std::vector<Form> forms;                          // of the values that the cache it stands in looks at
   std::vector<std::pair<Source, Tensor>> contents;  // and what some of all values held
 
   std::unique_ptr<Program> program;  // null where there is nothing to compute
   std::vector<Source> inputs;        // of the program
   std::vector<Target> targets;       // its outputs
   std::vector<DynamicStep> dynamic;
+  std::vector<std::pair<const Cell*, size_t>> passed;  // sequences that are outputs of the graph as they come
 
   bool last = false;
   SegmentPlan plan;                  // what is left to do: its constants, shapes and rest
@@ -114,7 +139,7 @@ struct Executor::Impl {
     for (const std::string& name : inputs) input_cells.push_back(&cell(name));
     for (const Node& node : graph.nodes) {
       const Operator* op = find_operator(node.domain, node.op_type);
-      whole = whole && !(op && op->run);
+      whole = whole && !(op && op->run && !op->shape);
       for (std::string& name : values_read(node)) read.insert(std::move(name));
     }
     read.insert(outputs.begin(), outputs.end());
@@ -133,7 +158,7 @@ struct Executor::Impl {
   bool whole = true;                               // one Program, as far as is known
   std::unordered_set<std::string> read;            // values that nodes or outputs read
   std::vector<std::pair<size_t, size_t>> doubled;  // outputs that are others once more
-  std::vector<const Tensor*> places_of_outputs;    // in the run at hand
+  std::vector<ValueRef> places_of_outputs;         // in the run at hand
   Segments first;
   std::map<const Graph*, std::unique_ptr<Executor>> bodies;  // of the nodes' subgraphs
   size_t capacity = kPrograms;
@@ -147,7 +172,7 @@ struct Executor::Impl {
     return found == cells.end() ? nullptr : &found->second;
   }
 
-  void run(std::span<const Tensor* const> given, OutputPlaces& places, const RunScope& scope);
+  void run(std::span<const ValueRef> given, OutputPlaces& places, const RunScope& scope);
   Segment* find(Segments& list, std::span<const Cell* const> values, int variant);
   Segment& add(Segments& list, size_t most, std::span<const Cell* const> values,
                std::shared_ptr<Segment> segment);
@@ -176,33 +201,46 @@ class NodeRun : public DynamicContext {
         places_(places),
         scope_(scope) {}
 
-  const Tensor& in(size_t i) const override {
+  ValueRef value(size_t i) const override {
     expect(has_input(i), "input ", i, " is required but missing");
-    return step_.inputs[i].tensor();
+    return step_.inputs[i].value();
   }
   const Tensor& out(size_t o, DType dtype, const Shape& shape) override {
     expect(has_output(o), "there is no output ", o);
     Cell& cell = *step_.outputs[o];
     const size_t output = executor_.output_index(node().outputs[o]);
-    if (output < executor_.outputs.size())
-      cell.value = executor_.places_of_outputs[output] = &places_.place(output, dtype, shape);
-    else
-      cell.value = &cell.buffer.reset(dtype, shape);
-    return *cell.value;
+    const Tensor& place = output < executor_.outputs.size() ? places_.place(output, dtype, shape)
+                                                            : cell.buffer.reset(dtype, shape);
+    cell.value = place;
+    if (output < executor_.outputs.size()) executor_.places_of_outputs[output] = place;
+    return place;
   }
-  void set(size_t o, const Tensor& value) override {
+  void set(size_t o, const ValueRef& value) override {
     if (!has_output(o)) return;
-    if (executor_.output_index(node().outputs[o]) < executor_.outputs.size())
-      return out(o, value.dtype(), value.shape()).copy_from(value);
+    const size_t output = executor_.output_index(node().outputs[o]);
     Cell& cell = *step_.outputs[o];
-    cell.view = value;
-    cell.value = &cell.view;
+    if (const Tensor* tensor = value.tensor()) {
+      if (output < executor_.outputs.size())
+        return out(o, tensor->dtype(), tensor->shape()).copy_from(*tensor);
+      cell.view = *tensor;
+      cell.value = cell.view;
+      return;
+    }
+    if (value.sequence()) {
+      cell.sequence = *value.sequence();
+      cell.value = cell.sequence;
+    } else {
+      cell.value = {};
+    }
+    if (output >= executor_.outputs.size()) return;
+    executor_.places_of_outputs[output] = cell.value;
+    places_.take(output, cell.value);
   }
   TensorBuffer& buffer(size_t k) override {
     while (step_.buffers.size() <= k) step_.buffers.emplace_back();
     return step_.buffers[k];
   }
-  void run_body(const std::string& attribute, std::span<const Tensor* const> inputs, OutputPlaces& outputs,
+  void run_body(const std::string& attribute, std::span<const ValueRef> inputs, OutputPlaces& outputs,
                 int64_t iteration) override;
   std::vector<ValueInfo> body_types(const std::string& attribute,
                                     const std::vector<ValueInfo>& inputs) override;
@@ -220,13 +258,13 @@ class NodeRun : public DynamicContext {
   const RunScope& scope_;
 };
 
-void NodeRun::run_body(const std::string& attribute, std::span<const Tensor* const> inputs,
-                       OutputPlaces& outputs, int64_t iteration) {
+void NodeRun::run_body(const std::string& attribute, std::span<const ValueRef> inputs, OutputPlaces& outputs,
+                       int64_t iteration) {
   if (scope_.terminate && scope_.terminate->load(std::memory_order_relaxed))
     fail(ErrorCode::kRuntimeException, "the run was ended by its run options");
   Body& to_run = body(attribute);
-  std::vector<const Tensor*> all(inputs.begin(), inputs.end());
-  for (const Source& source : to_run.captured) all.push_back(&source.tensor());
+  std::vector<ValueRef> all(inputs.begin(), inputs.end());
+  for (const Source& source : to_run.captured) all.push_back(source.value());
   RunScope inner = scope_;
   inner.number = inner_run(scope_.number, iteration);
   inner.started = nullptr;
@@ -243,13 +281,13 @@ std::vector<ValueInfo> NodeRun::body_types(const std::string& attribute,
   model.opsets = executor_.settings.model->opsets;
   model.graph = **graph;
   for (size_t i = 0; i < model.graph.inputs.size() && i < inputs.size(); ++i) {
-    model.graph.inputs[i].dtype = inputs[i].dtype;
-    model.graph.inputs[i].dims = inputs[i].dims;
+    const std::string name = model.graph.inputs[i].name;
+    model.graph.inputs[i] = inputs[i];
+    model.graph.inputs[i].name = name;
   }
   for (const auto& [name, source] : body(attribute).around) {
-    const Tensor& value = source.tensor();
-    ValueInfo& info = model.graph.inputs.emplace_back(ValueInfo{name, value.dtype(), std::vector<Dim>{}});
-    for (const int64_t extent : value.shape()) info.dims->push_back(Dim{extent, ""});
+    model.graph.inputs.push_back(info_of(source.value()));
+    model.graph.inputs.back().name = name;
   }
   const ValueTypes types(model);
   std::vector<ValueInfo> infos;
@@ -263,8 +301,7 @@ Segment* Executor::Impl::find(Segments& list, std::span<const Cell* const> value
   const auto fits = [&](const std::shared_ptr<Segment>& s) {
     if (s->variant != variant) return false;
     for (size_t i = 0; i < values.size(); ++i)
-      if (values[i]->value->dtype() != s->types[i].first || values[i]->value->shape() != s->types[i].second)
-        return false;
+      if (!s->forms[i].fits(values[i]->value)) return false;
     return std::all_of(s->contents.begin(), s->contents.end(),
                        [](const auto& c) { return holds(c.first.tensor(), c.second); });
   };
@@ -277,7 +314,7 @@ Segment* Executor::Impl::find(Segments& list, std::span<const Cell* const> value
 Segment& Executor::Impl::add(Segments& list, size_t most, std::span<const Cell* const> values,
                              std::shared_ptr<Segment> segment) {
   ++compiled;
-  for (const Cell* value : values) segment->types.emplace_back(value->value->dtype(), value->value->shape());
+  for (const Cell* value : values) segment->forms.emplace_back(value->value);
   list.push_front(std::move(segment));
   if (list.size() > most) list.pop_back();
   return *list.front();
@@ -303,7 +340,7 @@ std::shared_ptr<Segment> Executor::Impl::compile_whole(const RunScope& scope) {
   ProgramRequest wanted = request(scope);
   wanted.inputs = inputs;
   for (const Cell* input : input_cells) {
-    wanted.example_inputs.push_back(*input->value);
+    wanted.example_inputs.push_back(*input->value.tensor());
     segment->inputs.push_back({input, {}});
   }
   wanted.constants = *scope.constants;
@@ -347,8 +384,13 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
   wanted.opsets = &settings.model->opsets;
   wanted.states = scope.states;
   const auto add_values = [&](const std::vector<std::string>& names) {
-    for (const std::string& name : names)
-      if (!wanted.constants.count(name)) wanted.values.emplace(name, *cell(name).value);
+    for (const std::string& name : names) {
+      if (wanted.constants.count(name)) continue;
+      if (const Tensor* tensor = cell(name).value.tensor())
+        wanted.values.emplace(name, *tensor);
+      else
+        wanted.others.insert(name);
+    }
   };
   if (before) {
     wanted.nodes = &before->plan.rest;
@@ -386,7 +428,7 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
     compiled.nodes = &plan.nodes;
     compiled.inputs = plan.inputs;
     compiled.example_inputs.clear();
-    for (const std::string& name : plan.inputs) compiled.example_inputs.push_back(*cell(name).value);
+    for (const std::string& name : plan.inputs) compiled.example_inputs.push_back(*cell(name).value.tensor());
     compiled.constants.clear();
     for (const auto& [name, value] : plan.constants)
       if (read.count(name)) compiled.constants.emplace(name, value);
@@ -425,6 +467,11 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
       if (output_index(name) < outputs.size()) made.push_back(name);
     }
   }
+  for (const std::string& name : wanted.outputs) {
+    if (!wanted.others.count(name)) continue;
+    segment->passed.emplace_back(&cell(name), output_index(name));
+    made.push_back(name);
+  }
   for (const std::string& name : wanted.outputs)
     if (std::find(made.begin(), made.end(), name) == made.end()) segment->outputs.push_back(name);
   segment->last = plan.rest.empty() && segment->outputs.empty();
@@ -435,7 +482,7 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
   for (const Node& node : plan.rest)
     for (std::string& name : values_read(node)) needed.insert(std::move(name));
   for (const std::string& name : needed) {
-    const bool was_there = wanted.values.count(name) > 0;
+    const bool was_there = wanted.values.count(name) > 0 || wanted.others.count(name) > 0;
     const bool is_made = std::find(plan.outputs.begin(), plan.outputs.end(), name) != plan.outputs.end();
     if (was_there || is_made) segment->known.push_back(name);
   }
@@ -508,10 +555,7 @@ void Executor::Impl::run_program(Segment& segment, OutputPlaces& places, const R
     const Shape& shape = program.output_shape(i);
     const Tensor& place =
         target.cell ? target.cell->buffer.reset(dtype, shape) : places.place(target.output, dtype, shape);
-    if (target.cell)
-      target.cell->value = &place;
-    else
-      places_of_outputs[target.output] = &place;
+    (target.cell ? target.cell->value : places_of_outputs[target.output]) = place;
     program_outputs.push_back(&place);
   }
   if (scope.started) *scope.started = true;
@@ -538,10 +582,12 @@ void Executor::Impl::run_dynamic(DynamicStep& step, OutputPlaces& places, const 
                           start, Profile::Clock::now());
 }
 
-void Executor::Impl::run(std::span<const Tensor* const> given, OutputPlaces& places, const RunScope& scope) {
+void Executor::Impl::run(std::span<const ValueRef> given, OutputPlaces& places, const RunScope& scope) {
   for (size_t i = 0; i < given.size(); ++i) input_cells[i]->value = given[i];
   const std::span<const Cell* const> keys(input_cells.data(), input_cells.size());
   Segment* segment = find(first, keys, scope.variant);
+  whole = whole && (segment || std::all_of(given.begin(), given.end(),
+                                           [](const ValueRef& value) { return value.tensor() != nullptr; }));
   if (!segment && whole) {
     try {
       segment = &add(first, capacity, keys, compile_whole(scope));
@@ -553,6 +599,8 @@ void Executor::Impl::run(std::span<const Tensor* const> given, OutputPlaces& pla
   while (true) {
     if (segment->program) run_program(*segment, places, scope);
     for (DynamicStep& step : segment->dynamic) run_dynamic(step, places, scope);
+    for (const auto& [from, output] : segment->passed)
+      places.take(output, places_of_outputs[output] = from->value);
     if (segment->last) break;
     const std::span<const Cell* const> results(segment->results.data(), segment->results.size());
     Segment* next = find(segment->next, results, scope.variant);
@@ -566,8 +614,11 @@ void Executor::Impl::run(std::span<const Tensor* const> given, OutputPlaces& pla
   }
   if (!whole)
     for (const auto& [from, to] : doubled) {
-      const Tensor& value = *places_of_outputs[from];
-      places.place(to, value.dtype(), value.shape()).copy_from(value);
+      const ValueRef value = places_of_outputs[from];
+      if (const Tensor* tensor = value.tensor())
+        places.place(to, tensor->dtype(), tensor->shape()).copy_from(*tensor);
+      else
+        places.take(to, value);
     }
 }
 
@@ -584,7 +635,7 @@ size_t Executor::compilations() const {
   return sum;
 }
 
-void Executor::run(std::span<const Tensor* const> inputs, OutputPlaces& outputs, const RunScope& scope) {
+void Executor::run(std::span<const ValueRef> inputs, OutputPlaces& outputs, const RunScope& scope) {
   impl_->run(inputs, outputs, scope);
 }
 

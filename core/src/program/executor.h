@@ -48,7 +48,7 @@ class Executor {
 
   // Compiles what has to be, runs and hands out the outputs. A graph of one Program asks for the places of
   // all its outputs before anything runs.
-  void run(std::span<const Tensor* const> inputs, OutputPlaces& outputs, const RunScope& scope);
+  void run(std::span<const ValueRef> inputs, OutputPlaces& outputs, const RunScope& scope);
 
   // How many segments were compiled so far, those of subgraphs included.
   size_t compilations() const;

@@ -20,6 +20,7 @@ struct Known {
   const Tensor* constant = nullptr;  // its value, the same in every run
   const Tensor* content = nullptr;   // its value in this run
   bool state = false;
+  bool other = false;  // a sequence, or nothing
 };
 
 class Planner {
@@ -46,12 +47,15 @@ class Planner {
   void visit(const Node& node);
   void wait(const Node& node, std::vector<Node>& list);
   bool must_wait(const Node& node, const std::vector<std::string>& read);
+  // Whether the node can be run behind the dynamic nodes whose results it reads.
+  bool follows(const Operator& op, const std::vector<std::string>& read) const;
   // Makes the value a constant whose contents belong to the key; false where they are not known yet.
   bool pin(const std::string& name);
   void add_constant(const std::string& name, Tensor value);
   // Replaces a node whose condition is known by the nodes of that branch.
   bool splice(const Node& node);
-  void run_now(const Node& node, const Operator& op);
+  // Makes the outputs constants; false where they are no tensors.
+  bool run_now(const Node& node, const Operator& op);
   void fold(const Node& node, const std::vector<std::pair<DType, Shape>>& results, std::vector<Tensor> known);
   void finish();
 
@@ -60,6 +64,7 @@ class Planner {
   std::unordered_map<std::string, Known> known_;
   std::optional<StatedShapes> stated_shapes_;
   std::unordered_set<std::string> computed_;  // by nodes of the Program
+  std::unordered_set<std::string> found_;     // by dynamic nodes
   // States that waiting nodes read or update: nodes behind them must leave these alone.
   std::unordered_set<std::string> read_later_, updated_later_;
 };
@@ -106,19 +111,24 @@ class ConstantRun : public DynamicContext {
   ConstantRun(const Planner& planner, const Node& node)
       : DynamicContext(node, planner.opset(node.domain)), results(node.outputs.size()), planner_(planner) {}
 
-  const Tensor& in(size_t i) const override {
+  ValueRef value(size_t i) const override {
     expect(has_input(i), "input ", i, " is required but missing");
-    return *planner_.find(node().inputs[i])->constant;
+    return planner_.find(node().inputs[i])->constant;
   }
   const Tensor& out(size_t o, DType dtype, const Shape& shape) override {
     return results.at(o) = Tensor(dtype, shape);
   }
-  void set(size_t o, const Tensor& value) override { results.at(o) = value.clone(); }
+  void set(size_t o, const ValueRef& value) override {
+    if (const Tensor* tensor = value.tensor())
+      results.at(o) = tensor->clone();
+    else
+      tensors = false;
+  }
   TensorBuffer& buffer(size_t k) override {
     if (buffers_.size() <= k) buffers_.resize(k + 1);
     return buffers_[k];
   }
-  void run_body(const std::string&, std::span<const Tensor* const>, OutputPlaces&, int64_t) override {
+  void run_body(const std::string&, std::span<const ValueRef>, OutputPlaces&, int64_t) override {
     reject("its subgraphs cannot be run beforehand");
   }
   std::vector<ValueInfo> body_types(const std::string&, const std::vector<ValueInfo>&) override {
@@ -126,6 +136,7 @@ class ConstantRun : public DynamicContext {
   }
 
   std::vector<Tensor> results;
+  bool tensors = true;  // and nothing else
 
  private:
   const Planner& planner_;
@@ -171,6 +182,7 @@ Planner::Planner(const SegmentRequest& request) : request_(request) {
   for (const auto& [name, tensor] : request.values)
     known_[name] = {tensor.dtype(), tensor.shape(), nullptr, &tensor, false};
   for (const auto& [name, value] : known_) plan_.shapes[name] = value.shape;
+  for (const std::string& name : request.others) known_[name].other = true;
   stated_shapes_.emplace(*request.graph, [this](const std::string& name) -> const Shape* {
     const auto found = plan_.shapes.find(name);
     return found == plan_.shapes.end() ? nullptr : &found->second;
@@ -194,9 +206,17 @@ void Planner::add_constant(const std::string& name, Tensor value) {
 
 void Planner::wait(const Node& node, std::vector<Node>& list) {
   list.push_back(node);
+  if (&list == &plan_.dynamic) found_.insert(node.outputs.begin(), node.outputs.end());
   for_each_state(node, values_read(node), *request_.states, [&](const std::string& state, bool updated) {
     read_later_.insert(state);
     if (updated) updated_later_.insert(state);
+  });
+}
+
+bool Planner::follows(const Operator& op, const std::vector<std::string>& read) const {
+  if (!op.run || op.shape || !request_.later.empty()) return false;
+  return std::all_of(read.begin(), read.end(), [&](const std::string& name) {
+    return (find(name) || found_.count(name)) && !request_.states->count(name);
   });
 }
 
@@ -221,12 +241,25 @@ void Planner::visit(const Node& node) {
   const Operator* op = find_operator(node.domain, node.op_type);
   require(op != nullptr, ErrorCode::kNotImplemented, node.label(), ": the operator is not known");
   const std::vector<std::string> read = values_read(node);
-  if (must_wait(node, read)) return wait(node, plan_.rest);
+  if (must_wait(node, read)) {
+    const bool next = follows(*op, read);
+    return wait(node, next ? plan_.dynamic : plan_.rest);
+  }
   if (splice(node)) return;
   const bool constant =
       !op->impure && !has_subgraph(node) &&
       std::all_of(read.begin(), read.end(), [&](const std::string& name) { return find(name)->constant; });
-  if (op->run) return constant ? run_now(node, *op) : wait(node, plan_.dynamic);
+  const bool others =
+      std::any_of(read.begin(), read.end(), [&](const std::string& name) { return find(name)->other; });
+  const bool takes_others = std::any_of(node.inputs.begin(), node.inputs.end(), [&](const std::string& name) {
+    return !name.empty() && find(name)->other;
+  });
+  require(op->takes_sequences || !takes_others, ErrorCode::kNotImplemented, node.label(),
+          ": one of its inputs is a sequence or an optional value; this operator takes tensors alone");
+  if (op->run && (others || !op->shape)) {
+    if (!constant || !run_now(node, *op)) wait(node, plan_.dynamic);
+    return;
+  }
 
   PlannedShapes shapes(*this, node);
   while (true) {
@@ -278,11 +311,13 @@ bool Planner::splice(const Node& node) {
   return true;
 }
 
-void Planner::run_now(const Node& node, const Operator& op) {
+bool Planner::run_now(const Node& node, const Operator& op) {
   ConstantRun run(*this, node);
   op.run(run);
+  if (!run.tensors) return false;
   for (size_t o = 0; o < node.outputs.size(); ++o)
     if (node.has_output(o)) add_constant(node.outputs[o], run.results[o]);
+  return true;
 }
 
 void Planner::fold(const Node& node, const std::vector<std::pair<DType, Shape>>& results,
@@ -321,7 +356,7 @@ void Planner::finish() {
       for (const std::string& name : values_read(node))
         if (computed_.count(name) && later.insert(name).second) plan_.outputs.push_back(name);
   for (const std::string& name : request_.outputs) {
-    if (!find(name)) continue;
+    if (!find(name) || find(name)->other) continue;
     plan_.made.push_back(name);
     read.insert(name);
   }

@@ -20,6 +20,7 @@ struct SegmentRequest {
   const std::map<std::string, int64_t>* opsets = nullptr;
   const std::vector<Node>* nodes = nullptr;       // those that have not run, in order
   Tensors values;                                 // known now, but others in the next run
+  std::unordered_set<std::string> others;         // known now, but no tensors
   const Tensors* states = nullptr;                // model state: fixed memory whose contents change
   Tensors constants;                              // the same in every run that comes here
   std::vector<std::string> outputs;               // of the graph, those not made yet

@@ -1,6 +1,7 @@
 #include "session/inference_session.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <mutex>
 
@@ -46,6 +47,10 @@ InferenceSession::InferenceSession(SessionOptions options, Model model) : impl_(
   impl_->outputs = impl_->model.graph.outputs;
   expand_gradient_nodes(impl_->model);
   check_operators(impl_->model, "model");
+  // Made at once, so that what cannot be run is said now and not by the first run.
+  std::vector<std::string> all;
+  for (const ValueInfo& info : impl_->outputs) all.push_back(info.name);
+  impl_->stage(all);
 }
 
 InferenceSession::~InferenceSession() = default;
@@ -53,20 +58,20 @@ InferenceSession::~InferenceSession() = default;
 const std::vector<ValueInfo>& InferenceSession::inputs() const { return impl_->model.graph.inputs; }
 const std::vector<ValueInfo>& InferenceSession::outputs() const { return impl_->outputs; }
 
-std::vector<Tensor> InferenceSession::run(const std::vector<std::string>& input_names,
-                                          const std::vector<Tensor>& inputs,
-                                          const std::vector<std::string>& output_names,
-                                          const RunOptions* options) {
+std::vector<Value> InferenceSession::run(const std::vector<std::string>& input_names,
+                                         const std::vector<Value>& inputs,
+                                         const std::vector<std::string>& output_names,
+                                         const RunOptions* options) {
   std::vector<std::string> wanted = output_names;
   if (wanted.empty())
     for (const ValueInfo& info : impl_->outputs) wanted.push_back(info.name);
-  std::vector<Tensor> outputs(wanted.size());
+  std::vector<Value> outputs(wanted.size());
   run(input_names, inputs, wanted, outputs, options);
   return outputs;
 }
 
-void InferenceSession::run(const std::vector<std::string>& input_names, const std::vector<Tensor>& inputs,
-                           const std::vector<std::string>& output_names, std::vector<Tensor>& outputs,
+void InferenceSession::run(const std::vector<std::string>& input_names, const std::vector<Value>& inputs,
+                           const std::vector<std::string>& output_names, std::vector<Value>& outputs,
                            const RunOptions* options) {
   const std::lock_guard lock(impl_->busy);
   const Graph& graph = impl_->model.graph;
@@ -75,23 +80,33 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
   for (const std::string& name : output_names)
     require(graph.is_output(name), ErrorCode::kInvalidArgument, "the model has no output '", name,
             "'; its outputs: ", listed(impl_->outputs));
-  std::vector<const Tensor*> ordered(graph.inputs.size());
+  std::deque<Value> own;
+  std::vector<const Value*> ordered(graph.inputs.size());
   for (size_t i = 0; i < input_names.size(); ++i) {
     const auto at = std::find_if(graph.inputs.begin(), graph.inputs.end(),
                                  [&](const ValueInfo& info) { return info.name == input_names[i]; });
     require(at != graph.inputs.end(), ErrorCode::kInvalidArgument, "the model has no input '", input_names[i],
             "'; its inputs: ", listed(graph.inputs));
-    const Tensor*& place = ordered[static_cast<size_t>(at - graph.inputs.begin())];
+    const Value*& place = ordered[static_cast<size_t>(at - graph.inputs.begin())];
     require(place == nullptr, ErrorCode::kInvalidArgument, "the model's input '", input_names[i],
             "' was given twice");
     place = &inputs[i];
+    // Sequences may be in use elsewhere at the same time: the run works on lists of its own. One without
+    // elements may have no type yet.
+    if (const auto* sequence = std::get_if<Sequence>(&inputs[i]))
+      place = &own.emplace_back(sequence->size() == 0 ? Sequence(at->dtype) : sequence->detached());
   }
+  const Value nothing = Nothing{};
+  for (size_t i = 0; i < ordered.size(); ++i)
+    if (!ordered[i] && graph.inputs[i].is_optional) ordered[i] = &nothing;
   for (size_t i = 0; i < ordered.size(); ++i)
     require(ordered[i] != nullptr, ErrorCode::kInvalidArgument, "the model's input '", graph.inputs[i].name,
             "' was not given");
-  std::vector<Tensor*> places;
-  for (Tensor& t : outputs) places.push_back(&t);
-  impl_->stage(output_names).run(ordered, places, 0, {}, {}, options);
+  std::vector<ValueRef> given;
+  for (const Value* value : ordered) given.emplace_back(*value);
+  std::vector<Value*> places;
+  for (Value& value : outputs) places.push_back(&value);
+  impl_->stage(output_names).run(given, places, 0, {}, {}, options);
 }
 
 }  // namespace ortrain

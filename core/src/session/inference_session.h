@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "runtime/tensor.h"
+#include "runtime/value.h"
 #include "session/options.h"
 
 namespace ortrain {
@@ -21,12 +21,12 @@ class InferenceSession {
   const std::vector<ValueInfo>& outputs() const;
 
   // Runs with the named inputs and returns the named outputs (all of them when `output_names` is empty).
-  std::vector<Tensor> run(const std::vector<std::string>& input_names, const std::vector<Tensor>& inputs,
-                          const std::vector<std::string>& output_names, const RunOptions* options = nullptr);
-  // The same into `outputs`, one for each name: an undefined one gets a new tensor, a defined one is checked
-  // before anything is computed and written into.
-  void run(const std::vector<std::string>& input_names, const std::vector<Tensor>& inputs,
-           const std::vector<std::string>& output_names, std::vector<Tensor>& outputs,
+  std::vector<Value> run(const std::vector<std::string>& input_names, const std::vector<Value>& inputs,
+                         const std::vector<std::string>& output_names, const RunOptions* options = nullptr);
+  // The same into `outputs`, one for each name: an undefined tensor becomes what the model gives, a defined
+  // one is checked before anything is computed and written into.
+  void run(const std::vector<std::string>& input_names, const std::vector<Value>& inputs,
+           const std::vector<std::string>& output_names, std::vector<Value>& outputs,
            const RunOptions* options = nullptr);
 
  private:

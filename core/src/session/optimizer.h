@@ -6,6 +6,7 @@
 #include <string>
 
 #include "graph/graph.h"
+#include "ops/optimizer_pass.h"
 #include "session/checkpoint_state.h"
 
 namespace ortrain {
@@ -30,9 +31,7 @@ class Optimizer {
  private:
   enum class Kind { kAdamW, kSgd };
   Kind kind_ = Kind::kAdamW;
-  float alpha_ = 0.9f, beta_ = 0.999f, epsilon_ = 1e-8f, weight_decay_ = 1e-2f;
-  bool correct_bias_ = true;
-  int adam_mode_ = 0;
+  AdamWAttributes adamw_;
   std::optional<float> max_norm_;
 };
 

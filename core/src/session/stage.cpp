@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "autodiff/value_types.h"
 #include "ops/expansion.h"
 #include "ops/operator.h"
 #include "passes/pass.h"
@@ -15,34 +16,29 @@ namespace {
 
 std::string describe(const ValueInfo& info) {
   std::string out = to_string(info.dtype) + "[";
-  if (!info.dims) return out + "...]";
-  for (size_t i = 0; i < info.dims->size(); ++i) {
-    const Dim& d = (*info.dims)[i];
-    out += (i ? ", " : "") + (d.known() ? std::to_string(d.value) : d.symbol.empty() ? "?" : d.symbol);
-  }
-  return out + "]";
+  if (info.dims)
+    for (size_t i = 0; i < info.dims->size(); ++i) {
+      const Dim& d = (*info.dims)[i];
+      out += (i ? ", " : "") + (d.known() ? std::to_string(d.value) : d.symbol.empty() ? "?" : d.symbol);
+    }
+  else
+    out += "...";
+  out += "]";
+  if (info.is_sequence) out = concat("a sequence of ", out);
+  if (info.is_optional) out += ", or nothing";
+  return out;
 }
 
-std::string describe(const Tensor& t) { return to_string(t.dtype()) + to_string(t.shape()); }
-
-// What a model holds that cannot be run.
-struct Unknown {
-  std::string nodes, sequences;
-  int node_count = 0;
-};
-
-void collect_unknown(const Graph& graph, const Model& model, Unknown& unknown) {
-  for (const std::vector<ValueInfo>* side : {&graph.inputs, &graph.outputs})
-    for (const ValueInfo& info : *side)
-      if (info.is_sequence) unknown.sequences += concat("\n  value \"", info.name, "\"");
+// The nodes whose operator cannot be run, a line each.
+void collect_unknown(const Graph& graph, const Model& model, std::vector<std::string>& unknown) {
   for (const Node& node : graph.nodes) {
     const Operator* op = find_operator(node.domain, node.op_type);
     if (!op || !op->carries(model.opset(node.domain))) {
-      unknown.nodes +=
+      std::string line =
           concat("\n  ", node.label(), ", domain '", node.domain.empty() ? "ai.onnx" : node.domain,
                  "', opset ", model.opset(node.domain));
-      if (op) unknown.nodes += concat("; it is known from opset ", op->since, " on");
-      ++unknown.node_count;
+      if (op) line += concat("; it is known from opset ", op->since, " on");
+      unknown.push_back(std::move(line));
     }
     for (const auto& [name, attribute] : node.attributes)
       if (const auto* sub = std::get_if<std::shared_ptr<Graph>>(&attribute))
@@ -50,18 +46,67 @@ void collect_unknown(const Graph& graph, const Model& model, Unknown& unknown) {
   }
 }
 
+// Where strings come into a graph or leave it, a line each.
+void collect_strings(const Graph& graph, std::vector<std::string>& found) {
+  const auto value = [&](const char* what, const ValueInfo& info) {
+    if (info.dtype == DType::kString) found.push_back(concat("\n  ", what, " '", info.name, "'"));
+  };
+  for (const ValueInfo& info : graph.inputs) value("input", info);
+  for (const ValueInfo& info : graph.outputs) value("output", info);
+  for (const Node& node : graph.nodes) {
+    bool has = node.op_type == "Cast" && node.int_or("to", 0) == static_cast<int64_t>(DType::kString);
+    for (const auto& [name, attribute] : node.attributes) {
+      // classlabels_strings, keys_strings, pool_strings; others that are lists of strings are names of modes.
+      const auto* strings = std::get_if<std::vector<std::string>>(&attribute);
+      has |= strings && !strings->empty() && name.ends_with("_strings");
+      has |= node.op_type == "Constant" && name == "value_string";
+      if (const auto* sub = std::get_if<std::shared_ptr<Graph>>(&attribute); sub && *sub)
+        collect_strings(**sub, found);
+    }
+    if (has) found.push_back("\n  " + node.label());
+  }
+}
+
+// Whether a model has values that are no tensors.
+bool has_others(const Graph& graph) {
+  for (const std::vector<ValueInfo>* side : {&graph.inputs, &graph.outputs})
+    for (const ValueInfo& info : *side)
+      if (!info.is_tensor()) return true;
+  for (const Node& node : graph.nodes) {
+    const Operator* op = find_operator(node.domain, node.op_type);
+    const bool controls = std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& a) {
+      return std::holds_alternative<std::shared_ptr<Graph>>(a.second);
+    });
+    if (op && op->takes_sequences && !op->shape && !controls) return true;
+    for (const auto& [name, attribute] : node.attributes)
+      if (const auto* sub = std::get_if<std::shared_ptr<Graph>>(&attribute); sub && has_others(**sub))
+        return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void check_operators(const Model& model, const std::string& what) {
-  Unknown unknown;
+  std::vector<std::string> unknown;
   collect_unknown(model.graph, model, unknown);
   std::string message;
-  if (unknown.node_count > 0)
-    message = concat("the ", what, " has ", unknown.node_count, unknown.node_count == 1 ? " node" : " nodes",
-                     " whose operator has no kernel:", unknown.nodes);
-  if (!unknown.sequences.empty())
+  if (!unknown.empty())
+    message = concat("the ", what, " has ", unknown.size(), unknown.size() == 1 ? " node" : " nodes",
+                     " whose operator has no kernel:");
+  for (const std::string& line : unknown) message += line;
+  std::vector<std::string> strings;
+  collect_strings(model.graph, strings);
+  if (!strings.empty())
     message += concat(message.empty() ? "" : "\n", "the ", what,
-                      " has values that are sequences of tensors, which no kernel takes:", unknown.sequences);
+                      " has strings, which are not supported; number what they name instead:");
+  for (const std::string& line : strings) message += line;
+  if (has_others(model.graph)) {
+    const ValueTypes types(model);
+    if (!types.problems().empty())
+      message += concat(message.empty() ? "" : "\n", "the ", what, " has nodes whose inputs do not fit:");
+    for (const std::string& problem : types.problems()) message += "\n  " + problem;
+  }
   require(message.empty(), ErrorCode::kNotImplemented, message);
 }
 
@@ -98,19 +143,27 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
       ExecutorSettings{&model_, std::move(arena), precision, memory_budget, std::move(layouts)});
 }
 
-void Stage::check_inputs(std::span<const Tensor* const> inputs) {
+void Stage::check_inputs(std::span<const ValueRef> inputs) {
   require(inputs.size() == inputs_.size(), ErrorCode::kInvalidArgument, "the ", what_, " takes ",
           inputs_.size(), " inputs, found ", inputs.size());
   std::fill(extents_.begin(), extents_.end(), Extent{-1, 0});
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ValueInfo& info = inputs_[i];
-    require(inputs[i] && inputs[i]->defined(), ErrorCode::kInvalidArgument, "input ", i, " ('", info.name,
-            "') of the ", what_, " holds no tensor");
-    const Tensor& t = *inputs[i];
     const auto complain = [&](const std::string& more) {
       fail(ErrorCode::kInvalidArgument, "input ", i, " ('", info.name, "') of the ", what_, ": expected ",
-           describe(info), ", found ", describe(t), more);
+           describe(info), ", found ", describe(inputs[i]), more);
     };
+    if (inputs[i].is_nothing() && info.is_optional) continue;
+    if (const Sequence* sequence = inputs[i].sequence()) {
+      if (!info.is_sequence) complain("");
+      if (info.dtype != DType::kUndefined && info.dtype != sequence->dtype())
+        complain("; the element types differ");
+      continue;
+    }
+    require(inputs[i].tensor() && inputs[i].tensor()->defined(), ErrorCode::kInvalidArgument, "input ", i,
+            " ('", info.name, "') of the ", what_, " holds no tensor");
+    if (info.is_sequence) complain("");
+    const Tensor& t = *inputs[i].tensor();
     if (info.dtype != DType::kUndefined && info.dtype != t.dtype()) complain("; the element types differ");
     if (!info.dims) continue;
     if (info.dims->size() != t.shape().size()) complain("; the ranks differ");
@@ -128,18 +181,24 @@ void Stage::check_inputs(std::span<const Tensor* const> inputs) {
   }
 }
 
-// The tensors of the caller: an undefined one is made, a defined one has to fit.
+// What the caller gave for an output: an undefined tensor is made, a defined one has to fit.
+const Tensor& Stage::check_place(size_t i, Tensor& tensor, DType dtype, const Shape& shape) const {
+  if (!tensor.defined()) return tensor = Tensor(dtype, shape);
+  require(tensor.dtype() == dtype && tensor.shape() == shape, ErrorCode::kInvalidArgument, "output ", i,
+          " ('", output_names_[i], "') of the ", what_, ": its value is ", to_string(dtype), to_string(shape),
+          ", but the tensor given for it is ", describe(ValueRef(tensor)));
+  return tensor;
+}
+
 class Stage::Places : public OutputPlaces {
  public:
   Places(const Stage& stage, std::span<Tensor* const> outputs) : stage_(stage), outputs_(outputs) {}
-
   const Tensor& place(size_t i, DType dtype, const Shape& shape) override {
-    Tensor& tensor = *outputs_[i];
-    if (!tensor.defined()) return tensor = Tensor(dtype, shape);
-    require(tensor.dtype() == dtype && tensor.shape() == shape, ErrorCode::kInvalidArgument, "output ", i,
-            " ('", stage_.output_names_[i], "') of the ", stage_.what_, ": its value is ", to_string(dtype),
-            to_string(shape), ", but the tensor given for it is ", describe(tensor));
-    return tensor;
+    return stage_.check_place(i, *outputs_[i], dtype, shape);
+  }
+  void take(size_t i, const ValueRef& value) override {
+    fail(ErrorCode::kInvalidArgument, "output ", i, " ('", stage_.output_names_[i], "') of the ",
+         stage_.what_, " is ", describe(value), ", expected a tensor");
   }
 
  private:
@@ -147,27 +206,64 @@ class Stage::Places : public OutputPlaces {
   std::span<Tensor* const> outputs_;
 };
 
+class Stage::ValuePlaces : public OutputPlaces {
+ public:
+  ValuePlaces(const Stage& stage, std::span<Value* const> outputs) : stage_(stage), outputs_(outputs) {}
+  const Tensor& place(size_t i, DType dtype, const Shape& shape) override {
+    auto* tensor = std::get_if<Tensor>(outputs_[i]);
+    require(tensor != nullptr, ErrorCode::kInvalidArgument, "output ", i, " ('", stage_.output_names_[i],
+            "') of the ", stage_.what_, ": its value is ", to_string(dtype), to_string(shape),
+            ", but what was given for it is ", describe(ValueRef(*outputs_[i])));
+    return stage_.check_place(i, *tensor, dtype, shape);
+  }
+  void take(size_t i, const ValueRef& value) override {
+    const auto* given = std::get_if<Tensor>(outputs_[i]);
+    require(given && !given->defined(), ErrorCode::kInvalidArgument, "output ", i, " ('",
+            stage_.output_names_[i], "') of the ", stage_.what_, ": its value is ", describe(value),
+            ", which cannot be written into a value that is given");
+    if (value.sequence())
+      *outputs_[i] = value.sequence()->clone();
+    else
+      *outputs_[i] = Nothing{};
+  }
+
+ private:
+  const Stage& stage_;
+  std::span<Value* const> outputs_;
+};
+
+void Stage::run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t places_count, RunScope scope,
+                const RunOptions* options) {
+  broke_off_ = false;
+  check_inputs(inputs);
+  require(places_count == output_names_.size(), ErrorCode::kInvalidArgument, "the ", what_, " gives ",
+          output_names_.size(), " outputs, but room for ", places_count, " was given");
+  const ThreadScope threads(threads_);
+  const DenormalsAsZero denormals(flush_denormals_);
+  scope.number = runs_++;
+  scope.terminate = options ? &options->terminate : nullptr;
+  scope.started = &broke_off_;
+  executor_->run(inputs, places, scope);
+  broke_off_ = false;
+}
+
 void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, int variant,
                 const std::unordered_map<std::string, Tensor>& states,
                 const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
                 Profile* profile) {
-  broke_off_ = false;
-  check_inputs(inputs);
-  require(outputs.size() == output_names_.size(), ErrorCode::kInvalidArgument, "the ", what_, " gives ",
-          output_names_.size(), " outputs, but room for ", outputs.size(), " was given");
-  const ThreadScope threads(threads_);
-  const DenormalsAsZero denormals(flush_denormals_);
+  given_.assign(inputs.begin(), inputs.end());
   Places places(*this, outputs);
-  RunScope scope;
-  scope.variant = variant;
-  scope.states = &states;
-  scope.constants = &constants;
-  scope.number = runs_++;
-  scope.terminate = options ? &options->terminate : nullptr;
-  scope.profile = profile;
-  scope.started = &broke_off_;
-  executor_->run(inputs, places, scope);
-  broke_off_ = false;
+  run(given_, places, outputs.size(),
+      RunScope{.variant = variant, .states = &states, .constants = &constants, .profile = profile}, options);
+}
+
+void Stage::run(std::span<const ValueRef> inputs, std::span<Value* const> outputs, int variant,
+                const std::unordered_map<std::string, Tensor>& states,
+                const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
+                Profile* profile) {
+  ValuePlaces places(*this, outputs);
+  run(inputs, places, outputs.size(),
+      RunScope{.variant = variant, .states = &states, .constants = &constants, .profile = profile}, options);
 }
 
 }  // namespace ortrain

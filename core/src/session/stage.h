@@ -32,13 +32,23 @@ class Stage {
            const std::unordered_map<std::string, Tensor>& states,
            const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
            Profile* profile = nullptr);
+  // The same with values that need not be tensors. An output that is an undefined tensor becomes what the
+  // model gives; a sequence gets elements of its own.
+  void run(std::span<const ValueRef> inputs, std::span<Value* const> outputs, int variant,
+           const std::unordered_map<std::string, Tensor>& states,
+           const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
+           Profile* profile = nullptr);
 
   // Whether the last run broke off after its first kernel had begun, so that states may be half updated.
   bool broke_off() const { return broke_off_; }
 
  private:
   class Places;
-  void check_inputs(std::span<const Tensor* const> inputs);
+  class ValuePlaces;
+  void check_inputs(std::span<const ValueRef> inputs);
+  const Tensor& check_place(size_t output, Tensor& tensor, DType dtype, const Shape& shape) const;
+  void run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t places_count, RunScope scope,
+           const RunOptions* options);
 
   std::string what_;
   Model model_;
@@ -52,12 +62,14 @@ class Stage {
     size_t input;
   };
   std::vector<Extent> extents_;  // of each symbol, in the run at hand
+  std::vector<ValueRef> given_;  // kept, so that a run allocates nothing
   std::unique_ptr<Executor> executor_;
   uint64_t runs_ = 0;
   bool broke_off_ = false;
 };
 
-// Throws kNotImplemented naming every node of the model whose operator has no kernel, with domain and opset.
+// Throws kNotImplemented naming every node of the model that cannot be run: for want of a kernel, with domain
+// and opset, or because of the types of its inputs.
 void check_operators(const Model& model, const std::string& what);
 
 }  // namespace ortrain

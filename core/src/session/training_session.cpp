@@ -239,6 +239,16 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
           "the models and the checkpoint do not belong together:", problems);
 
   if (optimizer) s.optimizer.emplace(*optimizer);  // before anything is changed
+  std::string others;
+  for (const ValueInfo& info : train_inputs)
+    if (!info.is_tensor()) others += concat("\n  input '", info.name, "'");
+  for (const ValueInfo& info : train.graph.outputs)
+    if (!info.is_tensor()) others += concat("\n  output '", info.name, "'");
+  require(
+      others.empty(), ErrorCode::kNotImplemented,
+      "the training model has inputs or outputs that are sequences or optional values, and steps take and "
+      "give tensors:",
+      others);
   check_operators(train, "training model");
   if (eval) check_operators(*eval, "eval model");
   const auto is_on = [&](const char* name) {

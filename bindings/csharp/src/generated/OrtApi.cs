@@ -495,6 +495,27 @@ namespace Microsoft.ML.OnnxRuntime
             (getAllocatorWithDefaultOptions = NativeTables.Bind<GetAllocatorWithDefaultOptionsCall>(NativeTables.OrtApi, 78));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetValueCall(OrtValueHandle value, int index, IntPtr allocator, out IntPtr @out);
+        private static GetValueCall getValue;
+        /// <summary>A copy of a tensor in a sequence.</summary>
+        internal static GetValueCall GetValue => getValue ??
+            (getValue = NativeTables.Bind<GetValueCall>(NativeTables.OrtApi, 80));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetValueCountCall(OrtValueHandle value, out UIntPtr @out);
+        private static GetValueCountCall getValueCount;
+        /// <summary>Number of tensors in a sequence.</summary>
+        internal static GetValueCountCall GetValueCount => getValueCount ??
+            (getValueCount = NativeTables.Bind<GetValueCountCall>(NativeTables.OrtApi, 81));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateValueCall(IntPtr* @in, UIntPtr numValues, OnnxValueType valueType, out IntPtr @out);
+        private static CreateValueCall createValue;
+        /// <summary>Makes a sequence of tensors.</summary>
+        internal static CreateValueCall CreateValue => createValue ??
+            (createValue = NativeTables.Bind<CreateValueCall>(NativeTables.OrtApi, 82));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void ReleaseEnvCall(IntPtr input);
         private static ReleaseEnvCall releaseEnv;
         /// <summary>Frees an environment.</summary>
@@ -556,6 +577,27 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Frees options.</summary>
         internal static ReleaseSessionOptionsCall ReleaseSessionOptions => releaseSessionOptions ??
             (releaseSessionOptions = NativeTables.Bind<ReleaseSessionOptionsCall>(NativeTables.OrtApi, 100));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CastTypeInfoToSequenceTypeInfoCall(IntPtr typeInfo, out IntPtr @out);
+        private static CastTypeInfoToSequenceTypeInfoCall castTypeInfoToSequenceTypeInfo;
+        /// <summary>The sequence part of a type.</summary>
+        internal static CastTypeInfoToSequenceTypeInfoCall CastTypeInfoToSequenceTypeInfo => castTypeInfoToSequenceTypeInfo ??
+            (castTypeInfoToSequenceTypeInfo = NativeTables.Bind<CastTypeInfoToSequenceTypeInfoCall>(NativeTables.OrtApi, 104));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSequenceElementTypeCall(IntPtr sequenceTypeInfo, out IntPtr typeInfo);
+        private static GetSequenceElementTypeCall getSequenceElementType;
+        /// <summary>Type of the elements of a sequence.</summary>
+        internal static GetSequenceElementTypeCall GetSequenceElementType => getSequenceElementType ??
+            (getSequenceElementType = NativeTables.Bind<GetSequenceElementTypeCall>(NativeTables.OrtApi, 107));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseSequenceTypeInfoCall(IntPtr input);
+        private static ReleaseSequenceTypeInfoCall releaseSequenceTypeInfo;
+        /// <summary>Frees the type of a sequence.</summary>
+        internal static ReleaseSequenceTypeInfoCall ReleaseSequenceTypeInfo => releaseSequenceTypeInfo ??
+            (releaseSequenceTypeInfo = NativeTables.Bind<ReleaseSequenceTypeInfoCall>(NativeTables.OrtApi, 109));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr DisablePerSessionThreadsCall(SessionOptions options);
@@ -682,6 +724,20 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Value of an entry of the configuration, into memory of the caller.</summary>
         internal static GetSessionConfigEntryCall GetSessionConfigEntry => getSessionConfigEntry ??
             (getSessionConfigEntry = NativeTables.Bind<GetSessionConfigEntryCall>(NativeTables.OrtApi, 238));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CastTypeInfoToOptionalTypeInfoCall(IntPtr typeInfo, out IntPtr @out);
+        private static CastTypeInfoToOptionalTypeInfoCall castTypeInfoToOptionalTypeInfo;
+        /// <summary>The optional part of a type.</summary>
+        internal static CastTypeInfoToOptionalTypeInfoCall CastTypeInfoToOptionalTypeInfo => castTypeInfoToOptionalTypeInfo ??
+            (castTypeInfoToOptionalTypeInfo = NativeTables.Bind<CastTypeInfoToOptionalTypeInfoCall>(NativeTables.OrtApi, 250));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetOptionalContainedTypeInfoCall(IntPtr optionalTypeInfo, out IntPtr @out);
+        private static GetOptionalContainedTypeInfoCall getOptionalContainedTypeInfo;
+        /// <summary>Type of what an optional value may hold.</summary>
+        internal static GetOptionalContainedTypeInfoCall GetOptionalContainedTypeInfo => getOptionalContainedTypeInfo ??
+            (getOptionalContainedTypeInfo = NativeTables.Bind<GetOptionalContainedTypeInfoCall>(NativeTables.OrtApi, 251));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetBuildInfoStringCall();

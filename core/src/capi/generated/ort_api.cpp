@@ -539,6 +539,31 @@ OrtStatus* ORT_API_CALL GetAllocatorWithDefaultOptions(OrtAllocator** out) noexc
   });
 }
 
+OrtStatus* ORT_API_CALL GetValue(const OrtValue* value, int index, OrtAllocator* allocator, OrtValue** out) noexcept {
+  return guarded("GetValue", [&] {
+    check_pointer(value, "value");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::GetValue(value, index, allocator, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetValueCount(const OrtValue* value, size_t* out) noexcept {
+  return guarded("GetValueCount", [&] {
+    check_pointer(value, "value");
+    check_pointer(out, "out");
+    capi::GetValueCount(value, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateValue(const OrtValue* const* in, size_t num_values, ONNXType value_type, OrtValue** out) noexcept {
+  return guarded("CreateValue", [&] {
+    check_elements(in, num_values, "in", "num_values");
+    check_pointer(out, "out");
+    capi::CreateValue(in, num_values, value_type, out);
+  });
+}
+
 void ORT_API_CALL ReleaseEnv(OrtEnv* input) noexcept { release(input); }
 
 void ORT_API_CALL ReleaseStatus(OrtStatus* input) noexcept { release(input); }
@@ -556,6 +581,24 @@ void ORT_API_CALL ReleaseTypeInfo(OrtTypeInfo* input) noexcept { release(input);
 void ORT_API_CALL ReleaseTensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo* input) noexcept { release(input); }
 
 void ORT_API_CALL ReleaseSessionOptions(OrtSessionOptions* input) noexcept { release(input); }
+
+OrtStatus* ORT_API_CALL CastTypeInfoToSequenceTypeInfo(const OrtTypeInfo* type_info, const OrtSequenceTypeInfo** out) noexcept {
+  return guarded("CastTypeInfoToSequenceTypeInfo", [&] {
+    check_pointer(type_info, "type_info");
+    check_pointer(out, "out");
+    capi::CastTypeInfoToSequenceTypeInfo(type_info, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSequenceElementType(const OrtSequenceTypeInfo* sequence_type_info, OrtTypeInfo** type_info) noexcept {
+  return guarded("GetSequenceElementType", [&] {
+    check_pointer(sequence_type_info, "sequence_type_info");
+    check_pointer(type_info, "type_info");
+    capi::GetSequenceElementType(sequence_type_info, type_info);
+  });
+}
+
+void ORT_API_CALL ReleaseSequenceTypeInfo(OrtSequenceTypeInfo* input) noexcept { release(input); }
 
 OrtStatus* ORT_API_CALL DisablePerSessionThreads(OrtSessionOptions* options) noexcept {
   return guarded("DisablePerSessionThreads", [&] {
@@ -690,6 +733,22 @@ OrtStatus* ORT_API_CALL GetSessionConfigEntry(const OrtSessionOptions* options, 
     check_pointer(config_key, "config_key");
     check_pointer(size, "size");
     capi::GetSessionConfigEntry(options, config_key, config_value, size);
+  });
+}
+
+OrtStatus* ORT_API_CALL CastTypeInfoToOptionalTypeInfo(const OrtTypeInfo* type_info, const OrtOptionalTypeInfo** out) noexcept {
+  return guarded("CastTypeInfoToOptionalTypeInfo", [&] {
+    check_pointer(type_info, "type_info");
+    check_pointer(out, "out");
+    capi::CastTypeInfoToOptionalTypeInfo(type_info, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetOptionalContainedTypeInfo(const OrtOptionalTypeInfo* optional_type_info, OrtTypeInfo** out) noexcept {
+  return guarded("GetOptionalContainedTypeInfo", [&] {
+    check_pointer(optional_type_info, "optional_type_info");
+    check_pointer(out, "out");
+    capi::GetOptionalContainedTypeInfo(optional_type_info, out);
   });
 }
 
@@ -834,9 +893,9 @@ const OrtApi ort_api = {
     .AllocatorGetInfo = entry::AllocatorGetInfo,
     .GetAllocatorWithDefaultOptions = entry::GetAllocatorWithDefaultOptions,
     .AddFreeDimensionOverride = NotImplemented<"AddFreeDimensionOverride", decltype(OrtApi::AddFreeDimensionOverride)>::call,
-    .GetValue = NotImplemented<"GetValue", decltype(OrtApi::GetValue)>::call,
-    .GetValueCount = NotImplemented<"GetValueCount", decltype(OrtApi::GetValueCount)>::call,
-    .CreateValue = NotImplemented<"CreateValue", decltype(OrtApi::CreateValue)>::call,
+    .GetValue = entry::GetValue,
+    .GetValueCount = entry::GetValueCount,
+    .CreateValue = entry::CreateValue,
     .CreateOpaqueValue = NotImplemented<"CreateOpaqueValue", decltype(OrtApi::CreateOpaqueValue)>::call,
     .GetOpaqueValue = NotImplemented<"GetOpaqueValue", decltype(OrtApi::GetOpaqueValue)>::call,
     .KernelInfoGetAttribute_float = NotImplemented<"KernelInfoGetAttribute_float", decltype(OrtApi::KernelInfoGetAttribute_float)>::call,
@@ -858,12 +917,12 @@ const OrtApi ort_api = {
     .ReleaseCustomOpDomain = NotImplemented<"ReleaseCustomOpDomain", decltype(OrtApi::ReleaseCustomOpDomain)>::call,
     .GetDenotationFromTypeInfo = NotImplemented<"GetDenotationFromTypeInfo", decltype(OrtApi::GetDenotationFromTypeInfo)>::call,
     .CastTypeInfoToMapTypeInfo = NotImplemented<"CastTypeInfoToMapTypeInfo", decltype(OrtApi::CastTypeInfoToMapTypeInfo)>::call,
-    .CastTypeInfoToSequenceTypeInfo = NotImplemented<"CastTypeInfoToSequenceTypeInfo", decltype(OrtApi::CastTypeInfoToSequenceTypeInfo)>::call,
+    .CastTypeInfoToSequenceTypeInfo = entry::CastTypeInfoToSequenceTypeInfo,
     .GetMapKeyType = NotImplemented<"GetMapKeyType", decltype(OrtApi::GetMapKeyType)>::call,
     .GetMapValueType = NotImplemented<"GetMapValueType", decltype(OrtApi::GetMapValueType)>::call,
-    .GetSequenceElementType = NotImplemented<"GetSequenceElementType", decltype(OrtApi::GetSequenceElementType)>::call,
+    .GetSequenceElementType = entry::GetSequenceElementType,
     .ReleaseMapTypeInfo = NotImplemented<"ReleaseMapTypeInfo", decltype(OrtApi::ReleaseMapTypeInfo)>::call,
-    .ReleaseSequenceTypeInfo = NotImplemented<"ReleaseSequenceTypeInfo", decltype(OrtApi::ReleaseSequenceTypeInfo)>::call,
+    .ReleaseSequenceTypeInfo = entry::ReleaseSequenceTypeInfo,
     .SessionEndProfiling = NotImplemented<"SessionEndProfiling", decltype(OrtApi::SessionEndProfiling)>::call,
     .SessionGetModelMetadata = NotImplemented<"SessionGetModelMetadata", decltype(OrtApi::SessionGetModelMetadata)>::call,
     .ModelMetadataGetProducerName = NotImplemented<"ModelMetadataGetProducerName", decltype(OrtApi::ModelMetadataGetProducerName)>::call,
@@ -1004,8 +1063,8 @@ const OrtApi ort_api = {
     .Logger_LogMessage = NotImplemented<"Logger_LogMessage", decltype(OrtApi::Logger_LogMessage)>::call,
     .Logger_GetLoggingSeverityLevel = NotImplemented<"Logger_GetLoggingSeverityLevel", decltype(OrtApi::Logger_GetLoggingSeverityLevel)>::call,
     .KernelInfoGetConstantInput_tensor = NotImplemented<"KernelInfoGetConstantInput_tensor", decltype(OrtApi::KernelInfoGetConstantInput_tensor)>::call,
-    .CastTypeInfoToOptionalTypeInfo = NotImplemented<"CastTypeInfoToOptionalTypeInfo", decltype(OrtApi::CastTypeInfoToOptionalTypeInfo)>::call,
-    .GetOptionalContainedTypeInfo = NotImplemented<"GetOptionalContainedTypeInfo", decltype(OrtApi::GetOptionalContainedTypeInfo)>::call,
+    .CastTypeInfoToOptionalTypeInfo = entry::CastTypeInfoToOptionalTypeInfo,
+    .GetOptionalContainedTypeInfo = entry::GetOptionalContainedTypeInfo,
     .GetResizedStringTensorElementBuffer = NotImplemented<"GetResizedStringTensorElementBuffer", decltype(OrtApi::GetResizedStringTensorElementBuffer)>::call,
     .KernelContext_GetAllocator = NotImplemented<"KernelContext_GetAllocator", decltype(OrtApi::KernelContext_GetAllocator)>::call,
     .GetBuildInfoString = entry::GetBuildInfoString,

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import ModelSignature, StrPath, check_providers, declared
+from ortrain._support import ModelSignature, StrPath, as_arrays, check_providers, declared
 from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.session_options import SessionOptions
 
@@ -100,7 +98,7 @@ class InferenceSession:
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
-    ) -> list[npt.NDArray[Any]]:
+    ) -> list[Any]:
         """Runs the model.
 
         Contiguous arrays of the right type are read where they are, without a copy. An array of another type
@@ -114,15 +112,16 @@ class InferenceSession:
             computed.
         input_feed : Mapping[str, Any]
             A value for each input, by name: an array, an OrtValue, or anything that has __dlpack__ or
-            numpy().
+            numpy(). A sequence is a list of these; an optional input may be None or left out.
         run_options : RunOptions | None, default None
             Settings of this run.
 
         Returns
         -------
-        list[npt.NDArray[Any]]
-            The outputs as NumPy arrays, in the order of the names. Types that NumPy lacks are those of
-            ml_dtypes, which has to be installed for them.
+        list[Any]
+            The outputs in the order of the names: NumPy arrays, lists of arrays for sequences, None for
+            an optional value that is not there. Types that NumPy lacks are those of ml_dtypes, which has
+            to be installed for them.
 
         Raises
         ------
@@ -135,8 +134,8 @@ class InferenceSession:
         options = run_options._handle if run_options is not None else None
         wanted = self._signature.wanted(output_names)
         values = self._signature.take(input_feed)
-        outputs = _ortrain.run(self._handle, options, list(input_feed), values, wanted)
-        return [output.numpy() for output in outputs]
+        outputs = _ortrain.run(self._handle, options, list(values), list(values.values()), wanted)
+        return [as_arrays(output) for output in outputs]
 
     def run_with_ort_values(
         self,
@@ -152,7 +151,7 @@ class InferenceSession:
         output_names : Sequence[str] | None
             Names of the wanted outputs; None for all of them.
         input_dict_ort_values : Mapping[str, OrtValue]
-            A tensor for each input, by name.
+            A tensor or sequence for each input, by name.
         run_options : RunOptions | None, default None
             Settings of this run.
         output_values : Mapping[str, OrtValue] | None, default None

@@ -1,14 +1,14 @@
 // Compiled once for each vector instruction set; the best one is chosen when the program runs.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "session/optimizer_kernels.cpp"
+#define HWY_TARGET_INCLUDE "ops/optimizer_kernels.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.
 #include <hwy/highway.h>
 
 #include <limits>
 
+#include "ops/optimizer_kernels.h"
 #include "runtime/threads.h"
-#include "session/optimizer_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
