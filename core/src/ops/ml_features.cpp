@@ -268,10 +268,10 @@ Kernel encode_kernel(KernelContext& c) {
              " are not supported");
   const Tensor otherwise = encode_default(c, values.dtype());
   const size_t width = size_of(values.dtype());
-  // Where the value of a key lies.
-  const auto table = std::make_shared<std::unordered_map<uint64_t, const std::byte*>>();
+  // The place of a key's value.
+  const auto table = std::make_shared<std::unordered_map<uint64_t, size_t>>();
   for (int64_t i = 0; i < keys.size(); ++i)
-    table->emplace(key_at(keys.raw(), i), values.raw() + static_cast<size_t>(i) * width);
+    table->emplace(key_at(keys.raw(), i), static_cast<size_t>(i) * width);
   const int64_t n = c.size(0);
   const Slot x = c.in(0), y = c.out(0);
   return [=](const Frame& f) {
@@ -279,7 +279,7 @@ Kernel encode_kernel(KernelContext& c) {
       for (int64_t i = begin; i < end; ++i) {
         const auto found = table->find(key_at(f.at<void>(x), i));
         std::memcpy(f.at<std::byte>(y) + static_cast<size_t>(i) * width,
-                    found == table->end() ? otherwise.raw() : found->second, width);
+                    found == table->end() ? otherwise.raw() : values.raw() + found->second, width);
       }
     });
   };
