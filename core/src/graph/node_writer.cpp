@@ -9,6 +9,13 @@ constexpr int64_t kAxesAsInput = 13;
 
 }  // namespace
 
+std::string NodeWriter::operator()(const std::string& op_type, const std::vector<std::string>& inputs,
+                                   const Attributes& attributes, const std::string& domain) {
+  return emit(op_type, inputs, 1, attributes, domain)[0];
+}
+
+std::string NodeWriter::int64s(const std::vector<int64_t>& values) { return constant(Tensor::of(values)); }
+
 std::optional<int64_t> NodeWriter::rank(const std::string& value) const {
   const auto d = dims(value);
   if (!d) return std::nullopt;

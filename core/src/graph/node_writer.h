@@ -27,13 +27,11 @@ class NodeWriter {
                                         size_t output_count, const Attributes& attributes = {},
                                         const std::string& domain = "") = 0;
   std::string operator()(const std::string& op_type, const std::vector<std::string>& inputs,
-                         const Attributes& attributes = {}, const std::string& domain = "") {
-    return emit(op_type, inputs, 1, attributes, domain)[0];
-  }
+                         const Attributes& attributes = {}, const std::string& domain = "");
 
   // Constants: initializers of the new graph, shared where equal.
   virtual std::string constant(const Tensor& value) = 0;
-  std::string int64s(const std::vector<int64_t>& values) { return constant(Tensor::of(values)); }
+  std::string int64s(const std::vector<int64_t>& values);
   // A scalar of the element type of value `like`.
   std::string scalar_like(const std::string& like, double value);
 

@@ -1,8 +1,8 @@
 #include "graph/onnx_reader.h"
 
 #include <algorithm>
-#include <ostream>
 #include <set>
+#include <string_view>
 #include <unordered_set>
 
 #include "graph/onnx_io.h"
@@ -25,7 +25,8 @@ std::string shown_domain(const std::string& domain) { return domain.empty() ? "a
 template <typename F>
 struct Lazy {
   F text;
-  friend std::ostream& operator<<(std::ostream& out, const Lazy& lazy) { return out << lazy.text(); }
+  mutable std::string made = {};
+  operator std::string_view() const { return made = text(); }
 };
 
 // A string that is a name. The format says UTF-8; anything else would fail later, far from its cause.

@@ -56,7 +56,7 @@ void RunBinary(const void* a, int64_t step_a, const void* b, int64_t step_b, voi
   else if (step_b)
     Map2<0, 1>(u, v, out, n, f);
   else
-    for (int64_t i = 0; i < n; ++i) Map2<0, 0>(u, v, out + i, 1, f);
+    for (int64_t i = 0; i < n; ++i) Map2<1, 1>(u, v, out + i, 1, f);
 }
 
 using BinaryRun = void (*)(const void*, int64_t, const void*, int64_t, void*, int64_t);
@@ -152,12 +152,7 @@ BinaryFunction plain_function(DType dtype, F) {
   BinaryFunction found = nullptr;
   visit_numeric(dtype, [&](auto zero) {
     using T = decltype(zero);
-    if constexpr (std::is_integral_v<T> == kIntegers)
-      found = [](const void* a, int64_t step_a, const void* b, int64_t step_b, void* y, int64_t n) {
-        const T *u = static_cast<const T*>(a), *v = static_cast<const T*>(b);
-        T* out = static_cast<T*>(y);
-        for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(F{}(u[i * step_a], v[i * step_b]));
-      };
+    if constexpr (std::is_integral_v<T> == kIntegers) found = plain_loop<T, T, F>;
   });
   return found;
 }
@@ -178,36 +173,7 @@ size_t find_row(std::string_view type) {
   return i;
 }
 
-// A kernel that applies `function` to inputs 0 and 1.
-Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost) {
-  // Blocked layouts pass where elements meet in the same order: same shapes, or a scalar.
-  LayoutPtr layout_a, layout_b;
-  const Shape shape_b = operand_shape(c, 1);
-  if (c.shape(0) == shape_b) {
-    layout_a = flat_layout(c, 0) ? flat_layout(c, 0) : flat_layout(c, 1);
-    layout_b = layout_a;
-  } else if (c.size(1) == 1 && c.shape(0) == c.out_shape(0)) {
-    layout_a = flat_layout(c, 0);
-  } else if (c.size(0) == 1 && shape_b == c.out_shape(0)) {
-    layout_b = flat_layout(c, 1);
-  }
-  const Slot a = c.in(0, layout_a), b = c.in(1, layout_b);
-  const Slot y = out_over(c, {0, 1}, layout_a ? layout_a : layout_b);
-  const Broadcast<2> shape({c.shape(0), shape_b}, c.out_shape(0));
-  const int64_t width = static_cast<int64_t>(size_of(c.dtype(0)));
-  return [=](const Frame& f) {
-    const std::byte *from_a = f.at<std::byte>(a), *from_b = f.at<std::byte>(b);
-    std::byte* to = f.at<std::byte>(y);
-    parallel_for(shape.size(), cost, [&](int64_t begin, int64_t end) {
-      shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
-        function(from_a + in[0] * width, shape.step(0), from_b + in[1] * width, shape.step(1),
-                 to + at * width, n);
-      });
-    });
-  };
-}
-
-// The same for a result that lies in bfloat16. Operands are read as they lie: biases and factors in float.
+// The kernel for a result that lies in bfloat16. Operands are read as they lie: biases and factors in float.
 Kernel bf16_kernel(KernelContext& c) {
   const bool same = c.shape(0) == c.shape(1);
   const auto narrow = [&](size_t i) { return lies_in_bf16(c, i); };
@@ -380,66 +346,34 @@ T power(T x, E e) {
 }
 
 template <typename T, typename E>
-void power_row(const T* x, int64_t step_x, const E* e, int64_t step_e, T* y, int64_t n) {
-  if (step_e == 0) {
-    const E exponent = *e;
-    if (exponent == E{2}) {
-      for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i * step_x] * x[i * step_x]);
-    } else if (exponent == E{3}) {
-      for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i * step_x] * x[i * step_x] * x[i * step_x]);
-    } else if (exponent == E{1}) {
-      for (int64_t i = 0; i < n; ++i) y[i] = x[i * step_x];
-    } else {
-      for (int64_t i = 0; i < n; ++i) y[i] = power(x[i * step_x], exponent);
-    }
+void power_row(const void* base, int64_t step_x, const void* exponents, int64_t step_e, void* to, int64_t n) {
+  const T* x = static_cast<const T*>(base);
+  const E* e = static_cast<const E*>(exponents);
+  T* y = static_cast<T*>(to);
+  if (step_e == 0 && *e == E{1}) {
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i * step_x];
+  } else if (step_e == 0 && *e == E{2}) {
+    for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i * step_x] * x[i * step_x]);
+  } else if (step_e == 0 && *e == E{3}) {
+    for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i * step_x] * x[i * step_x] * x[i * step_x]);
   } else {
     for (int64_t i = 0; i < n; ++i) y[i] = power(x[i * step_x], e[i * step_e]);
   }
 }
 
+// ONNX has Pow on four types, with any numeric exponent.
 Kernel pow_kernel(KernelContext& c) {
-  Kernel kernel;
-  const auto make = [&](auto zero_x, auto zero_e) {
-    using T = decltype(zero_x);
-    using E = decltype(zero_e);
-    const LayoutPtr layout = c.size(1) == 1 && c.shape(0) == c.out_shape(0) ? flat_layout(c, 0) : nullptr;
-    const Slot x = c.in(0, layout), e = c.in(1), y = out_over(c, {0, 1}, layout);
-    const Broadcast<2> shape({c.shape(0), operand_shape(c, 1)}, c.out_shape(0));
-    // A power that is no small whole number costs about sixty additions.
-    const Tensor* known = c.constant(1);
-    const bool cheap = known && known->size() == 1 && known->to_double()[0] == 2;
-    kernel = [=](const Frame& f) {
-      const T* from = f.at<T>(x);
-      const E* exponents = f.at<E>(e);
-      T* to = f.at<T>(y);
-      parallel_for(shape.size(), cheap ? 1 : 60, [&](int64_t begin, int64_t end) {
-        shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
-          power_row(from + in[0], shape.step(0), exponents + in[1], shape.step(1), to + at, n);
-        });
-      });
-    };
-  };
-  // ONNX has Pow on four types, with any numeric exponent.
-  const auto with_exponent = [&](auto zero_x) {
-    if (!visit_numeric(c.dtype(1), [&](auto zero_e) { make(zero_x, zero_e); })) c.reject_dtype(1);
-  };
-  switch (c.dtype(0)) {
-    case DType::kFloat:
-      with_exponent(float{});
-      break;
-    case DType::kDouble:
-      with_exponent(double{});
-      break;
-    case DType::kInt32:
-      with_exponent(int32_t{});
-      break;
-    case DType::kInt64:
-      with_exponent(int64_t{});
-      break;
-    default:
-      c.reject_dtype(0);
-  }
-  return kernel;
+  BinaryFunction function = nullptr;
+  const bool known = visit_types<float, double, int32_t, int64_t>(c.dtype(0), [&](auto zero_x) {
+    if (!visit_numeric(c.dtype(1),
+                       [&](auto zero_e) { function = power_row<decltype(zero_x), decltype(zero_e)>; }))
+      c.reject_dtype(1);
+  });
+  if (!known) c.reject_dtype(0);
+  // A power that is no small whole number costs about sixty additions.
+  const Tensor* e = c.constant(1);
+  const bool cheap = e && e->size() == 1 && e->to_double()[0] == 2;
+  return broadcast_kernel(c, function, cheap ? 1 : 60);
 }
 
 // dx = dy e x^(e-1), de = dy x^e ln x.

@@ -2,7 +2,6 @@
 #include <limits>
 #include <type_traits>
 
-#include "ops/broadcast.h"
 #include "ops/elementwise.h"
 #include "ops/operator.h"
 #include "runtime/threads.h"
@@ -39,39 +38,25 @@ void pair_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), broadcast_inputs(c));
 }
 
-template <typename T, typename F>
-Kernel pair_of(KernelContext& c, F function) {
-  const Slot a = c.in(0), b = c.in(1), y = out_over(c, {0, 1});
-  const Broadcast<2> shape({c.shape(0), c.shape(1)}, c.out_shape(0));
-  return [=](const Frame& f) {
-    const T *u = f.at<T>(a), *v = f.at<T>(b);
-    T* to = f.at<T>(y);
-    parallel_for(shape.size(), 1, [&](int64_t begin, int64_t end) {
-      shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
-        for (int64_t i = 0; i < n; ++i)
-          to[at + i] = function(u[in[0] + i * shape.step(0)], v[in[1] + i * shape.step(1)]);
-      });
-    });
-  };
-}
-
 Kernel pair_kernel(KernelContext& c) {
-  Kernel kernel;
+  BinaryFunction function = nullptr;
   const std::string& type = c.node().op_type;
+  const bool left = c.node().string_or("direction", "") == "LEFT";
   visit_integer(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
+    const auto use = [&](auto formula) { function = plain_loop<T, T, decltype(formula)>; };
     if (type == "BitwiseAnd")
-      kernel = pair_of<T>(c, [](T a, T b) { return static_cast<T>(a & b); });
+      use([](T a, T b) { return a & b; });
     else if (type == "BitwiseOr")
-      kernel = pair_of<T>(c, [](T a, T b) { return static_cast<T>(a | b); });
+      use([](T a, T b) { return a | b; });
     else if (type == "BitwiseXor")
-      kernel = pair_of<T>(c, [](T a, T b) { return static_cast<T>(a ^ b); });
-    else if (c.node().string_or("direction", "") == "LEFT")
-      kernel = pair_of<T>(c, shift_left<T>);
+      use([](T a, T b) { return a ^ b; });
+    else if (left)
+      use([](T a, T b) { return shift_left(a, b); });
     else
-      kernel = pair_of<T>(c, shift_right<T>);
+      use([](T a, T b) { return shift_right(a, b); });
   });
-  return kernel;
+  return broadcast_kernel(c, function, 1);
 }
 
 void not_shape(ShapeContext& c) {

@@ -50,14 +50,10 @@ Rounding rounding_of(const NodeContext& c) {
 
 // Between types that kernels compute in.
 template <typename From, typename To>
-Kernel plain_kernel(Slot x, Slot y, int64_t n) {
-  return [=](const Frame& f) {
-    const From* from = f.at<From>(x);
-    To* to = f.at<To>(y);
-    parallel_for(n, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] = cast_number<To>(from[i]);
-    });
-  };
+void convert(const void* x, void* y, int64_t n) {
+  const From* from = static_cast<const From*>(x);
+  To* to = static_cast<To*>(y);
+  for (int64_t i = 0; i < n; ++i) to[i] = cast_number<To>(from[i]);
 }
 
 constexpr int64_t kPiece = 512;  // elements that are converted by way of doubles at a time
@@ -101,11 +97,19 @@ Kernel kernel(KernelContext& c) {
     return [=](const Frame& f) { from_wide(target, f.at<std::byte>(x), f.at<std::byte>(y), n); };
   if (target == DType::kFloat && is_half(source))
     return [=](const Frame& f) { to_wide(source, f.at<std::byte>(x), f.at<std::byte>(y), n); };
-  Kernel kernel;
+  void (*plain)(const void*, void*, int64_t) = nullptr;
   visit_castable(source, [&](auto from) {
-    visit_castable(target, [&](auto to) { kernel = plain_kernel<decltype(from), decltype(to)>(x, y, n); });
+    visit_castable(target, [&](auto to) { plain = convert<decltype(from), decltype(to)>; });
   });
-  if (kernel) return kernel;
+  if (plain) {
+    const auto width_x = static_cast<int64_t>(size_of(source)),
+               width_y = static_cast<int64_t>(size_of(target));
+    return [=](const Frame& f) {
+      parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+        plain(f.at<std::byte>(x) + begin * width_x, f.at<std::byte>(y) + begin * width_y, end - begin);
+      });
+    };
+  }
   return [=, rounding = rounding_of(c)](const Frame& f) {
     parallel_for((n + kPiece - 1) / kPiece, 8 * kPiece, [&](int64_t begin, int64_t end) {
       for (int64_t piece = begin; piece < end; ++piece)

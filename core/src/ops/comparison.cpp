@@ -3,9 +3,7 @@
 
 #include <cmath>
 #include <string_view>
-#include <type_traits>
 
-#include "ops/broadcast.h"
 #include "ops/elementwise.h"
 #include "ops/operator.h"
 #include "runtime/threads.h"
@@ -15,47 +13,36 @@ namespace {
 
 void shape(ShapeContext& c) { c.output(0, DType::kBool, broadcast_inputs(c)); }
 
-template <typename T, typename F>
-Kernel typed(KernelContext& c, F holds) {
-  const Slot a = c.in(0), b = c.in(1), y = c.out(0);
-  const Broadcast<2> shape({c.shape(0), operand_shape(c, 1)}, c.out_shape(0));
-  return [=](const Frame& f) {
-    const T *from_a = f.at<T>(a), *from_b = f.at<T>(b);
-    bool* to = f.at<bool>(y);
-    parallel_for(shape.size(), 1, [&](int64_t begin, int64_t end) {
-      shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
-        const T *u = from_a + in[0], *v = from_b + in[1];
-        const int64_t step_u = shape.step(0), step_v = shape.step(1);
-        // Without steps in the common cases, so that the compiler makes vectors of them.
-        if (step_u && step_v)
-          for (int64_t i = 0; i < n; ++i) to[at + i] = holds(u[i], v[i]);
-        else if (step_u)
-          for (int64_t i = 0; i < n; ++i) to[at + i] = holds(u[i], *v);
-        else
-          for (int64_t i = 0; i < n; ++i) to[at + i] = holds(*u, v[i * step_v]);
-      });
-    });
-  };
-}
+// A formula as a function on T to bool.
+template <typename T, class F>
+constexpr BinaryFunction kFunction = plain_loop<T, bool, F>;
 
-// Less and its kin, one formula for all types that have an order.
-template <typename F>
+// That of a formula on b and a.
+template <typename T, class F>
+constexpr BinaryFunction kTurned = [](const void* a, int64_t step_a, const void* b, int64_t step_b, void* y,
+                                      int64_t n) { plain_loop<T, bool, F>(b, step_b, a, step_a, y, n); };
+
+// Less and its kin: all types that have an order.
+template <typename F, bool kTurn = false>
 Kernel compare(KernelContext& c) {
-  Kernel kernel;
-  if (!visit_numeric(c.dtype(0), [&](auto zero) { kernel = typed<decltype(zero)>(c, F{}); }))
-    c.reject_dtype(0);
-  return kernel;
-}
-
-template <typename F>
-Kernel equal(KernelContext& c) {
-  return c.dtype(0) == DType::kBool ? typed<bool>(c, F{}) : compare<F>(c);
+  BinaryFunction function = nullptr;
+  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    function = kTurn ? kTurned<T, F> : kFunction<T, F>;
+  });
+  if (!known) c.reject_dtype(0);
+  return broadcast_kernel(c, function, 1);
 }
 
 template <typename F>
 Kernel logic(KernelContext& c) {
   if (c.dtype(0) != DType::kBool) c.reject_dtype(0);
-  return typed<bool>(c, F{});
+  return broadcast_kernel(c, kFunction<bool, F>, 1);
+}
+
+template <typename F>
+Kernel equal(KernelContext& c) {
+  return c.dtype(0) == DType::kBool ? logic<F>(c) : compare<F>(c);
 }
 
 #define ORTRAIN_ROW(name, maker, formula) \
@@ -69,11 +56,14 @@ Kernel logic(KernelContext& c) {
 ORTRAIN_ROW(Equal, equal, a == b);
 ORTRAIN_ROW(Less, compare, a < b);
 ORTRAIN_ROW(LessOrEqual, compare, a <= b);
-ORTRAIN_ROW(Greater, compare, a > b);
-ORTRAIN_ROW(GreaterOrEqual, compare, a >= b);
 ORTRAIN_ROW(And, logic, a&& b);
 ORTRAIN_ROW(Or, logic, a || b);
 ORTRAIN_ROW(Xor, logic, a != b);
+#undef ORTRAIN_ROW
+// a > b is b < a.
+ORTRAIN_OPERATOR({.type = "Greater", .shape = shape, .kernel = compare<Less, true>, .stops_gradient = true});
+ORTRAIN_OPERATOR(
+    {.type = "GreaterOrEqual", .shape = shape, .kernel = compare<LessOrEqual, true>, .stops_gradient = true});
 
 void shape_of_test(ShapeContext& c) { c.output(0, DType::kBool, c.shape(0)); }
 

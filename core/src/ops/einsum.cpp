@@ -9,8 +9,10 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "ops/elementwise.h"
 #include "ops/gradient_expression.h"
 #include "ops/operator.h"
 #include "ops/product.h"
@@ -148,11 +150,57 @@ struct Value {
   Slot slot;
 };
 
-// Makes the steps of a kernel.
+// How the strides of a matrix go: by rows and by columns, in elements.
+struct Strides {
+  int64_t row, column;
+};
+
+// What steps need to know of an element type.
+struct Arithmetic {
+  size_t width = 0;
+  // y[i] is the sum of the n elements from x[i * n] on, for i < count.
+  void (*sum_rows)(const void* x, int64_t n, void* y, int64_t count) = nullptr;
+  // y = a b with a [m, k], b [k, n] and y [m, n] in one piece; on this thread, or on all.
+  void (*multiply)(int64_t m, int64_t n, int64_t k, const void* a, Strides a_strides, const void* b,
+                   Strides b_strides, void* y, bool threaded) = nullptr;
+  BinaryFunction times = nullptr;
+};
+
 template <typename T>
+void sum_rows(const void* x, int64_t n, void* y, int64_t count) {
+  // Integers wrap around.
+  using Sum = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;
+  const T* row = static_cast<const T*>(x);
+  for (int64_t i = 0; i < count; ++i, row += n) {
+    Sum sum = 0;
+    for (int64_t k = 0; k < n; ++k) sum += static_cast<Sum>(row[k]);
+    static_cast<T*>(y)[i] = static_cast<T>(sum);
+  }
+}
+
+template <typename T>
+void multiply_typed(int64_t m, int64_t n, int64_t k, const void* a, Strides a_strides, const void* b,
+                    Strides b_strides, void* y, bool threaded) {
+  const MatrixView<const T> u{static_cast<const T*>(a), a_strides.row, a_strides.column};
+  const MatrixView<const T> v{static_cast<const T*>(b), b_strides.row, b_strides.column};
+  (threaded ? threaded_product<T> : product<T>)(m, n, k, u, v, T(0), static_cast<T*>(y), n);
+}
+
+Arithmetic arithmetic_of(const NodeContext& c) {
+  Arithmetic result{.width = size_of(c.dtype(0)), .times = binary_function("Mul", c.dtype(0))};
+  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+    result.sum_rows = sum_rows<decltype(zero)>;
+    result.multiply = multiply_typed<decltype(zero)>;
+  });
+  if (!known) c.reject_dtype(0);
+  return result;
+}
+
+// Makes the steps of a kernel.
 class Lowering {
  public:
-  Lowering(KernelContext& c) : c_(c), equation_(equation_of(c)), extents_(extents_of(c, equation_)) {}
+  Lowering(KernelContext& c)
+      : c_(c), math_(arithmetic_of(c)), equation_(equation_of(c)), extents_(extents_of(c, equation_)) {}
 
   Kernel run() {
     std::vector<Value> values;
@@ -221,14 +269,14 @@ class Lowering {
   }
 
   Slot memory(const Term& labels) {
-    return c_.scratch(static_cast<size_t>(element_count(shape_of(labels))) * sizeof(T));
+    return c_.scratch(static_cast<size_t>(element_count(shape_of(labels))) * math_.width);
   }
 
   void copy(const Value& v, const Term& order, Slot to) {
     const Shape extents = shape_of(order);
     std::vector<int64_t> strides;
     for (const int label : order) strides.push_back(stride_of(v, label));
-    const StridedCopy copy(sizeof(T), extents, {0, strides}, {0, strides_of(extents)});
+    const StridedCopy copy(math_.width, extents, {0, strides}, {0, strides_of(extents)});
     steps_.push_back(
         [copy, from = v.slot, to](const Frame& f) { copy(f.at<std::byte>(from), f.at<std::byte>(to)); });
   }
@@ -256,17 +304,11 @@ class Lowering {
     const Value from = ordered(v, order);
     const int64_t rows = element_count(shape_of(kept)), n = element_count(shape_of(gone));
     const Slot to = memory(kept);
-    steps_.push_back([rows, n, x = from.slot, to](const Frame& f) {
+    steps_.push_back([math = math_, rows, n, x = from.slot, to](const Frame& f) {
+      const auto width = static_cast<int64_t>(math.width);
       parallel_for(rows, n, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          using Sum = std::conditional_t<
-              std::is_floating_point_v<T>, double,
-              std::make_unsigned_t<std::conditional_t<std::is_floating_point_v<T>, int64_t, T>>>;
-          const T* row = f.at<T>(x) + i * n;
-          Sum sum = 0;
-          for (int64_t k = 0; k < n; ++k) sum += static_cast<Sum>(row[k]);
-          f.at<T>(to)[i] = static_cast<T>(sum);
-        }
+        math.sum_rows(f.at<std::byte>(x) + begin * n * width, n, f.at<std::byte>(to) + begin * width,
+                      end - begin);
       });
     });
     return {kept, strides_of(shape_of(kept)), to};
@@ -302,35 +344,28 @@ class Lowering {
                   k = element_count(shape_of(inner)), batches = element_count(shape_of(batch));
     const Term result = joined(batch, rows, columns);
     const Slot to = is_last && result == equation_.output ? out_ : memory(result);
-    steps_.push_back([=, x = left.slot, y = right.slot](const Frame& f) {
-      const auto one = [&](int64_t at, auto multiply_one) {
-        const MatrixView<const T> u{f.at<const T>(x) + at * m * k, a_turned ? 1 : k, a_turned ? m : 1};
-        const MatrixView<const T> v{f.at<const T>(y) + at * k * n, b_turned ? 1 : n, b_turned ? k : 1};
-        multiply_one(m, n, k, u, v, T(0), f.at<T>(to) + at * m * n, n);
+    const Strides u{a_turned ? 1 : k, a_turned ? m : 1}, v{b_turned ? 1 : n, b_turned ? k : 1};
+    steps_.push_back([=, math = math_, x = left.slot, y = right.slot](const Frame& f) {
+      const auto width = static_cast<int64_t>(math.width);
+      const std::byte *from_x = f.at<std::byte>(x), *from_y = f.at<std::byte>(y);
+      std::byte* out = f.at<std::byte>(to);
+      const auto one = [&](int64_t i, bool threaded) {
+        math.multiply(m, n, k, from_x + i * m * k * width, u, from_y + i * k * n * width, v,
+                      out + i * m * n * width, threaded);
       };
       if (m == 1 && n == 1 && k == 1) {
-        const T *u = f.at<T>(x), *v = f.at<T>(y);
-        T* out = f.at<T>(to);
         parallel_for(batches, 1, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) out[i] = times(u[i], v[i]);
+          math.times(from_x + begin * width, 1, from_y + begin * width, 1, out + begin * width, end - begin);
         });
       } else if (batches >= max_threads() || m * n * k < kGrain) {
         parallel_for(batches, m * n * k, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) one(i, product<T>);
+          for (int64_t i = begin; i < end; ++i) one(i, false);
         });
       } else {
-        for (int64_t i = 0; i < batches; ++i) one(i, threaded_product<T>);
+        for (int64_t i = 0; i < batches; ++i) one(i, true);
       }
     });
     return {result, strides_of(shape_of(result)), to};
-  }
-
-  // Integers wrap around.
-  static T times(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>)
-      return a * b;
-    else
-      return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
   }
 
   // Where a label stands in the result; those that are summed away come behind.
@@ -347,18 +382,14 @@ class Lowering {
   }
 
   KernelContext& c_;
+  Arithmetic math_;
   Equation equation_;
   std::map<int, int64_t> extents_;
   std::vector<Kernel> steps_;
   Slot out_;
 };
 
-Kernel kernel(KernelContext& c) {
-  Kernel kernel;
-  if (!visit_numeric(c.dtype(0), [&](auto zero) { kernel = Lowering<decltype(zero)>(c).run(); }))
-    c.reject_dtype(0);
-  return kernel;
-}
+Kernel kernel(KernelContext& c) { return Lowering(c).run(); }
 
 // dx_k = Einsum(dy, the other operands -> the term of x_k). Labels that only x_k has are spread by an operand
 // of ones; a letter that x_k repeats is taken to the diagonal by an identity matrix.

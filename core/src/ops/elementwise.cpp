@@ -1,5 +1,8 @@
 #include "ops/elementwise.h"
 
+#include "ops/broadcast.h"
+#include "runtime/threads.h"
+
 namespace ortrain {
 
 void expect_same(const NodeContext& c, size_t i, size_t j) {
@@ -41,6 +44,40 @@ Shape broadcast_inputs(const NodeContext& c, size_t first) {
     }
   }
   return out;
+}
+
+Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost) {
+  // Blocked layouts pass where elements meet in the same order: same shapes, or a scalar. Only floats have
+  // them.
+  LayoutPtr layout_a, layout_b;
+  const Shape shape_b = operand_shape(c, 1);
+  const bool same_types = c.dtype(0) == c.dtype(1);
+  if (c.out_dtype(0) != c.dtype(0)) {
+    // The result could not lie as the operands do.
+  } else if (same_types && c.shape(0) == shape_b) {
+    layout_a = flat_layout(c, 0) ? flat_layout(c, 0) : flat_layout(c, 1);
+    layout_b = layout_a;
+  } else if (c.size(1) == 1 && c.shape(0) == c.out_shape(0)) {
+    layout_a = flat_layout(c, 0);
+  } else if (same_types && c.size(0) == 1 && shape_b == c.out_shape(0)) {
+    layout_b = flat_layout(c, 1);
+  }
+  const Slot a = c.in(0, layout_a), b = c.in(1, layout_b);
+  const Slot y = out_over(c, {0, 1}, layout_a ? layout_a : layout_b);
+  const Broadcast<2> shape({c.shape(0), shape_b}, c.out_shape(0));
+  const auto width_a = static_cast<int64_t>(size_of(c.dtype(0))),
+             width_b = static_cast<int64_t>(size_of(c.dtype(1))),
+             width_y = static_cast<int64_t>(size_of(c.out_dtype(0)));
+  return [=](const Frame& f) {
+    const std::byte *from_a = f.at<std::byte>(a), *from_b = f.at<std::byte>(b);
+    std::byte* to = f.at<std::byte>(y);
+    parallel_for(shape.size(), cost, [&](int64_t begin, int64_t end) {
+      shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
+        function(from_a + in[0] * width_a, shape.step(0), from_b + in[1] * width_b, shape.step(1),
+                 to + at * width_y, n);
+      });
+    });
+  };
 }
 
 LayoutPtr flat_layout(const KernelContext& c, size_t i) {

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 #include "ops/operator.h"
 
@@ -41,6 +42,27 @@ PairFunction pair_function(std::string_view type, DType dtype);
 BinaryFunction binary_function(std::string_view type, DType dtype);
 // The same in float, giving bfloat16 from operands each of which is kept in bfloat16 or in float.
 BinaryFunction bf16_function(std::string_view type, bool bf16_a, bool bf16_b);
+
+// The BinaryFunction of a formula without state on single numbers, F{}(a, b), from elements T to elements Y.
+template <typename T, typename Y, class F>
+void plain_loop(const void* a, int64_t step_a, const void* b, int64_t step_b, void* y, int64_t n) {
+  const T *u = static_cast<const T*>(a), *v = static_cast<const T*>(b);
+  Y* out = static_cast<Y*>(y);
+  // Without steps in the common cases of the common types, so that the compiler makes vectors of them.
+  constexpr bool kCommon = std::is_same_v<T, bool> || (sizeof(T) >= 4 && std::is_signed_v<T>);
+  if (kCommon && step_a && step_b) {
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<Y>(F{}(u[i], v[i]));
+  } else if (kCommon && step_a) {
+    const T w = *v;
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<Y>(F{}(u[i], w));
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<Y>(F{}(u[i * step_a], v[i * step_b]));
+  }
+}
+
+// A kernel that applies the function to inputs 0 and 1, which broadcast to output 0. `cost` is that of one
+// element, in additions.
+Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost);
 
 // Rejects the node unless inputs i and j have the same type and shape.
 void expect_same(const NodeContext& c, size_t i, size_t j);

@@ -24,30 +24,17 @@ Shape gathered_shape(const NodeContext& c, const Shape& data_shape) {
   return out;
 }
 
-// Checks the indices and counts them from the front.
-template <typename I>
-void resolve(const std::string& label, const IndexedRows& r, const I* indices, int64_t* rows) {
-  check_indices(label, indices, r.n, r.limit);
-  for (int64_t i = 0; i < r.n; ++i) rows[i] = from_front(indices[i], r.limit);
-}
-
 void gather_shape(ShapeContext& c) { c.output(0, c.dtype(0), gathered_shape(c, c.shape(0))); }
 
 Kernel gather_kernel(KernelContext& c) {
   const IndexedRows r = rows_of(c, c.shape(0));
   const size_t row_bytes = static_cast<size_t>(r.row) * width_of(c, 0);
-  const std::string label = c.node().label();
-  Kernel kernel;
-  visit_index(c, 1, [&](auto index) {
-    using I = decltype(index);
-    const Slot data = c.in(0), indices = c.in(1), out = c.out(0);
-    const Slot rows = c.scratch(static_cast<size_t>(r.n) * sizeof(int64_t));
-    kernel = [=](const Frame& f) {
-      resolve(label, r, f.at<I>(indices), f.at<int64_t>(rows));
-      gather_rows(r, row_bytes, f.at<std::byte>(data), f.at<int64_t>(rows), f.at<std::byte>(out));
-    };
-  });
-  return kernel;
+  const DType type = index_type(c, 1);
+  const Slot data = c.in(0), indices = c.in(1), out = c.out(0), rows = positions_scratch(c, r.n);
+  return [=, label = c.node().label()](const Frame& f) {
+    resolve_indices(label, type, f.at<void>(indices), r.n, r.limit, f.at<int64_t>(rows));
+    gather_rows(r, row_bytes, f.at<std::byte>(data), f.at<int64_t>(rows), f.at<std::byte>(out));
+  };
 }
 
 void gather_gradient(GradientContext& g) {
@@ -71,24 +58,16 @@ void gather_grad_shape(ShapeContext& c) {
 
 Kernel gather_grad_kernel(KernelContext& c) {
   const IndexedRows r = rows_of(c, c.out_shape(0));
-  const std::string label = c.node().label();
-  Kernel kernel;
-  visit_index(c, 1, [&](auto index) {
-    using I = decltype(index);
-    const bool known = visit_floating(c.dtype(2), [&](auto zero) {
-      using T = decltype(zero);
-      const Slot indices = c.in(1), dy = c.in(2), dx = c.out(0);
-      const Slot rows = c.scratch(static_cast<size_t>(r.n) * sizeof(int64_t));
-      const size_t bytes = static_cast<size_t>(r.outer * r.limit * r.row) * sizeof(T);
-      kernel = [=](const Frame& f) {
-        resolve(label, r, f.at<I>(indices), f.at<int64_t>(rows));
-        zero_bytes(f.at<std::byte>(dx), bytes);
-        scatter_rows(r, f.at<T>(dy), f.at<int64_t>(rows), f.at<T>(dx), [](T a, T b) { return a + b; });
-      };
-    });
-    if (!known) c.reject_dtype(2);
-  });
-  return kernel;
+  const DType type = index_type(c, 1), dtype = c.dtype(2);
+  if (dtype != DType::kFloat && dtype != DType::kDouble) c.reject_dtype(2);
+  const BinaryFunction add = binary_function("Add", dtype);
+  const Slot indices = c.in(1), dy = c.in(2), dx = c.out(0), rows = positions_scratch(c, r.n);
+  const size_t width = size_of(dtype), bytes = bytes_of(dtype, c.out_size(0));
+  return [=, label = c.node().label()](const Frame& f) {
+    resolve_indices(label, type, f.at<void>(indices), r.n, r.limit, f.at<int64_t>(rows));
+    zero_bytes(f.at<std::byte>(dx), bytes);
+    scatter_rows(r, width, add, f.at<std::byte>(dy), f.at<int64_t>(rows), f.at<std::byte>(dx));
+  };
 }
 
 void gather_grad_gradient(GradientContext& g) {

@@ -13,20 +13,17 @@ void gather_shape(ShapeContext& c) {
 
 Kernel gather_kernel(KernelContext& c) {
   const Sheets s = sheets_of(c, c.shape(0), c.shape(1));
-  const std::string label = c.node().label();
+  const DType type = index_type(c, 1);
   Kernel kernel;
-  visit_index(c, 1, [&](auto index) {
-    using I = decltype(index);
-    visit_width(c, 0, [&](auto zero) {
-      using T = decltype(zero);
-      const Slot data = c.in(0), indices = c.in(1), out = c.out(0);
-      kernel = [=](const Frame& f) {
-        check_indices(label, f.at<I>(indices), s.size, s.limit);
-        const T* from = f.at<T>(data);
-        T* to = f.at<T>(out);
-        for_each_index(s, f.at<I>(indices), [=](int64_t d, int64_t k) { to[k] = from[d]; });
-      };
-    });
+  visit_width(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    const Slot data = c.in(0), indices = c.in(1), out = c.out(0), positions = positions_scratch(c, s.size);
+    kernel = [=, label = c.node().label()](const Frame& f) {
+      resolve_indices(label, type, f.at<void>(indices), s.size, s.limit, f.at<int64_t>(positions));
+      const T* from = f.at<T>(data);
+      T* to = f.at<T>(out);
+      for_each_index(s, f.at<int64_t>(positions), [=](int64_t d, int64_t k) { to[k] = from[d]; });
+    };
   });
   return kernel;
 }
@@ -53,25 +50,15 @@ void gather_grad_shape(ShapeContext& c) {
 
 Kernel gather_grad_kernel(KernelContext& c) {
   const Sheets s = sheets_of(c, c.out_shape(0), c.shape(2));
-  const std::string label = c.node().label();
-  Kernel kernel;
-  visit_index(c, 2, [&](auto index) {
-    using I = decltype(index);
-    const bool known = visit_floating(c.dtype(0), [&](auto zero) {
-      using T = decltype(zero);
-      const size_t bytes = static_cast<size_t>(c.out_size(0)) * sizeof(T);
-      const Slot dy = c.in(0), indices = c.in(2), dx = c.out(0);
-      kernel = [=](const Frame& f) {
-        check_indices(label, f.at<I>(indices), s.size, s.limit);
-        zero_bytes(f.at<std::byte>(dx), bytes);
-        const T* from = f.at<T>(dy);
-        T* to = f.at<T>(dx);
-        for_each_index(s, f.at<I>(indices), [=](int64_t d, int64_t k) { to[d] += from[k]; });
-      };
-    });
-    if (!known) c.reject_dtype(0);
-  });
-  return kernel;
+  const DType type = index_type(c, 2), dtype = c.dtype(0);
+  if (dtype != DType::kFloat && dtype != DType::kDouble) c.reject_dtype(0);
+  const Slot dy = c.in(0), indices = c.in(2), dx = c.out(0), positions = positions_scratch(c, s.size);
+  const size_t bytes = bytes_of(dtype, c.out_size(0));
+  return [=, label = c.node().label()](const Frame& f) {
+    resolve_indices(label, type, f.at<void>(indices), s.size, s.limit, f.at<int64_t>(positions));
+    zero_bytes(f.at<std::byte>(dx), bytes);
+    add_at_indices(s, dtype, f.at<int64_t>(positions), f.at<void>(dy), f.at<void>(dx));
+  };
 }
 
 void gather_grad_gradient(GradientContext& g) {

@@ -14,17 +14,12 @@ void gather_shape(ShapeContext& c) {
 Kernel gather_kernel(KernelContext& c) {
   const Tuples t = tuples_of(c, c.shape(0), c.shape(1), c.node().int_or("batch_dims", 0));
   const size_t row_bytes = static_cast<size_t>(t.rows.row) * width_of(c, 0);
-  const std::string label = c.node().label();
-  Kernel kernel;
-  visit_index(c, 1, [&](auto index) {
-    using I = decltype(index);
-    const Slot data = c.in(0), indices = c.in(1), out = c.out(0), rows = rows_scratch(c, t);
-    kernel = [=](const Frame& f) {
-      resolve_tuples(label, t, f.at<I>(indices), f.at<int64_t>(rows));
-      gather_rows(t.rows, row_bytes, f.at<std::byte>(data), f.at<int64_t>(rows), f.at<std::byte>(out));
-    };
-  });
-  return kernel;
+  const DType type = index_type(c, 1);
+  const Slot data = c.in(0), indices = c.in(1), out = c.out(0), rows = positions_scratch(c, t.rows.n);
+  return [=, label = c.node().label()](const Frame& f) {
+    resolve_tuples(label, type, t, f.at<void>(indices), f.at<int64_t>(rows));
+    gather_rows(t.rows, row_bytes, f.at<std::byte>(data), f.at<int64_t>(rows), f.at<std::byte>(out));
+  };
 }
 
 void gather_gradient(GradientContext& g) {
@@ -51,23 +46,16 @@ void gather_grad_shape(ShapeContext& c) {
 
 Kernel gather_grad_kernel(KernelContext& c) {
   const Tuples t = tuples_of(c, c.out_shape(0), c.shape(1), c.node().int_or("batch_dims", 0));
-  const std::string label = c.node().label();
-  Kernel kernel;
-  visit_index(c, 1, [&](auto index) {
-    using I = decltype(index);
-    const bool known = visit_floating(c.dtype(2), [&](auto zero) {
-      using T = decltype(zero);
-      const size_t bytes = static_cast<size_t>(c.out_size(0)) * sizeof(T);
-      const Slot indices = c.in(1), dy = c.in(2), dx = c.out(0), rows = rows_scratch(c, t);
-      kernel = [=](const Frame& f) {
-        resolve_tuples(label, t, f.at<I>(indices), f.at<int64_t>(rows));
-        zero_bytes(f.at<std::byte>(dx), bytes);
-        scatter_rows(t.rows, f.at<T>(dy), f.at<int64_t>(rows), f.at<T>(dx), [](T a, T b) { return a + b; });
-      };
-    });
-    if (!known) c.reject_dtype(2);
-  });
-  return kernel;
+  const DType type = index_type(c, 1), dtype = c.dtype(2);
+  if (dtype != DType::kFloat && dtype != DType::kDouble) c.reject_dtype(2);
+  const BinaryFunction add = binary_function("Add", dtype);
+  const Slot indices = c.in(1), dy = c.in(2), dx = c.out(0), rows = positions_scratch(c, t.rows.n);
+  const size_t width = size_of(dtype), bytes = bytes_of(dtype, c.out_size(0));
+  return [=, label = c.node().label()](const Frame& f) {
+    resolve_tuples(label, type, t, f.at<void>(indices), f.at<int64_t>(rows));
+    zero_bytes(f.at<std::byte>(dx), bytes);
+    scatter_rows(t.rows, width, add, f.at<std::byte>(dy), f.at<int64_t>(rows), f.at<std::byte>(dx));
+  };
 }
 
 void gather_grad_gradient(GradientContext& g) {

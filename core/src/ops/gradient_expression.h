@@ -22,42 +22,34 @@ class Expression {
 
   // The node `type` with this value as its only input: x.call("Cos").
   Expression call(const std::string& type, const Attributes& attributes = {},
-                  const std::string& domain = "") const {
-    return {*g_, (*g_)(type, {name_}, attributes, domain)};
-  }
+                  const std::string& domain = "") const;
   Expression call(const std::string& type, const Expression& other, const Attributes& attributes = {},
-                  const std::string& domain = "") const {
-    return {*g_, (*g_)(type, {name_, other.name_}, attributes, domain)};
-  }
+                  const std::string& domain = "") const;
   // A constant of this value's type.
-  Expression number(double value) const { return {*g_, g_->scalar_like(name_, value)}; }
+  Expression number(double value) const;
   // A boolean (this) as 1 or 0 of the type of `other`.
-  Expression as(const Expression& other) const {
-    return call("Cast", {{"to", static_cast<int64_t>(g_->dtype(other.name_))}});
-  }
+  Expression as(const Expression& other) const;
   // Where this (a boolean) holds `yes`, elsewhere `no`.
-  Expression choose(const Expression& yes, const Expression& no) const {
-    return {*g_, (*g_)("Where", {name_, yes.name_, no.name_})};
-  }
+  Expression choose(const Expression& yes, const Expression& no) const;
 
-  friend Expression operator+(const Expression& a, const Expression& b) { return a.call("Add", b); }
-  friend Expression operator-(const Expression& a, const Expression& b) { return a.call("Sub", b); }
-  friend Expression operator*(const Expression& a, const Expression& b) { return a.call("Mul", b); }
-  friend Expression operator/(const Expression& a, const Expression& b) { return a.call("Div", b); }
-  friend Expression operator>(const Expression& a, const Expression& b) { return a.call("Greater", b); }
-  friend Expression operator<(const Expression& a, const Expression& b) { return a.call("Less", b); }
-  friend Expression operator&&(const Expression& a, const Expression& b) { return a.call("And", b); }
-  friend Expression operator+(const Expression& a, double b) { return a + a.number(b); }
-  friend Expression operator+(double a, const Expression& b) { return b.number(a) + b; }
-  friend Expression operator-(const Expression& a, double b) { return a - a.number(b); }
-  friend Expression operator-(double a, const Expression& b) { return b.number(a) - b; }
-  friend Expression operator*(const Expression& a, double b) { return a * a.number(b); }
-  friend Expression operator*(double a, const Expression& b) { return b.number(a) * b; }
-  friend Expression operator/(const Expression& a, double b) { return a / a.number(b); }
-  friend Expression operator/(double a, const Expression& b) { return b.number(a) / b; }
-  friend Expression operator>(const Expression& a, double b) { return a > a.number(b); }
-  friend Expression operator<(const Expression& a, double b) { return a < a.number(b); }
-  friend Expression operator-(const Expression& a) { return a.call("Neg"); }
+  friend Expression operator+(const Expression& a, const Expression& b);
+  friend Expression operator-(const Expression& a, const Expression& b);
+  friend Expression operator*(const Expression& a, const Expression& b);
+  friend Expression operator/(const Expression& a, const Expression& b);
+  friend Expression operator>(const Expression& a, const Expression& b);
+  friend Expression operator<(const Expression& a, const Expression& b);
+  friend Expression operator&&(const Expression& a, const Expression& b);
+  friend Expression operator+(const Expression& a, double b);
+  friend Expression operator+(double a, const Expression& b);
+  friend Expression operator-(const Expression& a, double b);
+  friend Expression operator-(double a, const Expression& b);
+  friend Expression operator*(const Expression& a, double b);
+  friend Expression operator*(double a, const Expression& b);
+  friend Expression operator/(const Expression& a, double b);
+  friend Expression operator/(double a, const Expression& b);
+  friend Expression operator>(const Expression& a, double b);
+  friend Expression operator<(const Expression& a, double b);
+  friend Expression operator-(const Expression& a);
 
  private:
   NodeWriter* g_;

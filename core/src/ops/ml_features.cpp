@@ -2,6 +2,7 @@
 // Imputer, LabelEncoder, Normalizer, OneHotEncoder and Scaler, on numbers.
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <unordered_map>
 
@@ -240,43 +241,48 @@ void encode_shape(ShapeContext& c) {
   c.output(0, values.dtype(), c.shape(0));
 }
 
+// What is given for keys that the table does not have.
+Tensor encode_default(const NodeContext& c, DType type) {
+  if (const auto at = c.node().attributes.find("default_tensor"); at != c.node().attributes.end()) {
+    const auto* tensor = std::get_if<Tensor>(&at->second);
+    c.expect(tensor && tensor->dtype() == type && tensor->size() == 1,
+             "attribute default_tensor must hold one ", to_string(type));
+    return *tensor;
+  }
+  if (type == DType::kInt64) return Tensor::scalar(c.node().int_or("default_int64", -1));
+  return Tensor::scalar(type, is_floating(type)
+                                  ? static_cast<double>(c.node().float_or("default_float", -0.0f))
+                                  : static_cast<double>(c.node().int_or("default_int64", -1)));
+}
+
 Kernel encode_kernel(KernelContext& c) {
   const Tensor keys = table_side(c, "keys"), values = table_side(c, "values");
-  const int64_t n = c.size(0);
-  const Slot x = c.in(0), y = c.out(0);
-  Kernel kernel;
-  const auto visit = [](DType type, auto f) {
+  uint64_t (*key_at)(const void*, int64_t) = nullptr;
+  const auto known = [](DType type, auto f) {
     return visit_types<float, double, int16_t, int32_t, int64_t>(type, f);
   };
-  visit(keys.dtype(), [&](auto key) {
-    visit(values.dtype(), [&](auto value) {
-      using K = decltype(key);
-      using V = decltype(value);
-      const auto table = std::make_shared<std::unordered_map<uint64_t, V>>();
-      for (int64_t i = 0; i < keys.size(); ++i)
-        table->emplace(key_of(keys.data<K>()[i]), values.data<V>()[i]);
-      V otherwise = std::is_floating_point_v<V> ? static_cast<V>(c.node().float_or("default_float", -0.0f))
-                                                : static_cast<V>(c.node().int_or("default_int64", -1));
-      if (const auto at = c.node().attributes.find("default_tensor"); at != c.node().attributes.end()) {
-        const auto* tensor = std::get_if<Tensor>(&at->second);
-        c.expect(tensor && tensor->dtype() == values.dtype() && tensor->size() == 1,
-                 "attribute default_tensor must hold one ", to_string(values.dtype()));
-        otherwise = tensor->data<V>()[0];
-      }
-      kernel = [=](const Frame& f) {
-        parallel_for(n, 16, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            const auto found = table->find(key_of(f.at<K>(x)[i]));
-            f.at<V>(y)[i] = found == table->end() ? otherwise : found->second;
-          }
-        });
-      };
-    });
-  });
-  if (!kernel)
+  if (!known(values.dtype(), [](auto) {}) || !known(keys.dtype(), [&](auto zero) {
+        key_at = [](const void* x, int64_t i) { return key_of(static_cast<const decltype(zero)*>(x)[i]); };
+      }))
     c.reject("keys of ", to_string(keys.dtype()), " and values of ", to_string(values.dtype()),
              " are not supported");
-  return kernel;
+  const Tensor otherwise = encode_default(c, values.dtype());
+  const size_t width = size_of(values.dtype());
+  // The place of a key's value.
+  const auto table = std::make_shared<std::unordered_map<uint64_t, size_t>>();
+  for (int64_t i = 0; i < keys.size(); ++i)
+    table->emplace(key_at(keys.raw(), i), static_cast<size_t>(i) * width);
+  const int64_t n = c.size(0);
+  const Slot x = c.in(0), y = c.out(0);
+  return [=](const Frame& f) {
+    parallel_for(n, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const auto found = table->find(key_at(f.at<void>(x), i));
+        std::memcpy(f.at<std::byte>(y) + static_cast<size_t>(i) * width,
+                    found == table->end() ? otherwise.raw() : values.raw() + found->second, width);
+      }
+    });
+  };
 }
 
 // -----------------------------------------------------------------------------------------------------------

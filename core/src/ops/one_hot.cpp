@@ -24,35 +24,44 @@ void shape(ShapeContext& c) {
   c.output(0, c.dtype(2), out);
 }
 
+// The places of n indices of any type, counted from the front; -1 for those outside of [-depth, depth).
+template <typename I>
+void places(const void* raw, int64_t n, int64_t depth, int64_t* to) {
+  const I* indices = static_cast<const I*>(raw);
+  for (int64_t i = 0; i < n; ++i) {
+    const double value = static_cast<double>(indices[i]);
+    to[i] = -1;
+    if (!(value > -static_cast<double>(depth) - 1 && value < static_cast<double>(depth))) continue;
+    const int64_t place = static_cast<int64_t>(indices[i]);
+    to[i] = place < 0 ? std::max<int64_t>(place + depth, -1) : place;
+  }
+}
+
 Kernel kernel(KernelContext& c) {
   const size_t axis = axis_of(c, -1, c.rank(0) + 1);
   const int64_t depth = depth_of(c), inner = element_count(c.shape(0), axis, c.shape(0).size());
   const int64_t count = c.size(0), out_count = c.out_size(0);
+  void (*find_places)(const void*, int64_t, int64_t, int64_t*) = nullptr;
+  if (!visit_numeric(c.dtype(0), [&](auto index) { find_places = places<decltype(index)>; }))
+    c.reject_dtype(0);
   Kernel kernel;
-  const bool known = visit_numeric(c.dtype(0), [&](auto index) {
-    visit_width(c, 2, [&](auto zero) {
-      using I = decltype(index);
-      using T = decltype(zero);
-      const StridedCopy fill(sizeof(T), {out_count}, {0, {0}}, {0, {1}});
-      const Slot indices = c.in(0), values = c.in(2), out = c.out(0);
-      kernel = [=](const Frame& f) {
-        const I* at = f.at<I>(indices);
-        T* to = f.at<T>(out);
-        const T on = f.at<T>(values)[1];
-        fill(f.at<std::byte>(values), f.at<std::byte>(out));
-        parallel_for(count, 1, [=](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            const double value = static_cast<double>(at[i]);
-            if (!(value > -static_cast<double>(depth) - 1 && value < static_cast<double>(depth))) continue;
-            int64_t position = static_cast<int64_t>(at[i]);
-            if (position < 0) position += depth;
-            if (position >= 0) to[(i / inner * depth + position) * inner + i % inner] = on;
-          }
-        });
-      };
-    });
+  visit_width(c, 2, [&](auto zero) {
+    using T = decltype(zero);
+    const StridedCopy fill(sizeof(T), {out_count}, {0, {0}}, {0, {1}});
+    const Slot indices = c.in(0), values = c.in(2), out = c.out(0);
+    const Slot places_slot = c.scratch(static_cast<size_t>(count) * sizeof(int64_t));
+    kernel = [=](const Frame& f) {
+      int64_t* at = f.at<int64_t>(places_slot);
+      T* to = f.at<T>(out);
+      const T on = f.at<T>(values)[1];
+      find_places(f.at<void>(indices), count, depth, at);
+      fill(f.at<std::byte>(values), f.at<std::byte>(out));
+      parallel_for(count, 1, [=](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          if (at[i] >= 0) to[(i / inner * depth + at[i]) * inner + i % inner] = on;
+      });
+    };
   });
-  if (!known) c.reject_dtype(0);
   return kernel;
 }
 

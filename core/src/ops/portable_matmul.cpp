@@ -1,7 +1,8 @@
 #include "ops/portable_matmul.h"
 
 #include <Eigen/Core>
-#include <algorithm>
+#include <cstdint>
+#include <type_traits>
 
 namespace ortrain {
 
@@ -26,11 +27,9 @@ void visit(MatrixView<const T> v, int64_t rows, int64_t columns, F&& f) {
     f(Rows<T>(v.data, rows, columns, Eigen::OuterStride<>(v.row)));
 }
 
-}  // namespace
-
 template <typename T>
-void multiply(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b, T beta,
-              T* c, int64_t c_row) {
+void eigen_product(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b,
+                   T beta, T* c, int64_t c_row) {
   if (m <= 0 || n <= 0) return;
   Result<T> result(c, m, n, Eigen::OuterStride<>(c_row));
   if (beta == T(0))
@@ -41,6 +40,24 @@ void multiply(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, M
   visit<T>(a, m, k, [&](const auto& left) {
     visit<T>(b, k, n, [&](const auto& right) { result.noalias() += alpha * (left * right); });
   });
+}
+
+}  // namespace
+
+// Signed integers wrap around as unsigned ones do.
+template <typename T>
+void multiply(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b, T beta,
+              T* c, int64_t c_row) {
+  if constexpr (std::is_integral_v<T>) {
+    using U = std::make_unsigned_t<T>;
+    const auto bits = [](MatrixView<const T> v) {
+      return MatrixView<const U>{reinterpret_cast<const U*>(v.data), v.row, v.column};
+    };
+    eigen_product<U>(m, n, k, static_cast<U>(alpha), bits(a), bits(b), static_cast<U>(beta),
+                     reinterpret_cast<U*>(c), c_row);
+  } else {
+    eigen_product(m, n, k, alpha, a, b, beta, c, c_row);
+  }
 }
 
 #define ORTRAIN_MULTIPLY(T)                                                                                \

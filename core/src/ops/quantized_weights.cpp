@@ -310,37 +310,34 @@ void gather_shape(ShapeContext& c) {
            ", found ", t.w.k, " numbers");
   check_packed(c, kGathered, t.w);
   expect_size(c, 2, "scales", t.w.n * t.w.blocks);
-  visit_index(c, 1, [](auto) {});
+  index_type(c, 1);
   Shape y = c.shape(1);
   y.insert(y.end(), t.rows.begin(), t.rows.end());
   c.output(0, c.dtype(2), std::move(y));
 }
 
-template <typename T, typename I>
+template <typename T>
 Kernel typed_gather(KernelContext& c) {
   const Table t = read_table(c);
   const Unpack<T> unpack = packed_rows<T>(c, kGathered, t.w);
-  const Slot indices_slot = c.in(1), y_slot = c.out(0);
+  const DType type = index_type(c, 1);
+  const Slot indices_slot = c.in(1), y_slot = c.out(0), positions_slot = positions_scratch(c, c.size(1));
   const int64_t n = c.size(1), extent = c.shape(0)[0], size = element_count(t.rows), rows = size / t.w.k;
   const std::string label = c.node().label();
   return [=](const Frame& f) {
-    const I* indices = f.at<const I>(indices_slot);
+    int64_t* positions = f.at<int64_t>(positions_slot);
     T* y = f.at<T>(y_slot);
-    check_indices(label, indices, n, extent);
+    resolve_indices(label, type, f.at<void>(indices_slot), n, extent, positions);
     parallel_for(n, 4 * size, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        unpack(f, from_front(indices[i], extent) * rows, rows, y + i * size);
+      for (int64_t i = begin; i < end; ++i) unpack(f, positions[i] * rows, rows, y + i * size);
     });
   };
 }
 
 Kernel gather_kernel(KernelContext& c) {
   Kernel kernel;
-  visit_index(c, 1, [&](auto index) {
-    const bool known = visit_floating(
-        c.dtype(2), [&](auto zero) { kernel = typed_gather<decltype(zero), decltype(index)>(c); });
-    if (!known) c.reject_dtype(2);
-  });
+  if (!visit_floating(c.dtype(2), [&](auto zero) { kernel = typed_gather<decltype(zero)>(c); }))
+    c.reject_dtype(2);
   return kernel;
 }
 

@@ -7,39 +7,21 @@
 namespace ortrain {
 namespace {
 
-// The reductions of ScatterElements and ScatterND.
-enum class Reduction { kNone, kAdd, kMul, kMax, kMin };
-Reduction reduction_of(const NodeContext& c) {
+// The function of the attribute `reduction` on the element type of input 0; null where updates replace.
+BinaryFunction reduction_of(const NodeContext& c) {
   const std::string name = c.node().string_or("reduction", "none");
-  if (name == "none") return Reduction::kNone;
-  if (name == "add") return Reduction::kAdd;
-  if (name == "mul") return Reduction::kMul;
-  if (name == "max") return Reduction::kMax;
-  if (name == "min") return Reduction::kMin;
-  c.reject("attribute 'reduction' must be none, add, mul, max or min, found '", name, "'");
-}
-
-// Calls f(T{}, combine) with the element type of input 0 and the function of the reduction. Replacing works
-// on any type by its width, and is told so by an unsigned T.
-template <typename F>
-void visit_reduction(const NodeContext& c, Reduction reduction, F&& f) {
-  if (reduction == Reduction::kNone) {
-    return visit_width(c, 0, [&](auto zero) { f(zero, [](auto, auto b) { return b; }); });
-  }
-  const bool known = visit_numeric_or_bool(c.dtype(0), [&](auto zero) {
-    using T = decltype(zero);
-    switch (reduction) {
-      case Reduction::kAdd:
-        return f(T{}, [](T a, T b) { return static_cast<T>(a + b); });
-      case Reduction::kMul:
-        return f(T{}, [](T a, T b) { return static_cast<T>(a * b); });
-      case Reduction::kMax:
-        return f(T{}, [](T a, T b) { return a < b ? b : a; });
-      default:
-        return f(T{}, [](T a, T b) { return b < a ? b : a; });
-    }
-  });
-  if (!known) c.reject_dtype(0);
+  if (name == "none") return nullptr;
+  // Of truth values the sum and the maximum are "or", the product and the minimum "and".
+  const bool logic = c.dtype(0) == DType::kBool;
+  const char* type = name == "add"   ? (logic ? "Max" : "Add")
+                     : name == "mul" ? (logic ? "Min" : "Mul")
+                     : name == "max" ? "Max"
+                     : name == "min" ? "Min"
+                                     : nullptr;
+  c.expect(type, "attribute 'reduction' must be none, add, mul, max or min, found '", name, "'");
+  const BinaryFunction function = binary_function(type, logic ? DType::kUInt8 : c.dtype(0));
+  if (!function) c.reject_dtype(0);
+  return function;
 }
 
 void scatter_elements_shape(ShapeContext& c) {
@@ -53,22 +35,30 @@ void scatter_elements_shape(ShapeContext& c) {
 
 Kernel scatter_elements_kernel(KernelContext& c) {
   const Sheets s = sheets_of(c, c.shape(0), c.shape(1));
-  const std::string label = c.node().label();
+  const DType type = index_type(c, 1), dtype = c.dtype(0);
+  const BinaryFunction combine = reduction_of(c);
+  const bool adds =
+      (dtype == DType::kFloat || dtype == DType::kDouble) && c.node().string_or("reduction", "none") == "add";
   const size_t bytes = static_cast<size_t>(c.size(0)) * width_of(c, 0);
   Kernel kernel;
-  visit_index(c, 1, [&](auto index) {
-    using I = decltype(index);
-    visit_reduction(c, reduction_of(c), [&](auto zero, auto combine) {
-      using T = decltype(zero);
-      const Slot data = c.in(0), indices = c.in(1), updates = c.in(2), out = c.out_inplace(0, {0});
-      kernel = [=](const Frame& f) {
-        check_indices(label, f.at<I>(indices), s.size, s.limit);
-        if (f.at<T>(data) != f.at<T>(out)) copy_bytes(f.at<std::byte>(out), f.at<std::byte>(data), bytes);
-        const T* from = f.at<T>(updates);
-        T* to = f.at<T>(out);
-        for_each_index(s, f.at<I>(indices), [=](int64_t d, int64_t k) { to[d] = combine(to[d], from[k]); });
-      };
-    });
+  visit_width(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    const Slot data = c.in(0), indices = c.in(1), updates = c.in(2), out = c.out_inplace(0, {0});
+    const Slot positions_slot = positions_scratch(c, s.size);
+    kernel = [=, label = c.node().label()](const Frame& f) {
+      int64_t* positions = f.at<int64_t>(positions_slot);
+      resolve_indices(label, type, f.at<void>(indices), s.size, s.limit, positions);
+      const T* from = f.at<T>(updates);
+      T* to = f.at<T>(out);
+      if (f.at<T>(data) != to) copy_bytes(f.at<std::byte>(out), f.at<std::byte>(data), bytes);
+      if (adds)
+        add_at_indices(s, dtype, positions, from, to);
+      else if (combine)
+        for_each_index(s, positions,
+                       [=](int64_t d, int64_t k) { combine(to + d, 1, from + k, 1, to + d, 1); });
+      else
+        for_each_index(s, positions, [=](int64_t d, int64_t k) { to[d] = from[k]; });
+    };
   });
   return kernel;
 }
@@ -139,23 +129,17 @@ void scatter_nd_shape(ShapeContext& c) {
 
 Kernel scatter_nd_kernel(KernelContext& c) {
   const Tuples t = tuples_of(c, c.shape(0), c.shape(1), 0);
-  const std::string label = c.node().label();
-  const size_t bytes = static_cast<size_t>(c.size(0)) * width_of(c, 0);
-  Kernel kernel;
-  visit_index(c, 1, [&](auto index) {
-    using I = decltype(index);
-    visit_reduction(c, reduction_of(c), [&](auto zero, auto combine) {
-      using T = decltype(zero);
-      const Slot data = c.in(0), indices = c.in(1), updates = c.in(2), out = c.out_inplace(0, {0});
-      const Slot rows = rows_scratch(c, t);
-      kernel = [=](const Frame& f) {
-        resolve_tuples(label, t, f.at<I>(indices), f.at<int64_t>(rows));
-        if (f.at<T>(data) != f.at<T>(out)) copy_bytes(f.at<std::byte>(out), f.at<std::byte>(data), bytes);
-        scatter_rows(t.rows, f.at<T>(updates), f.at<int64_t>(rows), f.at<T>(out), combine);
-      };
-    });
-  });
-  return kernel;
+  const DType type = index_type(c, 1);
+  const BinaryFunction combine = reduction_of(c);
+  const size_t width = width_of(c, 0), bytes = static_cast<size_t>(c.size(0)) * width;
+  const Slot data = c.in(0), indices = c.in(1), updates = c.in(2), out = c.out_inplace(0, {0});
+  const Slot rows = positions_scratch(c, t.rows.n);
+  return [=, label = c.node().label()](const Frame& f) {
+    std::byte* to = f.at<std::byte>(out);
+    resolve_tuples(label, type, t, f.at<void>(indices), f.at<int64_t>(rows));
+    if (f.at<std::byte>(data) != to) copy_bytes(to, f.at<std::byte>(data), bytes);
+    scatter_rows(t.rows, width, combine, f.at<std::byte>(updates), f.at<int64_t>(rows), to);
+  };
 }
 
 ORTRAIN_OPERATOR({.type = "ScatterND",

@@ -38,15 +38,24 @@ int compare(T a, T b) {
   }
 }
 
-// Ranks `count` rows of `length` elements: fills `first` with the row where each value first stands, in the
-// wanted order, and `inverse` with the place of every row's value there.
+// The same of two rows of `length` elements.
 template <typename T>
-void rank_rows(const T* rows, int64_t count, int64_t length, bool sorted, std::vector<int64_t>& first,
-               std::vector<int64_t>& inverse) {
+int compare_rows(const std::byte* a, const std::byte* b, int64_t length) {
+  const T *u = reinterpret_cast<const T*>(a), *v = reinterpret_cast<const T*>(b);
+  for (int64_t i = 0; i < length; ++i)
+    if (const int c = compare(u[i], v[i])) return c;
+  return 0;
+}
+
+using CompareRows = int (*)(const std::byte* a, const std::byte* b, int64_t length);
+
+// Ranks `count` rows of `length` elements of `width` bytes: fills `first` with the row where each value first
+// stands, in the wanted order, and `inverse` with the place of every row's value there.
+void rank_rows(const std::byte* rows, int64_t count, int64_t length, size_t width, CompareRows compare,
+               bool sorted, std::vector<int64_t>& first, std::vector<int64_t>& inverse) {
+  const int64_t bytes = length * static_cast<int64_t>(width);
   const auto order_of = [=](int64_t a, int64_t b) {
-    for (int64_t i = 0; i < length; ++i)
-      if (const int c = compare(rows[a * length + i], rows[b * length + i])) return c;
-    return 0;
+    return compare(rows + a * bytes, rows + b * bytes, length);
   };
   std::vector<int64_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -84,16 +93,11 @@ void run(DynamicContext& c) {
     rows = moved;
   }
   std::vector<int64_t> first, inverse;
-  const auto rank = [&](auto zero) {
-    using T = decltype(zero);
-    rank_rows(reinterpret_cast<const T*>(rows), count, length, sorted, first, inverse);
-  };
-  if (x.dtype() == DType::kFloat16)
-    rank(Float16{});
-  else if (x.dtype() == DType::kBFloat16)
-    rank(BFloat16{});
-  else if (!visit_numeric_or_bool(x.dtype(), rank))
+  CompareRows compare = nullptr;
+  const auto pick = [&](auto zero) { compare = compare_rows<decltype(zero)>; };
+  if (!visit_numeric_or_bool(x.dtype(), pick) && !visit_types<Float16, BFloat16>(x.dtype(), pick))
     c.reject_dtype(0);
+  rank_rows(rows, count, length, width, compare, sorted, first, inverse);
 
   const auto found = static_cast<int64_t>(first.size());
   if (c.has_output(0)) {

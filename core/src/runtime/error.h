@@ -1,9 +1,13 @@
 // Errors of the core: one exception type that carries a code and a message.
 #pragma once
 
+#include <concepts>
+#include <cstdint>
 #include <exception>
-#include <sstream>
+#include <initializer_list>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace ortrain {
@@ -36,18 +40,54 @@ class Error : public std::exception {
   std::string message_;
 };
 
-// Joins anything printable into one string: concat("expected ", 3, ", found ", n).
+// A part of a message as text: of strings a view, of a number its digits (of six significant ones where it is
+// floating). Messages are made of these in one place, not once more for each combination of types.
+class MessagePart {
+ public:
+  template <typename T>
+  requires std::convertible_to<const T&, std::string_view>
+  explicit MessagePart(const T& text) : text_(text) {}
+  template <std::integral T>
+  explicit MessagePart(T number) {
+    if constexpr (std::same_as<T, char>)
+      character(number);
+    else if constexpr (std::is_signed_v<T>)
+      whole(static_cast<int64_t>(number));
+    else
+      whole(static_cast<uint64_t>(number));
+  }
+  template <std::floating_point T>
+  explicit MessagePart(T number) {
+    floating(static_cast<double>(number));
+  }
+  MessagePart(const MessagePart&) = delete;  // the view may be of its own digits
+  MessagePart& operator=(const MessagePart&) = delete;
+
+  std::string_view text() const { return text_; }
+
+ private:
+  void character(char c);
+  void whole(int64_t number);
+  void whole(uint64_t number);
+  void floating(double number);
+
+  std::string_view text_;
+  char digits_[24];
+};
+
+std::string concat_parts(std::initializer_list<MessagePart> parts);
+[[noreturn]] void fail_with(ErrorCode code, std::initializer_list<MessagePart> parts);
+
+// Joins strings, characters and numbers into one string: concat("expected ", 3, ", found ", n).
 template <typename... Parts>
 std::string concat(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
+  return concat_parts({MessagePart(parts)...});
 }
 
 // Throws an Error whose message is the parts joined.
 template <typename... Parts>
-[[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
-  throw Error(code, concat(parts...));
+[[noreturn, gnu::noinline]] void fail(ErrorCode code, const Parts&... parts) {
+  fail_with(code, {MessagePart(parts)...});
 }
 
 // Throws unless `condition` holds.
