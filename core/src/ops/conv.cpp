@@ -295,8 +295,9 @@ auto choose(const DnnlConvolution& conv, const Layouts& candidates, Make make, R
   for (const auto& [x, y] : candidates) {
     auto pd = make(x, y);
     if (!pd) continue;
-    const bool fitting = !conv.depthwise || std::string_view(pd->impl_info_str()).starts_with("jit_dw") ||
-                         std::string_view(pd->impl_info_str()).starts_with("brgconv_dw");
+    // Such as jit_dw:avx2 and, for channels last, brdgmm_dw:avx512_core.
+    const bool fitting =
+        !conv.depthwise || std::string_view(pd->impl_info_str()).find("_dw:") != std::string_view::npos;
     if (fitting && is_fast(*pd)) {
       if (is_dense(result(*pd))) return pd;
       if (!padded) padded = pd;
