@@ -3,7 +3,8 @@
 // What the model states is completed by the operators' own shape rules. They want numbers, so named and
 // unknown extents are given numbers twice, and what comes out tells what each extent of a result is: a number
 // where both runs agree, a name where they give that name's two numbers, and a new name otherwise. What is
-// computed from extents (the shape that a Reshape is given) is followed by running the kernels on the numbers.
+// computed from extents (the shape that a Reshape is given) is followed by running the kernels on the
+// numbers.
 #pragma once
 
 #include <map>

@@ -1,10 +1,7 @@
-// Identity nodes only rename: their readers read the original. So does a Cast to the type that a value has.
+// Identity nodes only rename: their readers read the original. So does a Cast to the type that the model
+// states of a value.
 
-#include <algorithm>
-#include <optional>
 #include <unordered_map>
-
-#include "autodiff/value_types.h"
 
 #include "passes/pass.h"
 
@@ -16,13 +13,12 @@ bool remove_identity(Model& model) {
   Graph& graph = model.graph;
   std::unordered_map<std::string, std::string> original;
   bool changed = false;
-  const auto is_cast = [](const Node& node) { return node.op_type == "Cast" && node.domain.empty(); };
-  std::optional<ValueTypes> types;
-  if (std::any_of(graph.nodes.begin(), graph.nodes.end(), is_cast)) types.emplace(model);
   const auto renames = [&](const Node& node) {
-    if (node.op_type == "Identity" && node.domain.empty()) return true;
-    const auto to = static_cast<DType>(node.int_or("to", 0));
-    return is_cast(node) && to != DType::kUndefined && types->info(node.inputs.at(0)).dtype == to;
+    if (!node.domain.empty() || node.inputs.size() != 1) return false;
+    if (node.op_type == "Identity") return true;
+    const auto known = node.op_type == "Cast" ? graph.info(node.inputs[0]) : std::nullopt;
+    return known && known->dtype != DType::kUndefined &&
+           known->dtype == static_cast<DType>(node.int_or("to", 0));
   };
   for (Node& node : graph.nodes) {
     for (std::string& input : node.inputs)
@@ -30,8 +26,7 @@ bool remove_identity(Model& model) {
         input = at->second;
         changed = true;
       }
-    if (node.inputs.size() == 1 && !graph.is_output(node.outputs[0]) && renames(node))
-      original[node.outputs[0]] = node.inputs[0];
+    if (!graph.is_output(node.outputs[0]) && renames(node)) original[node.outputs[0]] = node.inputs[0];
   }
   return changed;
 }
