@@ -80,8 +80,8 @@ std::vector<std::vector<float>> run(const Steps& steps, bool fuse) {
   for (const ValueInfo& in : steps.model.graph.inputs) names.push_back(in.name);
   for (const ValueInfo& out : steps.model.graph.outputs) wanted.push_back(out.name);
   std::vector<std::vector<float>> all;
-  for (const Tensor& tensor : session.run(names, steps.values, wanted)) {
-    const std::vector<double> found = tensor.to_double();
+  for (const Value& value : session.run(names, {steps.values.begin(), steps.values.end()}, wanted)) {
+    const std::vector<double> found = std::get<Tensor>(value).to_double();
     all.emplace_back(found.begin(), found.end());
   }
   return all;
