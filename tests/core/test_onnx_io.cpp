@@ -301,13 +301,13 @@ TEST_CASE("What ortrain does not hold is refused, all of it by name") {
   proto.mutable_graph()->add_sparse_initializer()->mutable_values()->set_name("holes");
   auto* attribute = proto.mutable_graph()->mutable_node(0)->add_attribute();
   attribute->set_name("kind");
-  attribute->set_type(onnx::AttributeProto::TYPE_PROTO);
+  attribute->set_type(onnx::AttributeProto::SPARSE_TENSOR);
   auto* map = proto.mutable_graph()->add_value_info();
   map->set_name("table");
   map->mutable_type()->mutable_map_type()->set_key_type(7);
   refuse(ErrorCode::kNotImplemented,
          {"\"words\"", "string", "\"tiny\"", "data type 99", "\"holes\"", "sparse",
-          "node \"relu\" (Relu), attribute \"kind\"", "TYPE_PROTO", "\"table\""},
+          "node \"relu\" (Relu), attribute \"kind\"", "SPARSE_TENSOR", "\"table\""},
          proto);
 }
 
