@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "autodiff/gradient_builder.h"
 #include "catch.h"
 #include "graph/onnx_io.h"
 #include "runtime/convert.h"
@@ -169,6 +170,35 @@ TEST_CASE("neither does a step of a model in half precision") {
       CHECK(allocations_of(session) == 0);
     }
   }
+}
+
+TEST_CASE("nor one that keeps weights in another order and packs operands") {
+  const auto dims_of = [](std::vector<int64_t> shape) {
+    std::vector<Dim> dims;
+    for (const int64_t extent : shape) dims.push_back(Dim{extent, ""});
+    return dims;
+  };
+  Model forward;
+  forward.opsets = {{"", 17}, {"com.microsoft", 1}};
+  Graph& g = forward.graph;
+  g.inputs = {ValueInfo{"images", DType::kFloat, dims_of({4, 32, 9, 9})},
+              ValueInfo{"rows", DType::kFloat, dims_of({600, 48})}};
+  g.outputs = {ValueInfo{"loss", DType::kFloat, std::vector<Dim>{}}};
+  const Attributes all = {{"keepdims", int64_t{0}}};
+  g.nodes = {{"", "Conv", "conv", {"images", "kernel"}, {"a"}, {}},
+             {"", "ReduceSum", "sum_a", {"a"}, {"b"}, all},
+             {"", "MatMul", "product", {"rows", "weight"}, {"c"}, {}},
+             {"", "ReduceSum", "sum_c", {"c"}, {"d"}, all},
+             {"", "Add", "both", {"b", "d"}, {"loss"}, {}}};
+  g.add_initializer("kernel", Tensor::of(std::vector<float>(32 * 32 * 9, 0.01f), {32, 32, 3, 3}));
+  g.add_initializer("weight", Tensor::of(std::vector<float>(48 * 64, 0.02f), {48, 64}));
+  auto state = std::make_shared<CheckpointState>();
+  for (const char* name : {"kernel", "weight"}) state->add_parameter(name, true, g.initializers.at(name));
+  const std::vector<std::string> trained = {"kernel", "weight"};
+  TrainingSession session(
+      {}, state, build_training_model(forward, {trained, "loss", {}}, trained), std::nullopt,
+      read_model(std::filesystem::path(TEST_DATA) / "fixtures" / "lenet_adamw" / "optimizer_model.onnx"));
+  CHECK(allocations_of(session) == 0);
 }
 
 }  // namespace ortrain
