@@ -40,6 +40,8 @@ STEPS = 2
 """Recorded steps."""
 AS_WRITTEN = ours("limit", {"ortrain.disable_pass.fuse_attention": "1"}, ["select_early"])
 """Who does every product of the model by itself, also those whose result is not needed."""
+AS_DONE = ours("limit", {"ortrain.disable_pass.fuse_attention": "1"}, [])
+"""Who does the products that ortrain does, each by itself."""
 PARTS = ("convolutions", "products", "optimizer")
 
 
@@ -73,8 +75,8 @@ def build(cache: Path) -> Path:
     return tool
 
 
-def problems_of(case: Case, cache: Path, threads: int) -> list[Problem]:
-    """Return the problems that a step solves, in order.
+def problems_of(case: Case, cache: Path, threads: int, as_done: bool = False) -> list[Problem]:
+    """Return the problems of the model that a step solves, in order; with `as_done` those that ortrain solves.
 
     Raises
     ------
@@ -83,6 +85,7 @@ def problems_of(case: Case, cache: Path, threads: int) -> list[Problem]:
     """
     log = cache / f"{case.name}-limit.log"
     command = [sys.executable, "-m", "benchmarks.limit", "--steps-of", case.name, "--cache", str(cache)]
+    command += ["--as-done"] if as_done else []
     env = environment(threads, cache) | {"ONEDNN_VERBOSE": "1"}
     call("recording a step", [*command, "--threads", str(threads)], log, env)
     found: list[Problem] = []
@@ -117,9 +120,9 @@ class Limit:
         Something that it takes is missing; the message says what.
     """
 
-    def __init__(self, case: Case, settings: Settings) -> None:
+    def __init__(self, case: Case, settings: Settings, as_done: bool = False) -> None:
         export_model(case, settings)
-        problems = problems_of(case, settings.cache, settings.threads)
+        problems = problems_of(case, settings.cache, settings.threads, as_done)
         lines = [*problems, ("stream", "-", str(parameter_bytes(case, settings.cache)))]
         self.times: list[list[float]] = []
         self.log = settings.cache / "limit.log"
@@ -170,9 +173,9 @@ class Limit:
         self.process.wait()
 
 
-def take_steps(case: Case, cache: Path, threads: int) -> None:
+def take_steps(case: Case, cache: Path, threads: int, as_done: bool) -> None:
     """Train `STEPS` steps in this process."""
-    trainer = AS_WRITTEN.make_trainer()
+    trainer = (AS_DONE if as_done else AS_WRITTEN).make_trainer()
     trainer.make_artifacts(case, cache)
     step = trainer.prepare(case, cache, threads)
     for images, labels in make_batches(case)[:STEPS]:
@@ -184,17 +187,22 @@ def main() -> int:
     parser.add_argument("--models", help="names, separated by commas (default: all)")
     parser.add_argument("--threads", type=int, default=2, metavar="N")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="turns (default: 5)")
+    parser.add_argument(
+        "--as-done",
+        action="store_true",
+        help="the products that ortrain does, without those whose result is not needed",
+    )
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench", help=argparse.SUPPRESS)
     parser.add_argument("--steps-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.steps_of:
-        take_steps(select([options.steps_of])[0], options.cache, options.threads)
+        take_steps(select([options.steps_of])[0], options.cache, options.threads, options.as_done)
         return 0
     settings = Settings(options.cache, ROOT / ".venv-peers", options.threads, 1, None)
     options.cache.mkdir(parents=True, exist_ok=True)
     print(f"{'model':<14} {'convolutions':>12} {'products':>9} {'optimizer':>9} {'limit ms':>9}")
     for case in select(options.models.split(",")) if options.models else CASES:
-        limit = Limit(case, settings)
+        limit = Limit(case, settings, options.as_done)
         for _ in range(options.rounds):
             time.sleep(PAUSE_S)
             limit.take_turn(case.steps)

@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
-from os import environ
+from os import environ, pathsep
 from pathlib import Path
 
 import numpy as np
@@ -112,7 +112,7 @@ def test_the_operator_test_of_the_guide_passes(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_guide.py"],
         cwd=tmp_path,
-        env={**environ, "PYTHONPATH": str(ROOT / "tests/ops")},
+        env={**environ, "PYTHONPATH": pathsep.join([str(ROOT / "tests/ops"), str(ROOT / "tests")])},
         capture_output=True,
         text=True,
         timeout=300,
