@@ -302,8 +302,9 @@ struct OrtrainApi {
 
   /** Names every operator that can be run, and says whether gradients go through it.
    *
-   * The text has one line an operator, sorted: domain (ai.onnx is empty), type and one of yes, stop and
-   * no, with commas between. "yes" can be trained through; at "stop" gradients end because the
+   * The text has one line an operator, sorted: domain (ai.onnx is empty), type and one of yes, parts,
+   * stop and no, with commas between. "yes" can be trained through; "parts" is taken apart into other
+   * operators before a gradient is built, so that theirs count; at "stop" gradients end because the
    * derivative is zero or without meaning (Shape, ArgMax); a model that is trained through "no" is
    * refused.
    *

@@ -105,7 +105,7 @@ def note(case: Case, floating: Iterable[Array], second: Collection[str] | None) 
 
 
 def registered() -> dict[Key, str]:
-    """Whether gradients go through each operator of the core: ``yes``, ``stop`` or ``no``."""
+    """Whether gradients go through each operator of the core: ``yes``, ``parts``, ``stop`` or ``no``."""
     rows = [line.split(",") for line in _ortrain.list_operators().splitlines()]
     return {(domain, type): gradient for domain, type, gradient in rows}
 
@@ -140,6 +140,7 @@ def page() -> str:
             f"| `{key[1]}` | {key[0] or 'ai.onnx'} | {opsets} | {found.cases} | {extremes} | {order} |"
         )
     straight = [f"`{name_of(key)}`" for key in sorted(STRAIGHT_THROUGH)]
+    parts = [f"`{name_of(key)}`" for key, gradient in operators.items() if gradient == "parts"]
     stops = [f"`{name_of(key)}`" for key, gradient in operators.items() if gradient == "stop"]
     without = [f"`{name_of(key)}`" for key, gradient in operators.items() if gradient == "no"]
     total = sum(found.cases for found in COVERED.values())
@@ -156,6 +157,8 @@ of one element. A second derivative exists where the first is made of operators 
 {chr(10).join(rows)}
 
 Straight through the rounding, which is no derivative, the gradient goes in {", ".join(straight)}.
+
+Taken apart into other operators before a gradient is built, so that their gradients count: {", ".join(parts)}.
 
 Gradients end without a word at operators whose derivative is zero or without meaning: {", ".join(stops)}.
 

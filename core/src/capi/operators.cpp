@@ -4,16 +4,19 @@
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "ops/operator.h"
+#include "ops/session_domain.h"
 
 namespace ortrain::capi {
 
 void ListOperators(OrtAllocator* allocator, char** out) {
   std::string lines;
   for (const Operator* op : all_operators()) {
+    if (op->domain == kSessionDomain) continue;  // no model has it
     const Differentiable kind = op->differentiable();
     lines += concat(op->domain, ",", op->type, ",",
                     kind == Differentiable::kYes    ? "yes"
                     : kind == Differentiable::kStop ? "stop"
+                    : op->expand                    ? "parts"
                                                     : "no",
                     "\n");
   }

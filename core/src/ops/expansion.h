@@ -21,9 +21,9 @@ class ExpansionContext : public NodeWriter {
  public:
   // States the value of output o; all outputs that have a name must get one.
   virtual void set(size_t o, const std::string& value) = 0;
-  // States that `value` has the type and shape of `like`, where the nodes that make it do not tell.
   // Whether a value is a sequence.
   virtual bool is_sequence(const std::string& value) const = 0;
+  // States that `value` has the type and shape of `like`, where the nodes that make it do not tell.
   virtual void state_like(const std::string& value, const std::string& like) = 0;
 };
 
