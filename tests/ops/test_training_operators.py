@@ -222,6 +222,14 @@ def test_padding_goes_and_comes_back() -> None:
         check_gradient(back, inputs, wrt=[0], constants=constants)
 
 
+@pytest.mark.parametrize("axis", [0, -1])
+def test_few_rows_are_gathered(axis: int) -> None:
+    x, rows = uniform(5, 4), np.array([3, 0, 3], np.int64)
+    op = Op("ShrunkenGather", {"axis": axis}, MICROSOFT)
+    check_forward(op, [x, rows], [np.take(x, rows, axis)])
+    check_gradient(op, [x, rows], wrt=[0])
+
+
 # Optimizers, beyond what 1.19.2 computes on a CPU: scaled and clipped gradients, and the signal.
 
 _ADAM = {"alpha": 0.8, "beta": 0.95, "epsilon": 1e-3, "max_norm_clip": 0.5}

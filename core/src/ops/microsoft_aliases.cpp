@@ -1,6 +1,6 @@
 // Operators of com.microsoft that the ONNX standard has too, in another form: ExpandDims, Trilu, GridSample,
 // GatherND, Pad, Range, RotaryEmbedding, NhwcMaxPool, CDist, ComplexMul, ComplexMulConj, UnfoldTensor,
-// Unique, MatMulInteger16.
+// Unique, MatMulInteger16, ShrunkenGather.
 #include <algorithm>
 #include <numeric>
 
@@ -14,6 +14,9 @@ namespace {
 
 // The same operator of the standard.
 void alias(ExpansionContext& e) { e.set(0, e(e.node().op_type, e.node().inputs, e.node().attributes)); }
+
+// Gather of few rows, as training graphs have it in front of operators that then compute those rows alone.
+void shrunken_gather(ExpansionContext& e) { e.set(0, e("Gather", e.node().inputs, e.node().attributes)); }
 
 // One axis of extent 1 more, at a place that is a constant.
 void expand_dims(ExpansionContext& e) {
@@ -147,6 +150,7 @@ ORTRAIN_EXPANSION("UnfoldTensor", unfold);
 ORTRAIN_EXPANSION("Trilu", alias);
 ORTRAIN_EXPANSION("GatherND", alias);
 ORTRAIN_EXPANSION("ExpandDims", expand_dims);
+ORTRAIN_EXPANSION("ShrunkenGather", shrunken_gather);
 ORTRAIN_EXPANSION("GridSample", grid_sample);
 ORTRAIN_EXPANSION("Pad", pad);
 ORTRAIN_EXPANSION("Range", range);
