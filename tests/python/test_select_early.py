@@ -37,7 +37,7 @@ class Builder:
         self.weights[name] = (0.4 * self.rng.standard_normal(shape)).astype(np.float32)
         return name
 
-    def integers(self, values: int | list[int]) -> str:
+    def integers(self, values: int | list[int] | list[list[int]]) -> str:
         name = f"i{len(self.weights)}"
         self.weights[name] = np.array(values, np.int64)
         return name
@@ -147,7 +147,13 @@ def train(folder: pathlib.Path) -> tuple[list[float], dict[str, npt.NDArray[np.f
     return losses, gradients
 
 
+def gathered_in_a_matrix(b: Builder, x: str) -> str:
+    """The index has two axes, which the result then has in place of the one."""
+    return b.add("Squeeze", b.add("Gather", x, b.integers([[0]]), axis=1), b.integers([1, 2]))
+
+
 SELECTIONS = {
+    "an index of two axes": gathered_in_a_matrix,
     "first": gathered(0),
     "last": gathered(-1),
     "inner": gathered(3),
@@ -201,6 +207,30 @@ def test_inference_goes_the_same_way(name: str) -> None:
         options.add_session_config_entry("ortrain.disable_pass.select_early", off)
         found.append(InferenceSession(model.SerializeToString(), options).run(None, {"x": x})[0])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_slice_beyond_the_end_stays_empty() -> None:
+    b = Builder()
+    bounds = [b.integers([value]) for value in (LENGTH, LENGTH + 1, 1)]
+    model = b.model([b.add("Slice", b.linear("x", WIDTH, 4), *bounds)])
+    x = np.ones((BATCH, LENGTH, WIDTH), np.float32)
+    assert InferenceSession(model.SerializeToString()).run(None, {"x": x})[0].shape == (BATCH, 0, 4)
+
+
+def test_a_normalization_whose_scale_knows_positions_stays_whole() -> None:
+    b = Builder()
+    normal = b.add("LayerNormalization", b.linear("x", WIDTH, WIDTH), b.weight(LENGTH, WIDTH), axis=-1)
+    model = b.model([b.add("Gather", normal, b.integers(1), axis=1)])
+    x = b.rng.standard_normal((BATCH, LENGTH, WIDTH)).astype(np.float32)
+    found = []
+    for off in ("0", "1"):
+        options = SessionOptions()
+        options.add_session_config_entry("ortrain.disable_pass.select_early", off)
+        try:
+            found.append(InferenceSession(model.SerializeToString(), options).run(None, {"x": x})[0].tolist())
+        except RuntimeError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
 
 
 def test_an_unknown_pass_is_named(tmp_path: pathlib.Path) -> None:

@@ -96,7 +96,11 @@ class Selector {
         steps != std::vector<int64_t>{1})
       return std::nullopt;
     const bool one = begin->front() == -1 ? end->front() > INT32_MAX : end->front() == begin->front() + 1;
-    return one ? selected(axes->front(), begin->front()) : std::nullopt;
+    const std::optional<Selection> slice = one ? selected(axes->front(), begin->front()) : std::nullopt;
+    if (!slice) return std::nullopt;
+    // A Slice beyond the end is empty, where a Gather would fail.
+    const int64_t extent = (*dims(slice->value))[static_cast<size_t>(slice->axis)].value;
+    return slice->index < extent && slice->index >= -extent ? slice : std::nullopt;
   }
 
   // All selections, those of the same position of a value together.
@@ -171,6 +175,8 @@ class Selector {
       const int64_t first = node.int_or(
           "axis", type == "Softmax" || type == "LogSoftmax" ? (model_.opset("") < 13 ? 1 : -1) : -1);
       if (axis >= (first < 0 ? first + rank : first)) return std::nullopt;
+      for (size_t i = 1; i < node.inputs.size(); ++i)  // a scale that differs from position to position
+        if (node.has_input(i) && rank_of(i) >= rank - axis) return std::nullopt;
       axes[0] = axis;
       return axes;
     }
@@ -289,10 +295,8 @@ class Selector {
       } else if (std::count(s.nodes.begin(), s.nodes.end(), n)) {
         // One position is left.
         if (node.op_type == "Gather") {
-          const std::optional<Tensor> old = pattern_.constant(node.inputs[1]);
-          node.inputs[1] =
-              constant(s.value + "_only", old->shape().empty() ? Tensor::scalar(int64_t{0})
-                                                               : Tensor::of(std::vector<int64_t>{0}));
+          const Shape shape = pattern_.constant(node.inputs[1])->shape();
+          node.inputs[1] = constant(s.value + "_only", Tensor::of(std::vector<int64_t>{0}, shape));
         } else {
           node = {"", "Identity", node.name, {node.inputs[0]}, node.outputs, {}};
         }
