@@ -16,6 +16,7 @@
 #include "ops/operator.h"
 #include "ops/portable_conv.h"
 #include "ops/window.h"
+#include "ops/winograd.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -406,14 +407,51 @@ dnnl::primitive_attr attr_with(const Activation& activation, bool addend) {
   return attr;
 }
 
+// A convolution by Winograd's algorithm, between values that lie as oneDNN's convolution wants them.
+struct WinogradConvolution {
+  WinogradSizes sizes;
+  memory::desc weights;
+  int threads;
+};
+
+// That of the node, for an X and a Y of the given layouts; nothing where it does not suit.
+std::optional<WinogradConvolution> find_winograd(const KernelContext& c, const DnnlConvolution& conv,
+                                                 const memory::desc& x, const memory::desc& y) {
+  if (!c.node().int_or(kWinograd, 0) || conv.w.size() != 4 || conv.w[2] != 3 || conv.w[3] != 3)
+    return std::nullopt;
+  const memory::dims ones{1, 1}, zeros{0, 0};
+  if (conv.strides != ones || conv.dilations != zeros) return std::nullopt;
+  for (const memory::dims& pads : {conv.before, conv.after})
+    if (pads[0] < 0 || pads[0] > 2 || pads[1] < 0 || pads[1] > 2) return std::nullopt;
+  using Tag = memory::format_tag;
+  const auto lies = [](const memory::desc& desc, const Shape& shape, Tag tag) {
+    return desc == memory::desc(shape, DnnlType::f32, tag);
+  };
+  for (const auto& [block, values, weights] :
+       {std::tuple{16, Tag::nChw16c, Tag::OIhw16i16o}, std::tuple{8, Tag::nChw8c, Tag::OIhw8i8o}}) {
+    if (conv.x[1] % block || conv.y[1] % block || !lies(x, conv.x, values) || !lies(y, conv.y, values))
+      continue;
+    WinogradConvolution found{{conv.x[0], conv.x[1], conv.y[1], conv.x[2], conv.x[3], conv.y[2], conv.y[3],
+                               conv.before[0], conv.before[1], block},
+                              {conv.w, DnnlType::f32, weights},
+                              max_threads()};
+    if (suits_winograd(found.sizes, found.threads)) return found;
+  }
+  return std::nullopt;
+}
+
 Kernel dnnl_forward(KernelContext& c, const Convolution& sizes, const Activation& activation, DnnlType type) {
   const bool has_bias = c.has_input(2), has_addend = c.has_input(3);
   const DnnlConvolution conv(sizes, type, c.wants_bf16(0) ? type : DnnlType::f32);
   const std::optional<Forward> pd = choose_forward(c, conv, 0, has_bias, attr_with(activation, has_addend));
   if (!pd || (type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
+  const bool relu = activation.kind == Activation::Kind::kRelu;
+  const auto winograd = relu || activation.kind == Activation::Kind::kNone
+                            ? find_winograd(c, conv, pd->src_desc(), pd->dst_desc())
+                            : std::nullopt;
   std::vector<Kernel> kernels, after;
   const Slot x = dnnl_operand(c, 0, pd->src_desc(), kernels);
-  const Slot w = fetch_weights(c, 1, conv.w, pd->weights_desc(), kernels);
+  const Slot w = fetch_weights(c, 1, conv.w, winograd ? winograd->weights : pd->weights_desc(), kernels);
   const Slot bias = has_bias ? c.in(2) : Slot{};
   const LayoutPtr layout = dnnl_layout(pd->dst_desc());
   const Slot addend = has_addend ? c.in(3, layout) : Slot{};
@@ -422,6 +460,14 @@ Kernel dnnl_forward(KernelContext& c, const Convolution& sizes, const Activation
     kernels.push_back([=, bytes = pd->dst_desc().get_size()](const Frame& f) {
       std::memcpy(f.at<std::byte>(y), f.at<std::byte>(addend), bytes);
     });
+  if (winograd) {
+    const Slot scratch = c.scratch(winograd_scratch(winograd->sizes, winograd->threads));
+    kernels.push_back([=, s = winograd->sizes, threads = winograd->threads](const Frame& f) {
+      winograd_forward(s, threads, f.at<float>(x), f.at<float>(w), f.at_or_null<float>(bias), has_addend,
+                       relu, f.at<float>(y), f.at<void>(scratch));
+    });
+    return one_after_the_other(std::move(kernels));
+  }
   kernels.push_back(dnnl_kernel(c, dnnl::convolution_forward(*pd), pd->scratchpad_desc(),
                                 {{DNNL_ARG_SRC, pd->src_desc(), x},
                                  {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
@@ -484,10 +530,19 @@ Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const F
   if (!pd || (conv.type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
   std::vector<Kernel> kernels, after;
   const Slot dy = share.fetch(c, pd->diff_dst_desc(), kernels);
-  const bool passes = !c.constant(2) && !same_bytes(StoredWeights(c, 2, conv.w).desc, pd->weights_desc());
-  const Slot w = fetch_weights(c, 2, conv.w, pd->weights_desc(), kernels,
-                               passes ? share.room(c, conv, pd->weights_desc()) : Slot{});
+  const auto winograd = find_winograd(c, conv, pd->diff_src_desc(), pd->diff_dst_desc());
+  const memory::desc wanted = winograd ? winograd->weights : pd->weights_desc();
+  const bool passes = !c.constant(2) && !same_bytes(StoredWeights(c, 2, conv.w).desc, wanted);
+  const Slot w = fetch_weights(c, 2, conv.w, wanted, kernels, passes ? share.room(c, conv, wanted) : Slot{});
   const Slot dx = dnnl_result(c, 0, pd->diff_src_desc(), after);
+  if (winograd) {
+    const Slot scratch = c.scratch(winograd_scratch(winograd->sizes.turned(), winograd->threads));
+    kernels.push_back([=, s = winograd->sizes, threads = winograd->threads](const Frame& f) {
+      winograd_backward_data(s, threads, f.at<float>(dy), f.at<float>(w), f.at<float>(dx),
+                             f.at<void>(scratch));
+    });
+    return one_after_the_other(std::move(kernels));
+  }
   kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_data(*pd), pd->scratchpad_desc(),
                                 {{DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
                                  {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
@@ -511,14 +566,23 @@ Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, cons
   const Slot x = dnnl_operand(c, 1, pd->src_desc(), kernels);
   const StoredWeights stored(c, 2, conv.w);
   const Slot dw = c.out(1, stored.layout), db = bias ? c.out(2) : Slot{};
-  const memory::desc made = pd->diff_weights_desc();
+  const auto winograd = find_winograd(c, conv, pd->src_desc(), pd->diff_dst_desc());
+  const memory::desc made = winograd ? winograd->weights : pd->diff_weights_desc();
   const bool direct = same_bytes(stored.desc, made);
   const Slot target = direct ? dw : share.room(c, conv, made);
-  kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_weights(*pd), pd->scratchpad_desc(),
-                                {{DNNL_ARG_SRC, pd->src_desc(), x},
-                                 {DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
-                                 {DNNL_ARG_DIFF_WEIGHTS, made, target},
-                                 {DNNL_ARG_DIFF_BIAS, dnnl_plain({conv.filters}), db}}));
+  if (winograd) {
+    const Slot scratch = c.scratch(winograd_weights_scratch(winograd->sizes, winograd->threads));
+    kernels.push_back([=, s = winograd->sizes, threads = winograd->threads](const Frame& f) {
+      winograd_backward_weights(s, threads, f.at<float>(x), f.at<float>(dy), f.at<float>(target),
+                                f.at_or_null<float>(db), f.at<void>(scratch));
+    });
+  } else {
+    kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_weights(*pd), pd->scratchpad_desc(),
+                                  {{DNNL_ARG_SRC, pd->src_desc(), x},
+                                   {DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
+                                   {DNNL_ARG_DIFF_WEIGHTS, made, target},
+                                   {DNNL_ARG_DIFF_BIAS, dnnl_plain({conv.filters}), db}}));
+  }
   if (!direct) kernels.push_back(dnnl_reorder(made, target, stored.desc, dw));
   return one_after_the_other(std::move(kernels));
 }

@@ -9,6 +9,9 @@
 
 namespace ortrain {
 
+// The attribute by which a session allows Winograd's convolution (passes/winograd.cpp).
+inline constexpr const char* kWinograd = "winograd";
+
 // Whether the node reads its input i as the weights of a convolution, which may lie in any order then.
 bool reads_convolution_weights(const Node& node, size_t i);
 

@@ -1,0 +1,567 @@
+// Winograd's convolution: transforms of tiles, and the products between them (ops/product_tiles-inl.h).
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/winograd.cpp"
+// The targets' passes over this file come first.
+#include <hwy/foreach_target.h>
+
+#include <algorithm>
+
+#include "ops/product_tiles-inl.h"
+#include "ops/simd_math-inl.h"
+#include "ops/winograd.h"
+
+#ifndef ORTRAIN_WINOGRAD_TYPES
+#define ORTRAIN_WINOGRAD_TYPES
+namespace ortrain {
+
+inline constexpr int64_t kTaps = 16;  // elements of a transformed tile
+
+// Matrices, one for each element of a transformed tile: `step` elements from one to the next, `row` from row
+// to row.
+template <typename T>
+struct TileMatrices {
+  T* data = nullptr;
+  int64_t step = 0, row = 0;
+};
+
+// Packed right operands [depth, columns], `step` elements apart.
+struct TilePanels {
+  float* data = nullptr;
+  int64_t step = 0, depth = 0;
+};
+
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+struct WinogradFunctions {
+  int64_t lanes, panel;  // elements of a vector and of a row of a packed panel
+  // Rows `depth` of the columns `columns` of G W Gᵀ, or with `turned` of the transposed windows turned
+  // around.
+  void (*weights)(const WinogradSizes&, const float* w, bool turned, Range depth, Range columns,
+                  const TilePanels& u);
+  // Bᵀ X B of tiles.
+  void (*data)(const WinogradSizes&, const float* x, Range tiles, const TileMatrices<float>& v);
+  // M = V U, the columns `columns` of U alone.
+  void (*products)(int64_t tiles, Range columns, const TileMatrices<float>& v, const TilePanels& u,
+                   const TileMatrices<float>& m);
+  // Aᵀ M A, and what comes after it.
+  void (*results)(const WinogradSizes&, const TileMatrices<float>& m, Range tiles, Range columns,
+                  const float* bias, bool add, bool relu, float* y);
+  // A dY Aᵀ of the filters `columns`.
+  void (*slopes)(const WinogradSizes&, const float* dy, Range tiles, Range columns, const TilePanels& z);
+  // S = or += Vᵀ Z.
+  void (*weight_products)(int64_t channels, int64_t tiles, Range columns, const TileMatrices<float>& v,
+                          const TilePanels& z, bool add, const TileMatrices<float>& s);
+  // dW = Gᵀ S G, for the sum of `parts` of S that are `part` elements apart.
+  void (*weight_results)(const WinogradSizes&, const TileMatrices<float>& s, int64_t parts, int64_t part,
+                         Range channels, Range columns, float* dw);
+  // Sums of dY over everything but its filters.
+  void (*bias_results)(const WinogradSizes&, const float* dy, Range filters, float* db);
+};
+
+// Where tile t lies: its image, and the first row and column of its results.
+struct TilePlace {
+  int64_t image, row, column;
+  TilePlace(const WinogradSizes& s, int64_t t) {
+    const int64_t across = (s.columns + 1) / 2, down = (s.rows + 1) / 2;
+    image = t / (across * down), row = t / across % down * 2, column = t % across * 2;
+  }
+};
+
+inline int64_t tile_count(const WinogradSizes& s) {
+  return s.batch * ((s.rows + 1) / 2) * ((s.columns + 1) / 2);
+}
+
+}  // namespace ortrain
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+using F32 = hn::ScalableTag<float>;
+
+// Where the panel of a column begins, and how wide its rows are, in an operand of `columns` columns.
+HWY_INLINE float* PanelOf(const TilePanels& u, int64_t column, int64_t columns, int64_t& width) {
+  const int64_t panel = kPanel * LanesOf<float>(), j = column / panel * panel;
+  width = HWY_MIN(panel, columns - j);
+  return u.data + j * u.depth + (column - j);
+}
+
+// G a, for the three a of a column or row.
+template <class V>
+HWY_INLINE void ExpandWindow(F32 d, V a0, V a1, V a2, V& b0, V& b1, V& b2, V& b3) {
+  const auto half = hn::Set(d, 0.5f);
+  const auto ends = hn::Mul(half, hn::Add(a0, a2)), middle = hn::Mul(half, a1);
+  b0 = a0, b1 = hn::Add(ends, middle), b2 = hn::Sub(ends, middle), b3 = a2;
+}
+
+// G W Gᵀ of one vector of windows: tap (r, c) at `at(r, c)`; element e goes to `to + e * step`.
+template <class At>
+HWY_INLINE void TransformWindow(const At& at, float* to, int64_t step) {
+  const F32 d;
+  using V = Vec<F32>;
+  const auto column = [&](int c, V& b0, V& b1, V& b2, V& b3)
+                          HWY_ATTR { ExpandWindow(d, at(0, c), at(1, c), at(2, c), b0, b1, b2, b3); };
+  V a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3;
+  column(0, a0, a1, a2, a3);
+  column(1, b0, b1, b2, b3);
+  column(2, c0, c1, c2, c3);
+  const auto row = [&](int r, V a, V b, V c) HWY_ATTR {
+    V e0, e1, e2, e3;
+    ExpandWindow(d, a, b, c, e0, e1, e2, e3);
+    float* line = to + 4 * r * step;
+    hn::StoreU(e0, d, line);
+    hn::StoreU(e1, d, line + step);
+    hn::StoreU(e2, d, line + 2 * step);
+    hn::StoreU(e3, d, line + 3 * step);
+  };
+  row(0, a0, b0, c0);
+  row(1, a1, b1, c1);
+  row(2, a2, b2, c2);
+  row(3, a3, b3, c3);
+}
+
+void Weights(const WinogradSizes& s, const float* w, bool turned, Range depth, Range columns,
+             const TilePanels& u) {
+  const F32 d;
+  const int64_t lanes = LanesOf<float>(), block = s.block, square = block * block;
+  if (!turned) {
+    for (int64_t m = columns.begin; m < columns.end; m += lanes)
+      for (int64_t c = depth.begin; c < depth.end; ++c) {
+        const float* from =
+            w + (m / block * (s.channels / block) + c / block) * 9 * square + c % block * block + m % block;
+        int64_t width;
+        float* to = PanelOf(u, m - columns.begin, columns.size(), width) + c * width;
+        TransformWindow([&](int r, int k) HWY_ATTR { return hn::LoadU(d, from + (3 * r + k) * square); }, to,
+                        u.step);
+      }
+    return;
+  }
+  // s describes the turned convolution: its channels are the filters of the weights.
+  HWY_ALIGN float across[9 * 16 * 16];
+  for (int64_t m = depth.begin; m < depth.end; m += block)
+    for (int64_t c = columns.begin; c < columns.end; c += block) {
+      const float* from = w + (m / block * (s.filters / block) + c / block) * 9 * square;
+      for (int64_t tap = 0; tap < 9; ++tap)
+        PackAcross(from + (8 - tap) * square, block, block, block, 1.0f, across + tap * square);
+      for (int64_t i = 0; i < block; ++i)
+        for (int64_t l = 0; l < block; l += lanes) {
+          int64_t width;
+          float* to = PanelOf(u, c + l - columns.begin, columns.size(), width) + (m + i) * width;
+          TransformWindow(
+              [&](int r, int k)
+                  HWY_ATTR { return hn::LoadU(d, across + (3 * r + k) * square + i * block + l); },
+              to, u.step);
+        }
+    }
+}
+
+void Data(const WinogradSizes& s, const float* x, Range tiles, const TileMatrices<float>& v) {
+  const F32 d;
+  using V = Vec<F32>;
+  const int64_t lanes = LanesOf<float>(), block = s.block;
+  for (int64_t t = tiles.begin; t < tiles.end; ++t) {
+    const TilePlace at(s, t);
+    const int64_t h = at.row - s.top, l = at.column - s.left;
+    const bool inside = h >= 0 && l >= 0 && h + 4 <= s.height && l + 4 <= s.width;
+    for (int64_t c = 0; c < s.channels; c += lanes) {
+      const float* from =
+          x + (((at.image * (s.channels / block) + c / block) * s.height + h) * s.width + l) * block +
+          c % block;
+      float* to = v.data + (t - tiles.begin) * v.row + c;
+      const auto element = [&](int r, int k) HWY_ATTR {
+        return inside || (h + r >= 0 && h + r < s.height && l + k >= 0 && l + k < s.width)
+                   ? hn::LoadU(d, from + (r * s.width + k) * block)
+                   : hn::Zero(d);
+      };
+      // Bᵀ X: by columns.
+      const auto column = [&](int k, V& b0, V& b1, V& b2, V& b3) HWY_ATTR {
+        const auto a1 = element(1, k), a2 = element(2, k);
+        b0 = hn::Sub(element(0, k), a2);
+        b1 = hn::Add(a1, a2);
+        b2 = hn::Sub(a2, a1);
+        b3 = hn::Sub(a1, element(3, k));
+      };
+      V a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, e0, e1, e2, e3;
+      column(0, a0, a1, a2, a3);
+      column(1, b0, b1, b2, b3);
+      column(2, c0, c1, c2, c3);
+      column(3, e0, e1, e2, e3);
+      const auto row = [&](int r, V a, V b, V g, V e) HWY_ATTR {
+        float* line = to + 4 * r * v.step;
+        hn::StoreU(hn::Sub(a, g), d, line);
+        hn::StoreU(hn::Add(b, g), d, line + v.step);
+        hn::StoreU(hn::Sub(g, b), d, line + 2 * v.step);
+        hn::StoreU(hn::Sub(b, e), d, line + 3 * v.step);
+      };
+      row(0, a0, b0, c0, e0);
+      row(1, a1, b1, c1, e1);
+      row(2, a2, b2, c2, e2);
+      row(3, a3, b3, c3, e3);
+    }
+  }
+}
+
+void Products(int64_t tiles, Range columns, const TileMatrices<float>& v, const TilePanels& u,
+              const TileMatrices<float>& m) {
+  for (int64_t e = 0; e < kTaps; ++e)
+    Multiply<float>(tiles, v.data + e * v.step, v.row, 1,
+                    {u.data + e * u.step, u.depth, columns.size(), 0, u.depth, 0, columns.size()},
+                    m.data + e * m.step, m.row, false, false);
+}
+
+void Results(const WinogradSizes& s, const TileMatrices<float>& m, Range tiles, Range columns,
+             const float* bias, bool add, bool relu, float* y) {
+  const F32 d;
+  using V = Vec<F32>;
+  const int64_t lanes = LanesOf<float>(), block = s.block;
+  for (int64_t t = tiles.begin; t < tiles.end; ++t) {
+    const TilePlace at(s, t);
+    const bool two_rows = at.row + 1 < s.rows, two_columns = at.column + 1 < s.columns;
+    for (int64_t c = columns.begin; c < columns.end; c += lanes) {
+      const float* from = m.data + (t - tiles.begin) * m.row + (c - columns.begin);
+      // Aᵀ M: by columns.
+      const auto column = [&](int k, V& b0, V& b1) HWY_ATTR {
+        const auto element = [&](int r) HWY_ATTR { return hn::LoadU(d, from + (4 * r + k) * m.step); };
+        const auto a1 = element(1), a2 = element(2);
+        b0 = hn::Add(hn::Add(element(0), a1), a2);
+        b1 = hn::Sub(hn::Sub(a1, a2), element(3));
+      };
+      V a0, a1, b0, b1, c0, c1, e0, e1;
+      column(0, a0, a1);
+      column(1, b0, b1);
+      column(2, c0, c1);
+      column(3, e0, e1);
+      const auto shift = bias ? hn::LoadU(d, bias + c) : hn::Zero(d);
+      float* to =
+          y +
+          (((at.image * (s.filters / block) + c / block) * s.rows + at.row) * s.columns + at.column) * block +
+          c % block;
+      const auto store = [&](V value, float* place) HWY_ATTR {
+        value = hn::Add(value, shift);
+        if (add) value = hn::Add(value, hn::LoadU(d, place));
+        if (relu) value = hn::Max(value, hn::Zero(d));
+        hn::StoreU(value, d, place);
+      };
+      const auto row = [&](V a, V b, V g, V e, float* line) HWY_ATTR {
+        store(hn::Add(hn::Add(a, b), g), line);
+        if (two_columns) store(hn::Sub(hn::Sub(b, g), e), line + block);
+      };
+      row(a0, b0, c0, e0, to);
+      if (two_rows) row(a1, b1, c1, e1, to + s.columns * block);
+    }
+  }
+}
+
+void Slopes(const WinogradSizes& s, const float* dy, Range tiles, Range columns, const TilePanels& z) {
+  const F32 d;
+  using V = Vec<F32>;
+  const int64_t lanes = LanesOf<float>(), block = s.block;
+  for (int64_t t = tiles.begin; t < tiles.end; ++t) {
+    const TilePlace at(s, t);
+    const bool two_rows = at.row + 1 < s.rows, two_columns = at.column + 1 < s.columns;
+    for (int64_t c = columns.begin; c < columns.end; c += lanes) {
+      const float* from =
+          dy +
+          (((at.image * (s.filters / block) + c / block) * s.rows + at.row) * s.columns + at.column) * block +
+          c % block;
+      const auto zero = hn::Zero(d);
+      const V y00 = hn::LoadU(d, from), y01 = two_columns ? hn::LoadU(d, from + block) : zero;
+      from += s.columns * block;
+      const V y10 = two_rows ? hn::LoadU(d, from) : zero;
+      const V y11 = two_rows && two_columns ? hn::LoadU(d, from + block) : zero;
+      int64_t width;
+      float* to = PanelOf(z, c - columns.begin, columns.size(), width) + (t - tiles.begin) * width;
+      // A dY Aᵀ: A's rows are (1, 0), (1, 1), (1, -1), (0, -1).
+      const auto row = [&](int r, V a, V b) HWY_ATTR {
+        float* line = to + 4 * r * z.step;
+        hn::StoreU(a, d, line);
+        hn::StoreU(hn::Add(a, b), d, line + z.step);
+        hn::StoreU(hn::Sub(a, b), d, line + 2 * z.step);
+        hn::StoreU(hn::Neg(b), d, line + 3 * z.step);
+      };
+      row(0, y00, y01);
+      row(1, hn::Add(y00, y10), hn::Add(y01, y11));
+      row(2, hn::Sub(y00, y10), hn::Sub(y01, y11));
+      row(3, hn::Neg(y10), hn::Neg(y11));
+    }
+  }
+}
+
+void WeightProducts(int64_t channels, int64_t tiles, Range columns, const TileMatrices<float>& v,
+                    const TilePanels& z, bool add, const TileMatrices<float>& s) {
+  for (int64_t e = 0; e < kTaps; ++e)
+    Multiply<float>(channels, v.data + e * v.step, 1, v.row,
+                    {z.data + e * z.step, z.depth, columns.size(), 0, tiles, 0, columns.size()},
+                    s.data + e * s.step, s.row, add, false);
+}
+
+void WeightResults(const WinogradSizes& sizes, const TileMatrices<float>& s, int64_t parts, int64_t part,
+                   Range channels, Range columns, float* dw) {
+  const F32 d;
+  using V = Vec<F32>;
+  const int64_t lanes = LanesOf<float>(), block = sizes.block, square = block * block;
+  const auto half = hn::Set(d, 0.5f);
+  for (int64_t m = columns.begin; m < columns.end; m += lanes)
+    for (int64_t c = channels.begin; c < channels.end; ++c) {
+      const float* from = s.data + c * s.row + (m - columns.begin);
+      const auto element = [&](int e) HWY_ATTR {
+        auto sum = hn::LoadU(d, from + e * s.step);
+        for (int64_t p = 1; p < parts; ++p) sum = hn::Add(sum, hn::LoadU(d, from + p * part + e * s.step));
+        return sum;
+      };
+      // Gᵀ a, for the four a of a column or row.
+      const auto contract = [&](V a0, V a1, V a2, V a3, V& b0, V& b1, V& b2) HWY_ATTR {
+        const auto sum = hn::Mul(half, hn::Add(a1, a2));
+        b0 = hn::Add(a0, sum), b1 = hn::Mul(half, hn::Sub(a1, a2)), b2 = hn::Add(sum, a3);
+      };
+      const auto column = [&](int k, V& b0, V& b1, V& b2) HWY_ATTR {
+        contract(element(k), element(4 + k), element(8 + k), element(12 + k), b0, b1, b2);
+      };
+      V a0, a1, a2, b0, b1, b2, c0, c1, c2, e0, e1, e2;
+      column(0, a0, a1, a2);
+      column(1, b0, b1, b2);
+      column(2, c0, c1, c2);
+      column(3, e0, e1, e2);
+      float* to = dw + (m / block * (sizes.channels / block) + c / block) * 9 * square + c % block * block +
+                  m % block;
+      const auto row = [&](int r, V a, V b, V g, V e) HWY_ATTR {
+        V w0, w1, w2;
+        contract(a, b, g, e, w0, w1, w2);
+        hn::StoreU(w0, d, to + 3 * r * square);
+        hn::StoreU(w1, d, to + (3 * r + 1) * square);
+        hn::StoreU(w2, d, to + (3 * r + 2) * square);
+      };
+      row(0, a0, b0, c0, e0);
+      row(1, a1, b1, c1, e1);
+      row(2, a2, b2, c2, e2);
+    }
+}
+
+void BiasResults(const WinogradSizes& s, const float* dy, Range filters, float* db) {
+  const F32 d;
+  const int64_t lanes = LanesOf<float>(), block = s.block;
+  for (int64_t m = filters.begin; m < filters.end; m += lanes) {
+    auto total = hn::Zero(d);
+    for (int64_t n = 0; n < s.batch; ++n) {
+      auto image = hn::Zero(d);
+      const float* from = dy + (n * (s.filters / block) + m / block) * s.rows * s.columns * block + m % block;
+      for (int64_t r = 0; r < s.rows; ++r) {
+        auto line = hn::Zero(d);
+        for (int64_t k = 0; k < s.columns; ++k, from += block) line = hn::Add(line, hn::LoadU(d, from));
+        image = hn::Add(image, line);
+      }
+      total = hn::Add(total, image);
+    }
+    hn::StoreU(total, d, db + m);
+  }
+}
+
+WinogradFunctions FindWinograd() {
+  return {LanesOf<float>(), kPanel * LanesOf<float>(),
+          Weights,          Data,
+          Products,         Results,
+          Slopes,           WeightProducts,
+          WeightResults,    BiasResults};
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+HWY_EXPORT(FindWinograd);
+
+const WinogradFunctions& functions() {
+  static const WinogradFunctions found = HWY_DYNAMIC_DISPATCH(FindWinograd)();
+  return found;
+}
+
+constexpr int64_t kChunkBytes = 1 << 20;  // of the tiles that a thread works on: they stay in its cache
+constexpr int64_t kLeastChunk = 48, kLargestChunk = 192;
+constexpr int64_t kPad = 16;  // behind each row: neighbours must not fall on one set of a cache
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// How the work is cut. Where the transformed weights are smaller than the transformed data, all weights are
+// transformed first, and threads share the tiles; otherwise all data, and threads share the columns.
+struct Plan {
+  bool by_columns;
+  int64_t tiles, chunk;  // all, and those taken together
+  int64_t panel;         // columns taken together, by_columns
+  int64_t row;           // of V
+  int64_t shared, own;   // elements for all threads, and for each
+
+  // `deep`, `wide`: rows and columns of the transformed weights. With `gradient` the products sum over tiles.
+  Plan(const WinogradSizes& s, int threads, bool gradient)
+      : tiles(tile_count(s)), panel(functions().panel), row(s.channels + kPad) {
+    const int64_t weights = kTaps * s.channels * s.filters, data = kTaps * tiles * row;
+    const int64_t columns = std::min(panel, s.filters);
+    by_columns = data < (gradient ? threads : 1) * weights && s.filters / panel >= 2 * threads;
+    const int64_t width = by_columns ? columns : s.filters, kept = by_columns ? 0 : row;
+    const int64_t bytes = kTaps * (kept + width + kPad) * static_cast<int64_t>(sizeof(float));
+    chunk = std::clamp(kChunkBytes / bytes / 6 * 6, kLeastChunk, kLargestChunk);
+    chunk = std::min(chunk, round_up((tiles + threads - 1) / threads, 6));
+    if (by_columns) {
+      shared = data;
+      own = kTaps * columns * s.channels + kTaps * chunk * (columns + kPad);
+    } else if (gradient) {
+      shared = 0;
+      own = weights + kTaps * chunk * (row + s.filters);
+    } else {
+      shared = weights;
+      own = kTaps * chunk * (row + s.filters + kPad);
+    }
+  }
+  size_t bytes(int threads) const { return static_cast<size_t>(shared + threads * own) * sizeof(float); }
+};
+
+// Calls f(number, part of [0, n)) on as many threads as there are.
+template <typename F>
+void share(int64_t n, int threads, const F& f) {
+  const int64_t parts = std::min<int64_t>(n, threads);
+  parallel_for(parts, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) f(p, Range{n * p / parts, n * (p + 1) / parts});
+  });
+}
+
+// Calls f(part) for parts of at most `step`.
+template <typename F>
+void in_chunks(Range all, int64_t step, const F& f) {
+  for (int64_t i = all.begin; i < all.end; i += step) f(Range{i, std::min(i + step, all.end)});
+}
+
+void convolve(const WinogradSizes& s, int threads, const float* x, const float* w, bool turned,
+              const float* bias, bool add, bool relu, float* y, float* scratch) {
+  const WinogradFunctions& f = functions();
+  const Plan plan(s, threads, false);
+  float* own = scratch + plan.shared;
+  if (!plan.by_columns) {
+    const TilePanels u{scratch, s.channels * s.filters, s.channels};
+    const Range columns{0, s.filters};
+    share(s.channels / s.block, threads, [&](int64_t, Range part) {
+      f.weights(s, w, turned, {part.begin * s.block, part.end * s.block}, columns, u);
+    });
+    share(plan.tiles, threads, [&](int64_t thread, Range part) {
+      const TileMatrices<float> v{own + thread * plan.own, plan.chunk * plan.row, plan.row};
+      const int64_t m_row = s.filters + kPad;
+      const TileMatrices<float> m{v.data + kTaps * v.step, plan.chunk * m_row, m_row};
+      in_chunks(part, plan.chunk, [&](Range tiles) {
+        f.data(s, x, tiles, v);
+        f.products(tiles.size(), columns, v, u, m);
+        f.results(s, m, tiles, columns, bias, add, relu, y);
+      });
+    });
+    return;
+  }
+  const TileMatrices<float> v{scratch, plan.tiles * plan.row, plan.row};
+  share(plan.tiles, threads, [&](int64_t, Range part) {
+    f.data(s, x, part, {v.data + part.begin * v.row, v.step, v.row});
+  });
+  share((s.filters + plan.panel - 1) / plan.panel, threads, [&](int64_t thread, Range part) {
+    in_chunks({part.begin * plan.panel, std::min(part.end * plan.panel, s.filters)}, plan.panel,
+              [&](Range columns) {
+                const TilePanels u{own + thread * plan.own, s.channels * columns.size(), s.channels};
+                const int64_t m_row = columns.size() + kPad;
+                const TileMatrices<float> m{u.data + kTaps * u.step, plan.chunk * m_row, m_row};
+                f.weights(s, w, turned, {0, s.channels}, columns, u);
+                in_chunks({0, plan.tiles}, plan.chunk, [&](Range tiles) {
+                  f.products(tiles.size(), columns, {v.data + tiles.begin * v.row, v.step, v.row}, u, m);
+                  f.results(s, m, tiles, columns, bias, add, relu, y);
+                });
+              });
+  });
+}
+
+}  // namespace
+
+bool suits_winograd(const WinogradSizes& s, int threads) {
+  const WinogradFunctions& f = functions();
+  if (s.block < f.lanes || s.block % f.lanes != 0 || s.block > f.panel) return false;
+  if (s.channels % s.block != 0 || s.filters % s.block != 0) return false;
+  // Few channels: the transforms cost more than the products save. Few tiles: the weights' transforms do.
+  const int64_t tiles = tile_count(s);
+  const int64_t used = s.batch * s.rows * s.columns;
+  return std::min(s.channels, s.filters) >= 32 && tiles >= 32 * threads && tiles * 4 <= used * 3 / 2;
+}
+
+size_t winograd_scratch(const WinogradSizes& s, int threads) {
+  return Plan(s, threads, false).bytes(threads);
+}
+size_t winograd_weights_scratch(const WinogradSizes& s, int threads) {
+  return Plan(s, threads, true).bytes(threads);
+}
+
+void winograd_forward(const WinogradSizes& s, int threads, const float* x, const float* w, const float* bias,
+                      bool add, bool relu, float* y, void* scratch) {
+  convolve(s, threads, x, w, false, bias, add, relu, y, static_cast<float*>(scratch));
+}
+
+void winograd_backward_data(const WinogradSizes& s, int threads, const float* dy, const float* w, float* dx,
+                            void* scratch) {
+  convolve(s.turned(), threads, dy, w, true, nullptr, false, false, dx, static_cast<float*>(scratch));
+}
+
+void winograd_backward_weights(const WinogradSizes& s, int threads, const float* x, const float* dy,
+                               float* dw, float* db, void* scratch) {
+  const WinogradFunctions& f = functions();
+  const Plan plan(s, threads, true);
+  float *shared = static_cast<float*>(scratch), *own = shared + plan.shared;
+  if (!plan.by_columns) {
+    const Range columns{0, s.filters};
+    const int64_t weights = kTaps * s.channels * s.filters;
+    const TileMatrices<float> first{own, s.channels * s.filters, s.filters};
+    share(plan.tiles, threads, [&](int64_t thread, Range part) {
+      float* memory = own + thread * plan.own;
+      const TileMatrices<float> sums{memory, first.step, first.row};
+      const TileMatrices<float> v{memory + weights, plan.chunk * plan.row, plan.row};
+      const TilePanels z{v.data + kTaps * v.step, plan.chunk * s.filters, plan.chunk};
+      in_chunks(part, plan.chunk, [&](Range tiles) {
+        f.data(s, x, tiles, v);
+        f.slopes(s, dy, tiles, columns, z);
+        f.weight_products(s.channels, tiles.size(), columns, v, z, tiles.begin > part.begin, sums);
+      });
+    });
+    const int64_t parts = std::min<int64_t>(plan.tiles, threads);
+    share(s.channels, threads,
+          [&](int64_t, Range part) { f.weight_results(s, first, parts, plan.own, part, columns, dw); });
+  } else {
+    const TileMatrices<float> v{shared, plan.tiles * plan.row, plan.row};
+    share(plan.tiles, threads, [&](int64_t, Range part) {
+      f.data(s, x, part, {v.data + part.begin * v.row, v.step, v.row});
+    });
+    share((s.filters + plan.panel - 1) / plan.panel, threads, [&](int64_t thread, Range part) {
+      in_chunks({part.begin * plan.panel, std::min(part.end * plan.panel, s.filters)}, plan.panel,
+                [&](Range columns) {
+                  float* memory = own + thread * plan.own;
+                  const TileMatrices<float> sums{memory, s.channels * columns.size(), columns.size()};
+                  const TilePanels z{memory + kTaps * sums.step, plan.chunk * columns.size(), plan.chunk};
+                  in_chunks({0, plan.tiles}, plan.chunk, [&](Range tiles) {
+                    f.slopes(s, dy, tiles, columns, z);
+                    f.weight_products(s.channels, tiles.size(), columns,
+                                      {v.data + tiles.begin * v.row, v.step, v.row}, z, tiles.begin > 0,
+                                      sums);
+                  });
+                  f.weight_results(s, sums, 1, 0, {0, s.channels}, columns, dw);
+                });
+    });
+  }
+  if (db)
+    share(s.filters / s.block, threads, [&](int64_t, Range part) {
+      f.bias_results(s, dy, {part.begin * s.block, part.end * s.block}, db);
+    });
+}
+
+}  // namespace ortrain
+#endif

@@ -1,0 +1,50 @@
+// Convolution of 3 x 3 windows with stride 1 by minimal filtering: F(2 x 2, 3 x 3) of A. Lavin and S. Gray,
+// "Fast algorithms for convolutional neural networks", CVPR 2016. Four results take 16 multiplications
+// instead of 36:
+//
+//     Y = Aᵀ [ (G W Gᵀ) ∘ (Bᵀ X B) ] A          for tiles X of 4 x 4 that overlap by 2, tiles Y of 2 x 2
+//     dW = Gᵀ [ (Bᵀ X B) ∘ (A dY Aᵀ) ] G
+//
+// and over channels and tiles each of the 16 elements is a product of matrices. The gradient of X is the
+// convolution of dY with the windows turned around.
+//
+// X, Y and their gradients lie as [N, C / block, H, W, block], weights and their gradient as
+// [M / block, C / block, 3, 3, block of C, block of M]: oneDNN's nChw16c and OIhw16i16o.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ortrain {
+
+// The sizes of a convolution, of the forward pass: X [batch, channels, height, width], Y [batch, filters,
+// rows, columns].
+struct WinogradSizes {
+  int64_t batch = 0, channels = 0, filters = 0, height = 0, width = 0, rows = 0, columns = 0;
+  int64_t top = 0, left = 0;  // padding in front, at most 2
+  int64_t block = 16;         // divides channels and filters
+
+  // Those of the convolution that makes dX of dY.
+  WinogradSizes turned() const {
+    return {batch, filters, channels, rows, columns, height, width, 2 - top, 2 - left, block};
+  }
+};
+
+// Whether it can be done here, and is worth it with so many threads.
+bool suits_winograd(const WinogradSizes& s, int threads);
+
+// Bytes of memory that a run needs beside its operands.
+size_t winograd_scratch(const WinogradSizes& s, int threads);
+size_t winograd_weights_scratch(const WinogradSizes& s, int threads);
+
+// Y = Conv(X, W) + bias, plus what Y holds where `add`, cut off at zero where `relu`. bias may be null.
+void winograd_forward(const WinogradSizes& s, int threads, const float* x, const float* w, const float* bias,
+                      bool add, bool relu, float* y, void* scratch);
+// With winograd_scratch(s.turned()).
+void winograd_backward_data(const WinogradSizes& s, int threads, const float* dy, const float* w, float* dx,
+                            void* scratch);
+// db, the sums of dY, may be null.
+void winograd_backward_weights(const WinogradSizes& s, int threads, const float* x, const float* dy,
+                               float* dw, float* db, void* scratch);
+
+}  // namespace ortrain
