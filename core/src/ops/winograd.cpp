@@ -18,16 +18,16 @@ inline constexpr int64_t kTaps = 16;  // elements of a transformed tile
 
 // Matrices, one for each element of a transformed tile: `step` elements from one to the next, `row` from row
 // to row.
-template <typename T>
 struct TileMatrices {
-  T* data = nullptr;
-  int64_t step = 0, row = 0;
+  float* data;
+  int64_t step, row;
+  TileMatrices at(int64_t r, int64_t c) const { return {data + r * row + c, step, row}; }
 };
 
-// Packed right operands [depth, columns], `step` elements apart.
+// Packed right operands [depth, columns], `step` elements apart; of weights, the rows from `first` on.
 struct TilePanels {
-  float* data = nullptr;
-  int64_t step = 0, depth = 0;
+  float* data;
+  int64_t step, depth, first;
 };
 
 struct Range {
@@ -42,21 +42,21 @@ struct WinogradFunctions {
   void (*weights)(const WinogradSizes&, const float* w, bool turned, Range depth, Range columns,
                   const TilePanels& u);
   // Bᵀ X B of tiles.
-  void (*data)(const WinogradSizes&, const float* x, Range tiles, const TileMatrices<float>& v);
-  // M = V U, the columns `columns` of U alone.
-  void (*products)(int64_t tiles, Range columns, const TileMatrices<float>& v, const TilePanels& u,
-                   const TileMatrices<float>& m);
+  void (*data)(const WinogradSizes&, const float* x, Range tiles, const TileMatrices& v);
+  // M = or += V U, the columns `columns` of U alone.
+  void (*products)(int64_t tiles, Range columns, const TileMatrices& v, const TilePanels& u, bool add,
+                   const TileMatrices& m);
   // Aᵀ M A, and what comes after it.
-  void (*results)(const WinogradSizes&, const TileMatrices<float>& m, Range tiles, Range columns,
-                  const float* bias, bool add, bool relu, float* y);
+  void (*results)(const WinogradSizes&, const TileMatrices& m, Range tiles, Range columns, const float* bias,
+                  bool add, bool relu, float* y);
   // A dY Aᵀ of the filters `columns`.
   void (*slopes)(const WinogradSizes&, const float* dy, Range tiles, Range columns, const TilePanels& z);
   // S = or += Vᵀ Z.
-  void (*weight_products)(int64_t channels, int64_t tiles, Range columns, const TileMatrices<float>& v,
-                          const TilePanels& z, bool add, const TileMatrices<float>& s);
-  // dW = Gᵀ S G, for the sum of `parts` of S that are `part` elements apart.
-  void (*weight_results)(const WinogradSizes&, const TileMatrices<float>& s, int64_t parts, int64_t part,
-                         Range channels, Range columns, float* dw);
+  void (*weight_products)(int64_t channels, int64_t tiles, Range columns, const TileMatrices& v,
+                          const TilePanels& z, bool add, const TileMatrices& s);
+  // dW = Gᵀ S G, for the sum of `parts` of S that are `part` elements apart; row 0 of S is channel `first`.
+  void (*weight_results)(const WinogradSizes&, const TileMatrices& s, int64_t parts, int64_t part,
+                         Range channels, int64_t first, Range columns, float* dw);
   // Sums of dY over everything but its filters.
   void (*bias_results)(const WinogradSizes&, const float* dy, Range filters, float* db);
 };
@@ -135,7 +135,7 @@ void Weights(const WinogradSizes& s, const float* w, bool turned, Range depth, R
         const float* from =
             w + (m / block * (s.channels / block) + c / block) * 9 * square + c % block * block + m % block;
         int64_t width;
-        float* to = PanelOf(u, m - columns.begin, columns.size(), width) + c * width;
+        float* to = PanelOf(u, m - columns.begin, columns.size(), width) + (c - u.first) * width;
         TransformWindow([&](int r, int k) HWY_ATTR { return hn::LoadU(d, from + (3 * r + k) * square); }, to,
                         u.step);
       }
@@ -151,7 +151,7 @@ void Weights(const WinogradSizes& s, const float* w, bool turned, Range depth, R
       for (int64_t i = 0; i < block; ++i)
         for (int64_t l = 0; l < block; l += lanes) {
           int64_t width;
-          float* to = PanelOf(u, c + l - columns.begin, columns.size(), width) + (m + i) * width;
+          float* to = PanelOf(u, c + l - columns.begin, columns.size(), width) + (m + i - u.first) * width;
           TransformWindow(
               [&](int r, int k)
                   HWY_ATTR { return hn::LoadU(d, across + (3 * r + k) * square + i * block + l); },
@@ -160,62 +160,73 @@ void Weights(const WinogradSizes& s, const float* w, bool turned, Range depth, R
     }
 }
 
-void Data(const WinogradSizes& s, const float* x, Range tiles, const TileMatrices<float>& v) {
+// Bᵀ X B of one vector of tiles: element (r, c) at `at(r, c)`; element e goes to `to + e * step`.
+template <class At>
+HWY_INLINE void TransformTile(const At& at, float* to, int64_t step) {
   const F32 d;
   using V = Vec<F32>;
+  const auto column = [&](int c, V& b0, V& b1, V& b2, V& b3) HWY_ATTR {
+    const auto a1 = at(1, c), a2 = at(2, c);
+    b0 = hn::Sub(at(0, c), a2);
+    b1 = hn::Add(a1, a2);
+    b2 = hn::Sub(a2, a1);
+    b3 = hn::Sub(a1, at(3, c));
+  };
+  V a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, e0, e1, e2, e3;
+  column(0, a0, a1, a2, a3);
+  column(1, b0, b1, b2, b3);
+  column(2, c0, c1, c2, c3);
+  column(3, e0, e1, e2, e3);
+  const auto row = [&](int r, V a, V b, V g, V e) HWY_ATTR {
+    float* line = to + 4 * r * step;
+    hn::StoreU(hn::Sub(a, g), d, line);
+    hn::StoreU(hn::Add(b, g), d, line + step);
+    hn::StoreU(hn::Sub(g, b), d, line + 2 * step);
+    hn::StoreU(hn::Sub(b, e), d, line + 3 * step);
+  };
+  row(0, a0, b0, c0, e0);
+  row(1, a1, b1, c1, e1);
+  row(2, a2, b2, c2, e2);
+  row(3, a3, b3, c3, e3);
+}
+
+void Data(const WinogradSizes& s, const float* x, Range tiles, const TileMatrices& v) {
+  const F32 d;
   const int64_t lanes = LanesOf<float>(), block = s.block;
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
-    const TilePlace at(s, t);
-    const int64_t h = at.row - s.top, l = at.column - s.left;
+    const TilePlace place(s, t);
+    const int64_t h = place.row - s.top, l = place.column - s.left;
     const bool inside = h >= 0 && l >= 0 && h + 4 <= s.height && l + 4 <= s.width;
     for (int64_t c = 0; c < s.channels; c += lanes) {
-      const float* from =
-          x + (((at.image * (s.channels / block) + c / block) * s.height + h) * s.width + l) * block +
-          c % block;
+      const float* image =
+          x + (place.image * (s.channels / block) + c / block) * s.height * s.width * block + c % block;
       float* to = v.data + (t - tiles.begin) * v.row + c;
-      const auto element = [&](int r, int k) HWY_ATTR {
-        return inside || (h + r >= 0 && h + r < s.height && l + k >= 0 && l + k < s.width)
-                   ? hn::LoadU(d, from + (r * s.width + k) * block)
-                   : hn::Zero(d);
-      };
-      // Bᵀ X: by columns.
-      const auto column = [&](int k, V& b0, V& b1, V& b2, V& b3) HWY_ATTR {
-        const auto a1 = element(1, k), a2 = element(2, k);
-        b0 = hn::Sub(element(0, k), a2);
-        b1 = hn::Add(a1, a2);
-        b2 = hn::Sub(a2, a1);
-        b3 = hn::Sub(a1, element(3, k));
-      };
-      V a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, e0, e1, e2, e3;
-      column(0, a0, a1, a2, a3);
-      column(1, b0, b1, b2, b3);
-      column(2, c0, c1, c2, c3);
-      column(3, e0, e1, e2, e3);
-      const auto row = [&](int r, V a, V b, V g, V e) HWY_ATTR {
-        float* line = to + 4 * r * v.step;
-        hn::StoreU(hn::Sub(a, g), d, line);
-        hn::StoreU(hn::Add(b, g), d, line + v.step);
-        hn::StoreU(hn::Sub(g, b), d, line + 2 * v.step);
-        hn::StoreU(hn::Sub(b, e), d, line + 3 * v.step);
-      };
-      row(0, a0, b0, c0, e0);
-      row(1, a1, b1, c1, e1);
-      row(2, a2, b2, c2, e2);
-      row(3, a3, b3, c3, e3);
+      const auto element = [&](int r, int k)
+                               HWY_ATTR { return hn::LoadU(d, image + ((h + r) * s.width + l + k) * block); };
+      if (inside) {
+        TransformTile(element, to, v.step);
+      } else {
+        TransformTile(
+            [&](int r, int k) HWY_ATTR {
+              const bool there = h + r >= 0 && h + r < s.height && l + k >= 0 && l + k < s.width;
+              return there ? element(r, k) : hn::Zero(d);
+            },
+            to, v.step);
+      }
     }
   }
 }
 
-void Products(int64_t tiles, Range columns, const TileMatrices<float>& v, const TilePanels& u,
-              const TileMatrices<float>& m) {
+void Products(int64_t tiles, Range columns, const TileMatrices& v, const TilePanels& u, bool add,
+              const TileMatrices& m) {
   for (int64_t e = 0; e < kTaps; ++e)
     Multiply<float>(tiles, v.data + e * v.step, v.row, 1,
                     {u.data + e * u.step, u.depth, columns.size(), 0, u.depth, 0, columns.size()},
-                    m.data + e * m.step, m.row, false, false);
+                    m.data + e * m.step, m.row, add, false);
 }
 
-void Results(const WinogradSizes& s, const TileMatrices<float>& m, Range tiles, Range columns,
-             const float* bias, bool add, bool relu, float* y) {
+void Results(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range columns, const float* bias,
+             bool add, bool relu, float* y) {
   const F32 d;
   using V = Vec<F32>;
   const int64_t lanes = LanesOf<float>(), block = s.block;
@@ -292,23 +303,23 @@ void Slopes(const WinogradSizes& s, const float* dy, Range tiles, Range columns,
   }
 }
 
-void WeightProducts(int64_t channels, int64_t tiles, Range columns, const TileMatrices<float>& v,
-                    const TilePanels& z, bool add, const TileMatrices<float>& s) {
+void WeightProducts(int64_t channels, int64_t tiles, Range columns, const TileMatrices& v,
+                    const TilePanels& z, bool add, const TileMatrices& s) {
   for (int64_t e = 0; e < kTaps; ++e)
     Multiply<float>(channels, v.data + e * v.step, 1, v.row,
                     {z.data + e * z.step, z.depth, columns.size(), 0, tiles, 0, columns.size()},
                     s.data + e * s.step, s.row, add, false);
 }
 
-void WeightResults(const WinogradSizes& sizes, const TileMatrices<float>& s, int64_t parts, int64_t part,
-                   Range channels, Range columns, float* dw) {
+void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t parts, int64_t part,
+                   Range channels, int64_t first, Range columns, float* dw) {
   const F32 d;
   using V = Vec<F32>;
   const int64_t lanes = LanesOf<float>(), block = sizes.block, square = block * block;
   const auto half = hn::Set(d, 0.5f);
   for (int64_t m = columns.begin; m < columns.end; m += lanes)
     for (int64_t c = channels.begin; c < channels.end; ++c) {
-      const float* from = s.data + c * s.row + (m - columns.begin);
+      const float* from = s.data + (c - first) * s.row + (m - columns.begin);
       const auto element = [&](int e) HWY_ATTR {
         auto sum = hn::LoadU(d, from + e * s.step);
         for (int64_t p = 1; p < parts; ++p) sum = hn::Add(sum, hn::LoadU(d, from + p * part + e * s.step));
@@ -388,44 +399,11 @@ const WinogradFunctions& functions() {
   return found;
 }
 
-constexpr int64_t kChunkBytes = 1 << 20;  // of the tiles that a thread works on: they stay in its cache
+constexpr int64_t kCacheBytes = 1 << 20;  // of a thread's own cache, for what it works on together
 constexpr int64_t kLeastChunk = 48, kLargestChunk = 192;
-constexpr int64_t kPad = 16;  // behind each row: neighbours must not fall on one set of a cache
+constexpr int64_t kPad = 16;  // behind rows and matrices: neighbours must not fall on one set of a cache
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-// How the work is cut. Where the transformed weights are smaller than the transformed data, all weights are
-// transformed first, and threads share the tiles; otherwise all data, and threads share the columns.
-struct Plan {
-  bool by_columns;
-  int64_t tiles, chunk;  // all, and those taken together
-  int64_t panel;         // columns taken together, by_columns
-  int64_t row;           // of V
-  int64_t shared, own;   // elements for all threads, and for each
-
-  // `deep`, `wide`: rows and columns of the transformed weights. With `gradient` the products sum over tiles.
-  Plan(const WinogradSizes& s, int threads, bool gradient)
-      : tiles(tile_count(s)), panel(functions().panel), row(s.channels + kPad) {
-    const int64_t weights = kTaps * s.channels * s.filters, data = kTaps * tiles * row;
-    const int64_t columns = std::min(panel, s.filters);
-    by_columns = data < (gradient ? threads : 1) * weights && s.filters / panel >= 2 * threads;
-    const int64_t width = by_columns ? columns : s.filters, kept = by_columns ? 0 : row;
-    const int64_t bytes = kTaps * (kept + width + kPad) * static_cast<int64_t>(sizeof(float));
-    chunk = std::clamp(kChunkBytes / bytes / 6 * 6, kLeastChunk, kLargestChunk);
-    chunk = std::min(chunk, round_up((tiles + threads - 1) / threads, 6));
-    if (by_columns) {
-      shared = data;
-      own = kTaps * columns * s.channels + kTaps * chunk * (columns + kPad);
-    } else if (gradient) {
-      shared = 0;
-      own = weights + kTaps * chunk * (row + s.filters);
-    } else {
-      shared = weights;
-      own = kTaps * chunk * (row + s.filters + kPad);
-    }
-  }
-  size_t bytes(int threads) const { return static_cast<size_t>(shared + threads * own) * sizeof(float); }
-};
 
 // Calls f(number, part of [0, n)) on as many threads as there are.
 template <typename F>
@@ -442,45 +420,87 @@ void in_chunks(Range all, int64_t step, const F& f) {
   for (int64_t i = all.begin; i < all.end; i += step) f(Range{i, std::min(i + step, all.end)});
 }
 
+// How the work is cut. Where a cache holds the transformed weights, all of them are transformed first, and
+// threads share the tiles. Otherwise all data are, and threads share the columns of the weights, of which a
+// slice is transformed at a time.
+struct Plan {
+  bool by_columns;
+  int64_t tiles, chunk;    // all, and those taken together
+  int64_t columns, slice;  // of the weights' columns and rows, those taken together
+  int64_t row;             // of V
+  int64_t v_step, u_step,
+      m_step;  // from matrix to matrix: data, weights or their gradient, products or slopes
+
+  Plan(const WinogradSizes& s, int threads) : tiles(tile_count(s)), row(s.channels + kPad) {
+    const int64_t panel = functions().panel, width = static_cast<int64_t>(sizeof(float));
+    const int64_t weights = kTaps * s.channels * s.filters;
+    by_columns = weights * width > 2 * kCacheBytes && kTaps * tiles * row <= 2 * weights &&
+                 s.filters / panel >= 2 * threads;
+    columns = by_columns ? panel : s.filters;
+    slice = s.channels;
+    if (by_columns)
+      slice =
+          std::min(slice, std::max<int64_t>(1, kCacheBytes / (kTaps * columns * width) / s.block) * s.block);
+    const int64_t most = by_columns ? tiles : (tiles + threads - 1) / threads;
+    const int64_t tile_bytes = kTaps * ((by_columns ? 0 : row) + columns + kPad) * width;
+    const int64_t fitting = std::clamp(kCacheBytes / tile_bytes, kLeastChunk, kLargestChunk);
+    chunk = round_up((most + (most + fitting - 1) / fitting - 1) / ((most + fitting - 1) / fitting), 6);
+    v_step = (by_columns ? tiles : chunk) * row + kPad;
+    u_step = slice * columns + kPad;
+    m_step = chunk * (columns + kPad) + kPad;
+  }
+
+  // Elements of scratch memory, for all threads and for each.
+  int64_t shared() const { return kTaps * (by_columns ? v_step : u_step); }
+  int64_t own() const { return kTaps * ((by_columns ? u_step : v_step) + m_step); }
+  int64_t gradient_shared() const { return by_columns ? kTaps * v_step : 0; }
+  int64_t gradient_own() const { return kTaps * (u_step + m_step + (by_columns ? 0 : v_step)); }
+
+  // Calls f(thread, columns) for as many columns as are taken together.
+  template <typename F>
+  void share_columns(const WinogradSizes& s, int threads, const F& f) const {
+    share((s.filters + columns - 1) / columns, threads, [&](int64_t thread, Range part) {
+      in_chunks({part.begin * columns, std::min(part.end * columns, s.filters)}, columns,
+                [&](Range taken) { f(thread, taken); });
+    });
+  }
+};
+
 void convolve(const WinogradSizes& s, int threads, const float* x, const float* w, bool turned,
               const float* bias, bool add, bool relu, float* y, float* scratch) {
   const WinogradFunctions& f = functions();
-  const Plan plan(s, threads, false);
-  float* own = scratch + plan.shared;
+  const Plan plan(s, threads);
+  float* const own = scratch + plan.shared();
   if (!plan.by_columns) {
-    const TilePanels u{scratch, s.channels * s.filters, s.channels};
+    const TilePanels u{scratch, plan.u_step, s.channels, 0};
     const Range columns{0, s.filters};
     share(s.channels / s.block, threads, [&](int64_t, Range part) {
       f.weights(s, w, turned, {part.begin * s.block, part.end * s.block}, columns, u);
     });
     share(plan.tiles, threads, [&](int64_t thread, Range part) {
-      const TileMatrices<float> v{own + thread * plan.own, plan.chunk * plan.row, plan.row};
-      const int64_t m_row = s.filters + kPad;
-      const TileMatrices<float> m{v.data + kTaps * v.step, plan.chunk * m_row, m_row};
+      const TileMatrices v{own + thread * plan.own(), plan.v_step, plan.row};
+      const TileMatrices m{v.data + kTaps * v.step, plan.m_step, s.filters + kPad};
       in_chunks(part, plan.chunk, [&](Range tiles) {
         f.data(s, x, tiles, v);
-        f.products(tiles.size(), columns, v, u, m);
+        f.products(tiles.size(), columns, v, u, false, m);
         f.results(s, m, tiles, columns, bias, add, relu, y);
       });
     });
     return;
   }
-  const TileMatrices<float> v{scratch, plan.tiles * plan.row, plan.row};
-  share(plan.tiles, threads, [&](int64_t, Range part) {
-    f.data(s, x, part, {v.data + part.begin * v.row, v.step, v.row});
-  });
-  share((s.filters + plan.panel - 1) / plan.panel, threads, [&](int64_t thread, Range part) {
-    in_chunks({part.begin * plan.panel, std::min(part.end * plan.panel, s.filters)}, plan.panel,
-              [&](Range columns) {
-                const TilePanels u{own + thread * plan.own, s.channels * columns.size(), s.channels};
-                const int64_t m_row = columns.size() + kPad;
-                const TileMatrices<float> m{u.data + kTaps * u.step, plan.chunk * m_row, m_row};
-                f.weights(s, w, turned, {0, s.channels}, columns, u);
-                in_chunks({0, plan.tiles}, plan.chunk, [&](Range tiles) {
-                  f.products(tiles.size(), columns, {v.data + tiles.begin * v.row, v.step, v.row}, u, m);
-                  f.results(s, m, tiles, columns, bias, add, relu, y);
-                });
-              });
+  const TileMatrices v{scratch, plan.v_step, plan.row};
+  share(plan.tiles, threads, [&](int64_t, Range part) { f.data(s, x, part, v.at(part.begin, 0)); });
+  plan.share_columns(s, threads, [&](int64_t thread, Range columns) {
+    float* const memory = own + thread * plan.own();
+    const TileMatrices m{memory + kTaps * plan.u_step, plan.m_step, columns.size() + kPad};
+    in_chunks({0, plan.tiles}, plan.chunk, [&](Range tiles) {
+      in_chunks({0, s.channels}, plan.slice, [&](Range depth) {
+        const TilePanels u{memory, plan.u_step, depth.size(), depth.begin};
+        if (tiles.begin == 0 || plan.slice < s.channels) f.weights(s, w, turned, depth, columns, u);
+        f.products(tiles.size(), columns, v.at(tiles.begin, depth.begin), u, depth.begin > 0, m);
+      });
+      f.results(s, m, tiles, columns, bias, add, relu, y);
+    });
   });
 }
 
@@ -497,10 +517,13 @@ bool suits_winograd(const WinogradSizes& s, int threads) {
 }
 
 size_t winograd_scratch(const WinogradSizes& s, int threads) {
-  return Plan(s, threads, false).bytes(threads);
+  const Plan plan(s, threads);
+  return static_cast<size_t>(plan.shared() + threads * plan.own()) * sizeof(float);
 }
+
 size_t winograd_weights_scratch(const WinogradSizes& s, int threads) {
-  return Plan(s, threads, true).bytes(threads);
+  const Plan plan(s, threads);
+  return static_cast<size_t>(plan.gradient_shared() + threads * plan.gradient_own()) * sizeof(float);
 }
 
 void winograd_forward(const WinogradSizes& s, int threads, const float* x, const float* w, const float* bias,
@@ -516,17 +539,16 @@ void winograd_backward_data(const WinogradSizes& s, int threads, const float* dy
 void winograd_backward_weights(const WinogradSizes& s, int threads, const float* x, const float* dy,
                                float* dw, float* db, void* scratch) {
   const WinogradFunctions& f = functions();
-  const Plan plan(s, threads, true);
-  float *shared = static_cast<float*>(scratch), *own = shared + plan.shared;
-  if (!plan.by_columns) {
+  const Plan plan(s, threads);
+  float* const shared = static_cast<float*>(scratch);
+  float* const own = shared + plan.gradient_shared();
+  if (!plan.by_columns) {  // each thread sums over its tiles
     const Range columns{0, s.filters};
-    const int64_t weights = kTaps * s.channels * s.filters;
-    const TileMatrices<float> first{own, s.channels * s.filters, s.filters};
+    const TileMatrices first{own, plan.u_step, s.filters};
     share(plan.tiles, threads, [&](int64_t thread, Range part) {
-      float* memory = own + thread * plan.own;
-      const TileMatrices<float> sums{memory, first.step, first.row};
-      const TileMatrices<float> v{memory + weights, plan.chunk * plan.row, plan.row};
-      const TilePanels z{v.data + kTaps * v.step, plan.chunk * s.filters, plan.chunk};
+      const TileMatrices sums{own + thread * plan.gradient_own(), first.step, first.row};
+      const TileMatrices v{sums.data + kTaps * sums.step, plan.v_step, plan.row};
+      const TilePanels z{v.data + kTaps * v.step, plan.m_step, plan.chunk, 0};
       in_chunks(part, plan.chunk, [&](Range tiles) {
         f.data(s, x, tiles, v);
         f.slopes(s, dy, tiles, columns, z);
@@ -534,27 +556,23 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, const float*
       });
     });
     const int64_t parts = std::min<int64_t>(plan.tiles, threads);
-    share(s.channels, threads,
-          [&](int64_t, Range part) { f.weight_results(s, first, parts, plan.own, part, columns, dw); });
-  } else {
-    const TileMatrices<float> v{shared, plan.tiles * plan.row, plan.row};
-    share(plan.tiles, threads, [&](int64_t, Range part) {
-      f.data(s, x, part, {v.data + part.begin * v.row, v.step, v.row});
+    share(s.channels, threads, [&](int64_t, Range part) {
+      f.weight_results(s, first, parts, plan.gradient_own(), part, 0, columns, dw);
     });
-    share((s.filters + plan.panel - 1) / plan.panel, threads, [&](int64_t thread, Range part) {
-      in_chunks({part.begin * plan.panel, std::min(part.end * plan.panel, s.filters)}, plan.panel,
-                [&](Range columns) {
-                  float* memory = own + thread * plan.own;
-                  const TileMatrices<float> sums{memory, s.channels * columns.size(), columns.size()};
-                  const TilePanels z{memory + kTaps * sums.step, plan.chunk * columns.size(), plan.chunk};
-                  in_chunks({0, plan.tiles}, plan.chunk, [&](Range tiles) {
-                    f.slopes(s, dy, tiles, columns, z);
-                    f.weight_products(s.channels, tiles.size(), columns,
-                                      {v.data + tiles.begin * v.row, v.step, v.row}, z, tiles.begin > 0,
-                                      sums);
-                  });
-                  f.weight_results(s, sums, 1, 0, {0, s.channels}, columns, dw);
-                });
+  } else {
+    const TileMatrices v{shared, plan.v_step, plan.row};
+    share(plan.tiles, threads, [&](int64_t, Range part) { f.data(s, x, part, v.at(part.begin, 0)); });
+    plan.share_columns(s, threads, [&](int64_t thread, Range columns) {
+      const TileMatrices sums{own + thread * plan.gradient_own(), plan.u_step, columns.size()};
+      const TilePanels z{sums.data + kTaps * sums.step, plan.m_step, plan.chunk, 0};
+      in_chunks({0, s.channels}, plan.slice, [&](Range channels) {
+        in_chunks({0, plan.tiles}, plan.chunk, [&](Range tiles) {
+          if (channels.begin == 0 || plan.chunk < plan.tiles) f.slopes(s, dy, tiles, columns, z);
+          f.weight_products(channels.size(), tiles.size(), columns, v.at(tiles.begin, channels.begin), z,
+                            tiles.begin > 0, sums);
+        });
+        f.weight_results(s, sums, 1, 0, channels, channels.begin, columns, dw);
+      });
     });
   }
   if (db)
