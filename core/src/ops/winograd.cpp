@@ -54,9 +54,10 @@ struct WinogradFunctions {
   // S = or += Vᵀ Z.
   void (*weight_products)(int64_t channels, int64_t tiles, Range columns, const TileMatrices& v,
                           const TilePanels& z, bool add, const TileMatrices& s);
-  // dW = Gᵀ S G, for the sum of `parts` of S that are `part` elements apart; row 0 of S is channel `first`.
+  // dW = or += Gᵀ S G, for the sum of `parts` of S that are `part` elements apart; row 0 of S is channel
+  // `first`.
   void (*weight_results)(const WinogradSizes&, const TileMatrices& s, int64_t parts, int64_t part,
-                         Range channels, int64_t first, Range columns, float* dw);
+                         Range channels, int64_t first, Range columns, bool add, float* dw);
   // Sums of dY over everything but its filters.
   void (*bias_results)(const WinogradSizes&, const float* dy, Range filters, float* db);
 };
@@ -312,7 +313,7 @@ void WeightProducts(int64_t channels, int64_t tiles, Range columns, const TileMa
 }
 
 void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t parts, int64_t part,
-                   Range channels, int64_t first, Range columns, float* dw) {
+                   Range channels, int64_t first, Range columns, bool add, float* dw) {
   const F32 d;
   using V = Vec<F32>;
   const int64_t lanes = LanesOf<float>(), block = sizes.block, square = block * block;
@@ -343,9 +344,15 @@ void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t pa
       const auto row = [&](int r, V a, V b, V g, V e) HWY_ATTR {
         V w0, w1, w2;
         contract(a, b, g, e, w0, w1, w2);
-        hn::StoreU(w0, d, to + 3 * r * square);
-        hn::StoreU(w1, d, to + (3 * r + 1) * square);
-        hn::StoreU(w2, d, to + (3 * r + 2) * square);
+        float* line = to + 3 * r * square;
+        if (add) {
+          w0 = hn::Add(w0, hn::LoadU(d, line));
+          w1 = hn::Add(w1, hn::LoadU(d, line + square));
+          w2 = hn::Add(w2, hn::LoadU(d, line + 2 * square));
+        }
+        hn::StoreU(w0, d, line);
+        hn::StoreU(w1, d, line + square);
+        hn::StoreU(w2, d, line + 2 * square);
       };
       row(0, a0, b0, c0, e0);
       row(1, a1, b1, c1, e1);
@@ -394,16 +401,20 @@ namespace {
 
 HWY_EXPORT(FindWinograd);
 
-const WinogradFunctions& functions() {
-  static const WinogradFunctions found = HWY_DYNAMIC_DISPATCH(FindWinograd)();
-  return found;
-}
+WinogradFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindWinograd)(); }
 
-constexpr int64_t kCacheBytes = 1 << 20;  // of a thread's own cache, for what it works on together
+constexpr int64_t kCacheBytes = 1 << 20;   // of a thread's own cache, for what it works on together
+constexpr int64_t kSharedBytes = 1 << 24;  // of the data that are transformed for all threads
 constexpr int64_t kLeastChunk = 48, kLargestChunk = 192;
 constexpr int64_t kPad = 16;  // behind rows and matrices: neighbours must not fall on one set of a cache
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// n cut into equal parts of at most `most`.
+int64_t equal_part(int64_t n, int64_t most) {
+  const int64_t parts = (n + most - 1) / std::max<int64_t>(1, most);
+  return (n + parts - 1) / std::max<int64_t>(1, parts);
+}
 
 // Calls f(number, part of [0, n)) on as many threads as there are.
 template <typename F>
@@ -420,59 +431,77 @@ void in_chunks(Range all, int64_t step, const F& f) {
   for (int64_t i = all.begin; i < all.end; i += step) f(Range{i, std::min(i + step, all.end)});
 }
 
+// Shares the pairs of parts of `outer` and of `inner` among the threads: f(number, part of outer, part of
+// inner, whether the thread had another part of outer before).
+template <typename F>
+void share_pairs(Range outer, int64_t outer_step, Range inner, int64_t inner_step, int threads, const F& f) {
+  const auto part_of = [](Range all, int64_t step, int64_t i) {
+    return Range{all.begin + i * step, std::min(all.begin + (i + 1) * step, all.end)};
+  };
+  const int64_t across = (inner.size() + inner_step - 1) / inner_step;
+  share((outer.size() + outer_step - 1) / outer_step * across, threads, [&](int64_t number, Range part) {
+    for (int64_t i = part.begin; i < part.end; ++i)
+      f(number, part_of(outer, outer_step, i / across), part_of(inner, inner_step, i % across),
+        i == part.begin || i % across == 0);
+  });
+}
+
 // How the work is cut. Where a cache holds the transformed weights, all of them are transformed first, and
-// threads share the tiles. Otherwise all data are, and threads share the columns of the weights, of which a
-// slice is transformed at a time.
+// threads share the tiles. Otherwise many tiles of data are, and threads share the columns of the weights, of
+// which a slice is transformed at a time.
 struct Plan {
   bool by_columns;
-  int64_t tiles, chunk;    // all, and those taken together
-  int64_t columns, slice;  // of the weights' columns and rows, those taken together
-  int64_t row;             // of V
-  int64_t v_step, u_step,
-      m_step;  // from matrix to matrix: data, weights or their gradient, products or slopes
+  int64_t tiles, some,
+      chunk;  // all; by_columns, those whose data are transformed together; those taken together
+  // Of the weights' columns and rows, those taken together, in the gradient (`slice`) and otherwise
+  // (`depth`).
+  int64_t columns, slice, depth;
+  int64_t row;  // of V
+  // From matrix to matrix: of data, of products or slopes.
+  int64_t v_step, m_step;
 
   Plan(const WinogradSizes& s, int threads) : tiles(tile_count(s)), row(s.channels + kPad) {
-    const int64_t panel = functions().panel, width = static_cast<int64_t>(sizeof(float));
-    const int64_t weights = kTaps * s.channels * s.filters;
-    by_columns = weights * width > 2 * kCacheBytes && kTaps * tiles * row <= 2 * weights &&
-                 s.filters / panel >= 2 * threads;
-    columns = by_columns ? panel : s.filters;
-    slice = s.channels;
-    if (by_columns)
+    constexpr int64_t kWidth = sizeof(float);
+    by_columns = kTaps * s.channels * s.filters * kWidth > 2 * kCacheBytes;
+    columns = by_columns ? std::min(functions().panel, s.filters) : s.filters;
+    some = by_columns ? equal_part(tiles, kSharedBytes / (kTaps * row * kWidth))
+                      : (tiles + threads - 1) / threads;
+    const int64_t fitting = kCacheBytes / (kTaps * ((by_columns ? 0 : row) + columns + kPad) * kWidth);
+    chunk = round_up(equal_part(some, std::clamp(fitting, kLeastChunk, kLargestChunk)), 6);
+    slice = depth = s.channels;
+    if (by_columns) {
       slice =
-          std::min(slice, std::max<int64_t>(1, kCacheBytes / (kTaps * columns * width) / s.block) * s.block);
-    const int64_t most = by_columns ? tiles : (tiles + threads - 1) / threads;
-    const int64_t tile_bytes = kTaps * ((by_columns ? 0 : row) + columns + kPad) * width;
-    const int64_t fitting = std::clamp(kCacheBytes / tile_bytes, kLeastChunk, kLargestChunk);
-    chunk = round_up((most + (most + fitting - 1) / fitting - 1) / ((most + fitting - 1) / fitting), 6);
-    v_step = (by_columns ? tiles : chunk) * row + kPad;
-    u_step = slice * columns + kPad;
+          std::clamp(kCacheBytes / 2 / (kTaps * columns * kWidth) / s.block * s.block, s.block, s.channels);
+      if (some <= chunk) depth = slice;  // otherwise every chunk would transform the weights again
+    }
+    v_step = (by_columns ? some : chunk) * row + kPad;
     m_step = chunk * (columns + kPad) + kPad;
   }
 
+  int64_t u_step() const { return depth * columns + kPad; }         // of weights
+  int64_t gradient_step() const { return slice * columns + kPad; }  // of their gradient
   // Elements of scratch memory, for all threads and for each.
-  int64_t shared() const { return kTaps * (by_columns ? v_step : u_step); }
-  int64_t own() const { return kTaps * ((by_columns ? u_step : v_step) + m_step); }
+  int64_t shared() const { return kTaps * (by_columns ? v_step : u_step()); }
+  int64_t own() const { return kTaps * ((by_columns ? u_step() : v_step) + m_step); }
   int64_t gradient_shared() const { return by_columns ? kTaps * v_step : 0; }
-  int64_t gradient_own() const { return kTaps * (u_step + m_step + (by_columns ? 0 : v_step)); }
-
-  // Calls f(thread, columns) for as many columns as are taken together.
-  template <typename F>
-  void share_columns(const WinogradSizes& s, int threads, const F& f) const {
-    share((s.filters + columns - 1) / columns, threads, [&](int64_t thread, Range part) {
-      in_chunks({part.begin * columns, std::min(part.end * columns, s.filters)}, columns,
-                [&](Range taken) { f(thread, taken); });
-    });
-  }
+  int64_t gradient_own() const { return kTaps * (gradient_step() + m_step + (by_columns ? 0 : v_step)); }
 };
+
+// V of tiles, by all threads.
+void share_data(const WinogradSizes& s, const WinogradFunctions& f, const float* x, Range tiles,
+                const TileMatrices& v, int threads) {
+  share(tiles.size(), threads, [&](int64_t, Range part) {
+    f.data(s, x, {tiles.begin + part.begin, tiles.begin + part.end}, v.at(part.begin, 0));
+  });
+}
 
 void convolve(const WinogradSizes& s, int threads, const float* x, const float* w, bool turned,
               const float* bias, bool add, bool relu, float* y, float* scratch) {
-  const WinogradFunctions& f = functions();
+  const WinogradFunctions f = functions();
   const Plan plan(s, threads);
   float* const own = scratch + plan.shared();
   if (!plan.by_columns) {
-    const TilePanels u{scratch, plan.u_step, s.channels, 0};
+    const TilePanels u{scratch, plan.u_step(), s.channels, 0};
     const Range columns{0, s.filters};
     share(s.channels / s.block, threads, [&](int64_t, Range part) {
       f.weights(s, w, turned, {part.begin * s.block, part.end * s.block}, columns, u);
@@ -488,32 +517,34 @@ void convolve(const WinogradSizes& s, int threads, const float* x, const float* 
     });
     return;
   }
-  const TileMatrices v{scratch, plan.v_step, plan.row};
-  share(plan.tiles, threads, [&](int64_t, Range part) { f.data(s, x, part, v.at(part.begin, 0)); });
-  plan.share_columns(s, threads, [&](int64_t thread, Range columns) {
-    float* const memory = own + thread * plan.own();
-    const TileMatrices m{memory + kTaps * plan.u_step, plan.m_step, columns.size() + kPad};
-    in_chunks({0, plan.tiles}, plan.chunk, [&](Range tiles) {
-      in_chunks({0, s.channels}, plan.slice, [&](Range depth) {
-        const TilePanels u{memory, plan.u_step, depth.size(), depth.begin};
-        if (tiles.begin == 0 || plan.slice < s.channels) f.weights(s, w, turned, depth, columns, u);
-        f.products(tiles.size(), columns, v.at(tiles.begin, depth.begin), u, depth.begin > 0, m);
+  in_chunks({0, plan.tiles}, plan.some, [&](Range some) {
+    const TileMatrices v{scratch, plan.v_step, plan.row};
+    share_data(s, f, x, some, v, threads);
+    const auto work = [&](int64_t thread, Range columns, Range tiles, bool fresh) {
+      float* const memory = own + thread * plan.own();
+      const TileMatrices m{memory + kTaps * plan.u_step(), plan.m_step, columns.size() + kPad};
+      in_chunks({0, s.channels}, plan.depth, [&](Range depth) {
+        const TilePanels u{memory, plan.u_step(), depth.size(), depth.begin};
+        if (fresh || plan.depth < s.channels) f.weights(s, w, turned, depth, columns, u);
+        f.products(tiles.size(), columns, v.at(tiles.begin - some.begin, depth.begin), u, depth.begin > 0, m);
       });
       f.results(s, m, tiles, columns, bias, add, relu, y);
-    });
+    };
+    share_pairs({0, s.filters}, plan.columns, some, plan.chunk, threads, work);
   });
 }
 
 }  // namespace
 
 bool suits_winograd(const WinogradSizes& s, int threads) {
-  const WinogradFunctions& f = functions();
+  const WinogradFunctions f = functions();
   if (s.block < f.lanes || s.block % f.lanes != 0 || s.block > f.panel) return false;
   if (s.channels % s.block != 0 || s.filters % s.block != 0) return false;
-  // Few channels: the transforms cost more than the products save. Few tiles: the weights' transforms do.
+  // Measured: few channels pay for the transforms of tiles, few tiles for those of the weights; and where
+  // tiles reach far beyond the results, oneDNN's direct convolution is faster (`docs/performance.md`).
   const int64_t tiles = tile_count(s);
-  const int64_t used = s.batch * s.rows * s.columns;
-  return std::min(s.channels, s.filters) >= 32 && tiles >= 32 * threads && tiles * 4 <= used * 3 / 2;
+  return std::min(s.channels, s.filters) >= 32 && tiles >= 32 * threads &&
+         tiles * s.channels * s.filters >= (1 << 19) && tiles * 4 * 5 <= s.batch * s.rows * s.columns * 6;
 }
 
 size_t winograd_scratch(const WinogradSizes& s, int threads) {
@@ -538,13 +569,13 @@ void winograd_backward_data(const WinogradSizes& s, int threads, const float* dy
 
 void winograd_backward_weights(const WinogradSizes& s, int threads, const float* x, const float* dy,
                                float* dw, float* db, void* scratch) {
-  const WinogradFunctions& f = functions();
+  const WinogradFunctions f = functions();
   const Plan plan(s, threads);
   float* const shared = static_cast<float*>(scratch);
   float* const own = shared + plan.gradient_shared();
   if (!plan.by_columns) {  // each thread sums over its tiles
     const Range columns{0, s.filters};
-    const TileMatrices first{own, plan.u_step, s.filters};
+    const TileMatrices first{own, plan.gradient_step(), s.filters};
     share(plan.tiles, threads, [&](int64_t thread, Range part) {
       const TileMatrices sums{own + thread * plan.gradient_own(), first.step, first.row};
       const TileMatrices v{sums.data + kTaps * sums.step, plan.v_step, plan.row};
@@ -557,22 +588,24 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, const float*
     });
     const int64_t parts = std::min<int64_t>(plan.tiles, threads);
     share(s.channels, threads, [&](int64_t, Range part) {
-      f.weight_results(s, first, parts, plan.gradient_own(), part, 0, columns, dw);
+      f.weight_results(s, first, parts, plan.gradient_own(), part, 0, columns, false, dw);
     });
   } else {
-    const TileMatrices v{shared, plan.v_step, plan.row};
-    share(plan.tiles, threads, [&](int64_t, Range part) { f.data(s, x, part, v.at(part.begin, 0)); });
-    plan.share_columns(s, threads, [&](int64_t thread, Range columns) {
-      const TileMatrices sums{own + thread * plan.gradient_own(), plan.u_step, columns.size()};
-      const TilePanels z{sums.data + kTaps * sums.step, plan.m_step, plan.chunk, 0};
-      in_chunks({0, s.channels}, plan.slice, [&](Range channels) {
-        in_chunks({0, plan.tiles}, plan.chunk, [&](Range tiles) {
-          if (channels.begin == 0 || plan.chunk < plan.tiles) f.slopes(s, dy, tiles, columns, z);
-          f.weight_products(channels.size(), tiles.size(), columns, v.at(tiles.begin, channels.begin), z,
-                            tiles.begin > 0, sums);
+    in_chunks({0, plan.tiles}, plan.some, [&](Range some) {
+      const TileMatrices v{shared, plan.v_step, plan.row};
+      share_data(s, f, x, some, v, threads);
+      const auto work = [&](int64_t thread, Range columns, Range channels, bool fresh) {
+        const TileMatrices sums{own + thread * plan.gradient_own(), plan.gradient_step(), columns.size()};
+        const TilePanels z{sums.data + kTaps * sums.step, plan.m_step, plan.chunk, 0};
+        in_chunks(some, plan.chunk, [&](Range tiles) {
+          if (fresh || plan.chunk < some.size()) f.slopes(s, dy, tiles, columns, z);
+          f.weight_products(channels.size(), tiles.size(), columns,
+                            v.at(tiles.begin - some.begin, channels.begin), z, tiles.begin > some.begin,
+                            sums);
         });
-        f.weight_results(s, sums, 1, 0, channels, channels.begin, columns, dw);
-      });
+        f.weight_results(s, sums, 1, 0, channels, channels.begin, columns, some.begin > 0, dw);
+      };
+      share_pairs({0, s.filters}, plan.columns, {0, s.channels}, plan.slice, threads, work);
     });
   }
   if (db)
