@@ -164,7 +164,10 @@ TEST_CASE("Winograd's convolution is taken where it is worth it") {
   const auto suits = [](int64_t batch, int64_t channels, int64_t extent, int threads) {
     return suits_winograd({batch, channels, channels, extent, extent, extent, extent, 1, 1, 16}, threads);
   };
-  if (!suits(16, 64, 32, 1)) SKIP("the vectors of this machine do not fit blocks of 16");
+  if (!suits(16, 64, 32, 1)) {
+    WARN("not tested: the vectors of this machine do not fit blocks of 16");
+    return;
+  }
   CHECK(suits(16, 64, 32, 2));
   CHECK(suits(16, 512, 4, 2));
   CHECK_FALSE(suits(16, 16, 32, 2));    // few channels

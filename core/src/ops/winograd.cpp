@@ -451,10 +451,10 @@ void share_pairs(Range outer, int64_t outer_step, Range inner, int64_t inner_ste
 // which a slice is transformed at a time.
 struct Plan {
   bool by_columns;
-  int64_t tiles, some,
-      chunk;  // all; by_columns, those whose data are transformed together; those taken together
-  // Of the weights' columns and rows, those taken together, in the gradient (`slice`) and otherwise
-  // (`depth`).
+  // All, those of a thread or whose data are transformed together, and those whose products are taken
+  // together.
+  int64_t tiles, some, chunk;
+  // Of the weights' columns and rows, those taken together, of rows in the gradient `slice`, else `depth`.
   int64_t columns, slice, depth;
   int64_t row;  // of V
   // From matrix to matrix: of data, of products or slopes.

@@ -1,0 +1,129 @@
+"""Convolutions of 3 x 3 windows by Winograd's algorithm: they round otherwise, and give the same."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import ortrain
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from ortrain import InferenceSession, SessionOptions, artifacts
+from ortrain.api import CheckpointState, Module, Optimizer
+
+Array = np.ndarray[Any, Any]
+
+# The algorithm works on blocks of channels, which only this build and its vectors of 8 or 16 floats have.
+CPU = pathlib.Path("/proc/cpuinfo")
+USED = bool(list(pathlib.Path(ortrain.__file__).parent.rglob("libdnnl*"))) and (
+    CPU.exists() and "avx2" in CPU.read_text()
+)
+
+
+def options(winograd: bool) -> SessionOptions:
+    made = SessionOptions()
+    if not winograd:
+        made.add_session_config_entry("ortrain.disable_pass.winograd", "1")
+    return made
+
+
+def network(extent: int, activation: str) -> tuple[onnx.ModelProto, list[str]]:
+    """Return a residual network with biases whose convolutions the algorithm takes, and the names of its weights."""
+    rng = np.random.default_rng(3)
+    weights: list[onnx.TensorProto] = []
+
+    def weight(name: str, *shape: int) -> str:
+        scale = max(1, int(np.prod(shape[1:]))) ** -0.5
+        weights.append(numpy_helper.from_array(rng.normal(0, scale, shape).astype(np.float32), name))
+        return name
+
+    def conv(x: str, name: str, filters: int, channels: int, pads: list[int]) -> onnx.NodeProto:
+        names = [x, weight(name, filters, channels, 3, 3), weight(f"{name}.bias", filters)]
+        return helper.make_node("Conv", names, [f"{name}.out"], pads=pads)
+
+    nodes = [
+        conv("x", "first", 32, 3, [1, 1, 1, 1]),
+        helper.make_node(activation, ["first.out"], ["a"]),
+        conv("a", "second", 64, 32, [1, 1, 1, 1]),
+        helper.make_node(activation, ["second.out"], ["b"]),
+        conv("b", "third", 64, 64, [1, 1, 1, 1]),
+        helper.make_node("Add", ["third.out", "b"], ["sum"]),
+        helper.make_node(activation, ["sum"], ["c"]),
+        conv("c", "fourth", 48, 64, [0, 2, 1, 0]),
+        helper.make_node("GlobalAveragePool", ["fourth.out"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node(
+            "Gemm", ["flat", weight("dense", 10, 48), weight("dense.bias", 10)], ["y"], transB=1
+        ),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, extent, extent])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    return model, [w.name for w in weights]
+
+
+def images(seed: int, size: int, extent: int) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((size, 3, extent, extent), dtype=np.float32), rng.integers(0, 10, size)
+
+
+@pytest.mark.parametrize("extent", [12, 15])
+def test_losses_and_gradients_are_those_of_the_direct_convolution(
+    tmp_path: pathlib.Path, extent: int
+) -> None:
+    # A derivative that jumps would make much of a last bit.
+    model, names = network(extent, "Tanh")
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=names,
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=tmp_path,
+    )
+
+    def train(winograd: bool) -> tuple[list[float], dict[str, Array]]:
+        state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+        files = (tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
+        module = Module(*files, session_options=options(winograd))
+        optimizer = Optimizer(tmp_path / "optimizer_model.onnx", module)
+        module.train()
+        losses = [float(np.asarray(module(*images(0, 24, extent))).ravel()[0])]
+        gradients = {name: p.grad.copy() for name, p in state.parameters}
+        for size in (24, 3, 24):  # too few images for the algorithm in between
+            losses.append(float(np.asarray(module(*images(size, size, extent))).ravel()[0]))
+            optimizer.step()
+            module.lazy_reset_grad()
+        module.eval()
+        losses.append(float(np.asarray(module(*images(9, 30, extent))).ravel()[0]))
+        return losses, gradients
+
+    (losses, gradients), (direct_losses, direct_gradients) = train(True), train(False)
+    np.testing.assert_allclose(losses, direct_losses, rtol=1e-5)
+    for name, expected in direct_gradients.items():
+        largest = np.abs(expected).max()
+        # The direct convolution adds a bias's gradient up element by element, which loses more than all else.
+        atol = 3e-5 if name.endswith(".bias") else 3e-6
+        np.testing.assert_allclose(gradients[name] / largest, expected / largest, atol=atol, err_msg=name)
+    same = all((gradients[name] == expected).all() for name, expected in direct_gradients.items())
+    assert same != USED, "the pass that allows the algorithm changes which one is taken"
+
+
+def test_inference_gives_what_onnxruntime_gives() -> None:
+    model, _ = network(14, "Relu")
+    x, _ = images(1, 20, 14)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    found = {
+        winograd: InferenceSession(model.SerializeToString(), options(winograd)).run(None, {"x": x})[0]
+        for winograd in (True, False)
+    }
+    for result in found.values():
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-6)
+    assert (found[True] == found[False]).all() != USED
