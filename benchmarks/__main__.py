@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import CASES, select
 from benchmarks.contestants import CONTESTANTS, OURS, by_name
-from benchmarks.limit import Limit
+from benchmarks.limit import Limit, limits_of
 from benchmarks.report import machine, plot, ratios, table
 from benchmarks.runner import CHECKED_STEPS, ROOT, Settings, Unavailable, run_case
 
@@ -113,26 +114,31 @@ def main() -> int:
 
     results: list[dict[str, Any]] = []
     for case in options.cases:
-        limit = None
+        limits: dict[str, Limit] = {}
         if options.limit:
             try:
                 progress(f"{case.name}: the limit")
-                limit = Limit(case, settings)
+                limits = limits_of(case, settings)
             except Unavailable as why:
                 progress("")
                 print(f"\n!! {case.name}: no limit: {why}", flush=True)
+
+        def in_turn(steps: int, limits: Collection[Limit] = tuple(limits.values())) -> None:
+            for limit in limits:
+                limit.take_turn(steps)
+
         try:
-            entry = run_case(case, options.competing, settings, progress, limit and limit.take_turn)
+            entry = run_case(case, options.competing, settings, progress, in_turn)
         except Unavailable as why:
             progress("")
             print(f"\n!! {case.name} IS LEFT OUT: {why}", flush=True)
             continue
         finally:
-            if limit:
+            for limit in limits.values():
                 limit.close()
         entry["ratios"] = ratios(entry)
-        if limit and OURS in entry["contestants"]:
-            entry["limit"] = limit.medians()
+        if OURS in entry["contestants"]:
+            entry |= {name: limit.medians() for name, limit in limits.items()}
         progress("")
         print(f"\n{table(entry)}", flush=True)
         if entry["contestants"]:

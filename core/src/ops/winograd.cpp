@@ -1,4 +1,6 @@
 // Winograd's convolution: transforms of tiles, and the products between them (ops/product_tiles-inl.h).
+#if ORTRAIN_ONEDNN
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/winograd.cpp"
 // The targets' passes over this file come first.
@@ -615,4 +617,6 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, const float*
 }
 
 }  // namespace ortrain
+#endif
+
 #endif
