@@ -466,13 +466,13 @@ Kernel dnnl_forward(KernelContext& c, const Convolution& sizes, const Activation
       winograd_forward(s, threads, f.at<float>(x), f.at<float>(w), f.at_or_null<float>(bias), has_addend,
                        relu, f.at<float>(y), f.at<void>(scratch));
     });
-    return one_after_the_other(std::move(kernels));
+  } else {
+    kernels.push_back(dnnl_kernel(c, dnnl::convolution_forward(*pd), pd->scratchpad_desc(),
+                                  {{DNNL_ARG_SRC, pd->src_desc(), x},
+                                   {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
+                                   {DNNL_ARG_BIAS, dnnl_plain({conv.filters}), bias},
+                                   {DNNL_ARG_DST, pd->dst_desc(), y}}));
   }
-  kernels.push_back(dnnl_kernel(c, dnnl::convolution_forward(*pd), pd->scratchpad_desc(),
-                                {{DNNL_ARG_SRC, pd->src_desc(), x},
-                                 {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
-                                 {DNNL_ARG_BIAS, dnnl_plain({conv.filters}), bias},
-                                 {DNNL_ARG_DST, pd->dst_desc(), y}}));
   for (Kernel& kernel : after) kernels.push_back(std::move(kernel));
   return one_after_the_other(std::move(kernels));
 }
@@ -541,12 +541,12 @@ Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const F
       winograd_backward_data(s, threads, f.at<float>(dy), f.at<float>(w), f.at<float>(dx),
                              f.at<void>(scratch));
     });
-    return one_after_the_other(std::move(kernels));
+  } else {
+    kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_data(*pd), pd->scratchpad_desc(),
+                                  {{DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
+                                   {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
+                                   {DNNL_ARG_DIFF_SRC, pd->diff_src_desc(), dx}}));
   }
-  kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_data(*pd), pd->scratchpad_desc(),
-                                {{DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
-                                 {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
-                                 {DNNL_ARG_DIFF_SRC, pd->diff_src_desc(), dx}}));
   for (Kernel& kernel : after) kernels.push_back(std::move(kernel));
   return one_after_the_other(std::move(kernels));
 }
