@@ -95,13 +95,13 @@ void check(const WinogradSizes& s) {
   const float nan = NAN;
   {
     std::vector<float> found(c.y.size(), nan), scratch = scratch_of(winograd_scratch(s, kThreads));
-    winograd_forward(s, kThreads, c.x.data(), c.w.data(), nullptr, false, false, found.data(),
+    winograd_forward(s, kThreads, {c.x.data()}, c.w.data(), nullptr, false, false, {found.data()},
                      aligned(scratch));
     CHECK(error_of(found, y) < 2e-6);
   }
   {  // over an addend, with bias and Relu
     std::vector<float> found = c.y, scratch = scratch_of(winograd_scratch(s, kThreads));
-    winograd_forward(s, kThreads, c.x.data(), c.w.data(), c.bias.data(), true, true, found.data(),
+    winograd_forward(s, kThreads, {c.x.data()}, c.w.data(), c.bias.data(), true, true, {found.data()},
                      aligned(scratch));
     std::vector<double> expected = y;
     for (int64_t n = 0; n < s.batch; ++n)
@@ -115,13 +115,13 @@ void check(const WinogradSizes& s) {
   }
   {
     std::vector<float> found(c.x.size(), nan), scratch = scratch_of(winograd_scratch(s.turned(), kThreads));
-    winograd_backward_data(s, kThreads, c.dy.data(), c.w.data(), found.data(), aligned(scratch));
+    winograd_backward_data(s, kThreads, {c.dy.data()}, c.w.data(), {found.data()}, aligned(scratch));
     CHECK(error_of(found, dx) < 2e-6);
   }
   {
     std::vector<float> found(c.w.size(), nan), sums(c.bias.size(), nan);
     std::vector<float> scratch = scratch_of(winograd_weights_scratch(s, kThreads));
-    winograd_backward_weights(s, kThreads, c.x.data(), c.dy.data(), found.data(), sums.data(),
+    winograd_backward_weights(s, kThreads, {c.x.data()}, {c.dy.data()}, found.data(), sums.data(),
                               aligned(scratch));
     CHECK(error_of(found, dw) < 2e-6);
     for (int64_t n = 0; n < s.batch; ++n)

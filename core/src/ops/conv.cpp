@@ -440,18 +440,62 @@ std::optional<WinogradConvolution> find_winograd(const KernelContext& c, const D
   return std::nullopt;
 }
 
+// A value that Winograd's convolution reads or makes, float or bfloat16.
+struct WinogradValue {
+  Slot slot;
+  bool bf16 = false;
+
+  WinogradInput in(const Frame& f) const { return {f.at<void>(slot), bf16}; }
+  WinogradOutput out(const Frame& f) const { return {f.at<void>(slot), bf16}; }
+};
+
+// Input i in the order `wanted`: in bfloat16 where it lies so.
+WinogradValue winograd_operand(KernelContext& c, size_t i, const memory::desc& wanted) {
+  const LayoutPtr stored = c.in_layout(i);
+  const auto narrow = dnnl_retyped(wanted, DnnlType::bf16);
+  if (stored && stored->bf16() && narrow) return {c.in(i, dnnl_layout(*narrow)), true};
+  return {c.in(i, dnnl_layout(wanted))};
+}
+
+WinogradValue winograd_result(KernelContext& c, size_t o, const memory::desc& made) {
+  if (c.wants_bf16(o))
+    if (const auto narrow = dnnl_retyped(made, DnnlType::bf16)) return {c.out(o, dnnl_layout(*narrow)), true};
+  return {c.out(o, dnnl_layout(made))};
+}
+
+Kernel winograd_forward_kernel(KernelContext& c, const Forward& pd, const WinogradConvolution& found,
+                               bool relu) {
+  std::vector<Kernel> kernels;
+  const WinogradValue x = winograd_operand(c, 0, pd.src_desc());
+  const Slot w = fetch_weights(c, 1, found.weights.get_dims(), found.weights, kernels);
+  const Slot bias = c.has_input(2) ? c.in(2) : Slot{};
+  const bool add = c.has_input(3);
+  const Slot addend = add ? c.in(3, dnnl_layout(pd.dst_desc())) : Slot{};
+  const WinogradValue y = add ? WinogradValue{c.out_inplace(0, {3}, dnnl_layout(pd.dst_desc()))}
+                              : winograd_result(c, 0, pd.dst_desc());
+  const Slot scratch = c.scratch(winograd_scratch(found.sizes, found.threads));
+  kernels.push_back(
+      [=, s = found.sizes, threads = found.threads, bytes = pd.dst_desc().get_size()](const Frame& f) {
+        if (add && addend.index != y.slot.index)
+          std::memcpy(f.at<std::byte>(y.slot), f.at<std::byte>(addend), bytes);
+        winograd_forward(s, threads, x.in(f), f.at<float>(w), f.at_or_null<float>(bias), add, relu, y.out(f),
+                         f.at<void>(scratch));
+      });
+  return one_after_the_other(std::move(kernels));
+}
+
 Kernel dnnl_forward(KernelContext& c, const Convolution& sizes, const Activation& activation, DnnlType type) {
   const bool has_bias = c.has_input(2), has_addend = c.has_input(3);
   const DnnlConvolution conv(sizes, type, c.wants_bf16(0) ? type : DnnlType::f32);
   const std::optional<Forward> pd = choose_forward(c, conv, 0, has_bias, attr_with(activation, has_addend));
   if (!pd || (type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
   const bool relu = activation.kind == Activation::Kind::kRelu;
-  const auto winograd = relu || activation.kind == Activation::Kind::kNone
-                            ? find_winograd(c, conv, pd->src_desc(), pd->dst_desc())
-                            : std::nullopt;
+  if (relu || activation.kind == Activation::Kind::kNone)
+    if (const auto found = find_winograd(c, conv, pd->src_desc(), pd->dst_desc()))
+      return winograd_forward_kernel(c, *pd, *found, relu);
   std::vector<Kernel> kernels, after;
   const Slot x = dnnl_operand(c, 0, pd->src_desc(), kernels);
-  const Slot w = fetch_weights(c, 1, conv.w, winograd ? winograd->weights : pd->weights_desc(), kernels);
+  const Slot w = fetch_weights(c, 1, conv.w, pd->weights_desc(), kernels);
   const Slot bias = has_bias ? c.in(2) : Slot{};
   const LayoutPtr layout = dnnl_layout(pd->dst_desc());
   const Slot addend = has_addend ? c.in(3, layout) : Slot{};
@@ -460,19 +504,11 @@ Kernel dnnl_forward(KernelContext& c, const Convolution& sizes, const Activation
     kernels.push_back([=, bytes = pd->dst_desc().get_size()](const Frame& f) {
       std::memcpy(f.at<std::byte>(y), f.at<std::byte>(addend), bytes);
     });
-  if (winograd) {
-    const Slot scratch = c.scratch(winograd_scratch(winograd->sizes, winograd->threads));
-    kernels.push_back([=, s = winograd->sizes, threads = winograd->threads](const Frame& f) {
-      winograd_forward(s, threads, f.at<float>(x), f.at<float>(w), f.at_or_null<float>(bias), has_addend,
-                       relu, f.at<float>(y), f.at<void>(scratch));
-    });
-  } else {
-    kernels.push_back(dnnl_kernel(c, dnnl::convolution_forward(*pd), pd->scratchpad_desc(),
-                                  {{DNNL_ARG_SRC, pd->src_desc(), x},
-                                   {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
-                                   {DNNL_ARG_BIAS, dnnl_plain({conv.filters}), bias},
-                                   {DNNL_ARG_DST, pd->dst_desc(), y}}));
-  }
+  kernels.push_back(dnnl_kernel(c, dnnl::convolution_forward(*pd), pd->scratchpad_desc(),
+                                {{DNNL_ARG_SRC, pd->src_desc(), x},
+                                 {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
+                                 {DNNL_ARG_BIAS, dnnl_plain({conv.filters}), bias},
+                                 {DNNL_ARG_DST, pd->dst_desc(), y}}));
   for (Kernel& kernel : after) kernels.push_back(std::move(kernel));
   return one_after_the_other(std::move(kernels));
 }
@@ -521,6 +557,21 @@ struct BackwardShare {
   }
 };
 
+Kernel winograd_data_kernel(KernelContext& c, const DnnlConvolution& conv, const BackwardData& pd,
+                            const WinogradConvolution& found, BackwardShare& share) {
+  std::vector<Kernel> kernels;
+  const WinogradValue dy = winograd_operand(c, 0, pd.diff_dst_desc());
+  const bool passes = !c.constant(2) && !same_bytes(StoredWeights(c, 2, conv.w).desc, found.weights);
+  const Slot w = fetch_weights(c, 2, conv.w, found.weights, kernels,
+                               passes ? share.room(c, conv, found.weights) : Slot{});
+  const WinogradValue dx = winograd_result(c, 0, pd.diff_src_desc());
+  const Slot scratch = c.scratch(winograd_scratch(found.sizes.turned(), found.threads));
+  kernels.push_back([=, s = found.sizes, threads = found.threads](const Frame& f) {
+    winograd_backward_data(s, threads, dy.in(f), f.at<float>(w), dx.out(f), f.at<void>(scratch));
+  });
+  return one_after_the_other(std::move(kernels));
+}
+
 Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const Forward& forward,
                           BackwardShare& share) {
   const auto pd = choose(
@@ -528,26 +579,37 @@ Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const F
       [&](const memory::desc& x, const memory::desc& y) { return conv.backward_data(x, y, forward); },
       [](const BackwardData& d) { return d.diff_src_desc(); });
   if (!pd || (conv.type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
+  if (const auto found = find_winograd(c, conv, pd->diff_src_desc(), pd->diff_dst_desc()))
+    return winograd_data_kernel(c, conv, *pd, *found, share);
   std::vector<Kernel> kernels, after;
   const Slot dy = share.fetch(c, pd->diff_dst_desc(), kernels);
-  const auto winograd = find_winograd(c, conv, pd->diff_src_desc(), pd->diff_dst_desc());
-  const memory::desc wanted = winograd ? winograd->weights : pd->weights_desc();
-  const bool passes = !c.constant(2) && !same_bytes(StoredWeights(c, 2, conv.w).desc, wanted);
-  const Slot w = fetch_weights(c, 2, conv.w, wanted, kernels, passes ? share.room(c, conv, wanted) : Slot{});
+  const bool passes = !c.constant(2) && !same_bytes(StoredWeights(c, 2, conv.w).desc, pd->weights_desc());
+  const Slot w = fetch_weights(c, 2, conv.w, pd->weights_desc(), kernels,
+                               passes ? share.room(c, conv, pd->weights_desc()) : Slot{});
   const Slot dx = dnnl_result(c, 0, pd->diff_src_desc(), after);
-  if (winograd) {
-    const Slot scratch = c.scratch(winograd_scratch(winograd->sizes.turned(), winograd->threads));
-    kernels.push_back([=, s = winograd->sizes, threads = winograd->threads](const Frame& f) {
-      winograd_backward_data(s, threads, f.at<float>(dy), f.at<float>(w), f.at<float>(dx),
-                             f.at<void>(scratch));
-    });
-  } else {
-    kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_data(*pd), pd->scratchpad_desc(),
-                                  {{DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
-                                   {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
-                                   {DNNL_ARG_DIFF_SRC, pd->diff_src_desc(), dx}}));
-  }
+  kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_data(*pd), pd->scratchpad_desc(),
+                                {{DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
+                                 {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
+                                 {DNNL_ARG_DIFF_SRC, pd->diff_src_desc(), dx}}));
   for (Kernel& kernel : after) kernels.push_back(std::move(kernel));
+  return one_after_the_other(std::move(kernels));
+}
+
+Kernel winograd_weights_kernel(KernelContext& c, const DnnlConvolution& conv, const BackwardWeights& pd,
+                               const WinogradConvolution& found, bool bias, BackwardShare& share) {
+  std::vector<Kernel> kernels;
+  const WinogradValue dy = winograd_operand(c, 0, pd.diff_dst_desc()),
+                      x = winograd_operand(c, 1, pd.src_desc());
+  const StoredWeights stored(c, 2, conv.w);
+  const Slot dw = c.out(1, stored.layout), db = bias ? c.out(2) : Slot{};
+  const bool direct = same_bytes(stored.desc, found.weights);
+  const Slot target = direct ? dw : share.room(c, conv, found.weights);
+  const Slot scratch = c.scratch(winograd_weights_scratch(found.sizes, found.threads));
+  kernels.push_back([=, s = found.sizes, threads = found.threads](const Frame& f) {
+    winograd_backward_weights(s, threads, x.in(f), dy.in(f), f.at<float>(target), f.at_or_null<float>(db),
+                              f.at<void>(scratch));
+  });
+  if (!direct) kernels.push_back(dnnl_reorder(found.weights, target, stored.desc, dw));
   return one_after_the_other(std::move(kernels));
 }
 
@@ -561,28 +623,21 @@ Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, cons
       },
       [](const BackwardWeights& d) { return d.src_desc(); });
   if (!pd || (conv.type != DnnlType::f32 && !is_fast(*pd))) return nullptr;
+  if (const auto found = find_winograd(c, conv, pd->src_desc(), pd->diff_dst_desc()))
+    return winograd_weights_kernel(c, conv, *pd, *found, bias, share);
   std::vector<Kernel> kernels;
   const Slot dy = share.fetch(c, pd->diff_dst_desc(), kernels);
   const Slot x = dnnl_operand(c, 1, pd->src_desc(), kernels);
   const StoredWeights stored(c, 2, conv.w);
   const Slot dw = c.out(1, stored.layout), db = bias ? c.out(2) : Slot{};
-  const auto winograd = find_winograd(c, conv, pd->src_desc(), pd->diff_dst_desc());
-  const memory::desc made = winograd ? winograd->weights : pd->diff_weights_desc();
+  const memory::desc made = pd->diff_weights_desc();
   const bool direct = same_bytes(stored.desc, made);
   const Slot target = direct ? dw : share.room(c, conv, made);
-  if (winograd) {
-    const Slot scratch = c.scratch(winograd_weights_scratch(winograd->sizes, winograd->threads));
-    kernels.push_back([=, s = winograd->sizes, threads = winograd->threads](const Frame& f) {
-      winograd_backward_weights(s, threads, f.at<float>(x), f.at<float>(dy), f.at<float>(target),
-                                f.at_or_null<float>(db), f.at<void>(scratch));
-    });
-  } else {
-    kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_weights(*pd), pd->scratchpad_desc(),
-                                  {{DNNL_ARG_SRC, pd->src_desc(), x},
-                                   {DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
-                                   {DNNL_ARG_DIFF_WEIGHTS, made, target},
-                                   {DNNL_ARG_DIFF_BIAS, dnnl_plain({conv.filters}), db}}));
-  }
+  kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_weights(*pd), pd->scratchpad_desc(),
+                                {{DNNL_ARG_SRC, pd->src_desc(), x},
+                                 {DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
+                                 {DNNL_ARG_DIFF_WEIGHTS, made, target},
+                                 {DNNL_ARG_DIFF_BIAS, dnnl_plain({conv.filters}), db}}));
   if (!direct) kernels.push_back(dnnl_reorder(made, target, stored.desc, dw));
   return one_after_the_other(std::move(kernels));
 }

@@ -44,15 +44,15 @@ struct WinogradFunctions {
   void (*weights)(const WinogradSizes&, const float* w, bool turned, Range depth, Range columns,
                   const TilePanels& u);
   // Bᵀ X B of tiles.
-  void (*data)(const WinogradSizes&, const float* x, Range tiles, const TileMatrices& v);
+  void (*data)(const WinogradSizes&, WinogradInput x, Range tiles, const TileMatrices& v);
   // M = or += V U, the columns `columns` of U alone.
   void (*products)(int64_t tiles, Range columns, const TileMatrices& v, const TilePanels& u, bool add,
                    const TileMatrices& m);
   // Aᵀ M A, and what comes after it.
   void (*results)(const WinogradSizes&, const TileMatrices& m, Range tiles, Range columns, const float* bias,
-                  bool add, bool relu, float* y);
+                  bool add, bool relu, WinogradOutput y);
   // A dY Aᵀ of the filters `columns`.
-  void (*slopes)(const WinogradSizes&, const float* dy, Range tiles, Range columns, const TilePanels& z);
+  void (*slopes)(const WinogradSizes&, WinogradInput dy, Range tiles, Range columns, const TilePanels& z);
   // S = or += Vᵀ Z.
   void (*weight_products)(int64_t channels, int64_t tiles, Range columns, const TileMatrices& v,
                           const TilePanels& z, bool add, const TileMatrices& s);
@@ -61,7 +61,7 @@ struct WinogradFunctions {
   void (*weight_results)(const WinogradSizes&, const TileMatrices& s, int64_t parts, int64_t part,
                          Range channels, int64_t first, Range columns, bool add, float* dw);
   // Sums of dY over everything but its filters.
-  void (*bias_results)(const WinogradSizes&, const float* dy, Range filters, float* db);
+  void (*bias_results)(const WinogradSizes&, WinogradInput dy, Range filters, float* db);
 };
 
 // Where tile t lies: its image, and the first row and column of its results.
@@ -193,7 +193,8 @@ HWY_INLINE void TransformTile(const At& at, float* to, int64_t step) {
   row(3, a3, b3, c3, e3);
 }
 
-void Data(const WinogradSizes& s, const float* x, Range tiles, const TileMatrices& v) {
+template <typename T>
+void DataOf(const WinogradSizes& s, const T* x, Range tiles, const TileMatrices& v) {
   const F32 d;
   const int64_t lanes = LanesOf<float>(), block = s.block;
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
@@ -201,11 +202,12 @@ void Data(const WinogradSizes& s, const float* x, Range tiles, const TileMatrice
     const int64_t h = place.row - s.top, l = place.column - s.left;
     const bool inside = h >= 0 && l >= 0 && h + 4 <= s.height && l + 4 <= s.width;
     for (int64_t c = 0; c < s.channels; c += lanes) {
-      const float* image =
+      const T* image =
           x + (place.image * (s.channels / block) + c / block) * s.height * s.width * block + c % block;
       float* to = v.data + (t - tiles.begin) * v.row + c;
-      const auto element = [&](int r, int k)
-                               HWY_ATTR { return hn::LoadU(d, image + ((h + r) * s.width + l + k) * block); };
+      const auto element = [&](int r, int k) HWY_ATTR {
+        return LoadUpTo(d, image + ((h + r) * s.width + l + k) * block, lanes);
+      };
       if (inside) {
         TransformTile(element, to, v.step);
       } else {
@@ -228,8 +230,9 @@ void Products(int64_t tiles, Range columns, const TileMatrices& v, const TilePan
                     m.data + e * m.step, m.row, add, false);
 }
 
-void Results(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range columns, const float* bias,
-             bool add, bool relu, float* y) {
+template <typename T>
+void ResultsOf(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range columns, const float* bias,
+               bool add, bool relu, T* y) {
   const F32 d;
   using V = Vec<F32>;
   const int64_t lanes = LanesOf<float>(), block = s.block;
@@ -251,17 +254,17 @@ void Results(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range c
       column(2, c0, c1);
       column(3, e0, e1);
       const auto shift = bias ? hn::LoadU(d, bias + c) : hn::Zero(d);
-      float* to =
+      T* to =
           y +
           (((at.image * (s.filters / block) + c / block) * s.rows + at.row) * s.columns + at.column) * block +
           c % block;
-      const auto store = [&](V value, float* place) HWY_ATTR {
+      const auto store = [&](V value, T* place) HWY_ATTR {
         value = hn::Add(value, shift);
-        if (add) value = hn::Add(value, hn::LoadU(d, place));
-        if (relu) value = hn::Max(value, hn::Zero(d));
-        hn::StoreU(value, d, place);
+        if (add) value = hn::Add(value, LoadUpTo(d, place, lanes));
+        if (relu) value = hn::IfThenElse(hn::Lt(value, hn::Zero(d)), hn::Zero(d), value);
+        StoreUpTo(value, d, place, lanes);
       };
-      const auto row = [&](V a, V b, V g, V e, float* line) HWY_ATTR {
+      const auto row = [&](V a, V b, V g, V e, T* line) HWY_ATTR {
         store(hn::Add(hn::Add(a, b), g), line);
         if (two_columns) store(hn::Sub(hn::Sub(b, g), e), line + block);
       };
@@ -271,7 +274,8 @@ void Results(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range c
   }
 }
 
-void Slopes(const WinogradSizes& s, const float* dy, Range tiles, Range columns, const TilePanels& z) {
+template <typename T>
+void SlopesOf(const WinogradSizes& s, const T* dy, Range tiles, Range columns, const TilePanels& z) {
   const F32 d;
   using V = Vec<F32>;
   const int64_t lanes = LanesOf<float>(), block = s.block;
@@ -279,15 +283,15 @@ void Slopes(const WinogradSizes& s, const float* dy, Range tiles, Range columns,
     const TilePlace at(s, t);
     const bool two_rows = at.row + 1 < s.rows, two_columns = at.column + 1 < s.columns;
     for (int64_t c = columns.begin; c < columns.end; c += lanes) {
-      const float* from =
+      const T* from =
           dy +
           (((at.image * (s.filters / block) + c / block) * s.rows + at.row) * s.columns + at.column) * block +
           c % block;
       const auto zero = hn::Zero(d);
-      const V y00 = hn::LoadU(d, from), y01 = two_columns ? hn::LoadU(d, from + block) : zero;
+      const V y00 = LoadUpTo(d, from, lanes), y01 = two_columns ? LoadUpTo(d, from + block, lanes) : zero;
       from += s.columns * block;
-      const V y10 = two_rows ? hn::LoadU(d, from) : zero;
-      const V y11 = two_rows && two_columns ? hn::LoadU(d, from + block) : zero;
+      const V y10 = two_rows ? LoadUpTo(d, from, lanes) : zero;
+      const V y11 = two_rows && two_columns ? LoadUpTo(d, from + block, lanes) : zero;
       int64_t width;
       float* to = PanelOf(z, c - columns.begin, columns.size(), width) + (t - tiles.begin) * width;
       // A dY Aᵀ: A's rows are (1, 0), (1, 1), (1, -1), (0, -1).
@@ -362,23 +366,48 @@ void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t pa
     }
 }
 
-void BiasResults(const WinogradSizes& s, const float* dy, Range filters, float* db) {
+template <typename T>
+void BiasResultsOf(const WinogradSizes& s, const T* dy, Range filters, float* db) {
   const F32 d;
   const int64_t lanes = LanesOf<float>(), block = s.block;
   for (int64_t m = filters.begin; m < filters.end; m += lanes) {
     auto total = hn::Zero(d);
     for (int64_t n = 0; n < s.batch; ++n) {
       auto image = hn::Zero(d);
-      const float* from = dy + (n * (s.filters / block) + m / block) * s.rows * s.columns * block + m % block;
+      const T* from = dy + (n * (s.filters / block) + m / block) * s.rows * s.columns * block + m % block;
       for (int64_t r = 0; r < s.rows; ++r) {
         auto line = hn::Zero(d);
-        for (int64_t k = 0; k < s.columns; ++k, from += block) line = hn::Add(line, hn::LoadU(d, from));
+        for (int64_t k = 0; k < s.columns; ++k, from += block) line = hn::Add(line, LoadUpTo(d, from, lanes));
         image = hn::Add(image, line);
       }
       total = hn::Add(total, image);
     }
     hn::StoreU(total, d, db + m);
   }
+}
+
+// Calls f with the values as they lie.
+template <class F>
+void Visit(WinogradInput x, const F& f) {
+  x.bf16 ? f(static_cast<const BFloat16*>(x.data)) : f(static_cast<const float*>(x.data));
+}
+template <class F>
+void Visit(WinogradOutput y, const F& f) {
+  y.bf16 ? f(static_cast<BFloat16*>(y.data)) : f(static_cast<float*>(y.data));
+}
+
+void Data(const WinogradSizes& s, WinogradInput x, Range tiles, const TileMatrices& v) {
+  Visit(x, [&](const auto* values) { DataOf(s, values, tiles, v); });
+}
+void Results(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range columns, const float* bias,
+             bool add, bool relu, WinogradOutput y) {
+  Visit(y, [&](auto* values) { ResultsOf(s, m, tiles, columns, bias, add, relu, values); });
+}
+void Slopes(const WinogradSizes& s, WinogradInput dy, Range tiles, Range columns, const TilePanels& z) {
+  Visit(dy, [&](const auto* values) { SlopesOf(s, values, tiles, columns, z); });
+}
+void BiasResults(const WinogradSizes& s, WinogradInput dy, Range filters, float* db) {
+  Visit(dy, [&](const auto* values) { BiasResultsOf(s, values, filters, db); });
 }
 
 WinogradFunctions FindWinograd() {
@@ -490,15 +519,15 @@ struct Plan {
 };
 
 // V of tiles, by all threads.
-void share_data(const WinogradSizes& s, const WinogradFunctions& f, const float* x, Range tiles,
+void share_data(const WinogradSizes& s, const WinogradFunctions& f, WinogradInput x, Range tiles,
                 const TileMatrices& v, int threads) {
   share(tiles.size(), threads, [&](int64_t, Range part) {
     f.data(s, x, {tiles.begin + part.begin, tiles.begin + part.end}, v.at(part.begin, 0));
   });
 }
 
-void convolve(const WinogradSizes& s, int threads, const float* x, const float* w, bool turned,
-              const float* bias, bool add, bool relu, float* y, float* scratch) {
+void convolve(const WinogradSizes& s, int threads, WinogradInput x, const float* w, bool turned,
+              const float* bias, bool add, bool relu, WinogradOutput y, float* scratch) {
   const WinogradFunctions f = functions();
   const Plan plan(s, threads);
   float* const own = scratch + plan.shared();
@@ -559,17 +588,17 @@ size_t winograd_weights_scratch(const WinogradSizes& s, int threads) {
   return static_cast<size_t>(plan.gradient_shared() + threads * plan.gradient_own()) * sizeof(float);
 }
 
-void winograd_forward(const WinogradSizes& s, int threads, const float* x, const float* w, const float* bias,
-                      bool add, bool relu, float* y, void* scratch) {
+void winograd_forward(const WinogradSizes& s, int threads, WinogradInput x, const float* w, const float* bias,
+                      bool add, bool relu, WinogradOutput y, void* scratch) {
   convolve(s, threads, x, w, false, bias, add, relu, y, static_cast<float*>(scratch));
 }
 
-void winograd_backward_data(const WinogradSizes& s, int threads, const float* dy, const float* w, float* dx,
-                            void* scratch) {
+void winograd_backward_data(const WinogradSizes& s, int threads, WinogradInput dy, const float* w,
+                            WinogradOutput dx, void* scratch) {
   convolve(s.turned(), threads, dy, w, true, nullptr, false, false, dx, static_cast<float*>(scratch));
 }
 
-void winograd_backward_weights(const WinogradSizes& s, int threads, const float* x, const float* dy,
+void winograd_backward_weights(const WinogradSizes& s, int threads, WinogradInput x, WinogradInput dy,
                                float* dw, float* db, void* scratch) {
   const WinogradFunctions f = functions();
   const Plan plan(s, threads);

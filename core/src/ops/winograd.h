@@ -30,6 +30,17 @@ struct WinogradSizes {
   }
 };
 
+// Values of X, Y or their gradients: float, or bfloat16, with which everything is computed in float just the
+// same.
+struct WinogradInput {
+  const void* data;
+  bool bf16 = false;
+};
+struct WinogradOutput {
+  void* data;
+  bool bf16 = false;
+};
+
 // Whether it can be done here, and is worth it with so many threads.
 bool suits_winograd(const WinogradSizes& s, int threads);
 
@@ -38,13 +49,13 @@ size_t winograd_scratch(const WinogradSizes& s, int threads);
 size_t winograd_weights_scratch(const WinogradSizes& s, int threads);
 
 // Y = Conv(X, W) + bias, plus what Y holds where `add`, cut off at zero where `relu`. bias may be null.
-void winograd_forward(const WinogradSizes& s, int threads, const float* x, const float* w, const float* bias,
-                      bool add, bool relu, float* y, void* scratch);
+void winograd_forward(const WinogradSizes& s, int threads, WinogradInput x, const float* w, const float* bias,
+                      bool add, bool relu, WinogradOutput y, void* scratch);
 // With winograd_scratch(s.turned()).
-void winograd_backward_data(const WinogradSizes& s, int threads, const float* dy, const float* w, float* dx,
-                            void* scratch);
+void winograd_backward_data(const WinogradSizes& s, int threads, WinogradInput dy, const float* w,
+                            WinogradOutput dx, void* scratch);
 // db, the sums of dY, may be null.
-void winograd_backward_weights(const WinogradSizes& s, int threads, const float* x, const float* dy,
+void winograd_backward_weights(const WinogradSizes& s, int threads, WinogradInput x, WinogradInput dy,
                                float* dw, float* db, void* scratch);
 
 }  // namespace ortrain
