@@ -11,13 +11,14 @@ import onnx
 import onnxruntime
 import ortrain
 import pytest
+import training
 from onnx import TensorProto, helper, numpy_helper
-from ortrain import OrtrainError, SessionOptions, artifacts
-from ortrain.api import CheckpointState, Module, Optimizer
+from ortrain import OrtrainError, artifacts
+from ortrain.api import CheckpointState
+from training import Array
 
 OFF = {"ortrain.disable_pass.keep_convolution_weights": "1"}
 BF16 = {"ortrain.mixed_precision": "bf16"}
-Array = np.ndarray[Any, Any]
 
 
 def network() -> tuple[onnx.ModelProto, list[str]]:
@@ -93,86 +94,58 @@ def batch(seed: int, size: int) -> tuple[Array, Array]:
     return rng.standard_normal((size, 3, 12, 12), dtype=np.float32), rng.integers(0, 10, size)
 
 
-class Training:
-    def __init__(
-        self,
-        folder: pathlib.Path,
-        config: dict[str, str],
-        state: CheckpointState | None = None,
-        checkpoint: str = "checkpoint",
-    ):
-        options = SessionOptions()
-        for key, value in config.items():
-            options.add_session_config_entry(key, value)
-        self.state = state or CheckpointState.load_checkpoint(folder / checkpoint)
-        self.module = Module(
-            folder / "training_model.onnx", self.state, folder / "eval_model.onnx", session_options=options
-        )
-        self.optimizer = Optimizer(folder / "optimizer_model.onnx", self.module)
+class Training(training.Training):
+    """Inputs are given as the seed and the size of a batch."""
 
     def loss(self, seed: int, size: int) -> float:
-        return float(np.asarray(self.module(*batch(seed, size))).ravel()[0])
+        return super().loss(*batch(seed, size))
 
-    def step(self, seed: int, size: int) -> float:
-        self.module.train()
-        loss = self.loss(seed, size)
-        self.optimizer.step()
-        self.module.lazy_reset_grad()
-        return loss
-
-    def evaluate(self) -> float:
-        self.module.eval()
-        return self.loss(99, 7)
-
-    def parameters(self) -> dict[str, Array]:
-        return {name: p.data.copy() for name, p in self.state.parameters}
-
-    def gradients(self) -> dict[str, Array]:
-        return {name: p.grad.copy() for name, p in self.state.parameters}
+    def evaluate(self, seed: int = 99, size: int = 7) -> float:
+        return super().evaluate(seed, size)
 
 
-def story(training: Training, folder: pathlib.Path, config: dict[str, str]) -> list[Any]:
+def story(session: Training, folder: pathlib.Path, config: dict[str, str]) -> list[Any]:
     """Do all that one can do with a session, and return all that came of it."""
-    seen: list[Any] = [training.evaluate(), training.parameters()]
+    seen: list[Any] = [session.evaluate(), session.parameters()]
     for seed, size in enumerate([8, 5, 8]):
-        seen.append(training.step(seed, size))
-    seen += [training.evaluate(), training.parameters()]
+        seen.append(session.step(seed, size))
+    seen += [session.evaluate(), session.parameters()]
 
     # Gradients of several steps, looked at on the way.
-    training.module.train()
+    session.module.train()
     for seed, size in [(10, 8), (11, 5), (12, 8)]:
-        seen += [training.loss(seed, size), training.gradients()]
-    training.optimizer.step()
-    training.module.lazy_reset_grad()
+        seen += [session.loss(seed, size), session.gradients()]
+    session.optimizer.step()
+    session.module.lazy_reset_grad()
 
     # Values from outside, by name and by buffer.
     for name in ("square", "depthwise", "point"):
-        changed = training.state.parameters[name].data[::-1] * np.float32(0.5)
-        training.state.parameters[name] = np.ascontiguousarray(changed)
-        np.testing.assert_array_equal(training.state.parameters[name].data, changed)
-    seen += [training.evaluate(), training.step(20, 8)]
+        changed = session.state.parameters[name].data[::-1] * np.float32(0.5)
+        session.state.parameters[name] = np.ascontiguousarray(changed)
+        np.testing.assert_array_equal(session.state.parameters[name].data, changed)
+    seen += [session.evaluate(), session.step(20, 8)]
     for trainable_only in (True, False):
-        values = training.module.get_contiguous_parameters(trainable_only).numpy()
+        values = session.module.get_contiguous_parameters(trainable_only).numpy()
         seen.append(values.copy())
         moved = values * np.float32(0.9)
-        training.module.copy_buffer_to_parameters(moved, trainable_only)
-        again = training.module.get_contiguous_parameters(trainable_only).numpy()
+        session.module.copy_buffer_to_parameters(moved, trainable_only)
+        again = session.module.get_contiguous_parameters(trainable_only).numpy()
         np.testing.assert_array_equal(again, moved)
-    seen += [training.parameters(), training.step(21, 5)]
+    seen += [session.parameters(), session.step(21, 5)]
 
     # Files.
-    training.module.eval()
-    training.module.export_model_for_inferencing(folder / "out.onnx", ["y"])
-    CheckpointState.save_checkpoint(training.state, folder / "saved", include_optimizer_state=True)
+    session.module.eval()
+    session.module.export_model_for_inferencing(folder / "out.onnx", ["y"])
+    CheckpointState.save_checkpoint(session.state, folder / "saved", include_optimizer_state=True)
     seen += [(folder / "out.onnx").read_bytes(), (folder / "saved").read_bytes()]
     resumed = Training(folder, config, checkpoint="saved")
     for seed in (30, 31):
-        expected = training.step(seed, 8)
+        expected = session.step(seed, 8)
         assert resumed.step(seed, 8) == expected
         seen.append(expected)
-    for name, value in training.parameters().items():
+    for name, value in session.parameters().items():
         np.testing.assert_array_equal(resumed.parameters()[name], value, err_msg=name)
-    return [*seen, training.evaluate()]
+    return [*seen, session.evaluate()]
 
 
 def assert_same(found: Any, expected: Any, what: str = "") -> None:

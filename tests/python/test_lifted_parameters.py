@@ -11,7 +11,8 @@ import pytest
 from differences import central_differences
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import artifacts
-from ortrain.api import CheckpointState, Module, Optimizer
+from ortrain.api import CheckpointState
+from training import Training
 
 FLOAT = TensorProto.FLOAT
 RNG = np.random.default_rng(3)
@@ -97,22 +98,19 @@ def train(
         optimizer=artifacts.OptimType.SGD,
         artifact_directory=folder,
     )
-    state = CheckpointState.load_checkpoint(folder / "checkpoint")
-    module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
-    optimizer = Optimizer(folder / "optimizer_model.onnx", module)
-    optimizer.set_learning_rate(0.5)
-    module.train()
+    session = Training(folder)
+    session.optimizer.set_learning_rate(0.5)
     losses = []
     gradients: dict[str, np.ndarray] = {}
     for step in range(20):
-        losses.append(sum(float(module(X, np.array(choice), TARGET)) for choice in (True, False)))
+        losses.append(sum(session.loss(X, np.array(choice), TARGET) for choice in (True, False)))
         if step == 0:
-            gradients = {name: np.array(parameter.grad) for name, parameter in state.parameters}
-        optimizer.step()
-        module.lazy_reset_grad()
-    module.export_model_for_inferencing(str(folder / "exported.onnx"), ["y"])
-    session = onnxruntime.InferenceSession(str(folder / "exported.onnx"))
-    return gradients, losses, session.run(None, {"x": X, "condition": np.array(True)})[0]
+            gradients = session.gradients()
+        session.optimizer.step()
+        session.module.lazy_reset_grad()
+    session.module.export_model_for_inferencing(str(folder / "exported.onnx"), ["y"])
+    exported = onnxruntime.InferenceSession(str(folder / "exported.onnx"))
+    return gradients, losses, exported.run(None, {"x": X, "condition": np.array(True)})[0]
 
 
 def test_parameters_of_subgraphs_are_trained_as_those_of_the_model(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import sys
 import numpy as np
 import onnx
 import pytest
+import training
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import OrtrainError, SessionOptions, artifacts
-from ortrain.api import CheckpointState, Module, Optimizer
+from ortrain.api import CheckpointState, Module
 from recorded import Fixture
 
 DIGITS = pathlib.Path(__file__).resolve().parents[2] / "examples/digits"
@@ -23,48 +24,20 @@ STEPS = 200
 PRODUCTS = ["fp32", "bf16"]
 
 
-def options(products: str | None, threads: int = 0) -> SessionOptions:
-    """Options of a session in mixed precision, or in float32 where `products` is None."""
-    made = SessionOptions()
-    made.intra_op_num_threads = threads
-    if products is not None:
-        made.add_session_config_entry("ortrain.mixed_precision", "bf16")
-        made.add_session_config_entry("ortrain.bf16_products", products)
-    return made
+class Training(training.Training):
+    """A session in mixed precision, or in float32 where `products` is None."""
 
+    def __init__(
+        self, folder: pathlib.Path, products: str | None, checkpoint: pathlib.Path | str = "checkpoint"
+    ):
+        mixed = {"ortrain.mixed_precision": "bf16", "ortrain.bf16_products": products}
+        super().__init__(folder, {k: v for k, v in mixed.items() if v and products}, checkpoint=checkpoint)
 
-class Training:
-    """A session over artifacts in a folder."""
-
-    def __init__(self, folder: pathlib.Path, products: str | None, checkpoint: pathlib.Path | None = None):
-        self.state = CheckpointState.load_checkpoint(checkpoint or folder / "checkpoint")
-        self.module = Module(
-            folder / "training_model.onnx",
-            self.state,
-            folder / "eval_model.onnx",
-            session_options=options(products),
-        )
-        self.optimizer = Optimizer(folder / "optimizer_model.onnx", self.module)
-
-    def step(self, x: np.ndarray, y: np.ndarray) -> float:
-        """Take one step and return its loss."""
-        self.module.train()
-        result = self.module(x, y)
-        self.optimizer.step()
-        self.module.lazy_reset_grad()
-        return float(result[0] if isinstance(result, (tuple, list)) else result)
-
-    def evaluate(self, x: np.ndarray, y: np.ndarray) -> float:
-        """Return the loss of the eval model."""
-        self.module.eval()
-        result = self.module(x, y)
-        return float(result[0] if isinstance(result, (tuple, list)) else result)
-
-    def gradients(self, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    def gradients_of(self, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
         """Return the gradients of one train step."""
         self.module.train()
-        self.module(x, y)
-        return {name: p.grad.copy() for name, p in self.state.parameters if p.requires_grad}
+        self.loss(x, y)
+        return self.gradients()
 
 
 @pytest.mark.parametrize("products", PRODUCTS)
@@ -222,8 +195,8 @@ def test_gradients_are_those_of_float32_within_bfloat16(
     kind: str, products: str, tmp_path: pathlib.Path
 ) -> None:
     batch = make_artifacts(kind, tmp_path)
-    exact = Training(tmp_path, None).gradients(*batch)
-    found = Training(tmp_path, products).gradients(*batch)
+    exact = Training(tmp_path, None).gradients_of(*batch)
+    found = Training(tmp_path, products).gradients_of(*batch)
     largest = max(float(np.linalg.norm(g)) for g in exact.values())
     for name, gradient in exact.items():
         assert found[name].dtype == np.float32

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import InferenceSession, SessionOptions, artifacts
-from ortrain.api import CheckpointState, Module, Optimizer
+from training import Training
 
 BATCH, LENGTH, WIDTH, HEADS = 3, 6, 8, 2
 LAST = np.iinfo(np.int64).max
@@ -130,21 +130,17 @@ def make(folder: pathlib.Path, model: onnx.ModelProto, disabled: list[str], outp
 def train(folder: pathlib.Path) -> tuple[list[float], dict[str, npt.NDArray[np.float32]]]:
     """Return the losses of three steps and the gradients of the first."""
     rng = np.random.default_rng(3)
-    state = CheckpointState.load_checkpoint(folder / "checkpoint")
-    module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
-    optimizer = Optimizer(folder / "optimizer_model.onnx", module)
+    session = Training(folder)
     losses, gradients = [], {}
     for step in range(3):
-        module.train()
+        session.module.train()
         x = rng.standard_normal((BATCH, LENGTH, WIDTH)).astype(np.float32)
-        losses.append(float(module(x, rng.integers(0, 4, BATCH))))
+        losses.append(session.loss(x, rng.integers(0, 4, BATCH)))
         if step == 0:
-            gradients = {name: parameter.grad.copy() for name, parameter in state.parameters}
-        optimizer.step()
-        module.lazy_reset_grad()
-    module.eval()
-    losses.append(float(module(x, np.zeros(BATCH, np.int64))))
-    return losses, gradients
+            gradients = session.gradients()
+        session.optimizer.step()
+        session.module.lazy_reset_grad()
+    return [*losses, session.evaluate(x, np.zeros(BATCH, np.int64))], gradients
 
 
 def gathered_in_a_matrix(b: Builder, x: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 import numpy as np
 import onnx
@@ -11,25 +10,17 @@ import onnxruntime
 import ortrain
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from ortrain import InferenceSession, SessionOptions, artifacts
-from ortrain.api import CheckpointState, Module, Optimizer
+from ortrain import InferenceSession, artifacts
+from training import Array, Training, options_of
 
-Array = np.ndarray[Any, Any]
+OFF = {"ortrain.disable_pass.winograd": "1"}
+BF16 = {"ortrain.mixed_precision": "bf16"}
 
 # The algorithm works on blocks of channels, which only this build and its vectors of 8 or 16 floats have.
 CPU = pathlib.Path("/proc/cpuinfo")
 USED = bool(list(pathlib.Path(ortrain.__file__).parent.rglob("libdnnl*"))) and (
     CPU.exists() and "avx2" in CPU.read_text()
 )
-
-
-def options(winograd: bool, precision: str = "") -> SessionOptions:
-    made = SessionOptions()
-    if not winograd:
-        made.add_session_config_entry("ortrain.disable_pass.winograd", "1")
-    if precision:
-        made.add_session_config_entry("ortrain.mixed_precision", precision)
-    return made
 
 
 def network(extent: int, activation: str) -> tuple[onnx.ModelProto, list[str]]:
@@ -77,46 +68,35 @@ def images(seed: int, size: int, extent: int) -> tuple[Array, Array]:
     return rng.standard_normal((size, 3, extent, extent), dtype=np.float32), rng.integers(0, 10, size)
 
 
-class Training:
-    def __init__(self, folder: pathlib.Path, extent: int) -> None:
-        self.folder, self.extent = folder, extent
-        # A derivative that jumps would make much of a last bit.
-        model, names = network(extent, "Tanh")
-        artifacts.generate_artifacts(
-            model,
-            requires_grad=names,
-            loss=artifacts.LossType.CrossEntropyLoss,
-            optimizer=artifacts.OptimType.AdamW,
-            artifact_directory=folder,
-        )
+def make(folder: pathlib.Path, extent: int) -> None:
+    # A derivative that jumps would make much of a last bit.
+    model, names = network(extent, "Tanh")
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=names,
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=folder,
+    )
 
-    def run(self, chosen: SessionOptions) -> tuple[list[float], dict[str, Array]]:
-        """Return the losses of some steps, and the gradients of the first."""
-        state = CheckpointState.load_checkpoint(self.folder / "checkpoint")
-        files = (self.folder / "training_model.onnx", state, self.folder / "eval_model.onnx")
-        module = Module(*files, session_options=chosen)
-        optimizer = Optimizer(self.folder / "optimizer_model.onnx", module)
 
-        def loss(seed: int, size: int) -> float:
-            return float(np.asarray(module(*images(seed, size, self.extent))).ravel()[0])
-
-        module.train()
-        losses = [loss(0, 24)]
-        gradients = {name: p.grad.copy() for name, p in state.parameters}
-        for size in (24, 3, 24):  # too few images for the algorithm in between
-            losses.append(loss(size, size))
-            optimizer.step()
-            module.lazy_reset_grad()
-        module.eval()
-        return [*losses, loss(9, 30)], gradients
+def train(folder: pathlib.Path, extent: int, config: dict[str, str]) -> tuple[list[float], dict[str, Array]]:
+    """Return the losses of some steps, and the gradients of the first."""
+    training = Training(folder, config)
+    losses = [training.loss(*images(0, 24, extent))]
+    gradients = training.gradients()
+    # Too few images for the algorithm in between.
+    losses += [training.step(*images(size, size, extent)) for size in (24, 3, 24)]
+    return [*losses, training.evaluate(*images(9, 30, extent))], gradients
 
 
 @pytest.mark.parametrize("extent", [12, 15])
 def test_losses_and_gradients_are_those_of_the_direct_convolution(
     tmp_path: pathlib.Path, extent: int
 ) -> None:
-    training = Training(tmp_path, extent)
-    (losses, gradients), (direct_losses, direct_gradients) = (training.run(options(w)) for w in (True, False))
+    make(tmp_path, extent)
+    losses, gradients = train(tmp_path, extent, {})
+    direct_losses, direct_gradients = train(tmp_path, extent, OFF)
     np.testing.assert_allclose(losses, direct_losses, rtol=1e-5)
     for name, expected in direct_gradients.items():
         largest = np.abs(expected).max()
@@ -128,9 +108,9 @@ def test_losses_and_gradients_are_those_of_the_direct_convolution(
 
 
 def test_values_may_lie_in_bfloat16(tmp_path: pathlib.Path) -> None:
-    training = Training(tmp_path, 12)
-    losses, gradients = training.run(options(True, "bf16"))
-    exact_losses, exact_gradients = training.run(options(False))
+    make(tmp_path, 12)
+    losses, gradients = train(tmp_path, 12, BF16)
+    exact_losses, exact_gradients = train(tmp_path, 12, OFF)
     np.testing.assert_allclose(losses, exact_losses, rtol=1e-2)
     for name, expected in exact_gradients.items():
         assert np.abs(gradients[name] - expected).max() < 3e-2 * np.abs(expected).max(), name
@@ -141,8 +121,8 @@ def test_inference_gives_what_onnxruntime_gives() -> None:
     x, _ = images(1, 20, 14)
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
     found = {
-        winograd: InferenceSession(model.SerializeToString(), options(winograd)).run(None, {"x": x})[0]
-        for winograd in (True, False)
+        winograd: InferenceSession(model.SerializeToString(), options_of(config)).run(None, {"x": x})[0]
+        for winograd, config in [(True, {}), (False, OFF)]
     }
     for result in found.values():
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-6)
