@@ -4,6 +4,8 @@
 #define HWY_TARGET_INCLUDE "ops/attention_kernel.cpp"
 // The targets' passes over this file come first.
 #include <hwy/foreach_target.h>
+// After foreach_target.h
+#include <hwy/cache_control.h>
 
 #include <algorithm>
 #include <type_traits>
@@ -182,6 +184,20 @@ HWY_INLINE void ZeroOutside(const AttentionRange& range, const AttentionRange& a
   if (right < all.end) std::fill(x + right, x + all.end, T{0});
 }
 
+// Elements from a head of an operand to the next one, 0 behind the last.
+inline int64_t NextHead(const HeadSteps& steps, int64_t batches, int64_t heads, int64_t batch, int64_t head) {
+  if (head + 1 < heads) return steps.head;
+  return batch + 1 < batches ? steps.batch - head * steps.head : 0;
+}
+
+// Brings a row into the cache. While the rows of scores of a head are computed those of the next head's
+// operands are fetched: they are short and far apart, which no processor foresees.
+template <typename T>
+HWY_INLINE void FetchRow(const T* x, int64_t n) {
+  constexpr int64_t kLine = 64 / sizeof(T);  // elements of a line of the cache
+  for (int64_t i = 0; i < n; i += kLine) hwy::Prefetch(x + i);
+}
+
 // The keys that some query of a block sees.
 inline AttentionRange KeysOfBlock(const Attention& a, const int64_t* lengths, int64_t batch, int64_t first,
                                   int64_t last) {
@@ -270,8 +286,16 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
   const int64_t made_row = gives ? a.keys : t.row;
   const AttentionRange zeroed = gives ? AttentionRange{0, a.keys} : seen;
   T* factors = memory + t.kept;
+  const T* next_k = k + NextHead(a.k, a.batch, a.kv_heads, batch, kv_head);
+  const T* next_v = v + NextHead(a.v, a.batch, a.kv_heads, batch, kv_head);
+  const T* next_q = q + NextHead(a.q, a.batch, a.heads, batch, head);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t query = first + i;
+    FetchRow(next_q + i * a.q.row, a.size);
+    if (query < a.keys) {
+      FetchRow(next_k + query * a.k.row, a.size);
+      FetchRow(next_v + query * a.v.row, a.v_size);
+    }
     const AttentionRange range = seen_keys(a, f.lengths, batch, query);
     T *s = scores + i * t.row, *p = made_at + i * made_row;
     const auto show = [&](AttentionScores what, const AttentionRange& all, T outside) {
@@ -367,8 +391,18 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
                   {memory + t.values_across, a.v_size, a.keys, 0, a.v_size, seen.begin, seen.end}, ds, t.row,
                   false, true);
   }
+  const T* next_k = k + NextHead(a.k, a.batch, a.kv_heads, batch, kv_head);
+  const T* next_v = v + NextHead(a.v, a.batch, a.kv_heads, batch, kv_head);
+  const T* next_q = q + NextHead(a.q, a.batch, a.heads, batch, head);
+  const T* next_dy = dy + NextHead(a.y, a.batch, a.heads, batch, head);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t query = first + i;
+    FetchRow(next_q + i * a.q.row, a.size);
+    FetchRow(next_dy + i * a.y.row, a.v_size);
+    if (query < a.keys) {
+      FetchRow(next_k + query * a.k.row, a.size);
+      FetchRow(next_v + query * a.v.row, a.v_size);
+    }
     const AttentionRange range = seen_keys(a, b.lengths, batch, query);
     const int64_t n = range.end - range.begin;
     T *own = scores + i * t.row, *g = ds + i * t.row;
