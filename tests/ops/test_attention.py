@@ -91,6 +91,35 @@ def test_masks(mask: str, settings: str) -> None:
     check_gradient(attention, inputs)
 
 
+@pytest.mark.parametrize("queries", [1, 2])
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("kv_heads", [HEADS, 2])
+def test_few_queries(name: str, queries: int, kv_heads: int) -> None:
+    """So few that keys and values are not packed."""
+    q, k, v = operands(kv_heads=kv_heads)
+    mask = masks()["bool"][:, :, 3 - queries : 3]
+    inputs: list[Array | None] = [q[:, :, :queries].copy(), k, v, mask.copy()]
+    check_forward(op(SETTINGS[name]), inputs, rtol=1e-11)
+    check_gradient(op(SETTINGS[name]), inputs)
+    lengths: list[Array | None] = [*inputs[:3], None, None, None, np.array([6, 3])]
+    check_forward(op(SETTINGS[name]), lengths, rtol=1e-11)
+    check_gradient(op(SETTINGS[name]), lengths)
+
+
+def test_scores_far_apart_and_no_numbers() -> None:
+    """Probabilities down to the smallest float, and NaN in the rows that it reaches and no others."""
+    q = np.ones((1, 1, 3, 1), np.float32)
+    k = -np.linspace(0, 120, 41, dtype=np.float32).reshape(1, 1, -1, 1)
+    q[0, 0, 2] = np.nan
+    v = np.eye(41, dtype=np.float32)[None, None]  # the result is the probabilities
+    y = run(op({"scale": 1.0}), [q, k, v])[0][0, 0]
+    scores = k[0, 0, :, 0].astype(np.float64)
+    expected = np.exp(scores) / np.exp(scores).sum()
+    for row in y[:2]:
+        np.testing.assert_allclose(row, expected, 1e-6, np.finfo(np.float32).tiny)
+    assert np.isnan(y[2]).all()
+
+
 @pytest.mark.parametrize("kind", [bool, np.float64])
 def test_a_short_mask_hides_the_keys_behind_it(kind: Any) -> None:
     mask = masks()["bool"][..., :4] if kind is bool else masks()["added"][..., :4]
@@ -160,7 +189,8 @@ def test_empty_and_single(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("queries", "keys", "size"), [(70, 150, 5), (201, 97, 17), (130, 130, 64), (13, 1100, 33)]
+    ("queries", "keys", "size"),
+    [(70, 150, 5), (201, 97, 17), (130, 130, 64), (13, 1100, 33), (1, 1100, 64), (2, 97, 70)],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("causal", [0, 1])

@@ -4,6 +4,8 @@
 #define HWY_TARGET_INCLUDE "ops/attention_kernel.cpp"
 // The targets' passes over this file come first.
 #include <hwy/foreach_target.h>
+// After foreach_target.h
+#include <hwy/cache_control.h>
 
 #include <algorithm>
 #include <type_traits>
@@ -25,6 +27,7 @@ struct AttentionTiles {
   int64_t block = 0;                       // queries taken together
   int64_t blocks = 0;                      // of them
   int64_t row = 0;                         // elements from one row of scores to the next
+  bool few = false;                        // queries, so that keys and values are read where they lie
   int64_t size = 0, v_size = 0, keys = 0;  // rounded up to whole vectors
   int64_t scores = 0, slopes = 0, capped = 0, kept = 0, wide = 0;
   int64_t keys_across = 0, values_across = 0, keys_along = 0, values_along = 0, q_along = 0, dy_along = 0;
@@ -80,9 +83,9 @@ namespace {
 // ---------------------------------------------------------------------------------------------------------
 // Rows of scores. `s` holds the products of a query with all keys, of which those in `range` count.
 
-// y = softmax(x); zeros where every score is -infinity.
+// y = softmax(x); zeros where every score is -infinity. They may be the same.
 template <typename T>
-void SoftmaxRow(T* x, int64_t n) {
+void SoftmaxRow(const T* x, T* y, int64_t n) {
   const hn::ScalableTag<T> d;
   constexpr T kLowest = -std::numeric_limits<T>::infinity();
   auto largest = hn::Set(d, kLowest);
@@ -90,30 +93,30 @@ void SoftmaxRow(T* x, int64_t n) {
                        HWY_ATTR { largest = hn::Max(largest, LoadUpTo(d, x + i, count, kLowest)); });
   const T most = hn::GetLane(hn::MaxOfLanes(d, largest));
   if (most == kLowest && std::none_of(x, x + n, [](T v) { return v != v; })) {
-    std::fill_n(x, n, T{0});
+    std::fill_n(y, n, T{0});
     return;
   }
   const auto m = hn::Set(d, most);
   const double sum = SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
-    const auto e = math::Exp(d, hn::Sub(LoadUpTo(d, x + i, count, kLowest), m));
-    StoreUpTo(e, d, x + i, count);
+    const auto e = math::ExpNegative(d, hn::Sub(LoadUpTo(d, x + i, count, kLowest), m));
+    StoreUpTo(e, d, y + i, count);
     return e;
   });
   const auto scale = hn::Set(d, static_cast<T>(1 / sum));
-  Map(x, x, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, scale); });
+  Map(y, y, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, scale); });
 }
 
 template <typename T>
-void WideSoftmaxRow(const Attention& a, T* x, int64_t n, double* wide) {
+void WideSoftmaxRow(const Attention& a, const T* x, T* y, int64_t n, double* wide) {
   if constexpr (std::is_same_v<T, float>) {
     if (a.double_softmax) {
       std::copy_n(x, n, wide);
-      SoftmaxRow(wide, n);
-      for (int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(wide[i]);
+      SoftmaxRow(wide, wide, n);
+      for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(wide[i]);
       return;
     }
   }
-  SoftmaxRow(x, n);
+  SoftmaxRow(x, y, n);
 }
 
 template <typename T>
@@ -173,6 +176,28 @@ void ShowRow(const Attention& a, const T* x, const AttentionRange& range, T outs
   std::fill(to + range.end, to + a.keys, outside);
 }
 
+// x = 0 in `all` but for `range`.
+template <typename T>
+HWY_INLINE void ZeroOutside(const AttentionRange& range, const AttentionRange& all, T* x) {
+  const int64_t left = HWY_MIN(range.begin, all.end), right = HWY_MAX(range.end, all.begin);
+  if (all.begin < left) std::fill(x + all.begin, x + left, T{0});
+  if (right < all.end) std::fill(x + right, x + all.end, T{0});
+}
+
+// Elements from a head of an operand to the next one, 0 behind the last.
+inline int64_t NextHead(const HeadSteps& steps, int64_t batches, int64_t heads, int64_t batch, int64_t head) {
+  if (head + 1 < heads) return steps.head;
+  return batch + 1 < batches ? steps.batch - head * steps.head : 0;
+}
+
+// Brings a row into the cache. While the rows of scores of a head are computed those of the next head's
+// operands are fetched: they are short and far apart, which no processor foresees.
+template <typename T>
+HWY_INLINE void FetchRow(const T* x, int64_t n) {
+  constexpr int64_t kLine = 64 / sizeof(T);  // elements of a line of the cache
+  for (int64_t i = 0; i < n; i += kLine) hwy::Prefetch(x + i);
+}
+
 // The keys that some query of a block sees.
 inline AttentionRange KeysOfBlock(const Attention& a, const int64_t* lengths, int64_t batch, int64_t first,
                                   int64_t last) {
@@ -180,14 +205,61 @@ inline AttentionRange KeysOfBlock(const Attention& a, const int64_t* lengths, in
   return {HWY_MIN(front.begin, back.begin), HWY_MAX(front.end, back.end)};
 }
 
+// ---------------------------------------------------------------------------------------------------------
+// Products for so few queries that packing keys and values takes longer than the products.
+
+// C [m, range] = scale A Bᵀ over k products.
+template <typename T>
+void MultiplyRows(int64_t m, const T* a, int64_t a_row, const T* b, int64_t b_row, int64_t k, T scale,
+                  const AttentionRange& range, T* c, int64_t c_row) {
+  const hn::ScalableTag<T> d;
+  for (int64_t j = range.begin; j < range.end; ++j)
+    for (int64_t i = 0; i < m; ++i) {
+      const T *u = a + i * a_row, *v = b + j * b_row;
+      auto sum = hn::Zero(d);
+      ForVectors<T>(k, [&](int64_t p, int64_t count) HWY_ATTR {
+        sum = hn::MulAdd(LoadUpTo(d, u + p, count), LoadUpTo(d, v + p, count), sum);
+      });
+      c[i * c_row + j] = scale * hn::GetLane(hn::SumOfLanes(d, sum));
+    }
+}
+
+// C [m, n] = A B over the k in `range`.
+template <typename T>
+void AddRows(int64_t m, const T* a, int64_t a_row, const T* b, int64_t b_row, int64_t n,
+             const AttentionRange& range, T* c, int64_t c_row) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = LanesOf<T>();
+  for (int64_t begin = range.begin; begin < range.end; begin += kDepth) {
+    const int64_t k = HWY_MIN(kDepth, range.end - begin);
+    const bool add = begin > range.begin;
+    for (int64_t i = 0; i < m; ++i) {
+      const T *factors = a + i * a_row + begin, *rows = b + begin * b_row;
+      T* to = c + i * c_row;
+      int64_t j = 0;
+      for (; j + 4 * lanes <= n; j += 4 * lanes)
+        Tile<1, 4>(k, factors, a_row, 1, rows + j, b_row, to + j, c_row, 4 * lanes, add);
+      for (; j < n; j += lanes) {
+        auto sum = hn::Zero(d);
+        for (int64_t p = 0; p < k; ++p)
+          sum = hn::MulAdd(hn::Set(d, factors[p]), LoadUpTo(d, rows + p * b_row + j, n - j), sum);
+        if (add) sum = hn::Add(sum, LoadUpTo(d, to + j, n - j));
+        StoreUpTo(sum, d, to + j, n - j);
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------
+
 template <typename T>
 void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles& t, AttentionPart& part,
              int64_t batch, int64_t head, int64_t block) {
   T* memory = static_cast<T*>(part.memory);
   const int64_t kv_head = head / (a.heads / a.kv_heads), filled = batch * a.kv_heads + kv_head;
-  if (part.packed != filled) {
-    const T* k = static_cast<const T*>(f.k) + batch * a.k.batch + kv_head * a.k.head;
-    const T* v = static_cast<const T*>(f.v) + batch * a.v.batch + kv_head * a.v.head;
+  const T* k = static_cast<const T*>(f.k) + batch * a.k.batch + kv_head * a.k.head;
+  const T* v = static_cast<const T*>(f.v) + batch * a.v.batch + kv_head * a.v.head;
+  if (!t.few && part.packed != filled) {
     PackAcross(k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory + t.keys_across);
     PackAlong(v, a.v.row, a.keys, a.v_size, memory + t.values_along);
     part.packed = filled;
@@ -198,17 +270,34 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
   const AttentionRange made = shows ? AttentionRange{0, a.keys} : seen;
   T* scores = memory + t.scores;
   const T* q = static_cast<const T*>(f.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
-  if (a.size > 0)
+  if (t.few)
+    MultiplyRows(rows, q, a.q.row, k, a.k.row, a.size, static_cast<T>(a.scale), made, scores, t.row);
+  else if (a.size > 0)
     Multiply<T>(rows, q, a.q.row, 1,
                 {memory + t.keys_across, a.size, a.keys, 0, a.size, made.begin, made.end}, scores, t.row,
                 false, true);
   else
     std::fill_n(scores, rows * t.row, T{0});
+  // Probabilities that are given out are made where they are wanted, and read from there. Outside of what a
+  // query sees they are zero: in all keys there, else in those that the second product reads.
+  const auto place = static_cast<uint64_t>(((batch * a.heads + head) * a.queries + first) * a.keys);
+  const bool gives = f.scores && f.shown == AttentionScores::kProbabilities, drops = f.dropout.ratio > 0;
+  T* made_at = gives ? static_cast<T*>(f.scores) + place : scores;
+  const int64_t made_row = gives ? a.keys : t.row;
+  const AttentionRange zeroed = gives ? AttentionRange{0, a.keys} : seen;
   T* factors = memory + t.kept;
+  const T* next_k = k + NextHead(a.k, a.batch, a.kv_heads, batch, kv_head);
+  const T* next_v = v + NextHead(a.v, a.batch, a.kv_heads, batch, kv_head);
+  const T* next_q = q + NextHead(a.q, a.batch, a.heads, batch, head);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t query = first + i;
+    FetchRow(next_q + i * a.q.row, a.size);
+    if (query < a.keys) {
+      FetchRow(next_k + query * a.k.row, a.size);
+      FetchRow(next_v + query * a.v.row, a.v_size);
+    }
     const AttentionRange range = seen_keys(a, f.lengths, batch, query);
-    T* s = scores + i * t.row;
+    T *s = scores + i * t.row, *p = made_at + i * made_row;
     const auto show = [&](AttentionScores what, const AttentionRange& all, T outside) {
       if (f.scores && f.shown == what) ShowRow<T>(a, s, all, outside, f.scores, batch, head, query);
     };
@@ -218,26 +307,31 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
     MaskRow<T>(a, f.mask, batch, head, query, range, s);
     show(AttentionScores::kMasked, range, -std::numeric_limits<T>::infinity());
     const int64_t n = range.end - range.begin;
-    if (n > 0) WideSoftmaxRow<T>(a, s + range.begin, n, reinterpret_cast<double*>(memory + t.wide));
-    show(AttentionScores::kProbabilities, range, T{0});
-    if (seen.begin < range.begin) std::fill(s + seen.begin, s + HWY_MIN(range.begin, seen.end), T{0});
-    if (range.end < seen.end) std::fill(s + HWY_MAX(range.end, seen.begin), s + seen.end, T{0});
-    if (f.dropout.ratio > 0 && n > 0) {
-      const auto place = static_cast<uint64_t>(((batch * a.heads + head) * a.queries + query) * a.keys);
-      DropRow(f.dropout, place + static_cast<uint64_t>(range.begin), n,
+    if (n > 0)
+      WideSoftmaxRow<T>(a, s + range.begin, p + range.begin, n, reinterpret_cast<double*>(memory + t.wide));
+    ZeroOutside(range, zeroed, p);
+    if (drops) {
+      if (gives) ZeroOutside(range, seen, s);
+      if (n <= 0) continue;
+      DropRow(f.dropout, place + static_cast<uint64_t>(i * a.keys + range.begin), n,
               reinterpret_cast<uint32_t*>(memory + t.words), factors);
-      Map2<1, 1>(s + range.begin, factors, s + range.begin, n,
+      Map2<1, 1>(p + range.begin, factors, s + range.begin, n,
                  [](auto, auto u, auto v) HWY_ATTR { return hn::Mul(u, v); });
     }
   }
+  const T* weights = drops ? scores : made_at;
+  const int64_t weights_row = drops ? t.row : made_row;
   T* y = static_cast<T*>(f.y) + batch * a.y.batch + head * a.y.head + first * a.y.row;
   if (seen.end <= seen.begin) {
     for (int64_t i = 0; i < rows; ++i) std::fill_n(y + i * a.y.row, a.v_size, T{0});
     return;
   }
-  Multiply<T>(rows, scores + seen.begin, t.row, 1,
-              {memory + t.values_along, a.keys, a.v_size, seen.begin, seen.end, 0, a.v_size}, y, a.y.row,
-              false, false);
+  if (t.few)
+    AddRows(rows, weights, weights_row, v, a.v.row, a.v_size, seen, y, a.y.row);
+  else
+    Multiply<T>(rows, weights + seen.begin, weights_row, 1,
+                {memory + t.values_along, a.keys, a.v_size, seen.begin, seen.end, 0, a.v_size}, y, a.y.row,
+                false, false);
 }
 
 // With P = softmax(S), D = drop(P), Y = D V:
@@ -249,9 +343,9 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
   T *dk = static_cast<T*>(sums.dk), *dv = static_cast<T*>(sums.dv);
   const int64_t kv_head = head / (a.heads / a.kv_heads), filled = batch * a.kv_heads + kv_head;
   const bool slopes = b.dq || dk || b.dmask;  // dS is needed
-  if (part.packed != filled) {
-    const T* k = static_cast<const T*>(b.k) + batch * a.k.batch + kv_head * a.k.head;
-    const T* v = static_cast<const T*>(b.v) + batch * a.v.batch + kv_head * a.v.head;
+  const T* k = static_cast<const T*>(b.k) + batch * a.k.batch + kv_head * a.k.head;
+  const T* v = static_cast<const T*>(b.v) + batch * a.v.batch + kv_head * a.v.head;
+  if (!t.few && part.packed != filled) {
     if (!b.probabilities || a.cap > 0)
       PackAcross(k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory + t.keys_across);
     if (slopes) PackAcross(v, a.v.row, a.v_size, a.keys, T{1}, memory + t.values_across);
@@ -282,27 +376,38 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
   const int64_t kept_row = b.probabilities ? a.keys : t.row;
   const T* q = static_cast<const T*>(b.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
   const T* dy = static_cast<const T*>(b.dy) + batch * a.y.batch + head * a.y.head + first * a.y.row;
-  if (!b.probabilities || a.cap > 0)
-    Multiply<T>(rows, q, a.q.row, 1,
-                {memory + t.keys_across, a.size, a.keys, 0, a.size, seen.begin, seen.end}, scores, t.row,
-                false, true);
-  if (slopes)
-    Multiply<T>(rows, dy, a.y.row, 1,
-                {memory + t.values_across, a.v_size, a.keys, 0, a.v_size, seen.begin, seen.end}, ds, t.row,
-                false, true);
+  const bool again = !b.probabilities || a.cap > 0;  // the scores are needed
+  if (t.few) {
+    if (again)
+      MultiplyRows(rows, q, a.q.row, k, a.k.row, a.size, static_cast<T>(a.scale), seen, scores, t.row);
+    if (slopes) MultiplyRows(rows, dy, a.y.row, v, a.v.row, a.v_size, T{1}, seen, ds, t.row);
+  } else {
+    if (again)
+      Multiply<T>(rows, q, a.q.row, 1,
+                  {memory + t.keys_across, a.size, a.keys, 0, a.size, seen.begin, seen.end}, scores, t.row,
+                  false, true);
+    if (slopes)
+      Multiply<T>(rows, dy, a.y.row, 1,
+                  {memory + t.values_across, a.v_size, a.keys, 0, a.v_size, seen.begin, seen.end}, ds, t.row,
+                  false, true);
+  }
+  const T* next_k = k + NextHead(a.k, a.batch, a.kv_heads, batch, kv_head);
+  const T* next_v = v + NextHead(a.v, a.batch, a.kv_heads, batch, kv_head);
+  const T* next_q = q + NextHead(a.q, a.batch, a.heads, batch, head);
+  const T* next_dy = dy + NextHead(a.y, a.batch, a.heads, batch, head);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t query = first + i;
+    FetchRow(next_q + i * a.q.row, a.size);
+    FetchRow(next_dy + i * a.y.row, a.v_size);
+    if (query < a.keys) {
+      FetchRow(next_k + query * a.k.row, a.size);
+      FetchRow(next_v + query * a.v.row, a.v_size);
+    }
     const AttentionRange range = seen_keys(a, b.lengths, batch, query);
     const int64_t n = range.end - range.begin;
     T *own = scores + i * t.row, *g = ds + i * t.row;
-    if (!as_kept) {
-      std::fill(own + seen.begin, own + HWY_MIN(range.begin, seen.end), T{0});
-      std::fill(own + HWY_MAX(range.end, seen.begin), own + seen.end, T{0});
-    }
-    if (slopes) {
-      std::fill(g + seen.begin, g + HWY_MIN(range.begin, seen.end), T{0});
-      std::fill(g + HWY_MAX(range.end, seen.begin), g + seen.end, T{0});
-    }
+    if (!as_kept) ZeroOutside(range, seen, own);
+    if (slopes) ZeroOutside(range, seen, g);
     if (n <= 0) continue;
     own += range.begin, g += range.begin;
     T* capped = memory + t.capped;
@@ -312,7 +417,7 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
     }
     if (!b.probabilities) {
       MaskRow<T>(a, b.mask, batch, head, query, range, scores + i * t.row);
-      WideSoftmaxRow<T>(a, own, n, reinterpret_cast<double*>(memory + t.wide));
+      WideSoftmaxRow<T>(a, own, own, n, reinterpret_cast<double*>(memory + t.wide));
     }
     const T* p = kept + i * kept_row + range.begin;
     const auto product = [](auto, auto u, auto v) HWY_ATTR { return hn::Mul(u, v); };
@@ -364,7 +469,9 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
                 {memory + t.q_along, rows, a.size, 0, rows, 0, a.size}, dk + seen.begin * sums.dk_row,
                 sums.dk_row, add, false);
   }
-  if (dq)
+  if (dq && t.few)
+    AddRows(rows, ds, t.row, k, a.k.row, a.size, seen, dq, a.q.row);
+  else if (dq)
     Multiply<T>(rows, ds + seen.begin, t.row, 1,
                 {memory + t.keys_along, a.keys, a.size, seen.begin, seen.end, 0, a.size}, dq, a.q.row, false,
                 false);
@@ -391,6 +498,7 @@ HWY_EXPORT(FindAttention);
 
 constexpr int64_t kBlockBytes = 256 * 1024;  // of the scores of a block of queries, where that is not too few
 constexpr int64_t kLeastBlock = 48, kLargestBlock = 96;
+constexpr int64_t kFewQueries = 2;
 constexpr int64_t kAlign = 16;  // elements: 64 bytes of float
 
 AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
@@ -408,17 +516,19 @@ AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
     t.total += round_up(elements, kAlign);
     return at;
   };
+  t.few = a.queries <= kFewQueries;
+  const auto take_packed = [&](int64_t elements) { return take(t.few ? 0 : elements); };
   t.scores = take(t.block * t.row);
-  t.keys_across = take(a.size * t.keys);
+  t.keys_across = take_packed(a.size * t.keys);
   if (backward) {
     t.slopes = take(t.block * t.row);
-    t.values_across = take(a.v_size * t.keys);
-    t.keys_along = take(a.keys * t.size);
+    t.values_across = take_packed(a.v_size * t.keys);
+    t.keys_along = take_packed(a.keys * t.size);
     t.q_along = take(t.block * t.size);
     t.dy_along = take(t.block * t.v_size);
     t.capped = take(t.row);
   } else {
-    t.values_along = take(a.keys * t.v_size);
+    t.values_along = take_packed(a.keys * t.v_size);
   }
   t.kept = take(t.row);
   t.words = take(t.row);

@@ -103,6 +103,33 @@ HWY_INLINE Vec<D> Exp(D d, Vec<D> x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, hn::Min(x, overflows)));
 }
 
+// e^x for x <= 0, where float gives zero below the smallest normal number.
+//
+// float: x = n ln 2 + r with |r| <= ln 2 / 2; e^r is 1 + r + r^2 P(r), where P is the minimax polynomial of
+// degree 4 (Remez exchange; relative error of e^r 1.7e-8, of the result 1.1 units in the last place). The sum
+// with 1.5 2^23 rounds to a whole number and leaves n + 127, the exponent's bits of 2^n, in the lowest bits.
+template <class D>
+HWY_INLINE Vec<D> ExpNegative(D d, Vec<D> x) {
+  if constexpr (sizeof(hn::TFromD<D>) == 8) {
+    return math::Exp(d, x);
+  } else {
+    constexpr double kP[5] = {0.5000000310988867, 0.16666551287649764, 0.041664796632300105,
+                              0.0083654659828038, 0.0014083076601709272};
+    const Vec<D> magic = C(d, 12582912.0 + 127);
+    const Vec<D> shifted = hn::MulAdd(x, C(d, 1.4426950408889634), magic);
+    const Vec<D> n = hn::Sub(shifted, magic);
+    Vec<D> r = hn::NegMulAdd(n, C(d, 0.693145751953125), x);  // ln 2 in two parts, the first times n is exact
+    r = hn::NegMulAdd(n, C(d, 1.428606820309417e-06), r);
+    Vec<D> y = C(d, kP[4]);
+    for (int i = 3; i >= 0; --i) y = hn::MulAdd(y, r, C(d, kP[i]));
+    y = hn::MulAdd(hn::MulAdd(y, r, C(d, 1)), r, C(d, 1));
+    const hn::RebindToUnsigned<D> bits;
+    const Vec<D> power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(bits, shifted)));
+    // Not of the product, so that NaN stays.
+    return hn::IfThenElse(hn::Lt(x, C(d, -87.33654)), hn::Zero(d), hn::Mul(y, power));
+  }
+}
+
 // e^x - 1, accurate near 0.
 template <class D>
 HWY_INLINE Vec<D> Expm1(D d, Vec<D> x) {
@@ -180,7 +207,7 @@ struct Normal {
   Vec<D> cdf, bell;
 
   HWY_INLINE Normal(D d, Vec<D> x) {
-    bell = math::Exp(d, hn::Mul(C(d, -0.5), hn::Mul(x, x)));
+    bell = math::ExpNegative(d, hn::Mul(C(d, -0.5), hn::Mul(x, x)));
     if constexpr (sizeof(hn::TFromD<D>) == 8) {
       cdf = math::PerLane(d, x, [](double v) { return 0.5 * std::erfc(v * -0.70710678118654752440); });
     } else {
