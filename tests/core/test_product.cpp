@@ -110,8 +110,8 @@ bool holds(const Case<T>& c, std::mt19937& random) {
         }
         const double kept = c.beta == 0 ? 0 : static_cast<double>(c.beta) * old;
         const double bound = 4 * std::numeric_limits<T>::epsilon() *
-                                  (std::fabs(kept) + std::fabs(c.alpha) * size) *
-                                  std::sqrt(static_cast<double>(c.k + 1));
+                             (std::fabs(kept) + std::fabs(c.alpha) * size) *
+                             std::sqrt(static_cast<double>(c.k + 1));
         if (!(std::fabs(found - (c.alpha * sum + kept)) <= bound)) return false;
       } else {
         using U = std::make_unsigned_t<T>;
@@ -136,10 +136,9 @@ void check(const Case<T>& c, std::mt19937& random) {
 }
 
 // Sizes at and beside the edges of vectors, tiles, panels and blocks.
-const std::vector<int64_t> kRows = {1, 2, 3, 4, 5, 6, 7, 12, 13, 36, 37, 41, 175};
-const std::vector<int64_t> kColumns = {1,  2,  3,  4,  5,  7,  8,  9,  15, 16, 17,  25,  31,
-                                       32, 33, 47, 48, 49, 63, 64, 65, 70, 96, 127, 129, 530};
-const std::vector<int64_t> kProducts = {0, 1, 2, 3, 5, 8, 15, 16, 17, 33, 100, 128, 129, 300, 1030};
+const std::vector<int64_t> kRows = {1, 2, 3, 5, 6, 7, 13, 36, 41, 175};
+const std::vector<int64_t> kColumns = {1, 2, 3, 5, 8, 15, 16, 17, 31, 48, 63, 64, 65, 70, 129, 530};
+const std::vector<int64_t> kProducts = {0, 1, 2, 3, 8, 15, 17, 33, 128, 129, 300, 1030};
 
 template <typename T>
 void check_sizes(const std::vector<T>& alphas, const std::vector<T>& betas) {
@@ -148,9 +147,9 @@ void check_sizes(const std::vector<T>& alphas, const std::vector<T>& betas) {
   for (int64_t m : kRows)
     for (int64_t n : kColumns)
       for (int64_t k : kProducts) {
-        if (m * n * k > 1'000'000) continue;
+        if (m * n * k > 600'000) continue;
         // All ways to lie for small ones; for the others one of them in turn, and none for many.
-        const bool small = m * n * k <= 2'000;
+        const bool small = m * n * k <= 1'000;
         const size_t first = small ? 0 : ++number % 12, last = small ? 4 : std::min<size_t>(first + 1, 4);
         for (size_t way = first; way < last; ++way, ++number)
           check<T>({m, n, k, way % 2 == 1, way / 2 == 1, static_cast<int64_t>(number % 3),
