@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 venv=${1:-.venv}
 
 packages=(build-essential ccache libprotobuf-dev protobuf-compiler libflatbuffers-dev flatbuffers-compiler
-          libeigen3-dev libhwy-dev catch2 patchelf
+          libhwy-dev catch2 patchelf
           mono-mcs mono-runtime nunit-console libnunit-framework2.6.3-cil
           clang libgnustep-base-dev libobjc-12-dev)
 missing=()

@@ -191,12 +191,12 @@ void fill_bias(Bias kind, const T* bias, T beta, int64_t m, int64_t n, T* y) {
   });
 }
 
-// All products, shared among threads by batch where there are enough, else by rows or columns of the result.
+// All products, shared among threads by batch where there are enough, else each of them.
 template <typename T>
 void multiply_all(const Product& p, T alpha, const T* a, const T* b, T beta, T* y) {
   const int64_t batches = p.batches();
-  const auto part = [&](int64_t at, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-    const T *from_a = a + row * p.a_row, *from_b = b + column * p.b_column;
+  const auto one = [&](int64_t at, int threads) {
+    const T *from_a = a, *from_b = b;
     int64_t rest = at;
     for (size_t i = p.batch.size(); i-- > 0;) {
       const int64_t index = rest % p.batch[i];
@@ -204,22 +204,16 @@ void multiply_all(const Product& p, T alpha, const T* a, const T* b, T beta, T* 
       from_a += index * p.a_batch[i];
       from_b += index * p.b_batch[i];
     }
-    scaled_product<T>(rows, columns, p.k, alpha, {from_a, p.a_row, p.a_column}, {from_b, p.b_row, p.b_column},
-                      beta, y + at * p.m * p.n + row * p.n + column, p.n);
+    scaled_product<T>(p.m, p.n, p.k, alpha, {from_a, p.a_row, p.a_column}, {from_b, p.b_row, p.b_column},
+                      beta, y + at * p.m * p.n, p.n, threads);
   };
   if (batches >= max_threads() || p.m * p.n * p.k < kGrain) {
     parallel_for(batches, p.m * p.n * p.k, [&](int64_t begin, int64_t end) {
-      for (int64_t at = begin; at < end; ++at) part(at, 0, p.m, 0, p.n);
+      for (int64_t at = begin; at < end; ++at) one(at, 1);
     });
     return;
   }
-  for (int64_t at = 0; at < batches; ++at) {
-    if (p.m >= p.n) {
-      parallel_for(p.m, p.n * p.k, [&](int64_t begin, int64_t end) { part(at, begin, end - begin, 0, p.n); });
-    } else {
-      parallel_for(p.n, p.m * p.k, [&](int64_t begin, int64_t end) { part(at, 0, p.m, begin, end - begin); });
-    }
-  }
+  for (int64_t at = 0; at < batches; ++at) one(at, max_threads());
 }
 
 // An outer product, Y = alpha a bᵀ: as fast as Y can be written.

@@ -23,6 +23,13 @@ bool is_pointwise(const ConvSizes& s) {
 
 int64_t ceil_divide(int64_t a, int64_t b) { return a <= 0 ? 0 : (a + b - 1) / b; }
 
+// A run of output points along the innermost axis.
+struct Run {
+  int64_t at, count;   // of the tile's points
+  int64_t d, h, w;     // where the window of the first one begins in the input, padding included
+  int64_t w_position;  // of the first one along the innermost axis
+};
+
 // Walks the columns of the output points [begin, end) of one group in runs along the innermost axis. Calls
 // run(column, count, inside, first, last, offset): `count` elements at columns + column, of which [first,
 // last) lie inside the input, element first + i at offset + i * stride of the innermost axis; none where
@@ -31,6 +38,16 @@ template <typename F>
 void walk_columns(const ConvSizes& s, int64_t begin, int64_t end, F&& run) {
   const WindowAxis &d = s.window[0], &h = s.window[1], &w = s.window[2];
   const int64_t channels = s.channels / s.groups, width = end - begin;
+  // The same for every row of the columns, and many divisions.
+  Run runs[kTile];
+  int64_t count = 0;
+  for (int64_t p = begin; p < end;) {
+    const int64_t ow = p % w.output, line = p / w.output, oh = line % h.output, od = line / h.output;
+    const int64_t length = std::min(w.output - ow, end - p);
+    runs[count++] = {
+        p - begin, length, od * d.stride - d.before, oh * h.stride - h.before, ow * w.stride - w.before, ow};
+    p += length;
+  }
   int64_t row = 0;
   for (int64_t c = 0; c < channels; ++c)
     for (int64_t kd = 0; kd < d.kernel; ++kd)
@@ -39,17 +56,13 @@ void walk_columns(const ConvSizes& s, int64_t begin, int64_t end, F&& run) {
           const int64_t shift = kw * w.dilation - w.before;
           const int64_t lowest = ceil_divide(-shift, w.stride),
                         highest = ceil_divide(w.input - shift, w.stride);
-          for (int64_t p = begin; p < end;) {
-            const int64_t ow = p % w.output, line = p / w.output, oh = line % h.output, od = line / h.output;
-            const int64_t count = std::min(w.output - ow, end - p);
-            const int64_t id = od * d.stride + kd * d.dilation - d.before;
-            const int64_t ih = oh * h.stride + kh * h.dilation - h.before;
+          for (const Run* r = runs; r != runs + count; ++r) {
+            const int64_t id = r->d + kd * d.dilation, ih = r->h + kh * h.dilation;
             const bool inside = id >= 0 && id < d.input && ih >= 0 && ih < h.input;
-            const int64_t first = std::clamp<int64_t>(lowest - ow, 0, count);
-            const int64_t last = std::clamp<int64_t>(highest - ow, first, count);
-            run(row * width + p - begin, count, inside && first < last, first, last,
-                ((c * d.input + id) * h.input + ih) * w.input + (ow + first) * w.stride + shift);
-            p += count;
+            const int64_t first = std::clamp<int64_t>(lowest - r->w_position, 0, r->count);
+            const int64_t last = std::clamp<int64_t>(highest - r->w_position, first, r->count);
+            run(row * width + r->at, r->count, inside && first < last, first, last,
+                ((c * d.input + id) * h.input + ih) * w.input + r->w + first * w.stride + kw * w.dilation);
           }
         }
 }
@@ -85,12 +98,18 @@ void add_columns(const ConvSizes& s, const T* columns, int64_t begin, int64_t en
                });
 }
 
-// Shares `items` among the workers: work(worker, begin, end).
+// Shares `items` among the workers: work(worker, begin, end, threads), where `threads` is how many the
+// products of a worker may use. One worker does all where there is too little for half of them.
 template <typename F>
 void share(int64_t workers, int64_t items, F&& work) {
+  if (2 * items <= workers) {
+    for (int64_t worker = 0; worker < workers; ++worker)
+      work(worker, worker == 0 ? 0 : items, items, max_threads());
+    return;
+  }
   parallel_for(workers, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t worker = begin; worker < end; ++worker)
-      work(worker, items * worker / workers, items * (worker + 1) / workers);
+      work(worker, items * worker / workers, items * (worker + 1) / workers, 1);
   });
 }
 
@@ -115,7 +134,9 @@ int64_t ConvSizes::column_rows() const {
 }
 
 int64_t conv_workers(const ConvSizes& s) {
-  const int64_t work = s.batch * s.filters * s.output_points() * s.column_rows();
+  // To lay out an element of the columns costs about as much as multiplying it with 16 filters.
+  const int64_t filters = s.filters / s.groups;
+  const int64_t work = s.batch * s.groups * s.output_points() * s.column_rows() * (filters + 16) / 16;
   return std::clamp<int64_t>(work / kGrain, 1, max_threads());
 }
 
@@ -133,24 +154,26 @@ void conv_forward(const ConvSizes& s, int64_t workers, const T* x, const T* w, c
   const int64_t points = s.output_points(), rows = s.column_rows(), filters = s.filters / s.groups;
   const int64_t channels = s.channels / s.groups, per_image = tiles(s);
   const bool pointwise = is_pointwise(s);
-  share(workers, s.batch * s.groups * per_image, [&](int64_t worker, int64_t begin, int64_t end) {
-    T* columns = scratch + worker * rows * std::min(kTile, points);
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t from = item % per_image * kTile, width = std::min(kTile, points - from);
-      const int64_t image = item / per_image, group = image % s.groups;
-      const T* input = x + image * channels * s.input_points();
-      T* output = y + image * filters * points + from;
-      for (int64_t f = 0; f < filters; ++f)
-        std::fill(output + f * points, output + f * points + width, bias ? bias[group * filters + f] : T(0));
-      MatrixView<const T> matrix{input + from, points, 1};
-      if (!pointwise) {
-        to_columns(s, input, from, from + width, columns);
-        matrix = {columns, width, 1};
-      }
-      multiply<T>(filters, width, rows, T(1), {w + group * filters * rows, rows, 1}, matrix, T(1), output,
-                  points);
-    }
-  });
+  share(workers, s.batch * s.groups * per_image,
+        [&](int64_t worker, int64_t begin, int64_t end, int threads) {
+          T* columns = scratch + worker * rows * std::min(kTile, points);
+          for (int64_t item = begin; item < end; ++item) {
+            const int64_t from = item % per_image * kTile, width = std::min(kTile, points - from);
+            const int64_t image = item / per_image, group = image % s.groups;
+            const T* input = x + image * channels * s.input_points();
+            T* output = y + image * filters * points + from;
+            for (int64_t f = 0; f < filters; ++f)
+              std::fill(output + f * points, output + f * points + width,
+                        bias ? bias[group * filters + f] : T(0));
+            MatrixView<const T> matrix{input + from, points, 1};
+            if (!pointwise) {
+              to_columns(s, input, from, from + width, columns);
+              matrix = {columns, width, 1};
+            }
+            multiply<T>(filters, width, rows, T(1), {w + group * filters * rows, rows, 1}, matrix, T(1),
+                        output, points, threads);
+          }
+        });
 }
 
 template <typename T>
@@ -158,7 +181,7 @@ void conv_backward_data(const ConvSizes& s, int64_t workers, const T* dy, const 
   const int64_t points = s.output_points(), rows = s.column_rows(), filters = s.filters / s.groups;
   const int64_t input_size = s.channels / s.groups * s.input_points();
   // Windows overlap, so the tiles of an image and group are added one after the other.
-  share(workers, s.batch * s.groups, [&](int64_t worker, int64_t begin, int64_t end) {
+  share(workers, s.batch * s.groups, [&](int64_t worker, int64_t begin, int64_t end, int threads) {
     T* columns = scratch + worker * rows * std::min(kTile, points);
     for (int64_t image = begin; image < end; ++image) {
       T* input = dx + image * input_size;
@@ -167,7 +190,7 @@ void conv_backward_data(const ConvSizes& s, int64_t workers, const T* dy, const 
       for (int64_t from = 0; from < points; from += kTile) {
         const int64_t width = std::min(kTile, points - from);
         multiply<T>(rows, width, filters, T(1), {weights, 1, rows},
-                    {dy + image * filters * points + from, points, 1}, T(0), columns, width);
+                    {dy + image * filters * points + from, points, 1}, T(0), columns, width, threads);
         add_columns(s, columns, from, from + width, input);
       }
     }
@@ -180,23 +203,24 @@ void conv_backward_weights(const ConvSizes& s, int64_t workers, const T* dy, con
   const int64_t channels = s.channels / s.groups, per_image = tiles(s), size = s.filters * rows;
   const bool pointwise = is_pointwise(s);
   T* sums = scratch + workers * rows * std::min(kTile, points);
-  share(workers, s.batch * s.groups * per_image, [&](int64_t worker, int64_t begin, int64_t end) {
-    T* columns = scratch + worker * rows * std::min(kTile, points);
-    T* sum = sums + worker * size;
-    std::fill(sum, sum + size, T(0));
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t from = item % per_image * kTile, width = std::min(kTile, points - from);
-      const int64_t image = item / per_image, group = image % s.groups;
-      const T* input = x + image * channels * s.input_points();
-      MatrixView<const T> matrix{input + from, 1, points};
-      if (!pointwise) {
-        to_columns(s, input, from, from + width, columns);
-        matrix = {columns, 1, width};
-      }
-      multiply<T>(filters, rows, width, T(1), {dy + image * filters * points + from, points, 1}, matrix, T(1),
-                  sum + group * filters * rows, rows);
-    }
-  });
+  share(workers, s.batch * s.groups * per_image,
+        [&](int64_t worker, int64_t begin, int64_t end, int threads) {
+          T* columns = scratch + worker * rows * std::min(kTile, points);
+          T* sum = sums + worker * size;
+          std::fill(sum, sum + size, T(0));
+          for (int64_t item = begin; item < end; ++item) {
+            const int64_t from = item % per_image * kTile, width = std::min(kTile, points - from);
+            const int64_t image = item / per_image, group = image % s.groups;
+            const T* input = x + image * channels * s.input_points();
+            MatrixView<const T> matrix{input + from, 1, points};
+            if (!pointwise) {
+              to_columns(s, input, from, from + width, columns);
+              matrix = {columns, 1, width};
+            }
+            multiply<T>(filters, rows, width, T(1), {dy + image * filters * points + from, points, 1}, matrix,
+                        T(1), sum + group * filters * rows, rows, threads);
+          }
+        });
   parallel_for(size, workers, [&](int64_t begin, int64_t end) {
     std::copy(sums + begin, sums + end, dw + begin);
     for (int64_t worker = 1; worker < workers; ++worker)

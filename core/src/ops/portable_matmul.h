@@ -1,4 +1,4 @@
-// Matrix products without oneDNN, over Eigen: any floating type, any target.
+// Matrix products by kernels of our own (ops/product_tiles-inl.h): any target, floats and integers.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,10 @@ struct MatrixView {
 };
 
 // C = alpha A B + beta C with A [m, k], B [k, n] and C [m, n] row-major with `c_row` elements between rows,
-// on this thread. Where beta is 0, C is not read. Types: float, double, int32, int64, uint32, uint64.
+// on at most so many threads; small products stay on this one. The number of threads changes no bit of C.
+// Where beta is 0, C is not read. Types: float, double, int32, int64, uint32, uint64; integers wrap around.
 template <typename T>
 void multiply(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b, T beta,
-              T* c, int64_t c_row);
+              T* c, int64_t c_row, int threads = 1);
 
 }  // namespace ortrain

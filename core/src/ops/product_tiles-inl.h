@@ -38,94 +38,112 @@ template <typename T>
 void PackAlong(const T* b, int64_t row, int64_t k, int64_t n, T* packed) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
-  for (int64_t j = 0; j < n; j += width) {
-    const int64_t used = HWY_MIN(width, n - j);
-    if (used == width) {
-      for (int64_t i = 0; i < k; ++i, packed += width)
-        for (int64_t l = 0; l < kPanel; ++l)
-          hn::StoreU(hn::LoadU(d, b + i * row + j + l * lanes), d, packed + l * lanes);
-      continue;
-    }
-    for (int64_t i = 0; i < k; ++i) {
-      for (int64_t l = 0; l < used; l += lanes) {
-        hn::StoreU(LoadUpTo(d, b + i * row + j + l, used - l), d, packed);
-        packed += lanes;
-      }
-    }
+  int64_t j = 0;
+  for (; j + width <= n; j += width) {
+    for (int64_t i = 0; i < k; ++i, packed += width)
+      for (int64_t l = 0; l < kPanel; ++l)
+        hn::StoreU(hn::LoadU(d, b + i * row + j + l * lanes), d, packed + l * lanes);
   }
+  if (j == n) return;
+  for (int64_t i = 0; i < k; ++i)
+    for (int64_t l = j; l < n; l += lanes, packed += lanes)
+      hn::StoreU(LoadUpTo(d, b + i * row + l, n - l), d, packed);
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// A vector whose blocks of four elements begin `step` elements apart.
-template <class D>
-HWY_INLINE Vec<D> LoadBlocks(D d, const float* p, int64_t step) {
-  if constexpr (hn::MaxLanes(d) <= 4) {
-    return hn::LoadU(d, p);
-  } else {
-    const hn::Half<D> half;
-    constexpr int64_t kBlocks = static_cast<int64_t>(hn::MaxLanes(half)) / 4;
-    return hn::Combine(d, LoadBlocks(half, p + kBlocks * step, step), LoadBlocks(half, p, step));
+// The vectors that are transposed whole: all of them, or where their size is not known before the program
+// runs, those of one block of 16 bytes.
+#if HWY_HAVE_SCALABLE
+template <typename T>
+using TransposedTag = hn::FixedTag<T, 16 / sizeof(T)>;
+#else
+template <typename T>
+using TransposedTag = hn::ScalableTag<T>;
+#endif
+
+// Element i of vector j becomes element j of vector i, as many vectors as a vector has elements.
+template <class D, class V>
+HWY_INLINE void Transpose(D d, V* v) {
+  constexpr size_t kInBlock = 16 / sizeof(hn::TFromD<D>), kBlocks = hn::MaxLanes(d) / kInBlock;
+  // Squares of blocks' own elements: vector i of a group has element i of each of its vectors, block by
+  // block.
+  for (size_t g = 0; g < kBlocks; ++g) {
+    V* u = v + g * kInBlock;
+    if constexpr (kInBlock == 2) {
+      const V lower = hn::InterleaveLower(d, u[0], u[1]);
+      u[1] = hn::InterleaveUpper(d, u[0], u[1]);
+      u[0] = lower;
+    } else {
+      const hn::RepartitionToWide<D> pairs;
+      const auto lower0 = hn::BitCast(pairs, hn::InterleaveLower(d, u[0], u[1]));
+      const auto lower1 = hn::BitCast(pairs, hn::InterleaveLower(d, u[2], u[3]));
+      const auto upper0 = hn::BitCast(pairs, hn::InterleaveUpper(d, u[0], u[1]));
+      const auto upper1 = hn::BitCast(pairs, hn::InterleaveUpper(d, u[2], u[3]));
+      u[0] = hn::BitCast(d, hn::InterleaveLower(pairs, lower0, lower1));
+      u[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, lower0, lower1));
+      u[2] = hn::BitCast(d, hn::InterleaveLower(pairs, upper0, upper1));
+      u[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, upper0, upper1));
+    }
+  }
+  // Then the squares of blocks.
+  for (size_t i = 0; i < kInBlock; ++i) {
+    V *v0 = v + i, *v1 = v0 + kInBlock;
+    if constexpr (kBlocks == 2) {
+      const V lower = hn::ConcatLowerLower(d, *v1, *v0);
+      *v1 = hn::ConcatUpperUpper(d, *v1, *v0);
+      *v0 = lower;
+    } else if constexpr (kBlocks == 4) {
+      V *v2 = v1 + kInBlock, *v3 = v2 + kInBlock;
+      const V even01 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(*v1), *v0);
+      const V odd01 = hn::OddEvenBlocks(*v1, hn::SwapAdjacentBlocks(*v0));
+      const V even23 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(*v3), *v2);
+      const V odd23 = hn::OddEvenBlocks(*v3, hn::SwapAdjacentBlocks(*v2));
+      *v0 = hn::ConcatLowerLower(d, even23, even01);
+      *v1 = hn::ConcatLowerLower(d, odd23, odd01);
+      *v2 = hn::ConcatUpperUpper(d, even23, even01);
+      *v3 = hn::ConcatUpperUpper(d, odd23, odd01);
+    }
   }
 }
 #endif
 
 // packed = scale Bᵀ, where column j of Bᵀ begins at b + j * row.
 template <typename T>
-void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T scale, T* packed) {
+HWY_NOINLINE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T scale, T* packed) {
   const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
   for (int64_t j = 0; j < n; j += width) {
     const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
     const T* from = b + j * row;
-    int64_t c = 0;
-#if HWY_TARGET != HWY_SCALAR
-    if constexpr (std::is_same_v<T, float>) {
-      // As many columns as a vector has lanes: block b of vector l holds four elements of column 4 b + l, and
-      // four such vectors are transposed within their blocks.
-      const auto columns = [&](auto d) HWY_ATTR {
-        const hn::Repartition<double, decltype(d)> pairs;
-        const int64_t across = static_cast<int64_t>(hn::MaxLanes(d));
-        const auto factor = hn::Set(d, scale);
-        for (; c + across <= used; c += across) {
-          const float* at = from + c * row;
-          int64_t i = 0;
-          for (; i + 4 <= k; i += 4) {
-            const auto a0 = LoadBlocks(d, at + i, 4 * row), a1 = LoadBlocks(d, at + row + i, 4 * row);
-            const auto a2 = LoadBlocks(d, at + 2 * row + i, 4 * row);
-            const auto a3 = LoadBlocks(d, at + 3 * row + i, 4 * row);
-            const auto lower0 = hn::BitCast(pairs, hn::InterleaveLower(d, a0, a1));
-            const auto lower1 = hn::BitCast(pairs, hn::InterleaveLower(d, a2, a3));
-            const auto upper0 = hn::BitCast(pairs, hn::InterleaveUpper(d, a0, a1));
-            const auto upper1 = hn::BitCast(pairs, hn::InterleaveUpper(d, a2, a3));
-            T* to = packed + i * stored + c;
-            const auto store = [&](auto v, int64_t line) HWY_ATTR {
-              hn::StoreU(hn::Mul(hn::BitCast(d, v), factor), d, to + line * stored);
-            };
-            store(hn::InterleaveLower(pairs, lower0, lower1), 0);
-            store(hn::InterleaveUpper(pairs, lower0, lower1), 1);
-            store(hn::InterleaveLower(pairs, upper0, upper1), 2);
-            store(hn::InterleaveUpper(pairs, upper0, upper1), 3);
-          }
-          for (; i < k; ++i)
-            for (int64_t l = 0; l < across; ++l) packed[i * stored + c + l] = scale * at[l * row + i];
-        }
-      };
-#if !HWY_HAVE_SCALABLE
-      columns(hn::ScalableTag<float>());
-#endif
-      columns(hn::FixedTag<float, 4>());
+#if HWY_TARGET == HWY_SCALAR
+    for (int64_t i = 0; i < k; ++i)
+      for (int64_t c = 0; c < used; ++c) packed[i * stored + c] = scale * from[c * row + i];
+#else
+    // A square of elements at a time, all of a row of the panel before the next one.
+    const TransposedTag<T> d;
+    constexpr int64_t kSquare = hn::MaxLanes(d);
+    const auto factor = hn::Set(d, scale);
+    for (int64_t i = 0; i < k; i += kSquare) {
+      const int64_t depth = HWY_MIN(kSquare, k - i);
+      for (int64_t c = 0; c < stored; c += kSquare) {
+        Vec<decltype(d)> v[kSquare];
+        for (int64_t l = 0; l < kSquare; ++l)
+          v[l] = c + l < used ? LoadUpTo(d, from + (c + l) * row + i, depth) : hn::Zero(d);
+        Transpose(d, v);
+        for (int64_t l = 0; l < depth; ++l)
+          hn::StoreU(scale == T{1} ? v[l] : hn::Mul(v[l], factor), d, packed + (i + l) * stored + c);
+      }
     }
 #endif
-    for (; c < stored; ++c)
-      for (int64_t i = 0; i < k; ++i) packed[i * stored + c] = c < used ? scale * from[c * row + i] : T{0};
     packed += stored * k;
   }
 }
 
-// C [R, V vectors] = or += A B over k products, A's element (i, p) at a[i * a_row + p * a_column], rows of B
-// `b_row` apart. Only the first `columns` of C are written.
+// C [R, V vectors] = or += scale A B over k products, A's element (i, p) at a[i * a_row + p * a_column], rows
+// of B `b_row` apart. Only the first `columns` of C are written, in
+// all V vectors but the last one whole.
 template <int R, int V, typename T>
 HWY_INLINE void Tile(int64_t k, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, T* c,
-                     int64_t c_row, int64_t columns, bool add) {
+                     int64_t c_row, int64_t columns, bool add, T scale = 1) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
 #define ORTRAIN_SUMS(r) auto c##r##0 = hn::Zero(d), c##r##1 = c##r##0, c##r##2 = c##r##0, c##r##3 = c##r##0;
@@ -160,52 +178,68 @@ HWY_INLINE void Tile(int64_t k, const T* a, int64_t a_row, int64_t a_column, con
     a += a_column;
     b += b_row;
   }
-#define ORTRAIN_STORE(r) ORTRAIN_PUT(r, 0) ORTRAIN_PUT(r, 1) ORTRAIN_PUT(r, 2) ORTRAIN_PUT(r, 3)
-  if (columns >= V * lanes) {
-#define ORTRAIN_PUT(r, v)                                                  \
-  if constexpr (R > r && V > v) {                                          \
-    T* to = c + r * c_row + v * lanes;                                     \
-    hn::StoreU(add ? hn::Add(c##r##v, hn::LoadU(d, to)) : c##r##v, d, to); \
+#define ORTRAIN_EACH_OF(r) ORTRAIN_SUM(r, 0) ORTRAIN_SUM(r, 1) ORTRAIN_SUM(r, 2) ORTRAIN_SUM(r, 3)
+#define ORTRAIN_EACH_SUM \
+  ORTRAIN_EACH_OF(0)     \
+  ORTRAIN_EACH_OF(1) ORTRAIN_EACH_OF(2) ORTRAIN_EACH_OF(3) ORTRAIN_EACH_OF(4) ORTRAIN_EACH_OF(5)
+  if (scale != T{1}) {
+    const auto factor = hn::Set(d, scale);
+#define ORTRAIN_SUM(r, v) \
+  if constexpr (R > r && V > v) c##r##v = hn::Mul(c##r##v, factor);
+    ORTRAIN_EACH_SUM
+#undef ORTRAIN_SUM
   }
-    ORTRAIN_STORE(0)
-    ORTRAIN_STORE(1)
-    ORTRAIN_STORE(2)
-    ORTRAIN_STORE(3)
-    ORTRAIN_STORE(4)
-    ORTRAIN_STORE(5)
-#undef ORTRAIN_PUT
-    return;
+#define ORTRAIN_SUM(r, v)                                                    \
+  if constexpr (R > r && V > v) {                                            \
+    T* to = c + r * c_row + v * lanes;                                       \
+    if (v + 1 < V || columns >= V * lanes) {                                 \
+      hn::StoreU(add ? hn::Add(c##r##v, hn::LoadU(d, to)) : c##r##v, d, to); \
+    } else {                                                                 \
+      const int64_t count = columns - v * lanes;                             \
+      if (add) c##r##v = hn::Add(c##r##v, LoadUpTo(d, to, count));           \
+      StoreUpTo(c##r##v, d, to, count);                                      \
+    }                                                                        \
   }
-#define ORTRAIN_PUT(r, v)                                \
-  if constexpr (R > r && V > v) {                        \
-    T* to = c + r * c_row + v * lanes;                   \
-    const int64_t count = columns - v * lanes;           \
-    auto sum = c##r##v;                                  \
-    if (add) sum = hn::Add(sum, LoadUpTo(d, to, count)); \
-    StoreUpTo(sum, d, to, count);                        \
-  }
-  ORTRAIN_STORE(0)
-  ORTRAIN_STORE(1)
-  ORTRAIN_STORE(2)
-  ORTRAIN_STORE(3)
-  ORTRAIN_STORE(4)
-  ORTRAIN_STORE(5)
-#undef ORTRAIN_PUT
-#undef ORTRAIN_STORE
+  ORTRAIN_EACH_SUM
+#undef ORTRAIN_SUM
+#undef ORTRAIN_EACH_SUM
+#undef ORTRAIN_EACH_OF
 }
 
 template <int V, typename T>
 void Rows(int64_t m, int64_t k, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, T* c,
-          int64_t c_row, int64_t columns, bool add) {
+          int64_t c_row, int64_t columns, bool add, T scale) {
   int64_t i = 0;
   const auto tile = [&](auto rows) HWY_ATTR {
     constexpr int R = decltype(rows)::value;
     for (; i + R <= m; i += R)
-      Tile<R, V>(k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, columns, add);
+      Tile<R, V>(k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, columns, add, scale);
   };
   tile(std::integral_constant<int, 6>());
-  tile(std::integral_constant<int, 3>());
+  tile(std::integral_constant<int, 4>());
+  tile(std::integral_constant<int, 2>());
   tile(std::integral_constant<int, 1>());
+}
+
+// C [m, n] = or += scale A B where n is at most a panel, and rows of B have whole vectors. Columns of C from
+// n up to the next whole vector are written too where `spill` says that they are there.
+template <typename T>
+HWY_NOINLINE void Panel(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_column,
+                        const T* b, int64_t b_row, T* c, int64_t c_row, bool add, bool spill, T scale) {
+  const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
+  for (int64_t j = 0; j < n;) {
+    const int64_t left = (n - j + lanes - 1) / lanes, columns = spill ? width : n - j;
+    if (kPanel >= 4 && left >= 4) {
+      Rows<4>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
+      j += 4 * lanes;
+    } else if (left >= 2) {
+      Rows<2>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
+      j += 2 * lanes;
+    } else {
+      Rows<1>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
+      j += lanes;
+    }
+  }
 }
 
 // A packed right operand, and which part of it a product reads: rows [k_begin, k_end), columns from the panel
@@ -217,36 +251,19 @@ struct Packed {
   int64_t k_begin, k_end, n_begin, n_end;
 };
 
-// C = or += A B. A begins at B's row k_begin, C at B's column 0. Columns of C from n_end up to the next whole
-// vector are written too where `spill` says that they are there.
+// C = or += scale A B. A begins at B's row k_begin, C at B's column 0. `spill` as above.
 template <typename T>
 void Multiply(int64_t m, const T* a, int64_t a_row, int64_t a_column, const Packed<T>& b, T* c, int64_t c_row,
-              bool add, bool spill) {
+              bool add, bool spill, T scale = 1) {
   const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
   for (int64_t begin = b.k_begin; begin < b.k_end; begin += kDepth) {
     const int64_t depth = HWY_MIN(kDepth, b.k_end - begin);
-    const bool sum = add || begin > b.k_begin;
-    const T* from = a + (begin - b.k_begin) * a_column;
     for (int64_t j = b.n_begin / width * width; j < b.n_end; j += width) {
       // Of this panel's vectors those are computed that n_end needs.
       const int64_t stored = (HWY_MIN(width, b.n - j) + lanes - 1) / lanes * lanes;
-      const int64_t used = HWY_MIN(stored, b.n_end - j);
-      const T* panel = b.data + j * b.k + begin * stored;
-      for (int64_t l = 0; l < used;) {
-        const int64_t left = (used - l + lanes - 1) / lanes;
-        const int64_t columns = spill ? width : used - l;
-        T* to = c + j + l;
-        if (kPanel >= 4 && left >= 4) {
-          Rows<4>(m, depth, from, a_row, a_column, panel + l, stored, to, c_row, columns, sum);
-          l += 4 * lanes;
-        } else if (left >= 2) {
-          Rows<2>(m, depth, from, a_row, a_column, panel + l, stored, to, c_row, columns, sum);
-          l += 2 * lanes;
-        } else {
-          Rows<1>(m, depth, from, a_row, a_column, panel + l, stored, to, c_row, columns, sum);
-          l += lanes;
-        }
-      }
+      Panel<T>(m, HWY_MIN(stored, b.n_end - j), depth, a + (begin - b.k_begin) * a_column, a_row, a_column,
+               b.data + j * b.k + begin * stored, stored, c + j, c_row, add || begin > b.k_begin, spill,
+               scale);
     }
   }
 }
