@@ -23,7 +23,7 @@ setup: ## Install what building and testing needs
 .PHONY: install
 install: setup ## Build the package and install it into the virtual environment
 	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --disable-pip-version-check \
-	  -Cbuild-dir=$(BUILD)/python .
+	  --config-settings=build-dir=$(BUILD)/python .
 
 .PHONY: demo
 demo: install ## Train on real data and show the result
@@ -98,7 +98,7 @@ test-cpp: cpp ## The C and C++ tests
 .PHONY: portable
 portable: setup
 	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --disable-pip-version-check --upgrade \
-	  --target $(BUILD)/portable-site -Cbuild-dir=$(BUILD)/portable -Ccmake.define.ORTRAIN_ONEDNN=OFF .
+	  --target $(BUILD)/portable-site --config-settings=build-dir=$(BUILD)/portable --config-settings=cmake.define.ORTRAIN_ONEDNN=OFF .
 
 .PHONY: test-portable
 test-portable: portable ## The tests of the core on the portable kernels, without oneDNN
@@ -126,7 +126,7 @@ docs: install ## Build the documentation site
 
 .PHONY: wheel
 wheel: setup ## Build a wheel and show what it needs from the system
-	$(PYTHON) -m pip wheel --quiet --no-build-isolation --no-deps -w dist -Cbuild-dir=$(BUILD)/python .
+	$(PYTHON) -m pip wheel --quiet --no-build-isolation --no-deps -w dist --config-settings=build-dir=$(BUILD)/python .
 	$(VENV)/bin/auditwheel show dist/ortrain-*.whl
 
 .PHONY: clean
