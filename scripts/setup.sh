@@ -9,6 +9,12 @@ packages=(build-essential ccache libprotobuf-dev protobuf-compiler libflatbuffer
           libhwy-dev catch2 patchelf
           mono-mcs mono-runtime nunit-console libnunit-framework2.6.3-cil
           clang libgnustep-base-dev libobjc-12-dev)
+# A Python of Debian comes without what makes virtual environments and what extensions are compiled with.
+python=${PYTHON:-python3}
+command -v "$python" >/dev/null || packages+=(python3)
+"$python" -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
+"$python" -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("include"), "Python.h").stat()' 2>/dev/null ||
+  packages+=(python3-dev)
 missing=()
 if command -v dpkg-query >/dev/null; then
   for package in "${packages[@]}"; do
@@ -27,7 +33,7 @@ fi
 
 if [ ! -x "$venv/bin/python" ]; then
   echo "setup: making the virtual environment $venv"
-  "${PYTHON:-python3}" -m venv "$venv"
+  "$python" -m venv "$venv"
 fi
 stamp=$venv/.requirements
 if ! cmp -s requirements-dev.txt "$stamp"; then
