@@ -40,12 +40,6 @@ void PackAlong(const T* b, int64_t row, int64_t k, int64_t n, T* packed) {
   const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
   for (int64_t j = 0; j < n; j += width) {
     const int64_t used = HWY_MIN(width, n - j);
-    if (used == width) {
-      for (int64_t i = 0; i < k; ++i, packed += width)
-        for (int64_t l = 0; l < kPanel; ++l)
-          hn::StoreU(hn::LoadU(d, b + i * row + j + l * lanes), d, packed + l * lanes);
-      continue;
-    }
     for (int64_t i = 0; i < k; ++i) {
       for (int64_t l = 0; l < used; l += lanes) {
         hn::StoreU(LoadUpTo(d, b + i * row + j + l, used - l), d, packed);
@@ -54,20 +48,6 @@ void PackAlong(const T* b, int64_t row, int64_t k, int64_t n, T* packed) {
     }
   }
 }
-
-#if HWY_TARGET != HWY_SCALAR
-// A vector whose blocks of four elements begin `step` elements apart.
-template <class D>
-HWY_INLINE Vec<D> LoadBlocks(D d, const float* p, int64_t step) {
-  if constexpr (hn::MaxLanes(d) <= 4) {
-    return hn::LoadU(d, p);
-  } else {
-    const hn::Half<D> half;
-    constexpr int64_t kBlocks = static_cast<int64_t>(hn::MaxLanes(half)) / 4;
-    return hn::Combine(d, LoadBlocks(half, p + kBlocks * step, step), LoadBlocks(half, p, step));
-  }
-}
-#endif
 
 // packed = scale Bᵀ, where column j of Bᵀ begins at b + j * row.
 template <typename T>
@@ -79,40 +59,31 @@ void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T scale, T* packe
     int64_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
     if constexpr (std::is_same_v<T, float>) {
-      // As many columns as a vector has lanes: block b of vector l holds four elements of column 4 b + l, and
-      // four such vectors are transposed within their blocks.
-      const auto columns = [&](auto d) HWY_ATTR {
-        const hn::Repartition<double, decltype(d)> pairs;
-        const int64_t across = static_cast<int64_t>(hn::MaxLanes(d));
-        const auto factor = hn::Set(d, scale);
-        for (; c + across <= used; c += across) {
-          const float* at = from + c * row;
-          int64_t i = 0;
-          for (; i + 4 <= k; i += 4) {
-            const auto a0 = LoadBlocks(d, at + i, 4 * row), a1 = LoadBlocks(d, at + row + i, 4 * row);
-            const auto a2 = LoadBlocks(d, at + 2 * row + i, 4 * row);
-            const auto a3 = LoadBlocks(d, at + 3 * row + i, 4 * row);
-            const auto lower0 = hn::BitCast(pairs, hn::InterleaveLower(d, a0, a1));
-            const auto lower1 = hn::BitCast(pairs, hn::InterleaveLower(d, a2, a3));
-            const auto upper0 = hn::BitCast(pairs, hn::InterleaveUpper(d, a0, a1));
-            const auto upper1 = hn::BitCast(pairs, hn::InterleaveUpper(d, a2, a3));
-            T* to = packed + i * stored + c;
-            const auto store = [&](auto v, int64_t line) HWY_ATTR {
-              hn::StoreU(hn::Mul(hn::BitCast(d, v), factor), d, to + line * stored);
-            };
-            store(hn::InterleaveLower(pairs, lower0, lower1), 0);
-            store(hn::InterleaveUpper(pairs, lower0, lower1), 1);
-            store(hn::InterleaveLower(pairs, upper0, upper1), 2);
-            store(hn::InterleaveUpper(pairs, upper0, upper1), 3);
-          }
-          for (; i < k; ++i)
-            for (int64_t l = 0; l < across; ++l) packed[i * stored + c + l] = scale * at[l * row + i];
+      const hn::FixedTag<float, 4> d;
+      const hn::Repartition<double, decltype(d)> pairs;
+      const auto factor = hn::Set(d, scale);
+      for (; c + 4 <= used; c += 4) {
+        const float* at = from + c * row;
+        int64_t i = 0;
+        for (; i + 4 <= k; i += 4) {
+          const auto a0 = hn::LoadU(d, at + i), a1 = hn::LoadU(d, at + row + i);
+          const auto a2 = hn::LoadU(d, at + 2 * row + i), a3 = hn::LoadU(d, at + 3 * row + i);
+          const auto lower0 = hn::BitCast(pairs, hn::InterleaveLower(d, a0, a1));
+          const auto lower1 = hn::BitCast(pairs, hn::InterleaveLower(d, a2, a3));
+          const auto upper0 = hn::BitCast(pairs, hn::InterleaveUpper(d, a0, a1));
+          const auto upper1 = hn::BitCast(pairs, hn::InterleaveUpper(d, a2, a3));
+          T* to = packed + i * stored + c;
+          const auto store = [&](auto v, int64_t line) HWY_ATTR {
+            hn::StoreU(hn::Mul(hn::BitCast(d, v), factor), d, to + line * stored);
+          };
+          store(hn::InterleaveLower(pairs, lower0, lower1), 0);
+          store(hn::InterleaveUpper(pairs, lower0, lower1), 1);
+          store(hn::InterleaveLower(pairs, upper0, upper1), 2);
+          store(hn::InterleaveUpper(pairs, upper0, upper1), 3);
         }
-      };
-#if !HWY_HAVE_SCALABLE
-      columns(hn::ScalableTag<float>());
-#endif
-      columns(hn::FixedTag<float, 4>());
+        for (; i < k; ++i)
+          for (int64_t l = 0; l < 4; ++l) packed[i * stored + c + l] = scale * at[l * row + i];
+      }
     }
 #endif
     for (; c < stored; ++c)
