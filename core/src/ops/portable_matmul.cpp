@@ -24,7 +24,7 @@ namespace ortrain {
 
 // How a product is computed. It follows from the sizes of the whole, so that every thread does the same.
 enum class ProductWay {
-  kDots,    // few rows of A meet columns of B, which lie in one piece: sums of products, nothing is packed
+  kDots,    // one row of A, or few in one piece, meet columns of B in one piece: sums of products
   kDirect,  // few rows of A meet rows of B: tiles that read B as it lies
   kPacked,  // tiles that read B from packed panels
 };
@@ -107,8 +107,7 @@ void Dots(const ProductPart<T>& p) {
       for (int64_t i = 0; i < p.m; ++i) {
         const T* a = p.a.data + i * p.a.row + begin * p.a.column;
         if (p.a.column != 1) {
-          if (j == 0 || p.m > 1)
-            for (int64_t l = 0; l < depth; ++l) gathered[l] = a[l * p.a.column];
+          for (int64_t l = 0; j == 0 && l < depth; ++l) gathered[l] = a[l * p.a.column];
           a = gathered;
         }
         auto even0 = hn::Zero(d), even1 = even0, even2 = even0, even3 = even0;
@@ -342,8 +341,9 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
   if (n == 1) b.column = 1;
   if (k == 1 && b.column != 1) b.row = 1;
   const bool rows = b.column == 1;
-  const ProductWay way = m <= (rows ? kFewRows : kFewDots) ? rows ? ProductWay::kDirect : ProductWay::kDots
-                                                           : ProductWay::kPacked;
+  ProductWay way = ProductWay::kPacked;
+  if (rows && m <= kFewRows) way = ProductWay::kDirect;
+  if (!rows && (m == 1 || (m <= kFewDots && a.column == 1))) way = ProductWay::kDots;
   const ProductKernel<T> kernel = std::get<ProductKernel<T>>(HWY_DYNAMIC_DISPATCH(FindKernels)());
   const int64_t work = m * n * k / kMultiplications + m * k + k * n + m * n;
   const Grid grid = grid_of(m, n, kernel.panel, std::clamp<int64_t>(work / kGrain, 1, threads));

@@ -50,23 +50,15 @@ void PackAlong(const T* b, int64_t row, int64_t k, int64_t n, T* packed) {
       hn::StoreU(LoadUpTo(d, b + i * row + l, n - l), d, packed);
 }
 
-#if HWY_TARGET != HWY_SCALAR
-// The vectors that are transposed whole: all of them, or where their size is not known before the program
-// runs, those of one block of 16 bytes.
-#if HWY_HAVE_SCALABLE
-template <typename T>
-using TransposedTag = hn::FixedTag<T, 16 / sizeof(T)>;
-#else
-template <typename T>
-using TransposedTag = hn::ScalableTag<T>;
-#endif
+// Vectors whose size is not known before the program runs cannot lie in arrays.
+#define ORTRAIN_TRANSPOSES_VECTORS (HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE)
 
+#if ORTRAIN_TRANSPOSES_VECTORS
 // Element i of vector j becomes element j of vector i, as many vectors as a vector has elements.
 template <class D, class V>
 HWY_INLINE void Transpose(D d, V* v) {
   constexpr size_t kInBlock = 16 / sizeof(hn::TFromD<D>), kBlocks = hn::MaxLanes(d) / kInBlock;
-  // Squares of blocks' own elements: vector i of a group has element i of each of its vectors, block by
-  // block.
+  // Within blocks of 16 bytes first: vector i of a group gets element i of each of its vectors.
   for (size_t g = 0; g < kBlocks; ++g) {
     V* u = v + g * kInBlock;
     if constexpr (kInBlock == 2) {
@@ -85,7 +77,7 @@ HWY_INLINE void Transpose(D d, V* v) {
       u[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, upper0, upper1));
     }
   }
-  // Then the squares of blocks.
+  // Then among the blocks.
   for (size_t i = 0; i < kInBlock; ++i) {
     V *v0 = v + i, *v1 = v0 + kInBlock;
     if constexpr (kBlocks == 2) {
@@ -114,12 +106,9 @@ HWY_NOINLINE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T sc
   for (int64_t j = 0; j < n; j += width) {
     const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
     const T* from = b + j * row;
-#if HWY_TARGET == HWY_SCALAR
-    for (int64_t i = 0; i < k; ++i)
-      for (int64_t c = 0; c < used; ++c) packed[i * stored + c] = scale * from[c * row + i];
-#else
+#if ORTRAIN_TRANSPOSES_VECTORS
     // A square of elements at a time, all of a row of the panel before the next one.
-    const TransposedTag<T> d;
+    const hn::ScalableTag<T> d;
     constexpr int64_t kSquare = hn::MaxLanes(d);
     const auto factor = hn::Set(d, scale);
     for (int64_t i = 0; i < k; i += kSquare) {
@@ -133,14 +122,18 @@ HWY_NOINLINE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T sc
           hn::StoreU(scale == T{1} ? v[l] : hn::Mul(v[l], factor), d, packed + (i + l) * stored + c);
       }
     }
+#else
+    for (int64_t i = 0; i < k; ++i)
+      for (int64_t c = 0; c < stored; ++c)
+        packed[i * stored + c] = c < used ? scale * from[c * row + i] : T{0};
 #endif
     packed += stored * k;
   }
 }
+#undef ORTRAIN_TRANSPOSES_VECTORS
 
 // C [R, V vectors] = or += scale A B over k products, A's element (i, p) at a[i * a_row + p * a_column], rows
-// of B `b_row` apart. Only the first `columns` of C are written, in
-// all V vectors but the last one whole.
+// of B `b_row` apart. Only the first `columns` of C are written; they fill all vectors but the last one.
 template <int R, int V, typename T>
 HWY_INLINE void Tile(int64_t k, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, T* c,
                      int64_t c_row, int64_t columns, bool add, T scale = 1) {
