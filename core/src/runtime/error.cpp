@@ -1,5 +1,6 @@
 #include "runtime/error.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace ortrain {
@@ -23,8 +24,11 @@ void MessagePart::floating(double number) {
 }
 
 std::string concat_parts(std::initializer_list<MessagePart> parts) {
-  std::string joined;
-  for (const MessagePart& part : parts) joined += part.text();
+  size_t size = 0;
+  for (const MessagePart& part : parts) size += part.text().size();
+  std::string joined(size, '\0');
+  char* end = joined.data();
+  for (const MessagePart& part : parts) end = std::copy(part.text().begin(), part.text().end(), end);
   return joined;
 }
 
