@@ -669,20 +669,20 @@ void log_sum_exp_gradient(GradientContext& g) {
 }
 
 // dx = dy times the product of the others, which where one of them is 0 no quotient tells: p is the product
-// of those that are not 0. With one 0 its own gradient is p and that of the others 0, with more all are 0.
+// of those that are not 0, and p / x with 1 for a 0 counts where no other is 0. Where a single one is, it is
+// written as a factor nevertheless, for the derivative of this derivative.
 void product_gradient(GradientContext& g) {
   const Expression x(g, g.x(0)), dy(g, g.dy(0));
   const Expression is_zero = x.call("Equal", x.number(0));
-  const Expression factors = is_zero.choose(x.number(1), x);
+  const Expression factors = is_zero.choose(x.number(1), x), own = x * is_zero.as(x);
   Attributes attributes = g.node().attributes;
   attributes["keepdims"] = int64_t{1};
   std::vector<std::string> inputs = {factors};
   if (g.has_x(1)) inputs.push_back(g.x(1));
   const Expression p(g, g("ReduceProd", inputs, attributes));
-  const Expression zeros = sum_again(g, is_zero.as(x));
-  const Expression incoming = with_axes_back(g, dy) * p;
-  const Expression none = (zeros < 0.5).as(x), one = zeros.call("Equal", zeros.number(1)).as(x);
-  g.set(0, is_zero.choose(incoming * one, incoming * none / factors));
+  const Expression others = sum_again(g, is_zero.as(x)) - is_zero.as(x);  // that are 0
+  const Expression none = (others < 0.5).as(x), one = others.call("Equal", x.number(1)).as(x);
+  g.set(0, with_axes_back(g, dy) * p / factors * (none + one * (sum_again(g, own) - own)));
 }
 
 #define ORTRAIN_REDUCTION(name, rule) \

@@ -68,7 +68,8 @@ Kernel scatter_elements_kernel(KernelContext& c) {
 //
 // none: what was overwritten has no gradient. add: all have all of it. max, min: those that equal the result
 // share it evenly. mul: each factor f has dy times the product of the others. With zeros replaced by ones
-// that is Π / f, but nothing where another factor is zero: where there are more zeros than f itself.
+// that is Π / f, but nothing where another factor is zero: where there are more zeros than f itself. Where
+// that is a single one, it is written as a factor nevertheless, for the derivative of this derivative.
 void scatter_gradient(GradientContext& g) {
   const std::string reduction = g.node().string_or("reduction", "none");
   const bool elements = g.node().op_type != "ScatterND";
@@ -96,14 +97,21 @@ void scatter_gradient(GradientContext& g) {
     const auto is_zero = [](const Expression& f) { return f.call("Equal", f.number(0)).as(f); };
     const Expression data_zero = is_zero(data), update_zero = is_zero(updates);
     const Expression data_factor = data + data_zero, update_factor = updates + update_zero;
+    const Expression own_data = data * data_zero,
+                     own_update = updates * update_zero;  // zeros, but of the factors
     const Expression zeros = scatter(data_zero, update_zero, "add"),
+                     zero_factors = scatter(own_data, own_update, "add"),
                      product = scatter(data_factor, update_factor, "mul");
-    const auto others = [&](const Expression& all, const Expression& none, const Expression& factor,
-                            const Expression& zero) {
-      return all / factor * none.call("Equal", zero).as(data);
+    const auto others = [&](const Expression& all, const Expression& count, const Expression& sum,
+                            const Expression& factor, const Expression& zero, const Expression& own) {
+      const Expression none = count.call("Equal", zero).as(data),
+                       one = count.call("Equal", zero + 1.0).as(data);
+      return all / factor * (none + one * (sum - own));
     };
-    if (g.needs(0)) g.set(0, dy * others(product, zeros, data_factor, data_zero));
-    if (g.needs(2)) g.set(2, gather(dy) * others(gather(product), gather(zeros), update_factor, update_zero));
+    if (g.needs(0)) g.set(0, dy * others(product, zeros, zero_factors, data_factor, data_zero, own_data));
+    if (g.needs(2))
+      g.set(2, gather(dy) * others(gather(product), gather(zeros), gather(zero_factors), update_factor,
+                                   update_zero, own_update));
   }
 }
 
