@@ -127,7 +127,11 @@ def limits_of(case: Case, settings: Settings) -> dict[str, Limit]:
     )
     limits = {"limit": Limit(case, settings, written)}
     if Counter(written) != Counter(done):
-        limits["limit_as_done"] = Limit(case, settings, done)
+        try:
+            limits["limit_as_done"] = Limit(case, settings, done)
+        except Unavailable:
+            limits["limit"].close()
+            raise
     return limits
 
 

@@ -674,7 +674,7 @@ void log_sum_exp_gradient(GradientContext& g) {
 void product_gradient(GradientContext& g) {
   const Expression x(g, g.x(0)), dy(g, g.dy(0));
   const Expression is_zero = x.call("Equal", x.number(0));
-  const Expression factors = is_zero.choose(x.number(1), x), own = x * is_zero.as(x);
+  const Expression factors = is_zero.choose(x.number(1), x), own = is_zero.choose(x, x.number(0));
   Attributes attributes = g.node().attributes;
   attributes["keepdims"] = int64_t{1};
   std::vector<std::string> inputs = {factors};

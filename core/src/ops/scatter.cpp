@@ -97,16 +97,17 @@ void scatter_gradient(GradientContext& g) {
     const auto is_zero = [](const Expression& f) { return f.call("Equal", f.number(0)).as(f); };
     const Expression data_zero = is_zero(data), update_zero = is_zero(updates);
     const Expression data_factor = data + data_zero, update_factor = updates + update_zero;
-    const Expression own_data = data * data_zero,
-                     own_update = updates * update_zero;  // zeros, but of the factors
+    // Zeros, but of the factors.
+    const auto own = [](const Expression& f) { return f.call("Equal", f.number(0)).choose(f, f.number(0)); };
+    const Expression own_data = own(data), own_update = own(updates);
     const Expression zeros = scatter(data_zero, update_zero, "add"),
                      zero_factors = scatter(own_data, own_update, "add"),
                      product = scatter(data_factor, update_factor, "mul");
     const auto others = [&](const Expression& all, const Expression& count, const Expression& sum,
-                            const Expression& factor, const Expression& zero, const Expression& own) {
+                            const Expression& factor, const Expression& zero, const Expression& self) {
       const Expression none = count.call("Equal", zero).as(data),
                        one = count.call("Equal", zero + 1.0).as(data);
-      return all / factor * (none + one * (sum - own));
+      return all / factor * (none + one * (sum - self));
     };
     if (g.needs(0)) g.set(0, dy * others(product, zeros, zero_factors, data_factor, data_zero, own_data));
     if (g.needs(2))
