@@ -7,9 +7,9 @@
 #include <random>
 #include <set>
 
-#include "checkpoint/checkpoint_io.h"
 #include "checkpoint_generated.h"
 #include "runtime/file.h"
+#include "state/checkpoint_io.h"
 #include "support.h"
 
 using namespace ortrain;

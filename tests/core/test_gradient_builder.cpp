@@ -3,9 +3,9 @@
 #include <map>
 #include <set>
 
-#include "autodiff/value_types.h"
 #include "graph/onnx_io.h"
-#include "ops/operator.h"
+#include "infer/value_types.h"
+#include "op/operator.h"
 #include "session/inference_session.h"
 #include "support.h"
 

@@ -2,8 +2,8 @@
 #include <limits>
 #include <vector>
 
+#include "backend/cpu/optimizer/optimizer_kernels.h"
 #include "catch.h"
-#include "ops/optimizer_kernels.h"
 
 using namespace ortrain;
 

@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "backend/cpu/matmul/portable_matmul.h"
 #include "catch.h"
-#include "ops/portable_matmul.h"
 #include "runtime/threads.h"
 
 using namespace ortrain;

@@ -5,7 +5,7 @@
 #include <hwy/targets.h>
 #include <cmath>
 
-#include "ops/winograd.h"
+#include "backend/cpu/conv/winograd.h"
 #include "runtime/threads.h"
 #include "support.h"
 

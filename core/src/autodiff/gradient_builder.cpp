@@ -11,13 +11,13 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "autodiff/gradient_context.h"
 #include "autodiff/gradient_nodes.h"
-#include "autodiff/subgraph_context.h"
-#include "autodiff/value_types.h"
-#include "ops/expansion.h"
-#include "ops/operator.h"
-#include "ops/sequence.h"
+#include "infer/value_types.h"
+#include "op/expansion.h"
+#include "op/gradient_context.h"
+#include "op/operator.h"
+#include "op/subgraph_context.h"
+#include "ops/common/sequence.h"
 #include "passes/pass.h"
 
 namespace ortrain {

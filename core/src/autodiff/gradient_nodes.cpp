@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "autodiff/gradient_builder.h"
-#include "autodiff/value_types.h"
+#include "infer/value_types.h"
 #include "runtime/error.h"
 
 namespace ortrain {

@@ -17,10 +17,10 @@
 #include "runtime/random.h"
 #include "runtime/tensor.h"
 #include "runtime/value.h"
-#include "session/checkpoint_state.h"
 #include "session/inference_session.h"
 #include "session/options.h"
 #include "session/training_session.h"
+#include "state/checkpoint_state.h"
 
 struct OrtStatus {
   OrtErrorCode code;

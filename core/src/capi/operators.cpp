@@ -3,8 +3,8 @@
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
-#include "ops/operator.h"
-#include "ops/session_domain.h"
+#include "op/operator.h"
+#include "ops/common/session_domain.h"
 
 namespace ortrain::capi {
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "ops/operator.h"
+#include "op/operator.h"
 #include "passes/pass.h"
 
 namespace ortrain {

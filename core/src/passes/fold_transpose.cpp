@@ -5,7 +5,7 @@
 
 #include <unordered_map>
 
-#include "ops/operator.h"
+#include "op/operator.h"
 #include "passes/pass.h"
 
 namespace ortrain {

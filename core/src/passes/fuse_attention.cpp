@@ -14,8 +14,8 @@
 #include <functional>
 #include <numeric>
 
-#include "autodiff/value_types.h"
-#include "ops/operator.h"
+#include "infer/value_types.h"
+#include "op/operator.h"
 #include "passes/pass.h"
 #include "passes/pattern.h"
 

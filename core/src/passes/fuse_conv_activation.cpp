@@ -5,7 +5,7 @@
 // Gradients do not need the convolution's own result: that of Relu is written in terms of its output.
 #include <limits>
 
-#include "ops/operator.h"
+#include "op/operator.h"
 #include "passes/pass.h"
 #include "passes/pattern.h"
 

@@ -5,8 +5,8 @@
 //   QuickGelu
 #include <unordered_map>
 
-#include "ops/operator.h"
-#include "ops/session_domain.h"
+#include "op/operator.h"
+#include "ops/common/session_domain.h"
 #include "passes/pass.h"
 
 namespace ortrain {

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "autodiff/value_types.h"
-#include "ops/operator.h"
+#include "infer/value_types.h"
+#include "op/operator.h"
 #include "passes/pass.h"
 #include "passes/pattern.h"
 

@@ -1,7 +1,7 @@
 // Lets convolutions of 3 x 3 windows be computed by Winograd's minimal filtering, where the sizes of a
-// Program's inputs make that worth while (ops/winograd.h). A pass so that it can be switched off: its sums
-// round otherwise.
-#include "ops/convolution_weights.h"
+// Program's inputs make that worth while (backend/cpu/conv/winograd.h). A pass so that it can be switched
+// off: its sums round otherwise.
+#include "ops/common/convolution_weights.h"
 #include "passes/pass.h"
 
 namespace ortrain {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include "autodiff/value_types.h"
+#include "infer/value_types.h"
 #include "program/segment_plan.h"
 
 namespace ortrain {

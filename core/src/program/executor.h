@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "ops/dynamic.h"
+#include "op/dynamic.h"
 #include "program/program.h"
 
 namespace ortrain {

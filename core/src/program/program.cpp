@@ -4,7 +4,7 @@
 #include <cstring>
 #include <optional>
 
-#include "ops/operator.h"
+#include "op/operator.h"
 #include "program/memory_plan.h"
 #include "program/recompute.h"
 #include "program/stated_shape.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "program/kernel.h"
+#include "op/kernel.h"
 #include "program/profile.h"
 #include "runtime/tensor.h"
 

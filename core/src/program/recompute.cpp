@@ -5,7 +5,7 @@
 #include <memory>
 #include <unordered_set>
 
-#include "ops/operator.h"
+#include "op/operator.h"
 
 namespace ortrain {
 

@@ -5,7 +5,7 @@
 #include <deque>
 #include <optional>
 
-#include "ops/dynamic.h"
+#include "op/dynamic.h"
 #include "program/program.h"
 #include "program/stated_shape.h"
 

@@ -4,7 +4,7 @@
 #include <initializer_list>
 #include <string_view>
 
-#include "ops/dnnl.h"
+#include "backend/cpu/onednn/dnnl.h"
 #include "runtime/error.h"
 
 namespace ortrain {

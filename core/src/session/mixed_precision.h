@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "program/kernel.h"
+#include "op/kernel.h"
 #include "session/options.h"
 
 namespace ortrain {

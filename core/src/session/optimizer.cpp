@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "ops/operator.h"
-#include "ops/optimizer_pass.h"
+#include "op/operator.h"
+#include "ops/optimizer/optimizer_pass.h"
 
 namespace ortrain {
 

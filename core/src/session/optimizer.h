@@ -6,8 +6,8 @@
 #include <string>
 
 #include "graph/graph.h"
-#include "ops/optimizer_pass.h"
-#include "session/checkpoint_state.h"
+#include "ops/optimizer/optimizer_pass.h"
+#include "state/checkpoint_state.h"
 
 namespace ortrain {
 

@@ -3,8 +3,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "ops/convolution_weights.h"
-#include "ops/operator.h"
+#include "op/operator.h"
+#include "ops/common/convolution_weights.h"
 
 namespace ortrain {
 

@@ -6,8 +6,8 @@
 #include <unordered_map>
 
 #include "graph/graph.h"
-#include "program/kernel.h"
-#include "session/checkpoint_state.h"
+#include "op/kernel.h"
+#include "state/checkpoint_state.h"
 
 namespace ortrain {
 

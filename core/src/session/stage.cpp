@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
-#include "autodiff/value_types.h"
-#include "ops/expansion.h"
-#include "ops/operator.h"
+#include "infer/value_types.h"
+#include "op/expansion.h"
+#include "op/operator.h"
 #include "passes/pass.h"
 #include "runtime/denormals.h"
 #include "runtime/threads.h"

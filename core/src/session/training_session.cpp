@@ -5,7 +5,7 @@
 #include <unordered_set>
 
 #include "graph/onnx_io.h"
-#include "ops/operator.h"
+#include "op/operator.h"
 #include "runtime/denormals.h"
 #include "runtime/threads.h"
 #include "session/mixed_precision.h"

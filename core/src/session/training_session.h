@@ -11,8 +11,8 @@
 
 #include "graph/graph.h"
 #include "runtime/tensor.h"
-#include "session/checkpoint_state.h"
 #include "session/options.h"
+#include "state/checkpoint_state.h"
 
 namespace ortrain {
 

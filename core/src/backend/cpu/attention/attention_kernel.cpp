@@ -1,0 +1,641 @@
+// Attention on tiles: products of packed operands (backend/cpu/matmul/product_tiles-inl.h), rows of the
+// softmax between them.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_kernel.cpp"
+// The targets' passes over this file come first.
+#include <hwy/foreach_target.h>
+// After foreach_target.h
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "backend/cpu/attention/attention_kernel.h"
+#include "backend/cpu/matmul/product_tiles-inl.h"
+#include "backend/cpu/simd/simd_math-inl.h"
+#include "ops/nn/dropout.h"
+
+#ifndef ORTRAIN_ATTENTION_TYPES
+#define ORTRAIN_ATTENTION_TYPES
+namespace ortrain {
+
+inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Where a part of the work keeps what it needs, in elements from the beginning of its memory.
+struct AttentionTiles {
+  int64_t lanes = 0;                       // elements of a vector
+  int64_t block = 0;                       // queries taken together
+  int64_t blocks = 0;                      // of them
+  int64_t row = 0;                         // elements from one row of scores to the next
+  bool few = false;                        // queries, so that keys and values are read where they lie
+  int64_t size = 0, v_size = 0, keys = 0;  // rounded up to whole vectors
+  int64_t scores = 0, slopes = 0, capped = 0, kept = 0, wide = 0;
+  int64_t keys_across = 0, values_across = 0, keys_along = 0, values_along = 0, q_along = 0, dy_along = 0;
+  int64_t words = 0;
+  int64_t total = 0;  // elements a part
+};
+
+// Memory of a part of the work, and what it was filled for.
+struct AttentionPart {
+  void* memory = nullptr;
+  int64_t packed = -1;  // batch and head of the packed keys and values
+};
+
+// Where the gradients of keys and values are added up. Fresh: nothing is there yet.
+struct AttentionSums {
+  void *dk = nullptr, *dv = nullptr;
+  int64_t dk_row = 0, dv_row = 0;
+  bool fresh = false;
+};
+
+struct AttentionFunctions {
+  int64_t lanes;
+  // Queries [block * tiles.block, ...) of a head.
+  void (*forward)(const Attention&, const AttentionForward&, const AttentionTiles&, AttentionPart&,
+                  int64_t batch, int64_t head, int64_t block);
+  void (*backward)(const Attention&, const AttentionBackward&, const AttentionTiles&, AttentionPart&,
+                   int64_t batch, int64_t head, int64_t block, const AttentionSums&);
+};
+
+// The keys that a query sees: [begin, end).
+struct AttentionRange {
+  int64_t begin, end;
+};
+
+inline AttentionRange seen_keys(const Attention& a, const int64_t* lengths, int64_t batch, int64_t query) {
+  int64_t keys = a.keys;
+  if (lengths) keys = std::min(keys, lengths[batch]);
+  if (a.mask != AttentionMask::kNone) keys = std::min(keys, a.mask_keys);
+  const int64_t at = query + (a.offset_by_length && lengths ? lengths[batch] - a.queries : a.offset);
+  const int64_t end = a.right < 0 ? keys : std::clamp<int64_t>(at + a.right + 1, 0, keys);
+  const int64_t begin = a.left < 0 ? 0 : std::clamp<int64_t>(at - a.left, 0, end);
+  return {begin, end};
+}
+
+}  // namespace ortrain
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+// ---------------------------------------------------------------------------------------------------------
+// Rows of scores. `s` holds the products of a query with all keys, of which those in `range` count.
+
+// y = softmax(x); zeros where every score is -infinity. They may be the same.
+template <typename T>
+void SoftmaxRow(const T* x, T* y, int64_t n) {
+  const hn::ScalableTag<T> d;
+  constexpr T kLowest = -std::numeric_limits<T>::infinity();
+  auto largest = hn::Set(d, kLowest);
+  ForVectors<T>(n, [&](int64_t i, int64_t count)
+                       HWY_ATTR { largest = hn::Max(largest, LoadUpTo(d, x + i, count, kLowest)); });
+  const T most = hn::GetLane(hn::MaxOfLanes(d, largest));
+  if (most == kLowest && std::none_of(x, x + n, [](T v) { return v != v; })) {
+    std::fill_n(y, n, T{0});
+    return;
+  }
+  const auto m = hn::Set(d, most);
+  const double sum = SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+    const auto e = math::ExpNegative(d, hn::Sub(LoadUpTo(d, x + i, count, kLowest), m));
+    StoreUpTo(e, d, y + i, count);
+    return e;
+  });
+  const auto scale = hn::Set(d, static_cast<T>(1 / sum));
+  Map(y, y, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, scale); });
+}
+
+template <typename T>
+void WideSoftmaxRow(const Attention& a, const T* x, T* y, int64_t n, double* wide) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (a.double_softmax) {
+      std::copy_n(x, n, wide);
+      SoftmaxRow(wide, wide, n);
+      for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(wide[i]);
+      return;
+    }
+  }
+  SoftmaxRow(x, y, n);
+}
+
+template <typename T>
+void CapRow(T* x, int64_t n, double cap) {
+  const auto up = static_cast<T>(cap), down = static_cast<T>(1 / cap);
+  Map(x, x, n, [&](auto d, auto v) HWY_ATTR {
+    return hn::Mul(hn::Set(d, up), math::Tanh(d, hn::Mul(v, hn::Set(d, down))));
+  });
+}
+
+// Adds or applies the mask to x[begin .. end).
+template <typename T>
+void MaskRow(const Attention& a, const void* mask, int64_t batch, int64_t head, int64_t query,
+             const AttentionRange& range, T* x) {
+  const int64_t at =
+      batch * a.mask_batch + head * a.mask_head + query * a.mask_query + range.begin * a.mask_key;
+  T* from = x + range.begin;
+  const int64_t n = range.end - range.begin;
+  if (a.mask == AttentionMask::kAdded) {
+    const T* added = static_cast<const T*>(mask) + at;
+    const auto add = [](auto, auto u, auto v) HWY_ATTR { return hn::Add(u, v); };
+    if (a.mask_key == 1) {
+      Map2<1, 1>(from, added, from, n, add);
+    } else if (a.mask_key == 0) {
+      Map2<1, 0>(from, added, from, n, add);
+    } else {
+      for (int64_t i = 0; i < n; ++i) from[i] += added[i * a.mask_key];
+    }
+  } else if (a.mask == AttentionMask::kBool) {
+    const bool* kept = static_cast<const bool*>(mask) + at;
+    const T replaced = static_cast<T>(a.replaced);
+    if (a.mask_key == 1)
+      for (int64_t i = 0; i < n; ++i) from[i] = kept[i] != a.inverted_mask ? from[i] : replaced;
+    else
+      for (int64_t i = 0; i < n; ++i) from[i] = kept[i * a.mask_key] != a.inverted_mask ? from[i] : replaced;
+  }
+}
+
+// factors[i] = 1 / (1 - ratio) where element `first` + i is kept, else 0.
+template <typename T>
+void DropRow(const AttentionDropout& dropout, uint64_t first, int64_t n, uint32_t* words, T* factors) {
+  const uint64_t block = first / 4;
+  const int64_t skipped = static_cast<int64_t>(first % 4);
+  random_words(dropout.key, dropout.high, block, (skipped + n + 3) / 4, words);
+  const uint32_t limit = drop_limit(dropout.ratio);
+  const T scale = static_cast<T>(1 / (1 - dropout.ratio));
+  for (int64_t i = 0; i < n; ++i) factors[i] = is_kept(words[skipped + i], limit) ? scale : T{0};
+}
+
+// Shows a row of scores: [begin, end) as they are, `outside` elsewhere.
+template <typename T>
+void ShowRow(const Attention& a, const T* x, const AttentionRange& range, T outside, void* scores,
+             int64_t batch, int64_t head, int64_t query) {
+  T* to = static_cast<T*>(scores) + ((batch * a.heads + head) * a.queries + query) * a.keys;
+  std::fill_n(to, range.begin, outside);
+  std::copy(x + range.begin, x + range.end, to + range.begin);
+  std::fill(to + range.end, to + a.keys, outside);
+}
+
+// x = 0 in `all` but for `range`.
+template <typename T>
+HWY_INLINE void ZeroOutside(const AttentionRange& range, const AttentionRange& all, T* x) {
+  const int64_t left = HWY_MIN(range.begin, all.end), right = HWY_MAX(range.end, all.begin);
+  if (all.begin < left) std::fill(x + all.begin, x + left, T{0});
+  if (right < all.end) std::fill(x + right, x + all.end, T{0});
+}
+
+// Elements from a head of an operand to the next one, 0 behind the last.
+inline int64_t NextHead(const HeadSteps& steps, int64_t batches, int64_t heads, int64_t batch, int64_t head) {
+  if (head + 1 < heads) return steps.head;
+  return batch + 1 < batches ? steps.batch - head * steps.head : 0;
+}
+
+// Brings a row into the cache. While the rows of scores of a head are computed those of the next head's
+// operands are fetched: they are short and far apart, which no processor foresees.
+template <typename T>
+HWY_INLINE void FetchRow(const T* x, int64_t n) {
+  constexpr int64_t kLine = 64 / sizeof(T);  // elements of a line of the cache
+  for (int64_t i = 0; i < n; i += kLine) hwy::Prefetch(x + i);
+}
+
+// The keys that some query of a block sees.
+inline AttentionRange KeysOfBlock(const Attention& a, const int64_t* lengths, int64_t batch, int64_t first,
+                                  int64_t last) {
+  const AttentionRange front = seen_keys(a, lengths, batch, first), back = seen_keys(a, lengths, batch, last);
+  return {HWY_MIN(front.begin, back.begin), HWY_MAX(front.end, back.end)};
+}
+
+// ---------------------------------------------------------------------------------------------------------
+// Products for so few queries that packing keys and values takes longer than the products.
+
+// C [m, range] = scale A Bᵀ over k products.
+template <typename T>
+void MultiplyRows(int64_t m, const T* a, int64_t a_row, const T* b, int64_t b_row, int64_t k, T scale,
+                  const AttentionRange& range, T* c, int64_t c_row) {
+  const hn::ScalableTag<T> d;
+  for (int64_t j = range.begin; j < range.end; ++j)
+    for (int64_t i = 0; i < m; ++i) {
+      const T *u = a + i * a_row, *v = b + j * b_row;
+      auto sum = hn::Zero(d);
+      ForVectors<T>(k, [&](int64_t p, int64_t count) HWY_ATTR {
+        sum = hn::MulAdd(LoadUpTo(d, u + p, count), LoadUpTo(d, v + p, count), sum);
+      });
+      c[i * c_row + j] = scale * hn::GetLane(hn::SumOfLanes(d, sum));
+    }
+}
+
+// C [m, n] = A B over the k in `range`.
+template <typename T>
+void AddRows(int64_t m, const T* a, int64_t a_row, const T* b, int64_t b_row, int64_t n,
+             const AttentionRange& range, T* c, int64_t c_row) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = LanesOf<T>();
+  for (int64_t begin = range.begin; begin < range.end; begin += kDepth) {
+    const int64_t k = HWY_MIN(kDepth, range.end - begin);
+    const bool add = begin > range.begin;
+    for (int64_t i = 0; i < m; ++i) {
+      const T *factors = a + i * a_row + begin, *rows = b + begin * b_row;
+      T* to = c + i * c_row;
+      int64_t j = 0;
+      for (; j + 4 * lanes <= n; j += 4 * lanes)
+        Tile<1, 4>(k, factors, a_row, 1, rows + j, b_row, to + j, c_row, 4 * lanes, add);
+      for (; j < n; j += lanes) {
+        auto sum = hn::Zero(d);
+        for (int64_t p = 0; p < k; ++p)
+          sum = hn::MulAdd(hn::Set(d, factors[p]), LoadUpTo(d, rows + p * b_row + j, n - j), sum);
+        if (add) sum = hn::Add(sum, LoadUpTo(d, to + j, n - j));
+        StoreUpTo(sum, d, to + j, n - j);
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------
+
+template <typename T>
+void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles& t, AttentionPart& part,
+             int64_t batch, int64_t head, int64_t block) {
+  T* memory = static_cast<T*>(part.memory);
+  const int64_t kv_head = head / (a.heads / a.kv_heads), filled = batch * a.kv_heads + kv_head;
+  const T* k = static_cast<const T*>(f.k) + batch * a.k.batch + kv_head * a.k.head;
+  const T* v = static_cast<const T*>(f.v) + batch * a.v.batch + kv_head * a.v.head;
+  if (!t.few && part.packed != filled) {
+    PackAcross(k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory + t.keys_across);
+    PackAlong(v, a.v.row, a.keys, a.v_size, memory + t.values_along);
+    part.packed = filled;
+  }
+  const int64_t first = block * t.block, rows = HWY_MIN(t.block, a.queries - first);
+  const bool shows = f.scores && f.shown != AttentionScores::kProbabilities;
+  const AttentionRange seen = KeysOfBlock(a, f.lengths, batch, first, first + rows - 1);
+  const AttentionRange made = shows ? AttentionRange{0, a.keys} : seen;
+  T* scores = memory + t.scores;
+  const T* q = static_cast<const T*>(f.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
+  if (t.few)
+    MultiplyRows(rows, q, a.q.row, k, a.k.row, a.size, static_cast<T>(a.scale), made, scores, t.row);
+  else if (a.size > 0)
+    Multiply<T>(rows, q, a.q.row, 1,
+                {memory + t.keys_across, a.size, a.keys, 0, a.size, made.begin, made.end}, scores, t.row,
+                false, true);
+  else
+    std::fill_n(scores, rows * t.row, T{0});
+  // Probabilities that are given out are made where they are wanted, and read from there. Outside of what a
+  // query sees they are zero: in all keys there, else in those that the second product reads.
+  const auto place = static_cast<uint64_t>(((batch * a.heads + head) * a.queries + first) * a.keys);
+  const bool gives = f.scores && f.shown == AttentionScores::kProbabilities, drops = f.dropout.ratio > 0;
+  T* made_at = gives ? static_cast<T*>(f.scores) + place : scores;
+  const int64_t made_row = gives ? a.keys : t.row;
+  const AttentionRange zeroed = gives ? AttentionRange{0, a.keys} : seen;
+  T* factors = memory + t.kept;
+  const T* next_k = k + NextHead(a.k, a.batch, a.kv_heads, batch, kv_head);
+  const T* next_v = v + NextHead(a.v, a.batch, a.kv_heads, batch, kv_head);
+  const T* next_q = q + NextHead(a.q, a.batch, a.heads, batch, head);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t query = first + i;
+    FetchRow(next_q + i * a.q.row, a.size);
+    if (query < a.keys) {
+      FetchRow(next_k + query * a.k.row, a.size);
+      FetchRow(next_v + query * a.v.row, a.v_size);
+    }
+    const AttentionRange range = seen_keys(a, f.lengths, batch, query);
+    T *s = scores + i * t.row, *p = made_at + i * made_row;
+    const auto show = [&](AttentionScores what, const AttentionRange& all, T outside) {
+      if (f.scores && f.shown == what) ShowRow<T>(a, s, all, outside, f.scores, batch, head, query);
+    };
+    show(AttentionScores::kProduct, made, T{0});
+    if (a.cap > 0) CapRow(s + made.begin, made.end - made.begin, a.cap);
+    show(AttentionScores::kCapped, made, T{0});
+    MaskRow<T>(a, f.mask, batch, head, query, range, s);
+    show(AttentionScores::kMasked, range, -std::numeric_limits<T>::infinity());
+    const int64_t n = range.end - range.begin;
+    if (n > 0)
+      WideSoftmaxRow<T>(a, s + range.begin, p + range.begin, n, reinterpret_cast<double*>(memory + t.wide));
+    ZeroOutside(range, zeroed, p);
+    if (drops) {
+      if (gives) ZeroOutside(range, seen, s);
+      if (n <= 0) continue;
+      DropRow(f.dropout, place + static_cast<uint64_t>(i * a.keys + range.begin), n,
+              reinterpret_cast<uint32_t*>(memory + t.words), factors);
+      Map2<1, 1>(p + range.begin, factors, s + range.begin, n,
+                 [](auto, auto u, auto v) HWY_ATTR { return hn::Mul(u, v); });
+    }
+  }
+  const T* weights = drops ? scores : made_at;
+  const int64_t weights_row = drops ? t.row : made_row;
+  T* y = static_cast<T*>(f.y) + batch * a.y.batch + head * a.y.head + first * a.y.row;
+  if (seen.end <= seen.begin) {
+    for (int64_t i = 0; i < rows; ++i) std::fill_n(y + i * a.y.row, a.v_size, T{0});
+    return;
+  }
+  if (t.few)
+    AddRows(rows, weights, weights_row, v, a.v.row, a.v_size, seen, y, a.y.row);
+  else
+    Multiply<T>(rows, weights + seen.begin, weights_row, 1,
+                {memory + t.values_along, a.keys, a.v_size, seen.begin, seen.end, 0, a.v_size}, y, a.y.row,
+                false, false);
+}
+
+// With P = softmax(S), D = drop(P), Y = D V:
+//     dV = Dᵀ dY,  dP = drop(dY Vᵀ),  dS = P (dP - sum_j P dP),  dQ = scale dS K,  dK = scale dSᵀ Q
+template <typename T>
+void Backward(const Attention& a, const AttentionBackward& b, const AttentionTiles& t, AttentionPart& part,
+              int64_t batch, int64_t head, int64_t block, const AttentionSums& sums) {
+  T* memory = static_cast<T*>(part.memory);
+  T *dk = static_cast<T*>(sums.dk), *dv = static_cast<T*>(sums.dv);
+  const int64_t kv_head = head / (a.heads / a.kv_heads), filled = batch * a.kv_heads + kv_head;
+  const bool slopes = b.dq || dk || b.dmask;  // dS is needed
+  const T* k = static_cast<const T*>(b.k) + batch * a.k.batch + kv_head * a.k.head;
+  const T* v = static_cast<const T*>(b.v) + batch * a.v.batch + kv_head * a.v.head;
+  if (!t.few && part.packed != filled) {
+    if (!b.probabilities || a.cap > 0)
+      PackAcross(k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory + t.keys_across);
+    if (slopes) PackAcross(v, a.v.row, a.v_size, a.keys, T{1}, memory + t.values_across);
+    if (b.dq) PackAlong(k, a.k.row, a.keys, a.size, memory + t.keys_along);
+    part.packed = filled;
+  }
+  const int64_t first = block * t.block, rows = HWY_MIN(t.block, a.queries - first);
+  const AttentionRange seen = KeysOfBlock(a, b.lengths, batch, first, first + rows - 1);
+  const bool whole = seen.begin == 0 && seen.end == a.keys;
+  if (sums.fresh && !whole)
+    for (int64_t i = 0; i < a.keys; ++i) {
+      if (dk) std::fill_n(dk + i * sums.dk_row, a.size, T{0});
+      if (dv) std::fill_n(dv + i * sums.dv_row, a.v_size, T{0});
+    }
+  const bool add = !sums.fresh || !whole;
+  T* dq = b.dq ? static_cast<T*>(b.dq) + batch * a.q.batch + head * a.q.head + first * a.q.row : nullptr;
+  const int64_t line = (batch * a.heads + head) * a.queries + first, place = line * a.keys;
+  T* dmask = b.dmask ? static_cast<T*>(b.dmask) + line * a.mask_keys : nullptr;
+  if (dmask) std::fill_n(dmask, rows * a.mask_keys, T{0});
+  if (seen.end <= seen.begin) {
+    for (int64_t i = 0; dq && i < rows; ++i) std::fill_n(dq + i * a.q.row, a.size, T{0});
+    return;
+  }
+  T *scores = memory + t.scores, *ds = memory + t.slopes, *factors = memory + t.kept;
+  // Probabilities that were kept are read where they lie.
+  const bool drops = b.dropout.ratio > 0, as_kept = b.probabilities && !drops;
+  const T* kept = b.probabilities ? static_cast<const T*>(b.probabilities) + place : scores;
+  const int64_t kept_row = b.probabilities ? a.keys : t.row;
+  const T* q = static_cast<const T*>(b.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
+  const T* dy = static_cast<const T*>(b.dy) + batch * a.y.batch + head * a.y.head + first * a.y.row;
+  const bool again = !b.probabilities || a.cap > 0;  // the scores are needed
+  if (t.few) {
+    if (again)
+      MultiplyRows(rows, q, a.q.row, k, a.k.row, a.size, static_cast<T>(a.scale), seen, scores, t.row);
+    if (slopes) MultiplyRows(rows, dy, a.y.row, v, a.v.row, a.v_size, T{1}, seen, ds, t.row);
+  } else {
+    if (again)
+      Multiply<T>(rows, q, a.q.row, 1,
+                  {memory + t.keys_across, a.size, a.keys, 0, a.size, seen.begin, seen.end}, scores, t.row,
+                  false, true);
+    if (slopes)
+      Multiply<T>(rows, dy, a.y.row, 1,
+                  {memory + t.values_across, a.v_size, a.keys, 0, a.v_size, seen.begin, seen.end}, ds, t.row,
+                  false, true);
+  }
+  const T* next_k = k + NextHead(a.k, a.batch, a.kv_heads, batch, kv_head);
+  const T* next_v = v + NextHead(a.v, a.batch, a.kv_heads, batch, kv_head);
+  const T* next_q = q + NextHead(a.q, a.batch, a.heads, batch, head);
+  const T* next_dy = dy + NextHead(a.y, a.batch, a.heads, batch, head);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t query = first + i;
+    FetchRow(next_q + i * a.q.row, a.size);
+    FetchRow(next_dy + i * a.y.row, a.v_size);
+    if (query < a.keys) {
+      FetchRow(next_k + query * a.k.row, a.size);
+      FetchRow(next_v + query * a.v.row, a.v_size);
+    }
+    const AttentionRange range = seen_keys(a, b.lengths, batch, query);
+    const int64_t n = range.end - range.begin;
+    T *own = scores + i * t.row, *g = ds + i * t.row;
+    if (!as_kept) ZeroOutside(range, seen, own);
+    if (slopes) ZeroOutside(range, seen, g);
+    if (n <= 0) continue;
+    own += range.begin, g += range.begin;
+    T* capped = memory + t.capped;
+    if (a.cap > 0) {
+      CapRow(own, n, a.cap);
+      std::copy_n(own, n, capped);
+    }
+    if (!b.probabilities) {
+      MaskRow<T>(a, b.mask, batch, head, query, range, scores + i * t.row);
+      WideSoftmaxRow<T>(a, own, own, n, reinterpret_cast<double*>(memory + t.wide));
+    }
+    const T* p = kept + i * kept_row + range.begin;
+    const auto product = [](auto, auto u, auto v) HWY_ATTR { return hn::Mul(u, v); };
+    if (drops) {
+      DropRow(b.dropout, static_cast<uint64_t>(place + i * a.keys + range.begin), n,
+              reinterpret_cast<uint32_t*>(memory + t.words), factors);
+      if (slopes) Map2<1, 1>(g, factors, g, n, product);
+    }
+    if (slopes) {
+      const hn::ScalableTag<T> d;
+      const T sum = static_cast<T>(SumOver<T>(n, [&](int64_t j, int64_t count) HWY_ATTR {
+        return hn::Mul(LoadUpTo(d, g + j, count), LoadUpTo(d, p + j, count));
+      }));
+      // A score that the mask replaced does not depend on Q and K.
+      if (a.mask == AttentionMask::kBool && std::isfinite(a.replaced)) {
+        const bool* kept = static_cast<const bool*>(b.mask) + batch * a.mask_batch + head * a.mask_head +
+                           query * a.mask_query + range.begin * a.mask_key;
+        for (int64_t j = 0; j < n; ++j) g[j] = kept[j * a.mask_key] != a.inverted_mask ? g[j] : sum;
+      }
+      const auto mean = hn::Set(d, sum), scale = hn::Set(d, static_cast<T>(a.scale));
+      if (!dmask && a.cap <= 0) {
+        Map2<1, 1>(g, p, g, n, [&](auto, auto u, auto v) HWY_ATTR {
+          return hn::Mul(hn::Mul(v, hn::Sub(u, mean)), scale);
+        });
+      } else {
+        Map2<1, 1>(g, p, g, n, [&](auto, auto u, auto v) HWY_ATTR { return hn::Mul(v, hn::Sub(u, mean)); });
+        if (dmask) std::copy_n(g, n, dmask + i * a.mask_keys + range.begin);
+        if (a.cap > 0) {
+          const auto down = hn::Set(d, static_cast<T>(1 / a.cap));
+          Map2<1, 1>(g, capped, g, n, [&](auto, auto u, auto v) HWY_ATTR {
+            const auto tanh = hn::Mul(v, down);
+            return hn::NegMulAdd(hn::Mul(tanh, tanh), u, u);
+          });
+        }
+        Map(g, g, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, scale); });
+      }
+    }
+    if (drops) Map2<1, 1>(p, factors, own, n, product);
+  }
+  if (dv) {
+    PackAlong(dy, a.y.row, rows, a.v_size, memory + t.dy_along);
+    Multiply<T>(seen.end - seen.begin, (as_kept ? kept : scores) + seen.begin, 1, as_kept ? kept_row : t.row,
+                {memory + t.dy_along, rows, a.v_size, 0, rows, 0, a.v_size}, dv + seen.begin * sums.dv_row,
+                sums.dv_row, add, false);
+  }
+  if (dk) {
+    PackAlong(q, a.q.row, rows, a.size, memory + t.q_along);
+    Multiply<T>(seen.end - seen.begin, ds + seen.begin, 1, t.row,
+                {memory + t.q_along, rows, a.size, 0, rows, 0, a.size}, dk + seen.begin * sums.dk_row,
+                sums.dk_row, add, false);
+  }
+  if (dq && t.few)
+    AddRows(rows, ds, t.row, k, a.k.row, a.size, seen, dq, a.q.row);
+  else if (dq)
+    Multiply<T>(rows, ds + seen.begin, t.row, 1,
+                {memory + t.keys_along, a.keys, a.size, seen.begin, seen.end, 0, a.size}, dq, a.q.row, false,
+                false);
+}
+
+AttentionFunctions FindAttention(DType dtype) {
+  if (dtype == DType::kDouble) return {LanesOf<double>(), Forward<double>, Backward<double>};
+  return {LanesOf<float>(), Forward<float>, Backward<float>};
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+HWY_EXPORT(FindAttention);
+
+constexpr int64_t kBlockBytes = 256 * 1024;  // of the scores of a block of queries, where that is not too few
+constexpr int64_t kLeastBlock = 48, kLargestBlock = 96;
+constexpr int64_t kFewQueries = 2;
+constexpr int64_t kAlign = 16;  // elements: 64 bytes of float
+
+AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
+  const int64_t width = static_cast<int64_t>(size_of(a.dtype));
+  AttentionTiles t;
+  t.lanes = lanes;
+  t.size = round_up(a.size, lanes), t.v_size = round_up(a.v_size, lanes), t.keys = round_up(a.keys, lanes);
+  // Room behind the last vector for a tile that spills, and rows that do not fall on one cache set.
+  t.row = round_up(t.keys + 4 * lanes, kAlign) + kAlign;
+  t.block = std::clamp(kBlockBytes / (t.row * width) / 6 * 6, kLeastBlock, kLargestBlock);
+  t.block = std::max<int64_t>(1, std::min(t.block, a.queries));
+  t.blocks = (a.queries + t.block - 1) / t.block;
+  const auto take = [&](int64_t elements) {
+    const int64_t at = t.total;
+    t.total += round_up(elements, kAlign);
+    return at;
+  };
+  t.few = a.queries <= kFewQueries;
+  const auto take_packed = [&](int64_t elements) { return take(t.few ? 0 : elements); };
+  t.scores = take(t.block * t.row);
+  t.keys_across = take_packed(a.size * t.keys);
+  if (backward) {
+    t.slopes = take(t.block * t.row);
+    t.values_across = take_packed(a.v_size * t.keys);
+    t.keys_along = take_packed(a.keys * t.size);
+    t.q_along = take(t.block * t.size);
+    t.dy_along = take(t.block * t.v_size);
+    t.capped = take(t.row);
+  } else {
+    t.values_along = take_packed(a.keys * t.v_size);
+  }
+  t.kept = take(t.row);
+  t.words = take(t.row);
+  t.wide = take(2 * t.row);
+  return t;
+}
+
+// Into how many runs the queries that share a head of keys are cut: more than one where there are fewer such
+// heads than threads. Each then has sums of its own.
+int64_t cuts_of(const Attention& a, int threads) {
+  const int64_t heads = a.batch * a.kv_heads;
+  return heads == 0 || heads >= threads ? 1 : (threads + heads - 1) / heads;
+}
+
+int64_t sums_of(const Attention& a) { return round_up(a.keys * (a.size + a.v_size), kAlign); }
+
+void zero_rows(void* data, int64_t rows, int64_t row, int64_t size, int64_t width) {
+  if (!data) return;
+  for (int64_t i = 0; i < rows; ++i)
+    std::fill_n(static_cast<std::byte*>(data) + i * row * width, size * width, std::byte{0});
+}
+
+template <typename T>
+void add_rows(const T* from, int64_t rows, int64_t size, T* to, int64_t row, bool add) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < size; ++j) to[i * row + j] = (add ? to[i * row + j] : T{0}) + from[i * size + j];
+}
+
+// Calls f(part, begin, end) for as many parts of [0, n) as there are threads, `cost` multiplications each.
+template <typename F>
+void each_part(int64_t n, int threads, int64_t cost, const F& f) {
+  const int64_t parts = std::min<int64_t>(n, threads);
+  parallel_for(parts, n * (cost / 16 + 1) / std::max<int64_t>(parts, 1), [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) f(part, n * part / parts, n * (part + 1) / parts);
+  });
+}
+
+}  // namespace
+
+size_t attention_scratch(const Attention& a, bool backward, int threads) {
+  const AttentionTiles t = tiles_of(a, HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype).lanes, backward);
+  int64_t elements = t.total * threads;
+  if (const int64_t cuts = cuts_of(a, threads); backward && cuts > 1)
+    elements += a.batch * a.kv_heads * cuts * sums_of(a);
+  return static_cast<size_t>(elements) * size_of(a.dtype);
+}
+
+void run_attention(const Attention& a, const AttentionForward& f, int threads, void* scratch) {
+  const AttentionFunctions functions = HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype);
+  const AttentionTiles t = tiles_of(a, functions.lanes, false);
+  const int64_t width = static_cast<int64_t>(size_of(a.dtype));
+  const int64_t cost = t.block * a.keys * (a.size + a.v_size);
+  each_part(a.batch * a.heads * t.blocks, threads, cost, [&](int64_t number, int64_t begin, int64_t end) {
+    AttentionPart part{static_cast<std::byte*>(scratch) + number * t.total * width};
+    for (int64_t i = begin; i < end; ++i)
+      functions.forward(a, f, t, part, i / t.blocks / a.heads, i / t.blocks % a.heads, i % t.blocks);
+  });
+}
+
+void run_attention_gradient(const Attention& a, const AttentionBackward& b, int threads, void* scratch) {
+  const AttentionFunctions functions = HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype);
+  const AttentionTiles t = tiles_of(a, functions.lanes, true);
+  const int64_t width = static_cast<int64_t>(size_of(a.dtype)), group = a.heads / a.kv_heads;
+  const int64_t cuts = cuts_of(a, threads), units = group * t.blocks;
+  std::byte *memory = static_cast<std::byte*>(scratch), *sums = memory + t.total * threads * width;
+  const auto at = [&](void* base, const HeadSteps& steps, int64_t head) {
+    return base ? static_cast<std::byte*>(base) +
+                      (head / a.kv_heads * steps.batch + head % a.kv_heads * steps.head) * width
+                : nullptr;
+  };
+  const int64_t cost = t.block * a.keys * (2 * a.size + 2 * a.v_size) * units;
+  each_part(a.batch * a.kv_heads * cuts, threads, cost / cuts,
+            [&](int64_t number, int64_t begin, int64_t end) {
+              AttentionPart part{memory + number * t.total * width};
+              for (int64_t i = begin; i < end; ++i) {
+                const int64_t head = i / cuts, cut = i % cuts;
+                AttentionSums to{at(b.dk, a.k, head), at(b.dv, a.v, head), a.k.row, a.v.row};
+                if (cuts > 1) {
+                  std::byte* own = sums + i * sums_of(a) * width;
+                  if (to.dk) to.dk = own, to.dk_row = a.size;
+                  if (to.dv) to.dv = own + a.keys * a.size * width, to.dv_row = a.v_size;
+                }
+                const int64_t first = units * cut / cuts, last = units * (cut + 1) / cuts;
+                if (first == last) {
+                  zero_rows(to.dk, a.keys, to.dk_row, a.size, width);
+                  zero_rows(to.dv, a.keys, to.dv_row, a.v_size, width);
+                }
+                for (int64_t u = first; u < last; ++u) {
+                  to.fresh = u == first;
+                  functions.backward(a, b, t, part, head / a.kv_heads,
+                                     head % a.kv_heads * group + u / t.blocks, u % t.blocks, to);
+                }
+              }
+            });
+  if (cuts == 1) return;
+  visit_floating(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t head = 0; head < a.batch * a.kv_heads; ++head)
+      for (int64_t cut = 0; cut < cuts; ++cut) {
+        const T* own = reinterpret_cast<const T*>(sums) + (head * cuts + cut) * sums_of(a);
+        if (b.dk) add_rows(own, a.keys, a.size, reinterpret_cast<T*>(at(b.dk, a.k, head)), a.k.row, cut > 0);
+        if (b.dv)
+          add_rows(own + a.keys * a.size, a.keys, a.v_size, reinterpret_cast<T*>(at(b.dv, a.v, head)),
+                   a.v.row, cut > 0);
+      }
+  });
+}
+
+}  // namespace ortrain
+#endif

@@ -1,0 +1,268 @@
+// Matrix products on one thread: a micro-kernel of 6 x 4 vectors of sums over a packed right operand. What
+// attention, Winograd's convolution and the portable products stand on. Where it is compiled:
+// backend/cpu/simd/simd_math-inl.h.
+//
+// The right operand [k, n] is packed as panels of kPanel vectors, rows of a panel behind one another, so that
+// the micro-kernel reads it in a line; the last panel is as narrow as it can be.
+
+#if defined(ORTRAIN_PRODUCT_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ORTRAIN_PRODUCT_TILES_INL_H_
+#undef ORTRAIN_PRODUCT_TILES_INL_H_
+#else
+#define ORTRAIN_PRODUCT_TILES_INL_H_
+#endif
+
+#include <cstdint>
+#include <type_traits>
+
+#include "backend/cpu/simd/simd_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+
+#if HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64
+constexpr int64_t kPanel = 4;  // with 32 registers: 6 x 4 sums
+#else
+constexpr int64_t kPanel = 2;
+#endif
+constexpr int64_t kDepth = 128;  // products added up before the sums go to memory
+
+template <typename T>
+int64_t LanesOf() {
+  return static_cast<int64_t>(hn::Lanes(hn::ScalableTag<T>()));
+}
+
+// packed = B, whose row i begins at b + i * row.
+template <typename T>
+void PackAlong(const T* b, int64_t row, int64_t k, int64_t n, T* packed) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
+  int64_t j = 0;
+  for (; j + width <= n; j += width) {
+    for (int64_t i = 0; i < k; ++i, packed += width)
+      for (int64_t l = 0; l < kPanel; ++l)
+        hn::StoreU(hn::LoadU(d, b + i * row + j + l * lanes), d, packed + l * lanes);
+  }
+  if (j == n) return;
+  for (int64_t i = 0; i < k; ++i)
+    for (int64_t l = j; l < n; l += lanes, packed += lanes)
+      hn::StoreU(LoadUpTo(d, b + i * row + l, n - l), d, packed);
+}
+
+// Vectors whose size is not known before the program runs cannot lie in arrays.
+#define ORTRAIN_TRANSPOSES_VECTORS (HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE)
+
+#if ORTRAIN_TRANSPOSES_VECTORS
+// Element i of vector j becomes element j of vector i, as many vectors as a vector has elements.
+template <class D, class V>
+HWY_INLINE void Transpose(D d, V* v) {
+  constexpr size_t kInBlock = 16 / sizeof(hn::TFromD<D>), kBlocks = hn::MaxLanes(d) / kInBlock;
+  // Within blocks of 16 bytes first: vector i of a group gets element i of each of its vectors.
+  for (size_t g = 0; g < kBlocks; ++g) {
+    V* u = v + g * kInBlock;
+    if constexpr (kInBlock == 2) {
+      const V lower = hn::InterleaveLower(d, u[0], u[1]);
+      u[1] = hn::InterleaveUpper(d, u[0], u[1]);
+      u[0] = lower;
+    } else {
+      const hn::RepartitionToWide<D> pairs;
+      const auto lower0 = hn::BitCast(pairs, hn::InterleaveLower(d, u[0], u[1]));
+      const auto lower1 = hn::BitCast(pairs, hn::InterleaveLower(d, u[2], u[3]));
+      const auto upper0 = hn::BitCast(pairs, hn::InterleaveUpper(d, u[0], u[1]));
+      const auto upper1 = hn::BitCast(pairs, hn::InterleaveUpper(d, u[2], u[3]));
+      u[0] = hn::BitCast(d, hn::InterleaveLower(pairs, lower0, lower1));
+      u[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, lower0, lower1));
+      u[2] = hn::BitCast(d, hn::InterleaveLower(pairs, upper0, upper1));
+      u[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, upper0, upper1));
+    }
+  }
+  // Then among the blocks.
+  for (size_t i = 0; i < kInBlock; ++i) {
+    V *v0 = v + i, *v1 = v0 + kInBlock;
+    if constexpr (kBlocks == 2) {
+      const V lower = hn::ConcatLowerLower(d, *v1, *v0);
+      *v1 = hn::ConcatUpperUpper(d, *v1, *v0);
+      *v0 = lower;
+    } else if constexpr (kBlocks == 4) {
+      V *v2 = v1 + kInBlock, *v3 = v2 + kInBlock;
+      const V even01 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(*v1), *v0);
+      const V odd01 = hn::OddEvenBlocks(*v1, hn::SwapAdjacentBlocks(*v0));
+      const V even23 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(*v3), *v2);
+      const V odd23 = hn::OddEvenBlocks(*v3, hn::SwapAdjacentBlocks(*v2));
+      *v0 = hn::ConcatLowerLower(d, even23, even01);
+      *v1 = hn::ConcatLowerLower(d, odd23, odd01);
+      *v2 = hn::ConcatUpperUpper(d, even23, even01);
+      *v3 = hn::ConcatUpperUpper(d, odd23, odd01);
+    }
+  }
+}
+#endif
+
+// packed = scale Bᵀ, where column j of Bᵀ begins at b + j * row.
+template <typename T>
+HWY_NOINLINE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T scale, T* packed) {
+  const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
+  for (int64_t j = 0; j < n; j += width) {
+    const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
+    const T* from = b + j * row;
+#if ORTRAIN_TRANSPOSES_VECTORS
+    // A square of elements at a time, all of a row of the panel before the next one.
+    const hn::ScalableTag<T> d;
+    constexpr int64_t kSquare = hn::MaxLanes(d);
+    const auto factor = hn::Set(d, scale);
+    for (int64_t i = 0; i < k; i += kSquare) {
+      const int64_t depth = HWY_MIN(kSquare, k - i);
+      for (int64_t c = 0; c < stored; c += kSquare) {
+        Vec<decltype(d)> v[kSquare];
+        for (int64_t l = 0; l < kSquare; ++l)
+          v[l] = c + l < used ? LoadUpTo(d, from + (c + l) * row + i, depth) : hn::Zero(d);
+        Transpose(d, v);
+        for (int64_t l = 0; l < depth; ++l)
+          hn::StoreU(scale == T{1} ? v[l] : hn::Mul(v[l], factor), d, packed + (i + l) * stored + c);
+      }
+    }
+#else
+    for (int64_t i = 0; i < k; ++i)
+      for (int64_t c = 0; c < stored; ++c)
+        packed[i * stored + c] = c < used ? scale * from[c * row + i] : T{0};
+#endif
+    packed += stored * k;
+  }
+}
+#undef ORTRAIN_TRANSPOSES_VECTORS
+
+// C [R, V vectors] = or += scale A B over k products, A's element (i, p) at a[i * a_row + p * a_column], rows
+// of B `b_row` apart. Only the first `columns` of C are written; they fill all vectors but the last one.
+template <int R, int V, typename T>
+HWY_INLINE void Tile(int64_t k, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, T* c,
+                     int64_t c_row, int64_t columns, bool add, T scale = 1) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+#define ORTRAIN_SUMS(r) auto c##r##0 = hn::Zero(d), c##r##1 = c##r##0, c##r##2 = c##r##0, c##r##3 = c##r##0;
+  ORTRAIN_SUMS(0)
+  ORTRAIN_SUMS(1)
+  ORTRAIN_SUMS(2)
+  ORTRAIN_SUMS(3)
+  ORTRAIN_SUMS(4)
+  ORTRAIN_SUMS(5)
+#undef ORTRAIN_SUMS
+  for (int64_t p = 0; p < k; ++p) {
+    const auto b0 = hn::LoadU(d, b);
+    auto b1 = b0, b2 = b0, b3 = b0;
+    if constexpr (V > 1) b1 = hn::LoadU(d, b + lanes);
+    if constexpr (V > 2) b2 = hn::LoadU(d, b + 2 * lanes);
+    if constexpr (V > 3) b3 = hn::LoadU(d, b + 3 * lanes);
+#define ORTRAIN_ROW(r)                                         \
+  if constexpr (R > r) {                                       \
+    const auto x = hn::Set(d, a[r * a_row]);                   \
+    c##r##0 = hn::MulAdd(x, b0, c##r##0);                      \
+    if constexpr (V > 1) c##r##1 = hn::MulAdd(x, b1, c##r##1); \
+    if constexpr (V > 2) c##r##2 = hn::MulAdd(x, b2, c##r##2); \
+    if constexpr (V > 3) c##r##3 = hn::MulAdd(x, b3, c##r##3); \
+  }
+    ORTRAIN_ROW(0)
+    ORTRAIN_ROW(1)
+    ORTRAIN_ROW(2)
+    ORTRAIN_ROW(3)
+    ORTRAIN_ROW(4)
+    ORTRAIN_ROW(5)
+#undef ORTRAIN_ROW
+    a += a_column;
+    b += b_row;
+  }
+#define ORTRAIN_EACH_OF(r) ORTRAIN_SUM(r, 0) ORTRAIN_SUM(r, 1) ORTRAIN_SUM(r, 2) ORTRAIN_SUM(r, 3)
+#define ORTRAIN_EACH_SUM \
+  ORTRAIN_EACH_OF(0)     \
+  ORTRAIN_EACH_OF(1) ORTRAIN_EACH_OF(2) ORTRAIN_EACH_OF(3) ORTRAIN_EACH_OF(4) ORTRAIN_EACH_OF(5)
+  if (scale != T{1}) {
+    const auto factor = hn::Set(d, scale);
+#define ORTRAIN_SUM(r, v) \
+  if constexpr (R > r && V > v) c##r##v = hn::Mul(c##r##v, factor);
+    ORTRAIN_EACH_SUM
+#undef ORTRAIN_SUM
+  }
+#define ORTRAIN_SUM(r, v)                                                    \
+  if constexpr (R > r && V > v) {                                            \
+    T* to = c + r * c_row + v * lanes;                                       \
+    if (v + 1 < V || columns >= V * lanes) {                                 \
+      hn::StoreU(add ? hn::Add(c##r##v, hn::LoadU(d, to)) : c##r##v, d, to); \
+    } else {                                                                 \
+      const int64_t count = columns - v * lanes;                             \
+      if (add) c##r##v = hn::Add(c##r##v, LoadUpTo(d, to, count));           \
+      StoreUpTo(c##r##v, d, to, count);                                      \
+    }                                                                        \
+  }
+  ORTRAIN_EACH_SUM
+#undef ORTRAIN_SUM
+#undef ORTRAIN_EACH_SUM
+#undef ORTRAIN_EACH_OF
+}
+
+template <int V, typename T>
+void Rows(int64_t m, int64_t k, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, T* c,
+          int64_t c_row, int64_t columns, bool add, T scale) {
+  int64_t i = 0;
+  const auto tile = [&](auto rows) HWY_ATTR {
+    constexpr int R = decltype(rows)::value;
+    for (; i + R <= m; i += R)
+      Tile<R, V>(k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, columns, add, scale);
+  };
+  tile(std::integral_constant<int, 6>());
+  tile(std::integral_constant<int, 4>());
+  tile(std::integral_constant<int, 2>());
+  tile(std::integral_constant<int, 1>());
+}
+
+// C [m, n] = or += scale A B where n is at most a panel, and rows of B have whole vectors. Columns of C from
+// n up to the next whole vector are written too where `spill` says that they are there.
+template <typename T>
+HWY_NOINLINE void Panel(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_column,
+                        const T* b, int64_t b_row, T* c, int64_t c_row, bool add, bool spill, T scale) {
+  const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
+  for (int64_t j = 0; j < n;) {
+    const int64_t left = (n - j + lanes - 1) / lanes, columns = spill ? width : n - j;
+    if (kPanel >= 4 && left >= 4) {
+      Rows<4>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
+      j += 4 * lanes;
+    } else if (left >= 2) {
+      Rows<2>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
+      j += 2 * lanes;
+    } else {
+      Rows<1>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
+      j += lanes;
+    }
+  }
+}
+
+// A packed right operand, and which part of it a product reads: rows [k_begin, k_end), columns from the panel
+// of n_begin to n_end.
+template <typename T>
+struct Packed {
+  const T* data;
+  int64_t k, n;
+  int64_t k_begin, k_end, n_begin, n_end;
+};
+
+// C = or += scale A B. A begins at B's row k_begin, C at B's column 0. `spill` as above.
+template <typename T>
+void Multiply(int64_t m, const T* a, int64_t a_row, int64_t a_column, const Packed<T>& b, T* c, int64_t c_row,
+              bool add, bool spill, T scale = 1) {
+  const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
+  for (int64_t begin = b.k_begin; begin < b.k_end; begin += kDepth) {
+    const int64_t depth = HWY_MIN(kDepth, b.k_end - begin);
+    for (int64_t j = b.n_begin / width * width; j < b.n_end; j += width) {
+      // Of this panel's vectors those are computed that n_end needs.
+      const int64_t stored = (HWY_MIN(width, b.n - j) + lanes - 1) / lanes * lanes;
+      Panel<T>(m, HWY_MIN(stored, b.n_end - j), depth, a + (begin - b.k_begin) * a_column, a_row, a_column,
+               b.data + j * b.k + begin * stored, stored, c + j, c_row, add || begin > b.k_begin, spill,
+               scale);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#endif  // ORTRAIN_PRODUCT_TILES_INL_H_

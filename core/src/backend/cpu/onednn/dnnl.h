@@ -1,0 +1,93 @@
+// oneDNN in kernels: one engine, layouts as Layout, primitives that run on slots without allocating.
+#pragma once
+
+#if ORTRAIN_ONEDNN
+
+#include <dnnl.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "op/kernel.h"
+#include "op/operator.h"
+#include "runtime/shape.h"
+
+namespace ortrain {
+
+const dnnl::engine& dnnl_engine();
+dnnl::stream& dnnl_stream();  // of the calling thread
+
+using DnnlType = dnnl::memory::data_type;
+
+// Row-major description of a shape; a scalar is described as one element.
+dnnl::memory::desc dnnl_plain(const Shape& shape, DnnlType type = DnnlType::f32);
+// Let the primitive choose.
+dnnl::memory::desc dnnl_any(const Shape& shape, DnnlType type = DnnlType::f32);
+// Channels innermost (NHWC and its kin), for shapes [N, C, spatial...] with up to three spatial axes.
+dnnl::memory::desc dnnl_channels_last(const Shape& shape, DnnlType type = DnnlType::f32);
+// The same order of elements of another type; nothing for orders that values between operators do not have.
+std::optional<dnnl::memory::desc> dnnl_retyped(const dnnl::memory::desc& desc, DnnlType type);
+// True where both describe the same bytes: strides of axes of extent 1 do not matter.
+bool same_bytes(const dnnl::memory::desc& a, const dnnl::memory::desc& b);
+// True where the memory holds the elements and nothing else.
+bool is_dense(const dnnl::memory::desc& desc);
+
+// A layout that oneDNN chose.
+class DnnlLayout : public Layout {
+ public:
+  explicit DnnlLayout(dnnl::memory::desc desc) : desc_(std::move(desc)) {}
+  size_t bytes() const override { return desc_.get_size(); }
+  bool equals(const Layout& other) const override;
+  bool dense() const override { return is_dense(desc_); }
+  bool bf16() const override { return desc_.get_data_type() == DnnlType::bf16; }
+  LayoutPtr reshaped(const Shape& shape) const override;
+  Kernel to_plain(Slot from, Slot plain) const override;
+  Kernel from_plain(Slot plain, Slot to) const override;
+  Kernel from(const Layout& other, Slot source, Slot to) const override;
+  const dnnl::memory::desc& desc() const { return desc_; }
+
+ private:
+  dnnl::memory::desc desc_;
+};
+
+// The layout of a description: null where it is row-major float.
+LayoutPtr dnnl_layout(const dnnl::memory::desc& desc);
+// The description of a stored value: its layout's, or the row-major one of `shape`. Layouts of other makers
+// throw.
+dnnl::memory::desc dnnl_desc(const LayoutPtr& layout, const Shape& shape);
+// Whether the layout is one of ours (or row-major).
+bool is_dnnl(const LayoutPtr& layout);
+// How input i is stored, described with elements of the given type; nothing where that has no description.
+std::optional<dnnl::memory::desc> dnnl_stored(const KernelContext& c, size_t i, DnnlType type);
+
+// An attribute with user-managed scratchpad: primitives then allocate nothing when they run.
+dnnl::primitive_attr dnnl_attr();
+// Whether oneDNN is to compute the node: float32, elements to compute, and not all of its inputs constant (a
+// Program computes such a node once, while it is compiled, and wants the result row-major).
+bool suits_onednn(const NodeContext& c);
+// Whether a primitive is one of oneDNN's optimized ones rather than its reference loops.
+bool is_fast(const dnnl::primitive_desc_base& primitive);
+
+// A kernel that runs the primitive: each argument lies in a slot; undefined slots are left out. The
+// scratchpad is taken from `c`.
+struct DnnlArgument {
+  int index;  // DNNL_ARG_SRC ...
+  dnnl::memory::desc desc;
+  Slot slot;
+};
+Kernel dnnl_kernel(KernelContext& c, const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
+                   const std::vector<DnnlArgument>& arguments);
+// Input i in the order and type that a primitive wants. Where the primitive computes in float with a value
+// that lies in bfloat16, the value is widened into scratch memory by a kernel that goes to `kernels`: a copy
+// for everybody would live until the last reader.
+Slot dnnl_operand(KernelContext& c, size_t i, const dnnl::memory::desc& wanted, std::vector<Kernel>& kernels);
+// The place of output o for a primitive that makes it as `made`. Where float is made and bfloat16 wanted, the
+// place is scratch memory, and a kernel that narrows it goes to `after`.
+Slot dnnl_result(KernelContext& c, size_t o, const dnnl::memory::desc& made, std::vector<Kernel>& after);
+
+// A kernel that copies between two descriptions.
+Kernel dnnl_reorder(const dnnl::memory::desc& from, Slot source, const dnnl::memory::desc& to, Slot target);
+
+}  // namespace ortrain
+
+#endif

@@ -1,0 +1,130 @@
+// Compiled once for each vector instruction set; the best one is chosen when the program runs.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/optimizer/optimizer_kernels.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.
+#include <hwy/highway.h>
+
+#include <limits>
+
+#include "backend/cpu/optimizer/optimizer_kernels.h"
+#include "runtime/threads.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The moments of a weight whose gradient is zero, behind a dead Relu or for a token that does not occur,
+// decay until they are denormal, and arithmetic on such numbers takes a hundred times as long.
+template <class D, class V>
+V without_denormals(D d, V x) {
+  const auto normal = hn::Set(d, std::numeric_limits<hn::TFromD<D>>::min());
+  return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), normal), x);
+}
+
+template <class D, typename T = hn::TFromD<D>>
+void adamw_at(D d, T* w, const T* g, T* m, T* v, const AdamWFactors<T>& f) {
+  const auto gradient = hn::Mul(hn::LoadU(d, g), hn::Set(d, f.gradient_scale));
+  const auto first =
+      hn::MulAdd(hn::Set(d, f.alpha), hn::LoadU(d, m), hn::Mul(hn::Set(d, 1 - f.alpha), gradient));
+  const auto second = hn::MulAdd(hn::Set(d, f.beta), hn::LoadU(d, v),
+                                 hn::Mul(hn::Set(d, 1 - f.beta), hn::Mul(gradient, gradient)));
+  const auto root = hn::MulAdd(hn::Sqrt(second), hn::Set(d, f.root_scale), hn::Set(d, f.epsilon));
+  const auto kept = hn::Mul(hn::LoadU(d, w), hn::Set(d, f.decay_before));
+  const auto moved = hn::Sub(kept, hn::Div(hn::Mul(hn::Set(d, f.step_size), first), root));
+  hn::StoreU(without_denormals(d, first), d, m);
+  hn::StoreU(without_denormals(d, second), d, v);
+  hn::StoreU(hn::Mul(moved, hn::Set(d, f.decay_after)), d, w);
+}
+
+template <typename T>
+void adamw_part(T* w, const T* g, T* m, T* v, int64_t n, const AdamWFactors<T>& f) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) adamw_at(d, w + i, g + i, m + i, v + i, f);
+  for (; i < n; ++i) adamw_at(hn::CappedTag<T, 1>(), w + i, g + i, m + i, v + i, f);
+}
+void adamw_float(float* w, const float* g, float* m, float* v, int64_t n, const AdamWFactors<float>& f) {
+  adamw_part(w, g, m, v, n, f);
+}
+void adamw_double(double* w, const double* g, double* m, double* v, int64_t n,
+                  const AdamWFactors<double>& f) {
+  adamw_part(w, g, m, v, n, f);
+}
+
+template <typename T>
+void sgd_part(T* w, const T* g, int64_t n, T rate) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreU(hn::NegMulAdd(hn::Set(d, rate), hn::LoadU(d, g + i), hn::LoadU(d, w + i)), d, w + i);
+  for (; i < n; ++i) w[i] -= rate * g[i];
+}
+void sgd_float(float* w, const float* g, int64_t n, float rate) { sgd_part(w, g, n, rate); }
+void sgd_double(double* w, const double* g, int64_t n, double rate) { sgd_part(w, g, n, rate); }
+
+}  // namespace ortrain::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <vector>
+
+namespace ortrain {
+
+HWY_EXPORT(adamw_float);
+HWY_EXPORT(adamw_double);
+HWY_EXPORT(sgd_float);
+HWY_EXPORT(sgd_double);
+
+void adamw_update(float* w, const float* g, float* m, float* v, int64_t n, const AdamWFactors<float>& f) {
+  parallel_for(n, 4, [&](int64_t a, int64_t b) {
+    HWY_DYNAMIC_DISPATCH(adamw_float)(w + a, g + a, m + a, v + a, b - a, f);
+  });
+}
+void adamw_update(double* w, const double* g, double* m, double* v, int64_t n,
+                  const AdamWFactors<double>& f) {
+  parallel_for(n, 4, [&](int64_t a, int64_t b) {
+    HWY_DYNAMIC_DISPATCH(adamw_double)(w + a, g + a, m + a, v + a, b - a, f);
+  });
+}
+void sgd_update(float* w, const float* g, int64_t n, float rate) {
+  parallel_for(n, 1, [&](int64_t a, int64_t b) {
+    HWY_DYNAMIC_DISPATCH(sgd_float)(w + a, g + a, b - a, rate);
+  });
+}
+void sgd_update(double* w, const double* g, int64_t n, double rate) {
+  parallel_for(n, 1, [&](int64_t a, int64_t b) {
+    HWY_DYNAMIC_DISPATCH(sgd_double)(w + a, g + a, b - a, rate);
+  });
+}
+
+namespace {
+
+// Blocks of fixed size are summed one by one and then together, so the sum does not depend on the number of
+// threads.
+template <typename T>
+double sum_of_squares_of(const T* g, int64_t n) {
+  constexpr int64_t kBlock = 4096;
+  constexpr int64_t kLanes = 8;
+  double total = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(n, begin + kBlock);
+    double lanes[kLanes] = {};
+    int64_t i = begin;
+    for (; i + kLanes <= end; i += kLanes)
+      for (int64_t k = 0; k < kLanes; ++k) lanes[k] += static_cast<double>(g[i + k]) * g[i + k];
+    for (; i < end; ++i) lanes[0] += static_cast<double>(g[i]) * g[i];
+    for (const double lane : lanes) total += lane;
+  }
+  return total;
+}
+
+}  // namespace
+
+double sum_of_squares(const float* g, int64_t n) { return sum_of_squares_of(g, n); }
+double sum_of_squares(const double* g, int64_t n) { return sum_of_squares_of(g, n); }
+
+}  // namespace ortrain
+#endif

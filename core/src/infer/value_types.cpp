@@ -1,0 +1,438 @@
+#include "infer/value_types.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <vector>
+
+#include "op/dynamic.h"
+
+namespace ortrain {
+namespace {
+
+std::vector<Dim> dims_of(const Shape& shape) {
+  std::vector<Dim> dims;
+  for (const int64_t extent : shape) dims.push_back(Dim{extent, ""});
+  return dims;
+}
+
+// The constant that a Constant node holds, undefined where it is of a kind that has no tensor.
+Tensor value_of_constant_node(const Node& node) {
+  for (const auto& [name, attribute] : node.attributes) {
+    if (const auto* tensor = std::get_if<Tensor>(&attribute)) return *tensor;
+    if (const auto* integer = std::get_if<int64_t>(&attribute)) return Tensor::scalar(*integer);
+    if (const auto* number = std::get_if<float>(&attribute)) return Tensor::scalar(*number);
+    if (const auto* integers = std::get_if<std::vector<int64_t>>(&attribute)) return Tensor::of(*integers);
+    if (const auto* numbers = std::get_if<std::vector<float>>(&attribute)) return Tensor::of(*numbers);
+  }
+  return Tensor();
+}
+
+// The element type of output o where no shape rule could tell: that of the first input, with few exceptions.
+DType guess_type(const ValueTypes& types, const Node& node, size_t o) {
+  static const std::map<std::string_view, DType> fixed = {
+      {"ArgMax", DType::kInt64},     {"ArgMin", DType::kInt64},        {"Shape", DType::kInt64},
+      {"Size", DType::kInt64},       {"Equal", DType::kBool},          {"Less", DType::kBool},
+      {"LessOrEqual", DType::kBool}, {"Greater", DType::kBool},        {"And", DType::kBool},
+      {"Or", DType::kBool},          {"GreaterOrEqual", DType::kBool}, {"Xor", DType::kBool},
+      {"Not", DType::kBool},         {"IsNaN", DType::kBool},          {"IsInf", DType::kBool}};
+  static const std::map<std::string_view, DType> others = {
+      {"MaxPool", DType::kInt64}, {"TopK", DType::kInt64}, {"Dropout", DType::kBool}};
+  static const std::map<std::string_view, size_t> like_input = {
+      {"Where", 1}, {"OneHot", 2}, {"CastLike", 1}, {"GatherGrad", 2}, {"GatherNDGrad", 2}};
+  if (const auto it = fixed.find(node.op_type); it != fixed.end()) return it->second;
+  if (const auto it = others.find(node.op_type); o > 0 && it != others.end()) return it->second;
+  if (node.op_type == "Cast") return static_cast<DType>(node.int_or("to", 0));
+  if (node.op_type == "ConstantOfShape") {
+    const auto it = node.attributes.find("value");
+    const Tensor* value = it == node.attributes.end() ? nullptr : std::get_if<Tensor>(&it->second);
+    return value ? value->dtype() : DType::kFloat;
+  }
+  const auto it = like_input.find(node.op_type);
+  const size_t i = it == like_input.end() ? 0 : it->second;
+  return node.has_input(i) ? types.info(node.inputs[i]).dtype : DType::kUndefined;
+}
+
+}  // namespace
+
+// What a shape rule sees in one of the two runs. Throws where an input is not known.
+class NumberedShapes : public ShapeContext {
+ public:
+  NumberedShapes(const ValueTypes& types, const Node& node, int run)
+      : ShapeContext(node, types.model_.opset(node.domain)),
+        types_(types),
+        run_(run),
+        shapes_(node.inputs.size()),
+        types_out(node.outputs.size()),
+        shapes_out(node.outputs.size()),
+        values_out(node.outputs.size()) {
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      if (node.has_input(i)) shapes_[i] = types.shape(node.inputs[i], run);
+  }
+
+  DType dtype(size_t i) const override {
+    const DType dtype = has_input(i) ? types_.info(node().inputs[i]).dtype : DType::kUndefined;
+    expect(dtype != DType::kUndefined, "the type of input ", i, " is not known");
+    return dtype;
+  }
+  const Shape& shape(size_t i) const override {
+    expect(has_input(i) && shapes_[i], "the shape of input ", i, " is not known");
+    return *shapes_[i];
+  }
+  const Tensor* constant(size_t i) const override {
+    return has_input(i) ? types_.run_value(node().inputs[i], run_) : nullptr;
+  }
+  void output(size_t o, DType dtype, Shape shape) override {
+    if (o >= shapes_out.size()) return;
+    element_count(shape);  // refuses what cannot be
+    types_out[o] = dtype;
+    shapes_out[o] = std::move(shape);
+  }
+  void value(size_t o, Tensor value) override {
+    output(o, value.dtype(), value.shape());
+    if (o < values_out.size()) values_out[o] = std::move(value);
+  }
+
+ private:
+  const ValueTypes& types_;
+  const int run_;
+  std::vector<std::optional<Shape>> shapes_;
+
+ public:
+  std::vector<DType> types_out;
+  std::vector<std::optional<Shape>> shapes_out;
+  std::vector<Tensor> values_out;
+};
+
+// Runs the kernel of a node on the numbers of one of the two runs. Throws where that cannot be.
+class NumberedRun : public KernelContext {
+ public:
+  NumberedRun(const ValueTypes& types, const NumberedShapes& shapes, int run)
+      : KernelContext(shapes.node(), shapes.opset()), shapes_(shapes), results(shapes.output_count()) {
+    for (const std::string& value : node().inputs) {
+      const Tensor* known = value.empty() ? nullptr : types.run_value(value, run);
+      inputs_.push_back(known ? *known : Tensor());
+    }
+  }
+
+  // Whether all inputs are there, all of it is little, and of types that kernels take as they are.
+  bool is_small() const {
+    const auto small = [](DType dtype, const Shape& shape) {
+      return element_count(shape) <= kMost && dtype != DType::kString && wide_of(dtype) == dtype;
+    };
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      if (has_input(i) && !(inputs_[i].defined() && small(inputs_[i].dtype(), inputs_[i].shape())))
+        return false;
+    for (size_t o = 0; o < results.size(); ++o)
+      if (has_output(o) && !(shapes_.shapes_out[o] && small(shapes_.types_out[o], *shapes_.shapes_out[o])))
+        return false;
+    return !inputs_.empty() && !results.empty();
+  }
+
+  void run(const Operator& op) {
+    const Kernel kernel = op.kernel(*this);
+    std::vector<std::byte*> addresses;
+    for (Tensor& tensor : memory_) addresses.push_back(static_cast<std::byte*>(tensor.raw()));
+    if (kernel) kernel(Frame(addresses.data(), 0));
+    for (const auto& [o, i] : aliases_) results[o] = inputs_[i].reshaped(out_shape(o)).clone();
+  }
+
+  DType dtype(size_t i) const override { return shapes_.dtype(i); }
+  const Shape& shape(size_t i) const override { return shapes_.shape(i); }
+  const Tensor* constant(size_t i) const override { return shapes_.constant(i); }
+  DType out_dtype(size_t o) const override { return shapes_.types_out.at(o); }
+  const Shape& out_shape(size_t o) const override { return *shapes_.shapes_out.at(o); }
+  Slot in(size_t i) override { return has_input(i) ? hold(inputs_[i]) : Slot{}; }
+  LayoutPtr in_layout(size_t) const override { return nullptr; }
+  Slot in(size_t i, const LayoutPtr& wanted) override { return expect_plain(wanted), in(i); }
+  Slot out(size_t o, const LayoutPtr& layout) override {
+    expect_plain(layout);
+    if (!has_output(o)) return {};
+    if (!results[o].defined()) results[o] = Tensor(out_dtype(o), out_shape(o));
+    return hold(results[o]);
+  }
+  Slot out_inplace(size_t o, std::initializer_list<size_t>, const LayoutPtr& layout) override {
+    return out(o, layout);
+  }
+  void alias(size_t o, size_t i) override { aliases_.emplace_back(o, i); }
+  Slot scratch(size_t bytes) override { return hold(Tensor(DType::kUInt8, {static_cast<int64_t>(bytes)})); }
+  Slot fixed(Tensor value) override { return hold(std::move(value)); }
+  Slot state(size_t i) override { reject("input ", i, " is updated"); }
+  bool same_storage(size_t, size_t) const override { return false; }
+  Precision precision() const override { return Precision::kFloat; }
+  bool wants_bf16(size_t) const override { return false; }
+  bool used_only_by(size_t, std::string_view) const override { return false; }
+  uint64_t stream() const override { return 0; }
+
+ private:
+  static constexpr int64_t kMost = 64;  // elements
+
+  void expect_plain(const LayoutPtr& layout) const { expect(!layout, "its values have no layouts here"); }
+  Slot hold(Tensor tensor) {
+    memory_.push_back(std::move(tensor));
+    return {static_cast<int>(memory_.size()) - 1};
+  }
+
+  const NumberedShapes& shapes_;
+  std::vector<Tensor> inputs_, memory_;
+  std::vector<std::pair<size_t, size_t>> aliases_;
+
+ public:
+  std::vector<Tensor> results;
+};
+
+// What the type rule of an operator sees whose run decides shapes.
+class NodeTypes : public TypeContext {
+ public:
+  NodeTypes(ValueTypes& types, const Node& node) : types_(types), node_(node) {}
+
+  const Node& node() const override { return node_; }
+  int64_t opset() const override { return types_.model_.opset(node_.domain); }
+  const ValueInfo& input(size_t i) const override {
+    return types_.info(node_.has_input(i) ? node_.inputs[i] : "");
+  }
+  const Tensor* constant(size_t i) const override {
+    return node_.has_input(i) ? types_.constant(node_.inputs[i]) : nullptr;
+  }
+  std::vector<ValueInfo> body(const std::string& attribute, std::vector<ValueInfo> inputs) override {
+    const auto found = node_.attributes.find(attribute);
+    const auto* graph =
+        found == node_.attributes.end() ? nullptr : std::get_if<std::shared_ptr<Graph>>(&found->second);
+    require(graph && *graph, ErrorCode::kInvalidGraph, node_.label(), ": attribute '", attribute,
+            "' is missing or no graph");
+    const ValueTypes inner(**graph, inputs, types_);
+    for (const std::string& problem : inner.problems())
+      if (std::find(types_.problems_.begin(), types_.problems_.end(), problem) == types_.problems_.end())
+        types_.problems_.push_back(problem);
+    std::vector<ValueInfo> outputs;
+    for (const ValueInfo& output : (*graph)->outputs) outputs.push_back(inner.info(output.name));
+    return outputs;
+  }
+  Dim unknown() override {
+    Dim dim;
+    types_.number(dim);
+    return dim;
+  }
+  using TypeContext::output;
+  void output(size_t o, ValueInfo info) override {
+    if (!node_.has_output(o)) return;
+    ValueInfo& known = types_.info_[node_.outputs[o]];
+    if (info.dtype != DType::kUndefined) known.dtype = info.dtype;
+    known.is_sequence = info.is_sequence;
+    known.is_optional = info.is_optional;
+    std::optional<std::vector<Dim>>& dims = info.dims;
+    if (!dims) return;
+    for (size_t d = 0; d < dims->size(); ++d) {
+      Dim& dim = (*dims)[d];
+      if (!dim.known() && dim.symbol.empty() && known.dims && known.dims->size() == dims->size())
+        dim = (*known.dims)[d];
+    }
+    known.dims = std::move(dims);
+  }
+  void reject(const std::string& why) override { types_.problems_.push_back(node_.label() + ": " + why); }
+
+ private:
+  ValueTypes& types_;
+  const Node& node_;
+};
+
+ValueTypes::ValueTypes(const Model& model) : model_(model) {
+  for (const ValueInfo& stated : model.graph.inputs) state(stated);
+  take_up(model.graph);
+}
+
+ValueTypes::ValueTypes(const Graph& subgraph, const std::vector<ValueInfo>& inputs, const ValueTypes& outer)
+    : model_(outer.model_), outer_(&outer), extents_(outer.extents_) {
+  for (size_t i = 0; i < subgraph.inputs.size(); ++i) {
+    ValueInfo known = subgraph.inputs[i];
+    if (i < inputs.size() && inputs[i].dtype != DType::kUndefined) known.dtype = inputs[i].dtype;
+    if (i < inputs.size()) {
+      known.is_sequence |= inputs[i].is_sequence;
+      known.is_optional |= inputs[i].is_optional;
+    }
+    // Names of extents that a subgraph states are its own.
+    if (known.dims)
+      for (Dim& dim : *known.dims) dim.symbol.clear();
+    if (i < inputs.size() && inputs[i].dims) {
+      if (known.dims && known.dims->size() == inputs[i].dims->size()) {
+        for (size_t d = 0; d < known.dims->size(); ++d)
+          if (!(*known.dims)[d].known()) (*known.dims)[d] = (*inputs[i].dims)[d];
+      } else {
+        known.dims = inputs[i].dims;
+      }
+    }
+    state(known);
+  }
+  take_up(subgraph);
+}
+
+void ValueTypes::take_up(const Graph& graph) {
+  for (const std::string& name : graph.initializer_order) set_constant(name, graph.initializers.at(name));
+  const auto expect = [&](ValueInfo stated) {
+    if (outer_ && stated.dims)
+      for (Dim& dim : *stated.dims) dim.symbol.clear();
+    info_.emplace(stated.name, std::move(stated));
+  };
+  for (const auto& [name, stated] : graph.value_info) expect(stated);
+  for (const ValueInfo& stated : graph.outputs)
+    if (!outer_ || info(stated.name).dtype == DType::kUndefined) expect(stated);
+  for (const Node& node : graph.nodes) infer(node);
+}
+
+const ValueInfo& ValueTypes::info(const std::string& value) const {
+  static const ValueInfo nothing;
+  const auto it = info_.find(value);
+  return it != info_.end() ? it->second : outer_ ? outer_->info(value) : nothing;
+}
+
+const Tensor* ValueTypes::constant(const std::string& value) const {
+  const auto it = constants_.find(value);
+  return it != constants_.end() ? &it->second : outer_ ? outer_->constant(value) : nullptr;
+}
+
+const std::pair<Tensor, Tensor>* ValueTypes::run_values(const std::string& value) const {
+  const auto it = run_values_.find(value);
+  return it != run_values_.end() ? &it->second : outer_ ? outer_->run_values(value) : nullptr;
+}
+
+const Tensor* ValueTypes::run_value(const std::string& value, int run) const {
+  const auto* values = run_values(value);
+  return !values ? constant(value) : run == 0 ? &values->first : &values->second;
+}
+
+Tensor ValueTypes::known(const std::string& value) const {
+  const Tensor *first = run_value(value, 0), *second = run_value(value, 1);
+  const bool equal = first && second && first->dtype() == second->dtype() &&
+                     first->shape() == second->shape() && first->dtype() != DType::kString &&
+                     (first->bytes() == 0 || std::memcmp(first->raw(), second->raw(), first->bytes()) == 0);
+  return equal ? *first : Tensor();
+}
+
+void ValueTypes::set_like(const std::string& value, const std::string& other) {
+  const ValueInfo like = info(other);
+  ValueInfo& known = info_[value];
+  known.name = value;
+  if (known.dtype == DType::kUndefined) known.dtype = like.dtype;
+  if (!known.dims) known.dims = like.dims;
+  known.is_sequence = like.is_sequence;
+  known.is_optional = like.is_optional;
+}
+
+void ValueTypes::set_constant(const std::string& value, const Tensor& tensor) {
+  constants_[value] = tensor;
+  info_[value] = ValueInfo{value, tensor.dtype(), dims_of(tensor.shape())};
+}
+
+void ValueTypes::state(const ValueInfo& stated) { number_extents(info_[stated.name] = stated); }
+
+void ValueTypes::number_extents(ValueInfo& info) {
+  if (!info.dims) return;
+  for (Dim& dim : *info.dims)
+    if (info.is_sequence)
+      dim.symbol.clear();
+    else
+      number(dim);
+}
+
+// Gives an extent that is not a number its two numbers, and a name where it has none. Odd in one run and even
+// in the other, and large, so that rounding does not make equal what is not.
+void ValueTypes::number(Dim& dim) {
+  if (dim.known() || extents_->numbers.count(dim.symbol)) return;
+  const int64_t k = static_cast<int64_t>(extents_->numbers.size());
+  // Not linear in k, so that a sum of two extents is not that of two others.
+  const int64_t bend = 2 * (31 * k * k % 1021);
+  dim.symbol = name_of({1009 + 6 * k + bend, 2038 + 10 * k}, &dim);
+}
+
+std::string ValueTypes::name_of(const Numbers& numbers, const Dim* stated) {
+  Extents& all = *extents_;
+  if (const auto it = all.names.find(numbers); it != all.names.end()) return it->second;
+  const bool usable = stated && !stated->symbol.empty() && !all.numbers.count(stated->symbol);
+  const std::string name = usable ? stated->symbol : concat("?", all.numbers.size());
+  all.numbers[name] = numbers;
+  all.names[numbers] = name;
+  return name;
+}
+
+std::optional<Shape> ValueTypes::shape(const std::string& value, int run) const {
+  const auto& dims = info(value).dims;
+  if (!dims) return std::nullopt;
+  Shape shape;
+  for (const Dim& dim : *dims) {
+    const auto it = extents_->numbers.find(dim.symbol);
+    if (!dim.known() && it == extents_->numbers.end()) return std::nullopt;
+    shape.push_back(dim.known() ? dim.value : run == 0 ? it->second.first : it->second.second);
+  }
+  return shape;
+}
+
+void ValueTypes::infer(const Node& node) {
+  if (node.domain.empty() && node.op_type == "Constant") {
+    const Tensor tensor = value_of_constant_node(node);
+    if (tensor.defined() && node.has_output(0)) return set_constant(node.outputs[0], tensor);
+  }
+  const Operator* op = find_operator(node.domain, node.op_type);
+  if (op && op->types) {
+    try {
+      NodeTypes context(*this, node);
+      op->types(context);
+    } catch (const Error&) {
+      // What the model states stays.
+    }
+  }
+  NumberedShapes first(*this, node, 0), second(*this, node, 1);
+  const bool tensors = std::all_of(node.inputs.begin(), node.inputs.end(),
+                                   [&](const std::string& input) { return info(input).is_tensor(); });
+  if (op && !op->takes_sequences && !tensors)
+    problems_.push_back(node.label() +
+                        ": one of its inputs is a sequence or an optional value, expected tensors");
+  if (op && op->shape && tensors) {
+    try {
+      op->shape(first);
+      op->shape(second);
+    } catch (const Error&) {
+      // The rule needs what is known later only; what it said before stays, and so does what the model
+      // states.
+    }
+  }
+  const bool stated = std::all_of(first.values_out.begin(), first.values_out.end(),
+                                  [](const Tensor& value) { return value.defined(); });
+  if (op && op->kernel && !op->impure && op->updates == 0 && !stated) {
+    try {
+      NumberedRun a(*this, first, 0), b(*this, second, 1);
+      if (a.is_small() && b.is_small()) {
+        a.run(*op), b.run(*op);
+        first.values_out = std::move(a.results), second.values_out = std::move(b.results);
+      }
+    } catch (const std::exception&) {
+      // Nobody knows the values, then.
+    }
+  }
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    if (!node.has_output(o)) continue;
+    ValueInfo& known = info_[node.outputs[o]];
+    known.name = node.outputs[o];
+    if (first.types_out[o] != DType::kUndefined) known.dtype = first.types_out[o];
+    if (known.dtype == DType::kUndefined) known.dtype = guess_type(*this, node, o);
+    const std::optional<Shape>&a = first.shapes_out[o], &b = second.shapes_out[o];
+    if (a && b && a->size() == b->size()) {
+      const std::vector<Dim> stated = known.dims.value_or(std::vector<Dim>());
+      std::vector<Dim> dims;
+      for (size_t d = 0; d < a->size(); ++d) {
+        if ((*a)[d] == (*b)[d]) {
+          dims.push_back(Dim{(*a)[d], ""});
+        } else {
+          dims.push_back(
+              Dim{-1, name_of({(*a)[d], (*b)[d]}, stated.size() == a->size() ? &stated[d] : nullptr)});
+        }
+      }
+      known.dims = dims;
+    } else if (known.dims) {
+      number_extents(known);
+    }
+    if (first.values_out[o].defined() && second.values_out[o].defined())
+      run_values_[node.outputs[o]] = {first.values_out[o], second.values_out[o]};
+  }
+}
+
+}  // namespace ortrain

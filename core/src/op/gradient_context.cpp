@@ -1,0 +1,66 @@
+// Undoing a broadcast, the same for every gradient rule.
+#include "op/gradient_context.h"
+
+#include <optional>
+#include <vector>
+
+namespace ortrain {
+namespace {
+
+constexpr const char* kMicrosoftDomain = "com.microsoft";
+
+// How a value relates to the one that it was broadcast into, as far as the model states it.
+struct Broadcast {
+  bool decided = false;
+  std::vector<int64_t> leading;  // axes that the value does not have
+  std::vector<int64_t> inner;    // axes along which the value has extent 1
+};
+
+Broadcast compare(const std::optional<std::vector<Dim>>& small,
+                  const std::optional<std::vector<Dim>>& large) {
+  Broadcast result;
+  if (!small || !large || small->size() > large->size()) return result;
+  const size_t offset = large->size() - small->size();
+  for (size_t a = 0; a < offset; ++a) result.leading.push_back(static_cast<int64_t>(a));
+  for (size_t a = 0; a < small->size(); ++a) {
+    const Dim& s = (*small)[a];
+    const Dim& l = (*large)[a + offset];
+    if (s.same(l)) continue;
+    if (s.value == 1) {
+      result.inner.push_back(
+          static_cast<int64_t>(a + offset));  // right also where the other extent turns out as 1
+    } else if (!s.known() && l.value != 1) {
+      return result;  // an unknown extent may be 1
+    }
+  }
+  result.decided = true;
+  return result;
+}
+
+}  // namespace
+
+std::string GradientContext::unbroadcast(const std::string& gradient, const std::string& from,
+                                         const std::string& value) {
+  if (from == value) return gradient;
+  const Broadcast known = compare(dims(value), dims(from));
+  if (known.decided) {
+    if (known.inner.empty())
+      return known.leading.empty() ? gradient : reduce_sum(gradient, known.leading, false);
+    std::vector<int64_t> axes = known.leading;
+    axes.insert(axes.end(), known.inner.begin(), known.inner.end());
+    const std::string reduced = reduce_sum(gradient, axes, true);
+    return known.leading.empty() ? reduced : squeeze(reduced, known.leading);
+  }
+  const std::string small = (*this)("Shape", {value});
+  const std::string large = (*this)("Shape", {from});
+  const std::string axes = emit("BroadcastGradientArgs", {small, large}, 2, {}, kMicrosoftDomain)[0];
+  const std::string reduced =
+      (*this)("ReduceSumTraining", {gradient, axes},
+              {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{1}}}, kMicrosoftDomain);
+  // The extents are meant literally: a 0 is an empty axis, not "as before".
+  Attributes literal;
+  if (opset() >= 14) literal["allowzero"] = int64_t{1};
+  return (*this)("Reshape", {reduced, small}, literal);
+}
+
+}  // namespace ortrain

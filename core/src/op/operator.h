@@ -1,0 +1,212 @@
+// What an operator is: a shape rule, a kernel, a gradient rule, registered under a name.
+//
+// An operator's file defines the three functions and registers them:
+//
+//     void shape(ShapeContext& c) { c.output(0, c.dtype(0), c.shape(0)); }
+//     Kernel kernel(KernelContext& c) { ... }
+//     void gradient(GradientContext& g) { g.set(0, g("ReluGrad", {g.dy(0), g.x(0)}, {}, kMicrosoft)); }
+//     ORTRAIN_OPERATOR({.type = "Relu", .shape = shape, .kernel = kernel, .gradient = gradient});
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "op/gradient_context.h"
+#include "op/kernel.h"
+#include "runtime/error.h"
+#include "runtime/tensor.h"
+
+namespace ortrain {
+
+inline constexpr const char* kMicrosoft = "com.microsoft";
+
+class TypeContext;       // op/dynamic.h
+class DynamicContext;    // the same
+class ExpansionContext;  // op/expansion.h
+
+// Thrown by a shape rule or a kernel maker that needs the value of an input which is not known before the
+// run.
+struct DataDependent : Error {
+  DataDependent(ErrorCode code, std::string message, std::string value)
+      : Error(code, std::move(message)), value(std::move(value)) {}
+  std::string value;  // the name of that input
+};
+
+// What shape rules and kernels share: the node, its inputs' types, shapes and constant values.
+class NodeContext {
+ public:
+  virtual ~NodeContext() = default;
+  NodeContext(const Node& node, int64_t opset) : node_(node), opset_(opset) {}
+
+  const Node& node() const { return node_; }
+  int64_t opset() const { return opset_; }  // version of the node's domain in the model
+  size_t input_count() const { return node_.inputs.size(); }
+  size_t output_count() const { return node_.outputs.size(); }
+  bool has_input(size_t i) const { return node_.has_input(i); }
+  bool has_output(size_t i) const { return node_.has_output(i); }
+
+  virtual DType dtype(size_t i) const = 0;         // of input i
+  virtual const Shape& shape(size_t i) const = 0;  // of input i
+  // The value of input i when it is known at compile time, else null.
+  virtual const Tensor* constant(size_t i) const = 0;
+  // The same, throwing DataDependent when it is not known.
+  const Tensor& need_constant(size_t i) const;
+
+  int64_t rank(size_t i) const { return static_cast<int64_t>(shape(i).size()); }
+  int64_t size(size_t i) const { return element_count(shape(i)); }
+
+  // Throws kInvalidGraph / kNotImplemented: '<node label>: <parts>'.
+  template <typename... Parts>
+  [[noreturn]] void reject(const Parts&... parts) const {
+    fail(ErrorCode::kInvalidGraph, node_.label(), ": ", parts...);
+  }
+  template <typename... Parts>
+  void expect(bool condition, const Parts&... parts) const {
+    if (!condition) [[unlikely]]
+      reject(parts...);
+  }
+  [[noreturn]] void reject_dtype(size_t i) const;  // "input i has type X, which this operator does not take"
+
+ private:
+  const Node& node_;
+  int64_t opset_;
+};
+
+// Shape rule: states type and shape of every output.
+class ShapeContext : public NodeContext {
+ public:
+  using NodeContext::NodeContext;
+  virtual void output(size_t i, DType dtype, Shape shape) = 0;
+  // The same for an output whose value follows from shapes alone: it is a constant of the compiled Program,
+  // so that shape rules further on can read it. An operator all of whose outputs are such needs no kernel.
+  virtual void value(size_t i, Tensor value) = 0;
+  // The extents that the model states of output o in its value_info, -1 for those that are no numbers; empty
+  // where it states none. For operators whose inputs do not tell the shape of the result (gradients of
+  // pooling).
+  virtual std::vector<int64_t> stated_shape(size_t o) const { return (void)o, std::vector<int64_t>(); }
+};
+
+// Kernel maker: asks for the memory of inputs and outputs and returns what runs. A maker that only aliases
+// returns null.
+class KernelContext : public NodeContext {
+ public:
+  using NodeContext::NodeContext;
+  virtual DType out_dtype(size_t o) const = 0;
+  virtual const Shape& out_shape(size_t o) const = 0;
+  int64_t out_size(size_t o) const { return element_count(out_shape(o)); }
+
+  // Input i row-major; a conversion is inserted when it is stored otherwise. Undefined slot when it is left
+  // out.
+  virtual Slot in(size_t i) = 0;
+  // How input i is stored, and the input in a wanted layout (null: row-major).
+  virtual LayoutPtr in_layout(size_t i) const = 0;
+  virtual Slot in(size_t i, const LayoutPtr& wanted) = 0;
+
+  // Output o in the given layout (null: row-major). Undefined slot when nobody wants it. Ask for inputs
+  // first.
+  virtual Slot out(size_t o, const LayoutPtr& layout = nullptr) = 0;
+  // The same, but over the memory of the first of the candidate inputs that nothing reads after this node and
+  // that was fetched in the same layout, where there is one. The kernel must then allow that input and output
+  // are the same memory.
+  virtual Slot out_inplace(size_t o, std::initializer_list<size_t> candidates,
+                           const LayoutPtr& layout = nullptr) = 0;
+  // Output o is input i under another shape: no memory, no kernel. Needs row-major order, of float or of
+  // bfloat16; converts where it is not.
+  virtual void alias(size_t o, size_t i) = 0;
+  // Memory that holds nothing between runs and nothing outside this node.
+  virtual Slot scratch(size_t bytes) = 0;
+  // A constant that the kernel's maker computed: memory that nothing writes.
+  virtual Slot fixed(Tensor value) = 0;
+  // Input i to be written: model state that the node updates (running statistics, accumulation buffers).
+  virtual Slot state(size_t i) = 0;
+  // The storage of input i where it is the very memory of input `target` already (see
+  // Operator::writes_through).
+  virtual bool same_storage(size_t i, size_t target) const = 0;
+
+  virtual Precision precision() const = 0;
+  // True where output o had better lie in bfloat16: the Program allows it, o has type float, is no output of
+  // the graph, and an operator that takes it so reads it.
+  virtual bool wants_bf16(size_t o) const = 0;
+  // True where output o is read by nothing but nodes of `op_type` (and is no output of the graph).
+  virtual bool used_only_by(size_t o, std::string_view op_type) const = 0;
+  // A number that tells this node from others of the graph: the stream of its random numbers.
+  virtual uint64_t stream() const = 0;
+};
+
+// What the gradient of an operator is.
+enum class Differentiable {
+  kYes,   // there is a rule
+  kStop,  // the derivative is zero or meaningless, and gradients stop here as everyone expects (Shape, Equal,
+          // ArgMax)
+  kNo,    // there is none yet: training through it is an error
+};
+
+// What the kernel of an operator sees of types that few kernels know: the 16-bit floats, and packed elements.
+// Where it is not the value itself it is its wide form (wide_of), which the Program converts to and from at
+// the borders of such operators; shape rules see the types as they are.
+enum class NarrowTypes {
+  kWidened,  // float in place of the 16-bit floats
+  kMoved,    // moves elements about whatever they mean: 16-bit floats as they are, or as float where an input
+             // lies so already; packed elements as bytes
+  kTaken,    // the types as they are
+};
+
+struct Operator {
+  std::string_view domain = "";
+  std::string_view type;
+  void (*shape)(ShapeContext&) = nullptr;
+  Kernel (*kernel)(KernelContext&) = nullptr;
+  void (*gradient)(GradientContext&) = nullptr;
+  bool stops_gradient = false;
+  // Its integers (output 0, or input 0) stand for real numbers: between two operators that say so they carry
+  // gradients (QuantizeLinear, DequantizeLinear).
+  bool quantized = false;
+  // The oldest version of the ONNX domain whose definition of the operator is carried; models of older ones
+  // are refused with the operator's name. No matter in other domains.
+  int64_t since = 1;
+  // Differs from run to run, or has an effect: never folded, never merged with a twin.
+  bool impure = false;
+  // Bit i is set where a kernel may write over its input i, which is state of the model.
+  uint32_t updates = 0;
+  // The kernel reads and gives values that lie in bfloat16 (Layout::bf16) as they lie.
+  bool takes_bf16 = false;
+  NarrowTypes narrow_types = NarrowTypes::kWidened;
+  // The index of an input which its producer had better write straight into the memory of input `target` (an
+  // accumulation buffer that is overwritten). Returns false where that does not hold for this node.
+  bool (*writes_through)(const NodeContext&, size_t& input, size_t& target) = nullptr;
+  // In the place of `shape` and `kernel`, where only the run tells the shape of an output, or where a value
+  // is a sequence: what can be said of the outputs before, and the run (op/dynamic.h). An operator that has
+  // both is run so where one of its inputs is no tensor.
+  bool takes_sequences = false;  // or optional values: others are refused where they get one
+  void (*types)(TypeContext&) = nullptr;
+  void (*run)(DynamicContext&) = nullptr;
+  // Writes nodes that compute the same: instead of shape, kernel and gradient, or instead of gradient alone.
+  void (*expand)(ExpansionContext&) = nullptr;
+
+  bool carries(int64_t opset) const { return !domain.empty() || opset >= since; }
+  Differentiable differentiable() const {
+    return gradient ? Differentiable::kYes : stops_gradient ? Differentiable::kStop : Differentiable::kNo;
+  }
+};
+
+// The operator of that name, or null.
+const Operator* find_operator(std::string_view domain, std::string_view type);
+// All of them, sorted by domain and type.
+std::vector<const Operator*> all_operators();
+
+struct RegisterOperator {
+  RegisterOperator(const Operator& op);
+};
+#define ORTRAIN_CONCAT_(a, b) a##b
+#define ORTRAIN_CONCAT(a, b) ORTRAIN_CONCAT_(a, b)
+#define ORTRAIN_OPERATOR(...)                                          \
+  static const ::ortrain::RegisterOperator ORTRAIN_CONCAT(registered_, \
+                                                          __COUNTER__)(::ortrain::Operator __VA_ARGS__)
+
+// The shape rule of operators whose only output is like their first input.
+void shape_like_first(ShapeContext& c);
+
+}  // namespace ortrain

@@ -1,0 +1,48 @@
+// How nodes of attention describe their operands and settings, for the operators that are made of
+// backend/cpu/attention/attention_kernel.h.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/attention/attention_kernel.h"
+#include "op/operator.h"
+
+namespace ortrain {
+
+// An operand as [batch, heads, rows, size], whatever the rank and the order in which it lies in memory.
+struct HeadsView {
+  int64_t batch = 1, heads = 1, rows = 0, size = 0;
+  HeadSteps steps;
+};
+
+// A value of shape [batch, rows, heads * size], or of shape [batch, heads, rows, size]; `count` is the
+// attribute `name` of the node, which the first of them needs.
+HeadsView heads_of(const NodeContext& c, const Shape& shape, const char* what, const char* name,
+                   int64_t count);
+
+// Queries, keys and values as one attention; reads scale (where it is not 0, else 1/sqrt(size)), softcap,
+// is_causal, left_window_size, right_window_size and softmax_precision.
+Attention read_attention(const NodeContext& c, const HeadsView& q, const HeadsView& k, const HeadsView& v);
+
+// The mask at input i, bool or of the type of the scores, which broadcasts to [batch, heads, queries, keys].
+// Where `padded` its last extent may be smaller; keys beyond it are not seen.
+void read_mask(const NodeContext& c, size_t i, bool padded, Attention& a);
+
+// Input i as the number of keys of each sample: int64 [batch].
+void expect_lengths(const NodeContext& c, size_t i, const Attention& a);
+void check_lengths(const std::string& label, const int64_t* lengths, const Attention& a);
+
+// A kernel of the attention: fills in the operands of a run.
+Kernel attention_kernel(KernelContext& c, const Attention& a,
+                        std::function<AttentionForward(const Frame&)> operands);
+
+// The gradient of keys or values [batch, heads, past + new, size], as that of the past ones, which `past`
+// are, and that of the new.
+std::vector<std::string> split_past(GradientContext& g, const std::string& gradient, const std::string& past);
+
+// AttentionGrad as single steps (ops/attention/attention_expansion.cpp).
+void expand_attention_gradient(ExpansionContext& e);
+
+}  // namespace ortrain

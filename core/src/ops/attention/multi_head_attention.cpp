@@ -1,0 +1,330 @@
+// MultiHeadAttention (com.microsoft), made by optimizers of transformer models:
+//
+//     (query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value)
+//         → output, present_key, present_value
+//
+// Operands are [batch, positions, heads * size]; key and value may be [batch, heads, positions, size] too.
+// bias is added to all three, one behind the other. What key_padding_mask hides gets mask_filter_value added
+// to its scores; it is int32, either 0 or not 0 for each key ([batch, keys], [batch, queries, keys]) or the
+// number of keys ([batch], or [3 * batch + 2], which begins with it).
+#include <algorithm>
+
+#include "backend/cpu/strided_copy.h"
+#include "ops/attention/attention_node.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+constexpr size_t kBias = 3, kPadding = 4, kScoreBias = 5, kPastKey = 6, kPastValue = 7, kInputs = 8;
+constexpr float kFilter = -10000;
+
+enum class Padding { kNone, kLengths, kKeys, kQueriesAndKeys };
+
+struct HeadsNode {
+  Attention attention;
+  HeadsView q, k, v;
+  int64_t past = 0, hidden = 0, v_hidden = 0;
+  Padding padding = Padding::kNone;
+  float filter;
+
+  explicit HeadsNode(const NodeContext& c) : filter(c.node().float_or("mask_filter_value", kFilter)) {
+    for (size_t i = kInputs; i < c.input_count(); ++i)
+      c.expect(!c.has_input(i), "input ", i,
+               " (keys and values that are kept in a shared buffer) is not supported");
+    c.expect(c.has_input(1) && c.has_input(2),
+             "key and value must be given; operands packed into one are not supported");
+    for (const size_t i : {size_t{1}, size_t{2}, kBias, kScoreBias})
+      c.expect(!c.has_input(i) || c.dtype(i) == c.dtype(0), "its operands must have one type, found ",
+               to_string(c.dtype(0)), " and ", c.has_input(i) ? to_string(c.dtype(i)) : "");
+    const int64_t heads = c.node().int_or("num_heads", 0);
+    c.expect(c.rank(0) == 3, "query must have shape [batch, positions, heads * size], found ",
+             to_string(c.shape(0)));
+    q = heads_of(c, c.shape(0), "query", "num_heads", heads);
+    k = heads_of(c, c.shape(1), "key", "num_heads", heads);
+    v = heads_of(c, c.shape(2), "value", "num_heads", heads);
+    hidden = q.heads * q.size, v_hidden = v.heads * v.size;
+    HeadsView all_k = k, all_v = v;
+    c.expect(c.has_input(kPastKey) == c.has_input(kPastValue),
+             "past_key and past_value are given together or not at all");
+    if (c.has_input(kPastKey)) {
+      past = c.rank(kPastKey) == 4 ? c.shape(kPastKey)[2] : 0;
+      for (const auto& [i, x] : {std::pair{kPastKey, &k}, std::pair{kPastValue, &v}}) {
+        const Shape wanted = {x->batch, x->heads, past, x->size};
+        c.expect(c.shape(i) == wanted, i == kPastKey ? "past_key" : "past_value", " must have shape ",
+                 to_string(wanted), ", found ", to_string(c.shape(i)));
+      }
+    }
+    if (copies_keys(c)) {
+      all_k.rows += past, all_v.rows += past;
+      all_k.steps = heads_first(all_k.heads, all_k.rows, all_k.size);
+      all_v.steps = heads_first(all_v.heads, all_v.rows, all_v.size);
+    }
+    if (c.has_input(kBias)) {
+      c.expect(c.shape(kBias) == Shape{2 * hidden + v_hidden}, "bias must have shape [",
+               2 * hidden + v_hidden, "], found ", to_string(c.shape(kBias)));
+      c.expect(c.rank(1) == 3 && c.rank(2) == 3,
+               "bias needs key and value of shape [batch, positions, heads * size]");
+    }
+    attention = read_attention(c, q, all_k, all_v);
+    Attention& a = attention;
+    a.dtype = c.dtype(0);
+    a.offset = past;
+    if (c.node().int_or("unidirectional", 0) != 0) a.right = 0;
+    a.y = rows_first(a.heads, a.queries, a.v_size);
+    read_mask(c, kScoreBias, false, a);
+    c.expect(a.mask != AttentionMask::kBool, "attention_bias must be of the type of query");
+    if (!c.has_input(kPadding)) return;
+    const Shape& mask = c.shape(kPadding);
+    padding = mask == Shape{a.batch} || mask == Shape{3 * a.batch + 2} ? Padding::kLengths
+              : mask == Shape{a.batch, a.keys}                         ? Padding::kKeys
+              : mask == Shape{a.batch, a.queries, a.keys}              ? Padding::kQueriesAndKeys
+                                                                       : Padding::kNone;
+    c.expect(padding != Padding::kNone && c.dtype(kPadding) == DType::kInt32,
+             "key_padding_mask must be int32 of shape ", to_string(Shape{a.batch}), ", ",
+             to_string(Shape{3 * a.batch + 2}), ", ", to_string(Shape{a.batch, a.keys}), " or ",
+             to_string(Shape{a.batch, a.queries, a.keys}), ", found ", to_string(c.dtype(kPadding)),
+             to_string(mask));
+  }
+
+  // Whether keys and values are copied before they are used: to join the past, or as an output.
+  static bool copies_keys(const NodeContext& c) { return c.has_input(kPastKey); }
+};
+
+void shape(ShapeContext& c) {
+  const HeadsNode node(c);
+  const Attention& a = node.attention;
+  c.expect(!c.has_output(3), "its output qk is not supported");
+  c.output(0, a.dtype, {a.batch, a.queries, node.v_hidden});
+  if (c.has_output(1)) c.output(1, a.dtype, {a.batch, a.heads, a.keys, a.size});
+  if (c.has_output(2)) c.output(2, a.dtype, {a.batch, a.heads, a.keys, a.v_size});
+}
+
+// x + bias, in rows of `width`.
+template <typename T>
+void add_bias(const T* x, const T* bias, int64_t rows, int64_t width, T* y) {
+  parallel_for(rows, width, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t j = 0; j < width; ++j) y[i * width + j] = x[i * width + j] + bias[j];
+  });
+}
+
+// What is added to the scores: the filter where the padding hides a key, and the bias of the scores.
+template <typename T>
+void make_mask(const HeadsNode& node, const int32_t* padding, const T* bias, const Attention& from, T* mask) {
+  const Attention& a = node.attention;
+  const int64_t heads = from.mask_head ? a.heads : 1;
+  parallel_for(a.batch * heads * a.queries, a.keys, [&](int64_t begin, int64_t end) {
+    for (int64_t line = begin; line < end; ++line) {
+      const int64_t query = line % a.queries, head = line / a.queries % heads,
+                    batch = line / a.queries / heads;
+      const T* added =
+          bias ? bias + batch * from.mask_batch + head * from.mask_head + query * from.mask_query : nullptr;
+      T* to = mask + line * a.keys;
+      for (int64_t key = 0; key < a.keys; ++key) {
+        bool seen = true;
+        if (node.padding == Padding::kLengths)
+          seen = key < padding[batch];
+        else if (node.padding == Padding::kKeys)
+          seen = padding[batch * a.keys + key] != 0;
+        else if (node.padding == Padding::kQueriesAndKeys)
+          seen = padding[(batch * a.queries + query) * a.keys + key] != 0;
+        to[key] = (seen ? T{0} : static_cast<T>(node.filter)) + (added ? added[key * from.mask_key] : T{0});
+      }
+    }
+  });
+}
+
+template <typename T>
+Kernel typed(KernelContext& c) {
+  const HeadsNode node(c);
+  Attention a = node.attention;
+  const auto scratch = [&](int64_t elements) {
+    return c.scratch(static_cast<size_t>(std::max<int64_t>(elements, 1)) * sizeof(T));
+  };
+  std::vector<Kernel> kernels;
+  // Operands with their part of the bias.
+  const Slot bias = c.has_input(kBias) ? c.in(kBias) : Slot{};
+  const auto operand = [&](size_t i, const HeadsView& x, int64_t offset) {
+    const Slot given = c.in(i);
+    if (!bias.defined()) return given;
+    const int64_t rows = x.batch * x.rows, width = x.heads * x.size;
+    const Slot sum = scratch(rows * width);
+    kernels.push_back([=](const Frame& f) {
+      add_bias(f.at<const T>(given), f.at<const T>(bias) + offset, rows, width, f.at<T>(sum));
+    });
+    return sum;
+  };
+  const Slot q = operand(0, node.q, 0), k = operand(1, node.k, node.hidden),
+             v = operand(2, node.v, 2 * node.hidden);
+
+  // Present keys and values: those of the past, then the new ones.
+  const bool joins = HeadsNode::copies_keys(c);
+  const auto present = [&](size_t o, const HeadsView& x, size_t past_input, Slot added) {
+    Slot all = c.has_output(o) ? c.out(o) : Slot{};
+    if (!all.defined() && !joins) return added;
+    if (!all.defined()) all = scratch(x.batch * x.heads * (node.past + x.rows) * x.size);
+    const HeadSteps to = heads_first(x.heads, node.past + x.rows, x.size);
+    const StridedCopy copy(sizeof(T), {x.batch, x.heads, x.rows, x.size},
+                           {0, {x.steps.batch, x.steps.head, x.steps.row, 1}},
+                           {node.past * x.size, {to.batch, to.head, to.row, 1}});
+    kernels.push_back([=](const Frame& f) { copy(f.at<std::byte>(added), f.at<std::byte>(all)); });
+    if (joins) {
+      const HeadSteps from = heads_first(x.heads, node.past, x.size);
+      const StridedCopy before(sizeof(T), {x.batch, x.heads, node.past, x.size},
+                               {0, {from.batch, from.head, from.row, 1}},
+                               {0, {to.batch, to.head, to.row, 1}});
+      const Slot old = c.in(past_input);
+      kernels.push_back([=](const Frame& f) { before(f.at<std::byte>(old), f.at<std::byte>(all)); });
+    }
+    return joins ? all : added;
+  };
+  const Slot all_k = present(1, node.k, kPastKey, k), all_v = present(2, node.v, kPastValue, v);
+
+  const Slot padding = c.has_input(kPadding) ? c.in(kPadding) : Slot{};
+  Slot mask = c.has_input(kScoreBias) ? c.in(kScoreBias) : Slot{};
+  if (padding.defined()) {
+    const int64_t heads = a.mask_head ? a.heads : 1;
+    const Slot given = mask;
+    mask = scratch(a.batch * heads * a.queries * a.keys);
+    kernels.push_back([=](const Frame& f) {
+      make_mask<T>(node, f.at<const int32_t>(padding), f.at_or_null<const T>(given), node.attention,
+                   f.at<T>(mask));
+    });
+    a.mask = AttentionMask::kAdded;
+    a.mask_batch = heads * a.queries * a.keys, a.mask_head = heads > 1 ? a.queries * a.keys : 0;
+    a.mask_query = a.keys, a.mask_key = 1;
+  }
+  const Slot y = c.out(0);
+  kernels.push_back(attention_kernel(c, a, [=](const Frame& f) {
+    AttentionForward run;
+    run.q = f.at<void>(q), run.k = f.at<void>(all_k), run.v = f.at<void>(all_v);
+    run.mask = f.at_or_null<void>(mask);
+    run.y = f.at<void>(y);
+    return run;
+  }));
+  return one_after_the_other(std::move(kernels));
+}
+
+Kernel kernel(KernelContext& c) {
+  Kernel kernel;
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed<decltype(zero)>(c); })) c.reject_dtype(0);
+  return kernel;
+}
+
+// The mask as a sum of what the kernel adds to the scores of all keys, a value of the rank `keys_rank`.
+std::string mask_of(GradientContext& g, const std::string& all_keys, int64_t keys_rank) {
+  std::string mask = g.has_x(kScoreBias) ? g.x(kScoreBias) : "";
+  if (!g.has_x(kPadding)) return mask;
+  const auto rank = g.rank(g.x(kPadding));
+  if (!rank)
+    g.reject("the rank of key_padding_mask is not known; run ONNX shape inference on the model first");
+  std::string seen;
+  if (*rank == 1) {
+    // Of [3 * batch + 2] numbers the first are the lengths.
+    const auto shape = [&](const std::string& value, int64_t axis) {
+      return g("Shape", {value}, {{"start", axis}, {"end", axis + 1}});
+    };
+    const std::string batch = shape(g.x(0), 0);
+    const std::string lengths = g("Slice", {g.x(kPadding), g.int64s({0}), batch});
+    const std::string keys = g.squeeze(shape(all_keys, keys_rank == 4 ? 2 : 1), {0});
+    const std::string zero = g.constant(Tensor::scalar<int64_t>(0)),
+                      one = g.constant(Tensor::scalar<int64_t>(1));
+    const std::string places = g("Range", {zero, keys, one});
+    const Attributes wide = {{"to", static_cast<int64_t>(DType::kInt64)}};
+    seen = g("Less", {places, g.unsqueeze(g("Cast", {lengths}, wide), {1})});
+  } else {
+    seen = g("Cast", {g.x(kPadding)}, {{"to", static_cast<int64_t>(DType::kBool)}});
+  }
+  const std::string added = g(
+      "Where", {seen, g.scalar_like(g.x(0), 0),
+                g.scalar_like(g.x(0), static_cast<double>(g.node().float_or("mask_filter_value", kFilter)))});
+  const std::string padding =
+      g.unsqueeze(added, *rank == 3 ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 2});
+  return mask.empty() ? padding : g("Add", {padding, mask});
+}
+
+int64_t rank_of(GradientContext& g, size_t i, const char* what) {
+  const auto rank = g.rank(g.x(i));
+  if (!rank)
+    g.reject(concat("the rank of ", what, " is not known; run ONNX shape inference on the model first"));
+  return *rank;
+}
+
+// A gradient [batch, heads, positions, size] in the shape of input i.
+std::string like_operand(GradientContext& g, const std::string& gradient, size_t i, int64_t rank) {
+  if (rank == 4) return gradient;
+  const std::string rows = g("Transpose", {gradient}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+  return g("Reshape", {rows, g("Shape", {g.x(i)})});
+}
+
+void gradient(GradientContext& g) {
+  const bool joins = g.has_x(kPastKey);
+  const int64_t ranks[] = {3, rank_of(g, 1, "key"), rank_of(g, 2, "value")};
+  const auto q_dims = g.dims(g.x(0)), v_dims = g.dims(g.x(2));
+  std::vector<std::string> operands = {g.x(0), g.x(1), g.x(2)};
+  std::vector<int64_t> starts;  // of the three parts of the bias, and its end
+  if (g.has_x(kBias)) {
+    if (!q_dims || !v_dims || !q_dims->back().known() || !v_dims->back().known())
+      g.reject(
+          "the last extents of query and value are not known; run ONNX shape inference on the model first");
+    const int64_t hidden = q_dims->back().value, v_hidden = v_dims->back().value;
+    starts = {0, hidden, 2 * hidden, 2 * hidden + v_hidden};
+    for (size_t i = 0; i < (joins ? 1 : 3); ++i)
+      operands[i] =
+          g("Add", {operands[i], g("Slice", {g.x(kBias), g.int64s({starts[i]}), g.int64s({starts[i + 1]})})});
+  }
+  if (joins) operands[1] = g.want_y(1), operands[2] = g.want_y(2);
+
+  std::vector<std::string> made(3);
+  if (!g.dy(0).empty()) {
+    const std::string mask = mask_of(g, operands[1], joins ? 4 : ranks[1]);
+    std::vector<std::string> inputs = {g.dy(0), operands[0], operands[1], operands[2],
+                                       mask,    "",          "",          joins ? g.x(kPastKey) : ""};
+    while (inputs.back().empty()) inputs.pop_back();
+    const Node& node = g.node();
+    Attributes attributes = {{"q_num_heads", node.int_or("num_heads", 0)},
+                             {"kv_num_heads", node.int_or("num_heads", 0)},
+                             {"is_causal", node.int_or("unidirectional", 0)}};
+    if (node.float_or("scale", 0) != 0) attributes["scale"] = node.float_or("scale", 0);
+    const bool wants_mask = g.has_x(kScoreBias) && g.needs(kScoreBias);
+    made = g.emit("AttentionGrad", inputs, wants_mask ? 4 : 3, attributes, kMicrosoft);
+    if (wants_mask) g.set(kScoreBias, g.unbroadcast(made[3], made[3], kScoreBias));
+  }
+
+  // Present keys and values are outputs too, [batch, heads, past + new, size].
+  for (const size_t i : {size_t{1}, size_t{2}}) {
+    const auto sum = [&](const std::string& a, const std::string& b) {
+      return a.empty() ? b : b.empty() ? a : g("Add", {a, b});
+    };
+    const std::string& present = g.dy(i);
+    if (!joins) {
+      made[i] = sum(made[i], present.empty() ? "" : like_operand(g, present, i, ranks[i]));
+      continue;
+    }
+    const size_t past = kPastKey + i - 1;
+    const std::string all = sum(made[i], present);
+    if (all.empty()) continue;
+    const std::vector<std::string> parts = split_past(g, all, g.x(past));
+    if (g.needs(past)) g.set(past, parts[0]);
+    made[i] = like_operand(g, parts[1], i, ranks[i]);
+  }
+  for (size_t i = 0; i < 3; ++i)
+    if (g.needs(i) && !made[i].empty()) g.set(i, made[i]);
+  if (!g.has_x(kBias) || !g.needs(kBias)) return;
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < 3; ++i)
+    parts.push_back(made[i].empty()
+                        ? g("Expand", {g.scalar_like(g.x(0), 0), g.int64s({starts[i + 1] - starts[i]})})
+                        : g.reduce_sum(made[i], {0, 1}, false));
+  g.set(kBias, g("Concat", parts, {{"axis", int64_t{0}}}));
+}
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "MultiHeadAttention",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient});
+
+}  // namespace
+}  // namespace ortrain

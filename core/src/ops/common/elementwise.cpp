@@ -1,0 +1,102 @@
+#include "ops/common/elementwise.h"
+
+#include "ops/common/broadcast.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+
+void expect_same(const NodeContext& c, size_t i, size_t j) {
+  c.expect(c.dtype(i) == c.dtype(j), "inputs ", i, " and ", j, " must have the same type, found ",
+           to_string(c.dtype(i)), " and ", to_string(c.dtype(j)));
+  c.expect(c.shape(i) == c.shape(j), "inputs ", i, " and ", j, " must have the same shape, found ",
+           to_string(c.shape(i)), " and ", to_string(c.shape(j)));
+}
+
+std::optional<int64_t> operand_axis(const Node& node, int64_t opset, int64_t rank, bool slopes) {
+  if (opset >= 7 || !node.domain.empty()) return {};
+  if (node.op_type == "PRelu" && slopes) return 1;  // one for each channel
+  if (!node.has("axis")) return {};
+  return normalize_axis(node.int_or("axis", 0), rank, node.label());
+}
+
+Shape operand_shape(const NodeContext& c, size_t i) {
+  Shape shape = c.shape(i);
+  if (i != 1) return shape;
+  const auto axis = operand_axis(c.node(), c.opset(), c.rank(0), c.rank(1) == 1 && c.size(1) > 1);
+  if (!axis) return shape;
+  c.expect(*axis + c.rank(1) <= c.rank(0), "input 1 of shape ", to_string(shape), " does not fit axis ",
+           *axis, " of input 0 of shape ", to_string(c.shape(0)));
+  shape.resize(static_cast<size_t>(c.rank(0) - *axis), 1);
+  return shape;
+}
+
+Shape broadcast_inputs(const NodeContext& c, size_t first) {
+  c.expect(c.input_count() > first, "it needs at least ", first + 1, " inputs");
+  Shape out = c.shape(0);
+  for (size_t i = 0; i < c.input_count(); ++i) {
+    if (i >= first)
+      c.expect(c.dtype(i) == c.dtype(first), "its inputs must have one type, found ",
+               to_string(c.dtype(first)), " and ", to_string(c.dtype(i)));
+    try {
+      out = broadcast(out, operand_shape(c, i));
+    } catch (const Error& error) {
+      c.reject(error.message());
+    }
+  }
+  return out;
+}
+
+Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost) {
+  // Blocked layouts pass where elements meet in the same order: same shapes, or a scalar. Only floats have
+  // them.
+  LayoutPtr layout_a, layout_b;
+  const Shape shape_b = operand_shape(c, 1);
+  const bool same_types = c.dtype(0) == c.dtype(1);
+  if (c.out_dtype(0) != c.dtype(0)) {
+    // The result could not lie as the operands do.
+  } else if (same_types && c.shape(0) == shape_b) {
+    layout_a = flat_layout(c, 0) ? flat_layout(c, 0) : flat_layout(c, 1);
+    layout_b = layout_a;
+  } else if (c.size(1) == 1 && c.shape(0) == c.out_shape(0)) {
+    layout_a = flat_layout(c, 0);
+  } else if (same_types && c.size(0) == 1 && shape_b == c.out_shape(0)) {
+    layout_b = flat_layout(c, 1);
+  }
+  const Slot a = c.in(0, layout_a), b = c.in(1, layout_b);
+  const Slot y = out_over(c, {0, 1}, layout_a ? layout_a : layout_b);
+  const Broadcast<2> shape({c.shape(0), shape_b}, c.out_shape(0));
+  const auto width_a = static_cast<int64_t>(size_of(c.dtype(0))),
+             width_b = static_cast<int64_t>(size_of(c.dtype(1))),
+             width_y = static_cast<int64_t>(size_of(c.out_dtype(0)));
+  return [=](const Frame& f) {
+    const std::byte *from_a = f.at<std::byte>(a), *from_b = f.at<std::byte>(b);
+    std::byte* to = f.at<std::byte>(y);
+    parallel_for(shape.size(), cost, [&](int64_t begin, int64_t end) {
+      shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
+        function(from_a + in[0] * width_a, shape.step(0), from_b + in[1] * width_b, shape.step(1),
+                 to + at * width_y, n);
+      });
+    });
+  };
+}
+
+LayoutPtr flat_layout(const KernelContext& c, size_t i) {
+  LayoutPtr layout = c.in_layout(i);
+  return layout && layout->dense() && !layout->bf16() ? layout : nullptr;
+}
+
+Slot out_over(KernelContext& c, std::initializer_list<size_t> candidates, const LayoutPtr& layout) {
+  size_t fit[2] = {}, count = 0;
+  for (const size_t i : candidates)
+    if (count < 2 && c.dtype(i) == c.out_dtype(0) && c.shape(i) == c.out_shape(0)) fit[count++] = i;
+  switch (count) {
+    case 0:
+      return c.out(0, layout);
+    case 1:
+      return c.out_inplace(0, {fit[0]}, layout);
+    default:
+      return c.out_inplace(0, {fit[0], fit[1]}, layout);
+  }
+}
+
+}  // namespace ortrain

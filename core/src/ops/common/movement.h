@@ -1,0 +1,55 @@
+// What the operators that move elements about (reshape, transpose, slice, gather ...) share.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/strided_copy.h"
+#include "op/operator.h"
+
+namespace ortrain {
+
+// Bytes of one element of input i; rejects types without a fixed size.
+size_t width_of(const NodeContext& c, size_t i);
+
+// Calls f(T{}) with the unsigned type as wide as the elements of input i.
+template <typename F>
+void visit_width(const NodeContext& c, size_t i, F&& f) {
+  const size_t width = width_of(c, i);
+  if (width > 8) c.reject_dtype(i);
+  visit_width(width, f);
+}
+
+// Integers that older opsets give as attribute `name` and newer ones as input i; nothing where the node has
+// neither. Throws DataDependent when the input is not known at compile time.
+std::optional<std::vector<int64_t>> ints_of(const NodeContext& c, const std::string& name, size_t i);
+
+// The integers of input i, which must be a known int32 or int64 tensor.
+std::vector<int64_t> constant_ints(const NodeContext& c, size_t i);
+
+// The one integer of input i.
+int64_t constant_int(const NodeContext& c, size_t i);
+
+// Attribute `axis`, counted from the front of a tensor of the given rank.
+size_t axis_of(const NodeContext& c, int64_t otherwise, int64_t rank);
+
+// The axes counted from the front, each at most once.
+std::vector<int64_t> normalize_axes(const NodeContext& c, std::vector<int64_t> axes, int64_t rank);
+
+// A kernel for outputs without elements.
+Kernel nothing_to_do();
+
+// Adds Shape(like), and Reshape(value, Shape(like)).
+std::string shape_of(GradientContext& g, const std::string& like);
+std::string reshape_like(GradientContext& g, const std::string& value, const std::string& like);
+// Adds Reshape(value, shape) where `shape` names a value that means every extent literally, zero included.
+std::string reshape_to(GradientContext& g, const std::string& value, const std::string& shape);
+
+// Adds zeros with shape and type of value `like`.
+std::string zeros_like(GradientContext& g, const std::string& like);
+
+// The gradient of output o, zeros where none reaches it.
+std::string dy_or_zeros(GradientContext& g, size_t o);
+
+}  // namespace ortrain

@@ -1,0 +1,80 @@
+// Optional values: a tensor or a sequence, or nothing. What is there is the element itself, so that Optional
+// and OptionalGetElement hand it on. A tensor is always there, and an input that is left out never is.
+#include "ops/common/sequence.h"
+
+namespace ortrain {
+namespace {
+
+// Without an input it is nothing, of the type that the attribute states.
+void optional_types(TypeContext& c) {
+  ValueInfo info;
+  const auto type = c.node().attributes.find("type");
+  if (c.node().has_input(0))
+    info = c.input(0);
+  else if (const auto* stated =
+               type == c.node().attributes.end() ? nullptr : std::get_if<ValueInfo>(&type->second))
+    info = *stated;
+  else
+    return c.reject("it has neither an input nor the attribute 'type'");
+  info.is_optional = true;
+  c.output(0, info);
+}
+
+void optional_run(DynamicContext& c) { c.set(0, c.has_input(0) ? c.value(0) : ValueRef()); }
+
+void pass_gradient(GradientContext& g) { g.set(0, g.dy(0)); }
+
+ORTRAIN_OPERATOR({.type = "Optional",
+                  .gradient = pass_gradient,
+                  .since = 15,
+                  .takes_sequences = true,
+                  .types = optional_types,
+                  .run = optional_run});
+
+void has_shape(ShapeContext& c) { c.value(0, Tensor::scalar(DType::kBool, c.has_input(0) ? 1 : 0)); }
+
+void has_types(TypeContext& c) { c.output(0, DType::kBool, std::vector<Dim>{}); }
+
+void has_run(DynamicContext& c) {
+  *c.out(0, DType::kBool, {}).data<bool>() = c.has_input(0) && !c.value(0).is_nothing();
+}
+
+ORTRAIN_OPERATOR({.type = "OptionalHasElement",
+                  .shape = has_shape,
+                  .stops_gradient = true,
+                  .takes_sequences = true,
+                  .types = has_types,
+                  .run = has_run});
+
+void get_shape(ShapeContext& c) {
+  c.expect(c.has_input(0), "there is no element to get");
+  shape_like_first(c);
+}
+
+Kernel get_kernel(KernelContext& c) {
+  c.alias(0, 0);
+  return nullptr;
+}
+
+void get_types(TypeContext& c) {
+  ValueInfo info = c.input(0);
+  info.is_optional = false;
+  c.output(0, info);
+}
+
+void get_run(DynamicContext& c) {
+  c.expect(!c.value(0).is_nothing(), "there is no element to get");
+  c.set(0, c.value(0));
+}
+
+ORTRAIN_OPERATOR({.type = "OptionalGetElement",
+                  .shape = get_shape,
+                  .kernel = get_kernel,
+                  .gradient = pass_gradient,
+                  .narrow_types = NarrowTypes::kMoved,
+                  .takes_sequences = true,
+                  .types = get_types,
+                  .run = get_run});
+
+}  // namespace
+}  // namespace ortrain

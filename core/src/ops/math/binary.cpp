@@ -1,0 +1,469 @@
+// Elementwise operators of two values with broadcasting: Add, Sub, Mul, Div, PRelu, Mod, Pow, and DivGrad.
+//
+// A row is: name, formula on vectors, formula on integers, gradient of each operand before it is summed over
+// the axes along which that operand was broadcast.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/math/binary.cpp"
+// The targets' passes over this file come first.
+#include <hwy/foreach_target.h>
+
+#include "backend/cpu/simd/simd_math-inl.h"
+
+#ifndef ORTRAIN_BINARY_ROWS
+// Max and Min have no gradient here: they are variadic and live in sum.cpp. Mod has one below.
+// clang-format off
+#define ORTRAIN_BINARY_ROWS(ROW) \
+  ROW(Add, Add(a, b), wrap(a) + wrap(b), RULE(dy), RULE(dy)) \
+  ROW(Sub, Sub(a, b), wrap(a) - wrap(b), RULE(dy), RULE(-dy)) \
+  ROW(Mul, Mul(a, b), wrap(a) * wrap(b), RULE(dy * b), RULE(dy * a)) \
+  ROW(Div, Div(a, b), quotient(a, b), RULE(dy / b), RULE(-(dy / b * y))) \
+  /* a, where a is negative b times a */ \
+  ROW(PRelu, IfThenElse(Lt(a, Zero(d)), Mul(a, b), a), a < 0 ? wrap(a) * wrap(b) : wrap(a), \
+      RULE((a < 0.0).choose(dy * b, dy)), RULE(dy * a * (a < 0.0).as(a))) \
+  ROW(Max, math::MaxNan(d, a, b), std::max(a, b), nullptr, nullptr) \
+  ROW(Min, math::MinNan(d, a, b), std::min(a, b), nullptr, nullptr) \
+  /* floating: the remainder with the sign of a; integers: with the sign of b */ \
+  ROW(Mod, math::PerLane2(d, a, b, [](auto u, auto v) { return std::fmod(u, v); }), remainder(a, b), nullptr, nullptr)
+// clang-format on
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+#define ORTRAIN_ROW(type, formula, ...)                       \
+  struct Row##type {                                          \
+    template <class D>                                        \
+    static HWY_INLINE Vec<D> Apply(D d, Vec<D> a, Vec<D> b) { \
+      (void)d;                                                \
+      return formula;                                         \
+    }                                                         \
+  };
+ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)
+#undef ORTRAIN_ROW
+
+template <class Row, typename T, typename TA = T, typename TB = T>
+void RunBinary(const void* a, int64_t step_a, const void* b, int64_t step_b, void* y, int64_t n) {
+  const TA* u = static_cast<const TA*>(a);
+  const TB* v = static_cast<const TB*>(b);
+  T* out = static_cast<T*>(y);
+  const auto f = [](auto d, auto p, auto q) HWY_ATTR { return Row::Apply(d, p, q); };
+  if (step_a && step_b)
+    Map2<1, 1>(u, v, out, n, f);
+  else if (step_a)
+    Map2<1, 0>(u, v, out, n, f);
+  else if (step_b)
+    Map2<0, 1>(u, v, out, n, f);
+  else
+    for (int64_t i = 0; i < n; ++i) Map2<1, 1>(u, v, out + i, 1, f);
+}
+
+using BinaryRun = void (*)(const void*, int64_t, const void*, int64_t, void*, int64_t);
+
+BinaryRun FindBinary(size_t row, bool is_double) {
+#define ORTRAIN_ROW(type, ...) {RunBinary<Row##type, float>, RunBinary<Row##type, double>},
+  static constexpr BinaryRun kRuns[][2] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+  return kRuns[row][is_double];
+}
+
+// Of operands each in bfloat16 or float, at least one in bfloat16, to bfloat16.
+BinaryRun FindBf16(size_t row, bool bf16_a, bool bf16_b) {
+#define ORTRAIN_ROW(type, ...)                                                                          \
+  {RunBinary<Row##type, BFloat16, BFloat16, BFloat16>, RunBinary<Row##type, BFloat16, BFloat16, float>, \
+   RunBinary<Row##type, BFloat16, float, BFloat16>},
+  static constexpr BinaryRun kRuns[][3] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+  return kRuns[row][!bf16_a ? 2 : !bf16_b ? 1 : 0];
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "op/gradient_expression.h"
+#include "op/operator.h"
+#include "ops/common/bf16_storage.h"
+#include "ops/common/broadcast.h"
+#include "ops/common/elementwise.h"
+#include "ops/math/reduce.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+HWY_EXPORT(FindBinary);
+HWY_EXPORT(FindBf16);
+
+// Arithmetic modulo 2^64, which is arithmetic modulo 2^width when it is cut to the type afterwards: no
+// overflow.
+template <typename T>
+uint64_t wrap(T x) {
+  return static_cast<uint64_t>(x);
+}
+
+// a / b toward zero; the most negative number over -1 wraps around instead of trapping.
+template <typename T>
+T quotient(T a, T b) {
+  if constexpr (std::is_signed_v<T>)
+    if (b == -1) return static_cast<T>(0 - wrap(a));
+  return static_cast<T>(a / b);
+}
+
+// What is left of a, with the sign of b.
+template <typename T>
+T remainder(T a, T b) {
+  if constexpr (std::is_signed_v<T>) {
+    if (b == -1) return 0;
+    const T r = static_cast<T>(a % b);
+    return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
+  } else {
+    return static_cast<T>(a % b);
+  }
+}
+
+// The same with the sign of a.
+template <typename T>
+T remainder_like_c(T a, T b) {
+  return b == static_cast<T>(-1) && std::is_signed_v<T> ? T{0} : static_cast<T>(a % b);
+}
+
+using Rule = Expression (*)(const Expression& dy, const Expression& a, const Expression& b,
+                            const Expression& y);
+
+struct BinaryRow {
+  std::string_view type;
+  BinaryFunction (*integer)(DType);
+  Rule rules[2];  // of operand a and of operand b; null where there is none
+};
+
+// A formula on single numbers, for the integer or for the floating types.
+template <bool kIntegers, class F>
+BinaryFunction plain_function(DType dtype, F) {
+  BinaryFunction found = nullptr;
+  visit_numeric(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_integral_v<T> == kIntegers) found = plain_loop<T, T, F>;
+  });
+  return found;
+}
+
+#define RULE(...)                                                                                      \
+  [](const Expression& dy, [[maybe_unused]] const Expression& a, [[maybe_unused]] const Expression& b, \
+     [[maybe_unused]] const Expression& y) -> Expression { return __VA_ARGS__; }
+#define ORTRAIN_ROW(type, formula, integer, rule_a, rule_b)                                 \
+  {#type,                                                                                   \
+   [](DType t) { return plain_function<true>(t, [](auto a, auto b) { return integer; }); }, \
+   {rule_a, rule_b}},
+const BinaryRow kRows[] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+
+size_t find_row(std::string_view type) {
+  size_t i = 0;
+  while (kRows[i].type != type) ++i;
+  return i;
+}
+
+// The kernel for a result that lies in bfloat16. Operands are read as they lie: biases and factors in float.
+Kernel bf16_kernel(KernelContext& c) {
+  const bool same = c.shape(0) == c.shape(1);
+  const auto narrow = [&](size_t i) { return lies_in_bf16(c, i); };
+  LayoutPtr layouts[2], made;
+  for (size_t i = 0; i < 2; ++i) {
+    // An operand of another order comes in the order of the one that is kept, but as it lies where it is
+    // float and the order is no matter.
+    if (narrow(i)) layouts[i] = c.shape(i) == c.out_shape(0) ? bf16_layout(c, i) : bf16_row_major(c.shape(i));
+  }
+  if (same) {
+    made = narrow(0) ? layouts[0] : layouts[1];
+    for (size_t i = 0; i < 2; ++i)
+      if (narrow(i) || !same_layout(made, bf16_row_major(c.out_shape(0)))) layouts[i] = made;
+  } else {
+    // A flat walk over another order is right where the other operand is one number.
+    const bool scalar = c.size(0) == 1 || c.size(1) == 1;
+    for (size_t i = 0; i < 2; ++i)
+      if (narrow(i) && !(scalar && c.shape(i) == c.out_shape(0))) layouts[i] = bf16_row_major(c.shape(i));
+    made = bf16_row_major(c.out_shape(0));
+    for (size_t i = 0; scalar && i < 2; ++i)
+      if (layouts[i] && c.shape(i) == c.out_shape(0)) made = layouts[i];
+  }
+  const Slot a = c.in(0, layouts[0]), b = c.in(1, layouts[1]);
+  const bool bf16_a = layouts[0] != nullptr, bf16_b = layouts[1] != nullptr;
+  const BinaryFunction function = bf16_function(c.node().op_type, bf16_a, bf16_b);
+  const Slot y = bf16_a && bf16_b ? out_over(c, {0, 1}, made)
+                 : bf16_a         ? out_over(c, {0}, made)
+                                  : out_over(c, {1}, made);
+  const Broadcast<2> shape({c.shape(0), c.shape(1)}, c.out_shape(0));
+  const int64_t width_a = bf16_a ? 2 : 4, width_b = bf16_b ? 2 : 4;
+  return [=](const Frame& f) {
+    const std::byte *from_a = f.at<std::byte>(a), *from_b = f.at<std::byte>(b);
+    std::byte* to = f.at<std::byte>(y);
+    parallel_for(shape.size(), 1, [&](int64_t begin, int64_t end) {
+      shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
+        function(from_a + in[0] * width_a, shape.step(0), from_b + in[1] * width_b, shape.step(1),
+                 to + at * 2, n);
+      });
+    });
+  };
+}
+
+// Runs `kernel` unless an integer divisor (input 1) is zero.
+Kernel guard_divisor(KernelContext& c, Kernel kernel) {
+  if (is_floating(c.dtype(1))) return kernel;
+  const Slot b = c.in(1);
+  const int64_t n = c.size(1);
+  const std::string label = c.node().label();
+  Kernel guarded;
+  visit_numeric(c.dtype(1), [&](auto zero) {
+    using T = decltype(zero);
+    guarded = [=](const Frame& f) {
+      const T* values = f.at<T>(b);
+      require(std::find(values, values + n, T{0}) == values + n, ErrorCode::kInvalidArgument, label,
+              ": a divisor of the integer division is zero");
+      kernel(f);
+    };
+  });
+  return guarded;
+}
+
+void binary_shape(ShapeContext& c) { c.output(0, c.dtype(0), broadcast_inputs(c)); }
+
+Kernel binary_kernel(KernelContext& c) {
+  if (follows_bf16(c, {0, 1}) && operand_shape(c, 1) == c.shape(1)) return bf16_kernel(c);
+  const BinaryFunction function = binary_function(c.node().op_type, c.dtype(0));
+  if (!function) c.reject_dtype(0);
+  Kernel kernel = broadcast_kernel(c, function, 1);
+  return c.node().op_type == "Div" ? guard_divisor(c, kernel) : kernel;
+}
+
+// The second operand of a rule. Where it stands at an axis of the first one (operand_axis), axes of one
+// element follow it, so that the rule's nodes broadcast it as the node did.
+class SecondOperand {
+ public:
+  explicit SecondOperand(GradientContext& g) : g_(g), name_(g.x(1)) {
+    if (g.opset() >= 7 || !(g.node().has("axis") || g.node().op_type == "PRelu")) return;
+    const auto rank = g.rank(g.x(0)), own = g.rank(name_);
+    if (!rank || !own) g.reject("the gradient of an operand at an axis needs operands of known rank");
+    const bool slopes = *own == 1 && (*g.dims(name_))[0].value != 1;
+    const auto axis = operand_axis(g.node(), g.opset(), *rank, slopes);
+    if (!axis || *axis + *own == *rank) return;
+    std::vector<int64_t> behind;
+    for (int64_t i = 0; i < *rank; ++i) {
+      if (i < *axis || i >= *axis + *own) outside_.push_back(i);
+      if (i >= *axis + *own) behind.push_back(i - *axis);
+    }
+    if (!behind.empty()) name_ = g.unsqueeze(name_, behind);
+  }
+  Expression value() const { return {g_, name_}; }
+  // Sums a gradient of the result's shape to its own.
+  std::string sum(const std::string& gradient) const {
+    return outside_.empty() ? g_.unbroadcast(gradient, g_.y(0), 1) : g_.reduce_sum(gradient, outside_, false);
+  }
+
+ private:
+  GradientContext& g_;
+  std::string name_;
+  std::vector<int64_t> outside_;  // axes of the result that it does not have
+};
+
+void binary_gradient(GradientContext& g) {
+  const BinaryRow& row = kRows[find_row(g.node().op_type)];
+  const SecondOperand second(g);
+  const Expression dy(g, g.dy(0)), a(g, g.x(0)), b = second.value(), y(g, g.y(0));
+  if (g.needs(0)) g.set(0, g.unbroadcast(row.rules[0](dy, a, b, y), y, 0));
+  if (g.needs(1)) g.set(1, second.sum(row.rules[1](dy, a, b, y)));
+}
+
+// What is left of a with the sign of b, in floating point; b itself cannot be exceeded by rounding.
+template <typename T>
+T floating_remainder(T a, T b) {
+  const T r = std::fmod(a, b);
+  if (r == 0) return std::copysign(r, b);
+  return (r < 0) != (b < 0) ? r + b : r;
+}
+
+// Mod: fmod = 0 follows the divisor's sign, fmod = 1 follows the dividend's as C does. The row holds what was
+// there first: 0 for integers, 1 for floating types.
+Kernel mod_kernel(KernelContext& c) {
+  const bool like_c = c.node().int_or("fmod", 0) != 0;
+  BinaryFunction function = binary_function("Mod", c.dtype(0));
+  if (!function) c.reject_dtype(0);
+  if (!is_floating(c.dtype(0)) && like_c)
+    function = plain_function<true>(c.dtype(0), [](auto a, auto b) { return remainder_like_c(a, b); });
+  if (is_floating(c.dtype(0)) && !like_c)
+    function = plain_function<false>(c.dtype(0), [](auto a, auto b) { return floating_remainder(a, b); });
+  return guard_divisor(c, broadcast_kernel(c, function, 10));
+}
+
+// y = a - b q with a whole quotient q, so da = dy and db = -dy q. The division is rounded, which is mended by
+// what is left: q = round((a - y) / b).
+void mod_gradient(GradientContext& g) {
+  const Expression dy(g, g.dy(0)), a(g, g.x(0)), b(g, g.x(1)), y(g, g.y(0));
+  if (g.needs(0)) g.set(0, g.unbroadcast(dy, y, 0));
+  if (g.needs(1)) g.set(1, g.unbroadcast(-(dy * ((a - y) / b).call("Round")), y, 1));
+}
+
+// The exponent may have a type of its own.
+void pow_shape(ShapeContext& c) { c.output(0, c.dtype(0), broadcast_inputs(c, 1)); }
+
+// x^e. Integers to a power that is not negative stay exact (modulo the width), everything else goes by way of
+// pow.
+template <typename T, typename E>
+T power(T x, E e) {
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<E, float>) {
+    return std::pow(x, e);
+  } else if constexpr (std::is_integral_v<T> && std::is_integral_v<E>) {
+    if (e >= 0) {
+      uint64_t result = 1, base = wrap(x);
+      for (uint64_t bits = static_cast<uint64_t>(e); bits; bits >>= 1, base *= base)
+        if (bits & 1) result *= base;
+      return static_cast<T>(result);
+    }
+    // 1 / x^|e| cut toward zero.
+    return x == 1 ? T{1} : x == static_cast<T>(-1) ? static_cast<T>(e % 2 ? -1 : 1) : T{0};
+  } else {
+    const double y = std::pow(static_cast<double>(x), static_cast<double>(e));
+    if constexpr (std::is_integral_v<T>) {
+      // Out of range would be undefined.
+      constexpr double low = static_cast<double>(std::numeric_limits<T>::min());
+      constexpr double high = static_cast<double>(std::numeric_limits<T>::max());
+      return y >= high ? std::numeric_limits<T>::max()
+             : y > low ? static_cast<T>(y)
+                       : std::numeric_limits<T>::min();
+    } else {
+      return static_cast<T>(y);
+    }
+  }
+}
+
+template <typename T, typename E>
+void power_row(const void* base, int64_t step_x, const void* exponents, int64_t step_e, void* to, int64_t n) {
+  const T* x = static_cast<const T*>(base);
+  const E* e = static_cast<const E*>(exponents);
+  T* y = static_cast<T*>(to);
+  if (step_e == 0 && *e == E{1}) {
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i * step_x];
+  } else if (step_e == 0 && *e == E{2}) {
+    for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i * step_x] * x[i * step_x]);
+  } else if (step_e == 0 && *e == E{3}) {
+    for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i * step_x] * x[i * step_x] * x[i * step_x]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) y[i] = power(x[i * step_x], e[i * step_e]);
+  }
+}
+
+// ONNX has Pow on four types, with any numeric exponent.
+Kernel pow_kernel(KernelContext& c) {
+  BinaryFunction function = nullptr;
+  const bool known = visit_types<float, double, int32_t, int64_t>(c.dtype(0), [&](auto zero_x) {
+    if (!visit_numeric(c.dtype(1),
+                       [&](auto zero_e) { function = power_row<decltype(zero_x), decltype(zero_e)>; }))
+      c.reject_dtype(1);
+  });
+  if (!known) c.reject_dtype(0);
+  // A power that is no small whole number costs about sixty additions.
+  const Tensor* e = c.constant(1);
+  const bool cheap = e && e->size() == 1 && e->to_double()[0] == 2;
+  return broadcast_kernel(c, function, cheap ? 1 : 60);
+}
+
+// dx = dy e x^(e-1), de = dy x^e ln x.
+void pow_gradient(GradientContext& g) {
+  const Expression dy(g, g.dy(0)), x(g, g.x(0)), y(g, g.y(0));
+  const SecondOperand second(g);
+  const Expression raw = second.value();
+  const Expression e = g.dtype(raw) == g.dtype(x) ? raw : raw.as(x);
+  if (g.needs(0)) {
+    const Tensor* known = g.constant_value(g.x(1));
+    const bool square = known && known->size() == 1 && known->to_double()[0] == 2;
+    g.set(0, g.unbroadcast(square ? dy * (x * 2.0) : dy * (e * x.call("Pow", e - 1.0)), y, 0));
+  }
+  if (g.needs(1)) g.set(1, second.sum(dy * y * x.call("Log")));
+}
+
+// DivGrad: dA = sum dY / B, dB = sum -dY A / B^2, each over the axes along which its operand was broadcast.
+void div_grad_shape(ShapeContext& c) {
+  for (size_t i = 1; i < 3; ++i) {
+    c.expect(c.dtype(i) == c.dtype(0), "input ", i, " must have the type of dY, ", to_string(c.dtype(0)),
+             ", found ", to_string(c.dtype(i)));
+    if (c.has_output(i - 1)) c.output(i - 1, c.dtype(i), c.shape(i));
+  }
+  c.expect(broadcast(c.shape(1), c.shape(2)) == c.shape(0), "dY has shape ", to_string(c.shape(0)),
+           ", but A and B of shapes ", to_string(c.shape(1)), " and ", to_string(c.shape(2)), " give ",
+           to_string(broadcast(c.shape(1), c.shape(2))));
+}
+
+Kernel div_grad_kernel(KernelContext& c) {
+  Kernel kernel;
+  if (!visit_floating(c.dtype(0), [&](auto zero) {
+        using T = decltype(zero);
+        const Slot dy = c.in(0), a = c.in(1), b = c.in(2), da = c.out(0), db = c.out(1);
+        const Broadcast<2> shape({c.shape(1), c.shape(2)}, c.shape(0));
+        const Slot full = c.scratch(static_cast<size_t>(shape.size()) * sizeof(T));
+        const Reduction to_a = Reduction::sum_to(c.shape(0), c.shape(1), c.dtype(0));
+        const Reduction to_b = Reduction::sum_to(c.shape(0), c.shape(2), c.dtype(0));
+        const Slot scratch = c.scratch(std::max(to_a.scratch_bytes(), to_b.scratch_bytes()));
+        kernel = [=](const Frame& f) {
+          const auto fill = [&](auto formula) {
+            parallel_for(shape.size(), 4, [&](int64_t begin, int64_t end) {
+              shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
+                const T *u = f.at<T>(a) + in[0], *v = f.at<T>(b) + in[1], *d = f.at<T>(dy) + at;
+                T* to = f.at<T>(full) + at;
+                for (int64_t i = 0; i < n; ++i)
+                  to[i] = formula(d[i], u[i * shape.step(0)], v[i * shape.step(1)]);
+              });
+            });
+          };
+          if (da.defined()) {
+            fill([](T d, T, T v) { return d / v; });
+            to_a.run(f.at<T>(full), f.at<T>(da), f.at<std::byte>(scratch));
+          }
+          if (db.defined()) {
+            fill([](T d, T u, T v) { return -d / v * (u / v); });
+            to_b.run(f.at<T>(full), f.at<T>(db), f.at<std::byte>(scratch));
+          }
+        };
+      }))
+    c.reject_dtype(0);
+  return kernel;
+}
+
+const bool registered = [] {
+  for (const BinaryRow& row : kRows)
+    if (row.rules[0])
+      RegisterOperator({.type = row.type,
+                        .shape = binary_shape,
+                        .kernel = binary_kernel,
+                        .gradient = binary_gradient,
+                        .takes_bf16 = true});
+  return true;
+}();
+ORTRAIN_OPERATOR({.type = "Mod", .shape = binary_shape, .kernel = mod_kernel, .gradient = mod_gradient});
+ORTRAIN_OPERATOR({.type = "Pow", .shape = pow_shape, .kernel = pow_kernel, .gradient = pow_gradient});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "DivGrad", .shape = div_grad_shape, .kernel = div_grad_kernel});
+
+}  // namespace
+
+BinaryFunction bf16_function(std::string_view type, bool bf16_a, bool bf16_b) {
+  return HWY_DYNAMIC_DISPATCH(FindBf16)(find_row(type), bf16_a, bf16_b);
+}
+
+BinaryFunction binary_function(std::string_view type, DType dtype) {
+  const size_t row = find_row(type);
+  if (dtype == DType::kFloat || dtype == DType::kDouble)
+    return HWY_DYNAMIC_DISPATCH(FindBinary)(row, dtype == DType::kDouble);
+  return kRows[row].integer(dtype);
+}
+
+}  // namespace ortrain
+#endif

@@ -1,0 +1,169 @@
+// Cast and CastLike between all types of real numbers and bool; BitCast.
+
+#include <algorithm>
+
+#include "backend/cpu/strided_copy.h"
+#include "op/operator.h"
+#include "ops/common/elementwise.h"
+#include "runtime/convert.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+template <typename F>
+bool visit_castable(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kFloat16:
+      f(Float16{});
+      return true;
+    case DType::kBFloat16:
+      f(BFloat16{});
+      return true;
+    default:
+      return visit_numeric_or_bool(dtype, f);
+  }
+}
+
+DType target_of(const NodeContext& c) {
+  if (c.node().op_type == "CastLike") return c.dtype(1);
+  c.expect(c.node().has("to"), "the attribute 'to' is missing");
+  return static_cast<DType>(c.node().int_or("to", 0));
+}
+
+void shape(ShapeContext& c) {
+  const DType to = target_of(c);
+  if (!is_real(c.dtype(0))) c.reject_dtype(0);
+  c.expect(is_real(to), "it cannot cast to ", to_string(to));
+  c.output(0, to, c.shape(0));
+}
+
+Rounding rounding_of(const NodeContext& c) {
+  Rounding rounding;
+  rounding.saturate = c.node().int_or("saturate", 1) != 0;
+  const std::string mode = c.node().string_or("round_mode", "up");
+  c.expect(mode == "up" || mode == "down" || mode == "nearest",
+           "round_mode must be 'up', 'down' or 'nearest', found '", mode, "'");
+  rounding.mode = mode == "up" ? Rounding::kUp : mode == "down" ? Rounding::kDown : Rounding::kNearest;
+  return rounding;
+}
+
+// Between types that kernels compute in.
+template <typename From, typename To>
+void convert(const void* x, void* y, int64_t n) {
+  const From* from = static_cast<const From*>(x);
+  To* to = static_cast<To*>(y);
+  for (int64_t i = 0; i < n; ++i) to[i] = cast_number<To>(from[i]);
+}
+
+constexpr int64_t kPiece = 512;  // elements that are converted by way of doubles at a time
+
+// Elements [begin, end), by way of double, which holds every number of the narrow types.
+void convert_piece(DType from, const std::byte* source, DType to, std::byte* target, int64_t begin,
+                   int64_t end, const Rounding& rounding) {
+  double values[kPiece];
+  std::byte bytes[kPiece];
+  const int64_t n = end - begin;
+  read_numbers(from, source, begin, end, values);
+  if (visit_castable(to, [&](auto zero) {
+        auto* out = reinterpret_cast<decltype(zero)*>(target) + begin;
+        for (int64_t i = 0; i < n; ++i) out[i] = cast_number<decltype(zero)>(values[i]);
+      }))
+    return;
+  std::byte* out = is_packed(to) ? bytes : target + begin;
+  if (is_small_float(to)) {
+    encode_small_floats(to, values, n, out, rounding);
+  } else {
+    // An integer of less than a byte keeps the lowest bits. Those of large integers are lost in a double.
+    const bool integers = visit_types<int64_t, uint64_t>(from, [&](auto zero) {
+      const auto* in = reinterpret_cast<const decltype(zero)*>(source) + begin;
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<std::byte>(in[i]);
+    });
+    if (!integers)
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<std::byte>(cast_number<int64_t>(values[i]));
+  }
+  if (is_packed(to)) pack(to, bytes, begin, end, target);
+}
+
+Kernel kernel(KernelContext& c) {
+  const DType source = c.dtype(0), target = c.out_dtype(0);
+  if (source == target) {
+    c.alias(0, 0);
+    return nullptr;
+  }
+  const Slot x = c.in(0), y = c.out(0);
+  const int64_t n = c.out_size(0);
+  if (source == DType::kFloat && is_half(target))
+    return [=](const Frame& f) { from_wide(target, f.at<std::byte>(x), f.at<std::byte>(y), n); };
+  if (target == DType::kFloat && is_half(source))
+    return [=](const Frame& f) { to_wide(source, f.at<std::byte>(x), f.at<std::byte>(y), n); };
+  void (*plain)(const void*, void*, int64_t) = nullptr;
+  visit_castable(source, [&](auto from) {
+    visit_castable(target, [&](auto to) { plain = convert<decltype(from), decltype(to)>; });
+  });
+  if (plain) {
+    const auto width_x = static_cast<int64_t>(size_of(source)),
+               width_y = static_cast<int64_t>(size_of(target));
+    return [=](const Frame& f) {
+      parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+        plain(f.at<std::byte>(x) + begin * width_x, f.at<std::byte>(y) + begin * width_y, end - begin);
+      });
+    };
+  }
+  return [=, rounding = rounding_of(c)](const Frame& f) {
+    parallel_for((n + kPiece - 1) / kPiece, 8 * kPiece, [&](int64_t begin, int64_t end) {
+      for (int64_t piece = begin; piece < end; ++piece)
+        convert_piece(source, f.at<std::byte>(x), target, f.at<std::byte>(y), piece * kPiece,
+                      std::min((piece + 1) * kPiece, n), rounding);
+    });
+  };
+}
+
+// The gradient goes back in the input's type; from integers there is none to speak of.
+void gradient(GradientContext& g) {
+  const DType from = g.dtype(g.x(0));
+  if (g.needs(0) && is_floating(from)) g.set(0, g("Cast", {g.dy(0)}, {{"to", static_cast<int64_t>(from)}}));
+}
+
+ORTRAIN_OPERATOR({.type = "Cast",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .since = 6,
+                  .narrow_types = NarrowTypes::kTaken});
+ORTRAIN_OPERATOR({.type = "CastLike",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kTaken});
+
+// BitCast: the same bits as elements of another type of the same width.
+void bit_cast_shape(ShapeContext& c) {
+  const DType from = c.dtype(0), to = target_of(c);
+  c.expect(bits_of(to) > 0 && bits_of(to) == bits_of(from), "it cannot take ", to_string(from), " of ",
+           bits_of(from), " bits for ", to_string(to), " of ", bits_of(to), " bits: the widths must agree");
+  c.output(0, to, c.shape(0));
+}
+
+Kernel bit_cast_kernel(KernelContext& c) {
+  const Slot x = c.in(0), y = c.out_inplace(0, {0});
+  const size_t bytes = bytes_of(c.out_dtype(0), c.out_size(0));
+  const bool truth = c.out_dtype(0) == DType::kBool;
+  return [=](const Frame& f) {
+    const std::byte* from = f.at<std::byte>(x);
+    std::byte* to = f.at<std::byte>(y);
+    if (from != to) copy_bytes(to, from, bytes);
+    // Bytes other than 0 and 1 are no values of a C++ bool.
+    if (truth)
+      for (size_t i = 0; i < bytes; ++i) to[i] = std::byte{to[i] != std::byte{0}};
+  };
+}
+
+ORTRAIN_OPERATOR({.type = "BitCast",
+                  .shape = bit_cast_shape,
+                  .kernel = bit_cast_kernel,
+                  .stops_gradient = true,
+                  .narrow_types = NarrowTypes::kTaken});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,111 @@
+// Comparisons and boolean logic with broadcasting: Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And,
+// Or, Xor, Not, IsNaN, IsInf. Gradients stop here.
+
+#include <cmath>
+#include <string_view>
+
+#include "op/operator.h"
+#include "ops/common/elementwise.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+void shape(ShapeContext& c) { c.output(0, DType::kBool, broadcast_inputs(c)); }
+
+// A formula as a function on T to bool.
+template <typename T, class F>
+constexpr BinaryFunction kFunction = plain_loop<T, bool, F>;
+
+// That of a formula on b and a.
+template <typename T, class F>
+constexpr BinaryFunction kTurned = [](const void* a, int64_t step_a, const void* b, int64_t step_b, void* y,
+                                      int64_t n) { plain_loop<T, bool, F>(b, step_b, a, step_a, y, n); };
+
+// Less and its kin: all types that have an order.
+template <typename F, bool kTurn = false>
+Kernel compare(KernelContext& c) {
+  BinaryFunction function = nullptr;
+  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    function = kTurn ? kTurned<T, F> : kFunction<T, F>;
+  });
+  if (!known) c.reject_dtype(0);
+  return broadcast_kernel(c, function, 1);
+}
+
+template <typename F>
+Kernel logic(KernelContext& c) {
+  if (c.dtype(0) != DType::kBool) c.reject_dtype(0);
+  return broadcast_kernel(c, kFunction<bool, F>, 1);
+}
+
+template <typename F>
+Kernel equal(KernelContext& c) {
+  return c.dtype(0) == DType::kBool ? logic<F>(c) : compare<F>(c);
+}
+
+#define ORTRAIN_ROW(name, maker, formula) \
+  struct name {                           \
+    template <typename T>                 \
+    bool operator()(T a, T b) const {     \
+      return formula;                     \
+    }                                     \
+  };                                      \
+  ORTRAIN_OPERATOR({.type = #name, .shape = shape, .kernel = maker<name>, .stops_gradient = true})
+ORTRAIN_ROW(Equal, equal, a == b);
+ORTRAIN_ROW(Less, compare, a < b);
+ORTRAIN_ROW(LessOrEqual, compare, a <= b);
+ORTRAIN_ROW(And, logic, a&& b);
+ORTRAIN_ROW(Or, logic, a || b);
+ORTRAIN_ROW(Xor, logic, a != b);
+#undef ORTRAIN_ROW
+// a > b is b < a.
+ORTRAIN_OPERATOR({.type = "Greater", .shape = shape, .kernel = compare<Less, true>, .stops_gradient = true});
+ORTRAIN_OPERATOR(
+    {.type = "GreaterOrEqual", .shape = shape, .kernel = compare<LessOrEqual, true>, .stops_gradient = true});
+
+void shape_of_test(ShapeContext& c) { c.output(0, DType::kBool, c.shape(0)); }
+
+template <typename T, typename F>
+Kernel test(KernelContext& c, F holds) {
+  const Slot x = c.in(0), y = c.out(0);
+  const int64_t n = c.out_size(0);
+  return [=](const Frame& f) {
+    const T* from = f.at<T>(x);
+    bool* to = f.at<bool>(y);
+    parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] = holds(from[i]);
+    });
+  };
+}
+
+Kernel not_kernel(KernelContext& c) {
+  if (c.dtype(0) != DType::kBool) c.reject_dtype(0);
+  return test<bool>(c, [](bool x) { return !x; });
+}
+
+template <typename F>
+Kernel floating_test(KernelContext& c, F holds) {
+  Kernel kernel;
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = test<decltype(zero)>(c, holds); }))
+    c.reject_dtype(0);
+  return kernel;
+}
+
+Kernel is_nan_kernel(KernelContext& c) {
+  return floating_test(c, [](auto x) { return std::isnan(x); });
+}
+
+Kernel is_inf_kernel(KernelContext& c) {
+  const bool positive = c.node().int_or("detect_positive", 1) != 0;
+  const bool negative = c.node().int_or("detect_negative", 1) != 0;
+  return floating_test(c, [=](auto x) { return std::isinf(x) && (x > 0 ? positive : negative); });
+}
+
+ORTRAIN_OPERATOR({.type = "Not", .shape = shape_of_test, .kernel = not_kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "IsNaN", .shape = shape_of_test, .kernel = is_nan_kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "IsInf", .shape = shape_of_test, .kernel = is_inf_kernel, .stops_gradient = true});
+
+}  // namespace
+}  // namespace ortrain

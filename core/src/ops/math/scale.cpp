@@ -1,0 +1,47 @@
+// Scale (com.microsoft): y = x s, or x / s with scale_down; s is one number of any numeric type.
+
+#include "op/operator.h"
+#include "ops/common/elementwise.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+void shape(ShapeContext& c) {
+  c.expect(c.size(1) == 1, "scale must be one number, found shape ", to_string(c.shape(1)));
+  shape_like_first(c);
+}
+
+Kernel kernel(KernelContext& c) {
+  Kernel kernel;
+  const bool down = c.node().int_or("scale_down", 0) != 0;
+  const bool floating = visit_floating(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    const LayoutPtr layout = flat_layout(c, 0);
+    const Slot x = c.in(0, layout), scale = c.in(1), y = c.out_inplace(0, {0}, layout);
+    const BinaryFunction multiply = binary_function("Mul", c.dtype(0));
+    const int64_t n = c.out_size(0);
+    const bool known = visit_numeric(c.dtype(1), [&](auto zero_scale) {
+      using S = decltype(zero_scale);
+      kernel = [=](const Frame& f) {
+        const T given = static_cast<T>(*f.at<S>(scale)), factor = down ? 1 / given : given;
+        parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+          multiply(f.at<T>(x) + begin, 1, &factor, 0, f.at<T>(y) + begin, end - begin);
+        });
+      };
+    });
+    if (!known) c.reject_dtype(1);
+  });
+  if (!floating) c.reject_dtype(0);
+  return kernel;
+}
+
+void gradient(GradientContext& g) {
+  g.set(0, g("Scale", {g.dy(0), g.x(1)}, {{"scale_down", g.node().int_or("scale_down", 0)}}, kMicrosoft));
+}
+
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "Scale", .shape = shape, .kernel = kernel, .gradient = gradient});
+
+}  // namespace
+}  // namespace ortrain

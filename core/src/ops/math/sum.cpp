@@ -1,0 +1,129 @@
+// Sum, Mean, Max and Min of any number of values, with broadcasting.
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "op/gradient_expression.h"
+#include "op/operator.h"
+#include "ops/common/bf16_storage.h"
+#include "ops/common/broadcast.h"
+#include "ops/common/elementwise.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+void shape(ShapeContext& c) { c.output(0, c.dtype(0), broadcast_inputs(c)); }
+
+bool any_in_bf16(const KernelContext& c) {
+  for (size_t i = 0; i < c.input_count(); ++i)
+    if (lies_in_bf16(c, i)) return true;
+  return false;
+}
+
+// y = x0, then y = f(y, x_i) for the others, in pieces that stay in the first-level cache.
+Kernel kernel(KernelContext& c) {
+  const std::string& type = c.node().op_type;
+  const bool mean = type == "Mean";
+  const bool narrow = type == "Sum" && any_in_bf16(c) && c.wants_bf16(0);
+  const BinaryFunction combine =
+      narrow ? bf16_function("Add", true, true)
+             : binary_function(type == "Max" || type == "Min" ? type : "Add", c.dtype(0));
+  if (!combine || (mean && !is_floating(c.dtype(0)))) c.reject_dtype(0);
+  const size_t count = c.input_count();
+  if (count == 1) {
+    c.alias(0, 0);
+    return nullptr;
+  }
+
+  bool same = true;
+  LayoutPtr layout;
+  for (size_t i = 0; i < count; ++i) {
+    same = same && c.shape(i) == c.out_shape(0);
+    if (!layout) layout = !narrow ? flat_layout(c, i) : lies_in_bf16(c, i) ? bf16_layout(c, i) : nullptr;
+  }
+  if (!same) layout = narrow ? bf16_row_major(c.out_shape(0)) : nullptr;
+
+  std::vector<Slot> slots(count);
+  for (size_t i = 0; i < count; ++i)
+    slots[i] = c.in(i, narrow && !same ? bf16_row_major(c.shape(i)) : layout);
+  // The first pass reads inputs 0 and 1 and writes the output: it may lie over one of these, unless a later
+  // pass reads the same value again.
+  const std::set<std::string> later(c.node().inputs.begin() + 2, c.node().inputs.end());
+  const bool free0 = !later.count(c.node().inputs[0]), free1 = !later.count(c.node().inputs[1]);
+  const Slot y = free0 && free1 ? out_over(c, {0, 1}, layout)
+                 : free0        ? out_over(c, {0}, layout)
+                 : free1        ? out_over(c, {1}, layout)
+                                : c.out(0, layout);
+
+  // Where inputs 0 and 1 do not fill the output by themselves, the walk over both does not care: it is made
+  // for the output's shape.
+  struct Pass {
+    Broadcast<2> shape;
+    Slot a, b;
+  };
+  std::vector<Pass> passes;
+  for (size_t i = 1; i < count; ++i)
+    passes.push_back({Broadcast<2>({i == 1 ? c.shape(0) : c.out_shape(0), c.shape(i)}, c.out_shape(0)),
+                      i == 1 ? slots[0] : y, slots[i]});
+  const BinaryFunction scale = mean ? binary_function("Mul", c.dtype(0)) : nullptr;
+  const double factor = 1.0 / static_cast<double>(count);
+  const bool is_double = c.dtype(0) == DType::kDouble;
+  const int64_t n = c.out_size(0);
+  const int64_t width = static_cast<int64_t>(size_of(narrow ? DType::kBFloat16 : c.dtype(0)));
+  constexpr int64_t kPiece = 4096;
+  return [=](const Frame& f) {
+    std::byte* to = f.at<std::byte>(y);
+    const float factor_float = static_cast<float>(factor);
+    const void* factor_at = is_double ? static_cast<const void*>(&factor) : &factor_float;
+    parallel_for(n, static_cast<int64_t>(passes.size()), [&](int64_t begin, int64_t end) {
+      for (int64_t piece = begin; piece < end; piece += kPiece) {
+        const int64_t stop = std::min(end, piece + kPiece);
+        for (const Pass& pass : passes) {
+          const std::byte *a = f.at<std::byte>(pass.a), *b = f.at<std::byte>(pass.b);
+          pass.shape.walk(piece, stop, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t size) {
+            combine(a + in[0] * width, pass.shape.step(0), b + in[1] * width, pass.shape.step(1),
+                    to + at * width, size);
+          });
+        }
+        if (scale) scale(to + piece * width, 1, factor_at, 0, to + piece * width, stop - piece);
+      }
+    });
+  };
+}
+
+void sum_gradient(GradientContext& g) {
+  for (size_t i = 0; i < g.node().inputs.size(); ++i)
+    if (g.needs(i)) g.set(i, g.unbroadcast(g.dy(0), g.y(0), i));
+}
+
+void mean_gradient(GradientContext& g) {
+  const Expression dy(g, g.dy(0));
+  const Expression share = dy / static_cast<double>(g.node().inputs.size());
+  for (size_t i = 0; i < g.node().inputs.size(); ++i)
+    if (g.needs(i)) g.set(i, g.unbroadcast(share, g.y(0), i));
+}
+
+// The gradient goes to the operands that are the extreme, shared evenly among equals.
+void extreme_gradient(GradientContext& g) {
+  const Expression dy(g, g.dy(0)), y(g, g.y(0));
+  std::vector<Expression> hits;
+  std::vector<std::string> names;
+  for (const std::string& input : g.node().inputs) {
+    hits.push_back(Expression(g, input).call("Equal", y).as(y));
+    names.push_back(hits.back());
+  }
+  const Expression share = dy / Expression(g, g("Sum", names));
+  for (size_t i = 0; i < hits.size(); ++i)
+    if (g.needs(i)) g.set(i, g.unbroadcast(share * hits[i], g.y(0), i));
+}
+
+ORTRAIN_OPERATOR(
+    {.type = "Sum", .shape = shape, .kernel = kernel, .gradient = sum_gradient, .takes_bf16 = true});
+ORTRAIN_OPERATOR({.type = "Mean", .shape = shape, .kernel = kernel, .gradient = mean_gradient});
+ORTRAIN_OPERATOR({.type = "Max", .shape = shape, .kernel = kernel, .gradient = extreme_gradient});
+ORTRAIN_OPERATOR({.type = "Min", .shape = shape, .kernel = kernel, .gradient = extreme_gradient});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,79 @@
+// Where: y = condition ? a : b, with broadcasting. Elements are moved by their width, whatever they mean.
+
+#include "op/gradient_expression.h"
+#include "op/operator.h"
+#include "ops/common/broadcast.h"
+#include "ops/common/elementwise.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+void shape(ShapeContext& c) {
+  c.expect(c.dtype(0) == DType::kBool, "the condition must be bool, found ", to_string(c.dtype(0)));
+  c.output(0, c.dtype(1), broadcast_inputs(c, 1));
+}
+
+// Without a branch, which would be mispredicted half of the time; in the common case also without steps, so
+// that the compiler makes vectors of it.
+template <typename T>
+void select(const bool* which, int64_t step, const T* a, int64_t step_a, const T* b, int64_t step_b, T* y,
+            int64_t n) {
+  const auto pick = [](bool w, T u, T v) {
+    const T mask = static_cast<T>(-static_cast<T>(w));
+    return static_cast<T>((u & mask) | (v & static_cast<T>(~mask)));
+  };
+  if (step && step_a && step_b)
+    for (int64_t i = 0; i < n; ++i) y[i] = pick(which[i], a[i], b[i]);
+  else if (step && step_a)
+    for (int64_t i = 0; i < n; ++i) y[i] = pick(which[i], a[i], *b);
+  else
+    for (int64_t i = 0; i < n; ++i) y[i] = pick(which[i * step], a[i * step_a], b[i * step_b]);
+}
+
+template <typename T>
+Kernel typed(KernelContext& c) {
+  const Slot condition = c.in(0), a = c.in(1), b = c.in(2), y = c.out(0);
+  const Broadcast<3> shape({c.shape(0), c.shape(1), c.shape(2)}, c.out_shape(0));
+  return [=](const Frame& f) {
+    const bool* which = f.at<bool>(condition);
+    const T *from_a = f.at<T>(a), *from_b = f.at<T>(b);
+    T* to = f.at<T>(y);
+    parallel_for(shape.size(), 1, [&](int64_t begin, int64_t end) {
+      shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 3>& in, int64_t n) {
+        select(which + in[0], shape.step(0), from_a + in[1], shape.step(1), from_b + in[2], shape.step(2),
+               to + at, n);
+      });
+    });
+  };
+}
+
+Kernel kernel(KernelContext& c) {
+  switch (size_of(c.dtype(1))) {
+    case 1:
+      return typed<uint8_t>(c);
+    case 2:
+      return typed<uint16_t>(c);
+    case 4:
+      return typed<uint32_t>(c);
+    case 8:
+      return typed<uint64_t>(c);
+    default:
+      c.reject_dtype(1);
+  }
+}
+
+void gradient(GradientContext& g) {
+  const Expression condition(g, g.x(0)), dy(g, g.dy(0)), zero = dy.number(0);
+  if (g.needs(1)) g.set(1, g.unbroadcast(condition.choose(dy, zero), g.y(0), 1));
+  if (g.needs(2)) g.set(2, g.unbroadcast(condition.choose(zero, dy), g.y(0), 2));
+}
+
+ORTRAIN_OPERATOR({.type = "Where",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,164 @@
+// Operators of com.microsoft that the ONNX standard has too, in another form: ExpandDims, Trilu, GridSample,
+// GatherND, Pad, Range, RotaryEmbedding, NhwcMaxPool, CDist, ComplexMul, ComplexMulConj, UnfoldTensor,
+// Unique, MatMulInteger16, ShrunkenGather.
+#include <algorithm>
+#include <numeric>
+
+#include "op/expansion.h"
+#include "op/gradient_expression.h"
+#include "op/operator.h"
+#include "ops/common/fusion_parts.h"
+
+namespace ortrain {
+namespace {
+
+// The same operator of the standard.
+void alias(ExpansionContext& e) { e.set(0, e(e.node().op_type, e.node().inputs, e.node().attributes)); }
+
+// Gather of few rows, as training graphs have it in front of operators that then compute those rows alone.
+void shrunken_gather(ExpansionContext& e) { e.set(0, e("Gather", e.node().inputs, e.node().attributes)); }
+
+// One axis of extent 1 more, at a place that is a constant.
+void expand_dims(ExpansionContext& e) {
+  const Tensor* axis = e.constant_value(e.x(1));
+  if (!axis) e.reject("its axis should be a constant");
+  e.set(0, e.unsqueeze(e.x(0), axis->to_int64()));
+}
+
+// The newer names of the modes.
+void grid_sample(ExpansionContext& e) {
+  Attributes attributes = e.node().attributes;
+  const std::string mode = e.node().string_or("mode", "bilinear");
+  const bool renamed = e.opset() >= 20;
+  attributes["mode"] = renamed && mode == "bilinear"  ? std::string("linear")
+                       : renamed && mode == "bicubic" ? std::string("cubic")
+                                                      : mode;
+  e.set(0, e("GridSample", e.node().inputs, attributes));
+}
+
+// Its pads may have shape [1, 2 rank].
+void pad(ExpansionContext& e) {
+  std::vector<std::string> inputs = e.node().inputs;
+  inputs[1] = e("Reshape", {e.x(1), e.int64s({-1})});
+  e.set(0, e("Pad", inputs, {{"mode", e.node().string_or("mode", "constant")}}));
+}
+
+void range(ExpansionContext& e) {
+  const std::string step = e.has_x(2) ? as_scalar(e, e.x(2)) : e.scalar_like(e.x(0), 1);
+  e.set(0, e("Range", {as_scalar(e, e.x(0)), as_scalar(e, e.x(1)), step}));
+}
+
+void nhwc_max_pool(ExpansionContext& e) {
+  e.set(0, channels_last(e, e("MaxPool", {channels_first(e, e.x(0))}, e.node().attributes),
+                         need_rank(e, e.x(0))));
+}
+
+// position_ids is one number, the position of the first place of every row, or holds a position for each
+// place. The number of heads follows from the caches where it is not given.
+void rotary_embedding(ExpansionContext& e) {
+  const std::string &x = e.x(0), &ids = e.x(1), &cosines = e.x(2), &sines = e.x(3);
+  const auto shape = e.dims(x), cache = e.dims(cosines), positions = e.dims(ids);
+  if (!shape || !positions)
+    e.reject("the shapes of its inputs are not known; run ONNX shape inference on the model first");
+  Attributes attributes = {{"interleaved", e.node().int_or("interleaved", 0)}};
+  const int64_t rotated = e.node().int_or("rotary_embedding_dim", 0);
+  int64_t heads = e.node().int_or("num_heads", 0);
+  if (rotated) attributes["rotary_embedding_dim"] = rotated;
+  if (shape->size() == 3) {
+    if (heads == 0 && !rotated && shape->back().known() && cache && cache->back().value > 0)
+      heads = shape->back().value / (2 * cache->back().value);
+    if (heads == 0) e.reject("num_heads is missing and does not follow from the shapes of its inputs");
+    attributes["num_heads"] = heads;
+  }
+  std::string all = ids;
+  if (positions->size() == 1) {
+    const int64_t place = shape->size() == 4 ? 2 : 1;
+    const std::string zero = e.constant(Tensor::scalar(int64_t{0})),
+                      one = e.constant(Tensor::scalar(int64_t{1}));
+    const std::string count = extents(e, x, place, place + 1);
+    const std::string along = e("Range", {zero, as_scalar(e, count), one});
+    const std::string rows = e("Concat", {extents(e, x, 0, 1), count}, {{"axis", int64_t{0}}});
+    all = e("Expand", {e("Add", {along, ids}), rows});
+  }
+  e.set(0, e("RotaryEmbedding", {x, cosines, sines, all}, attributes));
+}
+
+// The distances between the rows of A and those of B.
+void cdist(ExpansionContext& e) {
+  const std::string metric = e.node().string_or("metric", "sqeuclidean");
+  if (metric != "sqeuclidean" && metric != "euclidean")
+    e.reject(concat("metric must be 'sqeuclidean' or 'euclidean', found '", metric, "'"));
+  const std::string difference = e("Sub", {e.unsqueeze(e.x(0), {1}), e.unsqueeze(e.x(1), {0})});
+  e.set(0, reduce(e, metric == "euclidean" ? "ReduceL2" : "ReduceSumSquare", difference, {2}, false));
+}
+
+// Complex numbers as pairs along the last axis: (a + bi)(c + di), or (a + bi)(c - di) with the conjugate.
+void complex_mul(ExpansionContext& e) {
+  const bool conjugate = e.node().op_type == "ComplexMulConj";
+  const auto part = [&](size_t i, int64_t which) {
+    return Expression(e, e("Slice", {e.x(i), e.int64s({which}), e.int64s({which + 1}), e.int64s({-1})}));
+  };
+  const Expression a = part(0, 0), b = part(0, 1), c = part(1, 0), d = part(1, 1);
+  const Expression real = conjugate ? a * c + b * d : a * c - b * d;
+  const Expression imaginary = conjugate ? b * c - a * d : a * d + b * c;
+  e.set(0, e("Concat", {real, imaginary}, {{"axis", int64_t{-1}}}));
+}
+
+// Windows of `size` neighbours along an axis, `step` apart; the place in the window is a new last axis.
+void unfold(ExpansionContext& e) {
+  const auto dims = e.dims(e.x(0));
+  const int64_t size = e.node().int_or("size", 0), step = e.node().int_or("step", 1);
+  if (!dims) e.reject("the shape of its input is not known; run ONNX shape inference on the model first");
+  const int64_t rank = static_cast<int64_t>(dims->size());
+  const int64_t axis = normalize_axis(e.node().int_or("dim", -1), rank, e.node().label());
+  const Dim& extent = (*dims)[static_cast<size_t>(axis)];
+  if (!extent.known())
+    e.reject(concat("the extent of axis ", axis, " must be a number that the model states"));
+  if (size < 1 || size > extent.value || step < 1)
+    e.reject(
+        concat("size must lie in [1, ", extent.value, "] and step be positive, found ", size, " and ", step));
+  const int64_t windows = (extent.value - size) / step + 1;
+  std::vector<int64_t> places;
+  for (int64_t w = 0; w < windows; ++w)
+    for (int64_t i = 0; i < size; ++i) places.push_back(w * step + i);
+  const std::string chosen =
+      e("Gather", {e.x(0), e.constant(Tensor::of(places, {windows, size}))}, {{"axis", axis}});
+  std::vector<int64_t> order(static_cast<size_t>(rank) + 1);
+  std::iota(order.begin(), order.end(), 0);
+  std::rotate(order.begin() + axis + 1, order.begin() + axis + 2, order.end());
+  e.set(0, e("Transpose", {chosen}, {{"perm", order}}));
+}
+
+// The elements of a vector that differ, as they come; where each element is among them; how often each is
+// there.
+void unique(ExpansionContext& e) {
+  const auto found = e.emit("Unique", {e.x(0)}, 4, {{"sorted", int64_t{0}}});
+  e.set(0, found[0]);
+  e.set(1, found[2]);
+  e.set(2, found[3]);
+}
+
+// A product of 16-bit integers, summed in 32 bits.
+void matmul_integer16(ExpansionContext& e) {
+  const Attributes wide = {{"to", static_cast<int64_t>(DType::kInt32)}};
+  e.set(0, e("MatMul", {e("Cast", {e.x(0)}, wide), e("Cast", {e.x(1)}, wide)}));
+}
+
+ORTRAIN_EXPANSION("Unique", unique);
+ORTRAIN_EXPANSION("MatMulInteger16", matmul_integer16);
+ORTRAIN_EXPANSION("UnfoldTensor", unfold);
+ORTRAIN_EXPANSION("Trilu", alias);
+ORTRAIN_EXPANSION("GatherND", alias);
+ORTRAIN_EXPANSION("ExpandDims", expand_dims);
+ORTRAIN_EXPANSION("ShrunkenGather", shrunken_gather);
+ORTRAIN_EXPANSION("GridSample", grid_sample);
+ORTRAIN_EXPANSION("Pad", pad);
+ORTRAIN_EXPANSION("Range", range);
+ORTRAIN_EXPANSION("NhwcMaxPool", nhwc_max_pool);
+ORTRAIN_EXPANSION("RotaryEmbedding", rotary_embedding);
+ORTRAIN_EXPANSION("CDist", cdist);
+ORTRAIN_EXPANSION("ComplexMul", complex_mul);
+ORTRAIN_EXPANSION("ComplexMulConj", complex_mul);
+
+}  // namespace
+}  // namespace ortrain

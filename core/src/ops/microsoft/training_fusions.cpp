@@ -1,0 +1,239 @@
+// Operators that training graphs use beside the ONNX standard (com.microsoft) and that are a few others in
+// one: losses, sums with factors, tests for numbers that are not finite, padding, passing on.
+#include <cmath>
+
+#include "op/expansion.h"
+#include "op/gradient_expression.h"
+#include "op/operator.h"
+#include "ops/common/fusion_parts.h"
+
+namespace ortrain {
+namespace {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Losses against labels of the shape [..., C] (SoftmaxCrossEntropy) or class numbers [...] with a weight for
+// each (SparseSoftmaxCrossEntropy). With p = softmax(logits) along the last axis:
+//     loss = -sum(label log p) / N          N places, 1 for the sum
+//     loss = -sum(w log p[label]) / sum(w)  1 for the sum
+
+bool means(const NodeWriter& e) {
+  const std::string reduction = e.node().string_or("reduction", "mean");
+  if (reduction != "mean" && reduction != "sum")
+    e.reject(concat("reduction must be 'mean' or 'sum', found '", reduction, "'"));
+  return reduction == "mean";
+}
+
+// The sum of all elements, of rank 0.
+Expression total(const Expression& x) { return x.call("ReduceSum", {{"keepdims", int64_t{0}}}); }
+Expression over_last(NodeWriter& e, const Expression& x) { return {e, e.reduce_sum(x, {-1}, false)}; }
+
+void softmax_cross_entropy(ExpansionContext& e) {
+  const Expression log_p(e, e("LogSoftmax", {e.x(0)}, {{"axis", int64_t{-1}}})), label(e, e.x(1));
+  const Expression each = over_last(e, label * log_p);
+  e.set(0, -each.call(means(e) ? "ReduceMean" : "ReduceSum", {{"keepdims", int64_t{0}}}));
+  e.set(1, log_p);
+}
+
+// d logits = dY (p - label) / N
+void softmax_cross_entropy_gradient(ExpansionContext& e) {
+  const Expression dy(e, as_scalar(e, e.x(0))), log_p(e, e.x(1)), label(e, e.x(2));
+  const Expression difference = log_p.call("Exp") - label;
+  if (!means(e)) {
+    e.set(0, dy * difference);
+    return;
+  }
+  const Expression one_a_place = over_last(e, label - label) + 1.0;
+  e.set(0, dy / total(one_a_place) * difference);
+}
+
+Expression weights_of(NodeWriter& e, const Expression& like, size_t i) {
+  return e.has_x(i) ? Expression(e, e.x(i)) : like - like + 1.0;
+}
+
+void sparse_softmax_cross_entropy(ExpansionContext& e) {
+  const Expression log_p(e, e("LogSoftmax", {e.x(0)}, {{"axis", int64_t{-1}}}));
+  const std::string place = e.unsqueeze(e.x(1), {-1});
+  const Expression chosen(e, e.squeeze(e("GatherElements", {log_p, place}, {{"axis", int64_t{-1}}}), {-1}));
+  const Expression weights = weights_of(e, chosen, 2);
+  const Expression sum = -total(weights * chosen);
+  e.set(0, means(e) ? sum / total(weights) : sum);
+  e.set(1, log_p);
+}
+
+// d logits = dY w (p - [class = label]) / sum(w)
+void sparse_softmax_cross_entropy_gradient(ExpansionContext& e) {
+  const Expression dy(e, as_scalar(e, e.x(0))), log_p(e, e.x(1));
+  const std::string place = e.unsqueeze(e.x(2), {-1});
+  const Expression chosen(e, e("GatherElements", {log_p, place}, {{"axis", int64_t{-1}}}));
+  const Expression weights = e.has_x(3) ? Expression(e, e.unsqueeze(e.x(3), {-1})) : chosen - chosen + 1.0;
+  const Expression hit(
+      e, e("ScatterElements", {log_p - log_p, place, chosen - chosen + 1.0}, {{"axis", int64_t{-1}}}));
+  const Expression d = dy * weights * (log_p.call("Exp") - hit);
+  e.set(0, means(e) ? d / total(weights) : d);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Sums and products with constant factors.
+
+double factor(const NodeWriter& e, size_t i) {
+  const std::string name = concat("scale_", i);
+  if (!e.node().has(name)) e.reject(concat("attribute ", name, " is missing"));
+  return static_cast<double>(e.node().float_or(name, 0));
+}
+
+// sum_i scale_i input_i
+void scaled_sum(ExpansionContext& e) {
+  Expression sum = Expression(e, e.x(0)) * factor(e, 0);
+  for (size_t i = 1; i < 3; ++i)
+    if (e.has_x(i)) sum = sum + Expression(e, e.x(i)) * factor(e, i);
+  e.set(0, sum);
+}
+
+// output_i = scale_i input
+void batch_scale(ExpansionContext& e) {
+  for (size_t o = 0; o < 3; ++o)
+    if (e.has_y(o)) e.set(o, Expression(e, e.x(0)) * factor(e, o));
+}
+
+// Each input times one number, as another type; with fuse_outputs all of them in one row.
+void mixed_precision_scale(ExpansionContext& e) {
+  const Attributes to = {{"to", e.node().int_or("to", 0)}};
+  const Expression scale(e, as_scalar(e, e.x(0)));
+  std::vector<std::string> scaled;
+  for (size_t i = 1; i < e.node().inputs.size(); ++i)
+    scaled.push_back((Expression(e, e.x(i)) * Expression(e, cast_like(e, scale, e.x(i)))).call("Cast", to));
+  if (e.node().int_or("fuse_outputs", 0)) {
+    for (std::string& value : scaled) value = e("Reshape", {value, e.int64s({-1})});
+    e.set(0, e("Concat", scaled, {{"axis", int64_t{0}}}));
+    return;
+  }
+  for (size_t o = 0; o < scaled.size() && o < e.node().outputs.size(); ++o) e.set(o, scaled[o]);
+}
+
+// The square root of the sum of the squares of all elements of all inputs.
+void reduce_all_l2(ExpansionContext& e) {
+  std::vector<std::string> squares;
+  for (const std::string& x : e.node().inputs) {
+    const bool half = e.dtype(x) == DType::kFloat16 || e.dtype(x) == DType::kBFloat16;
+    const std::string wide = half ? e("Cast", {x}, {{"to", static_cast<int64_t>(DType::kFloat)}}) : x;
+    squares.push_back(e("ReduceSumSquare", {wide}, {{"keepdims", int64_t{0}}}));
+  }
+  e.set(0, e("Sqrt", {squares.size() == 1 ? squares[0] : e("Sum", squares)}));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Tests.
+
+// All elements of a bool tensor, in an operator that knows the smallest number.
+std::string all_of(NodeWriter& e, const std::string& x) {
+  const std::string number = e("Cast", {x}, {{"to", static_cast<int64_t>(DType::kInt32)}});
+  return e("Cast", {e("ReduceMin", {number}, {{"keepdims", int64_t{0}}})},
+           {{"to", static_cast<int64_t>(DType::kBool)}});
+}
+
+void all(ExpansionContext& e) { e.set(0, all_of(e, e.x(0))); }
+
+void is_finite(ExpansionContext& e) {
+  e.set(0, e("Not", {e("Or", {e("IsNaN", {e.x(0)}), e("IsInf", {e.x(0)})})}));
+}
+
+// Whether no element of any input is infinite or no number; isinf_only and isnan_only look for one of them.
+void is_all_finite(ExpansionContext& e) {
+  const bool inf_only = e.node().int_or("isinf_only", 0) != 0,
+             nan_only = e.node().int_or("isnan_only", 0) != 0;
+  if (inf_only && nan_only) e.reject("isinf_only and isnan_only exclude each other");
+  std::string good;
+  for (const std::string& x : e.node().inputs) {
+    const std::string bad = inf_only   ? e("IsInf", {x})
+                            : nan_only ? e("IsNaN", {x})
+                                       : e("Or", {e("IsNaN", {x}), e("IsInf", {x})});
+    const std::string each = all_of(e, e("Not", {bad}));
+    good = good.empty() ? each : e("And", {good, each});
+  }
+  e.set(0, good);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Passing on.
+
+void pass_through(ExpansionContext& e) {
+  if (e.node().inputs.size() != e.node().outputs.size())
+    e.reject(concat("it has ", e.node().inputs.size(), " inputs and ", e.node().outputs.size(), " outputs"));
+  for (size_t i = 0; i < e.node().inputs.size(); ++i) e.set(i, e.x(i));
+}
+
+// Events order what different processes or streams do: kernels here run one after another, so that everything
+// an event could wait for has happened.
+void pass_behind_event(ExpansionContext& e) {
+  if (e.node().inputs.size() != e.node().outputs.size() + 1)
+    e.reject(concat("it has ", e.node().inputs.size(), " inputs and ", e.node().outputs.size(),
+                    " outputs, expected one input more than outputs"));
+  for (size_t i = 1; i < e.node().inputs.size(); ++i) e.set(i - 1, e.x(i));
+}
+
+// Hands values to Python in the middle of a run.
+void yield(ExpansionContext& e) {
+  e.reject(
+      "this operator hands the outputs of a module to ORTModule and waits for their gradients; it has a "
+      "meaning "
+      "only there. Export the module itself, and let artifacts add loss and gradients");
+}
+
+// True once all inputs are there.
+void group(ExpansionContext& e) { e.set(0, e.constant(Tensor::scalar(true).reshaped({1}))); }
+
+// Pieces of the elements of input 0, one behind the other, in the shapes that the other inputs hold.
+void view(ExpansionContext& e) {
+  const std::string flat = e("Reshape", {e.x(0), e.int64s({-1})});
+  std::string from = e.int64s({0});
+  for (size_t i = 1; i < e.node().inputs.size(); ++i) {
+    const std::string count = reduce(e, "ReduceProd", e.x(i), {0}, true);
+    const std::string to = e("Add", {from, count});
+    e.set(i - 1, reshape_to(e, e("Slice", {flat, from, to, e.int64s({0})}), e.x(i)));
+    from = to;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Rows of a batch without those that pad it.
+
+// The rows that `indices` name of [A, B, ...] seen as [A B, ...], and [A, B].
+void flatten_and_unpad(ExpansionContext& e) {
+  const std::string rows = with_extents_behind(e, {-1}, e.x(0), 2);
+  e.set(0, e("Gather", {e("Reshape", {e.x(0), rows}), e.x(1)}, {{"axis", int64_t{0}}}));
+  e.set(1, extents(e, e.x(0), 0, 2));
+}
+
+// The other way: rows that are not named are zero. unflatten_dims holds A and B.
+void pad_and_unflatten(ExpansionContext& e) {
+  const Attributes first = {{"axis", int64_t{0}}};
+  const std::string row = extents(e, e.x(0), 1, kToTheLast);
+  const std::string rows = e("Concat", {reduce(e, "ReduceProd", e.x(2), {0}, true), row}, first);
+  const std::string padded = e("GatherGrad", {rows, e.x(1), e.x(0)}, first, kMicrosoft);
+  e.set(0, reshape_to(e, padded, e("Concat", {e.x(2), row}, first)));
+}
+
+ORTRAIN_EXPANSION("SoftmaxCrossEntropy", softmax_cross_entropy);
+ORTRAIN_EXPANSION("SoftmaxCrossEntropyGrad", softmax_cross_entropy_gradient);
+ORTRAIN_OPERATOR({.type = "SparseSoftmaxCrossEntropy", .expand = sparse_softmax_cross_entropy});
+ORTRAIN_OPERATOR({.type = "SparseSoftmaxCrossEntropyGrad", .expand = sparse_softmax_cross_entropy_gradient});
+ORTRAIN_EXPANSION("ScaledSum", scaled_sum);
+ORTRAIN_EXPANSION("BatchScale", batch_scale);
+ORTRAIN_EXPANSION("MixedPrecisionScale", mixed_precision_scale);
+ORTRAIN_EXPANSION("ReduceAllL2", reduce_all_l2);
+ORTRAIN_EXPANSION("All", all);
+ORTRAIN_EXPANSION("IsFinite", is_finite);
+ORTRAIN_EXPANSION("IsAllFinite", is_all_finite);
+ORTRAIN_EXPANSION("PassThrough", pass_through);
+ORTRAIN_EXPANSION("MegatronF", pass_through);  // what processes exchange is nothing where there is one
+ORTRAIN_EXPANSION("MegatronG", pass_through);
+ORTRAIN_EXPANSION("RecordEvent", pass_behind_event);
+ORTRAIN_EXPANSION("WaitEvent", pass_behind_event);
+ORTRAIN_EXPANSION("YieldOp", yield);
+ORTRAIN_EXPANSION("Group", group);
+ORTRAIN_EXPANSION("View", view);
+ORTRAIN_EXPANSION("FlattenAndUnpad", flatten_and_unpad);
+ORTRAIN_EXPANSION("PadAndUnflatten", pad_and_unflatten);
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,43 @@
+// What the operators of ai.onnx.ml share: their domain, inputs of any numeric type, and the transformation of
+// scores.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "op/operator.h"
+
+namespace ortrain {
+
+inline constexpr const char* kMl = "ai.onnx.ml";
+
+// Calls f(T{}) with the element type of input i: float, double, int32 or int64.
+template <typename F>
+void visit_ml(const NodeContext& c, size_t i, F&& f) {
+  if (!visit_types<float, double, int32_t, int64_t>(c.dtype(i), f)) c.reject_dtype(i);
+}
+
+// A list of floats; empty where the node does not have the attribute.
+std::vector<float> floats_of(const NodeContext& c, const std::string& name);
+// The same, or a tensor of float or double under the name with `_as_tensor` behind it.
+std::vector<double> numbers_of(const NodeContext& c, const std::string& name);
+// Rejects the node where it has the attribute: there are no strings.
+void reject_strings(const NodeContext& c, const std::string& name);
+
+// Input 0, [N, F] or [F], as rows of features.
+struct Rows {
+  int64_t count = 1, features = 1;
+  explicit Rows(const NodeContext& c);
+};
+
+// What is done to the scores of a row in the end.
+enum class PostTransform { kNone, kSoftmax, kLogistic, kSoftmaxZero, kProbit };
+PostTransform read_post_transform(const NodeContext& c);
+void transform_scores(PostTransform how, float* scores, int64_t n);
+
+// The gradient of scores before the transformation, from dY and the scores behind it; rejects the
+// transformations that have none.
+std::string scores_gradient(GradientContext& g, const std::string& dy, const std::string& scores);
+
+}  // namespace ortrain

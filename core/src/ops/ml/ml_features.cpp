@@ -1,0 +1,480 @@
+// Operators of ai.onnx.ml that prepare features: ArrayFeatureExtractor, Binarizer, FeatureVectorizer,
+// Imputer, LabelEncoder, Normalizer, OneHotEncoder and Scaler, on numbers.
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <unordered_map>
+
+#include "op/gradient_expression.h"
+#include "ops/common/indices.h"
+#include "ops/ml/ml.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+// A gradient rule's incoming gradient in the type of X: most of these operators give float from any number.
+Expression incoming(GradientContext& g, const Expression& x) {
+  const Expression dy(g, g.dy(0));
+  return g.dtype(dy) == g.dtype(x) ? dy : dy.as(x);
+}
+
+// -----------------------------------------------------------------------------------------------------------
+// ArrayFeatureExtractor: the features (places of the last axis) that the indices name.
+
+void extract_shape(ShapeContext& c) {
+  c.expect(c.rank(0) >= 1 && c.dtype(1) == DType::kInt64, "it takes features and int64 indices, found shape ",
+           to_string(c.shape(0)), " and ", to_string(c.dtype(1)));
+  Shape out(c.shape(0).begin(), c.shape(0).end() - 1);
+  if (out.empty()) out.push_back(1);
+  out.push_back(c.size(1));
+  c.output(0, c.dtype(0), out);
+}
+
+Kernel extract_kernel(KernelContext& c) {
+  const int64_t extent = c.shape(0).back(), n = c.size(1);
+  const IndexedRows rows{element_count(c.shape(0), 0, c.shape(0).size() - 1), extent, n, 1};
+  const size_t width = width_of(c, 0);
+  const Slot x = c.in(0), indices = c.in(1), y = c.out(0);
+  return [=, label = c.node().label()](const Frame& f) {
+    const int64_t* at = f.at<int64_t>(indices);
+    check_indices(label, at, n, extent);
+    for (int64_t i = 0; i < n; ++i)
+      if (at[i] < 0) reject_index(label, at[i], i, extent);
+    gather_rows(rows, width, f.at<std::byte>(x), at, f.at<std::byte>(y));
+  };
+}
+
+void extract_gradient(GradientContext& g) {
+  const std::string flat = g.int64s({-1});
+  const auto rank = g.rank(g.x(0));
+  if (!rank) g.reject("its gradient needs an input of known rank");
+  const std::string dy = *rank == 1 ? g("Reshape", {g.dy(0), flat}) : g.dy(0);
+  g.set(0, g("GatherGrad", {shape_of(g, g.x(0)), g("Reshape", {g.x(1), flat}), dy}, {{"axis", *rank - 1}},
+             kMicrosoft));
+}
+
+// -----------------------------------------------------------------------------------------------------------
+// Binarizer: 1 where x > threshold, else 0.
+
+Kernel binarize_kernel(KernelContext& c) {
+  const float threshold = c.node().float_or("threshold", 0);
+  const int64_t n = c.size(0);
+  const Slot x = c.in(0), y = c.out_inplace(0, {0});
+  Kernel kernel;
+  visit_ml(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    kernel = [=](const Frame& f) {
+      parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          f.at<T>(y)[i] = static_cast<double>(f.at<T>(x)[i]) > static_cast<double>(threshold) ? T(1) : T(0);
+      });
+    };
+  });
+  return kernel;
+}
+
+// -----------------------------------------------------------------------------------------------------------
+// FeatureVectorizer: the features of all inputs side by side, each cut or filled up with zeros to the length
+// that inputdimensions states.
+
+std::vector<int64_t> vector_lengths(const NodeContext& c) {
+  std::vector<int64_t> lengths = c.node().ints_or("inputdimensions", {});
+  if (lengths.empty())
+    for (size_t i = 0; i < c.input_count(); ++i) lengths.push_back(c.rank(i) > 0 ? c.shape(i).back() : 1);
+  c.expect(lengths.size() == c.input_count(), "inputdimensions ", to_string(lengths),
+           " must have a number for each of the ", c.input_count(), " inputs");
+  return lengths;
+}
+
+// Rows of input i; a vector is one row.
+int64_t vector_rows(const NodeContext& c, size_t i) { return c.rank(i) == 2 ? c.shape(i)[0] : 1; }
+
+void vectorize_shape(ShapeContext& c) {
+  int64_t sum = 0;
+  for (const int64_t length : vector_lengths(c)) {
+    c.expect(length >= 0, "inputdimensions must not be negative, found ", length);
+    sum += length;
+  }
+  for (size_t i = 0; i < c.input_count(); ++i)
+    c.expect(c.rank(i) >= 1 && c.rank(i) <= 2 && vector_rows(c, i) == vector_rows(c, 0),
+             "its inputs must be vectors, or matrices of as many rows, found ", to_string(c.shape(0)),
+             " and ", to_string(c.shape(i)));
+  c.output(0, DType::kFloat, {vector_rows(c, 0), sum});
+}
+
+Kernel vectorize_kernel(KernelContext& c) {
+  const std::vector<int64_t> lengths = vector_lengths(c);
+  const int64_t rows = c.out_shape(0)[0], width = c.out_shape(0)[1];
+  std::vector<Slot> inputs;
+  for (size_t i = 0; i < lengths.size(); ++i) inputs.push_back(c.in(i));
+  const Slot y = c.out(0);
+  std::vector<Kernel> parts;
+  int64_t offset = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const int64_t features = c.shape(i).back(), length = lengths[i], kept = std::min(features, length);
+    visit_ml(c, i, [&](auto zero) {
+      using T = decltype(zero);
+      parts.push_back([=, x = inputs[i]](const Frame& f) {
+        for (int64_t row = 0; row < rows; ++row) {
+          const T* from = f.at<T>(x) + row * features;
+          float* to = f.at<float>(y) + row * width + offset;
+          for (int64_t k = 0; k < length; ++k) to[k] = k < kept ? static_cast<float>(from[k]) : 0;
+        }
+      });
+    });
+    offset += length;
+  }
+  return one_after_the_other(std::move(parts));
+}
+
+void vectorize_gradient(GradientContext& g) {
+  int64_t offset = 0;
+  const std::vector<int64_t> lengths = g.node().ints_or("inputdimensions", {});
+  for (size_t i = 0; i < g.node().inputs.size(); ++i) {
+    const auto dims = g.dims(g.x(i));
+    if (!dims || dims->empty() || !dims->back().known())
+      g.reject("its gradient needs inputs with known numbers of features");
+    const int64_t features = dims->back().value, length = lengths.empty() ? features : lengths[i];
+    if (g.needs(i)) {
+      const int64_t kept = std::min(features, length);
+      std::string d = g("Slice", {g.dy(0), g.int64s({offset}), g.int64s({offset + kept}), g.int64s({1})});
+      if (features > kept) d = g("Pad", {d, g.int64s({0, 0, 0, features - kept})});
+      const Expression x(g, g.x(i));
+      d = reshape_like(g, d, x);
+      g.set(i, g.dtype(x) == DType::kFloat ? d : Expression(g, d).as(x).name());
+    }
+    offset += length;
+  }
+}
+
+// -----------------------------------------------------------------------------------------------------------
+// Imputer: what is missing (equals replaced_value, or is no number where that is none) becomes the imputed
+// value of its feature.
+
+struct Imputed {
+  std::vector<double> values;
+  double missing;
+  explicit Imputed(const NodeContext& c) {
+    const bool floating = is_floating(c.dtype(0));
+    if (floating) {
+      const std::vector<float> given = floats_of(c, "imputed_value_floats");
+      values.assign(given.begin(), given.end());
+      missing = static_cast<double>(c.node().float_or("replaced_value_float", 0));
+    } else {
+      const std::vector<int64_t> given = c.node().ints_or("imputed_value_int64s", {});
+      values.assign(given.begin(), given.end());
+      missing = static_cast<double>(c.node().int_or("replaced_value_int64", 0));
+    }
+    const int64_t features = c.rank(0) > 0 ? c.shape(0).back() : 1,
+                  count = static_cast<int64_t>(values.size());
+    c.expect(count == 1 || count == features, "attribute ",
+             floating ? "imputed_value_floats" : "imputed_value_int64s",
+             " must have one value, or one for each of ", features, " features, found ", count);
+  }
+};
+
+void impute_shape(ShapeContext& c) {
+  Imputed{c};
+  shape_like_first(c);
+}
+
+Kernel impute_kernel(KernelContext& c) {
+  const Imputed imputed(c);
+  const int64_t n = c.size(0), period = static_cast<int64_t>(imputed.values.size());
+  const Slot x = c.in(0), y = c.out_inplace(0, {0});
+  Kernel kernel;
+  visit_ml(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    const std::vector<T> values(imputed.values.begin(), imputed.values.end());
+    const bool nan = std::isnan(imputed.missing);
+    const T missing = nan ? T(0) : static_cast<T>(imputed.missing);
+    kernel = [=](const Frame& f) {
+      parallel_for(n, 2, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const T v = f.at<T>(x)[i];
+          f.at<T>(y)[i] = (nan ? v != v : v == missing) ? values[static_cast<size_t>(i % period)] : v;
+        }
+      });
+    };
+  });
+  return kernel;
+}
+
+void impute_gradient(GradientContext& g) {
+  const Expression x(g, g.x(0)), dy(g, g.dy(0));
+  const double missing = static_cast<double>(g.node().float_or("replaced_value_float", 0));
+  const Expression gone = std::isnan(missing) ? x.call("IsNaN") : x.call("Equal", x.number(missing));
+  g.set(0, gone.choose(dy.number(0), dy));
+}
+
+// -----------------------------------------------------------------------------------------------------------
+// LabelEncoder: a table from keys to values. Numbers that are none are one key.
+
+uint64_t key_of(double x) { return std::bit_cast<uint64_t>(std::isnan(x) ? std::nan("") : x == 0 ? 0.0 : x); }
+uint64_t key_of(float x) { return key_of(static_cast<double>(x)); }
+uint64_t key_of(std::integral auto x) { return static_cast<uint64_t>(static_cast<int64_t>(x)); }
+
+// The keys or values (`side`) of the table, under their attribute's name, as a tensor.
+Tensor table_side(const NodeContext& c, const std::string& side) {
+  reject_strings(c, side + "_strings");
+  reject_strings(c, "classes_strings");
+  if (const auto at = c.node().attributes.find(side + "_tensor"); at != c.node().attributes.end()) {
+    const auto* tensor = std::get_if<Tensor>(&at->second);
+    c.expect(tensor != nullptr, "attribute ", at->first, " must hold a tensor");
+    return *tensor;
+  }
+  if (const std::vector<int64_t> ints = c.node().ints_or(side + "_int64s", {}); !ints.empty())
+    return Tensor::of(ints);
+  const std::vector<float> floats = floats_of(c, side + "_floats");
+  c.expect(!floats.empty(), "it has none of the attributes ", side, "_int64s, ", side, "_floats and ", side,
+           "_tensor");
+  return Tensor::of(floats);
+}
+
+void encode_shape(ShapeContext& c) {
+  const Tensor keys = table_side(c, "keys"), values = table_side(c, "values");
+  c.expect(keys.dtype() == c.dtype(0), "its keys are ", to_string(keys.dtype()), ", but the input is ",
+           to_string(c.dtype(0)));
+  c.expect(keys.size() == values.size(), "it has ", keys.size(), " keys and ", values.size(), " values");
+  c.output(0, values.dtype(), c.shape(0));
+}
+
+// What is given for keys that the table does not have.
+Tensor encode_default(const NodeContext& c, DType type) {
+  if (const auto at = c.node().attributes.find("default_tensor"); at != c.node().attributes.end()) {
+    const auto* tensor = std::get_if<Tensor>(&at->second);
+    c.expect(tensor && tensor->dtype() == type && tensor->size() == 1,
+             "attribute default_tensor must hold one ", to_string(type));
+    return *tensor;
+  }
+  if (type == DType::kInt64) return Tensor::scalar(c.node().int_or("default_int64", -1));
+  return Tensor::scalar(type, is_floating(type)
+                                  ? static_cast<double>(c.node().float_or("default_float", -0.0f))
+                                  : static_cast<double>(c.node().int_or("default_int64", -1)));
+}
+
+Kernel encode_kernel(KernelContext& c) {
+  const Tensor keys = table_side(c, "keys"), values = table_side(c, "values");
+  uint64_t (*key_at)(const void*, int64_t) = nullptr;
+  const auto known = [](DType type, auto f) {
+    return visit_types<float, double, int16_t, int32_t, int64_t>(type, f);
+  };
+  if (!known(values.dtype(), [](auto) {}) || !known(keys.dtype(), [&](auto zero) {
+        key_at = [](const void* x, int64_t i) { return key_of(static_cast<const decltype(zero)*>(x)[i]); };
+      }))
+    c.reject("keys of ", to_string(keys.dtype()), " and values of ", to_string(values.dtype()),
+             " are not supported");
+  const Tensor otherwise = encode_default(c, values.dtype());
+  const size_t width = size_of(values.dtype());
+  // The place of a key's value.
+  const auto table = std::make_shared<std::unordered_map<uint64_t, size_t>>();
+  for (int64_t i = 0; i < keys.size(); ++i)
+    table->emplace(key_at(keys.raw(), i), static_cast<size_t>(i) * width);
+  const int64_t n = c.size(0);
+  const Slot x = c.in(0), y = c.out(0);
+  return [=](const Frame& f) {
+    parallel_for(n, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const auto found = table->find(key_at(f.at<void>(x), i));
+        std::memcpy(f.at<std::byte>(y) + static_cast<size_t>(i) * width,
+                    found == table->end() ? otherwise.raw() : values.raw() + found->second, width);
+      }
+    });
+  };
+}
+
+// -----------------------------------------------------------------------------------------------------------
+// Normalizer: x over its largest element (MAX), its sum of magnitudes (L1) or the root of its sum of squares
+// (L2), row by row. Where that is zero x stays.
+
+void float_rows_shape(ShapeContext& c) {
+  Rows{c};
+  c.output(0, DType::kFloat, c.shape(0));
+}
+
+void normalize_shape(ShapeContext& c) {
+  const std::string norm = c.node().string_or("norm", "MAX");
+  c.expect(norm == "MAX" || norm == "L1" || norm == "L2", "attribute norm must be MAX, L1 or L2, found '",
+           norm, "'");
+  c.expect(norm != "MAX" || Rows(c).features > 0, "there is no largest among no features");
+  float_rows_shape(c);
+}
+
+Kernel normalize_kernel(KernelContext& c) {
+  const Rows rows(c);
+  const std::string norm = c.node().string_or("norm", "MAX");
+  const int64_t n = rows.features;
+  const Slot x = c.in(0), y = c.out(0);
+  Kernel kernel;
+  visit_ml(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    kernel = [=, largest = norm == "MAX", squares = norm == "L2"](const Frame& f) {
+      if (n == 0) return;
+      parallel_for(rows.count, 4 * n, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const T* from = f.at<T>(x) + row * n;
+          float* to = f.at<float>(y) + row * n;
+          double size = largest ? static_cast<double>(*std::max_element(from, from + n)) : 0;
+          for (int64_t i = 0; !largest && i < n; ++i) {
+            const double v = static_cast<double>(from[i]);
+            size += squares ? v * v : std::abs(v);
+          }
+          if (squares) size = std::sqrt(size);
+          for (int64_t i = 0; i < n; ++i)
+            to[i] = static_cast<float>(static_cast<double>(from[i]) / (size == 0 ? 1 : size));
+        }
+      });
+    };
+  });
+  return kernel;
+}
+
+// dx = (dy - s Σ dy y) / size, where s = d size / dx: 1 at the largest, sign(x), or y.
+void normalize_gradient(GradientContext& g) {
+  const Expression x(g, g.x(0)), dy = incoming(g, x);
+  const std::string norm = g.node().string_or("norm", "MAX");
+  const auto sum = [&](const Expression& v) { return Expression(g, g.reduce_sum(v, {-1}, true)); };
+  const Expression size = norm == "L1"   ? sum(x.call("Abs"))
+                          : norm == "L2" ? sum(x * x).call("Sqrt")
+                                         : Expression(g, g.emit("TopK", {x, g.int64s({1})}, 2)[0]);
+  const Expression over = size.call("Equal", size.number(0)).choose(size.number(1), size), y = x / over;
+  const auto largest = [&] {
+    const Expression hit = x.call("Equal", size).as(x);
+    return hit / sum(hit);
+  };
+  const Expression slope = norm == "L1" ? x.call("Sign") : norm == "L2" ? y : largest();
+  g.set(0, (dy - slope * sum(dy * y)) / over);
+}
+
+// -----------------------------------------------------------------------------------------------------------
+// OneHotEncoder: a new last axis with a one where the category is the number.
+
+void one_hot_shape(ShapeContext& c) {
+  reject_strings(c, "cats_strings");
+  const std::vector<int64_t> categories = c.node().ints_or("cats_int64s", {});
+  c.expect(!categories.empty(), "attribute cats_int64s is required but missing");
+  Shape out = c.shape(0);
+  out.push_back(static_cast<int64_t>(categories.size()));
+  c.output(0, DType::kFloat, out);
+}
+
+Kernel one_hot_kernel(KernelContext& c) {
+  const std::vector<int64_t> categories = c.node().ints_or("cats_int64s", {});
+  const bool zeros = c.node().int_or("zeros", 1) != 0;
+  const int64_t n = c.size(0), width = static_cast<int64_t>(categories.size());
+  const auto places = std::make_shared<std::unordered_map<int64_t, int64_t>>();
+  for (int64_t i = 0; i < width; ++i) places->emplace(categories[static_cast<size_t>(i)], i);
+  const Slot x = c.in(0), y = c.out(0);
+  Kernel kernel;
+  visit_ml(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    kernel = [=, label = c.node().label()](const Frame& f) {
+      float* to = f.at<float>(y);
+      std::fill(to, to + n * width, 0.0f);
+      for (int64_t i = 0; i < n; ++i) {
+        const double v = static_cast<double>(f.at<T>(x)[i]);
+        // Numbers are cut to integers, as onnxruntime does.
+        const bool whole = std::abs(v) < 0x1p63;
+        const auto found = whole ? places->find(static_cast<int64_t>(f.at<T>(x)[i])) : places->end();
+        if (found != places->end())
+          to[i * width + found->second] = 1;
+        else
+          require(zeros, ErrorCode::kInvalidArgument, label, ": element ", i, ", ", v, ", is no category");
+      }
+    };
+  });
+  return kernel;
+}
+
+// -----------------------------------------------------------------------------------------------------------
+// Scaler: (x - offset) scale, with one number for all features or one for each.
+
+std::vector<float> scaler_numbers(const NodeContext& c, const char* name, float otherwise) {
+  std::vector<float> values = floats_of(c, name);
+  if (values.empty()) values.push_back(otherwise);
+  const int64_t count = static_cast<int64_t>(values.size()), features = c.rank(0) > 0 ? c.shape(0).back() : 1;
+  c.expect(count == 1 || count == features, "attribute ", name, " must have one value, or one for each of ",
+           features, " features, found ", count);
+  return values;
+}
+
+void scale_shape(ShapeContext& c) {
+  scaler_numbers(c, "offset", 0);
+  scaler_numbers(c, "scale", 1);
+  c.output(0, DType::kFloat, c.shape(0));
+}
+
+Kernel scale_kernel(KernelContext& c) {
+  const std::vector<float> offset = scaler_numbers(c, "offset", 0), scale = scaler_numbers(c, "scale", 1);
+  const int64_t n = c.size(0);
+  const Slot x = c.in(0), y = c.out(0);
+  Kernel kernel;
+  visit_ml(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    kernel = [=](const Frame& f) {
+      parallel_for(n, 4, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const auto of = [i](const std::vector<float>& v) { return v[static_cast<size_t>(i) % v.size()]; };
+          f.at<float>(y)[i] = (static_cast<float>(f.at<T>(x)[i]) - of(offset)) * of(scale);
+        }
+      });
+    };
+  });
+  return kernel;
+}
+
+void scale_gradient(GradientContext& g) {
+  const Expression x(g, g.x(0)), dy(g, g.dy(0));
+  const auto at = g.node().attributes.find("scale");
+  const Expression d =
+      at == g.node().attributes.end()
+          ? dy
+          : dy * Expression(g, g.constant(Tensor::of(std::get<std::vector<float>>(at->second))));
+  g.set(0, g.dtype(x) == DType::kFloat ? d : d.as(x));
+}
+
+ORTRAIN_OPERATOR({.domain = kMl,
+                  .type = "ArrayFeatureExtractor",
+                  .shape = extract_shape,
+                  .kernel = extract_kernel,
+                  .gradient = extract_gradient});
+ORTRAIN_OPERATOR({.domain = kMl,
+                  .type = "Binarizer",
+                  .shape = shape_like_first,
+                  .kernel = binarize_kernel,
+                  .stops_gradient = true});
+ORTRAIN_OPERATOR({.domain = kMl,
+                  .type = "FeatureVectorizer",
+                  .shape = vectorize_shape,
+                  .kernel = vectorize_kernel,
+                  .gradient = vectorize_gradient});
+ORTRAIN_OPERATOR({.domain = kMl,
+                  .type = "Imputer",
+                  .shape = impute_shape,
+                  .kernel = impute_kernel,
+                  .gradient = impute_gradient});
+ORTRAIN_OPERATOR({.domain = kMl,
+                  .type = "LabelEncoder",
+                  .shape = encode_shape,
+                  .kernel = encode_kernel,
+                  .stops_gradient = true});
+ORTRAIN_OPERATOR({.domain = kMl,
+                  .type = "Normalizer",
+                  .shape = normalize_shape,
+                  .kernel = normalize_kernel,
+                  .gradient = normalize_gradient});
+ORTRAIN_OPERATOR({.domain = kMl,
+                  .type = "OneHotEncoder",
+                  .shape = one_hot_shape,
+                  .kernel = one_hot_kernel,
+                  .stops_gradient = true});
+ORTRAIN_OPERATOR({.domain = kMl,
+                  .type = "Scaler",
+                  .shape = scale_shape,
+                  .kernel = scale_kernel,
+                  .gradient = scale_gradient});
+
+}  // namespace
+}  // namespace ortrain

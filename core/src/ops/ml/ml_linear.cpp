@@ -1,0 +1,121 @@
+// LinearRegressor and LinearClassifier of ai.onnx.ml: scores S = X Wᵀ + b, transformed; the classifier adds
+// the label of the largest score. With one row of coefficients and two labels the scores are -s and s.
+//
+//     dX = dS W
+#include <algorithm>
+
+#include "backend/cpu/matmul/product.h"
+#include "op/gradient_expression.h"
+#include "ops/common/movement.h"
+#include "ops/ml/ml.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+bool classifies(const Node& node) { return node.op_type == "LinearClassifier"; }
+
+struct Linear {
+  Rows rows;
+  std::vector<float> weights, bias;
+  std::vector<int64_t> labels;
+  int64_t scores = 1;  // rows of the weights
+  bool mirrored = false;
+  PostTransform transform;
+
+  explicit Linear(const NodeContext& c)
+      : rows(c),
+        weights(floats_of(c, "coefficients")),
+        bias(floats_of(c, "intercepts")),
+        labels(c.node().ints_or("classlabels_ints", {})),
+        transform(read_post_transform(c)) {
+    const int64_t count = static_cast<int64_t>(weights.size());
+    c.expect(rows.features > 0 && count > 0 && count % rows.features == 0, "its ", count,
+             " coefficients are no multiple of the ", rows.features, " features");
+    scores = count / rows.features;
+    if (bias.empty()) bias.assign(static_cast<size_t>(scores), 0);
+    c.expect(static_cast<int64_t>(bias.size()) == scores, "it has coefficients for ", scores, " scores, but ",
+             bias.size(), " intercepts");
+    if (!classifies(c.node())) {
+      const int64_t targets = c.node().int_or("targets", 1);
+      c.expect(targets == scores, "attribute targets is ", targets, ", but there are coefficients for ",
+               scores);
+      return;
+    }
+    reject_strings(c, "classlabels_strings");
+    mirrored = scores == 1 && labels.size() == 2;
+    if (labels.empty())
+      for (int64_t i = 0; i < scores; ++i) labels.push_back(i);
+    c.expect(mirrored || static_cast<int64_t>(labels.size()) == scores, "it has ", scores, " scores and ",
+             labels.size(), " labels");
+  }
+  int64_t width() const { return mirrored ? 2 : scores; }
+};
+
+void shape(ShapeContext& c) {
+  const Linear l(c);
+  const size_t at = classifies(c.node()) ? 1 : 0;
+  if (at == 1 && c.has_output(0)) c.output(0, DType::kInt64, {l.rows.count});
+  if (c.has_output(at)) c.output(at, DType::kFloat, {l.rows.count, l.width()});
+}
+
+Kernel kernel(KernelContext& c) {
+  const Linear l(c);
+  const int64_t n = l.rows.count, features = l.rows.features, width = l.width();
+  const Slot x = c.in(0), weights = c.fixed(Tensor::of(l.weights)),
+             floats = c.scratch(static_cast<size_t>(n * features) * 4),
+             raw = c.scratch(static_cast<size_t>(n * l.scores) * 4),
+             made = c.scratch(static_cast<size_t>(n * width) * 4);
+  const bool classifier = classifies(c.node());
+  const Slot label = classifier && c.has_output(0) ? c.out(0) : Slot{};
+  const size_t at = classifier ? 1 : 0;
+  const Slot y = c.has_output(at) ? c.out(at) : made;
+  Kernel kernel;
+  visit_ml(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    kernel = [=](const Frame& f) {
+      float *rows = f.at<float>(floats), *sums = f.at<float>(raw);
+      std::copy(f.at<T>(x), f.at<T>(x) + n * features, rows);
+      for (int64_t i = 0; i < n * l.scores; ++i) sums[i] = l.bias[static_cast<size_t>(i % l.scores)];
+      threaded_product<float>(n, l.scores, features, {rows, features, 1}, {f.at<float>(weights), 1, features},
+                              1, sums, l.scores);
+      parallel_for(n, width * 16, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          float* to = f.at<float>(y) + i * width;
+          const float* s = sums + i * l.scores;
+          if (l.mirrored)
+            to[0] = -s[0], to[1] = s[0];
+          else
+            std::copy(s, s + width, to);
+          if (label.defined()) {
+            const size_t best = static_cast<size_t>(std::max_element(to, to + width) - to);
+            f.at<int64_t>(label)[i] = width > 1 ? l.labels[best] : s[0] > 0 ? l.labels[0] : 0;
+          }
+          transform_scores(l.transform, to, width);
+        }
+      });
+    };
+  });
+  return kernel;
+}
+
+void gradient(GradientContext& g) {
+  const size_t at = classifies(g.node()) ? 1 : 0;
+  std::string d = scores_gradient(g, g.dy(at), g.y(at));
+  const auto& weights = std::get<std::vector<float>>(g.node().attributes.at("coefficients"));
+  const auto dims = g.dims(g.x(0));
+  if (!dims || !dims->back().known()) g.reject("its gradient needs an input with a known number of features");
+  const int64_t features = dims->back().value, scores = static_cast<int64_t>(weights.size()) / features;
+  if (at == 1 && scores == 1 && g.node().ints_or("classlabels_ints", {}).size() == 2)
+    d = g("MatMul", {d, g.constant(Tensor::of(std::vector<float>{-1, 1}, {2, 1}))});
+  const Expression x(g, g.x(0)), dx(g, g("MatMul", {d, g.constant(Tensor::of(weights, {scores, features}))}));
+  g.set(0, reshape_like(g, g.dtype(x) == DType::kFloat ? dx : dx.as(x), x));
+}
+
+ORTRAIN_OPERATOR(
+    {.domain = kMl, .type = "LinearRegressor", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR(
+    {.domain = kMl, .type = "LinearClassifier", .shape = shape, .kernel = kernel, .gradient = gradient});
+
+}  // namespace
+}  // namespace ortrain

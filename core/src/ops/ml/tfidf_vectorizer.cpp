@@ -1,0 +1,116 @@
+// TfIdfVectorizer on integers: how often each n-gram of a pool occurs in a sequence, or in each row of a
+// matrix. The items of an n-gram may lie up to max_skip_count + 1 apart, all at the same distance; single
+// items are counted once.
+//
+//     TF: counts; IDF: the weight where the count is not zero; TFIDF: weight times count
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "ops/ml/ml.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+enum class Mode { kTf, kIdf, kTfIdf };
+
+struct Vectorizer {
+  Mode mode;
+  int64_t shortest, longest, skips, width = 0;
+  std::map<std::vector<int64_t>, int64_t> places;  // n-gram → number of it
+  std::vector<int64_t> outputs;                    // number → place in the result
+  std::vector<float> weights;                      // by number; empty: ones
+
+  explicit Vectorizer(const NodeContext& c)
+      : shortest(c.node().int_or("min_gram_length", 0)),
+        longest(c.node().int_or("max_gram_length", 0)),
+        skips(c.node().int_or("max_skip_count", 0)),
+        outputs(c.node().ints_or("ngram_indexes", {})),
+        weights(floats_of(c, "weights")) {
+    const std::string name = c.node().string_or("mode", "");
+    c.expect(name == "TF" || name == "IDF" || name == "TFIDF",
+             "attribute mode must be TF, IDF or TFIDF, found '", name, "'");
+    mode = name == "TF" ? Mode::kTf : name == "IDF" ? Mode::kIdf : Mode::kTfIdf;
+    reject_strings(c, "pool_strings");
+    const std::vector<int64_t> pool = c.node().ints_or("pool_int64s", {});
+    std::vector<int64_t> starts = c.node().ints_or("ngram_counts", {});
+    const int64_t total = static_cast<int64_t>(pool.size());
+    c.expect(shortest >= 1 && longest >= shortest && skips >= 0,
+             "min_gram_length, max_gram_length and max_skip_count must not be negative, found ", shortest,
+             ", ", longest, " and ", skips);
+    c.expect(!starts.empty() && static_cast<int64_t>(starts.size()) >= longest, "ngram_counts ",
+             to_string(starts), " has no entry for the longest n-grams, of ", longest);
+    starts.push_back(total);
+    int64_t number = 0;
+    for (size_t k = 0; k + 1 < starts.size(); ++k) {
+      const int64_t length = static_cast<int64_t>(k) + 1, begin = starts[k], end = starts[k + 1];
+      c.expect(begin >= 0 && begin <= end && end <= total && (end - begin) % length == 0, "ngram_counts ",
+               to_string(starts), " does not divide the pool of ", total, " into n-grams");
+      for (int64_t at = begin; at < end; at += length, ++number)
+        if (length >= shortest && length <= longest)
+          places.emplace(std::vector<int64_t>(pool.begin() + at, pool.begin() + at + length), number);
+    }
+    c.expect(static_cast<int64_t>(outputs.size()) == number, "it has ", number, " n-grams and ",
+             outputs.size(), " ngram_indexes");
+    c.expect(weights.empty() || weights.size() == outputs.size(), "it has ", outputs.size(), " n-grams and ",
+             weights.size(), " weights");
+    for (const int64_t place : outputs) {
+      c.expect(place >= 0, "ngram_indexes must not be negative, found ", place);
+      width = std::max(width, place + 1);
+    }
+  }
+
+  // Counts of one sequence; `gram` is memory for the longest n-gram.
+  template <typename T>
+  void count(const T* x, int64_t n, std::vector<int64_t>& gram, float* to) const {
+    std::fill(to, to + width, 0.0f);
+    for (int64_t distance = 1; distance <= skips + 1; ++distance)
+      for (int64_t start = 0; start < n; ++start) {
+        gram.clear();
+        for (int64_t at = start; at < n && static_cast<int64_t>(gram.size()) < longest; at += distance) {
+          gram.push_back(static_cast<int64_t>(x[at]));
+          const int64_t length = static_cast<int64_t>(gram.size());
+          if (length < shortest || (length == 1 && distance > 1)) continue;
+          const auto found = places.find(gram);
+          if (found == places.end()) continue;
+          const size_t number = static_cast<size_t>(found->second);
+          float& y = to[outputs[number]];
+          const float weight = mode == Mode::kTf || weights.empty() ? 1 : weights[number];
+          y = mode == Mode::kIdf ? weight : y + weight;
+        }
+      }
+  }
+};
+
+void shape(ShapeContext& c) {
+  const Vectorizer v(c);
+  if (c.dtype(0) != DType::kInt32 && c.dtype(0) != DType::kInt64) c.reject_dtype(0);
+  c.expect(c.rank(0) <= 2, "its input must have shape [C] or [N, C], found ", to_string(c.shape(0)));
+  c.output(0, DType::kFloat, c.rank(0) == 2 ? Shape{c.shape(0)[0], v.width} : Shape{v.width});
+}
+
+Kernel kernel(KernelContext& c) {
+  const auto v = std::make_shared<const Vectorizer>(c);
+  const int64_t rows = c.rank(0) == 2 ? c.shape(0)[0] : 1, n = rows > 0 ? c.size(0) / rows : 0;
+  const auto grams = std::make_shared<std::vector<std::vector<int64_t>>>(static_cast<size_t>(rows));
+  for (std::vector<int64_t>& gram : *grams) gram.reserve(static_cast<size_t>(v->longest));
+  const Slot x = c.in(0), y = c.out(0);
+  Kernel kernel;
+  visit_types<int32_t, int64_t>(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    kernel = [=](const Frame& f) {
+      parallel_for(rows, n * v->longest * (v->skips + 1) * 16, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row)
+          v->count(f.at<T>(x) + row * n, n, (*grams)[static_cast<size_t>(row)],
+                   f.at<float>(y) + row * v->width);
+      });
+    };
+  });
+  return kernel;
+}
+
+ORTRAIN_OPERATOR({.type = "TfIdfVectorizer", .shape = shape, .kernel = kernel, .stops_gradient = true});
+
+}  // namespace
+}  // namespace ortrain

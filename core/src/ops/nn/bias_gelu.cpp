@@ -1,0 +1,115 @@
+// Gelu with a bias (com.microsoft): BiasGelu, FastGelu with its optional bias, and their gradients
+// BiasGeluGrad_dX and BiasFastGeluGrad_dX. y = gelu(x + b), where b is added along the last axis.
+
+#include <algorithm>
+
+#include "op/expansion.h"
+#include "ops/common/elementwise.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+// Input x has shape [..., n], input b has [n].
+void expect_bias(const NodeContext& c, size_t x, size_t b) {
+  c.expect(c.rank(x) > 0 && c.shape(b) == Shape{c.shape(x).back()} && c.dtype(b) == c.dtype(x),
+           "the bias must have the type of X and the shape of its last axis, found ", to_string(c.dtype(b)),
+           " ", to_string(c.shape(b)), " for X of ", to_string(c.dtype(x)), " ", to_string(c.shape(x)));
+  if (!is_floating(c.dtype(x))) c.reject_dtype(x);
+}
+
+void shape(ShapeContext& c) {
+  if (c.has_input(1)) expect_bias(c, 0, 1);
+  shape_like_first(c);
+}
+
+void gradient_shape(ShapeContext& c) {
+  expect_same(c, 0, 1);
+  expect_bias(c, 1, 2);
+  shape_like_first(c);
+}
+
+// Calls f(first element, count) for each row of the last axis.
+template <class F>
+void each_row(int64_t size, int64_t n, int64_t cost, F f) {
+  if (n)
+    parallel_for(size / n, n * cost, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) f(r * n, n);
+    });
+}
+
+Kernel kernel(KernelContext& c) {
+  const UnaryFunction gelu = unary_function(c.node().op_type == "FastGelu" ? "FastGelu" : "Gelu", c.dtype(0));
+  const BinaryFunction add = binary_function("Add", c.dtype(0));
+  const bool biased = c.has_input(1);
+  const Slot x = c.in(0), b = biased ? c.in(1) : Slot{}, y = c.out_inplace(0, {0});
+  const int64_t size = c.size(0), n = biased ? c.shape(0).back() : size;
+  const int64_t width = static_cast<int64_t>(size_of(c.dtype(0)));
+  return [=](const Frame& f) {
+    const std::byte* from = f.at<std::byte>(x);
+    std::byte* to = f.at<std::byte>(y);
+    if (biased)
+      each_row(size, n, gelu.cost, [&](int64_t at, int64_t count) {
+        add(from + at * width, 1, f.at<std::byte>(b), 1, to + at * width, count);
+        gelu(to + at * width, to + at * width, count);
+      });
+    else
+      parallel_for(size, gelu.cost, [&](int64_t begin, int64_t end) {
+        gelu(from + begin * width, to + begin * width, end - begin);
+      });
+  };
+}
+
+Kernel gradient_kernel(KernelContext& c) {
+  const bool fast = c.node().op_type == "BiasFastGeluGrad_dX";
+  const PairFunction slope = pair_function(fast ? "FastGeluGrad" : "GeluGrad", c.dtype(0));
+  const BinaryFunction add = binary_function("Add", c.dtype(0));
+  // The sum is written over the output, so that dX may lie over X but not over dY.
+  const Slot dy = c.in(0), x = c.in(1), b = c.in(2), dx = c.out_inplace(0, {1});
+  const int64_t size = c.size(1), n = c.shape(1).back();
+  const int64_t width = static_cast<int64_t>(size_of(c.dtype(0)));
+  return [=](const Frame& f) {
+    std::byte* to = f.at<std::byte>(dx);
+    each_row(size, n, slope.cost, [&](int64_t at, int64_t count) {
+      add(f.at<std::byte>(x) + at * width, 1, f.at<std::byte>(b), 1, to + at * width, count);
+      slope(f.at<std::byte>(dy) + at * width, to + at * width, to + at * width, count);
+    });
+  };
+}
+
+void gradient(GradientContext& g) {
+  const bool fast = g.node().op_type == "FastGelu";
+  if (!g.has_x(1)) {
+    g.set(0, g("FastGeluGrad", {g.dy(0), g.x(0)}, {}, kMicrosoft));
+    return;
+  }
+  const std::string dx =
+      g(fast ? "BiasFastGeluGrad_dX" : "BiasGeluGrad_dX", {g.dy(0), g.x(0), g.x(1)}, {}, kMicrosoft);
+  if (g.needs(0)) g.set(0, dx);
+  if (g.needs(1)) g.set(1, g.unbroadcast(dx, g.y(0), 1));
+}
+
+// dx = dy gelu'(x + b)
+void expand_gradient(ExpansionContext& e) {
+  const bool fast = e.node().op_type == "BiasFastGeluGrad_dX";
+  const std::string sum = e("Add", {e.x(1), e.x(2)});
+  e.set(0, e(fast ? "FastGeluGrad" : "GeluGrad", {e.x(0), sum}, {}, kMicrosoft));
+}
+
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "BiasGelu", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "FastGelu", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "BiasGeluGrad_dX",
+                  .shape = gradient_shape,
+                  .kernel = gradient_kernel,
+                  .expand = expand_gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "BiasFastGeluGrad_dX",
+                  .shape = gradient_shape,
+                  .kernel = gradient_kernel,
+                  .expand = expand_gradient});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,362 @@
+// LayerNormalization, SimplifiedLayerNormalization (root mean square) and their gradient operators.
+//
+// Over everything from `axis` on: h = (x - mean) s with s = 1 / sqrt(var + epsilon), y = scale h + bias. The
+// simplified form has no mean and no bias. J. L. Ba et al., "Layer normalization", 2016; B. Zhang, R.
+// Sennrich, "Root mean square layer normalization", 2019.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/nn/layer_normalization.cpp"
+// The targets' passes over this file come first.
+#include <hwy/foreach_target.h>
+
+#include "backend/cpu/simd/simd_math-inl.h"
+
+#ifndef ORTRAIN_LAYER_NORMALIZATION_FUNCTIONS
+#define ORTRAIN_LAYER_NORMALIZATION_FUNCTIONS
+namespace ortrain {
+// X, Y and their gradients are kept as V, everything else as T, in which all is computed.
+template <typename T, typename V>
+struct LayerNormalizationFunctions {
+  // One row of n numbers. `bias` may be null; mean and s are returned.
+  void (*forward)(const V* x, const T* scale, const T* bias, V* y, int64_t n, double epsilon, T* mean, T* s);
+  // One row; dx and the sums for scale and bias may be null each. The sums are added to.
+  void (*backward)(const V* dy, const V* x, const T* scale, T mean, T s, V* dx, T* scale_sum, T* bias_sum,
+                   int64_t n);
+};
+}  // namespace ortrain
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+template <typename T, typename V, bool kCentered>
+void Forward(const V* x, const T* scale, const T* bias, V* y, int64_t n, double epsilon, T* mean, T* s) {
+  const hn::ScalableTag<T> d;
+  T average = 0;
+  if constexpr (kCentered)
+    average = static_cast<T>(
+        SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR { return LoadUpTo(d, x + i, count); }) /
+        static_cast<double>(n));
+  const auto m = hn::Set(d, average);
+  const double squares = SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+    // Lanes beyond the row hold zeros, which are no terms.
+    const auto v = hn::Sub(LoadUpTo(d, x + i, count), m);
+    return hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(count)), hn::Mul(v, v));
+  });
+  const T inverse = static_cast<T>(1 / std::sqrt(squares / static_cast<double>(n) + epsilon));
+  *mean = average;
+  *s = inverse;
+  const auto factor = hn::Set(d, inverse);
+  ForVectors<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+    const auto h = hn::Mul(hn::Sub(LoadUpTo(d, x + i, count), m), factor);
+    const auto scaled = hn::Mul(h, LoadUpTo(d, scale + i, count));
+    StoreUpTo(bias ? hn::Add(scaled, LoadUpTo(d, bias + i, count)) : scaled, d, y + i, count);
+  });
+}
+
+// dx = s (g - mean(g) - h mean(g h)) with g = dy scale; without the mean of x there is no mean(g).
+template <typename T, typename V, bool kCentered>
+void Backward(const V* dy, const V* x, const T* scale, T mean, T s, V* dx, T* scale_sum, T* bias_sum,
+              int64_t n) {
+  const hn::ScalableTag<T> d;
+  const auto m = hn::Set(d, mean), factor = hn::Set(d, s);
+  const auto normalized = [&](int64_t i, int64_t count)
+                              HWY_ATTR { return hn::Mul(hn::Sub(LoadUpTo(d, x + i, count), m), factor); };
+  const auto scaled = [&](int64_t i, int64_t count) HWY_ATTR {
+    return hn::Mul(LoadUpTo(d, dy + i, count), LoadUpTo(d, scale + i, count));
+  };
+  auto mean_g = hn::Zero(d), mean_gh = mean_g;
+  if (dx) {
+    const double share = 1 / static_cast<double>(n);
+    if constexpr (kCentered) mean_g = C(d, share * SumOver<T>(n, scaled));
+    mean_gh = C(d, share * SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+                     return hn::Mul(scaled(i, count), normalized(i, count));
+                   }));
+  }
+  ForVectors<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+    const auto h = normalized(i, count);
+    // dx may lie over dy: what is read of dy is read first.
+    const auto incoming = LoadUpTo(d, dy + i, count), g = scaled(i, count);
+    if (scale_sum) {
+      StoreUpTo(hn::MulAdd(incoming, h, LoadUpTo(d, scale_sum + i, count)), d, scale_sum + i, count);
+      StoreUpTo(hn::Add(incoming, LoadUpTo(d, bias_sum + i, count)), d, bias_sum + i, count);
+    }
+    if (dx) StoreUpTo(hn::Mul(factor, hn::NegMulAdd(h, mean_gh, hn::Sub(g, mean_g))), d, dx + i, count);
+  });
+}
+
+template <typename T, typename V>
+LayerNormalizationFunctions<T, V> Find(bool centered) {
+  return centered ? LayerNormalizationFunctions<T, V>{Forward<T, V, true>, Backward<T, V, true>}
+                  : LayerNormalizationFunctions<T, V>{Forward<T, V, false>, Backward<T, V, false>};
+}
+
+LayerNormalizationFunctions<float, float> FindFloat(bool centered) { return Find<float, float>(centered); }
+LayerNormalizationFunctions<double, double> FindDouble(bool centered) {
+  return Find<double, double>(centered);
+}
+LayerNormalizationFunctions<float, BFloat16> FindBf16(bool centered) {
+  return Find<float, BFloat16>(centered);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include <algorithm>
+#include <type_traits>
+
+#include "op/gradient_expression.h"
+#include "op/operator.h"
+#include "ops/common/bf16_storage.h"
+#include "ops/common/floating_kernel.h"
+#include "ops/nn/normalization_gradient.h"
+#include "runtime/memory.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+HWY_EXPORT(FindFloat);
+HWY_EXPORT(FindDouble);
+HWY_EXPORT(FindBf16);
+
+template <typename T, typename V>
+LayerNormalizationFunctions<T, V> find(bool centered) {
+  if constexpr (std::is_same_v<V, BFloat16>)
+    return HWY_DYNAMIC_DISPATCH(FindBf16)(centered);
+  else if constexpr (std::is_same_v<T, float>)
+    return HWY_DYNAMIC_DISPATCH(FindFloat)(centered);
+  else
+    return HWY_DYNAMIC_DISPATCH(FindDouble)(centered);
+}
+
+constexpr int64_t kCost = 6;  // of one element, in additions
+constexpr int64_t kRowBlock =
+    32;  // rows whose sums are added in their own type, before they are added in double
+
+bool is_simplified(const Node& node) {
+  return node.op_type.starts_with("Simplified") || node.op_type.starts_with("RMS");
+}
+
+size_t axis_of(const NodeContext& c, size_t input) {
+  return static_cast<size_t>(normalize_axis(c.node().int_or("axis", -1), c.rank(input), c.node().label()));
+}
+
+// The shape of the saved statistics: ones from the axis on.
+Shape statistics_shape(const NodeContext& c, size_t input) {
+  Shape shape = c.shape(input);
+  std::fill(shape.begin() + static_cast<ptrdiff_t>(axis_of(c, input)), shape.end(), 1);
+  return shape;
+}
+
+// Scale and bias hold one number for each place from the axis on (leading ones are allowed).
+void expect_parameter(const NodeContext& c, size_t x, size_t input, const char* what) {
+  // float and the 16-bit floats go together.
+  c.expect(wide_of(c.dtype(input)) == wide_of(c.dtype(x)), what, " must have the type of X, ",
+           to_string(c.dtype(x)), ", found ", to_string(c.dtype(input)));
+  const Shape wanted(c.shape(x).begin() + static_cast<ptrdiff_t>(axis_of(c, x)), c.shape(x).end());
+  Shape found = c.shape(input);
+  while (found.size() > wanted.size() && found.front() == 1) found.erase(found.begin());
+  c.expect(found == wanted, what, " must have the shape of X from the axis on, ", to_string(wanted),
+           ", found ", to_string(c.shape(input)));
+}
+
+void shape(ShapeContext& c) {
+  expect_parameter(c, 0, 1, "scale");
+  const bool simplified = is_simplified(c.node());
+  if (c.has_input(2)) {
+    c.expect(!simplified, "it has no bias, found a third input");
+    expect_parameter(c, 0, 2, "bias");
+  }
+  c.output(0, c.dtype(simplified ? 1 : 0), c.shape(0));
+  for (size_t o = 1; o < c.output_count(); ++o)
+    if (c.has_output(o)) c.output(o, wide_of(c.dtype(0)), statistics_shape(c, 0));  // float at least
+}
+
+// The layout of values of that shape which are kept as V.
+template <typename V>
+LayoutPtr row_major(const Shape& shape) {
+  return std::is_same_v<V, BFloat16> ? bf16_row_major(shape) : nullptr;
+}
+
+template <typename T, typename V>
+Kernel forward(KernelContext& c) {
+  const bool simplified = is_simplified(c.node());
+  const auto functions = find<T, V>(!simplified);
+  const LayoutPtr layout = row_major<V>(c.shape(0));
+  const Slot x = c.in(0, layout), scale = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{};
+  const Slot y = c.out_inplace(0, {0}, layout);
+  const Slot mean = simplified || !c.has_output(1) ? Slot{} : c.out(1);
+  const size_t s_index = simplified ? 1 : 2;
+  const Slot s = c.has_output(s_index) ? c.out(s_index) : Slot{};
+  const size_t axis = axis_of(c, 0);
+  const int64_t rows = element_count(c.shape(0), 0, axis);
+  const int64_t n = element_count(c.shape(0), axis, c.shape(0).size());
+  const double epsilon = c.node().float_or("epsilon", 1e-5f);
+  return [=](const Frame& f) {
+    parallel_for(rows, n * kCost, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        T row_mean, row_s;
+        functions.forward(f.at<V>(x) + r * n, f.at<T>(scale), f.at_or_null<T>(bias), f.at<V>(y) + r * n, n,
+                          epsilon, &row_mean, &row_s);
+        if (mean.defined()) f.at<T>(mean)[r] = row_mean;
+        if (s.defined()) f.at<T>(s)[r] = row_s;
+      }
+    });
+  };
+}
+
+Kernel kernel(KernelContext& c) {
+  if (follows_bf16(c, {0})) return forward<float, BFloat16>(c);
+  return floating_kernel(c, 0, [&](auto zero) { return forward<decltype(zero), decltype(zero)>(c); });
+}
+
+// Outputs of the gradient operators: dX, dscale and, unless simplified, dbias.
+void gradient_shape(ShapeContext& c) {
+  c.expect(wide_of(c.dtype(0)) == wide_of(c.dtype(1)) && c.shape(0) == c.shape(1),
+           "dY and X must agree, found ", to_string(c.dtype(0)), " ", to_string(c.shape(0)), " and ",
+           to_string(c.dtype(1)), " ", to_string(c.shape(1)));
+  expect_parameter(c, 1, 2, "scale");
+  const Shape statistics = statistics_shape(c, 1);
+  for (size_t i = 3; i < (is_simplified(c.node()) ? 4u : 5u); ++i)
+    c.expect(wide_of(c.dtype(i)) == wide_of(c.dtype(1)) && c.size(i) == element_count(statistics), "input ",
+             i, " must hold one number of type ", to_string(wide_of(c.dtype(1))),
+             " a normalized group, shape ", to_string(statistics), ", found ", to_string(c.dtype(i)), " ",
+             to_string(c.shape(i)));
+  if (c.has_output(0)) c.output(0, c.dtype(1), c.shape(1));
+  for (size_t o = 1; o < c.output_count(); ++o)
+    if (c.has_output(o)) c.output(o, c.dtype(2), c.shape(2));
+}
+
+template <typename T, typename V>
+Kernel backward(KernelContext& c) {
+  const bool simplified = is_simplified(c.node());
+  const auto functions = find<T, V>(!simplified);
+  const LayoutPtr layout = row_major<V>(c.shape(1));
+  const Slot dy = c.in(0, layout), x = c.in(1, layout), scale = c.in(2);
+  const Slot mean = simplified ? Slot{} : c.in(3), s = c.in(simplified ? 3 : 4);
+  const Slot dx = c.has_output(0) ? c.out_inplace(0, {0}, layout) : Slot{};
+  const Slot dscale = c.has_output(1) ? c.out(1) : Slot{}, dbias = c.has_output(2) ? c.out(2) : Slot{};
+  const size_t axis = axis_of(c, 1);
+  const int64_t rows = element_count(c.shape(1), 0, axis);
+  const int64_t n = element_count(c.shape(1), axis, c.shape(1).size());
+  const bool sums = dscale.defined() || dbias.defined();
+  // Each part of the rows has sums of its own: of a block of rows, and in double of all blocks.
+  const int64_t parts = std::clamp<int64_t>(rows * n * kCost / kGrain, 1, max_threads());
+  const int64_t block_bytes = static_cast<int64_t>(align_up(static_cast<size_t>(2 * n) * sizeof(T)));
+  const int64_t part_bytes =
+      block_bytes + static_cast<int64_t>(align_up(static_cast<size_t>(2 * n) * sizeof(double)));
+  const Slot scratch = c.scratch(sums ? static_cast<size_t>(parts * part_bytes) : 0);
+  return [=](const Frame& f) {
+    V* out = f.at_or_null<V>(dx);
+    std::byte* memory = sums ? f.at<std::byte>(scratch) : nullptr;
+    parallel_for(parts, kGrain, [&](int64_t first_part, int64_t last_part) {
+      for (int64_t part = first_part; part < last_part; ++part) {
+        T* block = sums ? reinterpret_cast<T*>(memory + part * part_bytes) : nullptr;
+        double* totals = sums ? reinterpret_cast<double*>(memory + part * part_bytes + block_bytes) : nullptr;
+        if (sums) std::fill(totals, totals + 2 * n, 0.0);
+        const int64_t end = rows * (part + 1) / parts;
+        for (int64_t r = rows * part / parts; r < end;) {
+          const int64_t stop = std::min(end, r + kRowBlock);
+          if (sums) std::fill(block, block + 2 * n, T{0});
+          for (; r < stop; ++r)
+            functions.backward(f.at<V>(dy) + r * n, f.at<V>(x) + r * n, f.at<T>(scale),
+                               mean.defined() ? f.at<T>(mean)[r] : T{0}, f.at<T>(s)[r],
+                               out ? out + r * n : nullptr, block, sums ? block + n : nullptr, n);
+          if (sums)
+            for (int64_t i = 0; i < 2 * n; ++i) totals[i] += static_cast<double>(block[i]);
+        }
+      }
+    });
+    for (const auto& [slot, offset] : {std::pair(dscale, int64_t{0}), std::pair(dbias, n)}) {
+      if (!slot.defined()) continue;
+      T* to = f.at<T>(slot);
+      for (int64_t i = 0; i < n; ++i) {
+        double sum = 0;
+        for (int64_t part = 0; part < parts; ++part)
+          sum += reinterpret_cast<const double*>(memory + part * part_bytes + block_bytes)[offset + i];
+        to[i] = static_cast<T>(sum);
+      }
+    }
+  };
+}
+
+Kernel gradient_kernel(KernelContext& c) {
+  if (follows_bf16(c, {0, 1})) return backward<float, BFloat16>(c);
+  return floating_kernel(c, 0, [&](auto zero) { return backward<decltype(zero), decltype(zero)>(c); });
+}
+
+void gradient(GradientContext& g) {
+  const bool simplified = is_simplified(g.node());
+  std::vector<std::string> inputs = {g.dy(0), g.x(0), g.x(1)};
+  for (size_t o = 1; o < (simplified ? 2u : 3u); ++o) inputs.push_back(g.want_y(o));
+  const auto gradients =
+      g.emit(simplified ? "SimplifiedLayerNormalizationGrad" : "LayerNormalizationGrad", inputs,
+             simplified ? 2 : 3, {{"axis", g.node().int_or("axis", -1)}}, kMicrosoft);
+  for (size_t i = 0; i < gradients.size(); ++i)
+    if (g.has_x(i) && g.needs(i)) g.set(i, gradients[i]);
+}
+
+// RMSNormalization of ONNX 23 has no output for the statistics, so they are computed again.
+void rms_gradient(GradientContext& g) {
+  const Expression x(g, g.x(0));
+  const int64_t axis = g.node().int_or("axis", -1);
+  const auto rank = g.rank(x);
+  if (!rank) g.reject("the rank of its input is not known, so its gradient cannot be built");
+  std::vector<int64_t> axes;
+  for (int64_t i = normalize_axis(axis, *rank, g.node().label()); i < *rank; ++i) axes.push_back(i);
+  const Expression mean(g, g("ReduceMean", {x * x, g.int64s(axes)}));
+  const Expression s =
+      (mean + static_cast<double>(g.node().float_or("epsilon", 1e-5f))).call("Sqrt").call("Reciprocal");
+  const auto gradients =
+      g.emit("SimplifiedLayerNormalizationGrad", {g.dy(0), x, g.x(1), s}, 2, {{"axis", axis}}, kMicrosoft);
+  for (size_t i = 0; i < 2; ++i)
+    if (g.needs(i)) g.set(i, gradients[i]);
+}
+
+void grad_gradient(GradientContext& g) {
+  const bool simplified = is_simplified(g.node());
+  const auto rank = g.rank(g.x(1));
+  if (!rank) g.reject("the rank of its input is not known, so its gradient cannot be built");
+  const int64_t axis = normalize_axis(g.node().int_or("axis", -1), *rank, g.node().label());
+  NormalizedAxes axes;
+  for (int64_t i = 0; i < *rank; ++i) (i < axis ? axes.parameters : axes.group).push_back(i);
+  normalization_grad_gradient(g, axes, simplified ? "" : g.x(3), g.x(simplified ? 3 : 4));
+}
+
+ORTRAIN_OPERATOR({.type = "LayerNormalization",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.type = "SimplifiedLayerNormalization",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.type = "RMSNormalization",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = rms_gradient,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "LayerNormalizationGrad",
+                  .shape = gradient_shape,
+                  .kernel = gradient_kernel,
+                  .gradient = grad_gradient,
+                  .takes_bf16 = true});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "SimplifiedLayerNormalizationGrad",
+                  .shape = gradient_shape,
+                  .kernel = gradient_kernel,
+                  .gradient = grad_gradient,
+                  .takes_bf16 = true});
+
+}  // namespace
+}  // namespace ortrain
+#endif

@@ -1,0 +1,206 @@
+// LpPool, GlobalLpPool and LpPoolGrad (com.microsoft): each window gives its norm, y = (Σ |x|^p)^(1/p), to
+// which padding adds nothing.
+#include <algorithm>
+#include <cmath>
+
+#include "op/expansion.h"
+#include "op/gradient_expression.h"
+#include "ops/common/window.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+int64_t power_of(const NodeContext& c) {
+  const int64_t p = c.node().int_or("p", 2);
+  c.expect(p >= 1, "attribute p must be at least 1, found ", p);
+  return p;
+}
+
+struct Pool {
+  int64_t planes, input, output;  // planes, and elements of each
+  double p;
+  Window window;  // three axes
+
+  // Over X, which has the given shape; its windows are those of the node, or all of X.
+  Pool(const NodeContext& c, const Shape& x, bool global)
+      : p(static_cast<double>(power_of(c))), window(three_axes(read(c, x, global))) {
+    planes = x[0] * x[1];
+    input = window[0].input * window[1].input * window[2].input;
+    output = window[0].output * window[1].output * window[2].output;
+  }
+
+  static Window read(const NodeContext& c, const Shape& x, bool global) {
+    if (!global) return read_window(c, x);
+    WindowAxis all;
+    all.input = all.kernel = element_count(x, 2, x.size());
+    return {all};
+  }
+
+  // Calls f(input element) for the elements of window `o` of a plane.
+  template <typename F>
+  void elements(int64_t o, F&& f) const {
+    const WindowAxis &d = window[0], &h = window[1], &w = window[2];
+    const int64_t ow = o % w.output, oh = o / w.output % h.output, od = o / w.output / h.output;
+    for (int64_t kd = 0; kd < d.kernel; ++kd) {
+      const int64_t id = od * d.stride + kd * d.dilation - d.before;
+      if (id < 0 || id >= d.input) continue;
+      for (int64_t kh = 0; kh < h.kernel; ++kh) {
+        const int64_t ih = oh * h.stride + kh * h.dilation - h.before;
+        if (ih < 0 || ih >= h.input) continue;
+        for (int64_t kw = 0; kw < w.kernel; ++kw) {
+          const int64_t iw = ow * w.stride + kw * w.dilation - w.before;
+          if (iw >= 0 && iw < w.input) f((id * h.input + ih) * w.input + iw);
+        }
+      }
+    }
+  }
+  int64_t cost() const { return 2 * output * window[0].kernel * window[1].kernel * window[2].kernel; }
+
+  template <typename T>
+  void forward(const T* x, T* y) const {
+    parallel_for(planes, cost(), [&](int64_t begin, int64_t end) {
+      for (int64_t plane = begin; plane < end; ++plane)
+        for (int64_t o = 0; o < output; ++o) {
+          const T* from = x + plane * input;
+          double sum = 0;
+          elements(o, [&](int64_t i) {
+            const double v = std::abs(static_cast<double>(from[i]));
+            sum += p == 1 ? v : p == 2 ? v * v : std::pow(v, p);
+          });
+          y[plane * output + o] = static_cast<T>(p == 1   ? sum
+                                                 : p == 2 ? std::sqrt(sum)
+                                                          : std::pow(sum, 1 / p));
+        }
+    });
+  }
+
+  // dx = dy sign(x) (|x| / y)^(p - 1), summed over the windows that hold x.
+  template <typename T>
+  void backward(const T* dy, const T* x, const T* y, T* dx) const {
+    parallel_for(planes, 2 * cost(), [&](int64_t begin, int64_t end) {
+      for (int64_t plane = begin; plane < end; ++plane) {
+        const T* from = x + plane * input;
+        T* to = dx + plane * input;
+        std::fill(to, to + input, T(0));
+        for (int64_t o = 0; o < output; ++o) {
+          const T norm = y[plane * output + o], incoming = dy[plane * output + o];
+          if (norm == T(0)) continue;  // all of the window is 0
+          elements(o, [&](int64_t i) {
+            const T ratio = from[i] / norm;
+            if (p == 1)
+              to[i] += from[i] > T(0) ? incoming : from[i] < T(0) ? -incoming : T(0);
+            else if (p == 2)
+              to[i] += incoming * ratio;
+            else
+              to[i] += incoming * std::copysign(std::pow(std::abs(ratio), static_cast<T>(p - 1)), ratio);
+          });
+        }
+      }
+    });
+  }
+};
+
+bool is_global(const Node& node) { return node.op_type.starts_with("Global"); }
+
+Shape result_shape(const NodeContext& c, const Shape& x) {
+  c.expect(x.size() >= 3, "its input X must have shape [N, C, D1, ...], found ", to_string(x));
+  if (!is_global(c.node())) return output_shape(x[0], x[1], read_window(c, x));
+  Shape y(x.size(), 1);
+  y[0] = x[0];
+  y[1] = x[1];
+  return y;
+}
+
+void shape(ShapeContext& c) {
+  power_of(c);
+  c.output(0, c.dtype(0), result_shape(c, c.shape(0)));
+}
+
+Kernel kernel(KernelContext& c) {
+  const Pool pool(c, c.shape(0), is_global(c.node()));
+  const Slot x = c.in(0), y = c.out(0);
+  Kernel kernel;
+  if (!visit_floating(c.dtype(0), [&](auto zero) {
+        using T = decltype(zero);
+        kernel = [=](const Frame& f) { pool.forward(f.at<const T>(x), f.at<T>(y)); };
+      }))
+    c.reject_dtype(0);
+  return kernel;
+}
+
+// LpPoolGrad(dY, X, Y), GlobalLpPoolGrad(dY, X, Y)
+void grad_shape(ShapeContext& c) {
+  power_of(c);
+  const Shape y = result_shape(c, c.shape(1));
+  c.expect(c.shape(0) == y && c.shape(2) == y, "dY and Y must have shape ", to_string(y), ", found ",
+           to_string(c.shape(0)), " and ", to_string(c.shape(2)));
+  c.expect(c.dtype(0) == c.dtype(1) && c.dtype(1) == c.dtype(2), "dY, X and Y must have one type, found ",
+           to_string(c.dtype(0)), ", ", to_string(c.dtype(1)), " and ", to_string(c.dtype(2)));
+  c.output(0, c.dtype(1), c.shape(1));
+}
+
+Kernel grad_kernel(KernelContext& c) {
+  const Pool pool(c, c.shape(1), is_global(c.node()));
+  const Slot dy = c.in(0), x = c.in(1), y = c.in(2), dx = c.out(0);
+  Kernel kernel;
+  if (!visit_floating(c.dtype(0), [&](auto zero) {
+        using T = decltype(zero);
+        kernel = [=](const Frame& f) {
+          pool.backward(f.at<const T>(dy), f.at<const T>(x), f.at<const T>(y), f.at<T>(dx));
+        };
+      }))
+    c.reject_dtype(0);
+  return kernel;
+}
+
+void gradient(GradientContext& g) {
+  g.set(0, g(g.node().op_type + "Grad", {g.dy(0), g.x(0), g.y(0)}, g.node().attributes, kMicrosoft));
+}
+
+// dx = sign(x) |x|^(p - 1) Σ dy / y^(p - 1), summed over the windows that hold x; 0 where y is. That sum is
+// the gradient of an average times how many elements are averaged, and the norm of ones for p = 1 counts
+// them.
+void expand_grad(ExpansionContext& e) {
+  const bool global = is_global(e.node());
+  const double p = static_cast<double>(e.node().int_or("p", 2));
+  const Expression dy(e, e.x(0)), x(e, e.x(1)), y(e, e.x(2));
+  const Expression empty = y.call("Equal", y.number(0));
+  const Expression ratio = p == 1 ? dy : dy / empty.choose(y.number(1), y).call("Pow", y.number(p - 1));
+  Expression sums = empty.choose(y.number(0), ratio);
+  if (!global) {
+    Attributes windows = e.node().attributes;
+    windows.erase("p");
+    Attributes counting = windows;
+    counting["p"] = int64_t{1};
+    const std::string shape = e("Shape", {x});
+    const Expression ones(e, e("Expand", {x.number(1), shape}));
+    e.state_like(ones, x);
+    sums = sums * ones.call("LpPool", counting);
+    sums = Expression(e, e("AveragePoolGrad", {sums, shape}, windows));
+    e.state_like(sums, x);
+  }
+  if (p == 1)
+    e.set(0, x.call("Sign") * sums);
+  else if (p == 2)
+    e.set(0, x * sums);
+  else
+    e.set(0, x.call("Sign") * x.call("Abs").call("Pow", x.number(p - 1)) * sums);
+}
+
+ORTRAIN_OPERATOR({.type = "LpPool", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 2});
+ORTRAIN_OPERATOR(
+    {.type = "GlobalLpPool", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 2});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "LpPoolGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .expand = expand_grad});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "GlobalLpPoolGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .expand = expand_grad});
+
+}  // namespace
+}  // namespace ortrain

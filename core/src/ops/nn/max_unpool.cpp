@@ -1,0 +1,130 @@
+// MaxUnpool: zeros with each element of X where its index says that MaxPool took it from; and MaxUnpoolGrad
+// (com.microsoft), which reads the gradient there.
+//
+// The indices count the elements of the whole result [N, C, (D - 1) stride - pads + kernel ...]. A given
+// output_shape only adds zeros behind that, along any axis.
+#include <algorithm>
+
+#include "ops/common/indices.h"
+
+namespace ortrain {
+namespace {
+
+struct Places {
+  Shape inner, outer;  // the result that indices count in, and the one that is given
+  int64_t size = 0;    // of inner
+
+  // Of an X of the given shape; output_shape is input `shape_at`.
+  Places(const NodeContext& c, const Shape& x, size_t shape_at) {
+    c.expect(x.size() >= 3, "its input must have shape [N, C, D1, ...], found ", to_string(x));
+    const size_t axes = x.size() - 2;
+    const auto read = [&](const char* name, size_t count, int64_t otherwise) {
+      std::vector<int64_t> values = c.node().ints_or(name, {});
+      if (values.empty()) values.assign(count, otherwise);
+      c.expect(values.size() == count, "attribute ", name, " must have ", count, " values, found ",
+               to_string(values));
+      return values;
+    };
+    c.expect(c.node().has("kernel_shape"), "attribute kernel_shape is required but missing");
+    const std::vector<int64_t> kernel = read("kernel_shape", axes, 1), strides = read("strides", axes, 1),
+                               pads = read("pads", 2 * axes, 0);
+    inner = x;
+    for (size_t i = 0; i < axes; ++i) {
+      inner[2 + i] = (x[2 + i] - 1) * strides[i] - pads[i] - pads[axes + i] + kernel[i];
+      c.expect(inner[2 + i] >= 0, "axis ", 2 + i, " of the result would have ", inner[2 + i], " elements");
+    }
+    outer = c.has_input(shape_at) ? constant_ints(c, shape_at) : inner;
+    c.expect(outer.size() == inner.size() && std::equal(inner.begin(), inner.end(), outer.begin(),
+                                                        [](int64_t a, int64_t b) { return a <= b; }),
+             "output_shape ", to_string(outer), " must be at least ", to_string(inner), " along every axis");
+    size = element_count(inner);
+  }
+
+  // Where element `index` of the inner result lies in the given one.
+  int64_t place(int64_t index) const {
+    int64_t at = 0, step = 1;
+    for (size_t i = inner.size(); i-- > 0; index /= inner[i], step *= outer[i]) at += index % inner[i] * step;
+    return at;
+  }
+};
+
+void shape(ShapeContext& c) {
+  const Places p(c, c.shape(0), 2);
+  c.expect(c.dtype(1) == DType::kInt64 && c.shape(1) == c.shape(0), "the indices must be int64",
+           to_string(c.shape(0)), ", found ", to_string(c.dtype(1)), to_string(c.shape(1)));
+  c.output(0, c.dtype(0), p.outer);
+}
+
+Kernel kernel(KernelContext& c) {
+  const Places p(c, c.shape(0), 2);
+  const int64_t n = c.size(0), width = static_cast<int64_t>(width_of(c, 0));
+  const size_t bytes = static_cast<size_t>(c.out_size(0) * width);
+  const Slot x = c.in(0), indices = c.in(1), y = c.out(0);
+  Kernel kernel;
+  visit_width(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    kernel = [=, label = c.node().label()](const Frame& f) {
+      const int64_t* at = f.at<int64_t>(indices);
+      check_indices(label, at, n, p.size);
+      zero_bytes(f.at<std::byte>(y), bytes);
+      // In order: where two indices are equal the last one stays.
+      for (int64_t i = 0; i < n; ++i) f.at<T>(y)[p.place(from_front(at[i], p.size))] = f.at<T>(x)[i];
+    };
+  });
+  return kernel;
+}
+
+// MaxUnpoolGrad(dY, indices, output_shape?): dx[i] = dy[index i]
+void grad_shape(ShapeContext& c) {
+  const Places p(c, c.shape(1), 2);
+  c.expect(c.shape(0) == p.outer, "dY must have shape ", to_string(p.outer), ", found ",
+           to_string(c.shape(0)));
+  c.output(0, c.dtype(0), c.shape(1));
+}
+
+Kernel grad_kernel(KernelContext& c) {
+  const Places p(c, c.shape(1), 2);
+  const int64_t n = c.size(1);
+  const Slot dy = c.in(0), indices = c.in(1), dx = c.out(0);
+  Kernel kernel;
+  visit_width(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    kernel = [=, label = c.node().label()](const Frame& f) {
+      const int64_t* at = f.at<int64_t>(indices);
+      check_indices(label, at, n, p.size);
+      parallel_for(n, 4, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          f.at<T>(dx)[i] = f.at<T>(dy)[p.place(from_front(at[i], p.size))];
+      });
+    };
+  });
+  return kernel;
+}
+
+void gradient(GradientContext& g) {
+  std::vector<std::string> inputs = {g.dy(0), g.x(1)};
+  if (g.has_x(2)) inputs.push_back(g.x(2));
+  g.set(0, g("MaxUnpoolGrad", inputs, g.node().attributes, kMicrosoft));
+}
+
+// Each element goes back to where it was read.
+void grad_gradient(GradientContext& g) {
+  std::vector<std::string> inputs = {g.dy(0), g.x(1)};
+  if (g.has_x(2)) inputs.push_back(g.x(2));
+  g.set(0, g("MaxUnpool", inputs, g.node().attributes));
+}
+
+ORTRAIN_OPERATOR({.type = "MaxUnpool",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "MaxUnpoolGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .gradient = grad_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
+
+}  // namespace
+}  // namespace ortrain

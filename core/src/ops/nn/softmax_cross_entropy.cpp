@@ -1,0 +1,328 @@
+// SoftmaxCrossEntropyLoss and its gradient, the Internal forms of both (ignore_index is an input), and
+// NegativeLogLikelihoodLoss with its Internal forms.
+//
+// Scores [N, C, d...], labels [N, d...]. With l = label and w its weight (1 without weights), the loss of one
+// place is -w log softmax(scores)_l, or 0 where the label is ignore_index; "mean" divides the sum by the sum
+// of the weights used.
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "op/gradient_expression.h"
+#include "op/operator.h"
+#include "ops/common/elementwise.h"
+#include "ops/nn/softmax.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+enum class Average { kNone, kMean, kSum };
+
+Average reduction_of(const NodeContext& c) {
+  const std::string name = c.node().string_or("reduction", "mean");
+  if (name == "none") return Average::kNone;
+  if (name == "sum") return Average::kSum;
+  c.expect(name == "mean", "reduction must be 'none', 'mean' or 'sum', found '", name, "'");
+  return Average::kMean;
+}
+
+// Where the pieces are among a node's inputs, by the operator's form.
+struct Inputs {
+  size_t scores, labels, weights, ignore_index;
+};
+
+bool is_internal(const Node& node) { return node.op_type.find("Internal") != std::string::npos; }
+
+constexpr size_t kNoInput = 99;
+
+Inputs forward_inputs(const Node& node) { return {0, 1, 2, is_internal(node) ? 3 : kNoInput}; }
+Inputs backward_inputs(const Node& node) { return {1, 2, 3, is_internal(node) ? 4 : kNoInput}; }
+
+void expect_inputs(const NodeContext& c, const Inputs& in) {
+  const Shape &scores = c.shape(in.scores), &labels = c.shape(in.labels);
+  if (!is_floating(c.dtype(in.scores))) c.reject_dtype(in.scores);
+  if (c.dtype(in.labels) != DType::kInt32 && c.dtype(in.labels) != DType::kInt64) c.reject_dtype(in.labels);
+  c.expect(scores.size() >= 2, "scores must have the shape [N, C, ...], found ", to_string(scores));
+  Shape wanted = scores;
+  wanted.erase(wanted.begin() + 1);
+  c.expect(labels == wanted, "labels must have the shape ", to_string(wanted), " for scores of shape ",
+           to_string(scores), ", found ", to_string(labels));
+  if (c.has_input(in.weights))
+    c.expect(c.shape(in.weights) == Shape{scores[1]} && c.dtype(in.weights) == c.dtype(in.scores),
+             "weights must hold one ", to_string(c.dtype(in.scores)), " a class, shape ",
+             to_string({scores[1]}), ", found ", to_string(c.dtype(in.weights)), " ",
+             to_string(c.shape(in.weights)));
+}
+
+SoftmaxShape softmax_shape(const Shape& scores) {
+  return {scores[0], scores[1], element_count(scores, 2, scores.size())};
+}
+
+// Reads labels and weights while the model runs.
+template <typename T>
+class Labels {
+ public:
+  Labels(KernelContext& c, const Inputs& in)
+      : label_(c.node().label()),
+        labels_(c.in(in.labels)),
+        weights_(c.has_input(in.weights) ? c.in(in.weights) : Slot{}),
+        wide_(c.dtype(in.labels) == DType::kInt64),
+        classes_(c.shape(in.scores)[1]) {
+    if (c.node().has("ignore_index")) ignored_ = c.node().int_or("ignore_index", 0);
+    if (c.has_input(in.ignore_index)) {
+      c.expect(c.dtype(in.ignore_index) == DType::kInt64 && c.size(in.ignore_index) == 1,
+               "ignore_index must be one int64, found ", to_string(c.dtype(in.ignore_index)), " ",
+               to_string(c.shape(in.ignore_index)));
+      ignored_input_ = c.in(in.ignore_index);
+    }
+  }
+
+  // Calls f(place, class, weight) for every place; the weight of an ignored one is 0 and its class -1.
+  template <class F>
+  void each(const Frame& frame, int64_t places, F f) const {
+    if (wide_)
+      each_of<int64_t>(frame, places, f);
+    else
+      each_of<int32_t>(frame, places, f);
+  }
+
+ private:
+  template <typename L, class F>
+  void each_of(const Frame& frame, int64_t places, F f) const {
+    const L* labels = frame.at<L>(labels_);
+    const T* weights = frame.at_or_null<T>(weights_);
+    const std::optional<int64_t> ignored =
+        ignored_input_.defined() ? std::optional<int64_t>(*frame.at<int64_t>(ignored_input_)) : ignored_;
+    for (int64_t i = 0; i < places; ++i) {
+      const int64_t which = labels[i];
+      if (ignored && which == *ignored) {
+        f(i, int64_t{-1}, T{0});
+        continue;
+      }
+      require(which >= 0 && which < classes_, ErrorCode::kInvalidArgument, label_, ": label ", which,
+              " at position ", i, " is not one of the ", classes_, " classes");
+      f(i, which, weights ? weights[which] : T{1});
+    }
+  }
+
+  std::string label_;
+  Slot labels_, weights_, ignored_input_;
+  bool wide_;
+  int64_t classes_;
+  std::optional<int64_t> ignored_;
+};
+
+void shape(ShapeContext& c) {
+  const Inputs in = forward_inputs(c.node());
+  expect_inputs(c, in);
+  c.output(0, c.dtype(0), reduction_of(c) == Average::kNone ? c.shape(in.labels) : Shape{});
+  if (c.has_output(1)) c.output(1, c.dtype(0), c.shape(0));
+}
+
+template <typename T>
+Kernel loss_kernel(KernelContext& c, bool from_scores) {
+  const Average average = reduction_of(c);
+  const Labels<T> labels(c, forward_inputs(c.node()));
+  const Slot scores = c.in(0), loss = c.out(0);
+  const SoftmaxShape s = softmax_shape(c.shape(0));
+  Slot log_prob = scores;
+  if (from_scores) {
+    log_prob = c.has_output(1) ? c.out_inplace(1, {0}) : Slot{};
+    if (!log_prob.defined()) log_prob = c.scratch(static_cast<size_t>(c.size(0)) * sizeof(T));
+  }
+  const DType dtype = c.dtype(0);
+  return [=](const Frame& f) {
+    const T* log_p = f.at<T>(log_prob);
+    if (from_scores) run_softmax(s, dtype, true, f.at<T>(scores), f.at<T>(log_prob));
+    T* out = f.at<T>(loss);
+    double sum = 0, weight_sum = 0;
+    labels.each(f, s.outer * s.inner, [&](int64_t place, int64_t which, T weight) {
+      const int64_t n = place / s.inner, j = place % s.inner;
+      const T value = which < 0 ? T{0} : -weight * log_p[(n * s.length + which) * s.inner + j];
+      if (average == Average::kNone) out[place] = value;
+      sum += static_cast<double>(value);
+      weight_sum += static_cast<double>(weight);
+    });
+    if (average == Average::kSum) *out = static_cast<T>(sum);
+    if (average == Average::kMean) *out = static_cast<T>(sum / weight_sum);
+  };
+}
+
+template <bool kFromScores>
+Kernel kernel(KernelContext& c) {
+  return c.dtype(0) == DType::kDouble ? loss_kernel<double>(c, kFromScores)
+                                      : loss_kernel<float>(c, kFromScores);
+}
+
+void gradient_shape(ShapeContext& c) {
+  const Inputs in = backward_inputs(c.node());
+  expect_inputs(c, in);
+  const bool none = reduction_of(c) == Average::kNone;
+  c.expect(c.dtype(0) == c.dtype(1), "dY must have the type of log_prob, ", to_string(c.dtype(1)), ", found ",
+           to_string(c.dtype(0)));
+  c.expect(none ? c.shape(0) == c.shape(in.labels) : c.size(0) == 1, "dY must ",
+           none ? "have the shape of the labels, " + to_string(c.shape(in.labels)) : "be a scalar",
+           ", found ", to_string(c.shape(0)));
+  if (c.has_input(5) && is_internal(c.node()))
+    c.expect(c.dtype(5) == c.dtype(1) && c.shape(5) == c.shape(1), "bias must agree with log_prob, found ",
+             to_string(c.dtype(5)), " ", to_string(c.shape(5)));
+  c.output(0, c.dtype(1), c.shape(1));
+}
+
+// d scores_i = dY w (softmax_i - [i = label]) / divisor, and + bias in the Internal form.
+template <typename T>
+Kernel typed_gradient_kernel(KernelContext& c) {
+  const Average average = reduction_of(c);
+  const Labels<T> labels(c, backward_inputs(c.node()));
+  const SoftmaxShape s = softmax_shape(c.shape(1));
+  const int64_t places = s.outer * s.inner;
+  const Slot dy = c.in(0), log_prob = c.in(1);
+  const Slot bias = is_internal(c.node()) && c.has_input(5) ? c.in(5) : Slot{};
+  const Slot dx = c.out_inplace(0, {1});
+  const Slot factors = c.scratch(static_cast<size_t>(places) * sizeof(T));
+  const DType dtype = c.dtype(1);
+  const UnaryFunction exp = unary_function("Exp", dtype);
+  const BinaryFunction multiply = binary_function("Mul", dtype), add = binary_function("Add", dtype);
+  return [=](const Frame& f) {
+    const T* incoming = f.at<T>(dy);
+    const T* log_p = f.at<T>(log_prob);
+    T *out = f.at<T>(dx), *factor = f.at<T>(factors);
+    double weight_sum = 0;
+    labels.each(f, places, [&](int64_t place, int64_t, T weight) {
+      factor[place] = weight * incoming[average == Average::kNone ? place : 0];
+      weight_sum += static_cast<double>(weight);
+    });
+    if (average == Average::kMean) {
+      const T divisor = static_cast<T>(weight_sum);
+      for (int64_t i = 0; i < places; ++i) factor[i] /= divisor;
+    }
+    // One row is what shares a class of a sample: neighbours for each place, or, without places, all its
+    // classes.
+    const bool flat = s.inner == 1;
+    const int64_t rows = flat ? s.outer : s.outer * s.length, size = flat ? s.length : s.inner;
+    parallel_for(rows, size * exp.cost, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        exp(log_p + r * size, out + r * size, size);
+        multiply(out + r * size, 1, factor + (flat ? r : r / s.length * s.inner), flat ? 0 : 1,
+                 out + r * size, size);
+      }
+    });
+    labels.each(f, places, [&](int64_t place, int64_t which, T) {
+      if (which >= 0) out[(place / s.inner * s.length + which) * s.inner + place % s.inner] -= factor[place];
+    });
+    if (bias.defined()) add(out, 1, f.at<T>(bias), 1, out, places * s.length);
+  };
+}
+
+Kernel gradient_kernel(KernelContext& c) {
+  return c.dtype(1) == DType::kDouble ? typed_gradient_kernel<double>(c) : typed_gradient_kernel<float>(c);
+}
+
+// The attributes that forward and gradient share.
+Attributes loss_attributes(const Node& node) {
+  Attributes out{{"reduction", node.string_or("reduction", "mean")}};
+  if (node.has("ignore_index")) out["ignore_index"] = node.int_or("ignore_index", 0);
+  return out;
+}
+
+// From the loss; and from the second output, whose classes are axis 1, what a LogSoftmax gives:
+// d scores = dY - softmax sum(dY).
+void gradient(GradientContext& g) {
+  if (!g.needs(0)) return;
+  const Expression log_prob(g, g.want_y(1));
+  std::string total;
+  if (const std::string dy = g.dy(0); !dy.empty()) {
+    std::vector<std::string> inputs = {dy, log_prob};
+    inputs.insert(inputs.end(), g.node().inputs.begin() + 1, g.node().inputs.end());
+    total = g(g.node().op_type + "Grad", inputs, loss_attributes(g.node()), kMicrosoft);
+  }
+  if (const std::string given = g.dy(1); !given.empty()) {
+    const Expression dy(g, given);
+    const Expression part = dy - log_prob.call("Exp") * Expression(g, g.reduce_sum(dy, {1}, true));
+    total = total.empty() ? part.name() : (part + Expression(g, total)).name();
+  }
+  g.set(0, total);
+}
+
+// dX = dY w (exp(log_prob) - [i = label]) / divisor (+ bias) is linear in dY; of its two terms the first
+// follows log_prob, and it is what is left of dX when dX without probabilities is taken away.
+void grad_gradient(GradientContext& g) {
+  const Expression u(g, g.dy(0)), dy(g, g.x(0)), log_prob(g, g.x(1));
+  const auto with = [&](const Expression& incoming, const Expression& logs) {
+    std::vector<std::string> inputs = {incoming, logs};
+    for (size_t i = 2; i < std::min<size_t>(5, g.node().inputs.size()); ++i)
+      inputs.push_back(g.node().inputs[i]);
+    return Expression(g, g(g.node().op_type, inputs, g.node().attributes, kMicrosoft));
+  };
+  if (g.needs(0)) {
+    const Expression one(g, g("Expand", {dy.number(1), dy.call("Shape")}));
+    const Expression slope = u * with(one, log_prob);
+    if (g.node().string_or("reduction", "mean") == "none") {
+      g.set(0, g.reduce_sum(slope, {1}, false));
+    } else {
+      const std::string line = g("Reshape", {slope, g.int64s({-1})});
+      g.set(0, g("Reshape", {g.reduce_sum(line, {0}, true), dy.call("Shape")}));
+    }
+  }
+  if (g.needs(1)) {
+    const Expression nowhere(
+        g, g("Expand", {dy.number(-std::numeric_limits<double>::infinity()), log_prob.call("Shape")}));
+    g.set(1, u * (with(dy, log_prob) - with(dy, nowhere)));
+  }
+  if (is_internal(g.node()) && g.has_x(5) && g.needs(5)) g.set(5, u);
+}
+
+void likelihood_shape(ShapeContext& c) {
+  expect_inputs(c, forward_inputs(c.node()));
+  c.output(0, c.dtype(0), reduction_of(c) == Average::kNone ? c.shape(1) : Shape{});
+}
+
+// d log_prob_i = -dY w [i = label] / divisor: the gradient of the cross entropy where every probability is
+// zero.
+void likelihood_gradient(GradientContext& g) {
+  if (!g.needs(0)) return;
+  const Expression x(g, g.x(0));
+  const std::string nowhere =
+      g("Expand", {x.number(-std::numeric_limits<double>::infinity()), x.call("Shape")});
+  std::vector<std::string> inputs = {g.dy(0), nowhere};
+  inputs.insert(inputs.end(), g.node().inputs.begin() + 1, g.node().inputs.end());
+  g.set(0, g(is_internal(g.node()) ? "SoftmaxCrossEntropyLossInternalGrad" : "SoftmaxCrossEntropyLossGrad",
+             inputs, loss_attributes(g.node()), kMicrosoft));
+}
+
+ORTRAIN_OPERATOR(
+    {.type = "SoftmaxCrossEntropyLoss", .shape = shape, .kernel = kernel<true>, .gradient = gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "SoftmaxCrossEntropyLossInternal",
+                  .shape = shape,
+                  .kernel = kernel<true>,
+                  .gradient = gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "SoftmaxCrossEntropyLossGrad",
+                  .shape = gradient_shape,
+                  .kernel = gradient_kernel,
+                  .gradient = grad_gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "SoftmaxCrossEntropyLossInternalGrad",
+                  .shape = gradient_shape,
+                  .kernel = gradient_kernel,
+                  .gradient = grad_gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "NegativeLogLikelihoodLossInternal",
+                  .shape = likelihood_shape,
+                  .kernel = kernel<false>,
+                  .gradient = likelihood_gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "NegativeLogLikelihoodLossInternal2",
+                  .shape = likelihood_shape,
+                  .kernel = kernel<false>,
+                  .gradient = likelihood_gradient});
+ORTRAIN_OPERATOR({.type = "NegativeLogLikelihoodLoss",
+                  .shape = likelihood_shape,
+                  .kernel = kernel<false>,
+                  .gradient = likelihood_gradient});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,46 @@
+// The update that an optimizer makes: what its attributes mean, and one pass over weights, gradients and
+// moments.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "backend/cpu/optimizer/optimizer_kernels.h"
+#include "graph/graph.h"
+
+namespace ortrain {
+
+// What a pass works on: `n` elements of each, of type `dtype`. Moments are of that type too, but float where
+// it is a 16-bit float; SGD has none.
+struct OptimizerRun {
+  DType dtype;
+  std::byte *weights, *gradients, *first, *second;
+  int64_t n;
+};
+
+// The attributes of AdamWOptimizer (com.microsoft).
+struct AdamWAttributes {
+  float alpha = 0.9f, beta = 0.999f, epsilon = 1e-8f, weight_decay = 1e-2f;
+  bool correct_bias = true;
+  int64_t adam_mode = 0;
+
+  AdamWAttributes() = default;
+  explicit AdamWAttributes(const Node& node);
+  // What is wrong with them; empty where nothing is.
+  std::string problem() const;
+  // What they make of a step, which counts from 1, with gradients that are to be multiplied by a number.
+  AdamWFactors<double> factors(double learning_rate, int64_t step, double gradient_scale) const;
+};
+
+// Throws kNotImplemented for types that no parameter has.
+double sum_of_squares(const OptimizerRun& run);
+void sgd(const OptimizerRun& run, double rate);
+// weights ← factor · gradients
+void scale(const OptimizerRun& run, double factor);
+void adamw(const OptimizerRun& run, const AdamWFactors<double>& factors);
+
+// What gradients are multiplied by so that their norm, whose square is given, is `max_norm` at most.
+double clip_factor(double sum_of_squares, double max_norm);
+
+}  // namespace ortrain

@@ -1,0 +1,585 @@
+// QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear, com.microsoft FakeQuant and their gradients.
+//
+//   q = saturate(round(x / scale) + zero_point), rounding halves to even;  x' = (q - zero_point) scale
+//
+// with one scale for the tensor, one for each place along an axis, or one for each block along it. The
+// gradient is the straight-through one: Y. Bengio et al., "Estimating or propagating gradients through
+// stochastic neurons", 2013. A pair of QuantizeLinear and DequantizeLinear passes the gradient on where x
+// lies inside the range of the type.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "op/operator.h"
+#include "runtime/convert.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+// How scales lie over a tensor seen as [outer, length, inner].
+struct Granularity {
+  int64_t outer = 1, length = 1, inner = 1;
+  int64_t block = 1;   // neighbours along the length that share a scale
+  int64_t scales = 1;  // along the length
+  enum { kTensor, kAxis, kBlocks } kind = kTensor;
+
+  // Calls f(first element, index of its scale, step between the scales of neighbours, count) for runs of
+  // [begin, end) of the outer * length rows.
+  template <typename F>
+  void rows(int64_t begin, int64_t end, F&& f) const {
+    if (kind == kTensor) {
+      f(begin, 0, 0, end - begin);
+      return;
+    }
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t place = row % length;
+      if (kind == kBlocks)
+        f(row * inner, (row / length * scales + place / block) * inner, 1, inner);
+      else
+        f(row * inner, kind == kAxis ? place : 0, 0, inner);
+    }
+  }
+  int64_t row_count() const { return outer * length; }
+};
+
+// Of input 0 with the scale in input `scale` and the zero point behind it. Rejects the node where they do not
+// fit.
+Granularity read_granularity(const NodeContext& c, size_t x, size_t scale, int64_t version) {
+  if (c.has_input(scale + 1))
+    c.expect(c.shape(scale + 1) == c.shape(scale) || (c.size(scale + 1) == 1 && c.size(scale) == 1),
+             "scale and zero point must have one shape, found ", to_string(c.shape(scale)), " and ",
+             to_string(c.shape(scale + 1)));
+  Granularity g;
+  const Shape &shape = c.shape(x), &scales = c.shape(scale);
+  const int64_t block = c.node().int_or("block_size", 0);
+  c.expect(block >= 0, "block_size must not be negative, found ", block);
+  if (block == 0 && (scales.empty() || scales == Shape{1})) {
+    g.kind = Granularity::kTensor;
+    g.outer = element_count(shape);
+    return g;
+  }
+  c.expect(version >= 13, "it has one scale for the tensor before version 13, found ", to_string(scales));
+  const size_t axis = static_cast<size_t>(
+      normalize_axis(c.node().int_or("axis", 1), static_cast<int64_t>(shape.size()), c.node().label()));
+  g.outer = element_count(shape, 0, axis);
+  g.length = shape[axis];
+  g.inner = element_count(shape, axis + 1, shape.size());
+  if (block == 0) {
+    c.expect(scales == Shape{g.length}, "the scale must be one number or one for each of the ", g.length,
+             " places along axis ", axis, ", found shape ", to_string(scales));
+    g.kind = Granularity::kAxis;
+    return g;
+  }
+  g.kind = Granularity::kBlocks;
+  g.block = block;
+  g.scales = (g.length + block - 1) / block;
+  Shape wanted = shape;
+  wanted[axis] = g.scales;
+  c.expect(scales == wanted, "the scale of blocks of ", block, " along axis ", axis, " must have shape ",
+           to_string(wanted), ", found ", to_string(scales));
+  return g;
+}
+
+// The nearest integer, halves to even, of a number of magnitude below 2^22 (2^51): adding a large number
+// leaves no bits for the fraction.
+template <typename T>
+T round_small(T x) {
+  constexpr T kShift = sizeof(T) == 4 ? T(0x1.8p23) : T(0x1.8p52);
+  return (x + kShift) - kShift;
+}
+
+template <typename F>
+bool visit_quantized(DType dtype, F&& f) {
+  return visit_types<uint8_t, int8_t, uint16_t, int16_t>(dtype, f);
+}
+
+// What a quantized type holds: integers of a range, or floats of 8 bits and less.
+struct Quantized {
+  double low = 0, high = 0;
+  bool floats = false;
+};
+
+// Nothing where values are not quantized to the type.
+std::optional<Quantized> quantized(DType dtype) {
+  switch (dtype) {
+    case DType::kUInt8:
+      return Quantized{0, 255};
+    case DType::kInt8:
+      return Quantized{-128, 127};
+    case DType::kUInt16:
+      return Quantized{0, 65535};
+    case DType::kInt16:
+      return Quantized{-32768, 32767};
+    case DType::kUInt4:
+      return Quantized{0, 15};
+    case DType::kInt4:
+      return Quantized{-8, 7};
+    case DType::kUInt2:
+      return Quantized{0, 3};
+    case DType::kInt2:
+      return Quantized{-2, 1};
+    case DType::kFloat8E4M3FN:
+      return Quantized{-448, 448, true};
+    case DType::kFloat8E4M3FNUZ:
+      return Quantized{-240, 240, true};
+    case DType::kFloat8E5M2:
+    case DType::kFloat8E5M2FNUZ:
+      return Quantized{-57344, 57344, true};
+    case DType::kFloat6E2M3:
+      return Quantized{-7.5, 7.5, true};
+    case DType::kFloat6E3M2:
+      return Quantized{-28, 28, true};
+    case DType::kFloat4E2M1:
+      return Quantized{-6, 6, true};
+    default:
+      return std::nullopt;
+  }
+}
+
+DType quantized_type(const NodeContext& c, size_t zero_point) {
+  const DType stated = static_cast<DType>(c.node().int_or("output_dtype", 0));
+  if (!c.has_input(zero_point)) return stated == DType::kUndefined ? DType::kUInt8 : stated;
+  c.expect(stated == DType::kUndefined || stated == c.dtype(zero_point), "output_dtype is ",
+           to_string(stated), ", but the zero point has type ", to_string(c.dtype(zero_point)));
+  return c.dtype(zero_point);
+}
+
+void expect_floating(const NodeContext& c, size_t i) {
+  if (!is_floating(c.dtype(i))) c.reject_dtype(i);
+}
+
+// The type in which x / scale is computed.
+DType division_type(const NodeContext& c) {
+  return static_cast<DType>(c.node().int_or("precision", static_cast<int64_t>(c.dtype(1))));
+}
+
+void quantize_shape(ShapeContext& c) {
+  read_granularity(c, 0, 1, c.opset());
+  const DType type = quantized_type(c, 2);
+  c.expect(quantized(type).has_value(), "it cannot quantize to ", to_string(type));
+  for (const size_t i : {0, 1})
+    if (!is_floating(c.dtype(i)) && c.dtype(i) != DType::kInt32 && !(i == 1 && is_small_float(c.dtype(i))))
+      c.reject_dtype(i);
+  c.expect(c.dtype(0) == c.dtype(1) || c.dtype(0) == DType::kInt32 || c.opset() >= 23,
+           "X and the scale must have one type before version 23, found ", to_string(c.dtype(0)), " and ",
+           to_string(c.dtype(1)));
+  const DType precision = division_type(c);
+  c.expect(precision == c.dtype(1) || is_floating(precision), "it cannot divide in ", to_string(precision));
+  c.output(0, type, c.shape(0));
+}
+
+// Numbers of one input beside the elements of a row: one for all of them, or one for each.
+class Beside {
+ public:
+  Beside(const NodeContext& c, size_t i, Slot slot)
+      : dtype_(c.has_input(i) ? c.dtype(i) : DType::kUndefined), slot_(slot) {}
+  // `n` numbers from `index` on, or the one there n times; zeros where there is no such input.
+  void read(const Frame& f, int64_t index, int64_t step, int64_t n, double* values) const {
+    if (!slot_.defined()) return std::fill_n(values, n, 0.0), void();
+    read_numbers(dtype_, f.at<std::byte>(slot_), index, index + (step ? n : 1), values);
+    if (!step) std::fill_n(values, n, values[0]);
+  }
+
+ private:
+  DType dtype_;
+  Slot slot_;
+};
+
+constexpr int64_t kPiece = 256;  // elements that are computed in doubles at a time
+
+// Calls f(first element, count, scales, zero points) for pieces of the rows [begin, end).
+template <typename F>
+void in_pieces(const Frame& frame, const Granularity& g, const Beside& scale, const Beside& zero_point,
+               int64_t begin, int64_t end, F&& f) {
+  g.rows(begin, end, [&](int64_t at, int64_t index, int64_t step, int64_t n) {
+    double scales[kPiece], zeros[kPiece];
+    for (int64_t i = 0; i < n; i += kPiece) {
+      const int64_t count = std::min(kPiece, n - i);
+      scale.read(frame, index + i * step, step, count, scales);
+      zero_point.read(frame, index + i * step, step, count, zeros);
+      f(at + i, count, scales, zeros);
+    }
+  });
+}
+
+// `value` rounded to what a number of the type can be.
+double round_to(DType dtype, double value) {
+  switch (dtype) {
+    case DType::kFloat:
+      return static_cast<double>(static_cast<float>(value));
+    case DType::kFloat16:
+      return static_cast<double>(static_cast<float>(Float16(static_cast<float>(value))));
+    case DType::kBFloat16:
+      return static_cast<double>(static_cast<float>(BFloat16(static_cast<float>(value))));
+    default:
+      return value;
+  }
+}
+
+// Any types; the quantized numbers are made as bytes or words, and packed at the end where they are packed.
+Kernel quantize_any(KernelContext& c) {
+  const Granularity g = read_granularity(c, 0, 1, c.opset());
+  const DType from = c.dtype(0), to = c.out_dtype(0), precision = division_type(c);
+  const Slot x = c.in(0), y = c.out(0);
+  const Beside scale(c, 1, c.in(1)), zero_point(c, 2, c.has_input(2) ? c.in(2) : Slot{});
+  const int64_t n = c.out_size(0);
+  const bool packed = is_packed(to);
+  const Slot made = packed ? c.scratch(static_cast<size_t>(n)) : y;
+  const Quantized range = *quantized(to);
+  Rounding rounding;
+  rounding.saturate = c.node().int_or("saturate", 1) != 0;
+  return [=](const Frame& f) {
+    const auto store = [&](const double* values, int64_t at, int64_t count) {
+      std::byte* out = f.at<std::byte>(made);
+      if (range.floats) return encode_small_floats(to, values, count, out + at, rounding);
+      visit_types<int8_t, uint8_t, int16_t, uint16_t>(wide_of(to), [&](auto zero) {
+        auto* q = reinterpret_cast<decltype(zero)*>(out) + at;
+        for (int64_t i = 0; i < count; ++i) q[i] = static_cast<decltype(zero)>(values[i]);
+      });
+    };
+    parallel_for(g.row_count(), 16 * g.inner, [&](int64_t begin, int64_t end) {
+      in_pieces(f, g, scale, zero_point, begin, end,
+                [&](int64_t at, int64_t count, const double* scales, const double* zeros) {
+                  double values[kPiece];
+                  read_numbers(from, f.at<std::byte>(x), at, at + count, values);
+                  for (int64_t i = 0; i < count; ++i) {
+                    const double v = round_to(precision, values[i] / scales[i]);
+                    if (range.floats)
+                      values[i] = v + zeros[i];
+                    else  // written so that what is no number becomes the lowest
+                      values[i] = std::min(std::max(range.low, std::nearbyint(v) + zeros[i]), range.high);
+                  }
+                  store(values, at, count);
+                });
+    });
+    if (packed) from_wide(to, f.at<std::byte>(made), f.at<std::byte>(y), n);
+  };
+}
+
+// q of x; lo and hi are the range of the type less the zero point. What is no number becomes lo.
+template <typename Q, typename T>
+Q quantize(T x, T scale, T zero, T lo, T hi) {
+  const T v = x / scale;
+  return static_cast<Q>(static_cast<int32_t>(round_small(v > lo ? (v < hi ? v : hi) : lo) + zero));
+}
+
+template <typename X, typename T, typename Q>
+Kernel quantize_kernel_of(KernelContext& c) {
+  const Granularity g = read_granularity(c, 0, 1, c.opset());
+  const Slot x = c.in(0), scale = c.in(1), zero_point = c.has_input(2) ? c.in(2) : Slot{}, y = c.out(0);
+  return [=](const Frame& f) {
+    const X* from = f.at<X>(x);
+    const T* scales = f.at<T>(scale);
+    const Q* zeros = f.at_or_null<Q>(zero_point);
+    Q* to = f.at<Q>(y);
+    parallel_for(g.row_count(), 4 * g.inner, [&](int64_t begin, int64_t end) {
+      g.rows(begin, end, [&](int64_t at, int64_t index, int64_t step, int64_t n) {
+        const auto zero_at = [&](int64_t i) {
+          return zeros ? static_cast<T>(zeros[index + i * step]) : T(0);
+        };
+        constexpr T kLow = std::numeric_limits<Q>::min(), kHigh = std::numeric_limits<Q>::max();
+        if (step == 0) {
+          const T s = scales[index], zero = zero_at(0), lo = kLow - zero, hi = kHigh - zero;
+          for (int64_t i = 0; i < n; ++i)
+            to[at + i] = quantize<Q, T>(static_cast<T>(from[at + i]), s, zero, lo, hi);
+        } else {
+          for (int64_t i = 0; i < n; ++i) {
+            const T zero = zero_at(i);
+            to[at + i] = quantize<Q, T>(static_cast<T>(from[at + i]), scales[index + i], zero, kLow - zero,
+                                        kHigh - zero);
+          }
+        }
+      });
+    });
+  };
+}
+
+Kernel quantize_kernel(KernelContext& c) {
+  Kernel kernel;
+  if (division_type(c) == c.dtype(1) && (c.dtype(0) == c.dtype(1) || c.dtype(0) == DType::kInt32))
+    visit_floating(c.dtype(1), [&](auto scale) {
+      visit_quantized(c.out_dtype(0), [&](auto q) {
+        using T = decltype(scale);
+        if (c.dtype(0) == DType::kInt32)
+          kernel = quantize_kernel_of<int32_t, T, decltype(q)>(c);
+        else
+          kernel = quantize_kernel_of<T, T, decltype(q)>(c);
+      });
+    });
+  return kernel ? kernel : quantize_any(c);
+}
+
+// The value q goes on as if it were x: the gradient that arrives is that of the dequantized value.
+void quantize_gradient(GradientContext& g) {
+  if (g.needs(1)) g.reject("the gradient of its scale is not supported");
+  std::vector<std::string> inputs = {g.dy(0), g.x(0), g.x(1)};
+  if (g.has_x(2)) inputs.push_back(g.x(2));
+  Attributes attributes = {{"axis", g.node().int_or("axis", 1)},
+                           {"block_size", g.node().int_or("block_size", 0)}};
+  attributes["output_dtype"] = static_cast<int64_t>(g.dtype(g.y(0)));
+  g.set(0, g("QuantizeLinearGrad", inputs, attributes, kMicrosoft));
+}
+
+// QuantizeLinearGrad(dY, x, scale, zero_point?): dx = dy where round(x / scale) + zero_point is in the range
+// of the type, else 0.
+void quantize_gradient_shape(ShapeContext& c) {
+  c.expect(c.shape(0) == c.shape(1) && c.dtype(0) == c.dtype(1), "dY and X must agree, found ",
+           to_string(c.dtype(0)), " ", to_string(c.shape(0)), " and ", to_string(c.dtype(1)), " ",
+           to_string(c.shape(1)));
+  c.output(0, c.dtype(0), c.shape(0));
+}
+
+template <typename T>
+Kernel quantize_gradient_kernel_of(KernelContext& c) {
+  const Granularity g = read_granularity(c, 1, 2, 13);  // what the forward was checked for
+  const Quantized range = *quantized(quantized_type(c, 3));
+  const Slot dy = c.in(0), x = c.in(1);
+  const Beside scale(c, 2, c.in(2)), zero_point(c, 3, c.has_input(3) ? c.in(3) : Slot{});
+  const Slot dx = c.out_inplace(0, {0});
+  return [=](const Frame& f) {
+    const T *incoming = f.at<T>(dy), *from = f.at<T>(x);
+    T* to = f.at<T>(dx);
+    parallel_for(g.row_count(), 4 * g.inner, [&](int64_t begin, int64_t end) {
+      in_pieces(f, g, scale, zero_point, begin, end,
+                [&](int64_t at, int64_t count, const double* scales, const double* zeros) {
+                  for (int64_t i = 0; i < count; ++i) {
+                    const double v = static_cast<double>(from[at + i]) / scales[i];
+                    const double q = (range.floats ? v : std::nearbyint(v)) + zeros[i];
+                    to[at + i] = q >= range.low && q <= range.high ? incoming[at + i] : T(0);
+                  }
+                });
+    });
+  };
+}
+
+Kernel quantize_gradient_kernel(KernelContext& c) {
+  Kernel kernel;
+  visit_floating(c.dtype(0), [&](auto zero) { kernel = quantize_gradient_kernel_of<decltype(zero)>(c); });
+  if (!kernel) c.reject_dtype(0);
+  return kernel;
+}
+
+void dequantize_shape(ShapeContext& c) {
+  read_granularity(c, 0, 1, c.opset());
+  if (!quantized(c.dtype(0)) && c.dtype(0) != DType::kInt32) c.reject_dtype(0);
+  if (c.has_input(2))
+    c.expect(c.dtype(2) == c.dtype(0), "x and the zero point must have one type, found ",
+             to_string(c.dtype(0)), " and ", to_string(c.dtype(2)));
+  if (!is_floating(c.dtype(1)) && !is_small_float(c.dtype(1))) c.reject_dtype(1);
+  DType type = static_cast<DType>(c.node().int_or("output_dtype", 0));
+  if (type == DType::kUndefined) type = c.dtype(1);
+  c.expect(is_floating(type), "it cannot make numbers of type ", to_string(type));
+  c.output(0, type, c.shape(0));
+}
+
+// Any types. The product is computed in double and rounded once, to the type of the output.
+Kernel dequantize_any(KernelContext& c) {
+  const Granularity g = read_granularity(c, 0, 1, c.opset());
+  const DType from = c.dtype(0);
+  const Slot x = c.in(0), y = c.out(0);
+  const Beside scale(c, 1, c.in(1)), zero_point(c, 2, c.has_input(2) ? c.in(2) : Slot{});
+  Kernel kernel;
+  visit_types<float, double, Float16, BFloat16>(c.out_dtype(0), [&](auto type) {
+    using T = decltype(type);
+    kernel = [=](const Frame& f) {
+      T* to = f.at<T>(y);
+      parallel_for(g.row_count(), 16 * g.inner, [&](int64_t begin, int64_t end) {
+        in_pieces(f, g, scale, zero_point, begin, end,
+                  [&](int64_t at, int64_t count, const double* scales, const double* zeros) {
+                    double values[kPiece];
+                    read_numbers(from, f.at<std::byte>(x), at, at + count, values);
+                    for (int64_t i = 0; i < count; ++i) {
+                      const double v = (values[i] - zeros[i]) * scales[i];
+                      if constexpr (std::is_same_v<T, double>)
+                        to[at + i] = v;
+                      else
+                        to[at + i] = T(static_cast<float>(v));
+                    }
+                  });
+      });
+    };
+  });
+  return kernel;
+}
+
+template <typename Q, typename T>
+Kernel dequantize_kernel_of(KernelContext& c) {
+  const Granularity g = read_granularity(c, 0, 1, c.opset());
+  const Slot x = c.in(0), scale = c.in(1), zero_point = c.has_input(2) ? c.in(2) : Slot{}, y = c.out(0);
+  return [=](const Frame& f) {
+    using Wide = std::conditional_t<sizeof(Q) == 4, int64_t, int32_t>;
+    const Q *from = f.at<Q>(x), *zeros = f.at_or_null<Q>(zero_point);
+    const T* scales = f.at<T>(scale);
+    T* to = f.at<T>(y);
+    parallel_for(g.row_count(), 2 * g.inner, [&](int64_t begin, int64_t end) {
+      g.rows(begin, end, [&](int64_t at, int64_t index, int64_t step, int64_t n) {
+        const auto zero_at = [&](int64_t i) {
+          return zeros ? static_cast<Wide>(zeros[index + i * step]) : Wide{0};
+        };
+        if (step == 0) {
+          const T s = scales[index];
+          const Wide zero = zero_at(0);
+          for (int64_t i = 0; i < n; ++i)
+            to[at + i] = static_cast<T>(static_cast<Wide>(from[at + i]) - zero) * s;
+        } else {
+          for (int64_t i = 0; i < n; ++i)
+            to[at + i] = static_cast<T>(static_cast<Wide>(from[at + i]) - zero_at(i)) * scales[index + i];
+        }
+      });
+    });
+  };
+}
+
+Kernel dequantize_kernel(KernelContext& c) {
+  Kernel kernel;
+  if (c.out_dtype(0) == c.dtype(1))
+    visit_floating(c.dtype(1), [&](auto scale) {
+      visit_types<uint8_t, int8_t, uint16_t, int16_t, int32_t>(
+          c.dtype(0), [&](auto q) { kernel = dequantize_kernel_of<decltype(q), decltype(scale)>(c); });
+    });
+  return kernel ? kernel : dequantize_any(c);
+}
+
+void dequantize_gradient(GradientContext& g) {
+  if (g.needs(1)) g.reject("the gradient of its scale is not supported");
+  g.set(0, g.dy(0));
+}
+
+// Range of x with zero in it, scale of its 255 steps, zero point, and q as uint8.
+void dynamic_shape(ShapeContext& c) {
+  if (c.dtype(0) != DType::kFloat) c.reject_dtype(0);
+  const DType types[] = {DType::kUInt8, DType::kFloat, DType::kUInt8};
+  for (size_t o = 0; o < c.output_count(); ++o)
+    if (c.has_output(o)) c.output(o, types[o], o == 0 ? c.shape(0) : Shape{});
+}
+
+Kernel dynamic_kernel(KernelContext& c) {
+  const Slot x = c.in(0);
+  const auto wanted = [&](size_t o) { return c.has_output(o) ? c.out(o) : Slot{}; };
+  const Slot y = wanted(0), scale = wanted(1), zero_point = wanted(2);
+  const int64_t n = c.size(0);
+  return [=](const Frame& f) {
+    const float* from = f.at<float>(x);
+    float low = 0, high = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      low = std::min(low, from[i]);
+      high = std::max(high, from[i]);
+    }
+    const float s = high > low ? (high - low) / 255 : 1;
+    const float zero = std::nearbyint(std::clamp(-low / s, 0.0f, 255.0f));
+    if (scale.defined()) *f.at<float>(scale) = s;
+    if (zero_point.defined()) *f.at<uint8_t>(zero_point) = static_cast<uint8_t>(zero);
+    if (!y.defined()) return;
+    uint8_t* to = f.at<uint8_t>(y);
+    parallel_for(n, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] = quantize<uint8_t>(from[i], s, zero, -zero, 255 - zero);
+    });
+  };
+}
+
+// FakeQuant(x, scale, zero_point): quantized to [quant_min, quant_max] and back, and where x was in that
+// range.
+void fake_shape(ShapeContext& c) {
+  expect_floating(c, 0);
+  for (const size_t i : {1, 2})
+    c.expect(c.has_input(i) && c.size(i) == 1 && c.dtype(i) == c.dtype(0),
+             i == 1 ? "the scale" : "the zero point", " must be one number of the type of X, ",
+             to_string(c.dtype(0)));
+  c.expect(c.node().int_or("quant_min", 0) <= c.node().int_or("quant_max", 255),
+           "quant_min is above quant_max");
+  c.output(0, c.dtype(0), c.shape(0));
+  if (c.has_output(1)) c.output(1, DType::kBool, c.shape(0));
+}
+
+Kernel fake_kernel(KernelContext& c) {
+  Kernel kernel;
+  visit_floating(c.dtype(0), [&](auto type) {
+    using T = decltype(type);
+    const Slot x = c.in(0), scale = c.in(1), zero_point = c.in(2), y = c.out_inplace(0, {0});
+    const Slot mask = c.has_output(1) ? c.out(1) : Slot{};
+    const T low = static_cast<T>(c.node().int_or("quant_min", 0)),
+            high = static_cast<T>(c.node().int_or("quant_max", 255));
+    const int64_t n = c.size(0);
+    kernel = [=](const Frame& f) {
+      const T *from = f.at<T>(x), s = *f.at<T>(scale), zero = *f.at<T>(zero_point);
+      T* to = f.at<T>(y);
+      bool* inside = f.at_or_null<bool>(mask);
+      parallel_for(n, 6, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const T q = std::nearbyint(from[i] / s + zero);
+          if (inside) inside[i] = q >= low && q <= high;
+          to[i] = (std::clamp(q, low, high) - zero) * s;
+        }
+      });
+    };
+  });
+  return kernel;
+}
+
+void fake_gradient(GradientContext& g) {
+  if (g.needs(1) || g.needs(2)) g.reject("the gradient of its scale and zero point is not supported");
+  g.set(0, g("FakeQuantGrad", {g.dy(0), g.want_y(1)}, {}, kMicrosoft));
+}
+
+void fake_gradient_shape(ShapeContext& c) {
+  expect_floating(c, 0);
+  c.expect(c.dtype(1) == DType::kBool && c.shape(1) == c.shape(0),
+           "the mask must be bool and of the shape of dY, ", to_string(c.shape(0)), ", found ",
+           to_string(c.dtype(1)), " ", to_string(c.shape(1)));
+  shape_like_first(c);
+}
+
+Kernel fake_gradient_kernel(KernelContext& c) {
+  Kernel kernel;
+  visit_floating(c.dtype(0), [&](auto type) {
+    using T = decltype(type);
+    const Slot dy = c.in(0), mask = c.in(1), dx = c.out_inplace(0, {0});
+    const int64_t n = c.size(0);
+    kernel = [=](const Frame& f) {
+      const T* from = f.at<T>(dy);
+      const bool* inside = f.at<bool>(mask);
+      T* to = f.at<T>(dx);
+      parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) to[i] = inside[i] ? from[i] : T(0);
+      });
+    };
+  });
+  return kernel;
+}
+
+ORTRAIN_OPERATOR({.type = "QuantizeLinear",
+                  .shape = quantize_shape,
+                  .kernel = quantize_kernel,
+                  .gradient = quantize_gradient,
+                  .quantized = true,
+                  .narrow_types = NarrowTypes::kTaken});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "QuantizeLinearGrad",
+                  .shape = quantize_gradient_shape,
+                  .kernel = quantize_gradient_kernel});
+ORTRAIN_OPERATOR({.type = "DequantizeLinear",
+                  .shape = dequantize_shape,
+                  .kernel = dequantize_kernel,
+                  .gradient = dequantize_gradient,
+                  .quantized = true,
+                  .narrow_types = NarrowTypes::kTaken});
+ORTRAIN_OPERATOR({.type = "DynamicQuantizeLinear",
+                  .shape = dynamic_shape,
+                  .kernel = dynamic_kernel,
+                  .stops_gradient = true});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "FakeQuant",
+                  .shape = fake_shape,
+                  .kernel = fake_kernel,
+                  .gradient = fake_gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "FakeQuantGrad",
+                  .shape = fake_gradient_shape,
+                  .kernel = fake_gradient_kernel});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,149 @@
+// ConvInteger and QLinearConv: convolution of 8-bit integers, summed in 32 bits.
+//
+//   Y = (X - x_zero_point) * (W - w_zero_point)
+//   y = saturate(round((Y + B) x_scale w_scale / y_scale) + y_zero_point)
+//
+// W may have a scale and zero point for each filter. Padding stands for zero, so it is the zero point of X.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/conv/portable_conv.h"
+#include "op/operator.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+// Where the inputs of a node are.
+struct Places {
+  size_t x, x_zero, w, w_zero;
+};
+constexpr Places kInteger = {0, 2, 1, 3}, kLinear = {0, 2, 3, 5};
+const Places& places_of(const Node& node) { return node.op_type == "ConvInteger" ? kInteger : kLinear; }
+
+ConvSizes sizes_of(const NodeContext& c) {
+  const Places& at = places_of(c.node());
+  const Shape &x = c.shape(at.x), &w = c.shape(at.w);
+  return {x[0], x[1], w[0], c.node().int_or("group", 1), three_axes(read_convolution(c, x, w))};
+}
+
+// Inputs that hold one number, or one for each filter.
+void expect_count(const NodeContext& c, size_t i, bool by_filter) {
+  const int64_t filters = c.shape(places_of(c.node()).w)[0];
+  c.expect(c.size(i) == 1 || (by_filter && c.shape(i) == Shape{filters}), "input ", i, " ('",
+           c.node().inputs[i], "') must be one number",
+           by_filter ? concat(" or one for each of the ", filters, " filters") : std::string(),
+           ", found shape ", to_string(c.shape(i)));
+}
+
+Shape result_shape(const NodeContext& c) {
+  const Places& at = places_of(c.node());
+  for (const auto& [operand, zero] : {std::pair{at.x, at.x_zero}, std::pair{at.w, at.w_zero}}) {
+    if (!visit_types<uint8_t, int8_t>(c.dtype(operand), [](auto) {})) c.reject_dtype(operand);
+    if (!c.has_input(zero)) continue;
+    c.expect(c.dtype(zero) == c.dtype(operand), "input ", zero, " must have the type of input ", operand,
+             ", ", to_string(c.dtype(operand)), ", found ", to_string(c.dtype(zero)));
+    expect_count(c, zero, operand == at.w);
+  }
+  const Shape &x = c.shape(at.x), &w = c.shape(at.w);
+  return output_shape(x[0], w[0], read_convolution(c, x, w));
+}
+
+void integer_shape(ShapeContext& c) { c.output(0, DType::kInt32, result_shape(c)); }
+
+void linear_shape(ShapeContext& c) {
+  for (size_t i = 0; i < 8; ++i) c.expect(c.has_input(i), "input ", i, " is missing");
+  const Shape y = result_shape(c);
+  for (const size_t i : {1, 4, 6}) {
+    c.expect(c.dtype(i) == DType::kFloat, "input ", i, " must be float32, found ", to_string(c.dtype(i)));
+    expect_count(c, i, i == 4);
+  }
+  expect_count(c, 7, false);
+  if (!visit_types<uint8_t, int8_t>(c.dtype(7), [](auto) {})) c.reject_dtype(7);
+  if (c.has_input(8))
+    c.expect(c.dtype(8) == DType::kInt32 && c.shape(8) == Shape{y[1]}, "the bias B must be int32[", y[1],
+             "], found ", to_string(c.dtype(8)), to_string(c.shape(8)));
+  c.output(0, c.dtype(7), y);
+}
+
+// An operand's elements less the zero points, as int32; `blocks` share its elements, each with a zero point
+// of its own where there is more than one.
+Kernel widen(KernelContext& c, size_t operand, size_t zero, int64_t blocks, Slot to) {
+  Kernel kernel;
+  const int64_t size = c.size(operand), step = c.has_input(zero) && c.size(zero) > 1 ? 1 : 0;
+  visit_types<uint8_t, int8_t>(c.dtype(operand), [&](auto type) {
+    using Q = decltype(type);
+    const Slot from = c.in(operand), zeros = c.has_input(zero) ? c.in(zero) : Slot{};
+    kernel = [=](const Frame& f) {
+      const Q *x = f.at<Q>(from), *less = f.at_or_null<Q>(zeros);
+      int32_t* y = f.at<int32_t>(to);
+      const int64_t block = blocks > 0 ? size / blocks : 0;
+      parallel_for(blocks, block, [&](int64_t begin, int64_t end) {
+        for (int64_t b = begin; b < end; ++b)
+          for (int64_t i = b * block; i < (b + 1) * block; ++i) y[i] = x[i] - (less ? less[b * step] : 0);
+      });
+    };
+  });
+  return kernel;
+}
+
+// The integer convolution into `y`; `bias` may be undefined.
+Kernel integer_convolution(KernelContext& c, Slot bias, Slot y) {
+  const Places& at = places_of(c.node());
+  const ConvSizes s = sizes_of(c);
+  const int64_t workers = conv_workers(s);
+  const Slot x = c.scratch(static_cast<size_t>(c.size(at.x)) * 4),
+             w = c.scratch(static_cast<size_t>(c.size(at.w)) * 4),
+             scratch = c.scratch(static_cast<size_t>(conv_scratch(s)) * 4);
+  const Kernel widen_x = widen(c, at.x, at.x_zero, s.batch * s.channels, x),
+               widen_w = widen(c, at.w, at.w_zero, s.filters, w);
+  return [=](const Frame& f) {
+    widen_x(f);
+    widen_w(f);
+    conv_forward<int32_t>(s, workers, f.at<int32_t>(x), f.at<int32_t>(w), f.at_or_null<int32_t>(bias),
+                          f.at<int32_t>(y), f.at<int32_t>(scratch));
+  };
+}
+
+Kernel integer_kernel(KernelContext& c) { return integer_convolution(c, {}, c.out(0)); }
+
+Kernel linear_kernel(KernelContext& c) {
+  const int64_t filters = c.out_shape(0)[1], planes = c.out_shape(0)[0] * filters;
+  const int64_t points = planes > 0 ? c.out_size(0) / planes : 0;
+  const Slot sums = c.scratch(static_cast<size_t>(c.out_size(0)) * 4);
+  const Kernel convolution = integer_convolution(c, c.has_input(8) ? c.in(8) : Slot{}, sums);
+  const Slot x_scale = c.in(1), w_scale = c.in(4), y_scale = c.in(6), y_zero = c.in(7), y = c.out(0);
+  const int64_t step = c.size(4) > 1 ? 1 : 0;
+  Kernel kernel;
+  visit_types<uint8_t, int8_t>(c.out_dtype(0), [&](auto type) {
+    using Q = decltype(type);
+    kernel = [=](const Frame& f) {
+      convolution(f);
+      const double scale =
+          static_cast<double>(*f.at<float>(x_scale)) / static_cast<double>(*f.at<float>(y_scale));
+      const double zero = *f.at<Q>(y_zero);
+      parallel_for(planes, 4 * points, [&](int64_t begin, int64_t end) {
+        for (int64_t plane = begin; plane < end; ++plane) {
+          const double factor = scale * static_cast<double>(f.at<float>(w_scale)[plane % filters * step]);
+          const int32_t* from = f.at<int32_t>(sums) + plane * points;
+          Q* to = f.at<Q>(y) + plane * points;
+          for (int64_t i = 0; i < points; ++i) {
+            constexpr double kLow = std::numeric_limits<Q>::min(), kHigh = std::numeric_limits<Q>::max();
+            const double q = std::nearbyint(static_cast<double>(from[i]) * factor) + zero;
+            to[i] = static_cast<Q>(q > kLow ? (q < kHigh ? q : kHigh) : kLow);
+          }
+        }
+      });
+    };
+  });
+  return kernel;
+}
+
+ORTRAIN_OPERATOR(
+    {.type = "ConvInteger", .shape = integer_shape, .kernel = integer_kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR(
+    {.type = "QLinearConv", .shape = linear_shape, .kernel = linear_kernel, .stops_gradient = true});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,173 @@
+// Operators on quantized values as onnxruntime's quantizer writes them (com.microsoft), each in the form
+//     y = quantize(f(dequantize(x), ...)).
+// As QuantizeLinear and DequantizeLinear pass gradients on, what is made of them can be trained through.
+#include <algorithm>
+
+#include "op/expansion.h"
+#include "op/gradient_expression.h"
+#include "op/operator.h"
+#include "ops/common/fusion_parts.h"
+
+namespace ortrain {
+namespace {
+
+// The inputs value, scale and zero point (which may be left out) that begin at input i, as floats. Scales of
+// more than one place lie along `axis`.
+std::string dequantized(ExpansionContext& e, size_t i, int64_t axis = 1) {
+  std::vector<std::string> inputs = {e.x(i), e.x(i + 1)};
+  if (e.has_x(i + 2)) inputs.push_back(e.x(i + 2));
+  return e("DequantizeLinear", inputs, {{"axis", axis}});
+}
+
+// The value by the scale and zero point in inputs i and i + 1, as the element type of that zero point, else
+// of the node's input `like`.
+std::string quantized(ExpansionContext& e, const std::string& value, size_t i, size_t like) {
+  if (e.has_x(i + 1)) return e("QuantizeLinear", {value, e.x(i), e.x(i + 1)});
+  const DType type = e.dtype(e.x(like));
+  if (type == DType::kUndefined)
+    e.reject(concat("the element type of \"", e.x(like),
+                    "\" is not known, and without a zero point the result has it"));
+  return e("QuantizeLinear", {value, as_scalar(e, e.x(i)), e.constant(Tensor::scalar(type, 0))});
+}
+
+void quantize(ExpansionContext& e) { e.set(0, e("QuantizeLinear", e.node().inputs, e.node().attributes)); }
+void dequantize(ExpansionContext& e) {
+  e.set(0, e("DequantizeLinear", e.node().inputs, e.node().attributes));
+}
+
+void add(ExpansionContext& e) {
+  e.set(0, quantized(e, e("Add", {dequantized(e, 0), dequantized(e, 3)}), 6, 0));
+}
+void mul(ExpansionContext& e) {
+  e.set(0, quantized(e, e("Mul", {dequantized(e, 0), dequantized(e, 3)}), 6, 0));
+}
+void sigmoid(ExpansionContext& e) { e.set(0, quantized(e, e("Sigmoid", {dequantized(e, 0)}), 3, 0)); }
+void leaky_relu(ExpansionContext& e) {
+  e.set(0, quantized(e, e("LeakyRelu", {dequantized(e, 0)}, {{"alpha", e.node().float_or("alpha", 0.01f)}}),
+                     3, 0));
+}
+void softmax(ExpansionContext& e) {
+  const bool flat = e.node().int_or("opset", 13) < 13;
+  e.set(0, quantized(e, softmax(e, dequantized(e, 0), e.node().int_or("axis", -1), flat), 3, 0));
+}
+void where(ExpansionContext& e) {
+  e.set(0, quantized(e, e("Where", {e.x(0), dequantized(e, 1), dequantized(e, 4)}), 7, 1));
+}
+void concat_all(ExpansionContext& e) {
+  std::vector<std::string> parts;
+  if (e.node().inputs.size() < 5 || (e.node().inputs.size() - 2) % 3 != 0)
+    e.reject("its inputs should be a scale, a zero point, and three for each value, found " +
+             std::to_string(e.node().inputs.size()));
+  for (size_t i = 2; i < e.node().inputs.size(); i += 3) parts.push_back(dequantized(e, i));
+  e.set(0, quantized(e, e("Concat", parts, {{"axis", e.node().int_or("axis", 0)}}), 0, 2));
+}
+void reduce_mean(ExpansionContext& e) {
+  const std::string mean = reduce(e, "ReduceMean", dequantized(e, 0), e.node().ints_or("axes", {}),
+                                  e.node().int_or("keepdims", 1) != 0);
+  e.set(0, quantized(e, mean, 3, 0));
+}
+
+// The node's attributes but one.
+Attributes without(const Node& node, const std::string& attribute) {
+  Attributes out = node.attributes;
+  out.erase(attribute);
+  return out;
+}
+
+// f(x) where the channels of x may lie last.
+template <typename F>
+std::string by_channels(ExpansionContext& e, const std::string& x, F&& f) {
+  if (e.node().int_or("channels_last", 0) == 0) return f(x);
+  return channels_last(e, f(channels_first(e, x)), need_rank(e, x));
+}
+
+void average_pool(ExpansionContext& e) {
+  const std::string y = by_channels(e, dequantized(e, 0), [&](const std::string& x) {
+    return e("AveragePool", {x}, without(e.node(), "channels_last"));
+  });
+  e.set(0, quantized(e, y, 3, 0));
+}
+void global_average_pool(ExpansionContext& e) {
+  const std::string y =
+      by_channels(e, dequantized(e, 0), [&](const std::string& x) { return e("GlobalAveragePool", {x}); });
+  e.set(0, quantized(e, y, 3, 0));
+}
+
+// A bias of 32-bit integers counts in steps of the product of two scales.
+std::string dequantized_bias(ExpansionContext& e, size_t bias, size_t scale_a, size_t scale_b, float alpha) {
+  const Expression step(e, e("Mul", {as_scalar(e, e.x(scale_a)), e.x(scale_b)}));
+  const Expression value(e, cast_like(e, e.x(bias), step));
+  return alpha == 1 ? value * step : value * step * static_cast<double>(alpha);
+}
+
+// One scale for all weights, or one for each output channel.
+void conv(ExpansionContext& e) {
+  const std::string w = dequantized(e, 3, 0);
+  const std::string y = by_channels(e, dequantized(e, 0), [&](const std::string& x) {
+    std::vector<std::string> inputs = {x, w};
+    if (e.has_x(8)) inputs.push_back(dequantized_bias(e, 8, 1, 4, 1));
+    return e("Conv", inputs, without(e.node(), "channels_last"));
+  });
+  e.set(0, quantized(e, y, 6, 0));
+}
+
+// alpha op(A) op(B) + C, quantized where there is a scale for the result, else as it is. B may have a scale
+// for each column of op(B).
+void gemm(ExpansionContext& e) {
+  const int64_t trans_b = e.node().int_or("transB", 0);
+  const float alpha = e.node().float_or("alpha", 1);
+  std::vector<std::string> inputs = {dequantized(e, 0), dequantized(e, 3, trans_b ? 0 : 1)};
+  if (e.has_x(6)) inputs.push_back(dequantized_bias(e, 6, 1, 4, alpha));
+  const std::string y =
+      e("Gemm", inputs, {{"transA", e.node().int_or("transA", 0)}, {"transB", trans_b}, {"alpha", alpha}});
+  e.set(0, e.has_x(7) ? quantized(e, y, 7, 0) : y);
+}
+
+std::vector<std::string> with_zero_point(ExpansionContext& e, size_t value, size_t scale, size_t zero_point) {
+  std::vector<std::string> out = {e.x(value), e.x(scale)};
+  if (e.has_x(zero_point)) out.push_back(e.x(zero_point));
+  return out;
+}
+
+// A is quantized to 8 bits by the range that it has.
+void dynamic_quantize_matmul(ExpansionContext& e) {
+  const auto range = e.emit("DynamicQuantizeLinear", {e.x(0)}, 3);
+  const std::string q = e("QuantizeLinear", {e.x(0), range[1], range[2]});
+  const auto given = [&](size_t i) { return e.has_x(i) ? e.x(i) : ""; };
+  e.set(0, e("MatMulIntegerToFloat", {q, e.x(1), range[1], e.x(2), range[2], given(3), given(4)}, {},
+             kMicrosoft));
+}
+
+// EmbedLayerNormalization of tables and affine parameters that are quantized, each with one scale: values in
+// inputs 2 to 6, their scales from input 8 on, their zero points from input 13 on.
+void embed_layer_normalization(ExpansionContext& e) {
+  std::vector<std::string> inputs = {e.x(0), e.has_x(1) ? e.x(1) : ""};
+  for (size_t i = 2; i < 7; ++i) {
+    const bool here = e.has_x(i);
+    inputs.push_back(here ? e("DequantizeLinear", with_zero_point(e, i, i + 6, i + 11)) : "");
+  }
+  inputs.push_back(e.has_x(7) ? e.x(7) : "");
+  const auto y = e.emit("EmbedLayerNormalization", inputs, 2, e.node().attributes, kMicrosoft);
+  e.set(0, y[0]);
+  e.set(1, y[1]);
+}
+
+ORTRAIN_EXPANSION("QEmbedLayerNormalization", embed_layer_normalization);
+ORTRAIN_EXPANSION("QuantizeLinear", quantize);
+ORTRAIN_EXPANSION("DequantizeLinear", dequantize);
+ORTRAIN_EXPANSION("QLinearAdd", add);
+ORTRAIN_EXPANSION("QLinearMul", mul);
+ORTRAIN_EXPANSION("QLinearSigmoid", sigmoid);
+ORTRAIN_EXPANSION("QLinearLeakyRelu", leaky_relu);
+ORTRAIN_EXPANSION("QLinearSoftmax", softmax);
+ORTRAIN_EXPANSION("QLinearWhere", where);
+ORTRAIN_EXPANSION("QLinearConcat", concat_all);
+ORTRAIN_EXPANSION("QLinearReduceMean", reduce_mean);
+ORTRAIN_EXPANSION("QLinearAveragePool", average_pool);
+ORTRAIN_EXPANSION("QLinearGlobalAveragePool", global_average_pool);
+ORTRAIN_EXPANSION("QLinearConv", conv);
+ORTRAIN_EXPANSION("QGemm", gemm);
+ORTRAIN_EXPANSION("DynamicQuantizeMatMul", dynamic_quantize_matmul);
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,282 @@
+// MatMulInteger, QLinearMatMul and MatMulIntegerToFloat (com.microsoft): products of 8-bit integers, summed
+// in 32 bits.
+//
+//   Y = (A - a_zero_point) (B - b_zero_point)
+//   y = saturate(round(Y a_scale b_scale / y_scale) + y_zero_point)
+//   y = Y a_scale b_scale + bias
+//
+// A may have a scale and zero point for each row, B for each column.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/matmul/product.h"
+#include "op/expansion.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+bool is_small(DType t) { return t == DType::kUInt8 || t == DType::kInt8; }
+
+// Where the inputs of a node are.
+struct Places {
+  size_t a, a_zero, b, b_zero;
+};
+constexpr Places kInteger = {0, 2, 1, 3}, kLinear = {0, 2, 3, 5}, kToFloat = {0, 4, 1, 5};
+const Places& places_of(const Node& node) {
+  return node.op_type == "MatMulInteger" ? kInteger : node.op_type == "QLinearMatMul" ? kLinear : kToFloat;
+}
+
+constexpr size_t kBias = 6;  // of MatMulIntegerToFloat
+
+// Batches of [m, k] x [k, n]; the index of an operand's matrix for each batch.
+struct Batches {
+  int64_t m = 1, n = 1, k = 1;
+  Shape batch;
+  std::vector<int64_t> a, b;
+};
+
+Batches read_batches(const NodeContext& c) {
+  const Places& at = places_of(c.node());
+  Shape a = c.shape(at.a), b = c.shape(at.b);
+  c.expect(!a.empty() && !b.empty(), "its operands must have at least one axis, found ", to_string(a),
+           " and ", to_string(b));
+  if (a.size() == 1) a.insert(a.begin(), 1);
+  if (b.size() == 1) b.push_back(1);
+  Batches p;
+  p.m = a[a.size() - 2], p.k = a.back(), p.n = b.back();
+  c.expect(b[b.size() - 2] == p.k, "inner extents differ: ", to_string(c.shape(at.a)), " and ",
+           to_string(c.shape(at.b)));
+  const Shape front_a(a.begin(), a.end() - 2), front_b(b.begin(), b.end() - 2);
+  p.batch = broadcast(front_a, front_b);
+  const std::vector<int64_t> a_strides = broadcast_strides(front_a, p.batch),
+                             b_strides = broadcast_strides(front_b, p.batch);
+  for (int64_t i = 0; i < element_count(p.batch); ++i) {
+    int64_t rest = i, from_a = 0, from_b = 0;
+    for (size_t axis = p.batch.size(); axis-- > 0; rest /= p.batch[axis]) {
+      from_a += rest % p.batch[axis] * a_strides[axis];
+      from_b += rest % p.batch[axis] * b_strides[axis];
+    }
+    p.a.push_back(from_a), p.b.push_back(from_b);
+  }
+  return p;
+}
+
+// A scale or zero point: one number, one for each row of A ([M] or [..., M, 1]) or column of B ([N] or [...,
+// 1, N]). For each matrix of the operand `per_matrix` of them.
+struct Parameter {
+  Slot slot;
+  bool single = true;
+  int64_t per_matrix = 0;
+  size_t at(int64_t matrix, int64_t place) const {
+    return static_cast<size_t>(single ? 0 : matrix * per_matrix + place);
+  }
+};
+
+Parameter read_parameter(const NodeContext& c, size_t i, size_t operand, int64_t places, bool rows) {
+  Parameter p;
+  if (!c.has_input(i) || c.size(i) == 1) return p;
+  const Shape& found = c.shape(i);
+  Shape full = c.shape(operand);
+  if (full.size() >= 2) full[full.size() - (rows ? 1 : 2)] = 1;
+  c.expect(found == Shape{places} || found == full, "input ", i, " must be one number, or have shape ",
+           to_string(Shape{places}), " or ", to_string(full), ", found ", to_string(found));
+  p.single = false;
+  p.per_matrix = found == Shape{places} ? 0 : places;
+  return p;
+}
+
+void check_operands(const NodeContext& c) {
+  const Places& at = places_of(c.node());
+  for (const size_t i : {at.a, at.b})
+    if (!is_small(c.dtype(i))) c.reject_dtype(i);
+  const Batches p = read_batches(c);
+  const std::pair<size_t, size_t> zeros[] = {{at.a_zero, at.a}, {at.b_zero, at.b}};
+  for (const auto& [zero, operand] : zeros) {
+    if (!c.has_input(zero)) continue;
+    c.expect(c.dtype(zero) == c.dtype(operand), "input ", zero, " must have the type of input ", operand,
+             ", ", to_string(c.dtype(operand)), ", found ", to_string(c.dtype(zero)));
+    read_parameter(c, zero, operand, operand == at.a ? p.m : p.n, operand == at.a);
+  }
+}
+
+Shape result_shape(const NodeContext& c) {
+  const Places& at = places_of(c.node());
+  const Batches p = read_batches(c);
+  Shape y = p.batch;
+  if (c.rank(at.a) > 1) y.push_back(p.m);
+  if (c.rank(at.b) > 1) y.push_back(p.n);
+  return y;
+}
+
+void integer_shape(ShapeContext& c) {
+  check_operands(c);
+  c.output(0, DType::kInt32, result_shape(c));
+}
+
+void linear_shape(ShapeContext& c) {
+  for (size_t i = 0; i < 8; ++i) c.expect(c.has_input(i), "input ", i, " is missing");
+  check_operands(c);
+  const Batches p = read_batches(c);
+  for (const size_t i : {1, 4, 6})
+    c.expect(wide_of(c.dtype(i)) == DType::kFloat, "input ", i, " must be float32 or a 16-bit float, found ",
+             to_string(c.dtype(i)));
+  read_parameter(c, 1, 0, p.m, true);
+  read_parameter(c, 4, 3, p.n, false);
+  for (const size_t i : {6, 7})
+    c.expect(c.size(i) == 1, "scale and zero point of the result must be one number each, found shape ",
+             to_string(c.shape(i)));
+  if (!is_small(c.dtype(7))) c.reject_dtype(7);
+  c.output(0, c.dtype(7), result_shape(c));
+}
+
+void to_float_shape(ShapeContext& c) {
+  check_operands(c);
+  const Batches p = read_batches(c);
+  for (const size_t i : {size_t{2}, size_t{3}, kBias}) {
+    if (i == kBias && !c.has_input(i)) continue;
+    c.expect(wide_of(c.dtype(i)) == DType::kFloat && c.dtype(i) == c.dtype(2),
+             "scales and bias must be float32 or a 16-bit float, all of them the same, found ",
+             to_string(c.dtype(2)), " and ", to_string(c.dtype(i)));
+  }
+  read_parameter(c, 2, 0, p.m, true);
+  read_parameter(c, 3, 1, p.n, false);
+  c.expect(!c.has_input(kBias) || c.shape(kBias) == Shape{p.n}, "the bias must have shape [", p.n,
+           "], found ", c.has_input(kBias) ? to_string(c.shape(kBias)) : "");
+  c.output(0, c.dtype(2), result_shape(c));
+}
+
+// The operand's elements less their zero points, as int32.
+Kernel widen(KernelContext& c, size_t operand, size_t zero, bool rows, int64_t height, int64_t width,
+             Slot to) {
+  Kernel kernel;
+  const int64_t n = c.size(operand);
+  Parameter parameter = read_parameter(c, zero, operand, rows ? height : width, rows);
+  visit_types<uint8_t, int8_t>(c.dtype(operand), [&](auto type) {
+    using Q = decltype(type);
+    const Slot from = c.in(operand);
+    if (c.has_input(zero)) parameter.slot = c.in(zero);
+    kernel = [=](const Frame& f) {
+      const Q *x = f.at<Q>(from), *zeros = f.at_or_null<Q>(parameter.slot);
+      int32_t* y = f.at<int32_t>(to);
+      if (width == 0) return;
+      parallel_for(n / width, width, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row)
+          for (int64_t j = 0; j < width; ++j) {
+            const int32_t less = zeros ? zeros[parameter.at(row / height, rows ? row % height : j)] : 0;
+            y[row * width + j] = x[row * width + j] - less;
+          }
+      });
+    };
+  });
+  return kernel;
+}
+
+// Adds the steps that compute the integer product into `y`.
+Kernel integer_product(KernelContext& c, const Batches& p, Slot y) {
+  const Places& at = places_of(c.node());
+  const Slot a = c.scratch(static_cast<size_t>(c.size(at.a)) * 4),
+             b = c.scratch(static_cast<size_t>(c.size(at.b)) * 4);
+  const Kernel widen_a = widen(c, at.a, at.a_zero, true, p.m, p.k, a),
+               widen_b = widen(c, at.b, at.b_zero, false, p.k, p.n, b);
+  return [=](const Frame& f) {
+    widen_a(f);
+    widen_b(f);
+    for (size_t i = 0; i < p.a.size(); ++i)
+      threaded_product<int32_t>(p.m, p.n, p.k, {f.at<const int32_t>(a) + p.a[i] * p.m * p.k, p.k, 1},
+                                {f.at<const int32_t>(b) + p.b[i] * p.k * p.n, p.n, 1}, 0,
+                                f.at<int32_t>(y) + static_cast<int64_t>(i) * p.m * p.n, p.n);
+  };
+}
+
+Kernel integer_kernel(KernelContext& c) {
+  const Batches p = read_batches(c);
+  const Slot y = c.out(0);
+  return integer_product(c, p, y);
+}
+
+Kernel linear_kernel(KernelContext& c) {
+  const Batches p = read_batches(c);
+  Parameter a_scale = read_parameter(c, 1, 0, p.m, true), b_scale = read_parameter(c, 4, 3, p.n, false);
+  a_scale.slot = c.in(1), b_scale.slot = c.in(4);
+  const Slot y_scale = c.in(6), y_zero = c.in(7);
+  const Slot sums = c.scratch(static_cast<size_t>(c.out_size(0)) * 4);
+  const Kernel product = integer_product(c, p, sums);
+  const Slot y = c.out(0);
+  Kernel kernel;
+  visit_types<uint8_t, int8_t>(c.out_dtype(0), [&](auto type) {
+    using Q = decltype(type);
+    kernel = [=](const Frame& f) {
+      product(f);
+      const float *of_a = f.at<float>(a_scale.slot), *of_b = f.at<float>(b_scale.slot);
+      const double of_y = static_cast<double>(*f.at<float>(y_scale)), zero = *f.at<Q>(y_zero);
+      const int32_t* from = f.at<int32_t>(sums);
+      Q* to = f.at<Q>(y);
+      parallel_for(static_cast<int64_t>(p.a.size()) * p.m, 4 * p.n, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const size_t batch = static_cast<size_t>(row / p.m);
+          const double left = static_cast<double>(of_a[a_scale.at(p.a[batch], row % p.m)]);
+          for (int64_t j = 0; j < p.n; ++j) {
+            const double scale = left * static_cast<double>(of_b[b_scale.at(p.b[batch], j)]) / of_y;
+            const double q = std::nearbyint(static_cast<double>(from[row * p.n + j]) * scale) + zero;
+            constexpr double kLow = std::numeric_limits<Q>::min(), kHigh = std::numeric_limits<Q>::max();
+            to[row * p.n + j] = static_cast<Q>(q > kLow ? (q < kHigh ? q : kHigh) : kLow);
+          }
+        }
+      });
+    };
+  });
+  return kernel;
+}
+
+Kernel to_float_kernel(KernelContext& c) {
+  const Batches p = read_batches(c);
+  Parameter a_scale = read_parameter(c, 2, 0, p.m, true), b_scale = read_parameter(c, 3, 1, p.n, false);
+  a_scale.slot = c.in(2), b_scale.slot = c.in(3);
+  const Slot bias = c.has_input(kBias) ? c.in(kBias) : Slot{};
+  const Slot sums = c.scratch(static_cast<size_t>(c.out_size(0)) * 4);
+  const Kernel product = integer_product(c, p, sums);
+  const Slot y = c.out(0);
+  return [=](const Frame& f) {
+    product(f);
+    const float *of_a = f.at<float>(a_scale.slot), *of_b = f.at<float>(b_scale.slot),
+                *added = f.at_or_null<float>(bias);
+    const int32_t* from = f.at<int32_t>(sums);
+    float* to = f.at<float>(y);
+    parallel_for(static_cast<int64_t>(p.a.size()) * p.m, 2 * p.n, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const size_t batch = static_cast<size_t>(row / p.m);
+        const float left = of_a[a_scale.at(p.a[batch], row % p.m)];
+        for (int64_t j = 0; j < p.n; ++j)
+          to[row * p.n + j] =
+              static_cast<float>(from[row * p.n + j]) * (left * of_b[b_scale.at(p.b[batch], j)]) +
+              (added ? added[j] : 0);
+      }
+    });
+  };
+}
+
+// The product of the dequantized operands, through which gradients pass.
+void expand_to_float(ExpansionContext& e) {
+  const auto dequantized = [&](size_t value, size_t scale, size_t zero_point) {
+    std::vector<std::string> inputs = {e.x(value), e.x(scale)};
+    if (e.has_x(zero_point)) inputs.push_back(e.x(zero_point));
+    return e("DequantizeLinear", inputs, {{"axis", int64_t{-1}}});
+  };
+  const std::string y = e("MatMul", {dequantized(0, 2, 4), dequantized(1, 3, 5)});
+  e.set(0, e.has_x(kBias) ? e("Add", {y, e.x(kBias)}) : y);
+}
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "MatMulIntegerToFloat",
+                  .shape = to_float_shape,
+                  .kernel = to_float_kernel,
+                  .expand = expand_to_float});
+ORTRAIN_OPERATOR(
+    {.type = "MatMulInteger", .shape = integer_shape, .kernel = integer_kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR(
+    {.type = "QLinearMatMul", .shape = linear_shape, .kernel = linear_kernel, .stops_gradient = true});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,363 @@
+// Products with weights of few bits, and rows of such weights (com.microsoft): MatMulNBits, MatMulBnb4,
+// GatherBlockQuantized. The weights stay packed in memory; a kernel unpacks as many rows as fit its cache.
+//
+// W has N rows of K numbers, in blocks of block_size neighbours that share a scale:
+//     MatMulNBits: (code - zero_point) scale, codes of 2, 4 or 8 bits, lowest bits first, each row by itself;
+//         the zero point is 2^(bits-1) where none is given. g_idx names the block of each place of a row.
+//     MatMulBnb4: codebook[code] absmax, over the rows as one; the high half of a byte comes first. The
+//         codebooks are those of T. Dettmers et al., "QLoRA: efficient finetuning of quantized LLMs", 2023.
+// Y = A Wᵀ + bias;  dA = dY W. The weights are what quantization left of them and are not trained.
+#include <algorithm>
+#include <array>
+#include <functional>
+
+#include "backend/cpu/matmul/product.h"
+#include "op/operator.h"
+#include "ops/common/indices.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+constexpr int64_t kTile = 64;  // rows that are unpacked at a time
+
+// What the node states of its weights.
+struct Weights {
+  int64_t n, k, block, bits;
+  int64_t blocks;  // of a row (of all, for the codebooks)
+
+  // Of a product.
+  explicit Weights(const NodeContext& c)
+      : Weights(c, c.node().int_or("N", 0), c.node().int_or("K", 0), c.node().int_or("block_size", 0)) {}
+
+  Weights(const NodeContext& c, int64_t rows, int64_t columns, int64_t block_size)
+      : n(rows), k(columns), block(block_size), bits(c.node().int_or("bits", 4)) {
+    c.expect(n > 0 && k > 0, "its weights must have rows and columns, found ", n, " and ", k);
+    c.expect(block >= 16 && (block & (block - 1)) == 0,
+             "block_size must be a power of two and at least 16, found ", block);
+    blocks = (k + block - 1) / block;
+  }
+};
+
+// Unpacks rows [row, row + count) into `to`.
+template <typename T>
+using Unpack = std::function<void(const Frame&, int64_t row, int64_t count, T* to)>;
+
+void expect_size(const NodeContext& c, size_t i, const char* what, int64_t size) {
+  c.expect(c.size(i) == size, what, " must hold ", size, " numbers, found ", to_string(c.shape(i)));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Codes with scales and zero points.
+
+// Codes, scales and zero points of rows of k numbers, in inputs that may be left out from the third on.
+struct PackedInputs {
+  size_t codes, scales, zero_points, group_index;
+};
+constexpr PackedInputs kNBits = {1, 2, 3, 4};
+constexpr PackedInputs kGathered = {0, 2, 3, 99};
+
+void check_packed(const NodeContext& c, const PackedInputs& at, const Weights& w) {
+  c.expect(w.bits == 2 || w.bits == 4 || w.bits == 8, "bits must be 2, 4 or 8, found ", w.bits);
+  c.expect(c.dtype(at.codes) == DType::kUInt8, "the weights must be packed in uint8, found ",
+           to_string(c.dtype(at.codes)));
+  if (c.has_input(at.zero_points)) {
+    if (c.dtype(at.zero_points) == DType::kUInt8)
+      expect_size(c, at.zero_points, "zero_points", w.n * ((w.blocks * w.bits + 7) / 8));
+    else
+      c.expect(c.dtype(at.zero_points) == c.dtype(at.scales) && c.size(at.zero_points) == w.n * w.blocks,
+               "zero_points must be packed in uint8, or be ", w.n * w.blocks,
+               " numbers of the type of the scales, ", to_string(c.dtype(at.scales)), "; found ",
+               to_string(c.dtype(at.zero_points)), to_string(c.shape(at.zero_points)));
+  }
+  if (c.has_input(at.group_index))
+    c.expect(c.dtype(at.group_index) == DType::kInt32 &&
+                 (c.size(at.group_index) == w.k || c.size(at.group_index) == w.blocks * w.block),
+             "g_idx must hold ", w.k, " int32, found ", to_string(c.dtype(at.group_index)),
+             to_string(c.shape(at.group_index)));
+}
+
+template <typename T>
+Unpack<T> packed_rows(KernelContext& c, const PackedInputs& at, const Weights& w) {
+  const Slot codes_slot = c.in(at.codes), scales_slot = c.in(at.scales);
+  const Slot zeros_slot = c.has_input(at.zero_points) ? c.in(at.zero_points) : Slot{};
+  const Slot groups_slot = c.has_input(at.group_index) ? c.in(at.group_index) : Slot{};
+  const bool packed_zeros = zeros_slot.defined() && c.dtype(at.zero_points) == DType::kUInt8;
+  return [=](const Frame& f, int64_t row, int64_t count, T* to) {
+    const int64_t bits = w.bits, per_byte = 8 / bits, mask = (1 << bits) - 1;
+    const int64_t row_bytes = w.blocks * w.block / per_byte, zero_bytes = (w.blocks * bits + 7) / 8;
+    const auto code_at = [&](const uint8_t* bytes, int64_t i) {
+      return static_cast<int32_t>(bytes[i / per_byte] >> (i % per_byte * bits) & mask);
+    };
+    const int32_t* groups = f.at_or_null<const int32_t>(groups_slot);
+    for (int64_t r = row; r < row + count; ++r, to += w.k) {
+      const uint8_t* codes = f.at<const uint8_t>(codes_slot) + r * row_bytes;
+      const T* scales = f.at<const T>(scales_slot) + r * w.blocks;
+      const auto zero_of = [&](int64_t b) {
+        if (packed_zeros) return static_cast<T>(code_at(f.at<const uint8_t>(zeros_slot) + r * zero_bytes, b));
+        if (zeros_slot.defined()) return f.at<const T>(zeros_slot)[r * w.blocks + b];
+        return static_cast<T>(1 << (bits - 1));
+      };
+      if (groups) {
+        for (int64_t i = 0; i < w.k; ++i) {
+          const int64_t b = from_front(groups[i], w.blocks);
+          to[i] = (static_cast<T>(code_at(codes, i)) - zero_of(b)) * scales[b];
+        }
+        continue;
+      }
+      for (int64_t b = 0; b < w.blocks; ++b) {
+        const T zero = zero_of(b), scale = scales[b];
+        const uint8_t* bytes = codes + b * w.block / per_byte;
+        T* out = to + b * w.block;
+        const int64_t left = std::min(w.block, w.k - b * w.block);
+        if (bits == 4) {
+          for (int64_t i = 0; i < left / 2; ++i) {
+            out[2 * i] = (static_cast<T>(bytes[i] & 15) - zero) * scale;
+            out[2 * i + 1] = (static_cast<T>(bytes[i] >> 4) - zero) * scale;
+          }
+          if (left % 2) out[left - 1] = (static_cast<T>(bytes[left / 2] & 15) - zero) * scale;
+        } else {
+          for (int64_t i = 0; i < left; ++i) out[i] = (static_cast<T>(code_at(bytes, i)) - zero) * scale;
+        }
+      }
+    }
+  };
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Codebooks.
+
+constexpr std::array<std::array<double, 16>, 2> kCodebooks = {
+    {{0, 0x1.555556p-8, 0x1.555556p-1, 1, 0x1.555556p-2, 0.5, 0x1.555556p-3, 0.25, -0.0, -0x1.555556p-8,
+      -0x1.555556p-1, -1, -0x1.555556p-2, -0.5, -0x1.555556p-3, -0.25},
+     {-1, -0x1.647362p-1, -0x1.0cd660p-1, -0x1.946540p-2, -0x1.23449ap-2, -0x1.7a6a7ep-3, -0x1.74f0e2p-4, 0,
+      0x1.45f5fep-4, 0x1.4995c6p-3, 0x1.f809bap-3, 0x1.5a0674p-2, 0x1.c34970p-2, 0x1.200f56p-1, 0x1.722766p-1,
+      1}}};
+
+void check_codebook(const NodeContext& c, const Weights& w) {
+  const int64_t kind = c.node().int_or("quant_type", -1);
+  c.expect(kind == 0 || kind == 1, "quant_type must be 0 (FP4) or 1 (NF4), found ", kind);
+  c.expect(c.dtype(1) == DType::kUInt8, "the weights must be packed in uint8, found ", to_string(c.dtype(1)));
+  expect_size(c, 1, "the weights", (w.n * w.k + 1) / 2);
+  expect_size(c, 2, "absmax", (w.n * w.k + w.block - 1) / w.block);
+}
+
+template <typename T>
+Unpack<T> codebook_rows(KernelContext& c, const Weights& w) {
+  const Slot codes_slot = c.in(1), scales_slot = c.in(2);
+  const auto& book = kCodebooks[static_cast<size_t>(c.node().int_or("quant_type", 0))];
+  return [=](const Frame& f, int64_t row, int64_t count, T* to) {
+    const uint8_t* codes = f.at<const uint8_t>(codes_slot);
+    const T* scales = f.at<const T>(scales_slot);
+    const int64_t first = row * w.k;
+    for (int64_t i = 0; i < count * w.k; ++i) {
+      const int64_t at = first + i;
+      const uint8_t byte = codes[at / 2];
+      to[i] = static_cast<T>(book[at % 2 ? byte & 15 : byte >> 4]) * scales[at / w.block];
+    }
+  };
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Products. The node's A is [..., columns] and its result [..., rows]; turned, the other way round.
+
+bool is_codebook(const Node& node) { return node.op_type == "MatMulBnb4"; }
+bool is_turned(const Node& node) {
+  return node.op_type == "MatMulNBitsGrad" || (is_codebook(node) && node.int_or("transB", 1) == 0);
+}
+
+void product_shape(ShapeContext& c) {
+  const Weights w(c);
+  if (!is_floating(c.dtype(0))) c.reject_dtype(0);
+  c.expect(c.dtype(2) == c.dtype(0), "the scales must have the type of A, ", to_string(c.dtype(0)),
+           ", found ", to_string(c.dtype(2)));
+  if (is_codebook(c.node())) {
+    check_codebook(c, w);
+  } else {
+    c.expect(c.node().int_or("weight_prepacked", 0) == 0,
+             "its weights are packed for another library (weight_prepacked); save the model without that");
+    check_packed(c, kNBits, w);
+    expect_size(c, 1, "the weights", w.n * w.blocks * w.block * w.bits / 8);
+    expect_size(c, 2, "scales", w.n * w.blocks);
+    if (c.has_input(5) && !is_turned(c.node()))
+      c.expect(c.dtype(5) == c.dtype(0) && c.shape(5) == Shape{w.n}, "bias must be ", to_string(c.dtype(0)),
+               "[", w.n, "], found ", to_string(c.dtype(5)), to_string(c.shape(5)));
+  }
+  const bool turned = is_turned(c.node());
+  Shape y = c.shape(0);
+  c.expect(!y.empty() && y.back() == (turned ? w.n : w.k), "the last axis of A must have extent ",
+           turned ? w.n : w.k, ", found shape ", to_string(y));
+  y.back() = turned ? w.k : w.n;
+  c.output(0, c.dtype(0), std::move(y));
+}
+
+template <typename T>
+Kernel typed_product(KernelContext& c) {
+  const Weights w(c);
+  const Node& node = c.node();
+  const Unpack<T> unpack = is_codebook(node) ? codebook_rows<T>(c, w) : packed_rows<T>(c, kNBits, w);
+  const bool turned = is_turned(node), biased = !turned && !is_codebook(node) && c.has_input(5);
+  const Slot a_slot = c.in(0), bias_slot = biased ? c.in(5) : Slot{}, y_slot = c.out(0);
+  const Slot groups_slot = !is_codebook(node) && c.has_input(4) ? c.in(4) : Slot{};
+  const std::string label = node.label();
+  const int64_t m = c.size(0) / (turned ? w.n : w.k), tiles = (w.n + kTile - 1) / kTile;
+  const int64_t parts = turned ? 1 : std::min<int64_t>(tiles, max_threads());
+  const Slot scratch = c.scratch(static_cast<size_t>(parts * kTile * w.k) * sizeof(T));
+  return [=](const Frame& f) {
+    if (groups_slot.defined()) check_indices(label, f.at<const int32_t>(groups_slot), w.k, w.blocks);
+    const T* a = f.at<const T>(a_slot);
+    const T* bias = f.at_or_null<const T>(bias_slot);
+    T *y = f.at<T>(y_slot), *rows = f.at<T>(scratch);
+    if (turned) {  // one tile after the other: each adds to all of the result
+      for (int64_t at = 0; at < w.n; at += kTile) {
+        const int64_t count = std::min(kTile, w.n - at);
+        parallel_for(count, 4 * w.k, [&](int64_t begin, int64_t end) {
+          unpack(f, at + begin, end - begin, rows + begin * w.k);
+        });
+        threaded_product<T>(m, w.k, count, {a + at, w.n, 1}, {rows, w.k, 1}, at ? T{1} : T{0}, y, w.k);
+      }
+      return;
+    }
+    parallel_for(parts, tiles * kTile * w.k * (m + 4) / parts, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        T* own = rows + part * kTile * w.k;
+        for (int64_t tile = tiles * part / parts; tile < tiles * (part + 1) / parts; ++tile) {
+          const int64_t at = tile * kTile, count = std::min(kTile, w.n - at);
+          unpack(f, at, count, own);
+          if (bias)
+            for (int64_t i = 0; i < m; ++i) std::copy_n(bias + at, count, y + i * w.n + at);
+          product<T>(m, count, w.k, {a, w.k, 1}, {own, 1, w.k}, bias ? T{1} : T{0}, y + at, w.n);
+        }
+      }
+    });
+  };
+}
+
+Kernel product_kernel(KernelContext& c) {
+  Kernel kernel;
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed_product<decltype(zero)>(c); }))
+    c.reject_dtype(0);
+  return kernel;
+}
+
+void expect_frozen(GradientContext& g, size_t first, size_t last) {
+  for (size_t i = first; i <= last; ++i)
+    if (g.needs(i))
+      g.reject(concat("its quantized weights cannot be trained, only what is multiplied with them; freeze \"",
+                      g.x(i), "\""));
+}
+
+// dA = dY W
+void nbits_gradient(GradientContext& g) {
+  expect_frozen(g, 1, 4);
+  if (g.needs(0)) {
+    std::vector<std::string> inputs = {g.dy(0)};
+    for (size_t i = 1; i < 5; ++i) inputs.push_back(g.has_x(i) ? g.x(i) : "");
+    while (inputs.back().empty()) inputs.pop_back();
+    g.set(0, g("MatMulNBitsGrad", inputs, g.node().attributes, kMicrosoft));
+  }
+  if (g.needs(5)) g.set(5, g.unbroadcast(g.dy(0), g.y(0), 5));
+}
+
+// d dY of dA = dY W
+void turned_nbits_gradient(GradientContext& g) {
+  expect_frozen(g, 1, 4);
+  std::vector<std::string> inputs = g.node().inputs;
+  inputs[0] = g.dy(0);
+  g.set(0, g("MatMulNBits", inputs, g.node().attributes, kMicrosoft));
+}
+
+void codebook_gradient(GradientContext& g) {
+  expect_frozen(g, 1, 2);
+  Attributes attributes = g.node().attributes;
+  attributes["transB"] = int64_t{is_turned(g.node())};
+  g.set(0, g("MatMulBnb4", {g.dy(0), g.x(1), g.x(2)}, attributes, kMicrosoft));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// GatherBlockQuantized: rows of a table that is packed along its last axis.
+
+struct Table {
+  Weights w;
+  Shape rows;  // what an index stands for, unpacked
+};
+
+Table read_table(const NodeContext& c) {
+  const Shape& data = c.shape(0);
+  const int64_t bits = c.node().int_or("bits", 4);
+  c.expect(c.dtype(0) == DType::kUInt8, "the table must be packed in uint8, found ", to_string(c.dtype(0)));
+  c.expect(bits == 2 || bits == 4 || bits == 8, "bits must be 2, 4 or 8, found ", bits);
+  const int64_t rank = static_cast<int64_t>(data.size());
+  c.expect(rank >= 2, "the table must have at least 2 axes, found ", to_string(data));
+  const std::string label = c.node().label();
+  c.expect(
+      normalize_axis(c.node().int_or("gather_axis", 0), rank, label) == 0 &&
+          normalize_axis(c.node().int_or("quantize_axis", 1), rank, label) == rank - 1,
+      "it gathers along the first axis of a table that is quantized along its last one; found gather_axis ",
+      c.node().int_or("gather_axis", 0), " and quantize_axis ", c.node().int_or("quantize_axis", 1), " for ",
+      to_string(data));
+  Shape rows(data.begin() + 1, data.end());
+  rows.back() *= 8 / bits;
+  return {
+      Weights(c, element_count(data, 0, data.size() - 1), rows.back(), c.node().int_or("block_size", 128)),
+      rows};
+}
+
+void gather_shape(ShapeContext& c) {
+  const Table t = read_table(c);
+  if (!is_floating(c.dtype(2))) c.reject_dtype(2);
+  c.expect(t.w.k % t.w.block == 0, "the last axis of the table must hold whole blocks of ", t.w.block,
+           ", found ", t.w.k, " numbers");
+  check_packed(c, kGathered, t.w);
+  expect_size(c, 2, "scales", t.w.n * t.w.blocks);
+  index_type(c, 1);
+  Shape y = c.shape(1);
+  y.insert(y.end(), t.rows.begin(), t.rows.end());
+  c.output(0, c.dtype(2), std::move(y));
+}
+
+template <typename T>
+Kernel typed_gather(KernelContext& c) {
+  const Table t = read_table(c);
+  const Unpack<T> unpack = packed_rows<T>(c, kGathered, t.w);
+  const DType type = index_type(c, 1);
+  const Slot indices_slot = c.in(1), y_slot = c.out(0), positions_slot = positions_scratch(c, c.size(1));
+  const int64_t n = c.size(1), extent = c.shape(0)[0], size = element_count(t.rows), rows = size / t.w.k;
+  const std::string label = c.node().label();
+  return [=](const Frame& f) {
+    int64_t* positions = f.at<int64_t>(positions_slot);
+    T* y = f.at<T>(y_slot);
+    resolve_indices(label, type, f.at<void>(indices_slot), n, extent, positions);
+    parallel_for(n, 4 * size, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) unpack(f, positions[i] * rows, rows, y + i * size);
+    });
+  };
+}
+
+Kernel gather_kernel(KernelContext& c) {
+  Kernel kernel;
+  if (!visit_floating(c.dtype(2), [&](auto zero) { kernel = typed_gather<decltype(zero)>(c); }))
+    c.reject_dtype(2);
+  return kernel;
+}
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "MatMulNBits",
+                  .shape = product_shape,
+                  .kernel = product_kernel,
+                  .gradient = nbits_gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "MatMulNBitsGrad",
+                  .shape = product_shape,
+                  .kernel = product_kernel,
+                  .gradient = turned_nbits_gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "MatMulBnb4",
+                  .shape = product_shape,
+                  .kernel = product_kernel,
+                  .gradient = codebook_gradient});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "GatherBlockQuantized", .shape = gather_shape, .kernel = gather_kernel});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,251 @@
+// GRU, com.microsoft GRUTraining (which keeps what the backward needs) and GRUGrad.
+//
+//   z = f(X_t Wzᵀ + H_(t-1) Rzᵀ + Wbz + Rbz), likewise r
+//   h = g(X_t Whᵀ + (r . H_(t-1)) Rhᵀ + Wbh + Rbh), or with linear_before_reset
+//   h = g(X_t Whᵀ + r . s + Wbh) with s = H_(t-1) Rhᵀ + Rbh
+//   H_t = (1 - z) . h + z . H_(t-1)
+//
+// K. Cho et al., "Learning phrase representations using RNN encoder-decoder for statistical machine
+// translation", EMNLP 2014. The gates of a row are kept after their activations, in the order z, r, h.
+#include "ops/common/floating_kernel.h"
+#include "ops/recurrent/recurrent.h"
+
+namespace ortrain {
+namespace {
+
+const std::vector<std::string_view> kActivations = {"Sigmoid", "Tanh"};
+
+void shape(ShapeContext& c) {
+  const Recurrent r = read_recurrent(c, 3);
+  expect_input(c, 3, {r.directions, 2 * r.width()}, "B");
+  expect_lengths(c, 4, r);
+  expect_input(c, 5, r.state_shape(), "initial_h");
+  read_activations(c, r, kActivations);
+  const Shape shapes[] = {r.result_shape(), r.state_shape(), r.kept_shape(r.width())};
+  for (size_t o = 0; o < c.output_count(); ++o)
+    if (c.has_output(o)) c.output(o, c.dtype(0), shapes[o]);
+}
+
+template <typename T>
+Kernel forward(KernelContext& c) {
+  const Recurrent r = read_recurrent(c, 3);
+  const auto activations = read_activations(c, r, kActivations);
+  const bool linear = c.node().int_or("linear_before_reset", 0) != 0;
+  const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
+  const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), bias = optional(3);
+  const Lengths lengths(c, 4, r);
+  const Slot initial = optional(5);
+  const auto wanted = [&](size_t o) { return c.has_output(o) ? c.out(o) : Slot{}; };
+  const Slot y = wanted(0), y_h = wanted(1), kept = wanted(2);
+  const int64_t h = r.hidden, n = r.width();
+  const Slot gates =
+      kept.defined() ? kept : c.scratch(static_cast<size_t>(r.directions * r.rows() * n) * sizeof(T));
+  const size_t state_bytes = static_cast<size_t>(r.directions * r.batch * h) * sizeof(T);
+  const Slot held = c.scratch(state_bytes), work = c.scratch(state_bytes);
+  return [=](const Frame& f) {
+    lengths.check(f);
+    input_products<T>(r, f.at<T>(x), f.at<T>(w), f.at_or_null<T>(bias), linear ? 2 : 3, f.at<T>(gates));
+    state_in<T>(r, f.at_or_null<T>(initial), f.at<T>(held));
+    T* results = f.at_or_null<T>(y);
+    for_samples(r, [&](int64_t d, int64_t first, int64_t last) {
+      const Activation* act = &activations[static_cast<size_t>(2 * d)];
+      T *states = f.at<T>(held) + d * r.batch * h, *part = f.at<T>(work) + d * r.batch * h;
+      T* all = f.at<T>(gates) + d * r.rows() * n;
+      const T* weights = f.at<T>(recurrence) + d * n * h;
+      const T* candidate_bias = bias.defined() ? f.at<T>(bias) + d * 2 * n + n + 2 * h : nullptr;
+      for (int64_t k = 0; k < r.steps; ++k) {
+        const int64_t t = r.backward(d) ? r.steps - 1 - k : k, count = last - first;
+        T* rows = all + r.row(t, first) * n;
+        const int64_t row_step = r.sample_rows() * n;
+        product<T>(count, 2 * h, h, {states + first * h, h, 1}, {weights, 1, h}, T(1), rows, row_step);
+        if (linear)
+          product<T>(count, h, h, {states + first * h, h, 1}, {weights + 2 * h * h, 1, h}, T(0),
+                     part + first * h, h);
+        for (int64_t s = first; s < last; ++s) {
+          T *z = all + r.row(t, s) * n, *reset = z + h, *candidate = reset + h;
+          T *own = part + s * h, *state = states + s * h;
+          act[0].apply(z, 2 * h);
+          if (linear)
+            for (int64_t j = 0; j < h; ++j)
+              candidate[j] += reset[j] * (own[j] + (candidate_bias ? candidate_bias[j] : T(0)));
+          else
+            for (int64_t j = 0; j < h; ++j) own[j] = reset[j] * state[j];
+        }
+        if (!linear)
+          product<T>(count, h, h, {part + first * h, h, 1}, {weights + 2 * h * h, 1, h}, T(1), rows + 2 * h,
+                     row_step);
+        for (int64_t s = first; s < last; ++s) {
+          T *z = all + r.row(t, s) * n, *candidate = z + 2 * h, *state = states + s * h;
+          T* result = results ? results + r.result(t, d, s) : nullptr;
+          if (t >= lengths.of(f, s)) {
+            if (result) std::fill_n(result, h, T(0));
+            continue;
+          }
+          act[1].apply(candidate, h);
+          for (int64_t j = 0; j < h; ++j) state[j] = (1 - z[j]) * candidate[j] + z[j] * state[j];
+          if (result) std::copy_n(state, h, result);
+        }
+      }
+    });
+    if (y_h.defined()) state_out<T>(r, f.at<T>(held), f.at<T>(y_h));
+  };
+}
+
+Kernel kernel(KernelContext& c) {
+  return floating_kernel(c, 0, [&](auto zero) { return forward<decltype(zero)>(c); });
+}
+
+// GRUGrad(X, W, R, B?, sequence_lens?, initial_h?, HAll, ZRH, dHAll?, dHFinal?) -> dX?, dW?, dR?, dB?,
+// dinitial_h?
+void gradient_shape(ShapeContext& c) {
+  const Recurrent r = read_recurrent(c, 3);
+  for (const size_t i : {6, 7}) c.expect(c.has_input(i), "input ", i, " is missing: what the forward kept");
+  expect_input(c, 3, {r.directions, 2 * r.width()}, "B");
+  expect_lengths(c, 4, r);
+  expect_input(c, 5, r.state_shape(), "initial_h");
+  expect_input(c, 6, r.result_shape(), "HAll");
+  expect_input(c, 7, r.kept_shape(r.width()), "ZRH");
+  expect_input(c, 8, r.result_shape(), "dHAll");
+  expect_input(c, 9, r.state_shape(), "dHFinal");
+  const Shape shapes[] = {c.shape(0), c.shape(1), c.shape(2), {r.directions, 2 * r.width()}, r.state_shape()};
+  for (size_t o = 0; o < c.output_count(); ++o)
+    if (c.has_output(o)) c.output(o, c.dtype(0), shapes[o]);
+}
+
+template <typename T>
+Kernel backward(KernelContext& c) {
+  const Recurrent r = read_recurrent(c, 3);
+  const auto activations = read_activations(c, r, kActivations);
+  const bool linear = c.node().int_or("linear_before_reset", 0) != 0;
+  const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
+  const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), bias = optional(3), initial = optional(5);
+  const Lengths lengths(c, 4, r);
+  const Slot y = c.in(6), gates = c.in(7), dy = optional(8), dy_h = optional(9);
+  const auto wanted = [&](size_t o) { return c.has_output(o) ? c.out(o) : Slot{}; };
+  const Slot dx = wanted(0), dw = wanted(1), dr = wanted(2), db = wanted(3), dinitial = wanted(4);
+  const int64_t h = r.hidden, n = r.width();
+  const size_t kept = static_cast<size_t>(r.directions * r.rows()) * sizeof(T);
+  const Slot changes = c.scratch(kept * static_cast<size_t>(n)),
+             previous = c.scratch(kept * static_cast<size_t>(h));
+  // For each row what Rh was multiplied with (r . H, or H with linear_before_reset: then s comes first, and
+  // after that ds).
+  const Slot inner = c.scratch(kept * static_cast<size_t>(h));
+  const size_t state_bytes = static_cast<size_t>(r.directions * r.batch * h) * sizeof(T);
+  const Slot held = c.scratch(state_bytes), work = c.scratch(state_bytes);
+  return [=](const Frame& f) {
+    lengths.check(f);
+    state_in<T>(r, f.at_or_null<T>(dy_h), f.at<T>(held));
+    gather_previous<T>(r, f, lengths, f.at<T>(y), f.at_or_null<T>(initial), f.at<T>(previous));
+    const T* incoming = f.at_or_null<T>(dy);
+    for_samples(r, [&](int64_t d, int64_t first, int64_t last) {
+      const Activation* act = &activations[static_cast<size_t>(2 * d)];
+      const int64_t offset = d * r.rows(), count = last - first;
+      T *states = f.at<T>(held) + d * r.batch * h, *part = f.at<T>(work) + d * r.batch * h;
+      T *all = f.at<T>(changes) + offset * n, *all_inner = f.at<T>(inner) + offset * h;
+      const T *all_gates = f.at<T>(gates) + offset * n, *all_previous = f.at<T>(previous) + offset * h;
+      const T* weights = f.at<T>(recurrence) + d * n * h;
+      const T* candidate_bias = bias.defined() ? f.at<T>(bias) + d * 2 * n + n + 2 * h : nullptr;
+      for (int64_t k = 0; k < r.steps; ++k) {
+        const int64_t t = r.backward(d) ? k : r.steps - 1 - k, at = r.row(t, first),
+                      row_step = r.sample_rows();
+        if (linear)
+          product<T>(count, h, h, {all_previous + at * h, row_step * h, 1}, {weights + 2 * h * h, 1, h}, T(0),
+                     all_inner + at * h, row_step * h);
+        for (int64_t s = first; s < last; ++s) {
+          T *dz = all + r.row(t, s) * n, *d_reset = dz + h, *dc = d_reset + h;
+          T *dh = states + s * h, *own = all_inner + r.row(t, s) * h;
+          if (t >= lengths.of(f, s)) {
+            std::fill_n(dz, n, T(0));
+            std::fill_n(own, h, T(0));
+            continue;
+          }
+          const T *z = all_gates + r.row(t, s) * n, *reset = z + h, *candidate = reset + h;
+          const T* before = all_previous + r.row(t, s) * h;
+          for (int64_t j = 0; j < h; ++j) {
+            if (incoming) dh[j] += incoming[r.result(t, d, s) + j];
+            dz[j] = dh[j] * (before[j] - candidate[j]);
+            dc[j] = dh[j] * (1 - z[j]);
+            dh[j] *= z[j];
+          }
+          act[0].scale_by_derivative(z, dz, h);
+          act[1].scale_by_derivative(candidate, dc, h);
+          if (linear) {
+            for (int64_t j = 0; j < h; ++j) {
+              d_reset[j] = dc[j] * (own[j] + (candidate_bias ? candidate_bias[j] : T(0)));
+              own[j] = dc[j] * reset[j];
+            }
+            act[0].scale_by_derivative(reset, d_reset, h);
+          }
+        }
+        if (linear) {
+          product<T>(count, h, h, {all_inner + at * h, row_step * h, 1}, {weights + 2 * h * h, h, 1}, T(1),
+                     states + first * h, h);
+        } else {
+          product<T>(count, h, h, {all + at * n + 2 * h, row_step * n, 1}, {weights + 2 * h * h, h, 1}, T(0),
+                     part + first * h, h);
+          for (int64_t s = first; s < last; ++s) {
+            if (t >= lengths.of(f, s)) continue;
+            const T *reset = all_gates + r.row(t, s) * n + h, *before = all_previous + r.row(t, s) * h;
+            T *d_reset = all + r.row(t, s) * n + h, *own = all_inner + r.row(t, s) * h, *dh = states + s * h;
+            const T* change = part + s * h;
+            for (int64_t j = 0; j < h; ++j) {
+              d_reset[j] = change[j] * before[j];
+              own[j] = reset[j] * before[j];
+              dh[j] += change[j] * reset[j];
+            }
+            act[0].scale_by_derivative(reset, d_reset, h);
+          }
+        }
+        product<T>(count, h, 2 * h, {all + at * n, row_step * n, 1}, {weights, h, 1}, T(1),
+                   states + first * h, h);
+      }
+    });
+    if (dinitial.defined()) state_out<T>(r, f.at<T>(held), f.at<T>(dinitial));
+    const T *all = f.at<T>(changes), *own = f.at<T>(inner), *before = f.at<T>(previous);
+    if (dx.defined()) sequence_gradient<T>(r, all, f.at<T>(w), f.at<T>(dx));
+    if (dw.defined())
+      transposed_product<T>(r, {all, n, 0, n}, {f.at<T>(x), r.input, 0, r.input}, true, f.at<T>(dw),
+                            n * r.input);
+    if (dr.defined()) {
+      T* to = f.at<T>(dr);
+      transposed_product<T>(r, {all, n, 0, 2 * h}, {before, h, 0, h}, false, to, n * h);
+      if (linear)
+        transposed_product<T>(r, {own, h, 0, h}, {before, h, 0, h}, false, to + 2 * h * h, n * h);
+      else
+        transposed_product<T>(r, {all, n, 2 * h, h}, {own, h, 0, h}, false, to + 2 * h * h, n * h);
+    }
+    if (db.defined()) {
+      T* to = f.at<T>(db);
+      sum_rows<T>(r, {all, n, 0, n}, to, 2 * n);
+      sum_rows<T>(r, {all, n, 0, linear ? 2 * h : n}, to + n, 2 * n);
+      if (linear) sum_rows<T>(r, {own, h, 0, h}, to + n + 2 * h, 2 * n);
+    }
+  };
+}
+
+Kernel gradient_kernel(KernelContext& c) {
+  return floating_kernel(c, 0, [&](auto zero) { return backward<decltype(zero)>(c); });
+}
+
+void gradient(GradientContext& g) {
+  const auto optional = [&](size_t i) { return g.has_x(i) ? g.x(i) : std::string(); };
+  const auto incoming = [&](size_t o) { return g.node().has_output(o) ? g.dy(o) : std::string(); };
+  const std::string dy = incoming(0), dy_h = incoming(1);
+  g.retype_node("GRUTraining", kMicrosoft);
+  const std::string y = g.want_y(0), kept = g.want_y(2);
+  const auto gradients =
+      g.emit("GRUGrad", {g.x(0), g.x(1), g.x(2), optional(3), optional(4), optional(5), y, kept, dy, dy_h}, 5,
+             g.node().attributes, kMicrosoft);
+  const size_t of[] = {0, 1, 2, 3, 5};
+  for (size_t o = 0; o < gradients.size(); ++o)
+    if (g.has_x(of[o]) && g.needs(of[o])) g.set(of[o], gradients[o]);
+}
+
+ORTRAIN_OPERATOR({.type = "GRU", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "GRUTraining", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "GRUGrad", .shape = gradient_shape, .kernel = gradient_kernel});
+
+}  // namespace
+}  // namespace ortrain

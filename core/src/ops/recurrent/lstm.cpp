@@ -1,0 +1,276 @@
+// LSTM, com.microsoft LSTMTraining (which keeps what the backward needs) and LSTMGrad.
+//
+//   i = f(X_t Wiᵀ + H_(t-1) Riᵀ + Pi . C_(t-1) + Wbi + Rbi), likewise f; c~ = g(...) without a peephole
+//   C_t = f . C_(t-1) + i . c~,  o = f(... + Po . C_t),  H_t = o . h(C_t);  with input_forget f = 1 - i
+//
+// S. Hochreiter, J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997. The gates of a row are
+// kept after their activations, in the order i, o, f, c~. clip bounds the arguments of f and g; that of h,
+// the cell, is left as it is, as in onnxruntime.
+#include "ops/common/floating_kernel.h"
+#include "ops/recurrent/recurrent.h"
+
+namespace ortrain {
+namespace {
+
+const std::vector<std::string_view> kActivations = {"Sigmoid", "Tanh", "Tanh"};
+
+std::vector<Activation> functions_of(const NodeContext& c, const Recurrent& r) {
+  std::vector<Activation> functions = read_activations(c, r, kActivations);
+  for (size_t i = 2; i < functions.size(); i += 3) functions[i] = functions[i].unclipped();
+  return functions;
+}
+
+void shape(ShapeContext& c) {
+  const Recurrent r = read_recurrent(c, 4);
+  expect_input(c, 3, {r.directions, 2 * r.width()}, "B");
+  expect_lengths(c, 4, r);
+  expect_input(c, 5, r.state_shape(), "initial_h");
+  expect_input(c, 6, r.state_shape(), "initial_c");
+  expect_input(c, 7, {r.directions, 3 * r.hidden}, "P");
+  read_activations(c, r, kActivations);
+  const Shape shapes[] = {r.result_shape(), r.state_shape(), r.state_shape(), r.kept_shape(r.hidden),
+                          r.kept_shape(r.width())};
+  for (size_t o = 0; o < c.output_count(); ++o)
+    if (c.has_output(o)) c.output(o, c.dtype(0), shapes[o]);
+}
+
+template <typename T>
+Kernel forward(KernelContext& c) {
+  const Recurrent r = read_recurrent(c, 4);
+  const auto activations = functions_of(c, r);
+  const bool coupled = c.node().int_or("input_forget", 0) != 0;
+  const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
+  const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), bias = optional(3);
+  const Lengths lengths(c, 4, r);
+  const Slot initial_h = optional(5), initial_c = optional(6), peepholes = optional(7);
+  const auto wanted = [&](size_t o) { return c.has_output(o) ? c.out(o) : Slot{}; };
+  const Slot y = wanted(0), y_h = wanted(1), y_c = wanted(2), cells = wanted(3), kept_gates = wanted(4);
+  const int64_t h = r.hidden, n = r.width();
+  const Slot gates = kept_gates.defined()
+                         ? kept_gates
+                         : c.scratch(static_cast<size_t>(r.directions * r.rows() * n) * sizeof(T));
+  const size_t state_bytes = static_cast<size_t>(r.directions * r.batch * h) * sizeof(T);
+  const Slot held_h = c.scratch(state_bytes), held_c = c.scratch(state_bytes);
+  return [=](const Frame& f) {
+    lengths.check(f);
+    input_products<T>(r, f.at<T>(x), f.at<T>(w), f.at_or_null<T>(bias), 4, f.at<T>(gates));
+    state_in<T>(r, f.at_or_null<T>(initial_h), f.at<T>(held_h));
+    state_in<T>(r, f.at_or_null<T>(initial_c), f.at<T>(held_c));
+    T *results = f.at_or_null<T>(y), *kept = f.at_or_null<T>(cells);
+    for_samples(r, [&](int64_t d, int64_t first, int64_t last) {
+      const Activation* act = &activations[static_cast<size_t>(3 * d)];
+      T *states = f.at<T>(held_h) + d * r.batch * h, *carried = f.at<T>(held_c) + d * r.batch * h;
+      T* all = f.at<T>(gates) + d * r.rows() * n;
+      const T* p = peepholes.defined() ? f.at<T>(peepholes) + d * 3 * h : nullptr;
+      for (int64_t k = 0; k < r.steps; ++k) {
+        const int64_t t = r.backward(d) ? r.steps - 1 - k : k;
+        product<T>(last - first, n, h, {states + first * h, h, 1}, {f.at<T>(recurrence) + d * n * h, 1, h},
+                   T(1), all + r.row(t, first) * n, r.sample_rows() * n);
+        for (int64_t s = first; s < last; ++s) {
+          T *i = all + r.row(t, s) * n, *o = i + h, *forget = o + h, *candidate = forget + h;
+          T *cell = carried + s * h, *state = states + s * h;
+          T* result = results ? results + r.result(t, d, s) : nullptr;
+          T* kept_cell = kept ? kept + (d * r.rows() + r.row(t, s)) * h : nullptr;
+          if (t >= lengths.of(f, s)) {
+            if (result) std::fill_n(result, h, T(0));
+            if (kept_cell) std::fill_n(kept_cell, h, T(0));
+            continue;
+          }
+          if (p)
+            for (int64_t j = 0; j < h; ++j) {
+              i[j] += p[j] * cell[j];
+              forget[j] += p[2 * h + j] * cell[j];
+            }
+          act[0].apply(i, h);
+          if (coupled)
+            for (int64_t j = 0; j < h; ++j) forget[j] = 1 - i[j];
+          else
+            act[0].apply(forget, h);
+          act[1].apply(candidate, h);
+          for (int64_t j = 0; j < h; ++j) cell[j] = forget[j] * cell[j] + i[j] * candidate[j];
+          if (p)
+            for (int64_t j = 0; j < h; ++j) o[j] += p[h + j] * cell[j];
+          act[0].apply(o, h);
+          std::copy_n(cell, h, state);
+          act[2].apply(state, h);
+          for (int64_t j = 0; j < h; ++j) state[j] *= o[j];
+          if (result) std::copy_n(state, h, result);
+          if (kept_cell) std::copy_n(cell, h, kept_cell);
+        }
+      }
+    });
+    if (y_h.defined()) state_out<T>(r, f.at<T>(held_h), f.at<T>(y_h));
+    if (y_c.defined()) state_out<T>(r, f.at<T>(held_c), f.at<T>(y_c));
+  };
+}
+
+Kernel kernel(KernelContext& c) {
+  return floating_kernel(c, 0, [&](auto zero) { return forward<decltype(zero)>(c); });
+}
+
+// LSTMGrad(X, W, R, sequence_lens?, initial_h?, initial_c?, HAll, CAll, iofc, dHAll?, dHFinal?, dCFinal?, P?)
+// -> dX?, dW?, dR?, dB?, dinitial_h?, dinitial_c?, dP?. The last input is there where the layer has
+// peepholes.
+void gradient_shape(ShapeContext& c) {
+  const Recurrent r = read_recurrent(c, 4);
+  for (const size_t i : {6, 7, 8})
+    c.expect(c.has_input(i), "input ", i, " is missing: what the forward kept");
+  expect_lengths(c, 3, r);
+  expect_input(c, 4, r.state_shape(), "initial_h");
+  expect_input(c, 5, r.state_shape(), "initial_c");
+  expect_input(c, 6, r.result_shape(), "HAll");
+  expect_input(c, 7, r.kept_shape(r.hidden), "CAll");
+  expect_input(c, 8, r.kept_shape(r.width()), "iofc");
+  expect_input(c, 9, r.result_shape(), "dHAll");
+  expect_input(c, 10, r.state_shape(), "dHFinal");
+  expect_input(c, 11, r.state_shape(), "dCFinal");
+  expect_input(c, 12, {r.directions, 3 * r.hidden}, "P");
+  const Shape shapes[] = {c.shape(0),
+                          c.shape(1),
+                          c.shape(2),
+                          {r.directions, 2 * r.width()},
+                          r.state_shape(),
+                          r.state_shape(),
+                          {r.directions, 3 * r.hidden}};
+  for (size_t o = 0; o < c.output_count(); ++o)
+    if (c.has_output(o)) c.output(o, c.dtype(0), shapes[o]);
+}
+
+template <typename T>
+Kernel backward(KernelContext& c) {
+  const Recurrent r = read_recurrent(c, 4);
+  const auto activations = functions_of(c, r);
+  const bool coupled = c.node().int_or("input_forget", 0) != 0;
+  const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
+  const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), initial_h = optional(4), initial_c = optional(5);
+  const Lengths lengths(c, 3, r);
+  const Slot y = c.in(6), cells = c.in(7), gates = c.in(8);
+  const Slot dy = optional(9), dy_h = optional(10), dy_c = optional(11), peepholes = optional(12);
+  const auto wanted = [&](size_t o) { return c.has_output(o) ? c.out(o) : Slot{}; };
+  const Slot dx = wanted(0), dw = wanted(1), dr = wanted(2), db = wanted(3), dh0 = wanted(4), dc0 = wanted(5),
+             dp = wanted(6);
+  const int64_t h = r.hidden, n = r.width();
+  const size_t kept = static_cast<size_t>(r.directions * r.rows()) * sizeof(T);
+  const Slot changes = c.scratch(kept * static_cast<size_t>(n));
+  // The states before the steps, and for dP their products with the gates' gradients.
+  const Slot previous = c.scratch(dr.defined() ? kept * static_cast<size_t>(h) : 0);
+  const Slot peeped = c.scratch(dp.defined() ? kept * static_cast<size_t>(3 * h) : 0);
+  const size_t state_bytes = static_cast<size_t>(r.directions * r.batch * h) * sizeof(T);
+  const Slot held_h = c.scratch(state_bytes), held_c = c.scratch(state_bytes),
+             work = c.scratch(2 * state_bytes);
+  return [=](const Frame& f) {
+    lengths.check(f);
+    state_in<T>(r, f.at_or_null<T>(dy_h), f.at<T>(held_h));
+    state_in<T>(r, f.at_or_null<T>(dy_c), f.at<T>(held_c));
+    const T *incoming = f.at_or_null<T>(dy), *before = f.at_or_null<T>(initial_c);
+    for_samples(r, [&](int64_t d, int64_t first, int64_t last) {
+      const Activation* act = &activations[static_cast<size_t>(3 * d)];
+      T *states = f.at<T>(held_h) + d * r.batch * h, *carried = f.at<T>(held_c) + d * r.batch * h;
+      T* all = f.at<T>(changes) + d * r.rows() * n;
+      const T *all_gates = f.at<T>(gates) + d * r.rows() * n, *all_cells = f.at<T>(cells) + d * r.rows() * h;
+      const T* p = peepholes.defined() ? f.at<T>(peepholes) + d * 3 * h : nullptr;
+      for (int64_t k = 0; k < r.steps; ++k) {
+        const int64_t t = r.backward(d) ? k : r.steps - 1 - k;
+        for (int64_t s = first; s < last; ++s) {
+          T *di = all + r.row(t, s) * n, *d_o = di + h, *df = d_o + h, *dg = df + h;
+          T* products = dp.defined() ? f.at<T>(peeped) + (d * r.rows() + r.row(t, s)) * 3 * h : nullptr;
+          const int64_t length = lengths.of(f, s);
+          if (t >= length) {
+            std::fill_n(di, n, T(0));
+            if (products) std::fill_n(products, 3 * h, T(0));
+            continue;
+          }
+          const T *i = all_gates + r.row(t, s) * n, *o = i + h, *forget = o + h, *candidate = forget + h;
+          const T* cell = all_cells + r.row(t, s) * h;
+          // The cell before the step, null where it is zero.
+          const T* last_cell = nullptr;
+          if (t == (r.backward(d) ? length - 1 : 0))
+            last_cell = before ? before + r.state(d, s) : nullptr;
+          else
+            last_cell = all_cells + r.row(r.backward(d) ? t + 1 : t - 1, s) * h;
+          const auto earlier = [&](int64_t j) { return last_cell ? last_cell[j] : T(0); };
+          T *dh = states + s * h, *dc = carried + s * h;
+          T *out = f.at<T>(work) + 2 * (d * r.batch + s) * h, *d_out = out + h;
+          if (incoming)
+            for (int64_t j = 0; j < h; ++j) dh[j] += incoming[r.result(t, d, s) + j];
+          std::copy_n(cell, h, out);
+          act[2].apply(out, h);
+          for (int64_t j = 0; j < h; ++j) {
+            d_o[j] = dh[j] * out[j];
+            d_out[j] = dh[j] * o[j];
+          }
+          act[2].scale_by_derivative(out, d_out, h);
+          act[0].scale_by_derivative(o, d_o, h);
+          for (int64_t j = 0; j < h; ++j) {
+            dc[j] += d_out[j] + (p ? p[h + j] * d_o[j] : T(0));
+            di[j] = dc[j] * candidate[j];
+            dg[j] = dc[j] * i[j];
+            df[j] = dc[j] * earlier(j);
+          }
+          if (coupled)
+            for (int64_t j = 0; j < h; ++j) {
+              di[j] -= df[j];
+              df[j] = 0;
+            }
+          else
+            act[0].scale_by_derivative(forget, df, h);
+          act[0].scale_by_derivative(i, di, h);
+          act[1].scale_by_derivative(candidate, dg, h);
+          for (int64_t j = 0; j < h; ++j)
+            dc[j] = dc[j] * forget[j] + (p ? p[j] * di[j] + p[2 * h + j] * df[j] : T(0));
+          if (products)
+            for (int64_t j = 0; j < h; ++j) {
+              products[j] = di[j] * earlier(j);
+              products[h + j] = d_o[j] * cell[j];
+              products[2 * h + j] = df[j] * earlier(j);
+            }
+          std::fill_n(dh, h, T(0));
+        }
+        product<T>(last - first, h, n, {all + r.row(t, first) * n, r.sample_rows() * n, 1},
+                   {f.at<T>(recurrence) + d * n * h, h, 1}, T(1), states + first * h, h);
+      }
+    });
+    if (dh0.defined()) state_out<T>(r, f.at<T>(held_h), f.at<T>(dh0));
+    if (dc0.defined()) state_out<T>(r, f.at<T>(held_c), f.at<T>(dc0));
+    const T* all = f.at<T>(changes);
+    if (dx.defined()) sequence_gradient<T>(r, all, f.at<T>(w), f.at<T>(dx));
+    if (dw.defined())
+      transposed_product<T>(r, {all, n, 0, n}, {f.at<T>(x), r.input, 0, r.input}, true, f.at<T>(dw),
+                            n * r.input);
+    if (dr.defined()) {
+      gather_previous<T>(r, f, lengths, f.at<T>(y), f.at_or_null<T>(initial_h), f.at<T>(previous));
+      transposed_product<T>(r, {all, n, 0, n}, {f.at<T>(previous), h, 0, h}, false, f.at<T>(dr), n * h);
+    }
+    if (db.defined())
+      for (const int64_t half : {0, 1}) sum_rows<T>(r, {all, n, 0, n}, f.at<T>(db) + half * n, 2 * n);
+    if (dp.defined()) sum_rows<T>(r, {f.at<T>(peeped), 3 * h, 0, 3 * h}, f.at<T>(dp), 3 * h);
+  };
+}
+
+Kernel gradient_kernel(KernelContext& c) {
+  return floating_kernel(c, 0, [&](auto zero) { return backward<decltype(zero)>(c); });
+}
+
+void gradient(GradientContext& g) {
+  const auto optional = [&](size_t i) { return g.has_x(i) ? g.x(i) : std::string(); };
+  const auto incoming = [&](size_t o) { return g.node().has_output(o) ? g.dy(o) : std::string(); };
+  const std::string dy = incoming(0), dy_h = incoming(1), dy_c = incoming(2);
+  g.retype_node("LSTMTraining", kMicrosoft);
+  std::vector<std::string> inputs = {g.x(0), g.x(1), g.x(2), optional(4), optional(5), optional(6)};
+  for (const size_t o : {0, 3, 4}) inputs.push_back(g.want_y(o));
+  inputs.insert(inputs.end(), {dy, dy_h, dy_c});
+  if (g.has_x(7)) inputs.push_back(g.x(7));
+  const auto gradients = g.emit("LSTMGrad", inputs, g.has_x(7) ? 7 : 6, g.node().attributes, kMicrosoft);
+  const size_t of[] = {0, 1, 2, 3, 5, 6, 7};
+  for (size_t o = 0; o < gradients.size(); ++o)
+    if (g.has_x(of[o]) && g.needs(of[o])) g.set(of[o], gradients[o]);
+}
+
+ORTRAIN_OPERATOR({.type = "LSTM", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "LSTMTraining", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft, .type = "LSTMGrad", .shape = gradient_shape, .kernel = gradient_kernel});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,321 @@
+#include "ops/recurrent/recurrent.h"
+
+#include <cctype>
+
+namespace ortrain {
+
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+template <typename V>
+V list_or_empty(const NodeContext& c, const std::string& name) {
+  const auto it = c.node().attributes.find(name);
+  if (it == c.node().attributes.end()) return {};
+  const V* list = std::get_if<V>(&it->second);
+  c.expect(list, "the attribute '", name, "' is not a list of the right type");
+  return *list;
+}
+
+}  // namespace
+
+Shape Recurrent::kept_shape(int64_t n) const {
+  const Shape sequence = sequence_shape(n);
+  if (directions == 1) return {sequence[0], 1, sequence[1], n};
+  return {directions, sequence[0], sequence[1], n};
+}
+
+Recurrent read_recurrent(const NodeContext& c, int64_t gates) {
+  c.expect(c.rank(0) == 3, "X must have three axes, found shape ", to_string(c.shape(0)));
+  c.expect(c.rank(1) == 3 && c.rank(2) == 3, "W and R must have three axes, found shapes ",
+           to_string(c.shape(1)), " and ", to_string(c.shape(2)));
+  const std::string direction = c.node().string_or("direction", "forward");
+  c.expect(direction == "forward" || direction == "reverse" || direction == "bidirectional",
+           "direction must be 'forward', 'reverse' or 'bidirectional', found '", direction, "'");
+  const int64_t layout = c.node().int_or("layout", 0);
+  c.expect(layout == 0 || layout == 1, "layout must be 0 or 1, found ", layout);
+  Recurrent r;
+  r.batch_first = layout == 1;
+  r.steps = c.shape(0)[r.batch_first ? 1 : 0];
+  r.batch = c.shape(0)[r.batch_first ? 0 : 1];
+  r.input = c.shape(0)[2];
+  r.directions = direction == "bidirectional" ? 2 : 1;
+  r.reverse = direction == "reverse";
+  r.gates = gates;
+  r.hidden = c.shape(2)[2];
+  c.expect(r.hidden > 0, "R must have at least one column, found shape ", to_string(c.shape(2)));
+  c.expect(!c.node().has("hidden_size") || c.node().int_or("hidden_size", 0) == r.hidden, "hidden_size is ",
+           c.node().int_or("hidden_size", 0), ", but R of shape ", to_string(c.shape(2)), " has ", r.hidden,
+           " columns");
+  expect_input(c, 1, {r.directions, r.width(), r.input}, "W");
+  expect_input(c, 2, {r.directions, r.width(), r.hidden}, "R");
+  return r;
+}
+
+void expect_input(const NodeContext& c, size_t i, const Shape& shape, const char* what) {
+  if (!c.has_input(i)) return;
+  c.expect(c.dtype(i) == c.dtype(0), what, " must have the type of X, ", to_string(c.dtype(0)), ", found ",
+           to_string(c.dtype(i)));
+  c.expect(c.shape(i) == shape, what, " must have shape ", to_string(shape), ", found ",
+           to_string(c.shape(i)));
+}
+
+void expect_lengths(const NodeContext& c, size_t i, const Recurrent& r) {
+  if (c.has_input(i))
+    c.expect(c.dtype(i) == DType::kInt32 && c.shape(i) == Shape{r.batch},
+             "sequence_lens must be int32 of shape ", to_string(Shape{r.batch}), ", found ",
+             to_string(c.dtype(i)), " ", to_string(c.shape(i)));
+}
+
+Lengths::Lengths(KernelContext& c, size_t i, const Recurrent& r) : steps_(r.steps), batch_(r.batch) {
+  if (!c.has_input(i)) return;
+  slot_ = c.in(i);
+  label_ = c.node().label();
+}
+
+void Lengths::check(const Frame& f) const {
+  if (!slot_.defined()) return;
+  for (int64_t b = 0; b < batch_; ++b)
+    require(of(f, b) >= 0 && of(f, b) <= steps_, ErrorCode::kInvalidArgument, label_, ": sequence_lens[", b,
+            "] must lie in [0, ", steps_, "], found ", of(f, b));
+}
+
+std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& r,
+                                         const std::vector<std::string_view>& defaults) {
+  using Kind = Activation::Kind;
+  struct Row {
+    std::string_view name;
+    Kind kind;
+    std::string_view function;  // its row of unary.cpp
+    int parameters;
+    double alpha, beta;
+  };
+  static const Row rows[] = {
+      {"Affine", Kind::kAffine, "", 2, 1, 0},
+      {"Relu", Kind::kRelu, "Relu", 0, 0, 0},
+      {"LeakyRelu", Kind::kLeakyRelu, "LeakyRelu", 1, 0.01f, 0},
+      {"ThresholdedRelu", Kind::kThresholdedRelu, "ThresholdedRelu", 1, 1, 0},
+      {"Tanh", Kind::kTanh, "Tanh", 0, 0, 0},
+      {"ScaledTanh", Kind::kScaledTanh, "Tanh", 2, 1, 1},
+      {"Sigmoid", Kind::kSigmoid, "Sigmoid", 0, 0, 0},
+      {"HardSigmoid", Kind::kHardSigmoid, "HardSigmoid", 2, 0.2f, 0.5},
+      {"Elu", Kind::kElu, "Elu", 1, 1, 0},
+      {"Softsign", Kind::kSoftsign, "Softsign", 0, 0, 0},
+      {"Softplus", Kind::kSoftplus, "Softplus", 0, 0, 0},
+  };
+  const auto names = list_or_empty<std::vector<std::string>>(c, "activations");
+  const auto alphas = list_or_empty<std::vector<float>>(c, "activation_alpha");
+  const auto betas = list_or_empty<std::vector<float>>(c, "activation_beta");
+  const size_t count = defaults.size() * static_cast<size_t>(r.directions);
+  c.expect(names.empty() || names.size() == count, "activations must name ", count, " functions, found ",
+           names.size());
+  const bool clips = c.node().has("clip");
+  const double clip = static_cast<double>(c.node().float_or("clip", 0));
+  c.expect(!clips || clip > 0, "clip must be positive, found ", clip);
+  if (!is_floating(c.dtype(0))) c.reject_dtype(0);
+  std::vector<Activation> out;
+  // alpha and beta are consumed in order by the functions that have them.
+  size_t next_alpha = 0, next_beta = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const std::string_view name = names.empty() ? defaults[i % defaults.size()] : names[i];
+    const Row* row = std::find_if(std::begin(rows), std::end(rows),
+                                  [&](const Row& known) { return lower(known.name) == lower(name); });
+    c.expect(row != std::end(rows), "there is no activation function '", name, "'");
+    Activation a;
+    a.kind_ = row->kind;
+    a.alpha_ = row->parameters > 0 && next_alpha < alphas.size() ? static_cast<double>(alphas[next_alpha++])
+                                                                 : row->alpha;
+    a.beta_ =
+        row->parameters > 1 && next_beta < betas.size() ? static_cast<double>(betas[next_beta++]) : row->beta;
+    // The derivative is computed from the function's value, which must tell on which side of zero it was.
+    c.expect((a.kind_ != Kind::kLeakyRelu && a.kind_ != Kind::kElu) || a.alpha_ >= 0, "alpha of ", row->name,
+             " must not be negative, found ", a.alpha_);
+    if (!row->function.empty()) {
+      a.function_ = unary_function(row->function, c.dtype(0));
+      a.function_.a = a.alpha_, a.function_.b = a.beta_;
+    }
+    if (clips) {
+      a.clip_ = clip;
+      visit_floating(c.dtype(0), [&](auto zero) {
+        decltype(zero) limits[2] = {static_cast<decltype(zero)>(-clip), static_cast<decltype(zero)>(clip)};
+        a.apply(limits, 2);
+        a.at_limits_[0] = static_cast<double>(limits[0]), a.at_limits_[1] = static_cast<double>(limits[1]);
+      });
+    }
+    out.push_back(a);
+  }
+  c.expect(next_alpha == alphas.size() && next_beta == betas.size(),
+           "there are more values of activation_alpha or activation_beta than functions that take one");
+  return out;
+}
+
+template <typename T>
+void Activation::apply(T* x, int64_t n) const {
+  const T alpha = static_cast<T>(alpha_), beta = static_cast<T>(beta_);
+  if (clip_ != HUGE_VAL) {
+    const T limit = static_cast<T>(clip_);
+    for (int64_t i = 0; i < n; ++i) x[i] = std::min(std::max(x[i], -limit), limit);
+  }
+  if (kind_ == Kind::kAffine) {
+    for (int64_t i = 0; i < n; ++i) x[i] = alpha * x[i] + beta;
+    return;
+  }
+  if (kind_ == Kind::kScaledTanh)
+    for (int64_t i = 0; i < n; ++i) x[i] *= beta;
+  function_(x, x, n);
+  if (kind_ == Kind::kScaledTanh)
+    for (int64_t i = 0; i < n; ++i) x[i] *= alpha;
+}
+
+template <typename T>
+void Activation::scale_by_derivative(const T* y, T* d, int64_t n) const {
+  const T alpha = static_cast<T>(alpha_), beta = static_cast<T>(beta_);
+  const auto scale = [&](auto slope) {
+    for (int64_t i = 0; i < n; ++i) d[i] *= slope(y[i]);
+  };
+  switch (kind_) {
+    case Kind::kAffine:
+      scale([&](T) { return alpha; });
+      break;
+    case Kind::kRelu:
+      scale([](T v) { return T(v > 0); });
+      break;
+    case Kind::kLeakyRelu:
+      scale([&](T v) { return v > 0 ? T(1) : alpha; });
+      break;
+    case Kind::kThresholdedRelu:
+      scale([](T v) { return T(v != 0); });
+      break;
+    case Kind::kTanh:
+      scale([](T v) { return 1 - v * v; });
+      break;
+    case Kind::kScaledTanh:  // alpha beta (1 - (y / alpha)²)
+      scale([&](T v) { return alpha == 0 ? T(0) : beta * (alpha - v * v / alpha); });
+      break;
+    case Kind::kSigmoid:
+      scale([](T v) { return v * (1 - v); });
+      break;
+    case Kind::kHardSigmoid:
+      scale([&](T v) { return v > 0 && v < 1 ? alpha : T(0); });
+      break;
+    case Kind::kElu:
+      scale([&](T v) { return v < 0 ? v + alpha : T(1); });
+      break;
+    case Kind::kSoftsign:
+      scale([](T v) { return (1 - std::abs(v)) * (1 - std::abs(v)); });
+      break;
+    case Kind::kSoftplus:
+      scale([](T v) { return -std::expm1(-v); });
+      break;
+  }
+  if (clip_ == HUGE_VAL) return;
+  const T low = static_cast<T>(at_limits_[0]), high = static_cast<T>(at_limits_[1]);
+  for (int64_t i = 0; i < n; ++i)
+    if (y[i] == low || y[i] == high) d[i] = 0;
+}
+
+template <typename T>
+void input_products(const Recurrent& r, const T* x, const T* w, const T* b, int64_t summed, T* gates) {
+  const int64_t n = r.width(), rows = r.rows();
+  for (int64_t d = 0; d < r.directions; ++d) {
+    T* to = gates + d * rows * n;
+    if (b) {
+      const T *wb = b + 2 * d * n, *rb = wb + n;
+      parallel_for(rows, n, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          for (int64_t j = 0; j < n; ++j) to[i * n + j] = j < summed * r.hidden ? wb[j] + rb[j] : wb[j];
+      });
+    }
+    threaded_product<T>(rows, n, r.input, {x, r.input, 1}, {w + d * n * r.input, 1, r.input}, T(b ? 1 : 0),
+                        to, n);
+  }
+}
+
+template <typename T>
+void transposed_product(const Recurrent& r, Columns<T> a, Columns<T> b, bool shared, T* y, int64_t y_step) {
+  const int64_t rows = r.rows();
+  for (int64_t d = 0; d < r.directions; ++d)
+    threaded_product<T>(a.count, b.count, rows, {a.data + d * rows * a.width + a.first, 1, a.width},
+                        {b.data + (shared ? 0 : d * rows * b.width) + b.first, b.width, 1}, T(0),
+                        y + d * y_step, b.count);
+}
+
+template <typename T>
+void sum_rows(const Recurrent& r, Columns<T> a, T* y, int64_t y_step) {
+  constexpr int64_t kBlock = 64;
+  const int64_t rows = r.rows(), blocks = (a.count + kBlock - 1) / kBlock;
+  parallel_for(r.directions * blocks, rows * kBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t d = i / blocks, from = i % blocks * kBlock, n = std::min(kBlock, a.count - from);
+      double sums[kBlock] = {};
+      const T* row = a.data + d * rows * a.width + a.first + from;
+      for (int64_t k = 0; k < rows; ++k, row += a.width)
+        for (int64_t j = 0; j < n; ++j) sums[j] += static_cast<double>(row[j]);
+      for (int64_t j = 0; j < n; ++j) y[d * y_step + from + j] = static_cast<T>(sums[j]);
+    }
+  });
+}
+
+template <typename T>
+void sequence_gradient(const Recurrent& r, const T* gates, const T* w, T* dx) {
+  const int64_t n = r.width(), rows = r.rows();
+  for (int64_t d = 0; d < r.directions; ++d)
+    threaded_product<T>(rows, r.input, n, {gates + d * rows * n, n, 1}, {w + d * n * r.input, r.input, 1},
+                        T(d > 0), dx, r.input);
+}
+
+template <typename T>
+void gather_previous(const Recurrent& r, const Frame& f, const Lengths& lengths, const T* results,
+                     const T* initial, T* previous) {
+  const int64_t h = r.hidden;
+  parallel_for(r.directions * r.batch, r.steps * h, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t d = i / r.batch, b = i % r.batch, length = lengths.of(f, b);
+      const int64_t back = r.backward(d) ? 1 : -1, first = r.backward(d) ? length - 1 : 0;
+      for (int64_t t = 0; t < r.steps; ++t) {
+        T* to = previous + (d * r.rows() + r.row(t, b)) * h;
+        if (t >= length || (t == first && !initial))
+          std::fill(to, to + h, T(0));
+        else
+          std::copy_n(t == first ? initial + r.state(d, b) : results + r.result(t + back, d, b), h, to);
+      }
+    }
+  });
+}
+
+template <typename T>
+void state_out(const Recurrent& r, const T* held, T* state) {
+  for (int64_t d = 0; d < r.directions; ++d)
+    for (int64_t b = 0; b < r.batch; ++b)
+      std::copy_n(held + (d * r.batch + b) * r.hidden, r.hidden, state + r.state(d, b));
+}
+
+template <typename T>
+void state_in(const Recurrent& r, const T* state, T* held) {
+  if (!state) {
+    std::fill_n(held, r.directions * r.batch * r.hidden, T(0));
+    return;
+  }
+  for (int64_t d = 0; d < r.directions; ++d)
+    for (int64_t b = 0; b < r.batch; ++b)
+      std::copy_n(state + r.state(d, b), r.hidden, held + (d * r.batch + b) * r.hidden);
+}
+
+#define ORTRAIN_RECURRENT(T)                                                                                \
+  template void Activation::apply<T>(T*, int64_t) const;                                                    \
+  template void Activation::scale_by_derivative<T>(const T*, T*, int64_t) const;                            \
+  template void input_products<T>(const Recurrent&, const T*, const T*, const T*, int64_t, T*);             \
+  template void transposed_product<T>(const Recurrent&, Columns<T>, Columns<T>, bool, T*, int64_t);         \
+  template void sum_rows<T>(const Recurrent&, Columns<T>, T*, int64_t);                                     \
+  template void sequence_gradient<T>(const Recurrent&, const T*, const T*, T*);                             \
+  template void gather_previous<T>(const Recurrent&, const Frame&, const Lengths&, const T*, const T*, T*); \
+  template void state_out<T>(const Recurrent&, const T*, T*);                                               \
+  template void state_in<T>(const Recurrent&, const T*, T*)
+ORTRAIN_RECURRENT(float);
+ORTRAIN_RECURRENT(double);
+
+}  // namespace ortrain

@@ -1,0 +1,176 @@
+// What LSTM, GRU and RNN share: extents and strides, checks of inputs, activations, and the matrix products
+// that run over all time steps at once.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/cpu/matmul/product.h"
+#include "op/operator.h"
+#include "ops/common/elementwise.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+
+// Extents of a recurrent layer and where rows of its values lie. T: steps, B: batch, D: directions, H:
+// hidden.
+//
+// With layout 0 sequences are [T, B, I], results [T, D, B, H] and states [D, B, H]; with layout 1 they are
+// [B, T, I], [B, T, D, H] and [B, D, H]. What the forward keeps for the backward (gates, cells) has the rows
+// of the sequence for each direction: [1, T or B, B or T, n], for one direction with the axis of directions
+// second.
+struct Recurrent {
+  int64_t steps, batch, input, hidden, directions, gates;
+  bool batch_first;
+  bool reverse;  // the (first) direction walks from the end
+
+  int64_t width() const { return gates * hidden; }
+  int64_t rows() const { return steps * batch; }
+  // Row of the sequence: that of step t of sample b.
+  int64_t row(int64_t t, int64_t b) const { return batch_first ? b * steps + t : t * batch + b; }
+  // Rows between neighbouring samples.
+  int64_t sample_rows() const { return batch_first ? steps : 1; }
+  // Offset of a vector of H in a result.
+  int64_t result(int64_t t, int64_t d, int64_t b) const {
+    return (batch_first ? (b * steps + t) * directions + d : (t * directions + d) * batch + b) * hidden;
+  }
+  // Elements between neighbouring samples in a result.
+  int64_t result_samples() const { return (batch_first ? steps * directions : 1) * hidden; }
+  // Offset of a vector of H in a state.
+  int64_t state(int64_t d, int64_t b) const {
+    return (batch_first ? b * directions + d : d * batch + b) * hidden;
+  }
+  int64_t state_samples() const { return (batch_first ? directions : 1) * hidden; }
+  bool backward(int64_t d) const { return reverse || d == 1; }
+
+  Shape sequence_shape(int64_t n) const {
+    return batch_first ? Shape{batch, steps, n} : Shape{steps, batch, n};
+  }
+  Shape result_shape() const {
+    return batch_first ? Shape{batch, steps, directions, hidden} : Shape{steps, directions, batch, hidden};
+  }
+  Shape state_shape() const {
+    return batch_first ? Shape{batch, directions, hidden} : Shape{directions, batch, hidden};
+  }
+  Shape kept_shape(int64_t n) const;
+};
+
+// Reads the extents from X, W and R, inputs 0, 1 and 2, and checks them and the attributes all three layers
+// have.
+Recurrent read_recurrent(const NodeContext& c, int64_t gates);
+// Input i, where there is one, must have the type of X and this shape.
+void expect_input(const NodeContext& c, size_t i, const Shape& shape, const char* what);
+// The same for sequence_lens, int32 [B].
+void expect_lengths(const NodeContext& c, size_t i, const Recurrent& r);
+
+// The number of steps of each sample: those given, or all.
+class Lengths {
+ public:
+  Lengths() = default;
+  Lengths(KernelContext& c, size_t i, const Recurrent& r);
+  // Throws where a length is not in [0, T].
+  void check(const Frame& f) const;
+  int64_t of(const Frame& f, int64_t b) const { return slot_.defined() ? f.at<int32_t>(slot_)[b] : steps_; }
+  bool given() const { return slot_.defined(); }
+
+ private:
+  Slot slot_;
+  int64_t steps_ = 0, batch_ = 0;
+  std::string label_;
+};
+
+// One of ONNX's activation functions, with the clipping of its argument to [-clip, clip] before it.
+class Activation {
+ public:
+  // x[i] = f(clip(x[i])) for i < n.
+  template <typename T>
+  void apply(T* x, int64_t n) const;
+  // d[i] *= f'(x) where f(clip(x)) = y[i].
+  template <typename T>
+  void scale_by_derivative(const T* y, T* d, int64_t n) const;
+  // The same function of an argument that is not clipped.
+  Activation unclipped() const {
+    Activation a = *this;
+    a.clip_ = HUGE_VAL;
+    return a;
+  }
+
+ private:
+  friend std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& r,
+                                                  const std::vector<std::string_view>& defaults);
+  enum class Kind {
+    kAffine,
+    kRelu,
+    kLeakyRelu,
+    kThresholdedRelu,
+    kTanh,
+    kScaledTanh,
+    kSigmoid,
+    kHardSigmoid,
+    kElu,
+    kSoftsign,
+    kSoftplus
+  };
+  Kind kind_ = Kind::kTanh;
+  UnaryFunction function_;  // undefined for Affine
+  double alpha_ = 0, beta_ = 0;
+  double clip_ = HUGE_VAL;
+  double at_limits_[2] = {0, 0};  // f(-clip), f(clip): there the argument was clipped and the derivative is 0
+};
+
+// The activations of all directions, those of the first first.
+std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& r,
+                                         const std::vector<std::string_view>& defaults);
+
+// Calls f(direction, first sample, past the last sample) for parts of the batch, on all threads: samples do
+// not depend on each other, so a thread takes its part through all steps.
+template <typename F>
+void for_samples(const Recurrent& r, F&& f) {
+  const int64_t parts = std::clamp<int64_t>(max_threads() / r.directions, 1, std::max<int64_t>(r.batch, 1));
+  const int64_t work = r.rows() * r.hidden * r.width() / parts;
+  parallel_for(r.directions * parts, work, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t part = i % parts;
+      f(i / parts, r.batch * part / parts, r.batch * (part + 1) / parts);
+    }
+  });
+}
+
+// gates [D][rows, G H] = X Wᵀ + Wb, with Rb added on the first `summed` gates; b [D, 2 G H] or null.
+template <typename T>
+void input_products(const Recurrent& r, const T* x, const T* w, const T* b, int64_t summed, T* gates);
+
+// The columns [first, first + count) of values that are kept as [D][rows, width].
+template <typename T>
+struct Columns {
+  const T* data;
+  int64_t width, first, count;
+};
+// For each direction d, y + d * y_step, [count of a, count of b], = aᵀ b. Where b is the sequence, it is the
+// same for all directions: `shared`.
+template <typename T>
+void transposed_product(const Recurrent& r, Columns<T> a, Columns<T> b, bool shared, T* y, int64_t y_step);
+// For each direction d, y + d * y_step, [count of a], = sums over the rows.
+template <typename T>
+void sum_rows(const Recurrent& r, Columns<T> a, T* y, int64_t y_step);
+// dX = sum over directions gates W
+template <typename T>
+void sequence_gradient(const Recurrent& r, const T* gates, const T* w, T* dx);
+
+// previous [D][rows, H]: the state before each step, from the results (Y) and the initial state (or null).
+template <typename T>
+void gather_previous(const Recurrent& r, const Frame& f, const Lengths& lengths, const T* results,
+                     const T* initial, T* previous);
+
+// Copies a state from the [D][B, H] in which kernels hold it to the layout of the layer, or back; a null
+// source is zero.
+template <typename T>
+void state_out(const Recurrent& r, const T* held, T* state);
+template <typename T>
+void state_in(const Recurrent& r, const T* state, T* held);
+
+}  // namespace ortrain

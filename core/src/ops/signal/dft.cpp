@@ -1,0 +1,185 @@
+// DFT and DFTGrad (com.microsoft): the discrete Fourier transform along an axis. The last axis holds the real
+// and the imaginary part, or the real part alone.
+//
+//     y[k] = Σ_n e^(-2πi kn/N) x[n],  inverse  x[n] = 1/N Σ_k e^(2πi kn/N) y[k]
+//
+// where the signal is cut, or filled up with zeros, to N = dft_length. One-sided, the forward transform gives
+// the first N/2 + 1 frequencies, and the inverse takes them for those of a real signal, which it gives.
+//
+// The transform is linear, and the gradient is its adjoint: the transform in the other direction, not scaled,
+// of what was cut filled up with zeros. In the one-sided inverse each frequency stands for its conjugate too,
+// but for the first and, where N is even, the last, which are real: the others' gradients count twice.
+#include <algorithm>
+#include <memory>
+
+#include "backend/cpu/fft.h"
+#include "ops/common/floating_kernel.h"
+#include "ops/common/movement.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+constexpr int64_t kAxisInput = 20;  // since this version the axis is an input
+
+struct Transform {
+  bool inverse, onesided;
+  int64_t n = 1;                      // dft_length
+  int64_t outer = 1, inner = 1;       // lines: outer x inner
+  int64_t signal = 1, parts = 1;      // extents of the input along the axis and of its last axis
+  int64_t result = 1, out_parts = 2;  // the same of the output
+  size_t axis = 0;
+
+  // Of an input of shape x; dft_length is input `length_at`, the axis the one behind it.
+  Transform(const NodeContext& c, const Shape& x, size_t length_at)
+      : inverse(c.node().int_or("inverse", 0) != 0), onesided(c.node().int_or("onesided", 0) != 0) {
+    const int64_t rank = static_cast<int64_t>(x.size());
+    c.expect(rank >= 2 && (x.back() == 1 || x.back() == 2),
+             "its input must have shape [..., 1] (real) or [..., 2] (complex), found ", to_string(x));
+    int64_t along = c.node().int_or("axis", c.opset() < kAxisInput ? 1 : -2);
+    if (c.has_input(length_at + 1)) along = constant_int(c, length_at + 1);
+    axis = static_cast<size_t>(normalize_axis(along, rank, c.node().label()));
+    c.expect(axis + 1 < x.size(), "its axis is the last one, which holds the parts of complex numbers");
+    signal = x[axis];
+    parts = x.back();
+    n = inverse && onesided ? 2 * (signal - 1) : signal;
+    if (c.has_input(length_at)) n = constant_int(c, length_at);
+    c.expect(n >= 1, "dft_length must be positive, found ", n);
+    c.expect(!(inverse && onesided) || parts == 2, "the one-sided inverse takes complex numbers, found ",
+             to_string(x));
+    outer = element_count(x, 0, axis);
+    inner = element_count(x, axis + 1, x.size() - 1);
+    result = onesided && !inverse ? n / 2 + 1 : n;
+    out_parts = inverse && onesided ? 1 : 2;
+  }
+
+  Shape output(Shape x) const {
+    x[axis] = result;
+    x.back() = out_parts;
+    return x;
+  }
+
+  int64_t lines() const { return outer * inner; }
+  int64_t shares() const { return std::min<int64_t>(lines(), max_threads()); }
+  // How many frequencies of the one-sided inverse are read, and whether one is its own conjugate.
+  int64_t frequencies() const { return n / 2 + 1; }
+  bool is_real(int64_t k) const { return k == 0 || 2 * k == n; }
+
+  template <typename T>
+  void forward(const Fft& fft, const T* x, T* y, Fft::Complex* memory) const {
+    each_line(fft, memory, [&](int64_t o, int64_t i, Fft::Complex* line, Fft::Complex* work) {
+      const int64_t given = std::min(signal, inverse && onesided ? frequencies() : n);
+      std::fill(line, line + n, Fft::Complex(0));
+      for (int64_t k = 0; k < given; ++k) {
+        const T* from = x + ((o * signal + k) * inner + i) * parts;
+        line[k] = {static_cast<double>(from[0]), parts == 2 ? static_cast<double>(from[1]) : 0};
+        if (!inverse || !onesided) continue;
+        if (is_real(k))
+          line[k] = line[k].real();
+        else
+          line[n - k] = std::conj(line[k]);
+      }
+      fft.run(line, inverse, work);
+      const double scale = inverse ? 1 / static_cast<double>(n) : 1;
+      for (int64_t k = 0; k < result; ++k) {
+        T* to = y + ((o * result + k) * inner + i) * out_parts;
+        to[0] = static_cast<T>(line[k].real() * scale);
+        if (out_parts == 2) to[1] = static_cast<T>(line[k].imag() * scale);
+      }
+    });
+  }
+
+  template <typename T>
+  void backward(const Fft& fft, const T* dy, T* dx, Fft::Complex* memory) const {
+    each_line(fft, memory, [&](int64_t o, int64_t i, Fft::Complex* line, Fft::Complex* work) {
+      std::fill(line, line + n, Fft::Complex(0));
+      for (int64_t k = 0; k < result; ++k) {
+        const T* from = dy + ((o * result + k) * inner + i) * out_parts;
+        line[k] = {static_cast<double>(from[0]), out_parts == 2 ? static_cast<double>(from[1]) : 0};
+      }
+      fft.run(line, !inverse, work);
+      const double scale = inverse ? 1 / static_cast<double>(n) : 1;
+      for (int64_t k = 0; k < signal; ++k) {
+        T* to = dx + ((o * signal + k) * inner + i) * parts;
+        Fft::Complex value = k < n ? line[k] * scale : Fft::Complex(0);
+        if (inverse && onesided) {
+          if (k >= frequencies()) value = 0;
+          value = is_real(k) ? value.real() : 2.0 * value;
+        }
+        to[0] = static_cast<T>(value.real());
+        if (parts == 2) to[1] = static_cast<T>(value.imag());
+      }
+    });
+  }
+
+ private:
+  // Calls f(outer index, inner index, memory of n, working memory) for every line.
+  template <typename F>
+  void each_line(const Fft& fft, Fft::Complex* memory, F&& f) const {
+    parallel_for(shares(), (lines() / std::max<int64_t>(shares(), 1) + 1) * n * 16,
+                 [&](int64_t b, int64_t e) {
+                   for (int64_t share = b; share < e; ++share) {
+                     Fft::Complex* line = memory + share * (n + fft.work());
+                     for (int64_t l = lines() * share / shares(); l < lines() * (share + 1) / shares(); ++l)
+                       f(l / inner, l % inner, line, line + n);
+                   }
+                 });
+  }
+};
+
+void shape(ShapeContext& c) {
+  const Transform t(c, c.shape(0), 1);
+  c.output(0, c.dtype(0), t.output(c.shape(0)));
+}
+
+// DFTGrad(dY, shape of X, dft_length?, axis?)
+void grad_shape(ShapeContext& c) {
+  const Shape x = constant_ints(c, 1);
+  const Transform t(c, x, 2);
+  c.expect(c.shape(0) == t.output(x), "dY must have shape ", to_string(t.output(x)), ", found ",
+           to_string(c.shape(0)));
+  c.output(0, c.dtype(0), x);
+}
+
+template <bool kBackward>
+Kernel kernel(KernelContext& c) {
+  const Transform t(c, kBackward ? c.out_shape(0) : c.shape(0), kBackward ? 2 : 1);
+  return floating_kernel(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    const auto fft = std::make_shared<const Fft>(t.n);
+    const Slot from = c.in(0), to = c.out(0);
+    const Slot memory =
+        c.scratch(static_cast<size_t>(t.shares() * (t.n + fft->work())) * sizeof(Fft::Complex));
+    return Kernel([=](const Frame& f) {
+      if constexpr (kBackward)
+        t.backward(*fft, f.at<const T>(from), f.at<T>(to), f.at<Fft::Complex>(memory));
+      else
+        t.forward(*fft, f.at<const T>(from), f.at<T>(to), f.at<Fft::Complex>(memory));
+    });
+  });
+}
+
+void gradient(GradientContext& g) {
+  Attributes attributes = g.node().attributes;
+  if (!g.has_x(2)) attributes.emplace("axis", int64_t{g.opset() < kAxisInput ? 1 : -2});
+  std::vector<std::string> inputs = {g.dy(0), shape_of(g, g.x(0))};
+  for (size_t i = 1; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
+  g.set(0, g("DFTGrad", inputs, attributes, kMicrosoft));
+}
+
+// The adjoint of the adjoint.
+void grad_gradient(GradientContext& g) {
+  std::vector<std::string> inputs = {g.dy(0)};
+  for (size_t i = 2; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
+  g.set(0, g("DFT", inputs, g.node().attributes));
+}
+
+ORTRAIN_OPERATOR({.type = "DFT", .shape = shape, .kernel = kernel<false>, .gradient = gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "DFTGrad",
+                  .shape = grad_shape,
+                  .kernel = kernel<true>,
+                  .gradient = grad_gradient});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,201 @@
+// STFT and STFTGrad (com.microsoft): the Fourier transforms of windowed frames of a signal.
+//
+//     Y[b, t, k] = Σ_n window[n] x[b, t step + n] e^(-2πi kn/N)        N = frame_length
+//
+// of a signal [B, L], [B, L, 1] or [B, L, 2] (real and imaginary part), for t < 1 + (L - N) / step; one-sided
+// for k <= N/2. With u = Σ_k dY[b, t, k] e^(2πi kn/N), the adjoint of the transform,
+//
+//     dx[b, t step + n] += window[n] u[n]        dwindow[n] += Re(conj(x[b, t step + n]) u[n])
+#include <algorithm>
+#include <memory>
+
+#include "backend/cpu/fft.h"
+#include "ops/common/floating_kernel.h"
+#include "ops/common/movement.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+using Complex = Fft::Complex;
+
+struct Frames {
+  int64_t batch, length, parts, step, n, window, frames, frequencies;
+
+  // signal, frame_step, window and frame_length are inputs `first` and those behind it.
+  Frames(const NodeContext& c, size_t first) {
+    const Shape& x = c.shape(first);
+    c.expect(x.size() == 2 || (x.size() == 3 && (x[2] == 1 || x[2] == 2)),
+             "the signal must have shape [B, L], [B, L, 1] or [B, L, 2], found ", to_string(x));
+    batch = x[0];
+    length = x[1];
+    parts = x.size() == 2 ? 1 : x[2];
+    step = constant_int(c, first + 1);
+    c.expect(step >= 1, "frame_step must be positive, found ", step);
+    n = length;
+    if (c.has_input(first + 2)) {
+      c.expect(c.rank(first + 2) == 1 && c.dtype(first + 2) == c.dtype(first),
+               "the window must be a line of ", to_string(c.dtype(first)), ", found ",
+               to_string(c.dtype(first + 2)), to_string(c.shape(first + 2)));
+      n = c.size(first + 2);
+    }
+    window = n;
+    if (c.has_input(first + 3)) n = constant_int(c, first + 3);
+    if (!c.has_input(first + 2)) window = n;
+    c.expect(n >= 1 && n <= length, "a frame of ", n, " does not fit the signal of length ", length);
+    c.expect(window <= n, "the window has ", window, " elements, more than a frame of ", n);
+    frames = 1 + (length - n) / step;
+    frequencies = c.node().int_or("onesided", 1) != 0 ? n / 2 + 1 : n;
+  }
+
+  Shape output() const { return {batch, frames, frequencies, 2}; }
+  int64_t shares(int64_t items) const { return std::min<int64_t>(items, max_threads()); }
+
+  // Calls f(item, memory of n, working memory, share) for each of `items`.
+  template <typename F>
+  void each(int64_t items, int64_t cost, const Fft& fft, Complex* memory, F&& f) const {
+    const int64_t count = shares(items);
+    parallel_for(count, (items / std::max<int64_t>(count, 1) + 1) * cost, [&](int64_t b, int64_t e) {
+      for (int64_t share = b; share < e; ++share) {
+        Complex* line = memory + share * (n + fft.work());
+        for (int64_t item = items * share / count; item < items * (share + 1) / count; ++item)
+          f(item, line, line + n, share);
+      }
+    });
+  }
+};
+
+void shape(ShapeContext& c) {
+  c.expect(c.has_input(1), "frame_step is missing");
+  c.output(0, c.dtype(0), Frames(c, 0).output());
+}
+
+Kernel kernel(KernelContext& c) {
+  const Frames s(c, 0);
+  return floating_kernel(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    const auto fft = std::make_shared<const Fft>(s.n);
+    const Slot x = c.in(0), window = c.has_input(2) ? c.in(2) : Slot{}, y = c.out(0);
+    const int64_t items = s.batch * s.frames;
+    const Slot memory =
+        c.scratch(static_cast<size_t>(s.shares(items) * (s.n + fft->work())) * sizeof(Complex));
+    return Kernel([=](const Frame& f) {
+      const T *signal = f.at<const T>(x), *weights = f.at_or_null<const T>(window);
+      T* to = f.at<T>(y);
+      s.each(items, s.n * 16, *fft, f.at<Complex>(memory),
+             [&](int64_t item, Complex* line, Complex* work, int64_t) {
+               const T* from = signal + (item / s.frames * s.length + item % s.frames * s.step) * s.parts;
+               for (int64_t i = 0; i < s.n; ++i) {
+                 const double w = i >= s.window ? 0 : weights ? static_cast<double>(weights[i]) : 1;
+                 line[i] = {w * static_cast<double>(from[i * s.parts]),
+                            s.parts == 2 ? w * static_cast<double>(from[2 * i + 1]) : 0};
+               }
+               fft->run(line, false, work);
+               for (int64_t k = 0; k < s.frequencies; ++k) {
+                 to[2 * (item * s.frequencies + k)] = static_cast<T>(line[k].real());
+                 to[2 * (item * s.frequencies + k) + 1] = static_cast<T>(line[k].imag());
+               }
+             });
+    });
+  });
+}
+
+// STFTGrad(dY, signal, frame_step, window?, frame_length?) → dsignal, dwindow
+void grad_shape(ShapeContext& c) {
+  const Frames s(c, 1);
+  c.expect(c.shape(0) == s.output() && c.dtype(0) == c.dtype(1), "dY must be ", to_string(c.dtype(1)),
+           to_string(s.output()), ", found ", to_string(c.dtype(0)), to_string(c.shape(0)));
+  c.output(0, c.dtype(1), c.shape(1));
+  if (c.has_output(1)) c.output(1, c.dtype(1), c.shape(3));
+}
+
+// Frames overlap, so a thread takes whole signals; the gradient of the window is summed by thread first.
+Kernel grad_kernel(KernelContext& c) {
+  const Frames s(c, 1);
+  return floating_kernel(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    const auto fft = std::make_shared<const Fft>(s.n);
+    const Slot dy = c.in(0), x = c.in(1), window = c.has_input(3) ? c.in(3) : Slot{};
+    const Slot dx = c.has_output(0) ? c.out(0) : Slot{}, dw = c.has_output(1) ? c.out(1) : Slot{};
+    const int64_t shares = s.shares(s.batch);
+    const Slot memory = c.scratch(static_cast<size_t>(shares * (s.n + fft->work())) * sizeof(Complex));
+    const Slot sums = c.scratch(static_cast<size_t>(shares * s.window) * sizeof(double));
+    return Kernel([=](const Frame& f) {
+      const T *signal = f.at<const T>(x), *weights = f.at_or_null<const T>(window);
+      T* to = f.at_or_null<T>(dx);
+      double* parts = f.at<double>(sums);
+      std::fill(parts, parts + shares * s.window, 0.0);
+      s.each(s.batch, s.frames * s.n * 16, *fft, f.at<Complex>(memory),
+             [&](int64_t image, Complex* line, Complex* work, int64_t share) {
+               const int64_t size = s.length * s.parts;
+               if (to) std::fill(to + image * size, to + (image + 1) * size, T(0));
+               for (int64_t frame = 0; frame < s.frames; ++frame) {
+                 const T* from = f.at<const T>(dy) + 2 * (image * s.frames + frame) * s.frequencies;
+                 std::fill(line, line + s.n, Complex(0));
+                 for (int64_t k = 0; k < s.frequencies; ++k)
+                   line[k] = {static_cast<double>(from[2 * k]), static_cast<double>(from[2 * k + 1])};
+                 fft->run(line, true, work);
+                 const int64_t start = image * size + frame * s.step * s.parts;
+                 for (int64_t i = 0; i < s.window; ++i) {
+                   const double w = weights ? static_cast<double>(weights[i]) : 1;
+                   const int64_t at = start + i * s.parts;
+                   if (to) to[at] += static_cast<T>(w * line[i].real());
+                   if (to && s.parts == 2) to[at + 1] += static_cast<T>(w * line[i].imag());
+                   if (!dw.defined()) continue;
+                   double& sum = parts[share * s.window + i];
+                   sum += static_cast<double>(signal[at]) * line[i].real();
+                   if (s.parts == 2) sum += static_cast<double>(signal[at + 1]) * line[i].imag();
+                 }
+               }
+             });
+      if (!dw.defined()) return;
+      for (int64_t i = 0; i < s.window; ++i) {
+        double sum = 0;
+        for (int64_t share = 0; share < shares; ++share) sum += parts[share * s.window + i];
+        f.at<T>(dw)[i] = static_cast<T>(sum);
+      }
+    });
+  });
+}
+
+void gradient(GradientContext& g) {
+  std::vector<std::string> inputs = {g.dy(0)};
+  for (size_t i = 0; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
+  const bool window = g.has_x(2) && g.needs(2);
+  const auto d = g.emit("STFTGrad", inputs, window ? 2 : 1, g.node().attributes, kMicrosoft);
+  if (g.needs(0)) g.set(0, d[0]);
+  if (window) g.set(2, d[1]);
+}
+
+// STFT(x, w) is linear in signal and window, and its gradients are the adjoints. With u and v the gradients
+// of dsignal and dwindow these give STFT(u, w) + STFT(x, v) to dY, the adjoint for x with v in the place of w
+// to the signal, and that for w with u in the place of x to the window.
+void grad_gradient(GradientContext& g) {
+  const auto with = [&](const std::string& dy, const std::string& signal, const std::string& window) {
+    std::vector<std::string> inputs = {signal, g.x(2), window};
+    if (!dy.empty()) inputs.insert(inputs.begin(), dy);
+    if (g.has_x(4)) inputs.push_back(g.x(4));
+    while (inputs.back().empty()) inputs.pop_back();
+    return inputs;
+  };
+  const std::string window = g.has_x(3) ? g.x(3) : "", u = g.dy(0),
+                    v = g.node().outputs.size() > 1 ? g.dy(1) : "";
+  const Attributes& attributes = g.node().attributes;
+  std::vector<std::string> of_dy;
+  if (!u.empty()) of_dy.push_back(g("STFT", with("", u, window), attributes));
+  if (!v.empty()) of_dy.push_back(g("STFT", with("", g.x(1), v), attributes));
+  if (g.needs(0) && !of_dy.empty()) g.set(0, of_dy.size() == 1 ? of_dy[0] : g("Add", of_dy));
+  if (g.needs(1) && !v.empty()) g.set(1, g("STFTGrad", with(g.x(0), g.x(1), v), attributes, kMicrosoft));
+  if (!window.empty() && g.needs(3) && !u.empty())
+    g.set(3, g.emit("STFTGrad", with(g.x(0), u, window), 2, attributes, kMicrosoft)[1]);
+}
+
+ORTRAIN_OPERATOR({.type = "STFT", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "STFTGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .gradient = grad_gradient});
+
+}  // namespace
+}  // namespace ortrain

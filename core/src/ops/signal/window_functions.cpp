@@ -1,0 +1,60 @@
+// HannWindow, HammingWindow and BlackmanWindow: sums of cosines over one period of `size` places, or over the
+// size - 1 gaps between them where the window is not periodic.
+#include <cmath>
+#include <numbers>
+
+#include "op/operator.h"
+
+namespace ortrain {
+namespace {
+
+// w(x) = a - b cos x + c cos 2x
+struct Window {
+  std::string_view type;
+  double a, b, c;
+};
+constexpr Window kWindows[] = {{"HannWindow", 0.5, 0.5, 0},
+                               {"HammingWindow", 25.0 / 46, 21.0 / 46, 0},
+                               {"BlackmanWindow", 0.42, 0.5, 0.08}};
+
+void shape(ShapeContext& c) {
+  const Tensor& size = c.need_constant(0);
+  c.expect((size.dtype() == DType::kInt32 || size.dtype() == DType::kInt64) && size.size() == 1,
+           "the size must be one int32 or int64, found ", to_string(size.dtype()), " ",
+           to_string(size.shape()));
+  const int64_t n = size.to_int64()[0];
+  c.expect(n >= 0, "the size must not be negative, found ", n);
+  const DType type =
+      static_cast<DType>(c.node().int_or("output_datatype", static_cast<int64_t>(DType::kFloat)));
+  c.expect(is_half(type) || visit_numeric(type, [](auto) {}), "it cannot make numbers of type ",
+           to_string(type));
+  c.output(0, type, {n});
+}
+
+Kernel kernel(KernelContext& c) {
+  const Window* window = kWindows;
+  while (window->type != c.node().op_type) ++window;
+  const int64_t n = c.out_size(0);
+  const int64_t period = c.node().int_or("periodic", 1) != 0 ? n : n - 1;
+  const Slot y = c.out(0);
+  Kernel kernel;
+  visit_numeric(c.out_dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    kernel = [=](const Frame& f) {
+      T* to = f.at<T>(y);
+      for (int64_t i = 0; i < n; ++i) {
+        const double x =
+            period > 0 ? 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(period) : 0;
+        to[i] = static_cast<T>(window->a - window->b * std::cos(x) + window->c * std::cos(2 * x));
+      }
+    };
+  });
+  return kernel;
+}
+
+ORTRAIN_OPERATOR({.type = "HannWindow", .shape = shape, .kernel = kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "HammingWindow", .shape = shape, .kernel = kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "BlackmanWindow", .shape = shape, .kernel = kernel, .stops_gradient = true});
+
+}  // namespace
+}  // namespace ortrain

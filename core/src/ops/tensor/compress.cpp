@@ -1,0 +1,77 @@
+// Compress: the slices along an axis for which a condition holds; without an axis the elements of the
+// flattened input. A condition may be shorter than the axis: what is behind its end is left out.
+//
+//     y = x[condition]        dx = dy scattered to where the condition holds, 0 elsewhere
+#include <algorithm>
+#include <cstring>
+
+#include "op/dynamic.h"
+#include "ops/common/movement.h"
+
+namespace ortrain {
+namespace {
+
+void types(TypeContext& c) {
+  auto dims = c.input(0).dims;
+  if (!c.node().has("axis")) {
+    dims = std::vector<Dim>{Dim{}};
+  } else if (dims) {
+    const int64_t axis = c.node().int_or("axis", 0), rank = static_cast<int64_t>(dims->size());
+    if (axis < -rank || axis >= rank) return;  // the run says so
+    (*dims)[static_cast<size_t>(axis < 0 ? axis + rank : axis)] = Dim{};
+  }
+  c.output(0, c.input(0).dtype, dims);
+}
+
+void run(DynamicContext& c) {
+  const Tensor &x = c.in(0), &condition = c.in(1);
+  c.expect(condition.dtype() == DType::kBool && condition.shape().size() == 1,
+           "input 1 ('condition') must be a vector of bool, found ", to_string(condition.dtype()),
+           to_string(condition.shape()));
+  const bool flat = !c.node().has("axis");
+  const Shape shape = flat ? Shape{x.size()} : x.shape();
+  const size_t axis = flat ? 0 : axis_of(c, 0, c.rank(0));
+  const int64_t extent = shape[axis];
+  const auto holds = condition.elements<bool>();
+  c.expect(condition.size() <= extent, "input 1 ('condition') has ", condition.size(), " elements, but axis ",
+           axis, " of ", flat ? "the flattened input" : "the input", " only ", extent);
+  const int64_t count = std::count(holds.begin(), holds.end(), true);
+  Shape result = shape;
+  result[axis] = count;
+  const int64_t outer = element_count(shape, 0, axis);
+  const size_t row = static_cast<size_t>(element_count(shape, axis + 1, shape.size())) * width_of(c, 0);
+  std::byte* to = c.out(0, x.dtype(), result).raw();
+  if (row == 0) return;
+  for (int64_t o = 0; o < outer; ++o) {
+    const std::byte* from = x.raw() + static_cast<size_t>(o * extent) * row;
+    for (int64_t k = 0; k < condition.size();) {
+      if (!holds[static_cast<size_t>(k)]) {
+        ++k;
+        continue;
+      }
+      int64_t end = k + 1;
+      while (end < condition.size() && holds[static_cast<size_t>(end)]) ++end;
+      const size_t bytes = static_cast<size_t>(end - k) * row;
+      std::memcpy(to, from + static_cast<size_t>(k) * row, bytes);
+      to += bytes;
+      k = end;
+    }
+  }
+}
+
+void gradient(GradientContext& g) {
+  const std::string chosen = g.squeeze(g("NonZero", {g.x(1)}), {0});
+  if (g.node().has("axis")) {
+    g.set(0, g("GatherGrad", {shape_of(g, g.x(0)), chosen, g.dy(0)}, {{"axis", g.node().int_or("axis", 0)}},
+               kMicrosoft));
+    return;
+  }
+  const std::string size = g("Reshape", {g("Size", {g.x(0)}), g.int64s({1})});
+  const std::string flat = g("GatherGrad", {size, chosen, g.dy(0)}, {{"axis", int64_t{0}}}, kMicrosoft);
+  g.set(0, reshape_like(g, flat, g.x(0)));
+}
+
+ORTRAIN_OPERATOR({.type = "Compress", .gradient = gradient, .types = types, .run = run});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,103 @@
+// Concat, and ConcatTraining (com.microsoft), which also tells the extent of every input along the axis.
+#include <algorithm>
+
+#include "backend/cpu/strided_copy.h"
+#include "ops/common/movement.h"
+
+namespace ortrain {
+namespace {
+
+// Extent along the axis of every input.
+std::vector<int64_t> lengths_of(const NodeContext& c, size_t axis) {
+  std::vector<int64_t> lengths;
+  for (size_t i = 0; i < c.input_count(); ++i) lengths.push_back(c.shape(i)[axis]);
+  return lengths;
+}
+
+void shape(ShapeContext& c) {
+  c.expect(c.input_count() > 0, "it has no inputs");
+  // Version 1 has a default.
+  c.expect(c.node().has("axis") || (c.opset() < 4 && c.node().domain.empty()), "attribute 'axis' is missing");
+  const size_t axis = axis_of(c, 1, c.rank(0));
+  Shape out = c.shape(0);
+  for (size_t i = 1; i < c.input_count(); ++i) {
+    const Shape& other = c.shape(i);
+    c.expect(c.dtype(i) == c.dtype(0), "its inputs must have one type, found ", to_string(c.dtype(0)),
+             " and ", to_string(c.dtype(i)));
+    bool fits = other.size() == out.size();
+    for (size_t d = 0; fits && d < out.size(); ++d) fits = d == axis || other[d] == out[d];
+    c.expect(fits, "input ", i, " of shape ", to_string(other), " does not fit input 0 of shape ",
+             to_string(c.shape(0)), " beside axis ", axis);
+    out[axis] += other[axis];
+  }
+  c.output(0, c.dtype(0), out);
+  c.value(1, Tensor::of(lengths_of(c, axis)));
+}
+
+Kernel kernel(KernelContext& c) {
+  const size_t axis = axis_of(c, 1, c.rank(0)), width = width_of(c, 0);
+  const std::vector<int64_t> lengths = lengths_of(c, axis);
+  if (c.input_count() == 1) {
+    c.alias(0, 0);
+    return nullptr;
+  }
+  struct Part {
+    StridedCopy copy;
+    Slot in;
+  };
+  std::vector<Part> parts;
+  const Shape& out_shape = c.out_shape(0);
+  const int64_t outer = element_count(out_shape, 0, axis),
+                inner = element_count(out_shape, axis + 1, out_shape.size());
+  const int64_t out_row = out_shape[axis] * inner;
+  int64_t offset = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const int64_t row = lengths[i] * inner;
+    if (row > 0) parts.push_back({{width, {outer, row}, {0, {row, 1}}, {offset, {out_row, 1}}}, c.in(i)});
+    offset += row;
+  }
+  const Slot out = c.out(0);
+  return [=](const Frame& f) {
+    for (const Part& part : parts) part.copy(f.at<std::byte>(part.in), f.at<std::byte>(out));
+  };
+}
+
+// Each input gets its piece of dY: by Split where the pieces are known, else by the lengths that
+// ConcatTraining tells.
+void gradient(GradientContext& g) {
+  const size_t count = g.node().inputs.size();
+  if (count == 1) return g.set(0, g.dy(0));
+  const int64_t axis = g.node().int_or("axis", 1);
+  std::vector<int64_t> lengths;
+  for (size_t i = 0; i < count; ++i)
+    if (const auto dims = g.dims(g.x(i))) {
+      const int64_t at = normalize_axis(axis, static_cast<int64_t>(dims->size()), g.node().label());
+      if (const Dim& dim = (*dims)[static_cast<size_t>(at)]; dim.known()) lengths.push_back(dim.value);
+    }
+  std::vector<std::string> pieces;
+  if (lengths.size() == count && g.opset() >= 13) {
+    pieces = g.emit("Split", {g.dy(0), g.int64s(lengths)}, count, {{"axis", axis}});
+  } else if (lengths.size() == count) {
+    pieces = g.emit("Split", {g.dy(0)}, count, {{"axis", axis}, {"split", lengths}});
+  } else {
+    if (g.node().op_type == "Concat") g.retype_node("ConcatTraining", kMicrosoft);
+    pieces = g.emit("SplitTraining", {g.dy(0), g.want_y(1)}, count, {{"axis", axis}}, kMicrosoft);
+  }
+  for (size_t i = 0; i < count; ++i)
+    if (g.needs(i)) g.set(i, pieces[i]);
+}
+
+ORTRAIN_OPERATOR({.type = "Concat",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "ConcatTraining",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,92 @@
+// Expand: the input broadcast to a shape. Tile: the input repeated along every axis.
+#include "ops/common/movement.h"
+
+namespace ortrain {
+namespace {
+
+void expand_shape(ShapeContext& c) {
+  const Shape wanted = constant_ints(c, 1);
+  for (const int64_t extent : wanted)
+    c.expect(extent >= 0, "the wanted shape ", to_string(wanted), " is negative");
+  try {
+    c.output(0, c.dtype(0), broadcast(c.shape(0), wanted));
+  } catch (const Error& error) {
+    c.reject(error.message());
+  }
+}
+
+Kernel expand_kernel(KernelContext& c) {
+  const Shape& out_shape = c.out_shape(0);
+  if (c.size(0) == c.out_size(0)) {
+    c.alias(0, 0);
+    return nullptr;
+  }
+  const StridedCopy copy(width_of(c, 0), out_shape, {0, broadcast_strides(c.shape(0), out_shape)},
+                         {0, strides_of(out_shape)});
+  const Slot in = c.in(0), out = c.out(0);
+  return [=](const Frame& f) { copy(f.at<std::byte>(in), f.at<std::byte>(out)); };
+}
+
+void expand_gradient(GradientContext& g) { g.set(0, g.unbroadcast(g.dy(0), g.y(0), 0)); }
+
+ORTRAIN_OPERATOR({.type = "Expand",
+                  .shape = expand_shape,
+                  .kernel = expand_kernel,
+                  .gradient = expand_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
+
+void tile_shape(ShapeContext& c) {
+  const std::vector<int64_t> repeats = constant_ints(c, 1);
+  c.expect(static_cast<int64_t>(repeats.size()) == c.rank(0), "repeats ", to_string(repeats),
+           " must have one entry an axis of input shape ", to_string(c.shape(0)));
+  Shape out = c.shape(0);
+  for (size_t i = 0; i < out.size(); ++i) {
+    c.expect(repeats[i] >= 0, "repeats ", to_string(repeats), " are negative");
+    c.expect(!__builtin_mul_overflow(out[i], repeats[i], &out[i]), "repeats ", to_string(repeats),
+             " are too large");
+  }
+  c.output(0, c.dtype(0), out);
+}
+
+Kernel tile_kernel(KernelContext& c) {
+  const Shape &in_shape = c.shape(0), &out_shape = c.out_shape(0);
+  if (in_shape == out_shape) {
+    c.alias(0, 0);
+    return nullptr;
+  }
+  // Every axis is seen as two: the repetitions, along which the source stands still, and the extent.
+  Shape extents;
+  StridedCopy::View source, target;
+  const std::vector<int64_t> in_strides = strides_of(in_shape), out_strides = strides_of(out_shape);
+  for (size_t i = 0; i < in_shape.size(); ++i) {
+    extents.insert(extents.end(), {in_shape[i] > 0 ? out_shape[i] / in_shape[i] : 0, in_shape[i]});
+    source.strides.insert(source.strides.end(), {0, in_strides[i]});
+    target.strides.insert(target.strides.end(), {out_strides[i] * in_shape[i], out_strides[i]});
+  }
+  const StridedCopy copy(width_of(c, 0), extents, source, target);
+  const Slot in = c.in(0), out = c.out(0);
+  return [=](const Frame& f) { copy(f.at<std::byte>(in), f.at<std::byte>(out)); };
+}
+
+// dY with every axis taken apart into repetitions and extent, summed over the repetitions.
+void tile_gradient(GradientContext& g) {
+  const auto rank = g.rank(g.x(0));
+  if (!rank) g.reject("the gradient needs the rank of its input, which is not known");
+  if (*rank == 0) return g.set(0, g.dy(0));
+  std::vector<int64_t> repetitions;
+  for (int64_t i = 0; i < *rank; ++i) repetitions.push_back(2 * i);
+  const std::string pairs =
+      g("Concat", {g.unsqueeze(g.x(1), {1}), g.unsqueeze(shape_of(g, g.x(0)), {1})}, {{"axis", int64_t{1}}});
+  const std::string apart = reshape_to(g, g.dy(0), g("Reshape", {pairs, g.int64s({2 * *rank})}));
+  g.set(0, g.reduce_sum(apart, repetitions, false));
+}
+
+ORTRAIN_OPERATOR({.type = "Tile",
+                  .shape = tile_shape,
+                  .kernel = tile_kernel,
+                  .gradient = tile_gradient,
+                  .since = 6,
+                  .narrow_types = NarrowTypes::kMoved});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,84 @@
+// Gather: the slices of the data along an axis that the indices name. GatherGrad (com.microsoft): their sum
+// back.
+#include "backend/cpu/strided_copy.h"
+#include "ops/common/indices.h"
+
+namespace ortrain {
+namespace {
+
+// What Gather and GatherGrad have in common: how `data_shape` is walked by the indices, input 1.
+IndexedRows rows_of(const NodeContext& c, const Shape& data_shape) {
+  const size_t axis = axis_of(c, 0, static_cast<int64_t>(data_shape.size()));
+  return {.outer = element_count(data_shape, 0, axis),
+          .limit = data_shape[axis],
+          .n = c.size(1),
+          .row = element_count(data_shape, axis + 1, data_shape.size())};
+}
+
+// data_shape with the axis replaced by the shape of the indices.
+Shape gathered_shape(const NodeContext& c, const Shape& data_shape) {
+  const int64_t axis = static_cast<int64_t>(axis_of(c, 0, static_cast<int64_t>(data_shape.size())));
+  Shape out(data_shape.begin(), data_shape.begin() + axis);
+  out.insert(out.end(), c.shape(1).begin(), c.shape(1).end());
+  out.insert(out.end(), data_shape.begin() + axis + 1, data_shape.end());
+  return out;
+}
+
+void gather_shape(ShapeContext& c) { c.output(0, c.dtype(0), gathered_shape(c, c.shape(0))); }
+
+Kernel gather_kernel(KernelContext& c) {
+  const IndexedRows r = rows_of(c, c.shape(0));
+  const size_t row_bytes = static_cast<size_t>(r.row) * width_of(c, 0);
+  const DType type = index_type(c, 1);
+  const Slot data = c.in(0), indices = c.in(1), out = c.out(0), rows = positions_scratch(c, r.n);
+  return [=, label = c.node().label()](const Frame& f) {
+    resolve_indices(label, type, f.at<void>(indices), r.n, r.limit, f.at<int64_t>(rows));
+    gather_rows(r, row_bytes, f.at<std::byte>(data), f.at<int64_t>(rows), f.at<std::byte>(out));
+  };
+}
+
+void gather_gradient(GradientContext& g) {
+  g.set(0, g("GatherGrad", {shape_of(g, g.x(0)), g.x(1), g.dy(0)}, {{"axis", g.node().int_or("axis", 0)}},
+             kMicrosoft));
+}
+
+ORTRAIN_OPERATOR({.type = "Gather",
+                  .shape = gather_shape,
+                  .kernel = gather_kernel,
+                  .gradient = gather_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
+
+// GatherGrad(shape, indices, dY)
+void gather_grad_shape(ShapeContext& c) {
+  const Shape shape = constant_ints(c, 0), expected = gathered_shape(c, shape);
+  c.expect(c.shape(2) == expected, "dY has shape ", to_string(c.shape(2)), ", expected ",
+           to_string(expected));
+  c.output(0, c.dtype(2), shape);
+}
+
+Kernel gather_grad_kernel(KernelContext& c) {
+  const IndexedRows r = rows_of(c, c.out_shape(0));
+  const DType type = index_type(c, 1), dtype = c.dtype(2);
+  if (dtype != DType::kFloat && dtype != DType::kDouble) c.reject_dtype(2);
+  const BinaryFunction add = binary_function("Add", dtype);
+  const Slot indices = c.in(1), dy = c.in(2), dx = c.out(0), rows = positions_scratch(c, r.n);
+  const size_t width = size_of(dtype), bytes = bytes_of(dtype, c.out_size(0));
+  return [=, label = c.node().label()](const Frame& f) {
+    resolve_indices(label, type, f.at<void>(indices), r.n, r.limit, f.at<int64_t>(rows));
+    zero_bytes(f.at<std::byte>(dx), bytes);
+    scatter_rows(r, width, add, f.at<std::byte>(dy), f.at<int64_t>(rows), f.at<std::byte>(dx));
+  };
+}
+
+void gather_grad_gradient(GradientContext& g) {
+  g.set(2, g("Gather", {g.dy(0), g.x(1)}, {{"axis", g.node().int_or("axis", 0)}}));
+}
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "GatherGrad",
+                  .shape = gather_grad_shape,
+                  .kernel = gather_grad_kernel,
+                  .gradient = gather_grad_gradient});
+
+}  // namespace
+}  // namespace ortrain

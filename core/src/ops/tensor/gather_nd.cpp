@@ -1,0 +1,72 @@
+// GatherND: the slices of the data that index tuples name. GatherNDGrad (com.microsoft): their sum back.
+#include "backend/cpu/strided_copy.h"
+#include "ops/common/indices.h"
+
+namespace ortrain {
+namespace {
+
+void gather_shape(ShapeContext& c) {
+  const int64_t batch_dims = c.node().int_or("batch_dims", 0);
+  tuples_of(c, c.shape(0), c.shape(1), batch_dims);
+  c.output(0, c.dtype(0), slices_shape(c.shape(0), c.shape(1), batch_dims));
+}
+
+Kernel gather_kernel(KernelContext& c) {
+  const Tuples t = tuples_of(c, c.shape(0), c.shape(1), c.node().int_or("batch_dims", 0));
+  const size_t row_bytes = static_cast<size_t>(t.rows.row) * width_of(c, 0);
+  const DType type = index_type(c, 1);
+  const Slot data = c.in(0), indices = c.in(1), out = c.out(0), rows = positions_scratch(c, t.rows.n);
+  return [=, label = c.node().label()](const Frame& f) {
+    resolve_tuples(label, type, t, f.at<void>(indices), f.at<int64_t>(rows));
+    gather_rows(t.rows, row_bytes, f.at<std::byte>(data), f.at<int64_t>(rows), f.at<std::byte>(out));
+  };
+}
+
+void gather_gradient(GradientContext& g) {
+  g.set(0, g("GatherNDGrad", {shape_of(g, g.x(0)), g.x(1), g.dy(0)},
+             {{"batch_dims", g.node().int_or("batch_dims", 0)}}, kMicrosoft));
+}
+
+ORTRAIN_OPERATOR({.type = "GatherND",
+                  .shape = gather_shape,
+                  .kernel = gather_kernel,
+                  .gradient = gather_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
+
+// GatherNDGrad(shape, indices, dY)
+void gather_grad_shape(ShapeContext& c) {
+  const Shape shape = constant_ints(c, 0);
+  const int64_t batch_dims = c.node().int_or("batch_dims", 0);
+  tuples_of(c, shape, c.shape(1), batch_dims);
+  const Shape expected = slices_shape(shape, c.shape(1), batch_dims);
+  c.expect(c.shape(2) == expected, "dY has shape ", to_string(c.shape(2)), ", expected ",
+           to_string(expected));
+  c.output(0, c.dtype(2), shape);
+}
+
+Kernel gather_grad_kernel(KernelContext& c) {
+  const Tuples t = tuples_of(c, c.out_shape(0), c.shape(1), c.node().int_or("batch_dims", 0));
+  const DType type = index_type(c, 1), dtype = c.dtype(2);
+  if (dtype != DType::kFloat && dtype != DType::kDouble) c.reject_dtype(2);
+  const BinaryFunction add = binary_function("Add", dtype);
+  const Slot indices = c.in(1), dy = c.in(2), dx = c.out(0), rows = positions_scratch(c, t.rows.n);
+  const size_t width = size_of(dtype), bytes = bytes_of(dtype, c.out_size(0));
+  return [=, label = c.node().label()](const Frame& f) {
+    resolve_tuples(label, type, t, f.at<void>(indices), f.at<int64_t>(rows));
+    zero_bytes(f.at<std::byte>(dx), bytes);
+    scatter_rows(t.rows, width, add, f.at<std::byte>(dy), f.at<int64_t>(rows), f.at<std::byte>(dx));
+  };
+}
+
+void gather_grad_gradient(GradientContext& g) {
+  g.set(2, g("GatherND", {g.dy(0), g.x(1)}, {{"batch_dims", g.node().int_or("batch_dims", 0)}}));
+}
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "GatherNDGrad",
+                  .shape = gather_grad_shape,
+                  .kernel = gather_grad_kernel,
+                  .gradient = gather_grad_gradient});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,211 @@
+// Pad: a border around the tensor, of one value (constant), of the edge, mirrored (reflect) or from the other
+// side (wrap). Negative pads cut off instead.
+#include <algorithm>
+#include <cstring>
+
+#include "ops/common/movement.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+enum class Mode { kConstant, kReflect, kEdge, kWrap };
+
+Mode mode_of(const NodeContext& c) {
+  const std::string mode = c.node().string_or("mode", "constant");
+  if (mode == "constant") return Mode::kConstant;
+  if (mode == "reflect") return Mode::kReflect;
+  if (mode == "edge") return Mode::kEdge;
+  if (mode == "wrap") return Mode::kWrap;
+  c.reject("attribute 'mode' must be constant, reflect, edge or wrap, found '", mode, "'");
+}
+
+struct Border {
+  int64_t before = 0, after = 0;
+};
+
+// The attribute that states the borders before version 11; version 1 had another name for it.
+const char* attribute_of(const Node& node) { return node.has("paddings") ? "paddings" : "pads"; }
+
+// One border an axis: pads lists all that come before, then all that come after.
+std::vector<Border> borders_of(const NodeContext& c) {
+  const std::vector<int64_t> pads = *ints_of(c, attribute_of(c.node()), 1);
+  std::vector<int64_t> axes(static_cast<size_t>(c.rank(0)));
+  for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
+  if (c.has_input(3)) axes = normalize_axes(c, constant_ints(c, 3), c.rank(0));
+  c.expect(pads.size() == 2 * axes.size(), "pads ", to_string(pads), " must have two entries for each of ",
+           axes.size(), " axes");
+  std::vector<Border> borders(static_cast<size_t>(c.rank(0)));
+  for (size_t i = 0; i < axes.size(); ++i)
+    borders[static_cast<size_t>(axes[i])] = {pads[i], pads[i + axes.size()]};
+  return borders;
+}
+
+void shape(ShapeContext& c) {
+  c.expect(c.node().has(attribute_of(c.node())) || c.has_input(1),
+           "neither attribute nor input 'pads' is given");
+  if (c.has_input(2)) {
+    c.expect(c.dtype(2) == c.dtype(0), "the value of the border has type ", to_string(c.dtype(2)),
+             ", expected ", to_string(c.dtype(0)));
+    c.expect(c.size(2) == 1, "the value of the border must be a scalar, found shape ", to_string(c.shape(2)));
+  }
+  const std::vector<Border> borders = borders_of(c);
+  const Mode mode = mode_of(c);
+  Shape out = c.shape(0);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto [before, after] = borders[i];
+    const int64_t extent = out[i], kept = extent + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
+    c.expect(!__builtin_add_overflow(out[i], before, &out[i]) &&
+                 !__builtin_add_overflow(out[i], after, &out[i]) && out[i] >= 0 && kept >= 0,
+             "pads ", before, " and ", after, " do not fit axis ", i, " of extent ", extent);
+    c.expect(mode == Mode::kConstant || kept > 0 || out[i] == 0, "axis ", i, " of extent ", extent,
+             " has nothing to take the border from");
+  }
+  c.output(0, c.dtype(0), out);
+}
+
+// The position in [0, extent) from which position p, outside or inside, takes its value.
+int64_t origin(Mode mode, int64_t p, int64_t extent) {
+  if (mode == Mode::kEdge) return std::clamp<int64_t>(p, 0, extent - 1);
+  const int64_t period = mode == Mode::kWrap ? extent : std::max<int64_t>(1, 2 * (extent - 1));
+  const int64_t phase = (p % period + period) % period;
+  return mode == Mode::kReflect && phase >= extent ? period - phase : phase;
+}
+
+// A border of one value: fill, then copy what is kept.
+Kernel constant_kernel(KernelContext& c, const std::vector<Border>& borders) {
+  const Shape &in_shape = c.shape(0), &out_shape = c.out_shape(0);
+  Shape kept = in_shape;
+  StridedCopy::View source{0, strides_of(in_shape)}, target{0, strides_of(out_shape)};
+  bool only_cut = true;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const auto [before, after] = borders[i];
+    kept[i] += std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
+    source.offset -= std::min<int64_t>(before, 0) * source.strides[i];
+    target.offset += std::max<int64_t>(before, 0) * target.strides[i];
+    only_cut &= before <= 0 && after <= 0;
+  }
+  const size_t width = width_of(c, 0);
+  const StridedCopy copy(width, kept, source, target);
+  const StridedCopy fill(width, {only_cut ? 0 : c.out_size(0)}, {0, {0}}, {0, {1}});
+  Tensor border(c.dtype(0), Shape{});
+  std::memset(border.raw(), 0, border.bytes());
+  if (c.node().has("value"))  // before version 11
+    border = Tensor::scalar(c.dtype(0), static_cast<double>(c.node().float_or("value", 0)));
+  const Slot in = c.in(0), value = c.has_input(2) ? c.in(2) : c.fixed(border), out = c.out(0);
+  return [=](const Frame& f) {
+    fill(f.at<std::byte>(value), f.at<std::byte>(out));
+    copy(f.at<std::byte>(in), f.at<std::byte>(out));
+  };
+}
+
+// A border taken from the tensor: along every axis a table tells where a position comes from.
+Kernel mapped_kernel(KernelContext& c, const std::vector<Border>& borders, Mode mode) {
+  const Shape out_shape = c.out_shape(0), in_strides = strides_of(c.shape(0));
+  const size_t last = out_shape.size() - 1;
+  std::vector<std::vector<int64_t>> origins(out_shape.size());  // in elements of the input
+  for (size_t i = 0; i < out_shape.size(); ++i) {
+    const auto [before, after] = borders[i];
+    const int64_t cut = -std::min<int64_t>(before, 0),
+                  kept = c.shape(0)[i] - cut + std::min<int64_t>(after, 0);
+    for (int64_t p = 0; p < out_shape[i]; ++p)
+      origins[i].push_back((cut + origin(mode, p - std::max<int64_t>(before, 0), kept)) * in_strides[i]);
+  }
+  Kernel kernel;
+  visit_width(c, 0, [&](auto zero) {
+    using T = decltype(zero);
+    const Slot in = c.in(0), out = c.out(0);
+    kernel = [=](const Frame& f) {
+      const T* from = f.at<T>(in);
+      T* to = f.at<T>(out);
+      const int64_t columns = out_shape[last];
+      parallel_for(element_count(out_shape, 0, last), columns, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          int64_t start = 0, rest = row;
+          for (size_t d = last; d-- > 0;) {
+            start += origins[d][static_cast<size_t>(rest % out_shape[d])];
+            rest /= out_shape[d];
+          }
+          for (int64_t j = 0; j < columns; ++j)
+            to[row * columns + j] = from[start + origins[last][static_cast<size_t>(j)]];
+        }
+      });
+    };
+  });
+  return kernel;
+}
+
+Kernel kernel(KernelContext& c) {
+  const std::vector<Border> borders = borders_of(c);
+  if (std::all_of(borders.begin(), borders.end(), [](Border b) { return b.before == 0 && b.after == 0; })) {
+    c.alias(0, 0);
+    return nullptr;
+  }
+  const Mode mode = mode_of(c);
+  if (mode == Mode::kConstant) return constant_kernel(c, borders);
+  if (c.out_size(0) == 0) {
+    c.out(0);
+    return nothing_to_do();
+  }
+  return mapped_kernel(c, borders, mode);
+}
+
+// constant: padding by the negated pads cuts the border off again. The other modes read an element several
+// times: along each padded axis they are a Gather whose indices are the padded numbers 0, 1, 2 ..., and the
+// gradient is its GatherGrad.
+void gradient(GradientContext& g) {
+  const bool by_input = g.has_x(1);
+  const std::string mode = g.node().string_or("mode", "constant");
+  if (mode == "constant") {
+    if (g.has_x(2) && g.needs(2)) {
+      // The sum of the gradient over the border: where zeros padded by ones hold one.
+      std::vector<std::string> inputs = {zeros_like(g, g.x(0)), g.x(1), g.scalar_like(g.x(0), 1)};
+      if (g.has_x(3)) inputs.push_back(g.x(3));
+      const std::string sum =
+          g("ReduceSum", {g("Mul", {g.dy(0), g("Pad", inputs)})}, {{"keepdims", int64_t{0}}});
+      g.set(2, reshape_like(g, sum, g.x(2)));
+      if (!g.needs(0)) return;
+    }
+    if (!by_input) {
+      std::vector<int64_t> pads = g.node().ints_or(attribute_of(g.node()), {});
+      for (int64_t& pad : pads) pad = -pad;
+      return g.set(0, g("Pad", {g.dy(0)}, {{"pads", pads}}));
+    }
+    std::vector<std::string> inputs = {g.dy(0), g("Neg", {g.x(1)})};
+    if (g.has_x(3)) inputs.insert(inputs.end(), {"", g.x(3)});
+    return g.set(0, g("Pad", inputs));
+  }
+  const Tensor stated = by_input ? Tensor() : Tensor::of(g.node().ints_or(attribute_of(g.node()), {}));
+  const Tensor* pads = by_input ? g.constant_value(g.x(1)) : &stated;
+  const Tensor* axes = g.has_x(3) ? g.constant_value(g.x(3)) : nullptr;
+  const auto rank = g.rank(g.x(0));
+  if (!pads || !rank || (g.has_x(3) && !axes))
+    g.reject("the gradient of mode '" + mode + "' needs constant pads and axes and an input of known rank");
+  const std::vector<int64_t> borders = pads->to_int64();
+  std::vector<int64_t> padded(borders.size() / 2);
+  for (size_t i = 0; i < padded.size(); ++i) padded[i] = static_cast<int64_t>(i);
+  if (axes) padded = axes->to_int64();
+  const std::string extents = shape_of(g, g.x(0)), one = g.constant(Tensor::scalar<int64_t>(1)),
+                    zero = g.constant(Tensor::scalar<int64_t>(0));
+  std::string gradient = g.dy(0);
+  for (size_t i = 0; i < padded.size(); ++i) {
+    const int64_t before = borders[i], after = borders[i + padded.size()];
+    if (before == 0 && after == 0) continue;
+    const int64_t axis = normalize_axis(padded[i], *rank, g.node().label());
+    const std::string extent = g("Gather", {extents, g.int64s({axis})});
+    const std::string numbers = g("Range", {zero, g.squeeze(extent, {0}), one});
+    const std::string origins = g("Pad", {numbers, g.int64s({before, after})}, {{"mode", mode}});
+    const std::string shape = g("ScatterElements", {shape_of(g, gradient), g.int64s({axis}), extent});
+    gradient = g("GatherGrad", {shape, origins, gradient}, {{"axis", axis}}, kMicrosoft);
+  }
+  g.set(0, gradient);
+}
+
+ORTRAIN_OPERATOR({.type = "Pad",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .narrow_types = NarrowTypes::kMoved});
+
+}  // namespace
+}  // namespace ortrain

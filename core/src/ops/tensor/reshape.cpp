@@ -1,0 +1,117 @@
+// Reshape, Flatten, Squeeze, Unsqueeze: the same elements under another shape. Nothing is copied.
+#include <algorithm>
+
+#include "ops/common/movement.h"
+
+namespace ortrain {
+namespace {
+
+Kernel alias_kernel(KernelContext& c) {
+  c.alias(0, 0);
+  return nullptr;
+}
+
+void reshape_gradient(GradientContext& g) { g.set(0, reshape_like(g, g.dy(0), g.x(0))); }
+
+// 0 keeps the extent of the input (unless allowzero), one -1 takes what is left.
+void reshape_shape(ShapeContext& c) {
+  const Shape& from = c.shape(0);
+  const std::vector<int64_t> wanted = *ints_of(c, "shape", 1);
+  const bool allow_zero = c.node().int_or("allowzero", 0) != 0;
+  Shape to = wanted;
+  int64_t free_axis = -1;
+  for (size_t i = 0; i < to.size(); ++i) {
+    c.expect(to[i] >= -1, "the wanted shape ", to_string(wanted), " has an extent below -1");
+    if (to[i] == -1) {
+      c.expect(free_axis < 0, "the wanted shape ", to_string(wanted), " has more than one -1");
+      free_axis = static_cast<int64_t>(i);
+      to[i] = 1;
+    } else if (to[i] == 0 && !allow_zero) {
+      c.expect(i < from.size(), "the wanted shape ", to_string(wanted), " keeps axis ", i,
+               ", which input shape ", to_string(from), " does not have");
+      to[i] = from[i];
+    }
+  }
+  const int64_t have = element_count(from), given = element_count(to);
+  if (free_axis >= 0) {
+    c.expect(given != 0 ? have % given == 0 : have == 0 && !allow_zero, "shape ", to_string(from),
+             " cannot be reshaped to ", to_string(wanted));
+    to[static_cast<size_t>(free_axis)] = given != 0 ? have / given : 0;
+  }
+  c.expect(element_count(to) == have, "shape ", to_string(from), " with ", have,
+           " elements cannot be reshaped to ", to_string(wanted));
+  c.output(0, c.dtype(0), to);
+}
+
+ORTRAIN_OPERATOR({.type = "Reshape",
+                  .shape = reshape_shape,
+                  .kernel = alias_kernel,
+                  .gradient = reshape_gradient,
+                  .takes_bf16 = true,
+                  .narrow_types = NarrowTypes::kMoved});
+
+void flatten_shape(ShapeContext& c) {
+  const int64_t rank = c.rank(0), given = c.node().int_or("axis", 1);
+  c.expect(given >= -rank && given <= rank, "axis ", given, " is outside [", -rank, ", ", rank,
+           "] of input shape ", to_string(c.shape(0)));
+  const size_t axis = static_cast<size_t>(given < 0 ? given + rank : given);
+  c.output(0, c.dtype(0),
+           {element_count(c.shape(0), 0, axis), element_count(c.shape(0), axis, static_cast<size_t>(rank))});
+}
+
+ORTRAIN_OPERATOR({.type = "Flatten",
+                  .shape = flatten_shape,
+                  .kernel = alias_kernel,
+                  .gradient = reshape_gradient,
+                  .takes_bf16 = true,
+                  .narrow_types = NarrowTypes::kMoved});
+
+void squeeze_shape(ShapeContext& c) {
+  const Shape& from = c.shape(0);
+  const auto axes = ints_of(c, "axes", 1);
+  std::vector<bool> drop(from.size(), false);
+  if (axes) {
+    for (const int64_t axis : normalize_axes(c, *axes, c.rank(0))) {
+      c.expect(from[static_cast<size_t>(axis)] == 1, "axis ", axis, " of input shape ", to_string(from),
+               " cannot be squeezed: its extent is not 1");
+      drop[static_cast<size_t>(axis)] = true;
+    }
+  } else {
+    std::transform(from.begin(), from.end(), drop.begin(), [](int64_t extent) { return extent == 1; });
+  }
+  Shape to;
+  for (size_t i = 0; i < from.size(); ++i)
+    if (!drop[i]) to.push_back(from[i]);
+  c.output(0, c.dtype(0), to);
+}
+
+ORTRAIN_OPERATOR({.type = "Squeeze",
+                  .shape = squeeze_shape,
+                  .kernel = alias_kernel,
+                  .gradient = reshape_gradient,
+                  .takes_bf16 = true,
+                  .narrow_types = NarrowTypes::kMoved});
+
+void unsqueeze_shape(ShapeContext& c) {
+  const Shape& from = c.shape(0);
+  const auto axes = ints_of(c, "axes", 1);
+  c.expect(axes.has_value(), "neither attribute nor input 'axes' is given");
+  const size_t rank = from.size() + axes->size();
+  Shape to(rank, 0);
+  for (const int64_t axis : normalize_axes(c, *axes, static_cast<int64_t>(rank)))
+    to[static_cast<size_t>(axis)] = 1;
+  auto next = from.begin();
+  for (int64_t& extent : to)
+    if (extent != 1) extent = *next++;
+  c.output(0, c.dtype(0), to);
+}
+
+ORTRAIN_OPERATOR({.type = "Unsqueeze",
+                  .shape = unsqueeze_shape,
+                  .kernel = alias_kernel,
+                  .gradient = reshape_gradient,
+                  .takes_bf16 = true,
+                  .narrow_types = NarrowTypes::kMoved});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,124 @@
+// Slice, and SliceGrad (com.microsoft): zeros with dY where the slice was taken.
+#include <algorithm>
+
+#include "backend/cpu/strided_copy.h"
+#include "ops/common/movement.h"
+
+namespace ortrain {
+namespace {
+
+// What a slice takes of a tensor.
+struct Cut {
+  Shape extents;
+  int64_t offset = 0;            // of the first element
+  std::vector<int64_t> strides;  // in the tensor, in elements
+  bool whole = true;             // all of it, in order
+};
+
+// starts, ends, axes, steps: attributes, or inputs from `first` on.
+Cut cut_of(const NodeContext& c, const Shape& shape, size_t first) {
+  const int64_t rank = static_cast<int64_t>(shape.size());
+  const auto starts = ints_of(c, "starts", first), ends = ints_of(c, "ends", first + 1);
+  c.expect(starts && ends, "starts or ends are missing");
+  std::vector<int64_t> every(starts->size());
+  for (size_t i = 0; i < every.size(); ++i) every[i] = static_cast<int64_t>(i);
+  const std::vector<int64_t> axes = normalize_axes(c, ints_of(c, "axes", first + 2).value_or(every), rank);
+  const auto steps = ints_of(c, "steps", first + 3).value_or(std::vector<int64_t>(starts->size(), 1));
+  c.expect(ends->size() == starts->size() && axes.size() == starts->size() && steps.size() == starts->size(),
+           "starts, ends, axes and steps must have one length, found ", starts->size(), ", ", ends->size(),
+           ", ", axes.size(), " and ", steps.size());
+
+  Cut cut{shape, 0, strides_of(shape)};
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const size_t axis = static_cast<size_t>(axes[i]);
+    const int64_t extent = shape[axis], step = steps[i];
+    c.expect(step != 0, "the step along axis ", axis, " is 0");
+    if (extent == 0) continue;
+    // Where walking backwards, "before the first" is -1.
+    const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? extent : extent - 1;
+    const auto position = [&](int64_t p) { return std::clamp(p < 0 ? p + extent : p, low, high); };
+    const int64_t start = std::max<int64_t>(position((*starts)[i]), 0),
+                  distance = position((*ends)[i]) - start;
+    const int64_t count = step > 0       ? (distance > 0 ? (distance - 1) / step + 1 : 0)
+                          : distance < 0 ? (distance + 1) / step + 1
+                                         : 0;
+    cut.whole &= count == extent && step == 1;
+    cut.extents[axis] = count;
+    cut.offset += start * cut.strides[axis];
+    cut.strides[axis] = count > 1 ? step * cut.strides[axis] : 0;
+  }
+  return cut;
+}
+
+void slice_shape(ShapeContext& c) { c.output(0, c.dtype(0), cut_of(c, c.shape(0), 1).extents); }
+
+Kernel slice_kernel(KernelContext& c) {
+  const Cut cut = cut_of(c, c.shape(0), 1);
+  if (cut.whole) {
+    c.alias(0, 0);
+    return nullptr;
+  }
+  const StridedCopy copy(width_of(c, 0), cut.extents, {cut.offset, cut.strides},
+                         {0, strides_of(cut.extents)});
+  const Slot in = c.in(0), out = c.out(0);
+  return [=](const Frame& f) { copy(f.at<std::byte>(in), f.at<std::byte>(out)); };
+}
+
+void slice_gradient(GradientContext& g) {
+  std::vector<std::string> inputs = {g.dy(0), shape_of(g, g.x(0))};
+  if (g.node().has("starts")) {
+    for (const char* name : {"starts", "ends", "axes"})
+      if (g.node().has(name)) inputs.push_back(g.int64s(g.node().ints_or(name, {})));
+  } else {
+    for (size_t i = 1; i < g.node().inputs.size(); ++i) inputs.push_back(g.node().inputs[i]);
+  }
+  g.set(0, g("SliceGrad", inputs, {}, kMicrosoft));
+}
+
+ORTRAIN_OPERATOR({.type = "Slice",
+                  .shape = slice_shape,
+                  .kernel = slice_kernel,
+                  .gradient = slice_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
+
+// SliceGrad(dY, shape, starts, ends, axes?, steps?)
+void slice_grad_shape(ShapeContext& c) {
+  const Shape shape = constant_ints(c, 1);
+  const Cut cut = cut_of(c, shape, 2);
+  c.expect(cut.extents == c.shape(0), "the slice of shape ", to_string(shape), " has shape ",
+           to_string(cut.extents), ", but dY has shape ", to_string(c.shape(0)));
+  c.output(0, c.dtype(0), shape);
+}
+
+Kernel slice_grad_kernel(KernelContext& c) {
+  const Cut cut = cut_of(c, c.out_shape(0), 2);
+  if (cut.whole) {
+    c.alias(0, 0);
+    return nullptr;
+  }
+  const StridedCopy copy(width_of(c, 0), cut.extents, {0, strides_of(cut.extents)},
+                         {cut.offset, cut.strides});
+  const size_t bytes = static_cast<size_t>(c.out_size(0)) * width_of(c, 0);
+  const Slot dy = c.in(0), dx = c.out(0);
+  return [=](const Frame& f) {
+    zero_bytes(f.at<std::byte>(dx), bytes);
+    copy(f.at<std::byte>(dy), f.at<std::byte>(dx));
+  };
+}
+
+// A slice of the gradient.
+void slice_grad_gradient(GradientContext& g) {
+  std::vector<std::string> inputs = {g.dy(0)};
+  for (size_t i = 2; i < g.node().inputs.size(); ++i) inputs.push_back(g.node().inputs[i]);
+  g.set(0, g("Slice", inputs));
+}
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "SliceGrad",
+                  .shape = slice_grad_shape,
+                  .kernel = slice_grad_kernel,
+                  .gradient = slice_grad_gradient,
+                  .narrow_types = NarrowTypes::kMoved});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,76 @@
+// Transpose: y[i_perm(0), i_perm(1), ...] of x[i_0, i_1, ...].
+#include <numeric>
+
+#include "backend/cpu/strided_copy.h"
+#include "ops/common/bf16_storage.h"
+#include "ops/common/movement.h"
+
+namespace ortrain {
+namespace {
+
+std::vector<int64_t> permutation_of(const NodeContext& c) {
+  const int64_t rank = c.rank(0);
+  std::vector<int64_t> reversed(static_cast<size_t>(rank));
+  std::iota(reversed.rbegin(), reversed.rend(), 0);
+  std::vector<int64_t> perm = c.node().ints_or("perm", reversed);
+  std::vector<bool> seen(static_cast<size_t>(rank), false);
+  bool valid = perm.size() == seen.size();
+  for (size_t i = 0; valid && i < perm.size(); ++i) {
+    valid = perm[i] >= 0 && perm[i] < rank && !seen[static_cast<size_t>(perm[i])];
+    if (valid) seen[static_cast<size_t>(perm[i])] = true;
+  }
+  c.expect(valid, "perm ", to_string(perm), " is not a permutation of the axes of shape ",
+           to_string(c.shape(0)));
+  return perm;
+}
+
+void shape(ShapeContext& c) {
+  Shape out;
+  for (const int64_t axis : permutation_of(c)) out.push_back(c.shape(0)[static_cast<size_t>(axis)]);
+  c.output(0, c.dtype(0), out);
+}
+
+Kernel kernel(KernelContext& c) {
+  const std::vector<int64_t> perm = permutation_of(c);
+  const Shape& in_shape = c.shape(0);
+  // Where only axes of extent 1 change places, the elements stay where they are.
+  int64_t last = -1;
+  bool in_order = true;
+  for (const int64_t axis : perm)
+    if (in_shape[static_cast<size_t>(axis)] != 1) {
+      in_order &= axis > last;
+      last = axis;
+    }
+  if (in_order) {
+    c.alias(0, 0);
+    return nullptr;
+  }
+  const std::vector<int64_t> in_strides = strides_of(in_shape);
+  std::vector<int64_t> strides;
+  for (const int64_t axis : perm) strides.push_back(in_strides[static_cast<size_t>(axis)]);
+  const bool narrow = follows_bf16(c, {0});
+  const size_t width = narrow ? size_of(DType::kBFloat16) : width_of(c, 0);
+  const StridedCopy copy(width, c.out_shape(0), {0, strides}, {0, strides_of(c.out_shape(0))});
+  const Slot in = c.in(0, narrow ? bf16_row_major(in_shape) : nullptr);
+  const Slot out = c.out(0, narrow ? bf16_row_major(c.out_shape(0)) : nullptr);
+  return [=](const Frame& f) { copy(f.at<std::byte>(in), f.at<std::byte>(out)); };
+}
+
+// The inverse permutation.
+void gradient(GradientContext& g) {
+  if (!g.node().has("perm")) return g.set(0, g("Transpose", {g.dy(0)}));  // reversing is its own inverse
+  const std::vector<int64_t> perm = g.node().ints_or("perm", {});
+  std::vector<int64_t> inverse(perm.size());
+  for (size_t i = 0; i < perm.size(); ++i) inverse.at(static_cast<size_t>(perm[i])) = static_cast<int64_t>(i);
+  g.set(0, g("Transpose", {g.dy(0)}, {{"perm", inverse}}));
+}
+
+ORTRAIN_OPERATOR({.type = "Transpose",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .takes_bf16 = true,
+                  .narrow_types = NarrowTypes::kMoved});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,133 @@
+// AffineGrid: where each pixel of an image comes from under an affine map, grid = theta [x, y, (z,) 1]ᵀ over
+// the pixels' coordinates, which run from -1 to 1; and AffineGridGrad (com.microsoft).
+#include <memory>
+
+#include "ops/common/movement.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+struct Grid {
+  int64_t batch, axes, points;
+  Shape space;
+  bool align_corners;
+
+  // The extents [N, C, (D,) H, W] are input 1.
+  explicit Grid(const NodeContext& c) : align_corners(c.node().int_or("align_corners", 0) != 0) {
+    const std::vector<int64_t> size = constant_ints(c, 1);
+    c.expect(size.size() == 4 || size.size() == 5, "size must be [N, C, H, W] or [N, C, D, H, W], found ",
+             to_string(size));
+    for (const int64_t extent : size) c.expect(extent >= 0, "size ", to_string(size), " is negative");
+    batch = size[0];
+    space.assign(size.begin() + 2, size.end());
+    axes = static_cast<int64_t>(space.size());
+    points = element_count(space);
+  }
+  Shape theta() const { return {batch, axes, axes + 1}; }
+  Shape grid() const {
+    Shape shape = {batch};
+    shape.insert(shape.end(), space.begin(), space.end());
+    shape.push_back(axes);
+    return shape;
+  }
+
+  // The homogeneous coordinates of every pixel, x first: [points, axes + 1].
+  template <typename T>
+  std::shared_ptr<const std::vector<T>> coordinates() const {
+    auto values = std::make_shared<std::vector<T>>();
+    for (int64_t p = 0; p < points; ++p) {
+      int64_t rest = p;
+      for (size_t i = space.size(); i-- > 0;) {
+        const double at = static_cast<double>(rest % space[i]), n = static_cast<double>(space[i]);
+        rest /= space[i];
+        // A single pixel lies in the middle.
+        const double place = !align_corners ? (2 * at + 1) / n - 1 : space[i] == 1 ? 0 : 2 * at / (n - 1) - 1;
+        values->push_back(static_cast<T>(place));
+      }
+      values->push_back(T(1));
+    }
+    return values;
+  }
+};
+
+void shape(ShapeContext& c) {
+  const Grid g(c);
+  c.expect(c.shape(0) == g.theta(), "theta must have shape ", to_string(g.theta()), ", found ",
+           to_string(c.shape(0)));
+  c.output(0, c.dtype(0), g.grid());
+}
+
+Kernel kernel(KernelContext& c) {
+  const Grid g(c);
+  const Slot theta_slot = c.in(0), out = c.out(0);
+  Kernel kernel;
+  const bool known = visit_floating(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    kernel = [=, places = g.coordinates<T>()](const Frame& f) {
+      parallel_for(g.batch * g.points, g.axes * g.axes * 2, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const T* theta = f.at<const T>(theta_slot) + i / g.points * g.axes * (g.axes + 1);
+          const T* place = places->data() + i % g.points * (g.axes + 1);
+          T* to = f.at<T>(out) + i * g.axes;
+          for (int64_t r = 0; r < g.axes; ++r) {
+            T sum = 0;
+            for (int64_t k = 0; k <= g.axes; ++k) sum += theta[r * (g.axes + 1) + k] * place[k];
+            to[r] = sum;
+          }
+        }
+      });
+    };
+  });
+  if (!known) c.reject_dtype(0);
+  return kernel;
+}
+
+// AffineGridGrad(dGrid, size) → dtheta
+void grad_shape(ShapeContext& c) {
+  const Grid g(c);
+  c.expect(c.shape(0) == g.grid(), "the gradient of the grid must have shape ", to_string(g.grid()),
+           ", found ", to_string(c.shape(0)));
+  c.output(0, c.dtype(0), g.theta());
+}
+
+Kernel grad_kernel(KernelContext& c) {
+  const Grid g(c);
+  const Slot in = c.in(0), out = c.out(0);
+  Kernel kernel;
+  const bool known = visit_floating(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    kernel = [=, places = g.coordinates<T>()](const Frame& f) {
+      parallel_for(g.batch * g.axes, g.points * g.axes * 2, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const T* from = f.at<const T>(in) + row / g.axes * g.points * g.axes + row % g.axes;
+          double sums[4] = {};
+          for (int64_t p = 0; p < g.points; ++p)
+            for (int64_t k = 0; k <= g.axes; ++k)
+              sums[k] += static_cast<double>(from[p * g.axes]) *
+                         static_cast<double>((*places)[static_cast<size_t>(p * (g.axes + 1) + k)]);
+          for (int64_t k = 0; k <= g.axes; ++k)
+            f.at<T>(out)[row * (g.axes + 1) + k] = static_cast<T>(sums[k]);
+        }
+      });
+    };
+  });
+  if (!known) c.reject_dtype(0);
+  return kernel;
+}
+
+void gradient(GradientContext& g) {
+  g.set(0, g("AffineGridGrad", {g.dy(0), g.x(1)}, g.node().attributes, kMicrosoft));
+}
+
+ORTRAIN_OPERATOR({.type = "AffineGrid", .shape = shape, .kernel = kernel, .gradient = gradient});
+void grad_gradient(GradientContext& g) { g.set(0, g("AffineGrid", {g.dy(0), g.x(1)}, g.node().attributes)); }
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "AffineGridGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .gradient = grad_gradient});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,138 @@
+// Col2Im: an image from the columns of its windows, each element the sum of all windows that hold it; and
+// Col2ImGrad (com.microsoft), which takes the columns from an image. Any number of spatial axes.
+#include <memory>
+
+#include "ops/common/movement.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+struct Columns {
+  Shape image;        // extents of the image
+  int64_t block = 1;  // elements of a window
+  int64_t windows = 1;
+  std::vector<int64_t> kernel, strides, dilations, before, counts;
+
+  // image_shape and block_shape are inputs 1 and 2.
+  explicit Columns(const NodeContext& c) : image(constant_ints(c, 1)), kernel(constant_ints(c, 2)) {
+    const size_t axes = image.size();
+    c.expect(axes >= 1 && kernel.size() == axes, "image_shape ", to_string(image), " and block_shape ",
+             to_string(kernel), " must have the same number of axes");
+    const auto read = [&](const char* name, size_t count, int64_t otherwise, int64_t smallest) {
+      std::vector<int64_t> values = c.node().ints_or(name, {});
+      if (values.empty()) values.assign(count, otherwise);
+      c.expect(values.size() == count, "attribute ", name, " must have ", count, " values, found ",
+               to_string(values));
+      for (const int64_t v : values)
+        c.expect(v >= smallest, "every value of attribute ", name, " must be at least ", smallest, ", found ",
+                 to_string(values));
+      return values;
+    };
+    strides = read("strides", axes, 1, 1);
+    dilations = read("dilations", axes, 1, 1);
+    before = read("pads", 2 * axes, 0, 0);
+    for (size_t i = 0; i < axes; ++i) {
+      c.expect(kernel[i] >= 1 && image[i] >= 0, "image_shape ", to_string(image), " and block_shape ",
+               to_string(kernel), " must be positive");
+      const int64_t room = image[i] + before[i] + before[axes + i] - (kernel[i] - 1) * dilations[i] - 1;
+      c.expect(room >= 0, "a window of ", kernel[i], " elements does not fit axis ", i, " of the image ",
+               to_string(image));
+      counts.push_back(room / strides[i] + 1);
+      block *= kernel[i];
+      windows *= counts.back();
+    }
+    before.resize(axes);
+  }
+
+  // The image element of every element of every window, [block, windows]; -1 in the padding.
+  std::vector<int64_t> table() const {
+    std::vector<int64_t> places;
+    places.reserve(static_cast<size_t>(block * windows));
+    for (int64_t k = 0; k < block; ++k)
+      for (int64_t w = 0; w < windows; ++w) {
+        int64_t place = 0, step = 1, element = k, window = w;
+        for (size_t i = image.size(); i-- > 0;) {
+          const int64_t at = window % counts[i] * strides[i] + element % kernel[i] * dilations[i] - before[i];
+          window /= counts[i];
+          element /= kernel[i];
+          place = place < 0 || at < 0 || at >= image[i] ? -1 : place + at * step;
+          step *= image[i];
+        }
+        places.push_back(place);
+      }
+    return places;
+  }
+};
+
+void shape(ShapeContext& c) {
+  const Columns columns(c);
+  const Shape& x = c.shape(0);
+  c.expect(x.size() == 3 && x[1] % columns.block == 0 && x[2] == columns.windows,
+           "its input must have shape [N, C x ", columns.block, ", ", columns.windows, "], found ",
+           to_string(x));
+  Shape y = {x[0], x[1] / columns.block};
+  y.insert(y.end(), columns.image.begin(), columns.image.end());
+  c.output(0, c.dtype(0), y);
+}
+
+// Col2ImGrad(dY, image_shape, block_shape)
+void grad_shape(ShapeContext& c) {
+  const Columns columns(c);
+  const Shape& dy = c.shape(0);
+  c.expect(dy.size() == 2 + columns.image.size() && Shape(dy.begin() + 2, dy.end()) == columns.image,
+           "dY must have shape [N, C] and then ", to_string(columns.image), ", found ", to_string(dy));
+  c.output(0, c.dtype(0), {dy[0], dy[1] * columns.block, columns.windows});
+}
+
+template <bool kToImage>
+Kernel kernel(KernelContext& c) {
+  const Columns columns(c);
+  const auto table = std::make_shared<const std::vector<int64_t>>(columns.table());
+  const int64_t elements = static_cast<int64_t>(table->size()), points = element_count(columns.image);
+  const Shape& image = kToImage ? c.out_shape(0) : c.shape(0);
+  const int64_t planes = image[0] * image[1];
+  const Slot in = c.in(0), out = c.out(0);
+  Kernel kernel;
+  const bool known = visit_numeric_or_bool(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    kernel = [=](const Frame& f) {
+      parallel_for(planes, elements * 2, [&](int64_t begin, int64_t end) {
+        for (int64_t plane = begin; plane < end; ++plane) {
+          const int64_t* place = table->data();
+          if constexpr (kToImage) {
+            const T* from = f.at<const T>(in) + plane * elements;
+            T* to = f.at<T>(out) + plane * points;
+            std::fill(to, to + points, T(0));
+            for (int64_t i = 0; i < elements; ++i)
+              if (place[i] >= 0) to[place[i]] = static_cast<T>(to[place[i]] + from[i]);
+          } else {
+            const T* from = f.at<const T>(in) + plane * points;
+            T* to = f.at<T>(out) + plane * elements;
+            for (int64_t i = 0; i < elements; ++i) to[i] = place[i] >= 0 ? from[place[i]] : T(0);
+          }
+        }
+      });
+    };
+  });
+  if (!known) c.reject_dtype(0);
+  return kernel;
+}
+
+void gradient(GradientContext& g) {
+  g.set(0, g("Col2ImGrad", {g.dy(0), g.x(1), g.x(2)}, g.node().attributes, kMicrosoft));
+}
+
+ORTRAIN_OPERATOR({.type = "Col2Im", .shape = shape, .kernel = kernel<true>, .gradient = gradient});
+void grad_gradient(GradientContext& g) {
+  g.set(0, g("Col2Im", {g.dy(0), g.x(1), g.x(2)}, g.node().attributes));
+}
+
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "Col2ImGrad",
+                  .shape = grad_shape,
+                  .kernel = kernel<false>,
+                  .gradient = grad_gradient});
+
+}  // namespace
+}  // namespace ortrain

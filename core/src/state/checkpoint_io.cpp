@@ -1,0 +1,592 @@
+#include "state/checkpoint_io.h"
+
+#include <unistd.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <string_view>
+#include <unordered_set>
+
+#include "checkpoint_generated.h"
+#include "runtime/file.h"
+#include "runtime/memory.h"
+#include "runtime/text.h"
+
+namespace ortrain {
+
+static_assert(std::endian::native == std::endian::little, "checkpoints store numbers in little-endian order");
+
+namespace {
+
+constexpr int32_t kVersion = 2;
+constexpr const char* kGroup = "group0";
+constexpr const char* kMomentum = "momentum";
+constexpr std::string_view kIdentityPrefix =
+    "ortrain data id ";  // 16 characters, 16 hexadecimal digits follow
+constexpr size_t kIdentityBytes = 32;
+
+namespace fs = std::filesystem;
+
+fs::path data_path(const fs::path& checkpoint) { return checkpoint.string() + ".data"; }
+fs::path old_data_path(const fs::path& checkpoint) { return checkpoint.string() + ".data.old"; }
+
+// The identity at the end of a data file; "" when it has none. Nothing when there is no such file.
+std::optional<std::string> identity_of_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  std::string tail(kIdentityBytes, '\0');
+  file.seekg(-static_cast<std::streamoff>(kIdentityBytes), std::ios::end);
+  if (!file.read(tail.data(), static_cast<std::streamsize>(tail.size()))) return "";
+  return tail.compare(0, kIdentityPrefix.size(), kIdentityPrefix) == 0 ? tail : "";
+}
+
+// A digest of what goes into a data file. It tells files apart; it is no protection against forgery.
+class Digest {
+ public:
+  void add(const void* data, size_t bytes) {
+    const auto* from = static_cast<const std::byte*>(data);
+    mix(bytes);
+    for (; bytes >= sizeof(uint64_t); bytes -= sizeof(uint64_t), from += sizeof(uint64_t)) {
+      uint64_t word;
+      std::memcpy(&word, from, sizeof word);
+      mix(word);
+    }
+    uint64_t rest = 0;
+    if (bytes > 0) std::memcpy(&rest, from, bytes);
+    mix(rest);
+  }
+  std::string identity() const {
+    std::string out(kIdentityPrefix);
+    for (int shift = 60; shift >= 0; shift -= 4) out += "0123456789abcdef"[state_ >> shift & 15];
+    return out;
+  }
+
+ private:
+  void mix(uint64_t word) {
+    state_ = (state_ ^ word) * 0x9E3779B97F4A7C15u;
+    state_ ^= state_ >> 29;
+  }
+  uint64_t state_ = 0x243F6A8885A308D3u;
+};
+
+// ----------------------------------------------------------------------------------------------------
+// reading
+
+// The tables of a checkpoint whose structure was verified. Throws when the bytes are no checkpoint of our
+// version.
+const fbs::Checkpoint& verified(const std::byte* data, size_t bytes) {
+  constexpr size_t kSmallest = 12;  // root offset, identifier, one table
+  const auto* begin = reinterpret_cast<const uint8_t*>(data);
+  if (bytes < kSmallest || !fbs::CheckpointBufferHasIdentifier(begin))
+    fail(ErrorCode::kFail, "expected a checkpoint file (identifier ODTC), found ",
+         describe_content(data, bytes));
+  require(bytes <= CheckpointIo::kLargestFile, ErrorCode::kFail, "it has ", bytes,
+          " bytes, more than a checkpoint file can have (", CheckpointIo::kLargestFile, ")");
+  flatbuffers::Verifier verifier(begin, bytes, /*max_depth=*/16, /*max_tables=*/50'000'000);
+  require(fbs::VerifyCheckpointBuffer(verifier), ErrorCode::kFail,
+          "the file is cut off or damaged: it is marked as a checkpoint, but its structure does not hold "
+          "together (",
+          bytes, " bytes)");
+  const fbs::Checkpoint& root = *fbs::GetCheckpoint(begin);
+  require(root.version() == kVersion, ErrorCode::kFail, "expected a checkpoint of version ", kVersion,
+          ", found version ", root.version());
+  return root;
+}
+
+// The tensors of a table that may be absent.
+template <typename T>
+size_t count(const flatbuffers::Vector<T>* items) {
+  return items == nullptr ? 0 : items->size();
+}
+
+std::string text_of(const flatbuffers::String* text, const char* what) {
+  require(text != nullptr, ErrorCode::kFail, "the ", what, " is missing");
+  std::string out = text->str();
+  require(is_utf8(out), ErrorCode::kFail, "the ", what, " is not valid UTF-8");
+  return out;
+}
+
+// What the external tensors of a checkpoint name as their data file; "" where that is left open.
+std::string identity_of_checkpoint(const fbs::Checkpoint& root) {
+  std::string identity;
+  const auto look = [&](const flatbuffers::Vector<flatbuffers::Offset<fbs::Tensor>>* tensors) {
+    for (size_t i = 0; i < count(tensors) && identity.empty(); ++i) {
+      const fbs::Tensor* tensor = tensors->Get(static_cast<flatbuffers::uoffset_t>(i));
+      if (tensor->external_data_offset() < 0 || tensor->doc_string() == nullptr) continue;
+      const std::string doc = tensor->doc_string()->str();
+      if (doc.size() == kIdentityBytes && doc.compare(0, kIdentityPrefix.size(), kIdentityPrefix) == 0)
+        identity = doc;
+    }
+  };
+  look(root.module_state()->requires_grad_params());
+  look(root.module_state()->frozen_params());
+  return identity;
+}
+
+class StateReader {
+ public:
+  // `path` is empty for a checkpoint in memory.
+  StateReader(const std::byte* data, size_t bytes, const fs::path& path)
+      : root_(verified(data, bytes)), bytes_left_(bytes) {
+    require(root_.module_state() != nullptr, ErrorCode::kFail,
+            "it holds no parameters (module_state is missing)");
+    nominal_ = root_.module_state()->is_nominal_state();
+    if (root_.module_state()->has_external_data()) open_data_file(path);
+  }
+
+  // Parameters in the order of the file. Their tensors are views into it.
+  std::vector<Parameter> parameters() {
+    std::vector<Parameter> out;
+    const fbs::ModuleState& module = *root_.module_state();
+    for (const auto* tensors : {module.requires_grad_params(), module.frozen_params()})
+      for (size_t i = 0; i < count(tensors); ++i) {
+        const fbs::Tensor& tensor = *tensors->Get(static_cast<flatbuffers::uoffset_t>(i));
+        Parameter parameter;
+        parameter.name = text_of(tensor.name(), "name of a parameter");
+        parameter.trainable = tensors == module.requires_grad_params();
+        parameter.data = view(tensor, concat("parameter \"", parameter.name, "\""), nominal_);
+        require(names_.emplace(parameter.name, out.size()).second, ErrorCode::kFail,
+                "two parameters are named \"", parameter.name, "\"");
+        out.push_back(std::move(parameter));
+      }
+    return out;
+  }
+
+  // The optimizer's step count and momentums, which are added to the parameters. Nothing when there is no
+  // such state.
+  std::optional<OptimizerState> optimizer(std::vector<Parameter>& parameters) {
+    const size_t groups = count(root_.optimizer_groups());
+    if (groups == 0) return std::nullopt;
+    require(groups == 1, ErrorCode::kNotImplemented, "it holds ", groups,
+            " groups of optimizer state; one is supported");
+    const fbs::OptimizerGroup& group = *root_.optimizer_groups()->Get(0);
+    const std::string name = text_of(group.group_name(), "name of the optimizer group");
+    require(name == kGroup, ErrorCode::kNotImplemented, "its optimizer group should be named \"", kGroup,
+            "\", found \"", name, "\"");
+    require(group.step() >= 0, ErrorCode::kFail, "the optimizer's step count should not be negative, found ",
+            group.step());
+    require(std::isfinite(group.initial_learning_rate()), ErrorCode::kFail,
+            "the optimizer's initial learning rate should be a finite number, found ",
+            group.initial_learning_rate());
+    const size_t states = count(group.optimizer_states());
+    size_t trainable = 0;
+    for (const Parameter& parameter : parameters) trainable += parameter.trainable ? 1 : 0;
+    require(states == 0 || states == trainable, ErrorCode::kFail, "it holds optimizer state of ", states,
+            " parameters, but ", trainable, " are trainable");
+    std::unordered_set<std::string> seen;
+    size_t expected = 0;  // momentums of a parameter
+    for (size_t i = 0; i < states; ++i) {
+      const auto& state = *group.optimizer_states()->Get(static_cast<flatbuffers::uoffset_t>(i));
+      const std::string owner = text_of(state.param_name(), "name of a parameter with optimizer state");
+      const auto found = names_.find(owner);
+      require(found != names_.end() && parameters[found->second].trainable, ErrorCode::kFail,
+              "it holds optimizer state of \"", owner, "\", which is not a trainable parameter");
+      require(seen.insert(owner).second, ErrorCode::kFail, "it holds optimizer state of \"", owner,
+              "\" twice");
+      Parameter& parameter = parameters[found->second];
+      parameter.momentums = momentums(state, parameter);
+      if (i == 0) expected = parameter.momentums.size();
+      require(parameter.momentums.size() == expected, ErrorCode::kFail, "parameter \"", owner, "\" has ",
+              parameter.momentums.size(), " momentums, others have ", expected);
+    }
+    return OptimizerState{group.step(), group.initial_learning_rate()};
+  }
+
+  std::map<std::string, Property> properties() const {
+    std::map<std::string, Property> out;
+    const fbs::PropertyBag* bag = root_.property_bag();
+    if (bag == nullptr) return out;
+    const auto add = [&](const auto* items, auto&& value_of) {
+      for (size_t i = 0; i < count(items); ++i) {
+        const auto& item = *items->Get(static_cast<flatbuffers::uoffset_t>(i));
+        const std::string name = text_of(item.name(), "name of a property");
+        require(out.emplace(name, value_of(item)).second, ErrorCode::kFail, "two properties are named \"",
+                name, "\"");
+      }
+    };
+    add(bag->ints(), [](const auto& item) { return Property(int64_t{item.value()}); });
+    add(bag->floats(), [](const auto& item) { return Property(item.value()); });
+    add(bag->strings(),
+        [](const auto& item) { return Property(text_of(item.value(), "value of a property")); });
+    return out;
+  }
+
+  bool nominal() const { return nominal_; }
+  // The file that holds the tensors' bytes; null where they lie with the tables.
+  const MappedFile* data_file() const { return data_file_.get(); }
+
+ private:
+  std::vector<Tensor> momentums(const fbs::ParameterOptimizerState& state, const Parameter& parameter) {
+    const size_t n = count(state.momentums());
+    std::vector<Tensor> out(n);
+    for (size_t i = 0; i < n; ++i) {
+      const fbs::Tensor& tensor = *state.momentums()->Get(static_cast<flatbuffers::uoffset_t>(i));
+      const std::string name = text_of(tensor.name(), "name of a momentum");
+      const std::string what = concat("momentum \"", name, "\" of parameter \"", parameter.name, "\"");
+      size_t index = 0;
+      while (index < n && name != kMomentum + std::to_string(index)) ++index;
+      require(index < n && !out[index].defined(), ErrorCode::kFail, what, ": expected one each of ",
+              kMomentum, "0 to ", kMomentum, n - 1);
+      out[index] = view(tensor, what, /*nominal=*/false);
+      const DType wanted = wide_of(parameter.data.dtype());  // moments of 16-bit floats are float
+      require(out[index].dtype() == wanted && out[index].shape() == parameter.data.shape(), ErrorCode::kFail,
+              what, ": expected ", to_string(wanted), to_string(parameter.data.shape()),
+              " for a parameter of ", to_string(parameter.data.dtype()), to_string(parameter.data.shape()),
+              ", found ", to_string(out[index].dtype()), to_string(out[index].shape()));
+    }
+    return out;
+  }
+
+  // A tensor over the bytes in the file, which may lie at any address.
+  Tensor view(const fbs::Tensor& tensor, const std::string& what, bool nominal) {
+    const auto dtype = static_cast<DType>(tensor.data_type());
+    require(bits_of(dtype) > 0 && count(tensor.string_data()) == 0, ErrorCode::kNotImplemented, what,
+            ": tensors of type ", to_string(dtype), " are not supported");
+    Shape shape;
+    size_t elements = 1;
+    bool fits = true;
+    for (size_t i = 0; i < count(tensor.dims()); ++i) {
+      // The verifier looks at the alignment of a vector's length only, not at that of wider elements.
+      int64_t extent;
+      std::memcpy(&extent, tensor.dims()->Data() + i * sizeof extent, sizeof extent);
+      shape.push_back(extent);
+      fits = fits && extent >= 0 && !__builtin_mul_overflow(elements, static_cast<size_t>(extent), &elements);
+    }
+    constexpr size_t kWidest = 16;
+    require(fits && elements <= (size_t{1} << 62) / kWidest, ErrorCode::kFail, what, ": ", to_string(shape),
+            " is not a possible shape");
+    const size_t bytes = bytes_of(dtype, static_cast<int64_t>(elements));
+    const size_t found = count(tensor.raw_data());
+    if (nominal) {
+      require(found == 0 && tensor.external_data_offset() < 0, ErrorCode::kFail, what,
+              ": a nominal checkpoint has no values, found ", found, " bytes");
+      return Tensor(dtype, shape.empty() ? kUnknownShape : shape, nullptr);
+    }
+    const std::byte* data = nullptr;
+    if (tensor.external_data_offset() >= 0) {
+      require(data_file_ != nullptr, ErrorCode::kFail, what,
+              ": its data are in a second file, but the checkpoint says that there is none");
+      const auto offset = static_cast<size_t>(tensor.external_data_offset());
+      require(offset <= data_file_->size() && bytes <= data_file_->size() - offset, ErrorCode::kFail, what,
+              ": expected ", bytes, " bytes at offset ", offset, " of the data file, which has ",
+              data_file_->size(), " bytes");
+      data = data_file_->data() + offset;
+      // Tensors do not share bytes, so together they are not larger than the file.
+      require(bytes <= data_bytes_left_, ErrorCode::kFail, what,
+              ": its data overlap those of another tensor");
+      data_bytes_left_ -= bytes;
+    } else {
+      require(found == bytes, ErrorCode::kFail, what, ": ", to_string(dtype), to_string(shape), " needs ",
+              bytes, " bytes, found ", found);
+      if (bytes > 0) data = reinterpret_cast<const std::byte*>(tensor.raw_data()->data());
+      require(bytes <= bytes_left_, ErrorCode::kFail, what, ": its data overlap those of another tensor");
+      bytes_left_ -= bytes;
+    }
+    return Tensor(dtype, shape, const_cast<std::byte*>(data));
+  }
+
+  void open_data_file(const fs::path& path) {
+    require(!path.empty(), ErrorCode::kInvalidArgument,
+            "its data lie in a second file, which is not available for a checkpoint in memory");
+    const std::string expected = identity_of_checkpoint(root_);
+    const auto present = identity_of_file(data_path(path));
+    // The old file is there when a crash came between the replacement of the two.
+    const bool old = present != expected && identity_of_file(old_data_path(path)) == expected;
+    require(present.has_value() || old, ErrorCode::kNoSuchFile, "its data file '", data_path(path).string(),
+            "' is missing");
+    require(present == expected || old, ErrorCode::kFail, "the data file '", data_path(path).string(),
+            "' belongs to another checkpoint: expected the mark \"", expected, "\", found \"",
+            present.value_or(""), "\"");
+    data_file_ = std::make_unique<MappedFile>(old ? old_data_path(path) : data_path(path),
+                                              "data file of the checkpoint");
+    data_file_->prefetch();
+    data_bytes_left_ = data_file_->size();
+  }
+
+  const fbs::Checkpoint& root_;
+  bool nominal_ = false;
+  size_t bytes_left_, data_bytes_left_ = 0;  // not yet taken by a tensor
+  std::unique_ptr<MappedFile> data_file_;
+  std::unordered_map<std::string, size_t> names_;
+};
+
+// Says what a folder is that was given in place of a checkpoint file.
+[[noreturn]] void refuse_folder(const fs::path& path) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path, error))
+    if (entry.path().extension() == ".pbseq")
+      fail(ErrorCode::kFail, "cannot read the checkpoint '", path.string(),
+           "': this is a checkpoint folder as written by onnxruntime-training before 1.16 ('",
+           entry.path().filename().string(), "' lies in it); expected a checkpoint file of version ",
+           kVersion, ". Make the artifacts anew from the model");
+  fail(ErrorCode::kFail, "cannot read the checkpoint '", path.string(), "': expected a file, found a folder");
+}
+
+// ----------------------------------------------------------------------------------------------------
+// writing
+
+// The bytes of a tensor, and where they go.
+struct Blob {
+  const Parameter* parameter = nullptr;
+  Tensor stored;  // of the parameter, in its order
+  size_t bytes = 0;
+  size_t position = 0;  // in the file that holds them
+
+  // Row-major, as it goes into the file.
+  Tensor data() const { return parameter->row_major(stored); }
+};
+
+// Builds the tables. The bytes of tensors are not among them.
+class TableWriter {
+ public:
+  // `identity` is given where the data are in a second file, at the blobs' positions.
+  TableWriter(const CheckpointState& state, bool include_optimizer_state, const std::string& identity,
+              const std::vector<Blob>& blobs)
+      : nominal_(state.is_nominal()), external_(!identity.empty()), blobs_(blobs) {
+    if (external_) identity_ = builder_.CreateString(identity);
+    std::vector<flatbuffers::Offset<fbs::Tensor>> trainable, frozen;
+    for (const Parameter& parameter : state.parameters())
+      (parameter.trainable ? trainable : frozen).push_back(tensor(parameter.name, parameter.data));
+    const auto trainable_vector = builder_.CreateVector(trainable),
+               frozen_vector = builder_.CreateVector(frozen);
+    const auto module =
+        fbs::CreateModuleState(builder_, trainable_vector, frozen_vector, nominal_, external_);
+    flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<fbs::OptimizerGroup>>> groups = 0;
+    if (include_optimizer_state) {
+      std::vector<flatbuffers::Offset<fbs::ParameterOptimizerState>> states;
+      for (const Parameter& parameter : state.parameters()) {
+        if (parameter.momentums.empty()) continue;
+        std::vector<flatbuffers::Offset<fbs::Tensor>> momentums;
+        for (size_t i = 0; i < parameter.momentums.size(); ++i)
+          momentums.push_back(tensor(kMomentum + std::to_string(i), parameter.momentums[i]));
+        const auto owner = builder_.CreateString(parameter.name);
+        states.push_back(
+            fbs::CreateParameterOptimizerState(builder_, owner, builder_.CreateVector(momentums)));
+      }
+      const auto name = builder_.CreateString(kGroup);
+      groups = builder_.CreateVector(std::vector{
+          fbs::CreateOptimizerGroup(builder_, name, state.optimizer().step,
+                                    state.optimizer().initial_learning_rate, builder_.CreateVector(states))});
+    }
+    const auto bag = property_bag(state.properties());
+    fbs::FinishCheckpointBuffer(builder_, fbs::CreateCheckpoint(builder_, kVersion, module, groups, bag));
+  }
+
+  size_t size() const { return builder_.GetSize(); }
+  const uint8_t* data() const { return builder_.GetBufferPointer(); }
+
+  // Makes the i-th tensor's raw_data point behind the tables, to a vector whose elements begin at `position`.
+  void point_to(size_t i, size_t position) {
+    const auto* table = flatbuffers::GetTemporaryPointer(builder_, tensors_[i]);
+    const uint8_t* field =
+        reinterpret_cast<const flatbuffers::Table*>(table)->GetAddressOf(fbs::Tensor::VT_RAW_DATA);
+    const size_t at = static_cast<size_t>(field - data());
+    flatbuffers::WriteScalar(
+        builder_.GetBufferPointer() + at,
+        static_cast<flatbuffers::uoffset_t>(position - sizeof(flatbuffers::uoffset_t) - at));
+  }
+
+ private:
+  flatbuffers::Offset<fbs::Tensor> tensor(const std::string& name, const Tensor& value) {
+    const auto name_text = builder_.CreateString(name);
+    const bool unknown = nominal_ && value.shape() == kUnknownShape;
+    const auto dims = builder_.CreateVector(unknown ? Shape{} : value.shape());
+    const auto dtype = static_cast<int32_t>(value.dtype());
+    const bool outside = external_ && value.bytes() > 0;
+    // An empty vector; point_to() replaces it.
+    flatbuffers::Offset<flatbuffers::Vector<uint8_t>> raw = 0;
+    if (!outside) raw = builder_.CreateVector(static_cast<const uint8_t*>(nullptr), 0);
+    const int64_t position = outside ? static_cast<int64_t>(blobs_[tensors_.size()].position) : -1;
+    tensors_.push_back(
+        fbs::CreateTensor(builder_, name_text, outside ? identity_ : 0, dims, dtype, raw, 0, position));
+    return tensors_.back();
+  }
+
+  flatbuffers::Offset<fbs::PropertyBag> property_bag(const std::map<std::string, Property>& properties) {
+    if (properties.empty()) return 0;
+    std::vector<flatbuffers::Offset<fbs::IntProperty>> ints;
+    std::vector<flatbuffers::Offset<fbs::FloatProperty>> floats;
+    std::vector<flatbuffers::Offset<fbs::StringProperty>> strings;
+    for (const auto& [name, value] : properties) {
+      const auto key = builder_.CreateString(name);
+      if (const auto* i = std::get_if<int64_t>(&value)) {
+        ints.push_back(fbs::CreateIntProperty(builder_, key, *i));
+      } else if (const auto* f = std::get_if<float>(&value)) {
+        floats.push_back(fbs::CreateFloatProperty(builder_, key, *f));
+      } else {
+        const auto text = builder_.CreateString(std::get<std::string>(value));
+        strings.push_back(fbs::CreateStringProperty(builder_, key, text));
+      }
+    }
+    const auto int_vector = builder_.CreateVector(ints);
+    const auto float_vector = builder_.CreateVector(floats);
+    return fbs::CreatePropertyBag(builder_, int_vector, float_vector, builder_.CreateVector(strings));
+  }
+
+  flatbuffers::FlatBufferBuilder builder_;
+  bool nominal_, external_;
+  const std::vector<Blob>& blobs_;
+  flatbuffers::Offset<flatbuffers::String> identity_;
+  std::vector<flatbuffers::Offset<fbs::Tensor>> tensors_;
+};
+
+// The tensors in the order in which TableWriter meets them, placed one after another from `begin` on.
+std::vector<Blob> place_blobs(const CheckpointState& state, bool include_optimizer_state, size_t begin,
+                              size_t gap) {
+  std::vector<Blob> blobs;
+  const auto place = [&](const Parameter& parameter, const Tensor& stored) {
+    const size_t bytes = state.is_nominal() ? 0 : stored.bytes();
+    if (bytes > 0) begin = align_up(begin + gap);
+    blobs.push_back({&parameter, stored, bytes, begin});
+    begin += bytes;
+  };
+  for (const Parameter& parameter : state.parameters()) place(parameter, parameter.data);
+  if (include_optimizer_state)
+    for (const Parameter& parameter : state.parameters())
+      for (const Tensor& momentum : parameter.momentums) place(parameter, momentum);
+  return blobs;
+}
+
+size_t end_of(const std::vector<Blob>& blobs) {
+  return blobs.empty() ? 0 : blobs.back().position + blobs.back().bytes;
+}
+
+// The mark that the checkpoint at `path` names for its data file. Nothing when it has no second file, or is
+// none.
+std::optional<std::string> identity_of_present(const fs::path& path) {
+  try {
+    const MappedFile file(path, "checkpoint");
+    const fbs::Checkpoint& root = verified(file.data(), file.size());
+    if (root.module_state() == nullptr || !root.module_state()->has_external_data()) return std::nullopt;
+    return identity_of_checkpoint(root);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Keeps the data file of the checkpoint at `path` under the name for old ones, if it is not there already.
+void keep_old_data(const fs::path& path, const std::string& identity) {
+  const fs::path now = data_path(path), old = old_data_path(path);
+  if (identity_of_file(now) != identity) return;
+  ::unlink(old.c_str());
+  if (::link(now.c_str(), old.c_str()) != 0) {
+    // No links on this file system. Without the new file in between, the reader takes the old one.
+    std::error_code error;
+    fs::rename(now, old, error);
+    require(!error, ErrorCode::kFail, "cannot keep the checkpoint's data file '", now.string(),
+            "' while it is replaced: ", error.message());
+  }
+  sync_folder(old);
+}
+
+}  // namespace
+
+std::shared_ptr<CheckpointState> CheckpointIo::read(const std::byte* data, size_t bytes, const fs::path& path,
+                                                    const MappedFile* file) {
+  StateReader reader(data, bytes, path);
+  auto state = std::make_shared<CheckpointState>();
+  state->parameters_ = reader.parameters();
+  const auto optimizer = reader.optimizer(state->parameters_);
+  state->properties_ = reader.properties();
+  state->nominal_ = reader.nominal();
+  for (size_t i = 0; i < state->parameters_.size(); ++i) state->index_[state->parameters_[i].name] = i;
+  // The tensors are views of the file so far; the arenas take copies. Bytes go from the file straight into
+  // their arena: copied out of the mapping they would be in memory twice.
+  const CheckpointState::CopyBytes copy = [&](std::byte* to, const std::byte* from, size_t count) {
+    for (const MappedFile* source : {file, reader.data_file()})
+      if (source != nullptr && source->holds(from)) return source->read(to, from, count);
+    std::memcpy(to, from, count);
+  };
+  if (!state->nominal_) state->make_data_arenas(copy);
+  if (optimizer) {
+    int momentums = 0;
+    for (const Parameter& parameter : state->parameters_)
+      if (parameter.trainable) momentums = static_cast<int>(parameter.momentums.size());
+    state->make_momentums(momentums, copy);
+    state->optimizer_ = *optimizer;
+  }
+  return state;
+}
+
+std::shared_ptr<CheckpointState> CheckpointIo::read(const fs::path& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) refuse_folder(path);
+  const MappedFile file(path, "checkpoint");
+  file.prefetch();
+  try {
+    return read(file.data(), file.size(), path, &file);
+  } catch (const Error& e) {
+    fail(e.code(), "cannot read the checkpoint '", path.string(), "': ", e.message());
+  }
+}
+
+std::shared_ptr<CheckpointState> CheckpointIo::read(const void* data, size_t bytes) {
+  try {
+    require(data != nullptr || bytes == 0, ErrorCode::kInvalidArgument, "its bytes are a null pointer");
+    const auto* begin = static_cast<const std::byte*>(data);
+    if (reinterpret_cast<uintptr_t>(data) % alignof(int64_t) == 0)
+      return read(begin, bytes, fs::path(), nullptr);
+    // Numbers in the file are aligned with regard to its start, so that has to be aligned itself.
+    const auto copy = allocate(bytes);
+    std::memcpy(copy.get(), begin, bytes);
+    return read(copy.get(), bytes, fs::path(), nullptr);
+  } catch (const Error& e) {
+    fail(e.code(), "cannot read the checkpoint in memory: ", e.message());
+  }
+}
+
+void CheckpointIo::write(const CheckpointState& state, const fs::path& path, bool include_optimizer_state,
+                         size_t largest_file) {
+  const bool with_optimizer = include_optimizer_state && state.has_optimizer_state() && !state.is_nominal();
+  TableWriter tables(state, with_optimizer, "", {});
+  std::vector<Blob> blobs = place_blobs(state, with_optimizer, tables.size(), sizeof(flatbuffers::uoffset_t));
+  FileWriter checkpoint(path, "checkpoint");
+
+  const auto present = identity_of_present(path);
+  if (end_of(blobs) <= largest_file) {
+    for (size_t i = 0; i < blobs.size(); ++i)
+      if (blobs[i].bytes > 0) tables.point_to(i, blobs[i].position);
+    checkpoint.write(tables.data(), tables.size());
+    for (const Blob& blob : blobs) {
+      if (blob.bytes == 0) continue;
+      const auto length = static_cast<flatbuffers::uoffset_t>(blob.bytes);
+      checkpoint.skip_to(blob.position - sizeof length);
+      checkpoint.write(&length, sizeof length);
+      checkpoint.write(blob.data().raw(), blob.bytes);
+    }
+    checkpoint.commit();
+    // The data file of the checkpoint that was here has no use any more.
+    if (present) {
+      ::unlink(data_path(path).c_str());
+      ::unlink(old_data_path(path).c_str());
+    }
+    return;
+  }
+
+  blobs = place_blobs(state, with_optimizer, 0, 0);
+  FileWriter data(data_path(path), "checkpoint's data file");
+  Digest digest;
+  for (const Blob& blob : blobs) {
+    if (blob.bytes == 0) continue;
+    const Tensor tensor = blob.data();
+    data.skip_to(blob.position);
+    data.write(tensor.raw(), blob.bytes);
+    digest.add(tensor.raw(), blob.bytes);
+  }
+  data.write(digest.identity().data(), kIdentityBytes);
+  data.sync();
+  const TableWriter outside(state, with_optimizer, digest.identity(), blobs);
+  require(outside.size() <= kLargestFile, ErrorCode::kFail, "cannot write the checkpoint '", path.string(),
+          "': it has too many ", "parameters for a checkpoint file");
+  checkpoint.write(outside.data(), outside.size());
+  checkpoint.sync();
+  if (present) keep_old_data(path, *present);
+  data.commit();
+  checkpoint.commit();
+  ::unlink(old_data_path(path).c_str());
+}
+
+}  // namespace ortrain

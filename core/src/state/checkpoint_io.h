@@ -1,0 +1,49 @@
+// Reading and writing checkpoint files (checkpoint.fbs).
+//
+// Layout of the files we write. The tables come first, then the tensors' bytes, each aligned to 64, so that a
+// file is written in one pass without a second copy of the state in memory. Where this would exceed what a
+// FlatBuffer can hold, the bytes go to a second file, `<checkpoint>.data`, at the offsets that the tensors
+// state.
+//
+// Two files cannot be replaced in one step. So that a crash at any moment leaves a state that can be loaded:
+//  - The data file ends with an identity, a digest of the data; each external tensor names it in its
+//  doc_string.
+//  - Before the data file is replaced, the old one is kept as `<checkpoint>.data.old`, until the checkpoint
+//  has been
+//    replaced as well.
+//  - The reader takes whichever of the two the checkpoint names, and refuses a data file of another
+//  checkpoint.
+// Files of other writers name no identity; they match a data file without one.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+
+#include "state/checkpoint_state.h"
+
+namespace ortrain {
+
+class MappedFile;
+
+struct CheckpointIo {
+  // A FlatBuffer's offsets are 31 bits wide.
+  static constexpr size_t kLargestFile = (size_t{1} << 31) - 1;
+
+  // Throws kNoSuchFile; kFail when it is not a checkpoint of version 2, or damaged; kNotImplemented.
+  static std::shared_ptr<CheckpointState> read(const std::filesystem::path& path);
+  // The same from memory; checkpoints with external data are refused.
+  static std::shared_ptr<CheckpointState> read(const void* data, size_t bytes);
+
+  // Throws kFail with the system's reason; what was there is unchanged then. A state whose file would be
+  // larger than `largest_file` gets a second file.
+  static void write(const CheckpointState& state, const std::filesystem::path& path,
+                    bool include_optimizer_state, size_t largest_file = kLargestFile);
+
+ private:
+  // `file` is null for a checkpoint in memory.
+  static std::shared_ptr<CheckpointState> read(const std::byte* data, size_t bytes,
+                                               const std::filesystem::path& path, const MappedFile* file);
+};
+
+}  // namespace ortrain

@@ -1,0 +1,337 @@
+#include "state/checkpoint_state.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/memory.h"
+#include "runtime/text.h"
+#include "state/checkpoint_io.h"
+
+namespace ortrain {
+
+namespace {
+
+// Where the parameters of one kind lie in their arena.
+struct Places {
+  std::vector<size_t> offsets;  // by parameter; unused for those of the other kind
+  size_t bytes = 0;
+};
+
+// The moments of 16-bit floats are float, everything else has the type of the parameter.
+Places places_of(const std::vector<Parameter>& parameters, bool trainable, bool moments = false) {
+  Places places{std::vector<size_t>(parameters.size()), 0};
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].trainable != trainable) continue;
+    places.offsets[i] = places.bytes;
+    const Tensor& data = parameters[i].data;
+    const size_t bytes = moments ? bytes_of(wide_of(data.dtype()), data.size()) : data.bytes();
+    require(bytes < SIZE_MAX - places.bytes - kAlignment, ErrorCode::kFail,
+            "the parameters are too large for the memory");
+    places.bytes = align_up(places.bytes + bytes);
+  }
+  return places;
+}
+
+Tensor new_arena(const Places& places) {
+  return Tensor(DType::kUInt8, Shape{static_cast<int64_t>(places.bytes)});
+}
+
+// A tensor of the type and shape of `like` at `offset` of the arena, which it keeps alive. It gets the
+// elements of `source`, which is like `like`, or zeros where there are none. The gap behind it becomes zero.
+template <typename Copy>
+Tensor place(const Tensor& arena, size_t offset, const Tensor& like, const Tensor& source, const Copy& copy) {
+  Tensor placed(like.dtype(), like.shape(), arena.raw() + offset, std::make_shared<Tensor>(arena));
+  const size_t bytes = placed.bytes();
+  if (bytes == 0) return placed;
+  if (source.raw() != nullptr)
+    copy(placed.raw(), source.raw(), bytes);
+  else
+    std::memset(placed.raw(), 0, bytes);
+  std::memset(placed.raw() + bytes, 0, align_up(bytes) - bytes);
+  return placed;
+}
+
+// Runs a kernel that takes the memory at slot 0 to that at slot 1.
+void run(const Kernel& kernel, std::byte* from, std::byte* to) {
+  std::byte* addresses[] = {from, to};
+  kernel(Frame(addresses, 0));
+}
+
+std::vector<std::string> names_of(const std::vector<Parameter>& parameters) {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters) names.push_back(parameter.name);
+  return names;
+}
+
+}  // namespace
+
+Tensor Parameter::row_major(const Tensor& stored) const {
+  if (!layout || stored.bytes() == 0) return stored;
+  const Tensor copy(stored.dtype(), stored.shape());
+  run(layout->to_plain({0}, {1}), stored.raw(), copy.raw());
+  return copy;
+}
+
+void Parameter::assign(const Tensor& stored, const Tensor& value) const {
+  if (!layout || stored.bytes() == 0) return stored.copy_from(value);
+  run(layout->from_plain({0}, {1}), value.raw(), stored.raw());
+}
+
+std::shared_ptr<CheckpointState> CheckpointState::load(const std::filesystem::path& path) {
+  return CheckpointIo::read(path);
+}
+
+std::shared_ptr<CheckpointState> CheckpointState::load(const void* data, size_t bytes) {
+  return CheckpointIo::read(data, bytes);
+}
+
+void CheckpointState::save(const std::filesystem::path& path, bool include_optimizer_state) const {
+  CheckpointIo::write(*this, path, include_optimizer_state);
+}
+
+void CheckpointState::add_parameter(const std::string& name, bool trainable, const Tensor& value) {
+  require(!has_parameter(name), ErrorCode::kInvalidArgument, "cannot add the parameter \"", name,
+          "\": the checkpoint has one of that name");
+  require(!gradient_arena_.defined() && !has_optimizer_, ErrorCode::kInvalidArgument,
+          "cannot add the parameter \"", name, "\": a training session uses the checkpoint already");
+  Parameter parameter{name, trainable, value.clone(), {}, {}};
+  auto at = parameters_.end();
+  if (trainable)
+    at =
+        std::find_if(parameters_.begin(), parameters_.end(), [](const Parameter& p) { return !p.trainable; });
+  parameters_.insert(at, std::move(parameter));
+  for (size_t i = 0; i < parameters_.size(); ++i) index_[parameters_[i].name] = i;
+  data_arena_ = Tensor();  // the layout has changed
+  buffer_order_.clear();
+}
+
+const Parameter& CheckpointState::parameter(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found != index_.end()) return parameters_[found->second];
+  fail(ErrorCode::kInvalidArgument, "the checkpoint has no parameter \"", name, "\" among its ",
+       parameters_.size(), suggestion(name, names_of(parameters_)));
+}
+
+void CheckpointState::update_parameter(const std::string& name, const Tensor& value) {
+  const Parameter& target = parameter(name);
+  require_values("updating the parameter \"" + name + "\"");
+  require(value.dtype() == target.data.dtype() && value.shape() == target.data.shape(),
+          ErrorCode::kInvalidArgument, "updating the parameter \"", name, "\": expected ",
+          to_string(target.data.dtype()), to_string(target.data.shape()), ", found ",
+          to_string(value.dtype()), to_string(value.shape()));
+  target.assign(target.data, value);
+  if (!target.trainable) ++frozen_version_;
+}
+
+int64_t CheckpointState::parameters_size(bool trainable_only) const {
+  int64_t size = 0;
+  for (const Parameter& parameter : parameters_)
+    if (parameter.trainable || !trainable_only) size += parameter.data.size();
+  return size;
+}
+
+template <typename Copy, typename Convert>
+void CheckpointState::walk_buffer(const Tensor& buffer, bool trainable_only, const char* doing, Copy&& copy,
+                                  Convert&& convert) const {
+  std::vector<const Parameter*> wanted;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[buffer_order_.empty() ? i : buffer_order_[i]];
+    if (parameter.trainable || !trainable_only) wanted.push_back(&parameter);
+  }
+  for (const Parameter* parameter : wanted)
+    require(parameter->data.dtype() == wanted.front()->data.dtype(), ErrorCode::kInvalidArgument, doing,
+            ": the parameters should all be of one type, but \"", wanted.front()->name, "\" is ",
+            to_string(wanted.front()->data.dtype()), " and \"", parameter->name, "\" is ",
+            to_string(parameter->data.dtype()));
+  const int64_t size = parameters_size(trainable_only);
+  const DType dtype = wanted.empty() ? buffer.dtype() : wanted.front()->data.dtype();
+  require(buffer.dtype() == dtype && buffer.size() == size, ErrorCode::kInvalidArgument, doing,
+          ": the buffer should hold ", size, " elements of type ", to_string(dtype), " (",
+          trainable_only ? "trainable" : "all", " parameters), found ", buffer.size(), " of type ",
+          to_string(buffer.dtype()));
+  // Parameters that lie end to end are one copy.
+  std::byte* at = buffer.raw();
+  for (size_t i = 0; i < wanted.size();) {
+    const Tensor& data = wanted[i]->data;
+    if (wanted[i]->layout) {
+      convert(*wanted[i++], Tensor(data.dtype(), data.shape(), at));
+      at += data.bytes();
+      continue;
+    }
+    size_t bytes = 0;
+    for (; i < wanted.size() && !wanted[i]->layout &&
+           (bytes == 0 || wanted[i]->data.raw() == data.raw() + bytes);
+         ++i)
+      bytes += wanted[i]->data.bytes();
+    if (bytes > 0) copy(data.raw(), at, bytes);
+    at += bytes;
+  }
+}
+
+void CheckpointState::copy_to_buffer(const Tensor& buffer, bool trainable_only) const {
+  require_values("copying the parameters to a buffer");
+  walk_buffer(
+      buffer, trainable_only, "copying the parameters to a buffer",
+      [](const std::byte* parameters, std::byte* part, size_t bytes) {
+        std::memcpy(part, parameters, bytes);
+      },
+      [](const Parameter& parameter, const Tensor& part) {
+        run(parameter.layout->to_plain({0}, {1}), parameter.data.raw(), part.raw());
+      });
+}
+
+void CheckpointState::copy_from_buffer(const Tensor& buffer, bool trainable_only) {
+  constexpr const char* doing = "copying a buffer to the parameters";
+  if (!trainable_only) ++frozen_version_;
+  if (nominal_) {
+    for (const Parameter& parameter : parameters_) {
+      require(parameter.data.shape() != kUnknownShape, ErrorCode::kInvalidArgument, doing,
+              ": the checkpoint is nominal and does not know the shape of \"", parameter.name,
+              "\"; create a training session with it first");
+      require(parameter.trainable || !trainable_only, ErrorCode::kInvalidArgument, doing,
+              ": the checkpoint is nominal, so the buffer should hold all parameters, but it was said to "
+              "hold the "
+              "trainable ones alone; \"",
+              parameter.name, "\" is frozen");
+    }
+    // Looks at type and size before memory is asked for.
+    walk_buffer(
+        buffer, trainable_only, doing, [](std::byte*, const std::byte*, size_t) {},
+        [](const Parameter&, const Tensor&) {});
+    make_data_arenas();
+  }
+  walk_buffer(
+      buffer, trainable_only, doing,
+      [](std::byte* parameters, const std::byte* part, size_t bytes) {
+        std::memcpy(parameters, part, bytes);
+      },
+      [](const Parameter& parameter, const Tensor& part) { parameter.assign(parameter.data, part); });
+  nominal_ = false;
+}
+
+void CheckpointState::set_buffer_order(const std::vector<std::string>& names) {
+  std::vector<size_t> order;
+  std::vector<bool> seen(parameters_.size(), false);
+  for (const std::string& name : names) {
+    const size_t i = static_cast<size_t>(&parameter(name) - parameters_.data());
+    require(!seen[i], ErrorCode::kInvalidArgument, "the order of the parameters names \"", name, "\" twice");
+    seen[i] = true;
+    order.push_back(i);
+  }
+  for (size_t i = 0; i < seen.size(); ++i)
+    require(seen[i], ErrorCode::kInvalidArgument, "the order of the parameters leaves out \"",
+            parameters_[i].name, "\"");
+  buffer_order_ = std::move(order);
+}
+
+void CheckpointState::set_nominal_shape(const std::string& name, const Shape& shape) {
+  const Parameter& known = parameter(name);
+  require(nominal_ || known.data.shape() == shape, ErrorCode::kInvalidArgument, "parameter \"", name,
+          "\" has the shape ", to_string(known.data.shape()), " in the checkpoint, expected ",
+          to_string(shape));
+  if (known.data.shape() == shape) return;
+  require(known.data.shape() == kUnknownShape, ErrorCode::kInvalidArgument, "parameter \"", name,
+          "\" has the shape ", to_string(known.data.shape()), " in the checkpoint, expected ",
+          to_string(shape));
+  parameters_[index_.at(name)].data = Tensor(known.data.dtype(), shape, nullptr);
+  data_arena_ = Tensor();
+}
+
+void CheckpointState::require_values(const std::string& doing) const {
+  require(!nominal_, ErrorCode::kInvalidArgument, doing,
+          ": the checkpoint is nominal, its parameters have no values yet; copy a buffer with all parameters "
+          "to it first");
+}
+
+const Property& CheckpointState::property(const std::string& name) const {
+  const auto found = properties_.find(name);
+  if (found != properties_.end()) return found->second;
+  std::string known;
+  for (const auto& [key, value] : properties_) known += (known.empty() ? "" : ", ") + ("\"" + key + "\"");
+  fail(ErrorCode::kInvalidArgument, "the checkpoint has no property \"", name, "\"; ",
+       known.empty() ? "it has none at all" : "it has " + known);
+}
+
+void CheckpointState::make_data_arenas(const CopyBytes& copy) {
+  if (data_arena_.defined()) return;
+  for (const bool trainable : {true, false}) {
+    const Places places = places_of(parameters_, trainable);
+    const Tensor arena = new_arena(places);
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      Tensor& data = parameters_[i].data;
+      if (parameters_[i].trainable == trainable) data = place(arena, places.offsets[i], data, data, copy);
+    }
+    if (trainable) data_arena_ = arena;
+  }
+}
+
+void CheckpointState::make_arenas() {
+  make_data_arenas();
+  if (gradient_arena_.defined()) return;
+  const Places places = places_of(parameters_, true);
+  gradient_arena_ = new_arena(places);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    if (parameter.trainable)
+      parameter.gradient = place(gradient_arena_, places.offsets[i], parameter.data, Tensor(), std::memcpy);
+  }
+}
+
+void CheckpointState::set_layouts(const std::unordered_map<std::string, LayoutPtr>& layouts) {
+  bool changed = false;
+  for (Parameter& parameter : parameters_) {
+    if (!parameter.trainable) continue;
+    const auto found = layouts.find(parameter.name);
+    if (found == layouts.end()) row_major_.insert(parameter.name);
+    const LayoutPtr layout = row_major_.contains(parameter.name) ? nullptr : found->second;
+    if (same_layout(parameter.layout, layout)) continue;
+    // All that can fail comes before the first element moves.
+    const size_t bytes = parameter.data.bytes();
+    const Tensor plain(parameter.data.dtype(), parameter.data.shape());
+    const Kernel copy = [bytes](const Frame& f) {
+      std::memcpy(f.at<std::byte>({1}), f.at<std::byte>({0}), bytes);
+    };
+    const Kernel to_plain = parameter.layout ? parameter.layout->to_plain({0}, {1}) : copy;
+    const Kernel from_plain = layout ? layout->from_plain({0}, {1}) : copy;
+    const auto reorder = [&](const Tensor& stored) {
+      if (stored.raw() == nullptr) return;
+      run(to_plain, stored.raw(), plain.raw());
+      run(from_plain, plain.raw(), stored.raw());
+    };
+    reorder(parameter.data);
+    reorder(parameter.gradient);
+    for (const Tensor& momentum : parameter.momentums) reorder(momentum);
+    parameter.layout = layout;
+    changed = true;
+  }
+  if (changed) ++layouts_version_;
+}
+
+void CheckpointState::make_momentums(int count, const CopyBytes& copy) {
+  const Places places = places_of(parameters_, true, /*moments=*/true);
+  // onnxruntime-training 1.19.2 saves one momentum for its SGD, which has none and never reads it.
+  if (count == 0)
+    for (Parameter& parameter : parameters_)
+      if (parameter.momentums.size() == 1) parameter.momentums.clear();
+  for (const Parameter& parameter : parameters_)
+    require(!parameter.trainable || parameter.momentums.empty() ||
+                parameter.momentums.size() == static_cast<size_t>(count),
+            ErrorCode::kInvalidArgument, "the checkpoint's optimizer state has ", parameter.momentums.size(),
+            " momentums for each parameter, but the optimizer keeps ", count,
+            "; it was made with another optimizer. Save it without optimizer state to change over");
+  has_optimizer_ = true;
+  if (momentum_arenas_.size() == static_cast<size_t>(count)) return;
+  momentum_arenas_.clear();
+  for (int m = 0; m < count; ++m) momentum_arenas_.push_back(new_arena(places));
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    if (!parameter.trainable) continue;
+    parameter.momentums.resize(static_cast<size_t>(count));
+    const Tensor like(wide_of(parameter.data.dtype()), parameter.data.shape(), nullptr);
+    for (size_t m = 0; m < parameter.momentums.size(); ++m)
+      parameter.momentums[m] =
+          place(momentum_arenas_[m], places.offsets[i], like, parameter.momentums[m], copy);
+  }
+}
+
+}  // namespace ortrain

@@ -1,0 +1,154 @@
+// CheckpointState: all that training changes: parameters, gradients, optimizer moments, step count, and the
+// user's properties. A training session works on it; it can be saved at any time.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <variant>
+#include <vector>
+
+#include "op/kernel.h"
+#include "runtime/tensor.h"
+
+namespace ortrain {
+
+// The shape of a nominal parameter whose shape is not known yet.
+inline const Shape kUnknownShape{0};
+
+using Property = std::variant<int64_t, float, std::string>;
+
+// One parameter. `data` and `gradient` are views into the contiguous arenas of the state.
+//
+// The elements of data, gradient and momentums lie in one order, that of `layout`, which has no padding. What
+// treats every element alike, as the optimizer does, need not know it; whoever hands elements out or takes
+// them in goes through row_major() and assign().
+struct Parameter {
+  std::string name;
+  bool trainable = false;
+  Tensor data;
+  Tensor gradient;  // undefined for frozen parameters and until a training session is made
+  std::vector<Tensor>
+      momentums;               // one for each moment of the optimizer; empty until there is optimizer state
+  LayoutPtr layout = nullptr;  // null: row-major
+
+  // `stored`, which is data, gradient or a momentum, in row-major order: itself, or a copy.
+  Tensor row_major(const Tensor& stored) const;
+  // Copies `value`, which is row-major and of the same type and shape, over `stored`.
+  void assign(const Tensor& stored, const Tensor& value) const;
+};
+
+// What an optimizer keeps between steps, beside the momentums that lie with the parameters.
+struct OptimizerState {
+  int64_t step = 0;  // how many optimizer steps were taken
+  float initial_learning_rate = 1e-3f;
+};
+
+class CheckpointState {
+ public:
+  CheckpointState() = default;
+
+  // Reads a checkpoint file (format: docs/checkpoint-format). Throws kNoSuchFile, kFail.
+  static std::shared_ptr<CheckpointState> load(const std::filesystem::path& path);
+  // The same from memory; the bytes are not needed afterwards.
+  static std::shared_ptr<CheckpointState> load(const void* data, size_t bytes);
+  // Writes the state; the file at `path` is replaced in one step.
+  void save(const std::filesystem::path& path, bool include_optimizer_state) const;
+
+  // Adds a parameter before a session exists (artifact making, tests). Throws when the name is taken.
+  void add_parameter(const std::string& name, bool trainable, const Tensor& value);
+
+  // Trainable parameters first, then frozen ones, each in the order of the file.
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  bool has_parameter(const std::string& name) const { return index_.count(name) > 0; }
+  // Throws kInvalidArgument with the nearest known names when there is none of that name.
+  const Parameter& parameter(const std::string& name) const;
+  // Copies `value` over the parameter, in row-major order; type and shape must match.
+  void update_parameter(const std::string& name, const Tensor& value);
+
+  // Number of elements of all parameters, or of the trainable ones.
+  int64_t parameters_size(bool trainable_only) const;
+  // All values in the order of parameters(), end to end, without gaps. `buffer` has parameters_size()
+  // elements of the parameters' common type, any shape. set_buffer_order() sets another order.
+  void copy_to_buffer(const Tensor& buffer, bool trainable_only) const;
+  void copy_from_buffer(const Tensor& buffer, bool trainable_only);
+  // The order of parameters in buffers, if not that of parameters(). A training session sets that in which
+  // its training model has them, as onnxruntime-training does. `names` must be those of all parameters.
+  void set_buffer_order(const std::vector<std::string>& names);
+  // Changes whenever frozen parameters were given new values from outside: what was computed from them is
+  // stale then.
+  uint64_t frozen_version() const { return frozen_version_; }
+
+  // Brings trainable parameters into these orders, by name. Those that are not named become row-major and
+  // stay so: of several sessions over a state each has to be able to take the order.
+  void set_layouts(const std::unordered_map<std::string, LayoutPtr>& layouts);
+  // Changes with the orders: whoever bound memory of the state has to look again.
+  uint64_t layouts_version() const { return layouts_version_; }
+
+  // A nominal checkpoint knows names and types but holds no values until copy_from_buffer gives them. Those
+  // of onnxruntime-training do not know shapes either: the training session states them.
+  bool is_nominal() const { return nominal_; }
+  void set_nominal(bool nominal) { nominal_ = nominal; }
+  // The shape of a parameter without values; throws when the checkpoint states another.
+  void set_nominal_shape(const std::string& name, const Shape& shape);
+  // Throws, saying what was being done, where there are no values.
+  void require_values(const std::string& doing) const;
+
+  std::map<std::string, Property>& properties() { return properties_; }
+  const std::map<std::string, Property>& properties() const { return properties_; }
+  // Throws kInvalidArgument naming the known properties when there is none of that name.
+  const Property& property(const std::string& name) const;
+
+  bool has_optimizer_state() const { return has_optimizer_; }
+  OptimizerState& optimizer() { return optimizer_; }
+  const OptimizerState& optimizer() const { return optimizer_; }
+
+  // Puts data, gradients and `momentum_count` momentums of the parameters into contiguous arenas (zeros where
+  // there was nothing before). Called by the training session. Existing views of parameter data stay
+  // readable.
+  void make_arenas();
+  void make_momentums(int count) { make_momentums(count, std::memcpy); }
+  // The arenas of the trainable parameters as flat tensors of bytes with gaps (each parameter is aligned).
+  // Where no parameter is a 16-bit float, every arena has the same layout, so that one pass can walk them
+  // together; the moments of 16-bit floats are float. The gaps are zero.
+  const Tensor& data_arena() const { return data_arena_; }
+  const Tensor& gradient_arena() const { return gradient_arena_; }
+  const std::vector<Tensor>& momentum_arenas() const { return momentum_arenas_; }
+  bool has_gradients() const { return gradients_ready_; }
+  void set_gradients_ready(bool ready) { gradients_ready_ = ready; }
+
+ private:
+  friend struct CheckpointIo;
+
+  // Brings bytes into an arena: (to, from, how many).
+  using CopyBytes = std::function<void(std::byte*, const std::byte*, size_t)>;
+  void make_data_arenas(const CopyBytes& copy = std::memcpy);
+  void make_momentums(int count, const CopyBytes& copy);
+  // Walks along the parameters and a buffer: copy(parameters' bytes, buffer's bytes, how many) gets runs of
+  // row-major ones, convert(parameter, its part of the buffer) each of the others.
+  template <typename Copy, typename Convert>
+  void walk_buffer(const Tensor& buffer, bool trainable_only, const char* doing, Copy&& copy,
+                   Convert&& convert) const;
+
+  std::vector<Parameter> parameters_;
+  std::unordered_map<std::string, size_t> index_;
+  std::vector<size_t> buffer_order_;  // empty: that of parameters_
+  std::map<std::string, Property> properties_;
+  OptimizerState optimizer_;
+  bool has_optimizer_ = false;
+  bool nominal_ = false;
+  bool gradients_ready_ = false;
+  uint64_t frozen_version_ = 0;
+  uint64_t layouts_version_ = 0;
+  std::unordered_set<std::string> row_major_;  // parameters that have to be
+  Tensor data_arena_, gradient_arena_;
+  std::vector<Tensor> momentum_arenas_;
+};
+
+}  // namespace ortrain
