@@ -274,7 +274,7 @@ struct Status : detail::Base<OrtStatus> {
   bool IsOK() const noexcept { return p_ == nullptr; }
 };
 
-/** The environment, where log messages go and which of them. */
+/** The environment: which log messages are written, and where. */
 struct Env : detail::Base<OrtEnv> {
   explicit Env(std::nullptr_t) {}
   explicit Env(OrtEnv* p) : Base(p) {}
@@ -298,7 +298,7 @@ struct Env : detail::Base<OrtEnv> {
   }
 };
 
-/** Settings that a session copies when it is made. */
+/** Settings that a session copies when it is created. */
 struct SessionOptions : detail::Base<OrtSessionOptions> {
   explicit SessionOptions(std::nullptr_t) {}
   explicit SessionOptions(OrtSessionOptions* p) : Base(p) {}
@@ -310,31 +310,31 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return SessionOptions{copy};
   }
 
-  /** Number of threads that a step uses; 0 for one a processor. */
+  /** Number of threads that a step uses; 0 for one per processor. */
   SessionOptions& SetIntraOpNumThreads(int value) {
     ThrowOnError(GetApi().SetIntraOpNumThreads(p_, value));
     return *this;
   }
 
-  /** Accepted without effect, for nodes run one after another. */
+  /** Accepted but has no effect: nodes run one after another. */
   SessionOptions& SetInterOpNumThreads(int value) {
     ThrowOnError(GetApi().SetInterOpNumThreads(p_, value));
     return *this;
   }
 
-  /** How much models are rewritten before they run. */
+  /** How much models are optimized before they run. */
   SessionOptions& SetGraphOptimizationLevel(GraphOptimizationLevel value) {
     ThrowOnError(GetApi().SetSessionGraphOptimizationLevel(p_, value));
     return *this;
   }
 
-  /** Accepted without effect, for nodes run one after another. */
+  /** Accepted but has no effect: nodes run one after another. */
   SessionOptions& SetExecutionMode(ExecutionMode value) {
     ThrowOnError(GetApi().SetSessionExecutionMode(p_, value));
     return *this;
   }
 
-  /** The least severity that is logged, 0 (verbose) to 4 (fatal); -1 for that of the process. */
+  /** The minimum severity that is logged, from 0 (verbose) to 4 (fatal); -1 for that of the process. */
   SessionOptions& SetLogSeverityLevel(int value) {
     ThrowOnError(GetApi().SetSessionLogSeverityLevel(p_, value));
     return *this;
@@ -346,26 +346,26 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return *this;
   }
 
-  /** Whether results are asked to be the same bits in every run. */
+  /** Whether bit-for-bit reproducible results are requested. */
   SessionOptions& SetDeterministicCompute(bool value) {
     ThrowOnError(GetApi().SetDeterministicCompute(p_, value));
     return *this;
   }
 
-  /** Sets an entry of the configuration. */
+  /** Sets a configuration entry. */
   SessionOptions& AddConfigEntry(const std::string& key, const std::string& value) {
     ThrowOnError(GetApi().AddSessionConfigEntry(p_, key.c_str(), value.c_str()));
     return *this;
   }
 
-  /** Whether an entry of the configuration is set. */
+  /** Whether a configuration entry is set. */
   bool HasConfigEntry(const std::string& key) const {
     int out{};
     ThrowOnError(GetApi().HasSessionConfigEntry(p_, key.c_str(), &out));
     return out != 0;
   }
 
-  /** An entry of the configuration. */
+  /** The value of a configuration entry. */
   std::string GetConfigEntry(const std::string& key) const {
     size_t size = 0;  // The caller gives the room: one call asks how much, the next fills it.
     ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), nullptr, &size));
@@ -375,31 +375,31 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return value;
   }
 
-  /** Accepted without effect, for intermediate values always lie in an arena. */
+  /** Accepted but has no effect: intermediate values are always stored in an arena. */
   SessionOptions& EnableCpuMemArena() {
     ThrowOnError(GetApi().EnableCpuMemArena(p_));
     return *this;
   }
 
-  /** Accepted without effect, for intermediate values always lie in an arena. */
+  /** Accepted but has no effect: intermediate values are always stored in an arena. */
   SessionOptions& DisableCpuMemArena() {
     ThrowOnError(GetApi().DisableCpuMemArena(p_));
     return *this;
   }
 
-  /** Accepted without effect, for memory is always planned ahead. */
+  /** Accepted but has no effect: memory is always planned in advance. */
   SessionOptions& EnableMemPattern() {
     ThrowOnError(GetApi().EnableMemPattern(p_));
     return *this;
   }
 
-  /** Accepted without effect, for memory is always planned ahead. */
+  /** Accepted but has no effect: memory is always planned in advance. */
   SessionOptions& DisableMemPattern() {
     ThrowOnError(GetApi().DisableMemPattern(p_));
     return *this;
   }
 
-  /** Accepted without effect, for all sessions share the threads of the process. */
+  /** Accepted but has no effect: all sessions share one thread pool per process. */
   SessionOptions& DisablePerSessionThreads() {
     ThrowOnError(GetApi().DisablePerSessionThreads(p_));
     return *this;
@@ -407,7 +407,7 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
 
 };
 
-/** Settings of one run or step. */
+/** Settings for one run or step. */
 struct RunOptions : detail::Base<OrtRunOptions> {
   explicit RunOptions(std::nullptr_t) {}
   RunOptions() { ThrowOnError(GetApi().CreateRunOptions(&p_)); }
@@ -418,13 +418,13 @@ struct RunOptions : detail::Base<OrtRunOptions> {
     return tag;
   }
 
-  /** The least severity that the run writes. */
+  /** The minimum severity that the run logs. */
   RunOptions& SetRunLogSeverityLevel(int value) {
     ThrowOnError(GetApi().RunOptionsSetRunLogSeverityLevel(p_, value));
     return *this;
   }
 
-  /** How much the run says at verbose severity. */
+  /** How much detail the run logs at verbose severity. */
   RunOptions& SetRunLogVerbosityLevel(int value) {
     ThrowOnError(GetApi().RunOptionsSetRunLogVerbosityLevel(p_, value));
     return *this;
@@ -450,19 +450,19 @@ struct RunOptions : detail::Base<OrtRunOptions> {
     return log_verbosity_level;
   }
 
-  /** Tells every run with these options to end with an error. */
+  /** Makes every run with these options stop with an error. */
   RunOptions& SetTerminate() {
     ThrowOnError(GetApi().RunOptionsSetTerminate(p_));
     return *this;
   }
 
-  /** Lets the next runs with these options go on. */
+  /** Clears the terminate flag, so that later runs with these options proceed. */
   RunOptions& UnsetTerminate() {
     ThrowOnError(GetApi().RunOptionsUnsetTerminate(p_));
     return *this;
   }
 
-  /** Sets an entry of the run's configuration. */
+  /** Sets an entry of the run configuration. */
   RunOptions& AddConfigEntry(const std::string& key, const std::string& value) {
     ThrowOnError(GetApi().AddRunConfigEntry(p_, key.c_str(), value.c_str()));
     return *this;
@@ -470,7 +470,7 @@ struct RunOptions : detail::Base<OrtRunOptions> {
 
 };
 
-/** A place where memory lies. */
+/** A location of memory. */
 struct MemoryInfo : detail::Base<OrtMemoryInfo> {
   explicit MemoryInfo(std::nullptr_t) {}
   explicit MemoryInfo(OrtMemoryInfo* p) : Base(p) {}
@@ -563,7 +563,7 @@ struct TensorTypeAndShapeInfo : detail::TensorTypeAndShapeInfoCalls<detail::Base
 /** The same as part of another object, with which it ends. */
 using ConstTensorTypeAndShapeInfo = detail::TensorTypeAndShapeInfoCalls<detail::Unowned<OrtTensorTypeAndShapeInfo>>;
 
-/** The kind of a value, and for tensors their type and shape. */
+/** The kind of a value; for tensors also their type and shape. */
 struct TypeInfo : detail::Base<OrtTypeInfo> {
   explicit TypeInfo(std::nullptr_t) {}
   explicit TypeInfo(OrtTypeInfo* p) : Base(p) {}
@@ -580,7 +580,7 @@ struct TypeInfo : detail::Base<OrtTypeInfo> {
   }
 };
 
-/** A tensor, a sequence of tensors, or an optional value that holds nothing. It is moved, never copied. */
+/** A tensor, a sequence of tensors, or an empty optional value. It is moved, never copied. */
 struct Value : detail::Base<OrtValue> {
   explicit Value(std::nullptr_t) {}
   explicit Value(OrtValue* p) : Base(p) {}
@@ -642,19 +642,19 @@ struct Value : detail::Base<OrtValue> {
 };
 static_assert(sizeof(Value) == sizeof(OrtValue*), "a list of values is a list of handles");
 
-/** Runs a model forward. Names and meaning are those of onnxruntime's class. The model is made ready
- * once for every set of input shapes; a later run with the same shapes only computes. Runs of one
- * session follow one another, those of different sessions may run at the same time.
+/** Runs a model forward. Members have the names and meanings of onnxruntime's class. The model is
+ * compiled once per set of input shapes; later runs with the same shapes only compute. Runs of one
+ * session are serialized; runs of different sessions may overlap.
  */
 struct Session : detail::Base<OrtSession> {
   explicit Session(std::nullptr_t) {}
 
-  /** Makes a session from a model. */
+  /** Creates a session from a model. */
   Session(const Env& env, const ORTCHAR_T* model_path, const SessionOptions& options) {
     ThrowOnError(GetApi().CreateSession(env, model_path, options, &p_));
   }
 
-  /** Makes a session from a model. */
+  /** Creates a session from a model. */
   Session(const Env& env, const void* model_data, size_t model_data_length, const SessionOptions& options) {
     ThrowOnError(GetApi().CreateSessionFromArray(env, model_data, model_data_length, options, &p_));
   }
@@ -695,14 +695,14 @@ struct Session : detail::Base<OrtSession> {
     return detail::Names(p_, GetApi().SessionGetOverridableInitializerCount, GetApi().SessionGetOverridableInitializerName);
   }
 
-  /** Name of an input, in memory of an allocator. */
+  /** Name of an input, in memory from an allocator. */
   AllocatedStringPtr GetInputNameAllocated(size_t index, OrtAllocator* allocator) const {
     char* name = nullptr;
     ThrowOnError(GetApi().SessionGetInputName(p_, index, allocator, &name));
     return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
   }
 
-  /** Name of an output, in memory of an allocator. */
+  /** Name of an output, in memory from an allocator. */
   AllocatedStringPtr GetOutputNameAllocated(size_t index, OrtAllocator* allocator) const {
     char* name = nullptr;
     ThrowOnError(GetApi().SessionGetOutputName(p_, index, allocator, &name));
@@ -731,7 +731,7 @@ struct Session : detail::Base<OrtSession> {
     return outputs;
   }
 
-  /** Runs the model into tensors of the caller. */
+  /** Runs the model and writes the outputs into the caller's tensors. */
   void Run(const RunOptions& run_options, const char* const* input_names, const Value* input_values, size_t input_count, const char* const* output_names, Value* output_values, size_t output_count) {
     ThrowOnError(GetApi().Run(p_, run_options, input_names, reinterpret_cast<const OrtValue* const*>(input_values), input_count,
                               output_names, output_count, reinterpret_cast<OrtValue**>(output_values)));

@@ -1,5 +1,5 @@
 /** \file
- * Training of ONNX models on the device where they run, for Objective-C.
+ * Training of ONNX models on the device that runs them, for Objective-C.
  *
  * This header imports all the others.
  */

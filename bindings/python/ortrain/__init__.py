@@ -1,4 +1,4 @@
-"""Training of ONNX models on the device where they run.
+"""Training of ONNX models on the device that runs them.
 
 :mod:`ortrain.api` has the training loop, :mod:`ortrain.artifacts` makes the files that it starts from, and
 :class:`InferenceSession` runs models forward.

@@ -29,7 +29,7 @@ def config_entry(text: str) -> tuple[str, str]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="ortrain", description="Training of ONNX models on the device where they run."
+        prog="ortrain", description="Training of ONNX models on the device that runs them."
     )
     parser.add_argument("--version", action="version", version=f"ortrain {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -23,7 +23,7 @@ typedef NS_ENUM(int32_t, ORTTensorElementDataType) {
   ORTTensorElementDataTypeInt32 = 6,
   /** Signed, 64 bits. */
   ORTTensorElementDataTypeInt64 = 7,
-  /** UTF-8 text; no operator here takes it. */
+  /** UTF-8 text; no operator here accepts it. */
   ORTTensorElementDataTypeString = 8,
   /** One byte, 0 or 1. */
   ORTTensorElementDataTypeBool = 9,
@@ -35,9 +35,9 @@ typedef NS_ENUM(int32_t, ORTTensorElementDataType) {
   ORTTensorElementDataTypeUInt32 = 12,
   /** Unsigned, 64 bits. */
   ORTTensorElementDataTypeUInt64 = 13,
-  /** Two 32-bit floats; operators move such numbers and do not compute with them. */
+  /** Two 32-bit floats; operators can move complex values but not compute with them. */
   ORTTensorElementDataTypeComplex64 = 14,
-  /** Two 64-bit floats; operators move such numbers and do not compute with them. */
+  /** Two 64-bit floats; operators can move complex values but not compute with them. */
   ORTTensorElementDataTypeComplex128 = 15,
   /** The upper half of a 32-bit float. */
   ORTTensorElementDataTypeBFloat16 = 16,
@@ -49,27 +49,27 @@ typedef NS_ENUM(int32_t, ORTTensorElementDataType) {
   ORTTensorElementDataTypeFloat8E5M2 = 19,
   /** 8 bits, 5 of them exponent, no negative zero. */
   ORTTensorElementDataTypeFloat8E5M2FNUZ = 20,
-  /** Unsigned, 4 bits, two in a byte. */
+  /** Unsigned, 4 bits, two per byte. */
   ORTTensorElementDataTypeUInt4 = 21,
-  /** Signed, 4 bits, two in a byte. */
+  /** Signed, 4 bits, two per byte. */
   ORTTensorElementDataTypeInt4 = 22,
-  /** 4 bits, 2 of them exponent, two in a byte. */
+  /** 4 bits, 2 of them exponent, two per byte. */
   ORTTensorElementDataTypeFloat4E2M1 = 23,
   /** 8 bits, all of them exponent. */
   ORTTensorElementDataTypeFloat8E8M0 = 24,
-  /** Unsigned, 2 bits, four in a byte. */
+  /** Unsigned, 2 bits, four per byte. */
   ORTTensorElementDataTypeUInt2 = 25,
-  /** Signed, 2 bits, four in a byte. */
+  /** Signed, 2 bits, four per byte. */
   ORTTensorElementDataTypeInt2 = 26,
-  /** 6 bits, 2 of them exponent, four in three bytes. */
+  /** 6 bits, 2 of them exponent, four per three bytes. */
   ORTTensorElementDataTypeFloat6E2M3 = 27,
-  /** 6 bits, 3 of them exponent, four in three bytes. */
+  /** 6 bits, 3 of them exponent, four per three bytes. */
   ORTTensorElementDataTypeFloat6E3M2 = 28,
 };
 
-/** What kind a value is. */
+/** The kind of a value. */
 typedef NS_ENUM(int32_t, ORTValueType) {
-  /** Not known. */
+  /** Unknown. */
   ORTValueTypeUnknown = 0,
   /** A dense tensor. */
   ORTValueTypeTensor = 1,
@@ -77,33 +77,33 @@ typedef NS_ENUM(int32_t, ORTValueType) {
   ORTValueTypeSequence = 2,
   /** A map. */
   ORTValueTypeMap = 3,
-  /** A type of a custom operator. */
+  /** An opaque type defined by a custom operator. */
   ORTValueTypeOpaque = 4,
   /** A sparse tensor. */
   ORTValueTypeSparseTensor = 5,
-  /** A value that may be missing. */
+  /** A value that may be absent. */
   ORTValueTypeOptional = 6,
 };
 
 /** Why a call failed. */
 typedef NS_ENUM(int32_t, ORTErrorCode) {
-  /** It did not fail. */
+  /** Success. */
   ORTErrorCodeOk = 0,
-  /** A failure with no code of its own, for instance a full disk or a damaged file. */
+  /** A failure without a more specific code, for example a full disk or a damaged file. */
   ORTErrorCodeFail = 1,
-  /** An argument does not fit. */
+  /** An argument is invalid. */
   ORTErrorCodeInvalidArgument = 2,
-  /** There is no such file. */
+  /** The file does not exist. */
   ORTErrorCodeNoSuchFile = 3,
   /** The session has no such model. */
   ORTErrorCodeNoModel = 4,
-  /** A library that does the work failed. */
+  /** An underlying library failed. */
   ORTErrorCodeEngineError = 5,
-  /** A run failed, or the calls came in the wrong order. */
+  /** A run failed, or calls were made in the wrong order. */
   ORTErrorCodeRuntimeException = 6,
   /** The bytes are not an ONNX model. */
   ORTErrorCodeInvalidProtobuf = 7,
-  /** The model is loaded already. */
+  /** The model is already loaded. */
   ORTErrorCodeModelLoaded = 8,
   /** The call, operator or type is not implemented. */
   ORTErrorCodeNotImplemented = 9,
@@ -111,11 +111,11 @@ typedef NS_ENUM(int32_t, ORTErrorCode) {
   ORTErrorCodeInvalidGraph = 10,
   /** A device failed. */
   ORTErrorCodeEpFail = 11,
-  /** Loading was cancelled. */
+  /** Loading was canceled. */
   ORTErrorCodeModelLoadCanceled = 12,
-  /** The model has to be compiled before. */
+  /** The model must be compiled first. */
   ORTErrorCodeModelRequiresCompilation = 13,
-  /** What was looked for does not exist. */
+  /** The requested item does not exist. */
   ORTErrorCodeNotFound = 14,
 };
 
@@ -123,23 +123,23 @@ typedef NS_ENUM(int32_t, ORTErrorCode) {
 typedef NS_ENUM(int32_t, ORTLoggingLevel) {
   /** Every detail. */
   ORTLoggingLevelVerbose = 0,
-  /** The course of events. */
+  /** Normal progress. */
   ORTLoggingLevelInfo = 1,
-  /** Something to look at. */
+  /** Something that may need attention. */
   ORTLoggingLevelWarning = 2,
-  /** A failure that the caller also learns from a status. */
+  /** A failure that is also reported to the caller in a status. */
   ORTLoggingLevelError = 3,
-  /** The process cannot go on. */
+  /** The process cannot continue. */
   ORTLoggingLevelFatal = 4,
 };
 
-/** How much a model is rewritten before it runs. Results agree at every level within rounding. */
+/** How much a model is optimized before it runs. Results at all levels agree within rounding. */
 typedef NS_ENUM(int32_t, ORTGraphOptimizationLevel) {
-  /** Not at all. */
+  /** No optimization. */
   ORTGraphOptimizationLevelNone = 0,
-  /** Rewrites that are always right, such as folding constants. */
+  /** Rewrites that are always valid, such as constant folding. */
   ORTGraphOptimizationLevelBasic = 1,
-  /** Fusion of operators too. */
+  /** Operator fusion too. */
   ORTGraphOptimizationLevelExtended = 2,
   /** Memory layouts too. */
   ORTGraphOptimizationLevelLayout = 3,
@@ -151,7 +151,7 @@ typedef NS_ENUM(int32_t, ORTGraphOptimizationLevel) {
 typedef NS_ENUM(int32_t, ORTExecutionMode) {
   /** One after another; the default. */
   ORTExecutionModeSequential = 0,
-  /** Accepted, and treated as sequential. Work inside a node is parallel. */
+  /** Accepted, but treated as sequential. Work within a node is parallel. */
   ORTExecutionModeParallel = 1,
 };
 
@@ -161,6 +161,6 @@ typedef NS_ENUM(int32_t, ORTPropertyType) {
   ORTPropertyTypeInt = 0,
   /** float. */
   ORTPropertyTypeFloat = 1,
-  /** Text that ends with a zero byte. */
+  /** A null-terminated string. */
   ORTPropertyTypeString = 2,
 };

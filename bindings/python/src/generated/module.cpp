@@ -10,10 +10,10 @@ PYBIND11_MODULE(_ortrain, m) {
   bind_support(m);
 
   py::class_<Handle<OrtSession>>(m, "SessionHandle", "A model ready to run forward.");
-  py::class_<Handle<OrtSessionOptions>>(m, "SessionOptionsHandle", "Settings for the creation of a session.");
-  py::class_<Handle<OrtRunOptions>>(m, "RunOptionsHandle", "Settings of one run or step.");
-  py::class_<Handle<OrtCheckpointState>>(m, "CheckpointStateHandle", "All that training changes, parameters, gradients, optimizer state and properties.");
-  py::class_<Handle<OrtTrainingSession>>(m, "TrainingSessionHandle", "The models of a training run at work on a checkpoint state.");
+  py::class_<Handle<OrtSessionOptions>>(m, "SessionOptionsHandle", "Settings with which a session is created.");
+  py::class_<Handle<OrtRunOptions>>(m, "RunOptionsHandle", "Settings for one run or step.");
+  py::class_<Handle<OrtCheckpointState>>(m, "CheckpointStateHandle", "Everything that training changes: parameters, gradients, optimizer state and properties.");
+  py::class_<Handle<OrtTrainingSession>>(m, "TrainingSessionHandle", "The models of a training run, applied to a checkpoint state.");
   py::class_<Handle<OrtGradientGraphBuilder>>(m, "GradientGraphBuilderHandle", "Adds gradients to a model.");
 
   m.def("create_session", [](const std::optional<std::filesystem::path>& model_path, const Handle<OrtSessionOptions>* options) {
@@ -24,7 +24,7 @@ PYBIND11_MODULE(_ortrain, m) {
       check(api().CreateSession(environment(), model_path_.data(), options ? options->raw : nullptr, &out));
     }
     return Handle<OrtSession>(out, api().ReleaseSession);
-  }, py::arg("model_path"), py::arg("options") = py::none(), "Makes a forward session from a model file.");
+  }, py::arg("model_path"), py::arg("options") = py::none(), "Creates a forward session from a model file.");
   m.def("create_session_from_array", [](const std::optional<py::bytes>& model_data, const Handle<OrtSessionOptions>* options) {
     const Bytes model_data_(model_data);
     OrtSession* out = {};
@@ -33,7 +33,7 @@ PYBIND11_MODULE(_ortrain, m) {
       check(api().CreateSessionFromArray(environment(), model_data_.data(), model_data_.size(), options ? options->raw : nullptr, &out));
     }
     return Handle<OrtSession>(out, api().ReleaseSession);
-  }, py::arg("model_data"), py::arg("options") = py::none(), "Makes a forward session from a model in memory.");
+  }, py::arg("model_data"), py::arg("options") = py::none(), "Creates a forward session from a model in memory.");
   m.def("run", [](const Handle<OrtSession>& session, const Handle<OrtRunOptions>* run_options, const std::vector<std::string>& input_names, const std::vector<const Value*>& inputs, const std::vector<std::string>& output_names, const py::sequence& outputs) {
     const Texts input_names_(input_names);
     const Values inputs_(inputs);
@@ -50,28 +50,28 @@ PYBIND11_MODULE(_ortrain, m) {
     OrtSessionOptions* options = {};
     check(api().CreateSessionOptions(&options));
     return Handle<OrtSessionOptions>(options, api().ReleaseSessionOptions);
-  }, "Makes options with their defaults.");
+  }, "Creates options with default values.");
   m.def("set_session_execution_mode", [](const Handle<OrtSessionOptions>& options, int execution_mode) {
     check(api().SetSessionExecutionMode(options.raw, static_cast<ExecutionMode>(execution_mode)));
-  }, py::arg("options"), py::arg("execution_mode"), "Says whether nodes may run at the same time. They run one after another in either mode.");
+  }, py::arg("options"), py::arg("execution_mode"), "Sets whether nodes may run in parallel. They run one after another in either mode.");
   m.def("set_session_log_id", [](const Handle<OrtSessionOptions>& options, const std::string& logid) {
     check(api().SetSessionLogId(options.raw, logid.c_str()));
   }, py::arg("options"), py::arg("logid"), "Name of the session in log messages.");
   m.def("set_session_log_verbosity_level", [](const Handle<OrtSessionOptions>& options, int session_log_verbosity_level) {
     check(api().SetSessionLogVerbosityLevel(options.raw, session_log_verbosity_level));
-  }, py::arg("options"), py::arg("session_log_verbosity_level"), "How much the session says at verbose severity.");
+  }, py::arg("options"), py::arg("session_log_verbosity_level"), "How much detail the session logs at verbose severity.");
   m.def("set_session_log_severity_level", [](const Handle<OrtSessionOptions>& options, int session_log_severity_level) {
     check(api().SetSessionLogSeverityLevel(options.raw, session_log_severity_level));
-  }, py::arg("options"), py::arg("session_log_severity_level"), "The least severity that the session writes.");
+  }, py::arg("options"), py::arg("session_log_severity_level"), "The minimum severity that the session logs.");
   m.def("set_session_graph_optimization_level", [](const Handle<OrtSessionOptions>& options, int graph_optimization_level) {
     check(api().SetSessionGraphOptimizationLevel(options.raw, static_cast<GraphOptimizationLevel>(graph_optimization_level)));
-  }, py::arg("options"), py::arg("graph_optimization_level"), "How much models are rewritten before they run.");
+  }, py::arg("options"), py::arg("graph_optimization_level"), "How much models are optimized before they run.");
   m.def("set_intra_op_num_threads", [](const Handle<OrtSessionOptions>& options, int intra_op_num_threads) {
     check(api().SetIntraOpNumThreads(options.raw, intra_op_num_threads));
   }, py::arg("options"), py::arg("intra_op_num_threads"), "Number of threads that a step uses.");
   m.def("set_inter_op_num_threads", [](const Handle<OrtSessionOptions>& options, int inter_op_num_threads) {
     check(api().SetInterOpNumThreads(options.raw, inter_op_num_threads));
-  }, py::arg("options"), py::arg("inter_op_num_threads"), "Accepted without effect, for nodes run one after another.");
+  }, py::arg("options"), py::arg("inter_op_num_threads"), "Accepted but has no effect: nodes run one after another.");
   m.def("session_get_input_count", [](const Handle<OrtSession>& session) {
     size_t out = {};
     check(api().SessionGetInputCount(session.raw, &out));
@@ -101,7 +101,7 @@ PYBIND11_MODULE(_ortrain, m) {
     OrtTypeInfo* type_info = {};
     check(api().SessionGetOverridableInitializerTypeInfo(session.raw, index, &type_info));
     return take_type_info(type_info);
-  }, py::arg("session"), py::arg("index"), "Kind, type and shape of an initializer that a run may replace. There are none.");
+  }, py::arg("session"), py::arg("index"), "Kind, type and shape of an initializer that a run may replace. There are never any.");
   m.def("session_get_input_name", [](const Handle<OrtSession>& session, size_t index) {
     char* value = {};
     check(api().SessionGetInputName(session.raw, index, allocator(), &value));
@@ -116,48 +116,48 @@ PYBIND11_MODULE(_ortrain, m) {
     char* value = {};
     check(api().SessionGetOverridableInitializerName(session.raw, index, allocator(), &value));
     return take_text(value);
-  }, py::arg("session"), py::arg("index"), "Name of an initializer that a run may replace. There are none.");
+  }, py::arg("session"), py::arg("index"), "Name of an initializer that a run may replace. There are never any.");
   m.def("create_run_options", []() {
     OrtRunOptions* out = {};
     check(api().CreateRunOptions(&out));
     return Handle<OrtRunOptions>(out, api().ReleaseRunOptions);
-  }, "Makes run options with their defaults.");
+  }, "Creates run options with default values.");
   m.def("run_options_set_run_log_verbosity_level", [](const Handle<OrtRunOptions>& options, int log_verbosity_level) {
     check(api().RunOptionsSetRunLogVerbosityLevel(options.raw, log_verbosity_level));
-  }, py::arg("options"), py::arg("log_verbosity_level"), "How much the run says at verbose severity.");
+  }, py::arg("options"), py::arg("log_verbosity_level"), "How much detail the run logs at verbose severity.");
   m.def("run_options_set_run_log_severity_level", [](const Handle<OrtRunOptions>& options, int log_severity_level) {
     check(api().RunOptionsSetRunLogSeverityLevel(options.raw, log_severity_level));
-  }, py::arg("options"), py::arg("log_severity_level"), "The least severity that the run writes.");
+  }, py::arg("options"), py::arg("log_severity_level"), "The minimum severity that the run logs.");
   m.def("run_options_set_run_tag", [](const Handle<OrtRunOptions>& options, const std::string& run_tag) {
     check(api().RunOptionsSetRunTag(options.raw, run_tag.c_str()));
   }, py::arg("options"), py::arg("run_tag"), "Name of the run in log messages.");
   m.def("run_options_set_terminate", [](const Handle<OrtRunOptions>& options) {
     check(api().RunOptionsSetTerminate(options.raw));
-  }, py::arg("options"), "Tells every run with these options, also those under way, to end with an error.");
+  }, py::arg("options"), "Makes every run with these options stop with an error, including runs in progress.");
   m.def("run_options_unset_terminate", [](const Handle<OrtRunOptions>& options) {
     check(api().RunOptionsUnsetTerminate(options.raw));
-  }, py::arg("options"), "Lets the next runs with these options go on.");
+  }, py::arg("options"), "Clears the terminate flag, so that later runs with these options proceed.");
   m.def("add_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key, const std::string& config_value) {
     check(api().AddSessionConfigEntry(options.raw, config_key.c_str(), config_value.c_str()));
-  }, py::arg("options"), py::arg("config_key"), py::arg("config_value"), "Sets an entry of the session's configuration.");
+  }, py::arg("options"), py::arg("config_key"), py::arg("config_value"), "Sets an entry of the session configuration.");
   m.def("add_run_config_entry", [](const Handle<OrtRunOptions>& options, const std::string& config_key, const std::string& config_value) {
     check(api().AddRunConfigEntry(options.raw, config_key.c_str(), config_value.c_str()));
-  }, py::arg("options"), py::arg("config_key"), py::arg("config_value"), "Sets an entry of the run's configuration. Entries have no effect here.");
+  }, py::arg("options"), py::arg("config_key"), py::arg("config_value"), "Sets an entry of the run configuration. Entries have no effect here.");
   m.def("has_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key) {
     int out = {};
     check(api().HasSessionConfigEntry(options.raw, config_key.c_str(), &out));
     return out != 0;
-  }, py::arg("options"), py::arg("config_key"), "Whether an entry of the configuration is set.");
+  }, py::arg("options"), py::arg("config_key"), "Whether a configuration entry is set.");
   m.def("get_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key) {
     size_t size = 0;
     check(api().GetSessionConfigEntry(options.raw, config_key.c_str(), nullptr, &size));
     std::string config_value(size, '\0');
     check(api().GetSessionConfigEntry(options.raw, config_key.c_str(), config_value.data(), &size));
     return std::string(config_value.c_str());
-  }, py::arg("options"), py::arg("config_key"), "Value of an entry of the configuration, into memory of the caller.");
+  }, py::arg("options"), py::arg("config_key"), "Copies the value of a configuration entry into the caller's memory.");
   m.def("set_deterministic_compute", [](const Handle<OrtSessionOptions>& options, bool value) {
     check(api().SetDeterministicCompute(options.raw, value));
-  }, py::arg("options"), py::arg("value"), "Asks for results that are the same bits in every run.");
+  }, py::arg("options"), py::arg("value"), "Requests bit-for-bit reproducible results.");
   m.def("load_checkpoint", [](const std::optional<std::filesystem::path>& checkpoint_path) {
     const Path checkpoint_path_(checkpoint_path);
     OrtCheckpointState* checkpoint_state = {};
@@ -184,7 +184,7 @@ PYBIND11_MODULE(_ortrain, m) {
       check(training_api().CreateTrainingSession(environment(), options.raw, checkpoint_state.raw, train_model_path_.data(), eval_model_path_.data(), optimizer_model_path_.data(), &out));
     }
     return Handle<OrtTrainingSession>(out, training_api().ReleaseTrainingSession);
-  }, py::arg("options"), py::arg("checkpoint_state"), py::arg("train_model_path"), py::arg("eval_model_path") = py::none(), py::arg("optimizer_model_path") = py::none(), "Makes a session that trains, from model files.");
+  }, py::arg("options"), py::arg("checkpoint_state"), py::arg("train_model_path"), py::arg("eval_model_path") = py::none(), py::arg("optimizer_model_path") = py::none(), "Creates a training session from model files.");
   m.def("create_training_session_from_buffer", [](const Handle<OrtSessionOptions>& options, const Handle<OrtCheckpointState>& checkpoint_state, const std::optional<py::bytes>& train_model_data, const std::optional<py::bytes>& eval_model_data, const std::optional<py::bytes>& optim_model_data) {
     const Bytes train_model_data_(train_model_data);
     const Bytes eval_model_data_(eval_model_data);
@@ -195,22 +195,22 @@ PYBIND11_MODULE(_ortrain, m) {
       check(training_api().CreateTrainingSessionFromBuffer(environment(), options.raw, checkpoint_state.raw, train_model_data_.data(), train_model_data_.size(), eval_model_data_.data(), eval_model_data_.size(), optim_model_data_.data(), optim_model_data_.size(), &out));
     }
     return Handle<OrtTrainingSession>(out, training_api().ReleaseTrainingSession);
-  }, py::arg("options"), py::arg("checkpoint_state"), py::arg("train_model_data"), py::arg("eval_model_data") = py::none(), py::arg("optim_model_data") = py::none(), "Makes a session that trains, from models in memory.");
+  }, py::arg("options"), py::arg("checkpoint_state"), py::arg("train_model_data"), py::arg("eval_model_data") = py::none(), py::arg("optim_model_data") = py::none(), "Creates a training session from models in memory.");
   m.def("training_session_get_training_model_output_count", [](const Handle<OrtTrainingSession>& sess) {
     size_t out = {};
     check(training_api().TrainingSessionGetTrainingModelOutputCount(sess.raw, &out));
     return out;
-  }, py::arg("sess"), "Number of outputs that a train step gives.");
+  }, py::arg("sess"), "Number of outputs that a train step returns.");
   m.def("training_session_get_eval_model_output_count", [](const Handle<OrtTrainingSession>& sess) {
     size_t out = {};
     check(training_api().TrainingSessionGetEvalModelOutputCount(sess.raw, &out));
     return out;
-  }, py::arg("sess"), "Number of outputs that an eval step gives.");
+  }, py::arg("sess"), "Number of outputs that an eval step returns.");
   m.def("training_session_get_training_model_output_name", [](const Handle<OrtTrainingSession>& sess, size_t index) {
     char* output = {};
     check(training_api().TrainingSessionGetTrainingModelOutputName(sess.raw, index, allocator(), &output));
     return take_text(output);
-  }, py::arg("sess"), py::arg("index"), "Name of an output of the train step. The loss is number 0.");
+  }, py::arg("sess"), py::arg("index"), "Name of an output of the train step. The loss has index 0.");
   m.def("training_session_get_eval_model_output_name", [](const Handle<OrtTrainingSession>& sess, size_t index) {
     char* output = {};
     check(training_api().TrainingSessionGetEvalModelOutputName(sess.raw, index, allocator(), &output));
@@ -218,7 +218,7 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("sess"), py::arg("index"), "Name of an output of the eval step.");
   m.def("lazy_reset_grad", [](const Handle<OrtTrainingSession>& session) {
     check(training_api().LazyResetGrad(session.raw));
-  }, py::arg("session"), "Lets the next train step start from zero gradients.");
+  }, py::arg("session"), "Makes the next train step start from zero gradients.");
   m.def("train_step", [](const Handle<OrtTrainingSession>& sess, const Handle<OrtRunOptions>* run_options, const std::vector<const Value*>& inputs, size_t outputs_len) {
     const Values inputs_(inputs);
     Outputs outputs_(outputs_len);
@@ -227,7 +227,7 @@ PYBIND11_MODULE(_ortrain, m) {
       check(training_api().TrainStep(sess.raw, run_options ? run_options->raw : nullptr, inputs.size(), inputs_.data(), outputs_len, outputs_.raw.data()));
     }
     return outputs_.take();
-  }, py::arg("sess"), py::arg("run_options"), py::arg("inputs"), py::arg("outputs_len"), "Runs the training model forward and backward.");
+  }, py::arg("sess"), py::arg("run_options"), py::arg("inputs"), py::arg("outputs_len"), "Runs the forward and backward pass of the training model.");
   m.def("eval_step", [](const Handle<OrtTrainingSession>& sess, const Handle<OrtRunOptions>* run_options, const std::vector<const Value*>& inputs, size_t outputs_len) {
     const Values inputs_(inputs);
     Outputs outputs_(outputs_len);
@@ -236,10 +236,10 @@ PYBIND11_MODULE(_ortrain, m) {
       check(training_api().EvalStep(sess.raw, run_options ? run_options->raw : nullptr, inputs.size(), inputs_.data(), outputs_len, outputs_.raw.data()));
     }
     return outputs_.take();
-  }, py::arg("sess"), py::arg("run_options"), py::arg("inputs"), py::arg("outputs_len"), "Runs the eval model forward with the present parameters.");
+  }, py::arg("sess"), py::arg("run_options"), py::arg("inputs"), py::arg("outputs_len"), "Runs the eval model forward with the current parameters.");
   m.def("set_learning_rate", [](const Handle<OrtTrainingSession>& sess, float learning_rate) {
     check(training_api().SetLearningRate(sess.raw, learning_rate));
-  }, py::arg("sess"), py::arg("learning_rate"), "Sets the learning rate of the next optimizer steps.");
+  }, py::arg("sess"), py::arg("learning_rate"), "Sets the learning rate of the following optimizer steps.");
   m.def("get_learning_rate", [](const Handle<OrtTrainingSession>& sess) {
     float learning_rate = {};
     check(training_api().GetLearningRate(sess.raw, &learning_rate));
@@ -250,10 +250,10 @@ PYBIND11_MODULE(_ortrain, m) {
       const py::gil_scoped_release released;
       check(training_api().OptimizerStep(sess.raw, run_options ? run_options->raw : nullptr));
     }
-  }, py::arg("sess"), py::arg("run_options") = py::none(), "Moves the trainable parameters against their gradients.");
+  }, py::arg("sess"), py::arg("run_options") = py::none(), "Updates the trainable parameters from their gradients.");
   m.def("register_linear_lr_scheduler", [](const Handle<OrtTrainingSession>& sess, int64_t warmup_step_count, int64_t total_step_count, float initial_lr) {
     check(training_api().RegisterLinearLRScheduler(sess.raw, warmup_step_count, total_step_count, initial_lr));
-  }, py::arg("sess"), py::arg("warmup_step_count"), py::arg("total_step_count"), py::arg("initial_lr"), "Gives the session a linear learning rate schedule.");
+  }, py::arg("sess"), py::arg("warmup_step_count"), py::arg("total_step_count"), py::arg("initial_lr"), "Registers a linear learning rate schedule with the session.");
   m.def("scheduler_step", [](const Handle<OrtTrainingSession>& sess) {
     check(training_api().SchedulerStep(sess.raw));
   }, py::arg("sess"), "Sets the learning rate from the registered schedule.");
@@ -261,13 +261,13 @@ PYBIND11_MODULE(_ortrain, m) {
     size_t out = {};
     check(training_api().GetParametersSize(sess.raw, &out, trainable_only));
     return out;
-  }, py::arg("sess"), py::arg("trainable_only"), "Number of elements of all parameters together.");
+  }, py::arg("sess"), py::arg("trainable_only"), "Total number of elements of all parameters.");
   m.def("copy_parameters_to_buffer", [](const Handle<OrtTrainingSession>& sess, const Value& parameters_buffer, bool trainable_only) {
     check(training_api().CopyParametersToBuffer(sess.raw, parameters_buffer.raw(), trainable_only));
-  }, py::arg("sess"), py::arg("parameters_buffer"), py::arg("trainable_only"), "Copies all parameters, end to end, into one tensor.");
+  }, py::arg("sess"), py::arg("parameters_buffer"), py::arg("trainable_only"), "Copies all parameters, concatenated, into one tensor.");
   m.def("copy_buffer_to_parameters", [](const Handle<OrtTrainingSession>& sess, const Value& parameters_buffer, bool trainable_only) {
     check(training_api().CopyBufferToParameters(sess.raw, parameters_buffer.raw(), trainable_only));
-  }, py::arg("sess"), py::arg("parameters_buffer"), py::arg("trainable_only"), "Copies one tensor over all parameters.");
+  }, py::arg("sess"), py::arg("parameters_buffer"), py::arg("trainable_only"), "Overwrites all parameters with the values of one tensor.");
   m.def("export_model_for_inferencing", [](const Handle<OrtTrainingSession>& sess, const std::optional<std::filesystem::path>& inference_model_path, const std::vector<std::string>& graph_output_names) {
     const Path inference_model_path_(inference_model_path);
     const Texts graph_output_names_(graph_output_names);
@@ -275,10 +275,10 @@ PYBIND11_MODULE(_ortrain, m) {
       const py::gil_scoped_release released;
       check(training_api().ExportModelForInferencing(sess.raw, inference_model_path_.data(), graph_output_names.size(), graph_output_names_.data()));
     }
-  }, py::arg("sess"), py::arg("inference_model_path"), py::arg("graph_output_names"), "Writes a plain ONNX model with the present parameters inside.");
+  }, py::arg("sess"), py::arg("inference_model_path"), py::arg("graph_output_names"), "Writes a plain ONNX model that contains the current parameters.");
   m.def("set_seed", [](int64_t seed) {
     check(training_api().SetSeed(seed));
-  }, py::arg("seed"), "Sets the seed of all random numbers of the process.");
+  }, py::arg("seed"), "Sets the process-wide random seed.");
   m.def("training_session_get_training_model_input_count", [](const Handle<OrtTrainingSession>& sess) {
     size_t out = {};
     check(training_api().TrainingSessionGetTrainingModelInputCount(sess.raw, &out));
@@ -302,7 +302,7 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("add_property", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& property_name, const py::object& property_value) {
     PropertyValue property_value_(property_value);
     check(training_api().AddProperty(checkpoint_state.raw, property_name.c_str(), property_value_.type(), property_value_.data()));
-  }, py::arg("checkpoint_state"), py::arg("property_name"), py::arg("property_value"), "Adds a property to a state, or replaces it.");
+  }, py::arg("checkpoint_state"), py::arg("property_name"), py::arg("property_value"), "Adds a property to a state, or replaces an existing one.");
   m.def("get_property", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& property_name) {
     OrtPropertyType property_type = {};
     void* property_value = {};
@@ -325,7 +325,7 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("checkpoint_state"), py::arg("parameter_name"), "Element type and shape of a parameter.");
   m.def("update_parameter", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name, const Value& parameter) {
     check(training_api().UpdateParameter(checkpoint_state.raw, parameter_name.c_str(), parameter.raw()));
-  }, py::arg("checkpoint_state"), py::arg("parameter_name"), py::arg("parameter"), "Copies a tensor over a parameter.");
+  }, py::arg("checkpoint_state"), py::arg("parameter_name"), py::arg("parameter"), "Overwrites a parameter with the values of a tensor.");
   m.def("get_parameter", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name) {
     OrtValue* parameter = {};
     check(training_api().GetParameter(checkpoint_state.raw, parameter_name.c_str(), allocator(), &parameter));
@@ -335,32 +335,32 @@ PYBIND11_MODULE(_ortrain, m) {
     size_t out = {};
     check(extension_api().CheckpointGetParameterCount(checkpoint_state.raw, &out));
     return out;
-  }, py::arg("checkpoint_state"), "Number of parameters of a state.");
+  }, py::arg("checkpoint_state"), "Number of parameters in a state.");
   m.def("checkpoint_get_parameter_name", [](const Handle<OrtCheckpointState>& checkpoint_state, size_t index) {
     char* out = {};
     check(extension_api().CheckpointGetParameterName(checkpoint_state.raw, index, allocator(), &out));
     return take_text(out);
-  }, py::arg("checkpoint_state"), py::arg("index"), "Name of a parameter by its number.");
+  }, py::arg("checkpoint_state"), py::arg("index"), "Name of a parameter, by index.");
   m.def("checkpoint_is_parameter_trainable", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name) {
     int out = {};
     check(extension_api().CheckpointIsParameterTrainable(checkpoint_state.raw, parameter_name.c_str(), &out));
     return out != 0;
-  }, py::arg("checkpoint_state"), py::arg("parameter_name"), "Whether training changes a parameter.");
+  }, py::arg("checkpoint_state"), py::arg("parameter_name"), "Whether a parameter is trainable.");
   m.def("checkpoint_get_parameter_gradient", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name) {
     OrtValue* gradient = {};
     check(extension_api().CheckpointGetParameterGradient(checkpoint_state.raw, parameter_name.c_str(), allocator(), &gradient));
     return Value(gradient);
-  }, py::arg("checkpoint_state"), py::arg("parameter_name"), "A copy of the gradient that the last train steps left for a parameter.");
+  }, py::arg("checkpoint_state"), py::arg("parameter_name"), "A copy of the accumulated gradient of a parameter.");
   m.def("checkpoint_get_property_count", [](const Handle<OrtCheckpointState>& checkpoint_state) {
     size_t out = {};
     check(extension_api().CheckpointGetPropertyCount(checkpoint_state.raw, &out));
     return out;
-  }, py::arg("checkpoint_state"), "Number of properties of a state.");
+  }, py::arg("checkpoint_state"), "Number of properties in a state.");
   m.def("checkpoint_get_property_name", [](const Handle<OrtCheckpointState>& checkpoint_state, size_t index) {
     char* out = {};
     check(extension_api().CheckpointGetPropertyName(checkpoint_state.raw, index, allocator(), &out));
     return take_text(out);
-  }, py::arg("checkpoint_state"), py::arg("index"), "Name of a property by its number, in alphabetical order.");
+  }, py::arg("checkpoint_state"), py::arg("index"), "Name of a property, by index in alphabetical order.");
   m.def("checkpoint_get_property_type", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& property_name) {
     OrtPropertyType out = {};
     check(extension_api().CheckpointGetPropertyType(checkpoint_state.raw, property_name.c_str(), &out));
@@ -375,7 +375,7 @@ PYBIND11_MODULE(_ortrain, m) {
     OrtCheckpointState* checkpoint_state = {};
     check(extension_api().CreateCheckpoint(names_.data(), values_.data(), trainable_.data(), names.size(), nominal, &checkpoint_state));
     return Handle<OrtCheckpointState>(checkpoint_state, training_api().ReleaseCheckpointState);
-  }, py::arg("names"), py::arg("values"), py::arg("trainable"), py::arg("nominal"), "Makes a state from named tensors.");
+  }, py::arg("names"), py::arg("values"), py::arg("trainable"), py::arg("nominal"), "Creates a state from named tensors.");
   m.def("build_training_model", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& trainable_names, const std::vector<std::string>& frozen_names, const std::string& loss_name, const std::vector<std::string>& output_names, const std::vector<std::string>& disabled_passes) {
     const Bytes model_data_(model_data);
     const Texts trainable_names_(trainable_names);
@@ -389,7 +389,7 @@ PYBIND11_MODULE(_ortrain, m) {
       check(extension_api().BuildTrainingModel(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), frozen_names_.data(), frozen_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), disabled_passes_.data(), disabled_passes.size(), allocator(), &out, &out_length));
     }
     return take_bytes(out, out_length);
-  }, py::arg("model_data"), py::arg("trainable_names"), py::arg("frozen_names"), py::arg("loss_name"), py::arg("output_names"), py::arg("disabled_passes"), "Makes a training model from a forward model that ends in a loss.");
+  }, py::arg("model_data"), py::arg("trainable_names"), py::arg("frozen_names"), py::arg("loss_name"), py::arg("output_names"), py::arg("disabled_passes"), "Creates a training model from a forward model that ends in a loss.");
   m.def("find_untrainable", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& trainable_names, const std::string& loss_name, const std::vector<std::string>& output_names) {
     const Bytes model_data_(model_data);
     const Texts trainable_names_(trainable_names);
@@ -400,7 +400,7 @@ PYBIND11_MODULE(_ortrain, m) {
       check(extension_api().FindUntrainable(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), allocator(), &report));
     }
     return take_text(report);
-  }, py::arg("model_data"), py::arg("trainable_names"), py::arg("loss_name"), py::arg("output_names"), "Names everything that keeps a forward model from being trained.");
+  }, py::arg("model_data"), py::arg("trainable_names"), py::arg("loss_name"), py::arg("output_names"), "Lists everything that prevents a forward model from being trained.");
   m.def("device_count", []() {
     size_t out = {};
     check(extension_api().DeviceCount(&out));
@@ -410,29 +410,29 @@ PYBIND11_MODULE(_ortrain, m) {
     char* out = {};
     check(extension_api().DeviceName(index, allocator(), &out));
     return take_text(out);
-  }, py::arg("index"), "Name of a device by its number.");
+  }, py::arg("index"), "Name of a device, by index.");
   m.def("attach_optimizer", [](const Handle<OrtTrainingSession>& sess, const std::optional<std::filesystem::path>& optimizer_model_path) {
     const Path optimizer_model_path_(optimizer_model_path);
     {
       const py::gil_scoped_release released;
       check(extension_api().AttachOptimizer(sess.raw, optimizer_model_path_.data()));
     }
-  }, py::arg("sess"), py::arg("optimizer_model_path"), "Gives a session made without an optimizer model one.");
+  }, py::arg("sess"), py::arg("optimizer_model_path"), "Adds an optimizer model to a session that was created without one.");
   m.def("get_model_input_type_info", [](const Handle<OrtTrainingSession>& sess, bool training, size_t index) {
     OrtTensorTypeAndShapeInfo* out = {};
     check(extension_api().GetModelInputTypeInfo(sess.raw, training, index, &out));
     return take_type_and_shape(out);
-  }, py::arg("sess"), py::arg("training"), py::arg("index"), "Element type and shape that a step expects of an input.");
+  }, py::arg("sess"), py::arg("training"), py::arg("index"), "Element type and shape that a step expects for an input.");
   m.def("checkpoint_is_nominal", [](const Handle<OrtCheckpointState>& checkpoint_state) {
     int out = {};
     check(extension_api().CheckpointIsNominal(checkpoint_state.raw, &out));
     return out != 0;
-  }, py::arg("checkpoint_state"), "Whether a state knows its parameters by name, type and shape alone.");
+  }, py::arg("checkpoint_state"), "Whether a state knows only the name, type and shape of its parameters, not their values.");
   m.def("checkpoint_get_optimizer_step_count", [](const Handle<OrtCheckpointState>& checkpoint_state) {
     int64_t out = {};
     check(extension_api().CheckpointGetOptimizerStepCount(checkpoint_state.raw, &out));
     return out;
-  }, py::arg("checkpoint_state"), "Number of optimizer steps that a state has behind it.");
+  }, py::arg("checkpoint_state"), "Number of optimizer steps taken on a state.");
   m.def("build_gradient_model", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& value_names, const std::string& loss_name) {
     const Bytes model_data_(model_data);
     const Texts value_names_(value_names);
@@ -443,15 +443,15 @@ PYBIND11_MODULE(_ortrain, m) {
       check(extension_api().BuildGradientModel(model_data_.data(), model_data_.size(), value_names_.data(), value_names.size(), loss_name.c_str(), allocator(), &out, &out_length));
     }
     return take_bytes(out, out_length);
-  }, py::arg("model_data"), py::arg("value_names"), py::arg("loss_name"), "Adds the gradients of chosen values to a model that ends in a loss.");
+  }, py::arg("model_data"), py::arg("value_names"), py::arg("loss_name"), "Adds the gradients with respect to chosen values to a model that ends in a loss.");
   m.def("start_profiling", [](const Handle<OrtTrainingSession>& sess) {
     check(extension_api().StartProfiling(sess.raw));
-  }, py::arg("sess"), "Records from now on how long every kernel of every step takes.");
+  }, py::arg("sess"), "Starts recording how long every kernel of every step takes.");
   m.def("end_profiling", [](const Handle<OrtTrainingSession>& sess) {
     char* out = {};
     check(extension_api().EndProfiling(sess.raw, allocator(), &out));
     return take_text(out);
-  }, py::arg("sess"), "Ends the recording and gives it.");
+  }, py::arg("sess"), "Stops recording and returns the recording.");
   m.def("create_gradient_graph_builder", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& y_node_names, const std::vector<std::string>& x_node_names, const std::string& loss_name) {
     const Bytes model_data_(model_data);
     const Texts y_node_names_(y_node_names);
@@ -459,7 +459,7 @@ PYBIND11_MODULE(_ortrain, m) {
     OrtGradientGraphBuilder* out = {};
     check(extension_api().CreateGradientGraphBuilder(model_data_.data(), model_data_.size(), y_node_names_.data(), y_node_names.size(), x_node_names_.data(), x_node_names.size(), loss_name.c_str(), &out));
     return Handle<OrtGradientGraphBuilder>(out, extension_api().ReleaseGradientGraphBuilder);
-  }, py::arg("model_data"), py::arg("y_node_names"), py::arg("x_node_names"), py::arg("loss_name"), "Takes a model to which gradients will be added.");
+  }, py::arg("model_data"), py::arg("y_node_names"), py::arg("x_node_names"), py::arg("loss_name"), "Creates a builder for a forward model.");
   m.def("gradient_graph_builder_build", [](const Handle<OrtGradientGraphBuilder>& builder) {
     {
       const py::gil_scoped_release released;
@@ -483,5 +483,5 @@ PYBIND11_MODULE(_ortrain, m) {
     char* out = {};
     check(extension_api().ListOperators(allocator(), &out));
     return take_text(out);
-  }, "Names every operator that can be run, and says whether gradients go through it.");
+  }, "Lists every operator that can be run and whether gradients flow through it.");
 }
