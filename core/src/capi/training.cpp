@@ -1,4 +1,5 @@
 // Training sessions.
+#include <memory>
 #include <mutex>
 
 #include "capi/generated/bodies.h"
@@ -116,6 +117,16 @@ void OptimizerStep(OrtTrainingSession* sess, const OrtRunOptions* run_options) {
 
 void GetParametersSize(OrtTrainingSession* sess, size_t* out, bool trainable_only) {
   *out = static_cast<size_t>(sess->session.state().parameters_size(trainable_only));
+}
+
+void GetContiguousParameters(OrtTrainingSession* sess, bool trainable_only, OrtAllocator* allocator,
+                             OrtValue** out) {
+  const CheckpointState& state = sess->session.state();
+  const DType dtype = state.parameters_type(trainable_only, "copying the parameters to a buffer");
+  auto buffer = std::make_unique<OrtValue>(
+      OrtValue{allocate_tensor(allocator, dtype, {state.parameters_size(trainable_only)})});
+  state.copy_to_buffer(tensor_of(*buffer), trainable_only);
+  *out = buffer.release();
 }
 
 void CopyParametersToBuffer(OrtTrainingSession* sess, OrtValue* parameters_buffer, bool trainable_only) {

@@ -458,29 +458,17 @@ namespace Microsoft.ML.OnnxRuntime
                 (UIntPtr index, out IntPtr name) => OrtTrainingApi.TrainingSessionGetEvalModelOutputName(Live, index, OrtAllocator.Default, out name));
         }
 
-        /// <summary>All parameters, end to end, in one tensor of 32-bit floats.</summary>
+        /// <summary>A copy of all parameters, end to end, in one tensor.</summary>
         /// <param name="onlyTrainable">Whether frozen parameters are left out.</param>
-        /// <returns>A tensor of rank 1.</returns>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when size or type of the tensor do not fit, or
-        /// the parameters have several types.</exception>
+        /// <returns>A tensor of rank 1 and of the parameters' element type.</returns>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the parameters have several types, or
+        /// their values are not there yet, for the checkpoint is nominal.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtValue ToBuffer(bool onlyTrainable)
         {
-            NativeStatus.ThrowOnError(OrtTrainingApi.GetParametersSize(
-                Live, out UIntPtr count, Arguments.Byte(onlyTrainable)));
-            OrtValue buffer = OrtValue.CreateAllocatedTensorValue(
-                OrtAllocator.DefaultInstance, Tensors.TensorElementType.Float, new[] { (long)count });
-            try
-            {
-                NativeStatus.ThrowOnError(OrtTrainingApi.CopyParametersToBuffer(
-                    Live, buffer.Live, Arguments.Byte(onlyTrainable)));
-                return buffer;
-            }
-            catch
-            {
-                buffer.Dispose();
-                throw;
-            }
+            NativeStatus.ThrowOnError(OrtrainApi.GetContiguousParameters(
+                Live, Arguments.Byte(onlyTrainable), OrtAllocator.Default, out IntPtr result));
+            return new OrtValue(result);
         }
 
         /// <summary>Copies one tensor over the parameters.</summary>
@@ -494,6 +482,33 @@ namespace Microsoft.ML.OnnxRuntime
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CopyBufferToParameters(
                 Live, Arguments.NotNull(ortValue, nameof(ortValue)).Live, Arguments.Byte(onlyTrainable)));
+        }
+
+        /// <summary>Number of elements of all parameters together.</summary>
+        /// <param name="trainableOnly">Whether frozen parameters are left out.</param>
+        /// <returns>The number.</returns>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public long GetParametersSize(bool trainableOnly)
+        {
+            NativeStatus.ThrowOnError(OrtTrainingApi.GetParametersSize(
+                Live, out UIntPtr result, Arguments.Byte(trainableOnly)));
+            return (long)result;
+        }
+
+        /// <summary>Copies all parameters, end to end, into one tensor.</summary>
+        /// <param name="parametersBuffer">A tensor of the parameters' type with as many elements as
+        /// GetParametersSize says. It is written into.</param>
+        /// <param name="trainableOnly">Whether frozen parameters are left out.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="parametersBuffer"/> is
+        /// null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when size or type of the tensor do not fit, or
+        /// the parameters have several types.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void CopyParametersToBuffer(OrtValue parametersBuffer, bool trainableOnly)
+        {
+            NativeStatus.ThrowOnError(OrtTrainingApi.CopyParametersToBuffer(
+                Live, Arguments.NotNull(parametersBuffer, nameof(parametersBuffer)).Live,
+                Arguments.Byte(trainableOnly)));
         }
 
         /// <summary>Gives a session made without an optimizer model one.</summary>

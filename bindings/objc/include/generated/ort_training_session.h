@@ -293,14 +293,14 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (nullable NSArray<NSString *> *)getEvalOutputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
-/** All parameters, end to end, in one tensor of 32-bit floats.
+/** A copy of all parameters, end to end, in one tensor.
  *
  * @param onlyTrainable Whether frozen parameters are left out.
  * @param error Set when it fails. May be NULL.
- * @return A tensor of rank 1; nil when it failed.
+ * @return A tensor of rank 1 and of the parameters' element type; nil when it failed.
  *
- * Errors: ORTErrorCodeInvalidArgument when size or type of the tensor do not fit, or the parameters
- * have several types.
+ * Errors: ORTErrorCodeInvalidArgument when the parameters have several types, or their values are not
+ * there yet, for the checkpoint is nominal.
  */
 - (nullable ORTValue *)toBufferWithTrainable:(BOOL)onlyTrainable error:(NSError *_Nullable *_Nullable)error;
 
@@ -315,6 +315,21 @@ NS_ASSUME_NONNULL_BEGIN
  * have several types.
  */
 - (BOOL)fromBufferWithValue:(ORTValue *)buffer error:(NSError *_Nullable *_Nullable)error;
+
+/** Copies all parameters, end to end, into one tensor.
+ *
+ * @param parametersBuffer A tensor of the parameters' type with as many elements as GetParametersSize
+ *     says. It is written into.
+ * @param trainableOnly Whether frozen parameters are left out.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO when it failed.
+ *
+ * Errors: ORTErrorCodeInvalidArgument when size or type of the tensor do not fit, or the parameters
+ * have several types.
+ */
+- (BOOL)copyParametersToBufferWithParametersBuffer:(ORTValue *)parametersBuffer
+                                     trainableOnly:(BOOL)trainableOnly
+                                             error:(NSError *_Nullable *_Nullable)error;
 
 /** Gives a session made without an optimizer model one.
  *

@@ -258,15 +258,9 @@
 
 - (nullable ORTValue *)toBufferWithTrainable:(BOOL)onlyTrainable error:(NSError *_Nullable *_Nullable)error {
   const ORTCall call = {self, _cmd, error};
-  size_t size = 0;
-  if (!ORTSucceeded(&call, ORTTrainingTable()->GetParametersSize(_handle, &size, onlyTrainable))) return nil;
-  const int64_t extent = (int64_t)size;
-  OrtValue *buffer = NULL;
-  if (!ORTSucceeded(&call, ORTGeneralTable()->CreateTensorAsOrtValue(ORTAllocator(), &extent, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &buffer))) return nil;
-  // From here on the object owns the tensor.
-  ORTValue *value = ORTObjectTaking([ORTValue class], buffer);
-  if (!ORTSucceeded(&call, ORTTrainingTable()->CopyParametersToBuffer(_handle, buffer, onlyTrainable))) return nil;
-  return value;
+  OrtValue *c_out = NULL;
+  if (!ORTSucceeded(&call, ORTExtensionTable()->GetContiguousParameters(_handle, onlyTrainable, ORTAllocator(), &c_out))) return nil;
+  return ORTObjectTaking([ORTValue class], c_out);
 }
 
 - (BOOL)fromBufferWithValue:(ORTValue *)buffer error:(NSError *_Nullable *_Nullable)error {
@@ -279,6 +273,15 @@
   size_t found = 0;
   if (!ORTCountElements(&call, c_buffer, &found)) return NO;
   return ORTSucceeded(&call, ORTTrainingTable()->CopyBufferToParameters(_handle, c_buffer, found != every));
+}
+
+- (BOOL)copyParametersToBufferWithParametersBuffer:(ORTValue *)parametersBuffer
+                                     trainableOnly:(BOOL)trainableOnly
+                                             error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  OrtValue *c_parameters_buffer = NULL;
+  if (!ORTTakeHandle(&call, @"parametersBuffer", parametersBuffer, [ORTValue class], NO, &c_parameters_buffer)) return NO;
+  return ORTSucceeded(&call, ORTTrainingTable()->CopyParametersToBuffer(_handle, c_parameters_buffer, trainableOnly));
 }
 
 - (BOOL)attachOptimizerWithOptimizerModelPath:(NSString *)optimizerModelPath

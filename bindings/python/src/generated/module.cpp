@@ -484,4 +484,9 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().ListOperators(allocator(), &out));
     return take_text(out);
   }, "Names every operator that can be run, and says whether gradients go through it.");
+  m.def("get_contiguous_parameters", [](const Handle<OrtTrainingSession>& sess, bool trainable_only) {
+    OrtValue* out = {};
+    check(extension_api().GetContiguousParameters(sess.raw, trainable_only, allocator(), &out));
+    return Value(out);
+  }, py::arg("sess"), py::arg("trainable_only"), "A copy of all parameters, end to end, in a new tensor.");
 }

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import StepSignature, StrPath, check_device, declared_tensor, give_back, parameter_type, to_value
+from ortrain._support import StepSignature, StrPath, check_device, declared_tensor, give_back, to_value
 from ortrain.api.generated.checkpoint_state import CheckpointState
 from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.session_options import SessionOptions
@@ -143,7 +143,7 @@ class Module:
         _ortrain.lazy_reset_grad(self._handle)
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> OrtValue:
-        """All parameters, end to end, in one tensor.
+        """A copy of all parameters, end to end, in one tensor.
 
         Parameters
         ----------
@@ -153,17 +153,15 @@ class Module:
         Returns
         -------
         OrtValue
-            A tensor of rank 1 with a copy of the values.
+            A tensor of rank 1 and of the parameters' element type.
 
         Raises
         ------
         InvalidArgumentError
-            When the parameters have several types.
+            When the parameters have several types, or their values are not there yet, for the checkpoint
+            is nominal.
         """
-        size = _ortrain.get_parameters_size(self._handle, trainable_only)
-        buffer = OrtValue.ortvalue_from_shape_and_type([size], parameter_type(self._state._handle, trainable_only))
-        _ortrain.copy_parameters_to_buffer(self._handle, buffer, trainable_only)
-        return buffer
+        return _ortrain.get_contiguous_parameters(self._handle, trainable_only)
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         """Number of elements of all parameters together.
