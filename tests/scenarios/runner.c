@@ -156,9 +156,11 @@ static const struct type {
   ONNXTensorElementDataType type;
   size_t bytes;
 } kTypes[] = {
-    {"float", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4}, {"float16", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, 2},
+    {"float", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4},
+    {"float16", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, 2},
     {"double", ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, 8},
-    {"int64", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8}, {"int32", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 4},
+    {"int64", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8},
+    {"int32", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 4},
     {"bool", ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, 1},
 };
 static const size_t kTypeCount = sizeof kTypes / sizeof kTypes[0];

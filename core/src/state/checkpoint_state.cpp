@@ -135,9 +135,9 @@ DType CheckpointState::parameters_type(bool trainable_only, const char* doing) c
   for (const Parameter& parameter : parameters_) {
     if (!parameter.trainable && trainable_only) continue;
     if (first == nullptr) first = &parameter;
-    require(parameter.data.dtype() == first->data.dtype(), ErrorCode::kInvalidArgument, doing,
-            ": expected ", trainable_only ? "trainable " : "", "parameters of one type, found \"", first->name,
-            "\" of type ", to_string(first->data.dtype()), " and \"", parameter.name, "\" of type ",
+    require(parameter.data.dtype() == first->data.dtype(), ErrorCode::kInvalidArgument, doing, ": the ",
+            trainable_only ? "trainable " : "", "parameters must all have one type, but \"", first->name,
+            "\" is ", to_string(first->data.dtype()), " and \"", parameter.name, "\" is ",
             to_string(parameter.data.dtype()));
   }
   return first == nullptr ? DType::kFloat : first->data.dtype();
