@@ -112,14 +112,14 @@ def save_checkpoint(
     include_optimizer_state: bool,
 ) -> None: ...
 def create_training_session(
-    options: SessionOptionsHandle,
+    options: SessionOptionsHandle | None,
     checkpoint_state: CheckpointStateHandle,
     train_model_path: StrPath,
     eval_model_path: StrPath | None = None,
     optimizer_model_path: StrPath | None = None,
 ) -> TrainingSessionHandle: ...
 def create_training_session_from_buffer(
-    options: SessionOptionsHandle,
+    options: SessionOptionsHandle | None,
     checkpoint_state: CheckpointStateHandle,
     train_model_data: bytes,
     eval_model_data: bytes | None = None,

@@ -99,15 +99,15 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Makes a session from its models.</summary>
         /// <remarks>The session works on the given state, not on a copy, and keeps it alive.</remarks>
-        /// <param name="options">Settings, copied.</param>
+        /// <param name="options">Settings, copied; without them the defaults.</param>
         /// <param name="state">The state to train.</param>
         /// <param name="trainModelPath">Path of the training model.</param>
         /// <param name="evalModelPath">Path of the eval model. Without one the session can neither evaluate nor
         /// export.</param>
         /// <param name="optimizerModelPath">Path of the optimizer model. Without one the session cannot take
         /// optimizer steps.</param>
-        /// <exception cref="System.ArgumentNullException">When <paramref name="options"/>, <paramref
-        /// name="state"/> or <paramref name="trainModelPath"/> is null.</exception>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="state"/> or <paramref
+        /// name="trainModelPath"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when a model file does not exist; InvalidProtobuf
         /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for instance has a cycle or
         /// an input that nothing provides; InvalidArgument when the models and the checkpoint do not belong
@@ -116,7 +116,7 @@ namespace Microsoft.ML.OnnxRuntime
         public TrainingSession(SessionOptions options, CheckpointState state, string trainModelPath, string evalModelPath, string optimizerModelPath)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CreateTrainingSession(
-                OrtEnv.Instance(), Arguments.NotNull(options, nameof(options)).Live,
+                OrtEnv.Instance(), (options ?? SessionOptions.Default).Live,
                 Arguments.NotNull(state, nameof(state)).Live,
                 NativeText.Path(trainModelPath, nameof(trainModelPath)),
                 NativeText.PathOrNull(evalModelPath, nameof(evalModelPath)),
@@ -126,13 +126,13 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Makes a session from its models.</summary>
         /// <remarks>The session works on the given state, not on a copy, and keeps it alive.</remarks>
-        /// <param name="options">Settings, copied.</param>
+        /// <param name="options">Settings, copied; without them the defaults.</param>
         /// <param name="state">The state to train.</param>
         /// <param name="trainModelData">The training model.</param>
         /// <param name="evalModelData">The eval model or null.</param>
         /// <param name="optimModelData">The optimizer model or null.</param>
-        /// <exception cref="System.ArgumentNullException">When <paramref name="options"/>, <paramref
-        /// name="state"/> or <paramref name="trainModelData"/> is null.</exception>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="state"/> or <paramref
+        /// name="trainModelData"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidProtobuf when a buffer is not an ONNX model;
         /// InvalidGraph when a graph is not valid; InvalidArgument when the models and the checkpoint do not
         /// belong together; NotImplemented when a model has operators without a kernel, all of them
@@ -140,7 +140,7 @@ namespace Microsoft.ML.OnnxRuntime
         public TrainingSession(SessionOptions options, CheckpointState state, byte[] trainModelData, byte[] evalModelData, byte[] optimModelData)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CreateTrainingSessionFromBuffer(
-                OrtEnv.Instance(), Arguments.NotNull(options, nameof(options)).Live,
+                OrtEnv.Instance(), (options ?? SessionOptions.Default).Live,
                 Arguments.NotNull(state, nameof(state)).Live,
                 Arguments.NotNull(trainModelData, nameof(trainModelData)),
                 (UIntPtr)Arguments.Length(trainModelData), evalModelData,

@@ -230,7 +230,7 @@ NS_ASSUME_NONNULL_BEGIN
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
                            modelPath:(NSString *)modelPath
                       sessionOptions:(nullable ORTSessionOptions *)sessionOptions
-                               error:(NSError *_Nullable *_Nullable)error;
+                               error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Makes a session from a model.
  *
@@ -249,7 +249,7 @@ NS_ASSUME_NONNULL_BEGIN
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
                            modelData:(NSData *)modelData
                       sessionOptions:(nullable ORTSessionOptions *)sessionOptions
-                               error:(NSError *_Nullable *_Nullable)error;
+                               error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Names of the inputs.
  *

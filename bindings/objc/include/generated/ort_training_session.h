@@ -11,6 +11,7 @@
 #import "ort_checkpoint.h"
 #import "ort_env.h"
 #import "ort_session.h"
+#import "ort_training_utils.h"
 #import "ort_value.h"
 
 NS_ASSUME_NONNULL_BEGIN
@@ -39,7 +40,7 @@ NS_ASSUME_NONNULL_BEGIN
  * The session works on the given state, not on a copy, and keeps it alive.
  *
  * @param env The environment.
- * @param sessionOptions Settings, copied.
+ * @param sessionOptions Settings, copied; without them the defaults.
  * @param checkpoint The state to train.
  * @param trainModelPath Path of the training model.
  * @param evalModelPath Path of the eval model. Without one the session can neither evaluate nor
@@ -56,12 +57,12 @@ NS_ASSUME_NONNULL_BEGIN
  * model has operators without a kernel, all of them named.
  */
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
-                      sessionOptions:(ORTSessionOptions *)sessionOptions
+                      sessionOptions:(nullable ORTSessionOptions *)sessionOptions
                           checkpoint:(ORTCheckpoint *)checkpoint
                       trainModelPath:(NSString *)trainModelPath
                        evalModelPath:(nullable NSString *)evalModelPath
                   optimizerModelPath:(nullable NSString *)optimizerModelPath
-                               error:(NSError *_Nullable *_Nullable)error;
+                               error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Makes a session from its models.
  *
@@ -69,7 +70,7 @@ NS_ASSUME_NONNULL_BEGIN
  * afterwards. Models with external data cannot be read from it.
  *
  * @param env The environment.
- * @param sessionOptions Settings, copied.
+ * @param sessionOptions Settings, copied; without them the defaults.
  * @param checkpoint The state to train.
  * @param trainModelData The training model.
  * @param evalModelData The eval model. Without one the session can neither evaluate nor export.
@@ -83,12 +84,12 @@ NS_ASSUME_NONNULL_BEGIN
  * named.
  */
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
-                      sessionOptions:(ORTSessionOptions *)sessionOptions
+                      sessionOptions:(nullable ORTSessionOptions *)sessionOptions
                           checkpoint:(ORTCheckpoint *)checkpoint
                       trainModelData:(NSData *)trainModelData
                        evalModelData:(nullable NSData *)evalModelData
                   optimizerModelData:(nullable NSData *)optimizerModelData
-                               error:(NSError *_Nullable *_Nullable)error;
+                               error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Runs the training model forward and backward.
  *

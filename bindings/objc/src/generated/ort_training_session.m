@@ -7,19 +7,10 @@
 #import "ort_arc.h"
 #import "ort_call.h"
 
-@interface ORTTrainingSession () <ORTHandleOwner, ORTHandleTaker>
+@interface ORTTrainingSession () <ORTHandleOwner>
 @end
 
 @implementation ORTTrainingSession
-
-- (instancetype)initWithHandle:(void *)handle {
-  if ((self = [super init])) {
-    _handle = handle;
-  } else {
-    ORTTrainingTable()->ReleaseTrainingSession(handle);
-  }
-  return self;
-}
 
 - (void)dealloc {
   if (_handle != NULL) ORTTrainingTable()->ReleaseTrainingSession(_handle);
@@ -31,7 +22,7 @@
 }
 
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
-                      sessionOptions:(ORTSessionOptions *)sessionOptions
+                      sessionOptions:(nullable ORTSessionOptions *)sessionOptions
                           checkpoint:(ORTCheckpoint *)checkpoint
                       trainModelPath:(NSString *)trainModelPath
                        evalModelPath:(nullable NSString *)evalModelPath
@@ -44,7 +35,7 @@
       OrtEnv *c_env = NULL;
       if (!ORTTakeHandle(&call, @"env", env, [ORTEnv class], NO, &c_env)) break;
       OrtSessionOptions *c_session_options = NULL;
-      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], NO, &c_session_options)) break;
+      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_session_options)) break;
       OrtCheckpointState *c_checkpoint = NULL;
       if (!ORTTakeHandle(&call, @"checkpoint", checkpoint, [ORTCheckpoint class], NO, &c_checkpoint)) break;
       const char *c_train_model_path = NULL;
@@ -64,7 +55,7 @@
 }
 
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
-                      sessionOptions:(ORTSessionOptions *)sessionOptions
+                      sessionOptions:(nullable ORTSessionOptions *)sessionOptions
                           checkpoint:(ORTCheckpoint *)checkpoint
                       trainModelData:(NSData *)trainModelData
                        evalModelData:(nullable NSData *)evalModelData
@@ -77,7 +68,7 @@
       OrtEnv *c_env = NULL;
       if (!ORTTakeHandle(&call, @"env", env, [ORTEnv class], NO, &c_env)) break;
       OrtSessionOptions *c_session_options = NULL;
-      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], NO, &c_session_options)) break;
+      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_session_options)) break;
       OrtCheckpointState *c_checkpoint = NULL;
       if (!ORTTakeHandle(&call, @"checkpoint", checkpoint, [ORTCheckpoint class], NO, &c_checkpoint)) break;
       const void *c_train_model_data = NULL;
