@@ -66,7 +66,7 @@ struct OrtTrainingApi {
    * state belongs to one session at a time.
    *
    * \param[in] env The environment.
-   * \param[in] options Settings, copied.
+   * \param[in] options Settings, copied; null for the defaults.
    * \param[in] checkpoint_state The state to train.
    * \param[in] train_model_path The training model.
    * \param[in] eval_model_path The eval model, or null for a session that can neither evaluate nor
@@ -90,7 +90,7 @@ struct OrtTrainingApi {
    * The buffers are not needed after the call. Models with external data cannot be read from memory.
    *
    * \param[in] env The environment.
-   * \param[in] options Settings, copied.
+   * \param[in] options Settings, copied; null for the defaults.
    * \param[in] checkpoint_state The state to train.
    * \param[in] train_model_data The training model. As many as train_data_length says.
    * \param[in] train_data_length Its size. In bytes.

@@ -278,15 +278,11 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
                     : detail::Names(p_, GetTrainingApi().TrainingSessionGetEvalModelOutputCount, GetTrainingApi().TrainingSessionGetEvalModelOutputName);
   }
 
-  /** All parameters, concatenated into one tensor of 32-bit floats. */
+  /** A copy of all parameters, concatenated into one tensor. */
   Value ToBuffer(bool only_trainable) {
-    size_t size = 0;
-    ThrowOnError(GetTrainingApi().GetParametersSize(p_, &size, only_trainable));
-    const int64_t extent = static_cast<int64_t>(size);
-    AllocatorWithDefaultOptions allocator;
-    Value buffer = Value::CreateTensor<float>(allocator, &extent, 1);
-    ThrowOnError(GetTrainingApi().CopyParametersToBuffer(p_, buffer, only_trainable));
-    return buffer;
+    OrtValue* out{};
+    ThrowOnError(GetOrtrainApi().GetContiguousParameters(p_, only_trainable, AllocatorWithDefaultOptions(), &out));
+    return Value{out};
   }
 
   /** Overwrites all parameters with the values of one tensor, or only the trainable ones if it has
@@ -297,6 +293,11 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     ThrowOnError(GetTrainingApi().GetParametersSize(p_, &every, false));
     const bool trainable_only = buffer.GetTensorTypeAndShapeInfo().GetElementCount() != every;
     ThrowOnError(GetTrainingApi().CopyBufferToParameters(p_, buffer, trainable_only));
+  }
+
+  /** Copies all parameters, concatenated, into one tensor. */
+  void CopyParametersToBuffer(const Value& parameters_buffer, bool trainable_only) {
+    ThrowOnError(GetTrainingApi().CopyParametersToBuffer(p_, const_cast<OrtValue*>(static_cast<const OrtValue*>(parameters_buffer)), trainable_only));
   }
 
   /** Adds an optimizer model to a session that was created without one. */

@@ -319,6 +319,21 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* ListOperators)(OrtAllocator* allocator, char** out) NO_EXCEPTION;
 
+  /** A copy of all parameters, end to end, in a new tensor.
+   *
+   * What CopyParametersToBuffer gives, for parameters of any type. Their order is that in which the
+   * training model takes them. CopyBufferToParameters is the reverse.
+   *
+   * \param[in] sess The session.
+   * \param[in] trainable_only Whether frozen parameters are left out.
+   * \param[in] allocator Gives the memory for the copy.
+   * \param[out] out A tensor of rank 1 and of the parameters' element type, such as float16; of 32-bit
+   *     floats where there is no parameter. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when the parameters have several types, or their values are not there
+   *     yet, for the checkpoint is nominal.
+   */
+  OrtStatus*(ORT_API_CALL* GetContiguousParameters)(OrtTrainingSession* sess, bool trainable_only, OrtAllocator* allocator, OrtValue** out) NO_EXCEPTION;
+
 };
 
 /**

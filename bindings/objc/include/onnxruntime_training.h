@@ -3,13 +3,7 @@
  *
  * This header imports all the others.
  */
-#import "ort_attributes.h"
-#import "ort_enums.h"
-#import "ort_error.h"
-
-#import "ort_env.h"
-#import "ort_session.h"
-#import "ort_value.h"
+#import "onnxruntime.h"
 
 #import "ort_checkpoint.h"
 #import "ort_gradient_graph_builder.h"

@@ -11,8 +11,9 @@
 #endif
 
 /**
- * Stands behind a method that returns a number or a truth value and thereby cannot say that it failed: the
- * error alone does. Swift then imports it as a throwing method that returns the number.
+ * Stands behind a method of which the error alone says that it failed: one that returns a number or a truth
+ * value, or that gets a property. Swift imports it as a throwing method with the same result; that of a text
+ * is optional there.
  */
 #if defined(__has_attribute)
 #if __has_attribute(swift_error)

@@ -74,15 +74,6 @@ def describe_mapping(mapping: Parameters | Properties) -> str:
     return f"{type(mapping).__name__}({{{', '.join(f'{k!r}: {v!r}' for k, v in mapping)}}})"
 
 
-def parameter_type(state: _ortrain.CheckpointStateHandle, trainable_only: bool) -> np.dtype[Any]:
-    """Return the element type that a buffer of all parameters has; float32 where there are no parameters."""
-    for i in range(_ortrain.checkpoint_get_parameter_count(state)):
-        name = _ortrain.checkpoint_get_parameter_name(state, i)
-        if not trainable_only or _ortrain.checkpoint_is_parameter_trainable(state, name):
-            return _ortrain.numpy_type(_ortrain.get_parameter_type_and_shape(state, name)[0])
-    return np.dtype(np.float32)
-
-
 def to_array(value: Any) -> np.ndarray[Any, Any]:
     """Return an array over the memory of anything that has ``__dlpack__`` or ``numpy()``."""
     if isinstance(value, np.ndarray):

@@ -6,22 +6,18 @@
 namespace ortrain::capi {
 namespace {
 
-SessionOptions options_of(const OrtSessionOptions* options) {
-  return options != nullptr ? options->value : SessionOptions();
-}
-
 const std::vector<ValueInfo> kOverridable;  // initializers are constants
 
 }  // namespace
 
 void CreateSession(const OrtEnv*, const ORTCHAR_T* model_path, const OrtSessionOptions* options,
                    OrtSession** out) {
-  *out = new OrtSession{InferenceSession(options_of(options), read_model(std::filesystem::path(model_path)))};
+  *out = new OrtSession{InferenceSession(core_of(options), read_model(std::filesystem::path(model_path)))};
 }
 
 void CreateSessionFromArray(const OrtEnv*, const void* model_data, size_t model_data_length,
                             const OrtSessionOptions* options, OrtSession** out) {
-  *out = new OrtSession{InferenceSession(options_of(options), read_model(model_data, model_data_length))};
+  *out = new OrtSession{InferenceSession(core_of(options), read_model(model_data, model_data_length))};
 }
 
 void Run(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names,

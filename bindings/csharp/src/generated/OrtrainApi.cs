@@ -185,5 +185,12 @@ namespace Microsoft.ML.OnnxRuntime
         internal static ListOperatorsCall ListOperators => listOperators ??
             (listOperators = NativeTables.Bind<ListOperatorsCall>(NativeTables.OrtrainApi, 24));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetContiguousParametersCall(OrtTrainingSessionHandle sess, byte trainableOnly, IntPtr allocator, out IntPtr @out);
+        private static GetContiguousParametersCall getContiguousParameters;
+        /// <summary>A copy of all parameters, end to end, in a new tensor.</summary>
+        internal static GetContiguousParametersCall GetContiguousParameters => getContiguousParameters ??
+            (getContiguousParameters = NativeTables.Bind<GetContiguousParametersCall>(NativeTables.OrtrainApi, 25));
+
     }
 }

@@ -99,15 +99,15 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Creates a session from its models.</summary>
         /// <remarks>The session trains the given state in place, not a copy, and keeps it alive.</remarks>
-        /// <param name="options">Settings, copied.</param>
+        /// <param name="options">Settings, copied; without them the defaults.</param>
         /// <param name="state">The state to train.</param>
         /// <param name="trainModelPath">Path of the training model.</param>
         /// <param name="evalModelPath">Path of the eval model. Without it, the session can neither evaluate nor
         /// export.</param>
         /// <param name="optimizerModelPath">Path of the optimizer model. Without it, the session cannot take
         /// optimizer steps.</param>
-        /// <exception cref="System.ArgumentNullException">When <paramref name="options"/>, <paramref
-        /// name="state"/> or <paramref name="trainModelPath"/> is null.</exception>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="state"/> or <paramref
+        /// name="trainModelPath"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when a model file does not exist; InvalidProtobuf
         /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for example because it has a
         /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint;
@@ -116,7 +116,7 @@ namespace Microsoft.ML.OnnxRuntime
         public TrainingSession(SessionOptions options, CheckpointState state, string trainModelPath, string evalModelPath, string optimizerModelPath)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CreateTrainingSession(
-                OrtEnv.Instance(), Arguments.NotNull(options, nameof(options)).Live,
+                OrtEnv.Instance(), (options ?? SessionOptions.Default).Live,
                 Arguments.NotNull(state, nameof(state)).Live,
                 NativeText.Path(trainModelPath, nameof(trainModelPath)),
                 NativeText.PathOrNull(evalModelPath, nameof(evalModelPath)),
@@ -126,20 +126,20 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Creates a session from its models.</summary>
         /// <remarks>The session trains the given state in place, not a copy, and keeps it alive.</remarks>
-        /// <param name="options">Settings, copied.</param>
+        /// <param name="options">Settings, copied; without them the defaults.</param>
         /// <param name="state">The state to train.</param>
         /// <param name="trainModelData">The training model.</param>
         /// <param name="evalModelData">The eval model, or null.</param>
         /// <param name="optimModelData">The optimizer model, or null.</param>
-        /// <exception cref="System.ArgumentNullException">When <paramref name="options"/>, <paramref
-        /// name="state"/> or <paramref name="trainModelData"/> is null.</exception>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="state"/> or <paramref
+        /// name="trainModelData"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidProtobuf when a buffer is not an ONNX model;
         /// InvalidGraph when a graph is not valid; InvalidArgument when the models do not match the checkpoint;
         /// NotImplemented when a model has operators without a kernel; the message names all of them.</exception>
         public TrainingSession(SessionOptions options, CheckpointState state, byte[] trainModelData, byte[] evalModelData, byte[] optimModelData)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CreateTrainingSessionFromBuffer(
-                OrtEnv.Instance(), Arguments.NotNull(options, nameof(options)).Live,
+                OrtEnv.Instance(), (options ?? SessionOptions.Default).Live,
                 Arguments.NotNull(state, nameof(state)).Live,
                 Arguments.NotNull(trainModelData, nameof(trainModelData)),
                 (UIntPtr)Arguments.Length(trainModelData), evalModelData,
@@ -458,29 +458,17 @@ namespace Microsoft.ML.OnnxRuntime
                 (UIntPtr index, out IntPtr name) => OrtTrainingApi.TrainingSessionGetEvalModelOutputName(Live, index, OrtAllocator.Default, out name));
         }
 
-        /// <summary>All parameters, concatenated into one tensor of 32-bit floats.</summary>
+        /// <summary>A copy of all parameters, concatenated into one tensor.</summary>
         /// <param name="onlyTrainable">Whether to leave out frozen parameters.</param>
-        /// <returns>A rank-1 tensor.</returns>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when the size or type of the tensor does not
-        /// match, or the parameters do not all have the same type.</exception>
+        /// <returns>A rank-1 tensor of the parameters' element type.</returns>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the parameters have several types, or
+        /// their values are not there yet, for the checkpoint is nominal.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtValue ToBuffer(bool onlyTrainable)
         {
-            NativeStatus.ThrowOnError(OrtTrainingApi.GetParametersSize(
-                Live, out UIntPtr count, Arguments.Byte(onlyTrainable)));
-            OrtValue buffer = OrtValue.CreateAllocatedTensorValue(
-                OrtAllocator.DefaultInstance, Tensors.TensorElementType.Float, new[] { (long)count });
-            try
-            {
-                NativeStatus.ThrowOnError(OrtTrainingApi.CopyParametersToBuffer(
-                    Live, buffer.Live, Arguments.Byte(onlyTrainable)));
-                return buffer;
-            }
-            catch
-            {
-                buffer.Dispose();
-                throw;
-            }
+            NativeStatus.ThrowOnError(OrtrainApi.GetContiguousParameters(
+                Live, Arguments.Byte(onlyTrainable), OrtAllocator.Default, out IntPtr result));
+            return new OrtValue(result);
         }
 
         /// <summary>Overwrites the parameters with the values of one tensor.</summary>
@@ -494,6 +482,33 @@ namespace Microsoft.ML.OnnxRuntime
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CopyBufferToParameters(
                 Live, Arguments.NotNull(ortValue, nameof(ortValue)).Live, Arguments.Byte(onlyTrainable)));
+        }
+
+        /// <summary>Total number of elements of all parameters.</summary>
+        /// <param name="trainableOnly">Whether to leave out frozen parameters.</param>
+        /// <returns>The number.</returns>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public long GetParametersSize(bool trainableOnly)
+        {
+            NativeStatus.ThrowOnError(OrtTrainingApi.GetParametersSize(
+                Live, out UIntPtr result, Arguments.Byte(trainableOnly)));
+            return (long)result;
+        }
+
+        /// <summary>Copies all parameters, concatenated, into one tensor.</summary>
+        /// <param name="parametersBuffer">A tensor of the parameters' type with the number of elements that
+        /// GetParametersSize returns. It is overwritten.</param>
+        /// <param name="trainableOnly">Whether to leave out frozen parameters.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="parametersBuffer"/> is
+        /// null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the size or type of the tensor does not
+        /// match, or the parameters do not all have the same type.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void CopyParametersToBuffer(OrtValue parametersBuffer, bool trainableOnly)
+        {
+            NativeStatus.ThrowOnError(OrtTrainingApi.CopyParametersToBuffer(
+                Live, Arguments.NotNull(parametersBuffer, nameof(parametersBuffer)).Live,
+                Arguments.Byte(trainableOnly)));
         }
 
         /// <summary>Adds an optimizer model to a session that was created without one.</summary>

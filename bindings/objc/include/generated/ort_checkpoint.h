@@ -34,7 +34,7 @@ NS_ASSUME_NONNULL_BEGIN
  * Errors: ORTErrorCodeNoSuchFile when there is no such file; ORTErrorCodeFail when the file is not a
  * checkpoint, is damaged, or has a version that this library cannot read.
  */
-- (nullable instancetype)initWithPath:(NSString *)path error:(NSError *_Nullable *_Nullable)error;
+- (nullable instancetype)initWithPath:(NSString *)path error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Reads a checkpoint from memory.
  *
@@ -45,7 +45,7 @@ NS_ASSUME_NONNULL_BEGIN
  * Errors: ORTErrorCodeFail when the bytes are not a checkpoint, are damaged, or have a version that
  * this library cannot read.
  */
-- (nullable instancetype)initWithData:(NSData *)data error:(NSError *_Nullable *_Nullable)error;
+- (nullable instancetype)initWithData:(NSData *)data error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Writes a state to a checkpoint file.
  *
@@ -128,7 +128,7 @@ NS_ASSUME_NONNULL_BEGIN
  * Errors: ORTErrorCodeInvalidArgument when there is no property with this name, or the property has
  * another type.
  */
-- (nullable NSString *)getStringPropertyWithName:(NSString *)name error:(NSError *_Nullable *_Nullable)error;
+- (nullable NSString *)getStringPropertyWithName:(NSString *)name error:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
 /** Names of the parameters, trainable ones first.
  *

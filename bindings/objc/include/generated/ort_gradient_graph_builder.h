@@ -41,7 +41,7 @@ NS_ASSUME_NONNULL_BEGIN
                             yNodeNames:(NSArray<NSString *> *)yNodeNames
                             xNodeNames:(NSArray<NSString *> *)xNodeNames
                           lossNodeName:(NSString *)lossNodeName
-                                 error:(NSError *_Nullable *_Nullable)error;
+                                 error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Adds the gradients.
  *

@@ -231,7 +231,7 @@ NS_ASSUME_NONNULL_BEGIN
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
                            modelPath:(NSString *)modelPath
                       sessionOptions:(nullable ORTSessionOptions *)sessionOptions
-                               error:(NSError *_Nullable *_Nullable)error;
+                               error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Creates a session from a model.
  *
@@ -250,7 +250,7 @@ NS_ASSUME_NONNULL_BEGIN
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
                            modelData:(NSData *)modelData
                       sessionOptions:(nullable ORTSessionOptions *)sessionOptions
-                               error:(NSError *_Nullable *_Nullable)error;
+                               error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Names of the inputs.
  *

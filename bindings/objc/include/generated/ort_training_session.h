@@ -11,6 +11,7 @@
 #import "ort_checkpoint.h"
 #import "ort_env.h"
 #import "ort_session.h"
+#import "ort_training_utils.h"
 #import "ort_value.h"
 
 NS_ASSUME_NONNULL_BEGIN
@@ -39,7 +40,7 @@ NS_ASSUME_NONNULL_BEGIN
  * The session trains the given state in place, not a copy, and keeps it alive.
  *
  * @param env The environment.
- * @param sessionOptions Settings, copied.
+ * @param sessionOptions Settings, copied; without them the defaults.
  * @param checkpoint The state to train.
  * @param trainModelPath Path of the training model.
  * @param evalModelPath Path of the eval model. Without it, the session can neither evaluate nor
@@ -56,12 +57,12 @@ NS_ASSUME_NONNULL_BEGIN
  * a model has operators without a kernel; the message names all of them.
  */
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
-                      sessionOptions:(ORTSessionOptions *)sessionOptions
+                      sessionOptions:(nullable ORTSessionOptions *)sessionOptions
                           checkpoint:(ORTCheckpoint *)checkpoint
                       trainModelPath:(NSString *)trainModelPath
                        evalModelPath:(nullable NSString *)evalModelPath
                   optimizerModelPath:(nullable NSString *)optimizerModelPath
-                               error:(NSError *_Nullable *_Nullable)error;
+                               error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Creates a session from its models.
  *
@@ -69,7 +70,7 @@ NS_ASSUME_NONNULL_BEGIN
  * afterwards. Models with external data cannot be read from it.
  *
  * @param env The environment.
- * @param sessionOptions Settings, copied.
+ * @param sessionOptions Settings, copied; without them the defaults.
  * @param checkpoint The state to train.
  * @param trainModelData The training model.
  * @param evalModelData The eval model. Without it, the session can neither evaluate nor export.
@@ -83,12 +84,12 @@ NS_ASSUME_NONNULL_BEGIN
  * them.
  */
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
-                      sessionOptions:(ORTSessionOptions *)sessionOptions
+                      sessionOptions:(nullable ORTSessionOptions *)sessionOptions
                           checkpoint:(ORTCheckpoint *)checkpoint
                       trainModelData:(NSData *)trainModelData
                        evalModelData:(nullable NSData *)evalModelData
                   optimizerModelData:(nullable NSData *)optimizerModelData
-                               error:(NSError *_Nullable *_Nullable)error;
+                               error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Runs the forward and backward pass of the training model.
  *
@@ -294,14 +295,14 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (nullable NSArray<NSString *> *)getEvalOutputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
-/** All parameters, concatenated into one tensor of 32-bit floats.
+/** A copy of all parameters, concatenated into one tensor.
  *
  * @param onlyTrainable Whether to leave out frozen parameters.
  * @param error Set when it fails. May be NULL.
- * @return A rank-1 tensor; nil when it failed.
+ * @return A rank-1 tensor of the parameters' element type; nil when it failed.
  *
- * Errors: ORTErrorCodeInvalidArgument when the size or type of the tensor does not match, or the
- * parameters do not all have the same type.
+ * Errors: ORTErrorCodeInvalidArgument when the parameters have several types, or their values are not
+ * there yet, for the checkpoint is nominal.
  */
 - (nullable ORTValue *)toBufferWithTrainable:(BOOL)onlyTrainable error:(NSError *_Nullable *_Nullable)error;
 
@@ -316,6 +317,21 @@ NS_ASSUME_NONNULL_BEGIN
  * parameters do not all have the same type.
  */
 - (BOOL)fromBufferWithValue:(ORTValue *)buffer error:(NSError *_Nullable *_Nullable)error;
+
+/** Copies all parameters, concatenated, into one tensor.
+ *
+ * @param parametersBuffer A tensor of the parameters' type with the number of elements that
+ *     GetParametersSize returns. It is overwritten.
+ * @param trainableOnly Whether to leave out frozen parameters.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO when it failed.
+ *
+ * Errors: ORTErrorCodeInvalidArgument when the size or type of the tensor does not match, or the
+ * parameters do not all have the same type.
+ */
+- (BOOL)copyParametersToBufferWithParametersBuffer:(ORTValue *)parametersBuffer
+                                     trainableOnly:(BOOL)trainableOnly
+                                             error:(NSError *_Nullable *_Nullable)error;
 
 /** Adds an optimizer model to a session that was created without one.
  *

@@ -174,25 +174,25 @@ PYBIND11_MODULE(_ortrain, m) {
       check(training_api().SaveCheckpoint(checkpoint_state.raw, checkpoint_path_.data(), include_optimizer_state));
     }
   }, py::arg("checkpoint_state"), py::arg("checkpoint_path"), py::arg("include_optimizer_state"), "Writes a state to a checkpoint file.");
-  m.def("create_training_session", [](const Handle<OrtSessionOptions>& options, const Handle<OrtCheckpointState>& checkpoint_state, const std::optional<std::filesystem::path>& train_model_path, const std::optional<std::filesystem::path>& eval_model_path, const std::optional<std::filesystem::path>& optimizer_model_path) {
+  m.def("create_training_session", [](const Handle<OrtSessionOptions>* options, const Handle<OrtCheckpointState>& checkpoint_state, const std::optional<std::filesystem::path>& train_model_path, const std::optional<std::filesystem::path>& eval_model_path, const std::optional<std::filesystem::path>& optimizer_model_path) {
     const Path train_model_path_(train_model_path);
     const Path eval_model_path_(eval_model_path);
     const Path optimizer_model_path_(optimizer_model_path);
     OrtTrainingSession* out = {};
     {
       const py::gil_scoped_release released;
-      check(training_api().CreateTrainingSession(environment(), options.raw, checkpoint_state.raw, train_model_path_.data(), eval_model_path_.data(), optimizer_model_path_.data(), &out));
+      check(training_api().CreateTrainingSession(environment(), options ? options->raw : nullptr, checkpoint_state.raw, train_model_path_.data(), eval_model_path_.data(), optimizer_model_path_.data(), &out));
     }
     return Handle<OrtTrainingSession>(out, training_api().ReleaseTrainingSession);
   }, py::arg("options"), py::arg("checkpoint_state"), py::arg("train_model_path"), py::arg("eval_model_path") = py::none(), py::arg("optimizer_model_path") = py::none(), "Creates a training session from model files.");
-  m.def("create_training_session_from_buffer", [](const Handle<OrtSessionOptions>& options, const Handle<OrtCheckpointState>& checkpoint_state, const std::optional<py::bytes>& train_model_data, const std::optional<py::bytes>& eval_model_data, const std::optional<py::bytes>& optim_model_data) {
+  m.def("create_training_session_from_buffer", [](const Handle<OrtSessionOptions>* options, const Handle<OrtCheckpointState>& checkpoint_state, const std::optional<py::bytes>& train_model_data, const std::optional<py::bytes>& eval_model_data, const std::optional<py::bytes>& optim_model_data) {
     const Bytes train_model_data_(train_model_data);
     const Bytes eval_model_data_(eval_model_data);
     const Bytes optim_model_data_(optim_model_data);
     OrtTrainingSession* out = {};
     {
       const py::gil_scoped_release released;
-      check(training_api().CreateTrainingSessionFromBuffer(environment(), options.raw, checkpoint_state.raw, train_model_data_.data(), train_model_data_.size(), eval_model_data_.data(), eval_model_data_.size(), optim_model_data_.data(), optim_model_data_.size(), &out));
+      check(training_api().CreateTrainingSessionFromBuffer(environment(), options ? options->raw : nullptr, checkpoint_state.raw, train_model_data_.data(), train_model_data_.size(), eval_model_data_.data(), eval_model_data_.size(), optim_model_data_.data(), optim_model_data_.size(), &out));
     }
     return Handle<OrtTrainingSession>(out, training_api().ReleaseTrainingSession);
   }, py::arg("options"), py::arg("checkpoint_state"), py::arg("train_model_data"), py::arg("eval_model_data") = py::none(), py::arg("optim_model_data") = py::none(), "Creates a training session from models in memory.");
@@ -484,4 +484,9 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().ListOperators(allocator(), &out));
     return take_text(out);
   }, "Lists every operator that can be run and whether gradients flow through it.");
+  m.def("get_contiguous_parameters", [](const Handle<OrtTrainingSession>& sess, bool trainable_only) {
+    OrtValue* out = {};
+    check(extension_api().GetContiguousParameters(sess.raw, trainable_only, allocator(), &out));
+    return Value(out);
+  }, py::arg("sess"), py::arg("trainable_only"), "A copy of all parameters, end to end, in a new tensor.");
 }

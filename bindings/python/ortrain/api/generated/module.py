@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import StepSignature, StrPath, check_device, declared_tensor, give_back, parameter_type, to_value
+from ortrain._support import StepSignature, StrPath, check_device, declared_tensor, give_back, to_value
 from ortrain.api.generated.checkpoint_state import CheckpointState
 from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.session_options import SessionOptions
@@ -144,7 +144,7 @@ class Module:
         _ortrain.lazy_reset_grad(self._handle)
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> OrtValue:
-        """All parameters, concatenated into one tensor.
+        """A copy of all parameters, concatenated into one tensor.
 
         Parameters
         ----------
@@ -154,17 +154,15 @@ class Module:
         Returns
         -------
         OrtValue
-            A rank-1 tensor with a copy of the values.
+            A rank-1 tensor of the parameters' element type.
 
         Raises
         ------
         InvalidArgumentError
-            When the parameters do not all have the same type.
+            When the parameters have several types, or the checkpoint is nominal and their values are not
+            loaded yet.
         """
-        size = _ortrain.get_parameters_size(self._handle, trainable_only)
-        buffer = OrtValue.ortvalue_from_shape_and_type([size], parameter_type(self._state._handle, trainable_only))
-        _ortrain.copy_parameters_to_buffer(self._handle, buffer, trainable_only)
-        return buffer
+        return _ortrain.get_contiguous_parameters(self._handle, trainable_only)
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         """Total number of elements of all parameters.
