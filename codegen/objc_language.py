@@ -454,13 +454,13 @@ class ObjcLanguage:
     def return_doc(self, m: Method) -> str:
         """Return what a method returns, also when it fails, in words."""
         if self.returned(m) == "nullable instancetype":
-            return "The object, or nil when it failed."
+            return "The object, or nil on failure."
         if self.returned(m) == "BOOL" and not self.is_number(m):
-            return "YES, or NO when it failed."
+            return "YES, or NO on failure."
         doc = (m.returns or {"doc": ""})["doc"].rstrip(".")
         if self.returned(m) == "BOOL":
             doc = re.sub(r"\b1\b", "YES", re.sub(r"\b0\b", "NO", doc))
-        return f"{doc}; {self.failed(m)} when it failed."
+        return f"{doc}; {self.failed(m)} on failure."
 
     def errors(self, m: Method) -> list[tuple[str, str]]:
         """Return the codes that a method fails with, and when."""

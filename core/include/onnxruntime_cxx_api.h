@@ -4,7 +4,7 @@
  * \file
  * The general calls of ortrain for C++: objects that release what they own, and exceptions instead of statuses.
  *
- * Names and meaning are those of onnxruntime's C++ interface, as far as training programs use it.
+ * Names and meaning are those of onnxruntime's C++ interface,limited to what training programs use.
  */
 #pragma once
 
@@ -33,7 +33,7 @@ struct Exception : std::exception {
   OrtErrorCode code_;
 };
 
-/** The table of the general calls. */
+/** The table of general calls. */
 inline const OrtApi& GetApi() noexcept {
   static const OrtApi& api = *OrtGetApiBase()->GetApi(ORT_API_VERSION);
   return api;
@@ -45,7 +45,7 @@ inline std::string GetVersionString() { return OrtGetApiBase()->GetVersionString
 /** Version, compiler and kernels of the library. */
 inline std::string GetBuildInfoString() { return GetApi().GetBuildInfoString(); }
 
-/** Throws what a status says, and releases it. */
+/** Throws a failed status as an exception, and releases it. */
 inline void ThrowOnError(OrtStatus* status) {
   if (status == nullptr) return;
   Exception exception(GetApi().GetErrorMessage(status), GetApi().GetErrorCode(status));
@@ -53,7 +53,7 @@ inline void ThrowOnError(OrtStatus* status) {
   throw exception;
 }
 
-/** The names of the providers that exist. */
+/** The names of the available execution providers. */
 inline std::vector<std::string> GetAvailableProviders() {
   char** names = nullptr;
   int count = 0;
@@ -128,16 +128,16 @@ struct Base {
     }
     return *this;
   }
-  /** The handle, which stays owned. */
+  /** The handle; this object still owns it. */
   constexpr operator T*() const noexcept { return p_; }
-  /** The handle, which the caller owns from now on. */
+  /** The handle; ownership passes to the caller. */
   T* release() { return std::exchange(p_, nullptr); }
 
  protected:
   T* p_ = nullptr;
 };
 
-/** Gives memory back to an allocator. */
+/** Returns memory to an allocator. */
 class AllocatedFree {
  public:
   explicit AllocatedFree(OrtAllocator* allocator) : allocator_(allocator) {}
@@ -149,7 +149,7 @@ class AllocatedFree {
   OrtAllocator* allocator_;
 };
 
-/** Texts as the calls of C take them. */
+/** Strings in the form that the C calls take. */
 class Pointers {
  public:
   explicit Pointers(const std::vector<std::string>& texts) {
@@ -161,7 +161,7 @@ class Pointers {
   std::vector<const char*> pointers_;
 };
 
-/** Types of elements. */
+/** Element types. */
 template <typename T>
 struct TypeToTensorType;
 template <>
@@ -213,10 +213,10 @@ struct TypeToTensorType<uint64_t> {
 
 using detail::TypeToTensorType;
 
-/** A text in memory of an allocator, which takes it back. */
+/** A string in memory of an allocator, which frees it. */
 using AllocatedStringPtr = std::unique_ptr<char, detail::AllocatedFree>;
 
-/** The allocator of the CPU. */
+/** The CPU allocator. */
 struct AllocatorWithDefaultOptions {
   AllocatorWithDefaultOptions() { ThrowOnError(GetApi().GetAllocatorWithDefaultOptions(&p_)); }
   operator OrtAllocator*() const noexcept { return p_; }
@@ -233,7 +233,7 @@ struct AllocatorWithDefaultOptions {
 
 namespace detail {
 
-/** Names that one call counts and another one gives by number. */
+/** Names, of which one call returns the count and another one each name by index. */
 template <typename H, typename Count, typename Name>
 std::vector<std::string> Names(H* handle, Count count_call, Name name_call) {
   AllocatorWithDefaultOptions allocator;
@@ -256,7 +256,7 @@ inline std::vector<uint8_t> TakeBytes(void* data, size_t size) {
   return {bytes, bytes + size};
 }
 
-/** A text that a call allocated. */
+/** A string that a call allocated. */
 inline std::string TakeString(char* text) {
   AllocatorWithDefaultOptions allocator;
   return AllocatedStringPtr(text, AllocatedFree(allocator)).get();
@@ -367,7 +367,7 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
 
   /** The value of a configuration entry. */
   std::string GetConfigEntry(const std::string& key) const {
-    size_t size = 0;  // The caller gives the room: one call asks how much, the next fills it.
+    size_t size = 0;  // The caller supplies the buffer: one call queries its size, the next fills it.
     ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), nullptr, &size));
     std::string value(size, '\0');
     ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), value.data(), &size));
@@ -512,7 +512,7 @@ struct MemoryInfo : detail::Base<OrtMemoryInfo> {
 
 namespace detail {
 
-/** What is asked of a type and shape, whoever owns it. */
+/** Queries on a type and shape, whoever owns it. */
 template <typename Holder>
 struct TensorTypeAndShapeInfoCalls : Holder {
   using Holder::Holder;
@@ -560,7 +560,7 @@ struct TensorTypeAndShapeInfo : detail::TensorTypeAndShapeInfoCalls<detail::Base
   explicit TensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo* p) : TensorTypeAndShapeInfoCalls(p) {}
 };
 
-/** The same as part of another object, with which it ends. */
+/** The same as part of another object, valid as long as that object. */
 using ConstTensorTypeAndShapeInfo = detail::TensorTypeAndShapeInfoCalls<detail::Unowned<OrtTensorTypeAndShapeInfo>>;
 
 /** The kind of a value; for tensors also their type and shape. */
@@ -572,7 +572,7 @@ struct TypeInfo : detail::Base<OrtTypeInfo> {
     ThrowOnError(GetApi().GetOnnxTypeFromTypeInfo(p_, &type));
     return type;
   }
-  /** Type and shape, which live as long as this object. */
+  /** Type and shape, valid as long as this object. */
   ConstTensorTypeAndShapeInfo GetTensorTypeAndShapeInfo() const {
     const OrtTensorTypeAndShapeInfo* info = nullptr;
     ThrowOnError(GetApi().CastTypeInfoToTensorInfo(p_, &info));
@@ -585,24 +585,24 @@ struct Value : detail::Base<OrtValue> {
   explicit Value(std::nullptr_t) {}
   explicit Value(OrtValue* p) : Base(p) {}
 
-  /** A tensor over `element_count` elements of the caller, which must outlive it. */
+  /** A tensor over `element_count` elements in the caller's memory, which must outlive it. */
   template <typename T>
   static Value CreateTensor(const OrtMemoryInfo* info, T* data, size_t element_count, const int64_t* shape, size_t shape_len) {
     return CreateTensor(info, data, element_count * sizeof(T), shape, shape_len, TypeToTensorType<T>::type);
   }
-  /** A tensor over memory of the caller, which must outlive it. */
+  /** A tensor over the caller's memory, which must outlive it. */
   static Value CreateTensor(const OrtMemoryInfo* info, void* data, size_t byte_count, const int64_t* shape, size_t shape_len,
                             ONNXTensorElementDataType type) {
     OrtValue* value = nullptr;
     ThrowOnError(GetApi().CreateTensorWithDataAsOrtValue(info, data, byte_count, shape, shape_len, type, &value));
     return Value{value};
   }
-  /** A tensor with memory of its own, not initialized. */
+  /** A tensor that owns its memory; the elements are uninitialized. */
   template <typename T>
   static Value CreateTensor(OrtAllocator* allocator, const int64_t* shape, size_t shape_len) {
     return CreateTensor(allocator, shape, shape_len, TypeToTensorType<T>::type);
   }
-  /** A tensor with memory of its own, not initialized. */
+  /** A tensor that owns its memory; the elements are uninitialized. */
   static Value CreateTensor(OrtAllocator* allocator, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type) {
     OrtValue* value = nullptr;
     ThrowOnError(GetApi().CreateTensorAsOrtValue(allocator, shape, shape_len, type, &value));

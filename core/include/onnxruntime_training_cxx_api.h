@@ -18,13 +18,13 @@
 
 namespace Ort {
 
-/** The table of the training calls. */
+/** The table of training calls. */
 inline const OrtTrainingApi& GetTrainingApi() {
   static const OrtTrainingApi& api = *GetApi().GetTrainingApi(ORT_API_VERSION);
   return api;
 }
 
-/** The table of what the two older tables cannot say. */
+/** The table of calls that the two older tables lack. */
 inline const OrtrainApi& GetOrtrainApi() {
   static const OrtrainApi& api = *OrtrainGetApi(1);
   return api;
@@ -48,7 +48,7 @@ struct Release<OrtGradientGraphBuilder> {
   static void call(OrtGradientGraphBuilder* p) { GetOrtrainApi().ReleaseGradientGraphBuilder(p); }
 };
 
-/** A list of objects as a list of their handles: a Value holds its handle and nothing else. */
+/** Views a list of objects as a list of their handles: a Value contains only its handle. */
 inline const OrtValue* const* Handles(const std::vector<Value>& values) {
   return reinterpret_cast<const OrtValue* const*>(values.data());
 }
@@ -360,7 +360,7 @@ class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
 
 };
 
-/** Sets the seed of all random numbers of the process. */
+/** Sets the process-wide random seed. */
 inline void SetSeed(int64_t seed) { ThrowOnError(GetTrainingApi().SetSeed(seed)); }
 
 }  // namespace Ort

@@ -14,14 +14,14 @@ namespace Microsoft.ML.OnnxRuntime
             SetHandle(handle);
         }
 
-        /// <summary>Whether there is no object behind the handle.</summary>
+        /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
-        /// <summary>The object itself; throws when it was disposed of.</summary>
+        /// <summary>The object itself; throws if it was disposed of.</summary>
         internal RunOptions Live => Arguments.NotDisposed(this);
 
         /// <summary>Frees the object.</summary>
-        /// <returns>Always true, for it cannot fail.</returns>
+        /// <returns>Always true, because it cannot fail.</returns>
         protected override bool ReleaseHandle()
         {
             OrtApi.ReleaseRunOptions(handle);

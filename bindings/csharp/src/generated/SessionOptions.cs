@@ -14,14 +14,14 @@ namespace Microsoft.ML.OnnxRuntime
             SetHandle(handle);
         }
 
-        /// <summary>Whether there is no object behind the handle.</summary>
+        /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
-        /// <summary>The object itself; throws when it was disposed of.</summary>
+        /// <summary>The object itself; throws if it was disposed of.</summary>
         internal SessionOptions Live => Arguments.NotDisposed(this);
 
         /// <summary>Frees the object.</summary>
-        /// <returns>Always true, for it cannot fail.</returns>
+        /// <returns>Always true, because it cannot fail.</returns>
         protected override bool ReleaseHandle()
         {
             OrtApi.ReleaseSessionOptions(handle);
@@ -197,7 +197,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public string GetSessionConfigEntry(string key)
         {
-            // The caller gives the room: one call asks how much, the next fills it.
+            // The caller supplies the buffer: one call queries its size, the next fills it.
             byte[] name = NativeText.Utf8(key, nameof(key));
             UIntPtr size = UIntPtr.Zero;
             NativeStatus.ThrowOnError(OrtApi.GetSessionConfigEntry(Live, name, null, ref size));

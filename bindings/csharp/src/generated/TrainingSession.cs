@@ -26,13 +26,13 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Frees the object if nobody disposed of it.</summary>
+        /// <summary>Frees the object if it was not disposed of.</summary>
         ~TrainingSession()
         {
             Dispose(false);
         }
 
-        /// <summary>Frees the object. It may be called again, and then does nothing.</summary>
+        /// <summary>Frees the object. Calling it again has no effect.</summary>
         public void Dispose()
         {
             Dispose(true);
@@ -43,7 +43,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="disposing">True when called by Dispose(), false when called by the finalizer.</param>
         protected virtual void Dispose(bool disposing)
         {
-            // The handle has a finalizer of its own. It is missing when the constructor failed.
+            // The handle has its own finalizer. It is null if the constructor failed.
             if (disposing)
             {
                 handle?.Dispose();
@@ -564,7 +564,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
     }
 
-    /// <summary>Owns the native object of a TrainingSession. It is freed when the last call on it has ended.</summary>
+    /// <summary>Owns the native object of a TrainingSession, which is freed when the last call on it has ended.</summary>
     internal sealed class OrtTrainingSessionHandle : SafeHandle
     {
         internal OrtTrainingSessionHandle(IntPtr handle)

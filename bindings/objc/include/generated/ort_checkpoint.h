@@ -29,7 +29,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param path Path of the file.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeNoSuchFile when there is no such file; ORTErrorCodeFail when the file is not a
  * checkpoint, is damaged, or has a version that this library cannot read.
@@ -40,7 +40,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param data The contents of a checkpoint file.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeFail when the bytes are not a checkpoint, are damaged, or have a version that
  * this library cannot read.
@@ -56,7 +56,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param includeOptimizerState Whether to save the moments and the step count too, so that training
  *     can resume exactly where it stopped.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeFail when the file cannot be written.
  */
@@ -69,7 +69,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param name Name of the property.
  * @param value Its value.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)addIntPropertyWithName:(NSString *)name
                          value:(int64_t)value
@@ -80,7 +80,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param name Name of the property.
  * @param value Its value.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)addFloatPropertyWithName:(NSString *)name
                            value:(float)value
@@ -91,7 +91,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param name Name of the property.
  * @param value Its value.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)addStringPropertyWithName:(NSString *)name
                             value:(NSString *)value
@@ -101,7 +101,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param name Name of the property.
  * @param error Set when it fails. May be NULL.
- * @return Its value; 0 when it failed.
+ * @return Its value; 0 on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no property with this name, or the property has
  * another type.
@@ -112,7 +112,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param name Name of the property.
  * @param error Set when it fails. May be NULL.
- * @return Its value; 0 when it failed.
+ * @return Its value; 0 on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no property with this name, or the property has
  * another type.
@@ -123,7 +123,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param name Name of the property.
  * @param error Set when it fails. May be NULL.
- * @return Its value; nil when it failed.
+ * @return Its value; nil on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no property with this name, or the property has
  * another type.
@@ -133,14 +133,14 @@ NS_ASSUME_NONNULL_BEGIN
 /** Names of the parameters, trainable ones first.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names; nil when it failed.
+ * @return The names; nil on failure.
  */
 - (nullable NSArray<NSString *> *)getParameterNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the properties, in alphabetical order.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names; nil when it failed.
+ * @return The names; nil on failure.
  */
 - (nullable NSArray<NSString *> *)getPropertyNamesWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -149,7 +149,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param name Name of the parameter.
  * @param value The new values, with the parameter's type and shape.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name, or its type or shape
  * does not match.
@@ -162,7 +162,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param name Name of the parameter.
  * @param error Set when it fails. May be NULL.
- * @return The copy; nil when it failed.
+ * @return The copy; nil on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name.
  */
@@ -172,7 +172,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param parameterName Name of the parameter.
  * @param error Set when it fails. May be NULL.
- * @return Type and shape; nil when it failed.
+ * @return Type and shape; nil on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name.
  */
@@ -183,7 +183,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param parameterName Name of the parameter.
  * @param error Set when it fails. May be NULL.
- * @return YES for trainable, NO for frozen; NO when it failed.
+ * @return YES for trainable, NO for frozen; NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name.
  */
@@ -194,7 +194,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param parameterName Name of the parameter.
  * @param error Set when it fails. May be NULL.
- * @return The copy, with the parameter's type and shape; nil when it failed.
+ * @return The copy, with the parameter's type and shape; nil on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name, or it is frozen;
  * ORTErrorCodeRuntimeException when no train step has run on this state.
@@ -206,7 +206,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param propertyName Name of the property.
  * @param error Set when it fails. May be NULL.
- * @return The type; 0 when it failed.
+ * @return The type; 0 on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no property with this name.
  */
@@ -218,14 +218,14 @@ NS_ASSUME_NONNULL_BEGIN
  * Such a state needs -[ORTTrainingSession fromBufferWithValue:error:] before the first step.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES for nominal, NO if the values are there; NO when it failed.
+ * @return YES for nominal, NO if the values are there; NO on failure.
  */
 - (BOOL)isNominalWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
 /** Number of optimizer steps taken on a state.
  *
  * @param error Set when it fails. May be NULL.
- * @return The number; 0 if there is no optimizer state; 0 when it failed.
+ * @return The number; 0 if there is no optimizer state; 0 on failure.
  */
 - (int64_t)getOptimizerStepCountWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 

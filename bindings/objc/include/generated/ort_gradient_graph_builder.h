@@ -31,7 +31,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param lossNodeName Name of the scalar loss, whose gradient is one; an empty string if there is
  *     none.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeInvalidProtobuf when the bytes are not an ONNX model; ORTErrorCodeInvalidGraph
  * when the graph is not valid; ORTErrorCodeInvalidArgument when no values are named, or the loss is
@@ -46,7 +46,7 @@ NS_ASSUME_NONNULL_BEGIN
 /** Adds the gradients.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNotImplemented when the model cannot be differentiated; the message names every
  * reason.
@@ -57,7 +57,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param error Set when it fails. May be NULL.
  * @return A serialized ONNX model. Its outputs are those of the forward model, followed by <name>_grad
- *     for each requested value; nil when it failed.
+ *     for each requested value; nil on failure.
  *
  * Errors: ORTErrorCodeFail when the gradients have not been built yet.
  */
@@ -67,7 +67,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param path Path of the file; an existing file is replaced.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeFail when the gradients have not been built yet or the file cannot be written.
  */

@@ -27,7 +27,7 @@ NS_ASSUME_NONNULL_BEGIN
 /** Creates options with default values.
  *
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  */
 - (nullable instancetype)initWithError:(NSError *_Nullable *_Nullable)error ORT_SWIFT_NAME(init());
 
@@ -35,7 +35,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param intraOpNumThreads The number.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the number is negative.
  */
@@ -45,7 +45,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param interOpNumThreads The number.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the number is negative.
  */
@@ -55,7 +55,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param graphOptimizationLevel The level.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no such level.
  */
@@ -66,7 +66,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param executionMode The mode.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setExecutionMode:(ORTExecutionMode)executionMode error:(NSError *_Nullable *_Nullable)error;
 
@@ -75,7 +75,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param sessionLogSeverityLevel The severity.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the value is not between -1 and 4.
  */
@@ -86,7 +86,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param sessionLogVerbosityLevel The amount.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setLogVerbosityLevel:(int)sessionLogVerbosityLevel error:(NSError *_Nullable *_Nullable)error;
 
@@ -94,7 +94,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param logid The name.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setLogID:(NSString *)logid error:(NSError *_Nullable *_Nullable)error;
 
@@ -102,7 +102,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param value Whether to enable it.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setUseDeterministicCompute:(BOOL)value error:(NSError *_Nullable *_Nullable)error;
 
@@ -111,7 +111,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param key The key, not empty.
  * @param value The value.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the key is empty.
  */
@@ -123,7 +123,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param key The key.
  * @param error Set when it fails. May be NULL.
- * @return True if it is set; NO when it failed.
+ * @return True if it is set; NO on failure.
  */
 - (BOOL)hasConfigEntryWithKey:(NSString *)key error:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
@@ -131,7 +131,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param key The key.
  * @param error Set when it fails. May be NULL.
- * @return The value; nil when it failed.
+ * @return The value; nil on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the entry is not set or the buffer is too small.
  */
@@ -150,7 +150,7 @@ NS_ASSUME_NONNULL_BEGIN
 /** Creates options with default values.
  *
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  */
 - (nullable instancetype)initWithError:(NSError *_Nullable *_Nullable)error ORT_SWIFT_NAME(init());
 
@@ -159,7 +159,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param logSeverityLevel The severity.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the value is not between -1 and 4.
  */
@@ -169,7 +169,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param logVerbosityLevel The amount.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setLogVerbosityLevel:(int)logVerbosityLevel error:(NSError *_Nullable *_Nullable)error;
 
@@ -177,7 +177,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param runTag The name.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setLogTag:(NSString *)runTag error:(NSError *_Nullable *_Nullable)error;
 
@@ -185,7 +185,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param terminate Whether to enable it.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setTerminate:(BOOL)terminate error:(NSError *_Nullable *_Nullable)error;
 
@@ -194,7 +194,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param key The key.
  * @param value The value.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the key is empty.
  */
@@ -221,7 +221,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param modelPath Path of an ONNX file. External data is found beside it.
  * @param sessionOptions Settings, copied.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeNoSuchFile when there is no such file; ORTErrorCodeInvalidProtobuf when the file
  * is not an ONNX model; ORTErrorCodeInvalidGraph when the graph is not valid;
@@ -241,7 +241,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param modelData The content of an ONNX file.
  * @param sessionOptions Settings, copied.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeInvalidProtobuf when the bytes are not an ONNX model; ORTErrorCodeInvalidGraph
  * when the graph is not valid; ORTErrorCodeNotImplemented when the model has operators without a
@@ -255,21 +255,21 @@ NS_ASSUME_NONNULL_BEGIN
 /** Names of the inputs.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the model's order; nil when it failed.
+ * @return The names, in the model's order; nil on failure.
  */
 - (nullable NSArray<NSString *> *)inputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the outputs.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the model's order; nil when it failed.
+ * @return The names, in the model's order; nil on failure.
  */
 - (nullable NSArray<NSString *> *)outputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the initializers that a run may replace.
  *
  * @param error Set when it fails. May be NULL.
- * @return Always empty: initializers are constants here; nil when it failed.
+ * @return Always empty: initializers are constants here; nil on failure.
  */
 - (nullable NSArray<NSString *> *)overridableInitializerNamesWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -277,7 +277,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param index Zero-based index.
  * @param error Set when it fails. May be NULL.
- * @return What the model declares; unknown dimensions are -1; nil when it failed.
+ * @return What the model declares; unknown dimensions are -1; nil on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the index is out of range.
  */
@@ -288,7 +288,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param index Zero-based index.
  * @param error Set when it fails. May be NULL.
- * @return What the model declares; unknown dimensions are -1; nil when it failed.
+ * @return What the model declares; unknown dimensions are -1; nil on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the index is out of range.
  */
@@ -303,7 +303,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param outputNames Names of the requested outputs.
  * @param runOptions Settings for this run.
  * @param error Set when it fails. May be NULL.
- * @return The outputs, by name; nil when it failed.
+ * @return The outputs, by name; nil on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when a name is unknown, or a type or shape is wrong;
  * ORTErrorCodeRuntimeException when a node fails or the run was terminated.
@@ -322,7 +322,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param outputs A tensor for each requested output, by name.
  * @param runOptions Settings for this run.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when a name is unknown, or a type or shape is wrong;
  * ORTErrorCodeRuntimeException when a node fails or the run was terminated.

@@ -48,7 +48,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param optimizerModelPath Path of the optimizer model. Without it, the session cannot take optimizer
  *     steps.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeNoSuchFile when a model file does not exist; ORTErrorCodeInvalidProtobuf when a
  * file is not an ONNX model; ORTErrorCodeInvalidGraph when a graph is not valid, for example because
@@ -76,7 +76,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param evalModelData The eval model. Without it, the session can neither evaluate nor export.
  * @param optimizerModelData The optimizer model. Without it, the session cannot take optimizer steps.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeInvalidProtobuf when a buffer is not an ONNX model; ORTErrorCodeInvalidGraph
  * when a graph is not valid; ORTErrorCodeInvalidArgument when the models do not match the checkpoint;
@@ -98,7 +98,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param inputs The inputs, in the order of the input names.
  * @param error Set when it fails. May be NULL.
- * @return The outputs, in the order of the output names; the loss comes first; nil when it failed.
+ * @return The outputs, in the order of the output names; the loss comes first; nil on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the number, types, ranks or shapes of inputs or outputs are
  * wrong; the message lists the inputs, or the index is out of range; ORTErrorCodeRuntimeException when
@@ -117,7 +117,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param outputs Tensors that receive the outputs, in the order of the output names.
  * @param runOptions Settings of this step, or nil.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the number, types, ranks or shapes of inputs or outputs are
  * wrong; the message lists the inputs, or the index is out of range; ORTErrorCodeRuntimeException when
@@ -133,7 +133,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param inputs The inputs, in the order of the input names.
  * @param error Set when it fails. May be NULL.
- * @return The outputs, in the order of the output names; nil when it failed.
+ * @return The outputs, in the order of the output names; nil on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
  * number, types, ranks or shapes of inputs or outputs are wrong, or the index is out of range;
@@ -149,7 +149,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param outputs Tensors that receive the outputs, in the order of the output names.
  * @param runOptions Settings of this step, or nil.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
  * number, types, ranks or shapes of inputs or outputs are wrong, or the index is out of range;
@@ -166,7 +166,7 @@ NS_ASSUME_NONNULL_BEGIN
  * Nothing is zeroed now: the next train step overwrites the gradients instead of adding to them.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)lazyResetGradWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -176,7 +176,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param learningRate The rate, a finite number.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the rate is not a finite number.
  */
@@ -185,7 +185,7 @@ NS_ASSUME_NONNULL_BEGIN
 /** The learning rate of the next optimizer step.
  *
  * @param error Set when it fails. May be NULL.
- * @return The rate; 0 when it failed.
+ * @return The rate; 0 on failure.
  */
 - (float)getLearningRateWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
@@ -199,7 +199,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param totalStepCount Total number of training steps.
  * @param initialLr The rate at the end of the warmup.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when a count is negative or the rate is not a finite number;
  * ORTErrorCodeNoModel when the session has no optimizer model.
@@ -214,7 +214,7 @@ NS_ASSUME_NONNULL_BEGIN
  * Usually called once after each optimizer step.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeRuntimeException when no schedule is registered.
  */
@@ -225,7 +225,7 @@ NS_ASSUME_NONNULL_BEGIN
  * The optimizer model determines the update rule.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no optimizer model; ORTErrorCodeRuntimeException
  * when no train step has computed gradients yet.
@@ -238,7 +238,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param runOptions Settings of this step, or nil.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no optimizer model; ORTErrorCodeRuntimeException
  * when no train step has computed gradients yet.
@@ -253,7 +253,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param inferenceModelPath Path of the file to write.
  * @param graphOutputNames Values of the eval model that become the outputs of the exported model.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
  * eval model has no value with one of the names, or no names are given; ORTErrorCodeFail when the file
@@ -266,14 +266,14 @@ NS_ASSUME_NONNULL_BEGIN
 /** Names of the inputs that a train step takes.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order in which the step takes the inputs; nil when it failed.
+ * @return The names, in the order in which the step takes the inputs; nil on failure.
  */
 - (nullable NSArray<NSString *> *)getTrainInputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the inputs that an eval step takes.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order in which the step takes the inputs; nil when it failed.
+ * @return The names, in the order in which the step takes the inputs; nil on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model.
  */
@@ -282,14 +282,14 @@ NS_ASSUME_NONNULL_BEGIN
 /** Names of the outputs that a train step returns.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order in which the step returns the outputs; nil when it failed.
+ * @return The names, in the order in which the step returns the outputs; nil on failure.
  */
 - (nullable NSArray<NSString *> *)getTrainOutputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the outputs that an eval step returns.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order in which the step returns the outputs; nil when it failed.
+ * @return The names, in the order in which the step returns the outputs; nil on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model.
  */
@@ -299,7 +299,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param onlyTrainable Whether to leave out frozen parameters.
  * @param error Set when it fails. May be NULL.
- * @return A rank-1 tensor of the parameters' element type; nil when it failed.
+ * @return A rank-1 tensor of the parameters' element type; nil on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the parameters have several types, or their values are not
  * there yet, for the checkpoint is nominal.
@@ -311,7 +311,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param buffer A tensor as returned by the reverse method.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the size or type of the tensor does not match, or the
  * parameters do not all have the same type.
@@ -324,7 +324,7 @@ NS_ASSUME_NONNULL_BEGIN
  *     GetParametersSize returns. It is overwritten.
  * @param trainableOnly Whether to leave out frozen parameters.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the size or type of the tensor does not match, or the
  * parameters do not all have the same type.
@@ -339,7 +339,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param optimizerModelPath The optimizer model.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoSuchFile when there is no such file; ORTErrorCodeModelLoaded when the session
  * already has an optimizer model; ORTErrorCodeInvalidArgument when the model does not match the
@@ -353,7 +353,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param training True for the train step, false for the eval step.
  * @param index Zero-based index of the input.
  * @param error Set when it fails. May be NULL.
- * @return Type and shape; unknown dimensions are -1; nil when it failed.
+ * @return Type and shape; unknown dimensions are -1; nil on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
  * index is out of range.
@@ -367,7 +367,7 @@ NS_ASSUME_NONNULL_BEGIN
  * Calling it again restarts the recording.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)startProfilingWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -378,7 +378,7 @@ NS_ASSUME_NONNULL_BEGIN
  * arguments. Times are in microseconds.
  *
  * @param error Set when it fails. May be NULL.
- * @return The recording; nil when it failed.
+ * @return The recording; nil on failure.
  *
  * Errors: ORTErrorCodeRuntimeException when no recording is in progress.
  */

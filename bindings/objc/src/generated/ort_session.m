@@ -104,7 +104,7 @@
   const ORTCall call = {self, _cmd, error};
   const char *c_config_key = NULL;
   if (!ORTTakeText(&call, @"key", key, NO, &c_config_key)) return nil;
-  // The caller gives the room: one call asks how much, the next fills it.
+  // The caller supplies the buffer: one call queries its size, the next fills it.
   size_t size = 0;
   if (!ORTSucceeded(&call, ORTGeneralTable()->GetSessionConfigEntry(_handle, c_config_key, NULL, &size))) return nil;
   char *room ORT_FREED = malloc(size);

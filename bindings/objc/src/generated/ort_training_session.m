@@ -258,7 +258,7 @@
   const ORTCall call = {self, _cmd, error};
   OrtValue *c_buffer = NULL;
   if (!ORTTakeHandle(&call, @"buffer", buffer, [ORTValue class], NO, &c_buffer)) return NO;
-  // A tensor with as many elements as there are parameters is for all of them, any other for the trainable ones.
+  // A tensor with the size of all parameters is copied over all of them, any other over the trainable ones.
   size_t every = 0;
   if (!ORTSucceeded(&call, ORTTrainingTable()->GetParametersSize(_handle, &every, false))) return NO;
   size_t found = 0;
