@@ -1,5 +1,5 @@
 /** \file
- * What the headers say of a method beyond its types.
+ * Attributes of methods in the headers.
  */
 #import <Foundation/Foundation.h>
 
@@ -24,7 +24,7 @@
 #define ORT_FAILS_BY_ERROR
 #endif
 
-/** Gives a method the name that it has in Swift, where that is not the one that Swift finds by itself. */
+/** Sets the Swift name of a method, if it is not the one that Swift derives itself. */
 #if defined(__has_attribute)
 #if __has_attribute(swift_name)
 #define ORT_SWIFT_NAME(name) __attribute__((swift_name(#name)))
