@@ -446,6 +446,18 @@ TEST_CASE("parameters travel by buffer and by name") {
   ort().ReleaseValue(buffer);
 }
 
+TEST_CASE("a training session without options has the defaults") {
+  Run run;
+  OrtTrainingSession* session = nullptr;
+  ok(training().CreateTrainingSession(run.env, nullptr, run.state, (kMlp / "training_model.onnx").c_str(), nullptr,
+                                      nullptr, &session));
+  std::swap(session, run.session);
+  const float loss = run.step();
+  std::swap(session, run.session);
+  CHECK(loss == Run().step());
+  training().ReleaseTrainingSession(session);
+}
+
 TEST_CASE("models and checkpoints from memory are those from files") {
   Run files;
   const auto train = bytes_of(kMlp / "training_model.onnx"), eval = bytes_of(kMlp / "eval_model.onnx"),

@@ -68,7 +68,7 @@ public class ErrorTests
         IsNull("parameterName", () => state.GetParameter(null));
         IsNull("parameter", () => state.UpdateParameter("fc1.bias", null));
         IsNull("state", () => new TrainingSession(null, "x", "y"));
-        IsNull("options", () => new TrainingSession(null, state, "x", "y", "z"));
+        IsNull("state", () => new TrainingSession(null, null, "x", "y", "z"));
         IsNull("trainModelPath", () => new TrainingSession(state, null, "y"));
         IsNull("inputValues", () => session.TrainStep((IReadOnlyCollection<OrtValue>)null));
         IsNull("inputValues", () => session.EvalStep((IReadOnlyCollection<FixedBufferOnnxValue>)null));
@@ -227,6 +227,7 @@ public class ErrorTests
     {
         var error = Assert.Throws<OnnxRuntimeException>(() => call());
         Assert.That(error.ErrorCode, Is.EqualTo(code), error.Message);
+        StringAssert.StartsWith("[ErrorCode:" + code + "] ", error.Message);
         StringAssert.Contains(said, error.Message);
     }
 

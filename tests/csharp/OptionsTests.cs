@@ -134,6 +134,6 @@ public class OptionsTests
     {
         Exception error = Assert.Throws<OnnxRuntimeException>(() => CheckpointState.LoadCheckpoint("nowhere"));
         Assert.That(error, Is.InstanceOf<Exception>());
-        StringAssert.StartsWith("LoadCheckpoint: ", error.Message);
+        StringAssert.StartsWith("[ErrorCode:NoSuchFile] LoadCheckpoint: ", error.Message);
     }
 }

@@ -180,6 +180,17 @@ public class TrainingTests
     }
 
     [Test]
+    public void OptionsMayBeNull()
+    {
+        var fixture = new Fixture("mlp_adamw");
+        using (CheckpointState state = fixture.LoadState())
+        using (var session = new TrainingSession(null, state, fixture.TrainModel, null, null))
+        {
+            Near(Step(session, fixture, 0, Way.Values), fixture.Numbers("train_losses")[0]);
+        }
+    }
+
+    [Test]
     public void ASessionWithoutAnEvalModelTrains()
     {
         var fixture = new Fixture("mlp_adamw");

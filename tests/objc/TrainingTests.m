@@ -247,6 +247,23 @@ static void CheckClose(TrainingTests *self, float found, NSNumber *recorded, NSS
   XCTAssertEqual(one, other);
 }
 
+- (void)testWithoutOptionsASessionHasTheDefaults {
+  NSString *run = @"mlp_adamw";
+  NSError *error = nil;
+  ORTTrainingSession *session =
+      ORT_TEST_AUTORELEASED([[ORTTrainingSession alloc] initWithEnv:[self env]
+                                                     sessionOptions:nil
+                                                         checkpoint:[self stateOf:run]
+                                                     trainModelPath:[self file:@"training_model.onnx" of:run]
+                                                      evalModelPath:nil
+                                                 optimizerModelPath:nil
+                                                              error:&error]);
+  XCTAssertNotNil(session, @"%@", error);
+  const float loss = [self scalar:[[session trainStepWithInputValues:[self batch:0 of:run]
+                                                               error:&error] objectAtIndex:0]];
+  CheckClose(self, loss, [[[self recordOf:run] objectForKey:@"train_losses"] objectAtIndex:0], run);
+}
+
 - (void)testAnOptimizerIsAttachedLater {
   NSString *run = @"mlp_adamw";
   ORTTrainingSession *session =

@@ -212,7 +212,8 @@ def flat(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("language", ["objective-c", "objective-c++"])
 def test_each_header_compiles_alone(language, counted, flat):
     for path in HEADERS:
-        compile_only(compiler(counted), "-x", language, f"-I{flat}", "-", text=f'#import "{path.name}"\n')
+        text = f'#import "{path.name}"\n'
+        compile_only([*compiler(counted), *CLIENT_WARNINGS], "-x", language, f"-I{flat}", "-", text=text)
 
 
 def test_the_umbrella_header_imports_all_and_compiles_in_a_framework(flat):
@@ -231,6 +232,114 @@ def test_the_umbrella_header_imports_all_and_compiles_in_a_framework(flat):
     (framework / "Modules/module.modulemap").write_text("framework " + module.split("\n", 1)[1])
     text = "#import <onnxruntime_training_objc/onnxruntime_training.h>\nORTEnv *env;\n"
     compile_only(compiler(), "-x", "objective-c", f"-F{framework.parent}", "-", text=text)
+
+
+CLIENT_WARNINGS = [
+    "-Wnullability",
+    "-Wnullability-completeness",
+    "-Wnullable-to-nonnull-conversion",
+    "-Wnonnull",
+]
+
+CLIENT = """
+#import "ort_training_session.h"
+#import "onnxruntime.h"
+
+/** Adds what a program might: an initializer of its own, which calls a designated one. */
+@interface Resumed : ORTCheckpoint
+- (nullable instancetype)initWithFolder:(NSString *_Nonnull)folder;
+@end
+
+@implementation Resumed
+- (nullable instancetype)initWithFolder:(NSString *_Nonnull)folder {
+  return [self initWithPath:[folder stringByAppendingPathComponent:@"checkpoint"] error:NULL];
+}
+@end
+
+ORTTrainingSession *_Nullable Make(ORTEnv *_Nonnull env, ORTCheckpoint *_Nonnull state) {
+  NSError *error = nil;
+  ORTSetSeed(2718);
+  ORTSessionOptions *options = [[ORTSessionOptions alloc] initWithError:&error];
+  if (options == nil) return nil;
+  return [[ORTTrainingSession alloc] initWithEnv:env
+                                  sessionOptions:nil
+                                      checkpoint:state
+                                  trainModelPath:@"training_model.onnx"
+                                   evalModelPath:nil
+                              optimizerModelPath:nil
+                                           error:&error];
+}
+"""
+
+ATTRIBUTES = {
+    "ORTEnv": {"initWithLoggingLevel:error:": "designated"},
+    "ORTSession": {"initWithEnv:modelPath:sessionOptions:error:": "designated"},
+    "ORTCheckpoint": {
+        "initWithPath:error:": "designated",
+        "getIntPropertyWithName:error:": "error",
+        "getFloatPropertyWithName:error:": "error",
+        "getStringPropertyWithName:error:": "error",
+    },
+    "ORTTrainingSession": {
+        "initWithEnv:sessionOptions:checkpoint:trainModelPath:evalModelPath:optimizerModelPath:error:": "designated",
+        "getLearningRateWithError:": "error",
+    },
+}
+"""What the original headers say of methods beyond their types."""
+
+NOT_DESIGNATED = {"ORTSessionOptions": "initWithError:", "ORTRunOptions": "initWithError:"}
+
+
+def attributes_of(cls: str, flat: Path) -> dict[str, str]:
+    """The attributes of a class's methods as the compiler sees them, by selector."""
+    command = [*compiler(), "-fsyntax-only", "-x", "objective-c", f"-I{flat}", "-"]
+    command += ["-Xclang", "-ast-dump", "-Xclang", f"-ast-dump-filter={cls}"]
+    text = '#import "onnxruntime_training.h"\n'
+    ran = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    parts = re.split(r"^Dumping ", ran.stdout, flags=re.MULTILINE)
+    own = "\n".join(part for part in parts if part.startswith(f"{cls}:\nObjCInterfaceDecl"))
+    found: dict[str, str] = {}
+    for method in re.split(r"^[|`]-", own, flags=re.MULTILINE):
+        named = re.match(r"ObjCMethodDecl 0x\S+ <.*?> \S+ - (\S+) '", method)
+        if named:
+            found[named[1]] = method
+    return found
+
+
+@pytest.mark.parametrize("cls", [*ATTRIBUTES, *NOT_DESIGNATED])
+def test_methods_have_the_attributes_of_the_original_headers(cls, flat):
+    methods = attributes_of(cls, flat)
+    assert "UnavailableAttr" in methods["init"]
+    for selector, wanted in ATTRIBUTES.get(cls, {}).items():
+        if wanted == "designated":
+            assert "ObjCDesignatedInitializerAttr" in methods[selector]
+        else:
+            assert re.search(r"SwiftErrorAttr .* NonNullError", methods[selector])
+    if cls in NOT_DESIGNATED:
+        assert "ObjCDesignatedInitializerAttr" not in methods[NOT_DESIGNATED[cls]]
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["by hand", "counted"])
+@pytest.mark.parametrize("language", ["objective-c", "objective-c++"])
+def test_a_program_of_the_original_compiles_without_a_warning(language, counted, flat):
+    compile_only([*compiler(counted), *CLIENT_WARNINGS], "-x", language, f"-I{flat}", "-", text=CLIENT)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[[ORTCheckpoint alloc] init]", "'init' is unavailable"),
+        ("[[ORTCheckpoint alloc] initWithPath:nil error:NULL]", "null passed"),
+        ("[[ORTEnv alloc] init]", "'init' is unavailable"),
+    ],
+)
+def test_what_the_headers_forbid_does_not_compile(line, said, flat):
+    text = f'#import "onnxruntime_training.h"\nid Make(void) {{ return {line}; }}\n'
+    command = [*compiler(), *CLIENT_WARNINGS, "-fsyntax-only", "-x", "objective-c", f"-I{flat}", "-"]
+    ran = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert ran.returncode != 0
+    assert said in ran.stderr
 
 
 @pytest.fixture(scope="module")

@@ -230,7 +230,7 @@ public sealed class Runner
         catch (Exception error)
         {
             string what = error is OnnxRuntimeException refused
-                ? "error " + (int)refused.ErrorCode + ": " + refused.Message
+                ? "error " + (int)refused.ErrorCode + ": " + SaidBy(refused)
                 : error.Message;
             log.Flush();
             Console.Error.WriteLine(script + ":" + (line + 1) + ": " + lines[line].Trim() + ": " + what);
@@ -296,12 +296,23 @@ public sealed class Runner
             if ((long)refused.ErrorCode != code)
             {
                 throw new ScriptError(
-                    "expected an error of code " + code + ", found " + (int)refused.ErrorCode + ": " + refused.Message);
+                    "expected an error of code " + code + ", found " + (int)refused.ErrorCode + ": " + SaidBy(refused));
             }
-            Write("error " + code + " " + refused.Message);
+            Write("error " + code + " " + SaidBy(refused));
             return;
         }
         throw new ScriptError("expected an error of code " + code + ", found none");
+    }
+
+    /// <summary>The message of the library, without the code that C# puts in front of it.</summary>
+    private static string SaidBy(OnnxRuntimeException refused)
+    {
+        string code = "[ErrorCode:" + refused.ErrorCode + "] ";
+        if (!refused.Message.StartsWith(code, StringComparison.Ordinal))
+        {
+            throw new ScriptError("a message begins with " + code + ", found: " + refused.Message);
+        }
+        return refused.Message.Substring(code.Length);
     }
 
     private void RunCommand(string[] tokens)

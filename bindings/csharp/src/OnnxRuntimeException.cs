@@ -2,12 +2,12 @@ using System;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A call failed. The message says what was being done, what was expected and what was
-    /// found.</summary>
+    /// <summary>A call failed. The message begins with the code, as in "[ErrorCode:InvalidArgument] ", and says
+    /// what was being done, what was expected and what was found.</summary>
     public class OnnxRuntimeException : Exception
     {
         internal OnnxRuntimeException(ErrorCode errorCode, string message)
-            : base(message)
+            : base("[ErrorCode:" + errorCode + "] " + message)
         {
             ErrorCode = errorCode;
         }

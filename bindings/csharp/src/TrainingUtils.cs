@@ -1,7 +1,7 @@
 namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>Process-wide settings of training.</summary>
-    public static class TrainingUtils
+    public class TrainingUtils
     {
         /// <summary>Sets the process-wide random seed.</summary>
         /// <remarks>
