@@ -204,10 +204,7 @@ class ObjcLanguage:
         """Whether a method gives objects of a class that it makes of the handle that its call gives."""
         methods = [m for other in self.spec.classes_in("objc") for m in self.methods(other)]
         return any(
-            p.type == cls.handle
-            for m in methods
-            if m.pattern in ("direct", "static")
-            for p in m.call.results
+            p.type == cls.handle for m in methods if m.pattern in ("direct", "static") for p in m.call.results
         )
 
     def class_of(self, handle: str) -> str:
