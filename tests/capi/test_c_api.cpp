@@ -449,8 +449,8 @@ TEST_CASE("parameters travel by buffer and by name") {
 TEST_CASE("a training session without options has the defaults") {
   Run run;
   OrtTrainingSession* session = nullptr;
-  ok(training().CreateTrainingSession(run.env, nullptr, run.state, (kMlp / "training_model.onnx").c_str(), nullptr,
-                                      nullptr, &session));
+  ok(training().CreateTrainingSession(run.env, nullptr, run.state, (kMlp / "training_model.onnx").c_str(),
+                                      nullptr, nullptr, &session));
   std::swap(session, run.session);
   const float loss = run.step();
   std::swap(session, run.session);
