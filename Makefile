@@ -44,13 +44,22 @@ without = for tool in $(1); do command -v $$tool >/dev/null || { echo "make test
 # True where all the tools are there.
 have = ( for tool in $(1); do command -v $$tool >/dev/null || exit 1; done )
 
+# The sources that clang-format writes, without those that are rendered.
+CLANG_FORMAT = git ls-files -z '*.c' '*.cpp' '*.h' '*.m' | grep -zv core/include | grep -zv generated/ | \
+  xargs -0 $(VENV)/bin/clang-format
+
 .PHONY: check
 check: setup ## Generated files, formatting, types
 	$(PYTHON) -m codegen --check
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	git ls-files -z '*.c' '*.cpp' '*.h' '*.m' | grep -zv core/include | grep -zv generated/ | xargs -0 $(VENV)/bin/clang-format --dry-run --Werror
+	$(CLANG_FORMAT) --dry-run --Werror
+
+.PHONY: format
+format: setup ## Format the sources of all languages but C#
+	$(VENV)/bin/ruff format .
+	$(CLANG_FORMAT) -i
 
 .PHONY: test-python
 test-python: install ## The Python tests
