@@ -12,8 +12,8 @@ extern "C" {
 /**
  * Sets the process-wide random seed.
  *
- * Sessions created afterwards draw the same random numbers in every run with this seed. With the same number of threads
- * whole training runs are reproducible bit for bit.
+ * Sessions created afterwards draw the same random numbers in every run with this seed. With the same number
+ * of threads whole training runs are reproducible bit for bit.
  *
  * @param seed Any number.
  */

@@ -34,8 +34,9 @@ NS_ASSUME_NONNULL_BEGIN
  * @param error Set when it fails. May be NULL.
  * @return The tensor, or nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when an argument is nil or of another class, a dimension is negative, or
- * the data is smaller than the tensor; ORTErrorCodeNotImplemented when tensors of the type are not supported.
+ * Errors: ORTErrorCodeInvalidArgument when an argument is nil or of another class, a dimension is negative,
+ * or the data is smaller than the tensor; ORTErrorCodeNotImplemented when tensors of the type are not
+ * supported.
  */
 - (nullable instancetype)initWithTensorData:(NSMutableData *)tensorData
                                 elementType:(ORTTensorElementDataType)elementType

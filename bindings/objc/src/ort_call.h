@@ -1,5 +1,5 @@
-// What every method does around its C calls: converting arguments from Objective-C to C, results back, failures to
-// NSError.
+// What every method does around its C calls: converting arguments from Objective-C to C, results back,
+// failures to NSError.
 #pragma once
 
 #import <Foundation/Foundation.h>
@@ -79,7 +79,8 @@ ORT_HIDDEN BOOL ORTCountElements(const ORTCall *call, const OrtValue *value, siz
 ORT_HIDDEN BOOL ORTRefuseProperty(const ORTCall *call, NSString *name, OrtPropertyType expected,
                                   OrtPropertyType found);
 
-/** The numbers of an array as a C array of elements of the given @encode; every number must be representable. */
+/** The numbers of an array as a C array of elements of the given @encode; every number must be representable.
+ */
 ORT_HIDDEN BOOL ORTTakeNumbers(const ORTCall *call, NSString *name, id numbers, BOOL optional,
                                const char *element, void *out);
 

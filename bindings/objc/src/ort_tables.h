@@ -9,8 +9,8 @@
 
 #define ORT_HIDDEN __attribute__((visibility("hidden")))
 
-/** The table of general calls. Raises NSInternalInconsistencyException when the C library is older than its headers
- * here. */
+/** The table of general calls. Raises NSInternalInconsistencyException when the C library is older than its
+ * headers here. */
 ORT_HIDDEN const OrtApi* ORTGeneralTable(void);
 
 /** The training calls. */

@@ -1,4 +1,5 @@
-// Building blocks of the generated module: the tables, handles with an owner, and conversions between Python and C.
+// Building blocks of the generated module: the tables, handles with an owner, and conversions between Python
+// and C.
 #pragma once
 
 #include <pybind11/numpy.h>
