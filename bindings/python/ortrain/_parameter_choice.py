@@ -21,25 +21,29 @@ The rules, of which the first that applies decides:
    number, which code shares among its uses; an array has to have no other. Where a use is one that networks
    also learn (the exponent of generalized mean pooling, a temperature that divides), a name that the network
    gave decides.
-7. *Rotations.* Frequencies reach nothing but sines and cosines, and a table of cosines and one of sines of the
+7. *Rotations.* A vector of frequencies reaches nothing but sines and cosines, and a table of cosines and one of sines of the
    same angles have squares that add up to one.
 8. *Single numbers* with a made-up name that only scale or shift come from the code.
 9. Everything else is trained: the weights of models made by hand have any name, and exporters number weights
    that they transpose (``onnx::MatMul_123``).
 
-Uses inside If, Loop and Scan count. What no gradient reaches is left out later, by whom builds the gradients.
+Uses inside If, Loop and Scan count. What no gradient reaches is left out later, when the gradients are
+built.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from ortrain.onnxblock import _graph
@@ -136,18 +140,23 @@ class _Record:
         return self._sources.get(name)
 
     def parameters_in(self, names: Iterable[str]) -> list[str]:
-        """Return those of some sources that are parameters, or were made from parameters."""
-        return [
-            name
-            for name in names
-            if self._is_parameter(name) or self.parameters_in(self._sources.get(name, ()))
-        ]
+        """Return the parameters among some sources, and among what these were made from."""
+        found, seen, waiting = [], set(), list(names)
+        while waiting:
+            name = waiting.pop(0)
+            if name in seen:
+                continue
+            seen.add(name)
+            if self._is_parameter(name):
+                found.append(name)
+            else:
+                waiting.extend(self._sources.get(name, ()))
+        return found
 
     def _is_parameter(self, name: str) -> bool:
         kind = self._kinds.get(name)
-        if (
-            kind is None and not self._has_signature
-        ):  # nothing speaks of values that are not in the graph any more
+        if kind is None and not self._has_signature:
+            # There is no entry of values that folding took out of the graph: the name has to do.
             return _PATH.fullmatch(name) is not None and not _is_named_as_constant(name)
         return kind == "PARAMETER"
 
@@ -163,16 +172,18 @@ def _list_of_names(text: str) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------------------
 # Names.
 
-#: What exporters call values of the code: PyTorch's newer exporter, its older one, what lifts the constants of
-#: that one, TensorFlow's.
+#: What exporters number: PyTorch's newer exporter, its older one, what lifts the constants of that one,
+#: TensorFlow's. Weights that an exporter transposes or folds are among them.
 _MADE_UP = re.compile(
     r"val_\d+|(zeros|ones|full|scalar_tensor|arange|clone|detach|lift_fresh_copy)(_default)?(_\d+)?"
     r"|onnx::\w+|\d+"
     r"|/.*_output_\d+"
-    r"|const_fold_opt__\d+|(.*/)?Const(_\d+)?(:0)?|.*/[xy](:0)?"
+    r"|const_fold_opt__\d+"
 )
-#: What PyTorch calls tensors that are written in the code.
-_LIFTED = re.compile(r"(.*\.)?(c_)?(lifted_tensor_|_tensor_constant)\d+")
+#: What PyTorch and TensorFlow call tensors that are written in the code.
+_LITERAL = re.compile(
+    r"(.*\.)?(c_)?(lifted_tensor_|_tensor_constant)\d+|(.*/)?Const(_\d+)?(:0)?|.*/[xy](:0)?"
+)
 #: Usual names of buffers in PyTorch's libraries.
 _BUFFERS = frozenset(
     {
@@ -192,12 +203,12 @@ _PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 
 
 def _is_named_as_constant(name: str) -> bool:
-    return _LIFTED.fullmatch(name) is not None or name.rpartition(".")[2] in _BUFFERS
+    return _LITERAL.fullmatch(name) is not None or name.rpartition(".")[2] in _BUFFERS
 
 
 def _given_by_the_network(name: str, producer: str) -> bool:
     """Whether a name is that of a parameter or buffer of a network, and not made up by an exporter."""
-    if _MADE_UP.fullmatch(name) or _LIFTED.fullmatch(name):
+    if _MADE_UP.fullmatch(name) or _LITERAL.fullmatch(name):
         return False
     return producer == "pytorch" or "ReadVariableOp" in name or _PATH.fullmatch(name) is not None
 
@@ -274,8 +285,10 @@ class _Uses:
             for slot, name in enumerate(node.input):
                 self._of.setdefault(resolve(name), []).append(_Use(node, slot, results))
             for attribute in node.attribute:
-                if node.op_type == "Constant" and attribute.HasField("t"):
+                if node.op_type == "Constant" and attribute.name == "value":
                     self._note_number(results[0], attribute.t)
+                if node.op_type == "Constant" and attribute.name == "value_float":
+                    self._numbers[results[0]] = attribute.f
                 for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                     self._read(inner, scopes)
         for output in graph.output:
@@ -297,14 +310,18 @@ class _Uses:
             else:
                 yield use
 
-    def reach_only(self, value: _Value, ends: frozenset[str], through: frozenset[str]) -> bool:
-        """Whether all that follows from a value through some operators ends in others."""
-        found = list(self.of(value))
-        return bool(found) and all(
-            use.operator in ends
-            or (use.operator in through and self.reach_only(use.results[0], ends, through))
-            for use in found
-        )
+    def ends(self, value: _Value, through: frozenset[str]) -> set[str]:
+        """Return the operators that a value reaches through some others; empty stands for all but ONNX's."""
+        found, seen, waiting = set(), set(), [value]
+        while waiting:
+            value = waiting.pop()
+            for use in self.of(value):
+                if use.operator not in through:
+                    found.add(use.operator)
+                elif use.results[0] not in seen:
+                    seen.add(use.results[0])
+                    waiting.append(use.results[0])
+        return found
 
     def is_kept_from_zero(self, value: _Value) -> bool:
         """Whether a value goes nowhere but where zero would be a pole or a kink: roots, logarithms, divisors."""
@@ -350,7 +367,7 @@ class _Chooser:
         self._record = _Record(model)
         self._uses = _Uses(model.graph)
         self._statistics = frozenset(_graph.running_statistics(model))
-        self._rotations = _rotation_tables(model.graph, self._uses)
+        self._graph = model.graph
 
     def decide(self, tensor: onnx.TensorProto) -> InitializerReport:
         """Apply the rules to a float initializer."""
@@ -375,8 +392,8 @@ class _Chooser:
             return "masks with infinities or the lowest numbers"
         if _is_named_as_constant(name):
             return "named as a constant or a buffer"
-        single = math.prod(tensor.dims) == 1
-        return self._used_as_constant(name, single)
+        size = math.prod(tensor.dims)
+        return self._used_as_constant(name, single=size == 1, is_vector=size == max(tensor.dims, default=1))
 
     def _recorded(self, name: str, rank: int) -> tuple[Fate, str] | None:
         """Return what the exporter's record says of an initializer, if anything."""
@@ -397,7 +414,7 @@ class _Chooser:
             return Fate.LEFT_OUT, "a constant of the code: not among the recorded parameters"
         return None
 
-    def _used_as_constant(self, name: str, single: bool) -> str | None:
+    def _used_as_constant(self, name: str, single: bool, is_vector: bool) -> str | None:
         uses = list(self._uses.of((0, name)))
         roles = {role for use in uses if (role := _role(self._uses, use, single))}
         others = [use for use in uses if not _role(self._uses, use, single)]
@@ -405,13 +422,34 @@ class _Chooser:
             learned = roles <= _LEARNED_TOO and _given_by_the_network(name, self._producer)
             if not learned:
                 return ", ".join(sorted(roles))
-        if self._uses.reach_only((0, name), frozenset({"Cos", "Sin"}), _PRODUCTS):
+        # Matrices before sines are layers of networks that have sines as activations.
+        if is_vector and self._uses.ends((0, name), _PRODUCTS) == {"Cos", "Sin"}:
             return "frequencies of Cos and Sin"
-        if name in self._rotations:
+        if name in self._rotation_tables:
             return "table of cosines or sines"
         if single and _MADE_UP.fullmatch(name) and all(use.operator in _ARITHMETIC for use in uses):
             return "single number of the code"
         return None
+
+    @cached_property
+    def _rotation_tables(self) -> frozenset[str]:
+        """The names of tables of cosines and of sines of the same angles."""
+        tables: dict[tuple[int, ...], list[tuple[str, npt.NDArray[np.float64]]]] = {}
+        for tensor in self._graph.initializer:
+            if tensor.data_type not in _graph.FLOATING or len(tensor.dims) < 2:
+                continue
+            if not all(use.operator == "Mul" for use in self._uses.of((0, tensor.name))):
+                continue
+            array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+            # Gains of one and gates of zero, as training begins with, are no rotation.
+            if array.size and np.abs(array).max() <= 1 + 1e-3 and np.ptp(array) > 0:
+                tables.setdefault(array.shape, []).append((tensor.name, array))
+        found = set()
+        for alike in tables.values():
+            for (first, a), (second, b) in itertools.combinations(alike, 2):
+                if np.allclose(a * a + b * b, 1, atol=2e-3):
+                    found |= {first, second}
+        return frozenset(found)
 
 
 def _masks(tensor: onnx.TensorProto) -> bool:
@@ -420,23 +458,3 @@ def _masks(tensor: onnx.TensorProto) -> bool:
         return False
     array = onnx.numpy_helper.to_array(tensor)
     return bool(array.size) and bool((array <= np.finfo(array.dtype).min).any())
-
-
-def _rotation_tables(graph: onnx.GraphProto, uses: _Uses) -> frozenset[str]:
-    """Return the names of tables of cosines and of sines of the same angles."""
-    candidates: list[tuple[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]] = []
-    for tensor in graph.initializer:
-        if tensor.data_type not in _graph.FLOATING or math.prod(tensor.dims) < 2:
-            continue
-        if not all(use.operator == "Mul" for use in uses.of((0, tensor.name))):
-            continue
-        array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
-        # Gains of one and gates of zero, as training begins with, are no rotation.
-        if np.abs(array).max() <= 1 + 1e-3 and np.ptp(array) > 0:
-            candidates.append((tensor.name, array))
-    found = set()
-    for index, (first, a) in enumerate(candidates):
-        for second, b in candidates[index + 1 :]:
-            if a.shape == b.shape and np.allclose(a * a + b * b, 1, atol=2e-3):
-                found |= {first, second}
-    return frozenset(found)

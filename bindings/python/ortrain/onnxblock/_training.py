@@ -298,7 +298,7 @@ class TrainingBlock(Block):
                     f"{name!r}" + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else "")
                 )
             raise ValueError(
-                f"the model has no initializer or input named {', '.join(hints)}; it has {len(initializers)}: "
+                f"the model has no initializer named {', '.join(hints)}, nor an input; it has {len(initializers)}: "
                 f"{', '.join(initializers[:20])}{', ...' if len(initializers) > 20 else ''}"
             )
         statistics = _graph.running_statistics(model)
