@@ -584,9 +584,8 @@ void Builder::finish_trainable(const std::string& name) {
   if (gradient.empty()) {
     unreached_.push_back(name);
     if (problems_.empty())
-      problem(kModelWide,
-              concat(described(name), ": the operators between it and the loss \"", request_.loss,
-                     "\" give it no gradient; leave it out of the trainable ones"));
+      problem(kModelWide, concat(described(name), ": the operators between it and the loss \"", request_.loss,
+                                 "\" give it no gradient; leave it out of the trainable ones"));
     return;
   }
   if (!accumulate_ || inputs_.count(name) > 0) return;

@@ -32,8 +32,8 @@ std::vector<std::string> find_unreached(const Model& forward, const GradientRequ
 
 // The training model. Each of `parameters`, an initializer or an input of `forward`, becomes an input
 // (weights leave the model); inputs: the user's, the parameters in the order of the model, the accumulation
-// buffers, lazy_reset_grad; outputs: loss, others, gradients of request.inputs, accumulated flags. With nothing
-// to train there are no buffers and flags. Throws with find_untrainable's text.
+// buffers, lazy_reset_grad; outputs: loss, others, gradients of request.inputs, accumulated flags. With
+// nothing to train there are no buffers and flags. Throws with find_untrainable's text.
 Model build_training_model(const Model& forward, const GradientRequest& request,
                            const std::vector<std::string>& parameters);
 
