@@ -141,7 +141,9 @@ def test_all_parameters_are_one_buffer_of_their_type(half: str, trainable_only: 
     assert values.dtype == np.dtype(dtype)
     weights = {t.name: numpy_helper.to_array(t) for t in make_model(dtype, "batch").graph.initializer}
     inputs = onnx.load(tmp_path / "training_model.onnx").graph.input
-    order = [v.name for v in inputs if v.name in weights and not (trainable_only and v.name in {"mean", "var"})]
+    order = [
+        v.name for v in inputs if v.name in weights and not (trainable_only and v.name in {"mean", "var"})
+    ]
     assert len(order) == (6 if trainable_only else 8)
     np.testing.assert_array_equal(values, np.concatenate([weights[name].ravel() for name in order]))
 

@@ -64,14 +64,14 @@ CONSTANTS = {
     "divisor": ([node("Div", "h c", "y")], number(8), "divisor"),
     "bound": ([node("Max", "h c", "y")], number(0.1), "bound"),
     "bound of Clip": ([node("Clip", "h c", "y")], number(0.1), "setting of Clip"),
-    "fill": ([node("Cast", "x", "k", to=TensorProto.BOOL), node("Where", "k c h", "y")], number(-1e4), "fill of Where"),
+    "fill": ([node("Cast", "x", "k", to=TensorProto.BOOL), node("Where", "k c h", "y")], number(-1e4), "fill value of Where"),
     "behind Identity": ([node("Identity", "c", "d"), node("Pow", "h d", "y")], number(2), "exponent"),
     "shared by an exponent and a factor": ([node("Pow", "h c", "a"), node("Mul", "a c", "y")], number(2), "exponent"),
     "array of exponents": ([node("Pow", "h c", "y")], array(3), "exponent"),
-    "mask": ([node("Add", "h c", "a"), node("Softmax", "a", "y")], np.array([0, 0, -np.inf], np.float32), "masks"),
+    "mask": ([node("Add", "h c", "a"), node("Softmax", "a", "y")], np.array([0, 0, -np.inf], np.float32), "a mask"),
     "lowest numbers": (
         [node("Add", "h c", "a"), node("Softmax", "a", "y")],
-        np.array([0, 0, np.finfo(np.float32).min], np.float32), "masks",
+        np.array([0, 0, np.finfo(np.float32).min], np.float32), "a mask",
     ),
     "frequencies": (
         [
@@ -79,7 +79,7 @@ CONSTANTS = {
             node("Mul", "e h", "y"),
         ], array(3), "frequencies",
     ),
-    "not read": ([node("Relu", "h", "y")], array(3), "no node reads it"),
+    "not read": ([node("Relu", "h", "y")], array(3), "unused"),
 }  # fmt: skip
 
 
@@ -329,9 +329,9 @@ def test_every_choice_is_logged_and_what_is_left_out_is_warned_of(
         report_of(model, tmp_path)
     texts = [(entry.levelname, entry.getMessage()) for entry in caplog.records]
     assert ("INFO", "c [], left out: exponent") in texts
-    assert ("INFO", "w [3], trained: a weight, used by Mul") in texts
+    assert ("INFO", "w [3], trained: used as a weight by Mul") in texts
     (warning,) = [text for level, text in texts if level == "WARNING"]
-    assert "1 of 2 float initializers" in warning
+    assert "1 of 2 floating-point initializers" in warning
     assert ": c;" in warning
     caplog.clear()
     report_of(model, tmp_path, requires_grad=["w"])

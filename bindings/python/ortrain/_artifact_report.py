@@ -1,4 +1,4 @@
-"""What ``generate_artifacts`` made, for programs and for people."""
+"""The result of ``generate_artifacts``."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ortrain._parameter_choice import Fate, InitializerReport
 
 @dataclass(frozen=True)
 class ArtifactReport:
-    """The files that :func:`ortrain.artifacts.generate_artifacts` wrote, and what it trains.
+    """The files that :func:`ortrain.artifacts.generate_artifacts` wrote, and what is trained.
 
-    ``print(report)`` shows a table of all float initializers.
+    ``print(report)`` shows a table of all floating-point initializers.
 
     Attributes
     ----------
     initializers : tuple of InitializerReport
-        Every float initializer, in the order of the model: ``name``, ``shape``, ``dtype``, ``fate`` (trained,
-        frozen or left out) and ``reason``.
+        Every floating-point initializer in the order of the model, with ``name``, ``shape``, ``dtype``,
+        ``fate`` (trained, frozen or left out) and ``reason``.
     input_gradients : tuple of str
-        The outputs of the training model that are gradients of its inputs.
+        The outputs of the training model that are gradients of inputs.
     training_model, eval_model, checkpoint : pathlib.Path
-        The files that every training session needs.
+        The files that a training session needs.
     optimizer_model, nominal_checkpoint : pathlib.Path or None
-        The files that are written when they are asked for.
+        The files that are written on request.
     """
 
     initializers: tuple[InitializerReport, ...]
@@ -37,7 +37,7 @@ class ArtifactReport:
 
     @property
     def files(self) -> list[Path]:
-        """The paths of all files that were written."""
+        """The paths of all files written."""
         written = (
             self.training_model, self.eval_model, self.optimizer_model, self.checkpoint, self.nominal_checkpoint
         )  # fmt: skip
@@ -50,12 +50,12 @@ class ArtifactReport:
 
     @property
     def frozen(self) -> list[str]:
-        """The names of the float parameters that training does not change."""
+        """The names of the floating-point parameters that training does not change."""
         return self._named(Fate.FROZEN)
 
     @property
     def left_out(self) -> list[str]:
-        """The names of the float initializers that stay in the models as constants."""
+        """The names of the floating-point initializers that stay in the models as constants."""
         return self._named(Fate.LEFT_OUT)
 
     def _named(self, fate: Fate) -> list[str]:

@@ -1,34 +1,33 @@
-"""Which float initializers of a model are parameters, and which are constants of the code behind it.
+"""Which floating-point initializers of a model are parameters, and which are constants of its code.
 
-A model file does not say what its author trained. Weights, buffers, the exponent of a square and the epsilon
-of a normalization are all float initializers. Training the constants spoils a model: the gradient of an
-exponent is NaN at a negative base, and one step of AdamW turns an epsilon of 1e-5 negative. Leaving out
-every single number would lose real parameters, such as the temperature of CLIP.
+A model file does not say what was trained. Weights, buffers, the exponent of a square and the epsilon of a
+normalization are all floating-point initializers. Training the constants ruins a model: the gradient of an
+exponent is NaN if the base is negative, and one step of AdamW makes an epsilon of 1e-5 negative. Leaving out all
+single numbers would lose real parameters, such as the temperature of CLIP.
 
-The rules, of which the first that applies decides:
+The first rule that applies decides:
 
-1. *Running statistics* of batch normalization follow the batches by themselves.
-2. *What no node reads* cannot be trained.
-3. *The exporter's record.* PyTorch's newer exporter writes down what every value was: a parameter, a buffer
-   or a constant, and from which values it computed those that it folded. A value that was made from a
-   parameter (transposed, expanded, looked up at fixed positions) is that parameter in another form. In a
-   model with such a record, a value with a made-up name and no entry comes from the code.
-4. *Values.* Infinities and the lowest numbers of a type mask something out.
-5. *Names.* Exporters number the constants that they lift out of the code, and libraries have usual names for
-   their buffers.
-6. *Uses.* An input that sets how an operator works (the bounds of Clip, the scales of Resize), a threshold, an
-   exponent, a divisor, a bound, a fill or an epsilon is a constant. One such use is enough for a single
-   number, which code shares among its uses; an array has to have no other. Where a use is one that networks
-   also learn (the exponent of generalized mean pooling, a temperature that divides), a name that the network
-   gave decides.
-7. *Rotations.* A vector of frequencies reaches nothing but sines and cosines, and a table of cosines and one of sines of the
-   same angles have squares that add up to one.
-8. *Single numbers* with a made-up name that only scale or shift come from the code.
-9. Everything else is trained: the weights of models made by hand have any name, and exporters number weights
-   that they transpose (``onnx::MatMul_123``).
+1. *Running statistics* of batch normalization are not trained: they follow the batches.
+2. *Unused initializers* have no gradient.
+3. *The exporter's record.* PyTorch's newer exporter stores for each value whether it was a parameter, a buffer or
+   a constant, and which values a folded one was computed from. A value folded from a parameter (transposed,
+   expanded, looked up at fixed positions) is that parameter in another form. If a model has such a record, a
+   scalar or vector with a generated name and no entry is a constant of the code.
+4. *Values.* A tensor with infinities or the lowest number of its type is a mask.
+5. *Names.* Exporters number the constants that they extract from the code, and some names of buffers are common.
+6. *Uses.* Settings of operators (the bounds of Clip, the scales of Resize), thresholds and exponents are
+   constants; so are single numbers used as a divisor, a bound, a fill value or an epsilon. One such use is
+   enough for a single number, because exporters merge equal numbers; all uses of an array must be of this kind.
+   Networks sometimes learn an exponent (generalized mean pooling) or a divisor (a temperature), so for these
+   uses a name that comes from the network's code means a parameter.
+7. *Rotations.* A vector that is only used to compute sines and cosines holds frequencies. Two tables whose
+   squares add up to one hold cosines and sines of the same angles.
+8. *Single numbers* with a generated name that only scale or shift are constants.
+9. Everything else is trained. Models made by hand use any names, and exporters number the weights that they
+   transpose (``onnx::MatMul_123``).
 
-Uses inside If, Loop and Scan count. What no gradient reaches is left out later, when the gradients are
-built.
+Uses inside If, Loop and Scan count. Parameters that no gradient reaches are left out later, when the gradient
+graph is built.
 """
 
 from __future__ import annotations
@@ -50,19 +49,19 @@ from ortrain.onnxblock import _graph
 
 
 class Fate(Enum):
-    """What becomes of an initializer."""
+    """What happens to an initializer."""
 
     TRAINED = "trained"
-    """It is a parameter that training changes."""
+    """A parameter that training changes."""
     FROZEN = "frozen"
-    """It is a parameter, in the checkpoint, that training does not change."""
+    """A parameter, stored in the checkpoint, that training does not change."""
     LEFT_OUT = "left out"
     """It stays in the models as a constant."""
 
 
 @dataclass(frozen=True)
 class InitializerReport:
-    """What was decided about one float initializer, and why."""
+    """The decision about one floating-point initializer, and the reason."""
 
     name: str
     shape: tuple[int, ...]
@@ -70,30 +69,30 @@ class InitializerReport:
     fate: Fate
     reason: str
     recorded: bool = False
-    """Whether the exporter wrote down what it is."""
+    """Whether the exporter's record decided."""
 
     @classmethod
     def of(
         cls, tensor: onnx.TensorProto, fate: Fate, reason: str, recorded: bool = False
     ) -> InitializerReport:
-        """Return the choice for an initializer."""
+        """Return the report on an initializer."""
         name = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
         dtype = {"float": "float32", "double": "float64"}.get(name, name)
         return cls(tensor.name, tuple(tensor.dims), dtype, fate, reason, recorded)
 
 
 def choose(model: onnx.ModelProto) -> list[InitializerReport]:
-    """Decide for every float initializer of the model's graph whether it is trained.
+    """Decide for each floating-point initializer of the model's graph whether it is trained.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        The model as its exporter wrote it, with its metadata; functions are inlined.
+        The model with the metadata of its exporter. Functions must be inlined.
 
     Returns
     -------
     list of InitializerReport
-        In the order of the model. None is :attr:`Fate.FROZEN`.
+        In the order of the model. No initializer is :attr:`Fate.FROZEN`.
     """
     chooser = _Chooser(model)
     return [
@@ -102,7 +101,7 @@ def choose(model: onnx.ModelProto) -> list[InitializerReport]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What the exporter wrote down.
+# The exporter's record.
 
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 _FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
@@ -111,7 +110,7 @@ _SIGNATURE_LINE = re.compile(r"^\w+: (?P<kind>[A-Z_]+) target='(?P<target>[^']*)
 
 
 class _Record:
-    """What PyTorch's newer exporter recorded of a model's values."""
+    """What PyTorch's newer exporter recorded about the values of a model."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._kinds: dict[str, str] = {}
@@ -132,15 +131,15 @@ class _Record:
         self.exists = bool(self._kinds)
 
     def kind_of(self, name: str) -> str | None:
-        """Return ``"PARAMETER"``, ``"BUFFER"``, ``"CONSTANT_TENSOR"`` or another kind; None where there is no entry."""
+        """Return ``"PARAMETER"``, ``"BUFFER"``, ``"CONSTANT_TENSOR"`` or another kind; None if there is no entry."""
         return self._kinds.get(name)
 
     def sources_of(self, name: str) -> list[str] | None:
-        """Return the values that a folded one was computed from; None where it was not, as far as is known."""
+        """Return the values that a folded value was computed from; None if there is no entry."""
         return self._sources.get(name)
 
     def parameters_in(self, names: Iterable[str]) -> list[str]:
-        """Return the parameters among some sources, and among what these were made from."""
+        """Return the parameters among some values and the values they were folded from."""
         found, seen, waiting = [], set(), list(names)
         while waiting:
             name = waiting.pop(0)
@@ -156,7 +155,7 @@ class _Record:
     def _is_parameter(self, name: str) -> bool:
         kind = self._kinds.get(name)
         if kind is None and not self._has_signature:
-            # There is no entry of values that folding took out of the graph: the name has to do.
+            # Values that folding removed from the graph have no entry of their own; only the name is left.
             return _PATH.fullmatch(name) is not None and not _is_named_as_constant(name)
         return kind == "PARAMETER"
 
@@ -172,19 +171,19 @@ def _list_of_names(text: str) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------------------
 # Names.
 
-#: What exporters number: PyTorch's newer exporter, its older one, what lifts the constants of that one,
-#: TensorFlow's. Weights that an exporter transposes or folds are among them.
+#: Generated names: of PyTorch's newer exporter, of the older one, of tools that turn its Constant nodes into
+#: initializers, and of TensorFlow's. Weights that an exporter transposes or folds have such names, too.
 _MADE_UP = re.compile(
     r"val_\d+|(zeros|ones|full|scalar_tensor|arange|clone|detach|lift_fresh_copy)(_default)?(_\d+)?"
     r"|onnx::\w+|\d+"
     r"|/.*_output_\d+"
     r"|const_fold_opt__\d+"
 )
-#: What PyTorch and TensorFlow call tensors that are written in the code.
+#: Names that PyTorch and TensorFlow give to tensors written in the code.
 _LITERAL = re.compile(
     r"(.*\.)?(c_)?(lifted_tensor_|_tensor_constant)\d+|(.*/)?Const(_\d+)?(:0)?|.*/[xy](:0)?"
 )
-#: Usual names of buffers in PyTorch's libraries.
+#: Common names of buffers in libraries for PyTorch.
 _BUFFERS = frozenset(
     {
         "attn_mask",
@@ -207,7 +206,7 @@ def _is_named_as_constant(name: str) -> bool:
 
 
 def _given_by_the_network(name: str, producer: str) -> bool:
-    """Whether a name is that of a parameter or buffer of a network, and not made up by an exporter."""
+    """Whether a name is that of a parameter or buffer in the network's code, not generated by an exporter."""
     if _MADE_UP.fullmatch(name) or _LITERAL.fullmatch(name):
         return False
     return producer == "pytorch" or "ReadVariableOp" in name or _PATH.fullmatch(name) is not None
@@ -216,7 +215,7 @@ def _given_by_the_network(name: str, producer: str) -> bool:
 # ----------------------------------------------------------------------------------------------------------------------
 # Uses.
 
-#: Inputs that set how an operator works.
+#: Inputs that configure an operator.
 _SETTINGS = {
     "BatchNormalization": (3, 4),
     "Clip": (1, 2),
@@ -230,25 +229,25 @@ _SETTINGS = {
     "RotaryEmbedding": (1, 2),
     "Upsample": (1,),
 }
-#: Operators that pass the elements of their first input on.
+#: Operators whose output has the elements of the first input.
 _CARRIERS = frozenset(
     {"Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 )
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-#: Operators by which frequencies become angles.
+#: Operators between frequencies and angles.
 _PRODUCTS = frozenset({"Concat", "Einsum", "MatMul", "Mul", "Slice", "Gather"})
 _ARITHMETIC = frozenset({"Add", "Div", "Mul", "Sub"})
 
-#: Roles of constants that networks also learn.
-_LEARNED_TOO = frozenset({"exponent", "divisor", "fill of Where", "bound"})
+#: Uses of constants for which some networks learn the value.
+_LEARNED_TOO = frozenset({"exponent", "divisor", "fill value of Where", "bound"})
 
 _Value = tuple[int, str]
-"""A value: the number of the graph that defines it, and its name there."""
+"""A value: the number of the graph that defines it, 0 for the main graph, and its name there."""
 
 
 @dataclass(frozen=True)
 class _Use:
-    """A place where a value is read; of what leaves a graph there is no node."""
+    """A read of a value. An output of a graph counts as a read without a node."""
 
     node: onnx.NodeProto | None
     slot: int
@@ -256,12 +255,12 @@ class _Use:
 
     @property
     def operator(self) -> str:
-        """The type of the operator, empty where the operator is not one of ONNX's."""
+        """The type of the operator; empty if it is not an operator of ONNX."""
         return self.node.op_type if self.node is not None and self.node.domain in ("", "ai.onnx") else ""
 
 
 class _Uses:
-    """Who reads which value, in a graph and in the graphs inside its nodes."""
+    """The reads of all values, in a graph and its subgraphs."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._of: dict[_Value, list[_Use]] = {}
@@ -299,11 +298,11 @@ class _Uses:
             self._numbers[value] = float(onnx.numpy_helper.to_array(tensor).item())
 
     def direct(self, value: _Value) -> list[_Use]:
-        """Return the uses of a value."""
+        """Return the reads of a value."""
         return self._of.get(value, [])
 
     def of(self, value: _Value) -> Iterator[_Use]:
-        """Yield the uses of a value, and of what has its elements only."""
+        """Yield the reads of a value and of all its copies, reshaped or cast."""
         for use in self.direct(value):
             if use.operator in _CARRIERS and use.slot == 0:
                 yield from self.of(use.results[0])
@@ -311,7 +310,7 @@ class _Uses:
                 yield use
 
     def ends(self, value: _Value, through: frozenset[str]) -> set[str]:
-        """Return the operators that a value reaches through some others; empty stands for all but ONNX's."""
+        """Return the operators that a value reaches through some others."""
         found, seen, waiting = set(), set(), [value]
         while waiting:
             value = waiting.pop()
@@ -323,12 +322,12 @@ class _Uses:
                     waiting.append(use.results[0])
         return found
 
-    def is_kept_from_zero(self, value: _Value) -> bool:
-        """Whether a value goes nowhere but where zero would be a pole or a kink: roots, logarithms, divisors."""
+    def is_singular_at_zero(self, value: _Value) -> bool:
+        """Whether all reads of a value are singular at zero: roots, logarithms, divisors."""
         found = list(self.of(value))
-        return bool(found) and all(self._is_pole(use) for use in found)
+        return bool(found) and all(self._is_singular(use) for use in found)
 
-    def _is_pole(self, use: _Use) -> bool:
+    def _is_singular(self, use: _Use) -> bool:
         if use.operator == "Pow" and use.slot == 0 and use.node is not None:
             exponents = [number for (_, name), number in self._numbers.items() if name == use.node.input[1]]
             return bool(exponents) and all(e < 0 or not e.is_integer() for e in exponents)
@@ -336,7 +335,7 @@ class _Uses:
 
 
 def _role(uses: _Uses, use: _Use, single: bool) -> str | None:
-    """Return what a use makes of a value that code has as a constant; None where weights are used like that."""
+    """Return the role in which code uses constants; None if weights are used in this way."""
     operator, slot = use.operator, use.slot
     if slot in _SETTINGS.get(operator, ()):
         return f"setting of {operator}"
@@ -347,12 +346,12 @@ def _role(uses: _Uses, use: _Use, single: bool) -> str | None:
     if not single:
         return None
     if operator == "Where" and slot > 0:
-        return "fill of Where"
+        return "fill value of Where"
     if operator in ("Min", "Max"):
         return "bound"
     if operator in ("Div", "Mod") and slot == 1:
         return "divisor"
-    if operator == "Add" and uses.is_kept_from_zero(use.results[0]):
+    if operator == "Add" and uses.is_singular_at_zero(use.results[0]):
         return "epsilon"
     return None
 
@@ -370,12 +369,12 @@ class _Chooser:
         self._graph = model.graph
 
     def decide(self, tensor: onnx.TensorProto) -> InitializerReport:
-        """Apply the rules to a float initializer."""
+        """Apply the rules to a floating-point initializer."""
         name = tensor.name
         if name in self._statistics:
             return InitializerReport.of(tensor, Fate.LEFT_OUT, "running statistic")
         if not self._uses.direct((0, name)):
-            return InitializerReport.of(tensor, Fate.LEFT_OUT, "no node reads it")
+            return InitializerReport.of(tensor, Fate.LEFT_OUT, "unused")
         recorded = self._recorded(name, len(tensor.dims))
         if recorded is not None:
             return InitializerReport.of(tensor, *recorded, recorded=True)
@@ -383,20 +382,22 @@ class _Chooser:
         if reason is not None:
             return InitializerReport.of(tensor, Fate.LEFT_OUT, reason)
         operators = {use.operator or "an inner graph" for use in self._uses.direct((0, name))}
-        return InitializerReport.of(tensor, Fate.TRAINED, f"a weight, used by {', '.join(sorted(operators))}")
+        return InitializerReport.of(
+            tensor, Fate.TRAINED, f"used as a weight by {', '.join(sorted(operators))}"
+        )
 
     def _constant_because(self, tensor: onnx.TensorProto) -> str | None:
-        """Return what makes a constant of an initializer of which there is no record; None for a weight."""
+        """Return why an initializer without a record is a constant; None for a weight."""
         name = tensor.name
         if _masks(tensor):
-            return "masks with infinities or the lowest numbers"
+            return "a mask: contains infinities or the lowest number of its type"
         if _is_named_as_constant(name):
-            return "named as a constant or a buffer"
+            return "named like a constant or a buffer"
         size = math.prod(tensor.dims)
         return self._used_as_constant(name, single=size == 1, is_vector=size == max(tensor.dims, default=1))
 
     def _recorded(self, name: str, rank: int) -> tuple[Fate, str] | None:
-        """Return what the exporter's record says of an initializer, if anything."""
+        """Return what the exporter's record says about an initializer; None if nothing."""
         record = self._record
         kind = record.kind_of(name)
         if kind is not None:
@@ -408,10 +409,10 @@ class _Chooser:
         if sources is not None:
             parameters = record.parameters_in(sources)
             if parameters:
-                return Fate.TRAINED, f"made from {', '.join(parameters)}"
-            return Fate.LEFT_OUT, "made from nothing but constants"
+                return Fate.TRAINED, f"folded from {', '.join(parameters)}"
+            return Fate.LEFT_OUT, "folded from constants"
         if rank < 2 and _MADE_UP.fullmatch(name):
-            return Fate.LEFT_OUT, "a constant of the code: not among the recorded parameters"
+            return Fate.LEFT_OUT, "a constant: not among the recorded parameters"
         return None
 
     def _used_as_constant(self, name: str, single: bool, is_vector: bool) -> str | None:
@@ -422,18 +423,18 @@ class _Chooser:
             learned = roles <= _LEARNED_TOO and _given_by_the_network(name, self._producer)
             if not learned:
                 return ", ".join(sorted(roles))
-        # Matrices before sines are layers of networks that have sines as activations.
+        # A matrix may be a layer of a network with sines as activations.
         if is_vector and self._uses.ends((0, name), _PRODUCTS) == {"Cos", "Sin"}:
-            return "frequencies of Cos and Sin"
+            return "frequencies of sines and cosines"
         if name in self._rotation_tables:
-            return "table of cosines or sines"
+            return "a table of cosines or sines"
         if single and _MADE_UP.fullmatch(name) and all(use.operator in _ARITHMETIC for use in uses):
-            return "single number of the code"
+            return "a single number with a generated name"
         return None
 
     @cached_property
     def _rotation_tables(self) -> frozenset[str]:
-        """The names of tables of cosines and of sines of the same angles."""
+        """Names of tables of cosines and sines of the same angles."""
         tables: dict[tuple[int, ...], list[tuple[str, npt.NDArray[np.float64]]]] = {}
         for tensor in self._graph.initializer:
             if tensor.data_type not in _graph.FLOATING or len(tensor.dims) < 2:
@@ -441,7 +442,7 @@ class _Chooser:
             if not all(use.operator == "Mul" for use in self._uses.of((0, tensor.name))):
                 continue
             array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
-            # Gains of one and gates of zero, as training begins with, are no rotation.
+            # Gains of one and gates of zero, common initial values, are not rotations.
             if array.size and np.abs(array).max() <= 1 + 1e-3 and np.ptp(array) > 0:
                 tables.setdefault(array.shape, []).append((tensor.name, array))
         found = set()
@@ -453,7 +454,7 @@ class _Chooser:
 
 
 def _masks(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor holds infinities or the lowest number of its type, as masks of attention do."""
+    """Whether a tensor contains infinities or the lowest number of its type, as attention masks do."""
     if tensor.data_type == onnx.TensorProto.BFLOAT16:
         return False
     array = onnx.numpy_helper.to_array(tensor)

@@ -7,7 +7,6 @@ trains needs only the files.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -107,16 +106,16 @@ def generate_artifacts(
         The model, or its path. A model whose weights lie in files of their own is given by its path.
     requires_grad : list of str, optional
         Initializers to train, of the model's graph or of the graphs inside If, Loop and Scan, which move to
-        the model's graph under their name (with a number where it is taken). An input of the model may be
-        named too: the training model then has its gradient as the output ``<input>_grad``. Left out, the
-        parameters among the float initializers of the model's graph are trained that are not in
-        ``frozen_params``: what the exporter recorded as parameters, else what is not named or used as a
-        constant of the code (an exponent, an epsilon, a bound, a rotary frequency, a running statistic), and
-        only what a gradient reaches. The report says what was chosen, and why.
+        the model's graph under their name (with a number if it is taken). Also inputs of the model, whose
+        gradients become outputs of the training model, ``<input>_grad``. By default, all floating-point
+        initializers of the model's graph that are not in ``frozen_params`` and are parameters: those that
+        the exporter recorded as parameters, or, without a record, those that are not named or used like a
+        constant of the code (an exponent, an epsilon, a bound, a rotary frequency). Parameters that no
+        gradient reaches are left out. The report gives the reason for each.
     frozen_params : list of str, optional
-        Initializers that are parameters, and so in the checkpoint, but are not trained. Names that the model
-        does not have are ignored, with a warning. Initializers that are neither trained nor in this list stay
-        in the models as constants.
+        Initializers that are parameters, stored in the checkpoint, but not trained. Names that the model does
+        not have are ignored with a warning. Initializers that are neither trained nor frozen stay in the
+        models as constants.
     loss : LossType or onnxblock.Block, optional
         The loss to add. A block of one's own is called with the names of the loss inputs and returns the
         name of the loss. Left out, the first output of the model is the loss.
@@ -144,7 +143,8 @@ def generate_artifacts(
     Returns
     -------
     ArtifactReport
-        What became of each float initializer, and the paths of the files. It prints as a table.
+        What happens to each floating-point initializer and why, and the paths of the files. It prints as a
+        table.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def generate_artifacts(
     _log_choices(initializers, chosen_here=requires_grad is None)
     if requires_grad is None and not block.parameters()[0]:
         raise ValueError(
-            "no parameter is to be trained; name at least one in requires_grad. The float initializers are "
+            "no parameter is to be trained; name at least one in requires_grad. Floating-point initializers: "
             + ("; ".join(f"{c.name} ({c.reason})" for c in initializers[:20]) or "none")
         )
     optimizer_model = None
@@ -205,13 +205,11 @@ def generate_artifacts(
             optimizer_block(block.parameters())
             optimizer_model = optimizer_block.to_model_proto()  # type: ignore[attr-defined]
 
-    inputs = {value.name for value in loaded.graph.input}
+    outputs = [output.name for output in training_model.graph.output]
     report = ArtifactReport(
         initializers=tuple(initializers),
         input_gradients=tuple(
-            output.name
-            for output in training_model.graph.output
-            if output.name.removesuffix("_grad") in inputs.intersection(requires_grad or ())
+            name for name in outputs if name.removesuffix("_grad") in (requires_grad or ())
         ),
         training_model=directory / f"{prefix}training_model.onnx",
         eval_model=directory / f"{prefix}eval_model.onnx",
@@ -302,7 +300,7 @@ def _name_parameters(
     requires_grad: Sequence[str] | None,
     frozen: list[str],
 ) -> dict[str, InitializerReport]:
-    """Tell a block what to train and what to freeze; return the reasons, by initializer."""
+    """Tell a block what to train and what to freeze; return the reports by name."""
     floats = [tensor for tensor in model.graph.initializer if tensor.data_type in _graph.FLOATING]
     if requires_grad is None:
         choices = {choice.name: choice for choice in choose(model)}
@@ -331,7 +329,7 @@ def _name_parameters(
 def _settled(
     block: onnxblock.TrainingBlock, choices: dict[str, InitializerReport], frozen: list[str]
 ) -> list[InitializerReport]:
-    """Return the choices as the block left them: with what no gradient reaches, and statistics that are updated."""
+    """Return the final reports, which include what only the block finds: unreached parameters, updated statistics."""
     settled = dict(choices)
     for name in block.unreached:
         settled[name] = replace(
@@ -342,7 +340,7 @@ def _settled(
             if tensor.data_type not in _graph.FLOATING:
                 continue
             if tensor.name not in settled:  # it came from a subgraph
-                settled[tensor.name] = InitializerReport.of(tensor, fate, "named, and moved from a subgraph")
+                settled[tensor.name] = InitializerReport.of(tensor, fate, "named, moved from a subgraph")
             elif fate is Fate.FROZEN:
                 reason = "named in frozen_params" if tensor.name in frozen else "running statistic, updated"
                 settled[tensor.name] = replace(settled[tensor.name], fate=fate, reason=reason)
@@ -359,18 +357,18 @@ def _log_choices(choices: Sequence[InitializerReport], chosen_here: bool) -> Non
         return
     if left_out:
         _log.warning(
-            "%d of %d float initializers are taken for constants and not trained: %s%s; print what "
-            "generate_artifacts returns for the reasons, or name in requires_grad what to train",
+            "%d of %d floating-point initializers are not trained: %s%s; the report that generate_artifacts "
+            "returns gives the reasons, and requires_grad overrides this choice",
             len(left_out), len(choices), ", ".join(left_out[:8]), ", ..." if len(left_out) > 8 else "",
         )  # fmt: skip
     numbers = [
         choice.name
         for choice in choices
-        if choice.fate is Fate.TRAINED and math.prod(choice.shape) == 1 and not choice.recorded
+        if choice.fate is Fate.TRAINED and not choice.shape and not choice.recorded
     ]
     if numbers:
         _log.warning(
-            "single numbers are trained too: %s; name those that are constants in frozen_params",
+            "single numbers are trained, too: %s; if some are constants, name them in frozen_params",
             ", ".join(numbers),
         )
 

@@ -121,10 +121,10 @@ class TrainingBlock(Block):
     disabled_passes : sequence of str
         Passes that do not rewrite the model before its gradient is built, such as ``"fuse_gelu"``.
     leave_out_unreached : bool
-        Whether parameters that no gradient reaches stay in the models as constants. By default they are
-        refused.
+        Whether parameters that no gradient reaches stay in the models as constants instead of being
+        rejected; False by default.
     unreached : list of str
-        After the call, the parameters that were left out so.
+        After the call, the parameters that were left out for this reason.
 
     Examples
     --------
@@ -161,7 +161,7 @@ class TrainingBlock(Block):
         """Extend ``self.base``; return the name of the loss, or a tuple of names that begins with it."""
 
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
-        """Say whether a parameter is trained, or the gradient of an input wanted.
+        """Say whether a parameter is trained, or request the gradient of an input.
 
         A parameter of which nothing is said stays in the models as a constant. Running statistics that batch
         normalization updates are always parameters, and never trained.
@@ -171,12 +171,12 @@ class TrainingBlock(Block):
         argument_name : str
             Name of an initializer of the base model. One of a subgraph (of If, Loop or Scan) moves to the main
             graph, where it keeps its name unless something else has it; of several with one name the others
-            get a number. Or the name of an input of the base model: the training model has its gradient as
-            the output ``<name>_grad``, behind the outputs that the block returns. It is that of the step
-            alone; only the gradients of parameters are accumulated.
+            get a number. Or name of an input of the base model: the training model returns its gradient as
+            the output ``<name>_grad``, after the outputs that the block returns. It is the gradient of a
+            single step; only gradients of parameters are accumulated.
         value : bool, default: True
-            True to train it, False to make it a parameter that training does not change. A name of which the
-            model has no initializer is ignored then, with a warning.
+            True to train it, False to make it a parameter that training does not change. In the second case,
+            a name that is not an initializer of the model is ignored with a warning.
         """
         wanted, other = (self._requires_grad, self._frozen) if value else (self._frozen, self._requires_grad)
         wanted[argument_name] = None
@@ -270,7 +270,7 @@ class TrainingBlock(Block):
         return output
 
     def _choose(self, model: onnx.ModelProto) -> tuple[set[str], set[str], list[str]]:
-        """Return what is trained, what is frozen, and the inputs whose gradients are wanted."""
+        """Return what is trained, what is frozen, and the inputs whose gradients were requested."""
         for names in (self._requires_grad, self._frozen):
             for name, lifted in _graph.lift_initializers(model, names).items():
                 names.pop(name)
@@ -283,11 +283,11 @@ class TrainingBlock(Block):
             if value.name in self._requires_grad and value.name not in initializers
         ]
         trainable = set(self._requires_grad) - set(inputs)
-        # Whoever freezes all buffers of a network names some that the model does not need.
+        # Code that freezes all buffers of a network names some that its export does not contain.
         absent = [name for name in self._frozen if name not in initializers]
         if absent:
             _log.warning(
-                "of the parameters to freeze, the model has no initializer named %s", ", ".join(absent)
+                "ignored parameters to freeze that are not initializers of the model: %s", ", ".join(absent)
             )
         missing = [name for name in self._requires_grad if name in trainable and name not in initializers]
         if missing:
@@ -316,7 +316,7 @@ class TrainingBlock(Block):
 def _with_parameters_as_inputs(
     model: onnx.ModelProto, trainable: set[str], frozen: set[str]
 ) -> tuple[onnx.ModelProto, list[str]]:
-    """Return a copy whose parameters are inputs, in their order, behind the other inputs, and the trainable ones."""
+    """Return a copy whose parameters are inputs, after the other inputs, and the names of the trainable ones."""
     forward = _graph.without_initializers(model)
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in initializers]
