@@ -254,7 +254,7 @@ TRAINING_TABLES = ("OrtTrainingApi", "OrtrainApi")
 
 PATTERN_CALLS: dict[str, int | None] = {
     "direct": 1, "static": 1, "factory": 1, "create": 1, "create_session": None, "attach": 1,
-    "keyed_value": 1, "map_get": 1, "map_set": 1,
+    "keyed_value": 1, "keyed_value_if": 2, "map_get": 1, "map_set": 1,
     "step": 3, "step_by_mode": 4, "names": 2, "names_by_mode": 4, "names_by_flag": 4,
     "copy_in_buffer": 2,
     "property_get": 1, "property_set": 1, "option": 1, "switch": 2,

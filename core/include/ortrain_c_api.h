@@ -120,6 +120,9 @@ struct OrtrainApi {
    * \param[in] frozen_names Initializers that become parameters without a gradient. All other
    *     initializers stay in the model. As many as frozen_len says.
    * \param[in] frozen_len Their number. In names.
+   * \param[in] input_names Inputs whose gradient becomes an output of the training model, <input>_grad.
+   *     It is the gradient of the step, not accumulated. As many as input_len says.
+   * \param[in] input_len Their number. In names.
    * \param[in] loss_name The output that is the loss; a scalar.
    * \param[in] output_names Other outputs to keep, in this order. As many as output_len says.
    * \param[in] output_len Their number. In names.
@@ -136,7 +139,7 @@ struct OrtrainApi {
    * \retval ORT_NOT_IMPLEMENTED when the model cannot be trained; the message is FindUntrainable's
    *     report.
    */
-  OrtStatus*(ORT_API_CALL* BuildTrainingModel)(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* frozen_names, size_t frozen_len, const char* loss_name, const char* const* output_names, size_t output_len, const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* BuildTrainingModel)(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* frozen_names, size_t frozen_len, const char* const* input_names, size_t input_len, const char* loss_name, const char* const* output_names, size_t output_len, const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
 
   /** Lists everything that prevents a forward model from being trained.
    *
@@ -145,6 +148,9 @@ struct OrtrainApi {
    * \param[in] trainable_names Initializers for which a gradient is computed. As many as trainable_len
    *     says.
    * \param[in] trainable_len Their number. In names.
+   * \param[in] input_names Inputs whose gradient becomes an output of the training model. As many as
+   *     input_len says.
+   * \param[in] input_len Their number. In names.
    * \param[in] loss_name The output that is the loss; a scalar.
    * \param[in] output_names Other outputs to keep. As many as output_len says.
    * \param[in] output_len Their number. In names.
@@ -154,7 +160,7 @@ struct OrtrainApi {
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
    */
-  OrtStatus*(ORT_API_CALL* FindUntrainable)(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** report) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* FindUntrainable)(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* input_names, size_t input_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** report) NO_EXCEPTION;
 
   /** Number of devices that a session can run on.
    *
@@ -333,6 +339,26 @@ struct OrtrainApi {
    *     yet, for the checkpoint is nominal.
    */
   OrtStatus*(ORT_API_CALL* GetContiguousParameters)(OrtTrainingSession* sess, bool trainable_only, OrtAllocator* allocator, OrtValue** out) NO_EXCEPTION;
+
+  /** Lists the parameters that no gradient of the loss reaches.
+   *
+   * These are the parameters that the loss does not depend on, or only through operators at which
+   * gradients end, such as comparisons, rounding and casts to integers.
+   *
+   * \param[in] model_data The forward model. As many as model_length says.
+   * \param[in] model_length Its size. In bytes.
+   * \param[in] trainable_names The parameters to check. As many as trainable_len says.
+   * \param[in] trainable_len Their number. In names.
+   * \param[in] loss_name The output that is the loss; a scalar.
+   * \param[in] output_names Other outputs to keep. As many as output_len says.
+   * \param[in] output_len Their number. In names.
+   * \param[in] allocator Allocates the memory for the names.
+   * \param[out] out The names, one per line; empty if a gradient reaches every parameter. Freed with the
+   *     allocator.
+   * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
+   * \retval ORT_INVALID_GRAPH when the graph is not valid.
+   */
+  OrtStatus*(ORT_API_CALL* FindUnreached)(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** out) NO_EXCEPTION;
 
 };
 

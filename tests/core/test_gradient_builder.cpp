@@ -288,6 +288,50 @@ TEST_CASE("What has no gradient yet is named only where a gradient would go thro
   CHECK(find_untrainable(model, train({"w"})).find("\"before\"") == std::string::npos);
 }
 
+TEST_CASE("Parameters that no gradient reaches are found, whatever else is wrong") {
+  Model model = small_model();
+  for (const char* name : {"lost", "rounded", "compared"})
+    model.graph.add_initializer(name, random_tensor({3}, 1));
+  model.opsets["test"] = 1;
+  model.graph.nodes = {node("Mul", {"x", "w"}, {"a"}),
+                       node("Ceil", {"rounded"}, {"b"}),
+                       node("Less", {"a", "compared"}, {"c"}),
+                       node("Cast", {"c"}, {"d"}, {{"to", int64_t{1}}}),
+                       node("Mul", {"b", "d"}, {"e"}),
+                       node("Mul", {"e", "a"}, {"f"}),
+                       Node{"test", "Plain", "behind", {"f"}, {"y"}, {}},
+                       kSum};
+  const Strings found = find_unreached(model, train({"w", "lost", "rounded", "compared"}));
+  CHECK(std::set<std::string>(found.begin(), found.end()) ==
+        std::set<std::string>{"lost", "rounded", "compared"});
+  CHECK(find_unreached(model, train({"w"})).empty());
+}
+
+TEST_CASE("The gradient of an input is an output and is not accumulated") {
+  Model model = small_model();
+  model.graph.nodes = {node("Mul", {"x", "w"}, {"y"}), kSum};
+  GradientRequest request = train({"w"});
+  request.inputs = {"x"};
+  CHECK(find_untrainable(model, request) == "");
+  const Model made = build_training_model(model, request, {"w"});
+  CHECK(value_names(made.graph.outputs) == Strings{"loss", "x_grad", "w_grad.accumulation.out"});
+  CHECK(count(made.graph, "InPlaceAccumulatorV2") == 1);
+  CHECK_FALSE(made.graph.is_input("x_grad.accumulation.buffer"));
+
+  request.inputs = {"w"};
+  CHECK(find_untrainable(model, request).find("input \"w\": the model has no input of that name") !=
+        std::string::npos);
+}
+
+TEST_CASE("With nothing to train, the training model computes the loss") {
+  Model model = small_model();
+  model.graph.nodes = {node("Mul", {"x", "w"}, {"y"}), kSum};
+  const Model made = build_training_model(model, train({}), {"w"});
+  CHECK(value_names(made.graph.inputs) == Strings{"x", "w", "lazy_reset_grad"});
+  CHECK(value_names(made.graph.outputs) == Strings{"loss"});
+  CHECK(made.graph.nodes.size() == 2);
+}
+
 TEST_CASE("A loss must be one number") {
   Model model = small_model();
   model.graph.outputs = {ValueInfo{"y", DType::kFloat, std::nullopt}};

@@ -31,6 +31,9 @@ LOSSES = {
     "reconstruction": artifacts.LossType.MSELoss,
 }
 
+#: Tables of fixed positions are parameters with requires_grad=False, which no export records.
+FROZEN_IN_PYTORCH = {"distilbert": ("position.weight",)}
+
 #: How many blocks of attention an architecture has.
 ATTENTION_BLOCKS = {
     "bert": 2,
@@ -67,11 +70,12 @@ class Export:
             key.removeprefix("batch/input/") for key in record if key.startswith("batch/input/")
         ]
 
-    def make_artifacts(self) -> None:
+    def make_artifacts(self, by_default: bool = False) -> artifacts.ArtifactReport:
+        """Train the parameters of PyTorch, or what is trained by default."""
         optimizer = artifacts.OptimType.SGD if self.optimizer_kind == "sgd" else artifacts.OptimType.AdamW
-        artifacts.generate_artifacts(
+        return artifacts.generate_artifacts(
             self.path,
-            requires_grad=list(self.parameters),
+            requires_grad=None if by_default else list(self.parameters),
             loss=LOSSES[self.loss],
             optimizer=optimizer,
             artifact_directory=self.folder,
@@ -231,6 +235,28 @@ def test_an_exported_network_with_dropout_evaluates_without_it(
     assert_near(
         case.run_with_onnxruntime(exported), output, 1e-5, "output of the exported model in onnxruntime"
     )
+
+
+@pytest.mark.parametrize(("architecture", "export"), exports(random=False) + exports(random=True))
+def test_the_parameters_of_pytorch_are_trained_by_default(
+    architecture: str, export: str, tmp_path: pathlib.Path
+) -> None:
+    case = Export(architecture, export, tmp_path)
+    report = case.make_artifacts(by_default=True)
+    assert set(report.trained) == {*case.parameters, *FROZEN_IN_PYTORCH.get(architecture, ())}
+    assert not set(report.trained) & {*case.about["statistics"]}
+    module, optimizer, _ = case.session()
+    losses = []
+    for _ in range(5):
+        losses.append(float(module(*case.inputs())[0]))
+        optimizer.step()
+        module.lazy_reset_grad()
+    assert np.isfinite(losses).all()
+    if "losses" in case.record:
+        np.testing.assert_allclose(
+            losses[0], case.record["losses"][0], 1e-5, err_msg="loss of the first step"
+        )
+        assert losses[-1] < losses[0]
 
 
 def operators_of(module: Module, inputs: list[Array]) -> tuple[float, Counter[str]]:

@@ -520,7 +520,6 @@ def test_a_loss_that_is_no_single_number_is_refused_with_its_shape(tmp_path: Pat
     ("settings", "words"),
     [
         ({"requires_grad": ["wieght"]}, ["'wieght'", "'weight'"]),
-        ({"requires_grad": ["weight"], "frozen_params": ["ghost"]}, ["'ghost'"]),
         ({"requires_grad": ["weight"], "frozen_params": ["weight"]}, ["weight", "both"]),
         ({"frozen_params": ["weight"]}, ["no parameter"]),
         ({"additional_output_names": ["ghost"]}, ["'ghost'"]),
@@ -536,6 +535,95 @@ def test_wrong_names_are_refused(settings: dict[str, Any], words: list[str], tmp
     for word in words:
         assert word in str(error.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_frozen_names_that_the_model_lacks_are_ignored_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PyTorch code freezes all named_buffers(), and the exporter leaves out some of them."""
+    model = make_model([helper.make_node("Mul", ["x", "weight"], ["y"])], {"weight": weights(3)})
+    for requires_grad in (["weight"], None):
+        caplog.clear()
+        report = artifacts.generate_artifacts(
+            model,
+            requires_grad=requires_grad,
+            frozen_params=["ghost", "position_ids"],
+            loss=LossType.MSELoss,
+            artifact_directory=tmp_path,
+        )
+        assert report.trained == ["weight"]
+        assert report.frozen == []
+        (warning,) = [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"]
+        assert "ghost, position_ids" in warning
+
+
+def test_the_gradient_of_an_input_is_an_output(tmp_path: Path) -> None:
+    """It is that of the step, where those of parameters are sums."""
+    model = make_model([helper.make_node("Mul", ["x", "weight"], ["y"])], {"weight": weights(3)})
+    report = artifacts.generate_artifacts(
+        model,
+        requires_grad=["x", "weight"],
+        loss=LossType.MSELoss,
+        optimizer=OptimType.SGD,
+        artifact_directory=tmp_path,
+        additional_output_names=["y"],
+    )
+    assert report.input_gradients == ("x_grad",)
+    assert report.trained == ["weight"]
+    training = onnx.load(report.training_model)
+    assert [value.name for value in training.graph.output][1:] == [
+        "y", "x_grad", "weight_grad.accumulation.out"
+    ]  # fmt: skip
+    assert "x_grad" not in [value.name for value in onnx.load(report.eval_model).graph.output]
+    onnx.checker.check_model(training)
+
+    state = CheckpointState.load_checkpoint(report.checkpoint)
+    module = Module(report.training_model, state, report.eval_model)
+    x, target, weight = weights(4, 3), weights(4, 3) * 2, weights(3)
+    for steps in (1, 2):
+        _, y, gradient = module(x, target)
+        difference = 2 * (y - target) / y.size
+        np.testing.assert_allclose(gradient, difference * weight, rtol=1e-5)
+        np.testing.assert_allclose(
+            state.parameters["weight"].grad, steps * (difference * x).sum(0), rtol=1e-5
+        )
+
+
+def test_the_gradient_of_an_input_needs_no_parameters(tmp_path: Path) -> None:
+    """As for adversarial examples, or to show what a network looks at."""
+    model = make_model([helper.make_node("Mul", ["x", "weight"], ["y"])], {"weight": weights(3)})
+    report = artifacts.generate_artifacts(
+        model, requires_grad=["x"], loss=LossType.MSELoss, artifact_directory=tmp_path
+    )
+    assert report.trained == []
+    assert report.left_out == ["weight"]
+    state = CheckpointState.load_checkpoint(report.checkpoint)
+    x, target = weights(4, 3), np.zeros((4, 3), np.float32)
+    loss, gradient = Module(report.training_model, state)(x, target)
+    np.testing.assert_allclose(loss, ((x * weights(3)) ** 2).mean(), rtol=1e-5)
+    np.testing.assert_allclose(gradient, 2 * x * weights(3) ** 2 / x.size, rtol=1e-5)
+
+
+def test_an_input_that_has_no_gradient_is_named(tmp_path: Path) -> None:
+    model = make_model(
+        [helper.make_node("Ceil", ["x"], ["c"]), helper.make_node("Mul", ["c", "weight"], ["y"])],
+        {"weight": weights(3)},
+    )
+    with pytest.raises(ValueError, match=r'input "x".*no gradient'):
+        artifacts.generate_artifacts(
+            model, requires_grad=["x", "weight"], loss=LossType.MSELoss, artifact_directory=tmp_path
+        )
+
+
+def test_a_name_that_the_gradient_of_an_input_needs_must_be_free(tmp_path: Path) -> None:
+    model = make_model(
+        [helper.make_node("Mul", ["x", "weight"], ["x_grad"]), helper.make_node("Relu", ["x_grad"], ["y"])],
+        {"weight": weights(3)},
+    )
+    with pytest.raises((ValueError, RuntimeError), match='"x_grad" already'):
+        artifacts.generate_artifacts(
+            model, requires_grad=["x"], loss=LossType.MSELoss, artifact_directory=tmp_path
+        )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import onnxblock
+from ortrain.api import CheckpointState, Module
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -479,10 +480,26 @@ def test_an_unknown_parameter_is_refused_with_a_hint() -> None:
         block("output")
 
 
-def test_nothing_to_train_is_refused() -> None:
+def test_with_nothing_to_train_the_models_compute_the_loss(tmp_path: Path) -> None:
     block = LossBlock(onnxblock.loss.MSELoss())
-    with onnxblock.base(linear_model()), pytest.raises(ValueError, match="requires_grad"):
-        block("output")
+    block.requires_grad("fc.weight", False)
+    with onnxblock.base(linear_model()):
+        (loss,) = block("output")
+    training, evaluation = block.to_model_proto()
+    assert [value.name for value in training.graph.output] == [loss]
+    assert not any("accumulation" in value.name for value in (*training.graph.input, *training.graph.output))
+    assert [len(tensors) for tensors in block.parameters()] == [0, 1]
+
+    onnx.save(training, tmp_path / "training_model.onnx")
+    onnx.save(evaluation, tmp_path / "eval_model.onnx")
+    onnxblock.save_checkpoint(block.parameters(), tmp_path / "checkpoint")
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    module = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
+    x, target = np.arange(8, dtype=np.float32).reshape(2, 4), np.ones((2, 3), np.float32)
+    prediction = run(linear_model(), {"input": x})
+    np.testing.assert_allclose(module(x, target), ((prediction - target) ** 2).mean(), rtol=1e-5)
+    module.eval()
+    np.testing.assert_allclose(module(x, target), ((prediction - target) ** 2).mean(), rtol=1e-5)
 
 
 # The eval model.

@@ -11,22 +11,31 @@ import numpy.typing as npt
 from ortrain import _ortrain
 
 
-def find_untrainable(model: bytes, trainable: Sequence[str], loss: str, outputs: Sequence[str]) -> str:
+def find_untrainable(
+    model: bytes, trainable: Sequence[str], inputs: Sequence[str], loss: str, outputs: Sequence[str]
+) -> str:
     """Return every reason why the model cannot be trained, one a line; empty when it can."""
-    return _ortrain.find_untrainable(model, list(trainable), loss, list(outputs))
+    return _ortrain.find_untrainable(model, list(trainable), list(inputs), loss, list(outputs))
+
+
+def find_unreached(model: bytes, trainable: Sequence[str], loss: str, outputs: Sequence[str]) -> list[str]:
+    """Return the parameters that no gradient of the loss reaches."""
+    lines = _ortrain.find_unreached(model, list(trainable), loss, list(outputs))
+    return [name for name in lines.split("\n") if name]
 
 
 def build_training_model(
     model: bytes,
     trainable: Sequence[str],
     frozen: Sequence[str],
+    inputs: Sequence[str],
     loss: str,
     outputs: Sequence[str],
     disabled_passes: Sequence[str],
 ) -> bytes:
-    """Return the training model of a forward model."""
+    """Return the training model of a forward model; the gradients of ``inputs`` are outputs of it."""
     return _ortrain.build_training_model(
-        model, list(trainable), list(frozen), loss, list(outputs), list(disabled_passes)
+        model, list(trainable), list(frozen), list(inputs), loss, list(outputs), list(disabled_passes)
     )
 
 
@@ -38,7 +47,8 @@ def save_checkpoint(
     nominal: bool,
 ) -> None:
     """Write a checkpoint with the given parameters."""
-    tensors = [_ortrain.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value)) for value in values]
+    # np.ascontiguousarray would make one element of shape (1,) of a rank-0 array.
+    tensors = [_ortrain.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C")) for value in values]
     state = _ortrain.create_checkpoint(list(names), tensors, list(trainable), nominal)
     _ortrain.save_checkpoint(state, path, False)
 

@@ -213,6 +213,7 @@ def build_training_model(
     model_data: bytes,
     trainable_names: Sequence[str],
     frozen_names: Sequence[str],
+    input_names: Sequence[str],
     loss_name: str,
     output_names: Sequence[str],
     disabled_passes: Sequence[str],
@@ -220,6 +221,7 @@ def build_training_model(
 def find_untrainable(
     model_data: bytes,
     trainable_names: Sequence[str],
+    input_names: Sequence[str],
     loss_name: str,
     output_names: Sequence[str],
 ) -> str: ...
@@ -247,3 +249,9 @@ def gradient_graph_builder_get_model(builder: GradientGraphBuilderHandle) -> byt
 def gradient_graph_builder_save(builder: GradientGraphBuilderHandle, model_path: StrPath) -> None: ...
 def list_operators() -> str: ...
 def get_contiguous_parameters(sess: TrainingSessionHandle, trainable_only: bool) -> OrtValue: ...
+def find_unreached(
+    model_data: bytes,
+    trainable_names: Sequence[str],
+    loss_name: str,
+    output_names: Sequence[str],
+) -> str: ...

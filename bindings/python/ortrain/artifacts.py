@@ -10,6 +10,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,24 +19,13 @@ import onnx
 import onnx.inliner
 
 from ortrain import onnxblock
+from ortrain._artifact_report import ArtifactReport
+from ortrain._parameter_choice import Fate, InitializerReport, choose
 from ortrain.onnxblock import _graph
 
-__all__ = ["LossType", "OptimType", "generate_artifacts"]
+__all__ = ["ArtifactReport", "Fate", "InitializerReport", "LossType", "OptimType", "generate_artifacts"]
 
 _log = logging.getLogger(__name__)
-
-#: Inputs that set how an operator works. A float initializer that is read nowhere else is no parameter.
-_SETTINGS = {
-    "BatchNormalization": (3, 4),
-    "Clip": (1, 2),
-    "Dropout": (1,),
-    "OneHot": (2,),
-    "Pad": (2,),
-    "Range": (0, 1, 2),
-    "Resize": (1, 2),
-    "RotaryEmbedding": (1, 2),
-    "Upsample": (1,),
-}
 
 
 class LossType(Enum):
@@ -102,7 +92,7 @@ def generate_artifacts(
     nominal_checkpoint: bool = False,
     loss_input_names: Sequence[str] | None = None,
     disabled_passes: Sequence[str] | None = None,
-) -> None:
+) -> ArtifactReport:
     """Make the files that a training session needs from an inference model.
 
     Written are ``training_model.onnx``, ``eval_model.onnx`` and ``checkpoint``, with an optimizer
@@ -116,12 +106,16 @@ def generate_artifacts(
         The model, or its path. A model whose weights lie in files of their own is given by its path.
     requires_grad : list of str, optional
         Initializers to train, of the model's graph or of the graphs inside If, Loop and Scan, which move to
-        the model's graph under their name (with a number where it is taken). Left out, every float
-        initializer of the model's graph is trained that is not in ``frozen_params``, save running statistics
-        of batch normalization and initializers that only set how an operator works (the bounds of Clip, say).
+        the model's graph under their name (with a number if it is taken). Also inputs of the model, whose
+        gradients become outputs of the training model, ``<input>_grad``. By default, all floating-point
+        initializers of the model's graph that are not in ``frozen_params`` and are parameters: those that
+        the exporter recorded as parameters, or, without a record, those that are not named or used like a
+        constant of the code (an exponent, an epsilon, a bound, a rotary frequency). Parameters that no
+        gradient reaches are left out. The report gives the reason for each.
     frozen_params : list of str, optional
-        Initializers that are parameters, and so in the checkpoint, but are not trained. With
-        ``requires_grad``, initializers in neither list stay in the models as constants.
+        Initializers that are parameters, stored in the checkpoint, but not trained. Names that the model does
+        not have are ignored with a warning. Initializers that are neither trained nor frozen stay in the
+        models as constants.
     loss : LossType or onnxblock.Block, optional
         The loss to add. A block of one's own is called with the names of the loss inputs and returns the
         name of the loss. Left out, the first output of the model is the loss.
@@ -146,13 +140,20 @@ def generate_artifacts(
         Passes that do not rewrite the model before its gradient is built, such as ``"select_early"``; for
         debugging.
 
+    Returns
+    -------
+    ArtifactReport
+        What happens to each floating-point initializer and why, and the paths of the files. It prints as a
+        table.
+
     Raises
     ------
     TypeError
         When an argument has another type than those above.
     ValueError
-        When the model is not valid, a name is not in it, there is no such pass, or it cannot be trained; the
-        message names every node and parameter that stands in the way, and why.
+        When the model is not valid, a name is not in it, there is no such pass, it cannot be trained, or
+        ``requires_grad`` is left out and nothing is to be trained; the message names every node and parameter
+        that stands in the way, and why.
     LookupError
         When a loss input or an additional output is not a value of the model.
     FileNotFoundError
@@ -184,38 +185,49 @@ def generate_artifacts(
             f"{loss.name} takes a prediction and, as a second value, what it is compared with, "
             f"but it would get {', '.join(loss_inputs)}; choose with loss_input_names"
         )
-    trainable, frozen = _choose_parameters(
-        loaded, requires_grad, _names("frozen_params", frozen_params), [*loss_inputs, *additional]
-    )
-    _log.info("training %d parameters: %s", len(trainable), ", ".join(trainable))
-    if frozen:
-        _log.info("%d parameters are frozen: %s", len(frozen), ", ".join(frozen))
-
+    frozen = _names("frozen_params", frozen_params)
     block = _LossOnModel(loss_block, loss_inputs, additional)
     block.disabled_passes = _names("disabled_passes", disabled_passes)
-    for name in trainable:
-        block.requires_grad(name)
-    for name in frozen:
-        block.requires_grad(name, False)
+    choices = _name_parameters(loaded, block, requires_grad, frozen)
     with onnxblock.base(loaded, path):
         block()
     training_model, eval_model = block.to_model_proto()
+    initializers = _settled(block, choices, frozen)
+    _log_choices(initializers, chosen_here=requires_grad is None)
+    if requires_grad is None and not block.parameters()[0]:
+        raise ValueError(
+            "no parameter is to be trained; name at least one in requires_grad. Floating-point initializers: "
+            + ("; ".join(f"{c.name} ({c.reason})" for c in initializers[:20]) or "none")
+        )
     optimizer_model = None
     if optimizer_block is not None:
         with onnxblock.empty_base(_graph.opset_of(loaded), loaded.ir_version):
             optimizer_block(block.parameters())
             optimizer_model = optimizer_block.to_model_proto()  # type: ignore[attr-defined]
 
+    outputs = [output.name for output in training_model.graph.output]
+    report = ArtifactReport(
+        initializers=tuple(initializers),
+        input_gradients=tuple(
+            name for name in outputs if name.removesuffix("_grad") in (requires_grad or ())
+        ),
+        training_model=directory / f"{prefix}training_model.onnx",
+        eval_model=directory / f"{prefix}eval_model.onnx",
+        checkpoint=directory / f"{prefix}checkpoint",
+        optimizer_model=None if optimizer_model is None else directory / f"{prefix}optimizer_model.onnx",
+        nominal_checkpoint=directory / f"{prefix}nominal_checkpoint" if nominal_checkpoint else None,
+    )
     directory.mkdir(parents=True, exist_ok=True)
-    _save(training_model, directory / f"{prefix}training_model.onnx")
-    _save(eval_model, directory / f"{prefix}eval_model.onnx")
-    if optimizer_model is not None:
-        _save(optimizer_model, directory / f"{prefix}optimizer_model.onnx")
+    _save(training_model, report.training_model)
+    _save(eval_model, report.eval_model)
+    if optimizer_model is not None and report.optimizer_model is not None:
+        _save(optimizer_model, report.optimizer_model)
     else:
         _log.info("no optimizer is given, so no optimizer model is written")
-    _save_checkpoint(block, directory / f"{prefix}checkpoint", nominal=False)
-    if nominal_checkpoint:
-        _save_checkpoint(block, directory / f"{prefix}nominal_checkpoint", nominal=True)
+    _save_checkpoint(block, report.checkpoint, nominal=False)
+    if report.nominal_checkpoint is not None:
+        _save_checkpoint(block, report.nominal_checkpoint, nominal=True)
+    return report
 
 
 def _names(argument: str, value: Iterable[str] | None) -> list[str]:
@@ -282,55 +294,83 @@ def _load(model: object) -> tuple[onnx.ModelProto, str | None]:
     return loaded, path
 
 
-def _choose_parameters(
-    model: onnx.ModelProto, requires_grad: Sequence[str] | None, frozen: list[str], wanted: Iterable[str]
-) -> tuple[list[str], list[str]]:
-    """Return the names of trainable and of frozen parameters."""
-    if requires_grad is not None:
+def _name_parameters(
+    model: onnx.ModelProto,
+    block: onnxblock.TrainingBlock,
+    requires_grad: Sequence[str] | None,
+    frozen: list[str],
+) -> dict[str, InitializerReport]:
+    """Tell a block what to train and what to freeze; return the reports by name."""
+    floats = [tensor for tensor in model.graph.initializer if tensor.data_type in _graph.FLOATING]
+    if requires_grad is None:
+        choices = {choice.name: choice for choice in choose(model)}
+        trainable = [
+            name for name, choice in choices.items() if choice.fate is Fate.TRAINED and name not in frozen
+        ]
+        block.leave_out_unreached = True
+    else:
         trainable = _names("requires_grad", requires_grad)
         both = [name for name in trainable if name in frozen]
         if both:
             raise ValueError(f"requires_grad and frozen_params both name {', '.join(both)}")
-        return trainable, frozen
-    read = _read_for(model.graph, wanted)
-    statistics = set(_graph.running_statistics(model))
-    trainable = []
-    for tensor in model.graph.initializer:
-        if tensor.data_type not in _graph.FLOATING or tensor.name in frozen or tensor.name in statistics:
-            continue
-        if tensor.name in read:
-            trainable.append(tensor.name)
-        else:
-            _log.info("initializer %s is not trained: it does not take part in the computation", tensor.name)
-    scalars = [t.name for t in model.graph.initializer if t.name in trainable and not t.dims]
-    if scalars:
-        _log.warning(
-            "every float initializer is trained, single numbers too: %s; "
-            "name those that are constants in frozen_params",
-            ", ".join(scalars),
+        choices = {
+            tensor.name: InitializerReport.of(tensor, Fate.TRAINED, "named in requires_grad")
+            if tensor.name in trainable
+            else InitializerReport.of(tensor, Fate.LEFT_OUT, "not named in requires_grad")
+            for tensor in floats
+        }
+    for name in trainable:
+        block.requires_grad(name)
+    for name in frozen:
+        block.requires_grad(name, False)
+    return choices
+
+
+def _settled(
+    block: onnxblock.TrainingBlock, choices: dict[str, InitializerReport], frozen: list[str]
+) -> list[InitializerReport]:
+    """Return the final reports, which include what only the block finds: unreached parameters, updated statistics."""
+    settled = dict(choices)
+    for name in block.unreached:
+        settled[name] = replace(
+            choices[name], fate=Fate.LEFT_OUT, reason="no gradient of the loss reaches it"
         )
-    return trainable, frozen
+    for tensors, fate in zip(block.parameters(), (Fate.TRAINED, Fate.FROZEN), strict=True):
+        for tensor in tensors:
+            if tensor.data_type not in _graph.FLOATING:
+                continue
+            if tensor.name not in settled:  # it came from a subgraph
+                settled[tensor.name] = InitializerReport.of(tensor, fate, "named, moved from a subgraph")
+            elif fate is Fate.FROZEN:
+                reason = "named in frozen_params" if tensor.name in frozen else "running statistic, updated"
+                settled[tensor.name] = replace(settled[tensor.name], fate=fate, reason=reason)
+    return list(settled.values())
 
 
-def _read_for(graph: onnx.GraphProto, wanted: Iterable[str]) -> set[str]:
-    """Return the values that the wanted ones are computed from, without mere settings of operators."""
-    producers = {output: node for node in graph.node for output in node.output if output}
-    read: set[str] = set()
-    waiting = list(wanted)
-    while waiting:
-        name = waiting.pop()
-        if not name or name in read:
-            continue
-        read.add(name)
-        node = producers.get(name)
-        if node is None:
-            continue
-        settings = _SETTINGS.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ()
-        waiting.extend(value for index, value in enumerate(node.input) if index not in settings)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                waiting.extend(value for inner in _graph.walk(attribute.g) for value in inner.input)
-    return read
+def _log_choices(choices: Sequence[InitializerReport], chosen_here: bool) -> None:
+    for choice in choices:
+        _log.info("%s %s, %s: %s", choice.name, list(choice.shape), choice.fate.value, choice.reason)
+    counts = {fate: [choice.name for choice in choices if choice.fate is fate] for fate in Fate}
+    _log.info("training %d parameters, %d are frozen", len(counts[Fate.TRAINED]), len(counts[Fate.FROZEN]))
+    left_out = counts[Fate.LEFT_OUT]
+    if not chosen_here:
+        return
+    if left_out:
+        _log.warning(
+            "%d of %d floating-point initializers are not trained: %s%s; the report that generate_artifacts "
+            "returns gives the reasons, and requires_grad overrides this choice",
+            len(left_out), len(choices), ", ".join(left_out[:8]), ", ..." if len(left_out) > 8 else "",
+        )  # fmt: skip
+    numbers = [
+        choice.name
+        for choice in choices
+        if choice.fate is Fate.TRAINED and not choice.shape and not choice.recorded
+    ]
+    if numbers:
+        _log.warning(
+            "single numbers are trained, too: %s; if some are constants, name them in frozen_params",
+            ", ".join(numbers),
+        )
 
 
 def _save(model: onnx.ModelProto, path: Path) -> None:

@@ -136,8 +136,10 @@ class Builder {
         accumulate_(accumulate),
         outermost_(true),
         trainable_(request.trainable.begin(), request.trainable.end()),
+        inputs_(request.inputs.begin(), request.inputs.end()),
         names_(own_names_),
         types_(model) {
+    trainable_.insert(inputs_.begin(), inputs_.end());
     collect_names(graph_);
     if (!request.loss.empty()) reaches_loss_.insert(request.loss);
     reaches_loss_.insert(request.cotangents.begin(), request.cotangents.end());
@@ -166,6 +168,8 @@ class Builder {
 
   // Every reason why the graph that run() left is not to be used, in the order of the graph.
   std::vector<std::string> problems() const;
+  // The trainable values that no gradient reaches.
+  const std::vector<std::string>& unreached() const { return unreached_; }
   // The gradient of a trainable value; empty where there is none.
   std::string gradient_of(const std::string& value) const;
   // What is known of a value.
@@ -202,6 +206,10 @@ class Builder {
     for (int k = 1; !names_.insert(name).second; ++k) name = concat(base, "_", k);
     return name;
   }
+  // What a value that gets a gradient is called in messages.
+  std::string described(const std::string& value) const {
+    return concat(inputs_.count(value) > 0 ? "input" : "parameter", " \"", value, "\"");
+  }
   // Whether the graph has a value of that name.
   bool has_value(const std::string& value) const {
     return graph_.is_initializer(value) || graph_.is_input(value) || is_made(value);
@@ -226,7 +234,9 @@ class Builder {
   const GradientRequest& request_;
   const bool accumulate_;
   const bool outermost_;
-  std::unordered_set<std::string> trainable_, own_names_;
+  std::unordered_set<std::string> trainable_;  // what gets a gradient, inputs_ too
+  std::unordered_set<std::string> inputs_;     // user inputs, whose gradients are not accumulated
+  std::unordered_set<std::string> own_names_;
   std::unordered_set<std::string>& names_;  // of the whole model
   ValueTypes types_;
   std::unordered_set<std::string> reaches_loss_;
@@ -250,6 +260,7 @@ class Builder {
       shapes_;  // value → output of the Shape node that was emitted for it
   std::multimap<std::string, std::string> constant_names_;  // content → initializer
   std::multimap<size_t, std::string> problems_;
+  std::vector<std::string> unreached_;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -292,10 +303,13 @@ void Builder::check_operators(const Graph& graph, size_t position) {
 }
 
 void Builder::check_request() {
-  if (request_.trainable.empty())
-    problem(kModelWide, "no parameter is to be trained; name at least one trainable parameter");
-  for (const std::string& name :
-       std::set<std::string>(request_.trainable.begin(), request_.trainable.end())) {
+  if (trainable_.empty() && !accumulate_)
+    problem(kModelWide, "no value is to be differentiated; name at least one");
+  for (const std::string& name : std::set<std::string>(trainable_.begin(), trainable_.end())) {
+    if (inputs_.count(name) > 0 && !graph_.is_input(name)) {
+      problem(kModelWide, concat("input \"", name, "\": the model has no input of that name"));
+      continue;
+    }
     if (!accumulate_ && !has_value(name)) {
       problem(kModelWide, concat("value \"", name, "\": the model has no value of that name"));
       continue;
@@ -309,7 +323,7 @@ void Builder::check_request() {
     }
     const DType dtype = info(name).dtype;
     if (!is_floating(dtype)) {
-      problem(kModelWide, concat("parameter \"", name, "\": has element type ", ortrain::to_string(dtype),
+      problem(kModelWide, concat(described(name), ": has element type ", ortrain::to_string(dtype),
                                  ", and only float32, float64, float16 and bfloat16 can be trained; ",
                                  "leave it out of the trainable ones"));
     }
@@ -392,12 +406,12 @@ void Builder::find_path() {
     }
   }
   if (!outermost_) return;  // its rule knows what no gradient reaches
-  for (const std::string& name :
-       std::set<std::string>(request_.trainable.begin(), request_.trainable.end())) {
+  for (const std::string& name : std::set<std::string>(trainable_.begin(), trainable_.end())) {
     if (first_reader_.count(name) || name == request_.loss) continue;
     if (!has_value(name)) continue;
+    unreached_.push_back(name);
     problem(kModelWide,
-            concat("parameter \"", name, "\": the loss \"", request_.loss,
+            concat(described(name), ": the loss \"", request_.loss,
                    "\" does not depend on it, so it has no gradient; leave it out of the trainable ones"));
   }
 }
@@ -568,13 +582,13 @@ std::string Builder::finalize(const std::string& value, bool own_name) {
 void Builder::finish_trainable(const std::string& name) {
   const std::string gradient = finalize(name, true);
   if (gradient.empty()) {
+    unreached_.push_back(name);
     if (problems_.empty())
-      problem(kModelWide,
-              concat("parameter \"", name, "\": the operators between it and the loss \"", request_.loss,
-                     "\" give it no gradient; leave it out of the trainable ones"));
+      problem(kModelWide, concat(described(name), ": the operators between it and the loss \"", request_.loss,
+                                 "\" give it no gradient; leave it out of the trainable ones"));
     return;
   }
-  if (!accumulate_) return;
+  if (!accumulate_ || inputs_.count(name) > 0) return;
   add_node(gradient + ".accumulation", "InPlaceAccumulatorV2",
            {name + "_grad.accumulation.buffer", gradient, kLazyReset}, name + "_grad.accumulation.out",
            kMicrosoft);
@@ -757,6 +771,15 @@ Model prepared(const Model& forward, const GradientRequest& request, const std::
   fail(ErrorCode::kNotImplemented, "the model cannot be trained:", text);
 }
 
+// Adds the output `<value>_grad`. `stated`: what is known of the value, and so of its gradient.
+void give_gradient(Graph& graph, const std::string& value, const std::string& gradient, ValueInfo stated) {
+  require(gradient == value + "_grad", ErrorCode::kInvalidArgument, "the model has a value named \"", value,
+          "_grad\" already, so the gradient of \"", value, "\" cannot have that name");
+  stated.name = gradient;
+  forget_made_up_names(stated);
+  graph.outputs.push_back(std::move(stated));
+}
+
 // Leaves the name out of outputs that nothing reads and that the operator need not make, so that it does not.
 void drop_unused_outputs(Graph& graph) {
   static const std::set<std::string_view> all_optional = {
@@ -924,6 +947,14 @@ std::string find_untrainable(const Model& forward, const GradientRequest& reques
   return text;
 }
 
+std::vector<std::string> find_unreached(const Model& forward, const GradientRequest& request) {
+  std::vector<std::string> problems;
+  Model model = prepared(forward, request, {request.trainable.begin(), request.trainable.end()}, problems);
+  Builder builder(model, request, true);
+  builder.run();
+  return builder.unreached();
+}
+
 Model build_training_model(const Model& forward, const GradientRequest& request,
                            const std::vector<std::string>& parameters) {
   const std::set<std::string> listed(parameters.begin(), parameters.end());
@@ -945,6 +976,10 @@ Model build_training_model(const Model& forward, const GradientRequest& request,
   if (problems = builder.problems(); !problems.empty()) refuse(problems);
 
   Graph& graph = model.graph;
+  const std::set<std::string> wanted_inputs(request.inputs.begin(), request.inputs.end());
+  for (const ValueInfo& stated : forward.graph.inputs)
+    if (wanted_inputs.count(stated.name))
+      give_gradient(graph, stated.name, builder.gradient_of(stated.name), stated);
   std::vector<ValueInfo> buffers;
   for (ValueInfo stated : graph.inputs) {
     if (!trainable.count(stated.name)) continue;
@@ -973,16 +1008,12 @@ Model build_gradient_model(const Model& forward, const GradientRequest& request)
   builder.run();
   if (const std::vector<std::string> problems = builder.problems(); !problems.empty()) refuse(problems);
   for (const std::string& name : request.trainable) {
-    ValueInfo stated = forward.graph.info(name).value_or(builder.info(name));
-    stated.name = builder.gradient_of(name);
+    const std::string gradient = builder.gradient_of(name);
     const bool comes_in =
         std::any_of(model.graph.inputs.begin() + static_cast<std::ptrdiff_t>(own_inputs),
-                    model.graph.inputs.end(), [&](const ValueInfo& v) { return v.name == stated.name; });
-    require(stated.name == name + "_grad" && !comes_in, ErrorCode::kInvalidArgument,
-            "the model has a value named \"", name, "_grad\" already, so the gradient of \"", name,
-            "\" cannot have that name");
-    forget_made_up_names(stated);
-    model.graph.outputs.push_back(stated);
+                    model.graph.inputs.end(), [&](const ValueInfo& v) { return v.name == gradient; });
+    give_gradient(model.graph, name, comes_in ? "" : gradient,
+                  forward.graph.info(name).value_or(builder.info(name)));
   }
   drop_unused_outputs(model.graph);
   model.graph.sort();

@@ -19,14 +19,21 @@ struct GradientRequest {
   // model.
   std::vector<std::string> cotangents = {};
   bool any_loss_shape = false;  // else the loss is one number; of several, the sum is differentiated
+  // Inputs of the model whose gradient, that of the step alone, is an output `<input>_grad` of the training
+  // model.
+  std::vector<std::string> inputs = {};
 };
 
 // Every reason why the model cannot be trained, one a line; empty when it can.
 std::string find_untrainable(const Model& forward, const GradientRequest& request);
 
+// The trainable parameters that no gradient of the loss reaches.
+std::vector<std::string> find_unreached(const Model& forward, const GradientRequest& request);
+
 // The training model. Each of `parameters`, an initializer or an input of `forward`, becomes an input
 // (weights leave the model); inputs: the user's, the parameters in the order of the model, the accumulation
-// buffers, lazy_reset_grad; outputs: loss, others, accumulated flags. Throws with find_untrainable's text.
+// buffers, lazy_reset_grad; outputs: loss, others, gradients of request.inputs, accumulated flags. With
+// nothing to train there are no buffers and flags. Throws with find_untrainable's text.
 Model build_training_model(const Model& forward, const GradientRequest& request,
                            const std::vector<std::string>& parameters);
 

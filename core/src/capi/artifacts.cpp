@@ -24,11 +24,13 @@ void give_model(const Model& model, OrtAllocator* allocator, void** out, size_t*
 
 void BuildTrainingModel(const void* model_data, size_t model_length, const char* const* trainable_names,
                         size_t trainable_len, const char* const* frozen_names, size_t frozen_len,
-                        const char* loss_name, const char* const* output_names, size_t output_len,
+                        const char* const* input_names, size_t input_len, const char* loss_name,
+                        const char* const* output_names, size_t output_len,
                         const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator,
                         void** out, size_t* out_length) {
   const Model forward = read_model(model_data, model_length, "forward model");
   GradientRequest request{texts(trainable_names, trainable_len), loss_name, texts(output_names, output_len)};
+  request.inputs = texts(input_names, input_len);
   request.config = without_passes(texts(disabled_passes, disabled_len), PassMoment::kArtifact);
   std::vector<std::string> parameters = request.trainable;
   for (auto& name : texts(frozen_names, frozen_len)) parameters.push_back(std::move(name));
@@ -83,11 +85,24 @@ void GradientGraphBuilderSave(const OrtGradientGraphBuilder* builder, const ORTC
 }
 
 void FindUntrainable(const void* model_data, size_t model_length, const char* const* trainable_names,
-                     size_t trainable_len, const char* loss_name, const char* const* output_names,
-                     size_t output_len, OrtAllocator* allocator, char** report) {
+                     size_t trainable_len, const char* const* input_names, size_t input_len,
+                     const char* loss_name, const char* const* output_names, size_t output_len,
+                     OrtAllocator* allocator, char** report) {
   const Model forward = read_model(model_data, model_length, "forward model");
-  *report = copy_text(allocator, find_untrainable(forward, {texts(trainable_names, trainable_len), loss_name,
-                                                            texts(output_names, output_len)}));
+  GradientRequest request{texts(trainable_names, trainable_len), loss_name, texts(output_names, output_len)};
+  request.inputs = texts(input_names, input_len);
+  *report = copy_text(allocator, find_untrainable(forward, request));
+}
+
+void FindUnreached(const void* model_data, size_t model_length, const char* const* trainable_names,
+                   size_t trainable_len, const char* loss_name, const char* const* output_names,
+                   size_t output_len, OrtAllocator* allocator, char** out) {
+  const Model forward = read_model(model_data, model_length, "forward model");
+  std::string lines;
+  for (const std::string& name : find_unreached(
+           forward, {texts(trainable_names, trainable_len), loss_name, texts(output_names, output_len)}))
+    lines += name + "\n";
+  *out = copy_text(allocator, lines);
 }
 
 }  // namespace ortrain::capi

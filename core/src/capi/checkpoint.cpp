@@ -65,7 +65,9 @@ void UpdateParameter(OrtCheckpointState* checkpoint_state, const char* parameter
 
 void GetParameter(const OrtCheckpointState* checkpoint_state, const char* parameter_name,
                   OrtAllocator* allocator, OrtValue** parameter) {
-  const Parameter& found = core_of(*checkpoint_state).parameter(parameter_name);
+  const CheckpointState& state = core_of(*checkpoint_state);
+  const Parameter& found = state.parameter(parameter_name);
+  state.require_values(concat("getting the parameter \"", parameter_name, "\""));
   *parameter = copy_value(allocator, found.row_major(found.data));
 }
 

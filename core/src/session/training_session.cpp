@@ -205,10 +205,10 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
 
   std::string problems;
   std::vector<ValueInfo> train_inputs = user_inputs(train, *state_, "training model", problems);
-  bool any_buffer = false;
+  bool is_training_model = false;  // one with nothing to train has no buffers
   for (const ValueInfo& info : train.graph.inputs) {
+    is_training_model |= info.name == kLazyReset || ends_with(info.name, kBufferSuffix);
     if (!ends_with(info.name, kBufferSuffix)) continue;
-    any_buffer = true;
     const std::string name = info.name.substr(0, info.name.size() - kBufferSuffix.size());
     if (!state_->has_parameter(name))
       problems +=
@@ -222,7 +222,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
       problems += concat("\n  trainable parameter '", p.name,
                          "' of the checkpoint has no gradient in the training model");
   require(
-      any_buffer || !problems.empty(), ErrorCode::kInvalidGraph,
+      is_training_model || !problems.empty(), ErrorCode::kInvalidGraph,
       "the training model has no gradient accumulation buffer among its inputs: it is not a training model");
   std::vector<ValueInfo> eval_inputs;
   if (eval) {

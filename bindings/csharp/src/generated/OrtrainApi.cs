@@ -66,14 +66,14 @@ namespace Microsoft.ML.OnnxRuntime
             (createCheckpoint = NativeTables.Bind<CreateCheckpointCall>(NativeTables.OrtrainApi, 7));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr BuildTrainingModelCall(byte[] modelData, UIntPtr modelLength, IntPtr* trainableNames, UIntPtr trainableLen, IntPtr* frozenNames, UIntPtr frozenLen, byte[] lossName, IntPtr* outputNames, UIntPtr outputLen, IntPtr* disabledPasses, UIntPtr disabledLen, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
+        internal delegate IntPtr BuildTrainingModelCall(byte[] modelData, UIntPtr modelLength, IntPtr* trainableNames, UIntPtr trainableLen, IntPtr* frozenNames, UIntPtr frozenLen, IntPtr* inputNames, UIntPtr inputLen, byte[] lossName, IntPtr* outputNames, UIntPtr outputLen, IntPtr* disabledPasses, UIntPtr disabledLen, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
         private static BuildTrainingModelCall buildTrainingModel;
         /// <summary>Creates a training model from a forward model that ends in a loss.</summary>
         internal static BuildTrainingModelCall BuildTrainingModel => buildTrainingModel ??
             (buildTrainingModel = NativeTables.Bind<BuildTrainingModelCall>(NativeTables.OrtrainApi, 8));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr FindUntrainableCall(byte[] modelData, UIntPtr modelLength, IntPtr* trainableNames, UIntPtr trainableLen, byte[] lossName, IntPtr* outputNames, UIntPtr outputLen, IntPtr allocator, out IntPtr report);
+        internal delegate IntPtr FindUntrainableCall(byte[] modelData, UIntPtr modelLength, IntPtr* trainableNames, UIntPtr trainableLen, IntPtr* inputNames, UIntPtr inputLen, byte[] lossName, IntPtr* outputNames, UIntPtr outputLen, IntPtr allocator, out IntPtr report);
         private static FindUntrainableCall findUntrainable;
         /// <summary>Lists everything that prevents a forward model from being trained.</summary>
         internal static FindUntrainableCall FindUntrainable => findUntrainable ??
@@ -191,6 +191,13 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>A copy of all parameters, end to end, in a new tensor.</summary>
         internal static GetContiguousParametersCall GetContiguousParameters => getContiguousParameters ??
             (getContiguousParameters = NativeTables.Bind<GetContiguousParametersCall>(NativeTables.OrtrainApi, 25));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr FindUnreachedCall(byte[] modelData, UIntPtr modelLength, IntPtr* trainableNames, UIntPtr trainableLen, byte[] lossName, IntPtr* outputNames, UIntPtr outputLen, IntPtr allocator, out IntPtr @out);
+        private static FindUnreachedCall findUnreached;
+        /// <summary>Lists the parameters that no gradient of the loss reaches.</summary>
+        internal static FindUnreachedCall FindUnreached => findUnreached ??
+            (findUnreached = NativeTables.Bind<FindUnreachedCall>(NativeTables.OrtrainApi, 26));
 
     }
 }

@@ -376,31 +376,33 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().CreateCheckpoint(names_.data(), values_.data(), trainable_.data(), names.size(), nominal, &checkpoint_state));
     return Handle<OrtCheckpointState>(checkpoint_state, training_api().ReleaseCheckpointState);
   }, py::arg("names"), py::arg("values"), py::arg("trainable"), py::arg("nominal"), "Creates a state from named tensors.");
-  m.def("build_training_model", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& trainable_names, const std::vector<std::string>& frozen_names, const std::string& loss_name, const std::vector<std::string>& output_names, const std::vector<std::string>& disabled_passes) {
+  m.def("build_training_model", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& trainable_names, const std::vector<std::string>& frozen_names, const std::vector<std::string>& input_names, const std::string& loss_name, const std::vector<std::string>& output_names, const std::vector<std::string>& disabled_passes) {
     const Bytes model_data_(model_data);
     const Texts trainable_names_(trainable_names);
     const Texts frozen_names_(frozen_names);
+    const Texts input_names_(input_names);
     const Texts output_names_(output_names);
     const Texts disabled_passes_(disabled_passes);
     void* out = {};
     size_t out_length = 0;
     {
       const py::gil_scoped_release released;
-      check(extension_api().BuildTrainingModel(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), frozen_names_.data(), frozen_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), disabled_passes_.data(), disabled_passes.size(), allocator(), &out, &out_length));
+      check(extension_api().BuildTrainingModel(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), frozen_names_.data(), frozen_names.size(), input_names_.data(), input_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), disabled_passes_.data(), disabled_passes.size(), allocator(), &out, &out_length));
     }
     return take_bytes(out, out_length);
-  }, py::arg("model_data"), py::arg("trainable_names"), py::arg("frozen_names"), py::arg("loss_name"), py::arg("output_names"), py::arg("disabled_passes"), "Creates a training model from a forward model that ends in a loss.");
-  m.def("find_untrainable", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& trainable_names, const std::string& loss_name, const std::vector<std::string>& output_names) {
+  }, py::arg("model_data"), py::arg("trainable_names"), py::arg("frozen_names"), py::arg("input_names"), py::arg("loss_name"), py::arg("output_names"), py::arg("disabled_passes"), "Creates a training model from a forward model that ends in a loss.");
+  m.def("find_untrainable", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& trainable_names, const std::vector<std::string>& input_names, const std::string& loss_name, const std::vector<std::string>& output_names) {
     const Bytes model_data_(model_data);
     const Texts trainable_names_(trainable_names);
+    const Texts input_names_(input_names);
     const Texts output_names_(output_names);
     char* report = {};
     {
       const py::gil_scoped_release released;
-      check(extension_api().FindUntrainable(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), allocator(), &report));
+      check(extension_api().FindUntrainable(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), input_names_.data(), input_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), allocator(), &report));
     }
     return take_text(report);
-  }, py::arg("model_data"), py::arg("trainable_names"), py::arg("loss_name"), py::arg("output_names"), "Lists everything that prevents a forward model from being trained.");
+  }, py::arg("model_data"), py::arg("trainable_names"), py::arg("input_names"), py::arg("loss_name"), py::arg("output_names"), "Lists everything that prevents a forward model from being trained.");
   m.def("device_count", []() {
     size_t out = {};
     check(extension_api().DeviceCount(&out));
@@ -489,4 +491,15 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().GetContiguousParameters(sess.raw, trainable_only, allocator(), &out));
     return Value(out);
   }, py::arg("sess"), py::arg("trainable_only"), "A copy of all parameters, end to end, in a new tensor.");
+  m.def("find_unreached", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& trainable_names, const std::string& loss_name, const std::vector<std::string>& output_names) {
+    const Bytes model_data_(model_data);
+    const Texts trainable_names_(trainable_names);
+    const Texts output_names_(output_names);
+    char* out = {};
+    {
+      const py::gil_scoped_release released;
+      check(extension_api().FindUnreached(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), allocator(), &out));
+    }
+    return take_text(out);
+  }, py::arg("model_data"), py::arg("trainable_names"), py::arg("loss_name"), py::arg("output_names"), "Lists the parameters that no gradient of the loss reaches.");
 }

@@ -154,8 +154,8 @@ void CheckpointGetPropertyCount(const OrtCheckpointState* checkpoint_state, size
 void CheckpointGetPropertyName(const OrtCheckpointState* checkpoint_state, size_t index, OrtAllocator* allocator, char** out);
 void CheckpointGetPropertyType(const OrtCheckpointState* checkpoint_state, const char* property_name, OrtPropertyType* out);
 void CreateCheckpoint(const char* const* names, const OrtValue* const* values, const bool* trainable, size_t count, bool nominal, OrtCheckpointState** checkpoint_state);
-void BuildTrainingModel(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* frozen_names, size_t frozen_len, const char* loss_name, const char* const* output_names, size_t output_len, const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator, void** out, size_t* out_length);
-void FindUntrainable(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** report);
+void BuildTrainingModel(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* frozen_names, size_t frozen_len, const char* const* input_names, size_t input_len, const char* loss_name, const char* const* output_names, size_t output_len, const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator, void** out, size_t* out_length);
+void FindUntrainable(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* input_names, size_t input_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** report);
 void DeviceCount(size_t* out);
 void DeviceName(size_t index, OrtAllocator* allocator, char** out);
 void AttachOptimizer(OrtTrainingSession* sess, const ORTCHAR_T* optimizer_model_path);
@@ -170,5 +170,6 @@ void GradientGraphBuilderGetModel(const OrtGradientGraphBuilder* builder, OrtAll
 void GradientGraphBuilderSave(const OrtGradientGraphBuilder* builder, const ORTCHAR_T* model_path);
 void ListOperators(OrtAllocator* allocator, char** out);
 void GetContiguousParameters(OrtTrainingSession* sess, bool trainable_only, OrtAllocator* allocator, OrtValue** out);
+void FindUnreached(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** out);
 
 }  // namespace ortrain::capi

@@ -81,30 +81,32 @@ OrtStatus* ORT_API_CALL CreateCheckpoint(const char* const* names, const OrtValu
   });
 }
 
-OrtStatus* ORT_API_CALL BuildTrainingModel(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* frozen_names, size_t frozen_len, const char* loss_name, const char* const* output_names, size_t output_len, const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+OrtStatus* ORT_API_CALL BuildTrainingModel(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* frozen_names, size_t frozen_len, const char* const* input_names, size_t input_len, const char* loss_name, const char* const* output_names, size_t output_len, const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
   return guarded("BuildTrainingModel", [&] {
     check_array(model_data, model_length, "model_data", "model_length");
     check_elements(trainable_names, trainable_len, "trainable_names", "trainable_len");
     check_elements(frozen_names, frozen_len, "frozen_names", "frozen_len");
+    check_elements(input_names, input_len, "input_names", "input_len");
     check_pointer(loss_name, "loss_name");
     check_elements(output_names, output_len, "output_names", "output_len");
     check_elements(disabled_passes, disabled_len, "disabled_passes", "disabled_len");
     check_allocator(allocator, "allocator");
     check_pointer(out, "out");
     check_pointer(out_length, "out_length");
-    capi::BuildTrainingModel(model_data, model_length, trainable_names, trainable_len, frozen_names, frozen_len, loss_name, output_names, output_len, disabled_passes, disabled_len, allocator, out, out_length);
+    capi::BuildTrainingModel(model_data, model_length, trainable_names, trainable_len, frozen_names, frozen_len, input_names, input_len, loss_name, output_names, output_len, disabled_passes, disabled_len, allocator, out, out_length);
   });
 }
 
-OrtStatus* ORT_API_CALL FindUntrainable(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** report) noexcept {
+OrtStatus* ORT_API_CALL FindUntrainable(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* input_names, size_t input_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** report) noexcept {
   return guarded("FindUntrainable", [&] {
     check_array(model_data, model_length, "model_data", "model_length");
     check_elements(trainable_names, trainable_len, "trainable_names", "trainable_len");
+    check_elements(input_names, input_len, "input_names", "input_len");
     check_pointer(loss_name, "loss_name");
     check_elements(output_names, output_len, "output_names", "output_len");
     check_allocator(allocator, "allocator");
     check_pointer(report, "report");
-    capi::FindUntrainable(model_data, model_length, trainable_names, trainable_len, loss_name, output_names, output_len, allocator, report);
+    capi::FindUntrainable(model_data, model_length, trainable_names, trainable_len, input_names, input_len, loss_name, output_names, output_len, allocator, report);
   });
 }
 
@@ -238,6 +240,18 @@ OrtStatus* ORT_API_CALL GetContiguousParameters(OrtTrainingSession* sess, bool t
   });
 }
 
+OrtStatus* ORT_API_CALL FindUnreached(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** out) noexcept {
+  return guarded("FindUnreached", [&] {
+    check_array(model_data, model_length, "model_data", "model_length");
+    check_elements(trainable_names, trainable_len, "trainable_names", "trainable_len");
+    check_pointer(loss_name, "loss_name");
+    check_elements(output_names, output_len, "output_names", "output_len");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::FindUnreached(model_data, model_length, trainable_names, trainable_len, loss_name, output_names, output_len, allocator, out);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -268,7 +282,8 @@ const OrtrainApi ortrain_api = {
     .ReleaseGradientGraphBuilder = entry::ReleaseGradientGraphBuilder,
     .ListOperators = entry::ListOperators,
     .GetContiguousParameters = entry::GetContiguousParameters,
+    .FindUnreached = entry::FindUnreached,
 };
-static_assert(sizeof(OrtrainApi) == 26 * sizeof(void*), "OrtrainApi has 26 slots");
+static_assert(sizeof(OrtrainApi) == 27 * sizeof(void*), "OrtrainApi has 27 slots");
 
 }  // namespace ortrain::capi

@@ -54,21 +54,22 @@ class Parameter:
         return _ortrain.get_parameter(self._handle, self._name).numpy()
 
     @property
-    def grad(self) -> npt.NDArray[Any]:
+    def grad(self) -> npt.NDArray[Any] | None:
         """A copy of the accumulated gradient.
 
         Returns
         -------
-        npt.NDArray[Any]
+        npt.NDArray[Any] | None
             An array of the parameter's shape, the sum over the train steps since the last lazy reset.
+            None for a frozen parameter, which has no gradient.
 
         Raises
         ------
         OrtrainError
             When no train step has run on the state.
-        InvalidArgumentError
-            When the parameter is frozen.
         """
+        if not _ortrain.checkpoint_is_parameter_trainable(self._handle, self._name):
+            return None
         return _ortrain.checkpoint_get_parameter_gradient(self._handle, self._name).numpy()
 
     @property

@@ -1,0 +1,84 @@
+"""The result of ``generate_artifacts``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortrain._parameter_choice import Fate, InitializerReport
+
+
+@dataclass(frozen=True)
+class ArtifactReport:
+    """The files that :func:`ortrain.artifacts.generate_artifacts` wrote, and what is trained.
+
+    ``print(report)`` shows a table of all floating-point initializers.
+
+    Attributes
+    ----------
+    initializers : tuple of InitializerReport
+        Every floating-point initializer in the order of the model, with ``name``, ``shape``, ``dtype``,
+        ``fate`` (trained, frozen or left out) and ``reason``.
+    input_gradients : tuple of str
+        The outputs of the training model that are gradients of inputs.
+    training_model, eval_model, checkpoint : pathlib.Path
+        The files that a training session needs.
+    optimizer_model, nominal_checkpoint : pathlib.Path or None
+        The files that are written on request.
+    """
+
+    initializers: tuple[InitializerReport, ...]
+    input_gradients: tuple[str, ...]
+    training_model: Path
+    eval_model: Path
+    checkpoint: Path
+    optimizer_model: Path | None = None
+    nominal_checkpoint: Path | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """The paths of all files written."""
+        written = (
+            self.training_model, self.eval_model, self.optimizer_model, self.checkpoint, self.nominal_checkpoint
+        )  # fmt: skip
+        return [path for path in written if path is not None]
+
+    @property
+    def trained(self) -> list[str]:
+        """The names of the parameters that training changes."""
+        return self._named(Fate.TRAINED)
+
+    @property
+    def frozen(self) -> list[str]:
+        """The names of the floating-point parameters that training does not change."""
+        return self._named(Fate.FROZEN)
+
+    @property
+    def left_out(self) -> list[str]:
+        """The names of the floating-point initializers that stay in the models as constants."""
+        return self._named(Fate.LEFT_OUT)
+
+    def _named(self, fate: Fate) -> list[str]:
+        return [choice.name for choice in self.initializers if choice.fate is fate]
+
+    def __repr__(self) -> str:
+        return (
+            f"<ArtifactReport: {len(self.trained)} trained, {len(self.frozen)} frozen, "
+            f"{len(self.left_out)} left out, in {str(self.training_model.parent)!r}>"
+        )
+
+    def __str__(self) -> str:
+        rows = [("initializer", "dtype", "shape", "fate", "reason")]
+        rows += [
+            (choice.name, choice.dtype, f"[{', '.join(map(str, choice.shape))}]", choice.fate.value, choice.reason)
+            for choice in self.initializers
+        ]  # fmt: skip
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = [
+            "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[4]])
+            for row in rows
+        ]
+        lines.insert(1, "  ".join("-" * width for width in (*widths, len("reason"))))
+        lines += [f"output  {name}" for name in self.input_gradients]
+        lines += [f"wrote   {path}" for path in self.files]
+        return "\n".join(lines)
