@@ -702,8 +702,8 @@ std::optional<std::vector<Dim>> RuleContext::dims(const std::string& value) cons
 }
 
 const Tensor* RuleContext::constant_value(const std::string& value) const {
-  if (builder_.trainable_.count(value)) return nullptr;
-  return builder_.types_.constant(value);
+  if (builder_.active_.count(value)) return nullptr;  // trainable, or computed from what is
+  return builder_.types_.known(value);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -300,12 +300,12 @@ const Tensor* ValueTypes::run_value(const std::string& value, int run) const {
   return !values ? constant(value) : run == 0 ? &values->first : &values->second;
 }
 
-Tensor ValueTypes::known(const std::string& value) const {
+const Tensor* ValueTypes::known(const std::string& value) const {
   const Tensor *first = run_value(value, 0), *second = run_value(value, 1);
   const bool equal = first && second && first->dtype() == second->dtype() &&
                      first->shape() == second->shape() && first->dtype() != DType::kString &&
                      (first->bytes() == 0 || std::memcmp(first->raw(), second->raw(), first->bytes()) == 0);
-  return equal ? *first : Tensor();
+  return equal ? first : nullptr;
 }
 
 void ValueTypes::set_like(const std::string& value, const std::string& other) {

@@ -31,9 +31,9 @@ class ValueTypes {
   const ValueInfo& info(const std::string& value) const;
   // The value of a constant: of an initializer or the output of a Constant node. Null where it is none.
   const Tensor* constant(const std::string& value) const;
-  // The same for a value that follows from constants and from extents that are numbers; undefined where it is
-  // not known.
-  Tensor known(const std::string& value) const;
+  // The same for a value that follows from constants and from extents that are numbers; null where it is not
+  // known.
+  const Tensor* known(const std::string& value) const;
 
   // Nodes that cannot be run whatever the inputs hold, each with the reason; those of subgraphs too.
   const std::vector<std::string>& problems() const { return problems_; }
