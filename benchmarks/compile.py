@@ -16,7 +16,7 @@ import onnx
 from ortrain import artifacts
 from ortrain.api import CheckpointState, Module, Optimizer
 
-from benchmarks.sliding_chunks import batch, sliding_chunks
+from benchmarks.sliding_chunks import batch_of, sliding_chunks
 
 
 def measure(model: onnx.ModelProto, folder: Path, batches: int) -> dict[str, float]:
@@ -41,7 +41,7 @@ def measure(model: onnx.ModelProto, folder: Path, batches: int) -> dict[str, flo
     module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
     optimizer = Optimizer(folder / "optimizer_model.onnx", module)
     mark("session")
-    data = [list(batch(model, 2, seed).values()) for seed in range(batches)]
+    data = [list(batch_of(model, 2, seed).values()) for seed in range(batches)]
     last = perf_counter()
 
     def step(inputs: list[object], what: str) -> None:
@@ -73,7 +73,9 @@ def main() -> None:
     parser.add_argument(
         "--layers", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N", help="sizes (default: 1 2 4 8)"
     )
-    parser.add_argument("--batches", type=int, default=4, metavar="N", help="with masks of their own (default: 4)")
+    parser.add_argument(
+        "--batches", type=int, default=4, metavar="N", help="with masks of their own (default: 4)"
+    )
     options = parser.parse_args()
     head = True
     for layers in options.layers:
@@ -81,7 +83,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             parts = measure(model, Path(folder), options.batches)
         if head:
-            print(f"{'layers':>6}{'nodes':>7}{'NonZero':>8}" + "".join(f"{part:>13}" for part in parts) + "  (ms)")
+            print(
+                f"{'layers':>6}{'nodes':>7}{'NonZero':>8}"
+                + "".join(f"{part:>13}" for part in parts)
+                + "  (ms)"
+            )
         head = False
         masks = sum(node.op_type == "NonZero" for node in model.graph.node)
         times = "".join(f"{1e3 * seconds:>13.0f}" for seconds in parts.values())

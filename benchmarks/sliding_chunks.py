@@ -1,9 +1,9 @@
-"""A graph as PyTorch's TorchScript exporter writes sliding-window attention: thousands of small nodes of shape
-arithmetic, tensors filled in place by ScatterND, and masks that NonZero turns into indices.
+"""Sliding-window attention as PyTorch's TorchScript exporter writes it.
 
-Longformer becomes such a graph. Every assignment to a slice (`chunks[:, 1] = x[:, 8:24]`) is a Range for each
-axis, sliced, spread and joined into indices; every `scores[mask] = -1e4` is a NonZero whose number of rows is
-known only when the mask is.
+The graph has thousands of small nodes of shape arithmetic, tensors filled in place by ScatterND, and masks that NonZero
+turns into indices. Longformer becomes such a graph. Every assignment to a slice (`chunks[:, 1] = x[:, 8:24]`) is a
+Range for each axis, sliced, expanded and joined into indices; every `scores[mask] = -1e4` is a NonZero, whose number of
+rows is known only when the mask is.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ class Writer:
         return self("Constant", value=numpy_helper.from_array(np.array(value, dtype)))
 
     def size(self, x: str, axis: int) -> str:
-        """x.size(axis)"""
+        """Write x.size(axis)."""
         return self("Gather", self("Shape", x), self.constant(axis), axis=0)
 
     def shape(self, *sizes: str | int) -> str:
-        """A list of sizes, some of which are computed."""
+        """Write a list of sizes, some of which are computed."""
         parts = [
-            self.constant([s]) if isinstance(s, int) else self("Unsqueeze", s, self.constant([0])) for s in sizes
+            self.constant([s]) if isinstance(s, int) else self("Unsqueeze", s, self.constant([0]))
+            for s in sizes
         ]
         return self("Concat", *parts, axis=0)
 
     def slice(self, x: str, axis: int, start: str | int, end: str | int) -> str:
-        """x[..., start:end, ...]"""
+        """Write x[..., start:end, ...]."""
         bounds = [
             self.constant([b]) if isinstance(b, int) else self("Unsqueeze", b, self.constant([0]))
             for b in (start, end)
@@ -54,7 +55,7 @@ class Writer:
         return self("Slice", x, *bounds, self.constant([axis]), self.constant([1]))
 
     def put(self, x: str, places: list[tuple[str | int, str | int]], values: str) -> str:
-        """x[a:b, c:d, ...] = values, for slices of the leading axes."""
+        """Write x[a:b, c:d, ...] = values, for slices of the leading axes."""
         indices = []
         for axis, (start, end) in enumerate(places):
             every = self("Range", self.constant(0), self.size(x, axis), self.constant(1))
@@ -78,14 +79,16 @@ class Writer:
         return self("ScatterND", x, where, self("Expand", values, self("Where", kept, unset, wanted)))
 
     def fill(self, x: str, mask: str, value: float, dtype: Any) -> str:
-        """x[mask] = value"""
+        """Write x[mask] = value."""
         where = self("Transpose", self("NonZero", mask), perm=[1, 0])
         count = self.size(where, 0)
         filled = self("Expand", self.constant(value, dtype), self.shape(count))
         return self("ScatterND", x, where, filled)
 
 
-def sliding_chunks(layers: int = 4, chunks: int = 8, width: int = 8, dtype: Any = np.float32) -> onnx.ModelProto:
+def sliding_chunks(
+    layers: int = 4, chunks: int = 8, width: int = 8, dtype: Any = np.float32
+) -> onnx.ModelProto:
     """Return a model of `layers` layers that attend to `chunks` overlapping chunks of the sequence each.
 
     Parameters
@@ -112,7 +115,8 @@ def sliding_chunks(layers: int = 4, chunks: int = 8, width: int = 8, dtype: Any 
     hidden = "x"
     for layer in range(layers):
         projected = {
-            part: w("MatMul", hidden, weight(f"layer{layer}.{part}", width, width)) for part in ("q", "k", "v")
+            part: w("MatMul", hidden, weight(f"layer{layer}.{part}", width, width))
+            for part in ("q", "k", "v")
         }
         # Overlapping chunks, copied one by one into an empty tensor.
         batch, features = w.size(hidden, 0), w.size(hidden, 2)
@@ -170,10 +174,13 @@ def sliding_chunks(layers: int = 4, chunks: int = 8, width: int = 8, dtype: Any 
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def batch(model: onnx.ModelProto, size: int, seed: int) -> dict[str, Array]:
+def batch_of(model: onnx.ModelProto, size: int, seed: int) -> dict[str, Array]:
     """Return inputs of the model, and under `target` what its output is compared with."""
     rng = np.random.default_rng(seed)
-    kind, dims = model.graph.input[0].type.tensor_type.elem_type, model.graph.input[0].type.tensor_type.shape.dim
+    kind, dims = (
+        model.graph.input[0].type.tensor_type.elem_type,
+        model.graph.input[0].type.tensor_type.shape.dim,
+    )
     shape = (size, dims[1].dim_value, dims[2].dim_value)
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     return {

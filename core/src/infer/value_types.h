@@ -19,6 +19,9 @@
 
 namespace ortrain {
 
+// Clears the names of dimensions that ValueTypes made up, which mean nothing in a model.
+void forget_made_up_names(ValueInfo& info);
+
 class ValueTypes {
  public:
   // Goes over all nodes of the model, which must outlive this.
@@ -75,5 +78,9 @@ class ValueTypes {
   std::vector<std::string> problems_;
   std::shared_ptr<Extents> extents_ = std::make_shared<Extents>();  // those of all graphs of a model
 };
+
+// All that is known of the outputs of a model's graph, which need not state it. With `name_all` a dimension that
+// has neither number nor name gets a name, the same one where two dimensions are equal.
+std::vector<ValueInfo> inferred_outputs(const Model& model, bool name_all = false);
 
 }  // namespace ortrain
