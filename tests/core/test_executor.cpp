@@ -22,6 +22,8 @@ Node node(std::string type, std::vector<std::string> inputs, std::vector<std::st
 
 ValueInfo value(const std::string& name) { return {name, DType::kUndefined, std::nullopt}; }
 
+constexpr const char* kOfVariant = "variant";  // an input that is a constant of each variant
+
 struct Places : OutputPlaces {
   std::deque<Tensor> tensors;  // those given before stay where they are
   const Tensor& place(size_t o, DType dtype, const Shape& shape) override {
@@ -39,19 +41,24 @@ class Runner {
     model_.graph = std::move(graph);
     model_.graph.sort();
     std::vector<std::string> inputs, outputs;
-    for (const ValueInfo& info : model_.graph.inputs) inputs.push_back(info.name);
+    for (const ValueInfo& info : model_.graph.inputs)
+      if (info.name != kOfVariant) inputs.push_back(info.name);
     for (const ValueInfo& info : model_.graph.outputs) outputs.push_back(info.name);
     executor_ = std::make_unique<Executor>(
         model_.graph, inputs, outputs,
         ExecutorSettings{&model_, std::make_shared<Arena>(), Precision::kFloat, 0});
   }
 
-  std::vector<Tensor> run(const std::vector<Tensor>& inputs) {
+  // With a variant, whose constant this number is.
+  std::vector<Tensor> run(const std::vector<Tensor>& inputs, int variant = 0) {
     std::vector<ValueRef> given;
     for (const Tensor& t : inputs) given.emplace_back(t);
     RunScope scope;
+    const std::unordered_map<std::string, Tensor> constants = {
+        {kOfVariant, Tensor::of(std::vector<float>{static_cast<float>(variant)})}};
+    scope.variant = variant;
     scope.states = &none_;
-    scope.constants = &none_;
+    scope.constants = &constants;
     scope.number = runs_++;
     scope.terminate = &terminate;
     executor_->run(given, places_, scope);
@@ -147,6 +154,33 @@ TEST_CASE("what is the same for all shapes that a dynamic operator gives is comp
       CHECK(outputs[1].size() == count);
       CHECK(runner.compilations() == (turn == 0 ? compilations[k] : 7));
     }
+}
+
+TEST_CASE("variants share the segments that read none of their constants") {
+  Graph g;
+  g.inputs = {value("x"), value(kOfVariant)};
+  g.nodes = {node("NonZero", {"x"}, {"where"}),
+             node("Transpose", {"where"}, {"places"}),
+             node("GatherND", {"x", "places"}, {"chosen"}),
+             node("Relu", {"chosen"}, {"positive"}),
+             node("NonZero", {"positive"}, {"again"}),
+             node("Transpose", {"again"}, {"at"}),
+             node("GatherND", {"chosen", "at"}, {"rest"}),
+             node("Add", {kOfVariant, kOfVariant}, {"twice"}),
+             node("Mul", {"rest", "twice"}, {"y"})};
+  g.outputs = {value("y")};
+  Runner runner(g);
+  const Tensor x = floats({0, 2, -1, 3});
+  CHECK(runner.run({x}, 1)[0].to_double() == std::vector<double>{4, 6});
+  CHECK(runner.compilations() == 3);
+  for (int turn = 0; turn < 3; ++turn) {
+    // What computes y is all that differs.
+    CHECK(runner.run({x}, 5)[0].to_double() == std::vector<double>{20, 30});
+    CHECK(runner.run({x}, 1)[0].to_double() == std::vector<double>{4, 6});
+    CHECK(runner.compilations() == 4);
+  }
+  CHECK(runner.run({floats({1, 2, -1, 3})}, 5)[0].to_double() == std::vector<double>{10, 20, 30});
+  CHECK(runner.run({floats({1, 2, -1, 3})}, 1)[0].to_double() == std::vector<double>{2, 4, 6});
 }
 
 TEST_CASE("no more segments are kept than there is room for, and those in use stay") {

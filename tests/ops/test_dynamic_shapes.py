@@ -11,7 +11,7 @@ import pytest
 from helpers import Array, Op, apart, check_forward, check_gradient, check_rejected, run, uniform
 from models import check_model, check_model_gradient, model_of
 from onnx import TensorProto, helper
-from runner import run_in_turn, run_model
+from runner import gradient_model, run_in_turn, run_model
 
 
 def ints(*values: int) -> Array:
@@ -219,6 +219,10 @@ def test_a_boolean_mask_inside_a_differentiated_model() -> None:
         (Op("Tile"), [uniform(2, 3), ints(2, 1)]),
         (Op("Slice"), [uniform(4, 5), ints(1), ints(4), ints(1), ints(2)]),
         (Op("Pad"), [uniform(2, 3), ints(0, 1, 2, 0)]),
+        (Op("Pad", {"mode": "reflect"}), [uniform(3, 4), ints(2, 3, -1, 1)]),
+        (Op("Pad", {"mode": "edge"}), [uniform(3, 4, 2), ints(0, 1, 0, 2, -2, 1)]),
+        (Op("Pad", {"mode": "edge"}, opset=18), [uniform(3, 4, 2), ints(1, 2), None, ints(-2)]),
+        (Op("Pad", {"mode": "wrap"}, opset=19), [uniform(3, 4), ints(2, 3, 5, 9)]),
         (Op("ReduceSum"), [uniform(3, 4), ints(1)]),
         (Op("ReduceSum", {"keepdims": 0}), [uniform(3, 4), ints(0)]),
         (Op("ReduceMean", {"keepdims": 0}, opset=18), [uniform(3, 4), ints(1)]),
@@ -237,6 +241,94 @@ def test_a_boolean_mask_inside_a_differentiated_model() -> None:
 )
 def test_gradients_where_an_input_decides_the_shape(op: Op, inputs: Sequence[Array]) -> None:
     check_gradient(op, inputs, wrt=[0])
+
+
+# How PyTorch's TorchScript exporter writes the padding of the last axes of a tensor: it pads the list of pads
+# with zeros for the other axes, and turns it from pairs in reverse order into all that come before and all
+# that come after.
+PADS_OF_TORCHSCRIPT = """
+      asked = Constant<value = int64[4] {1, 2, 2, 1}>()
+      whole = Cast<to = 7>(asked)
+      zeros = ConstantOfShape<value = int64[1] {0}>(missing)
+      all = Concat<axis = 0>(whole, zeros)
+      in_pairs = Constant<value = int64[2] {-1, 2}>()
+      pairs = Reshape(all, in_pairs)
+      last = Constant<value = int64[1] {-1}>()
+      first = Constant<value = int64[1] {0}>()
+      end = Constant<value = int64[1] {-9223372036854775807}>()
+      turned = Slice(pairs, last, end, first, last)
+      columns = Transpose<perm = [1, 0]>(turned)
+      flat = Reshape(columns, last)
+      pads = Cast<to = 7>(flat)
+"""
+MISSING_PADS = {
+    "a constant": "missing = Constant<value = int64[1] {4}>()",
+    "the rank": """
+      extents = Shape(x)
+      rank = Size(extents)
+      two = Constant<value = int64 {2}>()
+      entries = Mul(rank, two)
+      given = Constant<value = int64[1] {4}>()
+      missing = Sub(entries, given)
+    """,
+    "an input": "missing = Identity(count)",
+}
+
+
+def padded_model(mode: str, missing: str, dims: str) -> str:
+    pads = MISSING_PADS[missing] + PADS_OF_TORCHSCRIPT
+    return f"""
+    <ir_version: 9, opset_import: ["" : 19]>
+    g (double[{dims}] given_x, double[2, 3, 7, 7] weights, int64[1] count, int64[4] shape) => (double loss)
+    {{
+      x = {"Reshape(given_x, shape)" if dims == "K" else "Identity(given_x)"}
+      {pads}
+      padded = Pad<mode = "{mode}">(x, pads)
+      weighted = Mul(padded, weights)
+      square = Mul(weighted, padded)
+      loss = ReduceSum<keepdims = 0>(square)
+    }}
+    """
+
+
+@pytest.mark.parametrize("missing", MISSING_PADS)
+@pytest.mark.parametrize(
+    ("mode", "dims"),
+    [
+        *((mode, dims) for mode in ("edge", "reflect", "wrap") for dims in ("2, 3, 4, 4", "N, 3, H, W")),
+        ("reflect", "K"),  # reshaped to a tensor of unknown rank
+    ],
+)
+def test_pads_that_torchscript_computes_have_gradients(mode: str, missing: str, dims: str) -> None:
+    model = padded_model(mode, missing, dims)
+    x = uniform(2, 3, 4, 4)
+    feeds = {
+        "given_x": x.ravel() if dims == "K" else x,
+        "weights": uniform(2, 3, 7, 7, seed=2),
+        "count": ints(4),
+        "shape": ints(*x.shape),
+    }
+    check_model(model, [feeds])
+    check_model_gradient(model, feeds, ["given_x", "weights"])
+    # Pads that follow from constants are folded: the gradient goes axis by axis, without a number for each
+    # element.
+    graph = onnx.load_from_string(gradient_model(model_of(model), ["given_x"], "loss")).graph
+    axes = [helper.get_node_attr_value(n, "axis") for n in graph.node if n.op_type == "GatherGrad"]
+    assert axes == ([0] if missing == "an input" or dims == "K" else [2, 3])
+
+
+def test_pads_without_an_entry_for_every_axis_are_refused_by_the_gradient() -> None:
+    text = """
+    <ir_version: 9, opset_import: ["" : 19]>
+    g (double[2, 3] x, double[2] y) => (double loss)
+    {
+      pads = Constant<value = int64[2] {1, 1}>()
+      padded = Pad<mode = "edge">(x, pads)
+      loss = ReduceSum<keepdims = 0>(padded)
+    }
+    """
+    with pytest.raises(RuntimeError, match="must have two entries for each of 2 axes"):
+        gradient_model(model_of(text), ["x"], "loss")
 
 
 def test_a_value_that_only_a_kernel_wants_is_found_while_the_model_runs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from differences import central_differences
 from onnx import numpy_helper
 from ortrain import SessionOptions, artifacts, profiling
 from ortrain.api import CheckpointState, Module, Optimizer
+
+from benchmarks.sliding_chunks import batch_of, sliding_chunks
 
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
@@ -321,3 +324,48 @@ def test_models_exported_by_torch_have_its_loss_and_gradients(name: str, tmp_pat
             )
         module.eval()
         assert first(module(*inputs)) == pytest.approx(float(recorded[f"loss{k}"]), rel=1e-5)
+
+
+def test_a_graph_of_thousands_of_small_nodes_with_masks_trains(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = sliding_chunks(layers=1, chunks=3, width=4)
+    trained = [weight.name for weight in model.graph.initializer]
+    artifacts.generate_artifacts(
+        model, requires_grad=trained, loss=artifacts.LossType.MSELoss, artifact_directory=tmp_path
+    )
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    module = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
+    other = onnxruntime.InferenceSession(model.SerializeToString())
+    double = sliding_chunks(layers=1, chunks=3, width=4, dtype=np.float64)
+    rng = np.random.default_rng(1)
+    for seed in range(3):
+        given = batch_of(model, 2, seed)
+        [y] = other.run(None, {name: given[name] for name in ("x", "attended")})
+        expected = float(np.mean((y - given["target"]) ** 2))
+        module.eval()
+        assert first(module(*given.values())) == pytest.approx(expected, rel=1e-5)
+        module.train()
+        for added in (1, 2):  # overwriting the gradients, then adding to them
+            assert first(module(*given.values())) == pytest.approx(expected, rel=1e-5)
+            for weight in double.graph.initializer:
+                value, at = numpy_helper.to_array(weight), tuple(rng.integers(0, weight.dims))
+                found = state.parameters[weight.name].grad[at] / added
+                numeric = central_differences(
+                    functools.partial(loss_of, double, given, weight.name), value.copy(), 1e-6, [at]
+                )[at]
+                assert found == pytest.approx(numeric, rel=1e-3, abs=1e-6), weight.name
+        module.lazy_reset_grad()
+
+
+def loss_of(model: onnx.ModelProto, given: Mapping[str, Array], name: str, value: Array) -> float:
+    """Return the squared error that stock onnxruntime computes with another value of a weight."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    moved = onnx.ModelProto()
+    moved.CopyFrom(model)
+    for weight in moved.graph.initializer:
+        if weight.name == name:
+            weight.CopyFrom(numpy_helper.from_array(value, name))
+    [y] = onnxruntime.InferenceSession(moved.SerializeToString()).run(
+        None, {"x": given["x"].astype(np.float64), "attended": given["attended"]}
+    )
+    return float(np.mean((y - given["target"]) ** 2))

@@ -106,6 +106,61 @@ def test_names_types_and_shapes_are_those_that_onnxruntime_says() -> None:
         assert [(a.name, a.type, a.shape) for a in mine] == [(a.name, a.type, a.shape) for a in other]
 
 
+def test_what_a_model_does_not_state_of_its_outputs_is_inferred() -> None:
+    weights = [
+        numpy_helper.from_array(np.ones((3, 2), np.float32), "w"),
+        numpy_helper.from_array(np.array([2], np.int64), "k"),
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("TopK", ["y", "k"], ["largest", "places"]),
+        helper.make_node("Greater", ["y", "y"], ["more"]),
+        helper.make_node("Transpose", ["y"], ["t"], perm=[1, 0]),
+        helper.make_node("Cast", ["y"], ["half"], to=TensorProto.FLOAT16),
+        helper.make_node("ReduceSum", ["y"], ["total"], keepdims=0),
+        helper.make_node("Shape", ["y"], ["sizes"]),
+    ]
+    names = ["y", "largest", "places", "more", "t", "half", "total", "sizes"]
+    outputs = [onnx.ValueInfoProto(name=name) for name in names]
+    ours, theirs = both(model_of(nodes, [tensor("x", ["batch", 3])], outputs, weights))
+    said = [(a.name, a.type, a.shape) for a in ours.get_outputs()]
+    assert said == [(a.name, a.type, a.shape) for a in theirs.get_outputs()]
+    assert said[4] == ("t", "tensor(float)", [2, "batch"])
+
+
+def test_the_number_of_what_the_data_choose_is_unknown_but_its_rank_is_not() -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["where"])]
+    model = model_of(nodes, [tensor("x", ["a", "b"])], [onnx.ValueInfoProto(name="where")], [])
+    [where] = ortrain.InferenceSession(model).get_outputs()
+    assert (where.type, where.shape) == ("tensor(int64)", [2, None])
+
+
+def test_one_value_may_be_several_outputs(affine: bytes) -> None:
+    model = onnx.load_from_string(affine)
+    model.graph.output.append(model.graph.output[0])
+    session = ortrain.InferenceSession(model.SerializeToString())
+    assert [output.name for output in session.get_outputs()] == ["y", "z", "y"]
+    x = np.ones((2, 3), np.float32)
+    y, z, again = session.run(None, {"x": x})
+    np.testing.assert_array_equal(y, [[7, 8], [7, 8]])
+    np.testing.assert_array_equal(again, y)
+    assert z == y.sum()
+    again[:] = 0
+    assert y.any(), "each output has memory of its own"
+    y, other = session.run(["y", "y"], {"x": x})
+    np.testing.assert_array_equal(other, y)
+
+
+def test_a_value_of_unknown_size_may_be_several_outputs() -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["where"])]
+    outputs = [tensor("where", [1, "n"], TensorProto.INT64)] * 2
+    session = ortrain.InferenceSession(model_of(nodes, [tensor("x", ["a"])], outputs, []))
+    for x in ([0, 1, 1], [1, 0, 0]):
+        first, second = session.run(None, {"x": np.array(x, np.float32)})
+        np.testing.assert_array_equal(first, [np.nonzero(x)[0]])
+        np.testing.assert_array_equal(second, first)
+
+
 def test_outputs_are_chosen_by_name_and_in_the_order_asked_for(affine: bytes) -> None:
     session = ortrain.InferenceSession(affine)
     feed = {"x": np.ones((2, 3), np.float32)}

@@ -72,15 +72,6 @@ bool runs_once(const Node& node) {
   return false;
 }
 
-void drop_unused_initializers(Graph& graph);
-
-// Names of extents that ValueTypes made up mean nothing in a model.
-void forget_made_up_names(ValueInfo& stated) {
-  if (!stated.dims) return;
-  for (Dim& dim : *stated.dims)
-    if (dim.symbol.starts_with("?")) dim.symbol.clear();
-}
-
 class Builder;
 
 // What one rule sees and does; forwards to the builder.
@@ -716,8 +707,8 @@ std::optional<std::vector<Dim>> RuleContext::dims(const std::string& value) cons
 }
 
 const Tensor* RuleContext::constant_value(const std::string& value) const {
-  if (builder_.trainable_.count(value)) return nullptr;
-  return builder_.types_.constant(value);
+  if (builder_.active_.count(value)) return nullptr;  // trainable, or computed from what is
+  return builder_.types_.known(value);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -793,13 +784,6 @@ void drop_unused_outputs(Graph& graph) {
   }
 }
 
-void drop_unused_initializers(Graph& graph) {
-  const auto uses = count_uses(graph);
-  const std::vector<std::string> names = graph.initializer_order;
-  for (const std::string& name : names)
-    if (!uses.count(name)) graph.remove_initializer(name);
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Subgraphs.
 
@@ -855,7 +839,7 @@ SubgraphGradient RuleContext::differentiate(const std::string& attribute,
   for (const std::string& value : wanted) result.gradients.push_back(inner.gradient_of(value));
   result.forward = std::make_shared<Graph>(whole);
   result.forward->nodes.resize(forward_nodes);
-  drop_unused_initializers(*result.forward);
+  result.forward->remove_unused_initializers();
 
   Graph& backward = *(result.backward = std::make_shared<Graph>(std::move(whole)));
   backward.name = unique(backward.name.empty() ? attribute + "_grad" : backward.name + "_grad");
@@ -874,7 +858,7 @@ SubgraphGradient RuleContext::differentiate(const std::string& attribute,
   for (const std::string& gradient : result.gradients)
     if (!gradient.empty()) backward.outputs.push_back({gradient, DType::kUndefined, std::nullopt});
   backward.remove_unused_nodes();
-  drop_unused_initializers(backward);
+  backward.remove_unused_initializers();
   std::set<std::string> read;
   for (std::string& name : values_read(backward)) read.insert(std::move(name));
   for (const std::string& name : read)
@@ -993,7 +977,7 @@ Model build_training_model(const Model& forward, const GradientRequest& request,
   graph.inputs.push_back(ValueInfo{kLazyReset, DType::kBool, std::vector<Dim>{Dim{1, ""}}});
   graph.remove_unused_nodes();
   drop_unused_outputs(graph);
-  drop_unused_initializers(graph);
+  graph.remove_unused_initializers();
   graph.sort();
   return model;
 }

@@ -292,6 +292,12 @@ void Graph::remove_unused_nodes() {
   std::erase_if(nodes, [&](const Node&) { return !keep[i++]; });
 }
 
+void Graph::remove_unused_initializers() {
+  const auto uses = count_uses(*this);
+  std::erase_if(initializer_order, [&](const std::string& name) { return !uses.count(name); });
+  std::erase_if(initializers, [&](const auto& entry) { return !uses.count(entry.first); });
+}
+
 namespace {
 
 using Renamed = std::unordered_map<std::string, std::string>;

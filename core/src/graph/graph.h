@@ -95,6 +95,8 @@ struct Graph {
   void sort();
   // Drops nodes whose outputs nothing needs.
   void remove_unused_nodes();
+  // Drops initializers that no node reads and that are no outputs of the graph.
+  void remove_unused_initializers();
   // Renames values of subgraphs so that no two graphs, however nested, define the same name: nodes can then
   // move from one to another. Subgraphs that change are copies of their own afterwards.
   void make_inner_names_unique();

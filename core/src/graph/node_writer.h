@@ -38,7 +38,7 @@ class NodeWriter {
   // What is known of a value.
   virtual DType dtype(const std::string& value) const = 0;
   virtual std::optional<std::vector<Dim>> dims(const std::string& value) const = 0;
-  // The value of a constant, where it is one.
+  // The value of a constant, or of what follows from constants alone, as far as that is known; else null.
   virtual const Tensor* constant_value(const std::string& value) const = 0;
   std::optional<int64_t> rank(const std::string& value) const;
 

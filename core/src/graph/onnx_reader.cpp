@@ -244,11 +244,8 @@ class Reader {
       // value.
       if (!graph.is_initializer(value.name)) graph.inputs.push_back(std::move(value));
     }
-    seen.clear();
-    for (const auto& output : proto.output()) {
+    for (const auto& output : proto.output()) {  // one value may be several of them
       ValueInfo value = read_value(output);
-      require(seen.insert(value.name).second, ErrorCode::kInvalidGraph, "two graph outputs are named \"",
-              value.name, "\"");
       value.name = named(value.name);
       graph.outputs.push_back(std::move(value));
     }

@@ -300,12 +300,12 @@ const Tensor* ValueTypes::run_value(const std::string& value, int run) const {
   return !values ? constant(value) : run == 0 ? &values->first : &values->second;
 }
 
-Tensor ValueTypes::known(const std::string& value) const {
+const Tensor* ValueTypes::known(const std::string& value) const {
   const Tensor *first = run_value(value, 0), *second = run_value(value, 1);
   const bool equal = first && second && first->dtype() == second->dtype() &&
                      first->shape() == second->shape() && first->dtype() != DType::kString &&
                      (first->bytes() == 0 || std::memcmp(first->raw(), second->raw(), first->bytes()) == 0);
-  return equal ? *first : Tensor();
+  return equal ? first : nullptr;
 }
 
 void ValueTypes::set_like(const std::string& value, const std::string& other) {
@@ -433,6 +433,36 @@ void ValueTypes::infer(const Node& node) {
     if (first.values_out[o].defined() && second.values_out[o].defined())
       run_values_[node.outputs[o]] = {first.values_out[o], second.values_out[o]};
   }
+}
+
+void forget_made_up_names(ValueInfo& info) {
+  if (!info.dims) return;
+  for (Dim& dim : *info.dims)
+    if (dim.symbol.starts_with("?")) dim.symbol.clear();
+}
+
+std::vector<ValueInfo> inferred_outputs(const Model& model, bool name_all) {
+  const ValueTypes types(model);
+  std::unordered_map<std::string, std::string> names;  // for those that ValueTypes made up
+  std::vector<ValueInfo> outputs;
+  for (const ValueInfo& stated : model.graph.outputs) {
+    ValueInfo& output = outputs.emplace_back(types.info(stated.name));
+    output.name = stated.name;
+    if (!output.dims) output.dims = stated.dims;
+    const bool same_rank = output.dims && stated.dims && output.dims->size() == stated.dims->size();
+    for (size_t k = 0; output.dims && k < output.dims->size(); ++k) {
+      Dim& dim = (*output.dims)[k];
+      if (dim.known() || !(dim.symbol.empty() || dim.symbol.starts_with("?"))) continue;
+      if (same_rank && ((*stated.dims)[k].known() || !(*stated.dims)[k].symbol.empty())) {
+        dim = (*stated.dims)[k];
+      } else if (name_all) {
+        const std::string name = concat(output.name, "_dim_", k);
+        dim.symbol = dim.symbol.empty() ? name : names.emplace(dim.symbol, name).first->second;
+      }
+    }
+    forget_made_up_names(output);
+  }
+  return outputs;
 }
 
 }  // namespace ortrain

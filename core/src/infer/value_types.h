@@ -19,6 +19,9 @@
 
 namespace ortrain {
 
+// Clears the names of dimensions that ValueTypes made up, which mean nothing in a model.
+void forget_made_up_names(ValueInfo& info);
+
 class ValueTypes {
  public:
   // Goes over all nodes of the model, which must outlive this.
@@ -31,9 +34,9 @@ class ValueTypes {
   const ValueInfo& info(const std::string& value) const;
   // The value of a constant: of an initializer or the output of a Constant node. Null where it is none.
   const Tensor* constant(const std::string& value) const;
-  // The same for a value that follows from constants and from extents that are numbers; undefined where it is
-  // not known.
-  Tensor known(const std::string& value) const;
+  // The same for a value that follows from constants and from extents that are numbers; null where it is not
+  // known.
+  const Tensor* known(const std::string& value) const;
 
   // Nodes that cannot be run whatever the inputs hold, each with the reason; those of subgraphs too.
   const std::vector<std::string>& problems() const { return problems_; }
@@ -75,5 +78,9 @@ class ValueTypes {
   std::vector<std::string> problems_;
   std::shared_ptr<Extents> extents_ = std::make_shared<Extents>();  // those of all graphs of a model
 };
+
+// All that is known of the outputs of a model's graph, which need not state it. With `name_all` a dimension that
+// has neither number nor name gets a name, the same one where two dimensions are equal.
+std::vector<ValueInfo> inferred_outputs(const Model& model, bool name_all = false);
 
 }  // namespace ortrain

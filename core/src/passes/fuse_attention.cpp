@@ -105,10 +105,10 @@ class Matcher {
   }
   // The number that a value of one element holds, as far as the model tells it.
   std::optional<double> number(const std::string& value) const {
-    const Tensor known = types_.known(value);
-    if (!known.defined() || known.size() != 1) return std::nullopt;
-    if (known.dtype() != DType::kFloat && known.dtype() != DType::kDouble) return std::nullopt;
-    return known.to_double()[0];
+    const Tensor* known = types_.known(value);
+    if (!known || known->size() != 1) return std::nullopt;
+    if (known->dtype() != DType::kFloat && known->dtype() != DType::kDouble) return std::nullopt;
+    return known->to_double()[0];
   }
   // Where a node multiplies by a number: which input is multiplied, and the factor.
   std::optional<std::pair<std::string, double>> scaled(const Node& node) const;

@@ -19,6 +19,7 @@ namespace {
 constexpr size_t kPrograms = 8, kSuccessors = 64, kOfSubgraphs = 256;
 // How many nodes that a segment could share with others are worth a Program of their own.
 constexpr size_t kWorthSharing = 8, kTails = 8;
+constexpr size_t kNoOutput = SIZE_MAX;
 
 // A value that passes between segments, or comes from outside.
 struct Cell {
@@ -70,13 +71,13 @@ using Segments = std::list<std::shared_ptr<Segment>>;
 // The end of what follows a segment where shapes are the same whatever the dynamic nodes give: compiled once,
 // the successor of every segment that was split before it.
 struct Tail {
-  std::unordered_set<std::string> nodes;
-  std::shared_ptr<Segment> segment;  // null until it was compiled
+  std::unordered_set<int> nodes;
+  std::map<int, std::shared_ptr<Segment>> segments;  // of each variant for which it was compiled
 };
 
 struct Segment {
-  // What it was compiled for.
-  int variant = 0;
+  // What it was compiled for. Without a variant: it reads none of the constants that these differ by.
+  std::optional<int> variant;
   std::vector<Form> forms;                          // of the values that the cache it stands in looks at
   std::vector<std::pair<Source, Tensor>> contents;  // and what some of all values held
 
@@ -87,14 +88,14 @@ struct Segment {
   std::vector<std::pair<const Cell*, size_t>> passed;  // sequences that are outputs of the graph as they come
 
   bool last = false;
-  SegmentPlan plan;                  // what is left to do: its constants, shapes and rest
-  std::vector<std::string> outputs;  // of the graph, not made yet
-  std::vector<std::string> known;    // values in cells that the rest reads
+  SegmentPlan plan;                                 // what is known by its end, and what is left to do
+  std::vector<int> outputs;                         // of the graph, not made yet
+  std::vector<std::pair<int, const Cell*>> known;   // values in cells that the rest reads
   std::vector<const Cell*> results;  // of the dynamic nodes: their types decide about the successor
   Segments next;
-  std::optional<SegmentPlan> reference;  // that of the first successor, if it was the last
-  std::list<Tail> tails;                 // of the successors
-  Tail* tail = nullptr;                  // that of this one
+  std::map<int, SegmentPlan> references;  // of each variant: that of the first successor, if it was the last
+  std::list<Tail> tails;                  // of the successors
+  Tail* tail = nullptr;                   // that of this one
 };
 
 struct Body {
@@ -108,6 +109,7 @@ struct DynamicStep {
   const Operator* op = nullptr;
   std::vector<Source> inputs;
   std::vector<Cell*> outputs;
+  std::vector<size_t> graph_outputs;  // which of the graph's outputs they are; kNoOutput for none
   std::map<std::string, Body> bodies;
   std::deque<TensorBuffer> buffers;
 };
@@ -144,8 +146,8 @@ struct Executor::Impl {
     }
     read.insert(outputs.begin(), outputs.end());
     for (size_t o = 0; o < outputs.size(); ++o)
-      if (const size_t first_of_name = output_index(outputs[o]); first_of_name < o)
-        doubled.emplace_back(first_of_name, o);
+      if (const auto [first_of_name, fresh] = output_indices.emplace(outputs[o], o); !fresh)
+        doubled.emplace_back(first_of_name->second, o);
     places_of_outputs.resize(outputs.size());
   }
 
@@ -158,7 +160,9 @@ struct Executor::Impl {
   bool whole = true;                               // one Program, as far as is known
   std::unordered_set<std::string> read;            // values that nodes or outputs read
   std::vector<std::pair<size_t, size_t>> doubled;  // outputs that are others once more
-  std::vector<ValueRef> places_of_outputs;         // in the run at hand
+  std::unordered_map<std::string, size_t> output_indices;  // of the first output of a name
+  std::vector<ValueRef> places_of_outputs;                 // in the run at hand
+  std::optional<PlanGraph> plan_graph;                     // where it is not one Program
   Segments first;
   std::map<const Graph*, std::unique_ptr<Executor>> bodies;  // of the nodes' subgraphs
   size_t capacity = kPrograms;
@@ -167,23 +171,22 @@ struct Executor::Impl {
   std::vector<const Tensor*> program_outputs;
 
   Cell& cell(const std::string& name) { return cells[name]; }
-  const Cell* find_cell(const std::string& name) const {
-    const auto found = cells.find(name);
-    return found == cells.end() ? nullptr : &found->second;
-  }
 
   void run(std::span<const ValueRef> given, OutputPlaces& places, const RunScope& scope);
   Segment* find(Segments& list, std::span<const Cell* const> values, int variant);
   Segment& add(Segments& list, size_t most, std::span<const Cell* const> values,
                std::shared_ptr<Segment> segment);
   std::shared_ptr<Segment> compile(Segment* before, const RunScope& scope);
+  std::unique_ptr<Program> compile_planned(const SegmentPlan& plan, const RunScope& scope);
   std::shared_ptr<Segment> compile_whole(const RunScope& scope);
   Tail* split(Segment& before, const SegmentPlan& plan, const RunScope& scope);
-  ProgramRequest request(const RunScope& scope) const;
-  Source source(const std::string& name, const Tensors& known, const RunScope& scope);
-  DynamicStep prepare(const Node& node, const Segment& segment, const RunScope& scope);
+  ProgramRequest request() const;
+  Source source(int value, const SegmentPlan& plan, const RunScope& scope);
+  DynamicStep prepare(const Node& node, const SegmentPlan& plan, const RunScope& scope);
+  Cell& cell(int value) { return cell(plan_graph->name(value)); }
   size_t output_index(const std::string& name) const {
-    return static_cast<size_t>(std::find(outputs.begin(), outputs.end(), name) - outputs.begin());
+    const auto found = output_indices.find(name);
+    return found == output_indices.end() ? kNoOutput : found->second;
   }
   void run_program(Segment& segment, OutputPlaces& places, const RunScope& scope);
   void run_dynamic(DynamicStep& step, OutputPlaces& places, const RunScope& scope);
@@ -208,19 +211,19 @@ class NodeRun : public DynamicContext {
   const Tensor& out(size_t o, DType dtype, const Shape& shape) override {
     expect(has_output(o), "there is no output ", o);
     Cell& cell = *step_.outputs[o];
-    const size_t output = executor_.output_index(node().outputs[o]);
-    const Tensor& place = output < executor_.outputs.size() ? places_.place(output, dtype, shape)
-                                                            : cell.buffer.reset(dtype, shape);
+    const size_t output = step_.graph_outputs[o];
+    const Tensor& place =
+        output != kNoOutput ? places_.place(output, dtype, shape) : cell.buffer.reset(dtype, shape);
     cell.value = place;
-    if (output < executor_.outputs.size()) executor_.places_of_outputs[output] = place;
+    if (output != kNoOutput) executor_.places_of_outputs[output] = place;
     return place;
   }
   void set(size_t o, const ValueRef& value) override {
     if (!has_output(o)) return;
-    const size_t output = executor_.output_index(node().outputs[o]);
+    const size_t output = step_.graph_outputs[o];
     Cell& cell = *step_.outputs[o];
     if (const Tensor* tensor = value.tensor()) {
-      if (output < executor_.outputs.size())
+      if (output != kNoOutput)
         return out(o, tensor->dtype(), tensor->shape()).copy_from(*tensor);
       cell.view = *tensor;
       cell.value = cell.view;
@@ -232,7 +235,7 @@ class NodeRun : public DynamicContext {
     } else {
       cell.value = {};
     }
-    if (output >= executor_.outputs.size()) return;
+    if (output == kNoOutput) return;
     executor_.places_of_outputs[output] = cell.value;
     places_.take(output, cell.value);
   }
@@ -299,7 +302,7 @@ std::vector<ValueInfo> NodeRun::body_types(const std::string& attribute,
 
 Segment* Executor::Impl::find(Segments& list, std::span<const Cell* const> values, int variant) {
   const auto fits = [&](const std::shared_ptr<Segment>& s) {
-    if (s->variant != variant) return false;
+    if (s->variant && *s->variant != variant) return false;
     for (size_t i = 0; i < values.size(); ++i)
       if (!s->forms[i].fits(values[i]->value)) return false;
     return std::all_of(s->contents.begin(), s->contents.end(),
@@ -320,12 +323,10 @@ Segment& Executor::Impl::add(Segments& list, size_t most, std::span<const Cell* 
   return *list.front();
 }
 
-ProgramRequest Executor::Impl::request(const RunScope& scope) const {
+ProgramRequest Executor::Impl::request() const {
   ProgramRequest request;
   request.graph = &graph;
   request.opsets = &settings.model->opsets;
-  for (const auto& [name, value] : *scope.states)
-    if (read.count(name)) request.states.emplace(name, value);
   request.layouts = settings.layouts;
   request.arena = settings.arena;
   request.precision = settings.precision;
@@ -337,7 +338,9 @@ std::shared_ptr<Segment> Executor::Impl::compile_whole(const RunScope& scope) {
   auto segment = std::make_shared<Segment>();
   segment->variant = scope.variant;
   segment->last = true;
-  ProgramRequest wanted = request(scope);
+  ProgramRequest wanted = request();
+  for (const auto& [name, value] : *scope.states)
+    if (read.count(name)) wanted.states.emplace(name, value);
   wanted.inputs = inputs;
   for (const Cell* input : input_cells) {
     wanted.example_inputs.push_back(*input->value.tensor());
@@ -351,65 +354,51 @@ std::shared_ptr<Segment> Executor::Impl::compile_whole(const RunScope& scope) {
   return segment;
 }
 
-Source Executor::Impl::source(const std::string& name, const Tensors& known, const RunScope& scope) {
-  if (const auto found = known.find(name); found != known.end()) return {nullptr, found->second};
-  for (const Tensors* fixed : {scope.states, scope.constants, static_cast<const Tensors*>(&constants)})
-    if (const auto found = fixed->find(name); found != fixed->end()) return {nullptr, found->second};
-  if (const auto found = graph.initializers.find(name); found != graph.initializers.end())
-    return {nullptr, found->second};
-  return {&cell(name), {}};
+Source Executor::Impl::source(int value, const SegmentPlan& plan, const RunScope& scope) {
+  if (const Tensor* constant = plan.constant(value)) return {nullptr, *constant};
+  if (plan_graph->is_state(value)) return {nullptr, scope.states->at(plan_graph->name(value))};
+  return {&cell(value), {}};
 }
 
 // Where the plan of a successor is best split into a part for its shapes and one for all shapes; null where
 // it is not.
 Tail* Executor::Impl::split(Segment& before, const SegmentPlan& plan, const RunScope& scope) {
   if (before.results.empty() || !plan.dynamic.empty() || !plan.rest.empty()) return nullptr;
-  if (!before.reference) {
-    before.reference = plan;
-    before.reference->nodes.clear();
+  const auto [reference, fresh] = before.references.try_emplace(scope.variant, plan);
+  if (fresh) {
+    reference->second.nodes.clear();
     return nullptr;
   }
-  std::unordered_set<std::string> nodes = unchanged_nodes(plan, *before.reference, *scope.states);
+  std::unordered_set<int> nodes = unchanged_nodes(plan, reference->second);
   if (nodes.size() < kWorthSharing || nodes.size() == plan.nodes.size()) return nullptr;
   for (Tail& tail : before.tails)
     if (tail.nodes == nodes) return &tail;
   if (before.tails.size() >= kTails) return nullptr;
-  before.tails.push_back({std::move(nodes), nullptr});
+  before.tails.push_back({std::move(nodes), {}});
   return &before.tails.back();
 }
 
 std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope& scope) {
+  if (!plan_graph) plan_graph.emplace(graph, settings.model->opsets, *scope.states);
+  PlanGraph& planned = *plan_graph;
   SegmentRequest wanted;
-  wanted.graph = &graph;
-  wanted.opsets = &settings.model->opsets;
+  wanted.graph = &planned;
   wanted.states = scope.states;
-  const auto add_values = [&](const std::vector<std::string>& names) {
-    for (const std::string& name : names) {
-      if (wanted.constants.count(name)) continue;
-      if (const Tensor* tensor = cell(name).value.tensor())
-        wanted.values.emplace(name, *tensor);
-      else
-        wanted.others.insert(name);
-    }
-  };
+  wanted.fixed = &constants;
+  wanted.of_variant = scope.constants;
   if (before) {
-    wanted.nodes = &before->plan.rest;
-    wanted.constants = before->plan.constants;
+    wanted.before = &before->plan;
     wanted.outputs = before->outputs;
-    wanted.shapes = before->plan.shapes;
-    add_values(before->known);
+    for (const auto& [value, known] : before->known) wanted.values.emplace_back(value, known->value);
   } else {
-    wanted.nodes = &graph.nodes;
-    wanted.constants = *scope.constants;
-    for (const auto& [name, value] : constants) wanted.constants.emplace(name, value);
-    wanted.outputs = outputs;
-    add_values(inputs);
+    for (size_t i = 0; i < inputs.size(); ++i)
+      wanted.values.emplace_back(planned.number(inputs[i]), input_cells[i]->value);
+    for (const auto& [name, index] : output_indices) wanted.outputs.push_back(planned.number(name));
+    std::sort(wanted.outputs.begin(), wanted.outputs.end());
   }
 
   auto segment = std::make_shared<Segment>();
-  segment->variant = scope.variant;
   SegmentPlan& plan = segment->plan;
-  ProgramRequest compiled = request(scope);
   while (true) {
     plan = plan_segment(wanted);
     if (before && wanted.later.empty()) {
@@ -418,94 +407,118 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
         plan = plan_segment(wanted);
       }
     }
-    std::unordered_set<std::string> read;
-    for (const Node& node : plan.nodes)
-      for (std::string& name : values_read(node)) read.insert(std::move(name));
-    for (const std::string& name : plan.made) read.insert(name);
-    compiled.states.clear();
-    for (const auto& [name, value] : *scope.states)
-      if (read.count(name)) compiled.states.emplace(name, value);
-    compiled.nodes = &plan.nodes;
-    compiled.inputs = plan.inputs;
-    compiled.example_inputs.clear();
-    for (const std::string& name : plan.inputs) compiled.example_inputs.push_back(*cell(name).value.tensor());
-    compiled.constants.clear();
-    for (const auto& [name, value] : plan.constants)
-      if (read.count(name)) compiled.constants.emplace(name, value);
-    compiled.outputs = plan.outputs;
-    compiled.direct_outputs = plan.outputs.size();
-    compiled.outputs.insert(compiled.outputs.end(), plan.made.begin(), plan.made.end());
-    compiled.shapes = plan.shapes;
-    if (compiled.outputs.empty() && plan.nodes.empty()) break;
     try {
-      segment->program = std::make_unique<Program>(compiled);
+      segment->program = compile_planned(plan, scope);
       break;
     } catch (const DataDependent& e) {
       // A kernel wants to know a value that no shape depends on.
-      if (!wanted.wanted.insert(e.value).second) throw;
+      if (!wanted.wanted.insert(planned.number(e.value)).second) throw;
     }
   }
   require(!plan.nodes.empty() || !plan.dynamic.empty() || plan.rest.empty(), ErrorCode::kFail,
-          plan.rest.empty() ? "" : plan.rest.front().label(), ": its inputs are never known");
+          plan.rest.empty() ? "" : plan.rest.front()->node->label(), ": its inputs are never known");
 
-  for (const std::string& name : plan.shape_deciders) {
+  if (plan.of_variant) segment->variant = scope.variant;
+  for (const int value : plan.shape_deciders) {
     Source decider;
-    if (const auto state = scope.states->find(name); state != scope.states->end())
-      decider.fixed = state->second;
+    if (planned.is_state(value))
+      decider.fixed = scope.states->at(planned.name(value));
     else
-      decider.cell = &cell(name);
-    segment->contents.emplace_back(decider, plan.constants.at(name));
+      decider.cell = &cell(value);
+    segment->contents.emplace_back(decider, *plan.constant(value));
   }
-  for (const std::string& name : plan.inputs) segment->inputs.push_back({&cell(name), {}});
-  for (const std::string& name : plan.outputs) segment->targets.push_back({&cell(name), 0});
-  std::vector<std::string> made = plan.made;
-  for (const std::string& name : made) segment->targets.push_back({nullptr, output_index(name)});
-  for (const Node& node : plan.dynamic) {
-    segment->dynamic.push_back(prepare(node, *segment, scope));
-    for (const std::string& name : node.outputs) {
-      if (name.empty()) continue;
-      if (output_index(name) < outputs.size()) made.push_back(name);
-    }
+  for (const int value : plan.inputs) segment->inputs.push_back({&cell(value), {}});
+  for (const int value : plan.outputs) segment->targets.push_back({&cell(value), 0});
+  std::unordered_set<int> made(plan.made.begin(), plan.made.end());
+  for (const int value : plan.made) segment->targets.push_back({nullptr, output_index(planned.name(value))});
+  for (const PlanNode* node : plan.dynamic) {
+    segment->dynamic.push_back(prepare(*node->node, plan, scope));
+    made.insert(node->outputs.begin(), node->outputs.end());
   }
-  for (const std::string& name : wanted.outputs) {
-    if (!wanted.others.count(name)) continue;
-    segment->passed.emplace_back(&cell(name), output_index(name));
-    made.push_back(name);
+  for (const int value : wanted.outputs) {
+    const KnownValue* known = plan.find(value);
+    if (!known || known->kind != KnownValue::Kind::kOther) continue;
+    segment->passed.emplace_back(&cell(value), output_index(planned.name(value)));
+    made.insert(value);
   }
-  for (const std::string& name : wanted.outputs)
-    if (std::find(made.begin(), made.end(), name) == made.end()) segment->outputs.push_back(name);
+  for (const int value : wanted.outputs)
+    if (!made.count(value)) segment->outputs.push_back(value);
   segment->last = plan.rest.empty() && segment->outputs.empty();
   require(segment->last || !plan.rest.empty(), ErrorCode::kInvalidGraph, "the graph's output '",
-          segment->outputs.empty() ? "" : segment->outputs[0], "' is produced by nothing");
+          segment->outputs.empty() ? "" : planned.name(segment->outputs[0]), "' is produced by nothing");
 
-  std::unordered_set<std::string> needed(segment->outputs.begin(), segment->outputs.end());
-  for (const Node& node : plan.rest)
-    for (std::string& name : values_read(node)) needed.insert(std::move(name));
-  for (const std::string& name : needed) {
-    const bool was_there = wanted.values.count(name) > 0 || wanted.others.count(name) > 0;
-    const bool is_made = std::find(plan.outputs.begin(), plan.outputs.end(), name) != plan.outputs.end();
-    if (was_there || is_made) segment->known.push_back(name);
-  }
-  for (const Node& node : plan.dynamic)
-    for (const std::string& name : node.outputs)
-      if (!name.empty() && needed.count(name)) {
-        segment->known.push_back(name);
-        segment->results.push_back(&cell(name));
-      }
+  std::vector<bool> needed(planned.value_count());
+  for (const int value : segment->outputs) needed[static_cast<size_t>(value)] = true;
+  for (const PlanNode* node : plan.rest)
+    for (const int value : node->read) needed[static_cast<size_t>(value)] = true;
+  const auto keep = [&](int value) {
+    if (value < 0 || !needed[static_cast<size_t>(value)]) return false;
+    needed[static_cast<size_t>(value)] = false;  // once
+    segment->known.emplace_back(value, &cell(value));
+    return true;
+  };
+  for (const auto& [value, given] : wanted.values) keep(value);
+  for (const int value : plan.outputs) keep(value);
+  for (const PlanNode* node : plan.dynamic)
+    for (const int value : node->outputs)
+      if (keep(value)) segment->results.push_back(&cell(value));
   plan.nodes.clear();
   plan.dynamic.clear();
-  if (segment->tail && segment->tail->segment) segment->next.push_front(segment->tail->segment);
+  if (segment->last) plan = {};
+  if (segment->tail)
+    for (const auto& [variant, shared] : segment->tail->segments) segment->next.push_front(shared);
   return segment;
 }
 
-DynamicStep Executor::Impl::prepare(const Node& node, const Segment& segment, const RunScope& scope) {
+// The Program of a plan, null where it computes nothing.
+std::unique_ptr<Program> Executor::Impl::compile_planned(const SegmentPlan& plan, const RunScope& scope) {
+  PlanGraph& planned = *plan_graph;
+  ProgramRequest wanted = request();
+  const auto read = [&](int value) {
+    const std::string& name = planned.name(value);
+    if (const Tensor* constant = plan.constant(value))
+      wanted.constants.emplace(name, *constant);
+    else if (planned.is_state(value))
+      wanted.states.emplace(name, scope.states->at(name));
+  };
+  std::vector<Node> nodes;
+  nodes.reserve(plan.nodes.size());
+  for (const PlanNode* node : plan.nodes) {
+    nodes.push_back(*node->node);
+    std::for_each(node->read.begin(), node->read.end(), read);
+  }
+  wanted.nodes = &nodes;
+  for (const int value : plan.inputs) {
+    wanted.inputs.push_back(planned.name(value));
+    wanted.example_inputs.push_back(*cell(value).value.tensor());
+  }
+  for (const int value : plan.outputs) wanted.outputs.push_back(planned.name(value));
+  wanted.direct_outputs = plan.outputs.size();
+  for (const int value : plan.made) {
+    read(value);
+    wanted.outputs.push_back(planned.name(value));
+  }
+  wanted.shape_of = [&](const std::string& name) {
+    const KnownValue* known = plan.find(planned.find(name));
+    return known && known->kind != KnownValue::Kind::kOther ? &known->shape : nullptr;
+  };
+  if (wanted.outputs.empty() && nodes.empty()) return nullptr;
+  return std::make_unique<Program>(wanted);
+}
+
+DynamicStep Executor::Impl::prepare(const Node& node, const SegmentPlan& plan, const RunScope& scope) {
   DynamicStep step;
   step.node = node;
   step.op = find_operator(node.domain, node.op_type);
-  const Tensors& known = segment.plan.constants;
+  const auto source_of = [&](const std::string& name) {
+    return source(plan_graph->number(name), plan, scope);
+  };
   for (const std::string& name : node.inputs)
-    step.inputs.push_back(name.empty() ? Source{} : source(name, known, scope));
-  for (const std::string& name : node.outputs) step.outputs.push_back(name.empty() ? nullptr : &cell(name));
+    step.inputs.push_back(name.empty() ? Source{} : source_of(name));
+  for (const std::string& name : node.outputs) {
+    step.outputs.push_back(name.empty() ? nullptr : &cell(name));
+    step.graph_outputs.push_back(name.empty() ? kNoOutput : output_index(name));
+  }
   for (const auto& [attribute, value] : node.attributes) {
     const auto* shared = std::get_if<std::shared_ptr<Graph>>(&value);
     if (!shared || !*shared) continue;
@@ -521,7 +534,7 @@ DynamicStep Executor::Impl::prepare(const Node& node, const Segment& segment, co
     std::vector<std::string> names;
     for (const ValueInfo& input : body.inputs) names.push_back(input.name);
     for (const std::string& name : captured) {
-      made.around.emplace_back(name, source(name, known, scope));
+      made.around.emplace_back(name, source_of(name));
       if (scope.states->count(name) || scope.constants->count(name)) continue;
       if (const auto found = constants.find(name); found != constants.end()) {
         fixed.emplace(name, found->second);
@@ -529,7 +542,7 @@ DynamicStep Executor::Impl::prepare(const Node& node, const Segment& segment, co
         fixed.emplace(name, found->second);
       } else {
         names.push_back(name);
-        made.captured.push_back(source(name, known, scope));
+        made.captured.push_back(source_of(name));
       }
     }
     std::unique_ptr<Executor>& executor = bodies[&body];
@@ -608,7 +621,7 @@ void Executor::Impl::run(std::span<const ValueRef> given, OutputPlaces& places, 
       next = &add(segment->next, kSuccessors, results, compile(segment, scope));
       // What the tail computes is the same behind any other segment that was split before it.
       if (segment->tail && next->contents.empty() && next->last)
-        segment->tail->segment = segment->next.front();
+        segment->tail->segments[scope.variant] = segment->next.front();
     }
     segment = next;
   }

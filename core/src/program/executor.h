@@ -29,7 +29,8 @@ struct ExecutorSettings {
 
 // One run.
 struct RunScope {
-  // States and constants bind the graph's other inputs; they are the same for all runs of one variant.
+  // States and constants bind the graph's other inputs. States are the same for all runs, constants for all
+  // runs of one variant.
   int variant = 0;
   const std::unordered_map<std::string, Tensor>* states = nullptr;
   const std::unordered_map<std::string, Tensor>* constants = nullptr;

@@ -651,8 +651,7 @@ void Compiler::compile(const std::vector<Node>& nodes) {
   }
   stated_shapes_.emplace(*request_.graph, [this](const std::string& name) -> const Shape* {
     if (const int v = find_value(name); v >= 0) return &value(v).shape;
-    const auto elsewhere = request_.shapes.find(name);
-    return elsewhere == request_.shapes.end() ? nullptr : &elsewhere->second;
+    return request_.shape_of ? request_.shape_of(name) : nullptr;
   });
   for (const auto& [name, tensor] : request_.constants) add_fixed(name, tensor, true);
   for (const auto& [name, tensor] : request_.states) add_fixed(name, tensor, false);

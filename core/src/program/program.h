@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -46,7 +47,8 @@ struct ProgramRequest {
   // The first so many of them are computed in the very tensors given for them, whose memory belongs to
   // nothing else during the run.
   size_t direct_outputs = 0;
-  std::unordered_map<std::string, Shape> shapes;  // of values of the graph that are not in this Program
+  // Shapes of values of the graph that are not in this Program, null where one is not known.
+  std::function<const Shape*(const std::string&)> shape_of;
   std::shared_ptr<Arena> arena;
   Precision precision = Precision::kFloat;
   // The most bytes that intermediate values may take, 0 for any number. Where they would take more,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <optional>
 
 #include "op/dynamic.h"
@@ -13,74 +12,94 @@ namespace ortrain {
 
 namespace {
 
-// What is known of a value.
-struct Known {
-  DType dtype = DType::kUndefined;
-  Shape shape;
-  const Tensor* constant = nullptr;  // its value, the same in every run
-  const Tensor* content = nullptr;   // its value in this run
-  bool state = false;
-  bool other = false;  // a sequence, or nothing
-};
-
 class Planner {
  public:
   explicit Planner(const SegmentRequest& request);
   SegmentPlan plan() {
-    visit(*request_.nodes);
+    const std::vector<const PlanNode*>& nodes =
+        request_.before ? request_.before->rest : request_.graph->nodes();
+    for (const PlanNode* node : nodes) visit(*node);
     finish();
     return std::move(plan_);
   }
 
-  const Known* find(const std::string& name) const {
-    const auto found = known_.find(name);
-    return found == known_.end() ? nullptr : &found->second;
-  }
-  int64_t opset(const std::string& domain) const {
-    const auto found = request_.opsets->find(domain);
-    return found == request_.opsets->end() ? 1 : found->second;
-  }
+  const KnownValue* find(int value) const { return plan_.find(value); }
+  const KnownValue* find(const std::string& name) const { return plan_.find(request_.graph->find(name)); }
+  const PlanGraph& graph() const { return *request_.graph; }
   std::vector<int64_t> stated_shape(const std::string& name) const { return (*stated_shapes_)(name); }
 
  private:
-  void visit(const std::vector<Node>& nodes);
-  void visit(const Node& node);
-  void wait(const Node& node, std::vector<Node>& list);
-  bool must_wait(const Node& node, const std::vector<std::string>& read);
+  using Kind = KnownValue::Kind;
+  // What is to be remembered of a value while the plan is made.
+  enum Mark : uint8_t {
+    kComputed = 1,  // by a node of the Program
+    kFound = 2,     // by a dynamic node
+    // State that a waiting node reads or updates: nodes behind it must leave this alone.
+    kReadLater = 4,
+    kUpdatedLater = 8,
+    kListed = 16
+  };
+
+  void visit(const PlanNode& node);
+  void wait(const PlanNode& node, std::vector<const PlanNode*>& list);
+  bool must_wait(const PlanNode& node);
   // Whether the node can be run behind the dynamic nodes whose results it reads.
-  bool follows(const Operator& op, const std::vector<std::string>& read) const;
+  bool follows(const PlanNode& node) const;
   // Makes the value a constant whose contents belong to the key; false where they are not known yet.
-  bool pin(const std::string& name);
-  void add_constant(const std::string& name, Tensor value);
+  bool pin(int value);
+  void know(int value, KnownValue known);
+  void add_constant(int value, Tensor tensor, bool of_variant = false) {
+    const DType dtype = tensor.dtype();
+    Shape shape = tensor.shape();
+    know(value, {Kind::kConstant, dtype, std::move(shape), std::move(tensor), of_variant});
+  }
   // Replaces a node whose condition is known by the nodes of that branch.
-  bool splice(const Node& node);
+  bool splice(const PlanNode& node);
   // Makes the outputs constants; false where they are no tensors.
-  bool run_now(const Node& node, const Operator& op);
-  void fold(const Node& node, const std::vector<std::pair<DType, Shape>>& results, std::vector<Tensor> known);
+  bool run_now(const PlanNode& node);
+  void fold(const PlanNode& node, const std::vector<std::pair<DType, Shape>>& results,
+            std::vector<Tensor> known);
   void finish();
+  const Shape* shape_of(const std::string& name) const {
+    const KnownValue* known = find(name);
+    return known && known->kind != Kind::kOther ? &known->shape : nullptr;
+  }
+  bool marked(int value, unsigned marks) const {
+    return static_cast<size_t>(value) < marks_.size() && (marks_[static_cast<size_t>(value)] & marks) != 0;
+  }
+  void mark(int value, unsigned marks) {
+    const auto at = static_cast<size_t>(value);
+    if (at >= marks_.size()) marks_.resize(std::max(at + 1, graph().value_count()));
+    marks_[at] = static_cast<uint8_t>(marks_[at] | marks);
+  }
+  bool all_constant(const std::vector<int>& values) const {
+    return std::all_of(values.begin(), values.end(),
+                       [&](int value) { return find(value)->kind == Kind::kConstant; });
+  }
 
   const SegmentRequest& request_;
   SegmentPlan plan_;
-  std::unordered_map<std::string, Known> known_;
+  std::vector<uint8_t> marks_;                        // by the numbers of values
+  std::unordered_map<int, const Tensor*> contents_;  // of the given values, in this run
   std::optional<StatedShapes> stated_shapes_;
-  std::unordered_set<std::string> computed_;  // by nodes of the Program
-  std::unordered_set<std::string> found_;     // by dynamic nodes
-  // States that waiting nodes read or update: nodes behind them must leave these alone.
-  std::unordered_set<std::string> read_later_, updated_later_;
 };
 
 // What a shape rule sees.
 class PlannedShapes : public ShapeContext {
  public:
-  PlannedShapes(const Planner& planner, const Node& node)
-      : ShapeContext(node, planner.opset(node.domain)),
+  PlannedShapes(const Planner& planner, const PlanNode& node)
+      : ShapeContext(*node.node, planner.graph().opset(node.node->domain)),
         results(node.outputs.size()),
         known(node.outputs.size()),
-        planner_(planner) {}
+        planner_(planner),
+        plan_node_(node) {}
 
   DType dtype(size_t i) const override { return input(i).dtype; }
   const Shape& shape(size_t i) const override { return input(i).shape; }
-  const Tensor* constant(size_t i) const override { return input(i).constant; }
+  const Tensor* constant(size_t i) const override {
+    const KnownValue& value = input(i);
+    return value.kind == KnownValue::Kind::kConstant ? &value.constant : nullptr;
+  }
   void output(size_t o, DType dtype, Shape shape) override {
     if (o >= results.size()) return;
     element_count(shape);  // refuses negative extents and overflow
@@ -98,22 +117,26 @@ class PlannedShapes : public ShapeContext {
   std::vector<Tensor> known;  // outputs whose value the shape rule stated
 
  private:
-  const Known& input(size_t i) const {
+  const KnownValue& input(size_t i) const {
     expect(has_input(i), "input ", i, " is required but missing");
-    return *planner_.find(node().inputs[i]);
+    return *planner_.find(plan_node_.inputs[i]);
   }
   const Planner& planner_;
+  const PlanNode& plan_node_;
 };
 
 // The run of a dynamic node all of whose inputs are constants.
 class ConstantRun : public DynamicContext {
  public:
-  ConstantRun(const Planner& planner, const Node& node)
-      : DynamicContext(node, planner.opset(node.domain)), results(node.outputs.size()), planner_(planner) {}
+  ConstantRun(const Planner& planner, const PlanNode& node)
+      : DynamicContext(*node.node, planner.graph().opset(node.node->domain)),
+        results(node.outputs.size()),
+        planner_(planner),
+        plan_node_(node) {}
 
   ValueRef value(size_t i) const override {
     expect(has_input(i), "input ", i, " is required but missing");
-    return planner_.find(node().inputs[i])->constant;
+    return planner_.find(plan_node_.inputs[i])->constant;
   }
   const Tensor& out(size_t o, DType dtype, const Shape& shape) override {
     return results.at(o) = Tensor(dtype, shape);
@@ -140,124 +163,96 @@ class ConstantRun : public DynamicContext {
 
  private:
   const Planner& planner_;
+  const PlanNode& plan_node_;
   std::deque<TensorBuffer> buffers_;
 };
 
-bool has_subgraph(const Node& node) {
-  return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
-    return std::holds_alternative<std::shared_ptr<Graph>>(attribute.second);
-  });
-}
-
-bool updates_state(const Node& node) {
-  const Operator* op = find_operator(node.domain, node.op_type);
-  if (op && op->updates != 0) return true;
-  for (const auto& [name, attribute] : node.attributes)
-    if (const auto* graph = std::get_if<std::shared_ptr<Graph>>(&attribute))
-      if (std::any_of((*graph)->nodes.begin(), (*graph)->nodes.end(), updates_state)) return true;
-  return false;
-}
-
-// Calls f(name, is it updated) with every state that the node reads or updates.
-template <typename F>
-void for_each_state(const Node& node, const std::vector<std::string>& read, const Tensors& states, F&& f) {
-  const Operator* op = find_operator(node.domain, node.op_type);
-  const bool inner = has_subgraph(node) && updates_state(node);
-  for (const std::string& name : read)
-    if (states.count(name)) f(name, inner);
-  if (!op || op->updates == 0) return;
-  for (size_t i = 0; i < node.inputs.size() && i < 32; ++i)
-    if ((op->updates >> i & 1) && node.has_input(i) && states.count(node.inputs[i])) f(node.inputs[i], true);
-}
-
 Planner::Planner(const SegmentRequest& request) : request_(request) {
-  plan_.constants = request.constants;
-  plan_.shapes = request.shapes;
-  for (const auto& [name, tensor] : request.graph->initializers)
-    known_[name] = {tensor.dtype(), tensor.shape(), &tensor, &tensor, false};
-  for (const auto& [name, tensor] : *request.states)
-    known_[name] = {tensor.dtype(), tensor.shape(), nullptr, &tensor, true};
-  for (const auto& [name, tensor] : plan_.constants)
-    known_[name] = {tensor.dtype(), tensor.shape(), &tensor, &tensor, false};
-  for (const auto& [name, tensor] : request.values)
-    known_[name] = {tensor.dtype(), tensor.shape(), nullptr, &tensor, false};
-  for (const auto& [name, value] : known_) plan_.shapes[name] = value.shape;
-  for (const std::string& name : request.others) known_[name].other = true;
-  stated_shapes_.emplace(*request.graph, [this](const std::string& name) -> const Shape* {
-    const auto found = plan_.shapes.find(name);
-    return found == plan_.shapes.end() ? nullptr : &found->second;
-  });
+  PlanGraph& graph = *request.graph;
+  plan_.own = std::make_shared<std::deque<KnownValue>>();
+  if (request.before) {
+    plan_.known = request.before->known;
+  } else {
+    for (const auto& [name, tensor] : graph.graph().initializers) add_constant(graph.number(name), tensor);
+    for (const auto& [name, tensor] : *request.states)
+      know(graph.number(name), {Kind::kState, tensor.dtype(), tensor.shape()});
+    for (const auto& [name, tensor] : *request.fixed) add_constant(graph.number(name), tensor);
+  }
+  // A plan that serves every variant was made for one of them.
+  for (const auto& [name, tensor] : *request.of_variant) add_constant(graph.number(name), tensor, true);
+  for (const auto& [value, given] : request.values) {
+    const KnownValue* known = find(value);
+    if (known && known->kind == Kind::kConstant) continue;
+    if (const Tensor* tensor = given.tensor()) {
+      know(value, {Kind::kTensor, tensor->dtype(), tensor->shape()});
+      contents_.emplace(value, tensor);
+    } else {
+      know(value, {Kind::kOther});
+    }
+  }
+  stated_shapes_.emplace(graph.graph(), [this](const std::string& name) { return shape_of(name); });
 }
 
-bool Planner::pin(const std::string& name) {
-  Known& value = known_.at(name);
-  if (value.constant) return true;
-  if (!value.content) return false;
-  add_constant(name, value.content->clone());
-  plan_.shape_deciders.push_back(name);
+void Planner::know(int value, KnownValue known) {
+  const auto at = static_cast<size_t>(value);
+  if (at >= plan_.known.size()) plan_.known.resize(std::max(at + 1, graph().value_count()));
+  plan_.known[at] = &plan_.own->emplace_back(std::move(known));
+}
+
+bool Planner::pin(int value) {
+  const Kind kind = find(value)->kind;
+  if (kind == Kind::kConstant) return true;
+  const auto given = contents_.find(value);
+  if (kind != Kind::kState && given == contents_.end()) return false;
+  add_constant(value, kind == Kind::kState ? request_.states->at(graph().name(value)).clone()
+                                           : given->second->clone());
+  plan_.shape_deciders.push_back(value);
   return true;
 }
 
-void Planner::add_constant(const std::string& name, Tensor value) {
-  const Tensor& kept = plan_.constants[name] = std::move(value);
-  known_[name] = {kept.dtype(), kept.shape(), &kept, &kept, false};
-  plan_.shapes[name] = kept.shape();
+void Planner::wait(const PlanNode& node, std::vector<const PlanNode*>& list) {
+  list.push_back(&node);
+  if (&list == &plan_.dynamic)
+    for (const int value : node.outputs)
+      if (value >= 0) mark(value, kFound);
+  for (const auto& [state, updated] : node.states) mark(state, updated ? kReadLater | kUpdatedLater : kReadLater);
 }
 
-void Planner::wait(const Node& node, std::vector<Node>& list) {
-  list.push_back(node);
-  if (&list == &plan_.dynamic) found_.insert(node.outputs.begin(), node.outputs.end());
-  for_each_state(node, values_read(node), *request_.states, [&](const std::string& state, bool updated) {
-    read_later_.insert(state);
-    if (updated) updated_later_.insert(state);
+bool Planner::follows(const PlanNode& node) const {
+  if (!node.op->run || node.op->shape || !request_.later.empty()) return false;
+  return std::all_of(node.read.begin(), node.read.end(), [&](int value) {
+    return (find(value) || marked(value, kFound)) && !graph().is_state(value);
   });
 }
 
-bool Planner::follows(const Operator& op, const std::vector<std::string>& read) const {
-  if (!op.run || op.shape || !request_.later.empty()) return false;
-  return std::all_of(read.begin(), read.end(), [&](const std::string& name) {
-    return (find(name) || found_.count(name)) && !request_.states->count(name);
-  });
-}
-
-bool Planner::must_wait(const Node& node, const std::vector<std::string>& read) {
+bool Planner::must_wait(const PlanNode& node) {
   if (!request_.later.empty() && !node.outputs.empty() && request_.later.count(node.outputs[0])) return true;
-  for (const std::string& name : read) {
-    if (!find(name)) return true;
-    if (request_.wanted.count(name) && !pin(name)) return true;
+  for (const int value : node.read) {
+    if (!find(value)) return true;
+    if (!request_.wanted.empty() && request_.wanted.count(value) && !pin(value)) return true;
   }
-  bool order = false;
-  for_each_state(node, read, *request_.states, [&](const std::string& state, bool updated) {
-    order |= updated_later_.count(state) > 0 || (updated && read_later_.count(state) > 0);
+  return std::any_of(node.states.begin(), node.states.end(), [&](const auto& state) {
+    return marked(state.first, state.second ? kReadLater | kUpdatedLater : kUpdatedLater);
   });
-  return order;
 }
 
-void Planner::visit(const std::vector<Node>& nodes) {
-  for (const Node& node : nodes) visit(node);
-}
-
-void Planner::visit(const Node& node) {
-  const Operator* op = find_operator(node.domain, node.op_type);
-  require(op != nullptr, ErrorCode::kNotImplemented, node.label(), ": the operator is not known");
-  const std::vector<std::string> read = values_read(node);
-  if (must_wait(node, read)) {
-    const bool next = follows(*op, read);
-    return wait(node, next ? plan_.dynamic : plan_.rest);
-  }
+void Planner::visit(const PlanNode& node) {
+  const Operator* op = node.op;
+  require(op != nullptr, ErrorCode::kNotImplemented, node.node->label(), ": the operator is not known");
+  const bool waits = must_wait(node), next = waits && follows(node);
+  if (waits && !next) return wait(node, plan_.rest);
+  for (const int value : node.read)
+    if (const KnownValue* known = find(value)) plan_.of_variant |= known->of_variant;
+  if (next) return wait(node, plan_.dynamic);
   if (splice(node)) return;
-  const bool constant =
-      !op->impure && !has_subgraph(node) &&
-      std::all_of(read.begin(), read.end(), [&](const std::string& name) { return find(name)->constant; });
-  const bool others =
-      std::any_of(read.begin(), read.end(), [&](const std::string& name) { return find(name)->other; });
-  const bool takes_others = std::any_of(node.inputs.begin(), node.inputs.end(), [&](const std::string& name) {
-    return !name.empty() && find(name)->other;
-  });
-  require(op->takes_sequences || !takes_others, ErrorCode::kNotImplemented, node.label(),
+  const auto is_other = [&](int value) { return value >= 0 && find(value)->kind == Kind::kOther; };
+  const bool others = std::any_of(node.read.begin(), node.read.end(), is_other);
+  require(op->takes_sequences || !others || std::none_of(node.inputs.begin(), node.inputs.end(), is_other),
+          ErrorCode::kNotImplemented, node.node->label(),
           ": one of its inputs is a sequence or an optional value; this operator takes tensors alone");
   if (op->run && (others || !op->shape)) {
-    if (!constant || !run_now(node, *op)) wait(node, plan_.dynamic);
+    const bool constant = !op->impure && !node.has_subgraph && all_constant(node.read);
+    if (!constant || !run_now(node)) wait(node, plan_.dynamic);
     return;
   }
 
@@ -267,146 +262,134 @@ void Planner::visit(const Node& node) {
       op->shape(shapes);
       break;
     } catch (const DataDependent& e) {
-      if (!pin(e.value)) return wait(node, plan_.rest);
+      if (!pin(request_.graph->number(e.value))) return wait(node, plan_.rest);
     }
   }
-  // Pinning may have made the last input a constant.
-  const bool folds = !op->impure && std::all_of(read.begin(), read.end(), [&](const std::string& name) {
-    return find(name)->constant;
-  });
   bool all_known = true;
   for (size_t o = 0; o < node.outputs.size(); ++o)
-    all_known &= !node.has_output(o) || shapes.known[o].defined();
-  if (folds || all_known) return fold(node, shapes.results, std::move(shapes.known));
+    all_known &= node.outputs[o] < 0 || shapes.known[o].defined();
+  // Pinning may have made the last input a constant.
+  if (all_known || (!op->impure && all_constant(node.read)))
+    return fold(node, shapes.results, std::move(shapes.known));
   for (size_t o = 0; o < node.outputs.size(); ++o) {
-    if (!node.has_output(o) || shapes.results[o].first == DType::kUndefined) continue;
-    const std::string& name = node.outputs[o];
-    known_[name] = {shapes.results[o].first, shapes.results[o].second, nullptr, nullptr, false};
-    plan_.shapes[name] = shapes.results[o].second;
-    computed_.insert(name);
+    if (node.outputs[o] < 0 || shapes.results[o].first == DType::kUndefined) continue;
+    know(node.outputs[o], {Kind::kTensor, shapes.results[o].first, std::move(shapes.results[o].second)});
+    mark(node.outputs[o], kComputed);
   }
-  plan_.nodes.push_back(node);
+  plan_.nodes.push_back(&node);
 }
 
-bool Planner::splice(const Node& node) {
+bool Planner::splice(const PlanNode& planned) {
+  const Node& node = *planned.node;
   if (node.op_type != "If" || !node.domain.empty() || !node.has_input(0)) return false;
-  const Tensor* condition = find(node.inputs[0])->constant;
+  const Tensor* condition = plan_.constant(planned.inputs[0]);
   if (!condition || condition->dtype() != DType::kBool || condition->size() != 1) return false;
   const char* taken = *condition->data<bool>() ? "then_branch" : "else_branch";
   const auto attribute = node.attributes.find(taken);
   if (attribute == node.attributes.end()) return false;
   const auto* branch = std::get_if<std::shared_ptr<Graph>>(&attribute->second);
   if (!branch || !*branch || (*branch)->outputs.size() < node.outputs.size()) return false;
-  for (const auto& [name, value] : (*branch)->initializers) add_constant(name, value);
-  visit((*branch)->nodes);
-  for (size_t o = 0; o < node.outputs.size(); ++o) {
-    if (!node.has_output(o)) continue;
-    Node identity;
-    identity.op_type = "Identity";
-    identity.name = node.name;
-    identity.inputs = {(*branch)->outputs[o].name};
-    identity.outputs = {node.outputs[o]};
-    visit(identity);
-  }
+  for (const auto& [name, value] : (*branch)->initializers) add_constant(request_.graph->number(name), value);
+  for (const Node& inner : (*branch)->nodes) visit(request_.graph->node(inner));
+  for (size_t o = 0; o < node.outputs.size(); ++o)
+    if (node.has_output(o))
+      visit(request_.graph->identity((*branch)->outputs[o].name, node.outputs[o], node));
   return true;
 }
 
-bool Planner::run_now(const Node& node, const Operator& op) {
+bool Planner::run_now(const PlanNode& node) {
   ConstantRun run(*this, node);
-  op.run(run);
+  node.op->run(run);
   if (!run.tensors) return false;
   for (size_t o = 0; o < node.outputs.size(); ++o)
-    if (node.has_output(o)) add_constant(node.outputs[o], run.results[o]);
+    if (node.outputs[o] >= 0) add_constant(node.outputs[o], run.results[o]);
   return true;
 }
 
-void Planner::fold(const Node& node, const std::vector<std::pair<DType, Shape>>& results,
+void Planner::fold(const PlanNode& node, const std::vector<std::pair<DType, Shape>>& results,
                    std::vector<Tensor> known) {
   std::vector<size_t> wanted;
   for (size_t o = 0; o < node.outputs.size(); ++o)
-    if (node.has_output(o) && !known[o].defined() && results[o].first != DType::kUndefined)
+    if (node.outputs[o] >= 0 && !known[o].defined() && results[o].first != DType::kUndefined)
       wanted.push_back(o);
   if (!wanted.empty()) {
-    Graph graph;
-    graph.nodes = {node};
+    const Graph graph;
+    const std::vector<Node> nodes = {*node.node};
     ProgramRequest request;
     request.graph = &graph;
-    request.opsets = request_.opsets;
-    for (const std::string& name : values_read(node)) request.constants[name] = *find(name)->constant;
-    request.shapes = plan_.shapes;
+    request.nodes = &nodes;
+    request.opsets = &request_.graph->opsets();
+    for (const int value : node.read) request.constants[this->graph().name(value)] = find(value)->constant;
+    request.shape_of = [this](const std::string& name) { return shape_of(name); };
     std::vector<const Tensor*> places;
     for (const size_t o : wanted) {
-      request.outputs.push_back(node.outputs[o]);
+      request.outputs.push_back(node.node->outputs[o]);
       known[o] = Tensor(results[o].first, results[o].second);
       places.push_back(&known[o]);
     }
     Program(request).run({}, places, 0);
   }
   for (size_t o = 0; o < node.outputs.size(); ++o)
-    if (node.has_output(o) && known[o].defined()) add_constant(node.outputs[o], std::move(known[o]));
+    if (node.outputs[o] >= 0 && known[o].defined()) add_constant(node.outputs[o], std::move(known[o]));
 }
 
 void Planner::finish() {
-  std::unordered_set<std::string> read;
-  for (const Node& node : plan_.nodes)
-    for (std::string& name : values_read(node)) read.insert(std::move(name));
-  std::unordered_set<std::string> later;
-  for (const std::vector<Node>* nodes : {&plan_.dynamic, &plan_.rest})
-    for (const Node& node : *nodes)
-      for (const std::string& name : values_read(node))
-        if (computed_.count(name) && later.insert(name).second) plan_.outputs.push_back(name);
-  for (const std::string& name : request_.outputs) {
-    if (!find(name) || find(name)->other) continue;
-    plan_.made.push_back(name);
-    read.insert(name);
+  for (const std::vector<const PlanNode*>* nodes : {&plan_.dynamic, &plan_.rest})
+    for (const PlanNode* node : *nodes)
+      for (const int value : node->read)
+        if (marked(value, kComputed) && !marked(value, kListed)) {
+          mark(value, kListed);
+          plan_.outputs.push_back(value);
+        }
+  const auto take = [&](int value) {
+    if (find(value)->kind != Kind::kTensor || marked(value, kComputed | kListed)) return;
+    mark(value, kListed);
+    plan_.inputs.push_back(value);
+  };
+  for (const PlanNode* node : plan_.nodes) std::for_each(node->read.begin(), node->read.end(), take);
+  for (const int value : request_.outputs) {
+    const KnownValue* known = find(value);
+    if (!known || known->kind == Kind::kOther) continue;
+    plan_.of_variant |= known->of_variant;
+    plan_.made.push_back(value);
+    take(value);
   }
-  for (const auto& [name, tensor] : request_.values)
-    if (read.count(name) && !plan_.constants.count(name)) plan_.inputs.push_back(name);
-  std::sort(plan_.inputs.begin(), plan_.inputs.end());
 }
 
 }  // namespace
 
-std::unordered_set<std::string> unchanged_nodes(const SegmentPlan& plan, const SegmentPlan& other,
-                                                const Tensors& states) {
-  const auto same_shape = [&](const std::string& name) {
-    const auto a = plan.shapes.find(name), b = other.shapes.find(name);
-    return a == plan.shapes.end() ? b == other.shapes.end()
-                                  : b != other.shapes.end() && a->second == b->second;
+std::unordered_set<int> unchanged_nodes(const SegmentPlan& plan, const SegmentPlan& other) {
+  const auto same = [&](int value) {
+    if (value < 0) return true;
+    const KnownValue *a = plan.find(value), *b = other.find(value);
+    if (!a || !b) return a == b;
+    if (a->shape != b->shape) return false;
+    const Tensor *x = plan.constant(value), *y = other.constant(value);
+    if (!x || !y) return x == y;
+    return x->dtype() == y->dtype() && x->bytes() == y->bytes() &&
+           (x->raw() == y->raw() || std::memcmp(x->raw(), y->raw(), x->bytes()) == 0);
   };
-  const auto same_constant = [&](const std::string& name) {
-    const auto a = plan.constants.find(name), b = other.constants.find(name);
-    if (a == plan.constants.end() || b == other.constants.end())
-      return a == plan.constants.end() && b == other.constants.end();
-    const Tensor &x = a->second, &y = b->second;
-    return x.dtype() == y.dtype() && x.bytes() == y.bytes() &&
-           (x.raw() == y.raw() || std::memcmp(x.raw(), y.raw(), x.bytes()) == 0);
-  };
-  const auto same = [&](const std::string& name) {
-    return name.empty() || (same_shape(name) && same_constant(name));
-  };
-  std::unordered_set<std::string> unchanged, needed;          // what nodes that stay read
-  std::unordered_set<std::string> read_after, updated_after;  // states, by nodes that stay
+  std::unordered_set<int> unchanged, needed;          // what nodes that stay read
+  std::unordered_set<int> read_after, updated_after;  // states, by nodes that stay
   for (size_t n = plan.nodes.size(); n-- > 0;) {
-    const Node& node = plan.nodes[n];
-    const std::vector<std::string> read = values_read(node);
-    const auto is_needed = [&](const std::string& name) { return needed.count(name) > 0; };
-    bool leaves = node.has_output(0) && std::all_of(read.begin(), read.end(), same) &&
+    const PlanNode& node = *plan.nodes[n];
+    bool leaves = !node.outputs.empty() && node.outputs[0] >= 0 &&
+                  std::all_of(node.read.begin(), node.read.end(), same) &&
                   std::all_of(node.outputs.begin(), node.outputs.end(), same) &&
-                  std::none_of(node.outputs.begin(), node.outputs.end(), is_needed);
+                  std::none_of(node.outputs.begin(), node.outputs.end(),
+                               [&](int value) { return needed.count(value) > 0; });
     // Nor may it come behind a node that reads or updates the same state.
-    for_each_state(node, read, states, [&](const std::string& state, bool updated) {
+    for (const auto& [state, updated] : node.states)
       leaves &= !updated_after.count(state) && !(updated && read_after.count(state));
-    });
     if (leaves) {
       unchanged.insert(node.outputs[0]);
       continue;
     }
-    needed.insert(read.begin(), read.end());
-    for_each_state(node, read, states, [&](const std::string& state, bool updated) {
+    needed.insert(node.read.begin(), node.read.end());
+    for (const auto& [state, updated] : node.states) {
       read_after.insert(state);
       if (updated) updated_after.insert(state);
-    });
+    }
   }
   return unchanged;
 }

@@ -2,52 +2,77 @@
 // what has to wait until that Program has run.
 #pragma once
 
-#include <map>
-#include <string>
-#include <unordered_map>
+#include <deque>
+#include <memory>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
-#include "graph/graph.h"
-#include "runtime/tensor.h"
+#include "program/plan_graph.h"
+#include "runtime/value.h"
 
 namespace ortrain {
 
-using Tensors = std::unordered_map<std::string, Tensor>;
-
-struct SegmentRequest {
-  const Graph* graph = nullptr;  // what it states of its values, and its initializers
-  const std::map<std::string, int64_t>* opsets = nullptr;
-  const std::vector<Node>* nodes = nullptr;       // those that have not run, in order
-  Tensors values;                                 // known now, but others in the next run
-  std::unordered_set<std::string> others;         // known now, but no tensors
-  const Tensors* states = nullptr;                // model state: fixed memory whose contents change
-  Tensors constants;                              // the same in every run that comes here
-  std::vector<std::string> outputs;               // of the graph, those not made yet
-  std::unordered_map<std::string, Shape> shapes;  // of values that are known no more
-  // Values that some kernel wants to know when it is made, though no shape depends on them.
-  std::unordered_set<std::string> wanted;
-  // First outputs of nodes that are to be left for the next segment.
-  std::unordered_set<std::string> later;
+// What is known of a value.
+struct KnownValue {
+  enum class Kind {
+    kConstant,  // its value, the same in every run that comes here
+    kState,     // of the model: fixed memory whose contents change
+    kTensor,
+    kOther  // a sequence, or nothing
+  } kind = Kind::kTensor;
+  DType dtype = DType::kUndefined;
+  Shape shape;
+  Tensor constant = {};
+  bool of_variant = false;  // a constant that is another one in the other variants
 };
 
+// By the numbers of values; null where nothing is known.
+using KnownValues = std::vector<const KnownValue*>;
+
 struct SegmentPlan {
-  std::vector<Node> nodes;                  // of the Program
-  std::vector<std::string> inputs;          // of the Program, among the values
-  std::vector<std::string> outputs;         // of the Program: what later nodes read, then the graph's own
-  std::vector<std::string> made;            // of the request's outputs, those that the Program gives
-  std::vector<std::string> shape_deciders;  // values that became constants: their contents belong to the key
-  Tensors constants;          // of the request, of shape_deciders, and all that follows from them
-  std::vector<Node> dynamic;  // to be run behind the Program, one after another
-  std::vector<Node> rest;     // what comes after these
-  std::unordered_map<std::string, Shape> shapes;  // of all values known by the end of the Program
+  std::vector<const PlanNode*> nodes;    // of the Program
+  std::vector<int> inputs;               // of the Program, among the given values
+  std::vector<int> outputs;              // of the Program: what later nodes read
+  std::vector<int> made;                 // of the request's outputs, those that the Program gives
+  std::vector<int> shape_deciders;       // values that became constants: their contents belong to the key
+  std::vector<const PlanNode*> dynamic;  // to be run behind the Program, one after another
+  std::vector<const PlanNode*> rest;     // what comes after these
+  // Whether it reads a constant of the variant, so that it serves no other.
+  bool of_variant = false;
+  // By the end of the Program. What was known before belongs to the plans before, which must outlive this.
+  KnownValues known;
+  std::shared_ptr<std::deque<KnownValue>> own;
+
+  const KnownValue* find(int value) const {
+    return value >= 0 && static_cast<size_t>(value) < known.size() ? known[static_cast<size_t>(value)]
+                                                                   : nullptr;
+  }
+  // The value of a constant, null for everything else.
+  const Tensor* constant(int value) const {
+    const KnownValue* found = find(value);
+    return found && found->kind == KnownValue::Kind::kConstant ? &found->constant : nullptr;
+  }
+};
+
+struct SegmentRequest {
+  PlanGraph* graph = nullptr;
+  const SegmentPlan* before = nullptr;  // whose rest this is; null for the beginning of the graph
+  const Tensors* states = nullptr;      // model state
+  const Tensors* fixed = nullptr;       // constants beside the graph's initializers
+  const Tensors* of_variant = nullptr;  // and those of the variant
+  std::vector<std::pair<int, ValueRef>> values;  // known now, but others in the next run
+  std::vector<int> outputs;                      // of the graph, those not made yet
+  // Values that some kernel wants to know when it is made, though no shape depends on them.
+  std::unordered_set<int> wanted;
+  // First outputs of nodes that are to be left for the next segment.
+  std::unordered_set<int> later;
 };
 
 // The nodes of a segment's Program that need not be compiled again when another run comes to the same point:
 // all that they read and make has the shape, and where it is constant the value, that it had in the plan of
 // another run, and no other node of the Program depends on them. By their first outputs.
-std::unordered_set<std::string> unchanged_nodes(const SegmentPlan& plan, const SegmentPlan& other,
-                                                const Tensors& states);
+std::unordered_set<int> unchanged_nodes(const SegmentPlan& plan, const SegmentPlan& other);
 
 // Throws what shape rules throw. An `If` whose condition is a constant is replaced by its branch.
 SegmentPlan plan_segment(const SegmentRequest& request);

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "autodiff/gradient_nodes.h"
+#include "infer/value_types.h"
 #include "session/stage.h"
 
 namespace ortrain {
@@ -16,6 +17,17 @@ std::string listed(const std::vector<ValueInfo>& infos) {
   std::string text;
   for (const ValueInfo& info : infos) text += (text.empty() ? "" : ", ") + info.name;
   return text.empty() ? "none" : text;
+}
+
+// What is known of the outputs, which a model need not state.
+std::vector<ValueInfo> outputs_of(const Model& model) {
+  const auto is_stated = [](const ValueInfo& info) {
+    return info.dtype != DType::kUndefined && info.dims &&
+           std::all_of(info.dims->begin(), info.dims->end(),
+                       [](const Dim& dim) { return dim.known() || !dim.symbol.empty(); });
+  };
+  const std::vector<ValueInfo>& stated = model.graph.outputs;
+  return std::all_of(stated.begin(), stated.end(), is_stated) ? stated : inferred_outputs(model);
 }
 
 }  // namespace
@@ -44,9 +56,9 @@ struct InferenceSession::Impl {
 InferenceSession::InferenceSession(SessionOptions options, Model model) : impl_(std::make_unique<Impl>()) {
   impl_->options = std::move(options);
   impl_->model = std::move(model);
-  impl_->outputs = impl_->model.graph.outputs;
   expand_gradient_nodes(impl_->model);
   check_operators(impl_->model, "model");
+  impl_->outputs = outputs_of(impl_->model);
   // Made at once, so that what cannot be run is said now and not by the first run.
   std::vector<std::string> all;
   for (const ValueInfo& info : impl_->outputs) all.push_back(info.name);

@@ -26,8 +26,8 @@ class Stage {
   const std::vector<std::string>& output_names() const { return output_names_; }
 
   // Runs with the given inputs. An undefined output gets a new tensor, a defined one is checked and written
-  // into. `states` and `constants` bind the other inputs of the graph; they must be the same for all runs of
-  // one `variant`.
+  // into. `states` and `constants` bind the other inputs of the graph. States must be the same for all runs,
+  // constants for all runs of one `variant`.
   void run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, int variant,
            const std::unordered_map<std::string, Tensor>& states,
            const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "graph/onnx_io.h"
+#include "infer/value_types.h"
 #include "op/operator.h"
 #include "runtime/denormals.h"
 #include "runtime/threads.h"
@@ -443,6 +444,7 @@ void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
   }
   graph.outputs = std::move(kept);
   graph.remove_unused_nodes();
+  graph.remove_unused_initializers();
   const auto uses = count_uses(graph);
   std::vector<ValueInfo> inputs;
   for (const ValueInfo& info : graph.inputs) {
@@ -455,6 +457,11 @@ void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
     }
   }
   graph.inputs = std::move(inputs);
+  std::unordered_set<std::string_view> made;
+  for (const Node& node : graph.nodes) made.insert(node.outputs.begin(), node.outputs.end());
+  std::erase_if(graph.value_info, [&](const auto& info) { return !made.contains(info.first); });
+  if (graph.name.empty()) graph.name = "graph";  // ONNX demands one
+  graph.outputs = inferred_outputs(model, true);
   write_model(model, path);
 }
 

@@ -255,14 +255,15 @@ def lift_initializers(model: onnx.ModelProto, names: Iterable[str]) -> dict[str,
         name. If several subgraphs use one name for their own initializers, there are several.
     """
     own = {tensor.name for tensor in model.graph.initializer}
-    defined = Counter(
-        name for graph in (model.graph, *subgraphs(model.graph)) for name in _defined_names(graph)
-    )
+    inner = list(subgraphs(model.graph))
+    if not inner:
+        return {}
+    defined = Counter(name for graph in (model.graph, *inner) for name in _defined_names(graph))
     lifted: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         holders = [
             graph
-            for graph in subgraphs(model.graph)
+            for graph in inner
             if any(tensor.name == name for tensor in graph.initializer)
             and not any(value.name == name for value in graph.input)  # its value may come from outside
         ]

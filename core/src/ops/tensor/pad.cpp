@@ -2,6 +2,8 @@
 // side (wrap). Negative pads cut off instead.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <optional>
 
 #include "ops/common/movement.h"
 #include "runtime/threads.h"
@@ -150,55 +152,80 @@ Kernel kernel(KernelContext& c) {
   return mapped_kernel(c, borders, mode);
 }
 
-// constant: padding by the negated pads cuts the border off again. The other modes read an element several
-// times: along each padded axis they are a Gather whose indices are the padded numbers 0, 1, 2 ..., and the
-// gradient is its GatherGrad.
-void gradient(GradientContext& g) {
-  const bool by_input = g.has_x(1);
-  const std::string mode = g.node().string_or("mode", "constant");
-  if (mode == "constant") {
-    if (g.has_x(2) && g.needs(2)) {
-      // The sum of the gradient over the border: where zeros padded by ones hold one.
-      std::vector<std::string> inputs = {zeros_like(g, g.x(0)), g.x(1), g.scalar_like(g.x(0), 1)};
-      if (g.has_x(3)) inputs.push_back(g.x(3));
-      const std::string sum =
-          g("ReduceSum", {g("Mul", {g.dy(0), g("Pad", inputs)})}, {{"keepdims", int64_t{0}}});
-      g.set(2, reshape_like(g, sum, g.x(2)));
-      if (!g.needs(0)) return;
-    }
-    if (!by_input) {
-      std::vector<int64_t> pads = g.node().ints_or(attribute_of(g.node()), {});
-      for (int64_t& pad : pads) pad = -pad;
-      return g.set(0, g("Pad", {g.dy(0)}, {{"pads", pads}}));
-    }
-    std::vector<std::string> inputs = {g.dy(0), g("Neg", {g.x(1)})};
-    if (g.has_x(3)) inputs.insert(inputs.end(), {"", g.x(3)});
-    return g.set(0, g("Pad", inputs));
+// constant: padding by the negated pads cuts the border off again.
+void constant_gradient(GradientContext& g) {
+  if (g.has_x(2) && g.needs(2)) {
+    // The sum of the gradient over the border: where zeros padded by ones hold one.
+    std::vector<std::string> inputs = {zeros_like(g, g.x(0)), g.x(1), g.scalar_like(g.x(0), 1)};
+    if (g.has_x(3)) inputs.push_back(g.x(3));
+    const std::string sum =
+        g("ReduceSum", {g("Mul", {g.dy(0), g("Pad", inputs)})}, {{"keepdims", int64_t{0}}});
+    g.set(2, reshape_like(g, sum, g.x(2)));
+    if (!g.needs(0)) return;
   }
-  const Tensor stated = by_input ? Tensor() : Tensor::of(g.node().ints_or(attribute_of(g.node()), {}));
-  const Tensor* pads = by_input ? g.constant_value(g.x(1)) : &stated;
-  const Tensor* axes = g.has_x(3) ? g.constant_value(g.x(3)) : nullptr;
-  const auto rank = g.rank(g.x(0));
-  if (!pads || !rank || (g.has_x(3) && !axes))
-    g.reject("the gradient of mode '" + mode + "' needs constant pads and axes and an input of known rank");
-  const std::vector<int64_t> borders = pads->to_int64();
-  std::vector<int64_t> padded(borders.size() / 2);
-  for (size_t i = 0; i < padded.size(); ++i) padded[i] = static_cast<int64_t>(i);
-  if (axes) padded = axes->to_int64();
-  const std::string extents = shape_of(g, g.x(0)), one = g.constant(Tensor::scalar<int64_t>(1)),
-                    zero = g.constant(Tensor::scalar<int64_t>(0));
+  if (!g.has_x(1)) {
+    std::vector<int64_t> pads = g.node().ints_or(attribute_of(g.node()), {});
+    for (int64_t& pad : pads) pad = -pad;
+    return g.set(0, g("Pad", {g.dy(0)}, {{"pads", pads}}));
+  }
+  std::vector<std::string> inputs = {g.dy(0), g("Neg", {g.x(1)})};
+  if (g.has_x(3)) inputs.insert(inputs.end(), {"", g.x(3)});
+  g.set(0, g("Pad", inputs));
+}
+
+// The numbers 0, 1, 2 ... below `count`, a scalar.
+std::string numbers_below(GradientContext& g, const std::string& count) {
+  return g("Range", {g.constant(Tensor::scalar<int64_t>(0)), count, g.constant(Tensor::scalar<int64_t>(1))});
+}
+
+// The other modes read an element several times. Along each padded axis they are a Gather whose indices are
+// the padded numbers 0, 1, 2 ..., and the gradient is its GatherGrad.
+std::string gradient_by_axis(GradientContext& g, const std::vector<int64_t>& pads,
+                             const std::vector<int64_t>& axes, int64_t rank) {
+  const std::string mode = g.node().string_or("mode", "constant"), extents = shape_of(g, g.x(0));
   std::string gradient = g.dy(0);
-  for (size_t i = 0; i < padded.size(); ++i) {
-    const int64_t before = borders[i], after = borders[i + padded.size()];
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const int64_t before = pads[i], after = pads[i + axes.size()];
     if (before == 0 && after == 0) continue;
-    const int64_t axis = normalize_axis(padded[i], *rank, g.node().label());
+    const int64_t axis = normalize_axis(axes[i], rank, g.node().label());
     const std::string extent = g("Gather", {extents, g.int64s({axis})});
-    const std::string numbers = g("Range", {zero, g.squeeze(extent, {0}), one});
+    const std::string numbers = numbers_below(g, g.squeeze(extent, {0}));
     const std::string origins = g("Pad", {numbers, g.int64s({before, after})}, {{"mode", mode}});
     const std::string shape = g("ScatterElements", {shape_of(g, gradient), g.int64s({axis}), extent});
     gradient = g("GatherGrad", {shape, origins, gradient}, {{"axis", axis}}, kMicrosoft);
   }
-  g.set(0, gradient);
+  return gradient;
+}
+
+// The same where the pads or axes are known to nobody before the run: all axes at once, by the numbers of the
+// elements, which the node itself pads.
+std::string gradient_by_element(GradientContext& g) {
+  const std::string minus = g.int64s({-1}), count = g("Size", {g.x(0)});
+  std::vector<std::string> inputs = g.node().inputs;
+  inputs[0] = reshape_like(g, numbers_below(g, count), g.x(0));
+  if (inputs.size() > 2) inputs[2] = "";  // the value of the border, of another type
+  const std::string origins = g("Pad", inputs, g.node().attributes);
+  const std::string gradient =
+      g("GatherGrad",
+        {g("Reshape", {count, minus}), g("Reshape", {origins, minus}), g("Reshape", {g.dy(0), minus})},
+        {{"axis", int64_t{0}}}, kMicrosoft);
+  return reshape_like(g, gradient, g.x(0));
+}
+
+void gradient(GradientContext& g) {
+  if (g.node().string_or("mode", "constant") == "constant") return constant_gradient(g);
+  const Tensor stated = Tensor::of(g.node().ints_or(attribute_of(g.node()), {}));
+  const Tensor* pads = g.has_x(1) ? g.constant_value(g.x(1)) : &stated;
+  const Tensor* axes = g.has_x(3) ? g.constant_value(g.x(3)) : nullptr;
+  const std::optional<int64_t> rank = g.rank(g.x(0));
+  if (!pads || !rank || (g.has_x(3) && !axes)) return g.set(0, gradient_by_element(g));
+  std::vector<int64_t> padded(static_cast<size_t>(*rank));
+  std::iota(padded.begin(), padded.end(), 0);
+  if (axes) padded = axes->to_int64();
+  if (2 * padded.size() != static_cast<size_t>(pads->size()))
+    g.reject(concat("pads ", to_string(pads->to_int64()), " must have two entries for each of ",
+                    padded.size(), " axes"));
+  g.set(0, gradient_by_axis(g, pads->to_int64(), padded, *rank));
 }
 
 ORTRAIN_OPERATOR({.type = "Pad",

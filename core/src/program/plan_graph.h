@@ -1,0 +1,65 @@
+// A graph as plans see it: values are numbers, and of each node it is known once and for all what it reads.
+// Thousands of nodes are looked at for each segment, so looking at one must not touch a name.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+#include "op/operator.h"
+#include "runtime/tensor.h"
+
+namespace ortrain {
+
+using Tensors = std::unordered_map<std::string, Tensor>;
+
+struct PlanNode {
+  const Node* node = nullptr;
+  const Operator* op = nullptr;  // null where it is not known
+  bool has_subgraph = false;
+  std::vector<int> inputs, outputs;  // -1 where one is left out
+  std::vector<int> read;             // the inputs, then what subgraphs read of the graphs around them
+  std::vector<std::pair<int, bool>> states;  // model state that it reads or, where true, updates
+};
+
+// Grows while plans are made: nodes of a branch join when the condition of its If is known.
+class PlanGraph {
+ public:
+  // `graph` must outlive this. The names of `states` are those of model state in every run.
+  PlanGraph(const Graph& graph, const std::map<std::string, int64_t>& opsets, const Tensors& states);
+
+  const Graph& graph() const { return graph_; }
+  const std::map<std::string, int64_t>& opsets() const { return opsets_; }
+  int64_t opset(const std::string& domain) const;
+  const std::vector<const PlanNode*>& nodes() const { return nodes_; }
+
+  // The number of a value, a new one where it has none yet.
+  int number(const std::string& value);
+  // The same, -1 where it has none.
+  int find(const std::string& value) const;
+  const std::string& name(int value) const { return *names_[static_cast<size_t>(value)]; }
+  size_t value_count() const { return names_.size(); }
+  bool is_state(int value) const { return value < state_count_; }
+
+  // A node of the graph or of a graph inside it.
+  const PlanNode& node(const Node& node);
+  // A node that says that value `to` is value `from`; `like` is the node that it comes from.
+  const PlanNode& identity(const std::string& from, const std::string& to, const Node& like);
+
+ private:
+  const Graph& graph_;
+  const std::map<std::string, int64_t>& opsets_;
+  std::unordered_map<std::string, int> numbers_;
+  std::vector<const std::string*> names_;  // keys of numbers_
+  int state_count_ = 0;
+  std::unordered_map<const Node*, PlanNode> planned_;
+  std::vector<const PlanNode*> nodes_;
+  std::deque<Node> own_;
+  std::map<std::pair<int, int>, const PlanNode*> identities_;
+};
+
+}  // namespace ortrain

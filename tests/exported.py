@@ -1,0 +1,35 @@
+"""What must hold of every model that is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+
+
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and those inside its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from graphs(attribute.g)
+
+
+def unused_initializers(model: onnx.ModelProto) -> set[str]:
+    """Return the initializers that nothing reads."""
+    every = list(graphs(model.graph))
+    read = {name for graph in every for node in graph.node for name in node.input}
+    read |= {output.name for graph in every for output in graph.output}
+    return {tensor.name for graph in every for tensor in graph.initializer} - read
+
+
+def check_exported(path: str | Path) -> onnx.ModelProto:
+    """Check a file with ONNX's checker and shape inference, and that it holds no initializer in vain."""
+    onnx.checker.check_model(str(path), full_check=True)
+    model = onnx.load(path)
+    assert not unused_initializers(model)
+    made = {name for node in model.graph.node for name in node.output}
+    assert {info.name for info in model.graph.value_info} <= made
+    return model
