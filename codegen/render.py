@@ -65,9 +65,9 @@ def render(spec: Spec) -> dict[str, str]:
         text = environment.get_template(template).render(**context)
         rendered[path] = tidy(text)
 
+    for header in dict.fromkeys(table["header"] for table in spec.tables):
+        add(f"c/{header}.j2", f"core/include/{header}")
     for table in spec.tables:
-        header = table["header"]
-        add(f"c/{header}.j2", f"core/include/{header}", table=table)
         add("c/table.cpp.j2", f"core/src/capi/generated/{snake(table['name'])}.cpp", table=table)
     add("c/bodies.h.j2", "core/src/capi/generated/bodies.h")
     for header in ("onnxruntime_cxx_api.h", "onnxruntime_training_cxx_api.h"):
@@ -78,7 +78,7 @@ def render(spec: Spec) -> dict[str, str]:
     add("python/enums.py.j2", f"{PYTHON_CLASSES}/enums.py")
     for cls in spec.classes_in("python"):
         add("python/class.py.j2", f"{PYTHON_CLASSES}/{snake(cls.names['python'])}.py", cls=cls)
-    for table in spec.tables:
+    for table in filter(lambda table: spec.calls_of(table["name"]), spec.tables):
         add("csharp/table.cs.j2", f"{CSHARP_SOURCES}/{table['name']}.cs", table=table)
     add("csharp/version.cs.j2", f"{CSHARP_SOURCES}/ApiVersion.cs")
     add("csharp/version.props.j2", f"{CSHARP_SOURCES}/Version.props")

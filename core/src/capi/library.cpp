@@ -33,6 +33,9 @@ const OrtTrainingApi* GetTrainingApi(uint32_t version) {
   return served(version, ORT_API_VERSION, "OrtTrainingApi") ? &ort_training_api : nullptr;
 }
 
+const OrtCompileApi* GetCompileApi() { return &ort_compile_api; }
+const OrtModelEditorApi* GetModelEditorApi() { return &ort_model_editor_api; }
+
 const char* GetBuildInfoString() {
 #if ORTRAIN_ONEDNN
   return "ortrain " ORTRAIN_VERSION ", kernels: oneDNN, compiler: " __VERSION__;

@@ -761,11 +761,25 @@ namespace Microsoft.ML.OnnxRuntime
             (setDeterministicCompute = NativeTables.Bind<SetDeterministicComputeCall>(NativeTables.OrtApi, 273));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetModelEditorApiCall();
+        private static GetModelEditorApiCall getModelEditorApi;
+        /// <summary>The table for building models in memory, none of whose calls is implemented.</summary>
+        internal static GetModelEditorApiCall GetModelEditorApi => getModelEditorApi ??
+            (getModelEditorApi = NativeTables.Bind<GetModelEditorApiCall>(NativeTables.OrtApi, 291));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateTensorWithDataAndDeleterAsOrtValueCall(IntPtr deleter, IntPtr pData, UIntPtr pDataLen, long[] shape, UIntPtr shapeLen, TensorElementType type, out IntPtr @out);
         private static CreateTensorWithDataAndDeleterAsOrtValueCall createTensorWithDataAndDeleterAsOrtValue;
         /// <summary>Makes a tensor over memory that it frees when it is released.</summary>
         internal static CreateTensorWithDataAndDeleterAsOrtValueCall CreateTensorWithDataAndDeleterAsOrtValue => createTensorWithDataAndDeleterAsOrtValue ??
             (createTensorWithDataAndDeleterAsOrtValue = NativeTables.Bind<CreateTensorWithDataAndDeleterAsOrtValueCall>(NativeTables.OrtApi, 292));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetCompileApiCall();
+        private static GetCompileApiCall getCompileApi;
+        /// <summary>The table for compiling models ahead of time, none of whose calls is implemented.</summary>
+        internal static GetCompileApiCall GetCompileApi => getCompileApi ??
+            (getCompileApi = NativeTables.Bind<GetCompileApiCall>(NativeTables.OrtApi, 294));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTensorSizeInBytesCall(OrtValueHandle ortValue, out UIntPtr size);
@@ -793,14 +807,14 @@ namespace Microsoft.ML.OnnxRuntime
         private static GetRunConfigEntryCall getRunConfigEntry;
         /// <summary>An entry of the run's configuration.</summary>
         internal static GetRunConfigEntryCall GetRunConfigEntry => getRunConfigEntry ??
-            (getRunConfigEntry = NativeTables.Bind<GetRunConfigEntryCall>(NativeTables.OrtApi, 367));
+            (getRunConfigEntry = NativeTables.Bind<GetRunConfigEntryCall>(NativeTables.OrtApi, 373));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTensorDataCall(OrtValueHandle value, out IntPtr @out);
         private static GetTensorDataCall getTensorData;
         /// <summary>The elements of a tensor, to read.</summary>
         internal static GetTensorDataCall GetTensorData => getTensorData ??
-            (getTensorData = NativeTables.Bind<GetTensorDataCall>(NativeTables.OrtApi, 372));
+            (getTensorData = NativeTables.Bind<GetTensorDataCall>(NativeTables.OrtApi, 378));
 
     }
 }

@@ -110,12 +110,22 @@ void GetOptionalContainedTypeInfo(const OrtOptionalTypeInfo* optional_type_info,
 const char* GetBuildInfoString();
 void SetSymbolicDimensions(OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length);
 void SetDeterministicCompute(OrtSessionOptions* options, bool value);
+const OrtModelEditorApi* GetModelEditorApi();
 void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type, OrtValue** out);
+const OrtCompileApi* GetCompileApi();
 void GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size);
 OrtDeviceMemoryType MemoryInfoGetDeviceMemType(const OrtMemoryInfo* ptr);
 uint32_t MemoryInfoGetVendorId(const OrtMemoryInfo* ptr);
 const char* GetRunConfigEntry(const OrtRunOptions* options, const char* config_key);
 void GetTensorData(const OrtValue* value, const void** out);
+
+// ---- OrtCompileApi ----
+extern const OrtCompileApi ort_compile_api;
+
+
+// ---- OrtModelEditorApi ----
+extern const OrtModelEditorApi ort_model_editor_api;
+
 
 // ---- OrtTrainingApi ----
 extern const OrtTrainingApi ort_training_api;

@@ -771,6 +771,10 @@ OrtStatus* ORT_API_CALL SetDeterministicCompute(OrtSessionOptions* options, bool
   });
 }
 
+const OrtModelEditorApi* ORT_API_CALL GetModelEditorApi() noexcept {
+  return quiet([&] { return capi::GetModelEditorApi(); });
+}
+
 OrtStatus* ORT_API_CALL CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type, OrtValue** out) noexcept {
   return guarded("CreateTensorWithDataAndDeleterAsOrtValue", [&] {
     check_allocator(deleter, "deleter");
@@ -779,6 +783,10 @@ OrtStatus* ORT_API_CALL CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* d
     check_pointer(out, "out");
     capi::CreateTensorWithDataAndDeleterAsOrtValue(deleter, p_data, p_data_len, shape, shape_len, type, out);
   });
+}
+
+const OrtCompileApi* ORT_API_CALL GetCompileApi() noexcept {
+  return quiet([&] { return capi::GetCompileApi(); });
 }
 
 OrtStatus* ORT_API_CALL GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) noexcept {
@@ -1104,10 +1112,10 @@ const OrtApi ort_api = {
     .ReleaseModel = NotImplemented<"ReleaseModel", decltype(OrtApi::ReleaseModel)>::call,
     .GetValueInfoName = NotImplemented<"GetValueInfoName", decltype(OrtApi::GetValueInfoName)>::call,
     .GetValueInfoTypeInfo = NotImplemented<"GetValueInfoTypeInfo", decltype(OrtApi::GetValueInfoTypeInfo)>::call,
-    .GetModelEditorApi = NotImplemented<"GetModelEditorApi", decltype(OrtApi::GetModelEditorApi)>::call,
+    .GetModelEditorApi = entry::GetModelEditorApi,
     .CreateTensorWithDataAndDeleterAsOrtValue = entry::CreateTensorWithDataAndDeleterAsOrtValue,
     .SessionOptionsSetLoadCancellationFlag = NotImplemented<"SessionOptionsSetLoadCancellationFlag", decltype(OrtApi::SessionOptionsSetLoadCancellationFlag)>::call,
-    .GetCompileApi = NotImplemented<"GetCompileApi", decltype(OrtApi::GetCompileApi)>::call,
+    .GetCompileApi = entry::GetCompileApi,
     .CreateKeyValuePairs = NotImplemented<"CreateKeyValuePairs", decltype(OrtApi::CreateKeyValuePairs)>::call,
     .AddKeyValuePair = NotImplemented<"AddKeyValuePair", decltype(OrtApi::AddKeyValuePair)>::call,
     .GetKeyValue = NotImplemented<"GetKeyValue", decltype(OrtApi::GetKeyValue)>::call,
@@ -1140,6 +1148,7 @@ const OrtApi ort_api = {
     .ValueInfo_GetValueNumConsumers = NotImplemented<"ValueInfo_GetValueNumConsumers", decltype(OrtApi::ValueInfo_GetValueNumConsumers)>::call,
     .ValueInfo_GetValueConsumers = NotImplemented<"ValueInfo_GetValueConsumers", decltype(OrtApi::ValueInfo_GetValueConsumers)>::call,
     .ValueInfo_GetInitializerValue = NotImplemented<"ValueInfo_GetInitializerValue", decltype(OrtApi::ValueInfo_GetInitializerValue)>::call,
+    .ValueInfo_GetExternalInitializerInfo = NotImplemented<"ValueInfo_GetExternalInitializerInfo", decltype(OrtApi::ValueInfo_GetExternalInitializerInfo)>::call,
     .ValueInfo_IsRequiredGraphInput = NotImplemented<"ValueInfo_IsRequiredGraphInput", decltype(OrtApi::ValueInfo_IsRequiredGraphInput)>::call,
     .ValueInfo_IsOptionalGraphInput = NotImplemented<"ValueInfo_IsOptionalGraphInput", decltype(OrtApi::ValueInfo_IsOptionalGraphInput)>::call,
     .ValueInfo_IsGraphOutput = NotImplemented<"ValueInfo_IsGraphOutput", decltype(OrtApi::ValueInfo_IsGraphOutput)>::call,
@@ -1174,12 +1183,17 @@ const OrtApi ort_api = {
     .Node_GetNumAttributes = NotImplemented<"Node_GetNumAttributes", decltype(OrtApi::Node_GetNumAttributes)>::call,
     .Node_GetAttributes = NotImplemented<"Node_GetAttributes", decltype(OrtApi::Node_GetAttributes)>::call,
     .Node_GetAttributeByName = NotImplemented<"Node_GetAttributeByName", decltype(OrtApi::Node_GetAttributeByName)>::call,
+    .OpAttr_GetTensorAttributeAsOrtValue = NotImplemented<"OpAttr_GetTensorAttributeAsOrtValue", decltype(OrtApi::OpAttr_GetTensorAttributeAsOrtValue)>::call,
     .OpAttr_GetType = NotImplemented<"OpAttr_GetType", decltype(OrtApi::OpAttr_GetType)>::call,
     .OpAttr_GetName = NotImplemented<"OpAttr_GetName", decltype(OrtApi::OpAttr_GetName)>::call,
     .Node_GetNumSubgraphs = NotImplemented<"Node_GetNumSubgraphs", decltype(OrtApi::Node_GetNumSubgraphs)>::call,
     .Node_GetSubgraphs = NotImplemented<"Node_GetSubgraphs", decltype(OrtApi::Node_GetSubgraphs)>::call,
     .Node_GetGraph = NotImplemented<"Node_GetGraph", decltype(OrtApi::Node_GetGraph)>::call,
     .Node_GetEpName = NotImplemented<"Node_GetEpName", decltype(OrtApi::Node_GetEpName)>::call,
+    .ReleaseExternalInitializerInfo = NotImplemented<"ReleaseExternalInitializerInfo", decltype(OrtApi::ReleaseExternalInitializerInfo)>::call,
+    .ExternalInitializerInfo_GetFilePath = NotImplemented<"ExternalInitializerInfo_GetFilePath", decltype(OrtApi::ExternalInitializerInfo_GetFilePath)>::call,
+    .ExternalInitializerInfo_GetFileOffset = NotImplemented<"ExternalInitializerInfo_GetFileOffset", decltype(OrtApi::ExternalInitializerInfo_GetFileOffset)>::call,
+    .ExternalInitializerInfo_GetByteSize = NotImplemented<"ExternalInitializerInfo_GetByteSize", decltype(OrtApi::ExternalInitializerInfo_GetByteSize)>::call,
     .GetRunConfigEntry = entry::GetRunConfigEntry,
     .EpDevice_MemoryInfo = NotImplemented<"EpDevice_MemoryInfo", decltype(OrtApi::EpDevice_MemoryInfo)>::call,
     .CreateSharedAllocator = NotImplemented<"CreateSharedAllocator", decltype(OrtApi::CreateSharedAllocator)>::call,
@@ -1194,7 +1208,45 @@ const OrtApi ort_api = {
     .SyncStream_GetHandle = NotImplemented<"SyncStream_GetHandle", decltype(OrtApi::SyncStream_GetHandle)>::call,
     .ReleaseSyncStream = NotImplemented<"ReleaseSyncStream", decltype(OrtApi::ReleaseSyncStream)>::call,
     .CopyTensors = NotImplemented<"CopyTensors", decltype(OrtApi::CopyTensors)>::call,
+    .Graph_GetModelMetadata = NotImplemented<"Graph_GetModelMetadata", decltype(OrtApi::Graph_GetModelMetadata)>::call,
+    .GetModelCompatibilityForEpDevices = NotImplemented<"GetModelCompatibilityForEpDevices", decltype(OrtApi::GetModelCompatibilityForEpDevices)>::call,
+    .CreateExternalInitializerInfo = NotImplemented<"CreateExternalInitializerInfo", decltype(OrtApi::CreateExternalInitializerInfo)>::call,
+    .TensorTypeAndShape_HasShape = NotImplemented<"TensorTypeAndShape_HasShape", decltype(OrtApi::TensorTypeAndShape_HasShape)>::call,
+    .KernelInfo_GetConfigEntries = NotImplemented<"KernelInfo_GetConfigEntries", decltype(OrtApi::KernelInfo_GetConfigEntries)>::call,
+    .KernelInfo_GetOperatorDomain = NotImplemented<"KernelInfo_GetOperatorDomain", decltype(OrtApi::KernelInfo_GetOperatorDomain)>::call,
+    .KernelInfo_GetOperatorType = NotImplemented<"KernelInfo_GetOperatorType", decltype(OrtApi::KernelInfo_GetOperatorType)>::call,
+    .KernelInfo_GetOperatorSinceVersion = NotImplemented<"KernelInfo_GetOperatorSinceVersion", decltype(OrtApi::KernelInfo_GetOperatorSinceVersion)>::call,
+    .GetInteropApi = NotImplemented<"GetInteropApi", decltype(OrtApi::GetInteropApi)>::call,
+    .SessionGetEpDeviceForOutputs = NotImplemented<"SessionGetEpDeviceForOutputs", decltype(OrtApi::SessionGetEpDeviceForOutputs)>::call,
+    .GetNumHardwareDevices = NotImplemented<"GetNumHardwareDevices", decltype(OrtApi::GetNumHardwareDevices)>::call,
+    .GetHardwareDevices = NotImplemented<"GetHardwareDevices", decltype(OrtApi::GetHardwareDevices)>::call,
+    .GetHardwareDeviceEpIncompatibilityDetails = NotImplemented<"GetHardwareDeviceEpIncompatibilityDetails", decltype(OrtApi::GetHardwareDeviceEpIncompatibilityDetails)>::call,
+    .DeviceEpIncompatibilityDetails_GetReasonsBitmask = NotImplemented<"DeviceEpIncompatibilityDetails_GetReasonsBitmask", decltype(OrtApi::DeviceEpIncompatibilityDetails_GetReasonsBitmask)>::call,
+    .DeviceEpIncompatibilityDetails_GetNotes = NotImplemented<"DeviceEpIncompatibilityDetails_GetNotes", decltype(OrtApi::DeviceEpIncompatibilityDetails_GetNotes)>::call,
+    .DeviceEpIncompatibilityDetails_GetErrorCode = NotImplemented<"DeviceEpIncompatibilityDetails_GetErrorCode", decltype(OrtApi::DeviceEpIncompatibilityDetails_GetErrorCode)>::call,
+    .ReleaseDeviceEpIncompatibilityDetails = NotImplemented<"ReleaseDeviceEpIncompatibilityDetails", decltype(OrtApi::ReleaseDeviceEpIncompatibilityDetails)>::call,
+    .GetCompatibilityInfoFromModel = NotImplemented<"GetCompatibilityInfoFromModel", decltype(OrtApi::GetCompatibilityInfoFromModel)>::call,
+    .GetCompatibilityInfoFromModelBytes = NotImplemented<"GetCompatibilityInfoFromModelBytes", decltype(OrtApi::GetCompatibilityInfoFromModelBytes)>::call,
+    .CreateEnvWithOptions = NotImplemented<"CreateEnvWithOptions", decltype(OrtApi::CreateEnvWithOptions)>::call,
+    .Session_GetEpGraphAssignmentInfo = NotImplemented<"Session_GetEpGraphAssignmentInfo", decltype(OrtApi::Session_GetEpGraphAssignmentInfo)>::call,
+    .EpAssignedSubgraph_GetEpName = NotImplemented<"EpAssignedSubgraph_GetEpName", decltype(OrtApi::EpAssignedSubgraph_GetEpName)>::call,
+    .EpAssignedSubgraph_GetNodes = NotImplemented<"EpAssignedSubgraph_GetNodes", decltype(OrtApi::EpAssignedSubgraph_GetNodes)>::call,
+    .EpAssignedNode_GetName = NotImplemented<"EpAssignedNode_GetName", decltype(OrtApi::EpAssignedNode_GetName)>::call,
+    .EpAssignedNode_GetDomain = NotImplemented<"EpAssignedNode_GetDomain", decltype(OrtApi::EpAssignedNode_GetDomain)>::call,
+    .EpAssignedNode_GetOperatorType = NotImplemented<"EpAssignedNode_GetOperatorType", decltype(OrtApi::EpAssignedNode_GetOperatorType)>::call,
+    .RunOptionsSetSyncStream = NotImplemented<"RunOptionsSetSyncStream", decltype(OrtApi::RunOptionsSetSyncStream)>::call,
+    .GetTensorElementTypeAndShapeDataReference = NotImplemented<"GetTensorElementTypeAndShapeDataReference", decltype(OrtApi::GetTensorElementTypeAndShapeDataReference)>::call,
+    .RunOptionsEnableProfiling = NotImplemented<"RunOptionsEnableProfiling", decltype(OrtApi::RunOptionsEnableProfiling)>::call,
+    .RunOptionsDisableProfiling = NotImplemented<"RunOptionsDisableProfiling", decltype(OrtApi::RunOptionsDisableProfiling)>::call,
+    .KernelInfoGetAttributeArray_string = NotImplemented<"KernelInfoGetAttributeArray_string", decltype(OrtApi::KernelInfoGetAttributeArray_string)>::call,
+    .SetPerSessionThreadPoolCallbacks = NotImplemented<"SetPerSessionThreadPoolCallbacks", decltype(OrtApi::SetPerSessionThreadPoolCallbacks)>::call,
+    .GetMemPatternEnabled = NotImplemented<"GetMemPatternEnabled", decltype(OrtApi::GetMemPatternEnabled)>::call,
+    .GetSessionExecutionMode = NotImplemented<"GetSessionExecutionMode", decltype(OrtApi::GetSessionExecutionMode)>::call,
+    .SessionReleaseCapturedGraph = NotImplemented<"SessionReleaseCapturedGraph", decltype(OrtApi::SessionReleaseCapturedGraph)>::call,
+    .GetExperimentalFunction = NotImplemented<"GetExperimentalFunction", decltype(OrtApi::GetExperimentalFunction)>::call,
+    .KernelContext_GetSyncStream = NotImplemented<"KernelContext_GetSyncStream", decltype(OrtApi::KernelContext_GetSyncStream)>::call,
+    .SessionOptionsSetWeightlessSourceModelBuffer = NotImplemented<"SessionOptionsSetWeightlessSourceModelBuffer", decltype(OrtApi::SessionOptionsSetWeightlessSourceModelBuffer)>::call,
 };
-static_assert(sizeof(OrtApi) == 381 * sizeof(void*), "OrtApi has 381 slots");
+static_assert(sizeof(OrtApi) == 425 * sizeof(void*), "OrtApi has 425 slots");
 
 }  // namespace ortrain::capi
