@@ -18,6 +18,8 @@ from codegen.python_language import TABLES, PythonLanguage
 CSHARP_SOURCES = "bindings/csharp/src/generated"
 OBJC_CLASSES = "bindings/objc"
 PYTHON_CLASSES = "bindings/python/ortrain/api/generated"
+PATCHES = 10
+"""How many releases of a version of onnxruntime are reckoned with, 1.30.0 to 1.30.9."""
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
@@ -70,6 +72,12 @@ def render(spec: Spec) -> dict[str, str]:
     for table in spec.tables:
         add("c/table.cpp.j2", f"core/src/capi/generated/{snake(table['name'])}.cpp", table=table)
     add("c/bodies.h.j2", "core/src/capi/generated/bodies.h")
+    for of in ("session", "run"):
+        add("c/config_keys.h.j2", f"core/include/onnxruntime_{of}_options_config_keys.h", of=of)
+    add("c/cpu_provider_factory.h.j2", "core/include/cpu_provider_factory.h")
+    minors = range(spec.library["first_api_version"], spec.library["api_version"] + 1)
+    for name in ("versions.cpp", "versions.map"):
+        add(f"c/{name}.j2", f"core/alias/generated/{name}", minors=minors, patches=range(PATCHES))
     for header in ("onnxruntime_cxx_api.h", "onnxruntime_training_cxx_api.h"):
         add(f"cpp/{header}.j2", f"core/include/{header}")
     add("python/module.cpp.j2", "bindings/python/src/generated/module.cpp")

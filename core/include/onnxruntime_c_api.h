@@ -53,6 +53,9 @@ typedef struct OrtStatus OrtStatus;
 /** The environment, where log messages go and which of them. */
 typedef struct OrtEnv OrtEnv;
 
+/** Settings of the threads that the sessions of an environment share. */
+typedef struct OrtThreadingOptions OrtThreadingOptions;
+
 /** A model ready to run forward. */
 typedef struct OrtSession OrtSession;
 
@@ -270,7 +273,6 @@ typedef struct OrtIoBinding OrtIoBinding;
 typedef struct OrtMapTypeInfo OrtMapTypeInfo;
 typedef struct OrtModelMetadata OrtModelMetadata;
 typedef struct OrtThreadPoolParams OrtThreadPoolParams;
-typedef struct OrtThreadingOptions OrtThreadingOptions;
 typedef struct OrtArenaCfg OrtArenaCfg;
 typedef struct OrtPrepackedWeightsContainer OrtPrepackedWeightsContainer;
 typedef struct OrtTensorRTProviderOptionsV2 OrtTensorRTProviderOptionsV2;
@@ -444,6 +446,8 @@ struct OrtApi {
 
   /** Runs a model forward.
    *
+   * Inputs that the wanted outputs do not need may be left out.
+   *
    * \param[in] session The session.
    * \param[in] run_options Settings of this run, or null.
    * \param[in] input_names Names of the inputs. As many as input_len says.
@@ -454,8 +458,10 @@ struct OrtApi {
    * \param[in,out] outputs Receives the outputs. A null entry is filled with a new value; a tensor of
    *     the right type and shape is written into. As many as output_names_len says. Freed with
    *     ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when a name is not known, or a type or shape does not fit.
-   * \retval ORT_RUNTIME_EXCEPTION when a node fails or the run was told to end.
+   * \retval ORT_INVALID_ARGUMENT when a name is not known, an input that is needed was not given, or a
+   *     type or shape does not fit.
+   * \retval ORT_RUNTIME_EXCEPTION when a node fails.
+   * \retval ORT_FAIL when the run was told to end.
    */
   OrtStatus*(ORT_API_CALL* Run)(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names, const OrtValue* const* inputs, size_t input_len, const char* const* output_names, size_t output_names_len, OrtValue** outputs) NO_EXCEPTION;
 
@@ -1124,19 +1130,38 @@ struct OrtApi {
   /** Slot 118, not implemented. */
   void(ORT_API_CALL* ReleaseModelMetadata)(OrtModelMetadata* input) NO_EXCEPTION;
 
-  /** Slot 119, not implemented. */
+  /** Makes an environment with settings for the threads that its sessions share.
+   *
+   * They are for sessions whose options were given to DisablePerSessionThreads; others use their own
+   * number of threads. The threads are the same for all sessions of the process in either case.
+   *
+   * \param[in] log_severity_level The least severity that is written.
+   * \param[in] logid Name that stands in the messages.
+   * \param[in] tp_options The settings, copied.
+   * \param[out] out The environment. Freed with ReleaseEnv.
+   * \retval ORT_INVALID_ARGUMENT when there is no such severity.
+   */
   OrtStatus*(ORT_API_CALL* CreateEnvWithGlobalThreadPools)(OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out) NO_EXCEPTION;
 
-  /** Accepted without effect, for all sessions share the threads of the process.
+  /** Lets the session use as many threads as the environment says, where that was made with settings for
+   * threads.
+   *
+   * All sessions share the threads of the process in either case.
    *
    * \param[in] options The options.
    */
   OrtStatus*(ORT_API_CALL* DisablePerSessionThreads)(OrtSessionOptions* options) NO_EXCEPTION;
 
-  /** Slot 121, not implemented. */
+  /** Makes settings for shared threads, with their defaults.
+   *
+   * \param[out] out The settings. Freed with ReleaseThreadingOptions.
+   */
   OrtStatus*(ORT_API_CALL* CreateThreadingOptions)(OrtThreadingOptions** out) NO_EXCEPTION;
 
-  /** Slot 122, not implemented. */
+  /** Frees settings for shared threads.
+   *
+   * \param[in] input The settings, or null.
+   */
   void(ORT_API_CALL* ReleaseThreadingOptions)(OrtThreadingOptions* input) NO_EXCEPTION;
 
   /** Slot 123, not implemented. */
@@ -1252,23 +1277,52 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetLanguageProjection)(const OrtEnv* ort_env, OrtLanguageProjection projection) NO_EXCEPTION;
 
-  /** Slot 146, not implemented. */
+  /** When the session was made, which is where a profile of it would begin.
+   *
+   * \param[in] session The session.
+   * \param[out] out The time, on a clock that never goes back. In nanoseconds.
+   */
   OrtStatus*(ORT_API_CALL* SessionGetProfilingStartTimeNs)(const OrtSession* session, uint64_t* out) NO_EXCEPTION;
 
-  /** Slot 147, not implemented. */
+  /** Number of threads that a step uses in sessions that share the threads of their environment.
+   *
+   * \param[in] tp_options The settings.
+   * \param[in] intra_op_num_threads The number, counting the calling thread; 0 for one a processor. In
+   *     threads.
+   * \retval ORT_INVALID_ARGUMENT when the number is negative.
+   */
   OrtStatus*(ORT_API_CALL* SetGlobalIntraOpNumThreads)(OrtThreadingOptions* tp_options, int intra_op_num_threads) NO_EXCEPTION;
 
-  /** Slot 148, not implemented. */
+  /** Accepted without effect, for nodes run one after another.
+   *
+   * \param[in] tp_options The settings.
+   * \param[in] inter_op_num_threads The number. In threads.
+   * \retval ORT_INVALID_ARGUMENT when the number is negative.
+   */
   OrtStatus*(ORT_API_CALL* SetGlobalInterOpNumThreads)(OrtThreadingOptions* tp_options, int inter_op_num_threads) NO_EXCEPTION;
 
-  /** Slot 149, not implemented. */
+  /** Accepted without effect. How long waiting threads spin is fixed when the library is loaded.
+   *
+   * \param[in] tp_options The settings.
+   * \param[in] allow_spinning 0 or 1.
+   * \retval ORT_INVALID_ARGUMENT when the number is neither 0 nor 1.
+   */
   OrtStatus*(ORT_API_CALL* SetGlobalSpinControl)(OrtThreadingOptions* tp_options, int allow_spinning) NO_EXCEPTION;
 
   /** Slot 150, not implemented. */
   OrtStatus*(ORT_API_CALL* AddInitializer)(OrtSessionOptions* options, const char* name, const OrtValue* val) NO_EXCEPTION;
 
-  /** Slot 151, not implemented. */
-  OrtStatus*(ORT_API_CALL* CreateEnvWithCustomLoggerAndGlobalThreadPools)(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level, const char* logid, const struct OrtThreadingOptions* tp_options, OrtEnv** out) NO_EXCEPTION;
+  /** The same as CreateEnvWithGlobalThreadPools, with messages going to a function of the caller.
+   *
+   * \param[in] logging_function The function.
+   * \param[in] logger_param Passed to the function, may be null.
+   * \param[in] log_severity_level The least severity that is passed on.
+   * \param[in] logid Name that is passed with the messages.
+   * \param[in] tp_options The settings, copied.
+   * \param[out] out The environment. Freed with ReleaseEnv.
+   * \retval ORT_INVALID_ARGUMENT when there is no such severity.
+   */
+  OrtStatus*(ORT_API_CALL* CreateEnvWithCustomLoggerAndGlobalThreadPools)(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out) NO_EXCEPTION;
 
   /** Slot 152, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_CUDA)(OrtSessionOptions* options, const OrtCUDAProviderOptions* cuda_options) NO_EXCEPTION;
@@ -1279,7 +1333,12 @@ struct OrtApi {
   /** Slot 154, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_OpenVINO)(OrtSessionOptions* options, const OrtOpenVINOProviderOptions* provider_options) NO_EXCEPTION;
 
-  /** Slot 155, not implemented. */
+  /** Counts denormal numbers as zero in sessions that share the threads of their environment.
+   *
+   * An entry session.set_denormal_as_zero of the session's configuration goes before it.
+   *
+   * \param[in] tp_options The settings.
+   */
   OrtStatus*(ORT_API_CALL* SetGlobalDenormalAsZero)(OrtThreadingOptions* tp_options) NO_EXCEPTION;
 
   /** Slot 156, not implemented. */

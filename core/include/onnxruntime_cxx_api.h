@@ -77,6 +77,10 @@ struct Release<OrtEnv> {
   static void call(OrtEnv* p) { GetApi().ReleaseEnv(p); }
 };
 template <>
+struct Release<OrtThreadingOptions> {
+  static void call(OrtThreadingOptions* p) { GetApi().ReleaseThreadingOptions(p); }
+};
+template <>
 struct Release<OrtSession> {
   static void call(OrtSession* p) { GetApi().ReleaseSession(p); }
 };

@@ -111,11 +111,10 @@ struct OrtTrainingApi {
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetTrainingModelOutputCount)(const OrtTrainingSession* sess, size_t* out) NO_EXCEPTION;
 
-  /** Number of outputs that an eval step gives.
+  /** Number of outputs that an eval step gives, 0 in a session without an eval model.
    *
    * \param[in] sess The session.
    * \param[out] out The number. In outputs.
-   * \retval ORT_NO_MODEL when the session has no eval model.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetEvalModelOutputCount)(const OrtTrainingSession* sess, size_t* out) NO_EXCEPTION;
 
@@ -136,7 +135,6 @@ struct OrtTrainingApi {
    * \param[in] allocator Gives the memory for the name.
    * \param[out] output The name. Freed with the allocator.
    * \retval ORT_INVALID_ARGUMENT when there is no output of that number.
-   * \retval ORT_NO_MODEL when the session has no eval model.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetEvalModelOutputName)(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) NO_EXCEPTION;
 
@@ -165,8 +163,9 @@ struct OrtTrainingApi {
    *     with ReleaseValue.
    * \retval ORT_INVALID_ARGUMENT when number, type, rank or shape of inputs or outputs do not fit, named
    *     input by input.
-   * \retval ORT_RUNTIME_EXCEPTION when a node fails, the step was told to end, the session is busy in
-   *     another thread, or the checkpoint is nominal and has no values yet.
+   * \retval ORT_RUNTIME_EXCEPTION when a node fails, the session is busy in another thread, or the
+   *     checkpoint is nominal and has no values yet.
+   * \retval ORT_FAIL when the step was told to end.
    */
   OrtStatus*(ORT_API_CALL* TrainStep)(OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len, const OrtValue* const* inputs, size_t outputs_len, OrtValue** outputs) NO_EXCEPTION;
 
@@ -181,8 +180,8 @@ struct OrtTrainingApi {
    *     with ReleaseValue.
    * \retval ORT_NO_MODEL when the session has no eval model.
    * \retval ORT_INVALID_ARGUMENT when number, type, rank or shape of inputs or outputs do not fit.
-   * \retval ORT_RUNTIME_EXCEPTION when a node fails, the step was told to end, or the session is busy in
-   *     another thread.
+   * \retval ORT_RUNTIME_EXCEPTION when a node fails, or the session is busy in another thread.
+   * \retval ORT_FAIL when the step was told to end.
    */
   OrtStatus*(ORT_API_CALL* EvalStep)(const OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len, const OrtValue* const* inputs, size_t outputs_len, OrtValue** outputs) NO_EXCEPTION;
 
@@ -213,6 +212,7 @@ struct OrtTrainingApi {
    * \param[in] run_options Settings of this step, or null.
    * \retval ORT_NO_MODEL when the session has no optimizer model.
    * \retval ORT_RUNTIME_EXCEPTION when no train step has made gradients yet.
+   * \retval ORT_FAIL when the step was told to end before it began.
    */
   OrtStatus*(ORT_API_CALL* OptimizerStep)(OrtTrainingSession* sess, const OrtRunOptions* run_options) NO_EXCEPTION;
 
@@ -316,11 +316,10 @@ struct OrtTrainingApi {
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetTrainingModelInputCount)(const OrtTrainingSession* sess, size_t* out) NO_EXCEPTION;
 
-  /** Number of inputs that an eval step takes.
+  /** Number of inputs that an eval step takes, 0 in a session without an eval model.
    *
    * \param[in] sess The session.
    * \param[out] out The number. In inputs.
-   * \retval ORT_NO_MODEL when the session has no eval model.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetEvalModelInputCount)(const OrtTrainingSession* sess, size_t* out) NO_EXCEPTION;
 
@@ -341,7 +340,6 @@ struct OrtTrainingApi {
    * \param[in] allocator Gives the memory for the name.
    * \param[out] output The name. Freed with the allocator.
    * \retval ORT_INVALID_ARGUMENT when there is no input of that number.
-   * \retval ORT_NO_MODEL when the session has no eval model.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetEvalModelInputName)(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) NO_EXCEPTION;
 

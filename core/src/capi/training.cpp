@@ -12,8 +12,8 @@ namespace {
 void make_session(const OrtEnv& env, const OrtSessionOptions& options, const OrtCheckpointState& state,
                   Model train, std::optional<Model> eval, std::optional<Model> optimizer,
                   OrtTrainingSession** out) {
-  *out = new OrtTrainingSession{
-      TrainingSession(options.value, state.state, std::move(train), std::move(eval), std::move(optimizer))};
+  *out = new OrtTrainingSession{TrainingSession(options_of(env, &options), state.state, std::move(train),
+                                                std::move(eval), std::move(optimizer))};
   if (const std::string warning = precision_warning(options.value); !warning.empty()) {
     static std::once_flag once;
     std::call_once(once, [&] { log(env, ORT_LOGGING_LEVEL_WARNING, "CreateTrainingSession", warning); });

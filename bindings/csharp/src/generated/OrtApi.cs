@@ -600,11 +600,33 @@ namespace Microsoft.ML.OnnxRuntime
             (releaseSequenceTypeInfo = NativeTables.Bind<ReleaseSequenceTypeInfoCall>(NativeTables.OrtApi, 109));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateEnvWithGlobalThreadPoolsCall(OrtLoggingLevel logSeverityLevel, byte[] logid, IntPtr tpOptions, out IntPtr @out);
+        private static CreateEnvWithGlobalThreadPoolsCall createEnvWithGlobalThreadPools;
+        /// <summary>Makes an environment with settings for the threads that its sessions share.</summary>
+        internal static CreateEnvWithGlobalThreadPoolsCall CreateEnvWithGlobalThreadPools => createEnvWithGlobalThreadPools ??
+            (createEnvWithGlobalThreadPools = NativeTables.Bind<CreateEnvWithGlobalThreadPoolsCall>(NativeTables.OrtApi, 119));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr DisablePerSessionThreadsCall(SessionOptions options);
         private static DisablePerSessionThreadsCall disablePerSessionThreads;
-        /// <summary>Accepted without effect, for all sessions share the threads of the process.</summary>
+        /// <summary>Lets the session use as many threads as the environment says, where that was made with
+        /// settings for threads.</summary>
         internal static DisablePerSessionThreadsCall DisablePerSessionThreads => disablePerSessionThreads ??
             (disablePerSessionThreads = NativeTables.Bind<DisablePerSessionThreadsCall>(NativeTables.OrtApi, 120));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateThreadingOptionsCall(out IntPtr @out);
+        private static CreateThreadingOptionsCall createThreadingOptions;
+        /// <summary>Makes settings for shared threads, with their defaults.</summary>
+        internal static CreateThreadingOptionsCall CreateThreadingOptions => createThreadingOptions ??
+            (createThreadingOptions = NativeTables.Bind<CreateThreadingOptionsCall>(NativeTables.OrtApi, 121));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseThreadingOptionsCall(IntPtr input);
+        private static ReleaseThreadingOptionsCall releaseThreadingOptions;
+        /// <summary>Frees settings for shared threads.</summary>
+        internal static ReleaseThreadingOptionsCall ReleaseThreadingOptions => releaseThreadingOptions ??
+            (releaseThreadingOptions = NativeTables.Bind<ReleaseThreadingOptionsCall>(NativeTables.OrtApi, 122));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetAvailableProvidersCall(out IntPtr outPtr, out int providerLength);
@@ -654,6 +676,52 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Says from which language the library is used. Changes nothing.</summary>
         internal static SetLanguageProjectionCall SetLanguageProjection => setLanguageProjection ??
             (setLanguageProjection = NativeTables.Bind<SetLanguageProjectionCall>(NativeTables.OrtApi, 145));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetProfilingStartTimeNsCall(OrtSessionHandle session, out ulong @out);
+        private static SessionGetProfilingStartTimeNsCall sessionGetProfilingStartTimeNs;
+        /// <summary>When the session was made, which is where a profile of it would begin.</summary>
+        internal static SessionGetProfilingStartTimeNsCall SessionGetProfilingStartTimeNs => sessionGetProfilingStartTimeNs ??
+            (sessionGetProfilingStartTimeNs = NativeTables.Bind<SessionGetProfilingStartTimeNsCall>(NativeTables.OrtApi, 146));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetGlobalIntraOpNumThreadsCall(IntPtr tpOptions, int intraOpNumThreads);
+        private static SetGlobalIntraOpNumThreadsCall setGlobalIntraOpNumThreads;
+        /// <summary>Number of threads that a step uses in sessions that share the threads of their
+        /// environment.</summary>
+        internal static SetGlobalIntraOpNumThreadsCall SetGlobalIntraOpNumThreads => setGlobalIntraOpNumThreads ??
+            (setGlobalIntraOpNumThreads = NativeTables.Bind<SetGlobalIntraOpNumThreadsCall>(NativeTables.OrtApi, 147));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetGlobalInterOpNumThreadsCall(IntPtr tpOptions, int interOpNumThreads);
+        private static SetGlobalInterOpNumThreadsCall setGlobalInterOpNumThreads;
+        /// <summary>Accepted without effect, for nodes run one after another.</summary>
+        internal static SetGlobalInterOpNumThreadsCall SetGlobalInterOpNumThreads => setGlobalInterOpNumThreads ??
+            (setGlobalInterOpNumThreads = NativeTables.Bind<SetGlobalInterOpNumThreadsCall>(NativeTables.OrtApi, 148));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetGlobalSpinControlCall(IntPtr tpOptions, int allowSpinning);
+        private static SetGlobalSpinControlCall setGlobalSpinControl;
+        /// <summary>Accepted without effect. How long waiting threads spin is fixed when the library is
+        /// loaded.</summary>
+        internal static SetGlobalSpinControlCall SetGlobalSpinControl => setGlobalSpinControl ??
+            (setGlobalSpinControl = NativeTables.Bind<SetGlobalSpinControlCall>(NativeTables.OrtApi, 149));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall(IntPtr loggingFunction, IntPtr loggerParam, OrtLoggingLevel logSeverityLevel, byte[] logid, IntPtr tpOptions, out IntPtr @out);
+        private static CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall createEnvWithCustomLoggerAndGlobalThreadPools;
+        /// <summary>The same as CreateEnvWithGlobalThreadPools, with messages going to a function of the
+        /// caller.</summary>
+        internal static CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall CreateEnvWithCustomLoggerAndGlobalThreadPools => createEnvWithCustomLoggerAndGlobalThreadPools ??
+            (createEnvWithCustomLoggerAndGlobalThreadPools = NativeTables.Bind<CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall>(NativeTables.OrtApi, 151));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetGlobalDenormalAsZeroCall(IntPtr tpOptions);
+        private static SetGlobalDenormalAsZeroCall setGlobalDenormalAsZero;
+        /// <summary>Counts denormal numbers as zero in sessions that share the threads of their
+        /// environment.</summary>
+        internal static SetGlobalDenormalAsZeroCall SetGlobalDenormalAsZero => setGlobalDenormalAsZero ??
+            (setGlobalDenormalAsZero = NativeTables.Bind<SetGlobalDenormalAsZeroCall>(NativeTables.OrtApi, 155));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddRunConfigEntryCall(RunOptions options, byte[] configKey, byte[] configValue);

@@ -167,9 +167,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when number, type, rank or shape of inputs or
-        /// outputs do not fit, named input by input; RuntimeException when a node fails, the step was told to
-        /// end, the session is busy in another thread, or the checkpoint is nominal and has no values
-        /// yet.</exception>
+        /// outputs do not fit, named input by input; RuntimeException when a node fails, the session is busy in
+        /// another thread, or the checkpoint is nominal and has no values yet; Fail when the step was told to
+        /// end.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> TrainStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
@@ -185,9 +185,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
         /// name="outputValues"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when number, type, rank or shape of inputs or
-        /// outputs do not fit, named input by input; RuntimeException when a node fails, the step was told to
-        /// end, the session is busy in another thread, or the checkpoint is nominal and has no values
-        /// yet.</exception>
+        /// outputs do not fit, named input by input; RuntimeException when a node fails, the session is busy in
+        /// another thread, or the checkpoint is nominal and has no values yet; Fail when the step was told to
+        /// end.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void TrainStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
@@ -203,9 +203,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when number, type, rank or shape of inputs or
-        /// outputs do not fit, named input by input; RuntimeException when a node fails, the step was told to
-        /// end, the session is busy in another thread, or the checkpoint is nominal and has no values
-        /// yet.</exception>
+        /// outputs do not fit, named input by input; RuntimeException when a node fails, the session is busy in
+        /// another thread, or the checkpoint is nominal and has no values yet; Fail when the step was told to
+        /// end.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> TrainStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
@@ -220,9 +220,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
         /// name="outputValues"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when number, type, rank or shape of inputs or
-        /// outputs do not fit, named input by input; RuntimeException when a node fails, the step was told to
-        /// end, the session is busy in another thread, or the checkpoint is nominal and has no values
-        /// yet.</exception>
+        /// outputs do not fit, named input by input; RuntimeException when a node fails, the session is busy in
+        /// another thread, or the checkpoint is nominal and has no values yet; Fail when the step was told to
+        /// end.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void TrainStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
@@ -238,9 +238,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when number, type, rank or shape of inputs or
-        /// outputs do not fit, named input by input; RuntimeException when a node fails, the step was told to
-        /// end, the session is busy in another thread, or the checkpoint is nominal and has no values
-        /// yet.</exception>
+        /// outputs do not fit, named input by input; RuntimeException when a node fails, the session is busy in
+        /// another thread, or the checkpoint is nominal and has no values yet; Fail when the step was told to
+        /// end.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<OrtValue> TrainStep(IReadOnlyCollection<OrtValue> inputValues)
         {
@@ -263,7 +263,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
         /// when number, type, rank or shape of inputs or outputs do not fit; RuntimeException when a node fails,
-        /// the step was told to end, or the session is busy in another thread.</exception>
+        /// or the session is busy in another thread; Fail when the step was told to end.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> EvalStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
@@ -278,7 +278,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// name="outputValues"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
         /// when number, type, rank or shape of inputs or outputs do not fit; RuntimeException when a node fails,
-        /// the step was told to end, or the session is busy in another thread.</exception>
+        /// or the session is busy in another thread; Fail when the step was told to end.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void EvalStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
@@ -292,7 +292,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
         /// when number, type, rank or shape of inputs or outputs do not fit; RuntimeException when a node fails,
-        /// the step was told to end, or the session is busy in another thread.</exception>
+        /// or the session is busy in another thread; Fail when the step was told to end.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> EvalStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
@@ -306,7 +306,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// name="outputValues"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
         /// when number, type, rank or shape of inputs or outputs do not fit; RuntimeException when a node fails,
-        /// the step was told to end, or the session is busy in another thread.</exception>
+        /// or the session is busy in another thread; Fail when the step was told to end.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void EvalStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
@@ -320,7 +320,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
         /// when number, type, rank or shape of inputs or outputs do not fit; RuntimeException when a node fails,
-        /// the step was told to end, or the session is busy in another thread.</exception>
+        /// or the session is busy in another thread; Fail when the step was told to end.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<OrtValue> EvalStep(IReadOnlyCollection<OrtValue> inputValues)
         {
@@ -384,7 +384,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Moves the trainable parameters against their gradients.</summary>
         /// <remarks>How is said by the optimizer model.</remarks>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer model;
-        /// RuntimeException when no train step has made gradients yet.</exception>
+        /// RuntimeException when no train step has made gradients yet; Fail when the step was told to end before
+        /// it began.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void OptimizerStep()
         {
@@ -395,7 +396,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <remarks>How is said by the optimizer model.</remarks>
         /// <param name="options">Settings of this step, or null.</param>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer model;
-        /// RuntimeException when no train step has made gradients yet.</exception>
+        /// RuntimeException when no train step has made gradients yet; Fail when the step was told to end before
+        /// it began.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void OptimizerStep(RunOptions options)
         {
@@ -425,7 +427,6 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Names of the inputs of the training model or of the eval model.</summary>
         /// <param name="training">Which of the two.</param>
         /// <returns>The names.</returns>
-        /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public List<string> InputNames(bool training)
         {
@@ -443,7 +444,6 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Names of the outputs of the training model or of the eval model.</summary>
         /// <param name="training">Which of the two.</param>
         /// <returns>The names.</returns>
-        /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public List<string> OutputNames(bool training)
         {

@@ -304,8 +304,9 @@ NS_ASSUME_NONNULL_BEGIN
  * @param error Set when it fails. May be NULL.
  * @return The outputs, by name; nil when it failed.
  *
- * Errors: ORTErrorCodeInvalidArgument when a name is not known, or a type or shape does not fit;
- * ORTErrorCodeRuntimeException when a node fails or the run was told to end.
+ * Errors: ORTErrorCodeInvalidArgument when a name is not known, an input that is needed was not given,
+ * or a type or shape does not fit; ORTErrorCodeRuntimeException when a node fails; ORTErrorCodeFail
+ * when the run was told to end.
  */
 - (nullable NSDictionary<NSString *, ORTValue *> *)runWithInputs:(NSDictionary<NSString *, ORTValue *> *)inputs
                                                      outputNames:(NSSet<NSString *> *)outputNames
@@ -322,8 +323,9 @@ NS_ASSUME_NONNULL_BEGIN
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO when it failed.
  *
- * Errors: ORTErrorCodeInvalidArgument when a name is not known, or a type or shape does not fit;
- * ORTErrorCodeRuntimeException when a node fails or the run was told to end.
+ * Errors: ORTErrorCodeInvalidArgument when a name is not known, an input that is needed was not given,
+ * or a type or shape does not fit; ORTErrorCodeRuntimeException when a node fails; ORTErrorCodeFail
+ * when the run was told to end.
  */
 - (BOOL)runWithInputs:(NSDictionary<NSString *, ORTValue *> *)inputs
               outputs:(NSDictionary<NSString *, ORTValue *> *)outputs

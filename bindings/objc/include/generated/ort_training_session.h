@@ -101,8 +101,8 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * Errors: ORTErrorCodeInvalidArgument when number, type, rank or shape of inputs or outputs do not
  * fit, named input by input, or there is no output of that number; ORTErrorCodeRuntimeException when a
- * node fails, the step was told to end, the session is busy in another thread, or the checkpoint is
- * nominal and has no values yet.
+ * node fails, the session is busy in another thread, or the checkpoint is nominal and has no values
+ * yet; ORTErrorCodeFail when the step was told to end.
  */
 - (nullable NSArray<ORTValue *> *)trainStepWithInputValues:(NSArray<ORTValue *> *)inputs
                                                      error:(NSError *_Nullable *_Nullable)error;
@@ -120,8 +120,8 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * Errors: ORTErrorCodeInvalidArgument when number, type, rank or shape of inputs or outputs do not
  * fit, named input by input, or there is no output of that number; ORTErrorCodeRuntimeException when a
- * node fails, the step was told to end, the session is busy in another thread, or the checkpoint is
- * nominal and has no values yet.
+ * node fails, the session is busy in another thread, or the checkpoint is nominal and has no values
+ * yet; ORTErrorCodeFail when the step was told to end.
  */
 - (BOOL)trainStepWithInputValues:(NSArray<ORTValue *> *)inputs
                     outputValues:(NSArray<ORTValue *> *)outputs
@@ -136,8 +136,8 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when
  * number, type, rank or shape of inputs or outputs do not fit, or there is no output of that number;
- * ORTErrorCodeRuntimeException when a node fails, the step was told to end, or the session is busy in
- * another thread.
+ * ORTErrorCodeRuntimeException when a node fails, or the session is busy in another thread;
+ * ORTErrorCodeFail when the step was told to end.
  */
 - (nullable NSArray<ORTValue *> *)evalStepWithInputValues:(NSArray<ORTValue *> *)inputs
                                                     error:(NSError *_Nullable *_Nullable)error;
@@ -152,8 +152,8 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when
  * number, type, rank or shape of inputs or outputs do not fit, or there is no output of that number;
- * ORTErrorCodeRuntimeException when a node fails, the step was told to end, or the session is busy in
- * another thread.
+ * ORTErrorCodeRuntimeException when a node fails, or the session is busy in another thread;
+ * ORTErrorCodeFail when the step was told to end.
  */
 - (BOOL)evalStepWithInputValues:(NSArray<ORTValue *> *)inputs
                    outputValues:(NSArray<ORTValue *> *)outputs
@@ -226,7 +226,8 @@ NS_ASSUME_NONNULL_BEGIN
  * @return YES, or NO when it failed.
  *
  * Errors: ORTErrorCodeNoModel when the session has no optimizer model; ORTErrorCodeRuntimeException
- * when no train step has made gradients yet.
+ * when no train step has made gradients yet; ORTErrorCodeFail when the step was told to end before it
+ * began.
  */
 - (BOOL)optimizerStepWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -239,7 +240,8 @@ NS_ASSUME_NONNULL_BEGIN
  * @return YES, or NO when it failed.
  *
  * Errors: ORTErrorCodeNoModel when the session has no optimizer model; ORTErrorCodeRuntimeException
- * when no train step has made gradients yet.
+ * when no train step has made gradients yet; ORTErrorCodeFail when the step was told to end before it
+ * began.
  */
 - (BOOL)optimizerStepWithRunOptions:(nullable ORTRunOptions *)runOptions
                               error:(NSError *_Nullable *_Nullable)error;
@@ -272,8 +274,6 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param error Set when it fails. May be NULL.
  * @return The names, in the order in which the step takes the inputs; nil when it failed.
- *
- * Errors: ORTErrorCodeNoModel when the session has no eval model.
  */
 - (nullable NSArray<NSString *> *)getEvalInputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -288,8 +288,6 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param error Set when it fails. May be NULL.
  * @return The names, in the order in which the step gives the outputs; nil when it failed.
- *
- * Errors: ORTErrorCodeNoModel when the session has no eval model.
  */
 - (nullable NSArray<NSString *> *)getEvalOutputNamesWithError:(NSError *_Nullable *_Nullable)error;
 

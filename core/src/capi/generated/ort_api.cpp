@@ -600,12 +600,30 @@ OrtStatus* ORT_API_CALL GetSequenceElementType(const OrtSequenceTypeInfo* sequen
 
 void ORT_API_CALL ReleaseSequenceTypeInfo(OrtSequenceTypeInfo* input) noexcept { release(input); }
 
+OrtStatus* ORT_API_CALL CreateEnvWithGlobalThreadPools(OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out) noexcept {
+  return guarded("CreateEnvWithGlobalThreadPools", [&] {
+    check_pointer(logid, "logid");
+    check_pointer(tp_options, "tp_options");
+    check_pointer(out, "out");
+    capi::CreateEnvWithGlobalThreadPools(log_severity_level, logid, tp_options, out);
+  });
+}
+
 OrtStatus* ORT_API_CALL DisablePerSessionThreads(OrtSessionOptions* options) noexcept {
   return guarded("DisablePerSessionThreads", [&] {
     check_pointer(options, "options");
     capi::DisablePerSessionThreads(options);
   });
 }
+
+OrtStatus* ORT_API_CALL CreateThreadingOptions(OrtThreadingOptions** out) noexcept {
+  return guarded("CreateThreadingOptions", [&] {
+    check_pointer(out, "out");
+    capi::CreateThreadingOptions(out);
+  });
+}
+
+void ORT_API_CALL ReleaseThreadingOptions(OrtThreadingOptions* input) noexcept { release(input); }
 
 OrtStatus* ORT_API_CALL GetAvailableProviders(char*** out_ptr, int* provider_length) noexcept {
   return guarded("GetAvailableProviders", [&] {
@@ -657,6 +675,52 @@ OrtStatus* ORT_API_CALL SetLanguageProjection(const OrtEnv* ort_env, OrtLanguage
   return guarded("SetLanguageProjection", [&] {
     check_pointer(ort_env, "ort_env");
     capi::SetLanguageProjection(ort_env, projection);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetProfilingStartTimeNs(const OrtSession* session, uint64_t* out) noexcept {
+  return guarded("SessionGetProfilingStartTimeNs", [&] {
+    check_pointer(session, "session");
+    check_pointer(out, "out");
+    capi::SessionGetProfilingStartTimeNs(session, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGlobalIntraOpNumThreads(OrtThreadingOptions* tp_options, int intra_op_num_threads) noexcept {
+  return guarded("SetGlobalIntraOpNumThreads", [&] {
+    check_pointer(tp_options, "tp_options");
+    capi::SetGlobalIntraOpNumThreads(tp_options, intra_op_num_threads);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGlobalInterOpNumThreads(OrtThreadingOptions* tp_options, int inter_op_num_threads) noexcept {
+  return guarded("SetGlobalInterOpNumThreads", [&] {
+    check_pointer(tp_options, "tp_options");
+    capi::SetGlobalInterOpNumThreads(tp_options, inter_op_num_threads);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGlobalSpinControl(OrtThreadingOptions* tp_options, int allow_spinning) noexcept {
+  return guarded("SetGlobalSpinControl", [&] {
+    check_pointer(tp_options, "tp_options");
+    capi::SetGlobalSpinControl(tp_options, allow_spinning);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateEnvWithCustomLoggerAndGlobalThreadPools(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out) noexcept {
+  return guarded("CreateEnvWithCustomLoggerAndGlobalThreadPools", [&] {
+    check_pointer(logging_function, "logging_function");
+    check_pointer(logid, "logid");
+    check_pointer(tp_options, "tp_options");
+    check_pointer(out, "out");
+    capi::CreateEnvWithCustomLoggerAndGlobalThreadPools(logging_function, logger_param, log_severity_level, logid, tp_options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGlobalDenormalAsZero(OrtThreadingOptions* tp_options) noexcept {
+  return guarded("SetGlobalDenormalAsZero", [&] {
+    check_pointer(tp_options, "tp_options");
+    capi::SetGlobalDenormalAsZero(tp_options);
   });
 }
 
@@ -940,10 +1004,10 @@ const OrtApi ort_api = {
     .ModelMetadataLookupCustomMetadataMap = NotImplemented<"ModelMetadataLookupCustomMetadataMap", decltype(OrtApi::ModelMetadataLookupCustomMetadataMap)>::call,
     .ModelMetadataGetVersion = NotImplemented<"ModelMetadataGetVersion", decltype(OrtApi::ModelMetadataGetVersion)>::call,
     .ReleaseModelMetadata = NotImplemented<"ReleaseModelMetadata", decltype(OrtApi::ReleaseModelMetadata)>::call,
-    .CreateEnvWithGlobalThreadPools = NotImplemented<"CreateEnvWithGlobalThreadPools", decltype(OrtApi::CreateEnvWithGlobalThreadPools)>::call,
+    .CreateEnvWithGlobalThreadPools = entry::CreateEnvWithGlobalThreadPools,
     .DisablePerSessionThreads = entry::DisablePerSessionThreads,
-    .CreateThreadingOptions = NotImplemented<"CreateThreadingOptions", decltype(OrtApi::CreateThreadingOptions)>::call,
-    .ReleaseThreadingOptions = NotImplemented<"ReleaseThreadingOptions", decltype(OrtApi::ReleaseThreadingOptions)>::call,
+    .CreateThreadingOptions = entry::CreateThreadingOptions,
+    .ReleaseThreadingOptions = entry::ReleaseThreadingOptions,
     .ModelMetadataGetCustomMetadataMapKeys = NotImplemented<"ModelMetadataGetCustomMetadataMapKeys", decltype(OrtApi::ModelMetadataGetCustomMetadataMapKeys)>::call,
     .AddFreeDimensionOverrideByName = NotImplemented<"AddFreeDimensionOverrideByName", decltype(OrtApi::AddFreeDimensionOverrideByName)>::call,
     .GetAvailableProviders = entry::GetAvailableProviders,
@@ -967,16 +1031,16 @@ const OrtApi ort_api = {
     .TensorAt = entry::TensorAt,
     .CreateAndRegisterAllocator = NotImplemented<"CreateAndRegisterAllocator", decltype(OrtApi::CreateAndRegisterAllocator)>::call,
     .SetLanguageProjection = entry::SetLanguageProjection,
-    .SessionGetProfilingStartTimeNs = NotImplemented<"SessionGetProfilingStartTimeNs", decltype(OrtApi::SessionGetProfilingStartTimeNs)>::call,
-    .SetGlobalIntraOpNumThreads = NotImplemented<"SetGlobalIntraOpNumThreads", decltype(OrtApi::SetGlobalIntraOpNumThreads)>::call,
-    .SetGlobalInterOpNumThreads = NotImplemented<"SetGlobalInterOpNumThreads", decltype(OrtApi::SetGlobalInterOpNumThreads)>::call,
-    .SetGlobalSpinControl = NotImplemented<"SetGlobalSpinControl", decltype(OrtApi::SetGlobalSpinControl)>::call,
+    .SessionGetProfilingStartTimeNs = entry::SessionGetProfilingStartTimeNs,
+    .SetGlobalIntraOpNumThreads = entry::SetGlobalIntraOpNumThreads,
+    .SetGlobalInterOpNumThreads = entry::SetGlobalInterOpNumThreads,
+    .SetGlobalSpinControl = entry::SetGlobalSpinControl,
     .AddInitializer = NotImplemented<"AddInitializer", decltype(OrtApi::AddInitializer)>::call,
-    .CreateEnvWithCustomLoggerAndGlobalThreadPools = NotImplemented<"CreateEnvWithCustomLoggerAndGlobalThreadPools", decltype(OrtApi::CreateEnvWithCustomLoggerAndGlobalThreadPools)>::call,
+    .CreateEnvWithCustomLoggerAndGlobalThreadPools = entry::CreateEnvWithCustomLoggerAndGlobalThreadPools,
     .SessionOptionsAppendExecutionProvider_CUDA = NotImplemented<"SessionOptionsAppendExecutionProvider_CUDA", decltype(OrtApi::SessionOptionsAppendExecutionProvider_CUDA)>::call,
     .SessionOptionsAppendExecutionProvider_ROCM = NotImplemented<"SessionOptionsAppendExecutionProvider_ROCM", decltype(OrtApi::SessionOptionsAppendExecutionProvider_ROCM)>::call,
     .SessionOptionsAppendExecutionProvider_OpenVINO = NotImplemented<"SessionOptionsAppendExecutionProvider_OpenVINO", decltype(OrtApi::SessionOptionsAppendExecutionProvider_OpenVINO)>::call,
-    .SetGlobalDenormalAsZero = NotImplemented<"SetGlobalDenormalAsZero", decltype(OrtApi::SetGlobalDenormalAsZero)>::call,
+    .SetGlobalDenormalAsZero = entry::SetGlobalDenormalAsZero,
     .CreateArenaCfg = NotImplemented<"CreateArenaCfg", decltype(OrtApi::CreateArenaCfg)>::call,
     .ReleaseArenaCfg = NotImplemented<"ReleaseArenaCfg", decltype(OrtApi::ReleaseArenaCfg)>::call,
     .ModelMetadataGetGraphDescription = NotImplemented<"ModelMetadataGetGraphDescription", decltype(OrtApi::ModelMetadataGetGraphDescription)>::call,
