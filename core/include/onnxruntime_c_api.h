@@ -2167,7 +2167,12 @@ struct OrtApi {
   /** Slot 389, not implemented. */
   OrtStatus*(ORT_API_CALL* CreateExternalInitializerInfo)(const char* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out) NO_EXCEPTION;
 
-  /** Slot 390, not implemented. */
+  /** Whether the rank is known. Of an unknown shape the other calls see a scalar.
+   *
+   * \param[in] info Type and shape.
+   * \return Whether it is.
+   * \since version 24
+   */
   bool(ORT_API_CALL* TensorTypeAndShape_HasShape)(const OrtTensorTypeAndShapeInfo* info) NO_EXCEPTION;
 
   /** Slot 391, not implemented. */
@@ -2254,10 +2259,20 @@ struct OrtApi {
   /** Slot 418, not implemented. */
   OrtStatus*(ORT_API_CALL* SetPerSessionThreadPoolCallbacks)(OrtEnv* env, const OrtThreadPoolCallbacksConfig* config) NO_EXCEPTION;
 
-  /** Slot 419, not implemented. */
+  /** Whether EnableMemPattern or DisableMemPattern was called last; enabled by default.
+   *
+   * \param[in] options The options.
+   * \param[out] out 1 when enabled, else 0.
+   * \since version 27
+   */
   OrtStatus*(ORT_API_CALL* GetMemPatternEnabled)(const OrtSessionOptions* options, int* out) NO_EXCEPTION;
 
-  /** Slot 420, not implemented. */
+  /** The mode that was set.
+   *
+   * \param[in] options The options.
+   * \param[out] out The mode.
+   * \since version 27
+   */
   OrtStatus*(ORT_API_CALL* GetSessionExecutionMode)(const OrtSessionOptions* options, ExecutionMode* out) NO_EXCEPTION;
 
   /** Slot 421, not implemented. */

@@ -64,6 +64,7 @@ struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   std::vector<int64_t> dims;         // -1: not known
   std::vector<std::string> symbols;  // as many as dims; empty: no name
+  bool has_shape = true;
 };
 
 struct OrtTypeInfo;

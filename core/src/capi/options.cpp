@@ -43,6 +43,10 @@ void SetSessionExecutionMode(OrtSessionOptions* options, ExecutionMode execution
 
 void EnableMemPattern(OrtSessionOptions* options) { options->value.memory_pattern = true; }
 void DisableMemPattern(OrtSessionOptions* options) { options->value.memory_pattern = false; }
+void GetMemPatternEnabled(const OrtSessionOptions* options, int* out) { *out = options->value.memory_pattern; }
+void GetSessionExecutionMode(const OrtSessionOptions* options, ExecutionMode* out) {
+  *out = static_cast<ExecutionMode>(options->value.execution_mode);
+}
 void EnableCpuMemArena(OrtSessionOptions* options) { options->value.cpu_memory_arena = true; }
 void DisableCpuMemArena(OrtSessionOptions* options) { options->value.cpu_memory_arena = false; }
 void SetSessionLogId(OrtSessionOptions* options, const char* logid) { options->value.log_id = logid; }

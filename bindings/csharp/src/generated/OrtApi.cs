@@ -884,5 +884,26 @@ namespace Microsoft.ML.OnnxRuntime
         internal static GetTensorDataCall GetTensorData => getTensorData ??
             (getTensorData = NativeTables.Bind<GetTensorDataCall>(NativeTables.OrtApi, 378));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate byte TensorTypeAndShape_HasShapeCall(IntPtr info);
+        private static TensorTypeAndShape_HasShapeCall tensorTypeAndShape_HasShape;
+        /// <summary>Whether the rank is known. Of an unknown shape the other calls see a scalar.</summary>
+        internal static TensorTypeAndShape_HasShapeCall TensorTypeAndShape_HasShape => tensorTypeAndShape_HasShape ??
+            (tensorTypeAndShape_HasShape = NativeTables.Bind<TensorTypeAndShape_HasShapeCall>(NativeTables.OrtApi, 390));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetMemPatternEnabledCall(SessionOptions options, out int @out);
+        private static GetMemPatternEnabledCall getMemPatternEnabled;
+        /// <summary>Whether EnableMemPattern or DisableMemPattern was called last; enabled by default.</summary>
+        internal static GetMemPatternEnabledCall GetMemPatternEnabled => getMemPatternEnabled ??
+            (getMemPatternEnabled = NativeTables.Bind<GetMemPatternEnabledCall>(NativeTables.OrtApi, 419));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSessionExecutionModeCall(SessionOptions options, out ExecutionMode @out);
+        private static GetSessionExecutionModeCall getSessionExecutionMode;
+        /// <summary>The mode that was set.</summary>
+        internal static GetSessionExecutionModeCall GetSessionExecutionMode => getSessionExecutionMode ??
+            (getSessionExecutionMode = NativeTables.Bind<GetSessionExecutionModeCall>(NativeTables.OrtApi, 420));
+
     }
 }

@@ -126,6 +126,9 @@ OrtDeviceMemoryType MemoryInfoGetDeviceMemType(const OrtMemoryInfo* ptr);
 uint32_t MemoryInfoGetVendorId(const OrtMemoryInfo* ptr);
 const char* GetRunConfigEntry(const OrtRunOptions* options, const char* config_key);
 void GetTensorData(const OrtValue* value, const void** out);
+bool TensorTypeAndShape_HasShape(const OrtTensorTypeAndShapeInfo* info);
+void GetMemPatternEnabled(const OrtSessionOptions* options, int* out);
+void GetSessionExecutionMode(const OrtSessionOptions* options, ExecutionMode* out);
 
 // ---- OrtCompileApi ----
 extern const OrtCompileApi ort_compile_api;

@@ -881,6 +881,26 @@ OrtStatus* ORT_API_CALL GetTensorData(const OrtValue* value, const void** out) n
   });
 }
 
+bool ORT_API_CALL TensorTypeAndShape_HasShape(const OrtTensorTypeAndShapeInfo* info) noexcept {
+  return quiet([&] { return capi::TensorTypeAndShape_HasShape(info); });
+}
+
+OrtStatus* ORT_API_CALL GetMemPatternEnabled(const OrtSessionOptions* options, int* out) noexcept {
+  return guarded("GetMemPatternEnabled", [&] {
+    check_pointer(options, "options");
+    check_pointer(out, "out");
+    capi::GetMemPatternEnabled(options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSessionExecutionMode(const OrtSessionOptions* options, ExecutionMode* out) noexcept {
+  return guarded("GetSessionExecutionMode", [&] {
+    check_pointer(options, "options");
+    check_pointer(out, "out");
+    capi::GetSessionExecutionMode(options, out);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -1275,7 +1295,7 @@ const OrtApi ort_api = {
     .Graph_GetModelMetadata = NotImplemented<"Graph_GetModelMetadata", decltype(OrtApi::Graph_GetModelMetadata)>::call,
     .GetModelCompatibilityForEpDevices = NotImplemented<"GetModelCompatibilityForEpDevices", decltype(OrtApi::GetModelCompatibilityForEpDevices)>::call,
     .CreateExternalInitializerInfo = NotImplemented<"CreateExternalInitializerInfo", decltype(OrtApi::CreateExternalInitializerInfo)>::call,
-    .TensorTypeAndShape_HasShape = NotImplemented<"TensorTypeAndShape_HasShape", decltype(OrtApi::TensorTypeAndShape_HasShape)>::call,
+    .TensorTypeAndShape_HasShape = entry::TensorTypeAndShape_HasShape,
     .KernelInfo_GetConfigEntries = NotImplemented<"KernelInfo_GetConfigEntries", decltype(OrtApi::KernelInfo_GetConfigEntries)>::call,
     .KernelInfo_GetOperatorDomain = NotImplemented<"KernelInfo_GetOperatorDomain", decltype(OrtApi::KernelInfo_GetOperatorDomain)>::call,
     .KernelInfo_GetOperatorType = NotImplemented<"KernelInfo_GetOperatorType", decltype(OrtApi::KernelInfo_GetOperatorType)>::call,
@@ -1304,8 +1324,8 @@ const OrtApi ort_api = {
     .RunOptionsDisableProfiling = NotImplemented<"RunOptionsDisableProfiling", decltype(OrtApi::RunOptionsDisableProfiling)>::call,
     .KernelInfoGetAttributeArray_string = NotImplemented<"KernelInfoGetAttributeArray_string", decltype(OrtApi::KernelInfoGetAttributeArray_string)>::call,
     .SetPerSessionThreadPoolCallbacks = NotImplemented<"SetPerSessionThreadPoolCallbacks", decltype(OrtApi::SetPerSessionThreadPoolCallbacks)>::call,
-    .GetMemPatternEnabled = NotImplemented<"GetMemPatternEnabled", decltype(OrtApi::GetMemPatternEnabled)>::call,
-    .GetSessionExecutionMode = NotImplemented<"GetSessionExecutionMode", decltype(OrtApi::GetSessionExecutionMode)>::call,
+    .GetMemPatternEnabled = entry::GetMemPatternEnabled,
+    .GetSessionExecutionMode = entry::GetSessionExecutionMode,
     .SessionReleaseCapturedGraph = NotImplemented<"SessionReleaseCapturedGraph", decltype(OrtApi::SessionReleaseCapturedGraph)>::call,
     .GetExperimentalFunction = NotImplemented<"GetExperimentalFunction", decltype(OrtApi::GetExperimentalFunction)>::call,
     .KernelContext_GetSyncStream = NotImplemented<"KernelContext_GetSyncStream", decltype(OrtApi::KernelContext_GetSyncStream)>::call,
