@@ -78,7 +78,7 @@ def render(spec: Spec) -> dict[str, str]:
     minors = range(spec.library["first_api_version"], spec.library["api_version"] + 1)
     for name in ("versions.cpp", "versions.map"):
         add(f"c/{name}.j2", f"core/alias/generated/{name}", minors=minors, patches=range(PATCHES))
-    for header in ("onnxruntime_cxx_api.h", "onnxruntime_training_cxx_api.h"):
+    for header in ("onnxruntime_cxx_api.h", "onnxruntime_float16.h", "onnxruntime_training_cxx_api.h"):
         add(f"cpp/{header}.j2", f"core/include/{header}")
     add("python/module.cpp.j2", "bindings/python/src/generated/module.cpp")
     add("python/module.pyi.j2", "bindings/python/ortrain/_ortrain.pyi")
