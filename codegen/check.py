@@ -256,7 +256,7 @@ PATTERN_CALLS: dict[str, int | None] = {
     "direct": 1, "static": 1, "factory": 1, "create": 1, "create_session": None, "attach": 1,
     "keyed_value": 1, "map_get": 1, "map_set": 1,
     "step": 3, "step_by_mode": 4, "names": 2, "names_by_mode": 4, "names_by_flag": 4,
-    "copy_out_buffer": 2, "copy_in_buffer": 2,
+    "copy_in_buffer": 2,
     "property_get": 1, "property_set": 1, "option": 1, "switch": 2,
     "load_model": 2, "value_infos": 3, "value_infos_by_mode": 5, "allocated_name": 1, "run": 1,
 }  # fmt: skip

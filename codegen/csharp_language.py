@@ -427,6 +427,8 @@ class CsharpLanguage:
             return by_kind[kind]
         if kind == "bytes" or kind.endswith("[]"):
             return f"Arguments.NotNull({name}, nameof({name}))"
+        if kind == "SessionOptions" and p.get("nullable"):
+            return f"({name} ?? SessionOptions.Default).Live"
         if kind == "OrtValue" or any(kind in (c.name, c.handle) for c in self.spec.classes_in("csharp")):
             return f"Arguments.NotNull({name}, nameof({name})).Live"
         return name
@@ -568,7 +570,11 @@ class CsharpLanguage:
         without options and eval model, and one from models in memory.
         """
         files, buffers = method.calls
-        every = [p for p in method.parameters if p["type"] != "OrtEnv"]
+        every = [
+            {**p, "type": "SessionOptions", "nullable": True} if p["type"] == "SessionOptions?" else p
+            for p in method.parameters
+            if p["type"] != "OrtEnv"
+        ]
         required = [p for p in every if p["type"] != "SessionOptions"]
         first_optional = next(p for p in required if p["type"] == "path?")
         without_eval = [p for p in required if p is not first_optional]

@@ -83,7 +83,7 @@ OBJC_FILES = (
         "ort_training_session",
         "The training loop.",
         ("TrainingSession",),
-        ("ort_checkpoint.h", "ort_env.h", "ort_session.h", "ort_value.h"),
+        ("ort_checkpoint.h", "ort_env.h", "ort_session.h", "ort_training_utils.h", "ort_value.h"),
     ),
     File("ort_gradient_graph_builder", "Gradients without a training session.", ("GradientGraphBuilder",)),
 )
@@ -200,6 +200,16 @@ class ObjcLanguage:
         """Return the expression of the function that releases a class's handle."""
         return self.call(self.spec.calls[self.spec.handles[cls.handle]["release"]])
 
+    def is_result(self, cls: Class) -> bool:
+        """Whether a method gives objects of a class that it makes of the handle that its call gives."""
+        methods = [m for other in self.spec.classes_in("objc") for m in self.methods(other)]
+        return any(
+            p.type == cls.handle
+            for m in methods
+            if m.pattern in ("direct", "static")
+            for p in m.call.results
+        )
+
     def class_of(self, handle: str) -> str:
         """Return the class of a handle's objects.
 
@@ -301,6 +311,13 @@ class ObjcLanguage:
             return m.returns is not None and not setter and m.returns["type"] in ("bool", "flag")
         return not self.returned(m).startswith("nullable")
 
+    def fails_by_error(self, m: Method) -> bool:
+        """Whether Swift is told that the error alone says that a method failed.
+
+        The getter of texts is among those of properties, which the original header declares all alike.
+        """
+        return self.is_number(m) or m.pattern == "property_get"
+
     def failed(self, m: Method) -> str:
         """Return what a method returns when it fails."""
         if self.returned(m).startswith("nullable"):
@@ -400,7 +417,9 @@ class ObjcLanguage:
         """Return what stands behind a declaration."""
         if m.pattern == "create":
             return " ORT_SWIFT_NAME(init())"
-        return " ORT_FAILS_BY_ERROR" if self.is_number(m) else ""
+        if self.returned(m) == "nullable instancetype":
+            return " NS_DESIGNATED_INITIALIZER"
+        return " ORT_FAILS_BY_ERROR" if self.fails_by_error(m) else ""
 
     # ---- documentation ----
 
@@ -435,13 +454,13 @@ class ObjcLanguage:
     def return_doc(self, m: Method) -> str:
         """Return what a method returns, also when it fails, in words."""
         if self.returned(m) == "nullable instancetype":
-            return "The object, or nil when it failed."
+            return "The object, or nil on failure."
         if self.returned(m) == "BOOL" and not self.is_number(m):
-            return "YES, or NO when it failed."
+            return "YES, or NO on failure."
         doc = (m.returns or {"doc": ""})["doc"].rstrip(".")
         if self.returned(m) == "BOOL":
             doc = re.sub(r"\b1\b", "YES", re.sub(r"\b0\b", "NO", doc))
-        return f"{doc}; {self.failed(m)} when it failed."
+        return f"{doc}; {self.failed(m)} on failure."
 
     def errors(self, m: Method) -> list[tuple[str, str]]:
         """Return the codes that a method fails with, and when."""
@@ -471,7 +490,9 @@ class ObjcLanguage:
         result = ""
         if self.returned(m) != "BOOL" or self.is_number(m):
             kind = m.returns["type"] if m.returns else ""
-            result = f" -> {self.swift_type(kind)}" if self.returned(m) != "nullable instancetype" else ""
+            optional = self.fails_by_error(m) and not self.is_number(m)
+            made = self.returned(m) == "nullable instancetype"
+            result = "" if made else f" -> {self.swift_type(kind, optional)}"
         return self.swift_declaration(self.pieces(cls, m), taken, result)
 
     def swift_declaration(self, pieces: list[str], taken: list[tuple[str, str]], result: str) -> str:

@@ -391,7 +391,6 @@ class PythonLanguage:
             "declared_tensor": "value_infos_by_mode" in patterns,
             "describe_entry": "describe" in patterns and cls.keyed,
             "describe_mapping": "describe" in patterns and not cls.keyed,
-            "parameter_type": "copy_out_buffer" in patterns,
             "give_back": "step_by_mode" in patterns,
             "StepSignature": "step_by_mode" in patterns,
             "to_value": "array" in {p["type"] for m in methods for p in m.parameters},
@@ -410,7 +409,7 @@ class PythonLanguage:
             standard += ["", "import numpy.typing as npt"]
         lines = [*standard, ""] if standard else []
         lines.append("from ortrain import _ortrain")
-        if "copy_out_buffer" in patterns or "OrtValue" in mentioned:
+        if "OrtValue" in mentioned:
             lines.append("from ortrain._ortrain import OrtValue")
         used = [name for name, wanted in values.items() if wanted]
         if used:

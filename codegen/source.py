@@ -95,7 +95,7 @@ def _read_node(node: yaml.Node, trail: Trail, document: Document, problems: list
                         document.file,
                         line,
                         document.entry(trail),
-                        f"key '{key}' stands here twice, expected once",
+                        f"duplicate key '{key}'",
                     )
                 )
             here = (*trail, key)

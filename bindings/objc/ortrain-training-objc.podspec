@@ -3,7 +3,7 @@
 Pod::Spec.new do |spec|
   spec.name = 'ortrain-training-objc'
   spec.version = '0.1.0'
-  spec.summary = 'Training of ONNX models on the device where they run.'
+  spec.summary = 'Training of ONNX models on the device that runs them.'
   spec.description = 'The training API of onnxruntime for Objective-C and Swift, on a training core of its own: the same ' \
                      'classes, artifacts and checkpoints.'
   spec.license = { :type => 'MIT', :file => 'LICENSE' }

@@ -47,37 +47,37 @@ typedef struct OrtApiBase OrtApiBase;
 typedef struct OrtTrainingApi OrtTrainingApi;
 typedef struct OrtAllocator OrtAllocator;
 
-/** The outcome of a call that failed, a code and a message. Success is a null pointer. */
+/** The outcome of a call that failed: a code and a message. Success is a null pointer. */
 typedef struct OrtStatus OrtStatus;
 
-/** The environment, where log messages go and which of them. */
+/** The environment: which log messages are written, and where. */
 typedef struct OrtEnv OrtEnv;
 
-/** Settings of the threads that the sessions of an environment share. */
+/** Settings for the threads that the sessions of an environment share. */
 typedef struct OrtThreadingOptions OrtThreadingOptions;
 
 /** A model ready to run forward. */
 typedef struct OrtSession OrtSession;
 
-/** Settings for the creation of a session. */
+/** Settings with which a session is created. */
 typedef struct OrtSessionOptions OrtSessionOptions;
 
-/** Settings of one run or step. */
+/** Settings for one run or step. */
 typedef struct OrtRunOptions OrtRunOptions;
 
-/** A tensor, a sequence of tensors, or an optional value that holds nothing. */
+/** A tensor, a sequence of tensors, or an empty optional value. */
 typedef struct OrtValue OrtValue;
 
-/** A place where memory lies. */
+/** A location of memory. */
 typedef struct OrtMemoryInfo OrtMemoryInfo;
 
-/** The kind of a value, and for tensors their type and shape. */
+/** The kind of a value; for tensors also their type and shape. */
 typedef struct OrtTypeInfo OrtTypeInfo;
 
-/** What the elements of a sequence are. */
+/** The type of the elements of a sequence. */
 typedef struct OrtSequenceTypeInfo OrtSequenceTypeInfo;
 
-/** What an optional value may hold. */
+/** The type of what an optional value may hold. */
 typedef struct OrtOptionalTypeInfo OrtOptionalTypeInfo;
 
 /** Element type and dimensions of a tensor. */
@@ -96,73 +96,73 @@ typedef enum ONNXTensorElementDataType {
   ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16 = 5,  /**< Signed, 16 bits. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 = 6,  /**< Signed, 32 bits. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 = 7,  /**< Signed, 64 bits. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING = 8,  /**< UTF-8 text; no operator here takes it. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING = 8,  /**< UTF-8 text; no operator here accepts it. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL = 9,  /**< One byte, 0 or 1. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16 = 10,  /**< IEEE 754, 16 bits. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE = 11,  /**< IEEE 754, 64 bits. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32 = 12,  /**< Unsigned, 32 bits. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64 = 13,  /**< Unsigned, 64 bits. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64 = 14,  /**< Two 32-bit floats; operators move such numbers and do not compute with them. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128 = 15,  /**< Two 64-bit floats; operators move such numbers and do not compute with them. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64 = 14,  /**< Two 32-bit floats; operators can move complex values but not compute with them. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128 = 15,  /**< Two 64-bit floats; operators can move complex values but not compute with them. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16 = 16,  /**< The upper half of a 32-bit float. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN = 17,  /**< 8 bits, 4 of them exponent. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ = 18,  /**< 8 bits, 4 of them exponent, no negative zero. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2 = 19,  /**< 8 bits, 5 of them exponent. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ = 20,  /**< 8 bits, 5 of them exponent, no negative zero. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4 = 21,  /**< Unsigned, 4 bits, two in a byte. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4 = 22,  /**< Signed, 4 bits, two in a byte. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1 = 23,  /**< 4 bits, 2 of them exponent, two in a byte. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4 = 21,  /**< Unsigned, 4 bits, two per byte. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4 = 22,  /**< Signed, 4 bits, two per byte. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1 = 23,  /**< 4 bits, 2 of them exponent, two per byte. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0 = 24,  /**< 8 bits, all of them exponent. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2 = 25,  /**< Unsigned, 2 bits, four in a byte. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2 = 26,  /**< Signed, 2 bits, four in a byte. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT6E2M3 = 27,  /**< 6 bits, 2 of them exponent, four in three bytes. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT6E3M2 = 28  /**< 6 bits, 3 of them exponent, four in three bytes. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2 = 25,  /**< Unsigned, 2 bits, four per byte. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2 = 26,  /**< Signed, 2 bits, four per byte. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT6E2M3 = 27,  /**< 6 bits, 2 of them exponent, four per three bytes. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT6E3M2 = 28  /**< 6 bits, 3 of them exponent, four per three bytes. */
 } ONNXTensorElementDataType;
 
-/** What kind a value is. */
+/** The kind of a value. */
 typedef enum ONNXType {
-  ONNX_TYPE_UNKNOWN = 0,  /**< Not known. */
+  ONNX_TYPE_UNKNOWN = 0,  /**< Unknown. */
   ONNX_TYPE_TENSOR = 1,  /**< A dense tensor. */
   ONNX_TYPE_SEQUENCE = 2,  /**< A sequence of values. */
   ONNX_TYPE_MAP = 3,  /**< A map. */
-  ONNX_TYPE_OPAQUE = 4,  /**< A type of a custom operator. */
+  ONNX_TYPE_OPAQUE = 4,  /**< An opaque type defined by a custom operator. */
   ONNX_TYPE_SPARSETENSOR = 5,  /**< A sparse tensor. */
-  ONNX_TYPE_OPTIONAL = 6  /**< A value that may be missing. */
+  ONNX_TYPE_OPTIONAL = 6  /**< A value that may be absent. */
 } ONNXType;
 
 /** Why a call failed. */
 typedef enum OrtErrorCode {
-  ORT_OK = 0,  /**< It did not fail. */
-  ORT_FAIL = 1,  /**< A failure with no code of its own, for instance a full disk or a damaged file. */
-  ORT_INVALID_ARGUMENT = 2,  /**< An argument does not fit. */
-  ORT_NO_SUCHFILE = 3,  /**< There is no such file. */
+  ORT_OK = 0,  /**< Success. */
+  ORT_FAIL = 1,  /**< A failure without a more specific code, for example a full disk or a damaged file. */
+  ORT_INVALID_ARGUMENT = 2,  /**< An argument is invalid. */
+  ORT_NO_SUCHFILE = 3,  /**< The file does not exist. */
   ORT_NO_MODEL = 4,  /**< The session has no such model. */
-  ORT_ENGINE_ERROR = 5,  /**< A library that does the work failed. */
-  ORT_RUNTIME_EXCEPTION = 6,  /**< A run failed, or the calls came in the wrong order. */
+  ORT_ENGINE_ERROR = 5,  /**< An underlying library failed. */
+  ORT_RUNTIME_EXCEPTION = 6,  /**< A run failed, or calls were made in the wrong order. */
   ORT_INVALID_PROTOBUF = 7,  /**< The bytes are not an ONNX model. */
-  ORT_MODEL_LOADED = 8,  /**< The model is loaded already. */
+  ORT_MODEL_LOADED = 8,  /**< The model is already loaded. */
   ORT_NOT_IMPLEMENTED = 9,  /**< The call, operator or type is not implemented. */
   ORT_INVALID_GRAPH = 10,  /**< The graph of the model is not valid. */
   ORT_EP_FAIL = 11,  /**< A device failed. */
-  ORT_MODEL_LOAD_CANCELED = 12,  /**< Loading was cancelled. */
-  ORT_MODEL_REQUIRES_COMPILATION = 13,  /**< The model has to be compiled before. */
-  ORT_NOT_FOUND = 14  /**< What was looked for does not exist. */
+  ORT_MODEL_LOAD_CANCELED = 12,  /**< Loading was canceled. */
+  ORT_MODEL_REQUIRES_COMPILATION = 13,  /**< The model must be compiled first. */
+  ORT_NOT_FOUND = 14  /**< The requested item does not exist. */
 } OrtErrorCode;
 
 /** How serious a log message is. */
 typedef enum OrtLoggingLevel {
   ORT_LOGGING_LEVEL_VERBOSE = 0,  /**< Every detail. */
-  ORT_LOGGING_LEVEL_INFO = 1,  /**< The course of events. */
-  ORT_LOGGING_LEVEL_WARNING = 2,  /**< Something to look at. */
-  ORT_LOGGING_LEVEL_ERROR = 3,  /**< A failure that the caller also learns from a status. */
-  ORT_LOGGING_LEVEL_FATAL = 4  /**< The process cannot go on. */
+  ORT_LOGGING_LEVEL_INFO = 1,  /**< Normal progress. */
+  ORT_LOGGING_LEVEL_WARNING = 2,  /**< Something that may need attention. */
+  ORT_LOGGING_LEVEL_ERROR = 3,  /**< A failure that is also reported to the caller in a status. */
+  ORT_LOGGING_LEVEL_FATAL = 4  /**< The process cannot continue. */
 } OrtLoggingLevel;
 
-/** How much a model is rewritten before it runs. Results agree at every level within rounding. */
+/** How much a model is optimized before it runs. Results at all levels agree within rounding. */
 typedef enum GraphOptimizationLevel {
-  ORT_DISABLE_ALL = 0,  /**< Not at all. */
-  ORT_ENABLE_BASIC = 1,  /**< Rewrites that are always right, such as folding constants. */
-  ORT_ENABLE_EXTENDED = 2,  /**< Fusion of operators too. */
+  ORT_DISABLE_ALL = 0,  /**< No optimization. */
+  ORT_ENABLE_BASIC = 1,  /**< Rewrites that are always valid, such as constant folding. */
+  ORT_ENABLE_EXTENDED = 2,  /**< Operator fusion too. */
   ORT_ENABLE_LAYOUT = 3,  /**< Memory layouts too. */
   ORT_ENABLE_ALL = 99  /**< Everything; the default. */
 } GraphOptimizationLevel;
@@ -170,10 +170,10 @@ typedef enum GraphOptimizationLevel {
 /** Whether the nodes of a graph run one after another. */
 typedef enum ExecutionMode {
   ORT_SEQUENTIAL = 0,  /**< One after another; the default. */
-  ORT_PARALLEL = 1  /**< Accepted, and treated as sequential. Work inside a node is parallel. */
+  ORT_PARALLEL = 1  /**< Accepted, but treated as sequential. Work within a node is parallel. */
 } ExecutionMode;
 
-/** The language from which the library is used. It changes nothing here. */
+/** The language from which the library is used. It has no effect here. */
 typedef enum OrtLanguageProjection {
   ORT_PROJECTION_C = 0,  /**< C. */
   ORT_PROJECTION_CPLUSPLUS = 1,  /**< C++. */
@@ -188,8 +188,8 @@ typedef enum OrtLanguageProjection {
 typedef enum OrtAllocatorType {
   OrtInvalidAllocator = -1,  /**< None. */
   OrtDeviceAllocator = 0,  /**< Asks the device each time. */
-  OrtArenaAllocator = 1,  /**< Keeps blocks for reuse. */
-  OrtReadOnlyAllocator = 2  /**< Gives memory that is only read. */
+  OrtArenaAllocator = 1,  /**< Keeps freed blocks for reuse. */
+  OrtReadOnlyAllocator = 2  /**< Returns read-only memory. */
 } OrtAllocatorType;
 
 /** What memory is for, as seen from a device. */
@@ -200,10 +200,10 @@ typedef enum OrtMemType {
   OrtMemTypeDefault = 0  /**< The device's own memory. */
 } OrtMemType;
 
-/** Whether the host reaches memory of a device. */
+/** Whether the host can access the memory of a device. */
 typedef enum OrtDeviceMemoryType {
-  OrtDeviceMemoryType_DEFAULT = 0,  /**< Memory of the device. */
-  OrtDeviceMemoryType_HOST_ACCESSIBLE = 5  /**< Memory that both reach. */
+  OrtDeviceMemoryType_DEFAULT = 0,  /**< Memory that only the device can access. */
+  OrtDeviceMemoryType_HOST_ACCESSIBLE = 5  /**< Memory that both the device and the host can access. */
 } OrtDeviceMemoryType;
 
 /** The kind of device that memory belongs to. */
@@ -237,8 +237,8 @@ typedef enum OrtOpAttrType {
   ORT_OP_ATTR_INTS = 2,  /**< Integers. */
   ORT_OP_ATTR_FLOAT = 3,  /**< A float. */
   ORT_OP_ATTR_FLOATS = 4,  /**< Floats. */
-  ORT_OP_ATTR_STRING = 5,  /**< Text. */
-  ORT_OP_ATTR_STRINGS = 6,  /**< Texts. */
+  ORT_OP_ATTR_STRING = 5,  /**< A string. */
+  ORT_OP_ATTR_STRINGS = 6,  /**< Strings. */
   ORT_OP_ATTR_GRAPH = 7,  /**< A graph. */
   ORT_OP_ATTR_TENSOR = 8  /**< A tensor. */
 } OrtOpAttrType;
@@ -250,7 +250,7 @@ typedef enum OrtHardwareDeviceType {
   OrtHardwareDeviceType_NPU = 2  /**< NPU. */
 } OrtHardwareDeviceType;
 
-/** Preferences for the choice of a device; there is only the CPU to choose. */
+/** Preferences for choosing a device; the CPU is the only choice. */
 typedef enum OrtExecutionProviderDevicePolicy {
   OrtExecutionProviderDevicePolicy_DEFAULT = 0,  /**< None. */
   OrtExecutionProviderDevicePolicy_PREFER_CPU = 1,  /**< CPU first. */
@@ -324,51 +324,51 @@ typedef OrtStatus* (*OrtGetInitializerLocationFunc)(void* state, const char* ini
 /** Receives log messages. May be called from any thread, and must not throw. */
 typedef void(ORT_API_CALL* OrtLoggingFunction)(void* param, OrtLoggingLevel severity, const char* category, const char* logid, const char* code_location, const char* message);
 
-/** Hands out memory and takes it back. A program may fill in one of its own and pass it wherever a call
- * takes an allocator; the call uses Alloc and Free alone.
+/** Allocates and frees memory. A program may fill in its own and pass it wherever a call takes an
+ * allocator; calls use only Alloc and Free.
  */
 struct OrtAllocator {
-  /** The API version that whoever filled in the struct was compiled for. It says which fields exist. */
+  /** The API version that the creator of the struct was compiled with. It determines which fields exist. */
   uint32_t version;
-  /** Memory of `size` bytes, or null. */
+  /** Allocates `size` bytes; null on failure. */
   void*(ORT_API_CALL* Alloc)(struct OrtAllocator* this_, size_t size);
-  /** Takes back what Alloc gave. */
+  /** Frees memory from Alloc. */
   void(ORT_API_CALL* Free)(struct OrtAllocator* this_, void* p);
-  /** Where the memory lies. */
+  /** Location of the memory. */
   const struct OrtMemoryInfo*(ORT_API_CALL* Info)(const struct OrtAllocator* this_);
-  /** As Alloc, without keeping the memory for reuse. May be null. */
+  /** Like Alloc, but the memory is not kept for reuse. May be null. */
   void*(ORT_API_CALL* Reserve)(struct OrtAllocator* this_, size_t size);
   /** Statistics. May be null. */
   OrtStatus*(ORT_API_CALL* GetStats)(const struct OrtAllocator* this_, OrtKeyValuePairs** out);
-  /** As Alloc, for use on a stream of a device. May be null. */
+  /** Like Alloc, for use on a stream of a device. May be null. */
   void*(ORT_API_CALL* AllocOnStream)(struct OrtAllocator* this_, size_t size, OrtSyncStream* stream);
 };
 
-/** The first step into the library, returned by OrtGetApiBase. */
+/** The entry point of the library, returned by OrtGetApiBase. */
 struct OrtApiBase {
-  /** The table for a version up to ORT_API_VERSION. For a newer version null, and a line on the standard
-   * error says so.
+  /** The table for a version up to ORT_API_VERSION; null for a newer version, which is also reported on
+   * standard error.
    */
   const OrtApi*(ORT_API_CALL* GetApi)(uint32_t version)NO_EXCEPTION;
-  /** The onnxruntime version whose interface is served, then + and the version of this library, as in
-   * 1.30.0+ortrain.0.1.0. Lives as long as the process.
+  /** The onnxruntime version whose interface is provided, then + and the version of this library, as in
+   * 1.30.0+ortrain.0.1.0. Valid for the lifetime of the process.
    */
   const char*(ORT_API_CALL* GetVersionString)(void)NO_EXCEPTION;
 };
 
-/** The general calls, status and environment, options, memory, tensors and forward sessions.
- * OrtGetApiBase()->GetApi(version) gives this table. Its slots are those of the released onnxruntime
- * 1.30, so that a program compiled against the headers of onnxruntime 1.19 to 1.30 finds every call
- * where it expects it. A slot without an implementation answers with a status ORT_NOT_IMPLEMENTED that
- * names the call; no slot is null. GetEpApi and GetInteropApi return null, which callers take to mean
- * that the library has no such table.
+/** The general calls: status, environment, options, memory, tensors and forward sessions.
+ * OrtGetApiBase()->GetApi(version) returns this table. Its slots are those of the released onnxruntime
+ * 1.30, so a program compiled against the headers of onnxruntime 1.19 to 1.30 finds every call where
+ * it expects it. A slot without an implementation returns a status ORT_NOT_IMPLEMENTED that names the
+ * call; no slot is null. GetEpApi and GetInteropApi return null, which clients take to mean that the
+ * library has no such table.
  */
 struct OrtApi {
-  /** Makes a status, for callbacks that have to return one.
+  /** Creates a status, for callbacks that must return one.
    *
    * \param[in] code The code.
    * \param[in] msg The message; copied.
-   * \return The status, to be released by the caller.
+   * \return The status; the caller releases it.
    */
   OrtStatus*(ORT_API_CALL* CreateStatus)(OrtErrorCode code, const char* msg) NO_EXCEPTION;
 
@@ -382,90 +382,92 @@ struct OrtApi {
   /** Message of a status.
    *
    * \param[in] status The status.
-   * \return The text, which lives as long as the status; empty for a null status.
+   * \return The text, valid as long as the status; empty for a null status.
    */
   const char*(ORT_API_CALL* GetErrorMessage)(const OrtStatus* status) NO_EXCEPTION;
 
-  /** Makes an environment whose messages go to the standard error.
+  /** Creates an environment that logs to standard error.
    *
-   * \param[in] log_severity_level The least severity that is written.
-   * \param[in] logid Name that stands in the messages.
+   * \param[in] log_severity_level The minimum severity that is logged.
+   * \param[in] logid Name that appears in the messages.
    * \param[out] out The environment. Freed with ReleaseEnv.
    * \retval ORT_INVALID_ARGUMENT when there is no such severity.
    */
   OrtStatus*(ORT_API_CALL* CreateEnv)(OrtLoggingLevel log_severity_level, const char* logid, OrtEnv** out) NO_EXCEPTION;
 
-  /** Makes an environment whose messages go to a function of the caller.
+  /** Creates an environment that logs through a function of the caller.
    *
    * \param[in] logging_function The function.
-   * \param[in] logger_param Passed to the function, may be null.
-   * \param[in] log_severity_level The least severity that is passed on.
-   * \param[in] logid Name that is passed with the messages.
+   * \param[in] logger_param Passed to the function; may be null.
+   * \param[in] log_severity_level The minimum severity that is passed to the function.
+   * \param[in] logid Name that is passed along with the messages.
    * \param[out] out The environment. Freed with ReleaseEnv.
    * \retval ORT_INVALID_ARGUMENT when there is no such severity.
    */
   OrtStatus*(ORT_API_CALL* CreateEnvWithCustomLogger)(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level, const char* logid, OrtEnv** out) NO_EXCEPTION;
 
-  /** Accepted without effect, for this library sends nothing anywhere.
+  /** Accepted but has no effect: this library collects no telemetry.
    *
    * \param[in] env The environment.
    */
   OrtStatus*(ORT_API_CALL* EnableTelemetryEvents)(const OrtEnv* env) NO_EXCEPTION;
 
-  /** Accepted without effect, for this library sends nothing anywhere.
+  /** Accepted but has no effect: this library collects no telemetry.
    *
    * \param[in] env The environment.
    */
   OrtStatus*(ORT_API_CALL* DisableTelemetryEvents)(const OrtEnv* env) NO_EXCEPTION;
 
-  /** Makes a forward session from a model file.
+  /** Creates a forward session from a model file.
    *
    * \param[in] env The environment.
    * \param[in] model_path The model.
-   * \param[in] options Settings, copied; null for the defaults.
+   * \param[in] options Settings, copied; null for defaults.
    * \param[out] out The session. Freed with ReleaseSession.
    * \retval ORT_NO_SUCHFILE when there is no such file.
    * \retval ORT_INVALID_PROTOBUF when the file is not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
-   * \retval ORT_NOT_IMPLEMENTED when the model has operators without a kernel, all of them named.
+   * \retval ORT_NOT_IMPLEMENTED when the model has operators without a kernel; the message names all of
+   *     them.
    */
   OrtStatus*(ORT_API_CALL* CreateSession)(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options, OrtSession** out) NO_EXCEPTION;
 
-  /** Makes a forward session from a model in memory.
+  /** Creates a forward session from a model in memory.
    *
    * \param[in] env The environment.
    * \param[in] model_data The model, not needed after the call. As many as model_data_length says.
    * \param[in] model_data_length Its size. In bytes.
-   * \param[in] options Settings, copied; null for the defaults.
+   * \param[in] options Settings, copied; null for defaults.
    * \param[out] out The session. Freed with ReleaseSession.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
-   * \retval ORT_NOT_IMPLEMENTED when the model has operators without a kernel, all of them named.
+   * \retval ORT_NOT_IMPLEMENTED when the model has operators without a kernel; the message names all of
+   *     them.
    */
   OrtStatus*(ORT_API_CALL* CreateSessionFromArray)(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtSessionOptions* options, OrtSession** out) NO_EXCEPTION;
 
   /** Runs a model forward.
    *
-   * Inputs that the wanted outputs do not need may be left out.
+   * Inputs that the requested outputs do not need may be omitted.
    *
    * \param[in] session The session.
-   * \param[in] run_options Settings of this run, or null.
+   * \param[in] run_options Settings for this run, or null.
    * \param[in] input_names Names of the inputs. As many as input_len says.
    * \param[in] inputs The inputs, in the order of the names. As many as input_len says.
    * \param[in] input_len Number of inputs. In values.
-   * \param[in] output_names Names of the wanted outputs. As many as output_names_len says.
+   * \param[in] output_names Names of the requested outputs. As many as output_names_len says.
    * \param[in] output_names_len Number of outputs. In values.
-   * \param[in,out] outputs Receives the outputs. A null entry is filled with a new value; a tensor of
-   *     the right type and shape is written into. As many as output_names_len says. Freed with
+   * \param[in,out] outputs Receives the outputs. A null entry is replaced by a new value; a tensor of
+   *     the right type and shape is overwritten. As many as output_names_len says. Freed with
    *     ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when a name is not known, an input that is needed was not given, or a
-   *     type or shape does not fit.
+   * \retval ORT_INVALID_ARGUMENT when a name is unknown, an input that the requested outputs need is
+   *     missing, or a type or shape is wrong.
    * \retval ORT_RUNTIME_EXCEPTION when a node fails.
-   * \retval ORT_FAIL when the run was told to end.
+   * \retval ORT_FAIL when the run was terminated.
    */
   OrtStatus*(ORT_API_CALL* Run)(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names, const OrtValue* const* inputs, size_t input_len, const char* const* output_names, size_t output_names_len, OrtValue** outputs) NO_EXCEPTION;
 
-  /** Makes options with their defaults.
+  /** Creates options with default values.
    *
    * \param[out] options The options. Freed with ReleaseSessionOptions.
    */
@@ -476,12 +478,12 @@ struct OrtApi {
 
   /** Copies options.
    *
-   * \param[in] in_options What is copied.
+   * \param[in] in_options The options to copy.
    * \param[out] out_options The copy. Freed with ReleaseSessionOptions.
    */
   OrtStatus*(ORT_API_CALL* CloneSessionOptions)(const OrtSessionOptions* in_options, OrtSessionOptions** out_options) NO_EXCEPTION;
 
-  /** Says whether nodes may run at the same time. They run one after another in either mode.
+  /** Sets whether nodes may run in parallel. They run one after another in either mode.
    *
    * \param[in] options The options.
    * \param[in] execution_mode The mode.
@@ -494,25 +496,25 @@ struct OrtApi {
   /** Slot 15, not implemented. */
   OrtStatus*(ORT_API_CALL* DisableProfiling)(OrtSessionOptions* options) NO_EXCEPTION;
 
-  /** Accepted without effect, for memory is always planned ahead.
+  /** Accepted but has no effect: memory is always planned in advance.
    *
    * \param[in] options The options.
    */
   OrtStatus*(ORT_API_CALL* EnableMemPattern)(OrtSessionOptions* options) NO_EXCEPTION;
 
-  /** Accepted without effect, for memory is always planned ahead.
+  /** Accepted but has no effect: memory is always planned in advance.
    *
    * \param[in] options The options.
    */
   OrtStatus*(ORT_API_CALL* DisableMemPattern)(OrtSessionOptions* options) NO_EXCEPTION;
 
-  /** Accepted without effect, for intermediate values always lie in an arena.
+  /** Accepted but has no effect: intermediate values are always stored in an arena.
    *
    * \param[in] options The options.
    */
   OrtStatus*(ORT_API_CALL* EnableCpuMemArena)(OrtSessionOptions* options) NO_EXCEPTION;
 
-  /** Accepted without effect, for intermediate values always lie in an arena.
+  /** Accepted but has no effect: intermediate values are always stored in an arena.
    *
    * \param[in] options The options.
    */
@@ -525,23 +527,22 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetSessionLogId)(OrtSessionOptions* options, const char* logid) NO_EXCEPTION;
 
-  /** How much the session says at verbose severity.
+  /** How much detail the session logs at verbose severity.
    *
    * \param[in] options The options.
-   * \param[in] session_log_verbosity_level The amount; 0 is the least.
+   * \param[in] session_log_verbosity_level The level; 0 is the lowest.
    */
   OrtStatus*(ORT_API_CALL* SetSessionLogVerbosityLevel)(OrtSessionOptions* options, int session_log_verbosity_level) NO_EXCEPTION;
 
-  /** The least severity that the session writes.
+  /** The minimum severity that the session logs.
    *
    * \param[in] options The options.
-   * \param[in] session_log_severity_level A number of OrtLoggingLevel, or -1 for that of the
-   *     environment.
-   * \retval ORT_INVALID_ARGUMENT when the number is not between -1 and 4.
+   * \param[in] session_log_severity_level A value of OrtLoggingLevel, or -1 for the environment's.
+   * \retval ORT_INVALID_ARGUMENT when the value is not between -1 and 4.
    */
   OrtStatus*(ORT_API_CALL* SetSessionLogSeverityLevel)(OrtSessionOptions* options, int session_log_severity_level) NO_EXCEPTION;
 
-  /** How much models are rewritten before they run.
+  /** How much models are optimized before they run.
    *
    * \param[in] options The options.
    * \param[in] graph_optimization_level The level.
@@ -552,13 +553,13 @@ struct OrtApi {
   /** Number of threads that a step uses.
    *
    * \param[in] options The options.
-   * \param[in] intra_op_num_threads The number, counting the calling thread; 0 for one a processor. In
-   *     threads.
+   * \param[in] intra_op_num_threads The number, including the calling thread; 0 for one per processor.
+   *     In threads.
    * \retval ORT_INVALID_ARGUMENT when the number is negative.
    */
   OrtStatus*(ORT_API_CALL* SetIntraOpNumThreads)(OrtSessionOptions* options, int intra_op_num_threads) NO_EXCEPTION;
 
-  /** Accepted without effect, for nodes run one after another.
+  /** Accepted but has no effect: nodes run one after another.
    *
    * \param[in] options The options.
    * \param[in] inter_op_num_threads The number. In threads.
@@ -602,26 +603,26 @@ struct OrtApi {
   /** Kind, type and shape of an input.
    *
    * \param[in] session The session.
-   * \param[in] index Which, counted from 0.
-   * \param[out] type_info What is known of it. Freed with ReleaseTypeInfo.
-   * \retval ORT_INVALID_ARGUMENT when there is no input of that number.
+   * \param[in] index Zero-based index.
+   * \param[out] type_info Its type information. Freed with ReleaseTypeInfo.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* SessionGetInputTypeInfo)(const OrtSession* session, size_t index, OrtTypeInfo** type_info) NO_EXCEPTION;
 
   /** Kind, type and shape of an output.
    *
    * \param[in] session The session.
-   * \param[in] index Which, counted from 0.
-   * \param[out] type_info What is known of it. Freed with ReleaseTypeInfo.
-   * \retval ORT_INVALID_ARGUMENT when there is no output of that number.
+   * \param[in] index Zero-based index.
+   * \param[out] type_info Its type information. Freed with ReleaseTypeInfo.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* SessionGetOutputTypeInfo)(const OrtSession* session, size_t index, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Kind, type and shape of an initializer that a run may replace. There are none.
+  /** Kind, type and shape of an initializer that a run may replace. There are never any.
    *
    * \param[in] session The session.
-   * \param[in] index Which, counted from 0.
-   * \param[out] type_info What is known of it. Freed with ReleaseTypeInfo.
+   * \param[in] index Zero-based index.
+   * \param[out] type_info Its type information. Freed with ReleaseTypeInfo.
    * \retval ORT_INVALID_ARGUMENT when always.
    */
   OrtStatus*(ORT_API_CALL* SessionGetOverridableInitializerTypeInfo)(const OrtSession* session, size_t index, OrtTypeInfo** type_info) NO_EXCEPTION;
@@ -629,51 +630,51 @@ struct OrtApi {
   /** Name of an input.
    *
    * \param[in] session The session.
-   * \param[in] index Which, counted from 0.
-   * \param[in] allocator Gives the memory for the name.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
    * \param[out] value The name. Freed with the allocator.
-   * \retval ORT_INVALID_ARGUMENT when there is no input of that number.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* SessionGetInputName)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
   /** Name of an output.
    *
    * \param[in] session The session.
-   * \param[in] index Which, counted from 0.
-   * \param[in] allocator Gives the memory for the name.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
    * \param[out] value The name. Freed with the allocator.
-   * \retval ORT_INVALID_ARGUMENT when there is no output of that number.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* SessionGetOutputName)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
-  /** Name of an initializer that a run may replace. There are none.
+  /** Name of an initializer that a run may replace. There are never any.
    *
    * \param[in] session The session.
-   * \param[in] index Which, counted from 0.
-   * \param[in] allocator Gives the memory for the name.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
    * \param[out] value The name. Freed with the allocator.
    * \retval ORT_INVALID_ARGUMENT when always.
    */
   OrtStatus*(ORT_API_CALL* SessionGetOverridableInitializerName)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
-  /** Makes run options with their defaults.
+  /** Creates run options with default values.
    *
    * \param[out] out The options. Freed with ReleaseRunOptions.
    */
   OrtStatus*(ORT_API_CALL* CreateRunOptions)(OrtRunOptions** out) NO_EXCEPTION;
 
-  /** How much the run says at verbose severity.
+  /** How much detail the run logs at verbose severity.
    *
    * \param[in] options The options.
-   * \param[in] log_verbosity_level The amount; 0 is the least.
+   * \param[in] log_verbosity_level The level; 0 is the lowest.
    */
   OrtStatus*(ORT_API_CALL* RunOptionsSetRunLogVerbosityLevel)(OrtRunOptions* options, int log_verbosity_level) NO_EXCEPTION;
 
-  /** The least severity that the run writes.
+  /** The minimum severity that the run logs.
    *
    * \param[in] options The options.
-   * \param[in] log_severity_level A number of OrtLoggingLevel, or -1 for that of the session.
-   * \retval ORT_INVALID_ARGUMENT when the number is not between -1 and 4.
+   * \param[in] log_severity_level A value of OrtLoggingLevel, or -1 for the session's.
+   * \retval ORT_INVALID_ARGUMENT when the value is not between -1 and 4.
    */
   OrtStatus*(ORT_API_CALL* RunOptionsSetRunLogSeverityLevel)(OrtRunOptions* options, int log_severity_level) NO_EXCEPTION;
 
@@ -701,60 +702,60 @@ struct OrtApi {
   /** The name that was set.
    *
    * \param[in] options The options.
-   * \param[out] run_tag The name, until it is set again. Valid as long as options.
+   * \param[out] run_tag The name; valid until it is set again. Valid as long as options.
    */
   OrtStatus*(ORT_API_CALL* RunOptionsGetRunTag)(const OrtRunOptions* options, const char** run_tag) NO_EXCEPTION;
 
-  /** Tells every run with these options, also those under way, to end with an error.
+  /** Makes every run with these options stop with an error, including runs in progress.
    *
-   * \param[in] options The options. The call may come from another thread.
+   * \param[in] options The options. May be called from another thread.
    */
   OrtStatus*(ORT_API_CALL* RunOptionsSetTerminate)(OrtRunOptions* options) NO_EXCEPTION;
 
-  /** Lets the next runs with these options go on.
+  /** Clears the terminate flag, so that later runs with these options proceed.
    *
    * \param[in] options The options.
    */
   OrtStatus*(ORT_API_CALL* RunOptionsUnsetTerminate)(OrtRunOptions* options) NO_EXCEPTION;
 
-  /** Makes a tensor with memory of its own, not initialized.
+  /** Creates a tensor that owns its memory. The elements are uninitialized.
    *
-   * \param[in] allocator Gives the memory, and takes it back when the value is released.
-   * \param[in] shape Its extents. As many as shape_len says.
+   * \param[in] allocator Allocates the memory, and frees it when the value is released.
+   * \param[in] shape Its dimensions. As many as shape_len says.
    * \param[in] shape_len Its rank; 0 for a scalar. In dimensions.
    * \param[in] type Type of its elements.
    * \param[out] out The tensor. Freed with ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when an extent is negative or the size too large.
-   * \retval ORT_NOT_IMPLEMENTED when tensors of the type are not supported.
+   * \retval ORT_INVALID_ARGUMENT when a dimension is negative or the size is too large.
+   * \retval ORT_NOT_IMPLEMENTED when tensors of this type are not supported.
    */
   OrtStatus*(ORT_API_CALL* CreateTensorAsOrtValue)(OrtAllocator* allocator, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type, OrtValue** out) NO_EXCEPTION;
 
-  /** Makes a tensor over memory of the caller, which must outlive it.
+  /** Creates a tensor over the caller's memory, which must outlive it.
    *
-   * \param[in] info Where the memory lies.
-   * \param[in] p_data The elements, row by row; null only for a tensor without elements. As many as
-   *     p_data_len says.
+   * \param[in] info Location of the memory.
+   * \param[in] p_data The elements in row-major order; null only for a tensor without elements. As many
+   *     as p_data_len says.
    * \param[in] p_data_len Size of the memory. In bytes.
-   * \param[in] shape Its extents. As many as shape_len says.
+   * \param[in] shape Its dimensions. As many as shape_len says.
    * \param[in] shape_len Its rank; 0 for a scalar. In dimensions.
    * \param[in] type Type of its elements.
    * \param[out] out The tensor. Freed with ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when an extent is negative, or the memory is smaller than the tensor.
-   * \retval ORT_NOT_IMPLEMENTED when tensors of the type are not supported.
+   * \retval ORT_INVALID_ARGUMENT when a dimension is negative, or the memory is smaller than the tensor.
+   * \retval ORT_NOT_IMPLEMENTED when tensors of this type are not supported.
    */
   OrtStatus*(ORT_API_CALL* CreateTensorWithDataAsOrtValue)(const OrtMemoryInfo* info, void* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type, OrtValue** out) NO_EXCEPTION;
 
-  /** Whether a value is a dense tensor. It always is.
+  /** Whether a value is a dense tensor.
    *
    * \param[in] value The value.
-   * \param[out] out 1 for a tensor.
+   * \param[out] out 1 for a tensor, else 0.
    */
   OrtStatus*(ORT_API_CALL* IsTensor)(const OrtValue* value, int* out) NO_EXCEPTION;
 
   /** The elements of a tensor, to read and write.
    *
    * \param[in] value The tensor.
-   * \param[out] out The elements, row by row. Valid as long as value.
+   * \param[out] out The elements in row-major order. Valid as long as value.
    */
   OrtStatus*(ORT_API_CALL* GetTensorMutableData)(OrtValue* value, void** out) NO_EXCEPTION;
 
@@ -770,7 +771,7 @@ struct OrtApi {
   /** The tensor part of a type.
    *
    * \param[in] type_info The type.
-   * \param[out] out Type and shape; null when it is no tensor. Valid as long as type_info.
+   * \param[out] out Type and shape; null if it is not a tensor. Valid as long as type_info.
    */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToTensorInfo)(const OrtTypeInfo* type_info, const OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
 
@@ -781,7 +782,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetOnnxTypeFromTypeInfo)(const OrtTypeInfo* type_info, ONNXType* out) NO_EXCEPTION;
 
-  /** Makes an empty type and shape.
+  /** Creates an empty type and shape.
    *
    * \param[out] out Undefined type, no dimensions. Freed with ReleaseTensorTypeAndShapeInfo.
    */
@@ -789,15 +790,15 @@ struct OrtApi {
 
   /** Sets the element type.
    *
-   * \param[in] info What is changed.
+   * \param[in] info The type and shape to change.
    * \param[in] type The type.
    */
   OrtStatus*(ORT_API_CALL* SetTensorElementType)(OrtTensorTypeAndShapeInfo* info, ONNXTensorElementDataType type) NO_EXCEPTION;
 
   /** Sets the dimensions.
    *
-   * \param[in] info What is changed.
-   * \param[in] dim_values The extents, -1 for unknown ones. As many as dim_count says.
+   * \param[in] info The type and shape to change.
+   * \param[in] dim_values The dimensions; -1 for unknown ones. As many as dim_count says.
    * \param[in] dim_count The rank. In dimensions.
    */
   OrtStatus*(ORT_API_CALL* SetDimensions)(OrtTensorTypeAndShapeInfo* info, const int64_t* dim_values, size_t dim_count) NO_EXCEPTION;
@@ -816,28 +817,29 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetDimensionsCount)(const OrtTensorTypeAndShapeInfo* info, size_t* out) NO_EXCEPTION;
 
-  /** The extents.
+  /** The dimensions.
    *
    * \param[in] info Type and shape.
-   * \param[out] dim_values Receives the extents, -1 for unknown ones. As many as dim_values_length says.
-   * \param[in] dim_values_length Room at dim_values. Of a longer shape the first extents are given. In
-   *     dimensions.
+   * \param[out] dim_values Receives the dimensions; -1 for unknown ones. As many as dim_values_length
+   *     says.
+   * \param[in] dim_values_length Capacity of dim_values. If the shape is longer, only its first
+   *     dimensions are stored. In dimensions.
    */
   OrtStatus*(ORT_API_CALL* GetDimensions)(const OrtTensorTypeAndShapeInfo* info, int64_t* dim_values, size_t dim_values_length) NO_EXCEPTION;
 
-  /** Names of extents that a model leaves open, such as batch.
+  /** Names of symbolic dimensions, such as batch.
    *
    * \param[in] info Type and shape.
-   * \param[out] dim_params Receives the names, empty for extents without one. Valid as long as info.
-   * \param[in] dim_params_length Room at dim_params. In dimensions.
+   * \param[out] dim_params Receives the names; empty for dimensions without one. Valid as long as info.
+   * \param[in] dim_params_length Capacity of dim_params. In dimensions.
    */
   OrtStatus*(ORT_API_CALL* GetSymbolicDimensions)(const OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length) NO_EXCEPTION;
 
   /** Number of elements of a shape.
    *
    * \param[in] info Type and shape.
-   * \param[out] out The product of the extents. In elements.
-   * \retval ORT_INVALID_ARGUMENT when an extent is unknown.
+   * \param[out] out The product of the dimensions. In elements.
+   * \retval ORT_INVALID_ARGUMENT when a dimension is unknown.
    */
   OrtStatus*(ORT_API_CALL* GetTensorShapeElementCount)(const OrtTensorTypeAndShapeInfo* info, size_t* out) NO_EXCEPTION;
 
@@ -851,7 +853,7 @@ struct OrtApi {
   /** Kind, type and shape of a value.
    *
    * \param[in] value The value.
-   * \param[out] out What it is. Freed with ReleaseTypeInfo.
+   * \param[out] out The type information. Freed with ReleaseTypeInfo.
    */
   OrtStatus*(ORT_API_CALL* GetTypeInfo)(const OrtValue* value, OrtTypeInfo** out) NO_EXCEPTION;
 
@@ -863,30 +865,30 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetValueType)(const OrtValue* value, ONNXType* out) NO_EXCEPTION;
 
-  /** Describes a place for memory.
+  /** Creates a description of where memory is located.
    *
-   * \param[in] name Name of the device, Cpu.
-   * \param[in] type How memory is handed out.
-   * \param[in] id Number of the device.
+   * \param[in] name Name of the device; Cpu is the only one.
+   * \param[in] type How memory is allocated.
+   * \param[in] id Index of the device.
    * \param[in] mem_type What the memory is for.
    * \param[out] out The description. Freed with ReleaseMemoryInfo.
-   * \retval ORT_INVALID_ARGUMENT when there is no such device; the message names those that exist.
+   * \retval ORT_INVALID_ARGUMENT when there is no such device; the message lists those that exist.
    */
   OrtStatus*(ORT_API_CALL* CreateMemoryInfo)(const char* name, OrtAllocatorType type, int id, OrtMemType mem_type, OrtMemoryInfo** out) NO_EXCEPTION;
 
-  /** Describes the memory of the CPU.
+  /** Creates a description of CPU memory.
    *
-   * \param[in] type How memory is handed out.
+   * \param[in] type How memory is allocated.
    * \param[in] mem_type What the memory is for.
    * \param[out] out The description. Freed with ReleaseMemoryInfo.
    */
   OrtStatus*(ORT_API_CALL* CreateCpuMemoryInfo)(OrtAllocatorType type, OrtMemType mem_type, OrtMemoryInfo** out) NO_EXCEPTION;
 
-  /** Whether two descriptions are the same.
+  /** Whether two descriptions are equal.
    *
-   * \param[in] info1 The one.
-   * \param[in] info2 The other.
-   * \param[out] out 0 when they are the same, else -1.
+   * \param[in] info1 The first description.
+   * \param[in] info2 The second description.
+   * \param[out] out 0 if they are equal, else -1.
    */
   OrtStatus*(ORT_API_CALL* CompareMemoryInfo)(const OrtMemoryInfo* info1, const OrtMemoryInfo* info2, int* out) NO_EXCEPTION;
 
@@ -897,7 +899,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* MemoryInfoGetName)(const OrtMemoryInfo* ptr, const char** out) NO_EXCEPTION;
 
-  /** Number of the device.
+  /** Index of the device.
    *
    * \param[in] ptr The description.
    * \param[out] out The number.
@@ -907,43 +909,43 @@ struct OrtApi {
   /** What the memory is for.
    *
    * \param[in] ptr The description.
-   * \param[out] out What it is for.
+   * \param[out] out The purpose.
    */
   OrtStatus*(ORT_API_CALL* MemoryInfoGetMemType)(const OrtMemoryInfo* ptr, OrtMemType* out) NO_EXCEPTION;
 
-  /** How memory is handed out.
+  /** How memory is allocated.
    *
    * \param[in] ptr The description.
-   * \param[out] out How.
+   * \param[out] out The allocator type.
    */
   OrtStatus*(ORT_API_CALL* MemoryInfoGetType)(const OrtMemoryInfo* ptr, OrtAllocatorType* out) NO_EXCEPTION;
 
-  /** Takes memory from an allocator.
+  /** Allocates memory.
    *
    * \param[in] ort_allocator The allocator.
    * \param[in] size The size. In bytes.
-   * \param[out] out The memory, freed with AllocatorFree. Freed with the allocator.
-   * \retval ORT_FAIL when memory is short.
+   * \param[out] out The memory; free it with AllocatorFree. Freed with the allocator.
+   * \retval ORT_FAIL when out of memory.
    */
   OrtStatus*(ORT_API_CALL* AllocatorAlloc)(OrtAllocator* ort_allocator, size_t size, void** out) NO_EXCEPTION;
 
-  /** Gives memory back to its allocator, also the names and values that other calls took from it.
+  /** Returns memory to its allocator, including names and values that other calls allocated from it.
    *
    * \param[in] ort_allocator The allocator.
    * \param[in] p The memory, or null.
    */
   OrtStatus*(ORT_API_CALL* AllocatorFree)(OrtAllocator* ort_allocator, void* p) NO_EXCEPTION;
 
-  /** Where an allocator's memory lies.
+  /** Location of an allocator's memory.
    *
    * \param[in] ort_allocator The allocator.
    * \param[out] out The description. Valid as long as ort_allocator.
    */
   OrtStatus*(ORT_API_CALL* AllocatorGetInfo)(const OrtAllocator* ort_allocator, const OrtMemoryInfo** out) NO_EXCEPTION;
 
-  /** The allocator of the CPU. It is never released.
+  /** The CPU allocator. It must not be released.
    *
-   * \param[out] out The allocator, the same one at every call.
+   * \param[out] out The allocator; every call returns the same one.
    */
   OrtStatus*(ORT_API_CALL* GetAllocatorWithDefaultOptions)(OrtAllocator** out) NO_EXCEPTION;
 
@@ -953,10 +955,10 @@ struct OrtApi {
   /** A copy of a tensor in a sequence.
    *
    * \param[in] value The sequence.
-   * \param[in] index Number of the tensor, from 0.
-   * \param[in] allocator Gives the memory of the copy.
+   * \param[in] index Zero-based index of the tensor.
+   * \param[in] allocator Allocates the memory of the copy.
    * \param[out] out The copy. Freed with ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when the value is no sequence, or has no such tensor.
+   * \retval ORT_INVALID_ARGUMENT when the value is not a sequence, or has no such tensor.
    */
   OrtStatus*(ORT_API_CALL* GetValue)(const OrtValue* value, int index, OrtAllocator* allocator, OrtValue** out) NO_EXCEPTION;
 
@@ -964,21 +966,21 @@ struct OrtApi {
    *
    * \param[in] value The sequence.
    * \param[out] out The number.
-   * \retval ORT_INVALID_ARGUMENT when the value is no sequence.
+   * \retval ORT_INVALID_ARGUMENT when the value is not a sequence.
    */
   OrtStatus*(ORT_API_CALL* GetValueCount)(const OrtValue* value, size_t* out) NO_EXCEPTION;
 
-  /** Makes a sequence of tensors.
+  /** Creates a sequence of tensors.
    *
-   * The elements share the memory of the tensors, which may be released before the sequence. A sequence
-   * without elements has no element type and fits any input that is a sequence.
+   * The elements share the memory of the tensors, which may be released before the sequence. An empty
+   * sequence has no element type and is accepted by any sequence input.
    *
-   * \param[in] in The tensors, all of one element type. As many as num_values says.
+   * \param[in] in The tensors, all of the same element type. As many as num_values says.
    * \param[in] num_values Number of tensors.
-   * \param[in] value_type What is made, ONNX_TYPE_SEQUENCE.
+   * \param[in] value_type The kind of value to create; must be ONNX_TYPE_SEQUENCE.
    * \param[out] out The sequence. Freed with ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when the tensors are of different element types.
-   * \retval ORT_NOT_IMPLEMENTED when it is to be another kind of value.
+   * \retval ORT_INVALID_ARGUMENT when the tensors have different element types.
+   * \retval ORT_NOT_IMPLEMENTED when another kind of value is requested.
    */
   OrtStatus*(ORT_API_CALL* CreateValue)(const OrtValue* const* in, size_t num_values, ONNXType value_type, OrtValue** out) NO_EXCEPTION;
 
@@ -1075,7 +1077,7 @@ struct OrtApi {
   /** The sequence part of a type.
    *
    * \param[in] type_info The type.
-   * \param[out] out What the elements are; null when it is no sequence. Valid as long as type_info.
+   * \param[out] out Type of the elements; null if it is not a sequence. Valid as long as type_info.
    */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToSequenceTypeInfo)(const OrtTypeInfo* type_info, const OrtSequenceTypeInfo** out) NO_EXCEPTION;
 
@@ -1097,7 +1099,7 @@ struct OrtApi {
 
   /** Frees the type of a sequence.
    *
-   * No call gives one that is to be freed; the slot is there for programs that have the call.
+   * No call returns one that the caller must free; the slot exists for programs that make this call.
    *
    * \param[in] input The type, or null.
    */
@@ -1130,10 +1132,10 @@ struct OrtApi {
   /** Slot 118, not implemented. */
   void(ORT_API_CALL* ReleaseModelMetadata)(OrtModelMetadata* input) NO_EXCEPTION;
 
-  /** Makes an environment with settings for the threads that its sessions share.
+  /** Creates an environment with settings for the threads that its sessions share.
    *
-   * They are for sessions whose options were given to DisablePerSessionThreads; others use their own
-   * number of threads. The threads are the same for all sessions of the process in either case.
+   * The settings apply to sessions created with DisablePerSessionThreads; other sessions use their own
+   * number of threads. All sessions share one thread pool per process in either case.
    *
    * \param[in] log_severity_level The least severity that is written.
    * \param[in] logid Name that stands in the messages.
@@ -1143,22 +1145,22 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CreateEnvWithGlobalThreadPools)(OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out) NO_EXCEPTION;
 
-  /** Lets the session use as many threads as the environment says, where that was made with settings for
-   * threads.
+  /** Makes the session use the number of threads of its environment, if that was created with threading
+   * options.
    *
-   * All sessions share the threads of the process in either case.
+   * All sessions share one thread pool per process in either case.
    *
    * \param[in] options The options.
    */
   OrtStatus*(ORT_API_CALL* DisablePerSessionThreads)(OrtSessionOptions* options) NO_EXCEPTION;
 
-  /** Makes settings for shared threads, with their defaults.
+  /** Creates threading options with default values.
    *
    * \param[out] out The settings. Freed with ReleaseThreadingOptions.
    */
   OrtStatus*(ORT_API_CALL* CreateThreadingOptions)(OrtThreadingOptions** out) NO_EXCEPTION;
 
-  /** Frees settings for shared threads.
+  /** Frees threading options.
    *
    * \param[in] input The settings, or null.
    */
@@ -1170,14 +1172,14 @@ struct OrtApi {
   /** Slot 124, not implemented. */
   OrtStatus*(ORT_API_CALL* AddFreeDimensionOverrideByName)(OrtSessionOptions* options, const char* dim_name, int64_t dim_value) NO_EXCEPTION;
 
-  /** Names of the providers that exist.
+  /** Names of the available execution providers.
    *
-   * \param[out] out_ptr The names, released with ReleaseAvailableProviders.
+   * \param[out] out_ptr The names; release them with ReleaseAvailableProviders.
    * \param[out] provider_length Their number. In providers.
    */
   OrtStatus*(ORT_API_CALL* GetAvailableProviders)(char*** out_ptr, int* provider_length) NO_EXCEPTION;
 
-  /** Frees what GetAvailableProviders gave.
+  /** Frees the names from GetAvailableProviders.
    *
    * \param[in] ptr The names.
    * \param[in] providers_length Their number. In providers.
@@ -1193,17 +1195,17 @@ struct OrtApi {
   /** Slot 129, not implemented. */
   OrtStatus*(ORT_API_CALL* FillStringTensorElement)(OrtValue* value, const char* s, size_t index) NO_EXCEPTION;
 
-  /** Sets an entry of the session's configuration.
+  /** Sets an entry of the session configuration.
    *
-   * "ortrain.mixed_precision" = "bf16" lets a training session keep activations in bfloat16, "none" is
-   * the default. "ortrain.bf16_products" says how it then multiplies: "auto", the default, as is faster
-   * on this processor, "bf16" or "fp32". Making the session fails on other values of these two.
-   * "ortrain.memory_budget" is the most bytes that the intermediate values of a train step may take, a
-   * number with K, M or G behind it or without; where they would take more, activations are computed
-   * again, with the same results. A number that is too small is refused by the first train step, which
-   * names the least. "session.set_denormal_as_zero" = "1" counts denormal numbers as zero, on which
-   * processors are slow; it is the default in training sessions, "0" is in others. Entries that this
-   * library does not know are kept and have no effect.
+   * "ortrain.mixed_precision": "bf16" makes a training session store activations in bfloat16; the
+   * default is "none". "ortrain.bf16_products" chooses how matrix products are then computed: "bf16",
+   * "fp32", or "auto", the default, whichever is faster on this processor. Creating a session fails for
+   * any other value of these two. "ortrain.memory_budget" limits the bytes that the intermediate values
+   * of a train step may take; it is a number with an optional suffix K, M or G. Beyond the limit,
+   * activations are recomputed, with the same results. If the limit is too small, the first train step
+   * fails and reports the smallest possible one. "session.set_denormal_as_zero": "1" treats denormal
+   * numbers, on which processors are slow, as zero; the default is "1" in training sessions and "0" in
+   * others. Unknown entries are kept and have no effect.
    *
    * \param[in] options The options.
    * \param[in] config_key The key, not empty.
@@ -1215,12 +1217,12 @@ struct OrtApi {
   /** An allocator for the memory that a forward session uses.
    *
    * \param[in] session The session.
-   * \param[in] mem_info Where the memory shall lie.
-   * \param[out] out The allocator, given up with ReleaseAllocator.
+   * \param[in] mem_info Location of the memory.
+   * \param[out] out The allocator; release it with ReleaseAllocator.
    */
   OrtStatus*(ORT_API_CALL* CreateAllocator)(const OrtSession* session, const OrtMemoryInfo* mem_info, OrtAllocator** out) NO_EXCEPTION;
 
-  /** Gives up an allocator of CreateAllocator.
+  /** Releases an allocator from CreateAllocator.
    *
    * \param[in] input The allocator, or null.
    */
@@ -1259,7 +1261,7 @@ struct OrtApi {
   /** One element of a tensor.
    *
    * \param[in] value The tensor.
-   * \param[in] location_values Its index along each dimension, counted from 0. As many as
+   * \param[in] location_values Its zero-based index along each dimension. As many as
    *     location_values_count says.
    * \param[in] location_values_count Number of indices; the rank. In dimensions.
    * \param[out] out The element. Valid as long as value.
@@ -1270,30 +1272,30 @@ struct OrtApi {
   /** Slot 144, not implemented. */
   OrtStatus*(ORT_API_CALL* CreateAndRegisterAllocator)(OrtEnv* env, const OrtMemoryInfo* mem_info, const OrtArenaCfg* arena_cfg) NO_EXCEPTION;
 
-  /** Says from which language the library is used. Changes nothing.
+  /** Declares the language from which the library is used. Has no effect.
    *
    * \param[in] ort_env The environment.
    * \param[in] projection The language.
    */
   OrtStatus*(ORT_API_CALL* SetLanguageProjection)(const OrtEnv* ort_env, OrtLanguageProjection projection) NO_EXCEPTION;
 
-  /** When the session was made, which is where a profile of it would begin.
+  /** Time at which the session was created.
    *
    * \param[in] session The session.
-   * \param[out] out The time, on a clock that never goes back. In nanoseconds.
+   * \param[out] out The time on a monotonic clock. In nanoseconds.
    */
   OrtStatus*(ORT_API_CALL* SessionGetProfilingStartTimeNs)(const OrtSession* session, uint64_t* out) NO_EXCEPTION;
 
-  /** Number of threads that a step uses in sessions that share the threads of their environment.
+  /** Number of threads that a step uses in sessions with DisablePerSessionThreads.
    *
    * \param[in] tp_options The settings.
-   * \param[in] intra_op_num_threads The number, counting the calling thread; 0 for one a processor. In
-   *     threads.
+   * \param[in] intra_op_num_threads The number, including the calling thread; 0 for one per processor.
+   *     In threads.
    * \retval ORT_INVALID_ARGUMENT when the number is negative.
    */
   OrtStatus*(ORT_API_CALL* SetGlobalIntraOpNumThreads)(OrtThreadingOptions* tp_options, int intra_op_num_threads) NO_EXCEPTION;
 
-  /** Accepted without effect, for nodes run one after another.
+  /** Accepted but has no effect: nodes run one after another.
    *
    * \param[in] tp_options The settings.
    * \param[in] inter_op_num_threads The number. In threads.
@@ -1301,7 +1303,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetGlobalInterOpNumThreads)(OrtThreadingOptions* tp_options, int inter_op_num_threads) NO_EXCEPTION;
 
-  /** Accepted without effect. How long waiting threads spin is fixed when the library is loaded.
+  /** Accepted but has no effect: how long waiting threads spin is fixed when the library is loaded.
    *
    * \param[in] tp_options The settings.
    * \param[in] allow_spinning 0 or 1.
@@ -1312,7 +1314,7 @@ struct OrtApi {
   /** Slot 150, not implemented. */
   OrtStatus*(ORT_API_CALL* AddInitializer)(OrtSessionOptions* options, const char* name, const OrtValue* val) NO_EXCEPTION;
 
-  /** The same as CreateEnvWithGlobalThreadPools, with messages going to a function of the caller.
+  /** Like CreateEnvWithGlobalThreadPools, but messages go to a function of the caller.
    *
    * \param[in] logging_function The function.
    * \param[in] logger_param Passed to the function, may be null.
@@ -1333,9 +1335,9 @@ struct OrtApi {
   /** Slot 154, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_OpenVINO)(OrtSessionOptions* options, const OrtOpenVINOProviderOptions* provider_options) NO_EXCEPTION;
 
-  /** Counts denormal numbers as zero in sessions that share the threads of their environment.
+  /** Treats denormal numbers as zero in sessions with DisablePerSessionThreads.
    *
-   * An entry session.set_denormal_as_zero of the session's configuration goes before it.
+   * The configuration entry session.set_denormal_as_zero of a session takes precedence.
    *
    * \param[in] tp_options The settings.
    */
@@ -1368,7 +1370,7 @@ struct OrtApi {
   /** Slot 164, not implemented. */
   OrtStatus*(ORT_API_CALL* CreateArenaCfgV2)(const char* const* arena_config_keys, const size_t* arena_config_values, size_t num_keys, OrtArenaCfg** out) NO_EXCEPTION;
 
-  /** Sets an entry of the run's configuration. Entries have no effect here.
+  /** Sets an entry of the run configuration. Entries have no effect here.
    *
    * \param[in] options The options.
    * \param[in] config_key The key, not empty.
@@ -1459,17 +1461,17 @@ struct OrtApi {
   /** Slot 191, not implemented. */
   OrtStatus*(ORT_API_CALL* GetSparseTensorIndices)(const OrtValue* ort_value, enum OrtSparseIndicesFormat indices_format, size_t* num_indices, const void** indices) NO_EXCEPTION;
 
-  /** Whether a value holds anything. It always does.
+  /** Whether a value holds anything. Only an empty optional value does not.
    *
    * \param[in] value The value.
-   * \param[out] out 1 when it does.
+   * \param[out] out 1 if it does, else 0.
    */
   OrtStatus*(ORT_API_CALL* HasValue)(const OrtValue* value, int* out) NO_EXCEPTION;
 
   /** Slot 193, not implemented. */
   OrtStatus*(ORT_API_CALL* KernelContext_GetGPUComputeStream)(const OrtKernelContext* context, void** out) NO_EXCEPTION;
 
-  /** Where a tensor's elements lie.
+  /** Location of a tensor's elements.
    *
    * \param[in] value The tensor.
    * \param[out] mem_info The description. Valid as long as value.
@@ -1539,15 +1541,14 @@ struct OrtApi {
   /** Slot 215, not implemented. */
   void(ORT_API_CALL* ReleaseOp)(OrtOp* input) NO_EXCEPTION;
 
-  /** Asks for a provider by name. There is one, CPUExecutionProvider.
+  /** Requests an execution provider by name. CPUExecutionProvider is the only one.
    *
    * \param[in] options The options.
    * \param[in] provider_name CPU or CPUExecutionProvider.
-   * \param[in] provider_options_keys Keys of settings of the provider; not looked at. As many as
-   *     num_keys says.
-   * \param[in] provider_options_values Values of the settings. As many as num_keys says.
+   * \param[in] provider_options_keys Keys of the provider's settings; ignored. As many as num_keys says.
+   * \param[in] provider_options_values Values of the settings; ignored. As many as num_keys says.
    * \param[in] num_keys Number of settings. In settings.
-   * \retval ORT_INVALID_ARGUMENT when the provider is another one; the message names those that exist.
+   * \retval ORT_INVALID_ARGUMENT when there is no such provider; the message lists those that exist.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider)(OrtSessionOptions* options, const char* provider_name, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
@@ -1557,11 +1558,11 @@ struct OrtApi {
   /** Slot 218, not implemented. */
   void(ORT_API_CALL* ReleaseKernelInfo)(OrtKernelInfo* input) NO_EXCEPTION;
 
-  /** The table of the training calls.
+  /** The table of training calls.
    *
-   * \param[in] version ORT_API_VERSION of the program.
-   * \return The table; null for a version newer than the library, after a line on the standard error
-   *     that says so.
+   * \param[in] version The ORT_API_VERSION that the program was compiled with.
+   * \return The table; null if the version is newer than the library, which is also reported on standard
+   *     error.
    */
   const OrtTrainingApi*(ORT_API_CALL* GetTrainingApi)(uint32_t version) NO_EXCEPTION;
 
@@ -1587,7 +1588,7 @@ struct OrtApi {
    */
   void(ORT_API_CALL* MemoryInfoGetDeviceType)(const OrtMemoryInfo* ptr, OrtMemoryInfoDeviceType* out) NO_EXCEPTION;
 
-  /** Changes the least severity that is written.
+  /** Changes the minimum severity that is logged.
    *
    * \param[in] ort_env The environment.
    * \param[in] log_severity_level The severity.
@@ -1625,25 +1626,25 @@ struct OrtApi {
   /** Slot 236, not implemented. */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_tensor)(const OrtKernelInfo* info, const char* name, OrtAllocator* allocator, OrtValue** out) NO_EXCEPTION;
 
-  /** Whether an entry of the configuration is set.
+  /** Whether a configuration entry is set.
    *
    * \param[in] options The options.
    * \param[in] config_key The key.
-   * \param[out] out 1 when it is set, else 0.
+   * \param[out] out 1 if it is set, else 0.
    */
   OrtStatus*(ORT_API_CALL* HasSessionConfigEntry)(const OrtSessionOptions* options, const char* config_key, int* out) NO_EXCEPTION;
 
-  /** Value of an entry of the configuration, into memory of the caller.
+  /** Copies the value of a configuration entry into the caller's memory.
    *
-   * With a null config_value only the needed size is stored. With too little room the needed size is
-   * stored and the call fails.
+   * If config_value is null, only the required size is stored. If the buffer is too small, the required
+   * size is stored and the call fails.
    *
    * \param[in] options The options.
    * \param[in] config_key The key.
-   * \param[out] config_value Receives the value and a zero byte, or null.
-   * \param[in,out] size In, the room at config_value; out, the size of the value with its zero byte. In
-   *     bytes.
-   * \retval ORT_INVALID_ARGUMENT when the entry is not set or the room too small.
+   * \param[out] config_value Receives the value and a terminating zero byte; may be null.
+   * \param[in,out] size In: the size of the buffer at config_value. Out: the size of the value including
+   *     its zero byte. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when the entry is not set or the buffer is too small.
    */
   OrtStatus*(ORT_API_CALL* GetSessionConfigEntry)(const OrtSessionOptions* options, const char* config_key, char* config_value, size_t* size) NO_EXCEPTION;
 
@@ -1683,7 +1684,7 @@ struct OrtApi {
   /** The optional part of a type.
    *
    * \param[in] type_info The type.
-   * \param[out] out What it may hold; null when it is not optional. Valid as long as type_info.
+   * \param[out] out Type of what it may hold; null if it is not optional. Valid as long as type_info.
    */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToOptionalTypeInfo)(const OrtTypeInfo* type_info, const OrtOptionalTypeInfo** out) NO_EXCEPTION;
 
@@ -1700,9 +1701,9 @@ struct OrtApi {
   /** Slot 253, not implemented. */
   OrtStatus*(ORT_API_CALL* KernelContext_GetAllocator)(const OrtKernelContext* context, const OrtMemoryInfo* mem_info, OrtAllocator** out) NO_EXCEPTION;
 
-  /** Version, compiler and kernels of this library in one line.
+  /** Version, compiler and kernels of this library, in one line.
    *
-   * \return The line, which lives as long as the process.
+   * \return The line, valid for the lifetime of the process.
    */
   const char*(ORT_API_CALL* GetBuildInfoString)(void) NO_EXCEPTION;
 
@@ -1754,22 +1755,22 @@ struct OrtApi {
   /** Slot 270, not implemented. */
   OrtStatus*(ORT_API_CALL* ShapeInferContext_SetOutputTypeShape)(const OrtShapeInferContext* context, size_t index, const OrtTensorTypeAndShapeInfo* info) NO_EXCEPTION;
 
-  /** Names extents.
+  /** Names the dimensions.
    *
-   * \param[in] info What is changed.
-   * \param[in] dim_params The names, copied; empty for no name.
+   * \param[in] info The type and shape to change.
+   * \param[in] dim_params The names, copied; an empty string for no name.
    * \param[in] dim_params_length Number of names; the rank. In dimensions.
-   * \retval ORT_INVALID_ARGUMENT when the number is not the rank.
+   * \retval ORT_INVALID_ARGUMENT when the number of names is not the rank.
    */
   OrtStatus*(ORT_API_CALL* SetSymbolicDimensions)(OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length) NO_EXCEPTION;
 
   /** Slot 272, not implemented. */
   OrtStatus*(ORT_API_CALL* ReadOpAttr)(const OrtOpAttr* op_attr, OrtOpAttrType type, void* data, size_t len, size_t* out) NO_EXCEPTION;
 
-  /** Asks for results that are the same bits in every run.
+  /** Requests bit-for-bit reproducible results.
    *
    * \param[in] options The options.
-   * \param[in] value Whether it is wanted.
+   * \param[in] value Whether to enable it.
    */
   OrtStatus*(ORT_API_CALL* SetDeterministicCompute)(OrtSessionOptions* options, bool value) NO_EXCEPTION;
 
@@ -1824,24 +1825,24 @@ struct OrtApi {
   /** Slot 290, not implemented. */
   OrtStatus*(ORT_API_CALL* GetValueInfoTypeInfo)(const OrtValueInfo* value_info, const OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** The table for building models in memory, none of whose calls is implemented.
+  /** The table for building models in memory.
    *
-   * \return The table, never null, for programs read it when they start.
+   * \return The table; never null, because clients read it at start-up.
    * \since version 22
    */
   const OrtModelEditorApi*(ORT_API_CALL* GetModelEditorApi)(void) NO_EXCEPTION;
 
-  /** Makes a tensor over memory that it frees when it is released.
+  /** Creates a tensor over given memory, which it frees when it is released.
    *
-   * \param[in] deleter Its Free takes the memory back.
-   * \param[in] p_data The elements, row by row. As many as p_data_len says.
+   * \param[in] deleter Its Free function frees the memory.
+   * \param[in] p_data The elements in row-major order. As many as p_data_len says.
    * \param[in] p_data_len Size of the memory. In bytes.
-   * \param[in] shape Its extents. As many as shape_len says.
+   * \param[in] shape Its dimensions. As many as shape_len says.
    * \param[in] shape_len Its rank; 0 for a scalar. In dimensions.
    * \param[in] type Type of its elements.
    * \param[out] out The tensor. Freed with ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when an extent is negative, or the memory is smaller than the tensor.
-   * \retval ORT_NOT_IMPLEMENTED when tensors of the type are not supported.
+   * \retval ORT_INVALID_ARGUMENT when a dimension is negative, or the memory is smaller than the tensor.
+   * \retval ORT_NOT_IMPLEMENTED when tensors of this type are not supported.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* CreateTensorWithDataAndDeleterAsOrtValue)(OrtAllocator* deleter, void* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type, OrtValue** out) NO_EXCEPTION;
@@ -1849,9 +1850,9 @@ struct OrtApi {
   /** Slot 293, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetLoadCancellationFlag)(OrtSessionOptions* options, bool cancel) NO_EXCEPTION;
 
-  /** The table for compiling models ahead of time, none of whose calls is implemented.
+  /** The table for compiling models ahead of time.
    *
-   * \return The table, never null, for programs read it when they start.
+   * \return The table; never null, because clients read it at start-up.
    * \since version 22
    */
   const OrtCompileApi*(ORT_API_CALL* GetCompileApi)(void) NO_EXCEPTION;
@@ -1939,7 +1940,7 @@ struct OrtApi {
   /** Slot 320, not implemented. */
   OrtStatus*(ORT_API_CALL* CreateMemoryInfo_V2)(const char* name, enum OrtMemoryInfoDeviceType device_type, uint32_t vendor_id, int32_t device_id, enum OrtDeviceMemoryType mem_type, size_t alignment, enum OrtAllocatorType allocator_type, OrtMemoryInfo** out) NO_EXCEPTION;
 
-  /** Whether the host reaches the memory.
+  /** Whether the host can access the memory.
    *
    * \param[in] ptr The description.
    * \return Always OrtDeviceMemoryType_DEFAULT.
@@ -1950,7 +1951,7 @@ struct OrtApi {
   /** Vendor of the device.
    *
    * \param[in] ptr The description.
-   * \return The PCI vendor number, 0 for the CPU.
+   * \return The PCI vendor ID; 0 for the CPU.
    * \since version 23
    */
   uint32_t(ORT_API_CALL* MemoryInfoGetVendorId)(const OrtMemoryInfo* ptr) NO_EXCEPTION;
@@ -2105,11 +2106,11 @@ struct OrtApi {
   /** Slot 372, not implemented. */
   size_t(ORT_API_CALL* ExternalInitializerInfo_GetByteSize)(const OrtExternalInitializerInfo* info) NO_EXCEPTION;
 
-  /** An entry of the run's configuration.
+  /** The value of an entry of the run configuration.
    *
    * \param[in] options The options.
    * \param[in] config_key The key.
-   * \return The value, until it is set again; null where it is not set.
+   * \return The value, valid until it is set again; null if it is not set.
    * \since version 23
    */
   const char*(ORT_API_CALL* GetRunConfigEntry)(const OrtRunOptions* options, const char* config_key) NO_EXCEPTION;
@@ -2129,7 +2130,7 @@ struct OrtApi {
   /** The elements of a tensor, to read.
    *
    * \param[in] value The tensor.
-   * \param[out] out The elements, row by row. Valid as long as value.
+   * \param[out] out The elements in row-major order. Valid as long as value.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* GetTensorData)(const OrtValue* value, const void** out) NO_EXCEPTION;
@@ -2167,7 +2168,7 @@ struct OrtApi {
   /** Slot 389, not implemented. */
   OrtStatus*(ORT_API_CALL* CreateExternalInitializerInfo)(const char* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out) NO_EXCEPTION;
 
-  /** Whether the rank is known. Of an unknown shape the other calls see a scalar.
+  /** Whether the rank is known. The other calls treat an unknown shape as that of a scalar.
    *
    * \param[in] info Type and shape.
    * \return Whether it is.
@@ -2259,7 +2260,7 @@ struct OrtApi {
   /** Slot 418, not implemented. */
   OrtStatus*(ORT_API_CALL* SetPerSessionThreadPoolCallbacks)(OrtEnv* env, const OrtThreadPoolCallbacksConfig* config) NO_EXCEPTION;
 
-  /** Whether EnableMemPattern or DisableMemPattern was called last; enabled by default.
+  /** Whether memory patterns are enabled, which is the default.
    *
    * \param[in] options The options.
    * \param[out] out 1 when enabled, else 0.
@@ -2267,7 +2268,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetMemPatternEnabled)(const OrtSessionOptions* options, int* out) NO_EXCEPTION;
 
-  /** The mode that was set.
+  /** The execution mode.
    *
    * \param[in] options The options.
    * \param[out] out The mode.
@@ -2289,7 +2290,7 @@ struct OrtApi {
 
 };
 
-/** Compiling models ahead of time. No call is implemented. OrtApi::GetCompileApi() gives this table. */
+/** Compiling models ahead of time; no call is implemented. OrtApi::GetCompileApi() returns this table. */
 struct OrtCompileApi {
   /** Slot 0, not implemented. */
   void(ORT_API_CALL* ReleaseModelCompilationOptions)(OrtModelCompilationOptions* input) NO_EXCEPTION;
@@ -2341,7 +2342,7 @@ struct OrtCompileApi {
 
 };
 
-/** Building models in memory. No call is implemented. OrtApi::GetModelEditorApi() gives this table. */
+/** Building models in memory; no call is implemented. OrtApi::GetModelEditorApi() returns this table. */
 struct OrtModelEditorApi {
   /** Slot 0, not implemented. */
   OrtStatus*(ORT_API_CALL* CreateTensorTypeInfo)(const OrtTensorTypeAndShapeInfo* tensor_info, OrtTypeInfo** type_info) NO_EXCEPTION;

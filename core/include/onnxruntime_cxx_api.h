@@ -4,7 +4,7 @@
  * \file
  * The general calls of ortrain for C++: objects that release what they own, and exceptions instead of statuses.
  *
- * Names and meaning are those of onnxruntime's C++ interface, as far as training programs use it.
+ * Names and meaning are those of onnxruntime's C++ interface,limited to what training programs use.
  */
 #pragma once
 
@@ -73,7 +73,7 @@ struct Exception : std::exception {
   OrtErrorCode code_;
 };
 
-/** The table of the general calls. */
+/** The table of general calls. */
 inline const OrtApi& GetApi() noexcept {
   static const OrtApi& api = *OrtGetApiBase()->GetApi(ORT_API_VERSION);
   return api;
@@ -85,7 +85,7 @@ inline std::string GetVersionString() { return OrtGetApiBase()->GetVersionString
 /** Version, compiler and kernels of the library. */
 inline std::string GetBuildInfoString() { return GetApi().GetBuildInfoString(); }
 
-/** Throws what a status says, and releases it. */
+/** Throws a failed status as an exception, and releases it. */
 inline void ThrowOnError(OrtStatus* status) {
   if (status == nullptr) return;
   Exception exception(GetApi().GetErrorMessage(status), GetApi().GetErrorCode(status));
@@ -93,7 +93,7 @@ inline void ThrowOnError(OrtStatus* status) {
   throw exception;
 }
 
-/** The names of the providers that exist. */
+/** The names of the available execution providers. */
 inline std::vector<std::string> GetAvailableProviders() {
   char** names = nullptr;
   int count = 0;
@@ -172,16 +172,16 @@ struct Base {
     }
     return *this;
   }
-  /** The handle, which stays owned. */
+  /** The handle; this object still owns it. */
   constexpr operator T*() const noexcept { return p_; }
-  /** The handle, which the caller owns from now on. */
+  /** The handle; ownership passes to the caller. */
   T* release() { return std::exchange(p_, nullptr); }
 
  protected:
   T* p_ = nullptr;
 };
 
-/** Gives memory back to an allocator. */
+/** Returns memory to an allocator. */
 class AllocatedFree {
  public:
   explicit AllocatedFree(OrtAllocator* allocator) : allocator_(allocator) {}
@@ -193,7 +193,7 @@ class AllocatedFree {
   OrtAllocator* allocator_;
 };
 
-/** Texts as the calls of C take them. */
+/** Strings in the form that the C calls take. */
 class Pointers {
  public:
   explicit Pointers(const std::vector<std::string>& texts) {
@@ -205,7 +205,7 @@ class Pointers {
   std::vector<const char*> pointers_;
 };
 
-/** Types of elements. */
+/** Element types. */
 template <typename T>
 struct TypeToTensorType;
 template <>
@@ -265,10 +265,10 @@ struct TypeToTensorType<BFloat16_t> {
 
 using detail::TypeToTensorType;
 
-/** A text in memory of an allocator, which takes it back. */
+/** A string in memory of an allocator, which frees it. */
 using AllocatedStringPtr = std::unique_ptr<char, detail::AllocatedFree>;
 
-/** The allocator of the CPU. */
+/** The CPU allocator. */
 struct AllocatorWithDefaultOptions {
   AllocatorWithDefaultOptions() { ThrowOnError(GetApi().GetAllocatorWithDefaultOptions(&p_)); }
   operator OrtAllocator*() const noexcept { return p_; }
@@ -285,7 +285,7 @@ struct AllocatorWithDefaultOptions {
 
 namespace detail {
 
-/** Names that one call counts and another one gives by number. */
+/** Names, of which one call returns the count and another one each name by index. */
 template <typename H, typename Count, typename Name>
 std::vector<std::string> Names(H* handle, Count count_call, Name name_call) {
   AllocatorWithDefaultOptions allocator;
@@ -308,7 +308,7 @@ inline std::vector<uint8_t> TakeBytes(void* data, size_t size) {
   return {bytes, bytes + size};
 }
 
-/** A text that a call allocated. */
+/** A string that a call allocated. */
 inline std::string TakeString(char* text) {
   AllocatorWithDefaultOptions allocator;
   return AllocatedStringPtr(text, AllocatedFree(allocator)).get();
@@ -326,7 +326,7 @@ struct Status : detail::Base<OrtStatus> {
   bool IsOK() const noexcept { return p_ == nullptr; }
 };
 
-/** The environment, where log messages go and which of them. */
+/** The environment: which log messages are written, and where. */
 struct Env : detail::Base<OrtEnv> {
   explicit Env(std::nullptr_t) {}
   explicit Env(OrtEnv* p) : Base(p) {}
@@ -350,7 +350,7 @@ struct Env : detail::Base<OrtEnv> {
   }
 };
 
-/** Settings that a session copies when it is made. */
+/** Settings that a session copies when it is created. */
 struct SessionOptions : detail::Base<OrtSessionOptions> {
   explicit SessionOptions(std::nullptr_t) {}
   explicit SessionOptions(OrtSessionOptions* p) : Base(p) {}
@@ -362,31 +362,31 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return SessionOptions{copy};
   }
 
-  /** Number of threads that a step uses; 0 for one a processor. */
+  /** Number of threads that a step uses; 0 for one per processor. */
   SessionOptions& SetIntraOpNumThreads(int value) {
     ThrowOnError(GetApi().SetIntraOpNumThreads(p_, value));
     return *this;
   }
 
-  /** Accepted without effect, for nodes run one after another. */
+  /** Accepted but has no effect: nodes run one after another. */
   SessionOptions& SetInterOpNumThreads(int value) {
     ThrowOnError(GetApi().SetInterOpNumThreads(p_, value));
     return *this;
   }
 
-  /** How much models are rewritten before they run. */
+  /** How much models are optimized before they run. */
   SessionOptions& SetGraphOptimizationLevel(GraphOptimizationLevel value) {
     ThrowOnError(GetApi().SetSessionGraphOptimizationLevel(p_, value));
     return *this;
   }
 
-  /** Accepted without effect, for nodes run one after another. */
+  /** Accepted but has no effect: nodes run one after another. */
   SessionOptions& SetExecutionMode(ExecutionMode value) {
     ThrowOnError(GetApi().SetSessionExecutionMode(p_, value));
     return *this;
   }
 
-  /** The least severity that is logged, 0 (verbose) to 4 (fatal); -1 for that of the process. */
+  /** The minimum severity that is logged, from 0 (verbose) to 4 (fatal); -1 for that of the process. */
   SessionOptions& SetLogSeverityLevel(int value) {
     ThrowOnError(GetApi().SetSessionLogSeverityLevel(p_, value));
     return *this;
@@ -398,28 +398,28 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return *this;
   }
 
-  /** Whether results are asked to be the same bits in every run. */
+  /** Whether bit-for-bit reproducible results are requested. */
   SessionOptions& SetDeterministicCompute(bool value) {
     ThrowOnError(GetApi().SetDeterministicCompute(p_, value));
     return *this;
   }
 
-  /** Sets an entry of the configuration. */
+  /** Sets a configuration entry. */
   SessionOptions& AddConfigEntry(const std::string& key, const std::string& value) {
     ThrowOnError(GetApi().AddSessionConfigEntry(p_, key.c_str(), value.c_str()));
     return *this;
   }
 
-  /** Whether an entry of the configuration is set. */
+  /** Whether a configuration entry is set. */
   bool HasConfigEntry(const std::string& key) const {
     int out{};
     ThrowOnError(GetApi().HasSessionConfigEntry(p_, key.c_str(), &out));
     return out != 0;
   }
 
-  /** An entry of the configuration. */
+  /** The value of a configuration entry. */
   std::string GetConfigEntry(const std::string& key) const {
-    size_t size = 0;  // The caller gives the room: one call asks how much, the next fills it.
+    size_t size = 0;  // The caller supplies the buffer: one call queries its size, the next fills it.
     ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), nullptr, &size));
     std::string value(size, '\0');
     ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), &value[0], &size));
@@ -427,31 +427,31 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return value;
   }
 
-  /** Accepted without effect, for intermediate values always lie in an arena. */
+  /** Accepted but has no effect: intermediate values are always stored in an arena. */
   SessionOptions& EnableCpuMemArena() {
     ThrowOnError(GetApi().EnableCpuMemArena(p_));
     return *this;
   }
 
-  /** Accepted without effect, for intermediate values always lie in an arena. */
+  /** Accepted but has no effect: intermediate values are always stored in an arena. */
   SessionOptions& DisableCpuMemArena() {
     ThrowOnError(GetApi().DisableCpuMemArena(p_));
     return *this;
   }
 
-  /** Accepted without effect, for memory is always planned ahead. */
+  /** Accepted but has no effect: memory is always planned in advance. */
   SessionOptions& EnableMemPattern() {
     ThrowOnError(GetApi().EnableMemPattern(p_));
     return *this;
   }
 
-  /** Accepted without effect, for memory is always planned ahead. */
+  /** Accepted but has no effect: memory is always planned in advance. */
   SessionOptions& DisableMemPattern() {
     ThrowOnError(GetApi().DisableMemPattern(p_));
     return *this;
   }
 
-  /** Accepted without effect, for all sessions share the threads of the process. */
+  /** Accepted but has no effect: all sessions share one thread pool per process. */
   SessionOptions& DisablePerSessionThreads() {
     ThrowOnError(GetApi().DisablePerSessionThreads(p_));
     return *this;
@@ -459,7 +459,7 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
 
 };
 
-/** Settings of one run or step. */
+/** Settings for one run or step. */
 struct RunOptions : detail::Base<OrtRunOptions> {
   explicit RunOptions(std::nullptr_t) {}
   RunOptions() { ThrowOnError(GetApi().CreateRunOptions(&p_)); }
@@ -470,13 +470,13 @@ struct RunOptions : detail::Base<OrtRunOptions> {
     return tag;
   }
 
-  /** The least severity that the run writes. */
+  /** The minimum severity that the run logs. */
   RunOptions& SetRunLogSeverityLevel(int value) {
     ThrowOnError(GetApi().RunOptionsSetRunLogSeverityLevel(p_, value));
     return *this;
   }
 
-  /** How much the run says at verbose severity. */
+  /** How much detail the run logs at verbose severity. */
   RunOptions& SetRunLogVerbosityLevel(int value) {
     ThrowOnError(GetApi().RunOptionsSetRunLogVerbosityLevel(p_, value));
     return *this;
@@ -502,19 +502,19 @@ struct RunOptions : detail::Base<OrtRunOptions> {
     return log_verbosity_level;
   }
 
-  /** Tells every run with these options to end with an error. */
+  /** Makes every run with these options stop with an error. */
   RunOptions& SetTerminate() {
     ThrowOnError(GetApi().RunOptionsSetTerminate(p_));
     return *this;
   }
 
-  /** Lets the next runs with these options go on. */
+  /** Clears the terminate flag, so that later runs with these options proceed. */
   RunOptions& UnsetTerminate() {
     ThrowOnError(GetApi().RunOptionsUnsetTerminate(p_));
     return *this;
   }
 
-  /** Sets an entry of the run's configuration. */
+  /** Sets an entry of the run configuration. */
   RunOptions& AddConfigEntry(const std::string& key, const std::string& value) {
     ThrowOnError(GetApi().AddRunConfigEntry(p_, key.c_str(), value.c_str()));
     return *this;
@@ -522,7 +522,7 @@ struct RunOptions : detail::Base<OrtRunOptions> {
 
 };
 
-/** A place where memory lies. */
+/** A location of memory. */
 struct MemoryInfo : detail::Base<OrtMemoryInfo> {
   explicit MemoryInfo(std::nullptr_t) {}
   explicit MemoryInfo(OrtMemoryInfo* p) : Base(p) {}
@@ -564,7 +564,7 @@ struct MemoryInfo : detail::Base<OrtMemoryInfo> {
 
 namespace detail {
 
-/** What is asked of a type and shape, whoever owns it. */
+/** Queries on a type and shape, whoever owns it. */
 template <typename Holder>
 struct TensorTypeAndShapeInfoCalls : Holder {
   using Holder::Holder;
@@ -612,10 +612,10 @@ struct TensorTypeAndShapeInfo : detail::TensorTypeAndShapeInfoCalls<detail::Base
   explicit TensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo* p) : TensorTypeAndShapeInfoCalls(p) {}
 };
 
-/** The same as part of another object, with which it ends. */
+/** The same as part of another object, valid as long as that object. */
 using ConstTensorTypeAndShapeInfo = detail::TensorTypeAndShapeInfoCalls<detail::Unowned<OrtTensorTypeAndShapeInfo>>;
 
-/** The kind of a value, and for tensors their type and shape. */
+/** The kind of a value; for tensors also their type and shape. */
 struct TypeInfo : detail::Base<OrtTypeInfo> {
   explicit TypeInfo(std::nullptr_t) {}
   explicit TypeInfo(OrtTypeInfo* p) : Base(p) {}
@@ -624,7 +624,7 @@ struct TypeInfo : detail::Base<OrtTypeInfo> {
     ThrowOnError(GetApi().GetOnnxTypeFromTypeInfo(p_, &type));
     return type;
   }
-  /** Type and shape, which live as long as this object. */
+  /** Type and shape, valid as long as this object. */
   ConstTensorTypeAndShapeInfo GetTensorTypeAndShapeInfo() const {
     const OrtTensorTypeAndShapeInfo* info = nullptr;
     ThrowOnError(GetApi().CastTypeInfoToTensorInfo(p_, &info));
@@ -632,29 +632,29 @@ struct TypeInfo : detail::Base<OrtTypeInfo> {
   }
 };
 
-/** A tensor, a sequence of tensors, or an optional value that holds nothing. It is moved, never copied. */
+/** A tensor, a sequence of tensors, or an empty optional value. It is moved, never copied. */
 struct Value : detail::Base<OrtValue> {
   explicit Value(std::nullptr_t) {}
   explicit Value(OrtValue* p) : Base(p) {}
 
-  /** A tensor over `element_count` elements of the caller, which must outlive it. */
+  /** A tensor over `element_count` elements in the caller's memory, which must outlive it. */
   template <typename T>
   static Value CreateTensor(const OrtMemoryInfo* info, T* data, size_t element_count, const int64_t* shape, size_t shape_len) {
     return CreateTensor(info, data, element_count * sizeof(T), shape, shape_len, TypeToTensorType<T>::type);
   }
-  /** A tensor over memory of the caller, which must outlive it. */
+  /** A tensor over the caller's memory, which must outlive it. */
   static Value CreateTensor(const OrtMemoryInfo* info, void* data, size_t byte_count, const int64_t* shape, size_t shape_len,
                             ONNXTensorElementDataType type) {
     OrtValue* value = nullptr;
     ThrowOnError(GetApi().CreateTensorWithDataAsOrtValue(info, data, byte_count, shape, shape_len, type, &value));
     return Value{value};
   }
-  /** A tensor with memory of its own, not initialized. */
+  /** A tensor that owns its memory; the elements are uninitialized. */
   template <typename T>
   static Value CreateTensor(OrtAllocator* allocator, const int64_t* shape, size_t shape_len) {
     return CreateTensor(allocator, shape, shape_len, TypeToTensorType<T>::type);
   }
-  /** A tensor with memory of its own, not initialized. */
+  /** A tensor that owns its memory; the elements are uninitialized. */
   static Value CreateTensor(OrtAllocator* allocator, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type) {
     OrtValue* value = nullptr;
     ThrowOnError(GetApi().CreateTensorAsOrtValue(allocator, shape, shape_len, type, &value));
@@ -694,19 +694,19 @@ struct Value : detail::Base<OrtValue> {
 };
 static_assert(sizeof(Value) == sizeof(OrtValue*), "a list of values is a list of handles");
 
-/** Runs a model forward. Names and meaning are those of onnxruntime's class. The model is made ready
- * once for every set of input shapes; a later run with the same shapes only computes. Runs of one
- * session follow one another, those of different sessions may run at the same time.
+/** Runs a model forward. Members have the names and meanings of onnxruntime's class. The model is
+ * compiled once per set of input shapes; later runs with the same shapes only compute. Runs of one
+ * session are serialized; runs of different sessions may overlap.
  */
 struct Session : detail::Base<OrtSession> {
   explicit Session(std::nullptr_t) {}
 
-  /** Makes a session from a model. */
+  /** Creates a session from a model. */
   Session(const Env& env, const ORTCHAR_T* model_path, const SessionOptions& options) {
     ThrowOnError(GetApi().CreateSession(env, model_path, options, &p_));
   }
 
-  /** Makes a session from a model. */
+  /** Creates a session from a model. */
   Session(const Env& env, const void* model_data, size_t model_data_length, const SessionOptions& options) {
     ThrowOnError(GetApi().CreateSessionFromArray(env, model_data, model_data_length, options, &p_));
   }
@@ -747,14 +747,14 @@ struct Session : detail::Base<OrtSession> {
     return detail::Names(p_, GetApi().SessionGetOverridableInitializerCount, GetApi().SessionGetOverridableInitializerName);
   }
 
-  /** Name of an input, in memory of an allocator. */
+  /** Name of an input, in memory from an allocator. */
   AllocatedStringPtr GetInputNameAllocated(size_t index, OrtAllocator* allocator) const {
     char* name = nullptr;
     ThrowOnError(GetApi().SessionGetInputName(p_, index, allocator, &name));
     return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
   }
 
-  /** Name of an output, in memory of an allocator. */
+  /** Name of an output, in memory from an allocator. */
   AllocatedStringPtr GetOutputNameAllocated(size_t index, OrtAllocator* allocator) const {
     char* name = nullptr;
     ThrowOnError(GetApi().SessionGetOutputName(p_, index, allocator, &name));
@@ -783,7 +783,7 @@ struct Session : detail::Base<OrtSession> {
     return outputs;
   }
 
-  /** Runs the model into tensors of the caller. */
+  /** Runs the model and writes the outputs into the caller's tensors. */
   void Run(const RunOptions& run_options, const char* const* input_names, const Value* input_values, size_t input_count, const char* const* output_names, Value* output_values, size_t output_count) {
     ThrowOnError(GetApi().Run(p_, run_options, input_names, reinterpret_cast<const OrtValue* const*>(input_values), input_count,
                               output_names, output_count, reinterpret_cast<OrtValue**>(output_values)));

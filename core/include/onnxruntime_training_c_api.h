@@ -14,185 +14,187 @@
 extern "C" {
 #endif
 
-/** All that training changes, parameters, gradients, optimizer state and properties. */
+/** Everything that training changes: parameters, gradients, optimizer state and properties. */
 typedef struct OrtCheckpointState OrtCheckpointState;
 
-/** The models of a training run at work on a checkpoint state. */
+/** The models of a training run, applied to a checkpoint state. */
 typedef struct OrtTrainingSession OrtTrainingSession;
 
 /** The type of a property of a checkpoint. */
 typedef enum OrtPropertyType {
   OrtIntProperty = 0,  /**< int64_t. */
   OrtFloatProperty = 1,  /**< float. */
-  OrtStringProperty = 2  /**< Text that ends with a zero byte. */
+  OrtStringProperty = 2  /**< A null-terminated string. */
 } OrtPropertyType;
 
-/** The training calls, checkpoints, training sessions, optimizer and schedule.
- * OrtApi::GetTrainingApi(version) gives this table.
+/** The training calls: checkpoints, training sessions, optimizer and schedule.
+ * OrtApi::GetTrainingApi(version) returns this table.
  */
 struct OrtTrainingApi {
   /** Reads a checkpoint file.
    *
-   * The state can then be listed, changed, saved again, or given to CreateTrainingSession, which goes on
-   * from where the checkpoint was saved. State of 2 GB and more lies in a second file beside it, named
-   * after it with .data appended.
+   * The state can then be listed, changed, saved again, or passed to CreateTrainingSession, which
+   * resumes from where the checkpoint was saved. State of 2 GB or more is stored in a second file next
+   * to it, with the same name and .data appended.
    *
    * \param[in] checkpoint_path Path of the checkpoint file.
    * \param[out] checkpoint_state The state that was read. Freed with ReleaseCheckpointState.
    * \retval ORT_NO_SUCHFILE when there is no such file.
-   * \retval ORT_FAIL when the file is no checkpoint, is damaged, or has a version that this library does
-   *     not read.
+   * \retval ORT_FAIL when the file is not a checkpoint, is damaged, or has a version that this library
+   *     cannot read.
    */
   OrtStatus*(ORT_API_CALL* LoadCheckpoint)(const ORTCHAR_T* checkpoint_path, OrtCheckpointState** checkpoint_state) NO_EXCEPTION;
 
   /** Writes a state to a checkpoint file.
    *
-   * The file is written beside its destination and then renamed, so that a crash or a full disk leaves
-   * the former file or the new one, never a part. Without the optimizer state a later session starts
-   * with zero momentums.
+   * The write is atomic: the file is written next to its destination and then renamed, so after a crash
+   * or with a full disk either the old file or the new one is there, never a part of it. Without the
+   * optimizer state, a later session starts with zero moments.
    *
    * \param[in] checkpoint_state The state to save.
-   * \param[in] checkpoint_path Path of the file; what is there is replaced.
-   * \param[in] include_optimizer_state Whether momentums, step count and initial learning rate are saved
-   *     too.
+   * \param[in] checkpoint_path Path of the file; an existing file is replaced.
+   * \param[in] include_optimizer_state Whether to save the moments, the step count and the initial
+   *     learning rate too.
    * \retval ORT_FAIL when the file cannot be written.
    */
   OrtStatus*(ORT_API_CALL* SaveCheckpoint)(OrtCheckpointState* checkpoint_state, const ORTCHAR_T* checkpoint_path, bool include_optimizer_state) NO_EXCEPTION;
 
-  /** Makes a session that trains, from model files.
+  /** Creates a training session from model files.
    *
-   * The session works on the given state and keeps it alive, so the handle of the state may be released
-   * before the session; while it exists it sees every change that training makes. A state belongs to one
-   * session at a time.
+   * The session trains the given state in place and keeps it alive, so the handle of the state may be
+   * released before the session; as long as it exists, it shows every change that training makes. A
+   * state belongs to one session at a time.
    *
    * \param[in] env The environment.
-   * \param[in] options Settings, copied.
-   * \param[in] checkpoint_state Where training starts from.
+   * \param[in] options Settings, copied; null for the defaults.
+   * \param[in] checkpoint_state The state to train.
    * \param[in] train_model_path The training model.
-   * \param[in] eval_model_path The eval model, or null for a session that cannot evaluate nor export.
+   * \param[in] eval_model_path The eval model, or null for a session that can neither evaluate nor
+   *     export.
    * \param[in] optimizer_model_path The optimizer model, or null for a session that cannot take
    *     optimizer steps.
    * \param[out] out The session. Freed with ReleaseTrainingSession.
    * \retval ORT_NO_SUCHFILE when a model file does not exist.
    * \retval ORT_INVALID_PROTOBUF when a file is not an ONNX model.
-   * \retval ORT_INVALID_GRAPH when a graph is not valid, for instance has a cycle or an input that
-   *     nothing provides.
-   * \retval ORT_INVALID_ARGUMENT when the models and the checkpoint do not belong together, named
-   *     parameter by parameter.
-   * \retval ORT_NOT_IMPLEMENTED when a model has operators without a kernel, all of them named.
+   * \retval ORT_INVALID_GRAPH when a graph is not valid, for example because it has a cycle or an input
+   *     that nothing provides.
+   * \retval ORT_INVALID_ARGUMENT when the models do not match the checkpoint; the message lists the
+   *     parameters that differ.
+   * \retval ORT_NOT_IMPLEMENTED when a model has operators without a kernel; the message names all of
+   *     them.
    */
   OrtStatus*(ORT_API_CALL* CreateTrainingSession)(const OrtEnv* env, const OrtSessionOptions* options, OrtCheckpointState* checkpoint_state, const ORTCHAR_T* train_model_path, const ORTCHAR_T* eval_model_path, const ORTCHAR_T* optimizer_model_path, OrtTrainingSession** out) NO_EXCEPTION;
 
-  /** Makes a session that trains, from models in memory.
+  /** Creates a training session from models in memory.
    *
    * The buffers are not needed after the call. Models with external data cannot be read from memory.
    *
    * \param[in] env The environment.
-   * \param[in] options Settings, copied.
-   * \param[in] checkpoint_state Where training starts from.
+   * \param[in] options Settings, copied; null for the defaults.
+   * \param[in] checkpoint_state The state to train.
    * \param[in] train_model_data The training model. As many as train_data_length says.
    * \param[in] train_data_length Its size. In bytes.
-   * \param[in] eval_model_data The eval model or null. As many as eval_data_length says.
+   * \param[in] eval_model_data The eval model, or null. As many as eval_data_length says.
    * \param[in] eval_data_length Its size. In bytes.
-   * \param[in] optim_model_data The optimizer model or null. As many as optim_data_length says.
+   * \param[in] optim_model_data The optimizer model, or null. As many as optim_data_length says.
    * \param[in] optim_data_length Its size. In bytes.
    * \param[out] out The session. Freed with ReleaseTrainingSession.
    * \retval ORT_INVALID_PROTOBUF when a buffer is not an ONNX model.
    * \retval ORT_INVALID_GRAPH when a graph is not valid.
-   * \retval ORT_INVALID_ARGUMENT when the models and the checkpoint do not belong together.
-   * \retval ORT_NOT_IMPLEMENTED when a model has operators without a kernel, all of them named.
+   * \retval ORT_INVALID_ARGUMENT when the models do not match the checkpoint.
+   * \retval ORT_NOT_IMPLEMENTED when a model has operators without a kernel; the message names all of
+   *     them.
    */
   OrtStatus*(ORT_API_CALL* CreateTrainingSessionFromBuffer)(const OrtEnv* env, const OrtSessionOptions* options, OrtCheckpointState* checkpoint_state, const void* train_model_data, size_t train_data_length, const void* eval_model_data, size_t eval_data_length, const void* optim_model_data, size_t optim_data_length, OrtTrainingSession** out) NO_EXCEPTION;
 
-  /** Number of outputs that a train step gives.
+  /** Number of outputs that a train step returns.
    *
    * \param[in] sess The session.
    * \param[out] out The number. In outputs.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetTrainingModelOutputCount)(const OrtTrainingSession* sess, size_t* out) NO_EXCEPTION;
 
-  /** Number of outputs that an eval step gives, 0 in a session without an eval model.
+  /** Number of outputs that an eval step returns; 0 without an eval model.
    *
    * \param[in] sess The session.
    * \param[out] out The number. In outputs.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetEvalModelOutputCount)(const OrtTrainingSession* sess, size_t* out) NO_EXCEPTION;
 
-  /** Name of an output of the train step. The loss is number 0.
+  /** Name of an output of the train step. The loss has index 0.
    *
    * \param[in] sess The session.
-   * \param[in] index Which, counted from 0.
-   * \param[in] allocator Gives the memory for the name.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
    * \param[out] output The name. Freed with the allocator.
-   * \retval ORT_INVALID_ARGUMENT when there is no output of that number.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetTrainingModelOutputName)(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) NO_EXCEPTION;
 
   /** Name of an output of the eval step.
    *
    * \param[in] sess The session.
-   * \param[in] index Which, counted from 0.
-   * \param[in] allocator Gives the memory for the name.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
    * \param[out] output The name. Freed with the allocator.
-   * \retval ORT_INVALID_ARGUMENT when there is no output of that number.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetEvalModelOutputName)(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) NO_EXCEPTION;
 
-  /** Lets the next train step start from zero gradients.
+  /** Makes the next train step start from zero gradients.
    *
-   * Nothing is zeroed now. The next train step writes its gradients instead of adding them to those of
-   * the steps before. Without this call gradients accumulate over steps.
+   * Nothing is zeroed now: the next train step overwrites the gradients instead of adding to them.
+   * Without this call, gradients accumulate over steps.
    *
    * \param[in] session The session.
    */
   OrtStatus*(ORT_API_CALL* LazyResetGrad)(OrtTrainingSession* session) NO_EXCEPTION;
 
-  /** Runs the training model forward and backward.
+  /** Runs the forward and backward pass of the training model.
    *
-   * Gives the user's outputs, loss first, and leaves the gradient of every trainable parameter in the
-   * state, added to what is there unless LazyResetGrad was called. The first step with new input shapes
-   * prepares the computation for them and takes longer.
+   * Returns the user's outputs, the loss first, and stores the gradient of every trainable parameter in
+   * the state, adding to what is there unless LazyResetGrad was called. The first step with new input
+   * shapes compiles the model for them and takes longer.
    *
    * \param[in] sess The session.
-   * \param[in] run_options Settings of this step, or null.
+   * \param[in] run_options Settings for this step, or null.
    * \param[in] inputs_len Number of inputs. In values.
-   * \param[in] inputs The inputs, in the order of the model. As many as inputs_len says.
+   * \param[in] inputs The inputs, in the model's order. As many as inputs_len says.
    * \param[in] outputs_len Number of outputs. In values.
-   * \param[in,out] outputs Receives the outputs. A null entry is filled with a new value; an entry that
-   *     holds a tensor of the right type and shape is written into. As many as outputs_len says. Freed
-   *     with ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when number, type, rank or shape of inputs or outputs do not fit, named
-   *     input by input.
-   * \retval ORT_RUNTIME_EXCEPTION when a node fails, the session is busy in another thread, or the
+   * \param[in,out] outputs Receives the outputs. A null entry is replaced by a new value; a tensor of
+   *     the right type and shape is overwritten. As many as outputs_len says. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when the number, types, ranks or shapes of inputs or outputs are wrong;
+   *     the message lists the inputs.
+   * \retval ORT_RUNTIME_EXCEPTION when a node fails, the session is in use by another thread, or the
    *     checkpoint is nominal and has no values yet.
-   * \retval ORT_FAIL when the step was told to end.
+   * \retval ORT_FAIL when the step was terminated.
    */
   OrtStatus*(ORT_API_CALL* TrainStep)(OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len, const OrtValue* const* inputs, size_t outputs_len, OrtValue** outputs) NO_EXCEPTION;
 
-  /** Runs the eval model forward with the present parameters.
+  /** Runs the eval model forward with the current parameters.
    *
    * \param[in] sess The session.
-   * \param[in] run_options Settings of this step, or null.
+   * \param[in] run_options Settings for this step, or null.
    * \param[in] inputs_len Number of inputs. In values.
-   * \param[in] inputs The inputs, in the order of the model. As many as inputs_len says.
+   * \param[in] inputs The inputs, in the model's order. As many as inputs_len says.
    * \param[in] outputs_len Number of outputs. In values.
    * \param[in,out] outputs Receives the outputs, as in TrainStep. As many as outputs_len says. Freed
    *     with ReleaseValue.
    * \retval ORT_NO_MODEL when the session has no eval model.
-   * \retval ORT_INVALID_ARGUMENT when number, type, rank or shape of inputs or outputs do not fit.
-   * \retval ORT_RUNTIME_EXCEPTION when a node fails, or the session is busy in another thread.
-   * \retval ORT_FAIL when the step was told to end.
+   * \retval ORT_INVALID_ARGUMENT when the number, types, ranks or shapes of inputs or outputs are wrong.
+   * \retval ORT_RUNTIME_EXCEPTION when a node fails, or the session is in use by another thread.
+   * \retval ORT_FAIL when the step was terminated.
    */
   OrtStatus*(ORT_API_CALL* EvalStep)(const OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len, const OrtValue* const* inputs, size_t outputs_len, OrtValue** outputs) NO_EXCEPTION;
 
-  /** Sets the learning rate of the next optimizer steps.
+  /** Sets the learning rate of the following optimizer steps.
    *
-   * For a constant rate, or for a schedule that the caller computes. With a registered schedule the next
-   * SchedulerStep overwrites it; the schedule's initial rate is set with RegisterLinearLRScheduler
-   * alone.
+   * For a constant rate, or for a schedule that the caller computes. If a schedule is registered, the
+   * next SchedulerStep overwrites this rate; only RegisterLinearLRScheduler sets the initial rate of a
+   * schedule.
    *
    * \param[in] sess The session.
-   * \param[in] learning_rate The rate; a finite number.
+   * \param[in] learning_rate The rate, a finite number.
    * \retval ORT_INVALID_ARGUMENT when the rate is not a finite number.
    */
   OrtStatus*(ORT_API_CALL* SetLearningRate)(OrtTrainingSession* sess, float learning_rate) NO_EXCEPTION;
@@ -204,22 +206,23 @@ struct OrtTrainingApi {
    */
   OrtStatus*(ORT_API_CALL* GetLearningRate)(OrtTrainingSession* sess, float* learning_rate) NO_EXCEPTION;
 
-  /** Moves the trainable parameters against their gradients.
+  /** Updates the trainable parameters from their gradients.
    *
-   * How is said by the optimizer model, AdamW or SGD, with or without clipping of the gradients.
+   * The optimizer model determines the update rule: AdamW or SGD, with or without gradient clipping.
    *
    * \param[in] sess The session.
-   * \param[in] run_options Settings of this step, or null.
+   * \param[in] run_options Settings for this step, or null.
    * \retval ORT_NO_MODEL when the session has no optimizer model.
-   * \retval ORT_RUNTIME_EXCEPTION when no train step has made gradients yet.
-   * \retval ORT_FAIL when the step was told to end before it began.
+   * \retval ORT_RUNTIME_EXCEPTION when no train step has computed gradients yet.
+   * \retval ORT_FAIL when the step was terminated before it began.
    */
   OrtStatus*(ORT_API_CALL* OptimizerStep)(OrtTrainingSession* sess, const OrtRunOptions* run_options) NO_EXCEPTION;
 
-  /** Gives the session a linear learning rate schedule.
+  /** Registers a linear learning rate schedule with the session.
    *
-   * With t the number of optimizer steps taken, w the warmup and n the total, the rate is initial_lr * t
-   * / w while t < w, then initial_lr * max(0, (n - t) / (n - w)). A later registration replaces it.
+   * After t optimizer steps, with w warmup steps and n total steps, the rate is initial_lr * t / w while
+   * t < w, and initial_lr * max(0, (n - t) / (n - w)) from then on. Registering another schedule
+   * replaces it.
    *
    * \param[in] sess The session.
    * \param[in] warmup_step_count Steps over which the rate rises from 0. In steps.
@@ -232,59 +235,59 @@ struct OrtTrainingApi {
 
   /** Sets the learning rate from the registered schedule.
    *
-   * Usually called once an optimizer step.
+   * Usually called once per optimizer step.
    *
    * \param[in] sess The session.
    * \retval ORT_RUNTIME_EXCEPTION when no schedule is registered.
    */
   OrtStatus*(ORT_API_CALL* SchedulerStep)(OrtTrainingSession* sess) NO_EXCEPTION;
 
-  /** Number of elements of all parameters together.
+  /** Total number of elements of all parameters.
    *
    * \param[in] sess The session.
    * \param[out] out The number. In elements.
-   * \param[in] trainable_only Whether frozen parameters are left out.
+   * \param[in] trainable_only Whether to leave out frozen parameters.
    */
   OrtStatus*(ORT_API_CALL* GetParametersSize)(OrtTrainingSession* sess, size_t* out, bool trainable_only) NO_EXCEPTION;
 
-  /** Copies all parameters, end to end, into one tensor.
+  /** Copies all parameters, concatenated, into one tensor.
    *
    * \param[in] sess The session.
-   * \param[in] parameters_buffer A tensor of the parameters' type with as many elements as
-   *     GetParametersSize says. It is written into.
-   * \param[in] trainable_only Whether frozen parameters are left out.
-   * \retval ORT_INVALID_ARGUMENT when size or type of the tensor do not fit, or the parameters have
-   *     several types.
+   * \param[in] parameters_buffer A tensor of the parameters' type with the number of elements that
+   *     GetParametersSize returns. It is overwritten.
+   * \param[in] trainable_only Whether to leave out frozen parameters.
+   * \retval ORT_INVALID_ARGUMENT when the size or type of the tensor does not match, or the parameters
+   *     do not all have the same type.
    */
   OrtStatus*(ORT_API_CALL* CopyParametersToBuffer)(OrtTrainingSession* sess, OrtValue* parameters_buffer, bool trainable_only) NO_EXCEPTION;
 
-  /** Copies one tensor over all parameters.
+  /** Overwrites all parameters with the values of one tensor.
    *
-   * The reverse of CopyParametersToBuffer, in the same order. A session made from a nominal checkpoint
-   * needs this call before its first step, for its checkpoint has no values.
+   * The reverse of CopyParametersToBuffer, in the same order. A session created from a nominal
+   * checkpoint needs this call before its first step, because such a checkpoint has no values.
    *
    * \param[in] sess The session.
-   * \param[in] parameters_buffer A tensor of the parameters' type with as many elements as
-   *     GetParametersSize says. It is only read.
-   * \param[in] trainable_only Whether frozen parameters are left out.
-   * \retval ORT_INVALID_ARGUMENT when size or type of the tensor do not fit, or the parameters have
-   *     several types.
+   * \param[in] parameters_buffer A tensor of the parameters' type with the number of elements that
+   *     GetParametersSize returns. It is only read.
+   * \param[in] trainable_only Whether to leave out frozen parameters.
+   * \retval ORT_INVALID_ARGUMENT when the size or type of the tensor does not match, or the parameters
+   *     do not all have the same type.
    */
   OrtStatus*(ORT_API_CALL* CopyBufferToParameters)(OrtTrainingSession* sess, OrtValue* parameters_buffer, bool trainable_only) NO_EXCEPTION;
 
-  /** Frees a session. The state that it trained lives on as long as its own handle.
+  /** Frees a session. The state that it trained stays valid until its own handle is released.
    *
    * \param[in] input The session, or null.
    */
   void(ORT_API_CALL* ReleaseTrainingSession)(OrtTrainingSession* input) NO_EXCEPTION;
 
-  /** Gives up a state. A session that trains it keeps it alive.
+  /** Releases a state. A session that trains it keeps it alive.
    *
    * \param[in] input The state, or null.
    */
   void(ORT_API_CALL* ReleaseCheckpointState)(OrtCheckpointState* input) NO_EXCEPTION;
 
-  /** Writes a plain ONNX model with the present parameters inside.
+  /** Writes a plain ONNX model that contains the current parameters.
    *
    * The eval model is cut down to what the named outputs need. Opset and IR version stay as they are, so
    * any ONNX runtime that runs the eval model runs the result.
@@ -295,15 +298,16 @@ struct OrtTrainingApi {
    * \param[in] graph_output_names Values of the eval model that become outputs, in this order. As many
    *     as graph_outputs_len says.
    * \retval ORT_NO_MODEL when the session has no eval model.
-   * \retval ORT_INVALID_ARGUMENT when the eval model has no value of a name, or there is no name at all.
+   * \retval ORT_INVALID_ARGUMENT when the eval model has no value with one of the names, or no names are
+   *     given.
    * \retval ORT_FAIL when the file cannot be written.
    */
   OrtStatus*(ORT_API_CALL* ExportModelForInferencing)(OrtTrainingSession* sess, const ORTCHAR_T* inference_model_path, size_t graph_outputs_len, const char* const* graph_output_names) NO_EXCEPTION;
 
-  /** Sets the seed of all random numbers of the process.
+  /** Sets the process-wide random seed.
    *
-   * Sessions created afterwards draw the same numbers in every run with this seed. With the same number
-   * of threads whole training runs are repeatable bit by bit.
+   * Sessions created afterwards draw the same random numbers in every run with this seed. With the same
+   * number of threads, whole training runs are reproducible bit for bit.
    *
    * \param[in] seed Any number.
    */
@@ -316,7 +320,7 @@ struct OrtTrainingApi {
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetTrainingModelInputCount)(const OrtTrainingSession* sess, size_t* out) NO_EXCEPTION;
 
-  /** Number of inputs that an eval step takes, 0 in a session without an eval model.
+  /** Number of inputs that an eval step takes; 0 without an eval model.
    *
    * \param[in] sess The session.
    * \param[out] out The number. In inputs.
@@ -326,33 +330,34 @@ struct OrtTrainingApi {
   /** Name of an input of the train step.
    *
    * \param[in] sess The session.
-   * \param[in] index Which, counted from 0.
-   * \param[in] allocator Gives the memory for the name.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
    * \param[out] output The name. Freed with the allocator.
-   * \retval ORT_INVALID_ARGUMENT when there is no input of that number.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetTrainingModelInputName)(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) NO_EXCEPTION;
 
   /** Name of an input of the eval step.
    *
    * \param[in] sess The session.
-   * \param[in] index Which, counted from 0.
-   * \param[in] allocator Gives the memory for the name.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
    * \param[out] output The name. Freed with the allocator.
-   * \retval ORT_INVALID_ARGUMENT when there is no input of that number.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetEvalModelInputName)(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) NO_EXCEPTION;
 
-  /** Adds a property to a state, or replaces it.
+  /** Adds a property to a state, or replaces an existing one.
    *
-   * Properties are the user's own, such as the epoch or the best loss so far, and are saved with the
-   * state.
+   * Properties are user-defined values, such as the epoch or the best loss so far, and are saved with
+   * the state.
    *
    * \param[in] checkpoint_state The state.
    * \param[in] property_name Name of the property.
    * \param[in] property_type Type of the value.
-   * \param[in] property_value The value, a pointer to an int64_t, to a float, or to text. It is copied.
-   * \retval ORT_INVALID_ARGUMENT when the type is none of the three.
+   * \param[in] property_value The value: a pointer to an int64_t, a float, or a null-terminated string.
+   *     It is copied.
+   * \retval ORT_INVALID_ARGUMENT when the type is not one of the three.
    */
   OrtStatus*(ORT_API_CALL* AddProperty)(OrtCheckpointState* checkpoint_state, const char* property_name, OrtPropertyType property_type, void* property_value) NO_EXCEPTION;
 
@@ -360,10 +365,11 @@ struct OrtTrainingApi {
    *
    * \param[in] checkpoint_state The state.
    * \param[in] property_name Name of the property.
-   * \param[in] allocator Gives the memory for the value.
+   * \param[in] allocator Allocates the memory for the value.
    * \param[out] property_type Type of the value.
-   * \param[out] property_value The value, an int64_t, a float, or text. Freed with the allocator.
-   * \retval ORT_INVALID_ARGUMENT when there is no property of that name.
+   * \param[out] property_value The value: an int64_t, a float, or a null-terminated string. Freed with
+   *     the allocator.
+   * \retval ORT_INVALID_ARGUMENT when there is no property with this name.
    */
   OrtStatus*(ORT_API_CALL* GetProperty)(const OrtCheckpointState* checkpoint_state, const char* property_name, OrtAllocator* allocator, OrtPropertyType* property_type, void** property_value) NO_EXCEPTION;
 
@@ -375,8 +381,8 @@ struct OrtTrainingApi {
    * \param[in] checkpoint_buffer The bytes. As many as num_bytes says.
    * \param[in] num_bytes Their number. In bytes.
    * \param[out] checkpoint_state The state that was read. Freed with ReleaseCheckpointState.
-   * \retval ORT_FAIL when the bytes are no checkpoint, are damaged, or have a version that this library
-   *     does not read.
+   * \retval ORT_FAIL when the bytes are not a checkpoint, are damaged, or have a version that this
+   *     library cannot read.
    */
   OrtStatus*(ORT_API_CALL* LoadCheckpointFromBuffer)(const void* checkpoint_buffer, size_t num_bytes, OrtCheckpointState** checkpoint_state) NO_EXCEPTION;
 
@@ -385,30 +391,32 @@ struct OrtTrainingApi {
    * \param[in] checkpoint_state The state.
    * \param[in] parameter_name Name of the parameter.
    * \param[out] parameter_type_and_shape Type and shape. Freed with ReleaseTensorTypeAndShapeInfo.
-   * \retval ORT_INVALID_ARGUMENT when there is no parameter of that name.
+   * \retval ORT_INVALID_ARGUMENT when there is no parameter with this name.
    */
   OrtStatus*(ORT_API_CALL* GetParameterTypeAndShape)(const OrtCheckpointState* checkpoint_state, const char* parameter_name, OrtTensorTypeAndShapeInfo** parameter_type_and_shape) NO_EXCEPTION;
 
-  /** Copies a tensor over a parameter.
+  /** Overwrites a parameter with the values of a tensor.
    *
-   * A session that trains the state uses the new values from its next step on. No session is needed.
+   * A session that trains the state uses the new values from its next step on. This call needs no
+   * session.
    *
    * \param[in] checkpoint_state The state.
    * \param[in] parameter_name Name of the parameter.
-   * \param[in] parameter The new values, of the parameter's type and shape. They are only read.
-   * \retval ORT_INVALID_ARGUMENT when there is no parameter of that name, or type or shape do not fit.
+   * \param[in] parameter The new values, with the parameter's type and shape. They are only read.
+   * \retval ORT_INVALID_ARGUMENT when there is no parameter with this name, or its type or shape does
+   *     not match.
    */
   OrtStatus*(ORT_API_CALL* UpdateParameter)(OrtCheckpointState* checkpoint_state, const char* parameter_name, OrtValue* parameter) NO_EXCEPTION;
 
   /** A copy of a parameter.
    *
-   * Later steps do not change the copy. No session is needed.
+   * Later steps do not change the copy. This call needs no session.
    *
    * \param[in] checkpoint_state The state.
    * \param[in] parameter_name Name of the parameter.
-   * \param[in] allocator Gives the memory for the copy.
-   * \param[out] parameter The copy. It is released before the allocator goes. Freed with ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when there is no parameter of that name.
+   * \param[in] allocator Allocates the memory for the copy.
+   * \param[out] parameter The copy. Release it before the allocator. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when there is no parameter with this name.
    */
   OrtStatus*(ORT_API_CALL* GetParameter)(const OrtCheckpointState* checkpoint_state, const char* parameter_name, OrtAllocator* allocator, OrtValue** parameter) NO_EXCEPTION;
 

@@ -24,13 +24,13 @@
 
 namespace Ort {
 
-/** The table of the training calls. */
+/** The table of training calls. */
 inline const OrtTrainingApi& GetTrainingApi() {
   static const OrtTrainingApi& api = *GetApi().GetTrainingApi(ORT_API_VERSION);
   return api;
 }
 
-/** The table of what the two older tables cannot say. */
+/** The table of calls that the two older tables lack. */
 inline const OrtrainApi& GetOrtrainApi() {
   static const OrtrainApi& api = *OrtrainGetApi(1);
   return api;
@@ -119,15 +119,15 @@ struct Release<OrtGradientGraphBuilder> {
   static void call(OrtGradientGraphBuilder* p) { GetOrtrainApi().ReleaseGradientGraphBuilder(p); }
 };
 
-/** A list of objects as a list of their handles: a Value holds its handle and nothing else. */
+/** Views a list of objects as a list of their handles: a Value contains only its handle. */
 inline const OrtValue* const* Handles(const std::vector<Value>& values) {
   return reinterpret_cast<const OrtValue* const*>(values.data());
 }
 
 }  // namespace detail
 
-/** All that training changes, parameters, gradients, optimizer state, and the user's properties. It is
- * read from a checkpoint. A session works on it and changes it with every step.
+/** Everything that training changes: parameters, gradients, optimizer state, and the user's properties.
+ * It is loaded from a checkpoint. A session updates it in place with every step.
  */
 class CheckpointState : public detail::Base<OrtCheckpointState> {
   explicit CheckpointState(OrtCheckpointState* p) : Base(p) {}
@@ -154,7 +154,7 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     ThrowOnError(GetTrainingApi().SaveCheckpoint(const_cast<OrtCheckpointState*>(static_cast<const OrtCheckpointState*>(state)), checkpoint_uri.c_str(), include_optimizer_state));
   }
 
-  /** Adds a property, or replaces it. */
+  /** Adds a property, or replaces an existing one. */
   void AddProperty(const std::string& name, const Property& value) {
     if (const auto* number = detail::GetIf<int64_t>(value)) {
       int64_t copy = *number;
@@ -168,7 +168,7 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     }
   }
 
-  /** The property of that name. */
+  /** The property with this name. */
   Property GetProperty(const std::string& name) const {
     AllocatorWithDefaultOptions allocator;
     OrtPropertyType type;
@@ -192,7 +192,7 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     return detail::Names(p_, GetOrtrainApi().CheckpointGetPropertyCount, GetOrtrainApi().CheckpointGetPropertyName);
   }
 
-  /** Copies a tensor over a parameter. */
+  /** Overwrites a parameter with the values of a tensor. */
   void UpdateParameter(const std::string& name, const Value& parameter) {
     ThrowOnError(GetTrainingApi().UpdateParameter(p_, name.c_str(), const_cast<OrtValue*>(static_cast<const OrtValue*>(parameter))));
   }
@@ -211,14 +211,14 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     return TensorTypeAndShapeInfo{parameter_type_and_shape};
   }
 
-  /** Whether training changes a parameter. */
+  /** Whether a parameter is trainable. */
   bool IsParameterTrainable(const std::string& parameter_name) const {
     int out{};
     ThrowOnError(GetOrtrainApi().CheckpointIsParameterTrainable(p_, parameter_name.c_str(), &out));
     return out != 0;
   }
 
-  /** A copy of the gradient that the last train steps left for a parameter. */
+  /** A copy of the accumulated gradient of a parameter. */
   Value GetParameterGradient(const std::string& parameter_name) const {
     OrtValue* gradient{};
     ThrowOnError(GetOrtrainApi().CheckpointGetParameterGradient(p_, parameter_name.c_str(), AllocatorWithDefaultOptions(), &gradient));
@@ -232,14 +232,14 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     return out;
   }
 
-  /** Whether a state knows its parameters by name, type and shape alone. */
+  /** Whether a state knows only the name, type and shape of its parameters, not their values. */
   bool IsNominal() const {
     int out{};
     ThrowOnError(GetOrtrainApi().CheckpointIsNominal(p_, &out));
     return out != 0;
   }
 
-  /** Number of optimizer steps that a state has behind it. */
+  /** Number of optimizer steps taken on a state. */
   int64_t GetOptimizerStepCount() const {
     int64_t out{};
     ThrowOnError(GetOrtrainApi().CheckpointGetOptimizerStepCount(p_, &out));
@@ -248,16 +248,16 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
 
 };
 
-/** Runs the training loop over a checkpoint state. A session is made from a training model, the state
- * that it trains and, where it is to evaluate, export or take optimizer steps, an eval model and an
- * optimizer model. A loop is train step, optimizer step, scheduler step where there is a schedule,
- * lazy reset of the gradients. One thread at a time uses a session.
+/** Trains a checkpoint state. A session is created from a training model and the state that it trains;
+ * to evaluate and export it also needs an eval model, and to take optimizer steps an optimizer model.
+ * The training loop is: train step, optimizer step, scheduler step if there is a schedule, lazy reset
+ * of the gradients. Only one thread may use a session at a time.
  */
 class TrainingSession : public detail::Base<OrtTrainingSession> {
  public:
   explicit TrainingSession(std::nullptr_t) {}
 
-  /** Makes a session from its models. */
+  /** Creates a session from its models. */
   TrainingSession(const Env& env, const SessionOptions& session_options, CheckpointState& checkpoint_state,
                   const std::basic_string<ORTCHAR_T>& train_model_path,
                   const OptionalPath& eval_model_path = OptionalPath(),
@@ -267,7 +267,7 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
                                             optimizer_model_path ? optimizer_model_path->c_str() : nullptr, &p_));
   }
 
-  /** Makes a session from its models. */
+  /** Creates a session from its models. */
   TrainingSession(const Env& env, const SessionOptions& session_options, CheckpointState& checkpoint_state,
                   const std::vector<uint8_t>& train_model_data, const std::vector<uint8_t>& eval_model_data = {},
                   const std::vector<uint8_t>& optim_model_data = {}) {
@@ -276,7 +276,7 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
         eval_model_data.size(), optim_model_data.data(), optim_model_data.size(), &p_));
   }
 
-  /** Runs the training model forward and backward. */
+  /** Runs the forward and backward pass of the training model. */
   std::vector<Value> TrainStep(const std::vector<Value>& input_values) {
     size_t count = 0;
     ThrowOnError(GetTrainingApi().TrainingSessionGetTrainingModelOutputCount(p_, &count));
@@ -288,7 +288,7 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     return outputs;
   }
 
-  /** Runs the eval model forward with the present parameters. */
+  /** Runs the eval model forward with the current parameters. */
   std::vector<Value> EvalStep(const std::vector<Value>& input_values) {
     size_t count = 0;
     ThrowOnError(GetTrainingApi().TrainingSessionGetEvalModelOutputCount(p_, &count));
@@ -300,12 +300,12 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     return outputs;
   }
 
-  /** Lets the next train step start from zero gradients. */
+  /** Makes the next train step start from zero gradients. */
   void LazyResetGrad() {
     ThrowOnError(GetTrainingApi().LazyResetGrad(p_));
   }
 
-  /** Sets the learning rate of the next optimizer steps. */
+  /** Sets the learning rate of the following optimizer steps. */
   void SetLearningRate(float learning_rate) {
     ThrowOnError(GetTrainingApi().SetLearningRate(p_, learning_rate));
   }
@@ -317,7 +317,7 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     return learning_rate;
   }
 
-  /** Gives the session a linear learning rate schedule. */
+  /** Registers a linear learning rate schedule with the session. */
   void RegisterLinearLRScheduler(int64_t warmup_step_count, int64_t total_step_count, float initial_lr) {
     ThrowOnError(GetTrainingApi().RegisterLinearLRScheduler(p_, warmup_step_count, total_step_count, initial_lr));
   }
@@ -327,12 +327,12 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     ThrowOnError(GetTrainingApi().SchedulerStep(p_));
   }
 
-  /** Moves the trainable parameters against their gradients. */
+  /** Updates the trainable parameters from their gradients. */
   void OptimizerStep() {
     ThrowOnError(GetTrainingApi().OptimizerStep(p_, nullptr));
   }
 
-  /** Writes a plain ONNX model with the present parameters inside. */
+  /** Writes a plain ONNX model that contains the current parameters. */
   void ExportModelForInferencing(const std::basic_string<ORTCHAR_T>& inference_model_path, const std::vector<std::string>& graph_output_names) {
     ThrowOnError(GetTrainingApi().ExportModelForInferencing(p_, inference_model_path.c_str(), graph_output_names.size(), detail::Pointers(graph_output_names).data()));
   }
@@ -349,19 +349,15 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
                     : detail::Names(p_, GetTrainingApi().TrainingSessionGetEvalModelOutputCount, GetTrainingApi().TrainingSessionGetEvalModelOutputName);
   }
 
-  /** All parameters, end to end, in one tensor of 32-bit floats. */
+  /** A copy of all parameters, concatenated into one tensor. */
   Value ToBuffer(bool only_trainable) {
-    size_t size = 0;
-    ThrowOnError(GetTrainingApi().GetParametersSize(p_, &size, only_trainable));
-    const int64_t extent = static_cast<int64_t>(size);
-    AllocatorWithDefaultOptions allocator;
-    Value buffer = Value::CreateTensor<float>(allocator, &extent, 1);
-    ThrowOnError(GetTrainingApi().CopyParametersToBuffer(p_, buffer, only_trainable));
-    return buffer;
+    OrtValue* out{};
+    ThrowOnError(GetOrtrainApi().GetContiguousParameters(p_, only_trainable, AllocatorWithDefaultOptions(), &out));
+    return Value{out};
   }
 
-  /** Copies one tensor over all parameters, or over the trainable ones when it has their number of
-   * elements.
+  /** Overwrites all parameters with the values of one tensor, or only the trainable ones if it has
+   * exactly their number of elements.
    */
   void FromBuffer(Value& buffer) {
     size_t every = 0;
@@ -370,24 +366,29 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     ThrowOnError(GetTrainingApi().CopyBufferToParameters(p_, buffer, trainable_only));
   }
 
-  /** Gives a session made without an optimizer model one. */
+  /** Copies all parameters, concatenated, into one tensor. */
+  void CopyParametersToBuffer(const Value& parameters_buffer, bool trainable_only) {
+    ThrowOnError(GetTrainingApi().CopyParametersToBuffer(p_, const_cast<OrtValue*>(static_cast<const OrtValue*>(parameters_buffer)), trainable_only));
+  }
+
+  /** Adds an optimizer model to a session that was created without one. */
   void AttachOptimizer(const std::basic_string<ORTCHAR_T>& optimizer_model_path) {
     ThrowOnError(GetOrtrainApi().AttachOptimizer(p_, optimizer_model_path.c_str()));
   }
 
-  /** Element type and shape that a step expects of an input. */
+  /** Element type and shape that a step expects for an input. */
   TensorTypeAndShapeInfo GetModelInputTypeInfo(bool training, size_t index) const {
     OrtTensorTypeAndShapeInfo* out{};
     ThrowOnError(GetOrtrainApi().GetModelInputTypeInfo(p_, training, index, &out));
     return TensorTypeAndShapeInfo{out};
   }
 
-  /** Records from now on how long every kernel of every step takes. */
+  /** Starts recording how long every kernel of every step takes. */
   void StartProfiling() {
     ThrowOnError(GetOrtrainApi().StartProfiling(p_));
   }
 
-  /** Ends the recording and gives it. */
+  /** Stops recording and returns the recording. */
   std::string EndProfiling() {
     char* out{};
     ThrowOnError(GetOrtrainApi().EndProfiling(p_, AllocatorWithDefaultOptions(), &out));
@@ -396,14 +397,14 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
 
 };
 
-/** Adds gradients to a model, so that a plain forward run computes them. */
+/** Adds gradient computations to a model, so that a plain forward run produces them. */
 class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
   explicit GradientGraphBuilder(OrtGradientGraphBuilder* p) : Base(p) {}
 
  public:
   explicit GradientGraphBuilder(std::nullptr_t) {}
 
-  /** Takes a model to which gradients will be added. */
+  /** Creates a builder for a forward model. */
   static GradientGraphBuilder Create(const std::vector<uint8_t>& model, const std::vector<std::string>& y_node_names, const std::vector<std::string>& x_node_names, const std::string& loss_node_name) {
     OrtGradientGraphBuilder* out = nullptr;
     ThrowOnError(GetOrtrainApi().CreateGradientGraphBuilder(model.data(), model.size(), detail::Pointers(y_node_names).data(), y_node_names.size(), detail::Pointers(x_node_names).data(), x_node_names.size(), loss_node_name.c_str(), &out));
@@ -430,7 +431,7 @@ class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
 
 };
 
-/** Sets the seed of all random numbers of the process. */
+/** Sets the process-wide random seed. */
 inline void SetSeed(int64_t seed) { ThrowOnError(GetTrainingApi().SetSeed(seed)); }
 
 }  // namespace Ort

@@ -19,64 +19,64 @@ typedef struct OrtrainApi OrtrainApi;
 /** Adds gradients to a model. */
 typedef struct OrtGradientGraphBuilder OrtGradientGraphBuilder;
 
-/** What the two older tables cannot say, listing a checkpoint, gradients, writing artifacts. The
- * exported function OrtrainGetApi(version) gives this table. It starts at version 1 and grows only at
- * its end.
+/** Calls that the two older tables lack: listing a checkpoint, reading gradients, creating artifacts.
+ * The exported function OrtrainGetApi(version) returns this table. It starts at version 1 and only
+ * grows at its end.
  */
 struct OrtrainApi {
-  /** Number of parameters of a state.
+  /** Number of parameters in a state.
    *
    * \param[in] checkpoint_state The state.
-   * \param[out] out The number, trainable and frozen together. In parameters.
+   * \param[out] out The number of trainable and frozen parameters together. In parameters.
    */
   OrtStatus*(ORT_API_CALL* CheckpointGetParameterCount)(const OrtCheckpointState* checkpoint_state, size_t* out) NO_EXCEPTION;
 
-  /** Name of a parameter by its number.
+  /** Name of a parameter, by index.
    *
-   * Trainable parameters come first, then frozen ones, each in the order of the file.
+   * Trainable parameters come first, then frozen ones, each in file order.
    *
    * \param[in] checkpoint_state The state.
-   * \param[in] index Which, counted from 0.
-   * \param[in] allocator Gives the memory for the name.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
    * \param[out] out The name. Freed with the allocator.
-   * \retval ORT_INVALID_ARGUMENT when there is no parameter of that number.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* CheckpointGetParameterName)(const OrtCheckpointState* checkpoint_state, size_t index, OrtAllocator* allocator, char** out) NO_EXCEPTION;
 
-  /** Whether training changes a parameter.
+  /** Whether a parameter is trainable.
    *
    * \param[in] checkpoint_state The state.
    * \param[in] parameter_name Name of the parameter.
    * \param[out] out 1 for trainable, 0 for frozen.
-   * \retval ORT_INVALID_ARGUMENT when there is no parameter of that name.
+   * \retval ORT_INVALID_ARGUMENT when there is no parameter with this name.
    */
   OrtStatus*(ORT_API_CALL* CheckpointIsParameterTrainable)(const OrtCheckpointState* checkpoint_state, const char* parameter_name, int* out) NO_EXCEPTION;
 
-  /** A copy of the gradient that the last train steps left for a parameter.
+  /** A copy of the accumulated gradient of a parameter.
    *
    * \param[in] checkpoint_state The state.
    * \param[in] parameter_name Name of the parameter.
-   * \param[in] allocator Gives the memory for the copy.
-   * \param[out] gradient The copy, of the parameter's type and shape. Freed with ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when there is no parameter of that name, or it is frozen.
+   * \param[in] allocator Allocates the memory for the copy.
+   * \param[out] gradient The copy, with the parameter's type and shape. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when there is no parameter with this name, or it is frozen.
    * \retval ORT_RUNTIME_EXCEPTION when no train step has run on this state.
    */
   OrtStatus*(ORT_API_CALL* CheckpointGetParameterGradient)(const OrtCheckpointState* checkpoint_state, const char* parameter_name, OrtAllocator* allocator, OrtValue** gradient) NO_EXCEPTION;
 
-  /** Number of properties of a state.
+  /** Number of properties in a state.
    *
    * \param[in] checkpoint_state The state.
    * \param[out] out The number. In properties.
    */
   OrtStatus*(ORT_API_CALL* CheckpointGetPropertyCount)(const OrtCheckpointState* checkpoint_state, size_t* out) NO_EXCEPTION;
 
-  /** Name of a property by its number, in alphabetical order.
+  /** Name of a property, by index in alphabetical order.
    *
    * \param[in] checkpoint_state The state.
-   * \param[in] index Which, counted from 0.
-   * \param[in] allocator Gives the memory for the name.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
    * \param[out] out The name. Freed with the allocator.
-   * \retval ORT_INVALID_ARGUMENT when there is no property of that number.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* CheckpointGetPropertyName)(const OrtCheckpointState* checkpoint_state, size_t index, OrtAllocator* allocator, char** out) NO_EXCEPTION;
 
@@ -85,67 +85,70 @@ struct OrtrainApi {
    * \param[in] checkpoint_state The state.
    * \param[in] property_name Name of the property.
    * \param[out] out The type.
-   * \retval ORT_INVALID_ARGUMENT when there is no property of that name.
+   * \retval ORT_INVALID_ARGUMENT when there is no property with this name.
    */
   OrtStatus*(ORT_API_CALL* CheckpointGetPropertyType)(const OrtCheckpointState* checkpoint_state, const char* property_name, OrtPropertyType* out) NO_EXCEPTION;
 
-  /** Makes a state from named tensors.
+  /** Creates a state from named tensors.
    *
-   * The tensors are copied. Saved with SaveCheckpoint, the state is the checkpoint that a first training
-   * session starts from.
+   * The tensors are copied. Save the state with SaveCheckpoint to get the checkpoint that a first
+   * training session starts from.
    *
    * \param[in] names Names of the parameters. As many as count says.
    * \param[in] values Their values. As many as count says.
-   * \param[in] trainable Which of them training changes. As many as count says.
+   * \param[in] trainable Which of them are trainable. As many as count says.
    * \param[in] count Number of parameters. In parameters.
-   * \param[in] nominal Whether the saved file names the parameters without their values, which
-   *     CopyBufferToParameters provides later.
+   * \param[in] nominal Whether the saved file holds the parameters' names without their values;
+   *     CopyBufferToParameters supplies those later.
    * \param[out] checkpoint_state The state. Freed with ReleaseCheckpointState.
-   * \retval ORT_INVALID_ARGUMENT when a name stands there twice.
+   * \retval ORT_INVALID_ARGUMENT when a name occurs twice.
    */
   OrtStatus*(ORT_API_CALL* CreateCheckpoint)(const char* const* names, const OrtValue* const* values, const bool* trainable, size_t count, bool nominal, OrtCheckpointState** checkpoint_state) NO_EXCEPTION;
 
-  /** Makes a training model from a forward model that ends in a loss.
+  /** Creates a training model from a forward model that ends in a loss.
    *
-   * The weights leave the model and become inputs, in the order trainable, frozen; backward nodes and
-   * gradient accumulation are added. The result is an ONNX model of the same opset and IR version.
+   * The weights become inputs instead of initializers, trainable ones first, then frozen ones; backward
+   * nodes and gradient accumulation are added. The result is an ONNX model with the same opset and IR
+   * version.
    *
    * \param[in] model_data The forward model. As many as model_length says.
    * \param[in] model_length Its size. In bytes.
-   * \param[in] trainable_names Initializers that get a gradient. As many as trainable_len says.
+   * \param[in] trainable_names Initializers for which a gradient is computed. As many as trainable_len
+   *     says.
    * \param[in] trainable_len Their number. In names.
-   * \param[in] frozen_names Initializers that become parameters without a gradient. Every other
-   *     initializer stays in the model. As many as frozen_len says.
+   * \param[in] frozen_names Initializers that become parameters without a gradient. All other
+   *     initializers stay in the model. As many as frozen_len says.
    * \param[in] frozen_len Their number. In names.
-   * \param[in] loss_name The output that is the loss, a scalar.
-   * \param[in] output_names Other outputs that are kept, in this order. As many as output_len says.
+   * \param[in] loss_name The output that is the loss; a scalar.
+   * \param[in] output_names Other outputs to keep, in this order. As many as output_len says.
    * \param[in] output_len Their number. In names.
-   * \param[in] disabled_passes Passes that do not run first, such as fuse_gelu; the architecture page
-   *     lists them. As many as disabled_len says.
+   * \param[in] disabled_passes Passes to skip before differentiation, such as fuse_gelu; the
+   *     architecture page lists them. As many as disabled_len says.
    * \param[in] disabled_len Their number. In names.
-   * \param[in] allocator Gives the memory for the result.
+   * \param[in] allocator Allocates the memory for the result.
    * \param[out] out The training model. As many as out_length says. Freed with the allocator.
    * \param[out] out_length Its size. In bytes.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
-   * \retval ORT_INVALID_ARGUMENT when a name is not in the model, the loss is no scalar, or there is no
-   *     such pass.
-   * \retval ORT_NOT_IMPLEMENTED when the model cannot be trained; the message is that of
-   *     FindUntrainable.
+   * \retval ORT_INVALID_ARGUMENT when a name is not in the model, the loss is not a scalar, or there is
+   *     no such pass.
+   * \retval ORT_NOT_IMPLEMENTED when the model cannot be trained; the message is FindUntrainable's
+   *     report.
    */
   OrtStatus*(ORT_API_CALL* BuildTrainingModel)(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* frozen_names, size_t frozen_len, const char* loss_name, const char* const* output_names, size_t output_len, const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
 
-  /** Names everything that keeps a forward model from being trained.
+  /** Lists everything that prevents a forward model from being trained.
    *
    * \param[in] model_data The forward model. As many as model_length says.
    * \param[in] model_length Its size. In bytes.
-   * \param[in] trainable_names Initializers that get a gradient. As many as trainable_len says.
+   * \param[in] trainable_names Initializers for which a gradient is computed. As many as trainable_len
+   *     says.
    * \param[in] trainable_len Their number. In names.
-   * \param[in] loss_name The output that is the loss, a scalar.
-   * \param[in] output_names Other outputs that are kept. As many as output_len says.
+   * \param[in] loss_name The output that is the loss; a scalar.
+   * \param[in] output_names Other outputs to keep. As many as output_len says.
    * \param[in] output_len Their number. In names.
-   * \param[in] allocator Gives the memory for the report.
-   * \param[out] report One line for each node or type that cannot be trained, saying why; empty when the
+   * \param[in] allocator Allocates the memory for the report.
+   * \param[out] report One line per node or type that cannot be trained, with the reason; empty if the
    *     model can be trained. Freed with the allocator.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
@@ -158,117 +161,120 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* DeviceCount)(size_t* out) NO_EXCEPTION;
 
-  /** Name of a device by its number.
+  /** Name of a device, by index.
    *
-   * \param[in] index Which, counted from 0.
-   * \param[in] allocator Gives the memory for the name.
-   * \param[out] out The name, such as cpu. Freed with the allocator.
-   * \retval ORT_INVALID_ARGUMENT when there is no device of that number.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
+   * \param[out] out The name, for example cpu. Freed with the allocator.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* DeviceName)(size_t index, OrtAllocator* allocator, char** out) NO_EXCEPTION;
 
-  /** Gives a session made without an optimizer model one.
+  /** Adds an optimizer model to a session that was created without one.
    *
-   * Parameters, gradients and learning rate stay as they are.
+   * Parameters, gradients and the learning rate are unchanged.
    *
    * \param[in] sess The session.
    * \param[in] optimizer_model_path The optimizer model.
    * \retval ORT_NO_SUCHFILE when there is no such file.
-   * \retval ORT_MODEL_LOADED when the session has an optimizer model already.
-   * \retval ORT_INVALID_ARGUMENT when the model does not fit the parameters.
+   * \retval ORT_MODEL_LOADED when the session already has an optimizer model.
+   * \retval ORT_INVALID_ARGUMENT when the model does not match the parameters.
    */
   OrtStatus*(ORT_API_CALL* AttachOptimizer)(OrtTrainingSession* sess, const ORTCHAR_T* optimizer_model_path) NO_EXCEPTION;
 
-  /** Element type and shape that a step expects of an input.
+  /** Element type and shape that a step expects for an input.
    *
    * \param[in] sess The session.
    * \param[in] training True for the train step, false for the eval step.
-   * \param[in] index Which input, counted from 0.
-   * \param[out] out Type and shape; -1 for extents that the model leaves open. Freed with
-   *     ReleaseTensorTypeAndShapeInfo.
+   * \param[in] index Zero-based index of the input.
+   * \param[out] out Type and shape; unknown dimensions are -1. Freed with ReleaseTensorTypeAndShapeInfo.
    * \retval ORT_NO_MODEL when the session has no eval model.
-   * \retval ORT_INVALID_ARGUMENT when there is no input of that number.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* GetModelInputTypeInfo)(const OrtTrainingSession* sess, bool training, size_t index, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
 
-  /** Whether a state knows its parameters by name, type and shape alone.
+  /** Whether a state knows only the name, type and shape of its parameters, not their values.
    *
    * Such a state needs CopyBufferToParameters before the first step.
    *
    * \param[in] checkpoint_state The state.
-   * \param[out] out 1 for nominal, 0 when the values are there.
+   * \param[out] out 1 for nominal, 0 if the values are there.
    */
   OrtStatus*(ORT_API_CALL* CheckpointIsNominal)(const OrtCheckpointState* checkpoint_state, int* out) NO_EXCEPTION;
 
-  /** Number of optimizer steps that a state has behind it.
+  /** Number of optimizer steps taken on a state.
    *
    * \param[in] checkpoint_state The state.
-   * \param[out] out The number; 0 when there is no optimizer state. In steps.
+   * \param[out] out The number; 0 if there is no optimizer state. In steps.
    */
   OrtStatus*(ORT_API_CALL* CheckpointGetOptimizerStepCount)(const OrtCheckpointState* checkpoint_state, int64_t* out) NO_EXCEPTION;
 
-  /** Adds the gradients of chosen values to a model that ends in a loss.
+  /** Adds the gradients with respect to chosen values to a model that ends in a loss.
    *
-   * The result computes the model's outputs and, behind them, an output <value>_grad for each value. It
-   * is a plain model: nothing is accumulated and no parameter leaves it.
+   * The outputs of the result are the model's outputs, followed by <value>_grad for each value. It is a
+   * plain model: nothing is accumulated, and weights stay in it as initializers.
    *
    * \param[in] model_data The forward model. As many as model_length says.
    * \param[in] model_length Its size. In bytes.
-   * \param[in] value_names Inputs or initializers whose gradients are wanted. As many as value_len says.
+   * \param[in] value_names Inputs or initializers with respect to which gradients are computed. As many
+   *     as value_len says.
    * \param[in] value_len Their number. In names.
-   * \param[in] loss_name The output that is the loss, a scalar.
-   * \param[in] allocator Gives the memory for the result.
+   * \param[in] loss_name The output that is the loss; a scalar.
+   * \param[in] allocator Allocates the memory for the result.
    * \param[out] out The model with gradients. As many as out_length says. Freed with the allocator.
    * \param[out] out_length Its size. In bytes.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
-   * \retval ORT_NOT_IMPLEMENTED when a value cannot be differentiated; the message is that of
-   *     FindUntrainable.
+   * \retval ORT_NOT_IMPLEMENTED when a value cannot be differentiated; the message is FindUntrainable's
+   *     report.
    */
   OrtStatus*(ORT_API_CALL* BuildGradientModel)(const void* model_data, size_t model_length, const char* const* value_names, size_t value_len, const char* loss_name, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
 
-  /** Records from now on how long every kernel of every step takes.
+  /** Starts recording how long every kernel of every step takes.
    *
-   * Called again, it begins anew.
+   * Calling it again restarts the recording.
    *
    * \param[in] sess The session.
    */
   OrtStatus*(ORT_API_CALL* StartProfiling)(OrtTrainingSession* sess) NO_EXCEPTION;
 
-  /** Ends the recording and gives it.
+  /** Stops recording and returns the recording.
    *
    * The text is JSON in Chrome's trace event format, for chrome://tracing or Perfetto. Steps are events
-   * of thread 0, kernels events of thread 1 with the operator as their name and the node among their
-   * arguments; times are in microseconds.
+   * on thread 0; kernels are events on thread 1, named after their operator, with the node among their
+   * arguments. Times are in microseconds.
    *
    * \param[in] sess The session.
-   * \param[in] allocator Gives the memory for the text.
+   * \param[in] allocator Allocates the memory for the text.
    * \param[out] out The recording. Freed with the allocator.
-   * \retval ORT_RUNTIME_EXCEPTION when nothing is being recorded.
+   * \retval ORT_RUNTIME_EXCEPTION when no recording is in progress.
    */
   OrtStatus*(ORT_API_CALL* EndProfiling)(OrtTrainingSession* sess, OrtAllocator* allocator, char** out) NO_EXCEPTION;
 
-  /** Takes a model to which gradients will be added.
+  /** Creates a builder for a forward model.
    *
    * \param[in] model_data The forward model, not needed after the call. As many as model_length says.
    * \param[in] model_length Its size. In bytes.
-   * \param[in] y_node_names The values that are differentiated. Beside the loss, of each an input
-   *     <value>_grad is added to the model, its gradient as the caller knows it. As many as y_len says.
+   * \param[in] y_node_names The values to differentiate. For each value other than the loss, an input
+   *     <value>_grad is added to the model through which the caller supplies its gradient. As many as
+   *     y_len says.
    * \param[in] y_len Their number. In names.
-   * \param[in] x_node_names The values whose gradients are wanted. As many as x_len says.
+   * \param[in] x_node_names The values with respect to which gradients are computed. As many as x_len
+   *     says.
    * \param[in] x_len Their number. In names.
-   * \param[in] loss_name The value whose gradient is one, a scalar; empty where there is none.
+   * \param[in] loss_name The scalar loss, whose gradient is one; empty if there is none.
    * \param[out] out The builder. Freed with ReleaseGradientGraphBuilder.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
-   * \retval ORT_INVALID_ARGUMENT when no values are named, or the loss is not among those that are
-   *     differentiated.
+   * \retval ORT_INVALID_ARGUMENT when no values are named, or the loss is not among the values to
+   *     differentiate.
    */
   OrtStatus*(ORT_API_CALL* CreateGradientGraphBuilder)(const void* model_data, size_t model_length, const char* const* y_node_names, size_t y_len, const char* const* x_node_names, size_t x_len, const char* loss_name, OrtGradientGraphBuilder** out) NO_EXCEPTION;
 
   /** Adds the gradients.
    *
-   * The model computes its outputs and, behind them, an output <value>_grad for each wanted value.
+   * The outputs of the result are the model's outputs, followed by <value>_grad for each requested
+   * value.
    *
    * \param[in] builder The builder.
    * \retval ORT_NOT_IMPLEMENTED when the model cannot be differentiated; the message names every reason.
@@ -278,18 +284,18 @@ struct OrtrainApi {
   /** The model with the gradients.
    *
    * \param[in] builder The builder.
-   * \param[in] allocator Gives the memory for the result.
+   * \param[in] allocator Allocates the memory for the result.
    * \param[out] out The model. As many as out_length says. Freed with the allocator.
    * \param[out] out_length Its size. In bytes.
-   * \retval ORT_FAIL when nothing has been built yet.
+   * \retval ORT_FAIL when the gradients have not been built yet.
    */
   OrtStatus*(ORT_API_CALL* GradientGraphBuilderGetModel)(const OrtGradientGraphBuilder* builder, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
 
   /** Writes the model with the gradients to a file.
    *
    * \param[in] builder The builder.
-   * \param[in] model_path Path of the file; what is there is replaced.
-   * \retval ORT_FAIL when nothing has been built yet or the file cannot be written.
+   * \param[in] model_path Path of the file; an existing file is replaced.
+   * \retval ORT_FAIL when the gradients have not been built yet or the file cannot be written.
    */
   OrtStatus*(ORT_API_CALL* GradientGraphBuilderSave)(const OrtGradientGraphBuilder* builder, const ORTCHAR_T* model_path) NO_EXCEPTION;
 
@@ -299,18 +305,33 @@ struct OrtrainApi {
    */
   void(ORT_API_CALL* ReleaseGradientGraphBuilder)(OrtGradientGraphBuilder* input) NO_EXCEPTION;
 
-  /** Names every operator that can be run, and says whether gradients go through it.
+  /** Lists every operator that can be run and whether gradients flow through it.
    *
-   * The text has one line an operator, sorted: domain (ai.onnx is empty), type and one of yes, parts,
-   * stop and no, with commas between. "yes" can be trained through; "parts" is taken apart into other
-   * operators before a gradient is built, so that theirs count; at "stop" gradients end because the
-   * derivative is zero or without meaning (Shape, ArgMax); a model that is trained through "no" is
-   * refused.
+   * The text has one line per operator, sorted: domain (empty for ai.onnx), type, and one of yes, parts,
+   * stop and no, separated by commas. "yes": the operator has a gradient. "parts": it is decomposed into
+   * other operators before the gradient is built, and theirs apply. "stop": gradients end here, because
+   * the derivative is zero or undefined (Shape, ArgMax). "no": a model that would be trained through it
+   * is rejected.
    *
-   * \param[in] allocator Gives the memory for the text.
-   * \param[out] out The lines, such as ",Relu,yes". Freed with the allocator.
+   * \param[in] allocator Allocates the memory for the text.
+   * \param[out] out The lines, for example ",Relu,yes". Freed with the allocator.
    */
   OrtStatus*(ORT_API_CALL* ListOperators)(OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
+  /** A copy of all parameters, end to end, in a new tensor.
+   *
+   * What CopyParametersToBuffer gives, for parameters of any type. Their order is that in which the
+   * training model takes them. CopyBufferToParameters is the reverse.
+   *
+   * \param[in] sess The session.
+   * \param[in] trainable_only Whether frozen parameters are left out.
+   * \param[in] allocator Gives the memory for the copy.
+   * \param[out] out A tensor of rank 1 and of the parameters' element type, such as float16; of 32-bit
+   *     floats where there is no parameter. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when the parameters have several types, or their values are not there
+   *     yet, for the checkpoint is nominal.
+   */
+  OrtStatus*(ORT_API_CALL* GetContiguousParameters)(OrtTrainingSession* sess, bool trainable_only, OrtAllocator* allocator, OrtValue** out) NO_EXCEPTION;
 
 };
 

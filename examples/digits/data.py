@@ -31,7 +31,7 @@ class Split:
         return len(self.labels)
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield shuffled batches of `size` images; the few left over wait for another epoch's shuffle."""
+        """Yield shuffled batches of `size` images; the remaining few are left out until the next shuffle."""
         order = rng.permutation(len(self))
         for start in range(0, len(self) - size + 1, size):
             chosen = order[start : start + size]
@@ -39,7 +39,7 @@ class Split:
 
 
 def load() -> tuple[Split, Split]:
-    """Return the 1,797 digits as a training part and a held-out quarter, with equal shares of every digit."""
+    """Return the 1,797 digits as a training part and a held-out quarter, both with equal shares of every digit."""
     pixels, labels = load_digits(return_X_y=True)
     images = (pixels / 16.0).astype(np.float32).reshape(-1, 1, 8, 8)
     train_images, test_images, train_labels, test_labels = train_test_split(

@@ -1,4 +1,4 @@
-"""The network of the demo: a plain ONNX model, made with ``onnx.helper`` alone."""
+"""The network of the demo: a plain ONNX model, built with ``onnx.helper`` alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
-IR_VERSION = 8  # what belongs to opset 17, so that runtimes of that time read the exported model too
+IR_VERSION = 8  # the one of opset 17, so that runtimes of that time can read the exported model too
 
 
 class Network:
-    """A chain of layers that is written down as an ONNX graph, one method a layer.
+    """A chain of layers written as an ONNX graph, one method per layer.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Network:
         self.frozen: list[str] = []
 
     def conv(self, name: str, inputs: int, outputs: int) -> None:
-        """Add a 3x3 convolution that keeps height and width; no bias, for batch normalization follows."""
+        """Add a 3x3 convolution that keeps height and width; no bias, because batch normalization follows."""
         weight = self._random(f"{name}.weight", (outputs, inputs, 3, 3), fan_in=inputs * 9)
         self._node("Conv", name, [weight], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
 
@@ -58,7 +58,7 @@ class Network:
         self._node("MaxPool", name, [], kernel_shape=[2, 2], strides=[2, 2])
 
     def flatten(self, name: str) -> None:
-        """Make a row of each image."""
+        """Flatten each image into a row."""
         self._node("Flatten", name, [], axis=1)
 
     def linear(self, name: str, inputs: int, outputs: int) -> None:
@@ -106,13 +106,13 @@ class Network:
         return name
 
     def _random(self, name: str, shape: tuple[int, ...], *, fan_in: int) -> str:
-        # He et al., "Delving deep into rectifiers", 2015: with this variance the activations of a network of
+        # He et al., "Delving deep into rectifiers", 2015: with this variance, the activations of a network of
         # ReLUs keep their scale from layer to layer.
         return self._weight(name, self._rng.normal(0.0, np.sqrt(2.0 / fan_in), shape))
 
 
 def build_model(seed: int) -> tuple[onnx.ModelProto, list[str], list[str]]:
-    """Make the network with random weights.
+    """Build the network with random weights.
 
     Parameters
     ----------

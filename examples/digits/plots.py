@@ -1,4 +1,4 @@
-"""The pictures of the demo."""
+"""The plots of the demo."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def draw_curves(
 def draw_misread(
     path: Path, images: np.ndarray, labels: np.ndarray, predictions: np.ndarray, columns: int = 8
 ) -> None:
-    """Draw the digits that were misread, each with its label and what was read instead.
+    """Draw the digits that were misread, each with its label and the prediction.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """Train a small convolutional network on handwritten digits, from a plain ONNX model to an exported one.
 
 The digits are the 1,797 images of 8x8 pixels that scikit-learn ships; a quarter of them is held out. The run
-makes the training artifacts, trains, saves a checkpoint half-way, goes on from that checkpoint in a second
-session, and exports the trained model. It ends with status 1 when the resumed run differs from the first in a
-single bit, or when stock onnxruntime gets other logits from the exported model or misreads too many digits.
+creates the training artifacts, trains, saves a checkpoint halfway, resumes from that checkpoint in a second
+session, and exports the trained model. It exits with status 1 if the resumed run differs from the first in a
+single bit, or if stock onnxruntime computes other logits with the exported model or misreads too many digits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LARGEST_DIFFERENCE = 1e-4
 
 @dataclass
 class History:
-    """What a run measured: the loss of each step, and what each epoch gave."""
+    """The measurements of a run: the loss of each step, and the results of each epoch."""
 
     step_losses: list[float] = field(default_factory=list)
     train_accuracies: list[float] = field(default_factory=list)
@@ -50,16 +50,16 @@ class Check:
 
 
 class Training:
-    """One training session over one checkpoint.
+    """One training session on one checkpoint.
 
     Parameters
     ----------
     folder : Path
         Where the artifacts are.
     checkpoint : Path
-        Where training starts from: the checkpoint among the artifacts, or one that was saved later.
+        The checkpoint to start from: the one among the artifacts, or one that was saved later.
     epochs, steps_per_epoch : int
-        Length of the whole training, that before the checkpoint included.
+        Length of the whole training, including what happened before the checkpoint.
     seed : int
         Seed of the shuffling.
     """
@@ -68,7 +68,7 @@ class Training:
         self.state = CheckpointState.load_checkpoint(checkpoint)
         self.module = Module(folder / "training_model.onnx", self.state, folder / "eval_model.onnx")
         self.optimizer = Optimizer(folder / "optimizer_model.onnx", self.module)
-        # The schedule counts the optimizer steps that the checkpoint has behind it, and goes on from there.
+        # The schedule continues from the optimizer steps that the checkpoint has completed.
         steps = epochs * steps_per_epoch
         self.scheduler = LinearLRScheduler(self.optimizer, steps // 10, steps, LEARNING_RATE)
 
@@ -83,7 +83,7 @@ class Training:
     ) -> None:
         """Train to the last epoch and evaluate after each.
 
-        `save` says after which epochs a checkpoint is saved, and where.
+        `save` maps the epochs after which a checkpoint is saved to its path.
         """
         steps = (self.epochs - self.first_epoch + 1) * self.steps_per_epoch
         with tqdm(total=steps, desc=title, unit="step", dynamic_ncols=True) as bar:
@@ -101,7 +101,7 @@ class Training:
 
     def train_epoch(self, epoch: int, train: data.Split, bar: tqdm) -> None:
         """Take one step for every batch; the bar shows loss, learning rate and accuracy."""
-        # Every epoch has a shuffle of its own, so that a resumed run sees the batches that the first one saw.
+        # Every epoch has its own shuffle, so that a resumed run sees the same batches as the first one.
         rng = np.random.default_rng([self.seed, epoch])
         self.module.train()
         read = seen = 0
@@ -128,12 +128,12 @@ class Training:
         return float(loss), logits
 
     def save(self, path: Path, epoch: int) -> None:
-        """Save all that is needed to go on: parameters, optimizer state, and the number of epochs done."""
+        """Save everything needed to resume: parameters, optimizer state, and the number of completed epochs."""
         self.state.properties["epoch"] = epoch
         CheckpointState.save_checkpoint(self.state, path, include_optimizer_state=True)
 
     def parameter_bytes(self) -> dict[str, bytes]:
-        """Return the bytes of every parameter, the running statistics of the normalizations included."""
+        """Return the bytes of every parameter, including the running statistics of the normalizations."""
         return {name: parameter.data.tobytes() for name, parameter in self.state.parameters}
 
 
@@ -149,7 +149,7 @@ def make_artifacts(folder: Path, seed: int) -> None:
         artifact_directory=folder,
         additional_output_names=[
             "logits"
-        ],  # every step gives them beside the loss: accuracy needs no second pass
+        ],  # every step returns them besides the loss: accuracy needs no second pass
     )
 
 
@@ -188,7 +188,7 @@ def check_exported(path: Path, test: data.Split, logits: np.ndarray) -> list[Che
 
 
 def print_summary(rows: list[tuple[str, str]], checks: list[Check]) -> None:
-    """Print what was made and what was checked as a table."""
+    """Print the results and the checks as a table."""
     rows = rows + [(check.what, f"{'ok' if check.passed else 'FAILED'}: {check.found}") for check in checks]
     left = max(len(name) for name, _ in rows)
     right = max(len(text) for _, text in rows)
@@ -205,14 +205,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--epochs", type=int, default=12, help="passes over the training digits, 2 or more (default 12)"
     )
     parser.add_argument(
-        "--seed", type=int, default=1, help="seed of the weights and of the shuffling (default 1)"
+        "--seed", type=int, default=1, help="seed of the weights and the shuffling (default 1)"
     )
     parser.add_argument(
         "--out", type=Path, default=Path("build/demo"), help="folder for all results (default build/demo)"
     )
     options = parser.parse_args(arguments)
     if options.epochs < 2:
-        parser.error(f"--epochs: expected 2 or more, so that there is a half-way, found {options.epochs}")
+        parser.error(f"--epochs: expected 2 or more, so that there is a midpoint, found {options.epochs}")
     if options.seed < 0:
         parser.error(f"--seed: expected 0 or more, found {options.seed}")
     return options
@@ -229,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     train, test = data.load()
     steps_per_epoch = len(train) // BATCH_SIZE
-    print(f"{len(train)} digits to learn from, {len(test)} held out")
+    print(f"{len(train)} digits for training, {len(test)} held out")
     make_artifacts(folder, seed)
 
     began = time.perf_counter()
@@ -253,9 +253,9 @@ def main(arguments: list[str] | None = None) -> int:
     checks = [check_resumed(first, resumed), *check_exported(exported, test, logits)]
     print_summary(
         [
-            ("parameters", f"{first.module.get_parameters_size(trainable_only=True):,} trainable numbers"),
+            ("parameters", f"{first.module.get_parameters_size(trainable_only=True):,} trainable elements"),
             ("training", f"{epochs} epochs of {steps_per_epoch} steps in {first_seconds:.1f} s"),
-            ("resumed at half-way", f"{resumed_seconds:.1f} s"),
+            ("resumed halfway", f"{resumed_seconds:.1f} s"),
             ("artifacts", str(folder)),
             ("checkpoints", f"{halfway}, {final}"),
             ("trained model", str(exported)),

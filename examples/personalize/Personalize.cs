@@ -1,4 +1,4 @@
-// Trains a model further on a folder of images, one folder a class; README.md beside this file has the details.
+// Fine-tunes a model on a folder of images with one folder per class; see README.md in this folder for details.
 using System;
 using System.Collections.Generic;
 using System.Diagnostics;
@@ -9,7 +9,7 @@ using System.Text;
 using Microsoft.ML.OnnxRuntime;
 using Microsoft.ML.OnnxRuntime.Tensors;
 
-/// <summary>Something is wrong with the files that were given; the message says what.</summary>
+/// <summary>The given files are invalid; the message says why.</summary>
 public sealed class Refused : Exception
 {
     public Refused(string message)
@@ -17,7 +17,7 @@ public sealed class Refused : Exception
     {
     }
 
-    /// <summary>What the system said of a file or a folder.</summary>
+    /// <summary>The system's message about a file or a folder.</summary>
     public Refused(string path, Exception reason)
         : base(path + ": " + Describe(reason))
     {
@@ -30,7 +30,7 @@ public sealed class Refused : Exception
     }
 }
 
-/// <summary>The command line is wrong.</summary>
+/// <summary>The command line is invalid.</summary>
 public sealed class WrongUsage : Exception
 {
     public WrongUsage(string message)
@@ -39,7 +39,7 @@ public sealed class WrongUsage : Exception
     }
 }
 
-/// <summary>Images with the numbers of their classes.</summary>
+/// <summary>Images with their class numbers.</summary>
 public sealed class Samples
 {
     private readonly List<float> pixels = new List<float>();
@@ -82,7 +82,7 @@ public sealed class Samples
         classes[place] = labels[number];
     }
 
-    /// <summary>What lies in a folder, sorted by name, without hidden files.</summary>
+    /// <summary>The entries of a folder, sorted by name, without hidden files.</summary>
     private static List<string> Entries(string folder)
     {
         try
@@ -146,7 +146,7 @@ public sealed class Samples
         labels.Add(label);
     }
 
-    /// <summary>A number in the header of an image, with the whitespace and the comments in front of
+    /// <summary>A number in the header of an image, with the whitespace and comments before
     /// it.</summary>
     private static bool ReadNumber(byte[] content, ref int at, out int number)
     {
@@ -179,7 +179,7 @@ public sealed class Samples
     }
 }
 
-/// <summary>What the command line says.</summary>
+/// <summary>The options of the command line.</summary>
 public sealed class Options
 {
     public const string Usage =
@@ -188,17 +188,17 @@ public sealed class Options
 
     public const string Help =
         "\n" +
-        "Trains a model further on a folder of images, one folder a class.\n" +
+        "Fine-tunes a model on a folder of images with one folder per class.\n" +
         "\n" +
         "  ARTIFACTS            folder of the training artifacts\n" +
-        "  SAMPLES              folder with a folder of PGM images a class\n" +
+        "  SAMPLES              folder with one folder of PGM images per class\n" +
         "  OUT                  folder for the checkpoint and the trained model\n" +
-        "  --epochs N           epochs in all (default 5)\n" +
-        "  --batch N            samples a step (default 16)\n" +
+        "  --epochs N           total number of epochs (default 5)\n" +
+        "  --batch N            samples per step (default 16)\n" +
         "  --learning-rate X    learning rate (default 0.001)\n" +
         "  --seed N             seed of the shuffling (default 0)\n" +
         "  --output NAME        value to export (default: the eval model's second output)\n" +
-        "  --resume CHECKPOINT  go on from a checkpoint that this program saved\n";
+        "  --resume CHECKPOINT  resume from a checkpoint that this program saved\n";
 
     public Options(string[] arguments)
     {
@@ -298,12 +298,12 @@ public sealed class Options
     }
 }
 
-/// <summary>A training session over the artifacts of a model, and the batch that its steps see.</summary>
+/// <summary>A training session on the artifacts of a model, and the batch that its steps read.</summary>
 public sealed class Personalization : IDisposable
 {
     private readonly CheckpointState state;
     private readonly TrainingSession session;
-    private readonly long[] shape; // of the images; the first extent is the batch
+    private readonly long[] shape; // of the images; the first dimension is the batch
     private float[] images;
     private long[] labels;
 
@@ -316,13 +316,13 @@ public sealed class Personalization : IDisposable
         OrtTensorTypeAndShapeInfo input = session.GetModelInputTypeInfo(true, 0);
         shape = input.Shape;
         if (input.ElementDataType != TensorElementType.Float || shape.Length == 0 || shape[0] != -1 ||
-            shape.Skip(1).Any(extent => extent < 1))
+            shape.Skip(1).Any(dimension => dimension < 1))
         {
             throw new Refused(
-                options.Artifacts + "/training_model.onnx: expected a first input of floats with an open batch and " +
-                "fixed extents, found " + input);
+                options.Artifacts + "/training_model.onnx: expected a first input of floats with a variable batch and " +
+                "fixed dimensions, found " + input);
         }
-        Size = (int)shape.Skip(1).Aggregate(1L, (product, extent) => product * extent);
+        Size = (int)shape.Skip(1).Aggregate(1L, (product, dimension) => product * dimension);
         session.SetLearningRate(options.LearningRate);
     }
 
@@ -331,7 +331,7 @@ public sealed class Personalization : IDisposable
 
     public List<string> EvalOutputs => session.OutputNames(false);
 
-    /// <summary>Number of epochs that the checkpoint has behind it.</summary>
+    /// <summary>Number of epochs that the checkpoint has completed.</summary>
     public long? EpochsBehind =>
         state.PropertyNames().Contains("epochs") ? state.GetProperty("epochs") as long? : null;
 
@@ -344,12 +344,12 @@ public sealed class Personalization : IDisposable
         labels = new long[batch];
     }
 
-    /// <summary>Takes a step for every whole batch; returns the mean loss.</summary>
+    /// <summary>Takes a step for every full batch; returns the mean loss.</summary>
     public double TrainEpoch(Samples samples, int[] order, Action<int, int, double> progress)
     {
         int steps = order.Length / Batch;
         double total = 0;
-        // The tensors look into the arrays, so that they are made once.
+        // The tensors share the arrays' memory, so they are created only once.
         using (OrtValue x = MakeImages(Batch))
         using (OrtValue y = MakeLabels(Batch))
         {
@@ -369,7 +369,7 @@ public sealed class Personalization : IDisposable
         return total / steps;
     }
 
-    /// <summary>The mean loss of some samples, and the number read right where the model gives
+    /// <summary>The mean loss of some samples, and the number classified correctly if the model has
     /// scores.</summary>
     public double Evaluate(Samples samples, int[] numbers, out int? right)
     {
@@ -391,7 +391,7 @@ public sealed class Personalization : IDisposable
         return total / numbers.Length;
     }
 
-    /// <summary>Saves all that is needed to go on.</summary>
+    /// <summary>Saves everything needed to resume.</summary>
     public void Save(string path, long epochs, float loss)
     {
         state.AddProperty("epochs", epochs);
@@ -429,7 +429,7 @@ public sealed class Personalization : IDisposable
         return OrtValue.CreateTensorValueFromMemory(labels, new long[] { count });
     }
 
-    /// <summary>How many samples have their greatest score at their label; null for values that are no
+    /// <summary>How many samples have their highest score at their label; null for values that are not
     /// scores.</summary>
     private int? CountRight(OrtValue scores, int count)
     {
@@ -458,7 +458,7 @@ public static class Program
 {
     public static int Main(string[] arguments)
     {
-        // The stream itself: on a terminal the console would add escape sequences of its own.
+        // The stream itself: on a terminal, the console would add escape sequences.
         using (var output = new StreamWriter(Console.OpenStandardOutput(), new UTF8Encoding(false)))
         {
             output.NewLine = "\n";
@@ -495,7 +495,7 @@ public static class Program
             if (options.Output == null && values.Count < 2)
             {
                 throw new Refused(
-                    options.Artifacts + "/eval_model.onnx: it gives nothing beside the loss; name a value to export " +
+                    options.Artifacts + "/eval_model.onnx: it has no output besides the loss; name a value to export " +
                     "with --output");
             }
             string exported = options.Output ?? values[1];
@@ -506,14 +506,14 @@ public static class Program
             if (heldOut.Length == 0 || train.Length < options.Batch)
             {
                 throw new Refused(
-                    options.Samples + ": expected at least 5 samples and " + options.Batch + " to learn from, found " +
+                    options.Samples + ": expected at least 5 samples and " + options.Batch + " for training, found " +
                     samples.Count + " and " + train.Length);
             }
             training.MakeBatch(options.Batch);
             long done = EpochsDone(options, training, checkpoint);
             MakeFolder(options.Out);
             output.WriteLine(
-                samples.Count + " samples of " + samples.Classes + " classes: " + train.Length + " to learn from, " +
+                samples.Count + " samples of " + samples.Classes + " classes: " + train.Length + " for training, " +
                 heldOut.Length + " held out");
 
             bool onTerminal = !Console.IsOutputRedirected;
@@ -541,7 +541,7 @@ public static class Program
                     long tenths = ((1000L * right.Value) + (heldOut.Length / 2)) / heldOut.Length;
                     line += ", accuracy " + (tenths / 10) + "." + (tenths % 10) + "%";
                 }
-                // On a terminal this goes over the progress line, whose rest is wiped out.
+                // On a terminal this overwrites the progress line and clears the rest of it.
                 output.WriteLine(onTerminal ? "\r" + line + "\u001b[K" : line);
                 training.Save(options.Out + "/checkpoint", epoch, (float)loss);
             }
@@ -562,13 +562,13 @@ public static class Program
         if (done >= options.Epochs)
         {
             throw new Refused(
-                checkpoint + ": it has " + done + " epochs behind it; expected --epochs to be more, found " +
+                checkpoint + ": it has " + done + " epochs already; expected a larger --epochs, found " +
                 options.Epochs);
         }
         return done.Value;
     }
 
-    /// <summary>Makes a folder where it is missing, but not its parents.</summary>
+    /// <summary>Creates a folder if it does not exist, but not its parents.</summary>
     private static void MakeFolder(string path)
     {
         try
@@ -586,7 +586,7 @@ public static class Program
         }
     }
 
-    /// <summary>Fisher and Yates.</summary>
+    /// <summary>Fisher-Yates shuffle.</summary>
     private static int[] Shuffled(int[] numbers, ulong state)
     {
         var shuffled = (int[])numbers.Clone();

@@ -1,4 +1,4 @@
-/* Trains a model further on a folder of images, one folder a class; README.md beside this file has the
+/* Fine-tunes a model on a folder of images with one folder per class; see README.md in this folder for
  * details. */
 #define _POSIX_C_SOURCE 200809L
 #include <ctype.h>
@@ -69,7 +69,7 @@ struct samples {
 
 static int compare_names(const void* a, const void* b) { return strcmp(*(char* const*)a, *(char* const*)b); }
 
-/* What lies in a folder, sorted by name, without hidden files. */
+/* The entries of a folder, sorted by name, without hidden files. */
 static char** entries(const char* folder, size_t* count) {
   DIR* directory = opendir(folder);
   if (directory == NULL) fail("%s: %s", folder, strerror(errno));
@@ -90,7 +90,7 @@ static void free_names(char** names, size_t count) {
   free(names);
 }
 
-/* A number in the header of an image, with the whitespace and the comments in front of it; -1 where there is
+/* A number in the header of an image, with the whitespace and comments before it; -1 if there is
  * none. */
 static long read_number(FILE* file) {
   int c = getc(file);
@@ -177,7 +177,7 @@ static uint64_t next_random(uint64_t* state) {
   return z ^ (z >> 31);
 }
 
-/* Fisher and Yates. */
+/* Fisher-Yates shuffle. */
 static void shuffle(size_t* numbers, size_t count, uint64_t state) {
   for (size_t i = count - 1; i > 0; --i) {
     const size_t j = (size_t)(next_random(&state) % (i + 1));
@@ -200,13 +200,13 @@ struct options {
 struct trainer {
   OrtCheckpointState* state;
   OrtTrainingSession* session;
-  int64_t shape[kMaxRank]; /* of the images; the first extent is the batch */
+  int64_t shape[kMaxRank]; /* of the images; the first dimension is the batch */
   size_t rank;
   float* images; /* the batch that a step sees */
   int64_t* labels;
 };
 
-/* Asks the session for the shape of its images; returns the number of pixels in one. */
+/* Queries the session for the shape of its images; returns the number of pixels per image. */
 static size_t read_input_shape(struct trainer* trainer, const char* model) {
   OrtTensorTypeAndShapeInfo* info = NULL;
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
@@ -226,13 +226,14 @@ static size_t read_input_shape(struct trainer* trainer, const char* model) {
   ort->ReleaseTensorTypeAndShapeInfo(info);
   if (!fits)
     fail(
-        "%s: expected a first input of floats with an open batch and fixed extents, found type %d of rank "
+        "%s: expected a first input of floats with a variable batch and fixed dimensions, found type %d of "
+        "rank "
         "%zu",
         model, (int)type, trainer->rank);
   return size;
 }
 
-/* Fills the batch with samples and wraps it as tensors. They look into the batch; nothing is copied. */
+/* Fills the batch with samples and wraps it as tensors. They share its memory; nothing is copied. */
 static void make_inputs(struct trainer* trainer, const struct samples* samples, const size_t* numbers,
                         size_t count, OrtValue** inputs) {
   for (size_t i = 0; i < count; ++i) {
@@ -261,7 +262,7 @@ static double seconds(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Takes a step for every whole batch; returns the mean loss. */
+/* Takes a step for every full batch; returns the mean loss. */
 static double train_epoch(struct trainer* trainer, const struct samples* samples, const size_t* order,
                           size_t count, size_t batch, const char* title) {
   const size_t steps = count / batch;
@@ -292,7 +293,7 @@ static double train_epoch(struct trainer* trainer, const struct samples* samples
   return total / (double)steps;
 }
 
-/* Counts the samples whose greatest score is that of their label; false where the value holds no scores. */
+/* Counts the samples whose highest score is that of their label; false if the value holds no scores. */
 static bool count_right(OrtValue* scores, const int64_t* labels, size_t count, size_t* right) {
   OrtTensorTypeAndShapeInfo* info = NULL;
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
@@ -316,7 +317,7 @@ static bool count_right(OrtValue* scores, const int64_t* labels, size_t count, s
   return true;
 }
 
-/* The mean loss of some samples; `right` becomes the number read right, or -1 where the model gives no
+/* The mean loss of some samples; `right` becomes the number classified correctly, or -1 if the model has no
  * scores. */
 static double evaluate(struct trainer* trainer, const struct samples* samples, const size_t* numbers,
                        size_t count, size_t batch, long* right) {
@@ -340,14 +341,14 @@ static double evaluate(struct trainer* trainer, const struct samples* samples, c
   return total / (double)count;
 }
 
-/* Saves all that is needed to go on. */
+/* Saves everything needed to resume. */
 static void save(struct trainer* trainer, const char* path, int64_t epochs, float loss) {
   check(training->AddProperty(trainer->state, "epochs", OrtIntProperty, &epochs));
   check(training->AddProperty(trainer->state, "loss", OrtFloatProperty, &loss));
   check(training->SaveCheckpoint(trainer->state, path, true));
 }
 
-/* The number of epochs that a resumed checkpoint has behind it. */
+/* The number of epochs that a resumed checkpoint has completed. */
 static int64_t epochs_behind(const struct trainer* trainer, const char* checkpoint) {
   OrtPropertyType type = OrtStringProperty;
   void* value = NULL;
@@ -367,7 +368,7 @@ static char* choose_output(const struct trainer* trainer, const struct options* 
   char* name = NULL;
   check(training->TrainingSessionGetEvalModelOutputCount(trainer->session, &count));
   if (count < 2)
-    fail("%s: it gives nothing beside the loss; name a value to export with --output", eval_model);
+    fail("%s: it has no output besides the loss; name a value to export with --output", eval_model);
   check(training->TrainingSessionGetEvalModelOutputName(trainer->session, 1, allocator, &name));
   char* copy = strcpy(allocate(strlen(name) + 1), name);
   allocator->Free(allocator, name);
@@ -395,14 +396,14 @@ static void personalize(const OrtEnv* env, const struct options* options) {
   const size_t batch = (size_t)options->batch;
   const size_t held_out_count = samples.count / 5, train_count = samples.count - held_out_count;
   if (held_out_count < 1 || train_count < batch)
-    fail("%s: expected at least 5 samples and %zu to learn from, found %zu and %zu", options->samples, batch,
+    fail("%s: expected at least 5 samples and %zu for training, found %zu and %zu", options->samples, batch,
          samples.count, train_count);
   const int64_t done = options->resume != NULL ? epochs_behind(&trainer, checkpoint) : 0;
   if (done >= options->epochs)
-    fail("%s: it has %" PRId64 " epochs behind it; expected --epochs to be more, found %ld", checkpoint, done,
+    fail("%s: it has %" PRId64 " epochs already; expected a larger --epochs, found %ld", checkpoint, done,
          options->epochs);
   if (mkdir(options->out, 0777) != 0 && errno != EEXIST) fail("%s: %s", options->out, strerror(errno));
-  printf("%zu samples of %zu classes: %zu to learn from, %zu held out\n", samples.count, classes, train_count,
+  printf("%zu samples of %zu classes: %zu for training, %zu held out\n", samples.count, classes, train_count,
          held_out_count);
   fflush(stdout);
 
@@ -427,7 +428,7 @@ static void personalize(const OrtEnv* env, const struct options* options) {
     long right = 0;
     const double held_out_loss = evaluate(&trainer, &samples, held_out, held_out_count, batch, &right);
 
-    /* On a terminal this goes over the progress line, whose rest is wiped out. */
+    /* On a terminal this overwrites the progress line and clears the rest of it. */
     const bool terminal = isatty(STDOUT_FILENO);
     printf("%s%s: loss %.4f, held-out loss %.4f", terminal ? "\r" : "", title, loss, held_out_loss);
     if (right >= 0) {
@@ -460,17 +461,17 @@ static const char kUsage[] =
 
 static const char kHelp[] =
     "\n"
-    "Trains a model further on a folder of images, one folder a class.\n"
+    "Fine-tunes a model on a folder of images with one folder per class.\n"
     "\n"
     "  ARTIFACTS            folder of the training artifacts\n"
-    "  SAMPLES              folder with a folder of PGM images a class\n"
+    "  SAMPLES              folder with one folder of PGM images per class\n"
     "  OUT                  folder for the checkpoint and the trained model\n"
-    "  --epochs N           epochs in all (default 5)\n"
-    "  --batch N            samples a step (default 16)\n"
+    "  --epochs N           total number of epochs (default 5)\n"
+    "  --batch N            samples per step (default 16)\n"
     "  --learning-rate X    learning rate (default 0.001)\n"
     "  --seed N             seed of the shuffling (default 0)\n"
     "  --output NAME        value to export (default: the eval model's second output)\n"
-    "  --resume CHECKPOINT  go on from a checkpoint that this program saved\n";
+    "  --resume CHECKPOINT  resume from a checkpoint that this program saved\n";
 
 static void refuse_usage(const char* format, ...) {
   va_list arguments;

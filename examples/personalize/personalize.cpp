@@ -1,4 +1,4 @@
-// Trains a model further on a folder of images, one folder a class; README.md beside this file has the
+// Fine-tunes a model on a folder of images with one folder per class; see README.md in this folder for
 // details.
 #include <unistd.h>
 
@@ -29,12 +29,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/** Something is wrong with the files that were given. */
+/** The given files are invalid. */
 struct Refused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/** The command line is wrong. */
+/** The command line is invalid. */
 struct WrongUsage : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -47,7 +47,7 @@ struct Samples {
   std::vector<int64_t> labels;
 };
 
-/** What lies in a folder, sorted by name, without hidden files. */
+/** The entries of a folder, sorted by name, without hidden files. */
 std::vector<std::string> entries(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -58,7 +58,7 @@ std::vector<std::string> entries(const std::string& folder) {
   return names;
 }
 
-/** A number in the header of an image, with the whitespace and the comments in front of it. */
+/** A number in the header of an image, with the whitespace and comments before it. */
 std::optional<size_t> read_number(std::istream& file) {
   if (!std::isspace(file.peek())) return std::nullopt;
   while (std::isspace(file.peek()) || file.peek() == '#') {
@@ -122,7 +122,7 @@ uint64_t next_random(uint64_t& state) {
   return z ^ (z >> 31);
 }
 
-/** Fisher and Yates. */
+/** Fisher-Yates shuffle. */
 std::vector<size_t> shuffled(std::vector<size_t> numbers, uint64_t state) {
   for (size_t i = numbers.size() - 1; i > 0; --i)
     std::swap(numbers[i], numbers[next_random(state) % (i + 1)]);
@@ -140,7 +140,7 @@ struct Options {
 
 bool on_terminal() { return isatty(STDOUT_FILENO) != 0; }
 
-/** A training session over the artifacts of a model. */
+/** A training session on the artifacts of a model. */
 class Personalization {
  public:
   Personalization(const Options& options, const std::string& checkpoint)
@@ -151,10 +151,10 @@ class Personalization {
     const Ort::TensorTypeAndShapeInfo info = session_.GetModelInputTypeInfo(/*training=*/true, 0);
     shape_ = info.GetShape();
     if (info.GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT || shape_.empty() || shape_[0] != -1 ||
-        std::any_of(shape_.begin() + 1, shape_.end(), [](int64_t extent) { return extent < 1; }))
+        std::any_of(shape_.begin() + 1, shape_.end(), [](int64_t dimension) { return dimension < 1; }))
       throw Refused(options.artifacts +
-                    "/training_model.onnx: expected a first input of floats with an open " +
-                    "batch and fixed extents, found type " + std::to_string(info.GetElementType()) +
+                    "/training_model.onnx: expected a first input of floats with a variable " +
+                    "batch and fixed dimensions, found type " + std::to_string(info.GetElementType()) +
                     " of rank " + std::to_string(shape_.size()));
     session_.SetLearningRate(options.learning_rate);
   }
@@ -167,7 +167,7 @@ class Personalization {
 
   std::vector<std::string> eval_outputs() { return session_.OutputNames(/*training=*/false); }
 
-  /** Number of epochs that the checkpoint has behind it. */
+  /** Number of epochs that the checkpoint has completed. */
   std::optional<int64_t> epochs_behind() const {
     const std::vector<std::string> names = state_.PropertyNames();
     if (std::find(names.begin(), names.end(), "epochs") == names.end()) return std::nullopt;
@@ -176,7 +176,7 @@ class Personalization {
     return number ? std::optional(*number) : std::nullopt;
   }
 
-  /** Takes a step for every whole batch; returns the mean loss. */
+  /** Takes a step for every full batch; returns the mean loss. */
   double train_epoch(const Samples& samples, const std::vector<size_t>& order, const std::string& title) {
     const size_t steps = order.size() / batch_;
     const auto began = std::chrono::steady_clock::now();
@@ -198,7 +198,7 @@ class Personalization {
     return total / static_cast<double>(steps);
   }
 
-  /** The mean loss of some samples, and the number read right where the model gives scores. */
+  /** The mean loss of some samples, and the number classified correctly if the model has scores. */
   std::pair<double, std::optional<size_t>> evaluate(const Samples& samples,
                                                     const std::vector<size_t>& numbers) {
     double total = 0;
@@ -216,7 +216,7 @@ class Personalization {
     return {total / static_cast<double>(numbers.size()), right};
   }
 
-  /** Saves all that is needed to go on. */
+  /** Saves everything needed to resume. */
   void save(const std::string& path, int64_t epochs, float loss) {
     state_.AddProperty("epochs", epochs);
     state_.AddProperty("loss", loss);
@@ -228,7 +228,7 @@ class Personalization {
   }
 
  private:
-  /** Copies samples into the batch and wraps it as tensors, which look into it. */
+  /** Copies samples into the batch and wraps it as tensors, which share its memory. */
   std::vector<Ort::Value> make_inputs(const Samples& samples, const size_t* numbers, size_t count) {
     images_.clear();
     labels_.clear();
@@ -246,7 +246,7 @@ class Personalization {
     return inputs;
   }
 
-  /** The number of samples of the batch whose greatest score is that of their label; none for other values.
+  /** The number of samples of the batch whose highest score is that of their label; none for other values.
    */
   std::optional<size_t> count_right(const Ort::Value& scores) const {
     const Ort::TensorTypeAndShapeInfo info = scores.GetTensorTypeAndShapeInfo();
@@ -266,8 +266,8 @@ class Personalization {
   Ort::CheckpointState state_;
   Ort::TrainingSession session_;
   size_t batch_;
-  std::vector<int64_t> shape_;  // of the images; the first extent is the batch
-  std::vector<float> images_;   // the batch that a step sees
+  std::vector<int64_t> shape_;  // of the images; the first dimension is the batch
+  std::vector<float> images_;   // the batch that a step reads
   std::vector<int64_t> labels_;
 };
 
@@ -276,7 +276,7 @@ void personalize(const Options& options) {
   Personalization training(options, checkpoint);
   const std::vector<std::string> outputs = training.eval_outputs();
   if (!options.output && outputs.size() < 2)
-    throw Refused(options.artifacts + "/eval_model.onnx: it gives nothing beside the loss; " +
+    throw Refused(options.artifacts + "/eval_model.onnx: it has no output besides the loss; " +
                   "name a value to export with --output");
   const std::string output = options.output ? *options.output : outputs[1];
 
@@ -286,18 +286,18 @@ void personalize(const Options& options) {
   for (size_t i = 0; i < samples.labels.size(); ++i) (i % 5 == 4 ? held_out : train).push_back(i);
   if (held_out.empty() || train.size() < static_cast<size_t>(options.batch))
     throw Refused(options.samples + ": expected at least 5 samples and " + std::to_string(options.batch) +
-                  " to learn from, found " + std::to_string(samples.labels.size()) + " and " +
+                  " for training, found " + std::to_string(samples.labels.size()) + " and " +
                   std::to_string(train.size()));
   const std::optional<int64_t> done = options.resume ? training.epochs_behind() : 0;
   if (!done)
     throw Refused(checkpoint + ": expected a checkpoint that this program saved, with the property epochs");
   if (*done >= options.epochs)
     throw Refused(checkpoint + ": it has " + std::to_string(*done) +
-                  " epochs behind it; expected --epochs to be more, found " + std::to_string(options.epochs));
+                  " epochs already; expected a larger --epochs, found " + std::to_string(options.epochs));
   std::error_code error;
   fs::create_directory(options.out, error);
   if (error) throw Refused(options.out + ": " + error.message());
-  std::printf("%zu samples of %zu classes: %zu to learn from, %zu held out\n", samples.labels.size(), classes,
+  std::printf("%zu samples of %zu classes: %zu for training, %zu held out\n", samples.labels.size(), classes,
               train.size(), held_out.size());
   std::fflush(stdout);
 
@@ -307,7 +307,7 @@ void personalize(const Options& options) {
     const double loss = training.train_epoch(samples, shuffled(train, seed), title);
     const auto [held_out_loss, right] = training.evaluate(samples, held_out);
 
-    // On a terminal this goes over the progress line, whose rest is wiped out.
+    // On a terminal this overwrites the progress line and clears the rest of it.
     std::printf("%s%s: loss %.4f, held-out loss %.4f", on_terminal() ? "\r" : "", title.c_str(), loss,
                 held_out_loss);
     if (right) {
@@ -330,17 +330,17 @@ constexpr const char* kUsage =
     "                   [--output NAME] [--resume CHECKPOINT] [--help]\n";
 
 constexpr const char* kHelp = R"(
-Trains a model further on a folder of images, one folder a class.
+Fine-tunes a model on a folder of images with one folder per class.
 
   ARTIFACTS            folder of the training artifacts
-  SAMPLES              folder with a folder of PGM images a class
+  SAMPLES              folder with one folder of PGM images per class
   OUT                  folder for the checkpoint and the trained model
-  --epochs N           epochs in all (default 5)
-  --batch N            samples a step (default 16)
+  --epochs N           total number of epochs (default 5)
+  --batch N            samples per step (default 16)
   --learning-rate X    learning rate (default 0.001)
   --seed N             seed of the shuffling (default 0)
   --output NAME        value to export (default: the eval model's second output)
-  --resume CHECKPOINT  go on from a checkpoint that this program saved
+  --resume CHECKPOINT  resume from a checkpoint that this program saved
 )";
 
 int64_t whole_number(const std::string& option, const std::string& text, int64_t lowest) {

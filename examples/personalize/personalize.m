@@ -1,4 +1,4 @@
-// Trains a model further on a folder of images, one folder a class; README.md beside this file has the
+// Fine-tunes a model on a folder of images with one folder per class; see README.md in this folder for
 // details.
 #import <Foundation/Foundation.h>
 
@@ -36,7 +36,7 @@ static void fail(NSString *format, ...) {
   exit(1);
 }
 
-// A method that fails says so by what it returns, and stores why.
+// A method that fails signals it with its return value and sets the error.
 static void check(BOOL done, NSError *error) {
   if (!done) fail(@"%@", [error localizedDescription]);
 }
@@ -50,7 +50,7 @@ static void check(BOOL done, NSError *error) {
   NSUInteger _size, _classes;
 }
 
-/** Samples of as many pixels each. */
+/** Samples with the same number of pixels each. */
 + (Samples *)samplesOfSize:(NSUInteger)size;
 
 /** Adds all images of a folder, sorted by class and name. */
@@ -96,7 +96,7 @@ static NSComparisonResult CompareClasses(id one, id other, void *context) {
   return order < 0 ? NSOrderedAscending : NSOrderedDescending;
 }
 
-// What lies in a folder, sorted, without hidden files.
+// The entries of a folder, sorted, without hidden files.
 static NSArray<NSString *> *Entries(NSString *folder, NSInteger (*compare)(id, id, void *)) {
   DIR *directory = opendir([folder UTF8String]);
   if (directory == NULL) fail(@"%@: %s", folder, strerror(errno));
@@ -135,7 +135,7 @@ static BOOL IsWholeNumber(NSString *text) {
   _classes = [classes count];
 }
 
-// A number in the header of an image, with the whitespace and the comments in front of it; -1 where there is
+// A number in the header of an image, with the whitespace and comments before it; -1 if there is
 // none.
 static long ReadNumber(const unsigned char **at, const unsigned char *end) {
   if (*at == end || !isspace(**at)) return -1;
@@ -209,7 +209,7 @@ static uint64_t next_random(uint64_t *state) {
   return z ^ (z >> 31);
 }
 
-// Fisher and Yates.
+// Fisher-Yates shuffle.
 static void shuffle(NSUInteger *numbers, NSUInteger count, uint64_t state) {
   for (NSUInteger i = count - 1; i > 0; --i) {
     const NSUInteger j = (NSUInteger)(next_random(&state) % (i + 1));
@@ -229,11 +229,11 @@ static ORTCheckpoint *state;
 static ORTTrainingSession *session;
 static Samples *samples;
 static NSArray<NSNumber *> *image_shape;            // without the batch
-static NSMutableData *batch_images, *batch_labels;  // the batch that a step sees
+static NSMutableData *batch_images, *batch_labels;  // the batch that a step reads
 
 static NSString *artifact(NSString *name) { return [NSString stringWithFormat:@"%@/%@", artifacts, name]; }
 
-// Asks the session for the shape of its images; returns the number of pixels in one.
+// Queries the session for the shape of its images; returns the number of pixels per image.
 static NSUInteger read_input_shape(void) {
   NSError *error = nil;
   ORTTensorTypeAndShapeInfo *info = [session getModelInputTypeInfoWithTraining:YES index:0 error:&error];
@@ -247,7 +247,8 @@ static NSUInteger read_input_shape(void) {
     size *= [[shape objectAtIndex:i] unsignedIntegerValue];
   }
   if (!fits) {
-    fail(@"%@: expected a first input of floats with an open batch and fixed extents, found type %d of shape "
+    fail(@"%@: expected a first input of floats with a variable batch and fixed dimensions, found type %d of "
+         @"shape "
          @"[%@]",
          artifact(@"training_model.onnx"), (int)[info elementType], [shape componentsJoinedByString:@", "]);
   }
@@ -262,7 +263,7 @@ static ORTValue *make_tensor(NSMutableData *data, ORTTensorElementDataType type,
   return AUTORELEASED(value);
 }
 
-// Fills the batch with samples and wraps it as tensors. They look into the batch; nothing is copied.
+// Fills the batch with samples and wraps it as tensors. They share its memory; nothing is copied.
 static NSArray<ORTValue *> *make_inputs(const NSUInteger *numbers, NSUInteger count) {
   float *images = [batch_images mutableBytes];
   int64_t *labels = [batch_labels mutableBytes];
@@ -287,7 +288,7 @@ static float scalar_of(ORTValue *value) {
   return number;
 }
 
-// Takes a step for every whole batch; returns the mean loss.
+// Takes a step for every full batch; returns the mean loss.
 static double train_epoch(const NSUInteger *order, NSUInteger count, NSString *title) {
   const NSUInteger batch = (NSUInteger)batch_size, steps = count / batch;
   NSDate *began = [NSDate date];
@@ -315,7 +316,7 @@ static double train_epoch(const NSUInteger *order, NSUInteger count, NSString *t
   return total / (double)steps;
 }
 
-// Counts the samples whose greatest score is that of their label; NO where the value holds no scores.
+// Counts the samples whose highest score is that of their label; NO if the value holds no scores.
 static BOOL count_right(ORTValue *scores, NSUInteger count, NSUInteger *right) {
   NSError *error = nil;
   ORTTensorTypeAndShapeInfo *info = [scores tensorTypeAndShapeInfoWithError:&error];
@@ -336,8 +337,8 @@ static BOOL count_right(ORTValue *scores, NSUInteger count, NSUInteger *right) {
   return YES;
 }
 
-// The mean loss of some samples; `right` becomes the number read right, or NSNotFound where the model gives
-// no scores.
+// The mean loss of some samples; `right` becomes the number classified correctly, or NSNotFound if the model
+// has no scores.
 static double evaluate(const NSUInteger *numbers, NSUInteger count, NSUInteger *right) {
   double total = 0;
   NSUInteger counted = 0;
@@ -357,7 +358,7 @@ static double evaluate(const NSUInteger *numbers, NSUInteger count, NSUInteger *
   return total / (double)count;
 }
 
-// Saves all that is needed to go on.
+// Saves everything needed to resume.
 static void save(NSString *path, int64_t epoch, float loss) {
   NSError *error = nil;
   check([state addIntPropertyWithName:@"epochs" value:epoch error:&error], error);
@@ -365,7 +366,7 @@ static void save(NSString *path, int64_t epoch, float loss) {
   check([state saveCheckpointToPath:path withOptimizerState:YES error:&error], error);
 }
 
-// The number of epochs that a resumed checkpoint has behind it.
+// The number of epochs that a resumed checkpoint has completed.
 static int64_t epochs_behind(void) {
   NSError *error = nil;
   const int64_t done = [state getIntPropertyWithName:@"epochs" error:&error];
@@ -382,7 +383,7 @@ static NSString *choose_output(void) {
   NSArray<NSString *> *names = [session getEvalOutputNamesWithError:&error];
   check(names != nil, error);
   if ([names count] < 2) {
-    fail(@"%@: it gives nothing beside the loss; name a value to export with --output",
+    fail(@"%@: it has no output besides the loss; name a value to export with --output",
          artifact(@"eval_model.onnx"));
   }
   return [names objectAtIndex:1];
@@ -415,18 +416,18 @@ static void personalize(void) {
   [samples readFolder:sample_folder];
   const NSUInteger held_out_count = [samples count] / 5, train_count = [samples count] - held_out_count;
   if (held_out_count < 1 || train_count < (NSUInteger)batch_size) {
-    fail(@"%@: expected at least 5 samples and %" PRId64 " to learn from, found %lu and %lu", sample_folder,
+    fail(@"%@: expected at least 5 samples and %" PRId64 " for training, found %lu and %lu", sample_folder,
          batch_size, (unsigned long)[samples count], (unsigned long)train_count);
   }
   const int64_t done = resumed != nil ? epochs_behind() : 0;
   if (done >= epochs) {
-    fail(@"%@: it has %" PRId64 " epochs behind it; expected --epochs to be more, found %" PRId64, checkpoint,
+    fail(@"%@: it has %" PRId64 " epochs already; expected a larger --epochs, found %" PRId64, checkpoint,
          done, epochs);
   }
   if (mkdir([out_folder UTF8String], 0777) != 0 && errno != EEXIST) {
     fail(@"%@: %s", out_folder, strerror(errno));
   }
-  printf("%lu samples of %lu classes: %lu to learn from, %lu held out\n", (unsigned long)[samples count],
+  printf("%lu samples of %lu classes: %lu for training, %lu held out\n", (unsigned long)[samples count],
          (unsigned long)[samples classes], (unsigned long)train_count, (unsigned long)held_out_count);
   fflush(stdout);
 
@@ -453,7 +454,7 @@ static void personalize(void) {
       NSUInteger right = 0;
       const double held_out_loss = evaluate(held_out, held_out_count, &right);
 
-      // On a terminal this goes over the progress line, whose rest is wiped out.
+      // On a terminal this overwrites the progress line and clears the rest of it.
       const BOOL terminal = isatty(STDOUT_FILENO);
       printf("%s%s: loss %.4f, held-out loss %.4f", terminal ? "\r" : "", [title UTF8String], loss,
              held_out_loss);
@@ -483,17 +484,17 @@ static const char kUsage[] =
 
 static const char kHelp[] =
     "\n"
-    "Trains a model further on a folder of images, one folder a class.\n"
+    "Fine-tunes a model on a folder of images with one folder per class.\n"
     "\n"
     "  ARTIFACTS            folder of the training artifacts\n"
-    "  SAMPLES              folder with a folder of PGM images a class\n"
+    "  SAMPLES              folder with one folder of PGM images per class\n"
     "  OUT                  folder for the checkpoint and the trained model\n"
-    "  --epochs N           epochs in all (default 5)\n"
-    "  --batch N            samples a step (default 16)\n"
+    "  --epochs N           total number of epochs (default 5)\n"
+    "  --batch N            samples per step (default 16)\n"
     "  --learning-rate X    learning rate (default 0.001)\n"
     "  --seed N             seed of the shuffling (default 0)\n"
     "  --output NAME        value to export (default: the eval model's second output)\n"
-    "  --resume CHECKPOINT  go on from a checkpoint that this program saved\n";
+    "  --resume CHECKPOINT  resume from a checkpoint that this program saved\n";
 
 static void refuse_usage(NSString *format, ...) __attribute__((noreturn)) NS_FORMAT_FUNCTION(1, 2);
 static void refuse_usage(NSString *format, ...) {

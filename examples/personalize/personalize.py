@@ -1,4 +1,4 @@
-"""Trains a model further on a folder of images, one folder a class; README.md beside this file has the details."""
+"""Fine-tunes a model on a folder of images with one folder per class; see README.md in this folder for details."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MASK = (1 << 64) - 1
 
 
 class Refused(Exception):
-    """Something is wrong with the files that were given; the message says what."""
+    """The given files are invalid; the message says why."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Images with the numbers of their classes.
+    """Images with their class numbers.
 
     Attributes
     ----------
     pixels : numpy.ndarray
-        float32, from 0 to 1; the first extent counts the images, the others are those of the model's input.
+        float32, from 0 to 1; the first dimension counts the images, the others are those of the model's input.
     labels : numpy.ndarray
-        int64, one an image.
+        int64, one per image.
     """
 
     pixels: np.ndarray
@@ -48,7 +48,7 @@ class Samples:
 
 
 def read_header(content: bytes) -> tuple[int, int, int, int]:
-    """Return width, height, greatest value, and where the pixels begin."""
+    """Return width, height, maximum value, and the offset of the pixels."""
     if content[:2] != b"P5":
         raise ValueError
     numbers: list[int] = []
@@ -86,12 +86,12 @@ def read_image(path: Path, size: int) -> np.ndarray:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return what lies in a folder, sorted by name, without hidden files."""
+    """Return the entries of a folder, sorted by name, without hidden files."""
     return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda p: p.name)
 
 
 def read_samples(folder: Path, shape: list[int]) -> tuple[Samples, Samples, int]:
-    """Return the samples to learn from, those that are held out, and the number of classes."""
+    """Return the samples for training, those that are held out, and the number of classes."""
     classes = entries(folder)
     for path in classes:
         if not (path.is_dir() and path.name.isascii() and path.name.isdigit() and len(path.name) <= 9):
@@ -107,7 +107,7 @@ def read_samples(folder: Path, shape: list[int]) -> tuple[Samples, Samples, int]
 
 
 def shuffled(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the numbers 0 to count - 1 in the order of an epoch: Fisher and Yates with SplitMix64."""
+    """Return the indices 0 to count - 1 in the order of an epoch: Fisher-Yates with SplitMix64."""
     order = list(range(count))
     state = (seed << 32) + epoch
     for i in range(count - 1, 0, -1):
@@ -123,14 +123,14 @@ def shuffled(count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 class Personalization:
-    """A training session over the artifacts of a model.
+    """A training session on the artifacts of a model.
 
     Parameters
     ----------
     artifacts : Path
         The folder of the artifacts.
     checkpoint : Path
-        Where training starts from.
+        The checkpoint to start from.
     """
 
     def __init__(self, artifacts: Path, checkpoint: Path) -> None:
@@ -138,17 +138,21 @@ class Personalization:
         self.state = CheckpointState.load_checkpoint(checkpoint)
         self.module = Module(train_model, self.state, artifacts / "eval_model.onnx")
         self.optimizer = Optimizer(artifacts / "optimizer_model.onnx", self.module)
-        # The classes of this API do not tell the shape of an input; the layer below does.
-        kind, extents, _ = _ortrain.get_model_input_type_info(self.module._handle, True, 0)
-        if _ortrain.numpy_type(kind) != np.float32 or extents[:1] != [-1] or min(extents[1:], default=0) < 1:
+        # The classes of this API do not expose the shape of an input; the layer below does.
+        kind, dimensions, _ = _ortrain.get_model_input_type_info(self.module._handle, True, 0)
+        if (
+            _ortrain.numpy_type(kind) != np.float32
+            or dimensions[:1] != [-1]
+            or min(dimensions[1:], default=0) < 1
+        ):
             raise Refused(
-                f"{train_model}: expected a first input of floats with an open batch and fixed extents, "
-                f"found {_ortrain.numpy_type(kind)}{extents}"
+                f"{train_model}: expected a first input of floats with a variable batch and fixed dimensions, "
+                f"found {_ortrain.numpy_type(kind)}{dimensions}"
             )
-        self.shape = extents[1:]
+        self.shape = dimensions[1:]
 
     def train_epoch(self, samples: Samples, order: np.ndarray, batch: int, title: str) -> float:
-        """Take a step for every whole batch; return the mean loss."""
+        """Take a step for every full batch; return the mean loss."""
         steps = len(samples) // batch
         total = 0.0
         began = time.monotonic()
@@ -169,7 +173,7 @@ class Personalization:
         return total / steps
 
     def evaluate(self, samples: Samples, batch: int) -> tuple[float, int | None]:
-        """Return the mean loss, and the number of samples read right where the model gives scores."""
+        """Return the mean loss, and the number of samples classified correctly if the model has scores."""
         self.module.eval()
         total, right, has_scores = 0.0, 0, False
         for start in range(0, len(samples), batch):
@@ -188,20 +192,20 @@ class Personalization:
         return total / len(samples), right if has_scores else None
 
     def save(self, path: Path, epochs: int, loss: float) -> None:
-        """Save all that is needed to go on."""
+        """Save everything needed to resume."""
         self.state.properties["epochs"] = epochs
         self.state.properties["loss"] = loss
         CheckpointState.save_checkpoint(self.state, path, include_optimizer_state=True)
 
 
 def personalize(options: argparse.Namespace) -> None:
-    """Do what the command line asks for."""
+    """Carry out the command line."""
     checkpoint = options.resume or options.artifacts / "checkpoint"
     training = Personalization(options.artifacts, checkpoint)
     outputs = training.module.eval().output_names()
     if options.output is None and len(outputs) < 2:
         raise Refused(
-            f"{options.artifacts / 'eval_model.onnx'}: it gives nothing beside the loss; "
+            f"{options.artifacts / 'eval_model.onnx'}: it has no output besides the loss; "
             "name a value to export with --output"
         )
     output = options.output or outputs[1]
@@ -209,7 +213,7 @@ def personalize(options: argparse.Namespace) -> None:
     train, held_out, classes = read_samples(options.samples, training.shape)
     if len(held_out) < 1 or len(train) < options.batch:
         raise Refused(
-            f"{options.samples}: expected at least 5 samples and {options.batch} to learn from, "
+            f"{options.samples}: expected at least 5 samples and {options.batch} for training, "
             f"found {len(train) + len(held_out)} and {len(train)}"
         )
     done = dict(training.state.properties).get("epochs") if options.resume else 0
@@ -219,12 +223,12 @@ def personalize(options: argparse.Namespace) -> None:
         )
     if done >= options.epochs:
         raise Refused(
-            f"{checkpoint}: it has {done} epochs behind it; expected --epochs to be more, found {options.epochs}"
+            f"{checkpoint}: it has {done} epochs already; expected a larger --epochs, found {options.epochs}"
         )
     options.out.mkdir(exist_ok=True)
     print(
         f"{len(train) + len(held_out)} samples of {classes} classes: "
-        f"{len(train)} to learn from, {len(held_out)} held out",
+        f"{len(train)} for training, {len(held_out)} held out",
         flush=True,
     )
 
@@ -238,7 +242,7 @@ def personalize(options: argparse.Namespace) -> None:
         if right is not None:
             tenths = (1000 * right + len(held_out) // 2) // len(held_out)
             line += f", accuracy {tenths // 10}.{tenths % 10}%"
-        # On a terminal this goes over the progress line, whose rest is wiped out.
+        # On a terminal this overwrites the progress line and clears the rest of it.
         print(f"\r{line}\033[K" if sys.stdout.isatty() else line, flush=True)
         training.save(options.out / "checkpoint", epoch, loss)
     print(f"saved {options.out / 'checkpoint'}")
@@ -250,7 +254,7 @@ def personalize(options: argparse.Namespace) -> None:
 
 
 def whole_number(lowest: int, highest: int = 2**31 - 1) -> Callable[[str], int]:
-    """Return what reads a whole number from a range."""
+    """Return a parser for a whole number within a range."""
 
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not lowest <= int(text) <= highest:
@@ -278,29 +282,29 @@ def main() -> int:
     parser = argparse.ArgumentParser("personalize", description=__doc__, allow_abbrev=False)
     parser.add_argument("artifacts", type=Path, metavar="ARTIFACTS", help="folder of the training artifacts")
     parser.add_argument(
-        "samples", type=Path, metavar="SAMPLES", help="folder with a folder of PGM images a class"
+        "samples", type=Path, metavar="SAMPLES", help="folder with one folder of PGM images per class"
     )
     parser.add_argument(
         "out", type=Path, metavar="OUT", help="folder for the checkpoint and the trained model"
     )
     parser.add_argument(
-        "--epochs", type=whole_number(1), default=5, metavar="N", help="epochs in all (default 5)"
+        "--epochs", type=whole_number(1), default=5, metavar="N", help="total number of epochs (default 5)"
     )
     parser.add_argument(
-        "--batch", type=whole_number(1), default=16, metavar="N", help="samples a step (default 16)"
+        "--batch", type=whole_number(1), default=16, metavar="N", help="samples per step (default 16)"
     )
     parser.add_argument("--learning-rate", type=rate, default=1e-3, metavar="X", help="default 0.001")
     parser.add_argument(
-        "--seed", type=whole_number(0), default=0, metavar="N", help="of the shuffling (default 0)"
+        "--seed", type=whole_number(0), default=0, metavar="N", help="seed of the shuffling (default 0)"
     )
     parser.add_argument(
         "--output", metavar="NAME", help="value to export (default: the eval model's second output)"
     )
-    parser.add_argument("--resume", type=Path, metavar="CHECKPOINT", help="go on from this checkpoint")
+    parser.add_argument("--resume", type=Path, metavar="CHECKPOINT", help="resume from this checkpoint")
     options = parser.parse_args()
     try:
         personalize(options)
-    except OrtrainError as error:  # one kind of it is an OSError too
+    except OrtrainError as error:  # a subclass of it is an OSError too
         message = error.message
     except OSError as error:
         message = f"{error.filename}: {error.strerror}"

@@ -1,6 +1,6 @@
-"""Makes what the program of this folder needs to be tried: training artifacts and a folder of samples.
+"""Create what is needed to try the program in this folder: training artifacts and a folder of samples.
 
-The samples are the 1,797 handwritten digits of 8x8 pixels that scikit-learn ships, written as PGM images into one folder a
+The samples are the 1,797 handwritten digits of 8x8 pixels that scikit-learn ships, written as PGM images into one folder per
 digit. The artifacts are those of a small convolutional network with random weights.
 """
 
@@ -45,9 +45,9 @@ def make_model(seed: int) -> onnx.ModelProto:
 
 
 def write_artifacts(folder: Path, seed: int) -> None:
-    """Write the four files that training starts from.
+    """Write the four artifacts of training.
 
-    The logits are an output beside the loss: the program reads its accuracy from them and exports them.
+    The logits are an output besides the loss: the program computes its accuracy from them and exports them.
     """
     model = make_model(seed)
     artifacts.generate_artifacts(
@@ -66,7 +66,7 @@ def write_samples(folder: Path, count: int) -> int:
     for number, (image, label) in enumerate(zip(images[:count], labels[:count], strict=True)):
         path = folder / str(label) / f"{number:04}.pgm"
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The pixels of these digits go from 0 to 16.
+        # The pixels of these digits range from 0 to 16.
         path.write_bytes(b"P5\n8 8\n16\n" + image.astype(np.uint8).tobytes())
     return len(labels[:count])
 
@@ -79,7 +79,7 @@ def main() -> None:
         type=Path,
         default=Path("build/personalize"),
         metavar="FOLDER",
-        help="gets the folders artifacts and samples (default build/personalize)",
+        help="receives the folders artifacts and samples (default build/personalize)",
     )
     parser.add_argument(
         "--samples", type=int, default=1797, metavar="N", help="how many digits (default all, 1797)"

@@ -417,6 +417,12 @@ TEST_CASE("parameters travel by buffer and by name") {
   OrtValue* buffer = run.value(weights.data(), size * 4, {extent}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
   ok(training().CopyParametersToBuffer(run.session, buffer, true));
   const std::vector<float> before = weights;
+  OrtValue* made = nullptr;
+  ok(OrtrainGetApi(1)->GetContiguousParameters(run.session, true, run.allocator, &made));
+  const float* copied = nullptr;
+  ok(ort().GetTensorData(made, reinterpret_cast<const void**>(&copied)));
+  CHECK(std::vector<float>(copied, copied + size) == before);
+  ort().ReleaseValue(made);
   for (float& w : weights) w *= 0.5f;
   ok(training().CopyBufferToParameters(run.session, buffer, true));
   OrtValue* bias = nullptr;

@@ -31,7 +31,7 @@ CALL = """
       - {name: count, type: size, unit: names, doc: How many.}
       - {name: path, type: path, nullable: true, doc: A file that lists more.}
       - {name: ratio, type: float, doc: A number.}
-      - {name: allocator, type: OrtAllocator, doc: Gives the memory for the name.}
+      - {name: allocator, type: OrtAllocator, doc: Allocates the memory for the name.}
       - {name: out, type: string, direction: out, owner: allocator, doc: The last of the former names.}
       - {name: renamed, type: size, direction: out, unit: parameters, doc: How many were found.}
     errors:

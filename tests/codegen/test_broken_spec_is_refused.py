@@ -54,9 +54,9 @@ def test_duplicate_name(spec_copy: SpecCopy, refusal: Refusal) -> None:
     assert "call LoadCheckpoint: the name is taken by the entry at spec/training.yaml:" in refusal()
 
 
-def test_key_that_stands_twice(spec_copy: SpecCopy, refusal: Refusal) -> None:
+def test_duplicate_key(spec_copy: SpecCopy, refusal: Refusal) -> None:
     spec_copy.replace("training.yaml", "    slot: 0\n", "    slot: 0\n    slot: 0\n")
-    assert "key 'slot' stands here twice" in refusal()
+    assert "duplicate key 'slot'" in refusal()
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,15 @@ TEST_CASE("Parameters are packed into a buffer and taken from it without gaps") 
     state.copy_to_buffer(one, true);
     check_error(ErrorCode::kInvalidArgument, {"\"w\" is float32", "\"n\" is int64"},
                 [&] { state.copy_to_buffer(two, false); });
+    CHECK(state.parameters_type(true, "copying") == DType::kFloat);
+    check_error(ErrorCode::kInvalidArgument, {"copying", "\"w\" is float32", "\"n\" is int64"},
+                [&] { state.parameters_type(false, "copying"); });
+  }
+  SECTION("a buffer has the type of its parameters") {
+    state = CheckpointState();
+    CHECK(state.parameters_type(false, "copying") == DType::kFloat);
+    state.add_parameter("w", true, Tensor(DType::kFloat16, {2}));
+    CHECK(state.parameters_type(false, "copying") == DType::kFloat16);
   }
 }
 

@@ -95,7 +95,7 @@ def test_every_language_prints_and_writes_the_same(program, workplace, reference
 def test_the_exported_model_reads_the_held_out_digits(prepared, reference, tmp_path):
     stdout, files = reference
     lines = stdout.splitlines()
-    assert lines[0] == f"{SAMPLES} samples of 10 classes: 288 to learn from, 72 held out"
+    assert lines[0] == f"{SAMPLES} samples of 10 classes: 288 for training, 72 held out"
     assert lines[-2:] == ["saved out/checkpoint", "exported out/model.onnx with output logits"]
     losses = [float(re.search(r": loss ([\d.]+), held-out loss [\d.]+, ", line)[1]) for line in lines[1:-2]]
     assert len(losses) == 3
@@ -208,12 +208,12 @@ REFUSED: dict[str, tuple[Callable[[Path], None], Sequence[str], str]] = {
     "an input of integers": (
         put_fixture("encoder"),
         ARGUMENTS,
-        "artifacts/training_model.onnx: expected a first input of floats with an open batch and fixed extents, found *",
+        "artifacts/training_model.onnx: expected a first input of floats with a variable batch and fixed dimensions, found *",
     ),
     "nothing to export": (
         put_fixture("mlp_adamw"),
         ARGUMENTS,
-        "artifacts/eval_model.onnx: it gives nothing beside the loss; name a value to export with --output",
+        "artifacts/eval_model.onnx: it has no output besides the loss; name a value to export with --output",
     ),
     "an unknown output": (
         nothing,
@@ -262,12 +262,12 @@ REFUSED: dict[str, tuple[Callable[[Path], None], Sequence[str], str]] = {
     "four samples": (
         keep_samples(4),
         [*ARGUMENTS, "--batch", "1"],
-        "samples: expected at least 5 samples and 1 to learn from, found 4 and 4",
+        "samples: expected at least 5 samples and 1 for training, found 4 and 4",
     ),
     "less than a batch": (
         keep_samples(12),
         [*ARGUMENTS, "--batch", "16"],
-        "samples: expected at least 5 samples and 16 to learn from, found 12 and 10",
+        "samples: expected at least 5 samples and 16 for training, found 12 and 10",
     ),
     "a foreign checkpoint": (
         nothing,
@@ -292,7 +292,7 @@ def test_a_finished_run_is_not_resumed(program, workplace):
     assert program.run([*ARGUMENTS, "--epochs", "2"], cwd=workplace).returncode == 0
     ran = program.run([*ARGUMENTS, "--epochs", "2", "--resume", "out/checkpoint"], cwd=workplace)
     assert ran.returncode == 1
-    expected = "error: out/checkpoint: it has 2 epochs behind it; expected --epochs to be more, found 2\n"
+    expected = "error: out/checkpoint: it has 2 epochs already; expected a larger --epochs, found 2\n"
     assert ran.stderr == expected
 
 

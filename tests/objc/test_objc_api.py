@@ -69,6 +69,15 @@ CALL = """
       - {name: out, type: bytes, direction: out, owner: allocator, length: out_length, doc: The bytes.}
       - {name: out_length, type: size, direction: out, unit: bytes, doc: How many.}
     core: capi::CheckpointGetBytes
+  - name: CheckpointGetCopy
+    table: OrtrainApi
+    slot: OWN
+    group: listing
+    summary: Gives another state.
+    parameters:
+      - {name: checkpoint_state, type: OrtCheckpointState, doc: The state.}
+      - {name: out, type: OrtCheckpointState, direction: out, owner: caller, doc: The copy.}
+    core: capi::CheckpointGetCopy
 """
 
 EXPECTED = """
@@ -81,6 +90,7 @@ EXPECTED = """
 - (nullable NSArray<ORTValue *> *)giveEverythingWithRunOptions:(nullable ORTRunOptions *)runOptions
   outputsLen:(NSUInteger)outputsLen error:(NSError *_Nullable *_Nullable)error;
 - (nullable NSData *)getBytesWithError:(NSError *_Nullable *_Nullable)error;
+- (nullable ORTCheckpoint *)getCopyWithError:(NSError *_Nullable *_Nullable)error;
 """
 
 
@@ -206,9 +216,13 @@ def test_each_header_compiles_alone(language, counted, flat):
 
 
 def test_the_umbrella_header_imports_all_and_compiles_in_a_framework(flat):
-    umbrella = (BINDING / "include/onnxruntime_training.h").read_text()
-    imported = set(re.findall(r'#import "(.*)"', umbrella))
-    assert imported == {path.name for path in HEADERS} - {"onnxruntime_training.h"}
+    forward, training = (
+        set(re.findall(r'#import "(.*)"', (BINDING / "include" / name).read_text()))
+        for name in ("onnxruntime.h", "onnxruntime_training.h")
+    )
+    assert "onnxruntime.h" in training
+    assert not forward & training
+    assert forward | training == {path.name for path in HEADERS} - {"onnxruntime_training.h"}
     module = (BINDING / "include/module.modulemap").read_text()
     assert "module onnxruntime_training_objc" in module
     assert 'umbrella header "onnxruntime_training.h"' in module
@@ -221,7 +235,7 @@ def test_the_umbrella_header_imports_all_and_compiles_in_a_framework(flat):
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with what a spec with three more calls gives, and the sources that it goes with."""
+    """A checkout with what a spec with four more calls gives, and the sources that it goes with."""
     root = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "spec", root / "spec")
     shutil.copytree(BINDING, root / "bindings/objc")
@@ -229,8 +243,10 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = root / "spec/library.yaml"
     header = "    header: ortrain_c_api.h\n    slots: "
     assert f"{header}{free}" in library.read_text()
-    library.write_text(library.read_text().replace(f"{header}{free}", f"{header}{free + 3}"))
-    call = CALL.replace("FREE", str(free)).replace("NEXT", str(free + 1)).replace("LAST", str(free + 2))
+    library.write_text(library.read_text().replace(f"{header}{free}", f"{header}{free + 4}"))
+    call = CALL
+    for i, place in enumerate(("FREE", "NEXT", "LAST", "OWN")):
+        call = call.replace(f"slot: {place}", f"slot: {free + i}")
     classes = root / "spec/classes.yaml"
     # Some kinds of results have no form in other languages.
     classes.write_text(

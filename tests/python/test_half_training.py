@@ -124,6 +124,35 @@ def test_sgd_learns_as_in_float32(half: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("trainable_only", [False, True])
+def test_all_parameters_are_one_buffer_of_their_type(half: str, trainable_only: bool, tmp_path: Path) -> None:
+    dtype = HALVES[half]
+    artifacts.generate_artifacts(
+        make_model(dtype, "batch"),
+        requires_grad=["w1", "b1", "w2", "b2", "scale", "shift"],
+        frozen_params=["mean", "var"],
+        loss=artifacts.LossType.CrossEntropyLoss,
+        artifact_directory=tmp_path,
+    )
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    module = Module(tmp_path / "training_model.onnx", state)
+    buffer = module.get_contiguous_parameters(trainable_only)
+    values = np.asarray(buffer.numpy())
+    assert values.dtype == np.dtype(dtype)
+    weights = {t.name: numpy_helper.to_array(t) for t in make_model(dtype, "batch").graph.initializer}
+    inputs = onnx.load(tmp_path / "training_model.onnx").graph.input
+    order = [v.name for v in inputs if v.name in weights and not (trainable_only and v.name in {"mean", "var"})]
+    assert len(order) == (6 if trainable_only else 8)
+    np.testing.assert_array_equal(values, np.concatenate([weights[name].ravel() for name in order]))
+
+    module.copy_buffer_to_parameters(-values, trainable_only)
+    for name in order:
+        np.testing.assert_array_equal(state.parameters[name].data, -weights[name])
+    with pytest.raises(OrtrainError, match=rf"{half}.*found \d+ of type float32"):
+        module.copy_buffer_to_parameters(values.astype(np.float32), trainable_only)
+
+
+@pytest.mark.parametrize("half", HALVES)
 def test_the_norm_of_gradients_is_limited(half: str, tmp_path: Path) -> None:
     reference, _, _ = train(tmp_path / "float", np.float32, "AdamW", clip=True)
     losses, _, _ = train(tmp_path / "half", HALVES[half], "AdamW", clip=True)

@@ -52,7 +52,7 @@ def test_the_memory_of_a_step_is_in_the_recording(artifacts):
     step = next(e["args"] for e in trace["traceEvents"] if e["name"] == "train step")
     # The activations that the backward pass reads are among what is in use.
     assert 64 * 16 * 4 <= step["live_bytes"] <= step["arena_bytes"] <= 1.1 * step["live_bytes"]
-    assert "in use at once" in profiling.memory_line(trace)
+    assert "in use at the same time" in profiling.memory_line(trace)
 
 
 def test_the_table_adds_up(artifacts):

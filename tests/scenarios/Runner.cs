@@ -5,6 +5,7 @@ using System.Diagnostics;
 using System.Globalization;
 using System.IO;
 using System.Linq;
+using System.Runtime.InteropServices;
 using System.Text;
 using Microsoft.ML.OnnxRuntime;
 using Microsoft.ML.OnnxRuntime.Tensors;
@@ -70,6 +71,7 @@ public abstract class Held : IDisposable
         switch (type)
         {
             case "float": return new Held<float>(shape, bytes, 4);
+            case "float16": return new Held<Float16>(shape, bytes, 2);
             case "double": return new Held<double>(shape, bytes, 8);
             case "int64": return new Held<long>(shape, bytes, 8);
             case "int32": return new Held<int>(shape, bytes, 4);
@@ -105,7 +107,7 @@ public sealed class Held<T> : Held
         elements = new T[count];
         if (bytes != null)
         {
-            Buffer.BlockCopy(bytes, 0, elements, 0, bytes.Length);
+            bytes.CopyTo(MemoryMarshal.AsBytes(elements.AsSpan()));
         }
         dimensions = shape.Select(extent => (int)extent).ToArray();
         Value = OrtValue.CreateTensorValueFromMemory(elements, shape);

@@ -9,11 +9,13 @@
 #include <time.h>
 
 #include "onnxruntime_training_c_api.h"
+#include "ortrain_c_api.h"
 
 enum { kTokens = 64, kRank = 8 };
 
 static const OrtApi* ort;
 static const OrtTrainingApi* training;
+static const OrtrainApi* extension;
 static OrtEnv* env;
 static OrtAllocator* allocator;
 
@@ -154,8 +156,11 @@ static const struct type {
   ONNXTensorElementDataType type;
   size_t bytes;
 } kTypes[] = {
-    {"float", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4}, {"double", ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, 8},
-    {"int64", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8}, {"int32", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 4},
+    {"float", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4},
+    {"float16", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, 2},
+    {"double", ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, 8},
+    {"int64", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8},
+    {"int32", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 4},
     {"bool", ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, 1},
 };
 static const size_t kTypeCount = sizeof kTypes / sizeof kTypes[0];
@@ -521,14 +526,8 @@ static OrtStatus* to_buffer(int count, char** arguments) {
   (void)count;
   OrtTrainingSession* from = session_of(arguments[0]);
   const bool trainable = flag(arguments[2], "trainable", "all");
-  struct shape shape = {{0}, 1, 0};
-  TRY(training->GetParametersSize(from, &shape.elements, trainable));
-  shape.extents[0] = (int64_t)shape.elements;
-  void* data = NULL;
-  OrtValue* buffer = make_tensor(type_named("float"), &shape, &data);
-  OrtStatus* status = training->CopyParametersToBuffer(from, buffer, trainable);
-  if (status != NULL) ort->ReleaseValue(buffer);
-  TRY(status);
+  OrtValue* buffer = NULL;
+  TRY(extension->GetContiguousParameters(from, trainable, allocator, &buffer));
   keep(arguments[1], kTensor, buffer);
   log_tensor("buffer", "", buffer);
   return NULL;
@@ -818,6 +817,7 @@ int main(int argc, char** argv) {
   out_folder = argv[3];
   ort = OrtGetApiBase()->GetApi(ORT_API_VERSION);
   training = ort->GetTrainingApi(ORT_API_VERSION);
+  extension = OrtrainGetApi(1);
   must(ort->CreateEnv(ORT_LOGGING_LEVEL_ERROR, "runner", &env));
   must(ort->GetAllocatorWithDefaultOptions(&allocator));
 

@@ -71,7 +71,8 @@ struct Type {
   size_t bytes;
 };
 
-constexpr std::array<Type, 5> kTypes{{{"float", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4},
+constexpr std::array<Type, 6> kTypes{{{"float", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4},
+                                      {"float16", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, 2},
                                       {"double", ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, 8},
                                       {"int64", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8},
                                       {"int32", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 4},

@@ -115,9 +115,9 @@ static const struct type {
   ORTTensorElementDataType type;
   NSUInteger bytes;
 } kTypes[] = {
-    {"float", ORTTensorElementDataTypeFloat, 4}, {"double", ORTTensorElementDataTypeDouble, 8},
-    {"int64", ORTTensorElementDataTypeInt64, 8}, {"int32", ORTTensorElementDataTypeInt32, 4},
-    {"bool", ORTTensorElementDataTypeBool, 1},
+    {"float", ORTTensorElementDataTypeFloat, 4},   {"float16", ORTTensorElementDataTypeFloat16, 2},
+    {"double", ORTTensorElementDataTypeDouble, 8}, {"int64", ORTTensorElementDataTypeInt64, 8},
+    {"int32", ORTTensorElementDataTypeInt32, 4},   {"bool", ORTTensorElementDataTypeBool, 1},
 };
 
 static const struct type *type_named(NSString *name) {

@@ -17,6 +17,7 @@ from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 
 TYPES = {
     "float": np.float32,
+    "float16": np.float16,
     "double": np.float64,
     "int64": np.int64,
     "int32": np.int32,

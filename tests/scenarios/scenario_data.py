@@ -16,7 +16,14 @@ ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests/data/fixtures"
 CASES = sorted(folder.name for folder in FIXTURES.iterdir() if folder.is_dir())
 ARTIFACTS = ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint")
-TYPES = {"float32": "float", "float64": "double", "int64": "int64", "int32": "int32", "bool": "bool"}
+TYPES = {
+    "float32": "float",
+    "float16": "float16",
+    "float64": "double",
+    "int64": "int64",
+    "int32": "int32",
+    "bool": "bool",
+}
 
 
 def expected(case: str) -> dict[str, Any]:
@@ -91,6 +98,49 @@ def prepare_values(folder: Path) -> None:
     write_tensor(folder / "y", labels)
     write_tensor(folder / "x_one", images[:1])
     write_tensor(folder / "y_one", labels[:1])
+
+
+def half(second: type[np.floating[Any]]) -> onnx.ModelProto:
+    """A network of two layers from eight float16 numbers to four classes; the second layer computes in its own type."""
+    rng = np.random.default_rng(8)
+    weights = {
+        "w1": rng.normal(0, 0.3, (8, 16)).astype(np.float16),
+        "b1": rng.normal(0, 0.1, 16).astype(np.float16),
+        "w2": rng.normal(0, 0.3, (16, 4)).astype(second),
+        "b2": rng.normal(0, 0.1, 4).astype(second),
+    }
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(second))
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["first"]),
+        helper.make_node("Relu", ["first"], ["active"]),
+        helper.make_node("Cast", ["active"], ["cast"], to=kind),
+        helper.make_node("Gemm", ["cast", "w2", "b2"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "half",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["batch", 8])],
+        [helper.make_tensor_value_info("logits", kind, ["batch", 4])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def prepare_half(folder: Path) -> None:
+    """What half.txt needs: float16 parameters, also with frozen ones in float32, and a batch."""
+    for name, second, frozen in (("half", np.float16, ["b1"]), ("mixed", np.float32, ["w2", "b2"])):
+        (folder / name).mkdir(parents=True)
+        artifacts.generate_artifacts(
+            half(second),
+            requires_grad=[weight for weight in ("w1", "b1", "w2", "b2") if weight not in frozen],
+            frozen_params=frozen,
+            loss=artifacts.LossType.CrossEntropyLoss,
+            optimizer=artifacts.OptimType.AdamW,
+            artifact_directory=folder / name,
+        )
+    rng = np.random.default_rng(9)
+    write_tensor(folder / "x", rng.normal(size=(16, 8)).astype(np.float16))
+    write_tensor(folder / "y", rng.integers(0, 4, 16))
 
 
 def several_types() -> onnx.ModelProto:

@@ -18,12 +18,15 @@ import numpy as np
 import onnx
 import pytest
 from languages import COMPILERS, Missing, Program, skip_or_fail
+from onnx import numpy_helper
 from ortrain.api import CheckpointState
 from scenario_data import (
     CASES,
     expected,
+    half,
     prepare_errors,
     prepare_fixture,
+    prepare_half,
     prepare_inference,
     prepare_values,
 )
@@ -150,6 +153,7 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Scenar
         prepare = {
             "values.txt": prepare_values,
             "errors.txt": prepare_errors,
+            "half.txt": prepare_half,
             "inference.txt": prepare_inference,
         }.get(name, functools.partial(prepare_fixture, "mlp_adamw"))
         return Scenario((HERE / name).read_text(encoding="utf-8"), prepare, folder)
@@ -167,7 +171,7 @@ def assert_same(ours: Ran, reference: Ran) -> None:
 
 
 @pytest.mark.parametrize("language", [language for language in LANGUAGES if language != "c"])
-@pytest.mark.parametrize("name", [*CASES, "values.txt", "inference.txt"])
+@pytest.mark.parametrize("name", [*CASES, "values.txt", "half.txt", "inference.txt"])
 def test_a_run_has_the_same_numbers_and_files_in_every_language(name, language, scenario, runner_of):
     reference = scenario(name).run("c", runner_of("c"))
     assert_same(scenario(name).run(language, runner_of(language)), reference)
@@ -252,6 +256,37 @@ def test_seeds_rates_parameters_and_properties_do_what_they_say(scenario, runner
     assert ran.files["properties"] == ran.files["properties_again"]
     for name, outputs in {"both.onnx": ["logits", "hidden"], "hidden.onnx": ["hidden"]}.items():
         assert [value.name for value in onnx.load_from_string(ran.files[name]).graph.output] == outputs
+
+
+def test_a_buffer_has_the_type_and_the_values_of_float16_parameters(scenario, runner_of):
+    script = scenario("half.txt")
+    ran = script.run("c", runner_of("c"))
+    shown = [line.removeprefix("buffer ") for line in ran.log if line.startswith("buffer ")]
+    described = []
+    for name, second in (("half", np.float16), ("mixed", np.float32)):
+        weights = {t.name: numpy_helper.to_array(t) for t in half(second).graph.initializer}
+        inputs = onnx.load(script.data / name / "training_model.onnx").graph.input
+        order = [value.name for value in inputs if value.name in weights]
+        assert sorted(order) == sorted(weights)
+        for frozen in ((), ("b1",)) if name == "half" else (("w2", "b2"),):
+            buffer = np.concatenate([weights[n].ravel() for n in order if n not in frozen])
+            assert buffer.dtype == np.float16
+            described.append(f"float16 {buffer.size} {fnv(buffer)}")
+    everything, trainable, mixed = described
+    assert shown[:2] == [everything, trainable]
+    assert shown[2].startswith("float16 196 ")
+    assert shown[2] != trainable
+    assert shown[3:6] == [everything] * 3
+    assert shown[6] == everything, "the file has the same values"
+    assert shown[7] == shown[9] == mixed != shown[8]
+    evals = [line for line in ran.log if line.startswith("eval ")]
+    assert len(evals) == 8
+    assert evals[0] == evals[2] == evals[4] != evals[1] == evals[3]
+    assert evals[5] == evals[7] != evals[6]
+    errors = [line for line in ran.log if line.startswith("error ")]
+    assert "float16" in errors[0]
+    assert "float[212]" in errors[0] or "float32" in errors[0]
+    assert all(word in errors[2] for word in ("float16", "float32", '"w1"', '"w2"')), errors[2]
 
 
 def test_forward_runs_give_what_the_model_says(scenario, runner_of):

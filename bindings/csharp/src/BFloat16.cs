@@ -9,20 +9,20 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The bits.</summary>
         public readonly ushort value;
 
-        /// <summary>Makes a number of its bits.</summary>
+        /// <summary>Creates a value from its bits.</summary>
         /// <param name="v">The bits.</param>
         public BFloat16(ushort v)
         {
             value = v;
         }
 
-        /// <summary>The largest finite number.</summary>
+        /// <summary>The largest finite value.</summary>
         public static BFloat16 MaxValue => new BFloat16(0x7F7F);
 
-        /// <summary>The least finite number.</summary>
+        /// <summary>The smallest finite value.</summary>
         public static BFloat16 MinValue => new BFloat16(0xFF7F);
 
-        /// <summary>The smallest positive number, 2 to the power of -133.</summary>
+        /// <summary>The smallest positive value, 2 to the power of -133.</summary>
         public static BFloat16 Epsilon => new BFloat16(0x0001);
 
         /// <summary>Infinity.</summary>
@@ -40,10 +40,10 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>One.</summary>
         public static BFloat16 One => new BFloat16(0x3F80);
 
-        /// <summary>The nearest number to a float; halves go to the even one, what is too large to
+        /// <summary>The nearest value to a float; ties round to even, overflow to
         /// infinity.</summary>
         /// <param name="value">The float.</param>
-        /// <returns>The number.</returns>
+        /// <returns>The value.</returns>
         public static explicit operator BFloat16(float value)
         {
             uint bits = FloatBits.Of(value);
@@ -54,75 +54,75 @@ namespace Microsoft.ML.OnnxRuntime
             return new BFloat16((ushort)(bits + 0x7FFF + (bits >> 16 & 1) >> 16));
         }
 
-        /// <summary>The same number as a float.</summary>
-        /// <param name="value">The number.</param>
-        /// <returns>The float; it is exact.</returns>
+        /// <summary>The same value as a float.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>The float; the conversion is exact.</returns>
         public static explicit operator float(BFloat16 value)
         {
             return value.ToFloat();
         }
 
-        /// <summary>Whether two numbers are equal; NaN is equal to nothing, the zeros are equal.</summary>
-        /// <param name="left">The one.</param>
-        /// <param name="right">The other.</param>
-        /// <returns>True when they are.</returns>
+        /// <summary>Whether two values are equal; NaN is equal to nothing, the zeros are equal.</summary>
+        /// <param name="left">The first value.</param>
+        /// <param name="right">The second value.</param>
+        /// <returns>True if they are.</returns>
         public static bool operator ==(BFloat16 left, BFloat16 right)
         {
             return left.ToFloat() == right.ToFloat();
         }
 
-        /// <summary>Whether two numbers differ.</summary>
-        /// <param name="left">The one.</param>
-        /// <param name="right">The other.</param>
-        /// <returns>True when they do.</returns>
+        /// <summary>Whether two values differ.</summary>
+        /// <param name="left">The first value.</param>
+        /// <param name="right">The second value.</param>
+        /// <returns>True if they do.</returns>
         public static bool operator !=(BFloat16 left, BFloat16 right)
         {
             return left.ToFloat() != right.ToFloat();
         }
 
-        /// <summary>Whether one number is less than another.</summary>
-        /// <param name="left">The one.</param>
-        /// <param name="right">The other.</param>
-        /// <returns>True when it is.</returns>
+        /// <summary>Whether one value is less than another.</summary>
+        /// <param name="left">The first value.</param>
+        /// <param name="right">The second value.</param>
+        /// <returns>True if it is.</returns>
         public static bool operator <(BFloat16 left, BFloat16 right)
         {
             return left.ToFloat() < right.ToFloat();
         }
 
-        /// <summary>Whether one number is greater than another.</summary>
-        /// <param name="left">The one.</param>
-        /// <param name="right">The other.</param>
-        /// <returns>True when it is.</returns>
+        /// <summary>Whether one value is greater than another.</summary>
+        /// <param name="left">The first value.</param>
+        /// <param name="right">The second value.</param>
+        /// <returns>True if it is.</returns>
         public static bool operator >(BFloat16 left, BFloat16 right)
         {
             return left.ToFloat() > right.ToFloat();
         }
 
-        /// <summary>Whether a number is NaN.</summary>
-        /// <param name="value">The number.</param>
-        /// <returns>True when it is.</returns>
+        /// <summary>Whether a value is NaN.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>True if it is.</returns>
         public static bool IsNaN(BFloat16 value)
         {
             return (value.value & 0x7FFF) > 0x7F80;
         }
 
-        /// <summary>The same number as a float.</summary>
-        /// <returns>The float; it is exact.</returns>
+        /// <summary>The same value as a float.</summary>
+        /// <returns>The float; the conversion is exact.</returns>
         public float ToFloat()
         {
             return FloatBits.From((uint)value << 16);
         }
 
-        /// <summary>Orders numbers as floats are ordered.</summary>
-        /// <param name="other">The other number.</param>
+        /// <summary>Orders values as floats.</summary>
+        /// <param name="other">The other value.</param>
         /// <returns>Less than 0, 0 or more than 0.</returns>
         public int CompareTo(BFloat16 other)
         {
             return ToFloat().CompareTo(other.ToFloat());
         }
 
-        /// <summary>Orders numbers as floats are ordered.</summary>
-        /// <param name="obj">The other number, or null, which comes first.</param>
+        /// <summary>Orders values as floats.</summary>
+        /// <param name="obj">The other value, or null, which comes first.</param>
         /// <returns>Less than 0, 0 or more than 0.</returns>
         /// <exception cref="ArgumentException">When <paramref name="obj"/> is something else.</exception>
         public int CompareTo(object obj)
@@ -138,31 +138,31 @@ namespace Microsoft.ML.OnnxRuntime
             return CompareTo(other);
         }
 
-        /// <summary>Whether two numbers are equal as keys: NaN is equal to itself.</summary>
-        /// <param name="other">The other number.</param>
-        /// <returns>True when they are.</returns>
+        /// <summary>Whether two values are equal as keys: NaN is equal to itself.</summary>
+        /// <param name="other">The other value.</param>
+        /// <returns>True if they are.</returns>
         public bool Equals(BFloat16 other)
         {
             return ToFloat().Equals(other.ToFloat());
         }
 
-        /// <summary>Whether an object is an equal number.</summary>
+        /// <summary>Whether an object is an equal value.</summary>
         /// <param name="obj">The object.</param>
-        /// <returns>True when it is.</returns>
+        /// <returns>True if it is.</returns>
         public override bool Equals(object obj)
         {
             return obj is BFloat16 other && Equals(other);
         }
 
-        /// <summary>A number that equal numbers have in common.</summary>
-        /// <returns>The number.</returns>
+        /// <summary>A hash code; equal values have equal ones.</summary>
+        /// <returns>The value.</returns>
         public override int GetHashCode()
         {
             return ToFloat().GetHashCode();
         }
 
-        /// <summary>The number as a text.</summary>
-        /// <returns>The text, the same in every culture.</returns>
+        /// <summary>The value as a string.</summary>
+        /// <returns>The string, the same in every culture.</returns>
         public override string ToString()
         {
             return ToFloat().ToString(CultureInfo.InvariantCulture);

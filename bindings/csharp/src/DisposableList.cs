@@ -3,7 +3,7 @@ using System.Collections.Generic;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>The list that steps give.</summary>
+    /// <summary>The list that steps return.</summary>
     internal sealed class DisposableList<T> : List<T>, IDisposableReadOnlyCollection<T>
         where T : IDisposable
     {

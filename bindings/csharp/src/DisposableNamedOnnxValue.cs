@@ -3,7 +3,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>An output of a step with its name. Its tensor looks into the value, without a copy.</summary>
+    /// <summary>An output of a step with its name. Its tensor shares the value's memory.</summary>
     /// <remarks>Once it was disposed of, reading its tensor throws <see
     /// cref="ObjectDisposedException"/>.</remarks>
     public class DisposableNamedOnnxValue : NamedOnnxValue, IDisposable
@@ -20,7 +20,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Type of the elements.</summary>
         public TensorElementType ElementType { get; }
 
-        /// <summary>Frees the value. It may be called again, and then does nothing.</summary>
+        /// <summary>Frees the value. Calling it again has no effect.</summary>
         public void Dispose()
         {
             Dispose(true);
@@ -37,7 +37,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Takes a value over.</summary>
+        /// <summary>Takes ownership of a value.</summary>
         internal static DisposableNamedOnnxValue CreateFromOrtValue(string name, OrtValue value)
         {
             return new DisposableNamedOnnxValue(name, value);

@@ -4,7 +4,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A value over memory that stays where it is, for inputs and outputs of step after
+    /// <summary>A value over pinned memory, for inputs and outputs that are reused in every
     /// step.</summary>
     /// <remarks>
     /// Nothing is copied. As an input it gives a step what the memory holds at that moment, as an output it
@@ -19,7 +19,7 @@ namespace Microsoft.ML.OnnxRuntime
             this.value = value;
         }
 
-        /// <summary>The native value; throws when it was disposed of.</summary>
+        /// <summary>The native value; throws if it was disposed of.</summary>
         internal OrtValueHandle Live
         {
             get
@@ -34,9 +34,9 @@ namespace Microsoft.ML.OnnxRuntime
 
         private bool IsDisposed { get; set; }
 
-        /// <summary>Makes a value over the buffer of a tensor.</summary>
+        /// <summary>Creates a value over the buffer of a tensor.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
-        /// <param name="value">A DenseTensor with its rows one after another.</param>
+        /// <param name="value">A row-major DenseTensor.</param>
         /// <returns>The value.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="value"/> is null.</exception>
         /// <exception cref="System.ArgumentException">When the tensor has no buffer of its own, or has its
@@ -56,19 +56,19 @@ namespace Microsoft.ML.OnnxRuntime
             return new FixedBufferOnnxValue(((IBufferedTensor)dense).CreateOrtValue());
         }
 
-        /// <summary>Makes a value over memory.</summary>
+        /// <summary>Creates a value over memory.</summary>
         /// <typeparam name="T">Type of the memory's elements: that of the tensor's, or byte.</typeparam>
-        /// <param name="memoryInfo">Where the memory lies.</param>
+        /// <param name="memoryInfo">Location of the memory.</param>
         /// <param name="memory">The memory.</param>
         /// <param name="elementType">Type of the tensor's elements.</param>
-        /// <param name="shape">The extents; none for a scalar.</param>
+        /// <param name="shape">The dimensions; none for a scalar.</param>
         /// <param name="bytesSize">How much of the memory the tensor takes, in bytes.</param>
         /// <returns>The value.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="memoryInfo"/> or <paramref
         /// name="shape"/> is null.</exception>
         /// <exception cref="System.ArgumentException">When <paramref name="memory"/> is of another type, or
         /// shorter than <paramref name="bytesSize"/>.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when an extent is negative, or <paramref
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a dimension is negative, or <paramref
         /// name="bytesSize"/>
         /// is less than the tensor takes; NotImplemented when tensors of the type are not
         /// supported.</exception>
@@ -95,8 +95,8 @@ namespace Microsoft.ML.OnnxRuntime
             return new FixedBufferOnnxValue(OrtValue.CreateOver(memoryInfo, memory, elementType, shape, bytesSize));
         }
 
-        /// <summary>Frees the value and lets go of the memory. It may be called again, and then does
-        /// nothing.</summary>
+        /// <summary>Frees the value and unpins the memory. Calling it again has no
+        /// effect.</summary>
         public void Dispose()
         {
             IsDisposed = true;

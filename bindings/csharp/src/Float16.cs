@@ -3,26 +3,26 @@ using System.Globalization;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A number of 16 bits as IEEE 754 has it: 1 of sign, 5 of exponent, 10 of fraction.</summary>
+    /// <summary>An IEEE 754 half-precision value: 1 of sign, 5 of exponent, 10 of fraction.</summary>
     public struct Float16 : IComparable, IComparable<Float16>, IEquatable<Float16>
     {
         /// <summary>The bits.</summary>
         public readonly ushort value;
 
-        /// <summary>Makes a number of its bits.</summary>
+        /// <summary>Creates a value from its bits.</summary>
         /// <param name="v">The bits.</param>
         public Float16(ushort v)
         {
             value = v;
         }
 
-        /// <summary>The largest finite number, 65504.</summary>
+        /// <summary>The largest finite value, 65504.</summary>
         public static Float16 MaxValue => new Float16(0x7BFF);
 
-        /// <summary>The least finite number, -65504.</summary>
+        /// <summary>The smallest finite value, -65504.</summary>
         public static Float16 MinValue => new Float16(0xFBFF);
 
-        /// <summary>The smallest positive number, 2 to the power of -24.</summary>
+        /// <summary>The smallest positive value, 2 to the power of -24.</summary>
         public static Float16 Epsilon => new Float16(0x0001);
 
         /// <summary>Infinity.</summary>
@@ -40,10 +40,10 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>One.</summary>
         public static Float16 One => new Float16(0x3C00);
 
-        /// <summary>The nearest number to a float; halves go to the even one, what is too large to
+        /// <summary>The nearest value to a float; ties round to even, overflow to
         /// infinity.</summary>
         /// <param name="value">The float.</param>
-        /// <returns>The number.</returns>
+        /// <returns>The value.</returns>
         public static explicit operator Float16(float value)
         {
             uint bits = FloatBits.Of(value);
@@ -67,60 +67,60 @@ namespace Microsoft.ML.OnnxRuntime
             return new Float16((ushort)(sign | rounded >> 13));
         }
 
-        /// <summary>The same number as a float.</summary>
-        /// <param name="value">The number.</param>
-        /// <returns>The float; it is exact.</returns>
+        /// <summary>The same value as a float.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>The float; the conversion is exact.</returns>
         public static explicit operator float(Float16 value)
         {
             return value.ToFloat();
         }
 
-        /// <summary>Whether two numbers are equal; NaN is equal to nothing, the zeros are equal.</summary>
-        /// <param name="left">The one.</param>
-        /// <param name="right">The other.</param>
-        /// <returns>True when they are.</returns>
+        /// <summary>Whether two values are equal; NaN is equal to nothing, the zeros are equal.</summary>
+        /// <param name="left">The first value.</param>
+        /// <param name="right">The second value.</param>
+        /// <returns>True if they are.</returns>
         public static bool operator ==(Float16 left, Float16 right)
         {
             return left.ToFloat() == right.ToFloat();
         }
 
-        /// <summary>Whether two numbers differ.</summary>
-        /// <param name="left">The one.</param>
-        /// <param name="right">The other.</param>
-        /// <returns>True when they do.</returns>
+        /// <summary>Whether two values differ.</summary>
+        /// <param name="left">The first value.</param>
+        /// <param name="right">The second value.</param>
+        /// <returns>True if they do.</returns>
         public static bool operator !=(Float16 left, Float16 right)
         {
             return left.ToFloat() != right.ToFloat();
         }
 
-        /// <summary>Whether one number is less than another.</summary>
-        /// <param name="left">The one.</param>
-        /// <param name="right">The other.</param>
-        /// <returns>True when it is.</returns>
+        /// <summary>Whether one value is less than another.</summary>
+        /// <param name="left">The first value.</param>
+        /// <param name="right">The second value.</param>
+        /// <returns>True if it is.</returns>
         public static bool operator <(Float16 left, Float16 right)
         {
             return left.ToFloat() < right.ToFloat();
         }
 
-        /// <summary>Whether one number is greater than another.</summary>
-        /// <param name="left">The one.</param>
-        /// <param name="right">The other.</param>
-        /// <returns>True when it is.</returns>
+        /// <summary>Whether one value is greater than another.</summary>
+        /// <param name="left">The first value.</param>
+        /// <param name="right">The second value.</param>
+        /// <returns>True if it is.</returns>
         public static bool operator >(Float16 left, Float16 right)
         {
             return left.ToFloat() > right.ToFloat();
         }
 
-        /// <summary>Whether a number is NaN.</summary>
-        /// <param name="value">The number.</param>
-        /// <returns>True when it is.</returns>
+        /// <summary>Whether a value is NaN.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>True if it is.</returns>
         public static bool IsNaN(Float16 value)
         {
             return (value.value & 0x7FFF) > 0x7C00;
         }
 
-        /// <summary>The same number as a float.</summary>
-        /// <returns>The float; it is exact.</returns>
+        /// <summary>The same value as a float.</summary>
+        /// <returns>The float; the conversion is exact.</returns>
         public float ToFloat()
         {
             uint sign = (uint)(value & 0x8000) << 16;
@@ -135,16 +135,16 @@ namespace Microsoft.ML.OnnxRuntime
             return FloatBits.From(sign | widened << 23 | fraction << 13);
         }
 
-        /// <summary>Orders numbers as floats are ordered.</summary>
-        /// <param name="other">The other number.</param>
+        /// <summary>Orders values as floats.</summary>
+        /// <param name="other">The other value.</param>
         /// <returns>Less than 0, 0 or more than 0.</returns>
         public int CompareTo(Float16 other)
         {
             return ToFloat().CompareTo(other.ToFloat());
         }
 
-        /// <summary>Orders numbers as floats are ordered.</summary>
-        /// <param name="obj">The other number, or null, which comes first.</param>
+        /// <summary>Orders values as floats.</summary>
+        /// <param name="obj">The other value, or null, which comes first.</param>
         /// <returns>Less than 0, 0 or more than 0.</returns>
         /// <exception cref="ArgumentException">When <paramref name="obj"/> is something else.</exception>
         public int CompareTo(object obj)
@@ -160,31 +160,31 @@ namespace Microsoft.ML.OnnxRuntime
             return CompareTo(other);
         }
 
-        /// <summary>Whether two numbers are equal as keys: NaN is equal to itself.</summary>
-        /// <param name="other">The other number.</param>
-        /// <returns>True when they are.</returns>
+        /// <summary>Whether two values are equal as keys: NaN is equal to itself.</summary>
+        /// <param name="other">The other value.</param>
+        /// <returns>True if they are.</returns>
         public bool Equals(Float16 other)
         {
             return ToFloat().Equals(other.ToFloat());
         }
 
-        /// <summary>Whether an object is an equal number.</summary>
+        /// <summary>Whether an object is an equal value.</summary>
         /// <param name="obj">The object.</param>
-        /// <returns>True when it is.</returns>
+        /// <returns>True if it is.</returns>
         public override bool Equals(object obj)
         {
             return obj is Float16 other && Equals(other);
         }
 
-        /// <summary>A number that equal numbers have in common.</summary>
-        /// <returns>The number.</returns>
+        /// <summary>A hash code; equal values have equal ones.</summary>
+        /// <returns>The value.</returns>
         public override int GetHashCode()
         {
             return ToFloat().GetHashCode();
         }
 
-        /// <summary>The number as a text.</summary>
-        /// <returns>The text, the same in every culture.</returns>
+        /// <summary>The value as a string.</summary>
+        /// <returns>The string, the same in every culture.</returns>
         public override string ToString()
         {
             return ToFloat().ToString(CultureInfo.InvariantCulture);

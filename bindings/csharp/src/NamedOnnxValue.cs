@@ -3,13 +3,13 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A tensor of C# with the name of the input or output that it stands for.</summary>
+    /// <summary>A C# tensor with the name of the input or output that it stands for.</summary>
     public class NamedOnnxValue
     {
-        /// <summary>Makes a pair of name and tensor.</summary>
+        /// <summary>Creates a pair of name and tensor.</summary>
         /// <param name="name">The name.</param>
         /// <param name="value">The tensor.</param>
-        /// <param name="valueType">What kind the value is.</param>
+        /// <param name="valueType">The kind of the value.</param>
         /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
         protected NamedOnnxValue(string name, object value, OnnxValueType valueType)
         {
@@ -18,7 +18,7 @@ namespace Microsoft.ML.OnnxRuntime
             ValueType = valueType;
         }
 
-        /// <summary>What kind the value is.</summary>
+        /// <summary>The kind of the value.</summary>
         public OnnxValueType ValueType { get; }
 
         /// <summary>Name of the input or output.</summary>
@@ -27,7 +27,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The tensor, a Tensor of some element type.</summary>
         public object Value { get; set; }
 
-        /// <summary>Makes a pair of name and tensor.</summary>
+        /// <summary>Creates a pair of name and tensor.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
         /// <param name="name">The name.</param>
         /// <param name="value">The tensor; it is not copied.</param>
@@ -51,7 +51,7 @@ namespace Microsoft.ML.OnnxRuntime
                 ", expected a Tensor<" + typeof(T).Name + ">");
         }
 
-        /// <summary>The elements, row by row.</summary>
+        /// <summary>The elements in row-major order.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
         /// <returns>The elements.</returns>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the elements are of another

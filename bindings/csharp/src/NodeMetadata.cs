@@ -4,7 +4,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>What a model declares of an input or output.</summary>
+    /// <summary>What a model declares about an input or output.</summary>
     public sealed class NodeMetadata
     {
         private NodeMetadata(OnnxValueType kind, TensorElementType type, long[] shape, string[] symbols)
@@ -15,28 +15,28 @@ namespace Microsoft.ML.OnnxRuntime
             SymbolicDimensions = symbols;
         }
 
-        /// <summary>Gives the type of an input or output by its number.</summary>
+        /// <summary>Returns the type of an input or output by index.</summary>
         internal delegate IntPtr TypeCall(UIntPtr index, out IntPtr type);
 
-        /// <summary>What kind the value is.</summary>
+        /// <summary>The kind of the value.</summary>
         public OnnxValueType OnnxValueType { get; }
 
         /// <summary>Whether it is a dense tensor.</summary>
         public bool IsTensor => OnnxValueType == OnnxValueType.ONNX_TYPE_TENSOR;
 
-        /// <summary>Whether the elements are texts, which no tensor here has.</summary>
+        /// <summary>Whether the elements are strings, which are not supported.</summary>
         public bool IsString => ElementDataType == TensorElementType.String;
 
         /// <summary>Type of the elements.</summary>
         public TensorElementType ElementDataType { get; }
 
-        /// <summary>Type of the elements in C#, null where C# has none.</summary>
+        /// <summary>Type of the elements in C#, null if C# has none.</summary>
         public Type ElementType => TensorTypes.TypeOf(ElementDataType);
 
-        /// <summary>The extents, -1 where the model leaves one open; none for a scalar.</summary>
+        /// <summary>The dimensions, -1 for unknown ones; none for a scalar.</summary>
         public int[] Dimensions { get; }
 
-        /// <summary>For each extent the name that the model gives it, empty where it gives none.</summary>
+        /// <summary>For each dimension its name in the model, empty if it has none.</summary>
         public string[] SymbolicDimensions { get; }
 
         /// <summary>All inputs or outputs by name.</summary>

@@ -3,7 +3,7 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Hands out memory and takes it back. There is one, the allocator of the CPU, and it is never
+    /// <summary>Allocates and frees memory. There is only the CPU allocator, which is never
     /// released.</summary>
     public class OrtAllocator : SafeHandle
     {
@@ -15,29 +15,29 @@ namespace Microsoft.ML.OnnxRuntime
             SetHandle(allocator);
         }
 
-        /// <summary>The allocator of the CPU. Disposing of it does nothing.</summary>
+        /// <summary>The CPU allocator. Disposing of it does nothing.</summary>
         public static OrtAllocator DefaultInstance => Cpu.Value;
 
-        /// <summary>Whether there is no object behind the handle.</summary>
+        /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
-        /// <summary>Where its memory lies.</summary>
+        /// <summary>Location of its memory.</summary>
         public OrtMemoryInfo Info => OrtMemoryInfo.DefaultInstance;
 
-        /// <summary>The allocator of the CPU as calls take it.</summary>
+        /// <summary>The CPU allocator as calls take it.</summary>
         internal static IntPtr Default => DefaultInstance.handle;
 
         /// <summary>The allocator as calls take it.</summary>
         internal IntPtr Pointer => handle;
 
-        /// <summary>Does nothing, for all share the allocator.</summary>
+        /// <summary>Does nothing, because the allocator is shared.</summary>
         /// <param name="disposing">True when called by Dispose(), false when called by the finalizer.</param>
         protected override void Dispose(bool disposing)
         {
         }
 
-        /// <summary>Does nothing, for the allocator is never released.</summary>
-        /// <returns>Always true, for it cannot fail.</returns>
+        /// <summary>Does nothing, because the allocator is never released.</summary>
+        /// <returns>Always true, because it cannot fail.</returns>
         protected override bool ReleaseHandle()
         {
             return true;

@@ -3,21 +3,21 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>How the environment of the process is to be made.</summary>
+    /// <summary>Settings of the process environment.</summary>
     public struct EnvironmentCreationOptions
     {
-        /// <summary>The name that stands in log messages; null for "ortrain".</summary>
+        /// <summary>The name that appears in log messages; null for "ortrain".</summary>
         public string logId;
 
-        /// <summary>The least severity that is written; null for warnings.</summary>
+        /// <summary>The minimum severity that is logged; null for warnings.</summary>
         public OrtLoggingLevel? logLevel;
     }
 
     /// <summary>The environment of the process: where log messages go and which of them. There is
     /// one.</summary>
     /// <remarks>
-    /// Nobody has to make or dispose of it: sessions make it when they need it. When it was disposed of all
-    /// the same, the next use makes a new one.
+    /// It need not be created or disposed of: sessions create it when they need it. If it is disposed of,
+    /// the next use creates a new one.
     /// </remarks>
     public sealed class OrtEnv : SafeHandle
     {
@@ -48,10 +48,10 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Whether there is no object behind the handle.</summary>
+        /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
-        /// <summary>The least severity of log messages that are written.</summary>
+        /// <summary>The minimum severity that is logged.</summary>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such severity.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtLoggingLevel EnvLogLevel
@@ -68,7 +68,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>The environment of the process; it is made when there is none.</summary>
+        /// <summary>The environment of the process; it is created if there is none.</summary>
         /// <returns>The environment.</returns>
         public static OrtEnv Instance()
         {
@@ -85,7 +85,7 @@ namespace Microsoft.ML.OnnxRuntime
             return instance;
         }
 
-        /// <summary>Makes the environment of the process with settings.</summary>
+        /// <summary>Creates the environment of the process with settings.</summary>
         /// <param name="options">The settings.</param>
         /// <returns>The environment.</returns>
         /// <exception cref="OnnxRuntimeException">RuntimeException when there is an environment
@@ -106,14 +106,14 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>The version of the library.</summary>
-        /// <returns>The onnxruntime version whose interface is served, then + and the version of this
+        /// <returns>The onnxruntime version whose interface is provided, then + and the version of this
         /// library.</returns>
         public string GetVersionString()
         {
             return NativeTables.Version;
         }
 
-        /// <summary>Names of the providers that exist.</summary>
+        /// <summary>Names of the available execution providers.</summary>
         /// <returns>The names.</returns>
         public unsafe string[] GetAvailableProviders()
         {
@@ -133,20 +133,20 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Accepted without effect, for this library sends nothing anywhere.</summary>
+        /// <summary>Accepted but has no effect: this library collects no telemetry.</summary>
         public void EnableTelemetryEvents()
         {
             NativeStatus.ThrowOnError(OrtApi.EnableTelemetryEvents(Arguments.NotDisposed(this)));
         }
 
-        /// <summary>Accepted without effect, for this library sends nothing anywhere.</summary>
+        /// <summary>Accepted but has no effect: this library collects no telemetry.</summary>
         public void DisableTelemetryEvents()
         {
             NativeStatus.ThrowOnError(OrtApi.DisableTelemetryEvents(Arguments.NotDisposed(this)));
         }
 
         /// <summary>Frees the object.</summary>
-        /// <returns>Always true, for it cannot fail.</returns>
+        /// <returns>Always true, because it cannot fail.</returns>
         protected override bool ReleaseHandle()
         {
             OrtApi.ReleaseEnv(handle);

@@ -8,18 +8,18 @@ namespace Microsoft.ML.OnnxRuntime
     {
         private static readonly Lazy<OrtMemoryInfo> Cpu = new Lazy<OrtMemoryInfo>(CreateCpu);
 
-        // The instance that all share is not disposed of by any of them.
+        // The shared instance is never disposed of.
         private readonly bool shared;
 
-        /// <summary>Describes a place for memory.</summary>
-        /// <param name="allocatorName">Name of the device, Cpu.</param>
-        /// <param name="allocatorType">How memory is handed out.</param>
-        /// <param name="deviceId">Number of the device.</param>
+        /// <summary>Creates a description of where memory is located.</summary>
+        /// <param name="allocatorName">Name of the device; Cpu is the only one.</param>
+        /// <param name="allocatorType">How memory is allocated.</param>
+        /// <param name="deviceId">Index of the device.</param>
         /// <param name="memoryType">What the memory is for.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="allocatorName"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such device; the message
-        /// names those that exist.</exception>
+        /// lists those that exist.</exception>
         public OrtMemoryInfo(string allocatorName, OrtAllocatorType allocatorType, int deviceId, OrtMemType memoryType)
             : base(IntPtr.Zero, true)
         {
@@ -36,10 +36,10 @@ namespace Microsoft.ML.OnnxRuntime
             SetHandle(info);
         }
 
-        /// <summary>The memory of the CPU. Disposing of it does nothing.</summary>
+        /// <summary>CPU memory. Disposing of it does nothing.</summary>
         public static OrtMemoryInfo DefaultInstance => Cpu.Value;
 
-        /// <summary>Whether there is no object behind the handle.</summary>
+        /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
         /// <summary>Name of the device.</summary>
@@ -55,7 +55,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Number of the device.</summary>
+        /// <summary>Index of the device.</summary>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public int Id
         {
@@ -69,7 +69,7 @@ namespace Microsoft.ML.OnnxRuntime
         internal OrtMemoryInfo Live => Arguments.NotDisposed(this);
 
         /// <summary>What the memory is for.</summary>
-        /// <returns>What it is for.</returns>
+        /// <returns>The purpose.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtMemType GetMemoryType()
         {
@@ -77,8 +77,8 @@ namespace Microsoft.ML.OnnxRuntime
             return type;
         }
 
-        /// <summary>How memory is handed out.</summary>
-        /// <returns>How.</returns>
+        /// <summary>How memory is allocated.</summary>
+        /// <returns>The allocator type.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtAllocatorType GetAllocatorType()
         {
@@ -86,9 +86,9 @@ namespace Microsoft.ML.OnnxRuntime
             return type;
         }
 
-        /// <summary>Whether two descriptions are the same.</summary>
-        /// <param name="other">The other.</param>
-        /// <returns>True when they are.</returns>
+        /// <summary>Whether two descriptions are equal.</summary>
+        /// <param name="other">The second value.</param>
+        /// <returns>True if they are.</returns>
         public bool Equals(OrtMemoryInfo other)
         {
             if (other == null)
@@ -99,22 +99,22 @@ namespace Microsoft.ML.OnnxRuntime
             return different == 0;
         }
 
-        /// <summary>Whether another object is the same description.</summary>
+        /// <summary>Whether another object is an equal description.</summary>
         /// <param name="obj">The object.</param>
-        /// <returns>True when it is.</returns>
+        /// <returns>True if it is.</returns>
         public override bool Equals(object obj)
         {
             return Equals(obj as OrtMemoryInfo);
         }
 
-        /// <summary>A number that equal descriptions have in common.</summary>
-        /// <returns>The number.</returns>
+        /// <summary>A hash code; equal descriptions have equal ones.</summary>
+        /// <returns>The value.</returns>
         public override int GetHashCode()
         {
             return Name.GetHashCode() ^ Id ^ (int)GetMemoryType() ^ (int)GetAllocatorType();
         }
 
-        /// <summary>Frees the object, unless it is the one that all share.</summary>
+        /// <summary>Frees the object, unless it is the shared one.</summary>
         /// <param name="disposing">True when called by Dispose(), false when called by the finalizer.</param>
         protected override void Dispose(bool disposing)
         {
@@ -125,7 +125,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Frees the object.</summary>
-        /// <returns>Always true, for it cannot fail.</returns>
+        /// <returns>Always true, because it cannot fail.</returns>
         protected override bool ReleaseHandle()
         {
             OrtApi.ReleaseMemoryInfo(handle);

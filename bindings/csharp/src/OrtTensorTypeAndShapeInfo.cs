@@ -3,7 +3,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Element type and extents of a tensor, or of an input or output of a model.</summary>
+    /// <summary>Element type and dimensions of a tensor, or of an input or output of a model.</summary>
     public struct OrtTensorTypeAndShapeInfo
     {
         private OrtTensorTypeAndShapeInfo(TensorElementType type, long[] shape)
@@ -15,17 +15,17 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Type of the elements.</summary>
         public TensorElementType ElementDataType { get; }
 
-        /// <summary>The extents; -1 for those that a model leaves open.</summary>
+        /// <summary>The dimensions; -1 for those that are unknown.</summary>
         public long[] Shape { get; }
 
-        /// <summary>Whether the elements are texts.</summary>
+        /// <summary>Whether the elements are strings.</summary>
         public bool IsString => ElementDataType == TensorElementType.String;
 
         /// <summary>The rank.</summary>
         public int DimensionsCount => Shape.Length;
 
-        /// <summary>Number of elements, the product of the extents.</summary>
-        /// <exception cref="System.InvalidOperationException">When an extent is open.</exception>
+        /// <summary>Number of elements, the product of The dimensions.</summary>
+        /// <exception cref="System.InvalidOperationException">When a dimension is unknown.</exception>
         public long ElementCount
         {
             get
@@ -44,14 +44,14 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Type and extents as a text.</summary>
+        /// <summary>Type and dimensions as a string.</summary>
         /// <returns>A text such as Float[8,10].</returns>
         public override string ToString()
         {
             return ElementDataType + "[" + string.Join(",", Shape) + "]";
         }
 
-        /// <summary>What a native description says; it stays with its owner.</summary>
+        /// <summary>The contents of a native description, which stays with its owner.</summary>
         internal static unsafe OrtTensorTypeAndShapeInfo Read(IntPtr info)
         {
             NativeStatus.ThrowOnError(OrtApi.GetTensorElementType(info, out TensorElementType type));
@@ -65,7 +65,7 @@ namespace Microsoft.ML.OnnxRuntime
             return new OrtTensorTypeAndShapeInfo(type, shape);
         }
 
-        /// <summary>What a native description says, which is released.</summary>
+        /// <summary>The contents of a native description, which is released.</summary>
         internal static OrtTensorTypeAndShapeInfo Take(IntPtr info)
         {
             try

@@ -1,6 +1,6 @@
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>What kind a value is, and for tensors their element type and extents.</summary>
+    /// <summary>The kind of a value, and for tensors their element type and dimensions.</summary>
     public struct OrtTypeInfo
     {
         internal OrtTypeInfo(OnnxValueType kind, OrtTensorTypeAndShapeInfo tensor)
@@ -12,7 +12,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The kind.</summary>
         public OnnxValueType OnnxType { get; }
 
-        /// <summary>Element type and extents.</summary>
+        /// <summary>Element type and dimensions.</summary>
         public OrtTensorTypeAndShapeInfo TensorTypeAndShapeInfo { get; }
     }
 }

@@ -5,7 +5,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A tensor, over memory of the caller or with its own.</summary>
+    /// <summary>A tensor, over the caller's memory or its own.</summary>
     /// <remarks>
     /// A value over an array or a Memory keeps that pinned until it is disposed of, and copies nothing: what
     /// is written into the array is what the next step reads. Spans of a value with memory of its own point
@@ -30,7 +30,7 @@ namespace Microsoft.ML.OnnxRuntime
             this.managed = managed;
         }
 
-        /// <summary>What kind the value is.</summary>
+        /// <summary>The kind of the value.</summary>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OnnxValueType OnnxType
         {
@@ -63,7 +63,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>The native value; throws when it was disposed of.</summary>
+        /// <summary>The native value; throws if it was disposed of.</summary>
         internal OrtValueHandle Live
         {
             get
@@ -76,7 +76,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Type and extents, asked for once; the array is not to be changed.</summary>
+        /// <summary>Type and dimensions, queried once; the array must not be changed.</summary>
         internal OrtTensorTypeAndShapeInfo Info
         {
             get
@@ -90,18 +90,18 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Makes a tensor over memory, without a copy.</summary>
-        /// <typeparam name="T">Type of the elements: a number type of C#, bool, Float16 or
+        /// <summary>Creates a tensor over memory, without a copy.</summary>
+        /// <typeparam name="T">Type of the elements: a numeric type of C#, bool, Float16 or
         /// BFloat16.</typeparam>
-        /// <param name="memoryInfo">Where the memory lies.</param>
-        /// <param name="memory">The elements, row by row. It is pinned until the value is disposed
+        /// <param name="memoryInfo">Location of the memory.</param>
+        /// <param name="memory">The elements in row-major order. It is pinned until the value is disposed
         /// of.</param>
-        /// <param name="shape">The extents; none for a scalar.</param>
+        /// <param name="shape">The dimensions; none for a scalar.</param>
         /// <returns>The tensor.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="memoryInfo"/> or <paramref
         /// name="shape"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when no tensor has elements of the type, an
-        /// extent is negative, or the memory is smaller than the tensor.</exception>
+        /// dimension is negative, or the memory is smaller than the tensor.</exception>
         public static OrtValue CreateTensorValueFromMemory<T>(OrtMemoryInfo memoryInfo, Memory<T> memory, long[] shape)
             where T : struct
         {
@@ -109,17 +109,17 @@ namespace Microsoft.ML.OnnxRuntime
             return CreateOver(memoryInfo, memory, type, shape, MemoryMarshal.AsBytes(memory.Span).Length);
         }
 
-        /// <summary>Makes a tensor over an array, without a copy.</summary>
-        /// <typeparam name="T">Type of the elements: a number type of C#, bool, Float16 or
+        /// <summary>Creates a tensor over an array, without a copy.</summary>
+        /// <typeparam name="T">Type of the elements: a numeric type of C#, bool, Float16 or
         /// BFloat16.</typeparam>
-        /// <param name="data">The elements, row by row. The array is pinned until the value is disposed
+        /// <param name="data">The elements in row-major order. The array is pinned until the value is disposed
         /// of.</param>
-        /// <param name="shape">The extents; none for a scalar.</param>
+        /// <param name="shape">The dimensions; none for a scalar.</param>
         /// <returns>The tensor.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="data"/> or <paramref
         /// name="shape"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when no tensor has elements of the type, an
-        /// extent is negative, or the array is smaller than the tensor.</exception>
+        /// dimension is negative, or the array is smaller than the tensor.</exception>
         public static OrtValue CreateTensorValueFromMemory<T>(T[] data, long[] shape)
             where T : struct
         {
@@ -127,16 +127,16 @@ namespace Microsoft.ML.OnnxRuntime
             return CreateTensorValueFromMemory(OrtMemoryInfo.DefaultInstance, memory, shape);
         }
 
-        /// <summary>Makes a tensor over memory at an address, without a copy.</summary>
-        /// <param name="memInfo">Where the memory lies.</param>
+        /// <summary>Creates a tensor over memory at an address, without a copy.</summary>
+        /// <param name="memInfo">Location of the memory.</param>
         /// <param name="elementType">Type of the elements.</param>
-        /// <param name="shape">The extents; none for a scalar.</param>
-        /// <param name="dataBufferPtr">The elements, row by row. The memory has to outlive the value.</param>
+        /// <param name="shape">The dimensions; none for a scalar.</param>
+        /// <param name="dataBufferPtr">The elements in row-major order. The memory has to outlive the value.</param>
         /// <param name="bufferLengthInBytes">Size of the memory, in bytes.</param>
         /// <returns>The tensor.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="memInfo"/> or <paramref
         /// name="shape"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when an extent is negative, or the memory
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a dimension is negative, or the memory
         /// is smaller than the tensor; NotImplemented when tensors of the type are not supported.</exception>
         public static OrtValue CreateTensorValueWithData(
             OrtMemoryInfo memInfo, TensorElementType elementType, long[] shape, IntPtr dataBufferPtr,
@@ -150,14 +150,14 @@ namespace Microsoft.ML.OnnxRuntime
             return new OrtValue(value);
         }
 
-        /// <summary>Makes a tensor with memory of its own, not initialized.</summary>
-        /// <param name="allocator">Gives the memory.</param>
+        /// <summary>Creates a tensor that owns its memory; the elements are uninitialized.</summary>
+        /// <param name="allocator">Allocates the memory.</param>
         /// <param name="elementType">Type of the elements.</param>
-        /// <param name="shape">The extents; none for a scalar.</param>
+        /// <param name="shape">The dimensions; none for a scalar.</param>
         /// <returns>The tensor.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="allocator"/> or <paramref
         /// name="shape"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when an extent is negative or the size too
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a dimension is negative or the size too
         /// large; NotImplemented when tensors of the type are not supported.</exception>
         public static OrtValue CreateAllocatedTensorValue(
             OrtAllocator allocator, TensorElementType elementType, long[] shape)
@@ -171,8 +171,8 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>The elements, to read.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
-        /// <returns>The elements, row by row. They end with the value, as the remarks of the class
-        /// say.</returns>
+        /// <returns>The elements in row-major order. They are valid as long as the value; see the remarks of the
+        /// class.</returns>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the elements are of another
         /// type.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
@@ -184,8 +184,8 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>The elements, to read and write.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
-        /// <returns>The elements, row by row. They end with the value, as the remarks of the class
-        /// say.</returns>
+        /// <returns>The elements in row-major order. They are valid as long as the value; see the remarks of the
+        /// class.</returns>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the elements are of another
         /// type.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
@@ -196,7 +196,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>The bytes of the elements, to read and write.</summary>
-        /// <returns>The bytes. They end with the value, as the remarks of the class say.</returns>
+        /// <returns>The bytes. They are valid as long as the value; see the remarks of the say.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public unsafe Span<byte> GetTensorMutableRawData()
         {
@@ -211,8 +211,8 @@ namespace Microsoft.ML.OnnxRuntime
             return new Span<byte>((void*)data, size);
         }
 
-        /// <summary>Element type and extents.</summary>
-        /// <returns>Type and extents.</returns>
+        /// <summary>Element type and dimensions.</summary>
+        /// <returns>Type and dimensions.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtTensorTypeAndShapeInfo GetTensorTypeAndShape()
         {
@@ -220,8 +220,8 @@ namespace Microsoft.ML.OnnxRuntime
             return OrtTensorTypeAndShapeInfo.Take(native);
         }
 
-        /// <summary>Kind, element type and extents.</summary>
-        /// <returns>What the value is.</returns>
+        /// <summary>Kind, element type and dimensions.</summary>
+        /// <returns>The type information.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtTypeInfo GetTypeInfo()
         {
@@ -237,8 +237,8 @@ namespace Microsoft.ML.OnnxRuntime
             return (long)size;
         }
 
-        /// <summary>Where the elements lie.</summary>
-        /// <returns>The memory of the CPU.</returns>
+        /// <summary>Location of the elements.</summary>
+        /// <returns>CPU memory.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtMemoryInfo GetTensorMemoryInfo()
         {
@@ -246,14 +246,14 @@ namespace Microsoft.ML.OnnxRuntime
             return OrtMemoryInfo.DefaultInstance;
         }
 
-        /// <summary>Frees the value and lets go of the caller's memory. It may be called again, and then does
-        /// nothing.</summary>
+        /// <summary>Frees the value and unpins the caller's memory. Calling it again has no
+        /// effect.</summary>
         public void Dispose()
         {
             handle.Dispose();
         }
 
-        /// <summary>A tensor over memory of the caller whose elements may be declared as another type of the
+        /// <summary>A tensor over the caller's memory whose elements may be declared as another type of the
         /// same size.</summary>
         internal static unsafe OrtValue CreateOver<T>(
             OrtMemoryInfo memoryInfo, Memory<T> memory, TensorElementType type, long[] shape, long size)
@@ -283,7 +283,7 @@ namespace Microsoft.ML.OnnxRuntime
             OrtTensorTypeAndShapeInfo tensor = Info;
             TensorTypes.Require<T>(tensor.ElementDataType, method);
             int count = Fitting(tensor.ElementCount, "elements");
-            // Managed memory is looked at as such: its spans keep it alive, whatever becomes of the value.
+            // Managed memory is accessed as such: its spans keep it alive even if the value is freed.
             if (managed is ManagedMemory<T> own)
             {
                 return own.Memory.Span.Slice(0, count);

@@ -7,8 +7,8 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>
-    /// The elements of a value as memory of C#. Whoever holds the memory keeps the value from being
-    /// collected; of a value that was disposed of no span is given any more.
+    /// The elements of a value as C# memory. Holding the memory keeps the value from being
+    /// collected; a value that was disposed of returns no more spans.
     /// </summary>
     internal sealed unsafe class OrtValueMemory<T> : MemoryManager<T>
         where T : struct
@@ -49,7 +49,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         protected override void Dispose(bool disposing)
         {
-            // The value belongs to whoever made this.
+            // The value belongs to the creator of this object.
         }
 
         /// <summary>Keeps a value open until the pin ends.</summary>

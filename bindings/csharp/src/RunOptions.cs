@@ -4,7 +4,7 @@ namespace Microsoft.ML.OnnxRuntime
 {
     public partial class RunOptions
     {
-        /// <summary>No options: a null pointer for a call. Nobody disposes of it.</summary>
+        /// <summary>No options: a null pointer for a call. Never disposed of.</summary>
         internal static readonly RunOptions None = new RunOptions(IntPtr.Zero);
     }
 }

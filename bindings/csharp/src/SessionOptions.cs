@@ -7,17 +7,17 @@ namespace Microsoft.ML.OnnxRuntime
     {
         private static SessionOptions defaultOptions;
 
-        /// <summary>The options of sessions that are made without. Nobody disposes of them.</summary>
+        /// <summary>The options of sessions that are created without any. Never disposed of.</summary>
         internal static SessionOptions Default => defaultOptions ?? (defaultOptions = new SessionOptions());
 
-        /// <summary>Asks for a provider by name.</summary>
-        /// <param name="providerName">Its name. There is one, CPUExecutionProvider, also called CPU.</param>
-        /// <param name="providerOptions">Settings of the provider; those of the CPU are not looked
-        /// at.</param>
+        /// <summary>Requests an execution provider by name.</summary>
+        /// <param name="providerName">Its name. Only CPUExecutionProvider, also called CPU, exists.</param>
+        /// <param name="providerOptions">Settings of the provider; those of the CPU are
+        /// ignored.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="providerName"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such provider; the message
-        /// names those that exist.</exception>
+        /// lists those that exist.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public unsafe void AppendExecutionProvider(
             string providerName, Dictionary<string, string> providerOptions = null)
@@ -32,7 +32,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Asks for the provider of the CPU, which every session has anyway.</summary>
+        /// <summary>Requests the CPU provider, which every session has anyway.</summary>
         /// <param name="useArena">Not 0 for an arena of memory; as <see cref="EnableCpuMemArena"/>.</param>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AppendExecutionProvider_CPU(int useArena = 1)

@@ -3,10 +3,10 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Which type of C# the elements of a tensor have.</summary>
+    /// <summary>The C# types of tensor elements.</summary>
     internal static class TensorTypes
     {
-        /// <summary>The type of C# for an element type; null where there is none.</summary>
+        /// <summary>The type of C# for an element type; null if there is none.</summary>
         internal static Type TypeOf(TensorElementType type)
         {
             switch (type)
@@ -29,7 +29,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>The element type that a type of C# stands for; Undefined where there is none.</summary>
+        /// <summary>The element type that a type of C# stands for; Undefined if there is none.</summary>
         internal static TensorElementType Find(Type type)
         {
             if (type == typeof(float)) return TensorElementType.Float;
@@ -48,7 +48,7 @@ namespace Microsoft.ML.OnnxRuntime
             return TensorElementType.Undefined;
         }
 
-        /// <summary>The element type that T stands for; throws where there is none.</summary>
+        /// <summary>The element type that T stands for; throws if there is none.</summary>
         internal static TensorElementType Of<T>(string method)
         {
             TensorElementType type = TensorType<T>.Value;
@@ -62,7 +62,7 @@ namespace Microsoft.ML.OnnxRuntime
             return type;
         }
 
-        /// <summary>Throws unless elements of a type can be looked at as T.</summary>
+        /// <summary>Throws unless elements of a type can be read as T.</summary>
         internal static void Require<T>(TensorElementType found, string method)
         {
             if (TensorType<T>.Value != found || found == TensorElementType.Undefined)
@@ -74,7 +74,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Size of an element in bytes; 0 for types that tensors here do not have.</summary>
+        /// <summary>Size of an element in bytes; 0 for types that are not supported.</summary>
         internal static int Size(TensorElementType type)
         {
             switch (type)
@@ -101,7 +101,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>A tensor of C# that looks into a value.</summary>
+        /// <summary>A C# tensor that shares a value's memory.</summary>
         internal static object View(OrtValue value)
         {
             TensorElementType type = value.Info.ElementDataType;
@@ -126,10 +126,10 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>A value over the memory of a tensor of C#.</summary>
+        /// <summary>A value over the memory of a C# tensor.</summary>
         internal static OrtValue Over<T>(Memory<T> memory, long[] shape)
         {
-            // Generic code cannot say that T is a number; here it is known.
+            // Generic code cannot express that T is numeric; here it is known.
             object boxed = memory;
             switch (Of<T>("CreateFromTensor"))
             {

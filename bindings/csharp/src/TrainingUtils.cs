@@ -1,12 +1,12 @@
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Settings of training for the whole process.</summary>
+    /// <summary>Process-wide settings of training.</summary>
     public static class TrainingUtils
     {
-        /// <summary>Sets the seed of all random numbers of the process.</summary>
+        /// <summary>Sets the process-wide random seed.</summary>
         /// <remarks>
-        /// Sessions made afterwards draw the same numbers in every run with this seed. With the same number
-        /// of threads whole training runs are repeatable bit by bit.
+        /// Sessions created afterwards draw the same random numbers in every run with this seed. With the same number
+        /// of threads whole training runs are reproducible bit for bit.
         /// </remarks>
         /// <param name="seed">Any number.</param>
         public static void SetSeed(long seed)

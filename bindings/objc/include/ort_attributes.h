@@ -1,5 +1,5 @@
 /** \file
- * What the headers say of a method beyond its types.
+ * Attributes of methods in the headers.
  */
 #import <Foundation/Foundation.h>
 
@@ -11,8 +11,9 @@
 #endif
 
 /**
- * Stands behind a method that returns a number or a truth value and thereby cannot say that it failed: the
- * error alone does. Swift then imports it as a throwing method that returns the number.
+ * Stands behind a method of which the error alone says that it failed: one that returns a number or a truth
+ * value, or that gets a property. Swift imports it as a throwing method with the same result; that of a text
+ * is optional there.
  */
 #if defined(__has_attribute)
 #if __has_attribute(swift_error)
@@ -23,7 +24,7 @@
 #define ORT_FAILS_BY_ERROR
 #endif
 
-/** Gives a method the name that it has in Swift, where that is not the one that Swift finds by itself. */
+/** Sets the Swift name of a method, if it is not the one that Swift derives itself. */
 #if defined(__has_attribute)
 #if __has_attribute(swift_name)
 #define ORT_SWIFT_NAME(name) __attribute__((swift_name(#name)))

@@ -1,5 +1,5 @@
 /** \file
- * The environment, which says which log messages are written.
+ * The environment, which determines which log messages are written.
  */
 #import <Foundation/Foundation.h>
 
@@ -23,8 +23,8 @@ NSString *ORTVersion(void);
 #endif
 
 /**
- * The environment. A program makes one and gives it to its sessions, which do not need it afterwards.
- * Messages go to the standard error.
+ * The environment. A program creates one and passes it to its sessions, which do not need it afterwards.
+ * Messages go to standard error.
  */
 @interface ORTEnv : NSObject {
  @private
@@ -34,11 +34,11 @@ NSString *ORTVersion(void);
 - (instancetype)init ORT_UNAVAILABLE;
 
 /**
- * Makes an environment.
+ * Creates an environment.
  *
- * @param loggingLevel The least severity that is written.
+ * @param loggingLevel The minimum severity that is logged.
  * @param error Set when it fails. May be NULL.
- * @return The environment, or nil when it failed.
+ * @return The environment, or nil on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no such severity.
  */

@@ -1,10 +1,10 @@
 /** \file
- * How a method says that it failed.
+ * How methods report errors.
  *
- * A method that can fail takes an NSError by reference last. It returns nil, NO or 0 when it failed, and
- * stores why. The domain of the error is ORTErrorDomain, its code one of ORTErrorCode, its localized
+ * A method that can fail takes an NSError by reference last. It returns nil, NO or 0 on failure, and
+ * sets the error. The domain of the error is ORTErrorDomain, its code one of ORTErrorCode, its localized
  * description says what was being done, on which argument, node or file, what was expected and what was
- * found. The reference may be NULL. When the method succeeds the error is left as it was.
+ * found. The reference may be NULL. If the method succeeds, the error is left unchanged.
  */
 #import <Foundation/Foundation.h>
 

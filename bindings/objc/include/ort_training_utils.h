@@ -1,5 +1,5 @@
 /** \file
- * Settings of the process.
+ * Process-wide settings.
  */
 #import <Foundation/Foundation.h>
 
@@ -10,10 +10,10 @@ extern "C" {
 #endif
 
 /**
- * Sets the seed of all random numbers of the process.
+ * Sets the process-wide random seed.
  *
- * Sessions made afterwards draw the same numbers in every run with this seed. With the same number of threads
- * whole training runs are repeatable bit by bit.
+ * Sessions created afterwards draw the same random numbers in every run with this seed. With the same number of threads
+ * whole training runs are reproducible bit for bit.
  *
  * @param seed Any number.
  */

@@ -1,5 +1,5 @@
 /** \file
- * Tensors, and what is known of their type and shape.
+ * Tensors, and their types and shapes.
  */
 #import <Foundation/Foundation.h>
 
@@ -11,7 +11,7 @@ NS_ASSUME_NONNULL_BEGIN
 @class ORTTensorTypeAndShapeInfo;
 @class ORTValueTypeInfo;
 
-/** A value, a dense tensor over memory of its own or of the caller. */
+/** A value: a dense tensor over its own memory or the caller's. */
 @interface ORTValue : NSObject {
  @private
   struct OrtValue *_handle;
@@ -23,18 +23,18 @@ NS_ASSUME_NONNULL_BEGIN
 - (instancetype)init ORT_UNAVAILABLE;
 
 /**
- * Makes a tensor over data of the caller, without a copy.
+ * Creates a tensor over the caller's data, without a copy.
  *
- * The tensor keeps the data alive, and sees what is written into it. The length of the data stays as it is: a
- * tensor whose data has become shorter or moved is refused by whatever it is given to.
+ * The tensor keeps the data alive and shares its contents. The length of the data must not change: a
+ * tensor whose data has become shorter or moved is rejected by every method.
  *
- * @param tensorData The elements, row by row.
+ * @param tensorData The elements in row-major order.
  * @param elementType Type of the elements.
- * @param shape The extents, whole numbers of 0 or more; an empty array for a scalar.
+ * @param shape The dimensions, whole numbers of 0 or more; an empty array for a scalar.
  * @param error Set when it fails. May be NULL.
- * @return The tensor, or nil when it failed.
+ * @return The tensor, or nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when an argument is nil or of another class, an extent is negative, or
+ * Errors: ORTErrorCodeInvalidArgument when an argument is nil or of another class, a dimension is negative, or
  * the data is smaller than the tensor; ORTErrorCodeNotImplemented when tensors of the type are not supported.
  */
 - (nullable instancetype)initWithTensorData:(NSMutableData *)tensorData
@@ -46,7 +46,7 @@ NS_ASSUME_NONNULL_BEGIN
  * The kind of the value, and for a tensor its type and shape.
  *
  * @param error Set when it fails. May be NULL.
- * @return What is known of the value, or nil when it failed.
+ * @return The type information of the value, or nil on failure.
  */
 - (nullable ORTValueTypeInfo *)typeInfoWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -54,25 +54,25 @@ NS_ASSUME_NONNULL_BEGIN
  * Element type and shape of the tensor.
  *
  * @param error Set when it fails. May be NULL.
- * @return Type and shape, or nil when it failed.
+ * @return Type and shape, or nil on failure.
  */
 - (nullable ORTTensorTypeAndShapeInfo *)tensorTypeAndShapeInfoWithError:(NSError *_Nullable *_Nullable)error;
 
 /**
  * The elements of the tensor, row by row, without a copy.
  *
- * What is written into the data is written into the tensor. The data keeps the memory alive, so it may be
- * used after the tensor is gone. For a tensor over data of the caller it is that data. For any other its
- * length cannot be changed; trying to raises NSInvalidArgumentException. Its copies are data of their own.
+ * Writing to the data writes to the tensor. The data keeps the memory alive, so it may be
+ * used after the tensor is gone. For a tensor over the caller's data, it is that data. For any other its
+ * length cannot be changed; trying to raises NSInvalidArgumentException. Its copies are independent.
  *
  * @param error Set when it fails. May be NULL.
- * @return The elements, or nil when it failed.
+ * @return The elements, or nil on failure.
  */
 - (nullable NSMutableData *)tensorDataWithError:(NSError *_Nullable *_Nullable)error;
 
 @end
 
-/** What is known of a value. */
+/** The type information of a value. */
 @interface ORTValueTypeInfo : NSObject {
  @private
   ORTValueType _type;
@@ -81,10 +81,10 @@ NS_ASSUME_NONNULL_BEGIN
 
 - (instancetype)init ORT_UNAVAILABLE;
 
-/** What kind the value is. */
+/** The kind of the value. */
 @property(nonatomic, readonly) ORTValueType type;
 
-/** Type and shape of a tensor, nil for a value that is none. */
+/** Type and shape of a tensor, nil for a value that is not a tensor. */
 @property(nonatomic, readonly, nullable) ORTTensorTypeAndShapeInfo *tensorTypeAndShapeInfo;
 
 @end
@@ -101,7 +101,7 @@ NS_ASSUME_NONNULL_BEGIN
 /** Type of the elements. */
 @property(nonatomic, readonly) ORTTensorElementDataType elementType;
 
-/** The extents, -1 for one that a model leaves open; an empty array for a scalar. */
+/** The dimensions, -1 for an unknown one; an empty array for a scalar. */
 @property(nonatomic, readonly) NSArray<NSNumber *> *shape;
 
 @end

@@ -1,4 +1,4 @@
-// What every method does around its C calls: arguments from Objective-C to C, results back, failures to
+// What every method does around its C calls: converting arguments from Objective-C to C, results back, failures to
 // NSError.
 #pragma once
 
@@ -13,7 +13,7 @@ typedef struct {
   NSError *__autoreleasing *error;
 } ORTCall;
 
-/** What an object of this library answers that stands for a handle of the C library. */
+/** The methods of an object that owns a handle of the C library. */
 @protocol ORTHandleOwner <NSObject>
 /** The handle, NULL in an object that was never initialized. It lives as long as the object. */
 - (void *)handle;
@@ -22,7 +22,7 @@ typedef struct {
 - (NSString *)whyUnusable;
 @end
 
-/** Objects made of a handle, which they own from then on. */
+/** Objects created from a handle, which they own from then on. */
 @protocol ORTHandleTaker <NSObject>
 - (instancetype)initWithHandle:(void *)handle;
 @end
@@ -31,7 +31,7 @@ typedef struct {
 #define ORT_FREED __attribute__((cleanup(ORTFreeVariable)))
 ORT_HIDDEN void ORTFreeVariable(void *variable);
 
-/** An array of values that a call fills; what nobody took is released at the end of its scope. */
+/** An array of values that a call fills; values that were not taken are released at the end of its scope. */
 typedef struct {
   size_t count;
   OrtValue **values;
@@ -55,8 +55,8 @@ ORT_HIDDEN BOOL ORTSucceeded(const ORTCall *call, OrtStatus *status);
 /** Stores an error with the code ORT_INVALID_ARGUMENT; returns NO. */
 ORT_HIDDEN BOOL ORTRefuse(const ORTCall *call, NSString *format, ...) NS_FORMAT_FUNCTION(2, 3);
 
-// Arguments. Each checks what the caller gave and stores its C form; NO with an error that names the argument
-// when it does not fit. What they store lives as long as the argument, or is freed by the caller where it is
+// Arguments. Each checks the argument and stores its C form; returns NO with an error that names the argument
+// if it is invalid. The stored form is valid as long as the argument, or freed by the caller if it is
 // an array.
 ORT_HIDDEN BOOL ORTTakeText(const ORTCall *call, NSString *name, id text, BOOL optional, const char **out);
 ORT_HIDDEN BOOL ORTTakeTexts(const ORTCall *call, NSString *name, id texts, BOOL optional, const char ***out);
@@ -66,7 +66,7 @@ ORT_HIDDEN BOOL ORTTakeHandle(const ORTCall *call, NSString *name, id object, Cl
 ORT_HIDDEN BOOL ORTTakeValues(const ORTCall *call, NSString *name, id values, BOOL optional,
                               const OrtValue ***out);
 
-/** The texts are in the order of the set's allObjects. */
+/** The strings are in the order of the set's allObjects. */
 ORT_HIDDEN BOOL ORTTakeTextSet(const ORTCall *call, NSString *name, id texts, BOOL optional,
                                const char ***out);
 ORT_HIDDEN BOOL ORTTakeNamedValues(const ORTCall *call, NSString *name, id values, BOOL optional,
@@ -79,14 +79,14 @@ ORT_HIDDEN BOOL ORTCountElements(const ORTCall *call, const OrtValue *value, siz
 ORT_HIDDEN BOOL ORTRefuseProperty(const ORTCall *call, NSString *name, OrtPropertyType expected,
                                   OrtPropertyType found);
 
-/** The numbers of an array as a C array of elements of the given @encode; every number must fit. */
+/** The numbers of an array as a C array of elements of the given @encode; every number must be representable. */
 ORT_HIDDEN BOOL ORTTakeNumbers(const ORTCall *call, NSString *name, id numbers, BOOL optional,
                                const char *element, void *out);
 
-/** Gives memory back to the allocator; NULL is none. */
+/** Returns memory to the allocator; NULL is ignored. */
 ORT_HIDDEN void ORTFreeMemory(void *memory);
 
-// Results. What comes as a handle or through the allocator is freed or owned by what is returned.
+// Results. Handles and allocated memory are freed, or owned by the returned object.
 ORT_HIDDEN NSString *ORTTextTaking(char *text);
 ORT_HIDDEN NSString *ORTTextCopying(const char *text);
 ORT_HIDDEN NSData *ORTDataTaking(void *data, size_t size);

@@ -92,7 +92,7 @@ BOOL ORTTakeText(const ORTCall *call, NSString *name, id text, BOOL optional, co
   return ORTTextAt(call, name, NSNotFound, text, out);
 }
 
-// Memory for as many elements; none is needed for none.
+// Memory for that many elements; NULL for none.
 static void *ORTRoom(NSUInteger count, size_t size) { return calloc(count == 0 ? 1 : count, size); }
 
 BOOL ORTTakeTexts(const ORTCall *call, NSString *name, id texts, BOOL optional, const char ***out) {
@@ -187,7 +187,7 @@ static size_t ORTSizeOf(const char *element) {
   return size;
 }
 
-// Stores a number as the element type; NO when it has no such value.
+// Stores a number as the element type; NO if it is not representable.
 static BOOL ORTStoreNumber(NSNumber *number, const char *element, void *out) {
   const size_t size = ORTSizeOf(element);
   if (*element == *@encode(float)) {
@@ -263,7 +263,7 @@ NSString *ORTTextCopying(const char *text) {
   if (text == NULL) return @"";
   NSString *copy = ORT_AUTORELEASE([[NSString alloc] initWithUTF8String:text]);
   if (copy != nil) return copy;
-  // Names come from files; bytes that are no UTF-8 are still shown.
+  // Names come from files; bytes that are not UTF-8 are still shown.
   return ORT_AUTORELEASE([[NSString alloc] initWithCString:text encoding:NSISOLatin1StringEncoding]);
 }
 

@@ -1,4 +1,4 @@
-// The tables of C calls that the classes stand on.
+// The tables of C calls that the classes use.
 #pragma once
 
 #import <Foundation/Foundation.h>
@@ -9,15 +9,15 @@
 
 #define ORT_HIDDEN __attribute__((visibility("hidden")))
 
-/** The general calls. Raises NSInternalInconsistencyException when the C library is older than its headers
+/** The table of general calls. Raises NSInternalInconsistencyException when the C library is older than its headers
  * here. */
 ORT_HIDDEN const OrtApi* ORTGeneralTable(void);
 
 /** The training calls. */
 ORT_HIDDEN const OrtTrainingApi* ORTTrainingTable(void);
 
-/** What the two older tables cannot say. */
+/** The calls that the two older tables lack. */
 ORT_HIDDEN const OrtrainApi* ORTExtensionTable(void);
 
-/** The allocator of the CPU. */
+/** The CPU allocator. */
 ORT_HIDDEN OrtAllocator* ORTAllocator(void);

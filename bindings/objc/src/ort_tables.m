@@ -43,7 +43,7 @@ const OrtrainApi *ORTExtensionTable(void) {
 
 OrtAllocator *ORTAllocator(void) {
   OrtAllocator *allocator = NULL;
-  // There is one allocator, and asking for it cannot fail.
+  // There is one allocator, and getting it cannot fail.
   ORTGeneralTable()->ReleaseStatus(ORTGeneralTable()->GetAllocatorWithDefaultOptions(&allocator));
   return allocator;
 }

@@ -12,7 +12,7 @@
   NSUInteger _length;
 }
 
-/** Data over memory that lives as long as the value does. */
+/** Data over memory that is valid as long as the value. */
 - (instancetype)initWithValue:(ORTValue *)value bytes:(void *)bytes length:(NSUInteger)length;
 
 @end

@@ -13,8 +13,8 @@
   return self;
 }
 
-// Some kinds of Foundation make empty data of a subclass by way of this method; here there is nothing to
-// make.
+// Some implementations of Foundation create empty data of a subclass through this method; there is nothing to
+// create here.
 - (instancetype)initWithBytesNoCopy:(void *)bytes length:(NSUInteger)length freeWhenDone:(BOOL)freeWhenDone {
   (void)bytes, (void)length, (void)freeWhenDone;
   return self;
@@ -46,7 +46,7 @@
              (unsigned long)_length, (unsigned long)length];
 }
 
-// In an archive it is data like any other.
+// An archive stores it like any other data.
 - (Class)classForCoder {
   return [NSMutableData class];
 }

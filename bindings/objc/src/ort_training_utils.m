@@ -3,6 +3,6 @@
 #import "ort_tables.h"
 
 void ORTSetSeed(int64_t seed) {
-  // Every number is a seed, so the call cannot fail.
+  // Every number is a valid seed, so the call cannot fail.
   ORTGeneralTable()->ReleaseStatus(ORTTrainingTable()->SetSeed(seed));
 }

@@ -16,8 +16,8 @@
 
 @implementation ORTValue
 
-// The memory of the data as the tensor knows it. The null pointer of empty data is none that a tensor may
-// have.
+// The memory of the data as the tensor knows it. A tensor may not have the null pointer
+// of empty data.
 static void *ORTBytesOf(NSMutableData *data) {
   static char none;
   return [data length] == 0 ? &none : [data mutableBytes];
@@ -43,7 +43,7 @@ static void *ORTBytesOf(NSMutableData *data) {
                   call:(const ORTCall *)call {
   const void *bytes = NULL;
   if (!ORTTakeData(call, @"tensorData", tensorData, NO, &bytes)) return NO;
-  // A step may write into a tensor, so data that is not mutable is refused.
+  // A step may write into a tensor, so data that is not mutable is rejected.
   if (![tensorData isKindOfClass:[NSMutableData class]]) {
     return ORTRefuse(call, @"argument tensorData: expected NSMutableData, found %@",
                      NSStringFromClass([tensorData class]));

@@ -1,6 +1,6 @@
-"""Training of ONNX models on the device where they run.
+"""Training of ONNX models on the device that runs them.
 
-:mod:`ortrain.api` has the training loop, :mod:`ortrain.artifacts` makes the files that it starts from, and
+:mod:`ortrain.api` has the training loop, :mod:`ortrain.artifacts` creates the files that it starts from, and
 :class:`InferenceSession` runs models forward.
 """
 
@@ -44,11 +44,11 @@ __all__ = [
 
 
 def set_seed(seed: int) -> None:
-    """Set the seed of all random numbers of the process.
+    """Set the process-wide random seed.
 
     Parameters
     ----------
     seed : int
-        Any number of 64 bits. Modules made afterwards draw the same numbers in every run with this seed.
+        Any 64-bit integer. Modules created afterwards draw the same random numbers in every run with this seed.
     """
     _ortrain.set_seed(seed)

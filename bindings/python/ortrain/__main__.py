@@ -30,28 +30,33 @@ def config_entry(text: str) -> tuple[str, str]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="ortrain", description="Training of ONNX models on the device where they run."
+        prog="ortrain", description="Training of ONNX models on the device that runs them."
     )
     parser.add_argument("--version", action="version", version=f"ortrain {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser(
         "profile",
         help="show where the time of a training step goes",
-        description="Train some steps of the artifacts in DIR, on made-up data unless --inputs is given, and "
-        "print the time of each operator a step. Nothing in DIR is changed.",
+        description="Train some steps of the artifacts in DIR, on random data unless --inputs is given, and "
+        "print the time of each operator per step. Nothing in DIR is changed.",
     )
     command.add_argument("folder", type=Path, metavar="DIR", help="folder of the training artifacts")
     command.add_argument("--steps", type=at_least_one, default=20, help="recorded steps (default 20)")
     command.add_argument(
-        "--batch", type=at_least_one, default=16, help="extent of the axes that the model leaves open (16)"
+        "--batch",
+        type=at_least_one,
+        default=16,
+        help="size of dimensions that the model does not fix (default 16)",
     )
     command.add_argument(
-        "--inputs", type=Path, metavar="NPZ", help="arrays by the names of the inputs; others are made up"
+        "--inputs", type=Path, metavar="NPZ", help="arrays by input name; other inputs are random"
     )
-    command.add_argument("--by-node", action="store_true", help="one row for each node, not each operator")
+    command.add_argument("--by-node", action="store_true", help="one row per node instead of per operator")
     command.add_argument("--limit", type=int, default=0, metavar="N", help="show N rows (default all)")
     command.add_argument("--trace", type=Path, metavar="JSON", help="write Chrome's trace event format too")
-    command.add_argument("--threads", type=int, default=0, help="threads of a step (default one a processor)")
+    command.add_argument(
+        "--threads", type=int, default=0, help="threads of a step (default one per processor)"
+    )
     command.add_argument(
         "--config",
         type=config_entry,

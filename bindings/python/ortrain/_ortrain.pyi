@@ -112,14 +112,14 @@ def save_checkpoint(
     include_optimizer_state: bool,
 ) -> None: ...
 def create_training_session(
-    options: SessionOptionsHandle,
+    options: SessionOptionsHandle | None,
     checkpoint_state: CheckpointStateHandle,
     train_model_path: StrPath,
     eval_model_path: StrPath | None = None,
     optimizer_model_path: StrPath | None = None,
 ) -> TrainingSessionHandle: ...
 def create_training_session_from_buffer(
-    options: SessionOptionsHandle,
+    options: SessionOptionsHandle | None,
     checkpoint_state: CheckpointStateHandle,
     train_model_data: bytes,
     eval_model_data: bytes | None = None,
@@ -246,3 +246,4 @@ def gradient_graph_builder_build(builder: GradientGraphBuilderHandle) -> None: .
 def gradient_graph_builder_get_model(builder: GradientGraphBuilderHandle) -> bytes: ...
 def gradient_graph_builder_save(builder: GradientGraphBuilderHandle, model_path: StrPath) -> None: ...
 def list_operators() -> str: ...
+def get_contiguous_parameters(sess: TrainingSessionHandle, trainable_only: bool) -> OrtValue: ...

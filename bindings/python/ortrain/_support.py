@@ -1,4 +1,4 @@
-"""What the generated classes share: the values of a step, devices, keys and texts for people."""
+"""Code shared by the generated classes: values of a step, devices, keys and human-readable representations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _invalid(message: str) -> InvalidArgumentError:
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that a session cannot run on, naming those that it can."""
+    """Reject a device that a session cannot run on, listing those that it can."""
     names = [_ortrain.device_name(i) for i in range(_ortrain.device_count())]
     if device not in names:
         raise _invalid(f"there is no device {device!r}, available: {', '.join(names)}")
@@ -43,7 +43,7 @@ def check_providers(
     providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None,
     provider_options: Sequence[Mapping[str, Any]] | None,
 ) -> None:
-    """Refuse providers and options that do not belong together, and warn of providers that there are not."""
+    """Reject options that do not match the providers, and warn about unavailable providers."""
     names = [p if isinstance(p, str) else p[0] for p in providers or ()]
     if provider_options is not None and len(provider_options) != len(names):
         raise _invalid(
@@ -51,13 +51,13 @@ def check_providers(
         )
     absent = [name for name in names if name != _PROVIDER]
     if absent:
-        # The caller of the constructor is to blame, two levels up.
+        # Attribute the warning to the caller of the constructor, two levels up.
         message = f"there is no {', '.join(absent)}; the model runs on {_PROVIDER}"
         warnings.warn(message, UserWarning, stacklevel=3)
 
 
 def check_key(name: str, mapping: Parameters | Properties) -> None:
-    """Raise KeyError where a mapping has no entry of that name."""
+    """Raise KeyError if a mapping has no entry with this name."""
     if name not in mapping:
         raise KeyError(name)
 
@@ -70,17 +70,8 @@ def describe_entry(parameter: Parameter) -> str:
 
 
 def describe_mapping(mapping: Parameters | Properties) -> str:
-    """Return a mapping as a dictionary would be shown."""
+    """Return a mapping in the notation of a dictionary."""
     return f"{type(mapping).__name__}({{{', '.join(f'{k!r}: {v!r}' for k, v in mapping)}}})"
-
-
-def parameter_type(state: _ortrain.CheckpointStateHandle, trainable_only: bool) -> np.dtype[Any]:
-    """Return the element type that a buffer of all parameters has; float32 where there are no parameters."""
-    for i in range(_ortrain.checkpoint_get_parameter_count(state)):
-        name = _ortrain.checkpoint_get_parameter_name(state, i)
-        if not trainable_only or _ortrain.checkpoint_is_parameter_trainable(state, name):
-            return _ortrain.numpy_type(_ortrain.get_parameter_type_and_shape(state, name)[0])
-    return np.dtype(np.float32)
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:
@@ -105,7 +96,7 @@ def to_value(value: Any) -> OrtValue:
 
 
 def _convert_plain(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
-    """Python numbers and lists as an array of ``dtype``; None where that would lose what they say."""
+    """Convert Python numbers and lists to an array of ``dtype``; None if that would lose information."""
     array = np.asarray(value)
     kinds = {"b": "b", "i": "bi", "u": "bi", "f": "bif", "V": "bif"}  # V: the floats of ml_dtypes
     if array.dtype.kind not in kinds.get(dtype.kind, "") and array.size > 0:
@@ -118,13 +109,13 @@ def _convert_plain(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | N
 
 @dataclass(frozen=True)
 class StepSignature:
-    """What a step takes and gives: the same for every call of a module in one mode."""
+    """The inputs and outputs of a step: the same for every call of a module in one mode."""
 
     names: list[str]
     element_types: list[int]
     output_count: int
     sequences: frozenset[int] = frozenset()
-    """The numbers of the inputs that are sequences of tensors."""
+    """The indices of the inputs that are sequences of tensors."""
 
     @classmethod
     def of(
@@ -137,7 +128,7 @@ class StepSignature:
         return cls(inputs, types, len(outputs))
 
     def take(self, values: Sequence[Any]) -> list[OrtValue]:
-        """Return the inputs of a step as tensors, over the caller's memory where that is possible."""
+        """Return the inputs of a step as tensors, over the caller's memory if possible."""
         if len(values) != len(self.names):
             raise _invalid(
                 f"expected {len(self.names)} inputs ({', '.join(self.names)}), found {len(values)}"
@@ -145,7 +136,7 @@ class StepSignature:
         return [self.take_one(i, value) for i, value in enumerate(values)]
 
     def take_one(self, i: int, value: Any) -> OrtValue:
-        """Return input number ``i`` as a tensor, over the caller's memory where that is possible."""
+        """Return input number ``i`` as a tensor, over the caller's memory if possible."""
         if i in self.sequences and not isinstance(value, OrtValue):
             if not isinstance(value, (list, tuple)):
                 raise _invalid(
@@ -184,7 +175,7 @@ _SEQUENCE, _OPTIONAL = 2, 6  # of ONNXType
 
 
 def declared(info: tuple[list[int], int, list[int], list[str]]) -> tuple[str, list[int | str | None]]:
-    """Return type and shape of an input or output as a session's user reads them; a sequence has no shape."""
+    """Return type and shape of an input or output in user notation; a sequence has no shape."""
     kinds, element_type, extents, symbols = info
     text, shape = declared_tensor((element_type, extents, symbols))
     for kind in reversed(kinds[:-1]):
@@ -193,7 +184,7 @@ def declared(info: tuple[list[int], int, list[int], list[str]]) -> tuple[str, li
 
 
 def declared_tensor(info: tuple[int, list[int], list[str]]) -> tuple[str, list[int | str | None]]:
-    """Return type and shape of a tensor that a model takes or gives."""
+    """Return type and shape of a tensor that is an input or output of a model."""
     element_type, extents, symbols = info
     shape = [e if e >= 0 else s or None for e, s in zip(extents, symbols, strict=True)]
     return f"tensor({_ortrain.onnx_type(element_type)})", shape
@@ -229,7 +220,7 @@ class ModelSignature:
         return list(output_names) if output_names else self.outputs
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, OrtValue]:
-        """Return the inputs of a run by name, over the caller's memory where that is possible."""
+        """Return the inputs of a run by name, over the caller's memory if possible."""
         for name in feed:
             if name not in self.index:
                 known = ", ".join(self.inputs.names) or "none"
@@ -242,14 +233,14 @@ class ModelSignature:
 
 
 def as_arrays(output: OrtValue) -> Any:
-    """Return an output of a run: an array, a list of arrays, or None for an optional output that is not there."""
+    """Return an output of a run: an array, a list of arrays, or None for an empty optional output."""
     if output.is_tensor():
         return output.numpy()
     return [element.numpy() for element in output.elements()] if output.has_value() else None
 
 
 def _as_kind_of(example: Any, output: OrtValue) -> Any:
-    """Return an output as the kind of object that the first input was."""
+    """Return an output as the same kind of object as the first input."""
     if isinstance(example, OrtValue):
         return output
     if isinstance(example, (np.ndarray, *_PLAIN, np.generic)):
@@ -264,7 +255,7 @@ def _as_kind_of(example: Any, output: OrtValue) -> Any:
 
 
 def give_back(outputs: list[OrtValue], inputs: Sequence[Any]) -> Any:
-    """Return the outputs of a step as the kind that its inputs were, one value or a tuple."""
+    """Return the outputs of a step as the same kind of objects as its inputs, one value or a tuple."""
     example = inputs[0] if inputs else None
     given = tuple(_as_kind_of(example, output) for output in outputs)
     return given[0] if len(given) == 1 else given

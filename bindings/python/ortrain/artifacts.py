@@ -169,7 +169,7 @@ def generate_artifacts(
     if custom_op_library is not None:
         raise NotImplementedError(
             f"cannot use the custom operator library {os.fspath(custom_op_library)!r}: "
-            "ortrain runs only the operators that it is built with"
+            "ortrain only runs its built-in operators"
         )
     additional = _names("additional_output_names", additional_output_names)
     loss_block = _loss_block(loss)

@@ -1,4 +1,4 @@
-"""Exceptions: each carries the code and the message of the call that failed."""
+"""Exceptions, each with the code and the message of the call that failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OrtrainError(RuntimeError):
     Attributes
     ----------
     code : OrtErrorCode
-        Why, as a code.
+        The error code.
     message : str
         What was being done, what was expected and what was found.
     """
@@ -36,11 +36,11 @@ class OrtrainError(RuntimeError):
 
 
 class InvalidArgumentError(OrtrainError, ValueError):
-    """An argument does not fit."""
+    """An argument is invalid."""
 
 
 class InvalidModelError(OrtrainError, ValueError):
-    """A file or buffer is no valid ONNX model."""
+    """A file or buffer is not a valid ONNX model."""
 
 
 class NoSuchFileError(OrtrainError, FileNotFoundError):

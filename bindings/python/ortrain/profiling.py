@@ -26,11 +26,11 @@ class Row:
     Attributes
     ----------
     name : str
-        The operator, with the node's name behind it where rows are nodes.
+        The operator, followed by the node's name if rows are nodes.
     calls : float
-        Kernels a step.
+        Kernels per step.
     milliseconds : float
-        Their time a step.
+        Their time per step.
     """
 
     name: str
@@ -39,21 +39,21 @@ class Row:
 
 
 def make_inputs(module: Module, batch: int, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-    """Make inputs for a step: those that are given, random floats and zeros for the others.
+    """Create inputs for a step: the given ones, random floats or zeros for the others.
 
     Parameters
     ----------
     module : Module
-        Whose train step they are for.
+        The module whose train step they are for.
     batch : int
-        Extent that stands for every one which the model leaves open.
+        Size of every dimension that the model does not fix.
     given : mapping of str to array
         Inputs by name.
 
     Raises
     ------
     ValueError
-        When a given name is no input.
+        When a given name is not an input.
     """
     names = module.input_names()
     unknown = sorted(set(given) - set(names))
@@ -70,7 +70,7 @@ def make_inputs(module: Module, batch: int, given: Mapping[str, NDArray[Any]]) -
             continue
         shape = [batch if extent < 0 else extent for extent in extents]
         dtype = _ortrain.numpy_type(element)
-        # Zero is a label and a token of every model; other integers need not be.
+        # Zero is a valid label and token in every model; other integers may not be.
         values = rng.standard_normal(shape) if dtype.kind == "f" else np.zeros(shape)
         inputs.append(values.astype(dtype))
     return inputs
@@ -84,12 +84,12 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     FileNotFoundError
         When there is no such file.
     ValueError
-        When it is no NPZ file of plain arrays.
+        When it is not an NPZ file of plain arrays.
     """
     if not path.exists():
         raise FileNotFoundError(f"--inputs: there is no file {path}")
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"--inputs: expected an NPZ file as numpy.savez writes it, found {path}")
+        raise ValueError(f"--inputs: expected an NPZ file as written by numpy.savez, found {path}")
     with np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
@@ -102,18 +102,18 @@ def record(
     threads: int = 0,
     config: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Train some steps and record them.
+    """Run some training steps and record them.
 
     Parameters
     ----------
     folder : Path
         Artifacts as `generate_artifacts` writes them. Without an optimizer model no optimizer steps are taken.
     steps : int
-        Recorded steps; three more run before.
+        Number of recorded steps; three more run before them.
     batch, given
         As in `make_inputs`.
     threads : int, default 0
-        Threads of a step, 0 for one a processor.
+        Threads of a step; 0 for one per processor.
     config : mapping of str to str, optional
         Configuration entries of the session.
 
@@ -150,14 +150,14 @@ def record(
 
 
 def summarize(trace: Mapping[str, Any], by_node: bool = False) -> tuple[list[Row], float]:
-    """Add up a recording.
+    """Summarize a recording.
 
     Parameters
     ----------
     trace : dict
         As `record` returns it.
     by_node : bool, default False
-        Whether a row is a node; else it is an operator.
+        Whether rows are nodes instead of operators.
 
     Returns
     -------
@@ -183,14 +183,16 @@ def summarize(trace: Mapping[str, Any], by_node: bool = False) -> tuple[list[Row
 
 
 def memory_line(trace: Mapping[str, Any]) -> str:
-    """Say how much memory the intermediate values of a recorded train step take, and how much they need."""
+    """Describe how much memory the intermediate values of a recorded train step take and need."""
     steps = [event["args"] for event in trace["traceEvents"] if event["name"] == "train step"]
     arena, live = (max((step[key] for step in steps), default=0) for key in ("arena_bytes", "live_bytes"))
-    return f"intermediate values: {arena / 1e6:.1f} MB, of which {live / 1e6:.1f} MB are in use at once"
+    return (
+        f"intermediate values: {arena / 1e6:.1f} MB, of which {live / 1e6:.1f} MB are in use at the same time"
+    )
 
 
 def table(rows: list[Row], total: float, limit: int = 0) -> str:
-    """Rows as a text table, with their share of the kernels' time; `limit` 0 for all of them."""
+    """Format rows as a text table, with their share of the kernels' time; `limit` 0 shows all of them."""
     shown = rows[:limit] if limit else rows
     busy = sum(row.milliseconds for row in rows)
     width = max([len(row.name) for row in shown] + [len("operator")])

@@ -1,5 +1,5 @@
 // OrtValue in Python: a tensor, or a sequence of tensors, that shares memory with NumPy and, through DLPack,
-// with everything else.
+// with other libraries.
 #include <cstring>
 #include <limits>
 #include <string_view>
@@ -11,7 +11,7 @@ namespace {
 
 struct TypeRow {
   ONNXTensorElementDataType type;
-  int number;           // NumPy's number for it, -1 where NumPy does not have it
+  int number;           // NumPy's number for it, -1 if NumPy does not have it
   const char* numpy;    // its name in NumPy, or in ml_dtypes
   const char* onnx;     // name in ONNX
   uint8_t dlpack_code;  // kind of number in DLPack
@@ -56,10 +56,10 @@ const TypeRow kTypes[] = {
 const TypeRow& row(ONNXTensorElementDataType type) {
   for (const TypeRow& r : kTypes)
     if (r.type == type) return r;
-  throw py::type_error("there is no NumPy type for the element type number " + std::to_string(type));
+  throw py::type_error("there is no NumPy type for element type " + std::to_string(type));
 }
 
-// Elements of less than a byte lie packed in a tensor, the first in the lowest bits, and take a byte each in
+// Elements smaller than a byte are packed in a tensor, the first in the lowest bits, and take a byte each in
 // an array.
 bool is_packed(const TypeRow& type) { return type.bits < 8; }
 
@@ -121,7 +121,7 @@ struct DlManagedTensor {
 };
 constexpr int32_t kDlCpu = 1;
 
-// A DLPack tensor together with the shape it points to and the Python object whose memory it shows.
+// A DLPack tensor together with the shape it points to and the Python object whose memory it shares.
 struct Exported {
   DlManagedTensor managed;
   std::vector<int64_t> shape;
@@ -133,7 +133,7 @@ void delete_exported(DlManagedTensor* managed) {
   delete static_cast<Exported*>(managed->context);
 }
 
-// Frees the tensor of a capsule that nobody consumed; a consumer renames the capsule.
+// Frees the tensor of a capsule that was not consumed; a consumer renames the capsule.
 void delete_capsule(PyObject* capsule) {
   if (!PyCapsule_IsValid(capsule, "dltensor")) return;
   auto* managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
@@ -310,7 +310,7 @@ void bind_support(py::module_& module) {
   py::class_<Value>(
       module, "OrtValue",
       "A tensor, or a sequence of tensors, on the CPU. A tensor shares memory with the NumPy arrays "
-      "made from it.")
+      "created from it.")
       .def_static(
           "ortvalue_from_numpy",
           [](const py::array& array, const std::string& device_type, int device_id) {
@@ -321,7 +321,7 @@ void bind_support(py::module_& module) {
           "A tensor over the memory of an array, which it keeps alive.\n\n"
           "An array that is not contiguous, or not in native byte order, is copied, and so is one of a type "
           "of "
-          "less than a byte (int4 of ml_dtypes), whose elements lie packed in a tensor.")
+          "smaller than a byte (int4 of ml_dtypes), whose elements are packed in a tensor.")
       .def_static(
           "ortvalue_from_shape_and_type",
           [](const std::vector<int64_t>& shape, const py::object& type, const std::string& device_type,
@@ -333,27 +333,27 @@ void bind_support(py::module_& module) {
             return Value(made);
           },
           py::arg("shape"), py::arg("element_type"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
-          "A tensor with memory of its own, not initialized.")
+          "A tensor that owns its memory; the elements are uninitialized.")
       .def_static("ortvalue_from_sequence", &Value::from_elements, py::arg("values"),
                   "A sequence of tensors, OrtValues of one element type, whose memory it shares.")
       .def("elements", &Value::elements, "Copies of the tensors of a sequence.")
       .def(
           "numpy", [](const py::object& self) { return self.cast<const Value&>().to_array(self); },
-          "An array over the tensor's memory, which keeps the tensor alive. Writing into it changes the "
+          "An array over the tensor's memory, which keeps the tensor alive. Writing to it changes the "
           "tensor.\n\n"
-          "Types that NumPy does not have are those of ml_dtypes, or their bits where that is not installed. "
-          "Elements of less than a byte are copied into a byte each.")
+          "Types that NumPy does not have are those of ml_dtypes, or their bits if that is not installed. "
+          "Elements smaller than a byte are copied into a byte each.")
       .def("shape", &Value::shape, "The extents.")
       .def(
           "element_type", [](const Value& value) { return static_cast<int>(value.element_type()); },
-          "Type of the elements, a number of ONNXTensorElementDataType (that of ONNX TensorProto.DataType).")
+          "Element type, a value of ONNXTensorElementDataType (as in ONNX TensorProto.DataType).")
       .def(
           "data_type",
           [](const Value& value) { return "tensor(" + std::string(row(value.element_type()).onnx) + ")"; },
-          "Type of the tensor as ONNX writes it, such as tensor(float).")
+          "Type of the tensor in ONNX notation, such as tensor(float).")
       .def_property_readonly(
           "dtype", [](const Value& value) { return numpy_type(value.element_type()); },
-          "Type of the elements as NumPy's dtype.")
+          "Element type as a NumPy dtype.")
       .def(
           "data_ptr", [](const Value& value) { return reinterpret_cast<uintptr_t>(value.data()); },
           "Address of the first element.")
@@ -379,7 +379,7 @@ void bind_support(py::module_& module) {
           "The tensor as a DLPack capsule that shares its memory.")
       .def(
           "__dlpack_device__", [](const Value&) { return py::make_tuple(kDlCpu, 0); },
-          "The device as DLPack names it, (1, 0) for the CPU.")
+          "The device in DLPack's notation, (1, 0) for the CPU.")
       .def("__repr__", &describe);
 }
 

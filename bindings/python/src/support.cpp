@@ -32,7 +32,7 @@ const OrtMemoryInfo* cpu_memory() {
 }
 
 PropertyValue::PropertyValue(const py::object& value) {
-  // NumPy's numbers are taken for the Python numbers they stand for; a bool is no number here.
+  // NumPy scalars are accepted as the equivalent Python numbers; a bool is rejected.
   py::object plain =
       py::hasattr(value, "item") && !py::isinstance<py::str>(value) ? value.attr("item")() : value;
   if (py::isinstance<py::bool_>(plain)) {
@@ -52,7 +52,7 @@ PropertyValue::PropertyValue(const py::object& value) {
     type_ = OrtStringProperty;
     text_ = plain.cast<std::string>();
     if (text_.find('\0') != std::string::npos)
-      throw py::value_error("a property's text cannot hold a zero character");
+      throw py::value_error("a property's string cannot contain a null character");
   } else {
     throw py::type_error("a property is an int, a float or a str, found " +
                          py::str(py::type::of(value).attr("__name__")).cast<std::string>());
@@ -72,7 +72,7 @@ void* PropertyValue::data() {
 
 namespace {
 
-// Gives memory back to the allocator at the end of a scope.
+// Returns memory to the allocator at the end of a scope.
 struct Taken {
   void* memory;
   ~Taken() { allocator()->Free(allocator(), memory); }

@@ -1,4 +1,4 @@
-// What the generated module is made of: the tables, handles with an owner, and the ways between Python and C.
+// Building blocks of the generated module: the tables, handles with an owner, and conversions between Python and C.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -35,7 +35,7 @@ inline const OrtrainApi& extension_api() {
   return table;
 }
 
-// A failed call on its way to Python, where it becomes an exception of ortrain.errors.
+// A failed call, which becomes an exception of ortrain.errors in Python.
 struct StatusError : std::exception {
   OrtErrorCode code;
   std::string message;
@@ -57,7 +57,7 @@ inline void check_same_length(const char* first, size_t first_size, const char* 
                         std::to_string(first_size) + ", as many as " + first);
 }
 
-// The one environment of the process, and the allocator of the CPU.
+// The one environment of the process, and the CPU allocator.
 OrtEnv* environment();
 OrtAllocator* allocator();
 const OrtMemoryInfo* cpu_memory();
@@ -75,7 +75,7 @@ struct Handle {
   ~Handle() { release(raw); }
 };
 
-// A tensor or a sequence of tensors, and the Python object whose memory it looks into.
+// A tensor or a sequence of tensors, and the Python object whose memory it shares.
 class Value {
  public:
   explicit Value(OrtValue* raw, py::object keep = py::none()) : raw_(raw), keep_(std::move(keep)) {}
@@ -93,7 +93,7 @@ class Value {
   void* data() const;
   bool over_foreign_memory() const { return !keep_.is_none(); }
 
-  // A tensor over the array's memory; a copy where that is not contiguous or not in native byte order.
+  // A tensor over the array's memory; a copy if that is not contiguous or not in native byte order.
   static Value from_array(const py::array& array);
   // A sequence of tensors, which share the memory of those given.
   static Value from_elements(const py::sequence& elements);
@@ -105,11 +105,11 @@ class Value {
   py::object keep_;
 };
 
-// NumPy's type for an element type, and the reverse; throws TypeError when there is none.
+// NumPy's type for an element type, and the reverse; throws TypeError if there is none.
 py::dtype numpy_type(ONNXTensorElementDataType type);
 ONNXTensorElementDataType element_type(const py::dtype& dtype);
 
-// Strings of a call as it takes them.
+// Strings in the form that calls take.
 class Texts {
  public:
   explicit Texts(const std::vector<std::string>& texts) {
@@ -121,7 +121,7 @@ class Texts {
   std::vector<const char*> pointers_;
 };
 
-// Tensors of a call as it takes them.
+// Tensors in the form that calls take.
 class Values {
  public:
   explicit Values(const std::vector<const Value*>& values) {
@@ -133,7 +133,7 @@ class Values {
   std::vector<const OrtValue*> pointers_;
 };
 
-// Truth values of a call as it takes them.
+// Booleans in the form that calls take.
 class Flags {
  public:
   explicit Flags(const std::vector<bool>& flags) : flags_(new bool[flags.size()]) {
@@ -145,7 +145,7 @@ class Flags {
   std::unique_ptr<bool[]> flags_;
 };
 
-// Bytes of a call as it takes them; None is a null pointer.
+// Bytes in the form that calls take; None is a null pointer.
 class Bytes {
  public:
   explicit Bytes(const std::optional<py::bytes>& bytes) {
@@ -158,7 +158,7 @@ class Bytes {
   std::string_view view_;
 };
 
-// A path of a call as it takes it; None is a null pointer.
+// A path in the form that calls take; None is a null pointer.
 class Path {
  public:
   explicit Path(const std::optional<std::filesystem::path>& path) {
@@ -170,7 +170,7 @@ class Path {
   std::optional<std::filesystem::path::string_type> text_;
 };
 
-// A property on its way in: int, float or str.
+// A property as an argument: int, float or str.
 class PropertyValue {
  public:
   explicit PropertyValue(const py::object& value);
@@ -184,16 +184,16 @@ class PropertyValue {
   std::string text_;
 };
 
-// Results that came from the allocator, which takes the memory back.
+// Results in memory from the allocator, to which it is returned.
 std::string take_text(char* text);
 py::bytes take_bytes(void* bytes, size_t size);
 py::object take_property(OrtPropertyType type, void* value);
-// (element type, extents, names of extents)
+// (element type, dimensions, names of dimensions)
 py::tuple take_type_and_shape(OrtTensorTypeAndShapeInfo* info);
-// (kinds of value from the outermost to the tensor, element type, extents, names of extents)
+// (kinds of value from the outermost to the tensor, element type, dimensions, names of dimensions)
 py::tuple take_type_info(OrtTypeInfo* info);
-// Outputs of a step or run. Those that were made are released also when the call fails; those that the caller
-// gave to be written into stay the caller's.
+// Outputs of a step or run. Those that the call creates are released even if it fails; those that the caller
+// supplies remain the caller's.
 struct Outputs {
   std::vector<OrtValue*> raw;
   std::vector<py::object> given;

@@ -147,6 +147,7 @@ std::vector<std::string> texts(const char* const* names, size_t count);
 // The tensor that a value is; throws where it is a sequence or nothing.
 Tensor& tensor_of(OrtValue& value);
 const Tensor& tensor_of(const OrtValue& value);
+// Options or, for null, the defaults.
 inline const RunOptions* core_of(const OrtRunOptions* options) { return options ? &options->value : nullptr; }
 
 // The item of that number; throws naming how many there are.

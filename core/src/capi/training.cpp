@@ -1,4 +1,5 @@
 // Training sessions.
+#include <memory>
 #include <mutex>
 
 #include "capi/generated/bodies.h"
@@ -9,12 +10,12 @@
 namespace ortrain::capi {
 namespace {
 
-void make_session(const OrtEnv& env, const OrtSessionOptions& options, const OrtCheckpointState& state,
+void make_session(const OrtEnv& env, const SessionOptions& options, const OrtCheckpointState& state,
                   Model train, std::optional<Model> eval, std::optional<Model> optimizer,
                   OrtTrainingSession** out) {
-  *out = new OrtTrainingSession{TrainingSession(options_of(env, &options), state.state, std::move(train),
-                                                std::move(eval), std::move(optimizer))};
-  if (const std::string warning = precision_warning(options.value); !warning.empty()) {
+  *out = new OrtTrainingSession{
+      TrainingSession(options, state.state, std::move(train), std::move(eval), std::move(optimizer))};
+  if (const std::string warning = precision_warning(options); !warning.empty()) {
     static std::once_flag once;
     std::call_once(once, [&] { log(env, ORT_LOGGING_LEVEL_WARNING, "CreateTrainingSession", warning); });
   }
@@ -77,7 +78,7 @@ void CreateTrainingSession(const OrtEnv* env, const OrtSessionOptions* options,
                            OrtCheckpointState* checkpoint_state, const ORTCHAR_T* train_model_path,
                            const ORTCHAR_T* eval_model_path, const ORTCHAR_T* optimizer_model_path,
                            OrtTrainingSession** out) {
-  make_session(*env, *options, *checkpoint_state, read_model(std::filesystem::path(train_model_path)),
+  make_session(*env, options_of(*env, options), *checkpoint_state, read_model(std::filesystem::path(train_model_path)),
                read_optional(eval_model_path), read_optional(optimizer_model_path), out);
 }
 
@@ -86,7 +87,7 @@ void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions*
                                      size_t train_data_length, const void* eval_model_data,
                                      size_t eval_data_length, const void* optim_model_data,
                                      size_t optim_data_length, OrtTrainingSession** out) {
-  make_session(*env, *options, *checkpoint_state,
+  make_session(*env, options_of(*env, options), *checkpoint_state,
                read_model(train_model_data, train_data_length, "training model in memory"),
                read_optional(eval_model_data, eval_data_length, "eval model in memory"),
                read_optional(optim_model_data, optim_data_length, "optimizer model in memory"), out);
@@ -116,6 +117,16 @@ void OptimizerStep(OrtTrainingSession* sess, const OrtRunOptions* run_options) {
 
 void GetParametersSize(OrtTrainingSession* sess, size_t* out, bool trainable_only) {
   *out = static_cast<size_t>(sess->session.state().parameters_size(trainable_only));
+}
+
+void GetContiguousParameters(OrtTrainingSession* sess, bool trainable_only, OrtAllocator* allocator,
+                             OrtValue** out) {
+  const CheckpointState& state = sess->session.state();
+  const DType dtype = state.parameters_type(trainable_only, "copying the parameters to a buffer");
+  auto buffer = std::make_unique<OrtValue>(
+      OrtValue{allocate_tensor(allocator, dtype, {state.parameters_size(trainable_only)})});
+  state.copy_to_buffer(tensor_of(*buffer), trainable_only);
+  *out = buffer.release();
 }
 
 void CopyParametersToBuffer(OrtTrainingSession* sess, OrtValue* parameters_buffer, bool trainable_only) {

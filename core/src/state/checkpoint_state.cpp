@@ -130,6 +130,19 @@ int64_t CheckpointState::parameters_size(bool trainable_only) const {
   return size;
 }
 
+DType CheckpointState::parameters_type(bool trainable_only, const char* doing) const {
+  const Parameter* first = nullptr;
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.trainable && trainable_only) continue;
+    if (first == nullptr) first = &parameter;
+    require(parameter.data.dtype() == first->data.dtype(), ErrorCode::kInvalidArgument, doing, ": the ",
+            trainable_only ? "trainable " : "", "parameters must all have one type, but \"", first->name,
+            "\" is ", to_string(first->data.dtype()), " and \"", parameter.name, "\" is ",
+            to_string(parameter.data.dtype()));
+  }
+  return first == nullptr ? DType::kFloat : first->data.dtype();
+}
+
 template <typename Copy, typename Convert>
 void CheckpointState::walk_buffer(const Tensor& buffer, bool trainable_only, const char* doing, Copy&& copy,
                                   Convert&& convert) const {
@@ -138,13 +151,8 @@ void CheckpointState::walk_buffer(const Tensor& buffer, bool trainable_only, con
     const Parameter& parameter = parameters_[buffer_order_.empty() ? i : buffer_order_[i]];
     if (parameter.trainable || !trainable_only) wanted.push_back(&parameter);
   }
-  for (const Parameter* parameter : wanted)
-    require(parameter->data.dtype() == wanted.front()->data.dtype(), ErrorCode::kInvalidArgument, doing,
-            ": the parameters should all be of one type, but \"", wanted.front()->name, "\" is ",
-            to_string(wanted.front()->data.dtype()), " and \"", parameter->name, "\" is ",
-            to_string(parameter->data.dtype()));
   const int64_t size = parameters_size(trainable_only);
-  const DType dtype = wanted.empty() ? buffer.dtype() : wanted.front()->data.dtype();
+  const DType dtype = wanted.empty() ? buffer.dtype() : parameters_type(trainable_only, doing);
   require(buffer.dtype() == dtype && buffer.size() == size, ErrorCode::kInvalidArgument, doing,
           ": the buffer should hold ", size, " elements of type ", to_string(dtype), " (",
           trainable_only ? "trainable" : "all", " parameters), found ", buffer.size(), " of type ",

@@ -74,8 +74,11 @@ class CheckpointState {
 
   // Number of elements of all parameters, or of the trainable ones.
   int64_t parameters_size(bool trainable_only) const;
+  // The one element type of all parameters, or of the trainable ones; float where there are none. Throws
+  // kInvalidArgument, saying what was being done, where they have several.
+  DType parameters_type(bool trainable_only, const char* doing) const;
   // All values in the order of parameters(), end to end, without gaps. `buffer` has parameters_size()
-  // elements of the parameters' common type, any shape. set_buffer_order() sets another order.
+  // elements of parameters_type(), any shape. set_buffer_order() sets another order.
   void copy_to_buffer(const Tensor& buffer, bool trainable_only) const;
   void copy_from_buffer(const Tensor& buffer, bool trainable_only);
   // The order of parameters in buffers, if not that of parameters(). A training session sets that in which

@@ -5,9 +5,9 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>All that training changes, parameters, gradients, optimizer state, and the user's
+    /// <summary>Everything that training changes: parameters, gradients, optimizer state, and the user's
     /// properties.</summary>
-    /// <remarks>It is read from a checkpoint. A session works on it and changes it with every step.</remarks>
+    /// <remarks>It is loaded from a checkpoint. A session updates it in place with every step.</remarks>
     public unsafe partial class CheckpointState : SafeHandle
     {
         internal CheckpointState(IntPtr handle)
@@ -16,14 +16,14 @@ namespace Microsoft.ML.OnnxRuntime
             SetHandle(handle);
         }
 
-        /// <summary>Whether there is no object behind the handle.</summary>
+        /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
-        /// <summary>The object itself; throws when it was disposed of.</summary>
+        /// <summary>The object itself; throws if it was disposed of.</summary>
         internal CheckpointState Live => Arguments.NotDisposed(this);
 
         /// <summary>Frees the object.</summary>
-        /// <returns>Always true, for it cannot fail.</returns>
+        /// <returns>Always true, because it cannot fail.</returns>
         protected override bool ReleaseHandle()
         {
             OrtTrainingApi.ReleaseCheckpointState(handle);
@@ -35,8 +35,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>The state that was read.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="checkpointPath"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">NoSuchFile when there is no such file; Fail when the file is no
-        /// checkpoint, is damaged, or has a version that this library does not read.</exception>
+        /// <exception cref="OnnxRuntimeException">NoSuchFile when there is no such file; Fail when the file is
+        /// not a checkpoint, is damaged, or has a version that this library cannot read.</exception>
         public static CheckpointState LoadCheckpoint(string checkpointPath)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.LoadCheckpoint(
@@ -45,11 +45,11 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Reads a checkpoint from memory.</summary>
-        /// <param name="buffer">The content of a checkpoint file.</param>
+        /// <param name="buffer">The contents of a checkpoint file.</param>
         /// <returns>The state that was read.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="buffer"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">Fail when the bytes are no checkpoint, are damaged, or have a
-        /// version that this library does not read.</exception>
+        /// <exception cref="OnnxRuntimeException">Fail when the bytes are not a checkpoint, are damaged, or have
+        /// a version that this library cannot read.</exception>
         public static CheckpointState LoadCheckpointFromBuffer(byte[] buffer)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.LoadCheckpointFromBuffer(
@@ -59,11 +59,12 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Writes a state to a checkpoint file.</summary>
-        /// <remarks>A crash or a full disk leaves the former file or the new one, never a part.</remarks>
+        /// <remarks>The write is atomic: after a crash or with a full disk, either the old file or the new one is
+        /// there, never a part of it.</remarks>
         /// <param name="state">The state.</param>
-        /// <param name="checkpointPath">Path of the file; what is there is replaced.</param>
-        /// <param name="includeOptimizerState">Whether momentums and step count are saved too, so that training
-        /// can go on as if it had not stopped.</param>
+        /// <param name="checkpointPath">Path of the file; an existing file is replaced.</param>
+        /// <param name="includeOptimizerState">Whether to save the moments and the step count too, so that
+        /// training can resume exactly where it stopped.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="state"/> or <paramref
         /// name="checkpointPath"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">Fail when the file cannot be written.</exception>
@@ -75,7 +76,7 @@ namespace Microsoft.ML.OnnxRuntime
                 Arguments.Byte(includeOptimizerState)));
         }
 
-        /// <summary>Adds a property, or replaces it.</summary>
+        /// <summary>Adds a property, or replaces an existing one.</summary>
         /// <param name="propertyName">Name of the property.</param>
         /// <param name="propertyValue">Its value.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="propertyName"/> is
@@ -86,7 +87,7 @@ namespace Microsoft.ML.OnnxRuntime
             SetProperty(propertyName, OrtPropertyType.Int, (IntPtr)(&propertyValue));
         }
 
-        /// <summary>Adds a property, or replaces it.</summary>
+        /// <summary>Adds a property, or replaces an existing one.</summary>
         /// <param name="propertyName">Name of the property.</param>
         /// <param name="propertyValue">Its value.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="propertyName"/> is
@@ -97,7 +98,7 @@ namespace Microsoft.ML.OnnxRuntime
             SetProperty(propertyName, OrtPropertyType.Float, (IntPtr)(&propertyValue));
         }
 
-        /// <summary>Adds a property, or replaces it.</summary>
+        /// <summary>Adds a property, or replaces an existing one.</summary>
         /// <param name="propertyName">Name of the property.</param>
         /// <param name="propertyValue">Its value.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="propertyName"/> or <paramref
@@ -117,12 +118,12 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, NativeText.Utf8(propertyName, nameof(propertyName)), type, value));
         }
 
-        /// <summary>The property of that name.</summary>
+        /// <summary>The property with this name.</summary>
         /// <param name="propertyName">Name of the property.</param>
-        /// <returns>Its value, an integer of 64 bits, a float or a text.</returns>
+        /// <returns>Its value: a 64-bit integer, a float or a string.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="propertyName"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no property of that
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no property with this
         /// name.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public object GetProperty(string propertyName)
@@ -165,13 +166,13 @@ namespace Microsoft.ML.OnnxRuntime
                 (UIntPtr index, out IntPtr name) => OrtrainApi.CheckpointGetPropertyName(Live, index, OrtAllocator.Default, out name));
         }
 
-        /// <summary>Copies a tensor over a parameter.</summary>
+        /// <summary>Overwrites a parameter with the values of a tensor.</summary>
         /// <param name="parameterName">Name of the parameter.</param>
-        /// <param name="parameter">The new values, of the parameter's type and shape.</param>
+        /// <param name="parameter">The new values, with the parameter's type and shape.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="parameterName"/> or <paramref
         /// name="parameter"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no parameter of that name, or
-        /// type or shape do not fit.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no parameter with this name, or
+        /// its type or shape does not match.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void UpdateParameter(string parameterName, OrtValue parameter)
         {
@@ -185,7 +186,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>The copy.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="parameterName"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no parameter of that
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no parameter with this
         /// name.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtValue GetParameter(string parameterName)
@@ -201,7 +202,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>Type and shape.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="parameterName"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no parameter of that
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no parameter with this
         /// name.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtTensorTypeAndShapeInfo GetParameterTypeAndShape(string parameterName)
@@ -211,12 +212,12 @@ namespace Microsoft.ML.OnnxRuntime
             return OrtTensorTypeAndShapeInfo.Take(result);
         }
 
-        /// <summary>Whether training changes a parameter.</summary>
+        /// <summary>Whether a parameter is trainable.</summary>
         /// <param name="parameterName">Name of the parameter.</param>
         /// <returns>True for trainable, false for frozen.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="parameterName"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no parameter of that
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no parameter with this
         /// name.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public bool IsParameterTrainable(string parameterName)
@@ -226,13 +227,13 @@ namespace Microsoft.ML.OnnxRuntime
             return result != 0;
         }
 
-        /// <summary>A copy of the gradient that the last train steps left for a parameter.</summary>
+        /// <summary>A copy of the accumulated gradient of a parameter.</summary>
         /// <param name="parameterName">Name of the parameter.</param>
-        /// <returns>The copy, of the parameter's type and shape.</returns>
+        /// <returns>The copy, with the parameter's type and shape.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="parameterName"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no parameter of that name, or it
-        /// is frozen; RuntimeException when no train step has run on this state.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no parameter with this name, or
+        /// it is frozen; RuntimeException when no train step has run on this state.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtValue GetParameterGradient(string parameterName)
         {
@@ -247,7 +248,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>The type.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="propertyName"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no property of that
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no property with this
         /// name.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtPropertyType GetPropertyType(string propertyName)
@@ -257,9 +258,10 @@ namespace Microsoft.ML.OnnxRuntime
             return result;
         }
 
-        /// <summary>Whether a state knows its parameters by name, type and shape alone.</summary>
+        /// <summary>Whether a state knows only the name, type and shape of its parameters, not their
+        /// values.</summary>
         /// <remarks>Such a state needs CopyBufferToParameters before the first step.</remarks>
-        /// <returns>True for nominal, false when the values are there.</returns>
+        /// <returns>True for nominal, false if the values are there.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public bool IsNominal()
         {
@@ -267,8 +269,8 @@ namespace Microsoft.ML.OnnxRuntime
             return result != 0;
         }
 
-        /// <summary>Number of optimizer steps that a state has behind it.</summary>
-        /// <returns>The number; 0 when there is no optimizer state.</returns>
+        /// <summary>Number of optimizer steps taken on a state.</summary>
+        /// <returns>The number; 0 if there is no optimizer state.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public long GetOptimizerStepCount()
         {

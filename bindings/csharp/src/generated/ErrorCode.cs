@@ -4,31 +4,31 @@ namespace Microsoft.ML.OnnxRuntime
     /// <summary>Why a call failed.</summary>
     public enum ErrorCode
     {
-        /// <summary>It did not fail.</summary>
+        /// <summary>Success.</summary>
         Ok = 0,
 
-        /// <summary>A failure with no code of its own, for instance a full disk or a damaged file.</summary>
+        /// <summary>A failure without a more specific code, for example a full disk or a damaged file.</summary>
         Fail = 1,
 
-        /// <summary>An argument does not fit.</summary>
+        /// <summary>An argument is invalid.</summary>
         InvalidArgument = 2,
 
-        /// <summary>There is no such file.</summary>
+        /// <summary>The file does not exist.</summary>
         NoSuchFile = 3,
 
         /// <summary>The session has no such model.</summary>
         NoModel = 4,
 
-        /// <summary>A library that does the work failed.</summary>
+        /// <summary>An underlying library failed.</summary>
         EngineError = 5,
 
-        /// <summary>A run failed, or the calls came in the wrong order.</summary>
+        /// <summary>A run failed, or calls were made in the wrong order.</summary>
         RuntimeException = 6,
 
         /// <summary>The bytes are not an ONNX model.</summary>
         InvalidProtobuf = 7,
 
-        /// <summary>The model is loaded already.</summary>
+        /// <summary>The model is already loaded.</summary>
         ModelLoaded = 8,
 
         /// <summary>The call, operator or type is not implemented.</summary>
@@ -40,13 +40,13 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>A device failed.</summary>
         EpFail = 11,
 
-        /// <summary>Loading was cancelled.</summary>
+        /// <summary>Loading was canceled.</summary>
         ModelLoadCanceled = 12,
 
-        /// <summary>The model has to be compiled before.</summary>
+        /// <summary>The model must be compiled first.</summary>
         ModelRequiresCompilation = 13,
 
-        /// <summary>What was looked for does not exist.</summary>
+        /// <summary>The requested item does not exist.</summary>
         NotFound = 14,
     }
 }

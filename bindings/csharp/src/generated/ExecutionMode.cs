@@ -7,7 +7,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>One after another; the default.</summary>
         ORT_SEQUENTIAL = 0,
 
-        /// <summary>Accepted, and treated as sequential. Work inside a node is parallel.</summary>
+        /// <summary>Accepted, but treated as sequential. Work within a node is parallel.</summary>
         ORT_PARALLEL = 1,
     }
 }

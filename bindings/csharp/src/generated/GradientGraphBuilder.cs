@@ -5,7 +5,7 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Adds gradients to a model, so that a plain forward run computes them.</summary>
+    /// <summary>Adds gradient computations to a model, so that a plain forward run produces them.</summary>
     public unsafe partial class GradientGraphBuilder : SafeHandle
     {
         internal GradientGraphBuilder(IntPtr handle)
@@ -14,36 +14,36 @@ namespace Microsoft.ML.OnnxRuntime
             SetHandle(handle);
         }
 
-        /// <summary>Whether there is no object behind the handle.</summary>
+        /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
-        /// <summary>The object itself; throws when it was disposed of.</summary>
+        /// <summary>The object itself; throws if it was disposed of.</summary>
         internal GradientGraphBuilder Live => Arguments.NotDisposed(this);
 
         /// <summary>Frees the object.</summary>
-        /// <returns>Always true, for it cannot fail.</returns>
+        /// <returns>Always true, because it cannot fail.</returns>
         protected override bool ReleaseHandle()
         {
             OrtrainApi.ReleaseGradientGraphBuilder(handle);
             return true;
         }
 
-        /// <summary>Takes a model to which gradients will be added.</summary>
+        /// <summary>Creates a builder for a forward model.</summary>
         /// <param name="model">The forward model, a serialized ONNX model.</param>
-        /// <param name="yNodeNames">Names of the values that are differentiated, the loss among them. Of each
-        /// other one, an input &lt;name&gt;_grad is added to the model, its gradient as the caller knows
-        /// it.</param>
-        /// <param name="xNodeNames">Names of the values whose gradients are wanted: inputs, initializers or
-        /// values between.</param>
-        /// <param name="lossNodeName">Name of the value whose gradient is one, a scalar; an empty text where
-        /// there is none.</param>
+        /// <param name="yNodeNames">Names of the values to differentiate, including the loss. For each value
+        /// other than the loss, an input &lt;name&gt;_grad is added to the model through which the caller
+        /// supplies its gradient.</param>
+        /// <param name="xNodeNames">Names of the values with respect to which gradients are computed: inputs,
+        /// initializers or intermediate values.</param>
+        /// <param name="lossNodeName">Name of the scalar loss, whose gradient is one; an empty string if there is
+        /// none.</param>
         /// <returns>The builder.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="model"/>, <paramref
         /// name="yNodeNames"/>, <paramref name="xNodeNames"/> or <paramref name="lossNodeName"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidProtobuf when the bytes are not an ONNX model;
         /// InvalidGraph when the graph is not valid; InvalidArgument when no values are named, or the loss is not
-        /// among those that are differentiated.</exception>
+        /// among the values to differentiate.</exception>
         public static GradientGraphBuilder Create(byte[] model, IReadOnlyCollection<string> yNodeNames, IReadOnlyCollection<string> xNodeNames, string lossNodeName)
         {
             using (var nativeYNodeNames = new NativeTexts(yNodeNames, nameof(yNodeNames)))
@@ -68,9 +68,9 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>The model with the gradients.</summary>
-        /// <returns>A serialized ONNX model. Its outputs are those of the forward model and, behind them,
-        /// &lt;name&gt;_grad for each wanted value.</returns>
-        /// <exception cref="OnnxRuntimeException">Fail when nothing has been built yet.</exception>
+        /// <returns>A serialized ONNX model. Its outputs are those of the forward model, followed by
+        /// &lt;name&gt;_grad for each requested value.</returns>
+        /// <exception cref="OnnxRuntimeException">Fail when the gradients have not been built yet.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public byte[] GetModel()
         {
@@ -80,10 +80,10 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Writes the model with the gradients to a file.</summary>
-        /// <param name="path">Path of the file; what is there is replaced.</param>
+        /// <param name="path">Path of the file; an existing file is replaced.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="path"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">Fail when nothing has been built yet or the file cannot be
-        /// written.</exception>
+        /// <exception cref="OnnxRuntimeException">Fail when the gradients have not been built yet or the file
+        /// cannot be written.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void Save(string path)
         {

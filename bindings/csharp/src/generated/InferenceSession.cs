@@ -6,9 +6,9 @@ using System.Runtime.InteropServices;
 namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>Runs a model forward.</summary>
-    /// <remarks>Names and meaning are those of onnxruntime's class. The model is made ready once for every
-    /// set of input shapes; a later run with the same shapes only computes. Runs of one session follow one
-    /// another, those of different sessions may run at the same time.</remarks>
+    /// <remarks>Members have the names and meanings of onnxruntime's class. The model is compiled once per
+    /// set of input shapes; later runs with the same shapes only compute. Runs of one session are serialized;
+    /// runs of different sessions may overlap.</remarks>
     public unsafe partial class InferenceSession : IDisposable
     {
         private readonly OrtSessionHandle handle;
@@ -25,13 +25,13 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Frees the object if nobody disposed of it.</summary>
+        /// <summary>Frees the object if it was not disposed of.</summary>
         ~InferenceSession()
         {
             Dispose(false);
         }
 
-        /// <summary>Frees the object. It may be called again, and then does nothing.</summary>
+        /// <summary>Frees the object. Calling it again has no effect.</summary>
         public void Dispose()
         {
             Dispose(true);
@@ -42,19 +42,19 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="disposing">True when called by Dispose(), false when called by the finalizer.</param>
         protected virtual void Dispose(bool disposing)
         {
-            // The handle has a finalizer of its own. It is missing when the constructor failed.
+            // The handle has its own finalizer. It is null if the constructor failed.
             if (disposing)
             {
                 handle?.Dispose();
             }
         }
 
-        /// <summary>Makes a session from a model.</summary>
+        /// <summary>Creates a session from a model.</summary>
         /// <param name="modelPath">Path of an ONNX file. External data is found beside it.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="modelPath"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when there is no such file; InvalidProtobuf when the
         /// file is not an ONNX model; InvalidGraph when the graph is not valid; NotImplemented when the model has
-        /// operators without a kernel, all of them named.</exception>
+        /// operators without a kernel; the message names all of them.</exception>
         public InferenceSession(string modelPath)
         {
             NativeStatus.ThrowOnError(OrtApi.CreateSession(
@@ -63,14 +63,14 @@ namespace Microsoft.ML.OnnxRuntime
             handle = new OrtSessionHandle(session);
         }
 
-        /// <summary>Makes a session from a model.</summary>
+        /// <summary>Creates a session from a model.</summary>
         /// <param name="modelPath">Path of an ONNX file. External data is found beside it.</param>
         /// <param name="options">Settings, copied.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="modelPath"/> or <paramref
         /// name="options"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when there is no such file; InvalidProtobuf when the
         /// file is not an ONNX model; InvalidGraph when the graph is not valid; NotImplemented when the model has
-        /// operators without a kernel, all of them named.</exception>
+        /// operators without a kernel; the message names all of them.</exception>
         public InferenceSession(string modelPath, SessionOptions options)
         {
             NativeStatus.ThrowOnError(OrtApi.CreateSession(
@@ -79,12 +79,12 @@ namespace Microsoft.ML.OnnxRuntime
             handle = new OrtSessionHandle(session);
         }
 
-        /// <summary>Makes a session from a model.</summary>
+        /// <summary>Creates a session from a model.</summary>
         /// <param name="model">The model, not needed after the call.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="model"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidProtobuf when the bytes are not an ONNX model;
         /// InvalidGraph when the graph is not valid; NotImplemented when the model has operators without a
-        /// kernel, all of them named.</exception>
+        /// kernel; the message names all of them.</exception>
         public InferenceSession(byte[] model)
         {
             NativeStatus.ThrowOnError(OrtApi.CreateSessionFromArray(
@@ -93,14 +93,14 @@ namespace Microsoft.ML.OnnxRuntime
             handle = new OrtSessionHandle(session);
         }
 
-        /// <summary>Makes a session from a model.</summary>
+        /// <summary>Creates a session from a model.</summary>
         /// <param name="model">The model, not needed after the call.</param>
         /// <param name="options">Settings, copied.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="model"/> or <paramref
         /// name="options"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidProtobuf when the bytes are not an ONNX model;
         /// InvalidGraph when the graph is not valid; NotImplemented when the model has operators without a
-        /// kernel, all of them named.</exception>
+        /// kernel; the message names all of them.</exception>
         public InferenceSession(byte[] model, SessionOptions options)
         {
             NativeStatus.ThrowOnError(OrtApi.CreateSessionFromArray(
@@ -113,7 +113,7 @@ namespace Microsoft.ML.OnnxRuntime
         private IReadOnlyList<string> inputNames;
 
         /// <summary>Names of the inputs.</summary>
-        /// <returns>The names, in the order of the model.</returns>
+        /// <returns>The names, in the model's order.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IReadOnlyList<string> InputNames => inputNames ?? (inputNames = NativeText.ReadAll(
             (out UIntPtr count) => OrtApi.SessionGetInputCount(Live, out count),
@@ -122,7 +122,7 @@ namespace Microsoft.ML.OnnxRuntime
         private IReadOnlyList<string> outputNames;
 
         /// <summary>Names of the outputs.</summary>
-        /// <returns>The names, in the order of the model.</returns>
+        /// <returns>The names, in the model's order.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IReadOnlyList<string> OutputNames => outputNames ?? (outputNames = NativeText.ReadAll(
             (out UIntPtr count) => OrtApi.SessionGetOutputCount(Live, out count),
@@ -130,7 +130,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         private IReadOnlyDictionary<string, NodeMetadata> inputMetadata;
 
-        /// <summary>The inputs of the model by name.</summary>
+        /// <summary>The inputs of the model, by name.</summary>
         /// <returns>Type and shape of each.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IReadOnlyDictionary<string, NodeMetadata> InputMetadata => inputMetadata ?? (inputMetadata = NodeMetadata.ReadAll(
@@ -140,7 +140,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         private IReadOnlyDictionary<string, NodeMetadata> outputMetadata;
 
-        /// <summary>The outputs of the model by name.</summary>
+        /// <summary>The outputs of the model, by name.</summary>
         /// <returns>Type and shape of each.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IReadOnlyDictionary<string, NodeMetadata> OutputMetadata => outputMetadata ?? (outputMetadata = NodeMetadata.ReadAll(
@@ -149,13 +149,13 @@ namespace Microsoft.ML.OnnxRuntime
             (UIntPtr index, out IntPtr type) => OrtApi.SessionGetOutputTypeInfo(Live, index, out type)));
 
         /// <summary>Runs the model.</summary>
-        /// <remarks>What only other outputs need is not computed.</remarks>
+        /// <remarks>Nodes that only other outputs need are not run.</remarks>
         /// <param name="inputs">A tensor for each input, by name.</param>
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputs"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is not known, an input that is
-        /// needed was not given, or a type or shape does not fit; RuntimeException when a node fails; Fail when
-        /// the run was told to end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> Run(IReadOnlyCollection<NamedOnnxValue> inputs)
         {
@@ -163,15 +163,15 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Runs the model.</summary>
-        /// <remarks>What only other outputs need is not computed.</remarks>
+        /// <remarks>Nodes that only other outputs need are not run.</remarks>
         /// <param name="inputs">A tensor for each input, by name.</param>
         /// <param name="outputNames">Names of the wanted outputs.</param>
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputs"/> or <paramref
         /// name="outputNames"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is not known, an input that is
-        /// needed was not given, or a type or shape does not fit; RuntimeException when a node fails; Fail when
-        /// the run was told to end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> Run(IReadOnlyCollection<NamedOnnxValue> inputs, IReadOnlyCollection<string> outputNames)
         {
@@ -179,16 +179,16 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Runs the model.</summary>
-        /// <remarks>What only other outputs need is not computed.</remarks>
+        /// <remarks>Nodes that only other outputs need are not run.</remarks>
         /// <param name="inputs">A tensor for each input, by name.</param>
         /// <param name="outputNames">Names of the wanted outputs.</param>
-        /// <param name="options">Settings of this run.</param>
+        /// <param name="options">Settings for this run.</param>
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputs"/> or <paramref
         /// name="outputNames"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is not known, an input that is
-        /// needed was not given, or a type or shape does not fit; RuntimeException when a node fails; Fail when
-        /// the run was told to end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> Run(IReadOnlyCollection<NamedOnnxValue> inputs, IReadOnlyCollection<string> outputNames, RunOptions options)
         {
@@ -196,15 +196,15 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Runs the model.</summary>
-        /// <remarks>What only other outputs need is not computed.</remarks>
+        /// <remarks>Nodes that only other outputs need are not run.</remarks>
         /// <param name="inputNames">Names of the inputs.</param>
         /// <param name="inputValues">The inputs, in the order of their names.</param>
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/> or <paramref
         /// name="inputValues"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is not known, an input that is
-        /// needed was not given, or a type or shape does not fit; RuntimeException when a node fails; Fail when
-        /// the run was told to end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> Run(IReadOnlyCollection<string> inputNames, IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
@@ -212,16 +212,16 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Runs the model.</summary>
-        /// <remarks>What only other outputs need is not computed.</remarks>
+        /// <remarks>Nodes that only other outputs need are not run.</remarks>
         /// <param name="inputNames">Names of the inputs.</param>
         /// <param name="inputValues">The inputs, in the order of their names.</param>
         /// <param name="outputNames">Names of the wanted outputs.</param>
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/>, <paramref
         /// name="inputValues"/> or <paramref name="outputNames"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is not known, an input that is
-        /// needed was not given, or a type or shape does not fit; RuntimeException when a node fails; Fail when
-        /// the run was told to end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> Run(IReadOnlyCollection<string> inputNames, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<string> outputNames)
         {
@@ -229,17 +229,17 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Runs the model.</summary>
-        /// <remarks>What only other outputs need is not computed.</remarks>
+        /// <remarks>Nodes that only other outputs need are not run.</remarks>
         /// <param name="inputNames">Names of the inputs.</param>
         /// <param name="inputValues">The inputs, in the order of their names.</param>
         /// <param name="outputNames">Names of the wanted outputs.</param>
-        /// <param name="options">Settings of this run.</param>
+        /// <param name="options">Settings for this run.</param>
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/>, <paramref
         /// name="inputValues"/> or <paramref name="outputNames"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is not known, an input that is
-        /// needed was not given, or a type or shape does not fit; RuntimeException when a node fails; Fail when
-        /// the run was told to end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> Run(IReadOnlyCollection<string> inputNames, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<string> outputNames, RunOptions options)
         {
@@ -247,17 +247,17 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Runs the model.</summary>
-        /// <remarks>What only other outputs need is not computed.</remarks>
-        /// <param name="runOptions">Settings of this run.</param>
+        /// <remarks>Nodes that only other outputs need are not run.</remarks>
+        /// <param name="runOptions">Settings for this run.</param>
         /// <param name="inputNames">Names of the inputs.</param>
         /// <param name="inputValues">The inputs, in the order of their names.</param>
         /// <param name="outputNames">Names of the wanted outputs.</param>
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/>, <paramref
         /// name="inputValues"/> or <paramref name="outputNames"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is not known, an input that is
-        /// needed was not given, or a type or shape does not fit; RuntimeException when a node fails; Fail when
-        /// the run was told to end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<OrtValue> Run(RunOptions runOptions, IReadOnlyCollection<string> inputNames, IReadOnlyCollection<OrtValue> inputValues, IReadOnlyCollection<string> outputNames)
         {
@@ -265,26 +265,26 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Runs the model.</summary>
-        /// <remarks>What only other outputs need is not computed.</remarks>
-        /// <param name="runOptions">Settings of this run.</param>
+        /// <remarks>Nodes that only other outputs need are not run.</remarks>
+        /// <param name="runOptions">Settings for this run.</param>
         /// <param name="inputs">A tensor for each input, by name.</param>
         /// <param name="outputNames">Names of the wanted outputs.</param>
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputs"/> or <paramref
         /// name="outputNames"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is not known, an input that is
-        /// needed was not given, or a type or shape does not fit; RuntimeException when a node fails; Fail when
-        /// the run was told to end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<OrtValue> Run(RunOptions runOptions, IReadOnlyDictionary<string, OrtValue> inputs, IReadOnlyCollection<string> outputNames)
         {
             return ForwardRun.Run(Live, runOptions, inputs, outputNames);
         }
 
-        /// <summary>Runs the model into tensors of the caller.</summary>
-        /// <remarks>They are of the type and shape that the run gives. What only other outputs need is not
-        /// computed.</remarks>
-        /// <param name="runOptions">Settings of this run.</param>
+        /// <summary>Runs the model and writes the outputs into the caller's tensors.</summary>
+        /// <remarks>They must have the type and shape that the run produces. Nodes that only other outputs need
+        /// are not run.</remarks>
+        /// <param name="runOptions">Settings for this run.</param>
         /// <param name="inputNames">Names of the inputs.</param>
         /// <param name="inputValues">The inputs, in the order of their names.</param>
         /// <param name="outputNames">Names of the wanted outputs.</param>
@@ -292,18 +292,18 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/>, <paramref
         /// name="inputValues"/>, <paramref name="outputNames"/> or <paramref name="outputValues"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is not known, an input that is
-        /// needed was not given, or a type or shape does not fit; RuntimeException when a node fails; Fail when
-        /// the run was told to end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void Run(RunOptions runOptions, IReadOnlyCollection<string> inputNames, IReadOnlyCollection<OrtValue> inputValues, IReadOnlyCollection<string> outputNames, IReadOnlyCollection<OrtValue> outputValues)
         {
             ForwardRun.RunInto(Live, runOptions, inputNames, inputValues, outputNames, outputValues);
         }
 
-        /// <summary>Runs the model into tensors of the caller.</summary>
-        /// <remarks>They are of the type and shape that the run gives. What only other outputs need is not
-        /// computed.</remarks>
+        /// <summary>Runs the model and writes the outputs into the caller's tensors.</summary>
+        /// <remarks>They must have the type and shape that the run produces. Nodes that only other outputs need
+        /// are not run.</remarks>
         /// <param name="inputNames">Names of the inputs.</param>
         /// <param name="inputValues">The inputs, in the order of their names.</param>
         /// <param name="outputNames">Names of the wanted outputs.</param>
@@ -311,29 +311,29 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/>, <paramref
         /// name="inputValues"/>, <paramref name="outputNames"/> or <paramref name="outputValues"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is not known, an input that is
-        /// needed was not given, or a type or shape does not fit; RuntimeException when a node fails; Fail when
-        /// the run was told to end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void Run(IReadOnlyCollection<string> inputNames, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<string> outputNames, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
             ForwardRun.RunInto(Live, null, inputNames, inputValues, outputNames, outputValues);
         }
 
-        /// <summary>Runs the model into tensors of the caller.</summary>
-        /// <remarks>They are of the type and shape that the run gives. What only other outputs need is not
-        /// computed.</remarks>
+        /// <summary>Runs the model and writes the outputs into the caller's tensors.</summary>
+        /// <remarks>They must have the type and shape that the run produces. Nodes that only other outputs need
+        /// are not run.</remarks>
         /// <param name="inputNames">Names of the inputs.</param>
         /// <param name="inputValues">The inputs, in the order of their names.</param>
         /// <param name="outputNames">Names of the wanted outputs.</param>
         /// <param name="outputValues">Tensors that receive the outputs, in the order of their names.</param>
-        /// <param name="options">Settings of this run.</param>
+        /// <param name="options">Settings for this run.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/>, <paramref
         /// name="inputValues"/>, <paramref name="outputNames"/> or <paramref name="outputValues"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is not known, an input that is
-        /// needed was not given, or a type or shape does not fit; RuntimeException when a node fails; Fail when
-        /// the run was told to end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void Run(IReadOnlyCollection<string> inputNames, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<string> outputNames, IReadOnlyCollection<FixedBufferOnnxValue> outputValues, RunOptions options)
         {
@@ -341,7 +341,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
     }
 
-    /// <summary>Owns the native object of a InferenceSession. It is freed when the last call on it has ended.</summary>
+    /// <summary>Owns the native object of a InferenceSession, which is freed when the last call on it has ended.</summary>
     internal sealed class OrtSessionHandle : SafeHandle
     {
         internal OrtSessionHandle(IntPtr handle)

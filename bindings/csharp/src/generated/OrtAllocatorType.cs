@@ -10,10 +10,10 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Asks the device each time.</summary>
         DeviceAllocator = 0,
 
-        /// <summary>Keeps blocks for reuse.</summary>
+        /// <summary>Keeps freed blocks for reuse.</summary>
         ArenaAllocator = 1,
 
-        /// <summary>Gives memory that is only read.</summary>
+        /// <summary>Returns read-only memory.</summary>
         ReadOnlyAllocator = 2,
     }
 }

@@ -5,14 +5,14 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>The general calls, status and environment, options, memory, tensors and forward sessions.
-    /// Each call is bound to its slot when it is first used.</summary>
+    /// <summary>The general calls: status, environment, options, memory, tensors and forward sessions. Each
+    /// call is bound to its slot when it is first used.</summary>
     internal static unsafe class OrtApi
     {
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateStatusCall(ErrorCode code, byte[] msg);
         private static CreateStatusCall createStatus;
-        /// <summary>Makes a status, for callbacks that have to return one.</summary>
+        /// <summary>Creates a status, for callbacks that must return one.</summary>
         internal static CreateStatusCall CreateStatus => createStatus ??
             (createStatus = NativeTables.Bind<CreateStatusCall>(NativeTables.OrtApi, 0));
 
@@ -33,42 +33,42 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateEnvCall(OrtLoggingLevel logSeverityLevel, byte[] logid, out IntPtr @out);
         private static CreateEnvCall createEnv;
-        /// <summary>Makes an environment whose messages go to the standard error.</summary>
+        /// <summary>Creates an environment that logs to standard error.</summary>
         internal static CreateEnvCall CreateEnv => createEnv ??
             (createEnv = NativeTables.Bind<CreateEnvCall>(NativeTables.OrtApi, 3));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateEnvWithCustomLoggerCall(IntPtr loggingFunction, IntPtr loggerParam, OrtLoggingLevel logSeverityLevel, byte[] logid, out IntPtr @out);
         private static CreateEnvWithCustomLoggerCall createEnvWithCustomLogger;
-        /// <summary>Makes an environment whose messages go to a function of the caller.</summary>
+        /// <summary>Creates an environment that logs through a function of the caller.</summary>
         internal static CreateEnvWithCustomLoggerCall CreateEnvWithCustomLogger => createEnvWithCustomLogger ??
             (createEnvWithCustomLogger = NativeTables.Bind<CreateEnvWithCustomLoggerCall>(NativeTables.OrtApi, 4));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr EnableTelemetryEventsCall(OrtEnv env);
         private static EnableTelemetryEventsCall enableTelemetryEvents;
-        /// <summary>Accepted without effect, for this library sends nothing anywhere.</summary>
+        /// <summary>Accepted but has no effect: this library collects no telemetry.</summary>
         internal static EnableTelemetryEventsCall EnableTelemetryEvents => enableTelemetryEvents ??
             (enableTelemetryEvents = NativeTables.Bind<EnableTelemetryEventsCall>(NativeTables.OrtApi, 5));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr DisableTelemetryEventsCall(OrtEnv env);
         private static DisableTelemetryEventsCall disableTelemetryEvents;
-        /// <summary>Accepted without effect, for this library sends nothing anywhere.</summary>
+        /// <summary>Accepted but has no effect: this library collects no telemetry.</summary>
         internal static DisableTelemetryEventsCall DisableTelemetryEvents => disableTelemetryEvents ??
             (disableTelemetryEvents = NativeTables.Bind<DisableTelemetryEventsCall>(NativeTables.OrtApi, 6));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateSessionCall(OrtEnv env, byte[] modelPath, SessionOptions options, out IntPtr @out);
         private static CreateSessionCall createSession;
-        /// <summary>Makes a forward session from a model file.</summary>
+        /// <summary>Creates a forward session from a model file.</summary>
         internal static CreateSessionCall CreateSession => createSession ??
             (createSession = NativeTables.Bind<CreateSessionCall>(NativeTables.OrtApi, 7));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateSessionFromArrayCall(OrtEnv env, byte[] modelData, UIntPtr modelDataLength, SessionOptions options, out IntPtr @out);
         private static CreateSessionFromArrayCall createSessionFromArray;
-        /// <summary>Makes a forward session from a model in memory.</summary>
+        /// <summary>Creates a forward session from a model in memory.</summary>
         internal static CreateSessionFromArrayCall CreateSessionFromArray => createSessionFromArray ??
             (createSessionFromArray = NativeTables.Bind<CreateSessionFromArrayCall>(NativeTables.OrtApi, 8));
 
@@ -82,7 +82,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateSessionOptionsCall(out IntPtr options);
         private static CreateSessionOptionsCall createSessionOptions;
-        /// <summary>Makes options with their defaults.</summary>
+        /// <summary>Creates options with default values.</summary>
         internal static CreateSessionOptionsCall CreateSessionOptions => createSessionOptions ??
             (createSessionOptions = NativeTables.Bind<CreateSessionOptionsCall>(NativeTables.OrtApi, 10));
 
@@ -96,36 +96,35 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetSessionExecutionModeCall(SessionOptions options, ExecutionMode executionMode);
         private static SetSessionExecutionModeCall setSessionExecutionMode;
-        /// <summary>Says whether nodes may run at the same time. They run one after another in either
-        /// mode.</summary>
+        /// <summary>Sets whether nodes may run in parallel. They run one after another in either mode.</summary>
         internal static SetSessionExecutionModeCall SetSessionExecutionMode => setSessionExecutionMode ??
             (setSessionExecutionMode = NativeTables.Bind<SetSessionExecutionModeCall>(NativeTables.OrtApi, 13));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr EnableMemPatternCall(SessionOptions options);
         private static EnableMemPatternCall enableMemPattern;
-        /// <summary>Accepted without effect, for memory is always planned ahead.</summary>
+        /// <summary>Accepted but has no effect: memory is always planned in advance.</summary>
         internal static EnableMemPatternCall EnableMemPattern => enableMemPattern ??
             (enableMemPattern = NativeTables.Bind<EnableMemPatternCall>(NativeTables.OrtApi, 16));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr DisableMemPatternCall(SessionOptions options);
         private static DisableMemPatternCall disableMemPattern;
-        /// <summary>Accepted without effect, for memory is always planned ahead.</summary>
+        /// <summary>Accepted but has no effect: memory is always planned in advance.</summary>
         internal static DisableMemPatternCall DisableMemPattern => disableMemPattern ??
             (disableMemPattern = NativeTables.Bind<DisableMemPatternCall>(NativeTables.OrtApi, 17));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr EnableCpuMemArenaCall(SessionOptions options);
         private static EnableCpuMemArenaCall enableCpuMemArena;
-        /// <summary>Accepted without effect, for intermediate values always lie in an arena.</summary>
+        /// <summary>Accepted but has no effect: intermediate values are always stored in an arena.</summary>
         internal static EnableCpuMemArenaCall EnableCpuMemArena => enableCpuMemArena ??
             (enableCpuMemArena = NativeTables.Bind<EnableCpuMemArenaCall>(NativeTables.OrtApi, 18));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr DisableCpuMemArenaCall(SessionOptions options);
         private static DisableCpuMemArenaCall disableCpuMemArena;
-        /// <summary>Accepted without effect, for intermediate values always lie in an arena.</summary>
+        /// <summary>Accepted but has no effect: intermediate values are always stored in an arena.</summary>
         internal static DisableCpuMemArenaCall DisableCpuMemArena => disableCpuMemArena ??
             (disableCpuMemArena = NativeTables.Bind<DisableCpuMemArenaCall>(NativeTables.OrtApi, 19));
 
@@ -139,21 +138,21 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetSessionLogVerbosityLevelCall(SessionOptions options, int sessionLogVerbosityLevel);
         private static SetSessionLogVerbosityLevelCall setSessionLogVerbosityLevel;
-        /// <summary>How much the session says at verbose severity.</summary>
+        /// <summary>How much detail the session logs at verbose severity.</summary>
         internal static SetSessionLogVerbosityLevelCall SetSessionLogVerbosityLevel => setSessionLogVerbosityLevel ??
             (setSessionLogVerbosityLevel = NativeTables.Bind<SetSessionLogVerbosityLevelCall>(NativeTables.OrtApi, 21));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetSessionLogSeverityLevelCall(SessionOptions options, int sessionLogSeverityLevel);
         private static SetSessionLogSeverityLevelCall setSessionLogSeverityLevel;
-        /// <summary>The least severity that the session writes.</summary>
+        /// <summary>The minimum severity that the session logs.</summary>
         internal static SetSessionLogSeverityLevelCall SetSessionLogSeverityLevel => setSessionLogSeverityLevel ??
             (setSessionLogSeverityLevel = NativeTables.Bind<SetSessionLogSeverityLevelCall>(NativeTables.OrtApi, 22));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetSessionGraphOptimizationLevelCall(SessionOptions options, GraphOptimizationLevel graphOptimizationLevel);
         private static SetSessionGraphOptimizationLevelCall setSessionGraphOptimizationLevel;
-        /// <summary>How much models are rewritten before they run.</summary>
+        /// <summary>How much models are optimized before they run.</summary>
         internal static SetSessionGraphOptimizationLevelCall SetSessionGraphOptimizationLevel => setSessionGraphOptimizationLevel ??
             (setSessionGraphOptimizationLevel = NativeTables.Bind<SetSessionGraphOptimizationLevelCall>(NativeTables.OrtApi, 23));
 
@@ -167,7 +166,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetInterOpNumThreadsCall(SessionOptions options, int interOpNumThreads);
         private static SetInterOpNumThreadsCall setInterOpNumThreads;
-        /// <summary>Accepted without effect, for nodes run one after another.</summary>
+        /// <summary>Accepted but has no effect: nodes run one after another.</summary>
         internal static SetInterOpNumThreadsCall SetInterOpNumThreads => setInterOpNumThreads ??
             (setInterOpNumThreads = NativeTables.Bind<SetInterOpNumThreadsCall>(NativeTables.OrtApi, 25));
 
@@ -209,7 +208,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionGetOverridableInitializerTypeInfoCall(OrtSessionHandle session, UIntPtr index, out IntPtr typeInfo);
         private static SessionGetOverridableInitializerTypeInfoCall sessionGetOverridableInitializerTypeInfo;
-        /// <summary>Kind, type and shape of an initializer that a run may replace. There are none.</summary>
+        /// <summary>Kind, type and shape of an initializer that a run may replace. There are never any.</summary>
         internal static SessionGetOverridableInitializerTypeInfoCall SessionGetOverridableInitializerTypeInfo => sessionGetOverridableInitializerTypeInfo ??
             (sessionGetOverridableInitializerTypeInfo = NativeTables.Bind<SessionGetOverridableInitializerTypeInfoCall>(NativeTables.OrtApi, 35));
 
@@ -230,28 +229,28 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionGetOverridableInitializerNameCall(OrtSessionHandle session, UIntPtr index, IntPtr allocator, out IntPtr value);
         private static SessionGetOverridableInitializerNameCall sessionGetOverridableInitializerName;
-        /// <summary>Name of an initializer that a run may replace. There are none.</summary>
+        /// <summary>Name of an initializer that a run may replace. There are never any.</summary>
         internal static SessionGetOverridableInitializerNameCall SessionGetOverridableInitializerName => sessionGetOverridableInitializerName ??
             (sessionGetOverridableInitializerName = NativeTables.Bind<SessionGetOverridableInitializerNameCall>(NativeTables.OrtApi, 38));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateRunOptionsCall(out IntPtr @out);
         private static CreateRunOptionsCall createRunOptions;
-        /// <summary>Makes run options with their defaults.</summary>
+        /// <summary>Creates run options with default values.</summary>
         internal static CreateRunOptionsCall CreateRunOptions => createRunOptions ??
             (createRunOptions = NativeTables.Bind<CreateRunOptionsCall>(NativeTables.OrtApi, 39));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunOptionsSetRunLogVerbosityLevelCall(RunOptions options, int logVerbosityLevel);
         private static RunOptionsSetRunLogVerbosityLevelCall runOptionsSetRunLogVerbosityLevel;
-        /// <summary>How much the run says at verbose severity.</summary>
+        /// <summary>How much detail the run logs at verbose severity.</summary>
         internal static RunOptionsSetRunLogVerbosityLevelCall RunOptionsSetRunLogVerbosityLevel => runOptionsSetRunLogVerbosityLevel ??
             (runOptionsSetRunLogVerbosityLevel = NativeTables.Bind<RunOptionsSetRunLogVerbosityLevelCall>(NativeTables.OrtApi, 40));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunOptionsSetRunLogSeverityLevelCall(RunOptions options, int logSeverityLevel);
         private static RunOptionsSetRunLogSeverityLevelCall runOptionsSetRunLogSeverityLevel;
-        /// <summary>The least severity that the run writes.</summary>
+        /// <summary>The minimum severity that the run logs.</summary>
         internal static RunOptionsSetRunLogSeverityLevelCall RunOptionsSetRunLogSeverityLevel => runOptionsSetRunLogSeverityLevel ??
             (runOptionsSetRunLogSeverityLevel = NativeTables.Bind<RunOptionsSetRunLogSeverityLevelCall>(NativeTables.OrtApi, 41));
 
@@ -286,35 +285,35 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunOptionsSetTerminateCall(RunOptions options);
         private static RunOptionsSetTerminateCall runOptionsSetTerminate;
-        /// <summary>Tells every run with these options, also those under way, to end with an error.</summary>
+        /// <summary>Makes every run with these options stop with an error, including runs in progress.</summary>
         internal static RunOptionsSetTerminateCall RunOptionsSetTerminate => runOptionsSetTerminate ??
             (runOptionsSetTerminate = NativeTables.Bind<RunOptionsSetTerminateCall>(NativeTables.OrtApi, 46));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunOptionsUnsetTerminateCall(RunOptions options);
         private static RunOptionsUnsetTerminateCall runOptionsUnsetTerminate;
-        /// <summary>Lets the next runs with these options go on.</summary>
+        /// <summary>Clears the terminate flag, so that later runs with these options proceed.</summary>
         internal static RunOptionsUnsetTerminateCall RunOptionsUnsetTerminate => runOptionsUnsetTerminate ??
             (runOptionsUnsetTerminate = NativeTables.Bind<RunOptionsUnsetTerminateCall>(NativeTables.OrtApi, 47));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateTensorAsOrtValueCall(IntPtr allocator, long[] shape, UIntPtr shapeLen, TensorElementType type, out IntPtr @out);
         private static CreateTensorAsOrtValueCall createTensorAsOrtValue;
-        /// <summary>Makes a tensor with memory of its own, not initialized.</summary>
+        /// <summary>Creates a tensor that owns its memory. The elements are uninitialized.</summary>
         internal static CreateTensorAsOrtValueCall CreateTensorAsOrtValue => createTensorAsOrtValue ??
             (createTensorAsOrtValue = NativeTables.Bind<CreateTensorAsOrtValueCall>(NativeTables.OrtApi, 48));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateTensorWithDataAsOrtValueCall(OrtMemoryInfo info, IntPtr pData, UIntPtr pDataLen, long[] shape, UIntPtr shapeLen, TensorElementType type, out IntPtr @out);
         private static CreateTensorWithDataAsOrtValueCall createTensorWithDataAsOrtValue;
-        /// <summary>Makes a tensor over memory of the caller, which must outlive it.</summary>
+        /// <summary>Creates a tensor over the caller's memory, which must outlive it.</summary>
         internal static CreateTensorWithDataAsOrtValueCall CreateTensorWithDataAsOrtValue => createTensorWithDataAsOrtValue ??
             (createTensorWithDataAsOrtValue = NativeTables.Bind<CreateTensorWithDataAsOrtValueCall>(NativeTables.OrtApi, 49));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr IsTensorCall(OrtValueHandle value, out int @out);
         private static IsTensorCall isTensor;
-        /// <summary>Whether a value is a dense tensor. It always is.</summary>
+        /// <summary>Whether a value is a dense tensor.</summary>
         internal static IsTensorCall IsTensor => isTensor ??
             (isTensor = NativeTables.Bind<IsTensorCall>(NativeTables.OrtApi, 50));
 
@@ -342,7 +341,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateTensorTypeAndShapeInfoCall(out IntPtr @out);
         private static CreateTensorTypeAndShapeInfoCall createTensorTypeAndShapeInfo;
-        /// <summary>Makes an empty type and shape.</summary>
+        /// <summary>Creates an empty type and shape.</summary>
         internal static CreateTensorTypeAndShapeInfoCall CreateTensorTypeAndShapeInfo => createTensorTypeAndShapeInfo ??
             (createTensorTypeAndShapeInfo = NativeTables.Bind<CreateTensorTypeAndShapeInfoCall>(NativeTables.OrtApi, 57));
 
@@ -377,14 +376,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetDimensionsCall(IntPtr info, long* dimValues, UIntPtr dimValuesLength);
         private static GetDimensionsCall getDimensions;
-        /// <summary>The extents.</summary>
+        /// <summary>The dimensions.</summary>
         internal static GetDimensionsCall GetDimensions => getDimensions ??
             (getDimensions = NativeTables.Bind<GetDimensionsCall>(NativeTables.OrtApi, 62));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetSymbolicDimensionsCall(IntPtr info, IntPtr* dimParams, UIntPtr dimParamsLength);
         private static GetSymbolicDimensionsCall getSymbolicDimensions;
-        /// <summary>Names of extents that a model leaves open, such as batch.</summary>
+        /// <summary>Names of symbolic dimensions, such as batch.</summary>
         internal static GetSymbolicDimensionsCall GetSymbolicDimensions => getSymbolicDimensions ??
             (getSymbolicDimensions = NativeTables.Bind<GetSymbolicDimensionsCall>(NativeTables.OrtApi, 63));
 
@@ -419,21 +418,21 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateMemoryInfoCall(byte[] name, OrtAllocatorType type, int id, OrtMemType memType, out IntPtr @out);
         private static CreateMemoryInfoCall createMemoryInfo;
-        /// <summary>Describes a place for memory.</summary>
+        /// <summary>Creates a description of where memory is located.</summary>
         internal static CreateMemoryInfoCall CreateMemoryInfo => createMemoryInfo ??
             (createMemoryInfo = NativeTables.Bind<CreateMemoryInfoCall>(NativeTables.OrtApi, 68));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateCpuMemoryInfoCall(OrtAllocatorType type, OrtMemType memType, out IntPtr @out);
         private static CreateCpuMemoryInfoCall createCpuMemoryInfo;
-        /// <summary>Describes the memory of the CPU.</summary>
+        /// <summary>Creates a description of CPU memory.</summary>
         internal static CreateCpuMemoryInfoCall CreateCpuMemoryInfo => createCpuMemoryInfo ??
             (createCpuMemoryInfo = NativeTables.Bind<CreateCpuMemoryInfoCall>(NativeTables.OrtApi, 69));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CompareMemoryInfoCall(OrtMemoryInfo info1, OrtMemoryInfo info2, out int @out);
         private static CompareMemoryInfoCall compareMemoryInfo;
-        /// <summary>Whether two descriptions are the same.</summary>
+        /// <summary>Whether two descriptions are equal.</summary>
         internal static CompareMemoryInfoCall CompareMemoryInfo => compareMemoryInfo ??
             (compareMemoryInfo = NativeTables.Bind<CompareMemoryInfoCall>(NativeTables.OrtApi, 70));
 
@@ -447,7 +446,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr MemoryInfoGetIdCall(OrtMemoryInfo ptr, out int @out);
         private static MemoryInfoGetIdCall memoryInfoGetId;
-        /// <summary>Number of the device.</summary>
+        /// <summary>Index of the device.</summary>
         internal static MemoryInfoGetIdCall MemoryInfoGetId => memoryInfoGetId ??
             (memoryInfoGetId = NativeTables.Bind<MemoryInfoGetIdCall>(NativeTables.OrtApi, 72));
 
@@ -461,21 +460,21 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr MemoryInfoGetTypeCall(OrtMemoryInfo ptr, out OrtAllocatorType @out);
         private static MemoryInfoGetTypeCall memoryInfoGetType;
-        /// <summary>How memory is handed out.</summary>
+        /// <summary>How memory is allocated.</summary>
         internal static MemoryInfoGetTypeCall MemoryInfoGetType => memoryInfoGetType ??
             (memoryInfoGetType = NativeTables.Bind<MemoryInfoGetTypeCall>(NativeTables.OrtApi, 74));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AllocatorAllocCall(IntPtr ortAllocator, UIntPtr size, out IntPtr @out);
         private static AllocatorAllocCall allocatorAlloc;
-        /// <summary>Takes memory from an allocator.</summary>
+        /// <summary>Allocates memory.</summary>
         internal static AllocatorAllocCall AllocatorAlloc => allocatorAlloc ??
             (allocatorAlloc = NativeTables.Bind<AllocatorAllocCall>(NativeTables.OrtApi, 75));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AllocatorFreeCall(IntPtr ortAllocator, IntPtr p);
         private static AllocatorFreeCall allocatorFree;
-        /// <summary>Gives memory back to its allocator, also the names and values that other calls took from
+        /// <summary>Returns memory to its allocator, including names and values that other calls allocated from
         /// it.</summary>
         internal static AllocatorFreeCall AllocatorFree => allocatorFree ??
             (allocatorFree = NativeTables.Bind<AllocatorFreeCall>(NativeTables.OrtApi, 76));
@@ -483,14 +482,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AllocatorGetInfoCall(IntPtr ortAllocator, out IntPtr @out);
         private static AllocatorGetInfoCall allocatorGetInfo;
-        /// <summary>Where an allocator's memory lies.</summary>
+        /// <summary>Location of an allocator's memory.</summary>
         internal static AllocatorGetInfoCall AllocatorGetInfo => allocatorGetInfo ??
             (allocatorGetInfo = NativeTables.Bind<AllocatorGetInfoCall>(NativeTables.OrtApi, 77));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetAllocatorWithDefaultOptionsCall(out IntPtr @out);
         private static GetAllocatorWithDefaultOptionsCall getAllocatorWithDefaultOptions;
-        /// <summary>The allocator of the CPU. It is never released.</summary>
+        /// <summary>The CPU allocator. It must not be released.</summary>
         internal static GetAllocatorWithDefaultOptionsCall GetAllocatorWithDefaultOptions => getAllocatorWithDefaultOptions ??
             (getAllocatorWithDefaultOptions = NativeTables.Bind<GetAllocatorWithDefaultOptionsCall>(NativeTables.OrtApi, 78));
 
@@ -511,7 +510,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateValueCall(IntPtr* @in, UIntPtr numValues, OnnxValueType valueType, out IntPtr @out);
         private static CreateValueCall createValue;
-        /// <summary>Makes a sequence of tensors.</summary>
+        /// <summary>Creates a sequence of tensors.</summary>
         internal static CreateValueCall CreateValue => createValue ??
             (createValue = NativeTables.Bind<CreateValueCall>(NativeTables.OrtApi, 82));
 
@@ -602,50 +601,50 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateEnvWithGlobalThreadPoolsCall(OrtLoggingLevel logSeverityLevel, byte[] logid, IntPtr tpOptions, out IntPtr @out);
         private static CreateEnvWithGlobalThreadPoolsCall createEnvWithGlobalThreadPools;
-        /// <summary>Makes an environment with settings for the threads that its sessions share.</summary>
+        /// <summary>Creates an environment with settings for the threads that its sessions share.</summary>
         internal static CreateEnvWithGlobalThreadPoolsCall CreateEnvWithGlobalThreadPools => createEnvWithGlobalThreadPools ??
             (createEnvWithGlobalThreadPools = NativeTables.Bind<CreateEnvWithGlobalThreadPoolsCall>(NativeTables.OrtApi, 119));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr DisablePerSessionThreadsCall(SessionOptions options);
         private static DisablePerSessionThreadsCall disablePerSessionThreads;
-        /// <summary>Lets the session use as many threads as the environment says, where that was made with
-        /// settings for threads.</summary>
+        /// <summary>Makes the session use the number of threads of its environment, if that was created with
+        /// threading options.</summary>
         internal static DisablePerSessionThreadsCall DisablePerSessionThreads => disablePerSessionThreads ??
             (disablePerSessionThreads = NativeTables.Bind<DisablePerSessionThreadsCall>(NativeTables.OrtApi, 120));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateThreadingOptionsCall(out IntPtr @out);
         private static CreateThreadingOptionsCall createThreadingOptions;
-        /// <summary>Makes settings for shared threads, with their defaults.</summary>
+        /// <summary>Creates threading options with default values.</summary>
         internal static CreateThreadingOptionsCall CreateThreadingOptions => createThreadingOptions ??
             (createThreadingOptions = NativeTables.Bind<CreateThreadingOptionsCall>(NativeTables.OrtApi, 121));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void ReleaseThreadingOptionsCall(IntPtr input);
         private static ReleaseThreadingOptionsCall releaseThreadingOptions;
-        /// <summary>Frees settings for shared threads.</summary>
+        /// <summary>Frees threading options.</summary>
         internal static ReleaseThreadingOptionsCall ReleaseThreadingOptions => releaseThreadingOptions ??
             (releaseThreadingOptions = NativeTables.Bind<ReleaseThreadingOptionsCall>(NativeTables.OrtApi, 122));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetAvailableProvidersCall(out IntPtr outPtr, out int providerLength);
         private static GetAvailableProvidersCall getAvailableProviders;
-        /// <summary>Names of the providers that exist.</summary>
+        /// <summary>Names of the available execution providers.</summary>
         internal static GetAvailableProvidersCall GetAvailableProviders => getAvailableProviders ??
             (getAvailableProviders = NativeTables.Bind<GetAvailableProvidersCall>(NativeTables.OrtApi, 125));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ReleaseAvailableProvidersCall(IntPtr* ptr, int providersLength);
         private static ReleaseAvailableProvidersCall releaseAvailableProviders;
-        /// <summary>Frees what GetAvailableProviders gave.</summary>
+        /// <summary>Frees the names from GetAvailableProviders.</summary>
         internal static ReleaseAvailableProvidersCall ReleaseAvailableProviders => releaseAvailableProviders ??
             (releaseAvailableProviders = NativeTables.Bind<ReleaseAvailableProvidersCall>(NativeTables.OrtApi, 126));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddSessionConfigEntryCall(SessionOptions options, byte[] configKey, byte[] configValue);
         private static AddSessionConfigEntryCall addSessionConfigEntry;
-        /// <summary>Sets an entry of the session's configuration.</summary>
+        /// <summary>Sets an entry of the session configuration.</summary>
         internal static AddSessionConfigEntryCall AddSessionConfigEntry => addSessionConfigEntry ??
             (addSessionConfigEntry = NativeTables.Bind<AddSessionConfigEntryCall>(NativeTables.OrtApi, 130));
 
@@ -659,7 +658,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void ReleaseAllocatorCall(IntPtr input);
         private static ReleaseAllocatorCall releaseAllocator;
-        /// <summary>Gives up an allocator of CreateAllocator.</summary>
+        /// <summary>Releases an allocator from CreateAllocator.</summary>
         internal static ReleaseAllocatorCall ReleaseAllocator => releaseAllocator ??
             (releaseAllocator = NativeTables.Bind<ReleaseAllocatorCall>(NativeTables.OrtApi, 132));
 
@@ -673,36 +672,35 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetLanguageProjectionCall(OrtEnv ortEnv, int projection);
         private static SetLanguageProjectionCall setLanguageProjection;
-        /// <summary>Says from which language the library is used. Changes nothing.</summary>
+        /// <summary>Declares the language from which the library is used. Has no effect.</summary>
         internal static SetLanguageProjectionCall SetLanguageProjection => setLanguageProjection ??
             (setLanguageProjection = NativeTables.Bind<SetLanguageProjectionCall>(NativeTables.OrtApi, 145));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionGetProfilingStartTimeNsCall(OrtSessionHandle session, out ulong @out);
         private static SessionGetProfilingStartTimeNsCall sessionGetProfilingStartTimeNs;
-        /// <summary>When the session was made, which is where a profile of it would begin.</summary>
+        /// <summary>Time at which the session was created.</summary>
         internal static SessionGetProfilingStartTimeNsCall SessionGetProfilingStartTimeNs => sessionGetProfilingStartTimeNs ??
             (sessionGetProfilingStartTimeNs = NativeTables.Bind<SessionGetProfilingStartTimeNsCall>(NativeTables.OrtApi, 146));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalIntraOpNumThreadsCall(IntPtr tpOptions, int intraOpNumThreads);
         private static SetGlobalIntraOpNumThreadsCall setGlobalIntraOpNumThreads;
-        /// <summary>Number of threads that a step uses in sessions that share the threads of their
-        /// environment.</summary>
+        /// <summary>Number of threads that a step uses in sessions with DisablePerSessionThreads.</summary>
         internal static SetGlobalIntraOpNumThreadsCall SetGlobalIntraOpNumThreads => setGlobalIntraOpNumThreads ??
             (setGlobalIntraOpNumThreads = NativeTables.Bind<SetGlobalIntraOpNumThreadsCall>(NativeTables.OrtApi, 147));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalInterOpNumThreadsCall(IntPtr tpOptions, int interOpNumThreads);
         private static SetGlobalInterOpNumThreadsCall setGlobalInterOpNumThreads;
-        /// <summary>Accepted without effect, for nodes run one after another.</summary>
+        /// <summary>Accepted but has no effect: nodes run one after another.</summary>
         internal static SetGlobalInterOpNumThreadsCall SetGlobalInterOpNumThreads => setGlobalInterOpNumThreads ??
             (setGlobalInterOpNumThreads = NativeTables.Bind<SetGlobalInterOpNumThreadsCall>(NativeTables.OrtApi, 148));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalSpinControlCall(IntPtr tpOptions, int allowSpinning);
         private static SetGlobalSpinControlCall setGlobalSpinControl;
-        /// <summary>Accepted without effect. How long waiting threads spin is fixed when the library is
+        /// <summary>Accepted but has no effect: how long waiting threads spin is fixed when the library is
         /// loaded.</summary>
         internal static SetGlobalSpinControlCall SetGlobalSpinControl => setGlobalSpinControl ??
             (setGlobalSpinControl = NativeTables.Bind<SetGlobalSpinControlCall>(NativeTables.OrtApi, 149));
@@ -710,23 +708,21 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall(IntPtr loggingFunction, IntPtr loggerParam, OrtLoggingLevel logSeverityLevel, byte[] logid, IntPtr tpOptions, out IntPtr @out);
         private static CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall createEnvWithCustomLoggerAndGlobalThreadPools;
-        /// <summary>The same as CreateEnvWithGlobalThreadPools, with messages going to a function of the
-        /// caller.</summary>
+        /// <summary>Like CreateEnvWithGlobalThreadPools, but messages go to a function of the caller.</summary>
         internal static CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall CreateEnvWithCustomLoggerAndGlobalThreadPools => createEnvWithCustomLoggerAndGlobalThreadPools ??
             (createEnvWithCustomLoggerAndGlobalThreadPools = NativeTables.Bind<CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall>(NativeTables.OrtApi, 151));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalDenormalAsZeroCall(IntPtr tpOptions);
         private static SetGlobalDenormalAsZeroCall setGlobalDenormalAsZero;
-        /// <summary>Counts denormal numbers as zero in sessions that share the threads of their
-        /// environment.</summary>
+        /// <summary>Treats denormal numbers as zero in sessions with DisablePerSessionThreads.</summary>
         internal static SetGlobalDenormalAsZeroCall SetGlobalDenormalAsZero => setGlobalDenormalAsZero ??
             (setGlobalDenormalAsZero = NativeTables.Bind<SetGlobalDenormalAsZeroCall>(NativeTables.OrtApi, 155));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddRunConfigEntryCall(RunOptions options, byte[] configKey, byte[] configValue);
         private static AddRunConfigEntryCall addRunConfigEntry;
-        /// <summary>Sets an entry of the run's configuration. Entries have no effect here.</summary>
+        /// <summary>Sets an entry of the run configuration. Entries have no effect here.</summary>
         internal static AddRunConfigEntryCall AddRunConfigEntry => addRunConfigEntry ??
             (addRunConfigEntry = NativeTables.Bind<AddRunConfigEntryCall>(NativeTables.OrtApi, 165));
 
@@ -740,28 +736,28 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr HasValueCall(OrtValueHandle value, out int @out);
         private static HasValueCall hasValue;
-        /// <summary>Whether a value holds anything. It always does.</summary>
+        /// <summary>Whether a value holds anything. Only an empty optional value does not.</summary>
         internal static HasValueCall HasValue => hasValue ??
             (hasValue = NativeTables.Bind<HasValueCall>(NativeTables.OrtApi, 192));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTensorMemoryInfoCall(OrtValueHandle value, out IntPtr memInfo);
         private static GetTensorMemoryInfoCall getTensorMemoryInfo;
-        /// <summary>Where a tensor's elements lie.</summary>
+        /// <summary>Location of a tensor's elements.</summary>
         internal static GetTensorMemoryInfoCall GetTensorMemoryInfo => getTensorMemoryInfo ??
             (getTensorMemoryInfo = NativeTables.Bind<GetTensorMemoryInfoCall>(NativeTables.OrtApi, 194));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionOptionsAppendExecutionProviderCall(SessionOptions options, byte[] providerName, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
         private static SessionOptionsAppendExecutionProviderCall sessionOptionsAppendExecutionProvider;
-        /// <summary>Asks for a provider by name. There is one, CPUExecutionProvider.</summary>
+        /// <summary>Requests an execution provider by name. CPUExecutionProvider is the only one.</summary>
         internal static SessionOptionsAppendExecutionProviderCall SessionOptionsAppendExecutionProvider => sessionOptionsAppendExecutionProvider ??
             (sessionOptionsAppendExecutionProvider = NativeTables.Bind<SessionOptionsAppendExecutionProviderCall>(NativeTables.OrtApi, 216));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTrainingApiCall(uint version);
         private static GetTrainingApiCall getTrainingApi;
-        /// <summary>The table of the training calls.</summary>
+        /// <summary>The table of training calls.</summary>
         internal static GetTrainingApiCall GetTrainingApi => getTrainingApi ??
             (getTrainingApi = NativeTables.Bind<GetTrainingApiCall>(NativeTables.OrtApi, 219));
 
@@ -775,21 +771,21 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr UpdateEnvWithCustomLogLevelCall(OrtEnv ortEnv, OrtLoggingLevel logSeverityLevel);
         private static UpdateEnvWithCustomLogLevelCall updateEnvWithCustomLogLevel;
-        /// <summary>Changes the least severity that is written.</summary>
+        /// <summary>Changes the minimum severity that is logged.</summary>
         internal static UpdateEnvWithCustomLogLevelCall UpdateEnvWithCustomLogLevel => updateEnvWithCustomLogLevel ??
             (updateEnvWithCustomLogLevel = NativeTables.Bind<UpdateEnvWithCustomLogLevelCall>(NativeTables.OrtApi, 226));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr HasSessionConfigEntryCall(SessionOptions options, byte[] configKey, out int @out);
         private static HasSessionConfigEntryCall hasSessionConfigEntry;
-        /// <summary>Whether an entry of the configuration is set.</summary>
+        /// <summary>Whether a configuration entry is set.</summary>
         internal static HasSessionConfigEntryCall HasSessionConfigEntry => hasSessionConfigEntry ??
             (hasSessionConfigEntry = NativeTables.Bind<HasSessionConfigEntryCall>(NativeTables.OrtApi, 237));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetSessionConfigEntryCall(SessionOptions options, byte[] configKey, byte* configValue, ref UIntPtr size);
         private static GetSessionConfigEntryCall getSessionConfigEntry;
-        /// <summary>Value of an entry of the configuration, into memory of the caller.</summary>
+        /// <summary>Copies the value of a configuration entry into the caller's memory.</summary>
         internal static GetSessionConfigEntryCall GetSessionConfigEntry => getSessionConfigEntry ??
             (getSessionConfigEntry = NativeTables.Bind<GetSessionConfigEntryCall>(NativeTables.OrtApi, 238));
 
@@ -810,42 +806,42 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetBuildInfoStringCall();
         private static GetBuildInfoStringCall getBuildInfoString;
-        /// <summary>Version, compiler and kernels of this library in one line.</summary>
+        /// <summary>Version, compiler and kernels of this library, in one line.</summary>
         internal static GetBuildInfoStringCall GetBuildInfoString => getBuildInfoString ??
             (getBuildInfoString = NativeTables.Bind<GetBuildInfoStringCall>(NativeTables.OrtApi, 254));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetSymbolicDimensionsCall(IntPtr info, IntPtr* dimParams, UIntPtr dimParamsLength);
         private static SetSymbolicDimensionsCall setSymbolicDimensions;
-        /// <summary>Names extents.</summary>
+        /// <summary>Names the dimensions.</summary>
         internal static SetSymbolicDimensionsCall SetSymbolicDimensions => setSymbolicDimensions ??
             (setSymbolicDimensions = NativeTables.Bind<SetSymbolicDimensionsCall>(NativeTables.OrtApi, 271));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetDeterministicComputeCall(SessionOptions options, byte value);
         private static SetDeterministicComputeCall setDeterministicCompute;
-        /// <summary>Asks for results that are the same bits in every run.</summary>
+        /// <summary>Requests bit-for-bit reproducible results.</summary>
         internal static SetDeterministicComputeCall SetDeterministicCompute => setDeterministicCompute ??
             (setDeterministicCompute = NativeTables.Bind<SetDeterministicComputeCall>(NativeTables.OrtApi, 273));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetModelEditorApiCall();
         private static GetModelEditorApiCall getModelEditorApi;
-        /// <summary>The table for building models in memory, none of whose calls is implemented.</summary>
+        /// <summary>The table for building models in memory.</summary>
         internal static GetModelEditorApiCall GetModelEditorApi => getModelEditorApi ??
             (getModelEditorApi = NativeTables.Bind<GetModelEditorApiCall>(NativeTables.OrtApi, 291));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateTensorWithDataAndDeleterAsOrtValueCall(IntPtr deleter, IntPtr pData, UIntPtr pDataLen, long[] shape, UIntPtr shapeLen, TensorElementType type, out IntPtr @out);
         private static CreateTensorWithDataAndDeleterAsOrtValueCall createTensorWithDataAndDeleterAsOrtValue;
-        /// <summary>Makes a tensor over memory that it frees when it is released.</summary>
+        /// <summary>Creates a tensor over given memory, which it frees when it is released.</summary>
         internal static CreateTensorWithDataAndDeleterAsOrtValueCall CreateTensorWithDataAndDeleterAsOrtValue => createTensorWithDataAndDeleterAsOrtValue ??
             (createTensorWithDataAndDeleterAsOrtValue = NativeTables.Bind<CreateTensorWithDataAndDeleterAsOrtValueCall>(NativeTables.OrtApi, 292));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetCompileApiCall();
         private static GetCompileApiCall getCompileApi;
-        /// <summary>The table for compiling models ahead of time, none of whose calls is implemented.</summary>
+        /// <summary>The table for compiling models ahead of time.</summary>
         internal static GetCompileApiCall GetCompileApi => getCompileApi ??
             (getCompileApi = NativeTables.Bind<GetCompileApiCall>(NativeTables.OrtApi, 294));
 
@@ -859,7 +855,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate int MemoryInfoGetDeviceMemTypeCall(OrtMemoryInfo ptr);
         private static MemoryInfoGetDeviceMemTypeCall memoryInfoGetDeviceMemType;
-        /// <summary>Whether the host reaches the memory.</summary>
+        /// <summary>Whether the host can access the memory.</summary>
         internal static MemoryInfoGetDeviceMemTypeCall MemoryInfoGetDeviceMemType => memoryInfoGetDeviceMemType ??
             (memoryInfoGetDeviceMemType = NativeTables.Bind<MemoryInfoGetDeviceMemTypeCall>(NativeTables.OrtApi, 321));
 
@@ -873,7 +869,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetRunConfigEntryCall(RunOptions options, byte[] configKey);
         private static GetRunConfigEntryCall getRunConfigEntry;
-        /// <summary>An entry of the run's configuration.</summary>
+        /// <summary>The value of an entry of the run configuration.</summary>
         internal static GetRunConfigEntryCall GetRunConfigEntry => getRunConfigEntry ??
             (getRunConfigEntry = NativeTables.Bind<GetRunConfigEntryCall>(NativeTables.OrtApi, 373));
 
@@ -887,21 +883,22 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate byte TensorTypeAndShape_HasShapeCall(IntPtr info);
         private static TensorTypeAndShape_HasShapeCall tensorTypeAndShape_HasShape;
-        /// <summary>Whether the rank is known. Of an unknown shape the other calls see a scalar.</summary>
+        /// <summary>Whether the rank is known. The other calls treat an unknown shape as that of a
+        /// scalar.</summary>
         internal static TensorTypeAndShape_HasShapeCall TensorTypeAndShape_HasShape => tensorTypeAndShape_HasShape ??
             (tensorTypeAndShape_HasShape = NativeTables.Bind<TensorTypeAndShape_HasShapeCall>(NativeTables.OrtApi, 390));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetMemPatternEnabledCall(SessionOptions options, out int @out);
         private static GetMemPatternEnabledCall getMemPatternEnabled;
-        /// <summary>Whether EnableMemPattern or DisableMemPattern was called last; enabled by default.</summary>
+        /// <summary>Whether memory patterns are enabled, which is the default.</summary>
         internal static GetMemPatternEnabledCall GetMemPatternEnabled => getMemPatternEnabled ??
             (getMemPatternEnabled = NativeTables.Bind<GetMemPatternEnabledCall>(NativeTables.OrtApi, 419));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetSessionExecutionModeCall(SessionOptions options, out ExecutionMode @out);
         private static GetSessionExecutionModeCall getSessionExecutionMode;
-        /// <summary>The mode that was set.</summary>
+        /// <summary>The execution mode.</summary>
         internal static GetSessionExecutionModeCall GetSessionExecutionMode => getSessionExecutionMode ??
             (getSessionExecutionMode = NativeTables.Bind<GetSessionExecutionModeCall>(NativeTables.OrtApi, 420));
 

@@ -7,16 +7,16 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Every detail.</summary>
         ORT_LOGGING_LEVEL_VERBOSE = 0,
 
-        /// <summary>The course of events.</summary>
+        /// <summary>Normal progress.</summary>
         ORT_LOGGING_LEVEL_INFO = 1,
 
-        /// <summary>Something to look at.</summary>
+        /// <summary>Something that may need attention.</summary>
         ORT_LOGGING_LEVEL_WARNING = 2,
 
-        /// <summary>A failure that the caller also learns from a status.</summary>
+        /// <summary>A failure that is also reported to the caller in a status.</summary>
         ORT_LOGGING_LEVEL_ERROR = 3,
 
-        /// <summary>The process cannot go on.</summary>
+        /// <summary>The process cannot continue.</summary>
         ORT_LOGGING_LEVEL_FATAL = 4,
     }
 }

@@ -10,7 +10,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>float.</summary>
         Float = 1,
 
-        /// <summary>Text that ends with a zero byte.</summary>
+        /// <summary>A null-terminated string.</summary>
         String = 2,
     }
 }

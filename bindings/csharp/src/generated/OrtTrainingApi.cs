@@ -5,7 +5,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>The training calls, checkpoints, training sessions, optimizer and schedule. Each call is
+    /// <summary>The training calls: checkpoints, training sessions, optimizer and schedule. Each call is
     /// bound to its slot when it is first used.</summary>
     internal static unsafe class OrtTrainingApi
     {
@@ -26,35 +26,35 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateTrainingSessionCall(OrtEnv env, SessionOptions options, CheckpointState checkpointState, byte[] trainModelPath, byte[] evalModelPath, byte[] optimizerModelPath, out IntPtr @out);
         private static CreateTrainingSessionCall createTrainingSession;
-        /// <summary>Makes a session that trains, from model files.</summary>
+        /// <summary>Creates a training session from model files.</summary>
         internal static CreateTrainingSessionCall CreateTrainingSession => createTrainingSession ??
             (createTrainingSession = NativeTables.Bind<CreateTrainingSessionCall>(NativeTables.OrtTrainingApi, 2));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateTrainingSessionFromBufferCall(OrtEnv env, SessionOptions options, CheckpointState checkpointState, byte[] trainModelData, UIntPtr trainDataLength, byte[] evalModelData, UIntPtr evalDataLength, byte[] optimModelData, UIntPtr optimDataLength, out IntPtr @out);
         private static CreateTrainingSessionFromBufferCall createTrainingSessionFromBuffer;
-        /// <summary>Makes a session that trains, from models in memory.</summary>
+        /// <summary>Creates a training session from models in memory.</summary>
         internal static CreateTrainingSessionFromBufferCall CreateTrainingSessionFromBuffer => createTrainingSessionFromBuffer ??
             (createTrainingSessionFromBuffer = NativeTables.Bind<CreateTrainingSessionFromBufferCall>(NativeTables.OrtTrainingApi, 3));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr TrainingSessionGetTrainingModelOutputCountCall(OrtTrainingSessionHandle sess, out UIntPtr @out);
         private static TrainingSessionGetTrainingModelOutputCountCall trainingSessionGetTrainingModelOutputCount;
-        /// <summary>Number of outputs that a train step gives.</summary>
+        /// <summary>Number of outputs that a train step returns.</summary>
         internal static TrainingSessionGetTrainingModelOutputCountCall TrainingSessionGetTrainingModelOutputCount => trainingSessionGetTrainingModelOutputCount ??
             (trainingSessionGetTrainingModelOutputCount = NativeTables.Bind<TrainingSessionGetTrainingModelOutputCountCall>(NativeTables.OrtTrainingApi, 4));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr TrainingSessionGetEvalModelOutputCountCall(OrtTrainingSessionHandle sess, out UIntPtr @out);
         private static TrainingSessionGetEvalModelOutputCountCall trainingSessionGetEvalModelOutputCount;
-        /// <summary>Number of outputs that an eval step gives, 0 in a session without an eval model.</summary>
+        /// <summary>Number of outputs that an eval step returns; 0 without an eval model.</summary>
         internal static TrainingSessionGetEvalModelOutputCountCall TrainingSessionGetEvalModelOutputCount => trainingSessionGetEvalModelOutputCount ??
             (trainingSessionGetEvalModelOutputCount = NativeTables.Bind<TrainingSessionGetEvalModelOutputCountCall>(NativeTables.OrtTrainingApi, 5));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr TrainingSessionGetTrainingModelOutputNameCall(OrtTrainingSessionHandle sess, UIntPtr index, IntPtr allocator, out IntPtr output);
         private static TrainingSessionGetTrainingModelOutputNameCall trainingSessionGetTrainingModelOutputName;
-        /// <summary>Name of an output of the train step. The loss is number 0.</summary>
+        /// <summary>Name of an output of the train step. The loss has index 0.</summary>
         internal static TrainingSessionGetTrainingModelOutputNameCall TrainingSessionGetTrainingModelOutputName => trainingSessionGetTrainingModelOutputName ??
             (trainingSessionGetTrainingModelOutputName = NativeTables.Bind<TrainingSessionGetTrainingModelOutputNameCall>(NativeTables.OrtTrainingApi, 6));
 
@@ -68,28 +68,28 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr LazyResetGradCall(OrtTrainingSessionHandle session);
         private static LazyResetGradCall lazyResetGrad;
-        /// <summary>Lets the next train step start from zero gradients.</summary>
+        /// <summary>Makes the next train step start from zero gradients.</summary>
         internal static LazyResetGradCall LazyResetGrad => lazyResetGrad ??
             (lazyResetGrad = NativeTables.Bind<LazyResetGradCall>(NativeTables.OrtTrainingApi, 8));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr TrainStepCall(OrtTrainingSessionHandle sess, RunOptions runOptions, UIntPtr inputsLen, IntPtr* inputs, UIntPtr outputsLen, IntPtr* outputs);
         private static TrainStepCall trainStep;
-        /// <summary>Runs the training model forward and backward.</summary>
+        /// <summary>Runs the forward and backward pass of the training model.</summary>
         internal static TrainStepCall TrainStep => trainStep ??
             (trainStep = NativeTables.Bind<TrainStepCall>(NativeTables.OrtTrainingApi, 9));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr EvalStepCall(OrtTrainingSessionHandle sess, RunOptions runOptions, UIntPtr inputsLen, IntPtr* inputs, UIntPtr outputsLen, IntPtr* outputs);
         private static EvalStepCall evalStep;
-        /// <summary>Runs the eval model forward with the present parameters.</summary>
+        /// <summary>Runs the eval model forward with the current parameters.</summary>
         internal static EvalStepCall EvalStep => evalStep ??
             (evalStep = NativeTables.Bind<EvalStepCall>(NativeTables.OrtTrainingApi, 10));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetLearningRateCall(OrtTrainingSessionHandle sess, float learningRate);
         private static SetLearningRateCall setLearningRate;
-        /// <summary>Sets the learning rate of the next optimizer steps.</summary>
+        /// <summary>Sets the learning rate of the following optimizer steps.</summary>
         internal static SetLearningRateCall SetLearningRate => setLearningRate ??
             (setLearningRate = NativeTables.Bind<SetLearningRateCall>(NativeTables.OrtTrainingApi, 11));
 
@@ -103,14 +103,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr OptimizerStepCall(OrtTrainingSessionHandle sess, RunOptions runOptions);
         private static OptimizerStepCall optimizerStep;
-        /// <summary>Moves the trainable parameters against their gradients.</summary>
+        /// <summary>Updates the trainable parameters from their gradients.</summary>
         internal static OptimizerStepCall OptimizerStep => optimizerStep ??
             (optimizerStep = NativeTables.Bind<OptimizerStepCall>(NativeTables.OrtTrainingApi, 13));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RegisterLinearLRSchedulerCall(OrtTrainingSessionHandle sess, long warmupStepCount, long totalStepCount, float initialLr);
         private static RegisterLinearLRSchedulerCall registerLinearLRScheduler;
-        /// <summary>Gives the session a linear learning rate schedule.</summary>
+        /// <summary>Registers a linear learning rate schedule with the session.</summary>
         internal static RegisterLinearLRSchedulerCall RegisterLinearLRScheduler => registerLinearLRScheduler ??
             (registerLinearLRScheduler = NativeTables.Bind<RegisterLinearLRSchedulerCall>(NativeTables.OrtTrainingApi, 14));
 
@@ -124,49 +124,50 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetParametersSizeCall(OrtTrainingSessionHandle sess, out UIntPtr @out, byte trainableOnly);
         private static GetParametersSizeCall getParametersSize;
-        /// <summary>Number of elements of all parameters together.</summary>
+        /// <summary>Total number of elements of all parameters.</summary>
         internal static GetParametersSizeCall GetParametersSize => getParametersSize ??
             (getParametersSize = NativeTables.Bind<GetParametersSizeCall>(NativeTables.OrtTrainingApi, 16));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CopyParametersToBufferCall(OrtTrainingSessionHandle sess, OrtValueHandle parametersBuffer, byte trainableOnly);
         private static CopyParametersToBufferCall copyParametersToBuffer;
-        /// <summary>Copies all parameters, end to end, into one tensor.</summary>
+        /// <summary>Copies all parameters, concatenated, into one tensor.</summary>
         internal static CopyParametersToBufferCall CopyParametersToBuffer => copyParametersToBuffer ??
             (copyParametersToBuffer = NativeTables.Bind<CopyParametersToBufferCall>(NativeTables.OrtTrainingApi, 17));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CopyBufferToParametersCall(OrtTrainingSessionHandle sess, OrtValueHandle parametersBuffer, byte trainableOnly);
         private static CopyBufferToParametersCall copyBufferToParameters;
-        /// <summary>Copies one tensor over all parameters.</summary>
+        /// <summary>Overwrites all parameters with the values of one tensor.</summary>
         internal static CopyBufferToParametersCall CopyBufferToParameters => copyBufferToParameters ??
             (copyBufferToParameters = NativeTables.Bind<CopyBufferToParametersCall>(NativeTables.OrtTrainingApi, 18));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void ReleaseTrainingSessionCall(IntPtr input);
         private static ReleaseTrainingSessionCall releaseTrainingSession;
-        /// <summary>Frees a session. The state that it trained lives on as long as its own handle.</summary>
+        /// <summary>Frees a session. The state that it trained stays valid until its own handle is
+        /// released.</summary>
         internal static ReleaseTrainingSessionCall ReleaseTrainingSession => releaseTrainingSession ??
             (releaseTrainingSession = NativeTables.Bind<ReleaseTrainingSessionCall>(NativeTables.OrtTrainingApi, 19));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void ReleaseCheckpointStateCall(IntPtr input);
         private static ReleaseCheckpointStateCall releaseCheckpointState;
-        /// <summary>Gives up a state. A session that trains it keeps it alive.</summary>
+        /// <summary>Releases a state. A session that trains it keeps it alive.</summary>
         internal static ReleaseCheckpointStateCall ReleaseCheckpointState => releaseCheckpointState ??
             (releaseCheckpointState = NativeTables.Bind<ReleaseCheckpointStateCall>(NativeTables.OrtTrainingApi, 20));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ExportModelForInferencingCall(OrtTrainingSessionHandle sess, byte[] inferenceModelPath, UIntPtr graphOutputsLen, IntPtr* graphOutputNames);
         private static ExportModelForInferencingCall exportModelForInferencing;
-        /// <summary>Writes a plain ONNX model with the present parameters inside.</summary>
+        /// <summary>Writes a plain ONNX model that contains the current parameters.</summary>
         internal static ExportModelForInferencingCall ExportModelForInferencing => exportModelForInferencing ??
             (exportModelForInferencing = NativeTables.Bind<ExportModelForInferencingCall>(NativeTables.OrtTrainingApi, 21));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetSeedCall(long seed);
         private static SetSeedCall setSeed;
-        /// <summary>Sets the seed of all random numbers of the process.</summary>
+        /// <summary>Sets the process-wide random seed.</summary>
         internal static SetSeedCall SetSeed => setSeed ??
             (setSeed = NativeTables.Bind<SetSeedCall>(NativeTables.OrtTrainingApi, 22));
 
@@ -180,7 +181,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr TrainingSessionGetEvalModelInputCountCall(OrtTrainingSessionHandle sess, out UIntPtr @out);
         private static TrainingSessionGetEvalModelInputCountCall trainingSessionGetEvalModelInputCount;
-        /// <summary>Number of inputs that an eval step takes, 0 in a session without an eval model.</summary>
+        /// <summary>Number of inputs that an eval step takes; 0 without an eval model.</summary>
         internal static TrainingSessionGetEvalModelInputCountCall TrainingSessionGetEvalModelInputCount => trainingSessionGetEvalModelInputCount ??
             (trainingSessionGetEvalModelInputCount = NativeTables.Bind<TrainingSessionGetEvalModelInputCountCall>(NativeTables.OrtTrainingApi, 24));
 
@@ -201,7 +202,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddPropertyCall(CheckpointState checkpointState, byte[] propertyName, OrtPropertyType propertyType, IntPtr propertyValue);
         private static AddPropertyCall addProperty;
-        /// <summary>Adds a property to a state, or replaces it.</summary>
+        /// <summary>Adds a property to a state, or replaces an existing one.</summary>
         internal static AddPropertyCall AddProperty => addProperty ??
             (addProperty = NativeTables.Bind<AddPropertyCall>(NativeTables.OrtTrainingApi, 27));
 
@@ -229,7 +230,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr UpdateParameterCall(CheckpointState checkpointState, byte[] parameterName, OrtValueHandle parameter);
         private static UpdateParameterCall updateParameter;
-        /// <summary>Copies a tensor over a parameter.</summary>
+        /// <summary>Overwrites a parameter with the values of a tensor.</summary>
         internal static UpdateParameterCall UpdateParameter => updateParameter ??
             (updateParameter = NativeTables.Bind<UpdateParameterCall>(NativeTables.OrtTrainingApi, 31));
 

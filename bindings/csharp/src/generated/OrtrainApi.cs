@@ -5,49 +5,49 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>What the two older tables cannot say, listing a checkpoint, gradients, writing artifacts.
-    /// Each call is bound to its slot when it is first used.</summary>
+    /// <summary>Calls that the two older tables lack: listing a checkpoint, reading gradients, creating
+    /// artifacts. Each call is bound to its slot when it is first used.</summary>
     internal static unsafe class OrtrainApi
     {
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CheckpointGetParameterCountCall(CheckpointState checkpointState, out UIntPtr @out);
         private static CheckpointGetParameterCountCall checkpointGetParameterCount;
-        /// <summary>Number of parameters of a state.</summary>
+        /// <summary>Number of parameters in a state.</summary>
         internal static CheckpointGetParameterCountCall CheckpointGetParameterCount => checkpointGetParameterCount ??
             (checkpointGetParameterCount = NativeTables.Bind<CheckpointGetParameterCountCall>(NativeTables.OrtrainApi, 0));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CheckpointGetParameterNameCall(CheckpointState checkpointState, UIntPtr index, IntPtr allocator, out IntPtr @out);
         private static CheckpointGetParameterNameCall checkpointGetParameterName;
-        /// <summary>Name of a parameter by its number.</summary>
+        /// <summary>Name of a parameter, by index.</summary>
         internal static CheckpointGetParameterNameCall CheckpointGetParameterName => checkpointGetParameterName ??
             (checkpointGetParameterName = NativeTables.Bind<CheckpointGetParameterNameCall>(NativeTables.OrtrainApi, 1));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CheckpointIsParameterTrainableCall(CheckpointState checkpointState, byte[] parameterName, out int @out);
         private static CheckpointIsParameterTrainableCall checkpointIsParameterTrainable;
-        /// <summary>Whether training changes a parameter.</summary>
+        /// <summary>Whether a parameter is trainable.</summary>
         internal static CheckpointIsParameterTrainableCall CheckpointIsParameterTrainable => checkpointIsParameterTrainable ??
             (checkpointIsParameterTrainable = NativeTables.Bind<CheckpointIsParameterTrainableCall>(NativeTables.OrtrainApi, 2));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CheckpointGetParameterGradientCall(CheckpointState checkpointState, byte[] parameterName, IntPtr allocator, out IntPtr gradient);
         private static CheckpointGetParameterGradientCall checkpointGetParameterGradient;
-        /// <summary>A copy of the gradient that the last train steps left for a parameter.</summary>
+        /// <summary>A copy of the accumulated gradient of a parameter.</summary>
         internal static CheckpointGetParameterGradientCall CheckpointGetParameterGradient => checkpointGetParameterGradient ??
             (checkpointGetParameterGradient = NativeTables.Bind<CheckpointGetParameterGradientCall>(NativeTables.OrtrainApi, 3));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CheckpointGetPropertyCountCall(CheckpointState checkpointState, out UIntPtr @out);
         private static CheckpointGetPropertyCountCall checkpointGetPropertyCount;
-        /// <summary>Number of properties of a state.</summary>
+        /// <summary>Number of properties in a state.</summary>
         internal static CheckpointGetPropertyCountCall CheckpointGetPropertyCount => checkpointGetPropertyCount ??
             (checkpointGetPropertyCount = NativeTables.Bind<CheckpointGetPropertyCountCall>(NativeTables.OrtrainApi, 4));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CheckpointGetPropertyNameCall(CheckpointState checkpointState, UIntPtr index, IntPtr allocator, out IntPtr @out);
         private static CheckpointGetPropertyNameCall checkpointGetPropertyName;
-        /// <summary>Name of a property by its number, in alphabetical order.</summary>
+        /// <summary>Name of a property, by index in alphabetical order.</summary>
         internal static CheckpointGetPropertyNameCall CheckpointGetPropertyName => checkpointGetPropertyName ??
             (checkpointGetPropertyName = NativeTables.Bind<CheckpointGetPropertyNameCall>(NativeTables.OrtrainApi, 5));
 
@@ -61,21 +61,21 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateCheckpointCall(IntPtr* names, IntPtr* values, byte[] trainable, UIntPtr count, byte nominal, out IntPtr checkpointState);
         private static CreateCheckpointCall createCheckpoint;
-        /// <summary>Makes a state from named tensors.</summary>
+        /// <summary>Creates a state from named tensors.</summary>
         internal static CreateCheckpointCall CreateCheckpoint => createCheckpoint ??
             (createCheckpoint = NativeTables.Bind<CreateCheckpointCall>(NativeTables.OrtrainApi, 7));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr BuildTrainingModelCall(byte[] modelData, UIntPtr modelLength, IntPtr* trainableNames, UIntPtr trainableLen, IntPtr* frozenNames, UIntPtr frozenLen, byte[] lossName, IntPtr* outputNames, UIntPtr outputLen, IntPtr* disabledPasses, UIntPtr disabledLen, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
         private static BuildTrainingModelCall buildTrainingModel;
-        /// <summary>Makes a training model from a forward model that ends in a loss.</summary>
+        /// <summary>Creates a training model from a forward model that ends in a loss.</summary>
         internal static BuildTrainingModelCall BuildTrainingModel => buildTrainingModel ??
             (buildTrainingModel = NativeTables.Bind<BuildTrainingModelCall>(NativeTables.OrtrainApi, 8));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr FindUntrainableCall(byte[] modelData, UIntPtr modelLength, IntPtr* trainableNames, UIntPtr trainableLen, byte[] lossName, IntPtr* outputNames, UIntPtr outputLen, IntPtr allocator, out IntPtr report);
         private static FindUntrainableCall findUntrainable;
-        /// <summary>Names everything that keeps a forward model from being trained.</summary>
+        /// <summary>Lists everything that prevents a forward model from being trained.</summary>
         internal static FindUntrainableCall FindUntrainable => findUntrainable ??
             (findUntrainable = NativeTables.Bind<FindUntrainableCall>(NativeTables.OrtrainApi, 9));
 
@@ -89,63 +89,64 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr DeviceNameCall(UIntPtr index, IntPtr allocator, out IntPtr @out);
         private static DeviceNameCall deviceName;
-        /// <summary>Name of a device by its number.</summary>
+        /// <summary>Name of a device, by index.</summary>
         internal static DeviceNameCall DeviceName => deviceName ??
             (deviceName = NativeTables.Bind<DeviceNameCall>(NativeTables.OrtrainApi, 11));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AttachOptimizerCall(OrtTrainingSessionHandle sess, byte[] optimizerModelPath);
         private static AttachOptimizerCall attachOptimizer;
-        /// <summary>Gives a session made without an optimizer model one.</summary>
+        /// <summary>Adds an optimizer model to a session that was created without one.</summary>
         internal static AttachOptimizerCall AttachOptimizer => attachOptimizer ??
             (attachOptimizer = NativeTables.Bind<AttachOptimizerCall>(NativeTables.OrtrainApi, 12));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetModelInputTypeInfoCall(OrtTrainingSessionHandle sess, byte training, UIntPtr index, out IntPtr @out);
         private static GetModelInputTypeInfoCall getModelInputTypeInfo;
-        /// <summary>Element type and shape that a step expects of an input.</summary>
+        /// <summary>Element type and shape that a step expects for an input.</summary>
         internal static GetModelInputTypeInfoCall GetModelInputTypeInfo => getModelInputTypeInfo ??
             (getModelInputTypeInfo = NativeTables.Bind<GetModelInputTypeInfoCall>(NativeTables.OrtrainApi, 13));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CheckpointIsNominalCall(CheckpointState checkpointState, out int @out);
         private static CheckpointIsNominalCall checkpointIsNominal;
-        /// <summary>Whether a state knows its parameters by name, type and shape alone.</summary>
+        /// <summary>Whether a state knows only the name, type and shape of its parameters, not their
+        /// values.</summary>
         internal static CheckpointIsNominalCall CheckpointIsNominal => checkpointIsNominal ??
             (checkpointIsNominal = NativeTables.Bind<CheckpointIsNominalCall>(NativeTables.OrtrainApi, 14));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CheckpointGetOptimizerStepCountCall(CheckpointState checkpointState, out long @out);
         private static CheckpointGetOptimizerStepCountCall checkpointGetOptimizerStepCount;
-        /// <summary>Number of optimizer steps that a state has behind it.</summary>
+        /// <summary>Number of optimizer steps taken on a state.</summary>
         internal static CheckpointGetOptimizerStepCountCall CheckpointGetOptimizerStepCount => checkpointGetOptimizerStepCount ??
             (checkpointGetOptimizerStepCount = NativeTables.Bind<CheckpointGetOptimizerStepCountCall>(NativeTables.OrtrainApi, 15));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr BuildGradientModelCall(byte[] modelData, UIntPtr modelLength, IntPtr* valueNames, UIntPtr valueLen, byte[] lossName, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
         private static BuildGradientModelCall buildGradientModel;
-        /// <summary>Adds the gradients of chosen values to a model that ends in a loss.</summary>
+        /// <summary>Adds the gradients with respect to chosen values to a model that ends in a loss.</summary>
         internal static BuildGradientModelCall BuildGradientModel => buildGradientModel ??
             (buildGradientModel = NativeTables.Bind<BuildGradientModelCall>(NativeTables.OrtrainApi, 16));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr StartProfilingCall(OrtTrainingSessionHandle sess);
         private static StartProfilingCall startProfiling;
-        /// <summary>Records from now on how long every kernel of every step takes.</summary>
+        /// <summary>Starts recording how long every kernel of every step takes.</summary>
         internal static StartProfilingCall StartProfiling => startProfiling ??
             (startProfiling = NativeTables.Bind<StartProfilingCall>(NativeTables.OrtrainApi, 17));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr EndProfilingCall(OrtTrainingSessionHandle sess, IntPtr allocator, out IntPtr @out);
         private static EndProfilingCall endProfiling;
-        /// <summary>Ends the recording and gives it.</summary>
+        /// <summary>Stops recording and returns the recording.</summary>
         internal static EndProfilingCall EndProfiling => endProfiling ??
             (endProfiling = NativeTables.Bind<EndProfilingCall>(NativeTables.OrtrainApi, 18));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateGradientGraphBuilderCall(byte[] modelData, UIntPtr modelLength, IntPtr* yNodeNames, UIntPtr yLen, IntPtr* xNodeNames, UIntPtr xLen, byte[] lossName, out IntPtr @out);
         private static CreateGradientGraphBuilderCall createGradientGraphBuilder;
-        /// <summary>Takes a model to which gradients will be added.</summary>
+        /// <summary>Creates a builder for a forward model.</summary>
         internal static CreateGradientGraphBuilderCall CreateGradientGraphBuilder => createGradientGraphBuilder ??
             (createGradientGraphBuilder = NativeTables.Bind<CreateGradientGraphBuilderCall>(NativeTables.OrtrainApi, 19));
 
@@ -180,9 +181,16 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ListOperatorsCall(IntPtr allocator, out IntPtr @out);
         private static ListOperatorsCall listOperators;
-        /// <summary>Names every operator that can be run, and says whether gradients go through it.</summary>
+        /// <summary>Lists every operator that can be run and whether gradients flow through it.</summary>
         internal static ListOperatorsCall ListOperators => listOperators ??
             (listOperators = NativeTables.Bind<ListOperatorsCall>(NativeTables.OrtrainApi, 24));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetContiguousParametersCall(OrtTrainingSessionHandle sess, byte trainableOnly, IntPtr allocator, out IntPtr @out);
+        private static GetContiguousParametersCall getContiguousParameters;
+        /// <summary>A copy of all parameters, end to end, in a new tensor.</summary>
+        internal static GetContiguousParametersCall GetContiguousParameters => getContiguousParameters ??
+            (getContiguousParameters = NativeTables.Bind<GetContiguousParametersCall>(NativeTables.OrtrainApi, 25));
 
     }
 }

@@ -5,7 +5,7 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Settings of one run or step.</summary>
+    /// <summary>Settings for one run or step.</summary>
     public unsafe partial class RunOptions : SafeHandle
     {
         internal RunOptions(IntPtr handle)
@@ -14,21 +14,21 @@ namespace Microsoft.ML.OnnxRuntime
             SetHandle(handle);
         }
 
-        /// <summary>Whether there is no object behind the handle.</summary>
+        /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
-        /// <summary>The object itself; throws when it was disposed of.</summary>
+        /// <summary>The object itself; throws if it was disposed of.</summary>
         internal RunOptions Live => Arguments.NotDisposed(this);
 
         /// <summary>Frees the object.</summary>
-        /// <returns>Always true, for it cannot fail.</returns>
+        /// <returns>Always true, because it cannot fail.</returns>
         protected override bool ReleaseHandle()
         {
             OrtApi.ReleaseRunOptions(handle);
             return true;
         }
 
-        /// <summary>Makes options with their defaults.</summary>
+        /// <summary>Creates options with default values.</summary>
         public RunOptions()
             : base(IntPtr.Zero, true)
         {
@@ -38,10 +38,10 @@ namespace Microsoft.ML.OnnxRuntime
 
         private OrtLoggingLevel logSeverityLevel = OrtLoggingLevel.ORT_LOGGING_LEVEL_WARNING;
 
-        /// <summary>The least severity that the run writes. Before it is set, that of the session counts, which
-        /// is a warning unless it was changed.</summary>
+        /// <summary>The minimum severity that the run logs. If it is not set, the session's applies, which is
+        /// warning by default.</summary>
         /// <value>The severity.</value>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when the number is not between -1 and
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the value is not between -1 and
         /// 4.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtLoggingLevel LogSeverityLevel
@@ -56,7 +56,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         private int logVerbosityLevel = 0;
 
-        /// <summary>How much the run says at verbose severity.</summary>
+        /// <summary>How much detail the run logs at verbose severity.</summary>
         /// <value>The amount.</value>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public int LogVerbosityLevel
@@ -87,8 +87,8 @@ namespace Microsoft.ML.OnnxRuntime
 
         private bool terminate = false;
 
-        /// <summary>Whether every run with these options ends with an error.</summary>
-        /// <value>Whether it is wanted.</value>
+        /// <summary>Whether every run with these options stops with an error.</summary>
+        /// <value>Whether to enable it.</value>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public bool Terminate
         {
@@ -102,7 +102,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Sets an entry of the run's configuration.</summary>
+        /// <summary>Sets an entry of the run configuration.</summary>
         /// <param name="key">The key.</param>
         /// <param name="value">The value.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="key"/> or <paramref name="value"/>

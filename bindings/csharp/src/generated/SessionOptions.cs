@@ -5,7 +5,7 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Settings that a session copies when it is made.</summary>
+    /// <summary>Settings that a session copies when it is created.</summary>
     public unsafe partial class SessionOptions : SafeHandle
     {
         internal SessionOptions(IntPtr handle)
@@ -14,21 +14,21 @@ namespace Microsoft.ML.OnnxRuntime
             SetHandle(handle);
         }
 
-        /// <summary>Whether there is no object behind the handle.</summary>
+        /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
-        /// <summary>The object itself; throws when it was disposed of.</summary>
+        /// <summary>The object itself; throws if it was disposed of.</summary>
         internal SessionOptions Live => Arguments.NotDisposed(this);
 
         /// <summary>Frees the object.</summary>
-        /// <returns>Always true, for it cannot fail.</returns>
+        /// <returns>Always true, because it cannot fail.</returns>
         protected override bool ReleaseHandle()
         {
             OrtApi.ReleaseSessionOptions(handle);
             return true;
         }
 
-        /// <summary>Makes options with their defaults.</summary>
+        /// <summary>Creates options with default values.</summary>
         public SessionOptions()
             : base(IntPtr.Zero, true)
         {
@@ -38,7 +38,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         private int intraOpNumThreads = 0;
 
-        /// <summary>Number of threads that a step uses; 0 for one a processor.</summary>
+        /// <summary>Number of threads that a step uses; 0 for one per processor.</summary>
         /// <value>The number.</value>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the number is negative.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
@@ -54,7 +54,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         private int interOpNumThreads = 0;
 
-        /// <summary>Accepted without effect, for nodes run one after another.</summary>
+        /// <summary>Accepted but has no effect: nodes run one after another.</summary>
         /// <value>The number.</value>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the number is negative.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
@@ -70,7 +70,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         private GraphOptimizationLevel graphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL;
 
-        /// <summary>How much models are rewritten before they run.</summary>
+        /// <summary>How much models are optimized before they run.</summary>
         /// <value>The level.</value>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such level.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
@@ -86,7 +86,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         private ExecutionMode executionMode = ExecutionMode.ORT_SEQUENTIAL;
 
-        /// <summary>Accepted without effect, for nodes run one after another.</summary>
+        /// <summary>Accepted but has no effect: nodes run one after another.</summary>
         /// <value>The mode.</value>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public ExecutionMode ExecutionMode
@@ -101,10 +101,10 @@ namespace Microsoft.ML.OnnxRuntime
 
         private OrtLoggingLevel logSeverityLevel = OrtLoggingLevel.ORT_LOGGING_LEVEL_WARNING;
 
-        /// <summary>The least severity that is logged. Before it is set, that of the environment counts, which is
-        /// a warning unless it was changed.</summary>
+        /// <summary>The minimum severity that is logged. If it is not set, the environment's applies, which is
+        /// warning by default.</summary>
         /// <value>The severity.</value>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when the number is not between -1 and
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the value is not between -1 and
         /// 4.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtLoggingLevel LogSeverityLevel
@@ -119,7 +119,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         private int logVerbosityLevel = 0;
 
-        /// <summary>How much is logged at verbose severity.</summary>
+        /// <summary>How much detail is logged at verbose severity.</summary>
         /// <value>The amount.</value>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public int LogVerbosityLevel
@@ -150,8 +150,8 @@ namespace Microsoft.ML.OnnxRuntime
 
         private bool useDeterministicCompute = false;
 
-        /// <summary>Whether results are asked to be the same bits in every run.</summary>
-        /// <value>Whether it is wanted.</value>
+        /// <summary>Whether bit-for-bit reproducible results are requested.</summary>
+        /// <value>Whether to enable it.</value>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public bool UseDeterministicCompute
         {
@@ -163,7 +163,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Sets an entry of the configuration.</summary>
+        /// <summary>Sets a configuration entry.</summary>
         /// <param name="key">The key, not empty.</param>
         /// <param name="value">The value.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="key"/> or <paramref name="value"/>
@@ -176,9 +176,9 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, NativeText.Utf8(key, nameof(key)), NativeText.Utf8(value, nameof(value))));
         }
 
-        /// <summary>Whether an entry of the configuration is set.</summary>
+        /// <summary>Whether a configuration entry is set.</summary>
         /// <param name="key">The key.</param>
-        /// <returns>True when it is set.</returns>
+        /// <returns>True if it is set.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="key"/> is null.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public bool HasSessionConfigEntry(string key)
@@ -188,16 +188,16 @@ namespace Microsoft.ML.OnnxRuntime
             return result != 0;
         }
 
-        /// <summary>An entry of the configuration.</summary>
+        /// <summary>The value of a configuration entry.</summary>
         /// <param name="key">The key.</param>
         /// <returns>The value.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="key"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when the entry is not set or the room too
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the entry is not set or the buffer is too
         /// small.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public string GetSessionConfigEntry(string key)
         {
-            // The caller gives the room: one call asks how much, the next fills it.
+            // The caller supplies the buffer: one call queries its size, the next fills it.
             byte[] name = NativeText.Utf8(key, nameof(key));
             UIntPtr size = UIntPtr.Zero;
             NativeStatus.ThrowOnError(OrtApi.GetSessionConfigEntry(Live, name, null, ref size));
@@ -209,7 +209,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Accepted without effect, for all sessions share the threads of the process.</summary>
+        /// <summary>Accepted but has no effect: all sessions share one thread pool per process.</summary>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void DisablePerSessionThreads()
         {
@@ -218,8 +218,8 @@ namespace Microsoft.ML.OnnxRuntime
 
         private bool enableCpuMemArena = true;
 
-        /// <summary>Accepted without effect, for intermediate values always lie in an arena.</summary>
-        /// <value>Whether it is wanted.</value>
+        /// <summary>Accepted but has no effect: intermediate values are always stored in an arena.</summary>
+        /// <value>Whether to enable it.</value>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public bool EnableCpuMemArena
         {
@@ -235,8 +235,8 @@ namespace Microsoft.ML.OnnxRuntime
 
         private bool enableMemoryPattern = true;
 
-        /// <summary>Accepted without effect, for memory is always planned ahead.</summary>
-        /// <value>Whether it is wanted.</value>
+        /// <summary>Accepted but has no effect: memory is always planned in advance.</summary>
+        /// <value>Whether to enable it.</value>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public bool EnableMemoryPattern
         {

@@ -28,7 +28,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         /// <summary>Signed, 64 bits.</summary>
         Int64 = 7,
 
-        /// <summary>UTF-8 text; no operator here takes it.</summary>
+        /// <summary>UTF-8 text; no operator here accepts it.</summary>
         String = 8,
 
         /// <summary>One byte, 0 or 1.</summary>
@@ -46,10 +46,10 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         /// <summary>Unsigned, 64 bits.</summary>
         UInt64 = 13,
 
-        /// <summary>Two 32-bit floats; operators move such numbers and do not compute with them.</summary>
+        /// <summary>Two 32-bit floats; operators can move complex values but not compute with them.</summary>
         Complex64 = 14,
 
-        /// <summary>Two 64-bit floats; operators move such numbers and do not compute with them.</summary>
+        /// <summary>Two 64-bit floats; operators can move complex values but not compute with them.</summary>
         Complex128 = 15,
 
         /// <summary>The upper half of a 32-bit float.</summary>
@@ -67,28 +67,28 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         /// <summary>8 bits, 5 of them exponent, no negative zero.</summary>
         Float8E5M2FNUZ = 20,
 
-        /// <summary>Unsigned, 4 bits, two in a byte.</summary>
+        /// <summary>Unsigned, 4 bits, two per byte.</summary>
         UInt4 = 21,
 
-        /// <summary>Signed, 4 bits, two in a byte.</summary>
+        /// <summary>Signed, 4 bits, two per byte.</summary>
         Int4 = 22,
 
-        /// <summary>4 bits, 2 of them exponent, two in a byte.</summary>
+        /// <summary>4 bits, 2 of them exponent, two per byte.</summary>
         Float4E2M1 = 23,
 
         /// <summary>8 bits, all of them exponent.</summary>
         Float8E8M0 = 24,
 
-        /// <summary>Unsigned, 2 bits, four in a byte.</summary>
+        /// <summary>Unsigned, 2 bits, four per byte.</summary>
         UInt2 = 25,
 
-        /// <summary>Signed, 2 bits, four in a byte.</summary>
+        /// <summary>Signed, 2 bits, four per byte.</summary>
         Int2 = 26,
 
-        /// <summary>6 bits, 2 of them exponent, four in three bytes.</summary>
+        /// <summary>6 bits, 2 of them exponent, four per three bytes.</summary>
         Float6E2M3 = 27,
 
-        /// <summary>6 bits, 3 of them exponent, four in three bytes.</summary>
+        /// <summary>6 bits, 3 of them exponent, four per three bytes.</summary>
         Float6E3M2 = 28,
     }
 }

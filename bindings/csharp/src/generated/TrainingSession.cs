@@ -5,11 +5,11 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Runs the training loop over a checkpoint state.</summary>
-    /// <remarks>A session is made from a training model, the state that it trains and, where it is to
-    /// evaluate, export or take optimizer steps, an eval model and an optimizer model. A loop is train step,
-    /// optimizer step, scheduler step where there is a schedule, lazy reset of the gradients. One thread at a
-    /// time uses a session.</remarks>
+    /// <summary>Trains a checkpoint state.</summary>
+    /// <remarks>A session is created from a training model and the state that it trains; to evaluate and
+    /// export it also needs an eval model, and to take optimizer steps an optimizer model. The training loop
+    /// is: train step, optimizer step, scheduler step if there is a schedule, lazy reset of the gradients.
+    /// Only one thread may use a session at a time.</remarks>
     public unsafe partial class TrainingSession : IDisposable
     {
         private readonly OrtTrainingSessionHandle handle;
@@ -26,13 +26,13 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Frees the object if nobody disposed of it.</summary>
+        /// <summary>Frees the object if it was not disposed of.</summary>
         ~TrainingSession()
         {
             Dispose(false);
         }
 
-        /// <summary>Frees the object. It may be called again, and then does nothing.</summary>
+        /// <summary>Frees the object. Calling it again has no effect.</summary>
         public void Dispose()
         {
             Dispose(true);
@@ -43,26 +43,26 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="disposing">True when called by Dispose(), false when called by the finalizer.</param>
         protected virtual void Dispose(bool disposing)
         {
-            // The handle has a finalizer of its own. It is missing when the constructor failed.
+            // The handle has its own finalizer. It is null if the constructor failed.
             if (disposing)
             {
                 handle?.Dispose();
             }
         }
 
-        /// <summary>Makes a session from its models.</summary>
-        /// <remarks>The session works on the given state, not on a copy, and keeps it alive.</remarks>
+        /// <summary>Creates a session from its models.</summary>
+        /// <remarks>The session trains the given state in place, not a copy, and keeps it alive.</remarks>
         /// <param name="state">The state to train.</param>
         /// <param name="trainModelPath">Path of the training model.</param>
-        /// <param name="optimizerModelPath">Path of the optimizer model. Without one the session cannot take
+        /// <param name="optimizerModelPath">Path of the optimizer model. Without it, the session cannot take
         /// optimizer steps.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="state"/> or <paramref
         /// name="trainModelPath"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when a model file does not exist; InvalidProtobuf
-        /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for instance has a cycle or
-        /// an input that nothing provides; InvalidArgument when the models and the checkpoint do not belong
-        /// together, named parameter by parameter; NotImplemented when a model has operators without a kernel,
-        /// all of them named.</exception>
+        /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for example because it has a
+        /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint;
+        /// the message lists the parameters that differ; NotImplemented when a model has operators without a
+        /// kernel; the message names all of them.</exception>
         public TrainingSession(CheckpointState state, string trainModelPath, string optimizerModelPath)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CreateTrainingSession(
@@ -72,21 +72,21 @@ namespace Microsoft.ML.OnnxRuntime
             handle = new OrtTrainingSessionHandle(session);
         }
 
-        /// <summary>Makes a session from its models.</summary>
-        /// <remarks>The session works on the given state, not on a copy, and keeps it alive.</remarks>
+        /// <summary>Creates a session from its models.</summary>
+        /// <remarks>The session trains the given state in place, not a copy, and keeps it alive.</remarks>
         /// <param name="state">The state to train.</param>
         /// <param name="trainModelPath">Path of the training model.</param>
-        /// <param name="evalModelPath">Path of the eval model. Without one the session can neither evaluate nor
+        /// <param name="evalModelPath">Path of the eval model. Without it, the session can neither evaluate nor
         /// export.</param>
-        /// <param name="optimizerModelPath">Path of the optimizer model. Without one the session cannot take
+        /// <param name="optimizerModelPath">Path of the optimizer model. Without it, the session cannot take
         /// optimizer steps.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="state"/> or <paramref
         /// name="trainModelPath"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when a model file does not exist; InvalidProtobuf
-        /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for instance has a cycle or
-        /// an input that nothing provides; InvalidArgument when the models and the checkpoint do not belong
-        /// together, named parameter by parameter; NotImplemented when a model has operators without a kernel,
-        /// all of them named.</exception>
+        /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for example because it has a
+        /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint;
+        /// the message lists the parameters that differ; NotImplemented when a model has operators without a
+        /// kernel; the message names all of them.</exception>
         public TrainingSession(CheckpointState state, string trainModelPath, string evalModelPath, string optimizerModelPath)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CreateTrainingSession(
@@ -97,26 +97,26 @@ namespace Microsoft.ML.OnnxRuntime
             handle = new OrtTrainingSessionHandle(session);
         }
 
-        /// <summary>Makes a session from its models.</summary>
-        /// <remarks>The session works on the given state, not on a copy, and keeps it alive.</remarks>
-        /// <param name="options">Settings, copied.</param>
+        /// <summary>Creates a session from its models.</summary>
+        /// <remarks>The session trains the given state in place, not a copy, and keeps it alive.</remarks>
+        /// <param name="options">Settings, copied; without them the defaults.</param>
         /// <param name="state">The state to train.</param>
         /// <param name="trainModelPath">Path of the training model.</param>
-        /// <param name="evalModelPath">Path of the eval model. Without one the session can neither evaluate nor
+        /// <param name="evalModelPath">Path of the eval model. Without it, the session can neither evaluate nor
         /// export.</param>
-        /// <param name="optimizerModelPath">Path of the optimizer model. Without one the session cannot take
+        /// <param name="optimizerModelPath">Path of the optimizer model. Without it, the session cannot take
         /// optimizer steps.</param>
-        /// <exception cref="System.ArgumentNullException">When <paramref name="options"/>, <paramref
-        /// name="state"/> or <paramref name="trainModelPath"/> is null.</exception>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="state"/> or <paramref
+        /// name="trainModelPath"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when a model file does not exist; InvalidProtobuf
-        /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for instance has a cycle or
-        /// an input that nothing provides; InvalidArgument when the models and the checkpoint do not belong
-        /// together, named parameter by parameter; NotImplemented when a model has operators without a kernel,
-        /// all of them named.</exception>
+        /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for example because it has a
+        /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint;
+        /// the message lists the parameters that differ; NotImplemented when a model has operators without a
+        /// kernel; the message names all of them.</exception>
         public TrainingSession(SessionOptions options, CheckpointState state, string trainModelPath, string evalModelPath, string optimizerModelPath)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CreateTrainingSession(
-                OrtEnv.Instance(), Arguments.NotNull(options, nameof(options)).Live,
+                OrtEnv.Instance(), (options ?? SessionOptions.Default).Live,
                 Arguments.NotNull(state, nameof(state)).Live,
                 NativeText.Path(trainModelPath, nameof(trainModelPath)),
                 NativeText.PathOrNull(evalModelPath, nameof(evalModelPath)),
@@ -124,23 +124,22 @@ namespace Microsoft.ML.OnnxRuntime
             handle = new OrtTrainingSessionHandle(session);
         }
 
-        /// <summary>Makes a session from its models.</summary>
-        /// <remarks>The session works on the given state, not on a copy, and keeps it alive.</remarks>
-        /// <param name="options">Settings, copied.</param>
+        /// <summary>Creates a session from its models.</summary>
+        /// <remarks>The session trains the given state in place, not a copy, and keeps it alive.</remarks>
+        /// <param name="options">Settings, copied; without them the defaults.</param>
         /// <param name="state">The state to train.</param>
         /// <param name="trainModelData">The training model.</param>
-        /// <param name="evalModelData">The eval model or null.</param>
-        /// <param name="optimModelData">The optimizer model or null.</param>
-        /// <exception cref="System.ArgumentNullException">When <paramref name="options"/>, <paramref
-        /// name="state"/> or <paramref name="trainModelData"/> is null.</exception>
+        /// <param name="evalModelData">The eval model, or null.</param>
+        /// <param name="optimModelData">The optimizer model, or null.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="state"/> or <paramref
+        /// name="trainModelData"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidProtobuf when a buffer is not an ONNX model;
-        /// InvalidGraph when a graph is not valid; InvalidArgument when the models and the checkpoint do not
-        /// belong together; NotImplemented when a model has operators without a kernel, all of them
-        /// named.</exception>
+        /// InvalidGraph when a graph is not valid; InvalidArgument when the models do not match the checkpoint;
+        /// NotImplemented when a model has operators without a kernel; the message names all of them.</exception>
         public TrainingSession(SessionOptions options, CheckpointState state, byte[] trainModelData, byte[] evalModelData, byte[] optimModelData)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CreateTrainingSessionFromBuffer(
-                OrtEnv.Instance(), Arguments.NotNull(options, nameof(options)).Live,
+                OrtEnv.Instance(), (options ?? SessionOptions.Default).Live,
                 Arguments.NotNull(state, nameof(state)).Live,
                 Arguments.NotNull(trainModelData, nameof(trainModelData)),
                 (UIntPtr)Arguments.Length(trainModelData), evalModelData,
@@ -157,90 +156,90 @@ namespace Microsoft.ML.OnnxRuntime
             (OrtTrainingSessionHandle session, UIntPtr index, IntPtr allocator, out IntPtr output) =>
                 OrtTrainingApi.TrainingSessionGetTrainingModelOutputName(session, index, allocator, out output));
 
-        /// <summary>Runs the training model forward and backward.</summary>
-        /// <remarks>The gradients stay in the state, added to those of the steps before unless a lazy reset was
-        /// asked for.</remarks>
-        /// <param name="options">Settings of this step, or null.</param>
+        /// <summary>Runs the forward and backward pass of the training model.</summary>
+        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
+        /// reset was requested.</remarks>
+        /// <param name="options">Settings for this step, or null.</param>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
-        /// <returns>The outputs in the order of the output names, the loss first. The caller disposes of
+        /// <returns>The outputs, in the order of the output names; the loss comes first. The caller disposes of
         /// them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when number, type, rank or shape of inputs or
-        /// outputs do not fit, named input by input; RuntimeException when a node fails, the session is busy in
-        /// another thread, or the checkpoint is nominal and has no values yet; Fail when the step was told to
-        /// end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
+        /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
+        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
+        /// step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> TrainStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
             return trainStep.RunNamed(Live, options, inputValues, nameof(inputValues));
         }
 
-        /// <summary>Runs the training model forward and backward.</summary>
-        /// <remarks>The gradients stay in the state, added to those of the steps before unless a lazy reset was
-        /// asked for.</remarks>
-        /// <param name="options">Settings of this step, or null.</param>
+        /// <summary>Runs the forward and backward pass of the training model.</summary>
+        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
+        /// reset was requested.</remarks>
+        /// <param name="options">Settings for this step, or null.</param>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
         /// name="outputValues"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when number, type, rank or shape of inputs or
-        /// outputs do not fit, named input by input; RuntimeException when a node fails, the session is busy in
-        /// another thread, or the checkpoint is nominal and has no values yet; Fail when the step was told to
-        /// end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
+        /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
+        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
+        /// step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void TrainStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
             trainStep.RunInto(Live, options, inputValues, nameof(inputValues), outputValues, nameof(outputValues));
         }
 
-        /// <summary>Runs the training model forward and backward.</summary>
-        /// <remarks>The gradients stay in the state, added to those of the steps before unless a lazy reset was
-        /// asked for.</remarks>
+        /// <summary>Runs the forward and backward pass of the training model.</summary>
+        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
+        /// reset was requested.</remarks>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
-        /// <returns>The outputs in the order of the output names, the loss first. The caller disposes of
+        /// <returns>The outputs, in the order of the output names; the loss comes first. The caller disposes of
         /// them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when number, type, rank or shape of inputs or
-        /// outputs do not fit, named input by input; RuntimeException when a node fails, the session is busy in
-        /// another thread, or the checkpoint is nominal and has no values yet; Fail when the step was told to
-        /// end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
+        /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
+        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
+        /// step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> TrainStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
             return trainStep.RunNamed(Live, null, inputValues, nameof(inputValues));
         }
 
-        /// <summary>Runs the training model forward and backward.</summary>
-        /// <remarks>The gradients stay in the state, added to those of the steps before unless a lazy reset was
-        /// asked for.</remarks>
+        /// <summary>Runs the forward and backward pass of the training model.</summary>
+        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
+        /// reset was requested.</remarks>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
         /// name="outputValues"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when number, type, rank or shape of inputs or
-        /// outputs do not fit, named input by input; RuntimeException when a node fails, the session is busy in
-        /// another thread, or the checkpoint is nominal and has no values yet; Fail when the step was told to
-        /// end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
+        /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
+        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
+        /// step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void TrainStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
             trainStep.RunInto(Live, null, inputValues, nameof(inputValues), outputValues, nameof(outputValues));
         }
 
-        /// <summary>Runs the training model forward and backward.</summary>
-        /// <remarks>The gradients stay in the state, added to those of the steps before unless a lazy reset was
-        /// asked for.</remarks>
+        /// <summary>Runs the forward and backward pass of the training model.</summary>
+        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
+        /// reset was requested.</remarks>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
-        /// <returns>The outputs in the order of the output names, the loss first. The caller disposes of
+        /// <returns>The outputs, in the order of the output names; the loss comes first. The caller disposes of
         /// them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when number, type, rank or shape of inputs or
-        /// outputs do not fit, named input by input; RuntimeException when a node fails, the session is busy in
-        /// another thread, or the checkpoint is nominal and has no values yet; Fail when the step was told to
-        /// end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
+        /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
+        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
+        /// step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<OrtValue> TrainStep(IReadOnlyCollection<OrtValue> inputValues)
         {
@@ -255,80 +254,80 @@ namespace Microsoft.ML.OnnxRuntime
             (OrtTrainingSessionHandle session, UIntPtr index, IntPtr allocator, out IntPtr output) =>
                 OrtTrainingApi.TrainingSessionGetEvalModelOutputName(session, index, allocator, out output));
 
-        /// <summary>Runs the eval model forward with the present parameters.</summary>
-        /// <param name="options">Settings of this step, or null.</param>
+        /// <summary>Runs the eval model forward with the current parameters.</summary>
+        /// <param name="options">Settings for this step, or null.</param>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
-        /// <returns>The outputs in the order of the output names. The caller disposes of them.</returns>
+        /// <returns>The outputs, in the order of the output names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
-        /// when number, type, rank or shape of inputs or outputs do not fit; RuntimeException when a node fails,
-        /// or the session is busy in another thread; Fail when the step was told to end.</exception>
+        /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
+        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> EvalStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
             return evalStep.RunNamed(Live, options, inputValues, nameof(inputValues));
         }
 
-        /// <summary>Runs the eval model forward with the present parameters.</summary>
-        /// <param name="options">Settings of this step, or null.</param>
+        /// <summary>Runs the eval model forward with the current parameters.</summary>
+        /// <param name="options">Settings for this step, or null.</param>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
         /// name="outputValues"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
-        /// when number, type, rank or shape of inputs or outputs do not fit; RuntimeException when a node fails,
-        /// or the session is busy in another thread; Fail when the step was told to end.</exception>
+        /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
+        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void EvalStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
             evalStep.RunInto(Live, options, inputValues, nameof(inputValues), outputValues, nameof(outputValues));
         }
 
-        /// <summary>Runs the eval model forward with the present parameters.</summary>
+        /// <summary>Runs the eval model forward with the current parameters.</summary>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
-        /// <returns>The outputs in the order of the output names. The caller disposes of them.</returns>
+        /// <returns>The outputs, in the order of the output names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
-        /// when number, type, rank or shape of inputs or outputs do not fit; RuntimeException when a node fails,
-        /// or the session is busy in another thread; Fail when the step was told to end.</exception>
+        /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
+        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> EvalStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
             return evalStep.RunNamed(Live, null, inputValues, nameof(inputValues));
         }
 
-        /// <summary>Runs the eval model forward with the present parameters.</summary>
+        /// <summary>Runs the eval model forward with the current parameters.</summary>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
         /// name="outputValues"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
-        /// when number, type, rank or shape of inputs or outputs do not fit; RuntimeException when a node fails,
-        /// or the session is busy in another thread; Fail when the step was told to end.</exception>
+        /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
+        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void EvalStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
             evalStep.RunInto(Live, null, inputValues, nameof(inputValues), outputValues, nameof(outputValues));
         }
 
-        /// <summary>Runs the eval model forward with the present parameters.</summary>
+        /// <summary>Runs the eval model forward with the current parameters.</summary>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
-        /// <returns>The outputs in the order of the output names. The caller disposes of them.</returns>
+        /// <returns>The outputs, in the order of the output names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
-        /// when number, type, rank or shape of inputs or outputs do not fit; RuntimeException when a node fails,
-        /// or the session is busy in another thread; Fail when the step was told to end.</exception>
+        /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
+        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<OrtValue> EvalStep(IReadOnlyCollection<OrtValue> inputValues)
         {
             return evalStep.Run(Live, null, inputValues, nameof(inputValues));
         }
 
-        /// <summary>Lets the next train step start from zero gradients.</summary>
-        /// <remarks>Nothing is zeroed; the next train step overwrites the gradients instead of adding to
+        /// <summary>Makes the next train step start from zero gradients.</summary>
+        /// <remarks>Nothing is zeroed now: the next train step overwrites the gradients instead of adding to
         /// them.</remarks>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void LazyResetGrad()
@@ -336,9 +335,9 @@ namespace Microsoft.ML.OnnxRuntime
             NativeStatus.ThrowOnError(OrtTrainingApi.LazyResetGrad(Live));
         }
 
-        /// <summary>Sets the learning rate of the next optimizer steps.</summary>
-        /// <remarks>A step of a registered schedule overwrites it.</remarks>
-        /// <param name="learningRate">The rate; a finite number.</param>
+        /// <summary>Sets the learning rate of the following optimizer steps.</summary>
+        /// <remarks>If a schedule is registered, its next step overwrites this rate.</remarks>
+        /// <param name="learningRate">The rate, a finite number.</param>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the rate is not a finite
         /// number.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
@@ -356,12 +355,12 @@ namespace Microsoft.ML.OnnxRuntime
             return result;
         }
 
-        /// <summary>Gives the session a linear learning rate schedule.</summary>
-        /// <remarks>With t optimizer steps taken, w the warmup and n the total, the rate is the initial one times
-        /// t / w while t &lt; w, then times max(0, (n - t) / (n - w)). A later registration replaces
-        /// it.</remarks>
-        /// <param name="warmupStepCount">Steps of the warmup.</param>
-        /// <param name="totalStepCount">Steps of the whole training.</param>
+        /// <summary>Registers a linear learning rate schedule with the session.</summary>
+        /// <remarks>After t optimizer steps, with w warmup steps and n total steps, the rate is the initial rate
+        /// times t / w while t &lt; w, and times max(0, (n - t) / (n - w)) from then on. Registering another
+        /// schedule replaces it.</remarks>
+        /// <param name="warmupStepCount">Number of warmup steps.</param>
+        /// <param name="totalStepCount">Total number of training steps.</param>
         /// <param name="initialLearningRate">The rate at the end of the warmup.</param>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when a count is negative or the rate is not a
         /// finite number; NoModel when the session has no optimizer model.</exception>
@@ -381,38 +380,39 @@ namespace Microsoft.ML.OnnxRuntime
             NativeStatus.ThrowOnError(OrtTrainingApi.SchedulerStep(Live));
         }
 
-        /// <summary>Moves the trainable parameters against their gradients.</summary>
-        /// <remarks>How is said by the optimizer model.</remarks>
+        /// <summary>Updates the trainable parameters from their gradients.</summary>
+        /// <remarks>The optimizer model determines the update rule.</remarks>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer model;
-        /// RuntimeException when no train step has made gradients yet; Fail when the step was told to end before
-        /// it began.</exception>
+        /// RuntimeException when no train step has computed gradients yet; Fail when the step was terminated
+        /// before it began.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void OptimizerStep()
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.OptimizerStep(Live, RunOptions.None));
         }
 
-        /// <summary>Moves the trainable parameters against their gradients.</summary>
-        /// <remarks>How is said by the optimizer model.</remarks>
-        /// <param name="options">Settings of this step, or null.</param>
+        /// <summary>Updates the trainable parameters from their gradients.</summary>
+        /// <remarks>The optimizer model determines the update rule.</remarks>
+        /// <param name="options">Settings for this step, or null.</param>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer model;
-        /// RuntimeException when no train step has made gradients yet; Fail when the step was told to end before
-        /// it began.</exception>
+        /// RuntimeException when no train step has computed gradients yet; Fail when the step was terminated
+        /// before it began.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void OptimizerStep(RunOptions options)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.OptimizerStep(Live, (options ?? RunOptions.None).Live));
         }
 
-        /// <summary>Writes a plain ONNX model with the present parameters inside.</summary>
-        /// <remarks>The eval model is cut down to what the named outputs need.</remarks>
+        /// <summary>Writes a plain ONNX model that contains the current parameters.</summary>
+        /// <remarks>The eval model is reduced to the nodes that the named outputs need.</remarks>
         /// <param name="inferenceModelPath">Path of the file to write.</param>
-        /// <param name="graphOutputNames">Values of the eval model that become its outputs.</param>
+        /// <param name="graphOutputNames">Values of the eval model that become the outputs of the exported
+        /// model.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inferenceModelPath"/> or <paramref
         /// name="graphOutputNames"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
-        /// when the eval model has no value of a name, or there is no name at all; Fail when the file cannot be
-        /// written.</exception>
+        /// when the eval model has no value with one of the names, or no names are given; Fail when the file
+        /// cannot be written.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void ExportModelForInferencing(string inferenceModelPath, IReadOnlyCollection<string> graphOutputNames)
         {
@@ -425,7 +425,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Names of the inputs of the training model or of the eval model.</summary>
-        /// <param name="training">Which of the two.</param>
+        /// <param name="training">True for the training model, false for the eval model.</param>
         /// <returns>The names.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public List<string> InputNames(bool training)
@@ -442,7 +442,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Names of the outputs of the training model or of the eval model.</summary>
-        /// <param name="training">Which of the two.</param>
+        /// <param name="training">True for the training model, false for the eval model.</param>
         /// <returns>The names.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public List<string> OutputNames(bool training)
@@ -458,37 +458,25 @@ namespace Microsoft.ML.OnnxRuntime
                 (UIntPtr index, out IntPtr name) => OrtTrainingApi.TrainingSessionGetEvalModelOutputName(Live, index, OrtAllocator.Default, out name));
         }
 
-        /// <summary>All parameters, end to end, in one tensor of 32-bit floats.</summary>
-        /// <param name="onlyTrainable">Whether frozen parameters are left out.</param>
-        /// <returns>A tensor of rank 1.</returns>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when size or type of the tensor do not fit, or
-        /// the parameters have several types.</exception>
+        /// <summary>A copy of all parameters, concatenated into one tensor.</summary>
+        /// <param name="onlyTrainable">Whether to leave out frozen parameters.</param>
+        /// <returns>A rank-1 tensor of the parameters' element type.</returns>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the parameters have several types, or
+        /// their values are not there yet, for the checkpoint is nominal.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtValue ToBuffer(bool onlyTrainable)
         {
-            NativeStatus.ThrowOnError(OrtTrainingApi.GetParametersSize(
-                Live, out UIntPtr count, Arguments.Byte(onlyTrainable)));
-            OrtValue buffer = OrtValue.CreateAllocatedTensorValue(
-                OrtAllocator.DefaultInstance, Tensors.TensorElementType.Float, new[] { (long)count });
-            try
-            {
-                NativeStatus.ThrowOnError(OrtTrainingApi.CopyParametersToBuffer(
-                    Live, buffer.Live, Arguments.Byte(onlyTrainable)));
-                return buffer;
-            }
-            catch
-            {
-                buffer.Dispose();
-                throw;
-            }
+            NativeStatus.ThrowOnError(OrtrainApi.GetContiguousParameters(
+                Live, Arguments.Byte(onlyTrainable), OrtAllocator.Default, out IntPtr result));
+            return new OrtValue(result);
         }
 
-        /// <summary>Copies one tensor over the parameters.</summary>
-        /// <param name="ortValue">A tensor as ToBuffer gives it.</param>
-        /// <param name="onlyTrainable">Whether the tensor leaves frozen parameters out.</param>
+        /// <summary>Overwrites the parameters with the values of one tensor.</summary>
+        /// <param name="ortValue">A tensor as returned by ToBuffer.</param>
+        /// <param name="onlyTrainable">Whether the tensor leaves out frozen parameters.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="ortValue"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when size or type of the tensor do not fit, or
-        /// the parameters have several types.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the size or type of the tensor does not
+        /// match, or the parameters do not all have the same type.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void FromBuffer(OrtValue ortValue, bool onlyTrainable)
         {
@@ -496,13 +484,40 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, Arguments.NotNull(ortValue, nameof(ortValue)).Live, Arguments.Byte(onlyTrainable)));
         }
 
-        /// <summary>Gives a session made without an optimizer model one.</summary>
-        /// <remarks>Parameters, gradients and learning rate stay as they are.</remarks>
+        /// <summary>Total number of elements of all parameters.</summary>
+        /// <param name="trainableOnly">Whether to leave out frozen parameters.</param>
+        /// <returns>The number.</returns>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public long GetParametersSize(bool trainableOnly)
+        {
+            NativeStatus.ThrowOnError(OrtTrainingApi.GetParametersSize(
+                Live, out UIntPtr result, Arguments.Byte(trainableOnly)));
+            return (long)result;
+        }
+
+        /// <summary>Copies all parameters, concatenated, into one tensor.</summary>
+        /// <param name="parametersBuffer">A tensor of the parameters' type with the number of elements that
+        /// GetParametersSize returns. It is overwritten.</param>
+        /// <param name="trainableOnly">Whether to leave out frozen parameters.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="parametersBuffer"/> is
+        /// null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the size or type of the tensor does not
+        /// match, or the parameters do not all have the same type.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void CopyParametersToBuffer(OrtValue parametersBuffer, bool trainableOnly)
+        {
+            NativeStatus.ThrowOnError(OrtTrainingApi.CopyParametersToBuffer(
+                Live, Arguments.NotNull(parametersBuffer, nameof(parametersBuffer)).Live,
+                Arguments.Byte(trainableOnly)));
+        }
+
+        /// <summary>Adds an optimizer model to a session that was created without one.</summary>
+        /// <remarks>Parameters, gradients and the learning rate are unchanged.</remarks>
         /// <param name="optimizerModelPath">The optimizer model.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="optimizerModelPath"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when there is no such file; ModelLoaded when the
-        /// session has an optimizer model already; InvalidArgument when the model does not fit the
+        /// session already has an optimizer model; InvalidArgument when the model does not match the
         /// parameters.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AttachOptimizer(string optimizerModelPath)
@@ -511,14 +526,14 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, NativeText.Path(optimizerModelPath, nameof(optimizerModelPath))));
         }
 
-        /// <summary>Element type and shape that a step expects of an input.</summary>
+        /// <summary>Element type and shape that a step expects for an input.</summary>
         /// <param name="training">True for the train step, false for the eval step.</param>
-        /// <param name="index">Which input, counted from 0.</param>
-        /// <returns>Type and shape; -1 for extents that the model leaves open.</returns>
+        /// <param name="index">Zero-based index of the input.</param>
+        /// <returns>Type and shape; unknown dimensions are -1.</returns>
         /// <exception cref="System.ArgumentOutOfRangeException">When <paramref name="index"/> is
         /// negative.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
-        /// when there is no input of that number.</exception>
+        /// when the index is out of range.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtTensorTypeAndShapeInfo GetModelInputTypeInfo(bool training, long index)
         {
@@ -527,20 +542,20 @@ namespace Microsoft.ML.OnnxRuntime
             return OrtTensorTypeAndShapeInfo.Take(result);
         }
 
-        /// <summary>Records from now on how long every kernel of every step takes.</summary>
-        /// <remarks>Called again, it begins anew.</remarks>
+        /// <summary>Starts recording how long every kernel of every step takes.</summary>
+        /// <remarks>Calling it again restarts the recording.</remarks>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void StartProfiling()
         {
             NativeStatus.ThrowOnError(OrtrainApi.StartProfiling(Live));
         }
 
-        /// <summary>Ends the recording and gives it.</summary>
+        /// <summary>Stops recording and returns the recording.</summary>
         /// <remarks>The text is JSON in Chrome's trace event format, for chrome://tracing or Perfetto. Steps are
-        /// events of thread 0, kernels events of thread 1 with the operator as their name and the node among
-        /// their arguments; times are in microseconds.</remarks>
+        /// events on thread 0; kernels are events on thread 1, named after their operator, with the node among
+        /// their arguments. Times are in microseconds.</remarks>
         /// <returns>The recording.</returns>
-        /// <exception cref="OnnxRuntimeException">RuntimeException when nothing is being recorded.</exception>
+        /// <exception cref="OnnxRuntimeException">RuntimeException when no recording is in progress.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public string EndProfiling()
         {
@@ -549,7 +564,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
     }
 
-    /// <summary>Owns the native object of a TrainingSession. It is freed when the last call on it has ended.</summary>
+    /// <summary>Owns the native object of a TrainingSession, which is freed when the last call on it has ended.</summary>
     internal sealed class OrtTrainingSessionHandle : SafeHandle
     {
         internal OrtTrainingSessionHandle(IntPtr handle)

@@ -3,7 +3,7 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Checks and conversions of what a caller passes.</summary>
+    /// <summary>Checks and conversions of arguments.</summary>
     internal static class Arguments
     {
         internal static T NotNull<T>(T argument, string name)
@@ -12,7 +12,7 @@ namespace Microsoft.ML.OnnxRuntime
             return argument ?? throw new ArgumentNullException(name);
         }
 
-        /// <summary>The object itself; throws when it was disposed of.</summary>
+        /// <summary>The object itself; throws if it was disposed of.</summary>
         internal static T NotDisposed<T>(T handle)
             where T : SafeHandle
         {
@@ -23,13 +23,13 @@ namespace Microsoft.ML.OnnxRuntime
             return handle;
         }
 
-        /// <summary>A truth value as the one byte that C has for it.</summary>
+        /// <summary>A Boolean as one byte, as in C.</summary>
         internal static byte Byte(bool value)
         {
             return value ? (byte)1 : (byte)0;
         }
 
-        /// <summary>Truth values, one byte each.</summary>
+        /// <summary>Booleans, one byte each.</summary>
         internal static byte[] Bytes(bool[] values, string name)
         {
             return Array.ConvertAll(NotNull(values, name), Byte);
@@ -52,7 +52,7 @@ namespace Microsoft.ML.OnnxRuntime
             return array == null ? 0 : array.Length;
         }
 
-        /// <summary>Refuses two lists of different lengths where a call takes one length for both.</summary>
+        /// <summary>Rejects two lists of different lengths where a call takes one length for both.</summary>
         internal static void SameCount(int count, string name, int otherCount, string otherName)
         {
             if (count != otherCount)

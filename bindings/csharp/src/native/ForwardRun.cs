@@ -6,7 +6,7 @@ namespace Microsoft.ML.OnnxRuntime
     /// <summary>A run of a forward session: names and values in, values out.</summary>
     internal static unsafe class ForwardRun
     {
-        /// <summary>Runs on values, and gives the outputs.</summary>
+        /// <summary>Runs on values, and returns the outputs.</summary>
         internal static DisposableList<OrtValue> Run(
             OrtSessionHandle session, RunOptions options, IReadOnlyCollection<string> inputNames,
             IReadOnlyCollection<OrtValue> inputValues, IReadOnlyCollection<string> outputNames)
@@ -23,7 +23,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Runs on values with their names, and gives the outputs.</summary>
+        /// <summary>Runs on values with their names, and returns the outputs.</summary>
         internal static DisposableList<OrtValue> Run(
             OrtSessionHandle session, RunOptions options, IReadOnlyDictionary<string, OrtValue> inputs,
             IReadOnlyCollection<string> outputNames)
@@ -33,7 +33,7 @@ namespace Microsoft.ML.OnnxRuntime
                 session, options, new List<string>(inputs.Keys), new List<OrtValue>(inputs.Values), outputNames);
         }
 
-        /// <summary>Runs on tensors of C#, and gives the outputs with their names.</summary>
+        /// <summary>Runs on C# tensors, and returns the outputs with their names.</summary>
         internal static IDisposableReadOnlyCollection<DisposableNamedOnnxValue> RunNamed(
             OrtSessionHandle session, RunOptions options, IReadOnlyCollection<NamedOnnxValue> inputs,
             IReadOnlyCollection<string> outputNames)
@@ -55,7 +55,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Runs on buffers, and gives the outputs with their names.</summary>
+        /// <summary>Runs on buffers, and returns the outputs with their names.</summary>
         internal static IDisposableReadOnlyCollection<DisposableNamedOnnxValue> RunNamed(
             OrtSessionHandle session, RunOptions options, IReadOnlyCollection<string> inputNames,
             IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<string> outputNames)
@@ -72,7 +72,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Runs on values into values of the caller.</summary>
+        /// <summary>Runs on values into the caller's values.</summary>
         internal static void RunInto(
             OrtSessionHandle session, RunOptions options, IReadOnlyCollection<string> inputNames,
             IReadOnlyCollection<OrtValue> inputValues, IReadOnlyCollection<string> outputNames,
@@ -92,7 +92,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Runs on buffers into buffers of the caller.</summary>
+        /// <summary>Runs on buffers into the caller's buffers.</summary>
         internal static void RunInto(
             OrtSessionHandle session, RunOptions options, IReadOnlyCollection<string> inputNames,
             IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<string> outputNames,

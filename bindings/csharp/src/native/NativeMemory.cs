@@ -3,10 +3,10 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Memory that calls took from the allocator of the CPU.</summary>
+    /// <summary>Memory that calls allocated with the CPU allocator.</summary>
     internal static class NativeMemory
     {
-        /// <summary>Gives memory back; null is nothing.</summary>
+        /// <summary>Frees memory; null is ignored.</summary>
         internal static void Free(IntPtr memory)
         {
             if (memory != IntPtr.Zero)
@@ -15,7 +15,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>The bytes at an address, which is given back.</summary>
+        /// <summary>The bytes at an address, which is freed.</summary>
         internal static byte[] Take(IntPtr memory, UIntPtr size)
         {
             try

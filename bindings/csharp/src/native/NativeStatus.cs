@@ -2,10 +2,10 @@ using System;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>What calls return: null for success, else a code and a message.</summary>
+    /// <summary>The status that calls return: null for success, else a code and a message.</summary>
     internal static class NativeStatus
     {
-        /// <summary>Throws what a status says, and releases it.</summary>
+        /// <summary>Throws a failed status as an exception, and releases it.</summary>
         internal static void ThrowOnError(IntPtr status)
         {
             if (status != IntPtr.Zero)

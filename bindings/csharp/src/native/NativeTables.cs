@@ -3,11 +3,11 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>The way into the native library: its tables of calls, and the calls in their slots.</summary>
+    /// <summary>Access to the native library: its tables of calls, and the calls in their slots.</summary>
     /// <remarks>
     /// The library is named <c>ortrain</c>, which the runtime completes to libortrain.so, libortrain.dylib or
-    /// ortrain.dll and looks for where it looks for every native library: in the runtimes folder of a
-    /// package, beside the assembly, and on the system's library path (LD_LIBRARY_PATH on Linux).
+    /// ortrain.dll and searches for like every native library: in the runtimes folder of a
+    /// package, next to the assembly, and on the system's library path (LD_LIBRARY_PATH on Linux).
     /// </remarks>
     internal static class NativeTables
     {
@@ -33,7 +33,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         private delegate IntPtr GetVersionStringCall();
 
-        /// <summary>The table of the general calls.</summary>
+        /// <summary>The table of general calls.</summary>
         internal static IntPtr OrtApi
         {
             get
@@ -46,7 +46,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>The table of the training calls.</summary>
+        /// <summary>The table of training calls.</summary>
         internal static IntPtr OrtTrainingApi
         {
             get
@@ -60,7 +60,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>The table of what the other two cannot say.</summary>
+        /// <summary>The table of calls that the other two lack.</summary>
         internal static IntPtr OrtrainApi
         {
             get

@@ -5,21 +5,21 @@ using System.Text;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Texts as the calls of C take and give them: they end with a zero byte.</summary>
+    /// <summary>Null-terminated strings, as the C calls take and return them.</summary>
     internal static unsafe class NativeText
     {
-        /// <summary>Gives the number of names.</summary>
+        /// <summary>Returns the number of names.</summary>
         internal delegate IntPtr CountCall(out UIntPtr count);
 
-        /// <summary>Gives a name by its number.</summary>
+        /// <summary>Returns a name by index.</summary>
         internal delegate IntPtr NameCall(UIntPtr index, out IntPtr name);
 
-        // A text that is no valid UTF-16 is refused rather than changed.
+        // A string that is not valid UTF-16 is rejected rather than changed.
         private static readonly UTF8Encoding Strict = new UTF8Encoding(false, true);
 
         private static readonly bool PathsAreWide = RuntimeInformation.IsOSPlatform(OSPlatform.Windows);
 
-        /// <summary>A text in UTF-8.</summary>
+        /// <summary>A string in UTF-8.</summary>
         internal static byte[] Utf8(string text, string name)
         {
             Check(text, name);
@@ -45,7 +45,7 @@ namespace Microsoft.ML.OnnxRuntime
             return path == null ? null : Path(path, name);
         }
 
-        /// <summary>The text at an address; null for a null address.</summary>
+        /// <summary>The string at an address; null for a null address.</summary>
         internal static string Read(IntPtr text)
         {
             if (text == IntPtr.Zero)
@@ -61,7 +61,7 @@ namespace Microsoft.ML.OnnxRuntime
             return Encoding.UTF8.GetString(start, length);
         }
 
-        /// <summary>The text at an address, which is given back to the allocator.</summary>
+        /// <summary>The string at an address, which is freed.</summary>
         internal static string Take(IntPtr text)
         {
             try

@@ -5,8 +5,8 @@ using System.Runtime.InteropServices;
 namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>
-    /// Owns a native value and the pin of the memory that it lies over. Memory is let go of after the value,
-    /// never before, and neither while a call uses it.
+    /// Owns a native value and the pin of its memory. The memory is released after the value,
+    /// never before, and never while a call uses it.
     /// </summary>
     internal sealed class OrtValueHandle : SafeHandle
     {

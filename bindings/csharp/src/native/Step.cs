@@ -5,7 +5,7 @@ using System.Threading;
 namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>A step of a session: values in, values out. It keeps what every run needs, so that a run
-    /// makes no garbage.</summary>
+    /// allocates no managed memory.</summary>
     internal sealed unsafe class Step
     {
         internal delegate IntPtr RunCall(
@@ -30,7 +30,7 @@ namespace Microsoft.ML.OnnxRuntime
             this.nameCall = nameCall;
         }
 
-        /// <summary>Runs into tensors of the caller.</summary>
+        /// <summary>Runs into the caller's tensors.</summary>
         internal void RunInto(
             OrtTrainingSessionHandle session, RunOptions options,
             IReadOnlyCollection<FixedBufferOnnxValue> inputs, string inputsName,
@@ -50,7 +50,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Runs, and gives the outputs with their names.</summary>
+        /// <summary>Runs, and returns the outputs with their names.</summary>
         internal IDisposableReadOnlyCollection<DisposableNamedOnnxValue> RunNamed(
             OrtTrainingSessionHandle session, RunOptions options,
             IReadOnlyCollection<FixedBufferOnnxValue> inputs, string inputsName)
@@ -81,7 +81,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Runs, and gives the outputs.</summary>
+        /// <summary>Runs, and returns the outputs.</summary>
         internal IDisposableReadOnlyCollection<OrtValue> Run(
             OrtTrainingSessionHandle session, RunOptions options, IReadOnlyCollection<OrtValue> inputs,
             string inputsName)
@@ -124,7 +124,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        // The outputs of a model never change, so their names are asked for once.
+        // The outputs of a model never change, so their names are queried once.
         private string[] OutputNames(OrtTrainingSessionHandle session)
         {
             return outputNames ?? (outputNames = ReadOutputNames(session));
@@ -138,7 +138,7 @@ namespace Microsoft.ML.OnnxRuntime
             return names.ToArray();
         }
 
-        // Two threads never share a list, though the session will refuse one of them.
+        // Two threads never share a list, although the session rejects one of them.
         private ValueHandles Rent()
         {
             return Interlocked.Exchange(ref spare, null) ?? new ValueHandles();

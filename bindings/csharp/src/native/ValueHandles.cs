@@ -4,8 +4,8 @@ using System.Collections.Generic;
 namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>
-    /// The native values of a call, end to end in one array. Each is kept open until <see cref="Clear"/>,
-    /// also when another thread disposes of it meanwhile.
+    /// The native values of a call, in one array. Each is kept open until <see cref="Clear"/>,
+    /// even if another thread disposes of it meanwhile.
     /// </summary>
     internal sealed class ValueHandles
     {
@@ -19,7 +19,7 @@ namespace Microsoft.ML.OnnxRuntime
         internal void Add(IReadOnlyCollection<FixedBufferOnnxValue> values, string name)
         {
             Arguments.NotNull(values, name);
-            // Lists and arrays are walked without an enumerator, which would be garbage at every step.
+            // Lists and arrays are walked without an enumerator, which would allocate in every step.
             if (values is IReadOnlyList<FixedBufferOnnxValue> list)
             {
                 int count = list.Count;
@@ -49,7 +49,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Room for values that the call makes.</summary>
+        /// <summary>Space for values that the call creates.</summary>
         internal void AddEmpty(int count)
         {
             for (int i = 0; i < count; ++i)
@@ -59,7 +59,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Lets go of the values.</summary>
+        /// <summary>Releases the values.</summary>
         internal void Clear()
         {
             for (int i = 0; i < Count; ++i)

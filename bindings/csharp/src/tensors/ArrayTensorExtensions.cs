@@ -16,10 +16,10 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return new DenseTensor<T>((T[])array.Clone(), new[] { array.Length });
         }
 
-        /// <summary>A tensor with the extents and elements of an array.</summary>
+        /// <summary>A tensor with The dimensions and elements of an array.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
         /// <param name="array">The array.</param>
-        /// <param name="reverseStride">Whether the first index runs fastest in the tensor's memory instead of
+        /// <param name="reverseStride">Whether the first index varies fastest in the tensor's memory instead of
         /// the last.</param>
         /// <returns>The tensor.</returns>
         /// <exception cref="ArgumentNullException">When <paramref name="array"/> is null.</exception>
@@ -28,10 +28,10 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return Copy<T>(array, reverseStride);
         }
 
-        /// <summary>A tensor with the extents and elements of an array.</summary>
+        /// <summary>A tensor with The dimensions and elements of an array.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
         /// <param name="array">The array.</param>
-        /// <param name="reverseStride">Whether the first index runs fastest in the tensor's memory instead of
+        /// <param name="reverseStride">Whether the first index varies fastest in the tensor's memory instead of
         /// the last.</param>
         /// <returns>The tensor.</returns>
         /// <exception cref="ArgumentNullException">When <paramref name="array"/> is null.</exception>
@@ -40,10 +40,10 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return Copy<T>(array, reverseStride);
         }
 
-        /// <summary>A tensor with the extents and elements of an array.</summary>
+        /// <summary>A tensor with The dimensions and elements of an array.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
         /// <param name="array">The array.</param>
-        /// <param name="reverseStride">Whether the first index runs fastest in the tensor's memory instead of
+        /// <param name="reverseStride">Whether the first index varies fastest in the tensor's memory instead of
         /// the last.</param>
         /// <returns>The tensor.</returns>
         /// <exception cref="ArgumentNullException">When <paramref name="array"/> is null.</exception>
@@ -52,10 +52,10 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return Copy<T>(array, reverseStride);
         }
 
-        /// <summary>A tensor with the extents and elements of an array of any rank.</summary>
+        /// <summary>A tensor with The dimensions and elements of an array of any rank.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
         /// <param name="array">The array, with elements of type T.</param>
-        /// <param name="reverseStride">Whether the first index runs fastest in the tensor's memory instead of
+        /// <param name="reverseStride">Whether the first index varies fastest in the tensor's memory instead of
         /// the last.</param>
         /// <returns>The tensor.</returns>
         /// <exception cref="ArgumentNullException">When <paramref name="array"/> is null.</exception>
@@ -83,7 +83,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             var tensor = new DenseTensor<T>(dimensions, reverseStride);
             Span<T> elements = tensor.Buffer.Span;
             int position = 0;
-            // An array is enumerated with its last index running fastest.
+            // An array is enumerated with its last index varying fastest.
             foreach (T element in array)
             {
                 elements[TensorShape.OffsetOfPosition(dimensions, tensor.strides, position)] = element;

@@ -2,11 +2,11 @@ using System;
 
 namespace Microsoft.ML.OnnxRuntime.Tensors
 {
-    /// <summary>A tensor whose elements lie in one piece of memory.</summary>
+    /// <summary>A tensor whose elements are stored in one block of memory.</summary>
     /// <typeparam name="T">Type of the elements.</typeparam>
     public class DenseTensor<T> : Tensor<T>, IBufferedTensor
     {
-        /// <summary>Makes a tensor of zeros of rank 1.</summary>
+        /// <summary>Creates a tensor of zeros of rank 1.</summary>
         /// <param name="length">Number of elements.</param>
         /// <exception cref="ArgumentOutOfRangeException">When <paramref name="length"/> is
         /// negative.</exception>
@@ -16,11 +16,11 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             Buffer = new T[length];
         }
 
-        /// <summary>Makes a tensor of zeros.</summary>
-        /// <param name="dimensions">The extents; none for a scalar.</param>
-        /// <param name="reverseStride">Whether the first index runs fastest in memory instead of the
+        /// <summary>Creates a tensor of zeros.</summary>
+        /// <param name="dimensions">The dimensions; none for a scalar.</param>
+        /// <param name="reverseStride">Whether the first index varies fastest in memory instead of the
         /// last.</param>
-        /// <exception cref="ArgumentOutOfRangeException">When an extent is negative, or there are too many
+        /// <exception cref="ArgumentOutOfRangeException">When a dimension is negative, or there are too many
         /// elements.</exception>
         public DenseTensor(ReadOnlySpan<int> dimensions, bool reverseStride = false)
             : base(dimensions, reverseStride)
@@ -28,12 +28,12 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             Buffer = new T[Length];
         }
 
-        /// <summary>Makes a tensor over memory, without a copy.</summary>
+        /// <summary>Creates a tensor over memory, without a copy.</summary>
         /// <param name="memory">The elements.</param>
-        /// <param name="dimensions">The extents; none for a scalar.</param>
-        /// <param name="reverseStride">Whether the first index runs fastest in memory instead of the
+        /// <param name="dimensions">The dimensions; none for a scalar.</param>
+        /// <param name="reverseStride">Whether the first index varies fastest in memory instead of the
         /// last.</param>
-        /// <exception cref="ArgumentOutOfRangeException">When an extent is negative, or there are too many
+        /// <exception cref="ArgumentOutOfRangeException">When a dimension is negative, or there are too many
         /// elements.</exception>
         /// <exception cref="ArgumentException">When the memory does not have as many elements as the
         /// tensor.</exception>

@@ -15,7 +15,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         internal readonly int[] dimensions;
         internal readonly int[] strides;
 
-        /// <summary>Makes a tensor of rank 1.</summary>
+        /// <summary>Creates a tensor of rank 1.</summary>
         /// <param name="length">Number of elements.</param>
         /// <exception cref="ArgumentOutOfRangeException">When <paramref name="length"/> is
         /// negative.</exception>
@@ -24,11 +24,11 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         {
         }
 
-        /// <summary>Makes a tensor of given extents.</summary>
-        /// <param name="dimensions">The extents; none for a scalar.</param>
-        /// <param name="reverseStride">Whether the first index runs fastest in memory instead of the
+        /// <summary>Creates a tensor of given dimensions.</summary>
+        /// <param name="dimensions">The dimensions; none for a scalar.</param>
+        /// <param name="reverseStride">Whether the first index varies fastest in memory instead of the
         /// last.</param>
-        /// <exception cref="ArgumentOutOfRangeException">When an extent is negative, or there are too many
+        /// <exception cref="ArgumentOutOfRangeException">When a dimension is negative, or there are too many
         /// elements.</exception>
         protected Tensor(ReadOnlySpan<int> dimensions, bool reverseStride)
         {
@@ -44,13 +44,13 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         /// <summary>Number of dimensions.</summary>
         public int Rank => dimensions.Length;
 
-        /// <summary>Whether the first index runs fastest in memory instead of the last.</summary>
+        /// <summary>Whether the first index varies fastest in memory instead of the last.</summary>
         public bool IsReversedStride { get; }
 
-        /// <summary>The extents.</summary>
+        /// <summary>The dimensions.</summary>
         public ReadOnlySpan<int> Dimensions => dimensions;
 
-        /// <summary>How far apart in memory neighbours along each dimension lie, in elements.</summary>
+        /// <summary>The stride of each dimension, in elements.</summary>
         public ReadOnlySpan<int> Strides => strides;
 
         int ICollection<T>.Count => (int)Length;
@@ -87,33 +87,33 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             set { SetValue(Offset(indices), value); }
         }
 
-        /// <summary>The element at a place in memory.</summary>
+        /// <summary>The element at an offset in memory.</summary>
         /// <param name="index">The place, counted from 0.</param>
         /// <returns>The element.</returns>
         public abstract T GetValue(int index);
 
-        /// <summary>Sets the element at a place in memory.</summary>
+        /// <summary>Sets the element at an offset in memory.</summary>
         /// <param name="index">The place, counted from 0.</param>
         /// <param name="value">The element.</param>
         public abstract void SetValue(int index, T value);
 
-        /// <summary>A tensor of the same extents and elements, with memory of its own.</summary>
+        /// <summary>A tensor of the same dimensions and elements, with its own memory.</summary>
         /// <returns>The copy.</returns>
         public abstract Tensor<T> Clone();
 
         /// <summary>A new tensor of zeros.</summary>
         /// <typeparam name="TResult">Type of its elements.</typeparam>
-        /// <param name="dimensions">Its extents.</param>
+        /// <param name="dimensions">Its dimensions.</param>
         /// <returns>The tensor.</returns>
         public abstract Tensor<TResult> CloneEmpty<TResult>(ReadOnlySpan<int> dimensions);
 
-        /// <summary>A tensor of other extents over the same memory.</summary>
-        /// <param name="dimensions">The extents, with the same number of elements.</param>
+        /// <summary>A tensor of other dimensions over the same memory.</summary>
+        /// <param name="dimensions">The dimensions, with the same number of elements.</param>
         /// <returns>The tensor; what is written into the one is seen in the other.</returns>
         /// <exception cref="ArgumentException">When the number of elements is another.</exception>
         public abstract Tensor<T> Reshape(ReadOnlySpan<int> dimensions);
 
-        /// <summary>A new tensor of zeros with the same extents.</summary>
+        /// <summary>A new tensor of zeros with the same dimensions.</summary>
         /// <returns>The tensor.</returns>
         public Tensor<T> CloneEmpty()
         {
@@ -121,14 +121,14 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         }
 
         /// <summary>A new tensor of zeros.</summary>
-        /// <param name="dimensions">Its extents.</param>
+        /// <param name="dimensions">Its dimensions.</param>
         /// <returns>The tensor.</returns>
         public Tensor<T> CloneEmpty(ReadOnlySpan<int> dimensions)
         {
             return CloneEmpty<T>(dimensions);
         }
 
-        /// <summary>A new tensor of zeros with the same extents.</summary>
+        /// <summary>A new tensor of zeros with the same dimensions.</summary>
         /// <typeparam name="TResult">Type of its elements.</typeparam>
         /// <returns>The tensor.</returns>
         public Tensor<TResult> CloneEmpty<TResult>()
@@ -146,7 +146,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             }
         }
 
-        /// <summary>The elements as an array, in the order in which they lie in memory.</summary>
+        /// <summary>The elements as an array, in memory order.</summary>
         /// <returns>A new array.</returns>
         public virtual T[] ToArray()
         {
@@ -155,7 +155,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return array;
         }
 
-        /// <summary>A tensor of the same extents and elements that has a buffer.</summary>
+        /// <summary>A tensor of the same dimensions and elements that has a buffer.</summary>
         /// <returns>A new tensor.</returns>
         public virtual DenseTensor<T> ToDenseTensor()
         {
@@ -170,7 +170,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return IndexOf(item) >= 0;
         }
 
-        /// <summary>Place in memory of the first element equal to a value.</summary>
+        /// <summary>Offset in memory of the first element equal to a value.</summary>
         /// <param name="item">The value.</param>
         /// <returns>The place, or -1 when there is none.</returns>
         public virtual int IndexOf(T item)
@@ -186,7 +186,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return -1;
         }
 
-        /// <summary>Copies the elements into an array, in the order in which they lie in memory.</summary>
+        /// <summary>Copies the elements into an array, in memory order.</summary>
         /// <param name="array">The array.</param>
         /// <param name="arrayIndex">Where in it the first element goes.</param>
         /// <exception cref="ArgumentNullException">When <paramref name="array"/> is null.</exception>
@@ -200,7 +200,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             }
         }
 
-        /// <summary>Goes over the elements in the order in which they lie in memory.</summary>
+        /// <summary>Iterates over the elements in memory order.</summary>
         /// <returns>The enumerator.</returns>
         public IEnumerator<T> GetEnumerator()
         {
@@ -240,9 +240,9 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             throw new NotSupportedException("a tensor does not shrink");
         }
 
-        /// <summary>The elements as a text, with a pair of braces for each row.</summary>
+        /// <summary>The elements as a string, with a pair of braces for each row.</summary>
         /// <param name="includeWhitespace">Whether rows have lines of their own.</param>
-        /// <returns>The text, the same in every culture.</returns>
+        /// <returns>The string, the same in every culture.</returns>
         public string GetArrayString(bool includeWhitespace = true)
         {
             var text = new StringBuilder();
@@ -250,7 +250,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return text.ToString();
         }
 
-        /// <summary>Type and extents as a text.</summary>
+        /// <summary>Type and dimensions as a string.</summary>
         /// <returns>A text such as Tensor&lt;Single&gt;[2,3].</returns>
         public override string ToString()
         {

@@ -2,10 +2,10 @@ using System;
 
 namespace Microsoft.ML.OnnxRuntime.Tensors
 {
-    /// <summary>Arithmetic of extents, strides and indices.</summary>
+    /// <summary>Arithmetic of dimensions, strides and indices.</summary>
     internal static class TensorShape
     {
-        /// <summary>The product of extents; throws for a negative one and for more elements than an array can
+        /// <summary>The product of dimensions; throws for a negative one and for more elements than an array can
         /// have.</summary>
         internal static int Length(ReadOnlySpan<int> dimensions, string name)
         {
@@ -29,8 +29,8 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return (int)length;
         }
 
-        /// <summary>How far apart in memory neighbours along each dimension lie.</summary>
-        /// <param name="dimensions">The extents.</param>
+        /// <summary>The stride of each dimension.</summary>
+        /// <param name="dimensions">The dimensions.</param>
         /// <param name="columnsFirst">Whether the first index runs fastest instead of the last.</param>
         internal static int[] Strides(ReadOnlySpan<int> dimensions, bool columnsFirst)
         {
@@ -45,7 +45,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return strides;
         }
 
-        /// <summary>Place in memory of an element; throws when there is no such element.</summary>
+        /// <summary>Offset in memory of an element; throws if there is no such element.</summary>
         internal static int Offset(ReadOnlySpan<int> dimensions, int[] strides, ReadOnlySpan<int> indices)
         {
             if (indices.Length != dimensions.Length)
@@ -69,7 +69,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return offset;
         }
 
-        /// <summary>Place in memory of the element that comes at a position when the last index runs
+        /// <summary>Offset in memory of the element at a position when the last index varies
         /// fastest.</summary>
         internal static int OffsetOfPosition(int[] dimensions, int[] strides, int position)
         {

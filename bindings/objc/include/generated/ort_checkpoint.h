@@ -15,8 +15,8 @@ NS_ASSUME_NONNULL_BEGIN
 @class ORTTensorTypeAndShapeInfo;
 @class ORTValue;
 
-/** All that training changes, parameters, gradients, optimizer state, and the user's properties. It is
- * read from a checkpoint. A session works on it and changes it with every step.
+/** Everything that training changes: parameters, gradients, optimizer state, and the user's properties.
+ * It is loaded from a checkpoint. A session updates it in place with every step.
  */
 @interface ORTCheckpoint : NSObject {
  @private
@@ -29,33 +29,34 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param path Path of the file.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
- * Errors: ORTErrorCodeNoSuchFile when there is no such file; ORTErrorCodeFail when the file is no
- * checkpoint, is damaged, or has a version that this library does not read.
+ * Errors: ORTErrorCodeNoSuchFile when there is no such file; ORTErrorCodeFail when the file is not a
+ * checkpoint, is damaged, or has a version that this library cannot read.
  */
-- (nullable instancetype)initWithPath:(NSString *)path error:(NSError *_Nullable *_Nullable)error;
+- (nullable instancetype)initWithPath:(NSString *)path error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Reads a checkpoint from memory.
  *
- * @param data The content of a checkpoint file.
+ * @param data The contents of a checkpoint file.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
- * Errors: ORTErrorCodeFail when the bytes are no checkpoint, are damaged, or have a version that this
- * library does not read.
+ * Errors: ORTErrorCodeFail when the bytes are not a checkpoint, are damaged, or have a version that
+ * this library cannot read.
  */
-- (nullable instancetype)initWithData:(NSData *)data error:(NSError *_Nullable *_Nullable)error;
+- (nullable instancetype)initWithData:(NSData *)data error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Writes a state to a checkpoint file.
  *
- * A crash or a full disk leaves the former file or the new one, never a part.
+ * The write is atomic: after a crash or with a full disk, either the old file or the new one is there,
+ * never a part of it.
  *
- * @param path Path of the file; what is there is replaced.
- * @param includeOptimizerState Whether momentums and step count are saved too, so that training can go
- *     on as if it had not stopped.
+ * @param path Path of the file; an existing file is replaced.
+ * @param includeOptimizerState Whether to save the moments and the step count too, so that training
+ *     can resume exactly where it stopped.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeFail when the file cannot be written.
  */
@@ -63,95 +64,95 @@ NS_ASSUME_NONNULL_BEGIN
           withOptimizerState:(BOOL)includeOptimizerState
                        error:(NSError *_Nullable *_Nullable)error;
 
-/** Adds a property that is an integer, or replaces what has its name.
+/** Adds an integer property, or replaces an existing one.
  *
  * @param name Name of the property.
  * @param value Its value.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)addIntPropertyWithName:(NSString *)name
                          value:(int64_t)value
                          error:(NSError *_Nullable *_Nullable)error;
 
-/** Adds a property that is a float, or replaces what has its name.
+/** Adds a float property, or replaces an existing one.
  *
  * @param name Name of the property.
  * @param value Its value.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)addFloatPropertyWithName:(NSString *)name
                            value:(float)value
                            error:(NSError *_Nullable *_Nullable)error;
 
-/** Adds a property that is a text, or replaces what has its name.
+/** Adds a string property, or replaces an existing one.
  *
  * @param name Name of the property.
  * @param value Its value.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)addStringPropertyWithName:(NSString *)name
                             value:(NSString *)value
                             error:(NSError *_Nullable *_Nullable)error;
 
-/** The integer property of that name.
+/** The integer property with this name.
  *
  * @param name Name of the property.
  * @param error Set when it fails. May be NULL.
- * @return Its value; 0 when it failed.
+ * @return Its value; 0 on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when there is no property of that name, or the property has
+ * Errors: ORTErrorCodeInvalidArgument when there is no property with this name, or the property has
  * another type.
  */
 - (int64_t)getIntPropertyWithName:(NSString *)name error:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
-/** The float property of that name.
+/** The float property with this name.
  *
  * @param name Name of the property.
  * @param error Set when it fails. May be NULL.
- * @return Its value; 0 when it failed.
+ * @return Its value; 0 on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when there is no property of that name, or the property has
+ * Errors: ORTErrorCodeInvalidArgument when there is no property with this name, or the property has
  * another type.
  */
 - (float)getFloatPropertyWithName:(NSString *)name error:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
-/** The text property of that name.
+/** The string property with this name.
  *
  * @param name Name of the property.
  * @param error Set when it fails. May be NULL.
- * @return Its value; nil when it failed.
+ * @return Its value; nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when there is no property of that name, or the property has
+ * Errors: ORTErrorCodeInvalidArgument when there is no property with this name, or the property has
  * another type.
  */
-- (nullable NSString *)getStringPropertyWithName:(NSString *)name error:(NSError *_Nullable *_Nullable)error;
+- (nullable NSString *)getStringPropertyWithName:(NSString *)name error:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
 /** Names of the parameters, trainable ones first.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names; nil when it failed.
+ * @return The names; nil on failure.
  */
 - (nullable NSArray<NSString *> *)getParameterNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the properties, in alphabetical order.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names; nil when it failed.
+ * @return The names; nil on failure.
  */
 - (nullable NSArray<NSString *> *)getPropertyNamesWithError:(NSError *_Nullable *_Nullable)error;
 
-/** Copies a tensor over a parameter.
+/** Overwrites a parameter with the values of a tensor.
  *
  * @param name Name of the parameter.
- * @param value The new values, of the parameter's type and shape.
+ * @param value The new values, with the parameter's type and shape.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when there is no parameter of that name, or type or shape do not
- * fit.
+ * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name, or its type or shape
+ * does not match.
  */
 - (BOOL)updateParameterWithName:(NSString *)name
                           value:(ORTValue *)value
@@ -161,9 +162,9 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param name Name of the parameter.
  * @param error Set when it fails. May be NULL.
- * @return The copy; nil when it failed.
+ * @return The copy; nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when there is no parameter of that name.
+ * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name.
  */
 - (nullable ORTValue *)getParameterWithName:(NSString *)name error:(NSError *_Nullable *_Nullable)error;
 
@@ -171,31 +172,31 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param parameterName Name of the parameter.
  * @param error Set when it fails. May be NULL.
- * @return Type and shape; nil when it failed.
+ * @return Type and shape; nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when there is no parameter of that name.
+ * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name.
  */
 - (nullable ORTTensorTypeAndShapeInfo *)getParameterTypeAndShapeWithParameterName:(NSString *)parameterName
                                                                             error:(NSError *_Nullable *_Nullable)error;
 
-/** Whether training changes a parameter.
+/** Whether a parameter is trainable.
  *
  * @param parameterName Name of the parameter.
  * @param error Set when it fails. May be NULL.
- * @return YES for trainable, NO for frozen; NO when it failed.
+ * @return YES for trainable, NO for frozen; NO on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when there is no parameter of that name.
+ * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name.
  */
 - (BOOL)isParameterTrainableWithParameterName:(NSString *)parameterName
                                         error:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
-/** A copy of the gradient that the last train steps left for a parameter.
+/** A copy of the accumulated gradient of a parameter.
  *
  * @param parameterName Name of the parameter.
  * @param error Set when it fails. May be NULL.
- * @return The copy, of the parameter's type and shape; nil when it failed.
+ * @return The copy, with the parameter's type and shape; nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when there is no parameter of that name, or it is frozen;
+ * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name, or it is frozen;
  * ORTErrorCodeRuntimeException when no train step has run on this state.
  */
 - (nullable ORTValue *)getParameterGradientWithParameterName:(NSString *)parameterName
@@ -205,26 +206,26 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param propertyName Name of the property.
  * @param error Set when it fails. May be NULL.
- * @return The type; 0 when it failed.
+ * @return The type; 0 on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when there is no property of that name.
+ * Errors: ORTErrorCodeInvalidArgument when there is no property with this name.
  */
 - (ORTPropertyType)getPropertyTypeWithPropertyName:(NSString *)propertyName
                                              error:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
-/** Whether a state knows its parameters by name, type and shape alone.
+/** Whether a state knows only the name, type and shape of its parameters, not their values.
  *
  * Such a state needs -[ORTTrainingSession fromBufferWithValue:error:] before the first step.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES for nominal, NO when the values are there; NO when it failed.
+ * @return YES for nominal, NO if the values are there; NO on failure.
  */
 - (BOOL)isNominalWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
-/** Number of optimizer steps that a state has behind it.
+/** Number of optimizer steps taken on a state.
  *
  * @param error Set when it fails. May be NULL.
- * @return The number; 0 when there is no optimizer state; 0 when it failed.
+ * @return The number; 0 if there is no optimizer state; 0 on failure.
  */
 - (int64_t)getOptimizerStepCountWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 

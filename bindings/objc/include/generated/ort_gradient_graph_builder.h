@@ -12,7 +12,7 @@
 NS_ASSUME_NONNULL_BEGIN
 
 
-/** Adds gradients to a model, so that a plain forward run computes them. */
+/** Adds gradient computations to a model, so that a plain forward run produces them. */
 @interface ORTGradientGraphBuilder : NSObject {
  @private
   struct OrtGradientGraphBuilder *_handle;
@@ -20,32 +20,33 @@ NS_ASSUME_NONNULL_BEGIN
 
 - (instancetype)init ORT_UNAVAILABLE;
 
-/** Takes a model to which gradients will be added.
+/** Creates a builder for a forward model.
  *
  * @param model The forward model, a serialized ONNX model.
- * @param yNodeNames Names of the values that are differentiated, the loss among them. Of each other
- *     one, an input <name>_grad is added to the model, its gradient as the caller knows it.
- * @param xNodeNames Names of the values whose gradients are wanted: inputs, initializers or values
- *     between.
- * @param lossNodeName Name of the value whose gradient is one, a scalar; an empty text where there is
+ * @param yNodeNames Names of the values to differentiate, including the loss. For each value other
+ *     than the loss, an input <name>_grad is added to the model through which the caller supplies its
+ *     gradient.
+ * @param xNodeNames Names of the values with respect to which gradients are computed: inputs,
+ *     initializers or intermediate values.
+ * @param lossNodeName Name of the scalar loss, whose gradient is one; an empty string if there is
  *     none.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeInvalidProtobuf when the bytes are not an ONNX model; ORTErrorCodeInvalidGraph
  * when the graph is not valid; ORTErrorCodeInvalidArgument when no values are named, or the loss is
- * not among those that are differentiated.
+ * not among the values to differentiate.
  */
 - (nullable instancetype)initWithModel:(NSData *)model
                             yNodeNames:(NSArray<NSString *> *)yNodeNames
                             xNodeNames:(NSArray<NSString *> *)xNodeNames
                           lossNodeName:(NSString *)lossNodeName
-                                 error:(NSError *_Nullable *_Nullable)error;
+                                 error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Adds the gradients.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNotImplemented when the model cannot be differentiated; the message names every
  * reason.
@@ -55,20 +56,20 @@ NS_ASSUME_NONNULL_BEGIN
 /** The model with the gradients.
  *
  * @param error Set when it fails. May be NULL.
- * @return A serialized ONNX model. Its outputs are those of the forward model and, behind them,
- *     <name>_grad for each wanted value; nil when it failed.
+ * @return A serialized ONNX model. Its outputs are those of the forward model, followed by <name>_grad
+ *     for each requested value; nil on failure.
  *
- * Errors: ORTErrorCodeFail when nothing has been built yet.
+ * Errors: ORTErrorCodeFail when the gradients have not been built yet.
  */
 - (nullable NSData *)getModelWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Writes the model with the gradients to a file.
  *
- * @param path Path of the file; what is there is replaced.
+ * @param path Path of the file; an existing file is replaced.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeFail when nothing has been built yet or the file cannot be written.
+ * Errors: ORTErrorCodeFail when the gradients have not been built yet or the file cannot be written.
  */
 - (BOOL)saveToPath:(NSString *)path error:(NSError *_Nullable *_Nullable)error;
 

@@ -16,7 +16,7 @@ NS_ASSUME_NONNULL_BEGIN
 @class ORTValue;
 @class ORTValueTypeInfo;
 
-/** Settings that a session copies when it is made. */
+/** Settings that a session copies when it is created. */
 @interface ORTSessionOptions : NSObject {
  @private
   struct OrtSessionOptions *_handle;
@@ -24,69 +24,69 @@ NS_ASSUME_NONNULL_BEGIN
 
 - (instancetype)init ORT_UNAVAILABLE;
 
-/** Makes options with their defaults.
+/** Creates options with default values.
  *
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  */
 - (nullable instancetype)initWithError:(NSError *_Nullable *_Nullable)error ORT_SWIFT_NAME(init());
 
-/** Number of threads that a step uses; 0 for one a processor.
+/** Number of threads that a step uses; 0 for one per processor.
  *
  * @param intraOpNumThreads The number.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the number is negative.
  */
 - (BOOL)setIntraOpNumThreads:(int)intraOpNumThreads error:(NSError *_Nullable *_Nullable)error;
 
-/** Accepted without effect, for nodes run one after another.
+/** Accepted but has no effect: nodes run one after another.
  *
  * @param interOpNumThreads The number.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the number is negative.
  */
 - (BOOL)setInterOpNumThreads:(int)interOpNumThreads error:(NSError *_Nullable *_Nullable)error;
 
-/** How much models are rewritten before they run.
+/** How much models are optimized before they run.
  *
  * @param graphOptimizationLevel The level.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no such level.
  */
 - (BOOL)setGraphOptimizationLevel:(ORTGraphOptimizationLevel)graphOptimizationLevel
                             error:(NSError *_Nullable *_Nullable)error;
 
-/** Accepted without effect, for nodes run one after another.
+/** Accepted but has no effect: nodes run one after another.
  *
  * @param executionMode The mode.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setExecutionMode:(ORTExecutionMode)executionMode error:(NSError *_Nullable *_Nullable)error;
 
-/** The least severity that is logged. Before it is set, that of the environment counts, which is a
- * warning unless it was changed.
+/** The minimum severity that is logged. If it is not set, the environment's applies, which is warning
+ * by default.
  *
  * @param sessionLogSeverityLevel The severity.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when the number is not between -1 and 4.
+ * Errors: ORTErrorCodeInvalidArgument when the value is not between -1 and 4.
  */
 - (BOOL)setLogSeverityLevel:(ORTLoggingLevel)sessionLogSeverityLevel
                       error:(NSError *_Nullable *_Nullable)error;
 
-/** How much is logged at verbose severity.
+/** How much detail is logged at verbose severity.
  *
  * @param sessionLogVerbosityLevel The amount.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setLogVerbosityLevel:(int)sessionLogVerbosityLevel error:(NSError *_Nullable *_Nullable)error;
 
@@ -94,24 +94,24 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param logid The name.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setLogID:(NSString *)logid error:(NSError *_Nullable *_Nullable)error;
 
-/** Whether results are asked to be the same bits in every run.
+/** Whether bit-for-bit reproducible results are requested.
  *
- * @param value Whether it is wanted.
+ * @param value Whether to enable it.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setUseDeterministicCompute:(BOOL)value error:(NSError *_Nullable *_Nullable)error;
 
-/** Sets an entry of the configuration.
+/** Sets a configuration entry.
  *
  * @param key The key, not empty.
  * @param value The value.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the key is empty.
  */
@@ -119,27 +119,27 @@ NS_ASSUME_NONNULL_BEGIN
                         value:(NSString *)value
                         error:(NSError *_Nullable *_Nullable)error;
 
-/** Whether an entry of the configuration is set.
+/** Whether a configuration entry is set.
  *
  * @param key The key.
  * @param error Set when it fails. May be NULL.
- * @return True when it is set; NO when it failed.
+ * @return True if it is set; NO on failure.
  */
 - (BOOL)hasConfigEntryWithKey:(NSString *)key error:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
-/** An entry of the configuration.
+/** The value of a configuration entry.
  *
  * @param key The key.
  * @param error Set when it fails. May be NULL.
- * @return The value; nil when it failed.
+ * @return The value; nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when the entry is not set or the room too small.
+ * Errors: ORTErrorCodeInvalidArgument when the entry is not set or the buffer is too small.
  */
 - (nullable NSString *)getConfigEntryWithKey:(NSString *)key error:(NSError *_Nullable *_Nullable)error;
 
 @end
 
-/** Settings of one run or step. */
+/** Settings for one run or step. */
 @interface ORTRunOptions : NSObject {
  @private
   struct OrtRunOptions *_handle;
@@ -147,29 +147,29 @@ NS_ASSUME_NONNULL_BEGIN
 
 - (instancetype)init ORT_UNAVAILABLE;
 
-/** Makes options with their defaults.
+/** Creates options with default values.
  *
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  */
 - (nullable instancetype)initWithError:(NSError *_Nullable *_Nullable)error ORT_SWIFT_NAME(init());
 
-/** The least severity that the run writes. Before it is set, that of the session counts, which is a
- * warning unless it was changed.
+/** The minimum severity that the run logs. If it is not set, the session's applies, which is warning by
+ * default.
  *
  * @param logSeverityLevel The severity.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when the number is not between -1 and 4.
+ * Errors: ORTErrorCodeInvalidArgument when the value is not between -1 and 4.
  */
 - (BOOL)setLogSeverityLevel:(ORTLoggingLevel)logSeverityLevel error:(NSError *_Nullable *_Nullable)error;
 
-/** How much the run says at verbose severity.
+/** How much detail the run logs at verbose severity.
  *
  * @param logVerbosityLevel The amount.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setLogVerbosityLevel:(int)logVerbosityLevel error:(NSError *_Nullable *_Nullable)error;
 
@@ -177,24 +177,24 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param runTag The name.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setLogTag:(NSString *)runTag error:(NSError *_Nullable *_Nullable)error;
 
-/** Whether every run with these options ends with an error.
+/** Whether every run with these options stops with an error.
  *
- * @param terminate Whether it is wanted.
+ * @param terminate Whether to enable it.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)setTerminate:(BOOL)terminate error:(NSError *_Nullable *_Nullable)error;
 
-/** Sets an entry of the run's configuration.
+/** Sets an entry of the run configuration.
  *
  * @param key The key.
  * @param value The value.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the key is empty.
  */
@@ -204,9 +204,9 @@ NS_ASSUME_NONNULL_BEGIN
 
 @end
 
-/** Runs a model forward. Names and meaning are those of onnxruntime's class. The model is made ready
- * once for every set of input shapes; a later run with the same shapes only computes. Runs of one
- * session follow one another, those of different sessions may run at the same time.
+/** Runs a model forward. Members have the names and meanings of onnxruntime's class. The model is
+ * compiled once per set of input shapes; later runs with the same shapes only compute. Runs of one
+ * session are serialized; runs of different sessions may overlap.
  */
 @interface ORTSession : NSObject {
  @private
@@ -215,24 +215,25 @@ NS_ASSUME_NONNULL_BEGIN
 
 - (instancetype)init ORT_UNAVAILABLE;
 
-/** Makes a session from a model.
+/** Creates a session from a model.
  *
  * @param env The environment.
  * @param modelPath Path of an ONNX file. External data is found beside it.
  * @param sessionOptions Settings, copied.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeNoSuchFile when there is no such file; ORTErrorCodeInvalidProtobuf when the file
  * is not an ONNX model; ORTErrorCodeInvalidGraph when the graph is not valid;
- * ORTErrorCodeNotImplemented when the model has operators without a kernel, all of them named.
+ * ORTErrorCodeNotImplemented when the model has operators without a kernel; the message names all of
+ * them.
  */
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
                            modelPath:(NSString *)modelPath
                       sessionOptions:(nullable ORTSessionOptions *)sessionOptions
-                               error:(NSError *_Nullable *_Nullable)error;
+                               error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
-/** Makes a session from a model.
+/** Creates a session from a model.
  *
  * The data is not needed afterwards. Models with external data cannot be read from it.
  *
@@ -240,92 +241,93 @@ NS_ASSUME_NONNULL_BEGIN
  * @param modelData The content of an ONNX file.
  * @param sessionOptions Settings, copied.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeInvalidProtobuf when the bytes are not an ONNX model; ORTErrorCodeInvalidGraph
  * when the graph is not valid; ORTErrorCodeNotImplemented when the model has operators without a
- * kernel, all of them named.
+ * kernel; the message names all of them.
  */
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
                            modelData:(NSData *)modelData
                       sessionOptions:(nullable ORTSessionOptions *)sessionOptions
-                               error:(NSError *_Nullable *_Nullable)error;
+                               error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
 /** Names of the inputs.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order of the model; nil when it failed.
+ * @return The names, in the model's order; nil on failure.
  */
 - (nullable NSArray<NSString *> *)inputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the outputs.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order of the model; nil when it failed.
+ * @return The names, in the model's order; nil on failure.
  */
 - (nullable NSArray<NSString *> *)outputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the initializers that a run may replace.
  *
  * @param error Set when it fails. May be NULL.
- * @return No names, for initializers are constants here; nil when it failed.
+ * @return Always empty: initializers are constants here; nil on failure.
  */
 - (nullable NSArray<NSString *> *)overridableInitializerNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Kind, type and shape of an input.
  *
- * @param index Which, counted from 0.
+ * @param index Zero-based index.
  * @param error Set when it fails. May be NULL.
- * @return What the model declares; extents that it leaves open are -1; nil when it failed.
+ * @return What the model declares; unknown dimensions are -1; nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when there is no input of that number.
+ * Errors: ORTErrorCodeInvalidArgument when the index is out of range.
  */
 - (nullable ORTValueTypeInfo *)inputTypeInfoAtIndex:(NSUInteger)index
                                               error:(NSError *_Nullable *_Nullable)error;
 
 /** Kind, type and shape of an output.
  *
- * @param index Which, counted from 0.
+ * @param index Zero-based index.
  * @param error Set when it fails. May be NULL.
- * @return What the model declares; extents that it leaves open are -1; nil when it failed.
+ * @return What the model declares; unknown dimensions are -1; nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when there is no output of that number.
+ * Errors: ORTErrorCodeInvalidArgument when the index is out of range.
  */
 - (nullable ORTValueTypeInfo *)outputTypeInfoAtIndex:(NSUInteger)index
                                                error:(NSError *_Nullable *_Nullable)error;
 
 /** Runs the model.
  *
- * What only other outputs need is not computed.
+ * Nodes that only other outputs need are not run.
  *
  * @param inputs A tensor for each input, by name.
- * @param outputNames Names of the wanted outputs.
- * @param runOptions Settings of this run.
+ * @param outputNames Names of the requested outputs.
+ * @param runOptions Settings for this run.
  * @param error Set when it fails. May be NULL.
- * @return The outputs, by name; nil when it failed.
+ * @return The outputs, by name; nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when a name is not known, an input that is needed was not given,
- * or a type or shape does not fit; ORTErrorCodeRuntimeException when a node fails; ORTErrorCodeFail
- * when the run was told to end.
+ * Errors: ORTErrorCodeInvalidArgument when a name is unknown, an input that the requested outputs need
+ * is missing, or a type or shape is wrong; ORTErrorCodeRuntimeException when a node fails;
+ * ORTErrorCodeFail when the run was terminated.
  */
 - (nullable NSDictionary<NSString *, ORTValue *> *)runWithInputs:(NSDictionary<NSString *, ORTValue *> *)inputs
                                                      outputNames:(NSSet<NSString *> *)outputNames
                                                       runOptions:(nullable ORTRunOptions *)runOptions
                                                            error:(NSError *_Nullable *_Nullable)error;
 
-/** Runs the model into tensors of the caller.
+/** Runs the model and writes the outputs into the caller's tensors.
  *
- * They are of the type and shape that the run gives. What only other outputs need is not computed.
+ * They must have the type and shape that the run produces. Nodes that only other outputs need are not
+ * run.
  *
  * @param inputs A tensor for each input, by name.
- * @param outputs A tensor for each wanted output, by name.
- * @param runOptions Settings of this run.
+ * @param outputs A tensor for each requested output, by name.
+ * @param runOptions Settings for this run.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when a name is not known, an input that is needed was not given,
- * or a type or shape does not fit; ORTErrorCodeRuntimeException when a node fails; ORTErrorCodeFail
- * when the run was told to end.
+ * Errors: ORTErrorCodeInvalidArgument when a name is unknown, an input that the requested outputs need
+ * is missing, or a type or shape is wrong; ORTErrorCodeRuntimeException when a node fails;
+ * ORTErrorCodeFail when the run was terminated.
  */
 - (BOOL)runWithInputs:(NSDictionary<NSString *, ORTValue *> *)inputs
               outputs:(NSDictionary<NSString *, ORTValue *> *)outputs

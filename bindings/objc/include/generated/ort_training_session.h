@@ -11,6 +11,7 @@
 #import "ort_checkpoint.h"
 #import "ort_env.h"
 #import "ort_session.h"
+#import "ort_training_utils.h"
 #import "ort_value.h"
 
 NS_ASSUME_NONNULL_BEGIN
@@ -22,10 +23,10 @@ NS_ASSUME_NONNULL_BEGIN
 @class ORTTensorTypeAndShapeInfo;
 @class ORTValue;
 
-/** Runs the training loop over a checkpoint state. A session is made from a training model, the state
- * that it trains and, where it is to evaluate, export or take optimizer steps, an eval model and an
- * optimizer model. A loop is train step, optimizer step, scheduler step where there is a schedule,
- * lazy reset of the gradients. One thread at a time uses a session.
+/** Trains a checkpoint state. A session is created from a training model and the state that it trains;
+ * to evaluate and export it also needs an eval model, and to take optimizer steps an optimizer model.
+ * The training loop is: train step, optimizer step, scheduler step if there is a schedule, lazy reset
+ * of the gradients. Only one thread may use a session at a time.
  */
 @interface ORTTrainingSession : NSObject {
  @private
@@ -34,148 +35,148 @@ NS_ASSUME_NONNULL_BEGIN
 
 - (instancetype)init ORT_UNAVAILABLE;
 
-/** Makes a session from its models.
+/** Creates a session from its models.
  *
- * The session works on the given state, not on a copy, and keeps it alive.
+ * The session trains the given state in place, not a copy, and keeps it alive.
  *
  * @param env The environment.
- * @param sessionOptions Settings, copied.
+ * @param sessionOptions Settings, copied; without them the defaults.
  * @param checkpoint The state to train.
  * @param trainModelPath Path of the training model.
- * @param evalModelPath Path of the eval model. Without one the session can neither evaluate nor
+ * @param evalModelPath Path of the eval model. Without it, the session can neither evaluate nor
  *     export.
- * @param optimizerModelPath Path of the optimizer model. Without one the session cannot take optimizer
+ * @param optimizerModelPath Path of the optimizer model. Without it, the session cannot take optimizer
  *     steps.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeNoSuchFile when a model file does not exist; ORTErrorCodeInvalidProtobuf when a
- * file is not an ONNX model; ORTErrorCodeInvalidGraph when a graph is not valid, for instance has a
- * cycle or an input that nothing provides; ORTErrorCodeInvalidArgument when the models and the
- * checkpoint do not belong together, named parameter by parameter; ORTErrorCodeNotImplemented when a
- * model has operators without a kernel, all of them named.
+ * file is not an ONNX model; ORTErrorCodeInvalidGraph when a graph is not valid, for example because
+ * it has a cycle or an input that nothing provides; ORTErrorCodeInvalidArgument when the models do not
+ * match the checkpoint; the message lists the parameters that differ; ORTErrorCodeNotImplemented when
+ * a model has operators without a kernel; the message names all of them.
  */
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
-                      sessionOptions:(ORTSessionOptions *)sessionOptions
+                      sessionOptions:(nullable ORTSessionOptions *)sessionOptions
                           checkpoint:(ORTCheckpoint *)checkpoint
                       trainModelPath:(NSString *)trainModelPath
                        evalModelPath:(nullable NSString *)evalModelPath
                   optimizerModelPath:(nullable NSString *)optimizerModelPath
-                               error:(NSError *_Nullable *_Nullable)error;
+                               error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
-/** Makes a session from its models.
+/** Creates a session from its models.
  *
- * The session works on the given state, not on a copy, and keeps it alive. The data is not needed
+ * The session trains the given state in place, not a copy, and keeps it alive. The data is not needed
  * afterwards. Models with external data cannot be read from it.
  *
  * @param env The environment.
- * @param sessionOptions Settings, copied.
+ * @param sessionOptions Settings, copied; without them the defaults.
  * @param checkpoint The state to train.
  * @param trainModelData The training model.
- * @param evalModelData The eval model. Without one the session can neither evaluate nor export.
- * @param optimizerModelData The optimizer model. Without one the session cannot take optimizer steps.
+ * @param evalModelData The eval model. Without it, the session can neither evaluate nor export.
+ * @param optimizerModelData The optimizer model. Without it, the session cannot take optimizer steps.
  * @param error Set when it fails. May be NULL.
- * @return The object, or nil when it failed.
+ * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeInvalidProtobuf when a buffer is not an ONNX model; ORTErrorCodeInvalidGraph
- * when a graph is not valid; ORTErrorCodeInvalidArgument when the models and the checkpoint do not
- * belong together; ORTErrorCodeNotImplemented when a model has operators without a kernel, all of them
- * named.
+ * when a graph is not valid; ORTErrorCodeInvalidArgument when the models do not match the checkpoint;
+ * ORTErrorCodeNotImplemented when a model has operators without a kernel; the message names all of
+ * them.
  */
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
-                      sessionOptions:(ORTSessionOptions *)sessionOptions
+                      sessionOptions:(nullable ORTSessionOptions *)sessionOptions
                           checkpoint:(ORTCheckpoint *)checkpoint
                       trainModelData:(NSData *)trainModelData
                        evalModelData:(nullable NSData *)evalModelData
                   optimizerModelData:(nullable NSData *)optimizerModelData
-                               error:(NSError *_Nullable *_Nullable)error;
+                               error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
-/** Runs the training model forward and backward.
+/** Runs the forward and backward pass of the training model.
  *
- * The gradients stay in the state, added to those of the steps before unless a lazy reset was asked
- * for.
+ * The gradients are stored in the state. They are added to those of earlier steps unless a lazy reset
+ * was requested.
  *
  * @param inputs The inputs, in the order of the input names.
  * @param error Set when it fails. May be NULL.
- * @return The outputs in the order of the output names, the loss first; nil when it failed.
+ * @return The outputs, in the order of the output names; the loss comes first; nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when number, type, rank or shape of inputs or outputs do not
- * fit, named input by input, or there is no output of that number; ORTErrorCodeRuntimeException when a
- * node fails, the session is busy in another thread, or the checkpoint is nominal and has no values
- * yet; ORTErrorCodeFail when the step was told to end.
+ * Errors: ORTErrorCodeInvalidArgument when the number, types, ranks or shapes of inputs or outputs are
+ * wrong; the message lists the inputs, or the index is out of range; ORTErrorCodeRuntimeException when
+ * a node fails, the session is in use by another thread, or the checkpoint is nominal and has no
+ * values yet; ORTErrorCodeFail when the step was terminated.
  */
 - (nullable NSArray<ORTValue *> *)trainStepWithInputValues:(NSArray<ORTValue *> *)inputs
                                                      error:(NSError *_Nullable *_Nullable)error;
 
-/** Runs the training model forward and backward.
+/** Runs the forward and backward pass of the training model.
  *
- * The gradients stay in the state, added to those of the steps before unless a lazy reset was asked
- * for.
+ * The gradients are stored in the state. They are added to those of earlier steps unless a lazy reset
+ * was requested.
  *
  * @param inputs The inputs, in the order of the input names.
  * @param outputs Tensors that receive the outputs, in the order of the output names.
  * @param runOptions Settings of this step, or nil.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when number, type, rank or shape of inputs or outputs do not
- * fit, named input by input, or there is no output of that number; ORTErrorCodeRuntimeException when a
- * node fails, the session is busy in another thread, or the checkpoint is nominal and has no values
- * yet; ORTErrorCodeFail when the step was told to end.
+ * Errors: ORTErrorCodeInvalidArgument when the number, types, ranks or shapes of inputs or outputs are
+ * wrong; the message lists the inputs, or the index is out of range; ORTErrorCodeRuntimeException when
+ * a node fails, the session is in use by another thread, or the checkpoint is nominal and has no
+ * values yet; ORTErrorCodeFail when the step was terminated.
  */
 - (BOOL)trainStepWithInputValues:(NSArray<ORTValue *> *)inputs
                     outputValues:(NSArray<ORTValue *> *)outputs
                       runOptions:(nullable ORTRunOptions *)runOptions
                            error:(NSError *_Nullable *_Nullable)error;
 
-/** Runs the eval model forward with the present parameters.
+/** Runs the eval model forward with the current parameters.
  *
  * @param inputs The inputs, in the order of the input names.
  * @param error Set when it fails. May be NULL.
- * @return The outputs in the order of the output names; nil when it failed.
+ * @return The outputs, in the order of the output names; nil on failure.
  *
- * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when
- * number, type, rank or shape of inputs or outputs do not fit, or there is no output of that number;
- * ORTErrorCodeRuntimeException when a node fails, or the session is busy in another thread;
- * ORTErrorCodeFail when the step was told to end.
+ * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
+ * number, types, ranks or shapes of inputs or outputs are wrong, or the index is out of range;
+ * ORTErrorCodeRuntimeException when a node fails, or the session is in use by another thread;
+ * ORTErrorCodeFail when the step was terminated.
  */
 - (nullable NSArray<ORTValue *> *)evalStepWithInputValues:(NSArray<ORTValue *> *)inputs
                                                     error:(NSError *_Nullable *_Nullable)error;
 
-/** Runs the eval model forward with the present parameters.
+/** Runs the eval model forward with the current parameters.
  *
  * @param inputs The inputs, in the order of the input names.
  * @param outputs Tensors that receive the outputs, in the order of the output names.
  * @param runOptions Settings of this step, or nil.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when
- * number, type, rank or shape of inputs or outputs do not fit, or there is no output of that number;
- * ORTErrorCodeRuntimeException when a node fails, or the session is busy in another thread;
- * ORTErrorCodeFail when the step was told to end.
+ * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
+ * number, types, ranks or shapes of inputs or outputs are wrong, or the index is out of range;
+ * ORTErrorCodeRuntimeException when a node fails, or the session is in use by another thread;
+ * ORTErrorCodeFail when the step was terminated.
  */
 - (BOOL)evalStepWithInputValues:(NSArray<ORTValue *> *)inputs
                    outputValues:(NSArray<ORTValue *> *)outputs
                      runOptions:(nullable ORTRunOptions *)runOptions
                           error:(NSError *_Nullable *_Nullable)error;
 
-/** Lets the next train step start from zero gradients.
+/** Makes the next train step start from zero gradients.
  *
- * Nothing is zeroed; the next train step overwrites the gradients instead of adding to them.
+ * Nothing is zeroed now: the next train step overwrites the gradients instead of adding to them.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)lazyResetGradWithError:(NSError *_Nullable *_Nullable)error;
 
-/** Sets the learning rate of the next optimizer steps.
+/** Sets the learning rate of the following optimizer steps.
  *
- * A step of a registered schedule overwrites it.
+ * If a schedule is registered, its next step overwrites this rate.
  *
- * @param learningRate The rate; a finite number.
+ * @param learningRate The rate, a finite number.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the rate is not a finite number.
  */
@@ -184,20 +185,21 @@ NS_ASSUME_NONNULL_BEGIN
 /** The learning rate of the next optimizer step.
  *
  * @param error Set when it fails. May be NULL.
- * @return The rate; 0 when it failed.
+ * @return The rate; 0 on failure.
  */
 - (float)getLearningRateWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
-/** Gives the session a linear learning rate schedule.
+/** Registers a linear learning rate schedule with the session.
  *
- * With t optimizer steps taken, w the warmup and n the total, the rate is the initial one times t / w
- * while t < w, then times max(0, (n - t) / (n - w)). A later registration replaces it.
+ * After t optimizer steps, with w warmup steps and n total steps, the rate is the initial rate times t
+ * / w while t < w, and times max(0, (n - t) / (n - w)) from then on. Registering another schedule
+ * replaces it.
  *
- * @param warmupStepCount Steps of the warmup.
- * @param totalStepCount Steps of the whole training.
+ * @param warmupStepCount Number of warmup steps.
+ * @param totalStepCount Total number of training steps.
  * @param initialLr The rate at the end of the warmup.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when a count is negative or the rate is not a finite number;
  * ORTErrorCodeNoModel when the session has no optimizer model.
@@ -212,52 +214,52 @@ NS_ASSUME_NONNULL_BEGIN
  * Usually called once after each optimizer step.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeRuntimeException when no schedule is registered.
  */
 - (BOOL)schedulerStepWithError:(NSError *_Nullable *_Nullable)error;
 
-/** Moves the trainable parameters against their gradients.
+/** Updates the trainable parameters from their gradients.
  *
- * How is said by the optimizer model.
+ * The optimizer model determines the update rule.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no optimizer model; ORTErrorCodeRuntimeException
- * when no train step has made gradients yet; ORTErrorCodeFail when the step was told to end before it
- * began.
+ * when no train step has computed gradients yet; ORTErrorCodeFail when the step was terminated before
+ * it began.
  */
 - (BOOL)optimizerStepWithError:(NSError *_Nullable *_Nullable)error;
 
-/** Moves the trainable parameters against their gradients.
+/** Updates the trainable parameters from their gradients.
  *
- * How is said by the optimizer model.
+ * The optimizer model determines the update rule.
  *
  * @param runOptions Settings of this step, or nil.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no optimizer model; ORTErrorCodeRuntimeException
- * when no train step has made gradients yet; ORTErrorCodeFail when the step was told to end before it
- * began.
+ * when no train step has computed gradients yet; ORTErrorCodeFail when the step was terminated before
+ * it began.
  */
 - (BOOL)optimizerStepWithRunOptions:(nullable ORTRunOptions *)runOptions
                               error:(NSError *_Nullable *_Nullable)error;
 
-/** Writes a plain ONNX model with the present parameters inside.
+/** Writes a plain ONNX model that contains the current parameters.
  *
- * The eval model is cut down to what the named outputs need.
+ * The eval model is reduced to the nodes that the named outputs need.
  *
  * @param inferenceModelPath Path of the file to write.
- * @param graphOutputNames Values of the eval model that become its outputs.
+ * @param graphOutputNames Values of the eval model that become the outputs of the exported model.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
- * eval model has no value of a name, or there is no name at all; ORTErrorCodeFail when the file cannot
- * be written.
+ * eval model has no value with one of the names, or no names are given; ORTErrorCodeFail when the file
+ * cannot be written.
  */
 - (BOOL)exportModelForInferenceWithOutputPath:(NSString *)inferenceModelPath
                              graphOutputNames:(NSArray<NSString *> *)graphOutputNames
@@ -266,102 +268,117 @@ NS_ASSUME_NONNULL_BEGIN
 /** Names of the inputs that a train step takes.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order in which the step takes the inputs; nil when it failed.
+ * @return The names, in the order in which the step takes the inputs; nil on failure.
  */
 - (nullable NSArray<NSString *> *)getTrainInputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the inputs that an eval step takes.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order in which the step takes the inputs; nil when it failed.
+ * @return The names, in the order in which the step takes the inputs; nil on failure.
  */
 - (nullable NSArray<NSString *> *)getEvalInputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
-/** Names of the outputs that a train step gives.
+/** Names of the outputs that a train step returns.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order in which the step gives the outputs; nil when it failed.
+ * @return The names, in the order in which the step returns the outputs; nil on failure.
  */
 - (nullable NSArray<NSString *> *)getTrainOutputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
-/** Names of the outputs that an eval step gives.
+/** Names of the outputs that an eval step returns.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order in which the step gives the outputs; nil when it failed.
+ * @return The names, in the order in which the step returns the outputs; nil on failure.
  */
 - (nullable NSArray<NSString *> *)getEvalOutputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
-/** All parameters, end to end, in one tensor of 32-bit floats.
+/** A copy of all parameters, concatenated into one tensor.
  *
- * @param onlyTrainable Whether frozen parameters are left out.
+ * @param onlyTrainable Whether to leave out frozen parameters.
  * @param error Set when it fails. May be NULL.
- * @return A tensor of rank 1; nil when it failed.
+ * @return A rank-1 tensor of the parameters' element type; nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when size or type of the tensor do not fit, or the parameters
- * have several types.
+ * Errors: ORTErrorCodeInvalidArgument when the parameters have several types, or their values are not
+ * there yet, for the checkpoint is nominal.
  */
 - (nullable ORTValue *)toBufferWithTrainable:(BOOL)onlyTrainable error:(NSError *_Nullable *_Nullable)error;
 
-/** Copies one tensor over all parameters, or over the trainable ones when it has their number of
- * elements.
+/** Overwrites all parameters with the values of one tensor, or only the trainable ones if it has
+ * exactly their number of elements.
  *
- * @param buffer A tensor as the reverse method gives it.
+ * @param buffer A tensor as returned by the reverse method.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when size or type of the tensor do not fit, or the parameters
- * have several types.
+ * Errors: ORTErrorCodeInvalidArgument when the size or type of the tensor does not match, or the
+ * parameters do not all have the same type.
  */
 - (BOOL)fromBufferWithValue:(ORTValue *)buffer error:(NSError *_Nullable *_Nullable)error;
 
-/** Gives a session made without an optimizer model one.
+/** Copies all parameters, concatenated, into one tensor.
  *
- * Parameters, gradients and learning rate stay as they are.
+ * @param parametersBuffer A tensor of the parameters' type with the number of elements that
+ *     GetParametersSize returns. It is overwritten.
+ * @param trainableOnly Whether to leave out frozen parameters.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeInvalidArgument when the size or type of the tensor does not match, or the
+ * parameters do not all have the same type.
+ */
+- (BOOL)copyParametersToBufferWithParametersBuffer:(ORTValue *)parametersBuffer
+                                     trainableOnly:(BOOL)trainableOnly
+                                             error:(NSError *_Nullable *_Nullable)error;
+
+/** Adds an optimizer model to a session that was created without one.
+ *
+ * Parameters, gradients and the learning rate are unchanged.
  *
  * @param optimizerModelPath The optimizer model.
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoSuchFile when there is no such file; ORTErrorCodeModelLoaded when the session
- * has an optimizer model already; ORTErrorCodeInvalidArgument when the model does not fit the
+ * already has an optimizer model; ORTErrorCodeInvalidArgument when the model does not match the
  * parameters.
  */
 - (BOOL)attachOptimizerWithOptimizerModelPath:(NSString *)optimizerModelPath
                                         error:(NSError *_Nullable *_Nullable)error;
 
-/** Element type and shape that a step expects of an input.
+/** Element type and shape that a step expects for an input.
  *
  * @param training True for the train step, false for the eval step.
- * @param index Which input, counted from 0.
+ * @param index Zero-based index of the input.
  * @param error Set when it fails. May be NULL.
- * @return Type and shape; -1 for extents that the model leaves open; nil when it failed.
+ * @return Type and shape; unknown dimensions are -1; nil on failure.
  *
- * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when
- * there is no input of that number.
+ * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
+ * index is out of range.
  */
 - (nullable ORTTensorTypeAndShapeInfo *)getModelInputTypeInfoWithTraining:(BOOL)training
                                                                     index:(NSUInteger)index
                                                                     error:(NSError *_Nullable *_Nullable)error;
 
-/** Records from now on how long every kernel of every step takes.
+/** Starts recording how long every kernel of every step takes.
  *
- * Called again, it begins anew.
+ * Calling it again restarts the recording.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES, or NO when it failed.
+ * @return YES, or NO on failure.
  */
 - (BOOL)startProfilingWithError:(NSError *_Nullable *_Nullable)error;
 
-/** Ends the recording and gives it.
+/** Stops recording and returns the recording.
  *
  * The text is JSON in Chrome's trace event format, for chrome://tracing or Perfetto. Steps are events
- * of thread 0, kernels events of thread 1 with the operator as their name and the node among their
- * arguments; times are in microseconds.
+ * on thread 0; kernels are events on thread 1, named after their operator, with the node among their
+ * arguments. Times are in microseconds.
  *
  * @param error Set when it fails. May be NULL.
- * @return The recording; nil when it failed.
+ * @return The recording; nil on failure.
  *
- * Errors: ORTErrorCodeRuntimeException when nothing is being recorded.
+ * Errors: ORTErrorCodeRuntimeException when no recording is in progress.
  */
 - (nullable NSString *)endProfilingWithError:(NSError *_Nullable *_Nullable)error;
 

@@ -7,19 +7,10 @@
 #import "ort_arc.h"
 #import "ort_call.h"
 
-@interface ORTCheckpoint () <ORTHandleOwner, ORTHandleTaker>
+@interface ORTCheckpoint () <ORTHandleOwner>
 @end
 
 @implementation ORTCheckpoint
-
-- (instancetype)initWithHandle:(void *)handle {
-  if ((self = [super init])) {
-    _handle = handle;
-  } else {
-    ORTTrainingTable()->ReleaseCheckpointState(handle);
-  }
-  return self;
-}
 
 - (void)dealloc {
   if (_handle != NULL) ORTTrainingTable()->ReleaseCheckpointState(_handle);

@@ -7,19 +7,10 @@
 #import "ort_arc.h"
 #import "ort_call.h"
 
-@interface ORTGradientGraphBuilder () <ORTHandleOwner, ORTHandleTaker>
+@interface ORTGradientGraphBuilder () <ORTHandleOwner>
 @end
 
 @implementation ORTGradientGraphBuilder
-
-- (instancetype)initWithHandle:(void *)handle {
-  if ((self = [super init])) {
-    _handle = handle;
-  } else {
-    ORTExtensionTable()->ReleaseGradientGraphBuilder(handle);
-  }
-  return self;
-}
 
 - (void)dealloc {
   if (_handle != NULL) ORTExtensionTable()->ReleaseGradientGraphBuilder(_handle);

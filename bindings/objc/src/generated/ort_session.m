@@ -7,19 +7,10 @@
 #import "ort_arc.h"
 #import "ort_call.h"
 
-@interface ORTSessionOptions () <ORTHandleOwner, ORTHandleTaker>
+@interface ORTSessionOptions () <ORTHandleOwner>
 @end
 
 @implementation ORTSessionOptions
-
-- (instancetype)initWithHandle:(void *)handle {
-  if ((self = [super init])) {
-    _handle = handle;
-  } else {
-    ORTGeneralTable()->ReleaseSessionOptions(handle);
-  }
-  return self;
-}
 
 - (void)dealloc {
   if (_handle != NULL) ORTGeneralTable()->ReleaseSessionOptions(_handle);
@@ -113,7 +104,7 @@
   const ORTCall call = {self, _cmd, error};
   const char *c_config_key = NULL;
   if (!ORTTakeText(&call, @"key", key, NO, &c_config_key)) return nil;
-  // The caller gives the room: one call asks how much, the next fills it.
+  // The caller supplies the buffer: one call queries its size, the next fills it.
   size_t size = 0;
   if (!ORTSucceeded(&call, ORTGeneralTable()->GetSessionConfigEntry(_handle, c_config_key, NULL, &size))) return nil;
   char *room ORT_FREED = malloc(size);
@@ -123,19 +114,10 @@
 
 @end
 
-@interface ORTRunOptions () <ORTHandleOwner, ORTHandleTaker>
+@interface ORTRunOptions () <ORTHandleOwner>
 @end
 
 @implementation ORTRunOptions
-
-- (instancetype)initWithHandle:(void *)handle {
-  if ((self = [super init])) {
-    _handle = handle;
-  } else {
-    ORTGeneralTable()->ReleaseRunOptions(handle);
-  }
-  return self;
-}
 
 - (void)dealloc {
   if (_handle != NULL) ORTGeneralTable()->ReleaseRunOptions(_handle);
@@ -197,19 +179,10 @@
 
 @end
 
-@interface ORTSession () <ORTHandleOwner, ORTHandleTaker>
+@interface ORTSession () <ORTHandleOwner>
 @end
 
 @implementation ORTSession
-
-- (instancetype)initWithHandle:(void *)handle {
-  if ((self = [super init])) {
-    _handle = handle;
-  } else {
-    ORTGeneralTable()->ReleaseSession(handle);
-  }
-  return self;
-}
 
 - (void)dealloc {
   if (_handle != NULL) ORTGeneralTable()->ReleaseSession(_handle);

@@ -7,19 +7,10 @@
 #import "ort_arc.h"
 #import "ort_call.h"
 
-@interface ORTTrainingSession () <ORTHandleOwner, ORTHandleTaker>
+@interface ORTTrainingSession () <ORTHandleOwner>
 @end
 
 @implementation ORTTrainingSession
-
-- (instancetype)initWithHandle:(void *)handle {
-  if ((self = [super init])) {
-    _handle = handle;
-  } else {
-    ORTTrainingTable()->ReleaseTrainingSession(handle);
-  }
-  return self;
-}
 
 - (void)dealloc {
   if (_handle != NULL) ORTTrainingTable()->ReleaseTrainingSession(_handle);
@@ -31,7 +22,7 @@
 }
 
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
-                      sessionOptions:(ORTSessionOptions *)sessionOptions
+                      sessionOptions:(nullable ORTSessionOptions *)sessionOptions
                           checkpoint:(ORTCheckpoint *)checkpoint
                       trainModelPath:(NSString *)trainModelPath
                        evalModelPath:(nullable NSString *)evalModelPath
@@ -44,7 +35,7 @@
       OrtEnv *c_env = NULL;
       if (!ORTTakeHandle(&call, @"env", env, [ORTEnv class], NO, &c_env)) break;
       OrtSessionOptions *c_session_options = NULL;
-      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], NO, &c_session_options)) break;
+      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_session_options)) break;
       OrtCheckpointState *c_checkpoint = NULL;
       if (!ORTTakeHandle(&call, @"checkpoint", checkpoint, [ORTCheckpoint class], NO, &c_checkpoint)) break;
       const char *c_train_model_path = NULL;
@@ -64,7 +55,7 @@
 }
 
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
-                      sessionOptions:(ORTSessionOptions *)sessionOptions
+                      sessionOptions:(nullable ORTSessionOptions *)sessionOptions
                           checkpoint:(ORTCheckpoint *)checkpoint
                       trainModelData:(NSData *)trainModelData
                        evalModelData:(nullable NSData *)evalModelData
@@ -77,7 +68,7 @@
       OrtEnv *c_env = NULL;
       if (!ORTTakeHandle(&call, @"env", env, [ORTEnv class], NO, &c_env)) break;
       OrtSessionOptions *c_session_options = NULL;
-      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], NO, &c_session_options)) break;
+      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_session_options)) break;
       OrtCheckpointState *c_checkpoint = NULL;
       if (!ORTTakeHandle(&call, @"checkpoint", checkpoint, [ORTCheckpoint class], NO, &c_checkpoint)) break;
       const void *c_train_model_data = NULL;
@@ -258,27 +249,30 @@
 
 - (nullable ORTValue *)toBufferWithTrainable:(BOOL)onlyTrainable error:(NSError *_Nullable *_Nullable)error {
   const ORTCall call = {self, _cmd, error};
-  size_t size = 0;
-  if (!ORTSucceeded(&call, ORTTrainingTable()->GetParametersSize(_handle, &size, onlyTrainable))) return nil;
-  const int64_t extent = (int64_t)size;
-  OrtValue *buffer = NULL;
-  if (!ORTSucceeded(&call, ORTGeneralTable()->CreateTensorAsOrtValue(ORTAllocator(), &extent, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &buffer))) return nil;
-  // From here on the object owns the tensor.
-  ORTValue *value = ORTObjectTaking([ORTValue class], buffer);
-  if (!ORTSucceeded(&call, ORTTrainingTable()->CopyParametersToBuffer(_handle, buffer, onlyTrainable))) return nil;
-  return value;
+  OrtValue *c_out = NULL;
+  if (!ORTSucceeded(&call, ORTExtensionTable()->GetContiguousParameters(_handle, onlyTrainable, ORTAllocator(), &c_out))) return nil;
+  return ORTObjectTaking([ORTValue class], c_out);
 }
 
 - (BOOL)fromBufferWithValue:(ORTValue *)buffer error:(NSError *_Nullable *_Nullable)error {
   const ORTCall call = {self, _cmd, error};
   OrtValue *c_buffer = NULL;
   if (!ORTTakeHandle(&call, @"buffer", buffer, [ORTValue class], NO, &c_buffer)) return NO;
-  // A tensor with as many elements as there are parameters is for all of them, any other for the trainable ones.
+  // A tensor with the size of all parameters is copied over all of them, any other over the trainable ones.
   size_t every = 0;
   if (!ORTSucceeded(&call, ORTTrainingTable()->GetParametersSize(_handle, &every, false))) return NO;
   size_t found = 0;
   if (!ORTCountElements(&call, c_buffer, &found)) return NO;
   return ORTSucceeded(&call, ORTTrainingTable()->CopyBufferToParameters(_handle, c_buffer, found != every));
+}
+
+- (BOOL)copyParametersToBufferWithParametersBuffer:(ORTValue *)parametersBuffer
+                                     trainableOnly:(BOOL)trainableOnly
+                                             error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  OrtValue *c_parameters_buffer = NULL;
+  if (!ORTTakeHandle(&call, @"parametersBuffer", parametersBuffer, [ORTValue class], NO, &c_parameters_buffer)) return NO;
+  return ORTSucceeded(&call, ORTTrainingTable()->CopyParametersToBuffer(_handle, c_parameters_buffer, trainableOnly));
 }
 
 - (BOOL)attachOptimizerWithOptimizerModelPath:(NSString *)optimizerModelPath

@@ -1,7 +1,7 @@
 """Blocks that extend an ONNX model: losses, arithmetic, optimizers, training models.
 
 A block adds nodes to the model that the context manager :func:`base` (or :func:`empty_base`) registered, and
-returns the names of the values that it makes. Blocks are stacked by calling them with such names::
+returns the names of the values that it produces. Blocks are composed by calling them with such names::
 
     class WeightedLoss(onnxblock.TrainingBlock):
         def __init__(self):

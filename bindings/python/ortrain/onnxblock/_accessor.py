@@ -21,18 +21,18 @@ class ModelAccessor:
     model : onnx.ModelProto
         The model; blocks change it in place.
     model_path : str or None
-        Where it was read from, if it was.
+        The file it was read from, if any.
     """
 
     def __init__(self, model: onnx.ModelProto, model_path: str | None = None) -> None:
         self._model = model
         self._path = model_path
         self._names_given = 0
-        self.depth = 0  # how many blocks are being built inside one another
+        self.depth = 0  # nesting depth of the blocks being built
 
     @property
     def model(self) -> onnx.ModelProto:
-        """The model with what blocks added so far."""
+        """The model with everything that blocks have added so far."""
         return self._model
 
     @property
@@ -57,12 +57,12 @@ class ModelAccessor:
         return self._path is not None
 
     def replace(self, model: onnx.ModelProto) -> None:
-        """Make ``model`` the content of the registered model; the object that users hold stays the same."""
+        """Replace the contents of the registered model by ``model``; the object that users hold stays the same."""
         if model is not self._model:
             self._model.CopyFrom(model)
 
     def new_name(self, token: str) -> str:
-        """Return a name that is new to the model; the same blocks in the same order give the same names."""
+        """Return a name that is new to the model; the same blocks in the same order get the same names."""
         taken = _graph.names_in_use(self._model)
         while True:
             self._names_given += 1
@@ -80,7 +80,7 @@ def current() -> ModelAccessor:
     Raises
     ------
     RuntimeError
-        Outside of :func:`base` and :func:`empty_base`.
+        Outside :func:`base` and :func:`empty_base`.
     """
     accessor = _current.get()
     if accessor is None:
@@ -94,7 +94,7 @@ def current() -> ModelAccessor:
 @contextmanager
 def _registered(accessor: ModelAccessor) -> Iterator[ModelAccessor]:
     if _current.get() is not None:
-        raise RuntimeError("a base model is registered already; one context cannot be opened inside another")
+        raise RuntimeError("a base model is already registered; contexts cannot be nested")
     token = _current.set(accessor)
     try:
         yield accessor
@@ -111,7 +111,7 @@ def base(model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = Non
     model : onnx.ModelProto
         The model to start from. It is not changed.
     model_path : str or os.PathLike, optional
-        Where it was read from.
+        The file it was read from.
 
     Yields
     ------
@@ -142,9 +142,9 @@ def empty_base(opset_version: int | None = None, ir_version: int | None = None) 
     Parameters
     ----------
     opset_version : int, optional
-        Opset of the ONNX domain. By default the newest that the installed ``onnx`` knows.
+        Opset of the ONNX domain. By default, the newest that the installed ``onnx`` knows.
     ir_version : int, optional
-        IR version of the model. By default the lowest that the opset allows, so that old readers can read it.
+        IR version of the model. By default, the lowest that the opset allows, so that old readers can read it.
 
     Yields
     ------
@@ -174,10 +174,10 @@ def custom_op_library(custom_op_library_path: str | os.PathLike[str]) -> Iterato
     Raises
     ------
     NotImplementedError
-        Always: ortrain runs the operators that it is built with.
+        Always: ortrain only runs its built-in operators.
     """
     raise NotImplementedError(
         f"cannot load the custom operator library {os.fspath(custom_op_library_path)!r}: "
-        "ortrain runs only the operators that it is built with"
+        "ortrain only runs its built-in operators"
     )
-    yield ""  # pragma: no cover - makes this a generator, which contextmanager asks for
+    yield ""  # pragma: no cover - makes this a generator, as contextmanager requires

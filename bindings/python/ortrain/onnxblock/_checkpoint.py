@@ -22,9 +22,9 @@ def save_checkpoint(
     parameters : tuple of two lists of onnx.TensorProto
         Trainable and frozen parameters, from :meth:`TrainingBlock.parameters`.
     path_to_checkpoint : str or os.PathLike
-        The file; one that is there is replaced in one step.
+        The file; an existing one is replaced atomically.
     nominal_checkpoint : bool, default: False
-        Whether names, types and shapes are written without the values, for programs that get the values
+        Whether to write names, types and shapes without the values, for programs that get the values
         later.
 
     Raises
@@ -37,7 +37,7 @@ def save_checkpoint(
     if parameters is None or len(parameters) != 2:
         raise TypeError(
             "parameters must be a tuple of trainable and frozen parameters, "
-            "as TrainingBlock.parameters() gives"
+            "as returned by TrainingBlock.parameters()"
         )
     trainable, frozen = parameters
     tensors = [*trainable, *frozen]
@@ -53,8 +53,8 @@ def save_checkpoint(
 def load_checkpoint_to_model(path_to_checkpoint: str | os.PathLike[str], model: onnx.ModelProto) -> None:
     """Put the parameters of a checkpoint into a model, in place.
 
-    Initializers get the values of the parameters of their names. Inputs that have the name of a parameter,
-    as eval models have them, become initializers.
+    Initializers get the values of the parameters with the same names. Inputs with the name of a parameter,
+    as in eval models, become initializers.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Turns a forward model into the one that evaluates: no statistics are updated, nothing is dropped."""
+"""Turns a forward model into an eval model: no statistics are updated, nothing is dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def set_evaluation_mode(model: onnx.ModelProto) -> None:
     Raises
     ------
     ValueError
-        When a value that batch normalization makes only in training is used elsewhere in the model.
+        When a value that batch normalization produces only in training is used elsewhere in the model.
     """
     removed = _set_graph(model.graph)
     kept = [value for value in model.graph.value_info if value.name not in removed]
@@ -37,7 +37,7 @@ def _set_graph(graph: onnx.GraphProto) -> set[str]:
             nodes.extend(replaced)
             removed |= gone
         elif node.op_type == "Dropout" and len(node.input) > 2:
-            # Without its third input, which says whether to train, the operator passes its input on.
+            # Without its third input, training_mode, the operator passes its input through.
             del node.input[2:]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -45,7 +45,7 @@ def _set_graph(graph: onnx.GraphProto) -> set[str]:
 
 
 def _set_batch_normalization(node: onnx.NodeProto, used: set[str]) -> tuple[list[onnx.NodeProto], set[str]]:
-    """Leave one output. Where updated statistics are read elsewhere, those that came in stand for them."""
+    """Keep one output. Updated statistics that are read elsewhere are replaced by the input statistics."""
     others = list(node.output)[1:]
     stand_ins = []
     for position, name in enumerate(others):
@@ -53,8 +53,8 @@ def _set_batch_normalization(node: onnx.NodeProto, used: set[str]) -> tuple[list
             continue
         if position >= 2:
             raise ValueError(
-                f"cannot make an eval model: {name!r}, a statistic of the batch that node {node.name!r} "
-                "(BatchNormalization) makes in training only, is used elsewhere in the model"
+                f"cannot create an eval model: {name!r}, a batch statistic that node {node.name!r} "
+                "(BatchNormalization) produces only in training, is used elsewhere in the model"
             )
         source = node.input[3 + position]
         stand_ins.append(onnx.helper.make_node("Identity", [source], [name], name=f"{name}/Identity"))

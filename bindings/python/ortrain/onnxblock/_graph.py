@@ -1,4 +1,4 @@
-"""What blocks and artifacts ask of an ONNX model."""
+"""Queries and edits of ONNX models, for blocks and artifacts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-#: Above this many elements an initializer is left out where only types and shapes matter. Smaller ones may
-#: be shapes or axes, whose values decide about shapes.
+#: Initializers with more elements than this are left out where only types and shapes matter. Smaller ones
+#: may be shapes or axes, whose values determine shapes.
 _SMALL = 1024
 
-#: What ONNX says of an operator that it does not know.
+#: ONNX's message about an operator that it does not know.
 _NOT_KNOWN = "No Op registered for"
 
 #: Types that a parameter can have.
@@ -36,7 +36,7 @@ def names_in_use(model: onnx.ModelProto) -> set[str]:
 
 
 def value_exists(model: onnx.ModelProto, name: str) -> bool:
-    """Return whether a value of that name is an input, an initializer, or made or read by a node."""
+    """Return whether a value with this name is an input, an initializer, or written or read by a node."""
     graph = model.graph
     return (
         any(value.name == name for value in graph.input)
@@ -46,7 +46,7 @@ def value_exists(model: onnx.ModelProto, name: str) -> bool:
 
 
 def find_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | None:
-    """Return what the model states of a value: of an input, an output, an initializer or an inner value."""
+    """Return what the model declares about a value: an input, an output, an initializer or an intermediate value."""
     graph = model.graph
     for values in (graph.input, graph.output, graph.value_info):
         for value in values:
@@ -60,10 +60,10 @@ def find_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | 
 
 
 def add_input_like(model: onnx.ModelProto, like: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
-    """Add an input that has type and shape of a value, and return it.
+    """Add an input with the type and shape of a value, and return it.
 
-    Extents that no input names stay open: exporters make up names for what they do not know, and give extents
-    that differ the same one.
+    Dimensions that no input names stay unknown: exporters invent names for dimensions that they do not know, and
+    give different ones the same name.
     """
     known = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim}
     new: onnx.ValueInfoProto = model.graph.input.add()
@@ -78,8 +78,8 @@ def add_input_like(model: onnx.ModelProto, like: onnx.ValueInfoProto, name: str)
 def element_type(model: onnx.ModelProto, name: str) -> int:
     """Return the element type of a value.
 
-    Where it is not stated it is that of the first input of the node that makes the value. Float where
-    nothing is known: constants are made of it, and almost every model is float.
+    If it is not declared, it is that of the first input of the node that produces the value. Float if nothing is
+    known: constants are created with it, and almost every model is float.
     """
     producers = {output: node for node in model.graph.node for output in node.output}
     seen: set[str] = set()
@@ -136,11 +136,11 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def infer_shapes(model: onnx.ModelProto) -> None:
-    """Add to the model what ONNX shape inference finds out about its values."""
+    """Add to the model what ONNX shape inference infers about its values."""
     light = without_weights(model)
     inferred = light
-    # Following the values of shapes fails on some models whose types and ranks can be inferred well. Nothing
-    # is lost where both fail: what is wrong with the model is found by those who look for it.
+    # Propagating the values of shapes fails on some models whose types and ranks can be inferred. Nothing is
+    # lost if both fail: later checks report what is wrong with the model.
     for follow_values in (True, False):
         with contextlib.suppress(onnx.shape_inference.InferenceError):
             inferred = onnx.shape_inference.infer_shapes(light, data_prop=follow_values)
@@ -155,13 +155,13 @@ def infer_shapes(model: onnx.ModelProto) -> None:
 def check(model: onnx.ModelProto, what: str) -> None:
     """Check that a model is valid ONNX.
 
-    Operators that ONNX does not know, or not in this opset, are let pass: the core has some, and names all
+    Operators that ONNX does not know, or not in this opset, are accepted: the core has some, and reports all
     others.
 
     Raises
     ------
     ValueError
-        Saying what the checker found, where it is not.
+        With the checker's message, if it is not.
     """
     try:
         onnx.checker.check_model(without_weights(model))
@@ -172,12 +172,12 @@ def check(model: onnx.ModelProto, what: str) -> None:
 
 
 def check_types(model: onnx.ModelProto, what: str) -> None:
-    """Check that types and shapes fit the operators, as far as they are known.
+    """Check that types and shapes match the operators, as far as they are known.
 
     Raises
     ------
     ValueError
-        Naming a node whose inputs do not fit.
+        Naming a node whose inputs do not match.
     """
     try:
         onnx.shape_inference.infer_shapes(without_weights(model), check_type=True, strict_mode=True)
@@ -201,7 +201,7 @@ def register_outputs(model: onnx.ModelProto, names: Iterable[str]) -> None:
             if not value_exists(model, name):
                 known = ", ".join(value.name for value in model.graph.output) or "none"
                 raise LookupError(
-                    f"cannot make {name!r} an output: no node makes it; the outputs so far are {known}"
+                    f"cannot make {name!r} an output: no node produces it; the outputs so far are {known}"
                 )
             info = onnx.ValueInfoProto(name=name)
             info.type.tensor_type.elem_type = element_type(model, name)
@@ -251,8 +251,8 @@ def lift_initializers(model: onnx.ModelProto, names: Iterable[str]) -> dict[str,
     Returns
     -------
     dict
-        For each name that was moved, what it is called in the main graph: the same, unless something else has
-        that name somewhere. Subgraphs that use one name each for an initializer of their own give several.
+        For each name that was moved, its names in the main graph: the same, unless something else already has that
+        name. If several subgraphs use one name for their own initializers, there are several.
     """
     own = {tensor.name for tensor in model.graph.initializer}
     defined = Counter(
@@ -281,7 +281,7 @@ def lift_initializers(model: onnx.ModelProto, names: Iterable[str]) -> dict[str,
 
 
 def _defined_names(graph: onnx.GraphProto) -> set[str]:
-    """Return the names that a graph gives to values."""
+    """Return the names of the values that a graph defines."""
     names = {value.name for value in graph.input}
     names.update(tensor.name for tensor in graph.initializer)
     names.update(output for node in graph.node for output in node.output if output)
@@ -295,7 +295,7 @@ def _lift(model: onnx.ModelProto, graph: onnx.GraphProto, name: str, target: str
     moved.CopyFrom(graph.initializer[place])
     moved.name = target
     del graph.initializer[place]
-    for output in graph.output:  # a graph gives values that it makes itself
+    for output in graph.output:  # a graph must return values that it produces itself
         if output.name == name:
             output.name = f"{target}_given"
             graph.node.append(onnx.helper.make_node("Identity", [name], [output.name], name=output.name))
@@ -321,7 +321,7 @@ def opset_of(model: onnx.ModelProto, domain: str = "") -> int | None:
 
 
 def import_domain(model: onnx.ModelProto, domain: str, version: int) -> None:
-    """Add an opset import where the model does not have one for the domain."""
+    """Add an opset import if the model does not have one for the domain."""
     if opset_of(model, domain) is None:
         model.opset_import.append(onnx.helper.make_opsetid(domain, version))
 
@@ -332,7 +332,7 @@ def running_statistics(model: onnx.ModelProto, updated_only: bool = False) -> li
     for node in walk(model.graph):
         if node.op_type != "BatchNormalization" or node.domain not in ("", "ai.onnx"):
             continue
-        # Before opset 14, which has an attribute for it, more than one output meant training.
+        # Before opset 14, which added an attribute for it, more than one output meant training.
         if (opset_of(model) or 14) >= 14:
             updates = any(a.name == "training_mode" and a.i == 1 for a in node.attribute)
         else:

@@ -1,8 +1,8 @@
 """Blocks of one or a few ONNX operators each.
 
 Every block is called with the names of values of the registered model (see :func:`ortrain.onnxblock.base`)
-and returns the name of the value that it makes. Names in the tables of the ONNX operators are meant where a
-class says *operator*.
+and returns the name of the value that it produces. Where a class says *operator*, it means the ONNX operator with
+that name.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ class Clip(Block):
     Parameters
     ----------
     clip_min, clip_max : float, optional
-        The ends of the interval; without one the interval is open to that side.
+        The ends of the interval; without one, the interval is unbounded on that side.
     """
 
     def __init__(self, clip_min: float | None = None, clip_max: float | None = None) -> None:
@@ -401,7 +401,7 @@ class Clip(Block):
 
 
 class PassThrough(Block):
-    """Gives back what it is given and adds nothing."""
+    """Returns its arguments and adds nothing."""
 
     def build(self, *input_names: str) -> str | tuple[str, ...]:
         """Return the names; one name alone, several as a tuple."""
@@ -437,7 +437,7 @@ class InputLike(Block):
         Raises
         ------
         LookupError
-            When type and shape of the value are not known.
+            When type and shape of the value are unknown.
         """
         return self._input_like(self._like, input_name)
 
@@ -445,7 +445,7 @@ class InputLike(Block):
         info = _graph.find_value_info(self.base, like)
         if info is None:
             raise LookupError(
-                f"cannot make an input like {like!r}: the model does not state type and shape of such a value"
+                f"cannot create an input like {like!r}: the model does not declare the type and shape of such a value"
             )
         return str(_graph.add_input_like(self.base, info, input_name or current().new_name("input")).name)
 
@@ -456,7 +456,7 @@ class LabelEncoder(Block):
     Parameters
     ----------
     default_float, default_int64, default_string
-        What a key that is not in the list gives.
+        The value of keys that are not in the list.
     keys_floats, keys_int64s, keys_strings : list, optional
         The keys, in one of the three types.
     values_floats, values_int64s, values_strings : list, optional
@@ -543,17 +543,17 @@ class Cast(Block):
 class Linear(Block):
     """A fully connected layer, ``alpha · x · weight + beta · bias`` (operator Gemm).
 
-    The weight has shape [in_features, out_features], the bias [out_features]. Both start uniform in
+    The weight has shape [in_features, out_features], the bias [out_features]. Both are initialized uniformly in
     ±1/√in_features, from NumPy's global random state.
 
     Parameters
     ----------
     in_features, out_features : int
-        Extents of the last axis of input and result.
+        Size of the last dimension of input and result.
     bias : bool, default: True
         Whether there is a bias.
     alpha, beta : float, default: 1.0
-        Factors of the product and of the bias.
+        Factors of the product and the bias.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Loss functions.
 
-Each block adds the loss to the registered model, and an input for what the prediction is compared with,
-unless the model has a value of that name.
+Each block adds the loss to the registered model, and an input for the target unless the model has a value with
+that name.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class MSELoss(_Comparison):
     Parameters
     ----------
     reduction : {"mean", "sum", "none"}
-        What is done with the loss of all elements. Training needs a scalar: "none" is for losses of several
-        blocks.
+        How the losses of all elements are reduced. Training needs a scalar: "none" is for losses composed of
+        several blocks.
 
     Raises
     ------
@@ -74,7 +74,7 @@ class MSELoss(_Comparison):
         loss_input_name : str
             Name of the prediction.
         target_name : str, default: "target"
-            Name of the target; a new input of the prediction's type and shape where there is no such value.
+            Name of the target; a new input of the prediction's type and shape if there is no such value.
 
         Returns
         -------
@@ -91,7 +91,7 @@ class L1Loss(_Comparison):
     Parameters
     ----------
     reduction : {"mean", "sum", "none"}
-        What is done with the loss of all elements.
+        How the losses of all elements are reduced.
 
     Raises
     ------
@@ -111,7 +111,7 @@ class L1Loss(_Comparison):
         loss_input_name : str
             Name of the prediction.
         target_name : str, default: "target"
-            Name of the target; a new input of the prediction's type and shape where there is no such value.
+            Name of the target; a new input of the prediction's type and shape if there is no such value.
 
         Returns
         -------
@@ -126,14 +126,14 @@ class BCEWithLogitsLoss(_Comparison):
     """Binary cross entropy of logits, ``reduce(-w · (p · t · log sigmoid(x) + (1 - t) · log sigmoid(-x)))``.
 
     The two logarithms are the log-softmax of the pair (x/2, -x/2), which is finite for every finite x and
-    has the right derivative everywhere, where the logarithm of a sigmoid overflows for |x| of about 90.
+    has the right derivative everywhere, whereas the logarithm of a sigmoid overflows for |x| of about 90.
 
     Parameters
     ----------
     weight : numpy.ndarray, optional
         w, a factor that broadcasts to the shape of the prediction.
     reduction : {"mean", "sum", "none"}
-        What is done with the loss of all elements.
+        How the losses of all elements are reduced.
     pos_weight : numpy.ndarray, optional
         p, a factor for the positive class that broadcasts to the shape of the prediction.
 
@@ -162,7 +162,7 @@ class BCEWithLogitsLoss(_Comparison):
         loss_input_name : str
             Name of the logits, x.
         target_name : str, default: "target"
-            Name of the target, t, between 0 and 1; a new input of the type and shape of the logits where
+            Name of the target, t, between 0 and 1; a new input of the type and shape of the logits if
             there is no such value.
 
         Returns
@@ -209,16 +209,16 @@ class BCEWithLogitsLoss(_Comparison):
 
 
 class CrossEntropyLoss(Block):
-    """Cross entropy of scores and class numbers (operator SoftmaxCrossEntropyLoss).
+    """Cross entropy of scores and class indices (operator SoftmaxCrossEntropyLoss).
 
     Parameters
     ----------
     weight : numpy.ndarray, optional
         A factor for each class, of shape [classes].
     reduction : {"mean", "sum", "none"}
-        What is done with the loss of all elements. The mean is weighted.
+        How the losses of all elements are reduced. The mean is weighted.
     ignore_index : int, optional
-        A class number whose elements count neither for the loss nor for the gradient.
+        A class index whose elements contribute neither to the loss nor to the gradient.
 
     Raises
     ------
@@ -233,7 +233,7 @@ class CrossEntropyLoss(Block):
         self._reduction = _check_reduction(reduction)
         if weight is not None and np.ndim(weight) != 1:
             raise ValueError(
-                f"weight must have one number for each class, shape [classes], not {list(np.shape(weight))}"
+                f"weight must have one value per class, shape [classes], not {list(np.shape(weight))}"
             )
         self._weight = weight
         self._ignore_index = ignore_index
@@ -246,7 +246,7 @@ class CrossEntropyLoss(Block):
         scores_input_name : str
             Name of the scores (logits), of shape [batch, classes, ...].
         labels_name : str, default: "labels"
-            Name of the class numbers; a new int64 input of shape [batch, ...] where there is no such value.
+            Name of the class indices; a new int64 input of shape [batch, ...] if there is no such value.
 
         Returns
         -------
@@ -256,7 +256,7 @@ class CrossEntropyLoss(Block):
         Raises
         ------
         LookupError
-            When type and shape of the scores are not known.
+            When type and shape of the scores are unknown.
         """
         accessor = current()
         if not _graph.value_exists(self.base, labels_name):
@@ -270,7 +270,7 @@ class CrossEntropyLoss(Block):
         if self._ignore_index is not None:
             attributes["ignore_index"] = self._ignore_index
         name = accessor.new_name("SoftmaxCrossEntropyLoss")
-        # The second output is what the gradient is made of.
+        # The gradient is computed from the second output.
         node = onnx.helper.make_node(
             "SoftmaxCrossEntropyLoss", inputs, [loss, log_prob], name=name, **attributes
         )
@@ -282,7 +282,7 @@ class CrossEntropyLoss(Block):
         if info is None:
             raise LookupError(
                 f"cannot add the labels of {scores!r}: "
-                "the model does not state type and shape of such a value"
+                "the model does not declare the type and shape of such a value"
             )
         shape = info.type.tensor_type.shape
         if info.type.tensor_type.HasField("shape") and len(shape.dim) < 2:

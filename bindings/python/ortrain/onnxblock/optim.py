@@ -16,14 +16,14 @@ __all__ = ["SGD", "AdamW", "AdamWOptimizer", "ClipGradNorm", "SGDOptimizer"]
 
 _DOMAIN = "com.microsoft"
 
-#: Trainable and frozen parameters, as ``TrainingBlock.parameters()`` gives them.
+#: Trainable and frozen parameters, as returned by ``TrainingBlock.parameters()``.
 Parameters = tuple[Sequence[onnx.TensorProto], Sequence[onnx.TensorProto]]
 
 
 class ClipGradNorm(Block):
-    """Scales all gradients down together where their L2 norm is above a limit.
+    """Scales all gradients down together if their L2 norm is above a limit.
 
-    The operator is com.microsoft.InplaceClipGradNorm; the method is that of R. Pascanu et al., "On the
+    The operator is com.microsoft.InplaceClipGradNorm; the method is from R. Pascanu et al., "On the
     difficulty of training recurrent neural networks", 2013.
 
     Parameters
@@ -84,7 +84,7 @@ class SGDOptimizer(Block):
         Returns
         -------
         str
-            Name of the flag that says whether the parameters were updated.
+            Name of the flag that tells whether the parameters were updated.
         """
         inputs = [learning_rate_name, params_name, gradients_name]
         return self._add("SGDOptimizerV2", inputs, "update_completed", domain=_DOMAIN)
@@ -99,18 +99,18 @@ class AdamWOptimizer(Block):
     Parameters
     ----------
     bias_correction : bool, default: True
-        Whether the moments are corrected for starting at zero.
+        Whether to correct the moments for starting at zero.
     betas : tuple of float, default: (0.9, 0.999)
         Decay of the first and the second moment, in [0, 1).
     eps : float, default: 1e-6
-        Added to the root of the second moment.
+        Added to the square root of the second moment.
     weight_decay : float, default: 0.0
-        Decay of the weights in a step, as a part of the learning rate.
+        Decay of the weights per step, as a fraction of the learning rate.
 
     Raises
     ------
     ValueError
-        When a number is out of its range.
+        When a value is out of range.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class AdamWOptimizer(Block):
     ) -> None:
         super().__init__()
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas must be two numbers from 0 up to, but not, 1, not {betas}")
+            raise ValueError(f"betas must be two values in [0, 1), found {betas}")
         self._attributes: dict[str, int | float] = {
             "alpha": float(betas[0]),
             "beta": float(betas[1]),
@@ -150,7 +150,7 @@ class AdamWOptimizer(Block):
         learning_rate_name : str
             Name of the learning rate, float32 of shape [1].
         step_name : str
-            Name of the number of the step, int64 of shape [1].
+            Name of the step count, int64 of shape [1].
         parameter_sequence_name, gradient_sequence_name : str
             Names of the sequences of parameters and of their gradients.
         first_order_moment_sequence_name, second_order_moment_sequence_name : str
@@ -159,7 +159,7 @@ class AdamWOptimizer(Block):
         Returns
         -------
         str
-            Name of the flag that says whether the parameters were updated.
+            Name of the flag that tells whether the parameters were updated.
         """
         inputs = [
             learning_rate_name,
@@ -173,7 +173,7 @@ class AdamWOptimizer(Block):
 
 
 class _Optimizer(ForwardBlock):
-    """The whole optimizer model: inputs, clipping, the optimizer's node, output."""
+    """A complete optimizer model: inputs, clipping, the optimizer's node, output."""
 
     moments: tuple[str, ...] = ()
 
@@ -229,14 +229,14 @@ class AdamW(_Optimizer):
     Parameters
     ----------
     bias_correction, betas, eps, weight_decay
-        As of :class:`AdamWOptimizer`.
+        As in :class:`AdamWOptimizer`.
     clip_grad : ClipGradNorm, optional
         Limits the norm of the gradients first.
 
     Raises
     ------
     ValueError
-        When a number is out of its range.
+        When a value is out of range.
     """
 
     moments = ("first_order_moments", "second_order_moments")
@@ -259,7 +259,7 @@ class AdamW(_Optimizer):
 class SGD(_Optimizer):
     """The optimizer model of stochastic gradient descent.
 
-    Inputs: learning_rate, step, params, gradients, first_order_moments; the last is not used, programs pass
+    Inputs: learning_rate, step, params, gradients, first_order_moments; the last is unused, but programs pass
     it.
 
     Parameters

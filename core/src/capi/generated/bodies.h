@@ -190,5 +190,6 @@ void GradientGraphBuilderBuild(OrtGradientGraphBuilder* builder);
 void GradientGraphBuilderGetModel(const OrtGradientGraphBuilder* builder, OrtAllocator* allocator, void** out, size_t* out_length);
 void GradientGraphBuilderSave(const OrtGradientGraphBuilder* builder, const ORTCHAR_T* model_path);
 void ListOperators(OrtAllocator* allocator, char** out);
+void GetContiguousParameters(OrtTrainingSession* sess, bool trainable_only, OrtAllocator* allocator, OrtValue** out);
 
 }  // namespace ortrain::capi

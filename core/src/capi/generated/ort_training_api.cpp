@@ -28,7 +28,6 @@ OrtStatus* ORT_API_CALL SaveCheckpoint(OrtCheckpointState* checkpoint_state, con
 OrtStatus* ORT_API_CALL CreateTrainingSession(const OrtEnv* env, const OrtSessionOptions* options, OrtCheckpointState* checkpoint_state, const ORTCHAR_T* train_model_path, const ORTCHAR_T* eval_model_path, const ORTCHAR_T* optimizer_model_path, OrtTrainingSession** out) noexcept {
   return guarded("CreateTrainingSession", [&] {
     check_pointer(env, "env");
-    check_pointer(options, "options");
     check_pointer(checkpoint_state, "checkpoint_state");
     check_pointer(train_model_path, "train_model_path");
     check_pointer(out, "out");
@@ -39,7 +38,6 @@ OrtStatus* ORT_API_CALL CreateTrainingSession(const OrtEnv* env, const OrtSessio
 OrtStatus* ORT_API_CALL CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions* options, OrtCheckpointState* checkpoint_state, const void* train_model_data, size_t train_data_length, const void* eval_model_data, size_t eval_data_length, const void* optim_model_data, size_t optim_data_length, OrtTrainingSession** out) noexcept {
   return guarded("CreateTrainingSessionFromBuffer", [&] {
     check_pointer(env, "env");
-    check_pointer(options, "options");
     check_pointer(checkpoint_state, "checkpoint_state");
     check_array(train_model_data, train_data_length, "train_model_data", "train_data_length");
     check_array(eval_model_data, eval_data_length, "eval_model_data", "eval_data_length");

@@ -229,6 +229,15 @@ OrtStatus* ORT_API_CALL ListOperators(OrtAllocator* allocator, char** out) noexc
   });
 }
 
+OrtStatus* ORT_API_CALL GetContiguousParameters(OrtTrainingSession* sess, bool trainable_only, OrtAllocator* allocator, OrtValue** out) noexcept {
+  return guarded("GetContiguousParameters", [&] {
+    check_pointer(sess, "sess");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::GetContiguousParameters(sess, trainable_only, allocator, out);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -258,7 +267,8 @@ const OrtrainApi ortrain_api = {
     .GradientGraphBuilderSave = entry::GradientGraphBuilderSave,
     .ReleaseGradientGraphBuilder = entry::ReleaseGradientGraphBuilder,
     .ListOperators = entry::ListOperators,
+    .GetContiguousParameters = entry::GetContiguousParameters,
 };
-static_assert(sizeof(OrtrainApi) == 25 * sizeof(void*), "OrtrainApi has 25 slots");
+static_assert(sizeof(OrtrainApi) == 26 * sizeof(void*), "OrtrainApi has 26 slots");
 
 }  // namespace ortrain::capi

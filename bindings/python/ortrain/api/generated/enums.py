@@ -26,7 +26,7 @@ class OrtErrorCode(IntEnum):
     ORT_NOT_FOUND = 14
 
 class GraphOptimizationLevel(IntEnum):
-    """How much a model is rewritten before it runs. Results agree at every level within rounding."""
+    """How much a model is optimized before it runs. Results at all levels agree within rounding."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1

@@ -1,0 +1,12 @@
+/** \file
+ * Running ONNX models forward, for Objective-C.
+ *
+ * This header imports all that is not about training.
+ */
+#import "ort_attributes.h"
+#import "ort_enums.h"
+#import "ort_error.h"
+
+#import "ort_env.h"
+#import "ort_session.h"
+#import "ort_value.h"
