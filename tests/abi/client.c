@@ -1,5 +1,5 @@
-// A client as onnxruntime's users have them: compiled with the layout of a release, it runs a model forward and
-// takes training steps. Prints the outputs of the model for its first input, and the losses.
+// A client as onnxruntime's users have them: compiled with the layout of a release, it runs a model forward
+// and takes training steps. Prints the outputs of the model for its first input, and the losses.
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>

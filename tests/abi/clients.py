@@ -16,7 +16,9 @@ FIXTURE = ROOT / "tests/data/fixtures/mlp_adamw"
 
 def compile_client(folder: Path, release: int, link: Sequence[str] | None = None) -> Program:
     """The client for a release, linked with libortrain or as `link` says."""
-    (folder / "layout.h").write_text(f"#define VERSION {release}\n" + layout.header(layout.LAST_SLOT[release]))
+    (folder / "layout.h").write_text(
+        f"#define VERSION {release}\n" + layout.header(layout.LAST_SLOT[release])
+    )
     try:
         source = Path(__file__).parent / "client.c"
         return compile_c_against([folder], [source], folder / f"client_{release}", link)

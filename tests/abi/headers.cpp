@@ -13,12 +13,12 @@
 #include "onnxruntime_training_cxx_api.h"
 #include "ortrain_c_api.h"
 
-#define CHECK(condition)                                    \
-  do {                                                      \
-    if (!(condition)) {                                     \
-      std::printf("line %d: %s\n", __LINE__, #condition);   \
-      std::exit(1);                                         \
-    }                                                       \
+#define CHECK(condition)                                  \
+  do {                                                    \
+    if (!(condition)) {                                   \
+      std::printf("line %d: %s\n", __LINE__, #condition); \
+      std::exit(1);                                       \
+    }                                                     \
   } while (0)
 
 namespace {

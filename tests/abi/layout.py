@@ -127,10 +127,10 @@ def sweep() -> str:
             if slot.returns == "OrtStatus*":
                 lines.append(f"    refuses({report}, {call});")
             elif slot.returns == "void":
-                lines += [f"    {call};", f"    says({report}, \"nothing\");"]
+                lines += [f"    {call};", f'    says({report}, "nothing");']
             else:
-                lines += [f"    if ({call}) wrong({report});", f"    says({report}, \"zero\");"]
+                lines += [f"    if ({call}) wrong({report});", f'    says({report}, "zero");']
             lines.append("  } else {")
-            lines += [f"    says({report}, \"called\");", "  }"]
+            lines += [f'    says({report}, "called");', "  }"]
         lines.append("}")
     return "\n".join(lines) + "\n"

@@ -1,6 +1,7 @@
-// Calls every slot of every table by its number, for which it has headers written from the recorded slots alone.
-// What is implemented is called here and has to do what it says; every other slot is called by generated code, and
-// has to answer that it is not implemented, under its own name. Prints a line a slot: table, number, name, answer.
+// Calls every slot of every table by its number, for which it has headers written from the recorded slots
+// alone. What is implemented is called here and has to do what it says; every other slot is called by
+// generated code, and has to answer that it is not implemented, under its own name. Prints a line a slot:
+// table, number, name, answer.
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,8 +32,8 @@ static void refuses(const char* table, int slot, const char* name, OrtStatus* st
   const char* message = status ? ort_api->GetErrorMessage(status) : "no error";
   const int code = status ? ort_api->GetErrorCode(status) : 0;
   if (code != 9 || strncmp(message, name, strlen(name)) != 0 || !strstr(message, "not implemented")) {
-    printf("%s slot %d, %s: expected 'not implemented' under its name, found %d: %s\n", table, slot, name, code,
-           message);
+    printf("%s slot %d, %s: expected 'not implemented' under its name, found %d: %s\n", table, slot, name,
+           code, message);
     exit(1);
   }
   ort_api->ReleaseStatus(status);
@@ -44,17 +45,18 @@ static void refuses(const char* table, int slot, const char* name, OrtStatus* st
 #define ORT(name) (called_OrtApi[OrtApi_##name] = 1, ort_api->name)
 #define TRAIN(name) (called_OrtTrainingApi[OrtTrainingApi_##name] = 1, training_api->name)
 
-#define CHECK(condition)                                                  \
-  do {                                                                    \
-    if (!(condition)) {                                                   \
-      printf("line %d: expected %s\n", __LINE__, #condition);             \
-      exit(1);                                                            \
-    }                                                                     \
+#define CHECK(condition)                                      \
+  do {                                                        \
+    if (!(condition)) {                                       \
+      printf("line %d: expected %s\n", __LINE__, #condition); \
+      exit(1);                                                \
+    }                                                         \
   } while (0)
 
 static void done(int line, OrtStatus* status) {
   if (!status) return;
-  printf("line %d: failed with %d: %s\n", line, ort_api->GetErrorCode(status), ort_api->GetErrorMessage(status));
+  printf("line %d: failed with %d: %s\n", line, ort_api->GetErrorCode(status),
+         ort_api->GetErrorMessage(status));
   exit(1);
 }
 static void failed(int line, OrtStatus* status, int code, const char* part) {
@@ -69,7 +71,15 @@ static void failed(int line, OrtStatus* status, int code, const char* part) {
 #define OK(call) done(__LINE__, call)
 #define FAILS(code, part, call) failed(__LINE__, call, code, part)
 
-enum { kFail = 1, kInvalidArgument = 2, kNotImplemented = 9, kFloat = 1, kInt64 = 7, kTensor = 1, kSequence = 2 };
+enum {
+  kFail = 1,
+  kInvalidArgument = 2,
+  kNotImplemented = 9,
+  kFloat = 1,
+  kInt64 = 7,
+  kTensor = 1,
+  kSequence = 2
+};
 
 static OrtEnv* env;
 static OrtAllocator* allocator;
@@ -122,8 +132,8 @@ static void environment_calls(void) {
   OrtEnv* other = NULL;
   OK(ORT(CreateEnvWithGlobalThreadPools)(3, "slots", threads, &other));
   ORT(ReleaseEnv)(other);
-  OK(ORT(CreateEnvWithCustomLoggerAndGlobalThreadPools)((OrtLoggingFunction)log_message, &logged, 3, "slots", threads,
-                                                        &other));
+  OK(ORT(CreateEnvWithCustomLoggerAndGlobalThreadPools)((OrtLoggingFunction)log_message, &logged, 3, "slots",
+                                                        threads, &other));
   ort_api->ReleaseEnv(other);
   ORT(ReleaseThreadingOptions)(threads);
   OK(ORT(CreateEnvWithCustomLogger)((OrtLoggingFunction)log_message, &logged, 1, "slots", &env));
@@ -360,7 +370,8 @@ static void forward_calls(void) {
   CHECK(strcmp(input, "input") == 0 && strcmp(output, "output") == 0);
   char* none = NULL;
   OrtTypeInfo* type = NULL;
-  FAILS(kInvalidArgument, "initializer", ORT(SessionGetOverridableInitializerName)(session, 0, allocator, &none));
+  FAILS(kInvalidArgument, "initializer",
+        ORT(SessionGetOverridableInitializerName)(session, 0, allocator, &none));
   FAILS(kInvalidArgument, "initializer", ORT(SessionGetOverridableInitializerTypeInfo)(session, 0, &type));
   OK(ORT(SessionGetInputTypeInfo)(session, 0, &type));
   const OrtTensorTypeAndShapeInfo* info = NULL;
@@ -377,7 +388,8 @@ static void forward_calls(void) {
 
   float x[64] = {0};
   OrtValue *given = NULL, *made = NULL;
-  OK(ort_api->CreateTensorWithDataAsOrtValue(memory, x, sizeof x, (const int64_t[]){1, 64}, 2, kFloat, &given));
+  OK(ort_api->CreateTensorWithDataAsOrtValue(memory, x, sizeof x, (const int64_t[]){1, 64}, 2, kFloat,
+                                             &given));
   const OrtValue* inputs[] = {given};
   const char *input_names[] = {input}, *output_names[] = {output};
   OrtRunOptions* run = NULL;
@@ -411,7 +423,8 @@ static void training_calls(const char* scratch) {
                                   "optimizer_model.onnx", &session));
   CHECK(logged > 0);
   bytes = whole("training_model.onnx");
-  OK(TRAIN(CreateTrainingSessionFromBuffer)(env, options, bare_state, bytes, text_size, NULL, 0, NULL, 0, &bare));
+  OK(TRAIN(CreateTrainingSessionFromBuffer)(env, options, bare_state, bytes, text_size, NULL, 0, NULL, 0,
+                                            &bare));
   free(bytes);
   OK(TRAIN(SetSeed)(1));
 
@@ -430,7 +443,8 @@ static void training_calls(const char* scratch) {
   OK(training_api->TrainingSessionGetEvalModelOutputCount(bare, &count));
   CHECK(count == 0);
   char* name = NULL;
-  FAILS(kInvalidArgument, "input", training_api->TrainingSessionGetEvalModelInputName(bare, 0, allocator, &name));
+  FAILS(kInvalidArgument, "input",
+        training_api->TrainingSessionGetEvalModelInputName(bare, 0, allocator, &name));
   OK(TRAIN(TrainingSessionGetTrainingModelInputName)(session, 1, allocator, &name));
   CHECK(strcmp(name, "labels") == 0);
   OK(ort_api->AllocatorFree(allocator, name));
@@ -465,7 +479,8 @@ static void training_calls(const char* scratch) {
   OK(ort_api->CreateRunOptions(&ended));
   OK(ort_api->RunOptionsSetTerminate(ended));
   FAILS(kFail, "Exiting due to terminate flag", TRAIN(OptimizerStep)(session, ended));
-  FAILS(kFail, "Exiting due to terminate flag", training_api->EvalStep(session, ended, 2, inputs, 1, &eval_loss));
+  FAILS(kFail, "Exiting due to terminate flag",
+        training_api->EvalStep(session, ended, 2, inputs, 1, &eval_loss));
   ort_api->ReleaseRunOptions(ended);
   OK(training_api->OptimizerStep(session, NULL));
   OK(TRAIN(LazyResetGrad)(session));

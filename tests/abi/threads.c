@@ -1,5 +1,6 @@
-// Runs a model in an environment with settings for shared threads, and prints how many threads the process then has.
-// Arguments: the model, the threads of the environment, those of the session, and whether the session shares.
+// Runs a model in an environment with settings for shared threads, and prints how many threads the process
+// then has. Arguments: the model, the threads of the environment, those of the session, and whether the
+// session shares.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -239,10 +239,15 @@ def test_a_run_without_a_step_ends_too(affine: bytes) -> None:
     constant = helper.make_node("Constant", [], ["y"], value_floats=[1.0, 2.0])
     passed_on = model_of([], [tensor("x", [1])], [tensor("x", [1])])
     options = ortrain.RunOptions()
-    for model, feed in ((model_of([constant], [], [tensor("y", [2])]), {}), (passed_on, {"x": np.ones(1, "f")})):
+    for model, feed in (
+        (model_of([constant], [], [tensor("y", [2])]), {}),
+        (passed_on, {"x": np.ones(1, "f")}),
+    ):
         ours, theirs = both(model)
         options.terminate = True
-        with pytest.raises(ortrain.OrtrainError, match="Exiting due to terminate flag being set to true") as error:
+        with pytest.raises(
+            ortrain.OrtrainError, match="Exiting due to terminate flag being set to true"
+        ) as error:
             ours.run(None, feed, options)
         assert error.value.code == ortrain.OrtErrorCode.ORT_FAIL
         options.terminate = False

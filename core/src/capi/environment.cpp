@@ -54,8 +54,8 @@ void SetGlobalInterOpNumThreads(OrtThreadingOptions*, int inter_op_num_threads) 
   check_threads(inter_op_num_threads);
 }
 void SetGlobalSpinControl(OrtThreadingOptions*, int allow_spinning) {
-  require(allow_spinning == 0 || allow_spinning == 1, ErrorCode::kInvalidArgument,
-          "allow_spinning is ", allow_spinning, ", expected 0 or 1");
+  require(allow_spinning == 0 || allow_spinning == 1, ErrorCode::kInvalidArgument, "allow_spinning is ",
+          allow_spinning, ", expected 0 or 1");
 }
 void SetGlobalDenormalAsZero(OrtThreadingOptions* tp_options) { tp_options->denormal_as_zero = true; }
 

@@ -14,12 +14,14 @@ const std::vector<ValueInfo> kOverridable;  // initializers are constants
 
 void CreateSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options,
                    OrtSession** out) {
-  *out = new OrtSession{InferenceSession(options_of(*env, options), read_model(std::filesystem::path(model_path)))};
+  *out = new OrtSession{
+      InferenceSession(options_of(*env, options), read_model(std::filesystem::path(model_path)))};
 }
 
 void CreateSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length,
                             const OrtSessionOptions* options, OrtSession** out) {
-  *out = new OrtSession{InferenceSession(options_of(*env, options), read_model(model_data, model_data_length))};
+  *out =
+      new OrtSession{InferenceSession(options_of(*env, options), read_model(model_data, model_data_length))};
 }
 
 void Run(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names,

@@ -83,7 +83,7 @@ extern "C" {
 const OrtApiBase* ORT_API_CALL OrtGetApiBase(void) noexcept { return ortrain::capi::api_base(); }
 
 OrtStatus* ORT_API_CALL OrtSessionOptionsAppendExecutionProvider_CPU(OrtSessionOptions* options,
-                                                                    int use_arena) noexcept {
+                                                                     int use_arena) noexcept {
   return ortrain::capi::append_cpu(options, use_arena);
 }
 

@@ -43,7 +43,9 @@ void SetSessionExecutionMode(OrtSessionOptions* options, ExecutionMode execution
 
 void EnableMemPattern(OrtSessionOptions* options) { options->value.memory_pattern = true; }
 void DisableMemPattern(OrtSessionOptions* options) { options->value.memory_pattern = false; }
-void GetMemPatternEnabled(const OrtSessionOptions* options, int* out) { *out = options->value.memory_pattern; }
+void GetMemPatternEnabled(const OrtSessionOptions* options, int* out) {
+  *out = options->value.memory_pattern;
+}
 void GetSessionExecutionMode(const OrtSessionOptions* options, ExecutionMode* out) {
   *out = static_cast<ExecutionMode>(options->value.execution_mode);
 }

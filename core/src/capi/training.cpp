@@ -78,8 +78,9 @@ void CreateTrainingSession(const OrtEnv* env, const OrtSessionOptions* options,
                            OrtCheckpointState* checkpoint_state, const ORTCHAR_T* train_model_path,
                            const ORTCHAR_T* eval_model_path, const ORTCHAR_T* optimizer_model_path,
                            OrtTrainingSession** out) {
-  make_session(*env, options_of(*env, options), *checkpoint_state, read_model(std::filesystem::path(train_model_path)),
-               read_optional(eval_model_path), read_optional(optimizer_model_path), out);
+  make_session(*env, options_of(*env, options), *checkpoint_state,
+               read_model(std::filesystem::path(train_model_path)), read_optional(eval_model_path),
+               read_optional(optimizer_model_path), out);
 }
 
 void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions* options,

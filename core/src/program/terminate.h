@@ -7,8 +7,8 @@
 
 namespace ortrain {
 
-// Throws once `terminate` is set; null never is. Code and second half of the message are those of onnxruntime,
-// for programs tell an ended run from a failed one by them.
+// Throws once `terminate` is set; null never is. Code and second half of the message are those of
+// onnxruntime, for programs tell an ended run from a failed one by them.
 inline void check_terminate(const std::atomic<bool>* terminate) {
   if (terminate && terminate->load(std::memory_order_relaxed)) [[unlikely]]
     fail(ErrorCode::kFail,
