@@ -84,7 +84,9 @@ class _Meaning:
 
     def __init__(self, documents: list[Document]) -> None:
         self.documents = documents
-        self.names: dict[str, dict[str, str]] = {key: {} for key in (*LISTS, "unimplemented", "classes")}
+        self.names: dict[str, dict[str, str]] = {
+            key: {} for key in (*LISTS, "unimplemented", "classes", "config_keys")
+        }
         self.duplicates: list[Problem] = []
         for document, trail, entry in self._entries(*self.names):
             known = self.names[str(trail[0])]
@@ -305,4 +307,5 @@ def _build(documents: list[Document]) -> Spec:
         calls=calls,
         unimplemented=[Unimplemented(**u) for u in every("unimplemented")],
         classes=classes,
+        config_keys=every("config_keys"),
     )

@@ -24,7 +24,7 @@ class CppLanguage:
         fixed = {
             "string": "const std::string&",
             "path": "const std::basic_string<ORTCHAR_T>&",
-            "path?": "const std::optional<std::basic_string<ORTCHAR_T>>&",
+            "path?": "const OptionalPath&",
             "values": "const std::vector<Value>&",
             "strings": "const std::vector<std::string>&",
             "bytes": "const std::vector<uint8_t>&",

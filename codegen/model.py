@@ -221,6 +221,7 @@ class Spec:
     calls: dict[str, Call]
     unimplemented: list[Unimplemented]
     classes: list[Class]
+    config_keys: list[dict[str, str]]
 
     def slots(self, table: str) -> list[Call | Unimplemented]:
         """Everything in a table, by slot."""

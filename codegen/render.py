@@ -18,6 +18,8 @@ from codegen.python_language import TABLES, PythonLanguage
 CSHARP_SOURCES = "bindings/csharp/src/generated"
 OBJC_CLASSES = "bindings/objc"
 PYTHON_CLASSES = "bindings/python/ortrain/api/generated"
+PATCHES = 10
+"""How many releases of a version of onnxruntime are reckoned with, 1.30.0 to 1.30.9."""
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
@@ -65,12 +67,18 @@ def render(spec: Spec) -> dict[str, str]:
         text = environment.get_template(template).render(**context)
         rendered[path] = tidy(text)
 
+    for header in dict.fromkeys(table["header"] for table in spec.tables):
+        add(f"c/{header}.j2", f"core/include/{header}")
     for table in spec.tables:
-        header = table["header"]
-        add(f"c/{header}.j2", f"core/include/{header}", table=table)
         add("c/table.cpp.j2", f"core/src/capi/generated/{snake(table['name'])}.cpp", table=table)
     add("c/bodies.h.j2", "core/src/capi/generated/bodies.h")
-    for header in ("onnxruntime_cxx_api.h", "onnxruntime_training_cxx_api.h"):
+    for of in ("session", "run"):
+        add("c/config_keys.h.j2", f"core/include/onnxruntime_{of}_options_config_keys.h", of=of)
+    add("c/cpu_provider_factory.h.j2", "core/include/cpu_provider_factory.h")
+    minors = range(spec.library["first_api_version"], spec.library["api_version"] + 1)
+    for name in ("versions.cpp", "versions.map"):
+        add(f"c/{name}.j2", f"core/alias/generated/{name}", minors=minors, patches=range(PATCHES))
+    for header in ("onnxruntime_cxx_api.h", "onnxruntime_float16.h", "onnxruntime_training_cxx_api.h"):
         add(f"cpp/{header}.j2", f"core/include/{header}")
     add("python/module.cpp.j2", "bindings/python/src/generated/module.cpp")
     add("python/module.pyi.j2", "bindings/python/ortrain/_ortrain.pyi")
@@ -78,7 +86,7 @@ def render(spec: Spec) -> dict[str, str]:
     add("python/enums.py.j2", f"{PYTHON_CLASSES}/enums.py")
     for cls in spec.classes_in("python"):
         add("python/class.py.j2", f"{PYTHON_CLASSES}/{snake(cls.names['python'])}.py", cls=cls)
-    for table in spec.tables:
+    for table in filter(lambda table: spec.calls_of(table["name"]), spec.tables):
         add("csharp/table.cs.j2", f"{CSHARP_SOURCES}/{table['name']}.cs", table=table)
     add("csharp/version.cs.j2", f"{CSHARP_SOURCES}/ApiVersion.cs")
     add("csharp/version.props.j2", f"{CSHARP_SOURCES}/Version.props")

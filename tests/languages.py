@@ -86,9 +86,17 @@ def answer(program: str, question: str) -> str:
 
 
 def compile_c(sources: Sequence[Path], target: Path) -> Program:
+    return compile_c_against([ROOT / "core/include"], sources, target)
+
+
+def compile_c_against(
+    headers: Sequence[Path], sources: Sequence[Path], target: Path, link: Sequence[str] | None = None
+) -> Program:
+    """Compile with headers of the test's own, linked with libortrain or as `link` says."""
     compiler = tool(os.environ.get("CC", "cc"), "gcc")
-    options = ["-std=c11", "-O2", *WARNINGS, f"-I{ROOT / 'core/include'}"]
-    call_compiler([compiler, *options, *sources, *link_options(library_folder()), "-o", target])
+    options = ["-std=c11", "-O2", *WARNINGS, *(f"-I{folder}" for folder in headers)]
+    link = link_options(library_folder()) if link is None else link
+    call_compiler([compiler, *options, *sources, *link, "-o", target])
     return Program([str(target)])
 
 

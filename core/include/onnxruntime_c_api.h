@@ -2,7 +2,7 @@
 // clang-format off
 /**
  * \file
- * The general calls of ortrain, with the binary interface of onnxruntime up to version 1.23.
+ * The general calls of ortrain, with the binary interface of onnxruntime up to version 1.30.
  *
  * A program starts with OrtGetApiBase()->GetApi(ORT_API_VERSION). Calls that can fail return a status, null when
  * they succeeded; the caller releases it. Handles are released with their own release call. Names and buffers that a
@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 /** The newest version of the tables that this header describes. */
-#define ORT_API_VERSION 23
+#define ORT_API_VERSION 30
 
 /** The version of this library. */
 #define ORTRAIN_VERSION "0.1.0"
@@ -41,6 +41,8 @@ extern "C" {
 #endif
 
 typedef struct OrtApi OrtApi;
+typedef struct OrtCompileApi OrtCompileApi;
+typedef struct OrtModelEditorApi OrtModelEditorApi;
 typedef struct OrtApiBase OrtApiBase;
 typedef struct OrtTrainingApi OrtTrainingApi;
 typedef struct OrtAllocator OrtAllocator;
@@ -50,6 +52,9 @@ typedef struct OrtStatus OrtStatus;
 
 /** The environment: which log messages are written, and where. */
 typedef struct OrtEnv OrtEnv;
+
+/** Settings for the threads that the sessions of an environment share. */
+typedef struct OrtThreadingOptions OrtThreadingOptions;
 
 /** A model ready to run forward. */
 typedef struct OrtSession OrtSession;
@@ -256,11 +261,18 @@ typedef enum OrtExecutionProviderDevicePolicy {
   OrtExecutionProviderDevicePolicy_MIN_OVERALL_POWER = 6  /**< The least power. */
 } OrtExecutionProviderDevicePolicy;
 
+/** Whether a compiled model fits a device, for calls that are not implemented. */
+typedef enum OrtCompiledModelCompatibility {
+  OrtCompiledModelCompatibility_EP_NOT_APPLICABLE = 0,  /**< The question does not apply. */
+  OrtCompiledModelCompatibility_EP_SUPPORTED_OPTIMAL = 1,  /**< It fits. */
+  OrtCompiledModelCompatibility_EP_SUPPORTED_PREFER_RECOMPILATION = 2,  /**< It runs, and would run faster if recompiled. */
+  OrtCompiledModelCompatibility_EP_UNSUPPORTED = 3  /**< It does not run. */
+} OrtCompiledModelCompatibility;
+
 typedef struct OrtIoBinding OrtIoBinding;
 typedef struct OrtMapTypeInfo OrtMapTypeInfo;
 typedef struct OrtModelMetadata OrtModelMetadata;
 typedef struct OrtThreadPoolParams OrtThreadPoolParams;
-typedef struct OrtThreadingOptions OrtThreadingOptions;
 typedef struct OrtArenaCfg OrtArenaCfg;
 typedef struct OrtPrepackedWeightsContainer OrtPrepackedWeightsContainer;
 typedef struct OrtTensorRTProviderOptionsV2 OrtTensorRTProviderOptionsV2;
@@ -290,9 +302,14 @@ typedef struct OrtROCMProviderOptions OrtROCMProviderOptions;
 typedef struct OrtTensorRTProviderOptions OrtTensorRTProviderOptions;
 typedef struct OrtMIGraphXProviderOptions OrtMIGraphXProviderOptions;
 typedef struct OrtOpenVINOProviderOptions OrtOpenVINOProviderOptions;
-typedef struct OrtModelEditorApi OrtModelEditorApi;
-typedef struct OrtCompileApi OrtCompileApi;
 typedef struct OrtEpApi OrtEpApi;
+typedef struct OrtInteropApi OrtInteropApi;
+typedef struct OrtExternalInitializerInfo OrtExternalInitializerInfo;
+typedef struct OrtDeviceEpIncompatibilityDetails OrtDeviceEpIncompatibilityDetails;
+typedef struct OrtEnvCreationOptions OrtEnvCreationOptions;
+typedef struct OrtEpAssignedSubgraph OrtEpAssignedSubgraph;
+typedef struct OrtEpAssignedNode OrtEpAssignedNode;
+typedef struct OrtThreadPoolCallbacksConfig OrtThreadPoolCallbacksConfig;
 typedef struct OrtCustomHandleType OrtCustomHandleType;
 typedef const struct OrtCustomHandleType* OrtCustomThreadHandle;
 typedef void (*OrtThreadWorkerFn)(void* ort_worker_fn_param);
@@ -300,6 +317,9 @@ typedef OrtCustomThreadHandle (*OrtCustomCreateThreadFn)(void* ort_custom_thread
 typedef void (*OrtCustomJoinThreadFn)(OrtCustomThreadHandle ort_custom_thread_handle);
 typedef void (*RunAsyncCallbackFn)(void* user_data, OrtValue** outputs, size_t num_outputs, OrtStatus* status);
 typedef OrtStatus* (*EpSelectionDelegate)(const OrtEpDevice** ep_devices, size_t num_devices, const OrtKeyValuePairs* model_metadata, const OrtKeyValuePairs* runtime_metadata, const OrtEpDevice** selected, size_t max_selected, size_t* num_selected, void* state);
+typedef void (*OrtExperimentalFnPtr)(void);
+typedef OrtStatus* (*OrtWriteBufferFunc)(void* state, const void* buffer, size_t buffer_num_bytes);
+typedef OrtStatus* (*OrtGetInitializerLocationFunc)(void* state, const char* initializer_name, const OrtValue* initializer_value, const OrtExternalInitializerInfo* external_info, OrtExternalInitializerInfo** new_external_info);
 
 /** Receives log messages. May be called from any thread, and must not throw. */
 typedef void(ORT_API_CALL* OrtLoggingFunction)(void* param, OrtLoggingLevel severity, const char* category, const char* logid, const char* code_location, const char* message);
@@ -331,16 +351,17 @@ struct OrtApiBase {
    */
   const OrtApi*(ORT_API_CALL* GetApi)(uint32_t version)NO_EXCEPTION;
   /** The onnxruntime version whose interface is provided, then + and the version of this library, as in
-   * 1.23.0+ortrain.0.1.0. Valid for the lifetime of the process.
+   * 1.30.0+ortrain.0.1.0. Valid for the lifetime of the process.
    */
   const char*(ORT_API_CALL* GetVersionString)(void)NO_EXCEPTION;
 };
 
 /** The general calls: status, environment, options, memory, tensors and forward sessions.
- * OrtGetApiBase()->GetApi(version) returns this table. Its slots are those of onnxruntime 1.23, so a
- * program compiled against the headers of onnxruntime 1.19 to 1.23 finds every call where it expects
- * it. A slot without an implementation returns a status ORT_NOT_IMPLEMENTED that names the call; no
- * slot is null.
+ * OrtGetApiBase()->GetApi(version) returns this table. Its slots are those of the released onnxruntime
+ * 1.30, so a program compiled against the headers of onnxruntime 1.19 to 1.30 finds every call where
+ * it expects it. A slot without an implementation returns a status ORT_NOT_IMPLEMENTED that names the
+ * call; no slot is null. GetEpApi and GetInteropApi return null, which clients take to mean that the
+ * library has no such table.
  */
 struct OrtApi {
   /** Creates a status, for callbacks that must return one.
@@ -427,6 +448,8 @@ struct OrtApi {
 
   /** Runs a model forward.
    *
+   * Inputs that the requested outputs do not need may be omitted.
+   *
    * \param[in] session The session.
    * \param[in] run_options Settings for this run, or null.
    * \param[in] input_names Names of the inputs. As many as input_len says.
@@ -437,8 +460,10 @@ struct OrtApi {
    * \param[in,out] outputs Receives the outputs. A null entry is replaced by a new value; a tensor of
    *     the right type and shape is overwritten. As many as output_names_len says. Freed with
    *     ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when a name is unknown, or a type or shape is wrong.
-   * \retval ORT_RUNTIME_EXCEPTION when a node fails or the run was terminated.
+   * \retval ORT_INVALID_ARGUMENT when a name is unknown, an input that the requested outputs need is
+   *     missing, or a type or shape is wrong.
+   * \retval ORT_RUNTIME_EXCEPTION when a node fails.
+   * \retval ORT_FAIL when the run was terminated.
    */
   OrtStatus*(ORT_API_CALL* Run)(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names, const OrtValue* const* inputs, size_t input_len, const char* const* output_names, size_t output_names_len, OrtValue** outputs) NO_EXCEPTION;
 
@@ -1107,19 +1132,38 @@ struct OrtApi {
   /** Slot 118, not implemented. */
   void(ORT_API_CALL* ReleaseModelMetadata)(OrtModelMetadata* input) NO_EXCEPTION;
 
-  /** Slot 119, not implemented. */
+  /** Creates an environment with settings for the threads that its sessions share.
+   *
+   * The settings apply to sessions created with DisablePerSessionThreads; other sessions use their own
+   * number of threads. All sessions share one thread pool per process in either case.
+   *
+   * \param[in] log_severity_level The least severity that is written.
+   * \param[in] logid Name that stands in the messages.
+   * \param[in] tp_options The settings, copied.
+   * \param[out] out The environment. Freed with ReleaseEnv.
+   * \retval ORT_INVALID_ARGUMENT when there is no such severity.
+   */
   OrtStatus*(ORT_API_CALL* CreateEnvWithGlobalThreadPools)(OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out) NO_EXCEPTION;
 
-  /** Accepted but has no effect: all sessions share one thread pool per process.
+  /** Makes the session use the number of threads of its environment, if that was created with threading
+   * options.
+   *
+   * All sessions share one thread pool per process in either case.
    *
    * \param[in] options The options.
    */
   OrtStatus*(ORT_API_CALL* DisablePerSessionThreads)(OrtSessionOptions* options) NO_EXCEPTION;
 
-  /** Slot 121, not implemented. */
+  /** Creates threading options with default values.
+   *
+   * \param[out] out The settings. Freed with ReleaseThreadingOptions.
+   */
   OrtStatus*(ORT_API_CALL* CreateThreadingOptions)(OrtThreadingOptions** out) NO_EXCEPTION;
 
-  /** Slot 122, not implemented. */
+  /** Frees threading options.
+   *
+   * \param[in] input The settings, or null.
+   */
   void(ORT_API_CALL* ReleaseThreadingOptions)(OrtThreadingOptions* input) NO_EXCEPTION;
 
   /** Slot 123, not implemented. */
@@ -1235,23 +1279,52 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetLanguageProjection)(const OrtEnv* ort_env, OrtLanguageProjection projection) NO_EXCEPTION;
 
-  /** Slot 146, not implemented. */
+  /** Time at which the session was created.
+   *
+   * \param[in] session The session.
+   * \param[out] out The time on a monotonic clock. In nanoseconds.
+   */
   OrtStatus*(ORT_API_CALL* SessionGetProfilingStartTimeNs)(const OrtSession* session, uint64_t* out) NO_EXCEPTION;
 
-  /** Slot 147, not implemented. */
+  /** Number of threads that a step uses in sessions with DisablePerSessionThreads.
+   *
+   * \param[in] tp_options The settings.
+   * \param[in] intra_op_num_threads The number, including the calling thread; 0 for one per processor.
+   *     In threads.
+   * \retval ORT_INVALID_ARGUMENT when the number is negative.
+   */
   OrtStatus*(ORT_API_CALL* SetGlobalIntraOpNumThreads)(OrtThreadingOptions* tp_options, int intra_op_num_threads) NO_EXCEPTION;
 
-  /** Slot 148, not implemented. */
+  /** Accepted but has no effect: nodes run one after another.
+   *
+   * \param[in] tp_options The settings.
+   * \param[in] inter_op_num_threads The number. In threads.
+   * \retval ORT_INVALID_ARGUMENT when the number is negative.
+   */
   OrtStatus*(ORT_API_CALL* SetGlobalInterOpNumThreads)(OrtThreadingOptions* tp_options, int inter_op_num_threads) NO_EXCEPTION;
 
-  /** Slot 149, not implemented. */
+  /** Accepted but has no effect: how long waiting threads spin is fixed when the library is loaded.
+   *
+   * \param[in] tp_options The settings.
+   * \param[in] allow_spinning 0 or 1.
+   * \retval ORT_INVALID_ARGUMENT when the number is neither 0 nor 1.
+   */
   OrtStatus*(ORT_API_CALL* SetGlobalSpinControl)(OrtThreadingOptions* tp_options, int allow_spinning) NO_EXCEPTION;
 
   /** Slot 150, not implemented. */
   OrtStatus*(ORT_API_CALL* AddInitializer)(OrtSessionOptions* options, const char* name, const OrtValue* val) NO_EXCEPTION;
 
-  /** Slot 151, not implemented. */
-  OrtStatus*(ORT_API_CALL* CreateEnvWithCustomLoggerAndGlobalThreadPools)(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level, const char* logid, const struct OrtThreadingOptions* tp_options, OrtEnv** out) NO_EXCEPTION;
+  /** Like CreateEnvWithGlobalThreadPools, but messages go to a function of the caller.
+   *
+   * \param[in] logging_function The function.
+   * \param[in] logger_param Passed to the function, may be null.
+   * \param[in] log_severity_level The least severity that is passed on.
+   * \param[in] logid Name that is passed with the messages.
+   * \param[in] tp_options The settings, copied.
+   * \param[out] out The environment. Freed with ReleaseEnv.
+   * \retval ORT_INVALID_ARGUMENT when there is no such severity.
+   */
+  OrtStatus*(ORT_API_CALL* CreateEnvWithCustomLoggerAndGlobalThreadPools)(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out) NO_EXCEPTION;
 
   /** Slot 152, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_CUDA)(OrtSessionOptions* options, const OrtCUDAProviderOptions* cuda_options) NO_EXCEPTION;
@@ -1262,7 +1335,12 @@ struct OrtApi {
   /** Slot 154, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_OpenVINO)(OrtSessionOptions* options, const OrtOpenVINOProviderOptions* provider_options) NO_EXCEPTION;
 
-  /** Slot 155, not implemented. */
+  /** Treats denormal numbers as zero in sessions with DisablePerSessionThreads.
+   *
+   * The configuration entry session.set_denormal_as_zero of a session takes precedence.
+   *
+   * \param[in] tp_options The settings.
+   */
   OrtStatus*(ORT_API_CALL* SetGlobalDenormalAsZero)(OrtThreadingOptions* tp_options) NO_EXCEPTION;
 
   /** Slot 156, not implemented. */
@@ -1747,7 +1825,11 @@ struct OrtApi {
   /** Slot 290, not implemented. */
   OrtStatus*(ORT_API_CALL* GetValueInfoTypeInfo)(const OrtValueInfo* value_info, const OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Slot 291, not implemented. */
+  /** The table for building models in memory.
+   *
+   * \return The table; never null, because clients read it at start-up.
+   * \since version 22
+   */
   const OrtModelEditorApi*(ORT_API_CALL* GetModelEditorApi)(void) NO_EXCEPTION;
 
   /** Creates a tensor over given memory, which it frees when it is released.
@@ -1768,7 +1850,11 @@ struct OrtApi {
   /** Slot 293, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetLoadCancellationFlag)(OrtSessionOptions* options, bool cancel) NO_EXCEPTION;
 
-  /** Slot 294, not implemented. */
+  /** The table for compiling models ahead of time.
+   *
+   * \return The table; never null, because clients read it at start-up.
+   * \since version 22
+   */
   const OrtCompileApi*(ORT_API_CALL* GetCompileApi)(void) NO_EXCEPTION;
 
   /** Slot 295, not implemented. */
@@ -1883,124 +1969,142 @@ struct OrtApi {
   OrtStatus*(ORT_API_CALL* ValueInfo_GetInitializerValue)(const OrtValueInfo* value_info, const OrtValue** initializer_value) NO_EXCEPTION;
 
   /** Slot 327, not implemented. */
-  OrtStatus*(ORT_API_CALL* ValueInfo_IsRequiredGraphInput)(const OrtValueInfo* value_info, bool* is_required_graph_input) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* ValueInfo_GetExternalInitializerInfo)(const OrtValueInfo* value_info, OrtExternalInitializerInfo** info) NO_EXCEPTION;
 
   /** Slot 328, not implemented. */
-  OrtStatus*(ORT_API_CALL* ValueInfo_IsOptionalGraphInput)(const OrtValueInfo* value_info, bool* is_optional_graph_input) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* ValueInfo_IsRequiredGraphInput)(const OrtValueInfo* value_info, bool* is_required_graph_input) NO_EXCEPTION;
 
   /** Slot 329, not implemented. */
-  OrtStatus*(ORT_API_CALL* ValueInfo_IsGraphOutput)(const OrtValueInfo* value_info, bool* is_graph_output) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* ValueInfo_IsOptionalGraphInput)(const OrtValueInfo* value_info, bool* is_optional_graph_input) NO_EXCEPTION;
 
   /** Slot 330, not implemented. */
-  OrtStatus*(ORT_API_CALL* ValueInfo_IsConstantInitializer)(const OrtValueInfo* value_info, bool* is_constant_initializer) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* ValueInfo_IsGraphOutput)(const OrtValueInfo* value_info, bool* is_graph_output) NO_EXCEPTION;
 
   /** Slot 331, not implemented. */
-  OrtStatus*(ORT_API_CALL* ValueInfo_IsFromOuterScope)(const OrtValueInfo* value_info, bool* is_from_outer_scope) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* ValueInfo_IsConstantInitializer)(const OrtValueInfo* value_info, bool* is_constant_initializer) NO_EXCEPTION;
 
   /** Slot 332, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetName)(const OrtGraph* graph, const char** graph_name) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* ValueInfo_IsFromOuterScope)(const OrtValueInfo* value_info, bool* is_from_outer_scope) NO_EXCEPTION;
 
   /** Slot 333, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetModelPath)(const OrtGraph* graph, const ORTCHAR_T** model_path) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetName)(const OrtGraph* graph, const char** graph_name) NO_EXCEPTION;
 
   /** Slot 334, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetOnnxIRVersion)(const OrtGraph* graph, int64_t* onnx_ir_version) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetModelPath)(const OrtGraph* graph, const ORTCHAR_T** model_path) NO_EXCEPTION;
 
   /** Slot 335, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetNumOperatorSets)(const OrtGraph* graph, size_t* num_operator_sets) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetOnnxIRVersion)(const OrtGraph* graph, int64_t* onnx_ir_version) NO_EXCEPTION;
 
   /** Slot 336, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetOperatorSets)(const OrtGraph* graph, const char** domains, int64_t* opset_versions, size_t num_operator_sets) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetNumOperatorSets)(const OrtGraph* graph, size_t* num_operator_sets) NO_EXCEPTION;
 
   /** Slot 337, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetNumInputs)(const OrtGraph* graph, size_t* num_inputs) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetOperatorSets)(const OrtGraph* graph, const char** domains, int64_t* opset_versions, size_t num_operator_sets) NO_EXCEPTION;
 
   /** Slot 338, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetInputs)(const OrtGraph* graph, const OrtValueInfo** inputs, size_t num_inputs) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetNumInputs)(const OrtGraph* graph, size_t* num_inputs) NO_EXCEPTION;
 
   /** Slot 339, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetNumOutputs)(const OrtGraph* graph, size_t* num_outputs) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetInputs)(const OrtGraph* graph, const OrtValueInfo** inputs, size_t num_inputs) NO_EXCEPTION;
 
   /** Slot 340, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetOutputs)(const OrtGraph* graph, const OrtValueInfo** outputs, size_t num_outputs) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetNumOutputs)(const OrtGraph* graph, size_t* num_outputs) NO_EXCEPTION;
 
   /** Slot 341, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetNumInitializers)(const OrtGraph* graph, size_t* num_initializers) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetOutputs)(const OrtGraph* graph, const OrtValueInfo** outputs, size_t num_outputs) NO_EXCEPTION;
 
   /** Slot 342, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetInitializers)(const OrtGraph* graph, const OrtValueInfo** initializers, size_t num_initializers) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetNumInitializers)(const OrtGraph* graph, size_t* num_initializers) NO_EXCEPTION;
 
   /** Slot 343, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetNumNodes)(const OrtGraph* graph, size_t* num_nodes) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetInitializers)(const OrtGraph* graph, const OrtValueInfo** initializers, size_t num_initializers) NO_EXCEPTION;
 
   /** Slot 344, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetNodes)(const OrtGraph* graph, const OrtNode** nodes, size_t num_nodes) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetNumNodes)(const OrtGraph* graph, size_t* num_nodes) NO_EXCEPTION;
 
   /** Slot 345, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetParentNode)(const OrtGraph* graph, const OrtNode** node) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetNodes)(const OrtGraph* graph, const OrtNode** nodes, size_t num_nodes) NO_EXCEPTION;
 
   /** Slot 346, not implemented. */
-  OrtStatus*(ORT_API_CALL* Graph_GetGraphView)(const OrtGraph* src_graph, const OrtNode** nodes, size_t num_nodes, OrtGraph** dst_graph) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetParentNode)(const OrtGraph* graph, const OrtNode** node) NO_EXCEPTION;
 
   /** Slot 347, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetId)(const OrtNode* node, size_t* node_id) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Graph_GetGraphView)(const OrtGraph* src_graph, const OrtNode** nodes, size_t num_nodes, OrtGraph** dst_graph) NO_EXCEPTION;
 
   /** Slot 348, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetName)(const OrtNode* node, const char** node_name) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetId)(const OrtNode* node, size_t* node_id) NO_EXCEPTION;
 
   /** Slot 349, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetOperatorType)(const OrtNode* node, const char** operator_type) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetName)(const OrtNode* node, const char** node_name) NO_EXCEPTION;
 
   /** Slot 350, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetDomain)(const OrtNode* node, const char** domain_name) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetOperatorType)(const OrtNode* node, const char** operator_type) NO_EXCEPTION;
 
   /** Slot 351, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetSinceVersion)(const OrtNode* node, int* since_version) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetDomain)(const OrtNode* node, const char** domain_name) NO_EXCEPTION;
 
   /** Slot 352, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetNumInputs)(const OrtNode* node, size_t* num_inputs) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetSinceVersion)(const OrtNode* node, int* since_version) NO_EXCEPTION;
 
   /** Slot 353, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetInputs)(const OrtNode* node, const OrtValueInfo** inputs, size_t num_inputs) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetNumInputs)(const OrtNode* node, size_t* num_inputs) NO_EXCEPTION;
 
   /** Slot 354, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetNumOutputs)(const OrtNode* node, size_t* num_outputs) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetInputs)(const OrtNode* node, const OrtValueInfo** inputs, size_t num_inputs) NO_EXCEPTION;
 
   /** Slot 355, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetOutputs)(const OrtNode* node, const OrtValueInfo** outputs, size_t num_outputs) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetNumOutputs)(const OrtNode* node, size_t* num_outputs) NO_EXCEPTION;
 
   /** Slot 356, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetNumImplicitInputs)(const OrtNode* node, size_t* num_implicit_inputs) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetOutputs)(const OrtNode* node, const OrtValueInfo** outputs, size_t num_outputs) NO_EXCEPTION;
 
   /** Slot 357, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetImplicitInputs)(const OrtNode* node, const OrtValueInfo** implicit_inputs, size_t num_implicit_inputs) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetNumImplicitInputs)(const OrtNode* node, size_t* num_implicit_inputs) NO_EXCEPTION;
 
   /** Slot 358, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetNumAttributes)(const OrtNode* node, size_t* num_attributes) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetImplicitInputs)(const OrtNode* node, const OrtValueInfo** implicit_inputs, size_t num_implicit_inputs) NO_EXCEPTION;
 
   /** Slot 359, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetAttributes)(const OrtNode* node, const OrtOpAttr** attributes, size_t num_attributes) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetNumAttributes)(const OrtNode* node, size_t* num_attributes) NO_EXCEPTION;
 
   /** Slot 360, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetAttributeByName)(const OrtNode* node, const char* attribute_name, const OrtOpAttr** attribute) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetAttributes)(const OrtNode* node, const OrtOpAttr** attributes, size_t num_attributes) NO_EXCEPTION;
 
   /** Slot 361, not implemented. */
-  OrtStatus*(ORT_API_CALL* OpAttr_GetType)(const OrtOpAttr* attribute, OrtOpAttrType* type) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetAttributeByName)(const OrtNode* node, const char* attribute_name, const OrtOpAttr** attribute) NO_EXCEPTION;
 
   /** Slot 362, not implemented. */
-  OrtStatus*(ORT_API_CALL* OpAttr_GetName)(const OrtOpAttr* attribute, const char** name) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* OpAttr_GetTensorAttributeAsOrtValue)(const OrtOpAttr* attribute, OrtValue** attr_tensor) NO_EXCEPTION;
 
   /** Slot 363, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetNumSubgraphs)(const OrtNode* node, size_t* num_subgraphs) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* OpAttr_GetType)(const OrtOpAttr* attribute, OrtOpAttrType* type) NO_EXCEPTION;
 
   /** Slot 364, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetSubgraphs)(const OrtNode* node, const OrtGraph** subgraphs, size_t num_subgraphs, const char** attribute_names) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* OpAttr_GetName)(const OrtOpAttr* attribute, const char** name) NO_EXCEPTION;
 
   /** Slot 365, not implemented. */
-  OrtStatus*(ORT_API_CALL* Node_GetGraph)(const OrtNode* node, const OrtGraph** graph) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* Node_GetNumSubgraphs)(const OrtNode* node, size_t* num_subgraphs) NO_EXCEPTION;
 
   /** Slot 366, not implemented. */
+  OrtStatus*(ORT_API_CALL* Node_GetSubgraphs)(const OrtNode* node, const OrtGraph** subgraphs, size_t num_subgraphs, const char** attribute_names) NO_EXCEPTION;
+
+  /** Slot 367, not implemented. */
+  OrtStatus*(ORT_API_CALL* Node_GetGraph)(const OrtNode* node, const OrtGraph** graph) NO_EXCEPTION;
+
+  /** Slot 368, not implemented. */
   OrtStatus*(ORT_API_CALL* Node_GetEpName)(const OrtNode* node, const char** out) NO_EXCEPTION;
+
+  /** Slot 369, not implemented. */
+  void(ORT_API_CALL* ReleaseExternalInitializerInfo)(OrtExternalInitializerInfo* input) NO_EXCEPTION;
+
+  /** Slot 370, not implemented. */
+  const char*(ORT_API_CALL* ExternalInitializerInfo_GetFilePath)(const OrtExternalInitializerInfo* info) NO_EXCEPTION;
+
+  /** Slot 371, not implemented. */
+  int64_t(ORT_API_CALL* ExternalInitializerInfo_GetFileOffset)(const OrtExternalInitializerInfo* info) NO_EXCEPTION;
+
+  /** Slot 372, not implemented. */
+  size_t(ORT_API_CALL* ExternalInitializerInfo_GetByteSize)(const OrtExternalInitializerInfo* info) NO_EXCEPTION;
 
   /** The value of an entry of the run configuration.
    *
@@ -2011,16 +2115,16 @@ struct OrtApi {
    */
   const char*(ORT_API_CALL* GetRunConfigEntry)(const OrtRunOptions* options, const char* config_key) NO_EXCEPTION;
 
-  /** Slot 368, not implemented. */
+  /** Slot 374, not implemented. */
   const OrtMemoryInfo*(ORT_API_CALL* EpDevice_MemoryInfo)(const OrtEpDevice* ep_device, OrtDeviceMemoryType memory_type) NO_EXCEPTION;
 
-  /** Slot 369, not implemented. */
+  /** Slot 375, not implemented. */
   OrtStatus*(ORT_API_CALL* CreateSharedAllocator)(OrtEnv* env, const OrtEpDevice* ep_device, OrtDeviceMemoryType mem_type, OrtAllocatorType allocator_type, const OrtKeyValuePairs* allocator_options, OrtAllocator** allocator) NO_EXCEPTION;
 
-  /** Slot 370, not implemented. */
+  /** Slot 376, not implemented. */
   OrtStatus*(ORT_API_CALL* GetSharedAllocator)(OrtEnv* env, const OrtMemoryInfo* mem_info, OrtAllocator** allocator) NO_EXCEPTION;
 
-  /** Slot 371, not implemented. */
+  /** Slot 377, not implemented. */
   OrtStatus*(ORT_API_CALL* ReleaseSharedAllocator)(OrtEnv* env, const OrtEpDevice* ep_device, OrtDeviceMemoryType mem_type) NO_EXCEPTION;
 
   /** The elements of a tensor, to read.
@@ -2031,29 +2135,274 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetTensorData)(const OrtValue* value, const void** out) NO_EXCEPTION;
 
-  /** Slot 373, not implemented. */
+  /** Slot 379, not implemented. */
   OrtStatus*(ORT_API_CALL* GetSessionOptionsConfigEntries)(const OrtSessionOptions* options, OrtKeyValuePairs** out) NO_EXCEPTION;
 
-  /** Slot 374, not implemented. */
+  /** Slot 380, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionGetMemoryInfoForInputs)(const OrtSession* session, const OrtMemoryInfo** inputs_memory_info, size_t num_inputs) NO_EXCEPTION;
 
-  /** Slot 375, not implemented. */
+  /** Slot 381, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionGetMemoryInfoForOutputs)(const OrtSession* session, const OrtMemoryInfo** outputs_memory_info, size_t num_outputs) NO_EXCEPTION;
 
-  /** Slot 376, not implemented. */
+  /** Slot 382, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionGetEpDeviceForInputs)(const OrtSession* session, const OrtEpDevice** inputs_ep_devices, size_t num_inputs) NO_EXCEPTION;
 
-  /** Slot 377, not implemented. */
+  /** Slot 383, not implemented. */
   OrtStatus*(ORT_API_CALL* CreateSyncStreamForEpDevice)(const OrtEpDevice* ep_device, const OrtKeyValuePairs* stream_options, OrtSyncStream** stream) NO_EXCEPTION;
 
-  /** Slot 378, not implemented. */
+  /** Slot 384, not implemented. */
   void*(ORT_API_CALL* SyncStream_GetHandle)(OrtSyncStream* stream) NO_EXCEPTION;
 
-  /** Slot 379, not implemented. */
+  /** Slot 385, not implemented. */
   void(ORT_API_CALL* ReleaseSyncStream)(OrtSyncStream* input) NO_EXCEPTION;
 
-  /** Slot 380, not implemented. */
+  /** Slot 386, not implemented. */
   OrtStatus*(ORT_API_CALL* CopyTensors)(const OrtEnv* env, const OrtValue* const* src_tensors, OrtValue* const* dst_tensors, OrtSyncStream* stream, size_t num_tensors) NO_EXCEPTION;
+
+  /** Slot 387, not implemented. */
+  OrtStatus*(ORT_API_CALL* Graph_GetModelMetadata)(const OrtGraph* graph, OrtModelMetadata** out) NO_EXCEPTION;
+
+  /** Slot 388, not implemented. */
+  OrtStatus*(ORT_API_CALL* GetModelCompatibilityForEpDevices)(const OrtEpDevice* const* ep_devices, size_t num_ep_devices, const char* compatibility_info, OrtCompiledModelCompatibility* out_status) NO_EXCEPTION;
+
+  /** Slot 389, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateExternalInitializerInfo)(const char* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out) NO_EXCEPTION;
+
+  /** Whether the rank is known. The other calls treat an unknown shape as that of a scalar.
+   *
+   * \param[in] info Type and shape.
+   * \return Whether it is.
+   * \since version 24
+   */
+  bool(ORT_API_CALL* TensorTypeAndShape_HasShape)(const OrtTensorTypeAndShapeInfo* info) NO_EXCEPTION;
+
+  /** Slot 391, not implemented. */
+  OrtStatus*(ORT_API_CALL* KernelInfo_GetConfigEntries)(const OrtKernelInfo* info, OrtKeyValuePairs** out) NO_EXCEPTION;
+
+  /** Slot 392, not implemented. */
+  OrtStatus*(ORT_API_CALL* KernelInfo_GetOperatorDomain)(const OrtKernelInfo* info, char* out, size_t* size) NO_EXCEPTION;
+
+  /** Slot 393, not implemented. */
+  OrtStatus*(ORT_API_CALL* KernelInfo_GetOperatorType)(const OrtKernelInfo* info, char* out, size_t* size) NO_EXCEPTION;
+
+  /** Slot 394, not implemented. */
+  OrtStatus*(ORT_API_CALL* KernelInfo_GetOperatorSinceVersion)(const OrtKernelInfo* info, int* since_version) NO_EXCEPTION;
+
+  /** Slot 395, not implemented. */
+  const OrtInteropApi*(ORT_API_CALL* GetInteropApi)(void) NO_EXCEPTION;
+
+  /** Slot 396, not implemented. */
+  OrtStatus*(ORT_API_CALL* SessionGetEpDeviceForOutputs)(const OrtSession* session, const OrtEpDevice** outputs_ep_devices, size_t num_outputs) NO_EXCEPTION;
+
+  /** Slot 397, not implemented. */
+  OrtStatus*(ORT_API_CALL* GetNumHardwareDevices)(const OrtEnv* env, size_t* num_devices) NO_EXCEPTION;
+
+  /** Slot 398, not implemented. */
+  OrtStatus*(ORT_API_CALL* GetHardwareDevices)(const OrtEnv* env, const OrtHardwareDevice** devices, size_t num_devices) NO_EXCEPTION;
+
+  /** Slot 399, not implemented. */
+  OrtStatus*(ORT_API_CALL* GetHardwareDeviceEpIncompatibilityDetails)(const OrtEnv* env, const char* ep_name, const OrtHardwareDevice* hw, OrtDeviceEpIncompatibilityDetails** details) NO_EXCEPTION;
+
+  /** Slot 400, not implemented. */
+  OrtStatus*(ORT_API_CALL* DeviceEpIncompatibilityDetails_GetReasonsBitmask)(const OrtDeviceEpIncompatibilityDetails* details, uint32_t* reasons_bitmask) NO_EXCEPTION;
+
+  /** Slot 401, not implemented. */
+  OrtStatus*(ORT_API_CALL* DeviceEpIncompatibilityDetails_GetNotes)(const OrtDeviceEpIncompatibilityDetails* details, const char** notes) NO_EXCEPTION;
+
+  /** Slot 402, not implemented. */
+  OrtStatus*(ORT_API_CALL* DeviceEpIncompatibilityDetails_GetErrorCode)(const OrtDeviceEpIncompatibilityDetails* details, int32_t* error_code) NO_EXCEPTION;
+
+  /** Slot 403, not implemented. */
+  void(ORT_API_CALL* ReleaseDeviceEpIncompatibilityDetails)(OrtDeviceEpIncompatibilityDetails* input) NO_EXCEPTION;
+
+  /** Slot 404, not implemented. */
+  OrtStatus*(ORT_API_CALL* GetCompatibilityInfoFromModel)(const ORTCHAR_T* model_path, const char* ep_type, OrtAllocator* allocator, char** compatibility_info) NO_EXCEPTION;
+
+  /** Slot 405, not implemented. */
+  OrtStatus*(ORT_API_CALL* GetCompatibilityInfoFromModelBytes)(const void* model_data, size_t model_data_length, const char* ep_type, OrtAllocator* allocator, char** compatibility_info) NO_EXCEPTION;
+
+  /** Slot 406, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateEnvWithOptions)(const OrtEnvCreationOptions* options, OrtEnv** out) NO_EXCEPTION;
+
+  /** Slot 407, not implemented. */
+  OrtStatus*(ORT_API_CALL* Session_GetEpGraphAssignmentInfo)(const OrtSession* session, const OrtEpAssignedSubgraph* const** ep_subgraphs, size_t* num_ep_subgraphs) NO_EXCEPTION;
+
+  /** Slot 408, not implemented. */
+  OrtStatus*(ORT_API_CALL* EpAssignedSubgraph_GetEpName)(const OrtEpAssignedSubgraph* ep_subgraph, const char** out) NO_EXCEPTION;
+
+  /** Slot 409, not implemented. */
+  OrtStatus*(ORT_API_CALL* EpAssignedSubgraph_GetNodes)(const OrtEpAssignedSubgraph* ep_subgraph, const OrtEpAssignedNode* const** ep_nodes, size_t* num_ep_nodes) NO_EXCEPTION;
+
+  /** Slot 410, not implemented. */
+  OrtStatus*(ORT_API_CALL* EpAssignedNode_GetName)(const OrtEpAssignedNode* ep_node, const char** out) NO_EXCEPTION;
+
+  /** Slot 411, not implemented. */
+  OrtStatus*(ORT_API_CALL* EpAssignedNode_GetDomain)(const OrtEpAssignedNode* ep_node, const char** out) NO_EXCEPTION;
+
+  /** Slot 412, not implemented. */
+  OrtStatus*(ORT_API_CALL* EpAssignedNode_GetOperatorType)(const OrtEpAssignedNode* ep_node, const char** out) NO_EXCEPTION;
+
+  /** Slot 413, not implemented. */
+  void(ORT_API_CALL* RunOptionsSetSyncStream)(OrtRunOptions* options, OrtSyncStream* sync_stream) NO_EXCEPTION;
+
+  /** Slot 414, not implemented. */
+  OrtStatus*(ORT_API_CALL* GetTensorElementTypeAndShapeDataReference)(const OrtValue* value, ONNXTensorElementDataType* elem_type, const int64_t** shape_data, size_t* shape_data_count) NO_EXCEPTION;
+
+  /** Slot 415, not implemented. */
+  OrtStatus*(ORT_API_CALL* RunOptionsEnableProfiling)(OrtRunOptions* options, const ORTCHAR_T* profile_file_prefix) NO_EXCEPTION;
+
+  /** Slot 416, not implemented. */
+  OrtStatus*(ORT_API_CALL* RunOptionsDisableProfiling)(OrtRunOptions* options) NO_EXCEPTION;
+
+  /** Slot 417, not implemented. */
+  OrtStatus*(ORT_API_CALL* KernelInfoGetAttributeArray_string)(const OrtKernelInfo* info, const char* name, OrtAllocator* allocator, char*** out, size_t* size) NO_EXCEPTION;
+
+  /** Slot 418, not implemented. */
+  OrtStatus*(ORT_API_CALL* SetPerSessionThreadPoolCallbacks)(OrtEnv* env, const OrtThreadPoolCallbacksConfig* config) NO_EXCEPTION;
+
+  /** Whether memory patterns are enabled, which is the default.
+   *
+   * \param[in] options The options.
+   * \param[out] out 1 when enabled, else 0.
+   * \since version 27
+   */
+  OrtStatus*(ORT_API_CALL* GetMemPatternEnabled)(const OrtSessionOptions* options, int* out) NO_EXCEPTION;
+
+  /** The execution mode.
+   *
+   * \param[in] options The options.
+   * \param[out] out The mode.
+   * \since version 27
+   */
+  OrtStatus*(ORT_API_CALL* GetSessionExecutionMode)(const OrtSessionOptions* options, ExecutionMode* out) NO_EXCEPTION;
+
+  /** Slot 421, not implemented. */
+  OrtStatus*(ORT_API_CALL* SessionReleaseCapturedGraph)(OrtSession* session, int graph_annotation_id) NO_EXCEPTION;
+
+  /** Slot 422, not implemented. */
+  OrtExperimentalFnPtr(ORT_API_CALL* GetExperimentalFunction)(const char* name) NO_EXCEPTION;
+
+  /** Slot 423, not implemented. */
+  OrtStatus*(ORT_API_CALL* KernelContext_GetSyncStream)(const OrtKernelContext* context, OrtSyncStream** out) NO_EXCEPTION;
+
+  /** Slot 424, not implemented. */
+  OrtStatus*(ORT_API_CALL* SessionOptionsSetWeightlessSourceModelBuffer)(OrtSessionOptions* options, const void* source_model_data, size_t source_model_data_length) NO_EXCEPTION;
+
+};
+
+/** Compiling models ahead of time; no call is implemented. OrtApi::GetCompileApi() returns this table. */
+struct OrtCompileApi {
+  /** Slot 0, not implemented. */
+  void(ORT_API_CALL* ReleaseModelCompilationOptions)(OrtModelCompilationOptions* input) NO_EXCEPTION;
+
+  /** Slot 1, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateModelCompilationOptionsFromSessionOptions)(const OrtEnv* env, const OrtSessionOptions* session_options, OrtModelCompilationOptions** out) NO_EXCEPTION;
+
+  /** Slot 2, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetInputModelPath)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* input_model_path) NO_EXCEPTION;
+
+  /** Slot 3, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetInputModelFromBuffer)(OrtModelCompilationOptions* model_compile_options, const void* input_model_data, size_t input_model_data_size) NO_EXCEPTION;
+
+  /** Slot 4, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelPath)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* output_model_path) NO_EXCEPTION;
+
+  /** Slot 5, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelExternalInitializersFile)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* external_initializers_file_path, size_t external_initializers_size_threshold) NO_EXCEPTION;
+
+  /** Slot 6, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelBuffer)(OrtModelCompilationOptions* model_compile_options, OrtAllocator* allocator, void** output_model_buffer_ptr, size_t* output_model_buffer_size_ptr) NO_EXCEPTION;
+
+  /** Slot 7, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetEpContextEmbedMode)(OrtModelCompilationOptions* model_compile_options, bool embed_ep_context_in_model) NO_EXCEPTION;
+
+  /** Slot 8, not implemented. */
+  OrtStatus*(ORT_API_CALL* CompileModel)(const OrtEnv* env, const OrtModelCompilationOptions* model_options) NO_EXCEPTION;
+
+  /** Slot 9, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetFlags)(OrtModelCompilationOptions* model_compile_options, uint32_t flags) NO_EXCEPTION;
+
+  /** Slot 10, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetEpContextBinaryInformation)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* output_directory, const ORTCHAR_T* model_name) NO_EXCEPTION;
+
+  /** Slot 11, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetGraphOptimizationLevel)(OrtModelCompilationOptions* model_compile_options, GraphOptimizationLevel graph_optimization_level) NO_EXCEPTION;
+
+  /** Slot 12, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelWriteFunc)(OrtModelCompilationOptions* model_compile_options, OrtWriteBufferFunc write_func, void* state) NO_EXCEPTION;
+
+  /** Slot 13, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc)(OrtModelCompilationOptions* model_compile_options, OrtGetInitializerLocationFunc get_initializer_location_func, void* state) NO_EXCEPTION;
+
+  /** Slot 14, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetInputModel)(OrtModelCompilationOptions* model_compile_options, const OrtModel* model) NO_EXCEPTION;
+
+  /** Slot 15, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetWeightlessEnabled)(OrtModelCompilationOptions* model_compile_options, bool use_weightless) NO_EXCEPTION;
+
+};
+
+/** Building models in memory; no call is implemented. OrtApi::GetModelEditorApi() returns this table. */
+struct OrtModelEditorApi {
+  /** Slot 0, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateTensorTypeInfo)(const OrtTensorTypeAndShapeInfo* tensor_info, OrtTypeInfo** type_info) NO_EXCEPTION;
+
+  /** Slot 1, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateSparseTensorTypeInfo)(const OrtTensorTypeAndShapeInfo* tensor_info, OrtTypeInfo** type_info) NO_EXCEPTION;
+
+  /** Slot 2, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateMapTypeInfo)(ONNXTensorElementDataType map_key_type, const OrtTypeInfo* map_value_type, OrtTypeInfo** type_info) NO_EXCEPTION;
+
+  /** Slot 3, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateSequenceTypeInfo)(const OrtTypeInfo* sequence_type, OrtTypeInfo** type_info) NO_EXCEPTION;
+
+  /** Slot 4, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateOptionalTypeInfo)(const OrtTypeInfo* contained_type, OrtTypeInfo** type_info) NO_EXCEPTION;
+
+  /** Slot 5, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateValueInfo)(const char* name, const OrtTypeInfo* type_info, OrtValueInfo** value_info) NO_EXCEPTION;
+
+  /** Slot 6, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateNode)(const char* operator_name, const char* domain_name, const char* node_name, const char* const* input_names, size_t input_names_len, const char* const* output_names, size_t output_names_len, OrtOpAttr** attributes, size_t attribs_len, OrtNode** node) NO_EXCEPTION;
+
+  /** Slot 7, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateGraph)(OrtGraph** graph) NO_EXCEPTION;
+
+  /** Slot 8, not implemented. */
+  OrtStatus*(ORT_API_CALL* SetGraphInputs)(OrtGraph* graph, OrtValueInfo** inputs, size_t inputs_len) NO_EXCEPTION;
+
+  /** Slot 9, not implemented. */
+  OrtStatus*(ORT_API_CALL* SetGraphOutputs)(OrtGraph* graph, OrtValueInfo** outputs, size_t outputs_len) NO_EXCEPTION;
+
+  /** Slot 10, not implemented. */
+  OrtStatus*(ORT_API_CALL* AddInitializerToGraph)(OrtGraph* graph, const char* name, OrtValue* tensor, bool data_is_external) NO_EXCEPTION;
+
+  /** Slot 11, not implemented. */
+  OrtStatus*(ORT_API_CALL* AddNodeToGraph)(OrtGraph* graph, OrtNode* node) NO_EXCEPTION;
+
+  /** Slot 12, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateModel)(const char* const* domain_names, const int* opset_versions, size_t opset_entries_len, OrtModel** model) NO_EXCEPTION;
+
+  /** Slot 13, not implemented. */
+  OrtStatus*(ORT_API_CALL* AddGraphToModel)(OrtModel* model, OrtGraph* graph) NO_EXCEPTION;
+
+  /** Slot 14, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateSessionFromModel)(const OrtEnv* env, const OrtModel* model, const OrtSessionOptions* options, OrtSession** out) NO_EXCEPTION;
+
+  /** Slot 15, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateModelEditorSession)(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options, OrtSession** out) NO_EXCEPTION;
+
+  /** Slot 16, not implemented. */
+  OrtStatus*(ORT_API_CALL* CreateModelEditorSessionFromArray)(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtSessionOptions* options, OrtSession** out) NO_EXCEPTION;
+
+  /** Slot 17, not implemented. */
+  OrtStatus*(ORT_API_CALL* SessionGetOpsetForDomain)(const OrtSession* session, const char* domain, int* opset) NO_EXCEPTION;
+
+  /** Slot 18, not implemented. */
+  OrtStatus*(ORT_API_CALL* ApplyModelToModelEditorSession)(OrtSession* session, OrtModel* model) NO_EXCEPTION;
+
+  /** Slot 19, not implemented. */
+  OrtStatus*(ORT_API_CALL* FinalizeModelEditorSession)(OrtSession* session, const OrtSessionOptions* options, OrtPrepackedWeightsContainer* prepacked_weights_container) NO_EXCEPTION;
 
 };
 

@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -19,8 +20,47 @@
 #include <vector>
 
 #include "onnxruntime_c_api.h"
+#include "onnxruntime_float16.h"
 
 namespace Ort {
+
+/** A number of 16 bits, IEEE 754 number: an element of tensors. */
+struct Float16_t : onnxruntime_float16::Float16Impl<Float16_t> {
+ private:
+  using Base = onnxruntime_float16::Float16Impl<Float16_t>;
+  struct Bits {};
+  constexpr Float16_t(uint16_t bits, Bits) noexcept { val = bits; }
+
+ public:
+  Float16_t() = default;
+  /** The number nearest to a float. */
+  explicit Float16_t(float value) noexcept { val = Base::ToUint16Impl(value); }
+
+  static constexpr Float16_t FromBits(uint16_t bits) noexcept { return Float16_t(bits, Bits()); }
+
+  float ToFloat() const noexcept { return Base::ToFloatImpl(); }
+  explicit operator float() const noexcept { return ToFloat(); }
+};
+static_assert(sizeof(Float16_t) == sizeof(uint16_t), "an array of Float16_t is the memory of a tensor");
+
+/** A number of 16 bits, upper half of a float: an element of tensors. */
+struct BFloat16_t : onnxruntime_float16::BFloat16Impl<BFloat16_t> {
+ private:
+  using Base = onnxruntime_float16::BFloat16Impl<BFloat16_t>;
+  struct Bits {};
+  constexpr BFloat16_t(uint16_t bits, Bits) noexcept { val = bits; }
+
+ public:
+  BFloat16_t() = default;
+  /** The number nearest to a float. */
+  explicit BFloat16_t(float value) noexcept { val = Base::ToUint16Impl(value); }
+
+  static constexpr BFloat16_t FromBits(uint16_t bits) noexcept { return BFloat16_t(bits, Bits()); }
+
+  float ToFloat() const noexcept { return Base::ToFloatImpl(); }
+  explicit operator float() const noexcept { return ToFloat(); }
+};
+static_assert(sizeof(BFloat16_t) == sizeof(uint16_t), "an array of BFloat16_t is the memory of a tensor");
 
 /** A call failed. */
 struct Exception : std::exception {
@@ -75,6 +115,10 @@ struct Release<OrtStatus> {
 template <>
 struct Release<OrtEnv> {
   static void call(OrtEnv* p) { GetApi().ReleaseEnv(p); }
+};
+template <>
+struct Release<OrtThreadingOptions> {
+  static void call(OrtThreadingOptions* p) { GetApi().ReleaseThreadingOptions(p); }
 };
 template <>
 struct Release<OrtSession> {
@@ -207,6 +251,14 @@ struct TypeToTensorType<uint32_t> {
 template <>
 struct TypeToTensorType<uint64_t> {
   static constexpr ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64;
+};
+template <>
+struct TypeToTensorType<Float16_t> {
+  static constexpr ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+};
+template <>
+struct TypeToTensorType<BFloat16_t> {
+  static constexpr ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
 };
 
 }  // namespace detail
@@ -370,7 +422,7 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     size_t size = 0;  // The caller supplies the buffer: one call queries its size, the next fills it.
     ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), nullptr, &size));
     std::string value(size, '\0');
-    ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), value.data(), &size));
+    ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), &value[0], &size));
     value.resize(size - 1);
     return value;
   }

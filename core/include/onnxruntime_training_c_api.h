@@ -114,11 +114,10 @@ struct OrtTrainingApi {
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetTrainingModelOutputCount)(const OrtTrainingSession* sess, size_t* out) NO_EXCEPTION;
 
-  /** Number of outputs that an eval step returns.
+  /** Number of outputs that an eval step returns; 0 without an eval model.
    *
    * \param[in] sess The session.
    * \param[out] out The number. In outputs.
-   * \retval ORT_NO_MODEL when the session has no eval model.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetEvalModelOutputCount)(const OrtTrainingSession* sess, size_t* out) NO_EXCEPTION;
 
@@ -139,7 +138,6 @@ struct OrtTrainingApi {
    * \param[in] allocator Allocates the memory for the name.
    * \param[out] output The name. Freed with the allocator.
    * \retval ORT_INVALID_ARGUMENT when the index is out of range.
-   * \retval ORT_NO_MODEL when the session has no eval model.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetEvalModelOutputName)(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) NO_EXCEPTION;
 
@@ -167,8 +165,9 @@ struct OrtTrainingApi {
    *     the right type and shape is overwritten. As many as outputs_len says. Freed with ReleaseValue.
    * \retval ORT_INVALID_ARGUMENT when the number, types, ranks or shapes of inputs or outputs are wrong;
    *     the message lists the inputs.
-   * \retval ORT_RUNTIME_EXCEPTION when a node fails, the step was terminated, the session is in use by
-   *     another thread, or the checkpoint is nominal and has no values yet.
+   * \retval ORT_RUNTIME_EXCEPTION when a node fails, the session is in use by another thread, or the
+   *     checkpoint is nominal and has no values yet.
+   * \retval ORT_FAIL when the step was terminated.
    */
   OrtStatus*(ORT_API_CALL* TrainStep)(OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len, const OrtValue* const* inputs, size_t outputs_len, OrtValue** outputs) NO_EXCEPTION;
 
@@ -183,8 +182,8 @@ struct OrtTrainingApi {
    *     with ReleaseValue.
    * \retval ORT_NO_MODEL when the session has no eval model.
    * \retval ORT_INVALID_ARGUMENT when the number, types, ranks or shapes of inputs or outputs are wrong.
-   * \retval ORT_RUNTIME_EXCEPTION when a node fails, the step was terminated, or the session is in use
-   *     by another thread.
+   * \retval ORT_RUNTIME_EXCEPTION when a node fails, or the session is in use by another thread.
+   * \retval ORT_FAIL when the step was terminated.
    */
   OrtStatus*(ORT_API_CALL* EvalStep)(const OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len, const OrtValue* const* inputs, size_t outputs_len, OrtValue** outputs) NO_EXCEPTION;
 
@@ -215,6 +214,7 @@ struct OrtTrainingApi {
    * \param[in] run_options Settings for this step, or null.
    * \retval ORT_NO_MODEL when the session has no optimizer model.
    * \retval ORT_RUNTIME_EXCEPTION when no train step has computed gradients yet.
+   * \retval ORT_FAIL when the step was terminated before it began.
    */
   OrtStatus*(ORT_API_CALL* OptimizerStep)(OrtTrainingSession* sess, const OrtRunOptions* run_options) NO_EXCEPTION;
 
@@ -320,11 +320,10 @@ struct OrtTrainingApi {
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetTrainingModelInputCount)(const OrtTrainingSession* sess, size_t* out) NO_EXCEPTION;
 
-  /** Number of inputs that an eval step takes.
+  /** Number of inputs that an eval step takes; 0 without an eval model.
    *
    * \param[in] sess The session.
    * \param[out] out The number. In inputs.
-   * \retval ORT_NO_MODEL when the session has no eval model.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetEvalModelInputCount)(const OrtTrainingSession* sess, size_t* out) NO_EXCEPTION;
 
@@ -345,7 +344,6 @@ struct OrtTrainingApi {
    * \param[in] allocator Allocates the memory for the name.
    * \param[out] output The name. Freed with the allocator.
    * \retval ORT_INVALID_ARGUMENT when the index is out of range.
-   * \retval ORT_NO_MODEL when the session has no eval model.
    */
   OrtStatus*(ORT_API_CALL* TrainingSessionGetEvalModelInputName)(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** output) NO_EXCEPTION;
 

@@ -8,9 +8,15 @@
  */
 #pragma once
 
-#include <optional>
 #include <tuple>
+
+#if __cplusplus >= 201703L || (defined(_MSVC_LANG) && _MSVC_LANG >= 201703L)
+#define ORTRAIN_CXX17 1
+#include <optional>
 #include <variant>
+#else
+#define ORTRAIN_CXX17 0
+#endif
 
 #include "onnxruntime_cxx_api.h"
 #include "onnxruntime_training_c_api.h"
@@ -30,8 +36,73 @@ inline const OrtrainApi& GetOrtrainApi() {
   return api;
 }
 
+#if ORTRAIN_CXX17
+
 /** A property of a checkpoint. */
 using Property = std::variant<int64_t, float, std::string>;
+
+/** A path that may be left out. */
+using OptionalPath = std::optional<std::basic_string<ORTCHAR_T>>;
+
+namespace detail {
+
+/** The value of a property where it has the type, else null. */
+template <typename T>
+const T* GetIf(const Property& property) {
+  return std::get_if<T>(&property);
+}
+
+}  // namespace detail
+
+#else
+
+namespace detail {
+
+/** The value of a property where it has the type, else null. */
+template <typename T, typename P>
+const T* GetIf(const P& property) {
+  return property.Get(static_cast<const T*>(nullptr));
+}
+
+}  // namespace detail
+
+/** A property of a checkpoint; std::variant in C++17. */
+class Property {
+ public:
+  Property(int64_t value) : type_(OrtIntProperty), number_(value) {}
+  Property(float value) : type_(OrtFloatProperty), real_(value) {}
+  Property(std::string value) : type_(OrtStringProperty), text_(std::move(value)) {}
+
+  /** The number of the type: 0 for int64_t, 1 for float, 2 for std::string. */
+  size_t index() const { return static_cast<size_t>(type_); }
+
+  const int64_t* Get(const int64_t*) const { return type_ == OrtIntProperty ? &number_ : nullptr; }
+  const float* Get(const float*) const { return type_ == OrtFloatProperty ? &real_ : nullptr; }
+  const std::string* Get(const std::string*) const { return type_ == OrtStringProperty ? &text_ : nullptr; }
+
+ private:
+  OrtPropertyType type_;
+  int64_t number_ = 0;
+  float real_ = 0;
+  std::string text_;
+};
+
+/** A path that may be left out; std::optional in C++17. */
+class OptionalPath {
+ public:
+  OptionalPath() = default;
+  OptionalPath(std::basic_string<ORTCHAR_T> path) : given_(true), path_(std::move(path)) {}
+  OptionalPath(const ORTCHAR_T* path) : given_(true), path_(path) {}
+
+  explicit operator bool() const { return given_; }
+  const std::basic_string<ORTCHAR_T>* operator->() const { return &path_; }
+
+ private:
+  bool given_ = false;
+  std::basic_string<ORTCHAR_T> path_;
+};
+
+#endif
 
 namespace detail {
 
@@ -85,15 +156,15 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
 
   /** Adds a property, or replaces an existing one. */
   void AddProperty(const std::string& name, const Property& value) {
-    if (const auto* number = std::get_if<int64_t>(&value)) {
+    if (const auto* number = detail::GetIf<int64_t>(value)) {
       int64_t copy = *number;
       ThrowOnError(GetTrainingApi().AddProperty(p_, name.c_str(), OrtIntProperty, &copy));
-    } else if (const auto* real = std::get_if<float>(&value)) {
+    } else if (const auto* real = detail::GetIf<float>(value)) {
       float copy = *real;
       ThrowOnError(GetTrainingApi().AddProperty(p_, name.c_str(), OrtFloatProperty, &copy));
     } else {
-      std::string copy = std::get<std::string>(value);
-      ThrowOnError(GetTrainingApi().AddProperty(p_, name.c_str(), OrtStringProperty, copy.data()));
+      std::string copy = *detail::GetIf<std::string>(value);
+      ThrowOnError(GetTrainingApi().AddProperty(p_, name.c_str(), OrtStringProperty, &copy[0]));
     }
   }
 
@@ -189,8 +260,8 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
   /** Creates a session from its models. */
   TrainingSession(const Env& env, const SessionOptions& session_options, CheckpointState& checkpoint_state,
                   const std::basic_string<ORTCHAR_T>& train_model_path,
-                  const std::optional<std::basic_string<ORTCHAR_T>>& eval_model_path = std::nullopt,
-                  const std::optional<std::basic_string<ORTCHAR_T>>& optimizer_model_path = std::nullopt) {
+                  const OptionalPath& eval_model_path = OptionalPath(),
+                  const OptionalPath& optimizer_model_path = OptionalPath()) {
     ThrowOnError(GetTrainingApi().CreateTrainingSession(env, session_options, checkpoint_state, train_model_path.c_str(),
                                             eval_model_path ? eval_model_path->c_str() : nullptr,
                                             optimizer_model_path ? optimizer_model_path->c_str() : nullptr, &p_));

@@ -16,7 +16,6 @@ extern "C" {
 #endif
 
 typedef struct OrtrainApi OrtrainApi;
-
 /** Adds gradients to a model. */
 typedef struct OrtGradientGraphBuilder OrtGradientGraphBuilder;
 

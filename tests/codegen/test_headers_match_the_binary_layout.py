@@ -46,7 +46,12 @@ def parameter_types(parameters: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("table", "header"),
-    [("OrtApi", "onnxruntime_c_api.h"), ("OrtTrainingApi", "onnxruntime_training_c_api.h")],
+    [
+        ("OrtApi", "onnxruntime_c_api.h"),
+        ("OrtCompileApi", "onnxruntime_c_api.h"),
+        ("OrtModelEditorApi", "onnxruntime_c_api.h"),
+        ("OrtTrainingApi", "onnxruntime_training_c_api.h"),
+    ],
 )
 def test_every_slot(table: str, header: str) -> None:
     with (ROOT / f"tests/data/{table}.csv").open() as file:

@@ -148,7 +148,7 @@ static void CheckClose(TrainingTests *self, float found, NSNumber *recorded, NSS
                                       outputValues:@[ loss ]
                                         runOptions:options
                                              error:&error]);
-  XCTAssertSays(error, ORTErrorCodeRuntimeException, @"TrainStep");
+  XCTAssertSays(error, ORTErrorCodeFail, @"TrainStep", @"Exiting due to terminate flag being set to true");
   XCTAssertTrue([options setTerminate:NO error:NULL]);
   XCTAssertTrue([session trainStepWithInputValues:[self batch:0 of:run]
                                      outputValues:@[ loss ]

@@ -290,6 +290,55 @@ def test_a_run_that_is_told_to_end_ends(affine: bytes) -> None:
     assert len(session.run(None, feed, options)) == 2
 
 
+def test_a_run_without_a_step_ends_too(affine: bytes) -> None:
+    constant = helper.make_node("Constant", [], ["y"], value_floats=[1.0, 2.0])
+    passed_on = model_of([], [tensor("x", [1])], [tensor("x", [1])])
+    options = ortrain.RunOptions()
+    for model, feed in (
+        (model_of([constant], [], [tensor("y", [2])]), {}),
+        (passed_on, {"x": np.ones(1, "f")}),
+    ):
+        ours, theirs = both(model)
+        options.terminate = True
+        with pytest.raises(
+            ortrain.OrtrainError, match="Exiting due to terminate flag being set to true"
+        ) as error:
+            ours.run(None, feed, options)
+        assert error.value.code == ortrain.OrtErrorCode.ORT_FAIL
+        options.terminate = False
+        np.testing.assert_array_equal(ours.run(None, feed, options)[0], theirs.run(None, feed)[0])
+    options.terminate = True
+    ended = onnxruntime.RunOptions()
+    ended.terminate = True
+    ours, theirs = both(affine)
+    feed = {"x": np.ones((1, 3), np.float32)}
+    with pytest.raises(Exception, match="Exiting due to terminate flag being set to true"):
+        theirs.run(None, feed, ended)
+    with pytest.raises(ortrain.OrtrainError, match="Exiting due to terminate flag being set to true"):
+        ours.run(None, feed, options)
+
+
+def test_inputs_that_the_wanted_outputs_do_not_need_may_be_left_out() -> None:
+    nodes = [
+        helper.make_node("Relu", ["a"], ["ya"]),
+        helper.make_node("Add", ["a", "b"], ["yb"]),
+    ]
+    values = [tensor(name, ["n"]) for name in ("a", "b", "ya", "yb")]
+    ours, theirs = both(model_of(nodes, values[:2], values[2:]))
+    feed = {"a": np.array([-1, 2], np.float32)}
+    expected = theirs.run(["ya"], feed | {"b": np.ones(2, np.float32)})[0]
+    for _ in range(2):
+        np.testing.assert_array_equal(ours.run(["ya"], feed)[0], expected)
+        for outputs in (["yb"], ["ya", "yb"], None):
+            with pytest.raises(ortrain.InvalidArgumentError, match="input 'b' was not given"):
+                ours.run(outputs, feed)
+    # What is given is checked, needed or not.
+    for wrong in (np.ones(2, np.int64), np.ones((2, 2), np.float32)):
+        with pytest.raises(ortrain.InvalidArgumentError, match="'b'"):
+            ours.run(["ya"], feed | {"b": wrong})
+    np.testing.assert_array_equal(ours.run(["yb"], feed | {"b": np.ones(2, np.float32)})[0], [0, 3])
+
+
 def test_settings_of_the_session_are_taken(affine: bytes) -> None:
     options = ortrain.SessionOptions()
     options.intra_op_num_threads = 1

@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from ortrain import __version__
+from ortrain import OrtrainError, __version__
+from ortrain.alias import make_alias
 from ortrain.profiling import profile
 
 
@@ -64,7 +65,23 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="KEY=VALUE",
         help="configuration entry of the session; may be repeated",
     )
+    command = commands.add_parser(
+        "alias",
+        help="let programs built for onnxruntime find this library",
+        description="Fill DIR with links to the native library under the names of onnxruntime's, and to what it "
+        "needs. With DIR on the library path (LD_LIBRARY_PATH, or the program's own), programs linked with "
+        "libonnxruntime run on ortrain. Links in DIR are replaced, files are not.",
+    )
+    command.add_argument("folder", type=Path, metavar="DIR", help="folder for the links")
     options = parser.parse_args(arguments)
+    if options.command == "alias":
+        try:
+            for link in make_alias(options.folder):
+                print(link)
+        except (OrtrainError, OSError) as error:
+            print(f"ortrain: {error}", file=sys.stderr)
+            return 1
+        return 0
     return profile(
         options.folder,
         options.steps,

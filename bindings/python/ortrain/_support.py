@@ -122,6 +122,8 @@ class StepSignature:
         cls, session: _ortrain.TrainingSessionHandle, training: bool, inputs: list[str], outputs: list[str]
     ) -> StepSignature:
         """Return the signature of a session's train step or eval step."""
+        if not outputs:  # there is no eval model, and the library says so
+            _ortrain.get_model_input_type_info(session, training, 0)
         types = [_ortrain.get_model_input_type_info(session, training, i)[0] for i in range(len(inputs))]
         return cls(inputs, types, len(outputs))
 

@@ -13,6 +13,7 @@
 #include "onnxruntime_c_api.h"
 #include "onnxruntime_training_c_api.h"
 #include "ortrain_c_api.h"
+#include "program/profile.h"
 #include "runtime/error.h"
 #include "runtime/random.h"
 #include "runtime/tensor.h"
@@ -27,11 +28,17 @@ struct OrtStatus {
   std::string message;
 };
 
+struct OrtThreadingOptions {
+  int intra_op_threads = 0;  // 0: as many as the machine has processors
+  bool denormal_as_zero = false;
+};
+
 struct OrtEnv {
   OrtLoggingLevel level;
   std::string id;
   OrtLoggingFunction function;  // null: the standard error
   void* parameter;
+  std::optional<OrtThreadingOptions> shared_threads = std::nullopt;
 };
 
 struct OrtSessionOptions {
@@ -57,6 +64,7 @@ struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   std::vector<int64_t> dims;         // -1: not known
   std::vector<std::string> symbols;  // as many as dims; empty: no name
+  bool has_shape = true;
 };
 
 struct OrtTypeInfo;
@@ -78,6 +86,7 @@ struct OrtTypeInfo {
 
 struct OrtSession {
   ortrain::InferenceSession session;
+  ortrain::Profile::Clock::time_point made = ortrain::Profile::Clock::now();
 };
 
 struct OrtCheckpointState {
@@ -95,6 +104,10 @@ struct OrtGradientGraphBuilder {
 };
 
 namespace ortrain::capi {
+
+// What the exported functions do, under whatever name or version they are called.
+const OrtApiBase* api_base() noexcept;
+OrtStatus* append_cpu(OrtSessionOptions* options, int use_arena) noexcept;
 
 template <typename H>
 void release(H* handle) noexcept {
@@ -135,9 +148,6 @@ std::vector<std::string> texts(const char* const* names, size_t count);
 Tensor& tensor_of(OrtValue& value);
 const Tensor& tensor_of(const OrtValue& value);
 // Options or, for null, the defaults.
-inline SessionOptions core_of(const OrtSessionOptions* options) {
-  return options != nullptr ? options->value : SessionOptions();
-}
 inline const RunOptions* core_of(const OrtRunOptions* options) { return options ? &options->value : nullptr; }
 
 // The item of that number; throws naming how many there are.
@@ -147,6 +157,12 @@ const T& item(const std::vector<T>& items, size_t index, const char* what) {
           ", expected a number below ", items.size());
   return items[index];
 }
+
+// What a session of the environment is made with, the environment's settings for threads included.
+SessionOptions options_of(const OrtEnv& env, const OrtSessionOptions* options);
+
+// Throws where `count` is no number of threads.
+void check_threads(int count);
 
 // Writes a message to the environment's log.
 void log(const OrtEnv& env, OrtLoggingLevel severity, const char* call, const std::string& message);

@@ -1,4 +1,6 @@
 // Forward sessions.
+#include <chrono>
+
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
@@ -10,14 +12,16 @@ const std::vector<ValueInfo> kOverridable;  // initializers are constants
 
 }  // namespace
 
-void CreateSession(const OrtEnv*, const ORTCHAR_T* model_path, const OrtSessionOptions* options,
+void CreateSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options,
                    OrtSession** out) {
-  *out = new OrtSession{InferenceSession(core_of(options), read_model(std::filesystem::path(model_path)))};
+  *out = new OrtSession{
+      InferenceSession(options_of(*env, options), read_model(std::filesystem::path(model_path)))};
 }
 
-void CreateSessionFromArray(const OrtEnv*, const void* model_data, size_t model_data_length,
+void CreateSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length,
                             const OrtSessionOptions* options, OrtSession** out) {
-  *out = new OrtSession{InferenceSession(core_of(options), read_model(model_data, model_data_length))};
+  *out =
+      new OrtSession{InferenceSession(options_of(*env, options), read_model(model_data, model_data_length))};
 }
 
 void Run(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names,
@@ -33,6 +37,11 @@ void Run(OrtSession* session, const OrtRunOptions* run_options, const char* cons
                        core_of(run_options));
   for (size_t i = 0; i < output_names_len; ++i)
     if (outputs[i] == nullptr) outputs[i] = new OrtValue{std::move(results[i])};
+}
+
+void SessionGetProfilingStartTimeNs(const OrtSession* session, uint64_t* out) {
+  const auto since_epoch = session->made.time_since_epoch();
+  *out = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since_epoch).count());
 }
 
 void SessionGetInputCount(const OrtSession* session, size_t* out) { *out = session->session.inputs().size(); }

@@ -3,7 +3,9 @@
 #include <string>
 
 #include "capi/generated/bodies.h"
+#include "capi/guard.h"
 #include "capi/handles.h"
+#include "cpu_provider_factory.h"
 
 namespace ortrain::capi {
 namespace {
@@ -33,6 +35,9 @@ const OrtTrainingApi* GetTrainingApi(uint32_t version) {
   return served(version, ORT_API_VERSION, "OrtTrainingApi") ? &ort_training_api : nullptr;
 }
 
+const OrtCompileApi* GetCompileApi() { return &ort_compile_api; }
+const OrtModelEditorApi* GetModelEditorApi() { return &ort_model_editor_api; }
+
 const char* GetBuildInfoString() {
 #if ORTRAIN_ONEDNN
   return "ortrain " ORTRAIN_VERSION ", kernels: oneDNN, compiler: " __VERSION__;
@@ -59,13 +64,27 @@ void DeviceName(size_t index, OrtAllocator* allocator, char** out) {
   *out = copy_text(allocator, item(device_names(), index, "device"));
 }
 
+const OrtApiBase* api_base() noexcept {
+  static const OrtApiBase base{get_api, get_version};
+  return &base;
+}
+
+OrtStatus* append_cpu(OrtSessionOptions* options, int use_arena) noexcept {
+  return guarded("OrtSessionOptionsAppendExecutionProvider_CPU", [&] {
+    check_pointer(options, "options");
+    options->value.cpu_memory_arena = use_arena != 0;
+  });
+}
+
 }  // namespace ortrain::capi
 
 extern "C" {
 
-const OrtApiBase* ORT_API_CALL OrtGetApiBase(void) noexcept {
-  static const OrtApiBase base{ortrain::capi::get_api, ortrain::capi::get_version};
-  return &base;
+const OrtApiBase* ORT_API_CALL OrtGetApiBase(void) noexcept { return ortrain::capi::api_base(); }
+
+OrtStatus* ORT_API_CALL OrtSessionOptionsAppendExecutionProvider_CPU(OrtSessionOptions* options,
+                                                                     int use_arena) noexcept {
+  return ortrain::capi::append_cpu(options, use_arena);
 }
 
 const OrtrainApi* ORT_API_CALL OrtrainGetApi(uint32_t version) noexcept {

@@ -15,6 +15,20 @@ void add_entry(std::map<std::string, std::string>& config, const char* key, cons
 
 }  // namespace
 
+void check_threads(int count) {
+  require(count >= 0, ErrorCode::kInvalidArgument, "expected a number of threads, 0 for the default, found ",
+          count);
+}
+
+SessionOptions options_of(const OrtEnv& env, const OrtSessionOptions* options) {
+  SessionOptions out = options != nullptr ? options->value : SessionOptions();
+  if (env.shared_threads && !out.per_session_threads) {
+    out.intra_op_threads = env.shared_threads->intra_op_threads;
+    if (env.shared_threads->denormal_as_zero) out.config.try_emplace(kDenormalsKey, "1");
+  }
+  return out;
+}
+
 void CreateSessionOptions(OrtSessionOptions** options) { *options = new OrtSessionOptions; }
 
 void CloneSessionOptions(const OrtSessionOptions* in_options, OrtSessionOptions** out_options) {
@@ -29,10 +43,16 @@ void SetSessionExecutionMode(OrtSessionOptions* options, ExecutionMode execution
 
 void EnableMemPattern(OrtSessionOptions* options) { options->value.memory_pattern = true; }
 void DisableMemPattern(OrtSessionOptions* options) { options->value.memory_pattern = false; }
+void GetMemPatternEnabled(const OrtSessionOptions* options, int* out) {
+  *out = options->value.memory_pattern;
+}
+void GetSessionExecutionMode(const OrtSessionOptions* options, ExecutionMode* out) {
+  *out = static_cast<ExecutionMode>(options->value.execution_mode);
+}
 void EnableCpuMemArena(OrtSessionOptions* options) { options->value.cpu_memory_arena = true; }
 void DisableCpuMemArena(OrtSessionOptions* options) { options->value.cpu_memory_arena = false; }
 void SetSessionLogId(OrtSessionOptions* options, const char* logid) { options->value.log_id = logid; }
-void DisablePerSessionThreads(OrtSessionOptions*) {}
+void DisablePerSessionThreads(OrtSessionOptions* options) { options->value.per_session_threads = false; }
 void SetDeterministicCompute(OrtSessionOptions* options, bool value) {
   options->value.deterministic_compute = value;
 }
@@ -56,14 +76,12 @@ void SetSessionGraphOptimizationLevel(OrtSessionOptions* options,
 }
 
 void SetIntraOpNumThreads(OrtSessionOptions* options, int intra_op_num_threads) {
-  require(intra_op_num_threads >= 0, ErrorCode::kInvalidArgument,
-          "expected a number of threads, 0 for one a processor, found ", intra_op_num_threads);
+  check_threads(intra_op_num_threads);
   options->value.intra_op_threads = intra_op_num_threads;
 }
 
 void SetInterOpNumThreads(OrtSessionOptions* options, int inter_op_num_threads) {
-  require(inter_op_num_threads >= 0, ErrorCode::kInvalidArgument,
-          "expected a number of threads, 0 for the default, found ", inter_op_num_threads);
+  check_threads(inter_op_num_threads);
   options->value.inter_op_threads = inter_op_num_threads;
 }
 

@@ -78,8 +78,9 @@ void CreateTrainingSession(const OrtEnv* env, const OrtSessionOptions* options,
                            OrtCheckpointState* checkpoint_state, const ORTCHAR_T* train_model_path,
                            const ORTCHAR_T* eval_model_path, const ORTCHAR_T* optimizer_model_path,
                            OrtTrainingSession** out) {
-  make_session(*env, core_of(options), *checkpoint_state, read_model(std::filesystem::path(train_model_path)),
-               read_optional(eval_model_path), read_optional(optimizer_model_path), out);
+  make_session(*env, options_of(*env, options), *checkpoint_state,
+               read_model(std::filesystem::path(train_model_path)), read_optional(eval_model_path),
+               read_optional(optimizer_model_path), out);
 }
 
 void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions* options,
@@ -87,7 +88,7 @@ void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions*
                                      size_t train_data_length, const void* eval_model_data,
                                      size_t eval_data_length, const void* optim_model_data,
                                      size_t optim_data_length, OrtTrainingSession** out) {
-  make_session(*env, core_of(options), *checkpoint_state,
+  make_session(*env, options_of(*env, options), *checkpoint_state,
                read_model(train_model_data, train_data_length, "training model in memory"),
                read_optional(eval_model_data, eval_data_length, "eval model in memory"),
                read_optional(optim_model_data, optim_data_length, "optimizer model in memory"), out);

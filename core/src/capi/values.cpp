@@ -52,6 +52,7 @@ OrtTensorTypeAndShapeInfo tensor_type_of(const ValueInfo& info) {
       out.symbols.push_back(dim.symbol);
     }
   }
+  out.has_shape = info.dims.has_value();
   return out;
 }
 
@@ -215,10 +216,14 @@ void SetTensorElementType(OrtTensorTypeAndShapeInfo* info, ONNXTensorElementData
 }
 void SetDimensions(OrtTensorTypeAndShapeInfo* info, const int64_t* dim_values, size_t dim_count) {
   info->dims.assign(dim_values, dim_values + dim_count);
+  info->has_shape = true;
   info->symbols.assign(dim_count, "");
 }
 void GetTensorElementType(const OrtTensorTypeAndShapeInfo* info, ONNXTensorElementDataType* out) {
   *out = info->type;
+}
+bool TensorTypeAndShape_HasShape(const OrtTensorTypeAndShapeInfo* info) {
+  return info != nullptr && info->has_shape;
 }
 void GetDimensionsCount(const OrtTensorTypeAndShapeInfo* info, size_t* out) { *out = info->dims.size(); }
 void GetDimensions(const OrtTensorTypeAndShapeInfo* info, int64_t* dim_values, size_t dim_values_length) {

@@ -9,6 +9,7 @@
 
 #include "infer/value_types.h"
 #include "program/segment_plan.h"
+#include "program/terminate.h"
 
 namespace ortrain {
 
@@ -263,8 +264,7 @@ class NodeRun : public DynamicContext {
 
 void NodeRun::run_body(const std::string& attribute, std::span<const ValueRef> inputs, OutputPlaces& outputs,
                        int64_t iteration) {
-  if (scope_.terminate && scope_.terminate->load(std::memory_order_relaxed))
-    fail(ErrorCode::kRuntimeException, "the run was ended by its run options");
+  check_terminate(scope_.terminate);
   Body& to_run = body(attribute);
   std::vector<ValueRef> all(inputs.begin(), inputs.end());
   for (const Source& source : to_run.captured) all.push_back(source.value());
@@ -576,8 +576,7 @@ void Executor::Impl::run_program(Segment& segment, OutputPlaces& places, const R
 }
 
 void Executor::Impl::run_dynamic(DynamicStep& step, OutputPlaces& places, const RunScope& scope) {
-  if (scope.terminate && scope.terminate->load(std::memory_order_relaxed))
-    fail(ErrorCode::kRuntimeException, "the run was ended by its run options");
+  check_terminate(scope.terminate);
   if (scope.started) *scope.started = true;
   const auto start = Profile::Clock::now();
   try {

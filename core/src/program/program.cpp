@@ -8,6 +8,7 @@
 #include "program/memory_plan.h"
 #include "program/recompute.h"
 #include "program/stated_shape.h"
+#include "program/terminate.h"
 #include "runtime/convert.h"
 #include "runtime/memory.h"
 
@@ -856,8 +857,7 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor*
   size_t i = 0;
   try {
     for (; i < p.steps.size(); ++i) {
-      if (terminate && terminate->load(std::memory_order_relaxed))
-        fail(ErrorCode::kRuntimeException, "the run was ended by its run options");
+      check_terminate(terminate);
       if (profile) [[unlikely]]
         run_timed(p.steps[i], frame, *profile);
       else

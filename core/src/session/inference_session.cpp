@@ -4,6 +4,8 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <unordered_map>
+#include <utility>
 
 #include "autodiff/gradient_nodes.h"
 #include "infer/value_types.h"
@@ -37,17 +39,28 @@ struct InferenceSession::Impl {
   Model model;
   std::vector<ValueInfo> outputs;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
-  std::map<std::vector<std::string>, std::unique_ptr<Stage>> stages;  // one for each set of wanted outputs
+  // One for each set of wanted outputs and of inputs that were left out.
+  using Names = std::vector<std::string>;
+  std::map<std::pair<Names, Names>, std::unique_ptr<Stage>> stages;
   std::mutex busy;  // the stages share memory: runs follow one another
 
-  Stage& stage(const std::vector<std::string>& wanted) {
-    std::unique_ptr<Stage>& stage = stages[wanted];
+  // Throws when the wanted outputs need an input that was left out.
+  Stage& stage(const Names& wanted, const Names& left_out) {
+    std::unique_ptr<Stage>& stage = stages[{wanted, left_out}];
     if (!stage) {
       Model pruned = model;
       pruned.graph.outputs.clear();
       for (const std::string& name : wanted) pruned.graph.outputs.push_back(*model.graph.info(name));
       pruned.graph.remove_unused_nodes();
-      stage = std::make_unique<Stage>("model", std::move(pruned), model.graph.inputs, wanted, arena, options);
+      const std::unordered_map<std::string, int> uses = count_uses(pruned.graph);
+      for (const std::string& name : left_out)
+        require(!uses.contains(name), ErrorCode::kInvalidArgument, "the model's input '", name,
+                "' was not given");
+      std::erase_if(pruned.graph.inputs, [&](const ValueInfo& info) {
+        return std::find(left_out.begin(), left_out.end(), info.name) != left_out.end();
+      });
+      std::vector<ValueInfo> inputs = pruned.graph.inputs;
+      stage = std::make_unique<Stage>("model", std::move(pruned), std::move(inputs), wanted, arena, options);
     }
     return *stage;
   }
@@ -62,7 +75,7 @@ InferenceSession::InferenceSession(SessionOptions options, Model model) : impl_(
   // Made at once, so that what cannot be run is said now and not by the first run.
   std::vector<std::string> all;
   for (const ValueInfo& info : impl_->outputs) all.push_back(info.name);
-  impl_->stage(all);
+  impl_->stage(all, {});
 }
 
 InferenceSession::~InferenceSession() = default;
@@ -109,16 +122,18 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
       place = &own.emplace_back(sequence->size() == 0 ? Sequence(at->dtype) : sequence->detached());
   }
   const Value nothing = Nothing{};
-  for (size_t i = 0; i < ordered.size(); ++i)
-    if (!ordered[i] && graph.inputs[i].is_optional) ordered[i] = &nothing;
-  for (size_t i = 0; i < ordered.size(); ++i)
-    require(ordered[i] != nullptr, ErrorCode::kInvalidArgument, "the model's input '", graph.inputs[i].name,
-            "' was not given");
   std::vector<ValueRef> given;
-  for (const Value* value : ordered) given.emplace_back(*value);
+  std::vector<std::string> left_out;
+  for (size_t i = 0; i < ordered.size(); ++i) {
+    if (!ordered[i] && graph.inputs[i].is_optional) ordered[i] = &nothing;
+    if (ordered[i])
+      given.emplace_back(*ordered[i]);
+    else
+      left_out.push_back(graph.inputs[i].name);
+  }
   std::vector<Value*> places;
   for (Value& value : outputs) places.push_back(&value);
-  impl_->stage(output_names).run(given, places, 0, {}, {}, options);
+  impl_->stage(output_names, left_out).run(given, places, 0, {}, {}, options);
 }
 
 }  // namespace ortrain

@@ -21,6 +21,7 @@ class InferenceSession {
   const std::vector<ValueInfo>& outputs() const;
 
   // Runs with the named inputs and returns the named outputs (all of them when `output_names` is empty).
+  // Inputs that these outputs do not need may be left out.
   std::vector<Value> run(const std::vector<std::string>& input_names, const std::vector<Value>& inputs,
                          const std::vector<std::string>& output_names, const RunOptions* options = nullptr);
   // The same into `outputs`, one for each name: an undefined tensor becomes what the model gives, a defined

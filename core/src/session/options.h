@@ -9,8 +9,9 @@
 namespace ortrain {
 
 struct SessionOptions {
-  int intra_op_threads = 0;  // 0: as many as the machine has processors
-  int inter_op_threads = 0;  // accepted for compatibility; nodes run one after another
+  int intra_op_threads = 0;         // 0: as many as the machine has processors
+  int inter_op_threads = 0;         // accepted for compatibility; nodes run one after another
+  bool per_session_threads = true;  // false: the environment's number of threads goes before the session's
   int graph_optimization_level = 99;
   int execution_mode = 0;
   int log_severity_level = -1;

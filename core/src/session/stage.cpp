@@ -7,6 +7,7 @@
 #include "op/expansion.h"
 #include "op/operator.h"
 #include "passes/pass.h"
+#include "program/terminate.h"
 #include "runtime/denormals.h"
 #include "runtime/threads.h"
 
@@ -235,6 +236,7 @@ class Stage::ValuePlaces : public OutputPlaces {
 void Stage::run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t places_count, RunScope scope,
                 const RunOptions* options) {
   broke_off_ = false;
+  check_terminate(options ? &options->terminate : nullptr);
   check_inputs(inputs);
   require(places_count == output_names_.size(), ErrorCode::kInvalidArgument, "the ", what_, " gives ",
           output_names_.size(), " outputs, but room for ", places_count, " was given");

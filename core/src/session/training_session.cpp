@@ -7,6 +7,7 @@
 #include "graph/onnx_io.h"
 #include "infer/value_types.h"
 #include "op/operator.h"
+#include "program/terminate.h"
 #include "runtime/denormals.h"
 #include "runtime/threads.h"
 #include "session/mixed_precision.h"
@@ -20,6 +21,7 @@ namespace {
 
 constexpr std::string_view kAccumulatedSuffix = "_grad.accumulation.out";
 constexpr const char* kLazyReset = "lazy_reset_grad";
+const std::vector<std::string> kNoNames;
 
 bool ends_with(std::string_view text, std::string_view suffix) { return text.ends_with(suffix); }
 
@@ -165,7 +167,7 @@ struct TrainingSession::Impl {
 
   const Stage& stage(bool training) const {
     require(training || eval, ErrorCode::kNoModel,
-            "names of the eval model: the training session was made without an eval model");
+            "inputs of the eval model: the training session was made without an eval model");
     return training ? *train : *eval;
   }
 
@@ -325,10 +327,11 @@ void TrainingSession::lazy_reset_grad() {
   impl_->overwrite_gradients = true;
 }
 
-void TrainingSession::optimizer_step(const RunOptions*) {
+void TrainingSession::optimizer_step(const RunOptions* options) {
   const Impl::Use use(*impl_, "optimizer step");
   Impl& s = *impl_;
   s.require_optimizer("optimizer step");
+  check_terminate(options ? &options->terminate : nullptr);
   require(state_->has_gradients(), ErrorCode::kRuntimeException,
           "optimizer step: there are no gradients; run a train step first");
   const ThreadScope threads(s.options.intra_op_threads);
@@ -400,11 +403,11 @@ const std::vector<ValueInfo>& TrainingSession::inputs(bool training) const {
 }
 
 const std::vector<std::string>& TrainingSession::input_names(bool training) const {
-  return impl_->stage(training).input_names();
+  return training || impl_->eval ? impl_->stage(training).input_names() : kNoNames;
 }
 
 const std::vector<std::string>& TrainingSession::output_names(bool training) const {
-  return impl_->stage(training).output_names();
+  return training || impl_->eval ? impl_->stage(training).output_names() : kNoNames;
 }
 
 void TrainingSession::start_profiling() {

@@ -46,7 +46,8 @@ class TrainingSession {
   void register_linear_lr_scheduler(int64_t warmup_steps, int64_t total_steps, float initial_learning_rate);
   void scheduler_step();
 
-  // The user's inputs and outputs, without parameters and gradient buffers.
+  // The user's inputs and outputs, without parameters and gradient buffers. A session without an eval model
+  // has no names for it.
   const std::vector<ValueInfo>& inputs(bool training) const;
   const std::vector<std::string>& input_names(bool training) const;
   const std::vector<std::string>& output_names(bool training) const;

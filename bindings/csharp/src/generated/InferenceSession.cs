@@ -153,8 +153,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="inputs">A tensor for each input, by name.</param>
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputs"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, or a type or shape is
-        /// wrong; RuntimeException when a node fails or the run was terminated.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> Run(IReadOnlyCollection<NamedOnnxValue> inputs)
         {
@@ -168,8 +169,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputs"/> or <paramref
         /// name="outputNames"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, or a type or shape is
-        /// wrong; RuntimeException when a node fails or the run was terminated.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> Run(IReadOnlyCollection<NamedOnnxValue> inputs, IReadOnlyCollection<string> outputNames)
         {
@@ -184,8 +186,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputs"/> or <paramref
         /// name="outputNames"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, or a type or shape is
-        /// wrong; RuntimeException when a node fails or the run was terminated.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> Run(IReadOnlyCollection<NamedOnnxValue> inputs, IReadOnlyCollection<string> outputNames, RunOptions options)
         {
@@ -199,8 +202,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/> or <paramref
         /// name="inputValues"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, or a type or shape is
-        /// wrong; RuntimeException when a node fails or the run was terminated.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> Run(IReadOnlyCollection<string> inputNames, IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
@@ -215,8 +219,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/>, <paramref
         /// name="inputValues"/> or <paramref name="outputNames"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, or a type or shape is
-        /// wrong; RuntimeException when a node fails or the run was terminated.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> Run(IReadOnlyCollection<string> inputNames, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<string> outputNames)
         {
@@ -232,8 +237,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/>, <paramref
         /// name="inputValues"/> or <paramref name="outputNames"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, or a type or shape is
-        /// wrong; RuntimeException when a node fails or the run was terminated.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> Run(IReadOnlyCollection<string> inputNames, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<string> outputNames, RunOptions options)
         {
@@ -249,8 +255,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/>, <paramref
         /// name="inputValues"/> or <paramref name="outputNames"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, or a type or shape is
-        /// wrong; RuntimeException when a node fails or the run was terminated.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<OrtValue> Run(RunOptions runOptions, IReadOnlyCollection<string> inputNames, IReadOnlyCollection<OrtValue> inputValues, IReadOnlyCollection<string> outputNames)
         {
@@ -265,8 +272,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>The outputs, in the order of their names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputs"/> or <paramref
         /// name="outputNames"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, or a type or shape is
-        /// wrong; RuntimeException when a node fails or the run was terminated.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<OrtValue> Run(RunOptions runOptions, IReadOnlyDictionary<string, OrtValue> inputs, IReadOnlyCollection<string> outputNames)
         {
@@ -284,8 +292,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/>, <paramref
         /// name="inputValues"/>, <paramref name="outputNames"/> or <paramref name="outputValues"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, or a type or shape is
-        /// wrong; RuntimeException when a node fails or the run was terminated.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void Run(RunOptions runOptions, IReadOnlyCollection<string> inputNames, IReadOnlyCollection<OrtValue> inputValues, IReadOnlyCollection<string> outputNames, IReadOnlyCollection<OrtValue> outputValues)
         {
@@ -302,8 +311,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/>, <paramref
         /// name="inputValues"/>, <paramref name="outputNames"/> or <paramref name="outputValues"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, or a type or shape is
-        /// wrong; RuntimeException when a node fails or the run was terminated.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void Run(IReadOnlyCollection<string> inputNames, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<string> outputNames, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
@@ -321,8 +331,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputNames"/>, <paramref
         /// name="inputValues"/>, <paramref name="outputNames"/> or <paramref name="outputValues"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, or a type or shape is
-        /// wrong; RuntimeException when a node fails or the run was terminated.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when a name is unknown, an input that the
+        /// requested outputs need is missing, or a type or shape is wrong; RuntimeException when a node fails;
+        /// Fail when the run was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void Run(IReadOnlyCollection<string> inputNames, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<string> outputNames, IReadOnlyCollection<FixedBufferOnnxValue> outputValues, RunOptions options)
         {

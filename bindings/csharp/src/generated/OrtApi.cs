@@ -599,11 +599,33 @@ namespace Microsoft.ML.OnnxRuntime
             (releaseSequenceTypeInfo = NativeTables.Bind<ReleaseSequenceTypeInfoCall>(NativeTables.OrtApi, 109));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateEnvWithGlobalThreadPoolsCall(OrtLoggingLevel logSeverityLevel, byte[] logid, IntPtr tpOptions, out IntPtr @out);
+        private static CreateEnvWithGlobalThreadPoolsCall createEnvWithGlobalThreadPools;
+        /// <summary>Creates an environment with settings for the threads that its sessions share.</summary>
+        internal static CreateEnvWithGlobalThreadPoolsCall CreateEnvWithGlobalThreadPools => createEnvWithGlobalThreadPools ??
+            (createEnvWithGlobalThreadPools = NativeTables.Bind<CreateEnvWithGlobalThreadPoolsCall>(NativeTables.OrtApi, 119));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr DisablePerSessionThreadsCall(SessionOptions options);
         private static DisablePerSessionThreadsCall disablePerSessionThreads;
-        /// <summary>Accepted but has no effect: all sessions share one thread pool per process.</summary>
+        /// <summary>Makes the session use the number of threads of its environment, if that was created with
+        /// threading options.</summary>
         internal static DisablePerSessionThreadsCall DisablePerSessionThreads => disablePerSessionThreads ??
             (disablePerSessionThreads = NativeTables.Bind<DisablePerSessionThreadsCall>(NativeTables.OrtApi, 120));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateThreadingOptionsCall(out IntPtr @out);
+        private static CreateThreadingOptionsCall createThreadingOptions;
+        /// <summary>Creates threading options with default values.</summary>
+        internal static CreateThreadingOptionsCall CreateThreadingOptions => createThreadingOptions ??
+            (createThreadingOptions = NativeTables.Bind<CreateThreadingOptionsCall>(NativeTables.OrtApi, 121));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseThreadingOptionsCall(IntPtr input);
+        private static ReleaseThreadingOptionsCall releaseThreadingOptions;
+        /// <summary>Frees threading options.</summary>
+        internal static ReleaseThreadingOptionsCall ReleaseThreadingOptions => releaseThreadingOptions ??
+            (releaseThreadingOptions = NativeTables.Bind<ReleaseThreadingOptionsCall>(NativeTables.OrtApi, 122));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetAvailableProvidersCall(out IntPtr outPtr, out int providerLength);
@@ -653,6 +675,49 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Declares the language from which the library is used. Has no effect.</summary>
         internal static SetLanguageProjectionCall SetLanguageProjection => setLanguageProjection ??
             (setLanguageProjection = NativeTables.Bind<SetLanguageProjectionCall>(NativeTables.OrtApi, 145));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetProfilingStartTimeNsCall(OrtSessionHandle session, out ulong @out);
+        private static SessionGetProfilingStartTimeNsCall sessionGetProfilingStartTimeNs;
+        /// <summary>Time at which the session was created.</summary>
+        internal static SessionGetProfilingStartTimeNsCall SessionGetProfilingStartTimeNs => sessionGetProfilingStartTimeNs ??
+            (sessionGetProfilingStartTimeNs = NativeTables.Bind<SessionGetProfilingStartTimeNsCall>(NativeTables.OrtApi, 146));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetGlobalIntraOpNumThreadsCall(IntPtr tpOptions, int intraOpNumThreads);
+        private static SetGlobalIntraOpNumThreadsCall setGlobalIntraOpNumThreads;
+        /// <summary>Number of threads that a step uses in sessions with DisablePerSessionThreads.</summary>
+        internal static SetGlobalIntraOpNumThreadsCall SetGlobalIntraOpNumThreads => setGlobalIntraOpNumThreads ??
+            (setGlobalIntraOpNumThreads = NativeTables.Bind<SetGlobalIntraOpNumThreadsCall>(NativeTables.OrtApi, 147));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetGlobalInterOpNumThreadsCall(IntPtr tpOptions, int interOpNumThreads);
+        private static SetGlobalInterOpNumThreadsCall setGlobalInterOpNumThreads;
+        /// <summary>Accepted but has no effect: nodes run one after another.</summary>
+        internal static SetGlobalInterOpNumThreadsCall SetGlobalInterOpNumThreads => setGlobalInterOpNumThreads ??
+            (setGlobalInterOpNumThreads = NativeTables.Bind<SetGlobalInterOpNumThreadsCall>(NativeTables.OrtApi, 148));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetGlobalSpinControlCall(IntPtr tpOptions, int allowSpinning);
+        private static SetGlobalSpinControlCall setGlobalSpinControl;
+        /// <summary>Accepted but has no effect: how long waiting threads spin is fixed when the library is
+        /// loaded.</summary>
+        internal static SetGlobalSpinControlCall SetGlobalSpinControl => setGlobalSpinControl ??
+            (setGlobalSpinControl = NativeTables.Bind<SetGlobalSpinControlCall>(NativeTables.OrtApi, 149));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall(IntPtr loggingFunction, IntPtr loggerParam, OrtLoggingLevel logSeverityLevel, byte[] logid, IntPtr tpOptions, out IntPtr @out);
+        private static CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall createEnvWithCustomLoggerAndGlobalThreadPools;
+        /// <summary>Like CreateEnvWithGlobalThreadPools, but messages go to a function of the caller.</summary>
+        internal static CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall CreateEnvWithCustomLoggerAndGlobalThreadPools => createEnvWithCustomLoggerAndGlobalThreadPools ??
+            (createEnvWithCustomLoggerAndGlobalThreadPools = NativeTables.Bind<CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall>(NativeTables.OrtApi, 151));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetGlobalDenormalAsZeroCall(IntPtr tpOptions);
+        private static SetGlobalDenormalAsZeroCall setGlobalDenormalAsZero;
+        /// <summary>Treats denormal numbers as zero in sessions with DisablePerSessionThreads.</summary>
+        internal static SetGlobalDenormalAsZeroCall SetGlobalDenormalAsZero => setGlobalDenormalAsZero ??
+            (setGlobalDenormalAsZero = NativeTables.Bind<SetGlobalDenormalAsZeroCall>(NativeTables.OrtApi, 155));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddRunConfigEntryCall(RunOptions options, byte[] configKey, byte[] configValue);
@@ -760,11 +825,25 @@ namespace Microsoft.ML.OnnxRuntime
             (setDeterministicCompute = NativeTables.Bind<SetDeterministicComputeCall>(NativeTables.OrtApi, 273));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetModelEditorApiCall();
+        private static GetModelEditorApiCall getModelEditorApi;
+        /// <summary>The table for building models in memory.</summary>
+        internal static GetModelEditorApiCall GetModelEditorApi => getModelEditorApi ??
+            (getModelEditorApi = NativeTables.Bind<GetModelEditorApiCall>(NativeTables.OrtApi, 291));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateTensorWithDataAndDeleterAsOrtValueCall(IntPtr deleter, IntPtr pData, UIntPtr pDataLen, long[] shape, UIntPtr shapeLen, TensorElementType type, out IntPtr @out);
         private static CreateTensorWithDataAndDeleterAsOrtValueCall createTensorWithDataAndDeleterAsOrtValue;
         /// <summary>Creates a tensor over given memory, which it frees when it is released.</summary>
         internal static CreateTensorWithDataAndDeleterAsOrtValueCall CreateTensorWithDataAndDeleterAsOrtValue => createTensorWithDataAndDeleterAsOrtValue ??
             (createTensorWithDataAndDeleterAsOrtValue = NativeTables.Bind<CreateTensorWithDataAndDeleterAsOrtValueCall>(NativeTables.OrtApi, 292));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetCompileApiCall();
+        private static GetCompileApiCall getCompileApi;
+        /// <summary>The table for compiling models ahead of time.</summary>
+        internal static GetCompileApiCall GetCompileApi => getCompileApi ??
+            (getCompileApi = NativeTables.Bind<GetCompileApiCall>(NativeTables.OrtApi, 294));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTensorSizeInBytesCall(OrtValueHandle ortValue, out UIntPtr size);
@@ -792,14 +871,36 @@ namespace Microsoft.ML.OnnxRuntime
         private static GetRunConfigEntryCall getRunConfigEntry;
         /// <summary>The value of an entry of the run configuration.</summary>
         internal static GetRunConfigEntryCall GetRunConfigEntry => getRunConfigEntry ??
-            (getRunConfigEntry = NativeTables.Bind<GetRunConfigEntryCall>(NativeTables.OrtApi, 367));
+            (getRunConfigEntry = NativeTables.Bind<GetRunConfigEntryCall>(NativeTables.OrtApi, 373));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTensorDataCall(OrtValueHandle value, out IntPtr @out);
         private static GetTensorDataCall getTensorData;
         /// <summary>The elements of a tensor, to read.</summary>
         internal static GetTensorDataCall GetTensorData => getTensorData ??
-            (getTensorData = NativeTables.Bind<GetTensorDataCall>(NativeTables.OrtApi, 372));
+            (getTensorData = NativeTables.Bind<GetTensorDataCall>(NativeTables.OrtApi, 378));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate byte TensorTypeAndShape_HasShapeCall(IntPtr info);
+        private static TensorTypeAndShape_HasShapeCall tensorTypeAndShape_HasShape;
+        /// <summary>Whether the rank is known. The other calls treat an unknown shape as that of a
+        /// scalar.</summary>
+        internal static TensorTypeAndShape_HasShapeCall TensorTypeAndShape_HasShape => tensorTypeAndShape_HasShape ??
+            (tensorTypeAndShape_HasShape = NativeTables.Bind<TensorTypeAndShape_HasShapeCall>(NativeTables.OrtApi, 390));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetMemPatternEnabledCall(SessionOptions options, out int @out);
+        private static GetMemPatternEnabledCall getMemPatternEnabled;
+        /// <summary>Whether memory patterns are enabled, which is the default.</summary>
+        internal static GetMemPatternEnabledCall GetMemPatternEnabled => getMemPatternEnabled ??
+            (getMemPatternEnabled = NativeTables.Bind<GetMemPatternEnabledCall>(NativeTables.OrtApi, 419));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSessionExecutionModeCall(SessionOptions options, out ExecutionMode @out);
+        private static GetSessionExecutionModeCall getSessionExecutionMode;
+        /// <summary>The execution mode.</summary>
+        internal static GetSessionExecutionModeCall GetSessionExecutionMode => getSessionExecutionMode ??
+            (getSessionExecutionMode = NativeTables.Bind<GetSessionExecutionModeCall>(NativeTables.OrtApi, 420));
 
     }
 }

@@ -47,7 +47,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr TrainingSessionGetEvalModelOutputCountCall(OrtTrainingSessionHandle sess, out UIntPtr @out);
         private static TrainingSessionGetEvalModelOutputCountCall trainingSessionGetEvalModelOutputCount;
-        /// <summary>Number of outputs that an eval step returns.</summary>
+        /// <summary>Number of outputs that an eval step returns; 0 without an eval model.</summary>
         internal static TrainingSessionGetEvalModelOutputCountCall TrainingSessionGetEvalModelOutputCount => trainingSessionGetEvalModelOutputCount ??
             (trainingSessionGetEvalModelOutputCount = NativeTables.Bind<TrainingSessionGetEvalModelOutputCountCall>(NativeTables.OrtTrainingApi, 5));
 
@@ -181,7 +181,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr TrainingSessionGetEvalModelInputCountCall(OrtTrainingSessionHandle sess, out UIntPtr @out);
         private static TrainingSessionGetEvalModelInputCountCall trainingSessionGetEvalModelInputCount;
-        /// <summary>Number of inputs that an eval step takes.</summary>
+        /// <summary>Number of inputs that an eval step takes; 0 without an eval model.</summary>
         internal static TrainingSessionGetEvalModelInputCountCall TrainingSessionGetEvalModelInputCount => trainingSessionGetEvalModelInputCount ??
             (trainingSessionGetEvalModelInputCount = NativeTables.Bind<TrainingSessionGetEvalModelInputCountCall>(NativeTables.OrtTrainingApi, 24));
 

@@ -167,8 +167,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
         /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
-        /// step was terminated, the session is in use by another thread, or the checkpoint is nominal and has no
-        /// values yet.</exception>
+        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
+        /// step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> TrainStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
@@ -185,8 +185,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// name="outputValues"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
         /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
-        /// step was terminated, the session is in use by another thread, or the checkpoint is nominal and has no
-        /// values yet.</exception>
+        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
+        /// step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void TrainStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
@@ -203,8 +203,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
         /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
-        /// step was terminated, the session is in use by another thread, or the checkpoint is nominal and has no
-        /// values yet.</exception>
+        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
+        /// step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> TrainStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
@@ -220,8 +220,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// name="outputValues"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
         /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
-        /// step was terminated, the session is in use by another thread, or the checkpoint is nominal and has no
-        /// values yet.</exception>
+        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
+        /// step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void TrainStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
@@ -238,8 +238,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
         /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
-        /// step was terminated, the session is in use by another thread, or the checkpoint is nominal and has no
-        /// values yet.</exception>
+        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
+        /// step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<OrtValue> TrainStep(IReadOnlyCollection<OrtValue> inputValues)
         {
@@ -262,7 +262,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
         /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
-        /// fails, the step was terminated, or the session is in use by another thread.</exception>
+        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> EvalStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
@@ -277,7 +277,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// name="outputValues"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
         /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
-        /// fails, the step was terminated, or the session is in use by another thread.</exception>
+        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void EvalStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
@@ -291,7 +291,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
         /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
-        /// fails, the step was terminated, or the session is in use by another thread.</exception>
+        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<DisposableNamedOnnxValue> EvalStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues)
         {
@@ -305,7 +305,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// name="outputValues"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
         /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
-        /// fails, the step was terminated, or the session is in use by another thread.</exception>
+        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void EvalStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
         {
@@ -319,7 +319,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
         /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
-        /// fails, the step was terminated, or the session is in use by another thread.</exception>
+        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IDisposableReadOnlyCollection<OrtValue> EvalStep(IReadOnlyCollection<OrtValue> inputValues)
         {
@@ -383,7 +383,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Updates the trainable parameters from their gradients.</summary>
         /// <remarks>The optimizer model determines the update rule.</remarks>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer model;
-        /// RuntimeException when no train step has computed gradients yet.</exception>
+        /// RuntimeException when no train step has computed gradients yet; Fail when the step was terminated
+        /// before it began.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void OptimizerStep()
         {
@@ -394,7 +395,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <remarks>The optimizer model determines the update rule.</remarks>
         /// <param name="options">Settings for this step, or null.</param>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer model;
-        /// RuntimeException when no train step has computed gradients yet.</exception>
+        /// RuntimeException when no train step has computed gradients yet; Fail when the step was terminated
+        /// before it began.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void OptimizerStep(RunOptions options)
         {
@@ -425,7 +427,6 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Names of the inputs of the training model or of the eval model.</summary>
         /// <param name="training">True for the training model, false for the eval model.</param>
         /// <returns>The names.</returns>
-        /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public List<string> InputNames(bool training)
         {
@@ -443,7 +444,6 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Names of the outputs of the training model or of the eval model.</summary>
         /// <param name="training">True for the training model, false for the eval model.</param>
         /// <returns>The names.</returns>
-        /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public List<string> OutputNames(bool training)
         {

@@ -305,8 +305,9 @@ NS_ASSUME_NONNULL_BEGIN
  * @param error Set when it fails. May be NULL.
  * @return The outputs, by name; nil on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when a name is unknown, or a type or shape is wrong;
- * ORTErrorCodeRuntimeException when a node fails or the run was terminated.
+ * Errors: ORTErrorCodeInvalidArgument when a name is unknown, an input that the requested outputs need
+ * is missing, or a type or shape is wrong; ORTErrorCodeRuntimeException when a node fails;
+ * ORTErrorCodeFail when the run was terminated.
  */
 - (nullable NSDictionary<NSString *, ORTValue *> *)runWithInputs:(NSDictionary<NSString *, ORTValue *> *)inputs
                                                      outputNames:(NSSet<NSString *> *)outputNames
@@ -324,8 +325,9 @@ NS_ASSUME_NONNULL_BEGIN
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when a name is unknown, or a type or shape is wrong;
- * ORTErrorCodeRuntimeException when a node fails or the run was terminated.
+ * Errors: ORTErrorCodeInvalidArgument when a name is unknown, an input that the requested outputs need
+ * is missing, or a type or shape is wrong; ORTErrorCodeRuntimeException when a node fails;
+ * ORTErrorCodeFail when the run was terminated.
  */
 - (BOOL)runWithInputs:(NSDictionary<NSString *, ORTValue *> *)inputs
               outputs:(NSDictionary<NSString *, ORTValue *> *)outputs

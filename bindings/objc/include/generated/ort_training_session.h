@@ -102,8 +102,8 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * Errors: ORTErrorCodeInvalidArgument when the number, types, ranks or shapes of inputs or outputs are
  * wrong; the message lists the inputs, or the index is out of range; ORTErrorCodeRuntimeException when
- * a node fails, the step was terminated, the session is in use by another thread, or the checkpoint is
- * nominal and has no values yet.
+ * a node fails, the session is in use by another thread, or the checkpoint is nominal and has no
+ * values yet; ORTErrorCodeFail when the step was terminated.
  */
 - (nullable NSArray<ORTValue *> *)trainStepWithInputValues:(NSArray<ORTValue *> *)inputs
                                                      error:(NSError *_Nullable *_Nullable)error;
@@ -121,8 +121,8 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * Errors: ORTErrorCodeInvalidArgument when the number, types, ranks or shapes of inputs or outputs are
  * wrong; the message lists the inputs, or the index is out of range; ORTErrorCodeRuntimeException when
- * a node fails, the step was terminated, the session is in use by another thread, or the checkpoint is
- * nominal and has no values yet.
+ * a node fails, the session is in use by another thread, or the checkpoint is nominal and has no
+ * values yet; ORTErrorCodeFail when the step was terminated.
  */
 - (BOOL)trainStepWithInputValues:(NSArray<ORTValue *> *)inputs
                     outputValues:(NSArray<ORTValue *> *)outputs
@@ -137,8 +137,8 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
  * number, types, ranks or shapes of inputs or outputs are wrong, or the index is out of range;
- * ORTErrorCodeRuntimeException when a node fails, the step was terminated, or the session is in use by
- * another thread.
+ * ORTErrorCodeRuntimeException when a node fails, or the session is in use by another thread;
+ * ORTErrorCodeFail when the step was terminated.
  */
 - (nullable NSArray<ORTValue *> *)evalStepWithInputValues:(NSArray<ORTValue *> *)inputs
                                                     error:(NSError *_Nullable *_Nullable)error;
@@ -153,8 +153,8 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
  * number, types, ranks or shapes of inputs or outputs are wrong, or the index is out of range;
- * ORTErrorCodeRuntimeException when a node fails, the step was terminated, or the session is in use by
- * another thread.
+ * ORTErrorCodeRuntimeException when a node fails, or the session is in use by another thread;
+ * ORTErrorCodeFail when the step was terminated.
  */
 - (BOOL)evalStepWithInputValues:(NSArray<ORTValue *> *)inputs
                    outputValues:(NSArray<ORTValue *> *)outputs
@@ -228,7 +228,8 @@ NS_ASSUME_NONNULL_BEGIN
  * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no optimizer model; ORTErrorCodeRuntimeException
- * when no train step has computed gradients yet.
+ * when no train step has computed gradients yet; ORTErrorCodeFail when the step was terminated before
+ * it began.
  */
 - (BOOL)optimizerStepWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -241,7 +242,8 @@ NS_ASSUME_NONNULL_BEGIN
  * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no optimizer model; ORTErrorCodeRuntimeException
- * when no train step has computed gradients yet.
+ * when no train step has computed gradients yet; ORTErrorCodeFail when the step was terminated before
+ * it began.
  */
 - (BOOL)optimizerStepWithRunOptions:(nullable ORTRunOptions *)runOptions
                               error:(NSError *_Nullable *_Nullable)error;
@@ -274,8 +276,6 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param error Set when it fails. May be NULL.
  * @return The names, in the order in which the step takes the inputs; nil on failure.
- *
- * Errors: ORTErrorCodeNoModel when the session has no eval model.
  */
 - (nullable NSArray<NSString *> *)getEvalInputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -290,8 +290,6 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param error Set when it fails. May be NULL.
  * @return The names, in the order in which the step returns the outputs; nil on failure.
- *
- * Errors: ORTErrorCodeNoModel when the session has no eval model.
  */
 - (nullable NSArray<NSString *> *)getEvalOutputNamesWithError:(NSError *_Nullable *_Nullable)error;
 

@@ -205,7 +205,7 @@ PYBIND11_MODULE(_ortrain, m) {
     size_t out = {};
     check(training_api().TrainingSessionGetEvalModelOutputCount(sess.raw, &out));
     return out;
-  }, py::arg("sess"), "Number of outputs that an eval step returns.");
+  }, py::arg("sess"), "Number of outputs that an eval step returns; 0 without an eval model.");
   m.def("training_session_get_training_model_output_name", [](const Handle<OrtTrainingSession>& sess, size_t index) {
     char* output = {};
     check(training_api().TrainingSessionGetTrainingModelOutputName(sess.raw, index, allocator(), &output));
@@ -288,7 +288,7 @@ PYBIND11_MODULE(_ortrain, m) {
     size_t out = {};
     check(training_api().TrainingSessionGetEvalModelInputCount(sess.raw, &out));
     return out;
-  }, py::arg("sess"), "Number of inputs that an eval step takes.");
+  }, py::arg("sess"), "Number of inputs that an eval step takes; 0 without an eval model.");
   m.def("training_session_get_training_model_input_name", [](const Handle<OrtTrainingSession>& sess, size_t index) {
     char* output = {};
     check(training_api().TrainingSessionGetTrainingModelInputName(sess.raw, index, allocator(), &output));

@@ -87,7 +87,9 @@ void GetValueCount(const OrtValue* value, size_t* out);
 void CreateValue(const OrtValue* const* in, size_t num_values, ONNXType value_type, OrtValue** out);
 void CastTypeInfoToSequenceTypeInfo(const OrtTypeInfo* type_info, const OrtSequenceTypeInfo** out);
 void GetSequenceElementType(const OrtSequenceTypeInfo* sequence_type_info, OrtTypeInfo** type_info);
+void CreateEnvWithGlobalThreadPools(OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out);
 void DisablePerSessionThreads(OrtSessionOptions* options);
+void CreateThreadingOptions(OrtThreadingOptions** out);
 void GetAvailableProviders(char*** out_ptr, int* provider_length);
 void ReleaseAvailableProviders(char** ptr, int providers_length);
 void AddSessionConfigEntry(OrtSessionOptions* options, const char* config_key, const char* config_value);
@@ -95,6 +97,12 @@ void CreateAllocator(const OrtSession* session, const OrtMemoryInfo* mem_info, O
 void ReleaseAllocator(OrtAllocator* input);
 void TensorAt(OrtValue* value, const int64_t* location_values, size_t location_values_count, void** out);
 void SetLanguageProjection(const OrtEnv* ort_env, OrtLanguageProjection projection);
+void SessionGetProfilingStartTimeNs(const OrtSession* session, uint64_t* out);
+void SetGlobalIntraOpNumThreads(OrtThreadingOptions* tp_options, int intra_op_num_threads);
+void SetGlobalInterOpNumThreads(OrtThreadingOptions* tp_options, int inter_op_num_threads);
+void SetGlobalSpinControl(OrtThreadingOptions* tp_options, int allow_spinning);
+void CreateEnvWithCustomLoggerAndGlobalThreadPools(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out);
+void SetGlobalDenormalAsZero(OrtThreadingOptions* tp_options);
 void AddRunConfigEntry(OrtRunOptions* options, const char* config_key, const char* config_value);
 void IsSparseTensor(const OrtValue* value, int* out);
 void HasValue(const OrtValue* value, int* out);
@@ -110,12 +118,25 @@ void GetOptionalContainedTypeInfo(const OrtOptionalTypeInfo* optional_type_info,
 const char* GetBuildInfoString();
 void SetSymbolicDimensions(OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length);
 void SetDeterministicCompute(OrtSessionOptions* options, bool value);
+const OrtModelEditorApi* GetModelEditorApi();
 void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type, OrtValue** out);
+const OrtCompileApi* GetCompileApi();
 void GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size);
 OrtDeviceMemoryType MemoryInfoGetDeviceMemType(const OrtMemoryInfo* ptr);
 uint32_t MemoryInfoGetVendorId(const OrtMemoryInfo* ptr);
 const char* GetRunConfigEntry(const OrtRunOptions* options, const char* config_key);
 void GetTensorData(const OrtValue* value, const void** out);
+bool TensorTypeAndShape_HasShape(const OrtTensorTypeAndShapeInfo* info);
+void GetMemPatternEnabled(const OrtSessionOptions* options, int* out);
+void GetSessionExecutionMode(const OrtSessionOptions* options, ExecutionMode* out);
+
+// ---- OrtCompileApi ----
+extern const OrtCompileApi ort_compile_api;
+
+
+// ---- OrtModelEditorApi ----
+extern const OrtModelEditorApi ort_model_editor_api;
+
 
 // ---- OrtTrainingApi ----
 extern const OrtTrainingApi ort_training_api;

@@ -600,12 +600,30 @@ OrtStatus* ORT_API_CALL GetSequenceElementType(const OrtSequenceTypeInfo* sequen
 
 void ORT_API_CALL ReleaseSequenceTypeInfo(OrtSequenceTypeInfo* input) noexcept { release(input); }
 
+OrtStatus* ORT_API_CALL CreateEnvWithGlobalThreadPools(OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out) noexcept {
+  return guarded("CreateEnvWithGlobalThreadPools", [&] {
+    check_pointer(logid, "logid");
+    check_pointer(tp_options, "tp_options");
+    check_pointer(out, "out");
+    capi::CreateEnvWithGlobalThreadPools(log_severity_level, logid, tp_options, out);
+  });
+}
+
 OrtStatus* ORT_API_CALL DisablePerSessionThreads(OrtSessionOptions* options) noexcept {
   return guarded("DisablePerSessionThreads", [&] {
     check_pointer(options, "options");
     capi::DisablePerSessionThreads(options);
   });
 }
+
+OrtStatus* ORT_API_CALL CreateThreadingOptions(OrtThreadingOptions** out) noexcept {
+  return guarded("CreateThreadingOptions", [&] {
+    check_pointer(out, "out");
+    capi::CreateThreadingOptions(out);
+  });
+}
+
+void ORT_API_CALL ReleaseThreadingOptions(OrtThreadingOptions* input) noexcept { release(input); }
 
 OrtStatus* ORT_API_CALL GetAvailableProviders(char*** out_ptr, int* provider_length) noexcept {
   return guarded("GetAvailableProviders", [&] {
@@ -657,6 +675,52 @@ OrtStatus* ORT_API_CALL SetLanguageProjection(const OrtEnv* ort_env, OrtLanguage
   return guarded("SetLanguageProjection", [&] {
     check_pointer(ort_env, "ort_env");
     capi::SetLanguageProjection(ort_env, projection);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetProfilingStartTimeNs(const OrtSession* session, uint64_t* out) noexcept {
+  return guarded("SessionGetProfilingStartTimeNs", [&] {
+    check_pointer(session, "session");
+    check_pointer(out, "out");
+    capi::SessionGetProfilingStartTimeNs(session, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGlobalIntraOpNumThreads(OrtThreadingOptions* tp_options, int intra_op_num_threads) noexcept {
+  return guarded("SetGlobalIntraOpNumThreads", [&] {
+    check_pointer(tp_options, "tp_options");
+    capi::SetGlobalIntraOpNumThreads(tp_options, intra_op_num_threads);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGlobalInterOpNumThreads(OrtThreadingOptions* tp_options, int inter_op_num_threads) noexcept {
+  return guarded("SetGlobalInterOpNumThreads", [&] {
+    check_pointer(tp_options, "tp_options");
+    capi::SetGlobalInterOpNumThreads(tp_options, inter_op_num_threads);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGlobalSpinControl(OrtThreadingOptions* tp_options, int allow_spinning) noexcept {
+  return guarded("SetGlobalSpinControl", [&] {
+    check_pointer(tp_options, "tp_options");
+    capi::SetGlobalSpinControl(tp_options, allow_spinning);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateEnvWithCustomLoggerAndGlobalThreadPools(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out) noexcept {
+  return guarded("CreateEnvWithCustomLoggerAndGlobalThreadPools", [&] {
+    check_pointer(logging_function, "logging_function");
+    check_pointer(logid, "logid");
+    check_pointer(tp_options, "tp_options");
+    check_pointer(out, "out");
+    capi::CreateEnvWithCustomLoggerAndGlobalThreadPools(logging_function, logger_param, log_severity_level, logid, tp_options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGlobalDenormalAsZero(OrtThreadingOptions* tp_options) noexcept {
+  return guarded("SetGlobalDenormalAsZero", [&] {
+    check_pointer(tp_options, "tp_options");
+    capi::SetGlobalDenormalAsZero(tp_options);
   });
 }
 
@@ -771,6 +835,10 @@ OrtStatus* ORT_API_CALL SetDeterministicCompute(OrtSessionOptions* options, bool
   });
 }
 
+const OrtModelEditorApi* ORT_API_CALL GetModelEditorApi() noexcept {
+  return quiet([&] { return capi::GetModelEditorApi(); });
+}
+
 OrtStatus* ORT_API_CALL CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type, OrtValue** out) noexcept {
   return guarded("CreateTensorWithDataAndDeleterAsOrtValue", [&] {
     check_allocator(deleter, "deleter");
@@ -779,6 +847,10 @@ OrtStatus* ORT_API_CALL CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* d
     check_pointer(out, "out");
     capi::CreateTensorWithDataAndDeleterAsOrtValue(deleter, p_data, p_data_len, shape, shape_len, type, out);
   });
+}
+
+const OrtCompileApi* ORT_API_CALL GetCompileApi() noexcept {
+  return quiet([&] { return capi::GetCompileApi(); });
 }
 
 OrtStatus* ORT_API_CALL GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) noexcept {
@@ -806,6 +878,26 @@ OrtStatus* ORT_API_CALL GetTensorData(const OrtValue* value, const void** out) n
     check_pointer(value, "value");
     check_pointer(out, "out");
     capi::GetTensorData(value, out);
+  });
+}
+
+bool ORT_API_CALL TensorTypeAndShape_HasShape(const OrtTensorTypeAndShapeInfo* info) noexcept {
+  return quiet([&] { return capi::TensorTypeAndShape_HasShape(info); });
+}
+
+OrtStatus* ORT_API_CALL GetMemPatternEnabled(const OrtSessionOptions* options, int* out) noexcept {
+  return guarded("GetMemPatternEnabled", [&] {
+    check_pointer(options, "options");
+    check_pointer(out, "out");
+    capi::GetMemPatternEnabled(options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSessionExecutionMode(const OrtSessionOptions* options, ExecutionMode* out) noexcept {
+  return guarded("GetSessionExecutionMode", [&] {
+    check_pointer(options, "options");
+    check_pointer(out, "out");
+    capi::GetSessionExecutionMode(options, out);
   });
 }
 
@@ -932,10 +1024,10 @@ const OrtApi ort_api = {
     .ModelMetadataLookupCustomMetadataMap = NotImplemented<"ModelMetadataLookupCustomMetadataMap", decltype(OrtApi::ModelMetadataLookupCustomMetadataMap)>::call,
     .ModelMetadataGetVersion = NotImplemented<"ModelMetadataGetVersion", decltype(OrtApi::ModelMetadataGetVersion)>::call,
     .ReleaseModelMetadata = NotImplemented<"ReleaseModelMetadata", decltype(OrtApi::ReleaseModelMetadata)>::call,
-    .CreateEnvWithGlobalThreadPools = NotImplemented<"CreateEnvWithGlobalThreadPools", decltype(OrtApi::CreateEnvWithGlobalThreadPools)>::call,
+    .CreateEnvWithGlobalThreadPools = entry::CreateEnvWithGlobalThreadPools,
     .DisablePerSessionThreads = entry::DisablePerSessionThreads,
-    .CreateThreadingOptions = NotImplemented<"CreateThreadingOptions", decltype(OrtApi::CreateThreadingOptions)>::call,
-    .ReleaseThreadingOptions = NotImplemented<"ReleaseThreadingOptions", decltype(OrtApi::ReleaseThreadingOptions)>::call,
+    .CreateThreadingOptions = entry::CreateThreadingOptions,
+    .ReleaseThreadingOptions = entry::ReleaseThreadingOptions,
     .ModelMetadataGetCustomMetadataMapKeys = NotImplemented<"ModelMetadataGetCustomMetadataMapKeys", decltype(OrtApi::ModelMetadataGetCustomMetadataMapKeys)>::call,
     .AddFreeDimensionOverrideByName = NotImplemented<"AddFreeDimensionOverrideByName", decltype(OrtApi::AddFreeDimensionOverrideByName)>::call,
     .GetAvailableProviders = entry::GetAvailableProviders,
@@ -959,16 +1051,16 @@ const OrtApi ort_api = {
     .TensorAt = entry::TensorAt,
     .CreateAndRegisterAllocator = NotImplemented<"CreateAndRegisterAllocator", decltype(OrtApi::CreateAndRegisterAllocator)>::call,
     .SetLanguageProjection = entry::SetLanguageProjection,
-    .SessionGetProfilingStartTimeNs = NotImplemented<"SessionGetProfilingStartTimeNs", decltype(OrtApi::SessionGetProfilingStartTimeNs)>::call,
-    .SetGlobalIntraOpNumThreads = NotImplemented<"SetGlobalIntraOpNumThreads", decltype(OrtApi::SetGlobalIntraOpNumThreads)>::call,
-    .SetGlobalInterOpNumThreads = NotImplemented<"SetGlobalInterOpNumThreads", decltype(OrtApi::SetGlobalInterOpNumThreads)>::call,
-    .SetGlobalSpinControl = NotImplemented<"SetGlobalSpinControl", decltype(OrtApi::SetGlobalSpinControl)>::call,
+    .SessionGetProfilingStartTimeNs = entry::SessionGetProfilingStartTimeNs,
+    .SetGlobalIntraOpNumThreads = entry::SetGlobalIntraOpNumThreads,
+    .SetGlobalInterOpNumThreads = entry::SetGlobalInterOpNumThreads,
+    .SetGlobalSpinControl = entry::SetGlobalSpinControl,
     .AddInitializer = NotImplemented<"AddInitializer", decltype(OrtApi::AddInitializer)>::call,
-    .CreateEnvWithCustomLoggerAndGlobalThreadPools = NotImplemented<"CreateEnvWithCustomLoggerAndGlobalThreadPools", decltype(OrtApi::CreateEnvWithCustomLoggerAndGlobalThreadPools)>::call,
+    .CreateEnvWithCustomLoggerAndGlobalThreadPools = entry::CreateEnvWithCustomLoggerAndGlobalThreadPools,
     .SessionOptionsAppendExecutionProvider_CUDA = NotImplemented<"SessionOptionsAppendExecutionProvider_CUDA", decltype(OrtApi::SessionOptionsAppendExecutionProvider_CUDA)>::call,
     .SessionOptionsAppendExecutionProvider_ROCM = NotImplemented<"SessionOptionsAppendExecutionProvider_ROCM", decltype(OrtApi::SessionOptionsAppendExecutionProvider_ROCM)>::call,
     .SessionOptionsAppendExecutionProvider_OpenVINO = NotImplemented<"SessionOptionsAppendExecutionProvider_OpenVINO", decltype(OrtApi::SessionOptionsAppendExecutionProvider_OpenVINO)>::call,
-    .SetGlobalDenormalAsZero = NotImplemented<"SetGlobalDenormalAsZero", decltype(OrtApi::SetGlobalDenormalAsZero)>::call,
+    .SetGlobalDenormalAsZero = entry::SetGlobalDenormalAsZero,
     .CreateArenaCfg = NotImplemented<"CreateArenaCfg", decltype(OrtApi::CreateArenaCfg)>::call,
     .ReleaseArenaCfg = NotImplemented<"ReleaseArenaCfg", decltype(OrtApi::ReleaseArenaCfg)>::call,
     .ModelMetadataGetGraphDescription = NotImplemented<"ModelMetadataGetGraphDescription", decltype(OrtApi::ModelMetadataGetGraphDescription)>::call,
@@ -1104,10 +1196,10 @@ const OrtApi ort_api = {
     .ReleaseModel = NotImplemented<"ReleaseModel", decltype(OrtApi::ReleaseModel)>::call,
     .GetValueInfoName = NotImplemented<"GetValueInfoName", decltype(OrtApi::GetValueInfoName)>::call,
     .GetValueInfoTypeInfo = NotImplemented<"GetValueInfoTypeInfo", decltype(OrtApi::GetValueInfoTypeInfo)>::call,
-    .GetModelEditorApi = NotImplemented<"GetModelEditorApi", decltype(OrtApi::GetModelEditorApi)>::call,
+    .GetModelEditorApi = entry::GetModelEditorApi,
     .CreateTensorWithDataAndDeleterAsOrtValue = entry::CreateTensorWithDataAndDeleterAsOrtValue,
     .SessionOptionsSetLoadCancellationFlag = NotImplemented<"SessionOptionsSetLoadCancellationFlag", decltype(OrtApi::SessionOptionsSetLoadCancellationFlag)>::call,
-    .GetCompileApi = NotImplemented<"GetCompileApi", decltype(OrtApi::GetCompileApi)>::call,
+    .GetCompileApi = entry::GetCompileApi,
     .CreateKeyValuePairs = NotImplemented<"CreateKeyValuePairs", decltype(OrtApi::CreateKeyValuePairs)>::call,
     .AddKeyValuePair = NotImplemented<"AddKeyValuePair", decltype(OrtApi::AddKeyValuePair)>::call,
     .GetKeyValue = NotImplemented<"GetKeyValue", decltype(OrtApi::GetKeyValue)>::call,
@@ -1140,6 +1232,7 @@ const OrtApi ort_api = {
     .ValueInfo_GetValueNumConsumers = NotImplemented<"ValueInfo_GetValueNumConsumers", decltype(OrtApi::ValueInfo_GetValueNumConsumers)>::call,
     .ValueInfo_GetValueConsumers = NotImplemented<"ValueInfo_GetValueConsumers", decltype(OrtApi::ValueInfo_GetValueConsumers)>::call,
     .ValueInfo_GetInitializerValue = NotImplemented<"ValueInfo_GetInitializerValue", decltype(OrtApi::ValueInfo_GetInitializerValue)>::call,
+    .ValueInfo_GetExternalInitializerInfo = NotImplemented<"ValueInfo_GetExternalInitializerInfo", decltype(OrtApi::ValueInfo_GetExternalInitializerInfo)>::call,
     .ValueInfo_IsRequiredGraphInput = NotImplemented<"ValueInfo_IsRequiredGraphInput", decltype(OrtApi::ValueInfo_IsRequiredGraphInput)>::call,
     .ValueInfo_IsOptionalGraphInput = NotImplemented<"ValueInfo_IsOptionalGraphInput", decltype(OrtApi::ValueInfo_IsOptionalGraphInput)>::call,
     .ValueInfo_IsGraphOutput = NotImplemented<"ValueInfo_IsGraphOutput", decltype(OrtApi::ValueInfo_IsGraphOutput)>::call,
@@ -1174,12 +1267,17 @@ const OrtApi ort_api = {
     .Node_GetNumAttributes = NotImplemented<"Node_GetNumAttributes", decltype(OrtApi::Node_GetNumAttributes)>::call,
     .Node_GetAttributes = NotImplemented<"Node_GetAttributes", decltype(OrtApi::Node_GetAttributes)>::call,
     .Node_GetAttributeByName = NotImplemented<"Node_GetAttributeByName", decltype(OrtApi::Node_GetAttributeByName)>::call,
+    .OpAttr_GetTensorAttributeAsOrtValue = NotImplemented<"OpAttr_GetTensorAttributeAsOrtValue", decltype(OrtApi::OpAttr_GetTensorAttributeAsOrtValue)>::call,
     .OpAttr_GetType = NotImplemented<"OpAttr_GetType", decltype(OrtApi::OpAttr_GetType)>::call,
     .OpAttr_GetName = NotImplemented<"OpAttr_GetName", decltype(OrtApi::OpAttr_GetName)>::call,
     .Node_GetNumSubgraphs = NotImplemented<"Node_GetNumSubgraphs", decltype(OrtApi::Node_GetNumSubgraphs)>::call,
     .Node_GetSubgraphs = NotImplemented<"Node_GetSubgraphs", decltype(OrtApi::Node_GetSubgraphs)>::call,
     .Node_GetGraph = NotImplemented<"Node_GetGraph", decltype(OrtApi::Node_GetGraph)>::call,
     .Node_GetEpName = NotImplemented<"Node_GetEpName", decltype(OrtApi::Node_GetEpName)>::call,
+    .ReleaseExternalInitializerInfo = NotImplemented<"ReleaseExternalInitializerInfo", decltype(OrtApi::ReleaseExternalInitializerInfo)>::call,
+    .ExternalInitializerInfo_GetFilePath = NotImplemented<"ExternalInitializerInfo_GetFilePath", decltype(OrtApi::ExternalInitializerInfo_GetFilePath)>::call,
+    .ExternalInitializerInfo_GetFileOffset = NotImplemented<"ExternalInitializerInfo_GetFileOffset", decltype(OrtApi::ExternalInitializerInfo_GetFileOffset)>::call,
+    .ExternalInitializerInfo_GetByteSize = NotImplemented<"ExternalInitializerInfo_GetByteSize", decltype(OrtApi::ExternalInitializerInfo_GetByteSize)>::call,
     .GetRunConfigEntry = entry::GetRunConfigEntry,
     .EpDevice_MemoryInfo = NotImplemented<"EpDevice_MemoryInfo", decltype(OrtApi::EpDevice_MemoryInfo)>::call,
     .CreateSharedAllocator = NotImplemented<"CreateSharedAllocator", decltype(OrtApi::CreateSharedAllocator)>::call,
@@ -1194,7 +1292,45 @@ const OrtApi ort_api = {
     .SyncStream_GetHandle = NotImplemented<"SyncStream_GetHandle", decltype(OrtApi::SyncStream_GetHandle)>::call,
     .ReleaseSyncStream = NotImplemented<"ReleaseSyncStream", decltype(OrtApi::ReleaseSyncStream)>::call,
     .CopyTensors = NotImplemented<"CopyTensors", decltype(OrtApi::CopyTensors)>::call,
+    .Graph_GetModelMetadata = NotImplemented<"Graph_GetModelMetadata", decltype(OrtApi::Graph_GetModelMetadata)>::call,
+    .GetModelCompatibilityForEpDevices = NotImplemented<"GetModelCompatibilityForEpDevices", decltype(OrtApi::GetModelCompatibilityForEpDevices)>::call,
+    .CreateExternalInitializerInfo = NotImplemented<"CreateExternalInitializerInfo", decltype(OrtApi::CreateExternalInitializerInfo)>::call,
+    .TensorTypeAndShape_HasShape = entry::TensorTypeAndShape_HasShape,
+    .KernelInfo_GetConfigEntries = NotImplemented<"KernelInfo_GetConfigEntries", decltype(OrtApi::KernelInfo_GetConfigEntries)>::call,
+    .KernelInfo_GetOperatorDomain = NotImplemented<"KernelInfo_GetOperatorDomain", decltype(OrtApi::KernelInfo_GetOperatorDomain)>::call,
+    .KernelInfo_GetOperatorType = NotImplemented<"KernelInfo_GetOperatorType", decltype(OrtApi::KernelInfo_GetOperatorType)>::call,
+    .KernelInfo_GetOperatorSinceVersion = NotImplemented<"KernelInfo_GetOperatorSinceVersion", decltype(OrtApi::KernelInfo_GetOperatorSinceVersion)>::call,
+    .GetInteropApi = NotImplemented<"GetInteropApi", decltype(OrtApi::GetInteropApi)>::call,
+    .SessionGetEpDeviceForOutputs = NotImplemented<"SessionGetEpDeviceForOutputs", decltype(OrtApi::SessionGetEpDeviceForOutputs)>::call,
+    .GetNumHardwareDevices = NotImplemented<"GetNumHardwareDevices", decltype(OrtApi::GetNumHardwareDevices)>::call,
+    .GetHardwareDevices = NotImplemented<"GetHardwareDevices", decltype(OrtApi::GetHardwareDevices)>::call,
+    .GetHardwareDeviceEpIncompatibilityDetails = NotImplemented<"GetHardwareDeviceEpIncompatibilityDetails", decltype(OrtApi::GetHardwareDeviceEpIncompatibilityDetails)>::call,
+    .DeviceEpIncompatibilityDetails_GetReasonsBitmask = NotImplemented<"DeviceEpIncompatibilityDetails_GetReasonsBitmask", decltype(OrtApi::DeviceEpIncompatibilityDetails_GetReasonsBitmask)>::call,
+    .DeviceEpIncompatibilityDetails_GetNotes = NotImplemented<"DeviceEpIncompatibilityDetails_GetNotes", decltype(OrtApi::DeviceEpIncompatibilityDetails_GetNotes)>::call,
+    .DeviceEpIncompatibilityDetails_GetErrorCode = NotImplemented<"DeviceEpIncompatibilityDetails_GetErrorCode", decltype(OrtApi::DeviceEpIncompatibilityDetails_GetErrorCode)>::call,
+    .ReleaseDeviceEpIncompatibilityDetails = NotImplemented<"ReleaseDeviceEpIncompatibilityDetails", decltype(OrtApi::ReleaseDeviceEpIncompatibilityDetails)>::call,
+    .GetCompatibilityInfoFromModel = NotImplemented<"GetCompatibilityInfoFromModel", decltype(OrtApi::GetCompatibilityInfoFromModel)>::call,
+    .GetCompatibilityInfoFromModelBytes = NotImplemented<"GetCompatibilityInfoFromModelBytes", decltype(OrtApi::GetCompatibilityInfoFromModelBytes)>::call,
+    .CreateEnvWithOptions = NotImplemented<"CreateEnvWithOptions", decltype(OrtApi::CreateEnvWithOptions)>::call,
+    .Session_GetEpGraphAssignmentInfo = NotImplemented<"Session_GetEpGraphAssignmentInfo", decltype(OrtApi::Session_GetEpGraphAssignmentInfo)>::call,
+    .EpAssignedSubgraph_GetEpName = NotImplemented<"EpAssignedSubgraph_GetEpName", decltype(OrtApi::EpAssignedSubgraph_GetEpName)>::call,
+    .EpAssignedSubgraph_GetNodes = NotImplemented<"EpAssignedSubgraph_GetNodes", decltype(OrtApi::EpAssignedSubgraph_GetNodes)>::call,
+    .EpAssignedNode_GetName = NotImplemented<"EpAssignedNode_GetName", decltype(OrtApi::EpAssignedNode_GetName)>::call,
+    .EpAssignedNode_GetDomain = NotImplemented<"EpAssignedNode_GetDomain", decltype(OrtApi::EpAssignedNode_GetDomain)>::call,
+    .EpAssignedNode_GetOperatorType = NotImplemented<"EpAssignedNode_GetOperatorType", decltype(OrtApi::EpAssignedNode_GetOperatorType)>::call,
+    .RunOptionsSetSyncStream = NotImplemented<"RunOptionsSetSyncStream", decltype(OrtApi::RunOptionsSetSyncStream)>::call,
+    .GetTensorElementTypeAndShapeDataReference = NotImplemented<"GetTensorElementTypeAndShapeDataReference", decltype(OrtApi::GetTensorElementTypeAndShapeDataReference)>::call,
+    .RunOptionsEnableProfiling = NotImplemented<"RunOptionsEnableProfiling", decltype(OrtApi::RunOptionsEnableProfiling)>::call,
+    .RunOptionsDisableProfiling = NotImplemented<"RunOptionsDisableProfiling", decltype(OrtApi::RunOptionsDisableProfiling)>::call,
+    .KernelInfoGetAttributeArray_string = NotImplemented<"KernelInfoGetAttributeArray_string", decltype(OrtApi::KernelInfoGetAttributeArray_string)>::call,
+    .SetPerSessionThreadPoolCallbacks = NotImplemented<"SetPerSessionThreadPoolCallbacks", decltype(OrtApi::SetPerSessionThreadPoolCallbacks)>::call,
+    .GetMemPatternEnabled = entry::GetMemPatternEnabled,
+    .GetSessionExecutionMode = entry::GetSessionExecutionMode,
+    .SessionReleaseCapturedGraph = NotImplemented<"SessionReleaseCapturedGraph", decltype(OrtApi::SessionReleaseCapturedGraph)>::call,
+    .GetExperimentalFunction = NotImplemented<"GetExperimentalFunction", decltype(OrtApi::GetExperimentalFunction)>::call,
+    .KernelContext_GetSyncStream = NotImplemented<"KernelContext_GetSyncStream", decltype(OrtApi::KernelContext_GetSyncStream)>::call,
+    .SessionOptionsSetWeightlessSourceModelBuffer = NotImplemented<"SessionOptionsSetWeightlessSourceModelBuffer", decltype(OrtApi::SessionOptionsSetWeightlessSourceModelBuffer)>::call,
 };
-static_assert(sizeof(OrtApi) == 381 * sizeof(void*), "OrtApi has 381 slots");
+static_assert(sizeof(OrtApi) == 425 * sizeof(void*), "OrtApi has 425 slots");
 
 }  // namespace ortrain::capi

@@ -1,0 +1,57 @@
+"""The native library under the names by which programs built for onnxruntime look for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ortrain.errors import OrtrainError
+
+NAMES = ("libonnxruntime.so", "libonnxruntime.so.1")
+"""The name that linkers look for, and the one that linked programs do."""
+
+
+def library_folder() -> Path:
+    """Return the folder of the package with the native libraries."""
+    return Path(__file__).resolve().parent / "lib"
+
+
+def make_alias(folder: Path) -> list[Path]:
+    """Fill a folder with links to the native library and to all that it needs.
+
+    With the folder on the library path, programs that were linked with ``libonnxruntime`` of any release find
+    ``libortrain`` in its place. The library finds what it needs beside the name by which it was loaded, so
+    that is linked too.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the links go; made where it does not exist. Links that are there are replaced.
+
+    Returns
+    -------
+    list of Path
+        The links.
+
+    Raises
+    ------
+    OrtrainError
+        When a file that is no link is in the way, or the package has no library that can be linked so.
+    OSError
+        When the folder cannot be written to.
+    """
+    libraries = library_folder()
+    if not (libraries / "libortrain.so").is_file():
+        raise OrtrainError(f"alias: expected libortrain.so in {libraries}, found none")
+    targets = {name: libraries / "libortrain.so" for name in NAMES}
+    targets |= {file.name: file for file in libraries.glob("lib*.so*")}
+    folder.mkdir(parents=True, exist_ok=True)
+    links = {folder / name: target for name, target in sorted(targets.items())}
+    in_the_way = [str(link) for link in links if link.exists() and not link.is_symlink()]
+    if in_the_way:
+        raise OrtrainError(
+            f"alias: expected a folder without these files, found {', '.join(in_the_way)}; nothing was changed"
+        )
+    for link, target in links.items():
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+    return list(links)
