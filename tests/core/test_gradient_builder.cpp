@@ -318,9 +318,10 @@ TEST_CASE("The gradient of an input is an output and is not accumulated") {
   CHECK(count(made.graph, "InPlaceAccumulatorV2") == 1);
   CHECK_FALSE(made.graph.is_input("x_grad.accumulation.buffer"));
 
-  request.inputs = {"w"};
-  CHECK(find_untrainable(model, request).find("input \"w\": the model has no input of that name") !=
-        std::string::npos);
+  request.inputs = {"ghost", "w"};
+  check_problems(
+      model, request,
+      {"input \"ghost\": the model has no input of that name", "input \"w\": it is a parameter as well"});
 }
 
 TEST_CASE("With nothing to train, the training model computes the loss") {

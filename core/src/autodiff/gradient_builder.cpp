@@ -297,9 +297,15 @@ void Builder::check_request() {
   if (trainable_.empty() && !accumulate_)
     problem(kModelWide, "no value is to be differentiated; name at least one");
   for (const std::string& name : std::set<std::string>(trainable_.begin(), trainable_.end())) {
-    if (inputs_.count(name) > 0 && !graph_.is_input(name)) {
-      problem(kModelWide, concat("input \"", name, "\": the model has no input of that name"));
-      continue;
+    if (inputs_.count(name) > 0) {
+      const std::vector<std::string>& parameters = request_.trainable;
+      const bool is_parameter = std::find(parameters.begin(), parameters.end(), name) != parameters.end();
+      if (is_parameter || !graph_.is_input(name)) {
+        problem(kModelWide,
+                concat("input \"", name, "\": ",
+                       is_parameter ? "it is a parameter as well" : "the model has no input of that name"));
+        continue;
+      }
     }
     if (!accumulate_ && !has_value(name)) {
       problem(kModelWide, concat("value \"", name, "\": the model has no value of that name"));
