@@ -69,8 +69,9 @@ class ValueTypes {
   std::optional<Shape> shape(const std::string& value, int run) const;
   // Whether the shape of a value is but what the model states of it, which nothing here has checked.
   bool is_claim(const std::string& value) const;
-  // Whether all shapes that the node reads are numbers and no mere claims, and it surely runs, which nodes of
-  // subgraphs need not: a shape rule that refuses it is right.
+  // Whether all shapes that the node reads are numbers and no mere claims, none of its inputs is computed
+  // from numbers that were made up, and it surely runs, which nodes of subgraphs need not: a shape rule that
+  // refuses it is right.
   bool is_exact(const Node& node) const;
   void problem(const std::string& text);
   const std::pair<Tensor, Tensor>* run_values(const std::string& value) const;
