@@ -125,6 +125,8 @@ class _Meaning:
             yield from self._parameters(document, trail, entry)
         for document, trail, entry in self._entries("classes"):
             yield from self._class(document, trail, entry)
+        for document, trail, entry in self._entries("session_config"):
+            yield from self._session_config(document, trail, entry)
 
     def _library(self) -> Iterable[Problem]:
         libraries = [d for d in self.documents if "library" in d.data]
@@ -218,6 +220,21 @@ class _Meaning:
             message = f"expected capi::{call['name']}, a body of the call's own name, found '{core}'"
             yield document.problem((*trail, "core"), message)
 
+    def _session_config(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
+        kind, values = entry.get("kind", "choice"), entry.get("values", [])
+        if bool(values) != (kind != "bytes"):
+            yield document.problem(
+                trail, f"expected values unless the kind is bytes, found {kind} and {values}"
+            )
+        if "default" in entry and entry["default"] not in values:
+            yield document.problem(
+                (*trail, "default"), f"expected one of {values}, found '{entry['default']}'"
+            )
+        if entry["key"].endswith(".") != (kind == "pass"):
+            yield document.problem(
+                (*trail, "key"), "expected a dot at the end where the kind is pass, and only there"
+            )
+
     def _class(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
         if entry.get("handle") and entry["handle"] not in self.names["handles"]:
             message = f"expected a handle of the spec, found '{entry['handle']}'"
@@ -308,4 +325,7 @@ def _build(documents: list[Document]) -> Spec:
         unimplemented=[Unimplemented(**u) for u in every("unimplemented")],
         classes=classes,
         config_keys=every("config_keys"),
+        session_config=[
+            {"kind": "choice", "values": [], "default": "", **c} for c in every("session_config")
+        ],
     )

@@ -222,6 +222,7 @@ class Spec:
     unimplemented: list[Unimplemented]
     classes: list[Class]
     config_keys: list[dict[str, str]]
+    session_config: list[dict[str, Any]]
 
     def slots(self, table: str) -> list[Call | Unimplemented]:
         """Everything in a table, by slot."""

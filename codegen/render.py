@@ -72,6 +72,7 @@ def render(spec: Spec) -> dict[str, str]:
     for table in spec.tables:
         add("c/table.cpp.j2", f"core/src/capi/generated/{snake(table['name'])}.cpp", table=table)
     add("c/bodies.h.j2", "core/src/capi/generated/bodies.h")
+    add("c/session_config.h.j2", "core/src/session/generated/session_config.h")
     for of in ("session", "run"):
         add("c/config_keys.h.j2", f"core/include/onnxruntime_{of}_options_config_keys.h", of=of)
     add("c/cpu_provider_factory.h.j2", "core/include/cpu_provider_factory.h")
@@ -100,6 +101,6 @@ def render(spec: Spec) -> dict[str, str]:
         name = f"generated/{file.name}"
         add("objc/class.h.j2", f"{OBJC_CLASSES}/include/{name}.h", file=file, classes=classes)
         add("objc/class.m.j2", f"{OBJC_CLASSES}/src/{name}.m", file=file, classes=classes)
-    for page in ("languages", "c", "cpp", "csharp", "objc", "python"):
+    for page in ("languages", "c", "cpp", "csharp", "objc", "python", "session-config"):
         add(f"docs/{page}.md.j2", f"docs/reference/{page}.md")
     return rendered

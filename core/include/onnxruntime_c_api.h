@@ -160,10 +160,10 @@ typedef enum OrtLoggingLevel {
 
 /** How much a model is optimized before it runs. Results at all levels agree within rounding. */
 typedef enum GraphOptimizationLevel {
-  ORT_DISABLE_ALL = 0,  /**< No optimization. */
-  ORT_ENABLE_BASIC = 1,  /**< Rewrites that are always valid, such as constant folding. */
+  ORT_DISABLE_ALL = 0,  /**< No optimization; what follows from constants and shapes alone is computed once all the same. */
+  ORT_ENABLE_BASIC = 1,  /**< Constant folding, removal of identities, common subexpressions; no fusion. */
   ORT_ENABLE_EXTENDED = 2,  /**< Operator fusion too. */
-  ORT_ENABLE_LAYOUT = 3,  /**< Memory layouts too. */
+  ORT_ENABLE_LAYOUT = 3,  /**< Memory layouts of parameters too. */
   ORT_ENABLE_ALL = 99  /**< Everything; the default. */
 } GraphOptimizationLevel;
 
@@ -1197,20 +1197,15 @@ struct OrtApi {
 
   /** Sets an entry of the session configuration.
    *
-   * "ortrain.mixed_precision": "bf16" makes a training session store activations in bfloat16; the
-   * default is "none". "ortrain.bf16_products" chooses how matrix products are then computed: "bf16",
-   * "fp32", or "auto", the default, whichever is faster on this processor. Creating a session fails for
-   * any other value of these two. "ortrain.memory_budget" limits the bytes that the intermediate values
-   * of a train step may take; it is a number with an optional suffix K, M or G. Beyond the limit,
-   * activations are recomputed, with the same results. If the limit is too small, the first train step
-   * fails and reports the smallest possible one. "session.set_denormal_as_zero": "1" treats denormal
-   * numbers, on which processors are slow, as zero; the default is "1" in training sessions and "0" in
-   * others. Unknown entries are kept and have no effect.
+   * The page "Session configuration" lists the entries. An unknown key that begins with "ortrain." is
+   * rejected, with the nearest known key, and so is an invalid value of such an entry. Other unknown
+   * entries are kept and have no effect.
    *
    * \param[in] options The options.
    * \param[in] config_key The key, not empty.
    * \param[in] config_value The value.
-   * \retval ORT_INVALID_ARGUMENT when the key is empty.
+   * \retval ORT_INVALID_ARGUMENT when the key is empty, or begins with "ortrain." and is not known.
+   * \retval ORT_INVALID_ARGUMENT when an entry of that prefix does not take the value.
    */
   OrtStatus*(ORT_API_CALL* AddSessionConfigEntry)(OrtSessionOptions* options, const char* config_key, const char* config_value) NO_EXCEPTION;
 

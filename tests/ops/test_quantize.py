@@ -219,3 +219,42 @@ def test_bad_inputs_are_refused() -> None:
     )
     check_rejected(Op("QuantizeLinear", opset=12), [x, np.ones(3, np.float32)], "one scale for the tensor")
     check_rejected(Op("DequantizeLinear"), [np.zeros(3, np.uint8), one, np.int8(0)], "must have one type")
+
+
+def model_of_unknown_rank(*nodes: onnx.NodeProto) -> bytes:
+    """A model from ``x``, of which nothing but the type is stated, to ``loss``."""
+    graph = helper.make_graph(
+        nodes,
+        "unknown",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("loss", onnx.TensorProto.FLOAT, [])],
+        [
+            numpy_helper.from_array(np.array(0.1, np.float32), "scale"),
+            numpy_helper.from_array(np.array(3, np.int8), "zero"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "inputs", "low", "high"),
+    [
+        ({}, ["r", "scale"], 0, 255),
+        ({}, ["r", "scale", "zero"], -131, 124),
+        ({"output_dtype": onnx.TensorProto.INT8}, ["r", "scale"], -128, 127),
+    ],
+)
+def test_the_gradient_knows_the_quantized_type_where_no_rank_is_known(
+    attributes: dict[str, int], inputs: list[str], low: int, high: int
+) -> None:
+    model = model_of_unknown_rank(
+        helper.make_node("Mul", ["x", "x"], ["r"]),
+        helper.make_node("QuantizeLinear", inputs, ["q"], **attributes),
+        helper.make_node("DequantizeLinear", ["q", *inputs[1:]], ["d"]),
+        helper.make_node("ReduceSum", ["d"], ["loss"], keepdims=0),
+    )
+    x = np.array([[0.5, -2.0, 3.4, 4.9], [5.2, -5.2, 1.0, 0.0]], np.float32)
+    found = run_model(gradient_model(model, ["x"], "loss"), {"x": x})["x_grad"]
+    steps = np.rint(x * x / np.float32(0.1))
+    np.testing.assert_allclose(found, np.where((steps >= low) & (steps <= high), 2 * x, 0), rtol=1e-6)

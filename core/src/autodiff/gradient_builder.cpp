@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -60,16 +61,6 @@ void rename_values(Node& node, const std::unordered_map<std::string, std::string
     for (Node& inner : (*graph)->nodes) rename_values(inner, names);
     for (ValueInfo& output : (*graph)->outputs) rename(output.name);
   }
-}
-
-// Whether a node has to be run once: what it draws or updates would be another the second time.
-bool runs_once(const Node& node) {
-  const Operator* op = find_operator(node.domain, node.op_type);
-  if (op && (op->impure || op->updates != 0)) return true;
-  for (const auto& [name, attribute] : node.attributes)
-    if (const auto* graph = std::get_if<std::shared_ptr<Graph>>(&attribute); graph && *graph)
-      if (std::any_of((*graph)->nodes.begin(), (*graph)->nodes.end(), runs_once)) return true;
-  return false;
 }
 
 class Builder;
@@ -157,7 +148,8 @@ class Builder {
     for (const std::string& text : texts) problem(kModelWide + 1, text);
   }
 
-  // Every reason why the graph that run() left is not to be used, in the order of the graph.
+  // Every reason why the graph that run() left is not to be used, in the order of the graph; behind them
+  // nodes, those that rules added among them, whose inputs do not fit.
   std::vector<std::string> problems() const;
   // The trainable values that no gradient reaches.
   const std::vector<std::string>& unreached() const { return unreached_; }
@@ -354,6 +346,8 @@ std::vector<std::string> Builder::problems() const {
   std::set<std::string> seen;
   for (const auto& [position, text] : problems_)
     if (seen.insert(text).second) texts.push_back(text);
+  for (const std::string& text : types_.problems())
+    if (seen.insert(text).second) texts.push_back(text);
   return texts;
 }
 
@@ -524,6 +518,10 @@ void Builder::differentiate(size_t n) {
       done = true;
     } catch (const Error& error) {
       problem(n + 1, concat(describe(graph_.nodes[n]), ": its gradient cannot be built: ", error.message()));
+    } catch (const std::out_of_range&) {  // the rule asked for an input or output that the node does not have
+      const Node& node = graph_.nodes[n];
+      problem(n + 1, concat(describe(node), ": its gradient cannot be built: it has ", node.inputs.size(),
+                            " inputs and ", node.outputs.size(), " outputs, which are fewer than it needs"));
     }
   } else if (op && (op->kernel || !op->expand)) {  // what only can be expanded has its problem listed
     std::vector<std::string> behind;

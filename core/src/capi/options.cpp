@@ -86,6 +86,7 @@ void SetInterOpNumThreads(OrtSessionOptions* options, int inter_op_num_threads) 
 }
 
 void AddSessionConfigEntry(OrtSessionOptions* options, const char* config_key, const char* config_value) {
+  check_config_entry(config_key, config_value);
   add_entry(options->value.config, config_key, config_value);
 }
 

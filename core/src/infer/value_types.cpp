@@ -28,30 +28,10 @@ Tensor value_of_constant_node(const Node& node) {
   return Tensor();
 }
 
-// The element type of output o where no shape rule could tell: that of the first input, with few exceptions.
-DType guess_type(const ValueTypes& types, const Node& node, size_t o) {
-  static const std::map<std::string_view, DType> fixed = {
-      {"ArgMax", DType::kInt64},     {"ArgMin", DType::kInt64},        {"Shape", DType::kInt64},
-      {"Size", DType::kInt64},       {"Equal", DType::kBool},          {"Less", DType::kBool},
-      {"LessOrEqual", DType::kBool}, {"Greater", DType::kBool},        {"And", DType::kBool},
-      {"Or", DType::kBool},          {"GreaterOrEqual", DType::kBool}, {"Xor", DType::kBool},
-      {"Not", DType::kBool},         {"IsNaN", DType::kBool},          {"IsInf", DType::kBool}};
-  static const std::map<std::string_view, DType> others = {
-      {"MaxPool", DType::kInt64}, {"TopK", DType::kInt64}, {"Dropout", DType::kBool}};
-  static const std::map<std::string_view, size_t> like_input = {
-      {"Where", 1}, {"OneHot", 2}, {"CastLike", 1}, {"GatherGrad", 2}, {"GatherNDGrad", 2}};
-  if (const auto it = fixed.find(node.op_type); it != fixed.end()) return it->second;
-  if (const auto it = others.find(node.op_type); o > 0 && it != others.end()) return it->second;
-  if (node.op_type == "Cast") return static_cast<DType>(node.int_or("to", 0));
-  if (node.op_type == "ConstantOfShape") {
-    const auto it = node.attributes.find("value");
-    const Tensor* value = it == node.attributes.end() ? nullptr : std::get_if<Tensor>(&it->second);
-    return value ? value->dtype() : DType::kFloat;
-  }
-  const auto it = like_input.find(node.op_type);
-  const size_t i = it == like_input.end() ? 0 : it->second;
-  return node.has_input(i) ? types.info(node.inputs[i]).dtype : DType::kUndefined;
-}
+// Thrown by a rule that asks for what is not known of an input.
+struct Unknown : Error {
+  using Error::Error;
+};
 
 }  // namespace
 
@@ -71,16 +51,23 @@ class NumberedShapes : public ShapeContext {
   }
 
   DType dtype(size_t i) const override {
-    const DType dtype = has_input(i) ? types_.info(node().inputs[i]).dtype : DType::kUndefined;
-    expect(dtype != DType::kUndefined, "the type of input ", i, " is not known");
+    expect(has_input(i), "input ", i, " is missing");
+    const DType dtype = types_.info(node().inputs[i]).dtype;
+    if (dtype == DType::kUndefined) unknown("type", i);
     return dtype;
   }
   const Shape& shape(size_t i) const override {
-    expect(has_input(i) && shapes_[i], "the shape of input ", i, " is not known");
+    expect(has_input(i), "input ", i, " is missing");
+    if (!shapes_[i]) unknown("shape", i);
     return *shapes_[i];
   }
   const Tensor* constant(size_t i) const override {
     return has_input(i) ? types_.run_value(node().inputs[i], run_) : nullptr;
+  }
+  // Gradients of pooling: what is stated of them follows when the graph is whole.
+  std::vector<int64_t> stated_shape(size_t) const override {
+    asked_for_statement = true;
+    return {};
   }
   void output(size_t o, DType dtype, Shape shape) override {
     if (o >= shapes_out.size()) return;
@@ -94,11 +81,16 @@ class NumberedShapes : public ShapeContext {
   }
 
  private:
+  [[noreturn]] void unknown(const char* what, size_t i) const {
+    throw Unknown(ErrorCode::kFail, concat(node().label(), ": the ", what, " of input ", i, " is not known"));
+  }
+
   const ValueTypes& types_;
   const int run_;
   std::vector<std::optional<Shape>> shapes_;
 
  public:
+  mutable bool asked_for_statement = false;
   std::vector<DType> types_out;
   std::vector<std::optional<Shape>> shapes_out;
   std::vector<Tensor> values_out;
@@ -201,9 +193,7 @@ class NodeTypes : public TypeContext {
     require(graph && *graph, ErrorCode::kInvalidGraph, node_.label(), ": attribute '", attribute,
             "' is missing or no graph");
     const ValueTypes inner(**graph, inputs, types_);
-    for (const std::string& problem : inner.problems())
-      if (std::find(types_.problems_.begin(), types_.problems_.end(), problem) == types_.problems_.end())
-        types_.problems_.push_back(problem);
+    for (const std::string& problem : inner.problems()) types_.problem(problem);
     std::vector<ValueInfo> outputs;
     for (const ValueInfo& output : (*graph)->outputs) outputs.push_back(inner.info(output.name));
     return outputs;
@@ -229,7 +219,7 @@ class NodeTypes : public TypeContext {
     }
     known.dims = std::move(dims);
   }
-  void reject(const std::string& why) override { types_.problems_.push_back(node_.label() + ": " + why); }
+  void reject(const std::string& why) override { types_.problem(node_.label() + ": " + why); }
 
  private:
   ValueTypes& types_;
@@ -316,6 +306,7 @@ void ValueTypes::set_like(const std::string& value, const std::string& other) {
   if (!known.dims) known.dims = like.dims;
   known.is_sequence = like.is_sequence;
   known.is_optional = like.is_optional;
+  if (is_claim(other)) claims_.insert(value);
 }
 
 void ValueTypes::set_constant(const std::string& value, const Tensor& tensor) {
@@ -366,33 +357,56 @@ std::optional<Shape> ValueTypes::shape(const std::string& value, int run) const 
   return shape;
 }
 
+bool ValueTypes::is_claim(const std::string& value) const {
+  return claims_.count(value) > 0 || (!info_.count(value) && outer_ && outer_->is_claim(value));
+}
+
+bool ValueTypes::is_exact(const Node& node) const {
+  return !outer_ && std::all_of(node.inputs.begin(), node.inputs.end(), [&](const std::string& input) {
+    if (input.empty()) return true;
+    const std::optional<std::vector<Dim>>& dims = info(input).dims;
+    return dims && !is_claim(input) && (!run_values(input) || known(input).defined()) &&
+           std::all_of(dims->begin(), dims->end(), [](const Dim& d) { return d.known(); });
+  });
+}
+
+void ValueTypes::problem(const std::string& text) {
+  if (std::find(problems_.begin(), problems_.end(), text) == problems_.end()) problems_.push_back(text);
+}
+
 void ValueTypes::infer(const Node& node) {
   if (node.domain.empty() && node.op_type == "Constant") {
     const Tensor tensor = value_of_constant_node(node);
     if (tensor.defined() && node.has_output(0)) return set_constant(node.outputs[0], tensor);
   }
   const Operator* op = find_operator(node.domain, node.op_type);
+  const bool tensors = std::all_of(node.inputs.begin(), node.inputs.end(),
+                                   [&](const std::string& input) { return info(input).is_tensor(); });
   if (op && op->types) {
     try {
       NodeTypes context(*this, node);
       op->types(context);
-    } catch (const Error&) {
-      // What the model states stays.
+    } catch (const Error& error) {
+      // Nothing holds what a model states of the elements of a sequence against those that it gets.
+      const bool checked = tensors && std::none_of(node.inputs.begin(), node.inputs.end(),
+                                                   [&](const std::string& input) { return is_claim(input); });
+      if (checked) problem(error.message());
     }
   }
   NumberedShapes first(*this, node, 0), second(*this, node, 1);
-  const bool tensors = std::all_of(node.inputs.begin(), node.inputs.end(),
-                                   [&](const std::string& input) { return info(input).is_tensor(); });
   if (op && !op->takes_sequences && !tensors)
-    problems_.push_back(node.label() +
-                        ": one of its inputs is a sequence or an optional value, expected tensors");
+    problem(node.label() + ": one of its inputs is a sequence or an optional value, expected tensors");
   if (op && op->shape && tensors) {
     try {
       op->shape(first);
       op->shape(second);
-    } catch (const Error&) {
+    } catch (const Unknown&) {
       // The rule needs what is known later only; what it said before stays, and so does what the model
       // states.
+    } catch (const DataDependent&) {
+      // The same.
+    } catch (const Error& error) {
+      if (is_exact(node) && !first.asked_for_statement) problem(error.message());
     }
   }
   const bool stated = std::all_of(first.values_out.begin(), first.values_out.end(),
@@ -408,12 +422,25 @@ void ValueTypes::infer(const Node& node) {
       // Nobody knows the values, then.
     }
   }
+  // Operators that state their types have said what there is to say.
+  std::optional<ElementTypes> ruled;
+  if (op && (op->element_type || !op->types)) {
+    std::vector<DType> inputs;
+    for (const std::string& input : node.inputs) inputs.push_back(info(input).dtype);
+    ruled.emplace(node, model_.opset(node.domain), std::move(inputs));
+  }
   for (size_t o = 0; o < node.outputs.size(); ++o) {
     if (!node.has_output(o)) continue;
     ValueInfo& known = info_[node.outputs[o]];
     known.name = node.outputs[o];
     if (first.types_out[o] != DType::kUndefined) known.dtype = first.types_out[o];
-    if (known.dtype == DType::kUndefined) known.dtype = guess_type(*this, node, o);
+    if (known.dtype == DType::kUndefined && ruled) {
+      try {
+        known.dtype = element_type(*op, *ruled, o);
+      } catch (const Error& error) {  // an attribute of the wrong kind
+        problem(error.message());
+      }
+    }
     const std::optional<Shape>&a = first.shapes_out[o], &b = second.shapes_out[o];
     if (a && b && a->size() == b->size()) {
       const std::vector<Dim> stated = known.dims.value_or(std::vector<Dim>());
@@ -427,8 +454,10 @@ void ValueTypes::infer(const Node& node) {
         }
       }
       known.dims = dims;
-    } else if (known.dims) {
-      number_extents(known);
+      claims_.erase(node.outputs[o]);
+    } else {
+      if (known.dims) number_extents(known);
+      claims_.insert(node.outputs[o]);
     }
     if (first.values_out[o].defined() && second.values_out[o].defined())
       run_values_[node.outputs[o]] = {first.values_out[o], second.values_out[o]};

@@ -4,7 +4,8 @@
 // unknown extents are given numbers twice, and what comes out tells what each extent of a result is: a number
 // where both runs agree, a name where they give that name's two numbers, and a new name otherwise. What is
 // computed from extents (the shape that a Reshape is given) is followed by running the kernels on the
-// numbers.
+// numbers. Element types follow from those of the inputs (Operator::element_type), whether shapes are known
+// or not.
 #pragma once
 
 #include <map>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -65,6 +67,13 @@ class ValueTypes {
   void number(Dim& dim);
   std::string name_of(const Numbers& numbers, const Dim* stated);
   std::optional<Shape> shape(const std::string& value, int run) const;
+  // Whether the shape of a value is but what the model states of it, which nothing here has checked.
+  bool is_claim(const std::string& value) const;
+  // Whether all shapes that the node reads are numbers and no mere claims, none of its inputs is computed
+  // from numbers that were made up, and it surely runs, which nodes of subgraphs need not: a shape rule that
+  // refuses it is right.
+  bool is_exact(const Node& node) const;
+  void problem(const std::string& text);
   const std::pair<Tensor, Tensor>* run_values(const std::string& value) const;
   // The value of an input in one of the runs, null where it is not known.
   const Tensor* run_value(const std::string& value, int run) const;
@@ -74,7 +83,8 @@ class ValueTypes {
   std::unordered_map<std::string, ValueInfo> info_;
   std::unordered_map<std::string, Tensor> constants_;
   std::unordered_map<std::string, std::pair<Tensor, Tensor>>
-      run_values_;  // follow from shapes, so they have one a run
+      run_values_;                          // follow from shapes, so they have one a run
+  std::unordered_set<std::string> claims_;  // see is_claim
   std::vector<std::string> problems_;
   std::shared_ptr<Extents> extents_ = std::make_shared<Extents>();  // those of all graphs of a model
 };

@@ -1,31 +1,47 @@
 #include "op/operator.h"
 
 #include <algorithm>
-#include <map>
+
+#include "runtime/registry.h"
 
 namespace ortrain {
 
 namespace {
 
-using Key = std::pair<std::string_view, std::string_view>;
+using Key = std::pair<std::string_view, std::string_view>;  // domain and type
 
-std::map<Key, Operator>& registry() {
-  static std::map<Key, Operator> operators;
+Registry<Key, Operator>& registry() {
+  static Registry<Key, Operator> operators;
   return operators;
 }
 
 }  // namespace
 
-RegisterOperator::RegisterOperator(const Operator& op) { registry().emplace(Key{op.domain, op.type}, op); }
+RegisterOperator::RegisterOperator(const Operator& op, const std::source_location& where) {
+  registry().add({op.domain, op.type}, op,
+                 concat("operator '", op.domain, op.domain.empty() ? "" : ".", op.type, "'"), where);
+}
+
+DType element_type(const Operator& op, const ElementTypes& types, size_t o) {
+  return op.element_type ? op.element_type(types, o) : types[0];
+}
 
 const Operator* find_operator(std::string_view domain, std::string_view type) {
-  const auto found = registry().find(Key{domain, type});
-  return found == registry().end() ? nullptr : &found->second;
+  return registry().find({domain, type});
+}
+
+bool runs_once(const Node& node) {
+  const Operator* op = find_operator(node.domain, node.op_type);
+  if (op && (op->impure || op->updates != 0)) return true;
+  for (const auto& [name, attribute] : node.attributes)
+    if (const auto* graph = std::get_if<std::shared_ptr<Graph>>(&attribute); graph && *graph)
+      if (std::any_of((*graph)->nodes.begin(), (*graph)->nodes.end(), runs_once)) return true;
+  return false;
 }
 
 std::vector<const Operator*> all_operators() {
   std::vector<const Operator*> out;
-  for (const auto& [key, op] : registry()) out.push_back(&op);
+  registry().each([&](const Operator& op) { out.push_back(&op); });
   return out;
 }
 

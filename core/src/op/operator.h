@@ -9,8 +9,10 @@
 #pragma once
 
 #include <initializer_list>
+#include <source_location>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "graph/graph.h"
@@ -154,6 +156,44 @@ enum class NarrowTypes {
   kTaken,    // the types as they are
 };
 
+// What an element type rule sees: the node, and the element types of its inputs as far as they are known.
+class ElementTypes {
+ public:
+  ElementTypes(const Node& node, int64_t opset, std::vector<DType> inputs)
+      : node_(node), opset_(opset), inputs_(std::move(inputs)) {}
+  const Node& node() const { return node_; }
+  int64_t opset() const { return opset_; }  // version of the node's domain in the model
+  // Of input i; kUndefined where it is not known or the input is left out.
+  DType operator[](size_t i) const { return i < inputs_.size() ? inputs_[i] : DType::kUndefined; }
+  // The type that an attribute names, `otherwise` where the node does not have it.
+  DType attribute(const std::string& name, DType otherwise) const {
+    return static_cast<DType>(node_.int_or(name, static_cast<int64_t>(otherwise)));
+  }
+
+ private:
+  const Node& node_;
+  int64_t opset_;
+  std::vector<DType> inputs_;
+};
+
+// The element type of output o; kUndefined where it depends on a type that is not known.
+using ElementTypeRule = DType (*)(const ElementTypes& types, size_t o);
+
+// Common rules: a given type; that of an input; for the first output that of the first input, for others a
+// given type (the indices of MaxPool).
+template <DType kType>
+DType always(const ElementTypes&, size_t) {
+  return kType;
+}
+template <size_t kInput>
+DType type_of_input(const ElementTypes& types, size_t) {
+  return types[kInput];
+}
+template <DType kOthers>
+DType first_like_input(const ElementTypes& types, size_t o) {
+  return o == 0 ? types[0] : kOthers;
+}
+
 struct Operator {
   std::string_view domain = "";
   std::string_view type;
@@ -185,6 +225,9 @@ struct Operator {
   void (*run)(DynamicContext&) = nullptr;
   // Writes nodes that compute the same: instead of shape, kernel and gradient, or instead of gradient alone.
   void (*expand)(ExpansionContext&) = nullptr;
+  // The element types of the outputs, which can be told where shapes cannot. Without a rule they are those of
+  // the first input; a Program refuses a node whose shape rule says otherwise.
+  ElementTypeRule element_type = nullptr;
 
   bool carries(int64_t opset) const { return !domain.empty() || opset >= since; }
   Differentiable differentiable() const {
@@ -192,13 +235,19 @@ struct Operator {
   }
 };
 
-// The operator of that name, or null.
+// The element type of output o of a node by the operator's rule.
+DType element_type(const Operator& op, const ElementTypes& types, size_t o);
+
+// The operator of that name, or null. Throws kFail where two operators are registered under one name.
 const Operator* find_operator(std::string_view domain, std::string_view type);
+// Whether a node has to be run once: what it, or a node of its subgraphs, draws or updates would be another
+// the second time.
+bool runs_once(const Node& node);
 // All of them, sorted by domain and type.
 std::vector<const Operator*> all_operators();
 
 struct RegisterOperator {
-  RegisterOperator(const Operator& op);
+  RegisterOperator(const Operator& op, const std::source_location& where = std::source_location::current());
 };
 #define ORTRAIN_CONCAT_(a, b) a##b
 #define ORTRAIN_CONCAT(a, b) ORTRAIN_CONCAT_(a, b)

@@ -1,10 +1,10 @@
 // Nodes that compute the same from the same are merged (common subexpression elimination): the reshaped
 // gradient that two products of a MatMul's gradient read, the shape that several nodes ask for.
 
-#include <map>
-#include <tuple>
+#include <algorithm>
 #include <unordered_map>
 
+#include "graph/same_bits.h"
 #include "op/operator.h"
 #include "passes/pass.h"
 
@@ -12,45 +12,38 @@ namespace ortrain {
 
 namespace {
 
-// A text that is equal for equal attributes; nothing for attributes that are not compared (tensors, graphs).
-bool describe(const Attributes& attributes, std::string& out) {
-  for (const auto& [name, value] : attributes) {
-    out += name + "=";
-    bool known = true;
-    std::visit(
-        [&](const auto& v) {
-          using T = std::decay_t<decltype(v)>;
-          if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, float>) {
-            out += concat(v);
-          } else if constexpr (std::is_same_v<T, std::string>) {
-            out += v;
-          } else if constexpr (std::is_same_v<T, std::vector<int64_t>> ||
-                               std::is_same_v<T, std::vector<float>>) {
-            for (const auto& x : v) out += concat(x, ",");
-          } else {
-            known = false;
-          }
-        },
-        value);
-    if (!known) return false;
-    out += ";";
-  }
-  return true;
+size_t hash_of(const Node& node) {
+  size_t hash = hash_bits(node.attributes);
+  const auto add = [&](const std::string& text) {
+    hash = hash * 0x9E3779B97F4A7C15u + std::hash<std::string>()(text);
+  };
+  add(node.qualified_type());
+  for (const std::string& input : node.inputs) add(input);
+  return hash;
+}
+
+bool are_twins(const Node& a, const Node& b) {
+  return a.domain == b.domain && a.op_type == b.op_type && a.inputs == b.inputs &&
+         same_bits(a.attributes, b.attributes);
 }
 
 bool merge_twins(Model& model) {
   Graph& graph = model.graph;
-  std::map<std::tuple<std::string, std::vector<std::string>, std::string>, const Node*> seen;
+  std::unordered_multimap<size_t, const Node*> seen;
   std::unordered_map<std::string, std::string> original;
   bool changed = false;
   for (Node& node : graph.nodes) {
     for (std::string& input : node.inputs)
       if (const auto at = original.find(input); at != original.end()) input = at->second;
-    const Operator* op = find_operator(node.domain, node.op_type);
-    std::string attributes;
-    if (!op || op->impure || !describe(node.attributes, attributes)) continue;
-    const auto [at, fresh] = seen.try_emplace({node.qualified_type(), node.inputs, attributes}, &node);
-    if (fresh) continue;
+    if (!find_operator(node.domain, node.op_type) || runs_once(node)) continue;
+    const size_t hash = hash_of(node);
+    const auto [begin, end] = seen.equal_range(hash);
+    const auto at =
+        std::find_if(begin, end, [&](const auto& entry) { return are_twins(*entry.second, node); });
+    if (at == end) {
+      seen.emplace(hash, &node);
+      continue;
+    }
     const Node& twin = *at->second;
     if (twin.outputs.size() != node.outputs.size()) continue;
     bool mergeable = true;
@@ -64,7 +57,11 @@ bool merge_twins(Model& model) {
   return changed;
 }
 
-ORTRAIN_PASS({.name = "merge_twins", .moment = PassMoment::kSession, .order = 10, .run = merge_twins});
+ORTRAIN_PASS({.name = "merge_twins",
+              .moment = PassMoment::kSession,
+              .order = 10,
+              .run = merge_twins,
+              .level = PassLevel::kBasic});
 
 }  // namespace
 

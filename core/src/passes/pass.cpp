@@ -1,35 +1,45 @@
 #include "passes/pass.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "runtime/error.h"
+#include "runtime/registry.h"
 
 namespace ortrain {
 
 namespace {
 
-std::vector<Pass>& registry() {
-  static std::vector<Pass> passes;
+// A pass that runs at two moments is registered for each.
+using Key = std::pair<PassMoment, std::string_view>;
+
+Registry<Key, Pass>& registry() {
+  static Registry<Key, Pass> passes;
+  return passes;
+}
+
+// Those of a moment in the order in which they run.
+std::vector<const Pass*> passes_of(PassMoment moment) {
+  std::vector<const Pass*> passes;
+  registry().each([&](const Pass& pass) {
+    if (pass.moment == moment) passes.push_back(&pass);
+  });
+  std::sort(passes.begin(), passes.end(), [](const Pass* a, const Pass* b) {
+    return std::tie(a->order, a->name) < std::tie(b->order, b->name);
+  });
   return passes;
 }
 
 }  // namespace
 
-RegisterPass::RegisterPass(const Pass& pass) {
-  std::vector<Pass>& passes = registry();
-  const auto place = std::upper_bound(passes.begin(), passes.end(), pass, [](const Pass& a, const Pass& b) {
-    return std::tie(a.moment, a.order, a.name) < std::tie(b.moment, b.order, b.name);
-  });
-  passes.insert(place, pass);
+RegisterPass::RegisterPass(const Pass& pass, const std::source_location& where) {
+  registry().add({pass.moment, pass.name}, pass, concat("pass '", pass.name, "'"), where);
 }
 
 namespace {
 
-const std::string kDisable = "ortrain.disable_pass.";
-
-bool is_on(const Pass& pass, PassMoment moment, const std::map<std::string, std::string>& config) {
-  if (pass.moment != moment) return false;
-  const auto off = config.find(kDisable + std::string(pass.name));
+bool is_on(const Pass& pass, const std::map<std::string, std::string>& config) {
+  const auto off = config.find(concat(kDisablePass, pass.name));
   return off == config.end() || off->second != "1";
 }
 
@@ -51,27 +61,30 @@ void run_inside(const Pass& pass, Model& model) {
 
 }  // namespace
 
-void run_passes(Model& model, PassMoment moment, const std::map<std::string, std::string>& config) {
-  for (const Pass& pass : registry()) {
-    if (!is_on(pass, moment, config)) continue;
-    run_inside(pass, model);
-    if (pass.run(model)) model.graph.remove_unused_nodes();
+void run_passes(Model& model, PassMoment moment, const std::map<std::string, std::string>& config,
+                int level) {
+  for (const Pass* pass : passes_of(moment)) {
+    if (static_cast<int>(pass->level) > level || !is_on(*pass, config)) continue;
+    run_inside(*pass, model);
+    if (pass->run(model)) model.graph.remove_unused_nodes();
   }
 }
 
+std::vector<std::string_view> pass_names(PassMoment moment) {
+  std::vector<std::string_view> names;
+  for (const Pass* pass : passes_of(moment)) names.push_back(pass->name);
+  return names;
+}
+
 std::map<std::string, std::string> without_passes(const std::vector<std::string>& names, PassMoment moment) {
+  const std::vector<std::string_view> passes = pass_names(moment);
   std::map<std::string, std::string> config;
   for (const std::string& name : names) {
     std::string known;
-    bool found = false;
-    for (const Pass& pass : registry()) {
-      if (pass.moment != moment) continue;
-      found = found || pass.name == name;
-      known += concat(known.empty() ? "" : ", ", pass.name);
-    }
-    require(found, ErrorCode::kInvalidArgument, "expected the name of a pass to switch off, found '", name,
-            "'; those that run here are ", known);
-    config[kDisable + name] = "1";
+    for (const std::string_view pass : passes) known += concat(known.empty() ? "" : ", ", pass);
+    require(std::find(passes.begin(), passes.end(), name) != passes.end(), ErrorCode::kInvalidArgument,
+            "expected the name of a pass to switch off, found '", name, "'; those that run here are ", known);
+    config[concat(kDisablePass, name)] = "1";
   }
   return config;
 }

@@ -31,7 +31,11 @@ bool remove_identity(Model& model) {
   return changed;
 }
 
-ORTRAIN_PASS({.name = "remove_identity", .moment = PassMoment::kSession, .order = 0, .run = remove_identity});
+ORTRAIN_PASS({.name = "remove_identity",
+              .moment = PassMoment::kSession,
+              .order = 0,
+              .run = remove_identity,
+              .level = PassLevel::kBasic});
 
 }  // namespace
 

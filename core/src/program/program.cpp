@@ -586,10 +586,17 @@ void Compiler::compile_node(const Node& node) {
     require(node.inputs[i].empty() || shapes.inputs[i] >= 0, ErrorCode::kInvalidGraph, node.label(),
             ": input ", i, " ('", node.inputs[i], "') is produced by nothing");
   op->shape(shapes);
-  for (size_t o = 0; o < node.outputs.size(); ++o)
-    shapes.expect(
-        node.outputs[o].empty() || shapes.results[o].first != DType::kUndefined || uses(node.outputs[o]) == 0,
-        "output ", o, " ('", node.outputs[o], "') is read but this operator does not make it");
+  std::vector<DType> types;
+  for (const int v : shapes.inputs) types.push_back(v < 0 ? DType::kUndefined : value(v).dtype);
+  const ElementTypes ruled(node, shapes.opset(), std::move(types));
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    const DType found = shapes.results[o].first;
+    shapes.expect(found == DType::kUndefined || found == element_type(*op, ruled, o), "output ", o,
+                  " has type ", to_string(found), " by its shape rule, but its element type rule says ",
+                  to_string(element_type(*op, ruled, o)));
+    shapes.expect(node.outputs[o].empty() || found != DType::kUndefined || uses(node.outputs[o]) == 0,
+                  "output ", o, " ('", node.outputs[o], "') is read but this operator does not make it");
+  }
 
   const bool folding = !op->impure && std::all_of(shapes.inputs.begin(), shapes.inputs.end(),
                                                   [&](int v) { return v < 0 || value(v).constant; });

@@ -1,9 +1,5 @@
 #include "session/mixed_precision.h"
 
-#include <algorithm>
-#include <initializer_list>
-#include <string_view>
-
 #include "backend/cpu/onednn/dnnl.h"
 #include "runtime/error.h"
 
@@ -13,18 +9,6 @@ namespace {
 
 constexpr const char* kMixedPrecision = "ortrain.mixed_precision";
 constexpr const char* kProducts = "ortrain.bf16_products";
-
-// The value of an entry, one of those known; the first where there is no such entry.
-std::string read_entry(const SessionOptions& options, const char* key,
-                       std::initializer_list<std::string_view> known) {
-  const auto at = options.config.find(key);
-  if (at == options.config.end()) return std::string(*known.begin());
-  std::string list;
-  for (const std::string_view value : known) list += concat(list.empty() ? "'" : ", '", value, "'");
-  require(std::find(known.begin(), known.end(), at->second) != known.end(), ErrorCode::kInvalidArgument,
-          "session option ", key, ": expected one of ", list, ", found '", at->second, "'");
-  return at->second;
-}
 
 #if ORTRAIN_ONEDNN
 // How well the processor multiplies bfloat16 numbers.
@@ -50,8 +34,8 @@ Bf16Products bf16_products() {
 }  // namespace
 
 Precision read_precision(const SessionOptions& options) {
-  const std::string mixed = read_entry(options, kMixedPrecision, {"none", "bf16"});
-  const std::string products = read_entry(options, kProducts, {"auto", "bf16", "fp32"});
+  const std::string mixed = config_choice(options, kMixedPrecision);
+  const std::string products = config_choice(options, kProducts);
 #if ORTRAIN_ONEDNN
   if (mixed == "none") return Precision::kFloat;
   const bool narrow = bf16_products() == Bf16Products::kFast ||
@@ -63,9 +47,9 @@ Precision read_precision(const SessionOptions& options) {
 }
 
 std::string precision_warning(const SessionOptions& options) {
-  if (read_entry(options, kMixedPrecision, {"none", "bf16"}) == "none") return "";
+  if (config_choice(options, kMixedPrecision) == "none") return "";
 #if ORTRAIN_ONEDNN
-  const bool asked = read_entry(options, kProducts, {"auto", "bf16", "fp32"}) == "bf16";
+  const bool asked = config_choice(options, kProducts) == "bf16";
   switch (bf16_products()) {
     case Bf16Products::kFast:
       return "";

@@ -1,18 +1,45 @@
 #include "session/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <iterator>
 #include <string_view>
+#include <vector>
 
+#include "passes/pass.h"
 #include "runtime/error.h"
+#include "runtime/text.h"
+#include "session/generated/session_config.h"
 
 namespace ortrain {
 
-size_t memory_budget(const SessionOptions& options) {
-  constexpr const char* kKey = "ortrain.memory_budget";
-  const auto entry = options.config.find(kKey);
-  if (entry == options.config.end()) return 0;
-  const std::string& text = entry->second;
+namespace {
+
+constexpr std::string_view kOwnPrefix = "ortrain.";
+
+std::vector<std::string> choices(const ConfigEntry& entry) {
+  std::vector<std::string> values;
+  for (std::string_view rest = entry.values; !rest.empty();) {
+    const size_t end = std::min(rest.find(' '), rest.size());
+    values.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return values;
+}
+
+// Throws where the value is not one of those that the entry takes.
+void check_choice(const ConfigEntry& entry, const std::string& key, const std::string& value) {
+  const std::vector<std::string> known = choices(entry);
+  if (std::find(known.begin(), known.end(), value) != known.end()) return;
+  std::string list;
+  for (const std::string& choice : known) list += concat(list.empty() ? "'" : ", '", choice, "'");
+  fail(ErrorCode::kInvalidArgument, "session config entry ", key, ": expected one of ", list, ", found '",
+       value, "'");
+}
+
+// A number of bytes above 0, with K, M or G behind it or without.
+size_t read_bytes(const std::string& key, const std::string& text) {
   std::string_view digits = text;
   uint64_t unit = 1;
   for (const auto& [suffix, bytes] :
@@ -26,9 +53,95 @@ size_t memory_budget(const SessionOptions& options) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
   require(error == std::errc{} && end == digits.data() + digits.size() && count > 0 &&
               !__builtin_mul_overflow(count, unit, &total) && total <= SIZE_MAX,
-          ErrorCode::kInvalidArgument, "session config entry ", kKey,
+          ErrorCode::kInvalidArgument, "session config entry ", key,
           ": expected a number of bytes above 0 such as 64M (suffixes K, M and G), found \"", text, "\"");
   return static_cast<size_t>(total);
+}
+
+// The names that may stand behind the key of passes.
+std::vector<std::string> switchable() {
+  std::vector<std::string> names = {std::string(kFoldFrozenParameters.name),
+                                    std::string(kKeepConvolutionWeights.name)};
+  for (const std::string_view name : pass_names(PassMoment::kSession)) names.emplace_back(name);
+  return names;
+}
+
+// Every key of the prefix "ortrain.".
+std::vector<std::string> own_keys() {
+  std::vector<std::string> keys;
+  for (const ConfigEntry& entry : kConfigEntries) {
+    if (!entry.key.starts_with(kOwnPrefix)) continue;
+    if (entry.kind != ConfigKind::kPass)
+      keys.emplace_back(entry.key);
+    else
+      for (const std::string& name : switchable()) keys.push_back(concat(entry.key, name));
+  }
+  return keys;
+}
+
+[[noreturn]] void refuse_key(const std::string& key) {
+  for (const ConfigEntry& entry : kConfigEntries) {
+    if (entry.kind != ConfigKind::kPass || !key.starts_with(entry.key)) continue;
+    const std::string name = key.substr(entry.key.size());
+    const std::vector<std::string_view> others = pass_names(PassMoment::kArtifact);
+    if (std::find(others.begin(), others.end(), name) != others.end())
+      fail(ErrorCode::kInvalidArgument, "session config entry '", key, "': the pass ", name,
+           " runs when artifacts are made, and not in a session; switch it off by disabled_passes of "
+           "generate_artifacts");
+  }
+  const std::string near = suggestion(key, own_keys());
+  std::string known;
+  for (const ConfigEntry& entry : kConfigEntries)
+    if (entry.key.starts_with(kOwnPrefix))
+      known += concat(known.empty() ? "" : ", ", entry.key, entry.kind == ConfigKind::kPass ? "NAME" : "");
+  fail(ErrorCode::kInvalidArgument, "unknown session config entry '", key, "'",
+       near.empty() ? "; those of this library are " + known : near);
+}
+
+}  // namespace
+
+void check_config_entry(const std::string& key, const std::string& value) {
+  if (!key.starts_with(kOwnPrefix)) return;
+  for (const ConfigEntry& entry : kConfigEntries) {
+    switch (entry.kind) {
+      case ConfigKind::kPass: {
+        if (!key.starts_with(entry.key)) continue;
+        const std::vector<std::string> names = switchable();
+        if (std::find(names.begin(), names.end(), key.substr(entry.key.size())) == names.end()) continue;
+        return check_choice(entry, key, value);
+      }
+      case ConfigKind::kChoice:
+        if (key != entry.key) continue;
+        return check_choice(entry, key, value);
+      case ConfigKind::kBytes:
+        if (key != entry.key) continue;
+        read_bytes(key, value);
+        return;
+    }
+  }
+  refuse_key(key);
+}
+
+std::string config_choice(const SessionOptions& options, const std::string& key) {
+  const auto entry = std::find_if(std::begin(kConfigEntries), std::end(kConfigEntries),
+                                  [&](const ConfigEntry& known) { return known.key == key; });
+  require(entry != std::end(kConfigEntries), ErrorCode::kFail, "there is no session config entry ", key);
+  const auto given = options.config.find(key);
+  if (given == options.config.end()) return std::string(entry->fallback);
+  check_choice(*entry, key, given->second);
+  return given->second;
+}
+
+bool is_on(const SessionRewrite& rewrite, const SessionOptions& options) {
+  if (options.graph_optimization_level < rewrite.level) return false;
+  const auto off = options.config.find(concat(kDisablePass, rewrite.name));
+  return off == options.config.end() || off->second != "1";
+}
+
+size_t memory_budget(const SessionOptions& options) {
+  constexpr const char* kKey = "ortrain.memory_budget";
+  const auto entry = options.config.find(kKey);
+  return entry == options.config.end() ? 0 : read_bytes(kKey, entry->second);
 }
 
 bool flush_denormals(const SessionOptions& options) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <string_view>
 
 namespace ortrain {
 
@@ -23,6 +24,25 @@ struct SessionOptions {
   std::string optimized_model_path;
   std::map<std::string, std::string> config;
 };
+
+// Throws kInvalidArgument where the key begins with "ortrain." and is not of an entry that the library knows
+// (session/generated/session_config.h), and where such an entry does not take the value. Other keys are
+// onnxruntime's, and any value goes.
+void check_config_entry(const std::string& key, const std::string& value);
+
+// The value of an entry that is one of a list; where the options do not have it, the one that the spec
+// states. Throws as check_config_entry does.
+std::string config_choice(const SessionOptions& options, const std::string& key);
+
+// What a training session itself does to a model, beside the passes. It is switched off as a pass is, and
+// begins at a graph optimization level.
+struct SessionRewrite {
+  std::string_view name;
+  int level;
+};
+inline constexpr SessionRewrite kFoldFrozenParameters{"fold_frozen_parameters", 1};
+inline constexpr SessionRewrite kKeepConvolutionWeights{"keep_convolution_weights", 3};
+bool is_on(const SessionRewrite& rewrite, const SessionOptions& options);
 
 // The entry "ortrain.memory_budget": the bytes that the intermediate values of a train step may take, a
 // number with K, M or G behind it or without. 0 where there is no entry; throws where it is no such number.

@@ -137,7 +137,7 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
     for (const std::string& problem : problems) list += "\n  " + problem;
     fail(ErrorCode::kNotImplemented, "the ", what_, " has nodes in a form that is not supported:", list);
   }
-  if (options.graph_optimization_level > 0) run_session_passes(model_, options.config);
+  run_session_passes(model_, options.config, options.graph_optimization_level);
   model_.graph.make_inner_names_unique();
   executor_ = std::make_unique<Executor>(
       model_.graph, input_names_, output_names_,

@@ -254,11 +254,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
       others);
   check_operators(train, "training model");
   if (eval) check_operators(*eval, "eval model");
-  const auto is_on = [&](const char* name) {
-    const auto off = s.options.config.find(concat("ortrain.disable_pass.", name));
-    return s.options.graph_optimization_level > 0 && (off == s.options.config.end() || off->second != "1");
-  };
-  if (is_on("fold_frozen_parameters")) s.fixed = fixed_parameters(*state_, train);
+  if (is_on(kFoldFrozenParameters, s.options)) s.fixed = fixed_parameters(*state_, train);
   s.train_model = std::move(train);
   s.eval_model = std::move(eval);
   s.train_inputs = std::move(train_inputs);
@@ -272,7 +268,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   {
     const ThreadScope threads(s.options.intra_op_threads);
     std::unordered_map<std::string, LayoutPtr> layouts;
-    if (is_on("keep_convolution_weights"))
+    if (is_on(kKeepConvolutionWeights, s.options))
       layouts = parameter_layouts(*state_, s.train_model, s.eval_model ? &*s.eval_model : nullptr);
     state_->set_layouts(layouts);
   }

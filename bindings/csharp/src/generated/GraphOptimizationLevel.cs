@@ -5,16 +5,17 @@ namespace Microsoft.ML.OnnxRuntime
     /// rounding.</summary>
     public enum GraphOptimizationLevel
     {
-        /// <summary>No optimization.</summary>
+        /// <summary>No optimization; what follows from constants and shapes alone is computed once all the
+        /// same.</summary>
         ORT_DISABLE_ALL = 0,
 
-        /// <summary>Rewrites that are always valid, such as constant folding.</summary>
+        /// <summary>Constant folding, removal of identities, common subexpressions; no fusion.</summary>
         ORT_ENABLE_BASIC = 1,
 
         /// <summary>Operator fusion too.</summary>
         ORT_ENABLE_EXTENDED = 2,
 
-        /// <summary>Memory layouts too.</summary>
+        /// <summary>Memory layouts of parameters too.</summary>
         ORT_ENABLE_LAYOUT = 3,
 
         /// <summary>Everything; the default.</summary>

@@ -168,7 +168,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="value">The value.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="key"/> or <paramref name="value"/>
         /// is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when the key is empty.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the key is empty, or begins with
+        /// "ortrain." and is not known; InvalidArgument when an entry of that prefix does not take the
+        /// value.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AddSessionConfigEntry(string key, string value)
         {

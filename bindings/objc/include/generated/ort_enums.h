@@ -135,13 +135,13 @@ typedef NS_ENUM(int32_t, ORTLoggingLevel) {
 
 /** How much a model is optimized before it runs. Results at all levels agree within rounding. */
 typedef NS_ENUM(int32_t, ORTGraphOptimizationLevel) {
-  /** No optimization. */
+  /** No optimization; what follows from constants and shapes alone is computed once all the same. */
   ORTGraphOptimizationLevelNone = 0,
-  /** Rewrites that are always valid, such as constant folding. */
+  /** Constant folding, removal of identities, common subexpressions; no fusion. */
   ORTGraphOptimizationLevelBasic = 1,
   /** Operator fusion too. */
   ORTGraphOptimizationLevelExtended = 2,
-  /** Memory layouts too. */
+  /** Memory layouts of parameters too. */
   ORTGraphOptimizationLevelLayout = 3,
   /** Everything; the default. */
   ORTGraphOptimizationLevelAll = 99,

@@ -113,7 +113,8 @@ NS_ASSUME_NONNULL_BEGIN
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when the key is empty.
+ * Errors: ORTErrorCodeInvalidArgument when the key is empty, or begins with "ortrain." and is not
+ * known, or an entry of that prefix does not take the value.
  */
 - (BOOL)addConfigEntryWithKey:(NSString *)key
                         value:(NSString *)value

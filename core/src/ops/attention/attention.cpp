@@ -178,6 +178,9 @@ struct AttentionNode {
   }
 };
 
+// The present values have the type of V, all else that of Q.
+DType element_types(const ElementTypes& types, size_t o) { return types[o == 2 ? 2 : 0]; }
+
 void shape(ShapeContext& c) {
   const AttentionNode node(c);
   const int64_t mode = c.node().int_or("qk_matmul_output_mode", 0);
@@ -296,7 +299,11 @@ void gradient(GradientContext& g) {
   give(dv, 2, kPastValue, 2, needs_value);
 }
 
-ORTRAIN_OPERATOR({.type = "Attention", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "Attention",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .element_type = element_types});
 
 // ---------------------------------------------------------------------------------------------------------
 // FusedAttention(Q, K, V, mask, ratio, training_mode) → Y, probabilities, key
@@ -387,6 +394,8 @@ Attention read_fused(const NodeContext& c, size_t first, size_t mask) {
     if (const Tensor* value = std::get_if<Tensor>(&factor->second)) a.scale = value->to_double()[0];
   return a;
 }
+
+DType fused_types(const ElementTypes& types, size_t o) { return o == 2 ? DType::kUInt64 : types[0]; }
 
 void fused_shape(ShapeContext& c) {
   for (size_t i = 1; i < 3; ++i)
@@ -489,13 +498,17 @@ Kernel fused_kernel(KernelContext& c) {
   return one_after_the_other(std::move(kernels));
 }
 
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "FusedAttention", .shape = fused_shape, .kernel = fused_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "FusedAttention",
+                  .shape = fused_shape,
+                  .kernel = fused_kernel,
+                  .element_type = fused_types});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedDropoutAttention",
                   .shape = fused_shape,
                   .kernel = fused_kernel,
-                  .impure = true});
+                  .impure = true,
+                  .element_type = fused_types});
 
 // ---------------------------------------------------------------------------------------------------------
 // AttentionGrad(dY, Q, K, V, mask, nonpad_kv_seqlen, probabilities, past_key, ratio, training_mode, key)

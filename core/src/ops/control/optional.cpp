@@ -44,7 +44,8 @@ ORTRAIN_OPERATOR({.type = "OptionalHasElement",
                   .stops_gradient = true,
                   .takes_sequences = true,
                   .types = has_types,
-                  .run = has_run});
+                  .run = has_run,
+                  .element_type = always<DType::kBool>});
 
 void get_shape(ShapeContext& c) {
   c.expect(c.has_input(0), "there is no element to get");

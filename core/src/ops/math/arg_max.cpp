@@ -53,8 +53,16 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-ORTRAIN_OPERATOR({.type = "ArgMax", .shape = shape, .kernel = kernel, .stops_gradient = true});
-ORTRAIN_OPERATOR({.type = "ArgMin", .shape = shape, .kernel = kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "ArgMax",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .stops_gradient = true,
+                  .element_type = always<DType::kInt64>});
+ORTRAIN_OPERATOR({.type = "ArgMin",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .stops_gradient = true,
+                  .element_type = always<DType::kInt64>});
 
 }  // namespace
 }  // namespace ortrain

@@ -17,9 +17,9 @@
   ROW(Sub, Sub(a, b), wrap(a) - wrap(b), RULE(dy), RULE(-dy)) \
   ROW(Mul, Mul(a, b), wrap(a) * wrap(b), RULE(dy * b), RULE(dy * a)) \
   ROW(Div, Div(a, b), quotient(a, b), RULE(dy / b), RULE(-(dy / b * y))) \
-  /* a, where a is negative b times a */ \
+  /* a, where a is negative b times a; its derivative at 0 is that from below */ \
   ROW(PRelu, IfThenElse(Lt(a, Zero(d)), Mul(a, b), a), a < 0 ? wrap(a) * wrap(b) : wrap(a), \
-      RULE((a < 0.0).choose(dy * b, dy)), RULE(dy * a * (a < 0.0).as(a))) \
+      RULE((a > 0.0).choose(dy, dy * b)), RULE((a > 0.0).choose(a.number(0), dy * a))) \
   ROW(Max, math::MaxNan(d, a, b), std::max(a, b), nullptr, nullptr) \
   ROW(Min, math::MinNan(d, a, b), std::min(a, b), nullptr, nullptr) \
   /* floating: the remainder with the sign of a; integers: with the sign of b */ \
@@ -376,7 +376,8 @@ Kernel pow_kernel(KernelContext& c) {
   return broadcast_kernel(c, function, cheap ? 1 : 60);
 }
 
-// dx = dy e x^(e-1), de = dy x^e ln x.
+// dx = dy e x^(e-1), and 0 where e is 0; de = dy x^e ln x, and 0 where x is 0 and e is not negative: both
+// products hold a factor 0 there and another that is infinite.
 void pow_gradient(GradientContext& g) {
   const Expression dy(g, g.dy(0)), x(g, g.x(0)), y(g, g.y(0));
   const SecondOperand second(g);
@@ -384,10 +385,21 @@ void pow_gradient(GradientContext& g) {
   const Expression e = g.dtype(raw) == g.dtype(x) ? raw : raw.as(x);
   if (g.needs(0)) {
     const Tensor* known = g.constant_value(g.x(1));
-    const bool square = known && known->size() == 1 && known->to_double()[0] == 2;
-    g.set(0, g.unbroadcast(square ? dy * (x * 2.0) : dy * (e * x.call("Pow", e - 1.0)), y, 0));
+    const std::vector<double> exponents = known ? known->to_double() : std::vector<double>{0};
+    if (exponents.size() == 1 && exponents[0] == 2) {
+      g.set(0, g.unbroadcast(dy * (x * 2.0), y, 0));
+    } else {
+      Expression slope = dy * (e * x.call("Pow", e - 1.0));
+      if (std::find(exponents.begin(), exponents.end(), 0.0) != exponents.end())
+        slope = e.call("Equal", e.number(0)).choose(e.number(0), slope);
+      g.set(0, g.unbroadcast(slope, y, 0));
+    }
   }
-  if (g.needs(1)) g.set(1, second.sum(dy * y * x.call("Log")));
+  if (g.needs(1)) {
+    // e >= 0 is |e| = e; GreaterOrEqual is not in old opsets.
+    const Expression flat = x.call("Equal", x.number(0)) && e.call("Equal", e.call("Abs"));
+    g.set(1, second.sum(flat.choose(x.number(0), dy * (y * x.call("Log")))));
+  }
 }
 
 // DivGrad: dA = sum dY / B, dB = sum -dY A / B^2, each over the axes along which its operand was broadcast.

@@ -25,6 +25,9 @@ bool visit_castable(DType dtype, F&& f) {
   }
 }
 
+// The type that the attribute names; none where it is missing, which the shape rule refuses.
+DType stated_type(const ElementTypes& types, size_t) { return types.attribute("to", DType::kUndefined); }
+
 DType target_of(const NodeContext& c) {
   if (c.node().op_type == "CastLike") return c.dtype(1);
   c.expect(c.node().has("to"), "the attribute 'to' is missing");
@@ -130,12 +133,14 @@ ORTRAIN_OPERATOR({.type = "Cast",
                   .kernel = kernel,
                   .gradient = gradient,
                   .since = 6,
-                  .narrow_types = NarrowTypes::kTaken});
+                  .narrow_types = NarrowTypes::kTaken,
+                  .element_type = stated_type});
 ORTRAIN_OPERATOR({.type = "CastLike",
                   .shape = shape,
                   .kernel = kernel,
                   .gradient = gradient,
-                  .narrow_types = NarrowTypes::kTaken});
+                  .narrow_types = NarrowTypes::kTaken,
+                  .element_type = type_of_input<1>});
 
 // BitCast: the same bits as elements of another type of the same width.
 void bit_cast_shape(ShapeContext& c) {
@@ -163,7 +168,8 @@ ORTRAIN_OPERATOR({.type = "BitCast",
                   .shape = bit_cast_shape,
                   .kernel = bit_cast_kernel,
                   .stops_gradient = true,
-                  .narrow_types = NarrowTypes::kTaken});
+                  .narrow_types = NarrowTypes::kTaken,
+                  .element_type = stated_type});
 
 }  // namespace
 }  // namespace ortrain

@@ -45,14 +45,18 @@ Kernel equal(KernelContext& c) {
   return c.dtype(0) == DType::kBool ? logic<F>(c) : compare<F>(c);
 }
 
-#define ORTRAIN_ROW(name, maker, formula) \
-  struct name {                           \
-    template <typename T>                 \
-    bool operator()(T a, T b) const {     \
-      return formula;                     \
-    }                                     \
-  };                                      \
-  ORTRAIN_OPERATOR({.type = #name, .shape = shape, .kernel = maker<name>, .stops_gradient = true})
+#define ORTRAIN_ROW(name, maker, formula)   \
+  struct name {                             \
+    template <typename T>                   \
+    bool operator()(T a, T b) const {       \
+      return formula;                       \
+    }                                       \
+  };                                        \
+  ORTRAIN_OPERATOR({.type = #name,          \
+                    .shape = shape,         \
+                    .kernel = maker<name>,  \
+                    .stops_gradient = true, \
+                    .element_type = always<DType::kBool>})
 ORTRAIN_ROW(Equal, equal, a == b);
 ORTRAIN_ROW(Less, compare, a < b);
 ORTRAIN_ROW(LessOrEqual, compare, a <= b);
@@ -61,9 +65,16 @@ ORTRAIN_ROW(Or, logic, a || b);
 ORTRAIN_ROW(Xor, logic, a != b);
 #undef ORTRAIN_ROW
 // a > b is b < a.
-ORTRAIN_OPERATOR({.type = "Greater", .shape = shape, .kernel = compare<Less, true>, .stops_gradient = true});
-ORTRAIN_OPERATOR(
-    {.type = "GreaterOrEqual", .shape = shape, .kernel = compare<LessOrEqual, true>, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "Greater",
+                  .shape = shape,
+                  .kernel = compare<Less, true>,
+                  .stops_gradient = true,
+                  .element_type = always<DType::kBool>});
+ORTRAIN_OPERATOR({.type = "GreaterOrEqual",
+                  .shape = shape,
+                  .kernel = compare<LessOrEqual, true>,
+                  .stops_gradient = true,
+                  .element_type = always<DType::kBool>});
 
 void shape_of_test(ShapeContext& c) { c.output(0, DType::kBool, c.shape(0)); }
 
@@ -103,9 +114,21 @@ Kernel is_inf_kernel(KernelContext& c) {
   return floating_test(c, [=](auto x) { return std::isinf(x) && (x > 0 ? positive : negative); });
 }
 
-ORTRAIN_OPERATOR({.type = "Not", .shape = shape_of_test, .kernel = not_kernel, .stops_gradient = true});
-ORTRAIN_OPERATOR({.type = "IsNaN", .shape = shape_of_test, .kernel = is_nan_kernel, .stops_gradient = true});
-ORTRAIN_OPERATOR({.type = "IsInf", .shape = shape_of_test, .kernel = is_inf_kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "Not",
+                  .shape = shape_of_test,
+                  .kernel = not_kernel,
+                  .stops_gradient = true,
+                  .element_type = always<DType::kBool>});
+ORTRAIN_OPERATOR({.type = "IsNaN",
+                  .shape = shape_of_test,
+                  .kernel = is_nan_kernel,
+                  .stops_gradient = true,
+                  .element_type = always<DType::kBool>});
+ORTRAIN_OPERATOR({.type = "IsInf",
+                  .shape = shape_of_test,
+                  .kernel = is_inf_kernel,
+                  .stops_gradient = true,
+                  .element_type = always<DType::kBool>});
 
 }  // namespace
 }  // namespace ortrain

@@ -172,15 +172,28 @@ Kernel multinomial_kernel(KernelContext& c) {
   return kernel;
 }
 
-#define ORTRAIN_RANDOM(name, shape_rule, maker) \
-  ORTRAIN_OPERATOR(                             \
-      {.type = name, .shape = shape_rule, .kernel = maker, .stops_gradient = true, .impure = true})
-ORTRAIN_RANDOM("RandomNormal", shape, kernel);
-ORTRAIN_RANDOM("RandomUniform", shape, kernel);
-ORTRAIN_RANDOM("RandomNormalLike", shape, kernel);
-ORTRAIN_RANDOM("RandomUniformLike", shape, kernel);
-ORTRAIN_RANDOM("Bernoulli", bernoulli_shape, bernoulli_kernel);
-ORTRAIN_RANDOM("Multinomial", multinomial_shape, multinomial_kernel);
+DType random_type(const ElementTypes& types, size_t) {
+  const DType stated = types.attribute("dtype", DType::kUndefined);
+  return stated != DType::kUndefined ? stated : is_like(types.node()) ? types[0] : DType::kFloat;
+}
+
+DType bernoulli_type(const ElementTypes& types, size_t) { return types.attribute("dtype", types[0]); }
+
+DType multinomial_type(const ElementTypes& types, size_t) { return types.attribute("dtype", DType::kInt32); }
+
+#define ORTRAIN_RANDOM(name, shape_rule, maker, type_rule) \
+  ORTRAIN_OPERATOR({.type = name,                          \
+                    .shape = shape_rule,                   \
+                    .kernel = maker,                       \
+                    .stops_gradient = true,                \
+                    .impure = true,                        \
+                    .element_type = type_rule})
+ORTRAIN_RANDOM("RandomNormal", shape, kernel, random_type);
+ORTRAIN_RANDOM("RandomUniform", shape, kernel, random_type);
+ORTRAIN_RANDOM("RandomNormalLike", shape, kernel, random_type);
+ORTRAIN_RANDOM("RandomUniformLike", shape, kernel, random_type);
+ORTRAIN_RANDOM("Bernoulli", bernoulli_shape, bernoulli_kernel, bernoulli_type);
+ORTRAIN_RANDOM("Multinomial", multinomial_shape, multinomial_kernel, multinomial_type);
 
 }  // namespace
 }  // namespace ortrain

@@ -105,18 +105,28 @@ void mean_gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, g.unbroadcast(share, g.y(0), i));
 }
 
-// The gradient goes to the operands that are the extreme, shared evenly among equals.
+// The gradient goes to the operands that are the extreme, shared evenly among equals. Where an operand is no
+// number, nothing is less or equal, and every operand gets all of it.
 void extreme_gradient(GradientContext& g) {
   const Expression dy(g, g.dy(0)), y(g, g.y(0));
-  std::vector<Expression> hits;
-  std::vector<std::string> names;
-  for (const std::string& input : g.node().inputs) {
-    hits.push_back(Expression(g, input).call("Equal", y).as(y));
-    names.push_back(hits.back());
+  const size_t count = g.node().inputs.size();
+  if (count == 1) return g.set(0, g.dy(0));
+  const bool max = g.node().op_type == "Max";
+  std::vector<Expression> x;
+  for (size_t i = 0; i < count; ++i) x.emplace_back(g, g.x(i));
+  const auto share = [&] {
+    if (count == 2) return x[0].call("Equal", x[1]).choose(dy * 0.5, dy);
+    std::vector<std::string> hits;
+    for (const Expression& operand : x) hits.push_back(operand.call("Equal", y).as(y));
+    return dy / Expression(g, g("Max", {g("Sum", hits), y.number(1)}));
+  }();
+  for (size_t i = 0; i < count; ++i) {
+    if (!g.needs(i)) continue;
+    // Two operands are compared with each other, so that Y need not be kept.
+    const Expression& other = count == 2 ? x[1 - i] : y;
+    const Expression loses = max ? x[i] < other : x[i] > other;
+    g.set(i, g.unbroadcast(loses.choose(y.number(0), share), y, i));
   }
-  const Expression share = dy / Expression(g, g("Sum", names));
-  for (size_t i = 0; i < hits.size(); ++i)
-    if (g.needs(i)) g.set(i, g.unbroadcast(share * hits[i], g.y(0), i));
 }
 
 ORTRAIN_OPERATOR(

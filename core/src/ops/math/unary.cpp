@@ -46,22 +46,22 @@
   ROW(Relu, "", 1, {}, math::Positive(d, x), RULE(dy.call("ReluGrad", y, {}, kMicrosoft))) \
   /* x, below zero alpha x. Y tells the sign of X only where alpha is not negative. */ \
   ROW(LeakyRelu, "", 1, (Defaults{{"alpha", 0.01f}}), IfThenElse(Lt(x, Zero(d)), Mul(a, x), x), \
-      RULE(a < 0 ? (x < 0.0).choose(dy * a, dy) \
+      RULE(a < 0 ? (x > 0.0).choose(dy, dy * a) \
                   : dy.call("LeakyReluGrad", y, {{"alpha", static_cast<float>(a)}}, kMicrosoft))) \
   /* x above alpha, else 0 */ \
   ROW(ThresholdedRelu, "", 1, (Defaults{{"alpha", 1.0f}}), IfThenZeroElse(Le(x, a), x), \
       RULE(dy * (x > a).as(x))) \
   /* x, below zero alpha (e^x - 1) */ \
   ROW(Elu, "", 8, (Defaults{{"alpha", 1.0f}}), IfThenElse(Lt(x, Zero(d)), Mul(a, math::Expm1(d, x)), x), \
-      RULE((x < 0.0).choose(dy * (y + a), dy))) \
+      RULE((x > 0.0).choose(dy, dy * (y + a)))) \
   /* gamma times Elu */ \
   ROW(Selu, "", 8, (Defaults{{"alpha", 1.67326319217681884765625f}, {"gamma", 1.05070102214813232421875f}}), \
       Mul(b, IfThenElse(Lt(x, Zero(d)), Mul(a, math::Expm1(d, x)), x)), \
-      RULE((x < 0.0).choose(dy * (y + a * b), dy * b))) \
+      RULE((x > 0.0).choose(dy * b, dy * (y + a * b)))) \
   /* max(x, 0) + min(0, alpha (e^(x/alpha) - 1)) */ \
   ROW(Celu, "", 8, (Defaults{{"alpha", 1.0f}}), \
       Add(math::Positive(d, x), math::MinNan(d, Zero(d), Mul(a, math::Expm1(d, Div(x, a))))), \
-      RULE((x < 0.0).choose(dy * (x / a).call("Exp"), dy))) \
+      RULE((x > 0.0).choose(dy, dy * (x / a).call("Exp")))) \
   /* x max(0, min(1, x/6 + 1/2)) */ \
   ROW(HardSwish, "", 3, {}, \
       Mul(x, math::MaxNan(d, Zero(d), math::MinNan(d, C(d, 1), MulAdd(x, C(d, 1.0 / 6), C(d, 0.5))))), \

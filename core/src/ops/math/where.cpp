@@ -73,7 +73,8 @@ ORTRAIN_OPERATOR({.type = "Where",
                   .shape = shape,
                   .kernel = kernel,
                   .gradient = gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .narrow_types = NarrowTypes::kMoved,
+                  .element_type = type_of_input<1>});
 
 }  // namespace
 }  // namespace ortrain

@@ -7,6 +7,8 @@
 
 namespace ortrain {
 
+DType classifier_types(const ElementTypes&, size_t o) { return o == 0 ? DType::kInt64 : DType::kFloat; }
+
 std::vector<float> floats_of(const NodeContext& c, const std::string& name) {
   const auto at = c.node().attributes.find(name);
   if (at == c.node().attributes.end()) return {};

@@ -25,6 +25,9 @@ std::vector<double> numbers_of(const NodeContext& c, const std::string& name);
 // Rejects the node where it has the attribute: there are no strings.
 void reject_strings(const NodeContext& c, const std::string& name);
 
+// The types of what classifiers give: labels are int64, scores float.
+DType classifier_types(const ElementTypes& types, size_t o);
+
 // Input 0, [N, F] or [F], as rows of features.
 struct Rows {
   int64_t count = 1, features = 1;

@@ -233,6 +233,14 @@ Tensor table_side(const NodeContext& c, const std::string& side) {
   return Tensor::of(floats);
 }
 
+// That of the values; table_side refuses a node without any.
+DType encode_type(const ElementTypes& types, size_t) {
+  const Node& node = types.node();
+  if (const auto at = node.attributes.find("values_tensor"); at != node.attributes.end())
+    if (const auto* tensor = std::get_if<Tensor>(&at->second)) return tensor->dtype();
+  return node.ints_or("values_int64s", {}).empty() ? DType::kFloat : DType::kInt64;
+}
+
 void encode_shape(ShapeContext& c) {
   const Tensor keys = table_side(c, "keys"), values = table_side(c, "values");
   c.expect(keys.dtype() == c.dtype(0), "its keys are ", to_string(keys.dtype()), ", but the input is ",
@@ -449,7 +457,8 @@ ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "FeatureVectorizer",
                   .shape = vectorize_shape,
                   .kernel = vectorize_kernel,
-                  .gradient = vectorize_gradient});
+                  .gradient = vectorize_gradient,
+                  .element_type = always<DType::kFloat>});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "Imputer",
                   .shape = impute_shape,
@@ -459,22 +468,26 @@ ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "LabelEncoder",
                   .shape = encode_shape,
                   .kernel = encode_kernel,
-                  .stops_gradient = true});
+                  .stops_gradient = true,
+                  .element_type = encode_type});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "Normalizer",
                   .shape = normalize_shape,
                   .kernel = normalize_kernel,
-                  .gradient = normalize_gradient});
+                  .gradient = normalize_gradient,
+                  .element_type = always<DType::kFloat>});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "OneHotEncoder",
                   .shape = one_hot_shape,
                   .kernel = one_hot_kernel,
-                  .stops_gradient = true});
+                  .stops_gradient = true,
+                  .element_type = always<DType::kFloat>});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "Scaler",
                   .shape = scale_shape,
                   .kernel = scale_kernel,
-                  .gradient = scale_gradient});
+                  .gradient = scale_gradient,
+                  .element_type = always<DType::kFloat>});
 
 }  // namespace
 }  // namespace ortrain

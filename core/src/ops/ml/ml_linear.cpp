@@ -112,10 +112,18 @@ void gradient(GradientContext& g) {
   g.set(0, reshape_like(g, g.dtype(x) == DType::kFloat ? dx : dx.as(x), x));
 }
 
-ORTRAIN_OPERATOR(
-    {.domain = kMl, .type = "LinearRegressor", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMl, .type = "LinearClassifier", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.domain = kMl,
+                  .type = "LinearRegressor",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .element_type = always<DType::kFloat>});
+ORTRAIN_OPERATOR({.domain = kMl,
+                  .type = "LinearClassifier",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .element_type = classifier_types});
 
 }  // namespace
 }  // namespace ortrain

@@ -299,10 +299,16 @@ Kernel classifier_kernel(KernelContext& c) {
   return kernel;
 }
 
-ORTRAIN_OPERATOR(
-    {.domain = kMl, .type = "SVMRegressor", .shape = regressor_shape, .kernel = regressor_kernel});
-ORTRAIN_OPERATOR(
-    {.domain = kMl, .type = "SVMClassifier", .shape = classifier_shape, .kernel = classifier_kernel});
+ORTRAIN_OPERATOR({.domain = kMl,
+                  .type = "SVMRegressor",
+                  .shape = regressor_shape,
+                  .kernel = regressor_kernel,
+                  .element_type = always<DType::kFloat>});
+ORTRAIN_OPERATOR({.domain = kMl,
+                  .type = "SVMClassifier",
+                  .shape = classifier_shape,
+                  .kernel = classifier_kernel,
+                  .element_type = classifier_types});
 
 }  // namespace
 }  // namespace ortrain

@@ -423,12 +423,14 @@ ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "TreeEnsembleRegressor",
                   .shape = regressor_shape,
                   .kernel = regressor_kernel,
-                  .stops_gradient = true});
+                  .stops_gradient = true,
+                  .element_type = always<DType::kFloat>});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "TreeEnsembleClassifier",
                   .shape = classifier_shape,
                   .kernel = classifier_kernel,
-                  .stops_gradient = true});
+                  .stops_gradient = true,
+                  .element_type = classifier_types});
 
 }  // namespace
 }  // namespace ortrain

@@ -110,7 +110,11 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-ORTRAIN_OPERATOR({.type = "TfIdfVectorizer", .shape = shape, .kernel = kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "TfIdfVectorizer",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .stops_gradient = true,
+                  .element_type = always<DType::kFloat>});
 
 }  // namespace
 }  // namespace ortrain

@@ -53,6 +53,10 @@ void check_channels(const NodeContext& c, size_t x, size_t first, size_t last) {
   }
 }
 
+DType forward_types(const ElementTypes& types, size_t o) { return types[o == 0 ? kX : kMean]; }
+
+DType grad_types(const ElementTypes& types, size_t o) { return types[o == 0 ? kGradX : kGradScale]; }
+
 void forward_shape(ShapeContext& c) {
   c.expect(c.node().int_or("spatial", 1) != 0, "statistics for each place (spatial = 0) are not supported");
   check_channels(c, kX, kScale, kVariance + 1);
@@ -433,7 +437,8 @@ ORTRAIN_OPERATOR({.type = "BatchNormalization",
                   .shape = forward_shape,
                   .kernel = forward_kernel,
                   .gradient = forward_gradient,
-                  .takes_bf16 = true});
+                  .takes_bf16 = true,
+                  .element_type = forward_types});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BatchNormInternal",
                   .shape = forward_shape,
@@ -441,13 +446,15 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .gradient = forward_gradient,
                   .impure = true,
                   .updates = 1u << kMean | 1u << kVariance,
-                  .takes_bf16 = true});
+                  .takes_bf16 = true,
+                  .element_type = forward_types});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BatchNormalizationGrad",
                   .shape = grad_shape,
                   .kernel = grad_kernel,
                   .gradient = grad_gradient,
-                  .takes_bf16 = true});
+                  .takes_bf16 = true,
+                  .element_type = grad_types});
 
 }  // namespace
 

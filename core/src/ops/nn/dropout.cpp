@@ -220,7 +220,17 @@ Kernel gradient_kernel(KernelContext& c) {
   return kernel;
 }
 
-ORTRAIN_OPERATOR({.type = "Dropout", .shape = shape, .kernel = kernel, .gradient = gradient, .impure = true});
+// The mask was a factor before version 10.
+DType element_types(const ElementTypes& types, size_t o) {
+  return o == 0 || types.opset() < 10 ? types[0] : DType::kBool;
+}
+
+ORTRAIN_OPERATOR({.type = "Dropout",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .impure = true,
+                  .element_type = element_types});
 // It is linear in dY: the same factors once more.
 void grad_gradient(GradientContext& g) {
   std::vector<std::string> inputs = g.node().inputs;
@@ -238,7 +248,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .shape = shape,
                   .kernel = kernel,
                   .gradient = gradient,
-                  .impure = true});
+                  .impure = true,
+                  .element_type = first_like_input<DType::kUInt32>});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BitmaskDropoutGrad",
                   .shape = gradient_shape,

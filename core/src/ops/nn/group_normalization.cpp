@@ -190,6 +190,8 @@ Kernel kernel(KernelContext& c) {
   return floating_kernel(c, 0, [&](auto zero) { return forward<decltype(zero)>(c); });
 }
 
+DType grad_types(const ElementTypes& types, size_t o) { return types[o == 0 ? 1 : 2]; }
+
 // GroupNormalizationGrad(dY, X, scale) → dX, dscale, dbias. Without num_groups every channel is a group.
 void grad_shape(ShapeContext& c) {
   c.expect(c.dtype(0) == c.dtype(1) && c.shape(0) == c.shape(1), "dY and X must agree, found ",
@@ -314,7 +316,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GroupNormalizationGrad",
                   .shape = grad_shape,
                   .kernel = grad_kernel,
-                  .expand = expand_grad});
+                  .expand = expand_grad,
+                  .element_type = grad_types});
 
 }  // namespace
 }  // namespace ortrain

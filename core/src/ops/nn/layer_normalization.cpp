@@ -166,6 +166,11 @@ void expect_parameter(const NodeContext& c, size_t x, size_t input, const char* 
            ", found ", to_string(c.shape(input)));
 }
 
+// Y has the type of the scale where it is simplified; statistics are float at least.
+DType element_types(const ElementTypes& types, size_t o) {
+  return o == 0 ? types[is_simplified(types.node()) ? 1 : 0] : wide_of(types[0]);
+}
+
 void shape(ShapeContext& c) {
   expect_parameter(c, 0, 1, "scale");
   const bool simplified = is_simplified(c.node());
@@ -215,6 +220,8 @@ Kernel kernel(KernelContext& c) {
   if (follows_bf16(c, {0})) return forward<float, BFloat16>(c);
   return floating_kernel(c, 0, [&](auto zero) { return forward<decltype(zero), decltype(zero)>(c); });
 }
+
+DType gradient_types(const ElementTypes& types, size_t o) { return types[o == 0 ? 1 : 2]; }
 
 // Outputs of the gradient operators: dX, dscale and, unless simplified, dbias.
 void gradient_shape(ShapeContext& c) {
@@ -333,29 +340,34 @@ ORTRAIN_OPERATOR({.type = "LayerNormalization",
                   .shape = shape,
                   .kernel = kernel,
                   .gradient = gradient,
-                  .takes_bf16 = true});
+                  .takes_bf16 = true,
+                  .element_type = element_types});
 ORTRAIN_OPERATOR({.type = "SimplifiedLayerNormalization",
                   .shape = shape,
                   .kernel = kernel,
                   .gradient = gradient,
-                  .takes_bf16 = true});
+                  .takes_bf16 = true,
+                  .element_type = element_types});
 ORTRAIN_OPERATOR({.type = "RMSNormalization",
                   .shape = shape,
                   .kernel = kernel,
                   .gradient = rms_gradient,
-                  .takes_bf16 = true});
+                  .takes_bf16 = true,
+                  .element_type = element_types});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LayerNormalizationGrad",
                   .shape = gradient_shape,
                   .kernel = gradient_kernel,
                   .gradient = grad_gradient,
-                  .takes_bf16 = true});
+                  .takes_bf16 = true,
+                  .element_type = gradient_types});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SimplifiedLayerNormalizationGrad",
                   .shape = gradient_shape,
                   .kernel = gradient_kernel,
                   .gradient = grad_gradient,
-                  .takes_bf16 = true});
+                  .takes_bf16 = true,
+                  .element_type = gradient_types});
 
 }  // namespace
 }  // namespace ortrain

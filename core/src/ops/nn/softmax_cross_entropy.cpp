@@ -190,13 +190,14 @@ Kernel typed_gradient_kernel(KernelContext& c) {
     const T* log_p = f.at<T>(log_prob);
     T *out = f.at<T>(dx), *factor = f.at<T>(factors);
     double weight_sum = 0;
-    labels.each(f, places, [&](int64_t place, int64_t, T weight) {
-      factor[place] = weight * incoming[average == Average::kNone ? place : 0];
+    labels.each(f, places, [&](int64_t place, int64_t which, T weight) {
+      factor[place] = which < 0 ? T{0} : weight * incoming[average == Average::kNone ? place : 0];
       weight_sum += static_cast<double>(weight);
     });
     if (average == Average::kMean) {
+      // Where every label is ignored the divisor is 0 too, and nothing has a gradient.
       const T divisor = static_cast<T>(weight_sum);
-      for (int64_t i = 0; i < places; ++i) factor[i] /= divisor;
+      for (int64_t i = 0; i < places; ++i) factor[i] = factor[i] == T{0} ? T{0} : factor[i] / divisor;
     }
     // One row is what shares a class of a sample: neighbours for each place, or, without places, all its
     // classes.

@@ -75,6 +75,8 @@ Kernel accumulator_v2_kernel(KernelContext& c) {
   return kernel;
 }
 
+DType accumulator_v2_types(const ElementTypes& types, size_t o) { return o == 0 ? DType::kBool : types[0]; }
+
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "InPlaceAccumulatorV2",
                   .shape = accumulator_v2_shape,
@@ -82,7 +84,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .stops_gradient = true,
                   .impure = true,
                   .updates = 1u << 0,
-                  .writes_through = accumulator_v2_writes_through});
+                  .writes_through = accumulator_v2_writes_through,
+                  .element_type = accumulator_v2_types});
 
 // InPlaceAccumulator(old_sum, value, update_signal?) → new_sum: the sum, or old_sum where the signal is
 // false.

@@ -89,6 +89,15 @@ size_t count_of(const NodeContext& c) {
   return (c.input_count() - 2) / kEach;
 }
 
+// Behind R and T come n tensors, then their gradients and n of each state; outputs are the tensors and the
+// states.
+template <class Rule>
+DType element_types(const ElementTypes& types, size_t o) {
+  constexpr size_t kEach = 2 + Rule::kStates;
+  const size_t count = types.node().inputs.size();
+  return count < 2 + kEach ? DType::kUndefined : types[2 + o % ((count - 2) / kEach)];
+}
+
 template <class Rule>
 void shape(ShapeContext& c) {
   const size_t n = count_of<Rule>(c);
@@ -160,7 +169,8 @@ Kernel kernel(KernelContext& c) {
                     .type = #Rule,              \
                     .shape = shape<Rule>,       \
                     .kernel = kernel<Rule>,     \
-                    .stops_gradient = true})
+                    .stops_gradient = true,     \
+                    .element_type = element_types<Rule>})
 ORTRAIN_OPTIMIZER(Adagrad);
 ORTRAIN_OPTIMIZER(Adam);
 ORTRAIN_OPTIMIZER(Momentum);

@@ -148,6 +148,18 @@ DType quantized_type(const NodeContext& c, size_t zero_point) {
   return c.dtype(zero_point);
 }
 
+// Without a zero point and the attribute it is uint8.
+DType quantized_type(const ElementTypes& types, size_t) {
+  const DType stated = types.attribute("output_dtype", DType::kUndefined);
+  if (types.node().has_input(2)) return types[2];
+  return stated == DType::kUndefined ? DType::kUInt8 : stated;
+}
+
+DType dequantized_type(const ElementTypes& types, size_t) {
+  const DType stated = types.attribute("output_dtype", DType::kUndefined);
+  return stated == DType::kUndefined ? types[1] : stated;
+}
+
 void expect_floating(const NodeContext& c, size_t i) {
   if (!is_floating(c.dtype(i))) c.reject_dtype(i);
 }
@@ -449,12 +461,14 @@ void dequantize_gradient(GradientContext& g) {
   g.set(0, g.dy(0));
 }
 
+// The scale is float, numbers and zero point are uint8.
+DType dynamic_types(const ElementTypes&, size_t o) { return o == 1 ? DType::kFloat : DType::kUInt8; }
+
 // Range of x with zero in it, scale of its 255 steps, zero point, and q as uint8.
 void dynamic_shape(ShapeContext& c) {
   if (c.dtype(0) != DType::kFloat) c.reject_dtype(0);
-  const DType types[] = {DType::kUInt8, DType::kFloat, DType::kUInt8};
   for (size_t o = 0; o < c.output_count(); ++o)
-    if (c.has_output(o)) c.output(o, types[o], o == 0 ? c.shape(0) : Shape{});
+    if (c.has_output(o)) c.output(o, o == 1 ? DType::kFloat : DType::kUInt8, o == 0 ? c.shape(0) : Shape{});
 }
 
 Kernel dynamic_kernel(KernelContext& c) {
@@ -556,7 +570,8 @@ ORTRAIN_OPERATOR({.type = "QuantizeLinear",
                   .kernel = quantize_kernel,
                   .gradient = quantize_gradient,
                   .quantized = true,
-                  .narrow_types = NarrowTypes::kTaken});
+                  .narrow_types = NarrowTypes::kTaken,
+                  .element_type = quantized_type});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "QuantizeLinearGrad",
                   .shape = quantize_gradient_shape,
@@ -566,16 +581,19 @@ ORTRAIN_OPERATOR({.type = "DequantizeLinear",
                   .kernel = dequantize_kernel,
                   .gradient = dequantize_gradient,
                   .quantized = true,
-                  .narrow_types = NarrowTypes::kTaken});
+                  .narrow_types = NarrowTypes::kTaken,
+                  .element_type = dequantized_type});
 ORTRAIN_OPERATOR({.type = "DynamicQuantizeLinear",
                   .shape = dynamic_shape,
                   .kernel = dynamic_kernel,
-                  .stops_gradient = true});
+                  .stops_gradient = true,
+                  .element_type = dynamic_types});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FakeQuant",
                   .shape = fake_shape,
                   .kernel = fake_kernel,
-                  .gradient = fake_gradient});
+                  .gradient = fake_gradient,
+                  .element_type = first_like_input<DType::kBool>});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FakeQuantGrad",
                   .shape = fake_gradient_shape,

@@ -140,10 +140,16 @@ Kernel linear_kernel(KernelContext& c) {
   return kernel;
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "ConvInteger", .shape = integer_shape, .kernel = integer_kernel, .stops_gradient = true});
-ORTRAIN_OPERATOR(
-    {.type = "QLinearConv", .shape = linear_shape, .kernel = linear_kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "ConvInteger",
+                  .shape = integer_shape,
+                  .kernel = integer_kernel,
+                  .stops_gradient = true,
+                  .element_type = always<DType::kInt32>});
+ORTRAIN_OPERATOR({.type = "QLinearConv",
+                  .shape = linear_shape,
+                  .kernel = linear_kernel,
+                  .stops_gradient = true,
+                  .element_type = type_of_input<7>});
 
 }  // namespace
 }  // namespace ortrain

@@ -272,11 +272,18 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulIntegerToFloat",
                   .shape = to_float_shape,
                   .kernel = to_float_kernel,
-                  .expand = expand_to_float});
-ORTRAIN_OPERATOR(
-    {.type = "MatMulInteger", .shape = integer_shape, .kernel = integer_kernel, .stops_gradient = true});
-ORTRAIN_OPERATOR(
-    {.type = "QLinearMatMul", .shape = linear_shape, .kernel = linear_kernel, .stops_gradient = true});
+                  .expand = expand_to_float,
+                  .element_type = type_of_input<2>});
+ORTRAIN_OPERATOR({.type = "MatMulInteger",
+                  .shape = integer_shape,
+                  .kernel = integer_kernel,
+                  .stops_gradient = true,
+                  .element_type = always<DType::kInt32>});
+ORTRAIN_OPERATOR({.type = "QLinearMatMul",
+                  .shape = linear_shape,
+                  .kernel = linear_kernel,
+                  .stops_gradient = true,
+                  .element_type = type_of_input<7>});
 
 }  // namespace
 }  // namespace ortrain

@@ -356,8 +356,11 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .shape = product_shape,
                   .kernel = product_kernel,
                   .gradient = codebook_gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "GatherBlockQuantized", .shape = gather_shape, .kernel = gather_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "GatherBlockQuantized",
+                  .shape = gather_shape,
+                  .kernel = gather_kernel,
+                  .element_type = type_of_input<2>});
 
 }  // namespace
 }  // namespace ortrain

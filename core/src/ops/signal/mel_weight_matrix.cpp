@@ -67,7 +67,12 @@ void shape(ShapeContext& c) {
   c.value(0, std::move(weights));
 }
 
-ORTRAIN_OPERATOR({.type = "MelWeightMatrix", .shape = shape, .stops_gradient = true});
+DType matrix_type(const ElementTypes& types, size_t) {
+  return types.attribute("output_datatype", DType::kFloat);
+}
+
+ORTRAIN_OPERATOR(
+    {.type = "MelWeightMatrix", .shape = shape, .stops_gradient = true, .element_type = matrix_type});
 
 }  // namespace
 }  // namespace ortrain

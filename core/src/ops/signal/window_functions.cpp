@@ -52,9 +52,26 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-ORTRAIN_OPERATOR({.type = "HannWindow", .shape = shape, .kernel = kernel, .stops_gradient = true});
-ORTRAIN_OPERATOR({.type = "HammingWindow", .shape = shape, .kernel = kernel, .stops_gradient = true});
-ORTRAIN_OPERATOR({.type = "BlackmanWindow", .shape = shape, .kernel = kernel, .stops_gradient = true});
+// The type that the attribute output_datatype names.
+DType window_type(const ElementTypes& types, size_t) {
+  return types.attribute("output_datatype", DType::kFloat);
+}
+
+ORTRAIN_OPERATOR({.type = "HannWindow",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .stops_gradient = true,
+                  .element_type = window_type});
+ORTRAIN_OPERATOR({.type = "HammingWindow",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .stops_gradient = true,
+                  .element_type = window_type});
+ORTRAIN_OPERATOR({.type = "BlackmanWindow",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .stops_gradient = true,
+                  .element_type = window_type});
 
 }  // namespace
 }  // namespace ortrain

@@ -97,7 +97,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .shape = shape,
                   .kernel = kernel,
                   .gradient = gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .narrow_types = NarrowTypes::kMoved,
+                  .element_type = first_like_input<DType::kInt64>});
 
 }  // namespace
 }  // namespace ortrain

@@ -13,13 +13,13 @@ namespace ortrain {
 namespace {
 
 // The value of a Constant node, whichever attribute holds it.
-Tensor constant_value(const NodeContext& c) {
-  const Node& node = c.node();
+Tensor constant_value(const Node& node) {
   const auto typed = [&]<typename T>(const char* name, T) -> const T* {
     const auto found = node.attributes.find(name);
     if (found == node.attributes.end()) return nullptr;
     const T* value = std::get_if<T>(&found->second);
-    c.expect(value != nullptr, "attribute '", name, "' has the wrong type");
+    require(value != nullptr, ErrorCode::kInvalidGraph, node.label(), ": attribute '", name,
+            "' has the wrong type");
     return value;
   };
   if (const Tensor* t = typed("value", Tensor{})) return *t;
@@ -34,27 +34,33 @@ Tensor constant_value(const NodeContext& c) {
        found.empty() ? "none" : found);
 }
 
-void constant_shape(ShapeContext& c) { c.value(0, constant_value(c)); }
+void constant_shape(ShapeContext& c) { c.value(0, constant_value(c.node())); }
 
-ORTRAIN_OPERATOR({.type = "Constant", .shape = constant_shape, .stops_gradient = true});
+DType constant_type(const ElementTypes& types, size_t) { return constant_value(types.node()).dtype(); }
 
-Tensor fill_value(const NodeContext& c) {
-  const auto found = c.node().attributes.find("value");
-  if (found == c.node().attributes.end()) return Tensor::scalar(0.f);
+ORTRAIN_OPERATOR(
+    {.type = "Constant", .shape = constant_shape, .stops_gradient = true, .element_type = constant_type});
+
+Tensor fill_value(const Node& node) {
+  const auto found = node.attributes.find("value");
+  if (found == node.attributes.end()) return Tensor::scalar(0.f);
   const Tensor* value = std::get_if<Tensor>(&found->second);
-  c.expect(value && value->size() == 1, "attribute 'value' must be a tensor with one element");
+  require(value && value->size() == 1, ErrorCode::kInvalidGraph, node.label(),
+          ": attribute 'value' must be a tensor with one element");
   return *value;
 }
+
+DType fill_type(const ElementTypes& types, size_t) { return fill_value(types.node()).dtype(); }
 
 void constant_of_shape_shape(ShapeContext& c) {
   const std::vector<int64_t> shape = constant_ints(c, 0);
   for (const int64_t extent : shape)
     c.expect(extent >= 0, "the wanted shape ", to_string(shape), " is negative");
-  c.output(0, fill_value(c).dtype(), shape);
+  c.output(0, fill_value(c.node()).dtype(), shape);
 }
 
 Kernel constant_of_shape_kernel(KernelContext& c) {
-  Tensor value = fill_value(c);
+  Tensor value = fill_value(c.node());
   if (is_packed(value.dtype())) {
     Tensor byte(c.out_dtype(0), {1});
     to_wide(value.dtype(), value.raw(), byte.raw(), 1);
@@ -70,7 +76,8 @@ ORTRAIN_OPERATOR({.type = "ConstantOfShape",
                   .shape = constant_of_shape_shape,
                   .kernel = constant_of_shape_kernel,
                   .stops_gradient = true,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .narrow_types = NarrowTypes::kMoved,
+                  .element_type = fill_type});
 
 // ceil((limit - start) / delta), at least 0
 template <typename T>
@@ -125,6 +132,8 @@ Kernel range_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.type = "Range", .shape = range_shape, .kernel = range_kernel, .stops_gradient = true});
 
+DType eye_like_type(const ElementTypes& types, size_t) { return types.attribute("dtype", types[0]); }
+
 void eye_like_shape(ShapeContext& c) {
   c.expect(c.rank(0) == 2, "its input must have rank 2, found shape ", to_string(c.shape(0)));
   c.output(0, static_cast<DType>(c.node().int_or("dtype", static_cast<int64_t>(c.dtype(0)))), c.shape(0));
@@ -149,8 +158,11 @@ Kernel eye_like_kernel(KernelContext& c) {
   return kernel;
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "EyeLike", .shape = eye_like_shape, .kernel = eye_like_kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "EyeLike",
+                  .shape = eye_like_shape,
+                  .kernel = eye_like_kernel,
+                  .stops_gradient = true,
+                  .element_type = eye_like_type});
 
 Kernel identity_kernel(KernelContext& c) {
   c.alias(0, 0);

@@ -78,7 +78,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GatherGrad",
                   .shape = gather_grad_shape,
                   .kernel = gather_grad_kernel,
-                  .gradient = gather_grad_gradient});
+                  .gradient = gather_grad_gradient,
+                  .element_type = type_of_input<2>});
 
 }  // namespace
 }  // namespace ortrain

@@ -83,7 +83,11 @@ void gradient(GradientContext& g) {
   g.set(2, g("Concat", {chosen({1, 0}), chosen({0, 1})}, {{"axis", int64_t{0}}}));
 }
 
-ORTRAIN_OPERATOR({.type = "OneHot", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "OneHot",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .element_type = type_of_input<2>});
 
 }  // namespace
 }  // namespace ortrain

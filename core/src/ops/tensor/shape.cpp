@@ -19,11 +19,13 @@ std::vector<int64_t> wanted_extents(const NodeContext& c) {
 
 void shape_shape(ShapeContext& c) { c.value(0, Tensor::of(wanted_extents(c))); }
 
-ORTRAIN_OPERATOR({.type = "Shape", .shape = shape_shape, .stops_gradient = true});
+ORTRAIN_OPERATOR(
+    {.type = "Shape", .shape = shape_shape, .stops_gradient = true, .element_type = always<DType::kInt64>});
 
 void size_shape(ShapeContext& c) { c.value(0, Tensor::scalar(c.size(0))); }
 
-ORTRAIN_OPERATOR({.type = "Size", .shape = size_shape, .stops_gradient = true});
+ORTRAIN_OPERATOR(
+    {.type = "Size", .shape = size_shape, .stops_gradient = true, .element_type = always<DType::kInt64>});
 
 }  // namespace
 }  // namespace ortrain

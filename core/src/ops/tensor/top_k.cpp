@@ -89,7 +89,11 @@ void gradient(GradientContext& g) {
              {{"axis", g.node().int_or("axis", -1)}}, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR({.type = "TopK", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "TopK",
+                  .shape = shape,
+                  .kernel = kernel,
+                  .gradient = gradient,
+                  .element_type = first_like_input<DType::kInt64>});
 
 }  // namespace
 }  // namespace ortrain

@@ -312,9 +312,14 @@ void gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, d[i]);
 }
 
+DType grad_types(const ElementTypes& types, size_t o) { return types[o == 0 ? 1 : 2]; }
+
 ORTRAIN_OPERATOR({.type = "GridSample", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "GridSampleGrad", .shape = grad_shape, .kernel = grad_kernel});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "GridSampleGrad",
+                  .shape = grad_shape,
+                  .kernel = grad_kernel,
+                  .element_type = grad_types});
 
 }  // namespace
 }  // namespace ortrain

@@ -1,0 +1,62 @@
+// Registry: what static objects enter before main, by key. Two entries under one key are refused by whoever
+// reads the registry first: while static objects are made, an exception could only end the process.
+#pragma once
+
+#include <map>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "runtime/error.h"
+
+namespace ortrain {
+
+template <typename Key, typename Item>
+class Registry {
+ public:
+  // `name` is what messages call the item: "pass 'fuse_gelu'".
+  void add(Key key, Item item, std::string name, const std::source_location& where) {
+    const auto [at, fresh] = entries_.try_emplace(key, Entry{std::move(item), place(where)});
+    if (!fresh) doubles_ += concat("\n  ", name, " in ", at->second.place, " and in ", place(where));
+  }
+
+  // The item, or null. Throws kFail, naming every key that was entered twice and both places.
+  const Item* find(const Key& key) const {
+    refuse_doubles();
+    const auto found = entries_.find(key);
+    return found == entries_.end() ? nullptr : &found->second.item;
+  }
+
+  // Calls f for every item, sorted by key. Throws as `find` does.
+  template <typename F>
+  void each(F&& f) const {
+    refuse_doubles();
+    for (const auto& [key, entry] : entries_) f(entry.item);
+  }
+
+ private:
+  struct Entry {
+    Item item;
+    std::string place;
+  };
+
+  // File and line; of the path only what is below the sources.
+  static std::string place(const std::source_location& where) {
+    std::string_view file = where.file_name();
+    constexpr std::string_view kSources = "core/src/";
+    if (const size_t at = file.rfind(kSources); at != std::string_view::npos)
+      file.remove_prefix(at + kSources.size());
+    return concat(file, ":", where.line());
+  }
+
+  void refuse_doubles() const {
+    if (!doubles_.empty()) [[unlikely]]
+      fail(ErrorCode::kFail, "this build of the library has two definitions under one name:", doubles_);
+  }
+
+  std::map<Key, Entry> entries_;
+  std::string doubles_;
+};
+
+}  // namespace ortrain

@@ -1,0 +1,323 @@
+"""Gradients at zeros, ties, infinities, bounds and empty axes are those of PyTorch.
+
+Finite differences say nothing about such points, so the oracle is a recording: ``tests/data/special_points`` has inputs,
+incoming gradients, outputs and gradients of PyTorch 2.13 in double precision. Each case runs in double, and in float with
+the elements that float can hold. What deviates on purpose is listed in `DEVIATIONS` with the reason, and has to deviate
+in that very way; what has no case is listed in `WITHOUT_CASE`.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import gradient_coverage as coverage
+import numpy as np
+import pytest
+from helpers import MICROSOFT, Array, Op, make_model
+from onnx import helper
+from runner import gradient_model, run_model
+
+RECORDED = pathlib.Path(__file__).parents[1] / "data" / "special_points" / "torch_2.13.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recorded case; `inputs` are those that have a gradient."""
+
+    name: str
+    op: str
+    attributes: dict[str, Any]
+    inputs: list[Array]
+    dy: Array
+    output: Array
+    gradients: list[Array]
+
+    @property
+    def arrays(self) -> list[Array]:
+        return [*self.inputs, self.dy, self.output, *self.gradients]
+
+
+def array_of(recorded: Mapping[str, Any]) -> Array:
+    return np.array([float(value) for value in recorded["values"]]).reshape(recorded["shape"])
+
+
+def load_cases() -> list[Case]:
+    cases: list[Case] = []
+    for recorded in json.loads(RECORDED.read_text())["cases"]:
+        parts = [
+            recorded["op"],
+            *(f"{k}={v}" for k, v in recorded["attributes"].items()),
+            recorded.get("note", ""),
+        ]
+        name = " ".join(filter(None, parts))
+        count = sum(case.name.split("#")[0] == name for case in cases)
+        cases.append(
+            Case(
+                name=f"{name}#{count + 1}" if count else name,
+                op=recorded["op"],
+                attributes=recorded["attributes"],
+                inputs=[array_of(x) for x in recorded["inputs"]],
+                dy=array_of(recorded["dy"]),
+                output=array_of(recorded["output"]),
+                gradients=[array_of(g) for g in recorded["gradients"]],
+            )
+        )
+    return cases
+
+
+CASES = load_cases()
+
+
+def in_float(case: Case) -> Case:
+    """The case with the elements whose numbers float holds without overflow or underflow."""
+    limits = np.finfo(np.float32)
+
+    def fits(x: Array) -> Array:
+        size = np.abs(x)
+        return ~np.isfinite(x) | (size == 0) | ((size >= limits.tiny) & (size <= limits.max))
+
+    if all(fits(x).all() for x in case.arrays):
+        return case
+    shape = case.dy.shape
+    kept = np.ones(shape, bool)
+    for x in case.arrays:
+        if x.shape == shape:
+            kept &= fits(x)
+        else:
+            assert fits(x).all(), f"{case.name}: float does not hold it, and no element can be left out"
+
+    def cut(x: Array) -> Array:
+        return x[kept] if x.shape == shape else x
+
+    return replace(
+        case,
+        inputs=[cut(x) for x in case.inputs],
+        dy=cut(case.dy),
+        output=cut(case.output),
+        gradients=[cut(g) for g in case.gradients],
+    )
+
+
+def integers(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def arguments(case: Case, dtype: Any) -> tuple[Op, list[Array], list[int]]:
+    """The node of a case, its inputs, and which of them the recorded gradients belong to.
+
+    PyTorch's arguments are attributes in the recording; where they are inputs in ONNX, or integers that the note alone
+    names, they are put in their places here.
+    """
+    attributes = dict(case.attributes)
+    inputs = [x.astype(dtype) for x in case.inputs]
+    wrt = list(range(len(inputs)))
+    opset = {"Gelu": 20, "Mish": 18, "HardSwish": 14, "CumProd": 26, "Swish": 24}.get(case.op, 17)
+    match case.op:
+        case "ReduceSum" if "axes" in attributes:
+            inputs.append(integers(*attributes.pop("axes")))
+        case "Clip":
+            inputs += [np.array(attributes.pop(bound), dtype) for bound in ("min", "max")]
+        case "Where":
+            inputs.insert(0, np.array([True, False, True]))
+            wrt = [1, 2]
+        case "SoftmaxCrossEntropyLoss":
+            inputs.append(integers(1, 0) if attributes["reduction"] == "none" else integers(-100, -100))
+        case "TopK":
+            inputs.append(integers(attributes.pop("k")))
+        case "CumProd":
+            inputs.append(np.array(attributes.pop("axis"), np.int64))
+        case "LayerNormalization":
+            inputs.append(np.ones(case.output.shape[-1], dtype))
+        case "Expand":
+            inputs.append(integers(*case.output.shape))
+    return Op(case.op, attributes, opset=opset, outputs=2 if case.op == "TopK" else 1), inputs, wrt
+
+
+def run_case(case: Case, dtype: Any) -> tuple[Array, list[Array]]:
+    """The output, and its gradients from the recorded incoming one, by the models that the core builds.
+
+    Where gradients stop, which PyTorch calls a gradient of 0, the loss is made to depend on the inputs in another way too:
+    each gets 1 from it, and that is taken off again.
+    """
+    op, inputs, wrt = arguments(case, dtype)
+    stops = coverage.registered()["", case.op] == "stop"
+    nodes = [
+        helper.make_node("Mul", ["y0", "dy"], ["weighted"]),
+        helper.make_node("ReduceSum", ["weighted"], ["sum_y"], keepdims=0),
+    ]
+    terms = ["sum_y"]
+    for i in wrt if stops else ():
+        nodes.append(helper.make_node("ReduceSum", [f"x{i}"], [f"sum_{i}"], keepdims=0))
+        terms.append(f"sum_{i}")
+    nodes.append(helper.make_node("Sum", terms, ["loss"]))
+    constants = [i for i in range(len(inputs)) if i not in wrt]
+    model = make_model(
+        op, inputs, constants=constants, extra_nodes=nodes, extra_constants={"dy": case.dy.astype(dtype)},
+        outputs=["loss", "y0"],
+    )  # fmt: skip
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("loss", kind, []))
+    model.graph.output[1].CopyFrom(helper.make_tensor_value_info("y0", kind, case.output.shape))
+    feeds = {f"x{i}": inputs[i] for i in wrt}
+    forward = model.SerializeToString()
+    results = run_model(gradient_model(forward, [f"x{i}" for i in wrt], "loss"), feeds)
+    gradients = [results[f"x{i}_grad"] - (1 if stops else 0) for i in wrt]
+    return run_model(forward, feeds)["y0"], gradients
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Where a case differs from PyTorch on purpose: values by flat index, of the output and of the first gradient."""
+
+    reason: str
+    output: Mapping[int, float] = field(default_factory=dict)
+    gradient: Mapping[int, float] = field(default_factory=dict)
+    dtypes: tuple[Any, ...] = (np.float64, np.float32)
+    everywhere: bool = True  # else only in some builds, and in the others as PyTorch
+
+
+DEVIATIONS = {
+    "Softsign": Deviation(
+        "the derivative 1 / (1 + |x|)^2 has the limit 0; PyTorch differentiates the quotient, and divides infinities",
+        gradient={0: 0.0, 10: 0.0},
+    ),
+    "Gelu approximate=tanh": Deviation(
+        "the derivative has the limits 0 and 1; PyTorch multiplies a vanished factor with one that overflowed, which in "
+        "float it does from 1e13 on",
+        gradient={0: 0.0, 10: 1.0},
+    ),
+    "LpNormalization axis=1 p=2 ONNX defines the output of a zero vector as 0": Deviation(
+        "ONNX defines the output of a zero vector as 0, and a constant has the gradient 0",
+        output={2: 0.0, 3: 0.0},
+        gradient={2: 0.0, 3: 0.0},
+    ),
+    "MaxPool kernel_shape=[2] strides=[2]": Deviation(
+        "oneDNN's pooling of float passes over what is no number, as onnxruntime's does; the portable kernels keep it",
+        output={2: 1.0},
+        gradient={4: 0.0, 5: 1.0},
+        dtypes=(np.float32,),
+        everywhere=False,
+    ),
+}  # fmt: skip
+
+#: Relative errors of float that the formula itself has, in PyTorch too, where they exceed 1e-6.
+ROUNDED = {
+    # dx = e^(x - y) at y = 1000.69 takes the error of y, half of 2^-14
+    "ReduceLogSumExp axes=[1] keepdims=0": 1e-4,
+    # a tenth is what is left of numbers near 2 that are taken from each other
+    "LayerNormalization axis=-1 epsilon=1e-05": 1e-5,
+}
+
+
+def deviated(case: Case, deviation: Deviation) -> Case:
+    def put(x: Array, values: Mapping[int, float]) -> Array:
+        changed = x.copy()
+        for i, value in values.items():
+            assert not np.array_equal(x.flat[i], value, equal_nan=True), "PyTorch has this value too"
+            changed.flat[i] = value
+        return changed
+
+    gradients = [put(case.gradients[0], deviation.gradient), *case.gradients[1:]]
+    return replace(case, output=put(case.output, deviation.output), gradients=gradients)
+
+
+def compare(case: Case, dtype: Any, output: Array, gradients: Sequence[Array]) -> None:
+    """Compare values with those of a case, infinities and what is no number included."""
+    exact = case.op != "Selu" and all(  # attributes of ONNX are float32, and so are the defaults of Selu
+        float(np.float32(v)) == v for v in case.attributes.values() if isinstance(v, float)
+    )
+    rtol = ROUNDED.get(case.name, 1e-6) if dtype == np.float32 else 1e-12 if exact else 1e-7
+    np.testing.assert_allclose(output, case.output, rtol, rtol * 0.1, err_msg="output")
+    for i, (found, expected) in enumerate(zip(gradients, case.gradients, strict=True)):
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, expected, rtol, rtol * 0.1, err_msg=f"gradient of input {i}")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["double", "float"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_gradients_at_special_points_are_those_of_pytorch(case: Case, dtype: Any) -> None:
+    deviation = DEVIATIONS.get(case.name)
+    expected = [case]
+    if deviation and dtype in deviation.dtypes:
+        expected = [deviated(case, deviation), *([] if deviation.everywhere else expected)]
+    fitting = [in_float(e) if dtype == np.float32 else e for e in expected]
+    output, gradients = run_case(fitting[0], dtype)
+    for last, wanted in zip((False,) * (len(fitting) - 1) + (True,), fitting, strict=True):
+        try:
+            compare(wanted, dtype, output, gradients)
+        except AssertionError:
+            if last:
+                raise
+        else:
+            return
+
+
+def test_every_deviation_belongs_to_a_case() -> None:
+    assert {*DEVIATIONS, *ROUNDED} <= {case.name for case in CASES}
+
+
+#: Differentiable operators that share the rule and the kernel of one with cases.
+SAME_RULE = {
+    (MICROSOFT, "Gelu"): "Gelu",
+    (MICROSOFT, "FastGelu"): "Gelu",
+    (MICROSOFT, "SoftmaxCrossEntropyLossInternal"): "SoftmaxCrossEntropyLoss",
+    (MICROSOFT, "ReduceSumTraining"): "ReduceSum",
+}
+
+_ADDS_OR_MOVES = """
+    Add AffineGrid AveragePool Cast CastLike CausalConvWithState CenterCropPad Col2Im Compress Concat ConcatFromSequence
+    Conv ConvTranspose CumSum DFT DepthToSpace Dropout Flatten Gather GatherElements GatherND Gemm GlobalAveragePool
+    Identity Mean OneHot Pad Reshape Resize ReverseSequence RotaryEmbedding STFT Scatter ScatterElements ScatterND
+    Slice SpaceToDepth Split Squeeze Sum TensorScatter Tile Transpose Trilu Unsqueeze Upsample
+    com.microsoft.BitmaskDropout com.microsoft.ConcatTraining com.microsoft.FusedConv com.microsoft.FusedMatMul
+    com.microsoft.Scale com.microsoft.SplitTraining
+    ai.onnx.ml.ArrayFeatureExtractor ai.onnx.ml.FeatureVectorizer ai.onnx.ml.LinearRegressor ai.onnx.ml.Scaler
+"""
+_NO_FUNCTION = """
+    DequantizeLinear If LRN LinearAttention Loop Optional OptionalGetElement QuantizeLinear Scan SequenceAt
+    SequenceConstruct SequenceErase SequenceInsert SplitToSequence SwiGLU MaxRoiPool MeanVarianceNormalization
+    SimplifiedLayerNormalization
+    com.microsoft.BiasGelu com.microsoft.FakeQuant com.microsoft.GRUTraining com.microsoft.LSTMTraining
+    com.microsoft.MatMulBnb4 com.microsoft.MatMulNBits com.microsoft.MultiHeadAttention com.microsoft.QuickGelu
+    com.microsoft.NegativeLogLikelihoodLossInternal com.microsoft.NegativeLogLikelihoodLossInternal2
+    com.microsoft.BatchNormInternal
+    ai.onnx.ml.Imputer ai.onnx.ml.LinearClassifier ai.onnx.ml.Normalizer
+"""
+_GRADIENTS = """
+    AveragePoolGrad MaxPoolGrad com.microsoft.AffineGridGrad com.microsoft.BatchNormalizationGrad
+    com.microsoft.BitmaskDropoutGrad com.microsoft.Col2ImGrad com.microsoft.ConvGrad com.microsoft.ConvTransposeGrad
+    com.microsoft.DFTGrad com.microsoft.DropoutGrad com.microsoft.FastGeluGrad com.microsoft.GatherElementsGrad
+    com.microsoft.GatherGrad com.microsoft.GatherNDGrad com.microsoft.GeluGrad com.microsoft.LayerNormalizationGrad
+    com.microsoft.LeakyReluGrad com.microsoft.LogSoftmaxGrad com.microsoft.LogSoftmaxGrad_13
+    com.microsoft.MatMulNBitsGrad com.microsoft.MaxUnpoolGrad com.microsoft.QuickGeluGrad com.microsoft.ReluGrad
+    com.microsoft.ResizeGrad com.microsoft.STFTGrad com.microsoft.SigmoidGrad
+    com.microsoft.SimplifiedLayerNormalizationGrad com.microsoft.SliceGrad com.microsoft.SoftmaxCrossEntropyLossGrad
+    com.microsoft.SoftmaxCrossEntropyLossInternalGrad com.microsoft.SoftmaxGrad com.microsoft.SoftmaxGrad_13
+    com.microsoft.TanhGrad com.microsoft.TensorScatterGrad com.microsoft.UpsampleGrad
+"""
+_NOT_RECORDED = """
+    Attention BatchNormalization DeformConv Det GRU GlobalLpPool GlobalMaxPool GridSample GroupNormalization
+    InstanceNormalization LSTM LpPool MaxUnpool NegativeLogLikelihoodLoss RMSNormalization RNN ReduceLogSum
+    ReduceSumSquare RoiAlign Shrink Swish com.microsoft.Inverse
+"""
+#: Differentiable operators without a case, by the reason.
+WITHOUT_CASE = {
+    "adds, moves or is linear in each operand, so that no point is special": _ADDS_OR_MOVES,
+    "PyTorch has no such function": _NO_FUNCTION,
+    "stands in gradients, and counts with the operator whose gradient it is": _GRADIENTS,
+    "PyTorch has the function, but the recording has no points of it": _NOT_RECORDED,
+}
+
+
+def test_every_differentiable_operator_has_a_case_or_a_reason() -> None:
+    """An operator that is new here needs a recorded case, or a place in `WITHOUT_CASE`."""
+    recorded = {case.op for case in CASES}
+    differentiable = {key for key, gradient in coverage.registered().items() if gradient == "yes"}
+    with_case = {key for key in differentiable if key in SAME_RULE or (not key[0] and key[1] in recorded)}
+    listed = [name for names in WITHOUT_CASE.values() for name in names.split()]
+    assert len(listed) == len(set(listed)), "an operator is listed twice"
+    assert sorted(listed) == sorted(coverage.name_of(key) for key in differentiable - with_case)
