@@ -113,12 +113,18 @@ class TrainingBlock(Block):
     """A block whose first output is the loss; it makes the training and the eval model.
 
     Say with :meth:`requires_grad` which parameters are trained. After the call, :meth:`to_model_proto` gives
-    the models and :meth:`parameters` the parameters, which the models take as inputs.
+    the models and :meth:`parameters` the parameters, which the models take as inputs. With nothing to train,
+    the training model only computes the loss.
 
     Attributes
     ----------
     disabled_passes : sequence of str
         Passes that do not rewrite the model before its gradient is built, such as ``"fuse_gelu"``.
+    leave_out_unreached : bool
+        Whether parameters that no gradient reaches stay in the models as constants. By default they are
+        refused.
+    unreached : list of str
+        After the call, the parameters that were left out so.
 
     Examples
     --------
@@ -142,6 +148,8 @@ class TrainingBlock(Block):
     def __init__(self) -> None:
         super().__init__()
         self.disabled_passes: Sequence[str] = ()
+        self.leave_out_unreached = False
+        self.unreached: list[str] = []
         self._requires_grad: dict[str, None] = {}  # a set that keeps the order
         self._frozen: dict[str, None] = {}
         self._parameters: tuple[list[onnx.TensorProto], list[onnx.TensorProto]] | None = None
@@ -153,7 +161,7 @@ class TrainingBlock(Block):
         """Extend ``self.base``; return the name of the loss, or a tuple of names that begins with it."""
 
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
-        """Say whether a parameter is trained.
+        """Say whether a parameter is trained, or the gradient of an input wanted.
 
         A parameter of which nothing is said stays in the models as a constant. Running statistics that batch
         normalization updates are always parameters, and never trained.
@@ -163,9 +171,12 @@ class TrainingBlock(Block):
         argument_name : str
             Name of an initializer of the base model. One of a subgraph (of If, Loop or Scan) moves to the main
             graph, where it keeps its name unless something else has it; of several with one name the others
-            get a number.
+            get a number. Or the name of an input of the base model: the training model has its gradient as
+            the output ``<name>_grad``, behind the outputs that the block returns. It is that of the step
+            alone; only the gradients of parameters are accumulated.
         value : bool, default: True
-            True to train it, False to make it a parameter that training does not change.
+            True to train it, False to make it a parameter that training does not change. A name of which the
+            model has no initializer is ignored then, with a warning.
         """
         wanted, other = (self._requires_grad, self._frozen) if value else (self._frozen, self._requires_grad)
         wanted[argument_name] = None
@@ -212,35 +223,42 @@ class TrainingBlock(Block):
         TypeError
             When ``build`` does not return names.
         ValueError
-            When the model is not valid ONNX, a named parameter is not in it, or it cannot be trained; the
+            When the model is not valid ONNX, a parameter to train is not in it, or it cannot be trained; the
             message names every reason.
         """
         accessor = current()
         output, names = _build(self, accessor, args, kwargs)
         model = accessor.model
-        trainable, frozen = self._choose(model)
+        trainable, frozen, inputs = self._choose(model)
         _log.debug("building the gradients of %d parameters from loss %s", len(trainable), names[0])
 
-        self._parameters = (
-            [copy.deepcopy(tensor) for tensor in model.graph.initializer if tensor.name in trainable],
-            [copy.deepcopy(tensor) for tensor in model.graph.initializer if tensor.name in frozen],
-        )
-        forward = _with_parameters_as_inputs(model, trainable | frozen)
+        forward, ordered = _with_parameters_as_inputs(model, trainable, frozen)
         data = _serialized(forward)
-        ordered = [tensor.name for tensor in self._parameters[0]]
         # The core finds everything that stands in the way at once. Types that clash are what ONNX finds.
-        report = _core_tools.find_untrainable(data, ordered, names[0], names[1:])
+        report = _core_tools.find_untrainable(data, ordered, inputs, names[0], names[1:])
+        if report and self.leave_out_unreached:
+            self.unreached = _core_tools.find_unreached(data, ordered, names[0], names[1:])
+            if self.unreached:
+                trainable -= set(self.unreached)
+                forward, ordered = _with_parameters_as_inputs(model, trainable, frozen)
+                data = _serialized(forward)
+                report = _core_tools.find_untrainable(data, ordered, inputs, names[0], names[1:])
         try:
             _graph.check_types(forward, f"the model after block {type(self).__name__}")
         except ValueError as error:
             report = "\n".join(filter(None, [report, str(error)]))
         if report:
             raise ValueError(f"the model cannot be trained:\n{report}")
+        self._parameters = (
+            [copy.deepcopy(tensor) for tensor in model.graph.initializer if tensor.name in trainable],
+            [copy.deepcopy(tensor) for tensor in model.graph.initializer if tensor.name in frozen],
+        )
         self._training_model = onnx.ModelProto.FromString(
             _core_tools.build_training_model(
                 data,
                 ordered,
                 [tensor.name for tensor in self._parameters[1]],
+                inputs,
                 names[0],
                 names[1:],
                 self.disabled_passes,
@@ -251,15 +269,27 @@ class TrainingBlock(Block):
         accessor.replace(self._training_model)
         return output
 
-    def _choose(self, model: onnx.ModelProto) -> tuple[set[str], set[str]]:
+    def _choose(self, model: onnx.ModelProto) -> tuple[set[str], set[str], list[str]]:
+        """Return what is trained, what is frozen, and the inputs whose gradients are wanted."""
         for names in (self._requires_grad, self._frozen):
             for name, lifted in _graph.lift_initializers(model, names).items():
                 names.pop(name)
                 names.update(dict.fromkeys(lifted))
                 _log.info("initializer %s of a subgraph is a parameter: %s", name, ", ".join(lifted))
-        trainable = set(self._requires_grad)
         initializers = [tensor.name for tensor in model.graph.initializer]
-        missing = [name for name in (*self._requires_grad, *self._frozen) if name not in initializers]
+        inputs = [
+            value.name
+            for value in model.graph.input
+            if value.name in self._requires_grad and value.name not in initializers
+        ]
+        trainable = set(self._requires_grad) - set(inputs)
+        # Whoever freezes all buffers of a network names some that the model does not need.
+        absent = [name for name in self._frozen if name not in initializers]
+        if absent:
+            _log.warning(
+                "of the parameters to freeze, the model has no initializer named %s", ", ".join(absent)
+            )
+        missing = [name for name in self._requires_grad if name in trainable and name not in initializers]
         if missing:
             hints = []
             for name in missing:
@@ -268,7 +298,7 @@ class TrainingBlock(Block):
                     f"{name!r}" + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else "")
                 )
             raise ValueError(
-                f"the model has no initializer named {', '.join(hints)}; it has {len(initializers)}: "
+                f"the model has no initializer or input named {', '.join(hints)}; it has {len(initializers)}: "
                 f"{', '.join(initializers[:20])}{', ...' if len(initializers) > 20 else ''}"
             )
         statistics = _graph.running_statistics(model)
@@ -278,30 +308,28 @@ class TrainingBlock(Block):
                 f"running statistics of batch normalization cannot be trained: {', '.join(wrong)}; "
                 "they follow the batches by themselves"
             )
-        if not trainable:
-            raise ValueError(
-                "no parameter is to be trained; name at least one with requires_grad. "
-                f"The model has {', '.join(initializers[:20]) or 'no initializers'}"
-            )
         updated = _graph.running_statistics(model, updated_only=True)
-        return trainable, set(self._frozen) | {name for name in updated if name in initializers}
+        frozen = {name for name in (*self._frozen, *updated) if name in initializers}
+        return trainable, frozen, inputs
 
 
-def _with_parameters_as_inputs(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    """Return a copy whose named initializers are inputs, in their order, behind the other inputs."""
+def _with_parameters_as_inputs(
+    model: onnx.ModelProto, trainable: set[str], frozen: set[str]
+) -> tuple[onnx.ModelProto, list[str]]:
+    """Return a copy whose parameters are inputs, in their order, behind the other inputs, and the trainable ones."""
     forward = _graph.without_initializers(model)
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in initializers]
     del forward.graph.input[:]
     forward.graph.input.extend(inputs)
     for tensor in model.graph.initializer:
-        if tensor.name in names:
+        if tensor.name in trainable or tensor.name in frozen:
             forward.graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
         else:
             forward.graph.initializer.append(tensor)
-    return forward
+    return forward, [tensor.name for tensor in model.graph.initializer if tensor.name in trainable]
 
 
 def _serialized(model: onnx.ModelProto) -> bytes:
