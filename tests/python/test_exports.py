@@ -54,7 +54,7 @@ LAYER_WEIGHTS = {
 
 CONTROL_FLOW = """
     <ir_version: 8, opset_import: ["" : 17]>
-    g (float[T, N, 3] x, int64 times) => (y)
+    g (float[T, N, 3] x, int64 times) => (float[N, 3] y)
     <float[3, 3] w, float[3, 3] u, bool yes = {1}, float limit = {0.3}, int64[1] batch = {1}, int64[1] three = {3}>
     {
       sizes = Shape(x)

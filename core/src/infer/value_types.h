@@ -89,8 +89,8 @@ class ValueTypes {
   std::shared_ptr<Extents> extents_ = std::make_shared<Extents>();  // those of all graphs of a model
 };
 
-// All that is known of the outputs of a model's graph, which need not state it. With `name_all` a dimension that
-// has neither number nor name gets a name, the same one where two dimensions are equal.
+// All that is known of the outputs of a model's graph, which need not state it. With `name_all` a dimension
+// that has neither number nor name gets a name, the same one where two dimensions are equal.
 std::vector<ValueInfo> inferred_outputs(const Model& model, bool name_all = false);
 
 }  // namespace ortrain

@@ -73,7 +73,8 @@ using Segments = std::list<std::shared_ptr<Segment>>;
 // the successor of every segment that was split before it.
 struct Tail {
   std::unordered_set<int> nodes;
-  std::map<int, std::shared_ptr<Segment>> segments;  // of each variant for which it was compiled
+  struct Compiled;
+  std::map<int, Compiled> compiled;  // of each variant
 };
 
 struct Segment {
@@ -89,14 +90,19 @@ struct Segment {
   std::vector<std::pair<const Cell*, size_t>> passed;  // sequences that are outputs of the graph as they come
 
   bool last = false;
-  SegmentPlan plan;                                 // what is known by its end, and what is left to do
-  std::vector<int> outputs;                         // of the graph, not made yet
-  std::vector<std::pair<int, const Cell*>> known;   // values in cells that the rest reads
+  SegmentPlan plan;                                // what is known by its end, and what is left to do
+  std::vector<int> outputs;                        // of the graph, not made yet
+  std::vector<std::pair<int, const Cell*>> known;  // values in cells that the rest reads
   std::vector<const Cell*> results;  // of the dynamic nodes: their types decide about the successor
   Segments next;
   std::map<int, SegmentPlan> references;  // of each variant: that of the first successor, if it was the last
   std::list<Tail> tails;                  // of the successors
   Tail* tail = nullptr;                   // that of this one
+};
+
+struct Tail::Compiled {
+  std::shared_ptr<Segment> segment;
+  SegmentPlan before;  // behind which it was compiled
 };
 
 struct Body {
@@ -158,9 +164,9 @@ struct Executor::Impl {
   Tensors constants;
   std::unordered_map<std::string, Cell> cells;
   std::vector<Cell*> input_cells;
-  bool whole = true;                               // one Program, as far as is known
-  std::unordered_set<std::string> read;            // values that nodes or outputs read
-  std::vector<std::pair<size_t, size_t>> doubled;  // outputs that are others once more
+  bool whole = true;                                       // one Program, as far as is known
+  std::unordered_set<std::string> read;                    // values that nodes or outputs read
+  std::vector<std::pair<size_t, size_t>> doubled;          // outputs that are others once more
   std::unordered_map<std::string, size_t> output_indices;  // of the first output of a name
   std::vector<ValueRef> places_of_outputs;                 // in the run at hand
   std::optional<PlanGraph> plan_graph;                     // where it is not one Program
@@ -224,8 +230,7 @@ class NodeRun : public DynamicContext {
     const size_t output = step_.graph_outputs[o];
     Cell& cell = *step_.outputs[o];
     if (const Tensor* tensor = value.tensor()) {
-      if (output != kNoOutput)
-        return out(o, tensor->dtype(), tensor->shape()).copy_from(*tensor);
+      if (output != kNoOutput) return out(o, tensor->dtype(), tensor->shape()).copy_from(*tensor);
       cell.view = *tensor;
       cell.value = cell.view;
       return;
@@ -466,7 +471,8 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
   plan.dynamic.clear();
   if (segment->last) plan = {};
   if (segment->tail)
-    for (const auto& [variant, shared] : segment->tail->segments) segment->next.push_front(shared);
+    for (const auto& [variant, known] : segment->tail->compiled)
+      if (same_rest(plan, known.before)) segment->next.push_front(known.segment);
   return segment;
 }
 
@@ -620,7 +626,7 @@ void Executor::Impl::run(std::span<const ValueRef> given, OutputPlaces& places, 
       next = &add(segment->next, kSuccessors, results, compile(segment, scope));
       // What the tail computes is the same behind any other segment that was split before it.
       if (segment->tail && next->contents.empty() && next->last)
-        segment->tail->segments[scope.variant] = segment->next.front();
+        segment->tail->compiled[scope.variant] = {segment->next.front(), segment->plan};
     }
     segment = next;
   }

@@ -21,8 +21,8 @@ struct PlanNode {
   const Node* node = nullptr;
   const Operator* op = nullptr;  // null where it is not known
   bool has_subgraph = false;
-  std::vector<int> inputs, outputs;  // -1 where one is left out
-  std::vector<int> read;             // the inputs, then what subgraphs read of the graphs around them
+  std::vector<int> inputs, outputs;          // -1 where one is left out
+  std::vector<int> read;                     // the inputs, then what subgraphs read of the graphs around them
   std::vector<std::pair<int, bool>> states;  // model state that it reads or, where true, updates
 };
 

@@ -79,7 +79,7 @@ class Planner {
 
   const SegmentRequest& request_;
   SegmentPlan plan_;
-  std::vector<uint8_t> marks_;                        // by the numbers of values
+  std::vector<uint8_t> marks_;                       // by the numbers of values
   std::unordered_map<int, const Tensor*> contents_;  // of the given values, in this run
   std::optional<StatedShapes> stated_shapes_;
 };
@@ -187,7 +187,7 @@ Planner::Planner(const SegmentRequest& request) : request_(request) {
       know(value, {Kind::kTensor, tensor->dtype(), tensor->shape()});
       contents_.emplace(value, tensor);
     } else {
-      know(value, {Kind::kOther});
+      know(value, {Kind::kOther, DType::kUndefined, {}});
     }
   }
   stated_shapes_.emplace(graph.graph(), [this](const std::string& name) { return shape_of(name); });
@@ -215,7 +215,8 @@ void Planner::wait(const PlanNode& node, std::vector<const PlanNode*>& list) {
   if (&list == &plan_.dynamic)
     for (const int value : node.outputs)
       if (value >= 0) mark(value, kFound);
-  for (const auto& [state, updated] : node.states) mark(state, updated ? kReadLater | kUpdatedLater : kReadLater);
+  for (const auto& [state, updated] : node.states)
+    mark(state, updated ? kReadLater | kUpdatedLater : kReadLater);
 }
 
 bool Planner::follows(const PlanNode& node) const {
@@ -358,17 +359,32 @@ void Planner::finish() {
 
 }  // namespace
 
+namespace {
+
+// Whether a value has the same type and shape in both plans, and where it is constant the same value.
+bool same_value(const SegmentPlan& plan, const SegmentPlan& other, int value) {
+  if (value < 0) return true;
+  const KnownValue *a = plan.find(value), *b = other.find(value);
+  if (!a || !b) return a == b;
+  if (a->dtype != b->dtype || a->shape != b->shape) return false;
+  const Tensor *x = plan.constant(value), *y = other.constant(value);
+  if (!x || !y) return x == y;
+  return x->dtype() == y->dtype() && x->bytes() == y->bytes() &&
+         (x->raw() == y->raw() || std::memcmp(x->raw(), y->raw(), x->bytes()) == 0);
+}
+
+}  // namespace
+
+bool same_rest(const SegmentPlan& plan, const SegmentPlan& other) {
+  return plan.rest == other.rest && plan.outputs == other.outputs &&
+         std::all_of(plan.rest.begin(), plan.rest.end(), [&](const PlanNode* node) {
+           return std::all_of(node->read.begin(), node->read.end(),
+                              [&](int value) { return same_value(plan, other, value); });
+         });
+}
+
 std::unordered_set<int> unchanged_nodes(const SegmentPlan& plan, const SegmentPlan& other) {
-  const auto same = [&](int value) {
-    if (value < 0) return true;
-    const KnownValue *a = plan.find(value), *b = other.find(value);
-    if (!a || !b) return a == b;
-    if (a->shape != b->shape) return false;
-    const Tensor *x = plan.constant(value), *y = other.constant(value);
-    if (!x || !y) return x == y;
-    return x->dtype() == y->dtype() && x->bytes() == y->bytes() &&
-           (x->raw() == y->raw() || std::memcmp(x->raw(), y->raw(), x->bytes()) == 0);
-  };
+  const auto same = [&](int value) { return same_value(plan, other, value); };
   std::unordered_set<int> unchanged, needed;          // what nodes that stay read
   std::unordered_set<int> read_after, updated_after;  // states, by nodes that stay
   for (size_t n = plan.nodes.size(); n-- > 0;) {

@@ -57,10 +57,10 @@ struct SegmentPlan {
 
 struct SegmentRequest {
   PlanGraph* graph = nullptr;
-  const SegmentPlan* before = nullptr;  // whose rest this is; null for the beginning of the graph
-  const Tensors* states = nullptr;      // model state
-  const Tensors* fixed = nullptr;       // constants beside the graph's initializers
-  const Tensors* of_variant = nullptr;  // and those of the variant
+  const SegmentPlan* before = nullptr;           // whose rest this is; null for the beginning of the graph
+  const Tensors* states = nullptr;               // model state
+  const Tensors* fixed = nullptr;                // constants beside the graph's initializers
+  const Tensors* of_variant = nullptr;           // and those of the variant
   std::vector<std::pair<int, ValueRef>> values;  // known now, but others in the next run
   std::vector<int> outputs;                      // of the graph, those not made yet
   // Values that some kernel wants to know when it is made, though no shape depends on them.
@@ -73,6 +73,10 @@ struct SegmentRequest {
 // all that they read and make has the shape, and where it is constant the value, that it had in the plan of
 // another run, and no other node of the Program depends on them. By their first outputs.
 std::unordered_set<int> unchanged_nodes(const SegmentPlan& plan, const SegmentPlan& other);
+
+// Whether what was compiled for the rest of one plan serves that of the other: the same nodes, which read
+// values of the same types and shapes.
+bool same_rest(const SegmentPlan& plan, const SegmentPlan& other);
 
 // Throws what shape rules throw. An `If` whose condition is a constant is replaced by its branch.
 SegmentPlan plan_segment(const SegmentRequest& request);
