@@ -365,7 +365,7 @@ bool ValueTypes::is_exact(const Node& node) const {
   return !outer_ && std::all_of(node.inputs.begin(), node.inputs.end(), [&](const std::string& input) {
     if (input.empty()) return true;
     const std::optional<std::vector<Dim>>& dims = info(input).dims;
-    return dims && !is_claim(input) && (!run_values(input) || known(input).defined()) &&
+    return dims && !is_claim(input) && (!run_values(input) || known(input)) &&
            std::all_of(dims->begin(), dims->end(), [](const Dim& d) { return d.known(); });
   });
 }

@@ -23,7 +23,10 @@ RegisterOperator::RegisterOperator(const Operator& op, const std::source_locatio
 }
 
 DType element_type(const Operator& op, const ElementTypes& types, size_t o) {
-  return op.element_type ? op.element_type(types, o) : types[0];
+  if (op.element_type) return op.element_type(types, o);
+  size_t first = 0;  // gradients may come without that of the first output
+  while (first < types.node().inputs.size() && !types.node().has_input(first)) ++first;
+  return types[first];
 }
 
 const Operator* find_operator(std::string_view domain, std::string_view type) {

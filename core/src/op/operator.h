@@ -226,7 +226,7 @@ struct Operator {
   // Writes nodes that compute the same: instead of shape, kernel and gradient, or instead of gradient alone.
   void (*expand)(ExpansionContext&) = nullptr;
   // The element types of the outputs, which can be told where shapes cannot. Without a rule they are those of
-  // the first input; a Program refuses a node whose shape rule says otherwise.
+  // the first input that is there; a Program refuses a node whose shape rule says otherwise.
   ElementTypeRule element_type = nullptr;
 
   bool carries(int64_t opset) const { return !domain.empty() || opset >= since; }
