@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from codegen.check import load
 from codegen.render import render
-from codegen.source import SpecError
+from codegen.spec.check import load
+from codegen.spec.source import SpecError
 from codegen.write import difference, write
 
 ROOT = Path(__file__).resolve().parent.parent

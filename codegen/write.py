@@ -5,21 +5,13 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-GENERATED_FOLDERS = (
-    "core/src/capi/generated",
-    "bindings/csharp/src/generated",
-    "bindings/objc/include/generated",
-    "bindings/objc/src/generated",
-    "bindings/python/ortrain/api/generated",
-    "bindings/python/src/generated",
-)
-"""Folders that hold nothing but generated files; a file there that nothing renders is stale."""
+from codegen import languages
 
 
 def stale_files(rendered: dict[str, str], root: Path) -> list[str]:
     """Files in the generated folders that the spec no longer gives."""
     found = []
-    for folder in GENERATED_FOLDERS:
+    for folder in (f for name in languages.names() for f in languages.language_class(name).folders):
         for path in sorted((root / folder).rglob("*")):
             name = path.relative_to(root).as_posix()
             if path.is_file() and "__pycache__" not in name and name not in rendered:

@@ -22,8 +22,8 @@ def spec_copy(tmp_path: pathlib.Path) -> SpecCopy:
 @pytest.fixture
 def refusal(spec_copy: SpecCopy) -> Callable[[], str]:
     """Loads the copy, which must be refused; returns what is said."""
-    from codegen.check import load
-    from codegen.source import SpecError
+    from codegen.spec.check import load
+    from codegen.spec.source import SpecError
 
     def load_refused() -> str:
         with pytest.raises(SpecError) as caught:

@@ -12,8 +12,8 @@ import pytest
 from languages import Missing, objc_options, skip_or_fail, tool
 from spec_copy import ROOT, SpecCopy
 
-from codegen.check import load
 from codegen.render import render
+from codegen.spec.check import load
 from codegen.write import write
 
 CALL = """

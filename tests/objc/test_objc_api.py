@@ -13,9 +13,9 @@ from languages import ROOT, Missing, objc_options, skip_or_fail, tool
 
 sys.path.insert(0, str(ROOT))
 
-from codegen.check import load
-from codegen.objc_language import ObjcLanguage
+from codegen.languages.objc import Language
 from codegen.render import render
+from codegen.spec.check import load
 from codegen.write import write
 
 BINDING = ROOT / "bindings/objc"
@@ -135,7 +135,7 @@ def swift_types(declaration: str) -> str:
 
 def test_swift_names_are_those_of_the_list():
     spec = load(ROOT / "spec")
-    objc = ObjcLanguage(spec)
+    objc = Language(spec)
     given = {
         (cls.names["objc"], plain(objc.declaration(cls, m))): objc.swift_name(cls, m)
         for cls in spec.classes_in("objc")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from codegen.c_language import CLanguage, snake
-from codegen.model import Call, Class, Method, Parameter, Spec, argument_kind
-from codegen.source import Problem, SpecError
+from codegen.languages import Base, File
+from codegen.languages.c import Language as C
+from codegen.languages.c import snake
+from codegen.spec.model import Call, Class, Method, Parameter, Spec, argument_kind
+from codegen.spec.source import Problem, SpecError
+
+BINDING = "bindings/objc"
 
 TABLES = {
     "OrtApi": "ORTGeneralTable()",
@@ -57,7 +62,7 @@ def camel(name: str) -> str:
 
 
 @dataclass
-class File:
+class Group:
     """A header and its source: the classes that they hold, and the headers that they need."""
 
     name: str
@@ -67,25 +72,25 @@ class File:
 
 
 OBJC_FILES = (
-    File(
+    Group(
         "ort_session",
         "Forward sessions, and the settings of sessions and of single steps.",
         ("SessionOptions", "RunOptions", "InferenceSession"),
         ("ort_value.h",),
     ),
-    File(
+    Group(
         "ort_checkpoint",
         "The state of a training run, in memory and in a file.",
         ("CheckpointState",),
         ("ort_value.h",),
     ),
-    File(
+    Group(
         "ort_training_session",
         "The training loop.",
         ("TrainingSession",),
         ("ort_checkpoint.h", "ort_env.h", "ort_session.h", "ort_training_utils.h", "ort_value.h"),
     ),
-    File("ort_gradient_graph_builder", "Gradients without a training session.", ("GradientGraphBuilder",)),
+    Group("ort_gradient_graph_builder", "Gradients without a training session.", ("GradientGraphBuilder",)),
 )
 """The generated files with classes. Their names are those that programs import."""
 
@@ -120,13 +125,25 @@ def _no_form(name: str, expected: str) -> SpecError:
     return SpecError([Problem("spec", 1, name, f"{expected}, found none, so it has no form in Objective-C")])
 
 
-class ObjcLanguage:
+class Language(Base):
     """The filters of the Objective-C templates."""
 
+    key = "objc"
+    folders = (f"{BINDING}/include/generated", f"{BINDING}/src/generated")
+
     def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-        self.c = CLanguage(spec)
+        super().__init__(spec)
+        self.c = C(spec)
         self.classes = {c.handle: c.names["objc"] for c in spec.classes_in("objc")}
+
+    def files(self) -> Iterable[File]:
+        """Return the enumerations, a header and a source for each group of classes, and the page."""
+        yield File("objc/ort_enums.h.j2", f"{BINDING}/include/generated/ort_enums.h")
+        for group in OBJC_FILES:
+            context = {"file": group, "classes": [self.spec.class_named(name) for name in group.classes]}
+            yield File("objc/class.h.j2", f"{BINDING}/include/generated/{group.name}.h", context)
+            yield File("objc/class.m.j2", f"{BINDING}/src/generated/{group.name}.m", context)
+        yield File("objc/reference.md.j2", "docs/reference/objc.md")
 
     # ---- methods ----
 

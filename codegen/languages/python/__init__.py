@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from codegen.c_language import CLanguage, snake
-from codegen.model import Call, Class, Method, Parameter, Spec
-from codegen.source import Problem, SpecError
+from codegen.languages import Base, File
+from codegen.languages.c import Language as C
+from codegen.languages.c import snake
+from codegen.spec.model import Call, Class, Method, Parameter, Spec
+from codegen.spec.source import Problem, SpecError
+
+CLASSES = "bindings/python/ortrain/api/generated"
 
 TABLES = {"OrtApi": "api()", "OrtTrainingApi": "training_api()", "OrtrainApi": "extension_api()"}
 
@@ -44,12 +49,26 @@ class Function:
         )
 
 
-class PythonLanguage:
+class Language(Base):
     """The filters of the Python templates."""
 
+    key = "python"
+    tables = TABLES
+    folders = (CLASSES, "bindings/python/src/generated")
+
     def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-        self.c = CLanguage(spec)
+        super().__init__(spec)
+        self.c = C(spec)
+
+    def files(self) -> Iterable[File]:
+        """Return the extension with its stubs, the classes, the enumerations and the page."""
+        yield File("python/module.cpp.j2", "bindings/python/src/generated/module.cpp")
+        yield File("python/module.pyi.j2", "bindings/python/ortrain/_ortrain.pyi")
+        yield File("python/init.py.j2", f"{CLASSES}/__init__.py")
+        yield File("python/enums.py.j2", f"{CLASSES}/enums.py")
+        for cls in self.spec.classes_in("python"):
+            yield File("python/class.py.j2", f"{CLASSES}/{snake(cls.names['python'])}.py", {"cls": cls})
+        yield File("python/reference.md.j2", "docs/reference/python.md")
 
     # ---- the extension ----
 

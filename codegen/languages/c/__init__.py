@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable
 
-from codegen.check import CORE_CLASSES
-from codegen.model import Call, Parameter, Spec
+from codegen.languages import Base, File
+from codegen.spec.check import CORE_CLASSES
+from codegen.spec.model import Call, Parameter
 
 
 def snake(name: str) -> str:
@@ -15,11 +17,40 @@ def snake(name: str) -> str:
     return name.replace("__", "_").lower()
 
 
-class CLanguage:
+PATCHES = 10
+"""How many releases of a version of onnxruntime are reckoned with, 1.30.0 to 1.30.9."""
+
+
+class Language(Base):
     """The filters of the C and C++ templates."""
 
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
+    key = "c"
+    folders = (
+        "core/alias/generated",
+        "core/src/capi/generated",
+        "core/src/session/generated",
+    )
+
+    def files(self) -> Iterable[File]:
+        """Return the headers, the tables, the declarations of the bodies, and the page."""
+        for header in dict.fromkeys(table["header"] for table in self.spec.tables):
+            yield File(f"c/{header}.j2", f"core/include/{header}")
+        for table in self.spec.tables:
+            yield File(
+                "c/table.cpp.j2", f"core/src/capi/generated/{snake(table['name'])}.cpp", {"table": table}
+            )
+        yield File("c/bodies.h.j2", "core/src/capi/generated/bodies.h")
+        yield File("c/session_config.h.j2", "core/src/session/generated/session_config.h")
+        for of in ("session", "run"):
+            yield File(
+                "c/config_keys.h.j2", f"core/include/onnxruntime_{of}_options_config_keys.h", {"of": of}
+            )
+        yield File("c/cpu_provider_factory.h.j2", "core/include/cpu_provider_factory.h")
+        minors = range(self.spec.library["first_api_version"], self.spec.library["api_version"] + 1)
+        for name in ("versions.cpp", "versions.map"):
+            releases = {"minors": minors, "patches": range(PATCHES)}
+            yield File(f"c/{name}.j2", f"core/alias/generated/{name}", releases)
+        yield File("c/reference.md.j2", "docs/reference/c.md")
 
     def is_pointer_type(self, name: str) -> bool:
         """Whether values of the type are passed by pointer."""

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from codegen.c_language import CLanguage
-from codegen.model import Call, Class, Method, Parameter, Spec
+from collections.abc import Iterable
+
+from codegen.languages import Base, File
+from codegen.languages.c import Language as C
+from codegen.spec.model import Call, Class, Method, Parameter, Spec
 
 TABLES = {"OrtApi": "GetApi()", "OrtTrainingApi": "GetTrainingApi()", "OrtrainApi": "GetOrtrainApi()"}
 
 
-class CppLanguage:
+class Language(Base):
     """The filters of the C++ wrapper templates."""
 
+    key = "cpp"
+
     def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-        self.c = CLanguage(spec)
+        super().__init__(spec)
+        self.c = C(spec)
+
+    def files(self) -> Iterable[File]:
+        """Return the two headers and the page."""
+        for header in ("onnxruntime_cxx_api.h", "onnxruntime_float16.h", "onnxruntime_training_cxx_api.h"):
+            yield File(f"cpp/{header}.j2", f"core/include/{header}")
+        yield File("cpp/reference.md.j2", "docs/reference/cpp.md")
 
     def call(self, call: Call) -> str:
         """Return the expression of a call's function."""

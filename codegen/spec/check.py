@@ -10,8 +10,8 @@ from typing import Any
 
 import jsonschema
 
-from codegen.model import Call, Class, Method, Parameter, Spec, Unimplemented, implied_methods
-from codegen.source import Document, Problem, SpecError, Trail, read_folder
+from codegen.spec.model import Call, Class, Method, Parameter, Spec, Unimplemented, implied_methods
+from codegen.spec.source import Document, Problem, SpecError, Trail, read_folder
 
 LISTS = ("tables", "groups", "types", "handles", "opaque", "enums", "callbacks", "structs", "calls")
 

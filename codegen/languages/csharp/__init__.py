@@ -9,7 +9,10 @@ from dataclasses import replace
 from typing import Any
 from xml.sax.saxutils import escape
 
-from codegen.model import Call, Class, Method, Parameter, Spec
+from codegen.languages import Base, File
+from codegen.spec.model import Call, Class, Method, Parameter
+
+SOURCES = "bindings/csharp/src/generated"
 
 NAMESPACE = "Microsoft.ML.OnnxRuntime"
 
@@ -43,11 +46,23 @@ def pascal(name: str) -> str:
     return "".join(word[:1].upper() + word[1:] for word in name.split("_"))
 
 
-class CsharpLanguage:
+class Language(Base):
     """The filters of the C# templates."""
 
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
+    key = "csharp"
+    folders = (SOURCES,)
+
+    def files(self) -> Iterable[File]:
+        """Return the tables, the enumerations, the classes, the versions and the page."""
+        for table in filter(lambda table: self.spec.calls_of(table["name"]), self.spec.tables):
+            yield File("csharp/table.cs.j2", f"{SOURCES}/{table['name']}.cs", {"table": table})
+        yield File("csharp/version.cs.j2", f"{SOURCES}/ApiVersion.cs")
+        yield File("csharp/version.props.j2", f"{SOURCES}/Version.props")
+        for enum in self.enums():
+            yield File("csharp/enum.cs.j2", f"{SOURCES}/{enum['names']['csharp']}.cs", {"enum": enum})
+        for cls in self.spec.classes_in("csharp"):
+            yield File("csharp/class.cs.j2", f"{SOURCES}/{cls.names['csharp']}.cs", {"cls": cls})
+        yield File("csharp/reference.md.j2", "docs/reference/csharp.md")
 
     # ---- names ----
 
