@@ -9,8 +9,8 @@ import jinja2
 
 from codegen import languages
 from codegen.languages import File
-from codegen.languages.c import snake
 from codegen.spec.model import Spec
+from codegen.spec.names import snake
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 """Templates of pages that are about all languages."""
@@ -49,7 +49,7 @@ def render(spec: Spec) -> dict[str, str]:
         keep_trailing_newline=True,
     )
     instances = {name: languages.language_class(name)(spec) for name in languages.names()}
-    environment.globals.update(instances, spec=spec, c_string=json.dumps)
+    environment.globals.update(instances, spec=spec, bindings=[*instances.values()], c_string=json.dumps)
     environment.filters["snake"] = snake
     files = [file for language in instances.values() for file in language.files()]
     return {

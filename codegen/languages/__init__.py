@@ -8,12 +8,19 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from codegen.spec.model import Spec
+from codegen.lower import SETTINGS, Step, lower, value_of_setting
+from codegen.spec.model import Call, Class, Command, Given, Method, Returned, Spec, implied_methods
+from codegen.spec.names import Words, by_rule, pascal, resolved
+from codegen.spec.source import SpecError
+
+if TYPE_CHECKING:
+    from codegen.languages.c import Language as C
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -28,7 +35,11 @@ class File:
 
 
 class Base(ABC):
-    """What a language says of itself. Its templates see an instance under the name of the language."""
+    """What a language says of itself. Its templates see an instance under the name of the language.
+
+    The classes are those of the spec that the language has, with its own names; a language that derives names otherwise
+    overrides the functions that end in ``_name``.
+    """
 
     key: ClassVar[str]
     """Name of the package, and of the language's file in ``spec/languages``."""
@@ -36,12 +47,224 @@ class Base(ABC):
     folders: ClassVar[tuple[str, ...]] = ()
     """Folders that hold nothing but files of this language that are generated; any other file there is stale."""
 
+    overloads: ClassVar[bool] = False
+    """Whether methods of a class may have one name when they take other arguments."""
+
+    truth: ClassVar[dict[str, str]] = {"true": "true", "false": "false", "none": "null"}
+    """How texts and defaults say what is mentioned as ``@true``, ``@false`` and ``@none``."""
+
+    released: ClassVar[str] = ""
+    """What releases an object, in words."""
+
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
+        self.own = spec.language(self.key)
+        self.words: Words = {**spec.words, **self.own.get("words", {})}
+        self.types: dict[str, str] = self.own.get("types", {})
+        self.classes = [
+            self._class(spec.class_named(name), own) for name, own in self.own.get("classes", {}).items()
+        ]
+        self.classes.sort(key=lambda cls: [c.name for c in spec.classes].index(cls.name))
+
+    @cached_property
+    def c(self) -> C:
+        """What C says, whose names and types all languages know."""
+        made: C = language_class("c")(self.spec)  # type: ignore[assignment]
+        return made
 
     @abstractmethod
     def files(self) -> Iterable[File]:
         """Return everything that the language renders."""
+
+    # ---- names ----
+
+    def class_name(self, cls: Class) -> str:
+        """Return the name of a class that the language's file gives none."""
+        return pascal(cls.name, self.words)
+
+    def method_name(self, cls: Class, m: Method) -> str:
+        """Return the name of a method that the language's file gives none."""
+        return pascal(m.name, self.words)
+
+    def parameter_name(self, name: str) -> str:
+        """Return the name of a parameter that the language's file gives none."""
+        return name
+
+    def enum_name(self, enum: str) -> str:
+        """Return the name of an enumeration; empty where the language does not have it."""
+        if enum not in self.own.get("enums", {}):
+            return ""
+        own = self.own["enums"][enum] or {}
+        return str(own.get("name") or self.default_enum_name(enum))
+
+    def default_enum_name(self, enum: str) -> str:
+        """Return the name of an enumeration that the language's file gives none."""
+        return pascal(enum, self.words)
+
+    def value_name(self, enum: str, value: str) -> str:
+        """Return the name of a value of an enumeration."""
+        own = self.own["enums"][enum] or {}
+        if value in own.get("names", {}):
+            return str(own["names"][value])
+        rule = own.get("values")
+        if rule == "c":
+            return self.c.value_name(enum, value)
+        return by_rule(rule, value, self.words) if rule else self.default_value_name(enum, value)
+
+    def default_value_name(self, enum: str, value: str) -> str:
+        """Return the name of a value that the language's file gives none."""
+        return pascal(value, self.words)
+
+    @property
+    def enums(self) -> list[dict[str, Any]]:
+        """The enumerations that the language has."""
+        return [e for e in self.spec.enums.values() if e["name"] in self.own.get("enums", {})]
+
+    # ---- classes ----
+
+    def class_named(self, name: str) -> Class:
+        """Return the language's class of that name in the spec."""
+        return next(c for c in self.classes if c.name == name)
+
+    def class_of(self, kind: str) -> Class | None:
+        """Return the class of that name, or the first that owns such a handle."""
+        found = [c for c in self.classes if c.name == kind] or [c for c in self.classes if c.handle == kind]
+        return found[0] if found else None
+
+    def methods_on(self, call: Call) -> list[tuple[Class, Method]]:
+        """Return the methods that use a call, with their classes."""
+        return [
+            (cls, m)
+            for cls in self.classes
+            for m in cls.methods
+            if any(used.name == call.name for used in m.calls.values())
+        ]
+
+    def reached(self, call: Call) -> list[str]:
+        """Return the names of the methods that use a call."""
+        return [f"{cls.own}.{m.own}" for cls, m in self.methods_on(call)]
+
+    def _class(self, cls: Class, own: dict[str, Any]) -> Class:
+        """Return a class as the language has it."""
+        chosen = own["methods"]
+        made = replace(cls, methods=[], details=own.get("details", cls.details))
+        made.own = own.get("name") or self.class_name(cls)
+        made.summary = own.get("summary", cls.summary)
+        for m in cls.methods:
+            if m.name in chosen:
+                made.methods.append(self._method(made, m, chosen[m.name]))
+        if own.get("complete"):
+            calls = [c for table in self.spec.tables for c in self.spec.calls_of(table["name"])]
+            release = self.spec.handles[cls.handle].get("release", "")
+            made.methods += [self._method(made, m, None) for m in implied_methods(made, calls, release)]
+        self._refuse_clashes(made)
+        return made
+
+    def _method(self, cls: Class, m: Method, over: str | dict[str, Any] | None) -> Method:
+        """Return a method as the language has it."""
+        own: dict[str, Any] = {"name": over} if isinstance(over, str) else over or {}
+        parameters = [self._parameter(p, own.get("parameters", {}).get(p.name)) for p in m.parameters]
+        made = replace(m, parameters=parameters, exceptions=own.get("errors", {}))
+        made.overloads = own.get("overloads", [])
+        made.summary = own.get("summary", m.summary)
+        made.details = own.get("details", m.details)
+        if made.returns and "returns" in own:
+            made.returns = Returned(made.returns.type, own["returns"])
+        if m.pattern in SETTINGS:
+            made.parameters = [self.setting(made)]
+        made.own = own.get("name") or self.method_name(cls, made)
+        return made
+
+    def setting(self, m: Method) -> Given:
+        """Return the parameter of a setting."""
+        return replace(value_of_setting(m), own="value")
+
+    def _parameter(self, p: Given, over: str | dict[str, Any] | None) -> Given:
+        own = {"name": over} if isinstance(over, str) else over or {}
+        made = replace(p, type=own.get("type", p.type), doc=own.get("doc", p.doc), own=own.get("name", ""))
+        if "default" in own:
+            made.default = own["default"]
+        made.own = made.own or self.parameter_name(p.name)
+        return made
+
+    def _refuse_clashes(self, cls: Class) -> None:
+        """Refuse two methods of one name that nothing tells apart."""
+        document = self.spec.languages[self.key]
+        taken: dict[tuple[str, ...], str] = {}
+        problems = []
+        for m in cls.methods:
+            name = (m.own, *(p.type for p in m.parameters)) if self.overloads else (m.own,)
+            if name in taken:
+                message = f"the name {m.own} is taken by {taken[name]}, expected another"
+                problems.append(
+                    document.problem(("language", "classes", cls.name, "methods", m.name), message)
+                )
+            taken.setdefault(name, m.name)
+        if problems:
+            raise SpecError(problems)
+
+    # ---- commands of the scenarios ----
+
+    tokens: ClassVar[dict[str, str]] = {}
+    """How the runner of the scenarios reads a token, by its kind; ``{}`` stands for the token."""
+
+    def called_by(self, command: Command) -> tuple[Class, Method] | None:
+        """Return the method that a command calls; none where the language has no such method."""
+        name, _, method = command.method.partition(".")
+        found = ((c, m) for c in self.classes for m in c.methods if (c.name, m.name) == (name, method))
+        return next(found, None)
+
+    def read(self, command: Command, token: Callable[[int], str]) -> list[str]:
+        """Return what the tokens of a command are read as; ``token`` is the expression of one."""
+        out = []
+        for i, kind in enumerate(command.tokens):
+            if "|" in kind:
+                yes, no = kind.split("|")
+                out.append(self.tokens["choice"].format(token(i), yes, no))
+            else:
+                out.append(self.tokens[kind].format(token(i)))
+        return out
+
+    # ---- texts ----
+
+    def said(self, text: str) -> str:
+        """Return a text of the spec with what it mentions as the language names it."""
+        said = resolved(text, self.mention)
+        return said[:1].upper() + said[1:] if text.startswith("@") else said
+
+    def mention(self, name: str) -> str:
+        """Return how a text of the language names a call, a type or a value of the spec."""
+        return self.truth.get(name) or self.c.mention(name)
+
+    def lower(self, cls: Class, m: Method) -> list[Step]:
+        """Return what a method does.
+
+        Raises
+        ------
+        SpecError
+            Naming the method, when its pattern cannot be followed.
+        """
+        try:
+            return lower(cls, m)
+        except SpecError as error:
+            entry = f"class {cls.name}, method {m.name}"
+            raise SpecError([replace(p, entry=p.entry or entry) for p in error.problems]) from error
+
+
+def broken(head: str, parts: list[str], tail: str, width: int) -> str:
+    """Return ``head(parts)tail``, broken between parts where it is longer than ``width``, and aligned."""
+    line = f"{head}({', '.join(parts)}){tail}"
+    if len(line) <= width:
+        return line
+    margin = " " * (len(head) + 1)
+    lines = [f"{head}("]
+    for i, part in enumerate(parts):
+        more = part + ("," if i + 1 < len(parts) else f"){tail}")
+        if lines[-1].strip() != f"{head}(".strip() and len(lines[-1]) + 1 + len(more) > width:
+            lines.append(margin + more)
+        else:
+            lines[-1] += more if lines[-1].endswith("(") else f" {more}"
+    return "\n".join(lines)
 
 
 def names() -> list[str]:

@@ -10,12 +10,14 @@ from typing import Any
 
 import jsonschema
 
-from codegen.spec.model import Call, Class, Method, Parameter, Spec, Unimplemented, implied_methods
+from codegen.lower import PATTERNS
+from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, Returned, Spec, Unimplemented
+from codegen.spec.names import MENTION
 from codegen.spec.source import Document, Problem, SpecError, Trail, read_folder
 
 LISTS = ("tables", "groups", "types", "handles", "opaque", "enums", "callbacks", "structs", "calls")
 
-CORE_CLASSES = {"OrtTrainingSession": "TrainingSession", "OrtCheckpointState": "CheckpointState"}
+CORE_CLASSES = {"training_session": "TrainingSession", "checkpoint_state": "CheckpointState"}
 """The class of the core behind a handle; a direct call on it needs no body of its own."""
 
 
@@ -73,6 +75,18 @@ def _schema_problem(document: Document, error: jsonschema.ValidationError) -> It
         expected = [str(v) for v in wanted]
         message = f"expected one of {', '.join(expected)}, found '{found}'{nearest(str(found), expected)}"
         yield document.problem(trail, message)
+    elif error.validator == "anyOf":
+        # What is wrong with the choice that is of the right type.
+        choices: dict[Any, list[jsonschema.ValidationError]] = {}
+        for inner in error.context or []:
+            choices.setdefault(inner.schema_path[0], []).append(inner)
+        meant = [
+            inners
+            for inners in choices.values()
+            if not any(e.validator == "type" and not e.path for e in inners)
+        ]
+        for inner in meant[0] if meant else [e for inners in choices.values() for e in inners]:
+            yield from _schema_problem(document, inner)
     elif error.validator == "type":
         yield document.problem(trail, f"expected {wanted}, found {json.dumps(found)[:60]}")
     else:
@@ -99,10 +113,7 @@ class _Meaning:
         self.types = {name for key in typed for name in self.names[key]} | set(self.names["tables"])
         self.calls = {e["name"]: e for _, _, e in self._entries("calls")}
         self.codes = {
-            v["name"]
-            for _, _, e in self._entries("enums")
-            if e["name"] == "OrtErrorCode"
-            for v in e["values"]
+            v["name"] for _, _, e in self._entries("enums") if e["name"] == "error_code" for v in e["values"]
         }
 
     def _entries(self, *keys: str) -> Iterable[tuple[Document, Trail, dict[str, Any]]]:
@@ -125,8 +136,18 @@ class _Meaning:
             yield from self._parameters(document, trail, entry)
         for document, trail, entry in self._entries("classes"):
             yield from self._class(document, trail, entry)
+        for key in ("handles", "enums", "callbacks", "structs"):
+            for document, trail, entry in self._entries(key):
+                if entry["table"] not in self.names["tables"]:
+                    message = f"expected a table of the spec, found '{entry['table']}'"
+                    known = nearest(entry["table"], self.names["tables"])
+                    yield document.problem((*trail, "table"), message + known)
         for document, trail, entry in self._entries("session_config"):
             yield from self._session_config(document, trail, entry)
+        for document, trail, entry in self._entries("commands"):
+            yield from self._command(document, trail, entry)
+        yield from self._languages()
+        yield from self._mentions()
 
     def _library(self) -> Iterable[Problem]:
         libraries = [d for d in self.documents if "library" in d.data]
@@ -206,18 +227,13 @@ class _Meaning:
             yield from self._type(document, (*trail, "returns", "type"), call["returns"]["type"])
         for i, error in enumerate(call.get("errors", [])):
             if error["code"] not in self.codes:
-                message = f"expected a code of OrtErrorCode, found '{error['code']}'"
+                message = f"expected a code of error_code, found '{error['code']}'"
                 yield document.problem((*trail, "errors", i), message + nearest(error["code"], self.codes))
         core = call["core"]
         owner = core.split("::")[0]
-        if core != "release" and owner not in ("capi", "ortrain", *CORE_CLASSES.values()):
+        if owner not in ("body", "release", "ortrain", *CORE_CLASSES.values()):
             expected = ", ".join(f"{name}::<method>" for name in CORE_CLASSES.values())
-            message = (
-                f"expected release, capi::{call['name']}, ortrain::<function> or {expected}, found '{core}'"
-            )
-            yield document.problem((*trail, "core"), message)
-        if owner == "capi" and core != f"capi::{call['name']}":
-            message = f"expected capi::{call['name']}, a body of the call's own name, found '{core}'"
+            message = f"expected body, release, ortrain::<function> or {expected}, found '{core}'"
             yield document.problem((*trail, "core"), message)
 
     def _session_config(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
@@ -251,35 +267,145 @@ class _Meaning:
             if keys and keys[key] not in self.calls:
                 message = f"expected a call of the spec, found '{keys[key]}'{nearest(keys[key], self.calls)}"
                 yield document.problem((*trail, "keys", key), message)
+        taken: dict[str, int] = {}
         for i, method in enumerate(entry["methods"]):
             here: Trail = (*trail, "methods", i)
-            for j, name in enumerate(method.get("calls", [])):
-                if name not in self.calls:
-                    message = f"expected a call of the spec, found '{name}'{nearest(name, self.calls)}"
-                    yield document.problem((*here, "calls", j), message)
-            for language in method.get("names", {}):
-                if language not in entry["names"]:
-                    message = f"the class has no name in {language}, so no method expected there"
-                    yield document.problem((*here, "names", language), message)
-            wanted = PATTERN_CALLS.get(method["pattern"], 0)
-            count = len(method.get("calls", []))
-            if wanted is not None and count != wanted:
-                message = f"expected {wanted} calls for the pattern {method['pattern']}, found {count}"
+            if method["name"] in taken:
+                line = document.line((*trail, "methods", taken[method["name"]]))
+                message = f"the name is taken by the method at {document.file}:{line}, expected another"
+                yield document.problem(here, message)
+            taken.setdefault(method["name"], i)
+            yield from self._method(document, here, method)
+
+    def _method(self, document: Document, here: Trail, method: dict[str, Any]) -> Iterable[Problem]:
+        pattern = PATTERNS.get(method["pattern"])
+        if pattern is None:
+            known = nearest(method["pattern"], PATTERNS)
+            message = f"expected a pattern of codegen/lower.py, found '{method['pattern']}'{known}"
+            yield document.problem((*here, "pattern"), message)
+            return
+        given = {"call": method["call"]} if "call" in method else method.get("calls", {})
+        for role, name in given.items():
+            at = (*here, "call") if "call" in method else (*here, "calls", role)
+            if name not in self.calls:
+                message = f"expected a call of the spec, found '{name}'{nearest(name, self.calls)}"
+                yield document.problem(at, message)
+            if role not in (*pattern.calls, *pattern.optional):
+                expected = ", ".join((*pattern.calls, *pattern.optional)) or "none"
+                known = nearest(role, (*pattern.calls, *pattern.optional))
+                message = (
+                    f"expected a role of the pattern {method['pattern']} ({expected}), found '{role}'{known}"
+                )
+                yield document.problem(at, message)
+        for role in pattern.calls:
+            if role not in given:
+                message = f"expected a call in the role {role} of the pattern {method['pattern']}, found none"
                 yield document.problem((*here, "pattern"), message)
+        if pattern.open and given.get("call") in self.calls:
+            roles = {p["name"] for p in self.calls[given["call"]].get("parameters", [])}
+        else:
+            roles = set(pattern.parameters)
+        if any(name not in self.calls for name in given.values()):
+            return
+        for name in method.get("fixed", {}):
+            if name not in roles:
+                message = f"expected a parameter of {given.get('call')}, found '{name}'{nearest(name, roles)}"
+                yield document.problem((*here, "fixed", name), message)
+        for j, p in enumerate(method.get("parameters", [])):
+            role = p.get("role", p["name"])
+            if role not in roles | set(pattern.parameters):
+                expected = ", ".join(sorted(roles | set(pattern.parameters))) or "none"
+                message = f"expected a role of the pattern {method['pattern']} ({expected}), found '{role}'"
+                yield document.problem((*here, "parameters", j), message + nearest(role, roles))
+
+    def _command(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
+        methods = {f"{c['name']}.{m['name']}" for _, _, c in self._entries("classes") for m in c["methods"]}
+        method = entry.get("method")
+        if method is not None and method not in methods:
+            message = (
+                f"expected a method of the spec, such as checkpoint_state.save_checkpoint, found '{method}'"
+            )
+            yield document.problem((*trail, "method"), message + nearest(method, methods))
+
+    # ---- languages ----
+
+    def _languages(self) -> Iterable[Problem]:
+        for document in self.documents:
+            if "language" in document.data:
+                yield from self._language(document, document.data["language"])
+
+    def _language(self, document: Document, language: dict[str, Any]) -> Iterable[Problem]:
+        enums = {e["name"]: e for _, _, e in self._entries("enums")}
+        classes = {c["name"]: c for _, _, c in self._entries("classes")}
+        for key, kind, known in (
+            ("calls", "a call", self.calls),
+            ("enums", "an enumeration", enums),
+            ("classes", "a class", classes),
+            ("tables", "a table", self.names["tables"]),
+            ("errors", "a code of error_code", self.codes),
+            ("declarations", "a call", self.calls),
+            ("fields", "a structure", self.names["structs"]),
+        ):
+            for name in language.get(key, {}):
+                if name not in known:
+                    message = f"expected {kind} of the spec, found '{name}'{nearest(name, known)}"
+                    yield document.problem(("language", key, name), message)
+        for name, own in language.get("enums", {}).items():
+            values = {v["name"] for v in enums.get(name, {"values": []})["values"]}
+            for value in (own or {}).get("names", {}):
+                if name in enums and value not in values:
+                    message = f"expected a value of {name}, found '{value}'{nearest(value, values)}"
+                    yield document.problem(("language", "enums", name, "names", value), message)
+        for name, own in language.get("classes", {}).items():
+            if name in classes:
+                yield from self._overrides(document, ("language", "classes", name), classes[name], own)
+
+    def _overrides(
+        self, document: Document, trail: Trail, cls: dict[str, Any], own: dict[str, Any]
+    ) -> Iterable[Problem]:
+        methods = {m["name"]: m for m in cls["methods"]}
+        if own.get("complete") and "handle" not in cls:
+            yield document.problem((*trail, "complete"), "expected a class with a handle, found one without")
+        for name, over in own["methods"].items():
+            here = (*trail, "methods", name)
+            if name not in methods:
+                message = f"expected a method of {cls['name']}, found '{name}'{nearest(name, methods)}"
+                yield document.problem(here, message)
+            elif isinstance(over, dict):
+                parameters = {p["name"] for p in methods[name].get("parameters", [])}
+                for p in over.get("parameters", {}):
+                    if p not in parameters:
+                        message = f"expected a parameter of {name}, found '{p}'{nearest(p, parameters)}"
+                        yield document.problem((*here, "parameters", p), message)
+                for code in over.get("errors", {}):
+                    if code not in self.codes:
+                        message = f"expected a code of error_code, found '{code}'{nearest(code, self.codes)}"
+                        yield document.problem((*here, "errors", code), message)
+
+    # ---- texts ----
+
+    def _mentions(self) -> Iterable[Problem]:
+        known = {*self.calls, *self.types, "true", "false", "none"}
+        known |= {f"{e['name']}.{v['name']}" for _, _, e in self._entries("enums") for v in e["values"]}
+        for document in self.documents:
+            for trail, text in _texts(document.data, ()):
+                for name in MENTION.findall(text):
+                    if name not in known:
+                        message = (
+                            f"expected a name of the spec behind @, found '{name}'{nearest(name, known)}"
+                        )
+                        yield document.problem(trail, message)
 
 
-TRAINING_TABLES = ("OrtTrainingApi", "OrtrainApi")
-"""The tables whose calls become methods of a class that is ``complete``."""
-
-PATTERN_CALLS: dict[str, int | None] = {
-    "direct": 1, "static": 1, "factory": 1, "create": 1, "create_session": None, "attach": 1,
-    "keyed_value": 1, "keyed_value_if": 2, "map_get": 1, "map_set": 1,
-    "step": 3, "step_by_mode": 4, "names": 2, "names_by_mode": 4, "names_by_flag": 4,
-    "copy_in_buffer": 2,
-    "property_get": 1, "property_set": 1, "option": 1, "switch": 2,
-    "load_model": 2, "value_infos": 3, "value_infos_by_mode": 5, "allocated_name": 1, "run": 1,
-}  # fmt: skip
-"""How many calls a pattern stands on; None where that is open, 0 where it is not listed."""
+def _texts(value: Any, trail: Trail) -> Iterable[tuple[Trail, str]]:
+    if isinstance(value, str):
+        yield trail, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, (*trail, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _texts(item, (*trail, i))
 
 
 def _build(documents: list[Document]) -> Spec:
@@ -290,30 +416,13 @@ def _build(documents: list[Document]) -> Spec:
         c["name"]: Call(**{**c, "parameters": [Parameter(**p) for p in c.get("parameters", [])]})
         for c in every("calls")
     }
-    classes = [
-        Class(
-            **{
-                **c,
-                "methods": [
-                    Method(**{**m, "calls": [calls[n] for n in m.get("calls", [])]}) for m in c["methods"]
-                ],
-            }
-        )
-        for c in every("classes")
-    ]
-    handles = {h["name"]: h for h in every("handles")}
-    training_calls = sorted(
-        (c for c in calls.values() if c.table in TRAINING_TABLES), key=lambda c: (c.table, c.slot)
-    )
-    for cls in classes:
-        if cls.handle:
-            cls.methods += implied_methods(cls, training_calls, handles[cls.handle].get("release", ""))
+    classes = [Class(**{**c, "methods": [_method(m, calls) for m in c["methods"]]}) for c in every("classes")]
     return Spec(
         library=next(d.data["library"] for d in documents if "library" in d.data),
         tables=every("tables"),
         groups=every("groups"),
         types={t["name"]: t for t in every("types")},
-        handles=handles,
+        handles={h["name"]: h for h in every("handles")},
         opaque=every("opaque"),
         enums={e["name"]: e for e in every("enums")},
         callbacks={
@@ -324,8 +433,21 @@ def _build(documents: list[Document]) -> Spec:
         calls=calls,
         unimplemented=[Unimplemented(**u) for u in every("unimplemented")],
         classes=classes,
+        words={word: own for d in documents for word, own in d.data.get("words", {}).items()},
         config_keys=every("config_keys"),
         session_config=[
             {"kind": "choice", "values": [], "default": "", **c} for c in every("session_config")
         ],
+        commands=[Command(**c) for c in every("commands")],
+        languages={d.data["language"]["name"]: d for d in documents if "language" in d.data},
     )
+
+
+def _method(entry: dict[str, Any], calls: dict[str, Call]) -> Method:
+    given = dict(entry)
+    roles = {"call": given.pop("call")} if "call" in given else given.pop("calls", {})
+    given["calls"] = {role: calls[name] for role, name in roles.items()}
+    given["parameters"] = [Given(**p) for p in given.get("parameters", [])]
+    if "returns" in given:
+        given["returns"] = Returned(**given["returns"])
+    return Method(**given)

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from codegen.spec.source import Document
+
+MISSING: Any = object()
+"""No default."""
+
 
 @dataclass
 class Parameter:
@@ -15,13 +20,13 @@ class Parameter:
     doc: str
     direction: str = "in"
     nullable: bool = False
-    mutable: bool = False
+    mutable: bool | None = None
+    room: bool = False
     length: str = ""
     unit: str = ""
     owner: str = ""
     valid: str = ""
     typed_by: str = ""
-    c: str = ""
 
     @property
     def is_result(self) -> bool:
@@ -40,7 +45,6 @@ class Call:
     summary: str
     core: str
     since: int = 1
-    names: dict[str, str] = field(default_factory=dict)
     details: str = ""
     parameters: list[Parameter] = field(default_factory=list)
     returns: dict[str, str] | None = None
@@ -48,9 +52,9 @@ class Call:
     blocking: bool = False
 
     @property
-    def return_type(self) -> str:
-        """The type it returns, ``status`` where it returns one."""
-        return self.returns["type"] if self.returns else "status"
+    def can_fail(self) -> bool:
+        """Whether it returns a status that says whether it failed."""
+        return self.returns is None and self.core != "release"
 
     def parameter(self, name: str) -> Parameter:
         """Return the parameter of that name."""
@@ -76,9 +80,9 @@ class Call:
             arrays = self.arrays.get(p.name, [])
             if p.direction == "out" or (p.direction == "inout" and p.length):
                 continue
-            if p.type == "OrtAllocator" or (arrays and not all(a.is_result for a in arrays)):
+            if p.type == "allocator" or (arrays and not all(a.is_result and not a.room for a in arrays)):
                 continue
-            if p.type == "OrtPropertyType" and any(q.typed_by == p.name for q in self.parameters):
+            if self.types_another(p):
                 continue
             out.append(p)
         return out
@@ -89,10 +93,16 @@ class Call:
         return [
             p
             for p in self.parameters
-            if p.is_result
-            and p.name not in self.arrays
-            and not any(q.typed_by == p.name for q in self.parameters)
+            if p.is_result and p.name not in self.arrays and not self.types_another(p)
         ]
+
+    def types_another(self, p: Parameter) -> bool:
+        """Whether a parameter says what another one is."""
+        return self.typed_by(p) is not None
+
+    def typed_by(self, p: Parameter) -> Parameter | None:
+        """Return the parameter whose type another one says."""
+        return next((q for q in self.parameters if q.typed_by == p.name), None)
 
 
 @dataclass
@@ -108,96 +118,152 @@ class Unimplemented:
 
 
 @dataclass
+class Given:
+    """A parameter of a method: what a caller gives."""
+
+    name: str
+    type: str
+    doc: str
+    role: str = ""
+    nullable: bool = False
+    default: Any = MISSING
+    own: str = ""
+    """Its name in the language that the method was resolved for."""
+    passed: Parameter | None = None
+    """The parameter of the call that it becomes, where it becomes one as it is."""
+
+    def __post_init__(self) -> None:
+        self.role = self.role or self.name
+
+    @property
+    def has_default(self) -> bool:
+        """Whether a caller may leave it out."""
+        return self.default is not MISSING
+
+
+@dataclass
+class Returned:
+    """What a method returns."""
+
+    type: str
+    doc: str
+    nullable: bool = False
+
+
+@dataclass
 class Method:
-    """A method of a class: the calls it stands on and the pattern in which it uses them."""
+    """A method of a class: the calls it stands on, each in its role, and the pattern in which it uses them."""
 
     name: str
     pattern: str
     summary: str
-    names: dict[str, str] = field(default_factory=dict)
-    calls: list[Call] = field(default_factory=list)
     details: str = ""
-    parameters: list[dict[str, Any]] = field(default_factory=list)
-    returns: dict[str, str] | None = None
-    raises: list[dict[str, str]] = field(default_factory=list)
-    value: str = ""
+    calls: dict[str, Call] = field(default_factory=dict)
+    parameters: list[Given] = field(default_factory=list)
+    returns: Returned | None = None
+    errors: list[dict[str, str]] = field(default_factory=list)
+    fixed: dict[str, Any] = field(default_factory=dict)
+    initial: Any = None
+    mode: bool | None = None
+    constant: bool = False
+    property_type: str = ""
     implied: bool = False
-
-    def name_in(self, language: str) -> str:
-        """How a language spells it."""
-        return self.names.get(language, self.name)
+    own: str = ""
+    """Its name in the language that it was resolved for."""
+    exceptions: dict[str, str] = field(default_factory=dict)
+    """Exceptions by codes of errors, where the language has others for this method."""
+    overloads: list[list[str]] = field(default_factory=list)
+    """The parameters of each of its declarations, by their names in the spec, where the language has several."""
 
     @property
     def call(self) -> Call:
         """The only call, or the first."""
-        return self.calls[0]
+        return next(iter(self.calls.values()))
+
+    def parameter(self, role: str) -> Given:
+        """Return the parameter in a role."""
+        return next(p for p in self.parameters if p.role == role)
+
+    def has(self, role: str) -> bool:
+        """Whether there is a parameter in a role."""
+        return any(p.role == role for p in self.parameters)
 
 
 @dataclass
 class Class:
-    """A class as the languages named in ``names`` show it."""
+    """A class: an object that owns a handle, or looks into one of another object."""
 
     name: str
-    names: dict[str, str]
     summary: str
     methods: list[Method]
     details: str = ""
     handle: str = ""
     view_of: str = ""
     keyed: bool = False
-    keys: dict[str, Any] | None = None
-    complete: dict[str, Any] | None = None
+    keys: dict[str, str] | None = None
+    prefix: str = ""
+    own: str = ""
+    """Its name in the language that it was resolved for."""
 
-    def methods_in(self, language: str) -> list[Method]:
-        """Return the methods that a language has: those it names, and those without names of their own."""
-        return [m for m in self.methods if not m.names or language in m.names]
+    def has(self, pattern: str) -> bool:
+        """Whether a method is of a pattern."""
+        return any(m.pattern == pattern for m in self.methods)
+
+
+@dataclass
+class Command:
+    """A command of the scenarios in ``tests/scenarios``: the tokens behind its name, and the method that it calls."""
+
+    name: str
+    tokens: list[str]
+    method: str = ""
+
+    @property
+    def fewest(self) -> int:
+        """How many tokens it takes at least."""
+        return len([token for token in self.tokens if not token.endswith("s")])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes any number of tokens from there on."""
+        return self.fewest < len(self.tokens)
 
 
 def argument_kind(p: Parameter) -> str:
     """Return the type that a method gives an argument of a call: arrays have types of their own."""
-    if p.length and p.type != "bytes":
-        return {"string": "strings", "OrtValue": "values"}.get(p.type, f"{p.type}[]")
-    return f"{p.type}?" if p.nullable and p.type == "path" else p.type
+    if p.length and p.type != "bytes" and not p.room:
+        return {"string": "strings", "value": "values"}.get(p.type, f"{p.type}[]")
+    return p.type
 
 
 def implied_methods(cls: Class, calls: list[Call], release: str) -> list[Method]:
-    """Return the methods that the calls on the handle of a ``complete`` class are by themselves.
+    """Return the methods that the calls on the handle of a class are by themselves, where no method uses them.
 
-    A call that a method of the class uses, in a language, is no method of its own there. A method with several
-    results has ``results`` as its type.
+    A method with several results has ``results`` as its type.
     """
-    if cls.complete is None:
-        return []
+    used = {call.name for m in cls.methods for call in m.calls.values()}
     out = []
     for call in calls:
         first = call.parameters[0] if call.parameters else None
-        if first is None or first.type != cls.handle or first.is_result or call.name == release:
+        if first is None or first.type != cls.handle or first.is_result or call.name in (release, *used):
             continue
-        languages = [
-            language
-            for language in cls.complete["languages"]
-            if language in cls.names
-            and not any(call.name == used.name for m in cls.methods_in(language) for used in m.calls)
-        ]
-        if not languages:
-            continue
-        name = call.name.removeprefix(cls.complete["prefix"])
         returns = None
         if len(call.results) == 1:
-            returns = {"type": argument_kind(call.results[0]), "doc": call.results[0].doc}
+            returns = Returned(argument_kind(call.results[0]), call.results[0].doc)
         elif call.results:
-            returns = {"type": "results", "doc": " ".join(f"{p.name}: {p.doc}" for p in call.results)}
+            returns = Returned("results", " ".join(f"{p.name}: {p.doc}" for p in call.results))
+        parameters = [
+            Given(p.name, argument_kind(p), p.doc, nullable=p.nullable and p.type == "path")
+            for p in call.arguments[1:]
+        ]
         out.append(
             Method(
-                name=name,
+                name=call.name.removeprefix(f"{cls.prefix}_") if cls.prefix else call.name,
                 pattern="direct",
                 summary=call.summary,
                 details=call.details,
-                names=dict.fromkeys(languages, name),
-                calls=[call],
-                parameters=[
-                    {"name": p.name, "type": argument_kind(p), "doc": p.doc} for p in call.arguments[1:]
-                ],
+                calls={"call": call},
+                parameters=parameters,
                 returns=returns,
                 implied=True,
             )
@@ -223,6 +289,15 @@ class Spec:
     classes: list[Class]
     config_keys: list[dict[str, str]]
     session_config: list[dict[str, Any]]
+    words: dict[str, str]
+    commands: list[Command]
+    languages: dict[str, Document]
+    """The files of the languages, by the names of the languages."""
+
+    def language(self, name: str) -> dict[str, Any]:
+        """Return what the spec says of a language."""
+        found: dict[str, Any] = self.languages[name].data["language"]
+        return found
 
     def slots(self, table: str) -> list[Call | Unimplemented]:
         """Everything in a table, by slot."""
@@ -233,19 +308,6 @@ class Spec:
     def calls_of(self, table: str) -> list[Call]:
         """Return the implemented calls of a table, by slot."""
         return sorted((c for c in self.calls.values() if c.table == table), key=lambda call: call.slot)
-
-    def classes_in(self, language: str) -> list[Class]:
-        """Return the classes that a language has."""
-        return [c for c in self.classes if language in c.names]
-
-    def methods_on(self, call: Call, language: str) -> list[tuple[Class, Method]]:
-        """Return the methods of a language that use a call, with their classes."""
-        return [
-            (cls, m)
-            for cls in self.classes_in(language)
-            for m in cls.methods_in(language)
-            if any(used.name == call.name for used in m.calls)
-        ]
 
     def class_named(self, name: str) -> Class:
         """Return the class of that name."""

@@ -13,6 +13,10 @@ Trail = tuple[str | int, ...]
 """The keys and indices that lead from the root of a document to a value."""
 
 
+KINDS = {"classes": "class", "details": "details", "returns": "returns", "library": "library"}
+"""What an entry under a key is called, where that is not the key without its s."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One reason why the spec is refused."""
@@ -62,14 +66,18 @@ class Document:
         value: Any = self.data
         kind = ""
         for step in trail:
+            previous = value
             try:
                 value = value[step]
             except (KeyError, IndexError, TypeError):
                 break
-            if isinstance(step, str):
-                kind = step[:-1] if step.endswith("s") and step not in ("details", "returns") else step
-                if step in ("classes",):
-                    kind = "class"
+            if step == "language" and isinstance(value, dict):
+                names.append(f"language {value.get('name', '')}")
+            elif isinstance(step, str) and kind and isinstance(previous, dict) and "language" in self.data:
+                names.append(f"{kind} {step}")
+                kind = ""
+            elif isinstance(step, str):
+                kind = KINDS.get(step, step[:-1] if step.endswith("s") else step)
             elif isinstance(value, dict) and isinstance(value.get("name"), str):
                 names.append(f"{kind} {value['name']}")
             else:
@@ -80,6 +88,10 @@ class Document:
         """Return a problem at ``trail``."""
         steps = tuple(trail)
         return Problem(self.file, self.line(steps), self.entry(steps), message)
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_CONSTRUCTOR = yaml.SafeLoader("")
 
 
 def _read_node(node: yaml.Node, trail: Trail, document: Document, problems: list[Problem]) -> Any:
@@ -104,7 +116,7 @@ def _read_node(node: yaml.Node, trail: Trail, document: Document, problems: list
         return out
     if isinstance(node, yaml.SequenceNode):
         return [_read_node(item, (*trail, i), document, problems) for i, item in enumerate(node.value)]
-    return yaml.SafeLoader("").construct_object(node)
+    return _CONSTRUCTOR.construct_object(node)
 
 
 def read_document(path: Path, root: Path) -> Document:
@@ -124,7 +136,7 @@ def read_document(path: Path, root: Path) -> Document:
     """
     name = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise SpecError([Problem(name, line, "", f"expected YAML, found: {error.problem}")]) from error

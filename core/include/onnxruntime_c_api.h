@@ -830,7 +830,8 @@ struct OrtApi {
   /** Names of symbolic dimensions, such as batch.
    *
    * \param[in] info Type and shape.
-   * \param[out] dim_params Receives the names; empty for dimensions without one. Valid as long as info.
+   * \param[out] dim_params Receives the names; empty for dimensions without one. As many as
+   *     dim_params_length says. Valid as long as info.
    * \param[in] dim_params_length Capacity of dim_params. In dimensions.
    */
   OrtStatus*(ORT_API_CALL* GetSymbolicDimensions)(const OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length) NO_EXCEPTION;
@@ -1174,14 +1175,15 @@ struct OrtApi {
 
   /** Names of the available execution providers.
    *
-   * \param[out] out_ptr The names; release them with ReleaseAvailableProviders.
+   * \param[out] out_ptr The names; release them with ReleaseAvailableProviders. As many as
+   *     provider_length says.
    * \param[out] provider_length Their number. In providers.
    */
   OrtStatus*(ORT_API_CALL* GetAvailableProviders)(char*** out_ptr, int* provider_length) NO_EXCEPTION;
 
   /** Frees the names from GetAvailableProviders.
    *
-   * \param[in] ptr The names.
+   * \param[in] ptr The names. As many as providers_length says.
    * \param[in] providers_length Their number. In providers.
    */
   OrtStatus*(ORT_API_CALL* ReleaseAvailableProviders)(char** ptr, int providers_length) NO_EXCEPTION;
@@ -1753,7 +1755,8 @@ struct OrtApi {
   /** Names the dimensions.
    *
    * \param[in] info The type and shape to change.
-   * \param[in] dim_params The names, copied; an empty string for no name.
+   * \param[in] dim_params The names, copied; an empty string for no name. As many as dim_params_length
+   *     says.
    * \param[in] dim_params_length Number of names; the rank. In dimensions.
    * \retval ORT_INVALID_ARGUMENT when the number of names is not the rank.
    */

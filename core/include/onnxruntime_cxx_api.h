@@ -205,6 +205,14 @@ class Pointers {
   std::vector<const char*> pointers_;
 };
 
+/** Refuses two lists that a call takes with one length. */
+inline void CheckSameLength(const char* first, size_t first_size, const char* other, size_t other_size) {
+  if (first_size == other_size) return;
+  throw Exception(std::string("argument ") + other + ": expected " + std::to_string(first_size) + " elements, as in " + first +
+                      ", found " + std::to_string(other_size),
+                  ORT_INVALID_ARGUMENT);
+}
+
 /** Element types. */
 template <typename T>
 struct TypeToTensorType;
@@ -326,40 +334,55 @@ struct Status : detail::Base<OrtStatus> {
   bool IsOK() const noexcept { return p_ == nullptr; }
 };
 
-/** The environment: which log messages are written, and where. */
+/** The environment, which determines which log messages are written. */
 struct Env : detail::Base<OrtEnv> {
   explicit Env(std::nullptr_t) {}
   explicit Env(OrtEnv* p) : Base(p) {}
+
+  /** Creates an environment that logs to standard error. */
   explicit Env(OrtLoggingLevel level = ORT_LOGGING_LEVEL_WARNING, const char* logid = "") {
     ThrowOnError(GetApi().CreateEnv(level, logid, &p_));
   }
+
+  /** Creates an environment that logs through a function of the caller. */
   Env(OrtLoggingLevel level, const char* logid, OrtLoggingFunction logging_function, void* logger_param) {
     ThrowOnError(GetApi().CreateEnvWithCustomLogger(logging_function, logger_param, level, logid, &p_));
   }
+
+  /** Has no effect; no telemetry is ever sent. */
   Env& EnableTelemetryEvents() {
     ThrowOnError(GetApi().EnableTelemetryEvents(p_));
     return *this;
   }
+
+  /** Has no effect; no telemetry is ever sent. */
   Env& DisableTelemetryEvents() {
     ThrowOnError(GetApi().DisableTelemetryEvents(p_));
     return *this;
   }
-  Env& UpdateEnvWithCustomLogLevel(OrtLoggingLevel level) {
-    ThrowOnError(GetApi().UpdateEnvWithCustomLogLevel(p_, level));
+
+  /** The lowest severity that is logged. */
+  Env& UpdateEnvWithCustomLogLevel(OrtLoggingLevel value) {
+    ThrowOnError(GetApi().UpdateEnvWithCustomLogLevel(p_, value));
     return *this;
   }
+
 };
 
 /** Settings that a session copies when it is created. */
 struct SessionOptions : detail::Base<OrtSessionOptions> {
   explicit SessionOptions(std::nullptr_t) {}
   explicit SessionOptions(OrtSessionOptions* p) : Base(p) {}
-  SessionOptions() { ThrowOnError(GetApi().CreateSessionOptions(&p_)); }
   /** A copy of the options. */
   SessionOptions Clone() const {
     OrtSessionOptions* copy = nullptr;
     ThrowOnError(GetApi().CloneSessionOptions(p_, &copy));
     return SessionOptions{copy};
+  }
+
+  /** Creates options with default values. */
+  SessionOptions() {
+    ThrowOnError(GetApi().CreateSessionOptions(&p_));
   }
 
   /** Number of threads that a step uses; 0 for one per processor. */
@@ -462,12 +485,16 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
 /** Settings for one run or step. */
 struct RunOptions : detail::Base<OrtRunOptions> {
   explicit RunOptions(std::nullptr_t) {}
-  RunOptions() { ThrowOnError(GetApi().CreateRunOptions(&p_)); }
   /** The name that was set. */
   const char* GetRunTag() const {
     const char* tag = nullptr;
     ThrowOnError(GetApi().RunOptionsGetRunTag(p_, &tag));
     return tag;
+  }
+
+  /** Creates options with default values. */
+  RunOptions() {
+    ThrowOnError(GetApi().CreateRunOptions(&p_));
   }
 
   /** The minimum severity that the run logs. */
@@ -522,44 +549,63 @@ struct RunOptions : detail::Base<OrtRunOptions> {
 
 };
 
-/** A location of memory. */
+/** Where memory is located. */
 struct MemoryInfo : detail::Base<OrtMemoryInfo> {
   explicit MemoryInfo(std::nullptr_t) {}
   explicit MemoryInfo(OrtMemoryInfo* p) : Base(p) {}
-  MemoryInfo(const char* name, OrtAllocatorType type, int id, OrtMemType mem_type) {
-    ThrowOnError(GetApi().CreateMemoryInfo(name, type, id, mem_type, &p_));
-  }
-  static MemoryInfo CreateCpu(OrtAllocatorType type, OrtMemType mem_type) {
-    OrtMemoryInfo* info = nullptr;
-    ThrowOnError(GetApi().CreateCpuMemoryInfo(type, mem_type, &info));
-    return MemoryInfo{info};
-  }
-  std::string GetAllocatorName() const {
-    const char* name = nullptr;
-    ThrowOnError(GetApi().MemoryInfoGetName(p_, &name));
-    return name;
-  }
-  OrtAllocatorType GetAllocatorType() const { return Get<OrtAllocatorType>(GetApi().MemoryInfoGetType); }
-  int GetDeviceId() const { return Get<int>(GetApi().MemoryInfoGetId); }
-  OrtMemType GetMemoryType() const { return Get<OrtMemType>(GetApi().MemoryInfoGetMemType); }
-  OrtMemoryInfoDeviceType GetDeviceType() const {
-    OrtMemoryInfoDeviceType type;
-    GetApi().MemoryInfoGetDeviceType(p_, &type);
-    return type;
-  }
   bool operator==(const MemoryInfo& other) const {
     int different = 0;
     ThrowOnError(GetApi().CompareMemoryInfo(p_, other, &different));
     return different == 0;
   }
 
- private:
-  template <typename T, typename F>
-  T Get(F call) const {
-    T value;
-    ThrowOnError(call(p_, &value));
-    return value;
+  /** Creates a description of a device's memory. */
+  MemoryInfo(const char* name, OrtAllocatorType type, int id, OrtMemType mem_type) {
+    ThrowOnError(GetApi().CreateMemoryInfo(name, type, id, mem_type, &p_));
   }
+
+  /** Creates a description of CPU memory. */
+  static MemoryInfo CreateCpu(OrtAllocatorType type, OrtMemType mem_type) {
+    OrtMemoryInfo* out = nullptr;
+    ThrowOnError(GetApi().CreateCpuMemoryInfo(type, mem_type, &out));
+    return MemoryInfo{out};
+  }
+
+  /** Name of the device. */
+  std::string GetAllocatorName() const {
+    const char* out{};
+    ThrowOnError(GetApi().MemoryInfoGetName(p_, &out));
+    return out;
+  }
+
+  /** How memory is allocated. */
+  OrtAllocatorType GetAllocatorType() const {
+    OrtAllocatorType out{};
+    ThrowOnError(GetApi().MemoryInfoGetType(p_, &out));
+    return out;
+  }
+
+  /** Index of the device. */
+  int GetDeviceId() const {
+    int out{};
+    ThrowOnError(GetApi().MemoryInfoGetId(p_, &out));
+    return out;
+  }
+
+  /** What the memory is for. */
+  OrtMemType GetMemoryType() const {
+    OrtMemType out{};
+    ThrowOnError(GetApi().MemoryInfoGetMemType(p_, &out));
+    return out;
+  }
+
+  /** Kind of the device. */
+  OrtMemoryInfoDeviceType GetDeviceType() const {
+    OrtMemoryInfoDeviceType out{};
+    GetApi().MemoryInfoGetDeviceType(p_, &out);
+    return out;
+  }
+
 };
 
 namespace detail {
@@ -568,30 +614,41 @@ namespace detail {
 template <typename Holder>
 struct TensorTypeAndShapeInfoCalls : Holder {
   using Holder::Holder;
-  ONNXTensorElementDataType GetElementType() const {
-    ONNXTensorElementDataType type;
-    ThrowOnError(GetApi().GetTensorElementType(this->p_, &type));
-    return type;
-  }
-  size_t GetElementCount() const {
-    size_t count = 0;
-    ThrowOnError(GetApi().GetTensorShapeElementCount(this->p_, &count));
-    return count;
-  }
-  size_t GetDimensionsCount() const {
-    size_t count = 0;
-    ThrowOnError(GetApi().GetDimensionsCount(this->p_, &count));
-    return count;
-  }
   void GetDimensions(int64_t* values, size_t count) const { ThrowOnError(GetApi().GetDimensions(this->p_, values, count)); }
   void GetSymbolicDimensions(const char** values, size_t count) const {
     ThrowOnError(GetApi().GetSymbolicDimensions(this->p_, values, count));
   }
-  std::vector<int64_t> GetShape() const {
-    std::vector<int64_t> shape(GetDimensionsCount());
-    GetDimensions(shape.data(), shape.size());
-    return shape;
+
+  /** Type of the elements. */
+  ONNXTensorElementDataType GetElementType() const {
+    ONNXTensorElementDataType out{};
+    ThrowOnError(GetApi().GetTensorElementType(this->p_, &out));
+    return out;
   }
+
+  /** Number of elements, the product of the dimensions. */
+  size_t GetElementCount() const {
+    size_t out{};
+    ThrowOnError(GetApi().GetTensorShapeElementCount(this->p_, &out));
+    return out;
+  }
+
+  /** The rank. */
+  size_t GetDimensionsCount() const {
+    size_t out{};
+    ThrowOnError(GetApi().GetDimensionsCount(this->p_, &out));
+    return out;
+  }
+
+  /** The dimensions. */
+  std::vector<int64_t> GetShape() const {
+    size_t count = 0;
+    ThrowOnError(GetApi().GetDimensionsCount(this->p_, &count));
+    std::vector<int64_t> numbers(count);
+    ThrowOnError(GetApi().GetDimensions(this->p_, numbers.data(), count));
+    return numbers;
+  }
+
 };
 
 /** A handle that another object owns. */
@@ -619,11 +676,13 @@ using ConstTensorTypeAndShapeInfo = detail::TensorTypeAndShapeInfoCalls<detail::
 struct TypeInfo : detail::Base<OrtTypeInfo> {
   explicit TypeInfo(std::nullptr_t) {}
   explicit TypeInfo(OrtTypeInfo* p) : Base(p) {}
+  /** The kind of the value. */
   ONNXType GetONNXType() const {
-    ONNXType type;
-    ThrowOnError(GetApi().GetOnnxTypeFromTypeInfo(p_, &type));
-    return type;
+    ONNXType out{};
+    ThrowOnError(GetApi().GetOnnxTypeFromTypeInfo(p_, &out));
+    return out;
   }
+
   /** Type and shape, valid as long as this object. */
   ConstTensorTypeAndShapeInfo GetTensorTypeAndShapeInfo() const {
     const OrtTensorTypeAndShapeInfo* info = nullptr;
@@ -661,8 +720,34 @@ struct Value : detail::Base<OrtValue> {
     return Value{value};
   }
 
-  bool IsTensor() const { return Get<int>(GetApi().IsTensor) != 0; }
-  bool HasValue() const { return Get<int>(GetApi().HasValue) != 0; }
+  /** Whether it is a tensor. */
+  bool IsTensor() const {
+    int out{};
+    ThrowOnError(GetApi().IsTensor(p_, &out));
+    return out != 0;
+  }
+
+  /** Whether it holds something; an optional value may hold nothing. */
+  bool HasValue() const {
+    int out{};
+    ThrowOnError(GetApi().HasValue(p_, &out));
+    return out != 0;
+  }
+
+  /** Element type and shape of the tensor. */
+  TensorTypeAndShapeInfo GetTensorTypeAndShapeInfo() const {
+    OrtTensorTypeAndShapeInfo* out{};
+    ThrowOnError(GetApi().GetTensorTypeAndShape(p_, &out));
+    return TensorTypeAndShapeInfo{out};
+  }
+
+  /** The kind of the value and, for tensors, its element type and shape. */
+  TypeInfo GetTypeInfo() const {
+    OrtTypeInfo* out{};
+    ThrowOnError(GetApi().GetTypeInfo(p_, &out));
+    return TypeInfo{out};
+  }
+
   void* GetTensorMutableRawData() { return Get<void*>(GetApi().GetTensorMutableData); }
   const void* GetTensorRawData() const { return Get<void*>(GetApi().GetTensorMutableData); }
   template <typename T>
@@ -679,11 +764,6 @@ struct Value : detail::Base<OrtValue> {
     ThrowOnError(GetApi().TensorAt(p_, location.data(), location.size(), &element));
     return *static_cast<T*>(element);
   }
-  TensorTypeAndShapeInfo GetTensorTypeAndShapeInfo() const {
-    return TensorTypeAndShapeInfo{Get<OrtTensorTypeAndShapeInfo*>(GetApi().GetTensorTypeAndShape)};
-  }
-  TypeInfo GetTypeInfo() const { return TypeInfo{Get<OrtTypeInfo*>(GetApi().GetTypeInfo)}; }
-
  private:
   template <typename T, typename F>
   T Get(F call) const {

@@ -136,9 +136,9 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
   explicit CheckpointState(std::nullptr_t) {}
 
   /** Reads a checkpoint file. */
-  static CheckpointState LoadCheckpoint(const std::basic_string<ORTCHAR_T>& checkpoint_uri) {
+  static CheckpointState LoadCheckpoint(const std::basic_string<ORTCHAR_T>& checkpoint_path) {
     OrtCheckpointState* checkpoint_state = nullptr;
-    ThrowOnError(GetTrainingApi().LoadCheckpoint(checkpoint_uri.c_str(), &checkpoint_state));
+    ThrowOnError(GetTrainingApi().LoadCheckpoint(checkpoint_path.c_str(), &checkpoint_state));
     return CheckpointState{checkpoint_state};
   }
 
@@ -150,8 +150,10 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
   }
 
   /** Writes a state to a checkpoint file. */
-  static void SaveCheckpoint(const CheckpointState& state, const std::basic_string<ORTCHAR_T>& checkpoint_uri, bool include_optimizer_state = false) {
-    ThrowOnError(GetTrainingApi().SaveCheckpoint(const_cast<OrtCheckpointState*>(static_cast<const OrtCheckpointState*>(state)), checkpoint_uri.c_str(), include_optimizer_state));
+  static void SaveCheckpoint(const CheckpointState& state, const std::basic_string<ORTCHAR_T>& checkpoint_path,
+                             bool include_optimizer_state = false) {
+    ThrowOnError(GetTrainingApi().SaveCheckpoint(const_cast<OrtCheckpointState*>(static_cast<const OrtCheckpointState*>(state)),
+                                                 checkpoint_path.c_str(), include_optimizer_state));
   }
 
   /** Adds a property, or replaces an existing one. */
@@ -194,7 +196,8 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
 
   /** Overwrites a parameter with the values of a tensor. */
   void UpdateParameter(const std::string& name, const Value& parameter) {
-    ThrowOnError(GetTrainingApi().UpdateParameter(p_, name.c_str(), const_cast<OrtValue*>(static_cast<const OrtValue*>(parameter))));
+    ThrowOnError(GetTrainingApi().UpdateParameter(p_, name.c_str(),
+                                                  const_cast<OrtValue*>(static_cast<const OrtValue*>(parameter))));
   }
 
   /** A copy of a parameter. */
@@ -221,7 +224,8 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
   /** A copy of the accumulated gradient of a parameter. */
   Value GetParameterGradient(const std::string& parameter_name) const {
     OrtValue* gradient{};
-    ThrowOnError(GetOrtrainApi().CheckpointGetParameterGradient(p_, parameter_name.c_str(), AllocatorWithDefaultOptions(), &gradient));
+    ThrowOnError(GetOrtrainApi().CheckpointGetParameterGradient(p_, parameter_name.c_str(), AllocatorWithDefaultOptions(),
+                                                                &gradient));
     return Value{gradient};
   }
 
@@ -259,21 +263,21 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
 
   /** Creates a session from its models. */
   TrainingSession(const Env& env, const SessionOptions& session_options, CheckpointState& checkpoint_state,
-                  const std::basic_string<ORTCHAR_T>& train_model_path,
-                  const OptionalPath& eval_model_path = OptionalPath(),
+                  const std::basic_string<ORTCHAR_T>& train_model_path, const OptionalPath& eval_model_path = OptionalPath(),
                   const OptionalPath& optimizer_model_path = OptionalPath()) {
     ThrowOnError(GetTrainingApi().CreateTrainingSession(env, session_options, checkpoint_state, train_model_path.c_str(),
-                                            eval_model_path ? eval_model_path->c_str() : nullptr,
-                                            optimizer_model_path ? optimizer_model_path->c_str() : nullptr, &p_));
+                                                        eval_model_path ? eval_model_path->c_str() : nullptr,
+                                                        optimizer_model_path ? optimizer_model_path->c_str() : nullptr, &p_));
   }
 
   /** Creates a session from its models. */
   TrainingSession(const Env& env, const SessionOptions& session_options, CheckpointState& checkpoint_state,
                   const std::vector<uint8_t>& train_model_data, const std::vector<uint8_t>& eval_model_data = {},
                   const std::vector<uint8_t>& optim_model_data = {}) {
-    ThrowOnError(GetTrainingApi().CreateTrainingSessionFromBuffer(
-        env, session_options, checkpoint_state, train_model_data.data(), train_model_data.size(), eval_model_data.data(),
-        eval_model_data.size(), optim_model_data.data(), optim_model_data.size(), &p_));
+    ThrowOnError(GetTrainingApi().CreateTrainingSessionFromBuffer(env, session_options, checkpoint_state, train_model_data.data(),
+                                                                  train_model_data.size(), eval_model_data.data(),
+                                                                  eval_model_data.size(), optim_model_data.data(),
+                                                                  optim_model_data.size(), &p_));
   }
 
   /** Runs the forward and backward pass of the training model. */
@@ -282,9 +286,8 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     ThrowOnError(GetTrainingApi().TrainingSessionGetTrainingModelOutputCount(p_, &count));
     std::vector<Value> outputs;
     for (size_t i = 0; i < count; ++i) outputs.emplace_back(nullptr);
-    const OrtValue* const* inputs = detail::Handles(input_values);
-    auto** results = reinterpret_cast<OrtValue**>(outputs.data());
-    ThrowOnError(GetTrainingApi().TrainStep(p_, nullptr, input_values.size(), inputs, count, results));
+    ThrowOnError(GetTrainingApi().TrainStep(p_, nullptr, input_values.size(), detail::Handles(input_values), count,
+                                            reinterpret_cast<OrtValue**>(outputs.data())));
     return outputs;
   }
 
@@ -294,9 +297,8 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     ThrowOnError(GetTrainingApi().TrainingSessionGetEvalModelOutputCount(p_, &count));
     std::vector<Value> outputs;
     for (size_t i = 0; i < count; ++i) outputs.emplace_back(nullptr);
-    const OrtValue* const* inputs = detail::Handles(input_values);
-    auto** results = reinterpret_cast<OrtValue**>(outputs.data());
-    ThrowOnError(GetTrainingApi().EvalStep(p_, nullptr, input_values.size(), inputs, count, results));
+    ThrowOnError(GetTrainingApi().EvalStep(p_, nullptr, input_values.size(), detail::Handles(input_values), count,
+                                           reinterpret_cast<OrtValue**>(outputs.data())));
     return outputs;
   }
 
@@ -333,20 +335,28 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
   }
 
   /** Writes a plain ONNX model that contains the current parameters. */
-  void ExportModelForInferencing(const std::basic_string<ORTCHAR_T>& inference_model_path, const std::vector<std::string>& graph_output_names) {
-    ThrowOnError(GetTrainingApi().ExportModelForInferencing(p_, inference_model_path.c_str(), graph_output_names.size(), detail::Pointers(graph_output_names).data()));
+  void ExportModelForInferencing(const std::basic_string<ORTCHAR_T>& inference_model_path,
+                                 const std::vector<std::string>& graph_output_names) {
+    ThrowOnError(GetTrainingApi().ExportModelForInferencing(p_, inference_model_path.c_str(), graph_output_names.size(),
+                                                            detail::Pointers(graph_output_names).data()));
   }
 
   /** Names of the inputs of the training model or of the eval model. */
   std::vector<std::string> InputNames(bool training) {
-    return training ? detail::Names(p_, GetTrainingApi().TrainingSessionGetTrainingModelInputCount, GetTrainingApi().TrainingSessionGetTrainingModelInputName)
-                    : detail::Names(p_, GetTrainingApi().TrainingSessionGetEvalModelInputCount, GetTrainingApi().TrainingSessionGetEvalModelInputName);
+    if (training) {
+      return detail::Names(p_, GetTrainingApi().TrainingSessionGetTrainingModelInputCount, GetTrainingApi().TrainingSessionGetTrainingModelInputName);
+    } else {
+      return detail::Names(p_, GetTrainingApi().TrainingSessionGetEvalModelInputCount, GetTrainingApi().TrainingSessionGetEvalModelInputName);
+    }
   }
 
   /** Names of the outputs of the training model or of the eval model. */
   std::vector<std::string> OutputNames(bool training) {
-    return training ? detail::Names(p_, GetTrainingApi().TrainingSessionGetTrainingModelOutputCount, GetTrainingApi().TrainingSessionGetTrainingModelOutputName)
-                    : detail::Names(p_, GetTrainingApi().TrainingSessionGetEvalModelOutputCount, GetTrainingApi().TrainingSessionGetEvalModelOutputName);
+    if (training) {
+      return detail::Names(p_, GetTrainingApi().TrainingSessionGetTrainingModelOutputCount, GetTrainingApi().TrainingSessionGetTrainingModelOutputName);
+    } else {
+      return detail::Names(p_, GetTrainingApi().TrainingSessionGetEvalModelOutputCount, GetTrainingApi().TrainingSessionGetEvalModelOutputName);
+    }
   }
 
   /** A copy of all parameters, concatenated into one tensor. */
@@ -360,15 +370,17 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
    * exactly their number of elements.
    */
   void FromBuffer(Value& buffer) {
-    size_t every = 0;
-    ThrowOnError(GetTrainingApi().GetParametersSize(p_, &every, false));
-    const bool trainable_only = buffer.GetTensorTypeAndShapeInfo().GetElementCount() != every;
-    ThrowOnError(GetTrainingApi().CopyBufferToParameters(p_, buffer, trainable_only));
+    size_t out{};
+    ThrowOnError(GetTrainingApi().GetParametersSize(p_, &out, false));
+    const size_t found = buffer.GetTensorTypeAndShapeInfo().GetElementCount();
+    ThrowOnError(GetTrainingApi().CopyBufferToParameters(p_, buffer, found != out));
   }
 
   /** Copies all parameters, concatenated, into one tensor. */
   void CopyParametersToBuffer(const Value& parameters_buffer, bool trainable_only) {
-    ThrowOnError(GetTrainingApi().CopyParametersToBuffer(p_, const_cast<OrtValue*>(static_cast<const OrtValue*>(parameters_buffer)), trainable_only));
+    ThrowOnError(GetTrainingApi().CopyParametersToBuffer(p_,
+                                                         const_cast<OrtValue*>(static_cast<const OrtValue*>(parameters_buffer)),
+                                                         trainable_only));
   }
 
   /** Adds an optimizer model to a session that was created without one. */
@@ -405,9 +417,12 @@ class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
   explicit GradientGraphBuilder(std::nullptr_t) {}
 
   /** Creates a builder for a forward model. */
-  static GradientGraphBuilder Create(const std::vector<uint8_t>& model, const std::vector<std::string>& y_node_names, const std::vector<std::string>& x_node_names, const std::string& loss_node_name) {
+  static GradientGraphBuilder Create(const std::vector<uint8_t>& model, const std::vector<std::string>& y_node_names,
+                                     const std::vector<std::string>& x_node_names, const std::string& loss_node_name) {
     OrtGradientGraphBuilder* out = nullptr;
-    ThrowOnError(GetOrtrainApi().CreateGradientGraphBuilder(model.data(), model.size(), detail::Pointers(y_node_names).data(), y_node_names.size(), detail::Pointers(x_node_names).data(), x_node_names.size(), loss_node_name.c_str(), &out));
+    ThrowOnError(GetOrtrainApi().CreateGradientGraphBuilder(model.data(), model.size(), detail::Pointers(y_node_names).data(),
+                                                            y_node_names.size(), detail::Pointers(x_node_names).data(),
+                                                            x_node_names.size(), loss_node_name.c_str(), &out));
     return GradientGraphBuilder{out};
   }
 
@@ -418,10 +433,10 @@ class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
 
   /** The model with the gradients. */
   std::vector<uint8_t> GetModel() const {
-    void* data = nullptr;
-    size_t size = 0;
-    ThrowOnError(GetOrtrainApi().GradientGraphBuilderGetModel(p_, AllocatorWithDefaultOptions(), &data, &size));
-    return detail::TakeBytes(data, size);
+    void* out{};
+    size_t out_length{};
+    ThrowOnError(GetOrtrainApi().GradientGraphBuilderGetModel(p_, AllocatorWithDefaultOptions(), &out, &out_length));
+    return detail::TakeBytes(out, out_length);
   }
 
   /** Writes the model with the gradients to a file. */

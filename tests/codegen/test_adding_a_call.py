@@ -17,35 +17,34 @@ from codegen.spec.check import load
 from codegen.write import write
 
 CALL = """
-  - name: CheckpointRenameParameter
-    table: OrtrainApi
+  - name: checkpoint_rename_parameter
+    table: extension
     slot: FREE
     since: 2
     group: listing
     summary: Gives a parameter another name.
     details: The order of the parameters stays.
     parameters:
-      - {name: checkpoint_state, type: OrtCheckpointState, mutable: true, doc: The state.}
+      - {name: checkpoint_state, type: checkpoint_state, mutable: true, doc: The state.}
       - {name: old_names, type: string, length: count, doc: Their present names.}
-      - {name: values, type: OrtValue, length: count, doc: Values for each.}
+      - {name: values, type: value, length: count, doc: Values for each.}
       - {name: count, type: size, unit: names, doc: How many.}
       - {name: path, type: path, nullable: true, doc: A file that lists more.}
       - {name: ratio, type: float, doc: A number.}
-      - {name: allocator, type: OrtAllocator, doc: Allocates the memory for the name.}
+      - {name: allocator, type: allocator, doc: Allocates the memory for the name.}
       - {name: out, type: string, direction: out, owner: allocator, doc: The last of the former names.}
       - {name: renamed, type: size, direction: out, unit: parameters, doc: How many were found.}
     errors:
-      - {code: ORT_INVALID_ARGUMENT, when: the name is taken}
-    core: capi::CheckpointRenameParameter
+      - {code: invalid_argument, when: the name is taken}
+    core: body
 """
 
 METHOD = """
       - name: rename_all
-        names: {python: rename_all}
         pattern: direct
-        calls: [CheckpointIsNominal]
+        call: checkpoint_is_nominal
         summary: Says whether the state is nominal.
-        returns: {type: bool, doc: True when it is.}
+        returns: {type: bool, doc: "@true when it is."}
 """
 
 HAND_WRITTEN = ("spec", "core/src", "bindings/python/src", "bindings/csharp/src", "bindings/objc")
@@ -59,12 +58,15 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     for folder in HAND_WRITTEN:
         shutil.copytree(ROOT / folder, root / folder)
     copy = SpecCopy(root / "spec")
-    free = next(t["slots"] for t in load(copy.folder).tables if t["name"] == "OrtrainApi")
-    header = "    header: ortrain_c_api.h\n    slots: "
-    copy.replace("library.yaml", f"{header}{free}", f"{header}{free + 1}")
+    free = next(t["slots"] for t in load(copy.folder).tables if t["name"] == "extension")
+    table = "  - name: extension\n    slots: "
+    copy.replace("library.yaml", f"{table}{free}", f"{table}{free + 1}")
     copy.append("extensions.yaml", CALL.replace("FREE", str(free)))
-    first = "      - name: AddProperty\n"
+    first = "      - name: add_property\n"
     copy.replace("classes.yaml", first, METHOD.lstrip("\n") + first)
+    copy.replace(
+        "languages/python.yaml", "        properties:\n", "        properties:\n        rename_all:\n"
+    )
     write(render(load(copy.folder)), root)
     return root
 

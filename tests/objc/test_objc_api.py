@@ -22,62 +22,62 @@ BINDING = ROOT / "bindings/objc"
 HEADERS = sorted((BINDING / "include").rglob("*.h"))
 
 CALL = """
-  - name: CheckpointDoEverything
-    table: OrtrainApi
+  - name: checkpoint_do_everything
+    table: extension
     slot: FREE
     group: listing
     summary: Takes an argument of every kind, and gives two results.
     parameters:
-      - {name: checkpoint_state, type: OrtCheckpointState, mutable: true, doc: The state.}
+      - {name: checkpoint_state, type: checkpoint_state, mutable: true, doc: The state.}
       - {name: old_names, type: string, length: count, doc: Names.}
-      - {name: values, type: OrtValue, length: count, doc: Values for each.}
+      - {name: values, type: value, length: count, doc: Values for each.}
       - {name: choices, type: bool, length: count, doc: Choices for each.}
       - {name: count, type: size, unit: names, doc: How many.}
       - {name: data, type: bytes, length: data_length, doc: Bytes.}
       - {name: data_length, type: size, unit: bytes, doc: How many.}
       - {name: path, type: path, nullable: true, doc: A file that lists more.}
       - {name: name, type: string, doc: A name.}
-      - {name: env, type: OrtEnv, doc: An environment.}
-      - {name: options, type: OrtSessionOptions, nullable: true, doc: Options.}
-      - {name: kind, type: OrtPropertyType, doc: A type.}
+      - {name: env, type: env, doc: An environment.}
+      - {name: options, type: session_options, nullable: true, doc: Options.}
+      - {name: kind, type: property_type, doc: A type.}
       - {name: ratio, type: float, doc: A number.}
       - {name: exact, type: flag, doc: A truth value.}
       - {name: error, type: int64, doc: A number whose name is taken.}
-      - {name: allocator, type: OrtAllocator, doc: Gives the memory for the name.}
+      - {name: allocator, type: allocator, doc: Gives the memory for the name.}
       - {name: out, type: string, direction: out, owner: allocator, doc: The last of the former names.}
       - {name: renamed, type: size, direction: out, unit: parameters, doc: How many were found.}
-    core: capi::CheckpointDoEverything
-  - name: TrainingSessionGiveEverything
-    table: OrtrainApi
+    core: body
+  - name: training_session_give_everything
+    table: extension
     slot: NEXT
     group: listing
     summary: Gives values, as many as are asked for.
     parameters:
-      - {name: session, type: OrtTrainingSession, mutable: true, doc: The session.}
-      - {name: run_options, type: OrtRunOptions, nullable: true, doc: Settings.}
+      - {name: session, type: training_session, mutable: true, doc: The session.}
+      - {name: run_options, type: run_options, nullable: true, doc: Settings.}
       - {name: outputs_len, type: size, unit: values, doc: How many.}
-      - {name: outputs, type: OrtValue, direction: inout, length: outputs_len, owner: caller, doc: The values.}
-    core: capi::TrainingSessionGiveEverything
-  - name: CheckpointGetBytes
-    table: OrtrainApi
+      - {name: outputs, type: value, direction: inout, length: outputs_len, owner: caller, doc: The values.}
+    core: body
+  - name: checkpoint_get_bytes
+    table: extension
     slot: LAST
     group: listing
     summary: Gives bytes.
     parameters:
-      - {name: checkpoint_state, type: OrtCheckpointState, doc: The state.}
-      - {name: allocator, type: OrtAllocator, doc: Gives the memory.}
+      - {name: checkpoint_state, type: checkpoint_state, doc: The state.}
+      - {name: allocator, type: allocator, doc: Gives the memory.}
       - {name: out, type: bytes, direction: out, owner: allocator, length: out_length, doc: The bytes.}
       - {name: out_length, type: size, direction: out, unit: bytes, doc: How many.}
-    core: capi::CheckpointGetBytes
-  - name: CheckpointGetCopy
-    table: OrtrainApi
+    core: body
+  - name: checkpoint_get_copy
+    table: extension
     slot: OWN
     group: listing
     summary: Gives another state.
     parameters:
-      - {name: checkpoint_state, type: OrtCheckpointState, doc: The state.}
-      - {name: out, type: OrtCheckpointState, direction: out, owner: caller, doc: The copy.}
-    core: capi::CheckpointGetCopy
+      - {name: checkpoint_state, type: checkpoint_state, doc: The state.}
+      - {name: out, type: checkpoint_state, direction: out, owner: caller, doc: The copy.}
+    core: body
 """
 
 EXPECTED = """
@@ -137,8 +137,8 @@ def test_swift_names_are_those_of_the_list():
     spec = load(ROOT / "spec")
     objc = Language(spec)
     given = {
-        (cls.names["objc"], plain(objc.declaration(cls, m))): objc.swift_name(cls, m)
-        for cls in spec.classes_in("objc")
+        (cls.own, plain(objc.declaration(m))): objc.swift_declaration(m)
+        for cls in objc.classes
         for m in objc.methods(cls)
     }
     rows = [row for row in listed() if row[0] in {cls for cls, _ in given}]
@@ -348,19 +348,18 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "spec", root / "spec")
     shutil.copytree(BINDING, root / "bindings/objc")
-    free = next(t["slots"] for t in load(root / "spec").tables if t["name"] == "OrtrainApi")
+    free = next(t["slots"] for t in load(root / "spec").tables if t["name"] == "extension")
     library = root / "spec/library.yaml"
-    header = "    header: ortrain_c_api.h\n    slots: "
-    assert f"{header}{free}" in library.read_text()
-    library.write_text(library.read_text().replace(f"{header}{free}", f"{header}{free + 4}"))
+    table = "  - name: extension\n    slots: "
+    assert f"{table}{free}" in library.read_text()
+    library.write_text(library.read_text().replace(f"{table}{free}", f"{table}{free + 4}"))
     call = CALL
     for i, place in enumerate(("FREE", "NEXT", "LAST", "OWN")):
         call = call.replace(f"slot: {place}", f"slot: {free + i}")
-    classes = root / "spec/classes.yaml"
     # Some kinds of results have no form in other languages.
-    classes.write_text(
-        re.sub(r"complete: {languages: \[.*?\]", "complete: {languages: [objc]", classes.read_text())
-    )
+    for language in ("cpp", "csharp"):
+        path = root / f"spec/languages/{language}.yaml"
+        path.write_text(path.read_text().replace("      complete: true\n", ""))
     extensions = root / "spec/extensions.yaml"
     extensions.write_text(extensions.read_text() + call)
     write(render(load(root / "spec")), root)

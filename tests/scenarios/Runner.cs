@@ -145,7 +145,7 @@ public sealed class Session : IDisposable
     }
 }
 
-public sealed class Runner
+public sealed partial class Runner
 {
     private readonly string script;
     private readonly string data;
@@ -164,45 +164,7 @@ public sealed class Runner
         this.folder = folder;
         this.log = log;
         lines = File.ReadAllText(script, Encoding.UTF8).Split('\n');
-        const int many = int.MaxValue;
-        commands = new Dictionary<string, Command>
-        {
-            { "seed", new Command(1, 1, a => TrainingUtils.SetSeed(Text.Integer(a[0]))) },
-            { "tensor", new Command(2, 2, ReadTensor) },
-            { "zeros", new Command(3, 3, a => Keep(a[0], Held.Over(a[1], Text.Shape(a[2]), null))) },
-            { "show", new Command(1, 1, a => Log("tensor", Tensor(a[0]).Value)) },
-            { "load", new Command(2, 2, a => Keep(a[0], CheckpointState.LoadCheckpoint(a[1]))) },
-            { "load_buffer", new Command(2, 2, LoadBuffer) },
-            { "session", new Command(5, 5, MakeSession) },
-            { "names", new Command(1, 1, Names) },
-            { "learning_rate", new Command(2, 2, a => Training(a[0]).SetLearningRate(Text.Number(a[1]))) },
-            { "show_learning_rate", new Command(1, 1, ShowLearningRate) },
-            { "schedule", new Command(4, 4, Schedule) },
-            { "train", new Command(1, many, a => Step(true, a)) },
-            { "eval", new Command(1, many, a => Step(false, a)) },
-            { "train_into", new Command(3, many, a => StepInto(true, a)) },
-            { "eval_into", new Command(3, many, a => StepInto(false, a)) },
-            { "optimizer_step", new Command(1, 1, a => Training(a[0]).OptimizerStep()) },
-            { "scheduler_step", new Command(1, 1, a => Training(a[0]).SchedulerStep()) },
-            { "reset", new Command(1, 1, a => Training(a[0]).LazyResetGrad()) },
-            { "to_buffer", new Command(3, 3, ToBuffer) },
-            { "from_buffer", new Command(3, 3, FromBuffer) },
-            { "property", new Command(4, 4, AddProperty) },
-            { "show_property", new Command(3, 3, ShowProperty) },
-            { "show_parameter", new Command(2, 2, ShowParameter) },
-            { "update_parameter", new Command(3, 3, a => State(a[0]).UpdateParameter(a[1], Tensor(a[2]).Value)) },
-            { "save", new Command(3, 3, Save) },
-            { "export", new Command(2, many, Export) },
-            { "release", new Command(1, 1, Release) },
-            { "log", new Command(1, 1, a => logging = Flag(a[0], "on", "off")) },
-            { "resident", new Command(0, 0, a => Resident()) },
-            { "measure", new Command(2, many, Measure) },
-            { "model", new Command(2, 2, a => Keep(a[0], new InferenceSession(a[1]))) },
-            { "model_buffer", new Command(2, 2, a => Keep(a[0], new InferenceSession(File.ReadAllBytes(a[1])))) },
-            { "describe", new Command(1, 1, Describe) },
-            { "run", new Command(3, many, RunModel) },
-            { "run_into", new Command(3, many, RunInto) },
-        };
+        commands = Commands();
     }
 
     public static int Main(string[] arguments)
@@ -434,7 +396,67 @@ public sealed class Runner
         return text == yes;
     }
 
-    private void ReadTensor(string[] a)
+    private void Seed(string[] a)
+    {
+        TrainingUtils.SetSeed(Text.Integer(a[0]));
+    }
+
+    private void Zeros(string[] a)
+    {
+        Keep(a[0], Held.Over(a[1], Text.Shape(a[2]), null));
+    }
+
+    private void Show(string[] a)
+    {
+        Log("tensor", Tensor(a[0]).Value);
+    }
+
+    private void Load(string[] a)
+    {
+        Keep(a[0], CheckpointState.LoadCheckpoint(a[1]));
+    }
+
+    private void Train(string[] a)
+    {
+        Step(true, a);
+    }
+
+    private void Eval(string[] a)
+    {
+        Step(false, a);
+    }
+
+    private void TrainInto(string[] a)
+    {
+        StepInto(true, a);
+    }
+
+    private void EvalInto(string[] a)
+    {
+        StepInto(false, a);
+    }
+
+    private void Log(string[] a)
+    {
+        logging = Flag(a[0], "on", "off");
+    }
+
+    private void Model(string[] a)
+    {
+        Keep(a[0], new InferenceSession(a[1]));
+    }
+
+    private void ModelBuffer(string[] a)
+    {
+        Keep(a[0], new InferenceSession(File.ReadAllBytes(a[1])));
+    }
+
+    private static IReadOnlyCollection<string> From(string[] a, int begin)
+    {
+        return a.Skip(begin).ToList();
+    }
+
+    private void Tensor(string[] a)
     {
         byte[] content = File.ReadAllBytes(a[1]);
         int end = Array.IndexOf(content, (byte)'\n');
@@ -451,7 +473,7 @@ public sealed class Runner
         Keep(a[0], CheckpointState.LoadCheckpointFromBuffer(File.ReadAllBytes(a[1])));
     }
 
-    private void MakeSession(string[] a)
+    private void Session(string[] a)
     {
         string[] models = a.Skip(2).Select(path => path == "-" ? null : path).ToArray();
         using (var options = new SessionOptions())
@@ -475,11 +497,6 @@ public sealed class Runner
     private void ShowLearningRate(string[] a)
     {
         Write("learning_rate " + Text.Bits(Training(a[0]).GetLearningRate()));
-    }
-
-    private void Schedule(string[] a)
-    {
-        Training(a[0]).RegisterLinearLRScheduler(Text.Integer(a[1]), Text.Integer(a[2]), Text.Number(a[3]));
     }
 
     private void Step(bool train, string[] a)
@@ -569,7 +586,7 @@ public sealed class Runner
         }
     }
 
-    private void RunModel(string[] a)
+    private void Run(string[] a)
     {
         int end = EndOfInputs(a);
         var inputs = new Dictionary<string, OrtValue>();
@@ -609,12 +626,7 @@ public sealed class Runner
         Log("buffer", buffer);
     }
 
-    private void FromBuffer(string[] a)
-    {
-        Training(a[0]).FromBuffer(Tensor(a[1]).Value, Flag(a[2], "trainable", "all"));
-    }
-
-    private void AddProperty(string[] a)
+    private void Property(string[] a)
     {
         switch (a[1])
         {
@@ -652,16 +664,6 @@ public sealed class Runner
         }
     }
 
-    private void Save(string[] a)
-    {
-        CheckpointState.SaveCheckpoint(State(a[0]), a[1], Flag(a[2], "with", "without"));
-    }
-
-    private void Export(string[] a)
-    {
-        Training(a[0]).ExportModelForInferencing(a[1], a.Skip(2).ToList());
-    }
-
     private void Release(string[] a)
     {
         if (!objects.TryGetValue(a[0], out IDisposable held))
@@ -672,7 +674,7 @@ public sealed class Runner
         held.Dispose();
     }
 
-    private void Resident()
+    private void Resident(string[] a)
     {
         GC.Collect();
         GC.WaitForPendingFinalizers();

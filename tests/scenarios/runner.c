@@ -256,12 +256,12 @@ static char* read_file(const char* path, size_t* bytes) {
 
 /* Commands: each gets its arguments, and returns null or the status with which the library refused. */
 
-static OrtStatus* seed(int count, char** arguments) {
+static OrtStatus* command_seed(int count, char** arguments) {
   (void)count;
   return training->SetSeed(read_integer(arguments[0]));
 }
 
-static OrtStatus* tensor(int count, char** arguments) {
+static OrtStatus* command_tensor(int count, char** arguments) {
   (void)count;
   size_t bytes = 0;
   char* content = read_file(arguments[1], &bytes);
@@ -280,7 +280,7 @@ static OrtStatus* tensor(int count, char** arguments) {
   return NULL;
 }
 
-static OrtStatus* zeros(int count, char** arguments) {
+static OrtStatus* command_zeros(int count, char** arguments) {
   (void)count;
   const struct type* type = type_named(arguments[1]);
   const struct shape shape = read_shape(arguments[2]);
@@ -291,13 +291,13 @@ static OrtStatus* zeros(int count, char** arguments) {
   return NULL;
 }
 
-static OrtStatus* show(int count, char** arguments) {
+static OrtStatus* command_show(int count, char** arguments) {
   (void)count;
   log_tensor("tensor", "", tensor_of(arguments[0]));
   return NULL;
 }
 
-static OrtStatus* load(int count, char** arguments) {
+static OrtStatus* command_load(int count, char** arguments) {
   (void)count;
   OrtCheckpointState* state = NULL;
   TRY(training->LoadCheckpoint(arguments[1], &state));
@@ -305,7 +305,7 @@ static OrtStatus* load(int count, char** arguments) {
   return NULL;
 }
 
-static OrtStatus* load_buffer(int count, char** arguments) {
+static OrtStatus* command_load_buffer(int count, char** arguments) {
   (void)count;
   size_t bytes = 0;
   char* content = read_file(arguments[1], &bytes);
@@ -317,7 +317,7 @@ static OrtStatus* load_buffer(int count, char** arguments) {
   return NULL;
 }
 
-static OrtStatus* session(int count, char** arguments) {
+static OrtStatus* command_session(int count, char** arguments) {
   (void)count;
   OrtCheckpointState* state = state_of(arguments[1]);
   const char* models[3];
@@ -351,7 +351,7 @@ static OrtStatus* log_names(const char* what, const OrtTrainingSession* from, co
   return NULL;
 }
 
-static OrtStatus* names(int count, char** arguments) {
+static OrtStatus* command_names(int count, char** arguments) {
   (void)count;
   const struct object* object = find(arguments[0], kSession);
   TRY(log_names("train inputs", object->handle, training->TrainingSessionGetTrainingModelInputCount,
@@ -365,23 +365,12 @@ static OrtStatus* names(int count, char** arguments) {
                    training->TrainingSessionGetEvalModelOutputName);
 }
 
-static OrtStatus* learning_rate(int count, char** arguments) {
-  (void)count;
-  return training->SetLearningRate(session_of(arguments[0]), read_number(arguments[1]));
-}
-
-static OrtStatus* show_learning_rate(int count, char** arguments) {
+static OrtStatus* command_show_learning_rate(int count, char** arguments) {
   (void)count;
   float rate = 0;
   TRY(training->GetLearningRate(session_of(arguments[0]), &rate));
   write_log("learning_rate %08" PRIx32 "\n", bits_of(rate));
   return NULL;
-}
-
-static OrtStatus* schedule(int count, char** arguments) {
-  (void)count;
-  return training->RegisterLinearLRScheduler(session_of(arguments[0]), read_integer(arguments[1]),
-                                             read_integer(arguments[2]), read_number(arguments[3]));
 }
 
 /* A step with `inputs_len` tensors; the outputs are new ones, or the tensors behind the inputs. */
@@ -410,11 +399,11 @@ static OrtStatus* step(bool train, const char* label, int inputs_len, char** ten
   return NULL;
 }
 
-static OrtStatus* train(int count, char** arguments) {
+static OrtStatus* command_train(int count, char** arguments) {
   return step(true, arguments[0], count - 1, arguments + 1, 0);
 }
 
-static OrtStatus* eval(int count, char** arguments) {
+static OrtStatus* command_eval(int count, char** arguments) {
   return step(false, arguments[0], count - 1, arguments + 1, 0);
 }
 
@@ -424,22 +413,11 @@ static OrtStatus* step_into(bool train, int count, char** arguments) {
   return step(train, arguments[0], inputs_len, arguments + 2, count - 2 - inputs_len);
 }
 
-static OrtStatus* train_into(int count, char** arguments) { return step_into(true, count, arguments); }
-static OrtStatus* eval_into(int count, char** arguments) { return step_into(false, count, arguments); }
-
-static OrtStatus* optimizer_step(int count, char** arguments) {
-  (void)count;
-  return training->OptimizerStep(session_of(arguments[0]), NULL);
+static OrtStatus* command_train_into(int count, char** arguments) {
+  return step_into(true, count, arguments);
 }
-
-static OrtStatus* scheduler_step(int count, char** arguments) {
-  (void)count;
-  return training->SchedulerStep(session_of(arguments[0]));
-}
-
-static OrtStatus* reset(int count, char** arguments) {
-  (void)count;
-  return training->LazyResetGrad(session_of(arguments[0]));
+static OrtStatus* command_eval_into(int count, char** arguments) {
+  return step_into(false, count, arguments);
 }
 
 static bool flag(const char* text, const char* yes, const char* no) {
@@ -449,7 +427,7 @@ static bool flag(const char* text, const char* yes, const char* no) {
 
 /* Forward sessions. */
 
-static OrtStatus* model(int count, char** arguments) {
+static OrtStatus* command_model(int count, char** arguments) {
   (void)count;
   OrtSession* made = NULL;
   TRY(ort->CreateSession(env, arguments[1], NULL, &made));
@@ -457,7 +435,7 @@ static OrtStatus* model(int count, char** arguments) {
   return NULL;
 }
 
-static OrtStatus* model_buffer(int count, char** arguments) {
+static OrtStatus* command_model_buffer(int count, char** arguments) {
   (void)count;
   size_t bytes = 0;
   char* content = read_file(arguments[1], &bytes);
@@ -469,7 +447,7 @@ static OrtStatus* model_buffer(int count, char** arguments) {
   return NULL;
 }
 
-static OrtStatus* describe(int count, char** arguments) {
+static OrtStatus* command_describe(int count, char** arguments) {
   (void)count;
   const OrtSession* of = model_of(arguments[0]);
   for (int outputs = 0; outputs < 2; ++outputs) {
@@ -519,10 +497,12 @@ static OrtStatus* run_forward(int count, char** arguments, bool into) {
   return NULL;
 }
 
-static OrtStatus* run_model(int count, char** arguments) { return run_forward(count, arguments, false); }
-static OrtStatus* run_into(int count, char** arguments) { return run_forward(count, arguments, true); }
+static OrtStatus* command_run(int count, char** arguments) { return run_forward(count, arguments, false); }
+static OrtStatus* command_run_into(int count, char** arguments) {
+  return run_forward(count, arguments, true);
+}
 
-static OrtStatus* to_buffer(int count, char** arguments) {
+static OrtStatus* command_to_buffer(int count, char** arguments) {
   (void)count;
   OrtTrainingSession* from = session_of(arguments[0]);
   const bool trainable = flag(arguments[2], "trainable", "all");
@@ -533,12 +513,6 @@ static OrtStatus* to_buffer(int count, char** arguments) {
   return NULL;
 }
 
-static OrtStatus* from_buffer(int count, char** arguments) {
-  (void)count;
-  return training->CopyBufferToParameters(session_of(arguments[0]), tensor_of(arguments[1]),
-                                          flag(arguments[2], "trainable", "all"));
-}
-
 static OrtPropertyType property_type(const char* text) {
   if (strcmp(text, "int") == 0) return OrtIntProperty;
   if (strcmp(text, "float") == 0) return OrtFloatProperty;
@@ -546,7 +520,7 @@ static OrtPropertyType property_type(const char* text) {
   return OrtStringProperty;
 }
 
-static OrtStatus* property(int count, char** arguments) {
+static OrtStatus* command_property(int count, char** arguments) {
   (void)count;
   OrtCheckpointState* state = state_of(arguments[0]);
   const OrtPropertyType type = property_type(arguments[1]);
@@ -556,7 +530,7 @@ static OrtStatus* property(int count, char** arguments) {
   return training->AddProperty(state, arguments[2], type, values[type]);
 }
 
-static OrtStatus* show_property(int count, char** arguments) {
+static OrtStatus* command_show_property(int count, char** arguments) {
   (void)count;
   OrtPropertyType type = OrtIntProperty;
   void* value = NULL;
@@ -570,7 +544,7 @@ static OrtStatus* show_property(int count, char** arguments) {
   return NULL;
 }
 
-static OrtStatus* show_parameter(int count, char** arguments) {
+static OrtStatus* command_show_parameter(int count, char** arguments) {
   (void)count;
   OrtValue* parameter = NULL;
   TRY(training->GetParameter(state_of(arguments[0]), arguments[1], allocator, &parameter));
@@ -579,23 +553,7 @@ static OrtStatus* show_parameter(int count, char** arguments) {
   return NULL;
 }
 
-static OrtStatus* update_parameter(int count, char** arguments) {
-  (void)count;
-  return training->UpdateParameter(state_of(arguments[0]), arguments[1], tensor_of(arguments[2]));
-}
-
-static OrtStatus* save(int count, char** arguments) {
-  (void)count;
-  return training->SaveCheckpoint(state_of(arguments[0]), arguments[1],
-                                  flag(arguments[2], "with", "without"));
-}
-
-static OrtStatus* export_model(int count, char** arguments) {
-  return training->ExportModelForInferencing(session_of(arguments[0]), arguments[1], (size_t)count - 2,
-                                             (const char* const*)arguments + 2);
-}
-
-static OrtStatus* release(int count, char** arguments) {
+static OrtStatus* command_release(int count, char** arguments) {
   (void)count;
   struct object* object = look_up(arguments[0]);
   if (object == NULL) stop("%s names nothing", arguments[0]);
@@ -603,13 +561,13 @@ static OrtStatus* release(int count, char** arguments) {
   return NULL;
 }
 
-static OrtStatus* switch_log(int count, char** arguments) {
+static OrtStatus* command_log(int count, char** arguments) {
   (void)count;
   logging = flag(arguments[0], "on", "off");
   return NULL;
 }
 
-static OrtStatus* resident(int count, char** arguments) {
+static OrtStatus* command_resident(int count, char** arguments) {
   (void)count;
   (void)arguments;
   FILE* file = fopen("/proc/self/status", "r");
@@ -634,7 +592,7 @@ static int64_t nanoseconds(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static OrtStatus* measure(int count, char** arguments) {
+static OrtStatus* command_measure(int count, char** arguments) {
   const int64_t steps = read_integer(arguments[0]);
   if (steps < 1) stop("expected 1 step or more");
   OrtTrainingSession* on = session_of(arguments[1]);
@@ -660,47 +618,7 @@ static OrtStatus* measure(int count, char** arguments) {
   return NULL;
 }
 
-static const struct entry {
-  const char* name;
-  OrtStatus* (*run)(int, char**);
-  int fewest, most; /* number of arguments */
-} kCommands[] = {
-    {"seed", seed, 1, 1},
-    {"tensor", tensor, 2, 2},
-    {"zeros", zeros, 3, 3},
-    {"show", show, 1, 1},
-    {"load", load, 2, 2},
-    {"load_buffer", load_buffer, 2, 2},
-    {"session", session, 5, 5},
-    {"names", names, 1, 1},
-    {"learning_rate", learning_rate, 2, 2},
-    {"show_learning_rate", show_learning_rate, 1, 1},
-    {"schedule", schedule, 4, 4},
-    {"train", train, 1, kTokens},
-    {"eval", eval, 1, kTokens},
-    {"train_into", train_into, 3, kTokens},
-    {"eval_into", eval_into, 3, kTokens},
-    {"optimizer_step", optimizer_step, 1, 1},
-    {"scheduler_step", scheduler_step, 1, 1},
-    {"reset", reset, 1, 1},
-    {"to_buffer", to_buffer, 3, 3},
-    {"from_buffer", from_buffer, 3, 3},
-    {"property", property, 4, 4},
-    {"show_property", show_property, 3, 3},
-    {"show_parameter", show_parameter, 2, 2},
-    {"update_parameter", update_parameter, 3, 3},
-    {"save", save, 3, 3},
-    {"export", export_model, 2, kTokens},
-    {"release", release, 1, 1},
-    {"log", switch_log, 1, 1},
-    {"resident", resident, 0, 0},
-    {"measure", measure, 2, kTokens},
-    {"model", model, 2, 2},
-    {"model_buffer", model_buffer, 2, 2},
-    {"describe", describe, 1, 1},
-    {"run", run_model, 3, kTokens},
-    {"run_into", run_into, 3, kTokens},
-};
+#include "generated/c/commands.h"
 
 static OrtStatus* run_command(int count, char** tokens) {
   for (size_t i = 0; i < sizeof kCommands / sizeof kCommands[0]; ++i) {

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <iostream>
 #include <iterator>
 #include <map>
@@ -177,8 +176,10 @@ class Runner {
 
   struct Command {
     size_t fewest, most;  // number of arguments
-    std::function<void(Runner&, const Arguments&)> run;
+    void (Runner::*run)(const Arguments&);
   };
+
+  static constexpr size_t kAny = 64;
 
   void report(const std::string& path, const std::string& what) const {
     std::cout.flush();
@@ -397,6 +398,52 @@ class Runner {
 
   static const std::map<std::string, Command>& commands();
 
+  // Commands. Those that are one call are in the generated table.
+
+  void command_seed(const Arguments& a) { Ort::SetSeed(read_integer(a[0])); }
+  void command_tensor(const Arguments& a) { read_tensor(a[0], a[1]); }
+  void command_zeros(const Arguments& a) { make_zeros(a[0], a[1], a[2]); }
+  void command_show(const Arguments& a) { log("tensor", tensor(a[0])); }
+  void command_load(const Arguments& a) { keep(a[0], Ort::CheckpointState::LoadCheckpoint(a[1])); }
+  void command_load_buffer(const Arguments& a) { load_buffer(a[0], a[1]); }
+  void command_session(const Arguments& a) { make_session(a); }
+  void command_names(const Arguments& a) { names(a[0]); }
+  void command_learning_rate(const Arguments& a);
+  void command_show_learning_rate(const Arguments& a) {
+    log("learning_rate " + bits_of(session(a[0]).GetLearningRate()));
+  }
+  void command_schedule(const Arguments& a);
+  void command_train(const Arguments& a) { step(true, a[0], a.begin() + 1, a.end()); }
+  void command_eval(const Arguments& a) { step(false, a[0], a.begin() + 1, a.end()); }
+  void command_train_into(const Arguments& a) { step_into(true, a); }
+  void command_eval_into(const Arguments& a) { step_into(false, a); }
+  void command_optimizer_step(const Arguments& a);
+  void command_scheduler_step(const Arguments& a);
+  void command_reset(const Arguments& a);
+  void command_to_buffer(const Arguments& a) { to_buffer(a[0], a[1], a[2]); }
+  void command_from_buffer(const Arguments& a) { session(a[0]).FromBuffer(tensor(a[1])); }
+  void command_property(const Arguments& a) { add_property(a); }
+  void command_show_property(const Arguments& a) { show_property(a); }
+  void command_show_parameter(const Arguments& a) {
+    log("parameter " + a[1], state(a[0]).GetParameter(a[1]));
+  }
+  void command_update_parameter(const Arguments& a);
+  void command_save(const Arguments& a);
+  void command_export(const Arguments& a);
+  void command_release(const Arguments& a) {
+    if (objects_.erase(a[0]) == 0) stop(a[0], " names nothing");
+  }
+  void command_log(const Arguments& a) { logging_ = flag(a[0], "on", "off"); }
+  void command_resident(const Arguments&) { resident(); }
+  void command_measure(const Arguments& a) { measure(a); }
+  void command_model(const Arguments& a) {
+    keep(a[0], Ort::Session(env_, a[1].c_str(), Ort::SessionOptions()));
+  }
+  void command_model_buffer(const Arguments& a) { make_model_of_buffer(a[0], a[1]); }
+  void command_describe(const Arguments& a) { describe(a[0]); }
+  void command_run(const Arguments& a) { run_model(a, false); }
+  void command_run_into(const Arguments& a) { run_model(a, true); }
+
   // Scripts.
 
   void run_command(const Arguments& tokens) {
@@ -405,7 +452,7 @@ class Runner {
     const Arguments arguments(tokens.begin() + 1, tokens.end());
     if (arguments.size() < found->second.fewest || arguments.size() > found->second.most)
       stop("wrong number of tokens");
-    found->second.run(*this, arguments);
+    (this->*found->second.run)(arguments);
   }
 
   void run_failing(const Arguments& tokens) {
@@ -478,70 +525,7 @@ class Runner {
   bool logging_ = true;
 };
 
-const std::map<std::string, Runner::Command>& Runner::commands() {
-  constexpr size_t kAny = 64;
-  using A = const Arguments&;
-  static const std::map<std::string, Command> all{
-      {"seed", {1, 1, [](Runner&, A a) { Ort::SetSeed(read_integer(a[0])); }}},
-      {"tensor", {2, 2, [](Runner& r, A a) { r.read_tensor(a[0], a[1]); }}},
-      {"zeros", {3, 3, [](Runner& r, A a) { r.make_zeros(a[0], a[1], a[2]); }}},
-      {"show", {1, 1, [](Runner& r, A a) { r.log("tensor", r.tensor(a[0])); }}},
-      {"load", {2, 2, [](Runner& r, A a) { r.keep(a[0], Ort::CheckpointState::LoadCheckpoint(a[1])); }}},
-      {"load_buffer", {2, 2, [](Runner& r, A a) { r.load_buffer(a[0], a[1]); }}},
-      {"session", {5, 5, [](Runner& r, A a) { r.make_session(a); }}},
-      {"names", {1, 1, [](Runner& r, A a) { r.names(a[0]); }}},
-      {"learning_rate", {2, 2, [](Runner& r, A a) { r.session(a[0]).SetLearningRate(read_number(a[1])); }}},
-      {"show_learning_rate",
-       {1, 1, [](Runner& r, A a) { r.log("learning_rate " + bits_of(r.session(a[0]).GetLearningRate())); }}},
-      {"schedule",
-       {4, 4,
-        [](Runner& r, A a) {
-          r.session(a[0]).RegisterLinearLRScheduler(read_integer(a[1]), read_integer(a[2]),
-                                                    read_number(a[3]));
-        }}},
-      {"train", {1, kAny, [](Runner& r, A a) { r.step(true, a[0], a.begin() + 1, a.end()); }}},
-      {"eval", {1, kAny, [](Runner& r, A a) { r.step(false, a[0], a.begin() + 1, a.end()); }}},
-      {"train_into", {3, kAny, [](Runner& r, A a) { r.step_into(true, a); }}},
-      {"eval_into", {3, kAny, [](Runner& r, A a) { r.step_into(false, a); }}},
-      {"optimizer_step", {1, 1, [](Runner& r, A a) { r.session(a[0]).OptimizerStep(); }}},
-      {"scheduler_step", {1, 1, [](Runner& r, A a) { r.session(a[0]).SchedulerStep(); }}},
-      {"reset", {1, 1, [](Runner& r, A a) { r.session(a[0]).LazyResetGrad(); }}},
-      {"to_buffer", {3, 3, [](Runner& r, A a) { r.to_buffer(a[0], a[1], a[2]); }}},
-      {"from_buffer", {3, 3, [](Runner& r, A a) { r.session(a[0]).FromBuffer(r.tensor(a[1])); }}},
-      {"property", {4, 4, [](Runner& r, A a) { r.add_property(a); }}},
-      {"show_property", {3, 3, [](Runner& r, A a) { r.show_property(a); }}},
-      {"show_parameter",
-       {2, 2, [](Runner& r, A a) { r.log("parameter " + a[1], r.state(a[0]).GetParameter(a[1])); }}},
-      {"update_parameter",
-       {3, 3, [](Runner& r, A a) { r.state(a[0]).UpdateParameter(a[1], r.tensor(a[2])); }}},
-      {"save",
-       {3, 3,
-        [](Runner& r, A a) {
-          Ort::CheckpointState::SaveCheckpoint(r.state(a[0]), a[1], flag(a[2], "with", "without"));
-        }}},
-      {"export",
-       {2, kAny,
-        [](Runner& r, A a) {
-          r.session(a[0]).ExportModelForInferencing(a[1], {a.begin() + 2, a.end()});
-        }}},
-      {"release",
-       {1, 1,
-        [](Runner& r, A a) {
-          if (r.objects_.erase(a[0]) == 0) stop(a[0], " names nothing");
-        }}},
-      {"log", {1, 1, [](Runner& r, A a) { r.logging_ = flag(a[0], "on", "off"); }}},
-      {"resident", {0, 0, [](Runner& r, A) { r.resident(); }}},
-      {"measure", {2, kAny, [](Runner& r, A a) { r.measure(a); }}},
-      {"model",
-       {2, 2,
-        [](Runner& r, A a) { r.keep(a[0], Ort::Session(r.env_, a[1].c_str(), Ort::SessionOptions())); }}},
-      {"model_buffer", {2, 2, [](Runner& r, A a) { r.make_model_of_buffer(a[0], a[1]); }}},
-      {"describe", {1, 1, [](Runner& r, A a) { r.describe(a[0]); }}},
-      {"run", {3, kAny, [](Runner& r, A a) { r.run_model(a, false); }}},
-      {"run_into", {3, kAny, [](Runner& r, A a) { r.run_model(a, true); }}},
-  };
-  return all;
-}
+#include "generated/cpp/commands.h"
 
 }  // namespace
 

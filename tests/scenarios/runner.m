@@ -198,13 +198,13 @@ static BOOL flag(NSString *text, NSString *yes, NSString *no) {
 
 typedef NSArray<NSString *> Arguments;
 
-static BOOL seed(Arguments *arguments, NSError **error) {
+static BOOL command_seed(Arguments *arguments, NSError **error) {
   (void)error;
   ORTSetSeed(read_integer([arguments objectAtIndex:0]));
   return YES;
 }
 
-static BOOL tensor(Arguments *arguments, NSError **error) {
+static BOOL command_tensor(Arguments *arguments, NSError **error) {
   (void)error;
   NSData *content = read_file([arguments objectAtIndex:1]);
   const char *newline = memchr([content bytes], '\n', [content length]);
@@ -224,7 +224,7 @@ static BOOL tensor(Arguments *arguments, NSError **error) {
   return keep([arguments objectAtIndex:0], make_tensor(type, shape, data));
 }
 
-static BOOL zeros(Arguments *arguments, NSError **error) {
+static BOOL command_zeros(Arguments *arguments, NSError **error) {
   (void)error;
   const struct type *type = type_named([arguments objectAtIndex:1]);
   NSArray<NSNumber *> *shape = read_shape([arguments objectAtIndex:2]);
@@ -232,24 +232,24 @@ static BOOL zeros(Arguments *arguments, NSError **error) {
   return keep([arguments objectAtIndex:0], make_tensor(type, shape, data));
 }
 
-static BOOL show(Arguments *arguments, NSError **error) {
+static BOOL command_show(Arguments *arguments, NSError **error) {
   (void)error;
   log_tensor(@"tensor", tensor_of([arguments objectAtIndex:0]));
   return YES;
 }
 
-static BOOL load(Arguments *arguments, NSError **error) {
+static BOOL command_load(Arguments *arguments, NSError **error) {
   ORTCheckpoint *state = [[ORTCheckpoint alloc] initWithPath:[arguments objectAtIndex:1] error:error];
   return keep([arguments objectAtIndex:0], AUTORELEASED(state));
 }
 
-static BOOL load_buffer(Arguments *arguments, NSError **error) {
+static BOOL command_load_buffer(Arguments *arguments, NSError **error) {
   NSData *content = read_file([arguments objectAtIndex:1]);
   ORTCheckpoint *state = [[ORTCheckpoint alloc] initWithData:content error:error];
   return keep([arguments objectAtIndex:0], AUTORELEASED(state));
 }
 
-static BOOL session(Arguments *arguments, NSError **error) {
+static BOOL command_session(Arguments *arguments, NSError **error) {
   NSString *models[3];
   for (NSUInteger i = 0; i < 3; ++i) {
     NSString *path = [arguments objectAtIndex:2 + i];
@@ -274,7 +274,7 @@ static BOOL log_names(NSString *what, NSArray<NSString *> *names) {
   return YES;
 }
 
-static BOOL names(Arguments *arguments, NSError **error) {
+static BOOL command_names(Arguments *arguments, NSError **error) {
   ORTTrainingSession *from = session_of([arguments objectAtIndex:0]);
   if (!log_names(@"train inputs", [from getTrainInputNamesWithError:error])) return NO;
   if (!log_names(@"train outputs", [from getTrainOutputNamesWithError:error])) return NO;
@@ -283,26 +283,13 @@ static BOOL names(Arguments *arguments, NSError **error) {
   return log_names(@"eval outputs", [from getEvalOutputNamesWithError:error]);
 }
 
-static BOOL learning_rate(Arguments *arguments, NSError **error) {
-  return [session_of([arguments objectAtIndex:0]) setLearningRate:read_number([arguments objectAtIndex:1])
-                                                            error:error];
-}
-
-static BOOL show_learning_rate(Arguments *arguments, NSError **error) {
+static BOOL command_show_learning_rate(Arguments *arguments, NSError **error) {
   NSError *failure = nil;
   const float rate = [session_of([arguments objectAtIndex:0]) getLearningRateWithError:&failure];
   *error = failure;
   if (failure != nil) return NO;
   write_log(@"learning_rate %08" PRIx32, bits_of(rate));
   return YES;
-}
-
-static BOOL schedule(Arguments *arguments, NSError **error) {
-  return [session_of([arguments objectAtIndex:0])
-      registerLinearLRSchedulerWithWarmupStepCount:read_integer([arguments objectAtIndex:1])
-                                    totalStepCount:read_integer([arguments objectAtIndex:2])
-                                         initialLr:read_number([arguments objectAtIndex:3])
-                                             error:error];
 }
 
 static BOOL log_outputs(BOOL train, ORTTrainingSession *from, NSArray<ORTValue *> *outputs, NSError **error) {
@@ -326,8 +313,8 @@ static BOOL step(BOOL train, Arguments *arguments, NSError **error) {
   return log_outputs(train, on, outputs, error);
 }
 
-static BOOL train(Arguments *arguments, NSError **error) { return step(YES, arguments, error); }
-static BOOL eval(Arguments *arguments, NSError **error) { return step(NO, arguments, error); }
+static BOOL command_train(Arguments *arguments, NSError **error) { return step(YES, arguments, error); }
+static BOOL command_eval(Arguments *arguments, NSError **error) { return step(NO, arguments, error); }
 
 static BOOL step_into(BOOL train, Arguments *arguments, NSError **error) {
   ORTTrainingSession *on = session_of([arguments objectAtIndex:0]);
@@ -343,22 +330,14 @@ static BOOL step_into(BOOL train, Arguments *arguments, NSError **error) {
   return done && log_outputs(train, on, outputs, error);
 }
 
-static BOOL train_into(Arguments *arguments, NSError **error) { return step_into(YES, arguments, error); }
-static BOOL eval_into(Arguments *arguments, NSError **error) { return step_into(NO, arguments, error); }
-
-static BOOL optimizer_step(Arguments *arguments, NSError **error) {
-  return [session_of([arguments objectAtIndex:0]) optimizerStepWithError:error];
+static BOOL command_train_into(Arguments *arguments, NSError **error) {
+  return step_into(YES, arguments, error);
+}
+static BOOL command_eval_into(Arguments *arguments, NSError **error) {
+  return step_into(NO, arguments, error);
 }
 
-static BOOL scheduler_step(Arguments *arguments, NSError **error) {
-  return [session_of([arguments objectAtIndex:0]) schedulerStepWithError:error];
-}
-
-static BOOL reset(Arguments *arguments, NSError **error) {
-  return [session_of([arguments objectAtIndex:0]) lazyResetGradWithError:error];
-}
-
-static BOOL model(Arguments *arguments, NSError **error) {
+static BOOL command_model(Arguments *arguments, NSError **error) {
   ORTSession *made = [[ORTSession alloc] initWithEnv:env
                                            modelPath:[arguments objectAtIndex:1]
                                       sessionOptions:nil
@@ -366,7 +345,7 @@ static BOOL model(Arguments *arguments, NSError **error) {
   return keep([arguments objectAtIndex:0], AUTORELEASED(made));
 }
 
-static BOOL model_buffer(Arguments *arguments, NSError **error) {
+static BOOL command_model_buffer(Arguments *arguments, NSError **error) {
   ORTSession *made = [[ORTSession alloc] initWithEnv:env
                                            modelData:read_file([arguments objectAtIndex:1])
                                       sessionOptions:nil
@@ -374,7 +353,7 @@ static BOOL model_buffer(Arguments *arguments, NSError **error) {
   return keep([arguments objectAtIndex:0], AUTORELEASED(made));
 }
 
-static BOOL describe(Arguments *arguments, NSError **error) {
+static BOOL command_describe(Arguments *arguments, NSError **error) {
   ORTSession *of = model_of([arguments objectAtIndex:0]);
   for (NSString *what in @[ @"input", @"output" ]) {
     const BOOL is_input = [what isEqualToString:@"input"];
@@ -416,7 +395,7 @@ static void log_run(NSArray<NSString *> *names, NSDictionary<NSString *, ORTValu
     log_tensor([@"run " stringByAppendingString:name], [outputs objectForKey:name]);
 }
 
-static BOOL run_model(Arguments *arguments, NSError **error) {
+static BOOL command_run(Arguments *arguments, NSError **error) {
   Arguments *names = nil;
   NSDictionary<NSString *, ORTValue *> *inputs = inputs_of(arguments, &names);
   NSDictionary<NSString *, ORTValue *> *outputs =
@@ -429,7 +408,7 @@ static BOOL run_model(Arguments *arguments, NSError **error) {
   return YES;
 }
 
-static BOOL run_into(Arguments *arguments, NSError **error) {
+static BOOL command_run_into(Arguments *arguments, NSError **error) {
   Arguments *rest = nil;
   NSDictionary<NSString *, ORTValue *> *inputs = inputs_of(arguments, &rest);
   NSMutableArray<NSString *> *names = [NSMutableArray array];
@@ -443,7 +422,7 @@ static BOOL run_into(Arguments *arguments, NSError **error) {
   return YES;
 }
 
-static BOOL to_buffer(Arguments *arguments, NSError **error) {
+static BOOL command_to_buffer(Arguments *arguments, NSError **error) {
   const BOOL trainable = flag([arguments objectAtIndex:2], @"trainable", @"all");
   ORTValue *buffer = [session_of([arguments objectAtIndex:0]) toBufferWithTrainable:trainable error:error];
   if (!keep([arguments objectAtIndex:1], buffer)) return NO;
@@ -452,13 +431,13 @@ static BOOL to_buffer(Arguments *arguments, NSError **error) {
 }
 
 // The method finds out by itself which parameters the tensor is for.
-static BOOL from_buffer(Arguments *arguments, NSError **error) {
+static BOOL command_from_buffer(Arguments *arguments, NSError **error) {
   flag([arguments objectAtIndex:2], @"trainable", @"all");
   ORTValue *buffer = tensor_of([arguments objectAtIndex:1]);
   return [session_of([arguments objectAtIndex:0]) fromBufferWithValue:buffer error:error];
 }
 
-static BOOL property(Arguments *arguments, NSError **error) {
+static BOOL command_property(Arguments *arguments, NSError **error) {
   ORTCheckpoint *state = state_of([arguments objectAtIndex:0]);
   NSString *type = [arguments objectAtIndex:1], *name = [arguments objectAtIndex:2];
   NSString *value = [arguments objectAtIndex:3];
@@ -472,7 +451,7 @@ static BOOL property(Arguments *arguments, NSError **error) {
   return [state addStringPropertyWithName:name value:value error:error];
 }
 
-static BOOL show_property(Arguments *arguments, NSError **error) {
+static BOOL command_show_property(Arguments *arguments, NSError **error) {
   ORTCheckpoint *state = state_of([arguments objectAtIndex:0]);
   NSString *type = [arguments objectAtIndex:1], *name = [arguments objectAtIndex:2], *value = nil;
   NSError *failure = nil;
@@ -492,7 +471,7 @@ static BOOL show_property(Arguments *arguments, NSError **error) {
   return YES;
 }
 
-static BOOL show_parameter(Arguments *arguments, NSError **error) {
+static BOOL command_show_parameter(Arguments *arguments, NSError **error) {
   NSString *name = [arguments objectAtIndex:1];
   ORTValue *value = [state_of([arguments objectAtIndex:0]) getParameterWithName:name error:error];
   if (value == nil) return NO;
@@ -500,30 +479,8 @@ static BOOL show_parameter(Arguments *arguments, NSError **error) {
   return YES;
 }
 
-static BOOL update_parameter(Arguments *arguments, NSError **error) {
-  ORTValue *value = tensor_of([arguments objectAtIndex:2]);
-  return [state_of([arguments objectAtIndex:0]) updateParameterWithName:[arguments objectAtIndex:1]
-                                                                  value:value
-                                                                  error:error];
-}
-
-static BOOL save(Arguments *arguments, NSError **error) {
-  const BOOL with_optimizer = flag([arguments objectAtIndex:2], @"with", @"without");
-  return [state_of([arguments objectAtIndex:0]) saveCheckpointToPath:[arguments objectAtIndex:1]
-                                                  withOptimizerState:with_optimizer
-                                                               error:error];
-}
-
-static BOOL export_model(Arguments *arguments, NSError **error) {
-  NSRange rest = NSMakeRange(2, [arguments count] - 2);
-  return [session_of([arguments objectAtIndex:0])
-      exportModelForInferenceWithOutputPath:[arguments objectAtIndex:1]
-                           graphOutputNames:[arguments subarrayWithRange:rest]
-                                      error:error];
-}
-
 // The pool around the line gives up what else holds the object.
-static BOOL release(Arguments *arguments, NSError **error) {
+static BOOL command_release(Arguments *arguments, NSError **error) {
   (void)error;
   NSString *label = [arguments objectAtIndex:0];
   if ([objects objectForKey:label] == nil) stop(@"%@ names nothing", label);
@@ -532,13 +489,13 @@ static BOOL release(Arguments *arguments, NSError **error) {
   return YES;
 }
 
-static BOOL switch_log(Arguments *arguments, NSError **error) {
+static BOOL command_log(Arguments *arguments, NSError **error) {
   (void)error;
   logging = flag([arguments objectAtIndex:0], @"on", @"off");
   return YES;
 }
 
-static BOOL resident(Arguments *arguments, NSError **error) {
+static BOOL command_resident(Arguments *arguments, NSError **error) {
   (void)arguments;
   (void)error;
   FILE *file = fopen("/proc/self/status", "r");
@@ -564,7 +521,7 @@ static int64_t nanoseconds(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static BOOL measure(Arguments *arguments, NSError **error) {
+static BOOL command_measure(Arguments *arguments, NSError **error) {
   const int64_t steps = read_integer([arguments objectAtIndex:0]);
   if (steps < 1) stop(@"expected 1 step or more");
   ORTTrainingSession *on = session_of([arguments objectAtIndex:1]);
@@ -589,47 +546,12 @@ static BOOL measure(Arguments *arguments, NSError **error) {
 
 enum { kMost = 64 };
 
-static const struct entry {
-  const char *name;
-  BOOL (*run)(Arguments *, NSError **);
-  NSUInteger fewest, most;  // number of arguments
-} kCommands[] = {
-    {"seed", seed, 1, 1},
-    {"tensor", tensor, 2, 2},
-    {"zeros", zeros, 3, 3},
-    {"show", show, 1, 1},
-    {"load", load, 2, 2},
-    {"load_buffer", load_buffer, 2, 2},
-    {"session", session, 5, 5},
-    {"names", names, 1, 1},
-    {"learning_rate", learning_rate, 2, 2},
-    {"show_learning_rate", show_learning_rate, 1, 1},
-    {"schedule", schedule, 4, 4},
-    {"train", train, 1, kMost},
-    {"eval", eval, 1, kMost},
-    {"train_into", train_into, 3, kMost},
-    {"eval_into", eval_into, 3, kMost},
-    {"optimizer_step", optimizer_step, 1, 1},
-    {"scheduler_step", scheduler_step, 1, 1},
-    {"reset", reset, 1, 1},
-    {"to_buffer", to_buffer, 3, 3},
-    {"from_buffer", from_buffer, 3, 3},
-    {"property", property, 4, 4},
-    {"show_property", show_property, 3, 3},
-    {"show_parameter", show_parameter, 2, 2},
-    {"update_parameter", update_parameter, 3, 3},
-    {"save", save, 3, 3},
-    {"export", export_model, 2, kMost},
-    {"release", release, 1, 1},
-    {"log", switch_log, 1, 1},
-    {"resident", resident, 0, 0},
-    {"measure", measure, 2, kMost},
-    {"model", model, 2, 2},
-    {"model_buffer", model_buffer, 2, 2},
-    {"describe", describe, 1, 1},
-    {"run", run_model, 3, kMost},
-    {"run_into", run_into, 3, kMost},
-};
+// The arguments from a place on.
+static Arguments *from(Arguments *arguments, NSUInteger begin) {
+  return [arguments subarrayWithRange:NSMakeRange(begin, [arguments count] - begin)];
+}
+
+#include "generated/objc/commands.h"
 
 static BOOL run_command(NSArray<NSString *> *tokens, NSError **error) {
   const char *name = [[tokens objectAtIndex:0] UTF8String];

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import ortrain
+from generated.python.commands import COMMANDS
 from ortrain import InferenceSession, NodeArg, OrtrainError, OrtValue, _ortrain
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 
@@ -103,28 +104,28 @@ class Runner:
 
     # Commands.
 
-    def seed(self, number: str) -> None:
+    def command_seed(self, number: str) -> None:
         ortrain.set_seed(int(number))
 
-    def tensor(self, label: str, path: str) -> None:
+    def command_tensor(self, label: str, path: str) -> None:
         header, _, content = Path(path).read_bytes().partition(b"\n")
         kind, dims = header.decode().split(" ")
         array: np.ndarray = np.frombuffer(content, TYPES[kind]).reshape(read_shape(dims))
         self.objects[label] = OrtValue.ortvalue_from_numpy(array.copy())
 
-    def zeros(self, label: str, kind: str, dims: str) -> None:
+    def command_zeros(self, label: str, kind: str, dims: str) -> None:
         self.objects[label] = OrtValue.ortvalue_from_numpy(np.zeros(read_shape(dims), TYPES[kind]))
 
-    def show(self, label: str) -> None:
+    def command_show(self, label: str) -> None:
         self.log_tensor("tensor", *self.values((label,)))
 
-    def load(self, label: str, path: str) -> None:
+    def command_load(self, label: str, path: str) -> None:
         self.objects[label] = CheckpointState.load_checkpoint(path)
 
-    def load_buffer(self, label: str, path: str) -> None:
+    def command_load_buffer(self, label: str, path: str) -> None:
         self.objects[label] = CheckpointState.load_checkpoint_from_buffer(Path(path).read_bytes())
 
-    def session(self, label: str, state: str, train: str, evaluation: str, optimizer: str) -> None:
+    def command_session(self, label: str, state: str, train: str, evaluation: str, optimizer: str) -> None:
         has_eval = evaluation != "-"
         options = ortrain.SessionOptions()
         module = Module(train, self.state(state), evaluation if has_eval else None, session_options=options)
@@ -132,7 +133,7 @@ class Runner:
             module, None if optimizer == "-" else Optimizer(optimizer, module), has_eval
         )
 
-    def names(self, label: str) -> None:
+    def command_names(self, label: str) -> None:
         session = self.session_of(label)
         for mode in ("train", "eval") if session.has_eval else ("train",):
             session.module.train(mode == "train")
@@ -142,20 +143,20 @@ class Runner:
     # A session without an optimizer model has no Optimizer in this API, so what is wrong without one is asked of
     # the layer below.
 
-    def learning_rate(self, label: str, rate: str) -> None:
+    def command_learning_rate(self, label: str, rate: str) -> None:
         session = self.session_of(label)
         if session.optimizer:
             session.optimizer.set_learning_rate(read_number(rate))
         else:
             _ortrain.set_learning_rate(session.module._handle, read_number(rate))
 
-    def show_learning_rate(self, label: str) -> None:
+    def command_show_learning_rate(self, label: str) -> None:
         session = self.session_of(label)
         optimizer, handle = session.optimizer, session.module._handle
         rate = optimizer.get_learning_rate() if optimizer else _ortrain.get_learning_rate(handle)
         self.log(f"learning_rate {bits(rate)}")
 
-    def schedule(self, label: str, warmup: str, total: str, rate: str) -> None:
+    def command_schedule(self, label: str, warmup: str, total: str, rate: str) -> None:
         session = self.session_of(label)
         counts = int(warmup), int(total)
         if session.optimizer:
@@ -163,14 +164,14 @@ class Runner:
         else:
             _ortrain.register_linear_lr_scheduler(session.module._handle, *counts, read_number(rate))
 
-    def optimizer_step(self, label: str) -> None:
+    def command_optimizer_step(self, label: str) -> None:
         session = self.session_of(label)
         if session.optimizer:
             session.optimizer.step()
         else:
             _ortrain.optimizer_step(session.module._handle)
 
-    def scheduler_step(self, label: str) -> None:
+    def command_scheduler_step(self, label: str) -> None:
         session = self.session_of(label)
         if session.scheduler:
             session.scheduler.step()
@@ -196,35 +197,35 @@ class Runner:
         ):
             self.log_tensor(f"{mode} {name}", value)
 
-    def train(self, label: str, *inputs: str) -> None:
+    def command_train(self, label: str, *inputs: str) -> None:
         self.step("train", label, inputs)
 
-    def eval(self, label: str, *inputs: str) -> None:
+    def command_eval(self, label: str, *inputs: str) -> None:
         self.step("eval", label, inputs)
 
     # Steps of this API give new outputs always.
 
-    def train_into(self, label: str, count: str, *tensors: str) -> None:
+    def command_train_into(self, label: str, count: str, *tensors: str) -> None:
         self.step("train", label, tensors[: int(count)])
 
-    def eval_into(self, label: str, count: str, *tensors: str) -> None:
+    def command_eval_into(self, label: str, count: str, *tensors: str) -> None:
         self.step("eval", label, tensors[: int(count)])
 
-    def reset(self, label: str) -> None:
+    def command_reset(self, label: str) -> None:
         self.session_of(label).module.lazy_reset_grad()
 
     # Forward sessions.
 
-    def model(self, label: str, path: str) -> None:
+    def command_model(self, label: str, path: str) -> None:
         self.objects[label] = InferenceSession(path)
 
-    def model_buffer(self, label: str, path: str) -> None:
+    def command_model_buffer(self, label: str, path: str) -> None:
         self.objects[label] = InferenceSession(Path(path).read_bytes())
 
     def model_of(self, label: str) -> InferenceSession:
         return self.find(label, InferenceSession)  # type: ignore[return-value]
 
-    def describe(self, label: str) -> None:
+    def command_describe(self, label: str) -> None:
         model = self.model_of(label)
 
         def log(what: str, value: NodeArg) -> None:
@@ -240,27 +241,27 @@ class Runner:
     def named(self, tokens: tuple[str, ...]) -> dict[str, OrtValue]:
         return dict(zip(tokens[::2], self.values(tokens[1::2]), strict=True))
 
-    def run_model(self, label: str, count: str, *tokens: str) -> None:
+    def command_run(self, label: str, count: str, *tokens: str) -> None:
         inputs, names = self.named(tokens[: 2 * int(count)]), tokens[2 * int(count) :]
         for name, value in zip(names, self.model_of(label).run_with_ort_values(names, inputs), strict=True):
             self.log_tensor(f"run {name}", value)
 
-    def run_into(self, label: str, count: str, *tokens: str) -> None:
+    def command_run_into(self, label: str, count: str, *tokens: str) -> None:
         inputs, outputs = self.named(tokens[: 2 * int(count)]), self.named(tokens[2 * int(count) :])
         self.model_of(label).run_with_ort_values(list(outputs), inputs, output_values=outputs)
         for name, value in outputs.items():
             self.log_tensor(f"run {name}", value)
 
-    def to_buffer(self, label: str, target: str, which: str) -> None:
+    def command_to_buffer(self, label: str, target: str, which: str) -> None:
         buffer = self.session_of(label).module.get_contiguous_parameters(which == "trainable")
         self.objects[target] = buffer
         self.log_tensor("buffer", buffer)
 
-    def from_buffer(self, label: str, source: str, which: str) -> None:
+    def command_from_buffer(self, label: str, source: str, which: str) -> None:
         (buffer,) = self.values((source,))
         self.session_of(label).module.copy_buffer_to_parameters(buffer.numpy(), which == "trainable")
 
-    def property(self, label: str, kind: str, name: str, value: str) -> None:
+    def command_property(self, label: str, kind: str, name: str, value: str) -> None:
         readers: dict[str, Callable[[str], int | float | str]] = {
             "int": int,
             "float": read_number,
@@ -268,28 +269,31 @@ class Runner:
         }
         self.state(label).properties[name] = readers[kind](value)
 
-    def show_property(self, label: str, kind: str, name: str) -> None:
+    def command_show_property(self, label: str, kind: str, name: str) -> None:
         # The mapping raises KeyError where the library has an error of its own.
         value = _ortrain.get_property(self.state(label)._handle, name)
         if type(value).__name__ != {"string": "str"}.get(kind, kind):
             raise ScriptError(f"{name} is of type {type(value).__name__}")
         self.log(f"property {name} {kind} {bits(value) if isinstance(value, float) else value}")
 
-    def show_parameter(self, label: str, name: str) -> None:
+    def command_show_parameter(self, label: str, name: str) -> None:
         value = _ortrain.get_parameter(self.state(label)._handle, name)  # as above
         self.log_tensor(f"parameter {name}", value)
 
-    def update_parameter(self, label: str, name: str, source: str) -> None:
+    def command_update_parameter(self, label: str, name: str, source: str) -> None:
         (value,) = self.values((source,))
         _ortrain.update_parameter(self.state(label)._handle, name, value)  # as above
 
-    def save(self, label: str, path: str, which: str) -> None:
+    def command_save(self, label: str, path: str, which: str) -> None:
         CheckpointState.save_checkpoint(self.state(label), path, include_optimizer_state=which == "with")
 
-    def export(self, label: str, path: str, *names: str) -> None:
+    def command_export(self, label: str, path: str, *names: str) -> None:
         self.session_of(label).module.export_model_for_inferencing(path, list(names))
 
-    def release(self, label: str) -> None:
+    def command_log(self, which: str) -> None:
+        self.logging = which == "on"
+
+    def command_release(self, label: str) -> None:
         if label not in self.objects:
             raise ScriptError(f"{label} names nothing")
         del self.objects[label]
@@ -300,7 +304,7 @@ class Runner:
         (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
         self.log(f"resident {line.split()[1]}")
 
-    def measure(self, steps: str, label: str, *inputs: str) -> None:
+    def command_measure(self, steps: str, label: str, *inputs: str) -> None:
         module = self.session_of(label).module.train()
         values = self.values(inputs)
         times = []
@@ -326,12 +330,16 @@ class Runner:
             self.expects_failure = False
 
     def run_command(self, tokens: list[str]) -> None:
-        if tokens[0] == "log":
-            self.logging = tokens[1] == "on"
-        elif tokens[0] in COMMANDS:
-            getattr(self, METHODS.get(tokens[0], tokens[0]))(*tokens[1:])
-        else:
+        name, *arguments = tokens
+        if name == "fails":
+            self.fails(*arguments)
+            return
+        if name not in COMMANDS:
             raise ScriptError("there is no such command")
+        fewest, most = COMMANDS[name]
+        if len(arguments) < fewest or (most is not None and len(arguments) > most):
+            raise ScriptError("wrong number of tokens")
+        getattr(self, f"command_{name}")(*arguments)
 
     # Scripts.
 
@@ -370,17 +378,6 @@ class Runner:
             if depth == 0:
                 return at
         raise ScriptError("this repeat has no end")
-
-
-COMMANDS = {
-    "seed", "tensor", "zeros", "show", "load", "load_buffer", "session", "names", "learning_rate",
-    "show_learning_rate", "schedule", "train", "eval", "train_into", "eval_into", "optimizer_step",
-    "scheduler_step", "reset", "to_buffer", "from_buffer", "property", "show_property", "show_parameter",
-    "update_parameter", "save", "export", "release", "resident", "measure", "fails", "model", "model_buffer",
-    "describe", "run", "run_into",
-}  # fmt: skip
-METHODS = {"run": "run_model"}
-"""The commands whose methods have another name."""
 
 
 def main() -> None:

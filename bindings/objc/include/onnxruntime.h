@@ -10,3 +10,4 @@
 #import "ort_env.h"
 #import "ort_session.h"
 #import "ort_value.h"
+#import "ort_version.h"

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable
 
 from codegen.languages import Base, File
 from codegen.spec.check import CORE_CLASSES
-from codegen.spec.model import Call, Parameter
-
-
-def snake(name: str) -> str:
-    """``TrainingSessionGetInputCount`` as ``training_session_get_input_count``."""
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    return name.replace("__", "_").lower()
-
+from codegen.spec.model import Call, Command, Parameter
+from codegen.spec.names import pascal, snake
 
 PATCHES = 10
 """How many releases of a version of onnxruntime are reckoned with, 1.30.0 to 1.30.9."""
@@ -29,16 +22,18 @@ class Language(Base):
         "core/alias/generated",
         "core/src/capi/generated",
         "core/src/session/generated",
+        "tests/scenarios/generated/c",
     )
+
+    truth = {"true": "1", "false": "0", "none": "null"}  # noqa: RUF012
 
     def files(self) -> Iterable[File]:
         """Return the headers, the tables, the declarations of the bodies, and the page."""
-        for header in dict.fromkeys(table["header"] for table in self.spec.tables):
+        for header in dict.fromkeys(self.header(table["name"]) for table in self.spec.tables):
             yield File(f"c/{header}.j2", f"core/include/{header}")
         for table in self.spec.tables:
-            yield File(
-                "c/table.cpp.j2", f"core/src/capi/generated/{snake(table['name'])}.cpp", {"table": table}
-            )
+            name = snake(self.table(table["name"]))
+            yield File("c/table.cpp.j2", f"core/src/capi/generated/{name}.cpp", {"table": table})
         yield File("c/bodies.h.j2", "core/src/capi/generated/bodies.h")
         yield File("c/session_config.h.j2", "core/src/session/generated/session_config.h")
         for of in ("session", "run"):
@@ -51,31 +46,104 @@ class Language(Base):
             releases = {"minors": minors, "patches": range(PATCHES)}
             yield File(f"c/{name}.j2", f"core/alias/generated/{name}", releases)
         yield File("c/reference.md.j2", "docs/reference/c.md")
+        yield File("c/commands.h.j2", "tests/scenarios/generated/c/commands.h")
+
+    # ---- commands of the scenarios ----
+
+    tokens = {  # noqa: RUF012
+        "state": "state_of({})",
+        "session": "session_of({})",
+        "tensor": "tensor_of({})",
+        "integer": "read_integer({})",
+        "number": "read_number({})",
+        "path": "{}",
+        "text": "{}",
+        "texts": "(const char* const*)&{}",
+        "choice": 'flag({}, "{}", "{}")',
+    }
+
+    def command_call(self, command: Command) -> str:
+        """Return the expression of the call that a command makes; empty where its body is written by hand."""
+        if not command.method:
+            return ""
+        name, _, method = command.method.partition(".")
+        m = next(m for m in self.spec.class_named(name).methods if m.name == method)
+        read = self.read(command, lambda i: f"arguments[{i}]")
+        first = m.call.parameters[0]
+        roles = {first.name: read[0], **dict(zip((p.role for p in m.parameters), read[1:], strict=False))}
+        if m.pattern == "static":
+            roles = dict(zip((p.role for p in m.parameters), read, strict=True))
+        passed = []
+        for p in m.call.parameters:
+            if p.name in roles:
+                passed.append(roles[p.name])
+            else:
+                passed.append(f"(size_t)count - {command.fewest}" if m.call.arrays.get(p.name) else "NULL")
+        table = {"general": "ort", "training": "training", "extension": "extension"}[m.call.table]
+        return f"{table}->{self.function(m.call)}({', '.join(passed)})"
+
+    # ---- names ----
+
+    def table(self, name: str) -> str:
+        """Return the name of a table."""
+        return str(self.own["tables"][name]["name"])
+
+    def header(self, table: str) -> str:
+        """Return the header that declares a table, and what belongs to it."""
+        return str(self.own["tables"][table]["header"])
+
+    def function(self, call: Call) -> str:
+        """Return the name of a call."""
+        return str(self.own.get("calls", {}).get(call.name) or pascal(call.name, self.words))
+
+    def base(self, name: str) -> str:
+        """Return the name of a type, a handle, a structure, a callback, an enumeration or a table."""
+        if name in self.types:
+            return self.types[name]
+        if name in self.spec.enums:
+            return str(self.own["enums"][name].get("name") or f"Ort{pascal(name, self.words)}")
+        if name in self.own["tables"]:
+            return self.table(name)
+        return f"Ort{pascal(name, self.words)}"
+
+    def mention(self, name: str) -> str:
+        """Return how a text names a call, a type or a value."""
+        if name in self.truth:
+            return self.truth[name]
+        enum, _, value = name.partition(".")
+        if value:
+            return self.value_name(enum, value)
+        return self.function(self.spec.calls[name]) if name in self.spec.calls else self.base(name)
 
     def is_pointer_type(self, name: str) -> bool:
         """Whether values of the type are passed by pointer."""
         return name in self.spec.handles or name in self.spec.structs or name in ("string", "path", "bytes")
 
-    def base(self, name: str) -> str:
-        """Return a type's name in C."""
-        return str(self.spec.types[name]["names"]["c"]) if name in self.spec.types else name
-
     def declaration(self, p: Parameter) -> str:
         """Return a parameter as declared: ``const OrtValue* const* inputs``."""
-        if p.c:
-            return p.c
         base = self.base(p.type)
         if not self.is_pointer_type(p.type):
             if p.direction != "in":
                 return f"{base}* {p.name}"
             return f"const {base}* {p.name}" if p.length else f"{base} {p.name}"
         is_array = bool(p.length) and p.type != "bytes"
-        mutable = p.mutable or p.type == "OrtAllocator"
+        mutable = p.type == "allocator" if p.mutable is None else p.mutable
         const = "" if mutable else "const "
+        if p.room:
+            return f"{base}* {p.name}"
         if p.direction == "in":
-            return f"{const}{base}* const* {p.name}" if is_array else f"{const}{base}* {p.name}"
-        borrowed = "const " if p.owner == "callee" else ""
+            if is_array:
+                return f"{base}** {p.name}" if mutable else f"const {base}* const* {p.name}"
+            return f"{const}{base}* {p.name}"
+        if is_array and p.type == "string" and p.owner == "caller":
+            return f"{base}*** {p.name}"
+        borrowed = "const " if p.owner == "callee" and not p.mutable else ""
         return f"{borrowed}{base}** {p.name}"
+
+    def declarations_of(self, call: Call) -> str:
+        """Return the parameter list of a call."""
+        exact = self.own["declarations"].get(call.name, {})
+        return ", ".join(exact.get(p.name) or self.declaration(p) for p in call.parameters) or "void"
 
     def declarations(self, parameters: list[Parameter]) -> str:
         """Return a parameter list."""
@@ -83,15 +151,15 @@ class Language(Base):
 
     def returned(self, call: Call) -> str:
         """Return the return type of a call."""
-        kind = call.return_type
-        if kind in ("status", "OrtStatus"):
+        if call.returns is None or call.returns["type"] == "status":
             return "OrtStatus*"
+        kind = call.returns["type"]
         if kind == "void":
             return "void"
         if kind == "string":
             return "const char*"
         if kind in self.spec.handles or any(t["name"] == kind for t in self.spec.tables):
-            return f"const {kind}*"
+            return f"const {self.base(kind)}*"
         return self.base(kind)
 
     def names(self, call: Call) -> str:
@@ -100,17 +168,22 @@ class Language(Base):
 
     def comment(self, call: Call, indent: int = 2) -> str:
         """Return the documentation of a call."""
-        lines = self.wrap(call.summary)
+        lines = self.wrap(self.said(call.summary))
         if call.details:
-            lines += ["", *self.wrap(call.details)]
+            lines += ["", *self.wrap(self.said(call.details))]
         notes = []
         for p in call.parameters:
             direction = {"in": "in", "out": "out", "inout": "in,out"}[p.direction]
-            notes += self.wrap(f"\\param[{direction}] {p.name} {p.doc}{self.remarks(p)}", hanging=4)
-        if call.returns and call.return_type != "void":
-            notes += self.wrap(f"\\return {call.returns['doc']}", hanging=4)
+            notes += self.wrap(
+                f"\\param[{direction}] {p.name} {self.said(p.doc)}{self.remarks(p)}", hanging=4
+            )
+        if call.returns and call.returns["type"] != "void":
+            notes += self.wrap(f"\\return {self.said(call.returns['doc'])}", hanging=4)
         for error in call.errors:
-            notes += self.wrap(f"\\retval {error['code']} when {error['when']}.", hanging=4)
+            notes += self.wrap(
+                f"\\retval {self.value_name('error_code', error['code'])} when {self.said(error['when'])}.",
+                hanging=4,
+            )
         if notes:
             lines += ["", *notes]
         if call.since > 1:
@@ -122,14 +195,17 @@ class Language(Base):
         said = []
         if p.unit:
             said.append(f"In {p.unit}.")
-        if p.length and not p.c:
+        if p.length and not p.room:
             said.append(f"As many as {p.length} says.")
         if p.valid:
             said.append(f"Valid as long as {p.valid}.")
         if p.owner == "allocator":
             said.append("Freed with the allocator.")
         if p.owner == "caller" and p.type in self.spec.handles:
-            said.append(f"Freed with {self.spec.handles[p.type].get('release', 'its release call')}.")
+            release = self.spec.handles[p.type].get("release")
+            said.append(
+                f"Freed with {self.function(self.spec.calls[release]) if release else 'its release call'}."
+            )
         return " " + " ".join(said) if said else ""
 
     @staticmethod
@@ -148,7 +224,7 @@ class Language(Base):
 
     def doc(self, text: str, indent: int = 0) -> str:
         """Return a text as a documentation comment."""
-        return self.block(self.wrap(text), indent)
+        return self.block(self.wrap(self.said(text)), indent)
 
     def checks(self, call: Call) -> list[str]:
         """Statements that refuse null arguments by name."""
@@ -164,7 +240,7 @@ class Language(Base):
                     out.append(f'{elements}({p.name}, {length.name}, "{p.name}", "{length.name}");')
                 else:
                     out.append(f'check_array({p.name}, {length.name}, "{p.name}", "{length.name}");')
-            elif p.type == "OrtAllocator" and p.direction == "in":
+            elif p.type == "allocator" and p.direction == "in":
                 out.append(f'check_allocator({p.name}, "{p.name}");')
             elif not p.nullable:
                 out.append(f'check_pointer({p.name}, "{p.name}");')
@@ -172,8 +248,8 @@ class Language(Base):
 
     def core_call(self, call: Call) -> str:
         """Return the statement that does the work."""
-        if call.core.startswith("capi::"):
-            return f"capi::{call.name}({self.names(call)});"
+        if call.core == "body":
+            return f"capi::{self.function(call)}({self.names(call)});"
         owner, method = call.core.split("::")
         inputs = [p for p in call.parameters if p.direction == "in"]
         outputs = [p for p in call.parameters if p.direction != "in"]

@@ -3,174 +3,269 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from codegen.languages import Base, File
-from codegen.languages.c import Language as C
-from codegen.spec.model import Call, Class, Method, Parameter, Spec
+from codegen import lower
+from codegen.languages import Base, File, broken
+from codegen.lower import Operand
+from codegen.spec.model import Call, Class, Command, Given, Method, Parameter
+from codegen.spec.names import pascal
 
-TABLES = {"OrtApi": "GetApi()", "OrtTrainingApi": "GetTrainingApi()", "OrtrainApi": "GetOrtrainApi()"}
+TABLES = {"general": "GetApi()", "training": "GetTrainingApi()", "extension": "GetOrtrainApi()"}
+
+MIXINS = ("tensor_type_and_shape_info",)
+"""Classes that are rendered into a template, whose handle is that of its argument."""
 
 
 class Language(Base):
     """The filters of the C++ wrapper templates."""
 
     key = "cpp"
-
-    def __init__(self, spec: Spec) -> None:
-        super().__init__(spec)
-        self.c = C(spec)
+    released = "the destructor"
+    folders = ("tests/scenarios/generated/cpp",)
+    overloads = True
+    settings = lower.SETTINGS
 
     def files(self) -> Iterable[File]:
         """Return the two headers and the page."""
         for header in ("onnxruntime_cxx_api.h", "onnxruntime_float16.h", "onnxruntime_training_cxx_api.h"):
             yield File(f"cpp/{header}.j2", f"core/include/{header}")
         yield File("cpp/reference.md.j2", "docs/reference/cpp.md")
+        yield File("cpp/commands.h.j2", "tests/scenarios/generated/cpp/commands.h")
+
+    # ---- names and types ----
+
+    def method_name(self, cls: Class, m: Method) -> str:
+        """Return the name of a method; what makes an object is a constructor where nothing else is said."""
+        makes = m.pattern == "create" and m.name.startswith("create")
+        return cls.own if makes else pascal(m.name, self.words)
 
     def call(self, call: Call) -> str:
         """Return the expression of a call's function."""
-        return f"{TABLES[call.table]}.{call.name}"
+        return f"{TABLES[call.table]}.{self.c.function(call)}"
 
-    def argument_type(self, kind: str) -> str:
-        """How a method takes an argument of a kind."""
-        fixed = {
-            "string": "const std::string&",
-            "path": "const std::basic_string<ORTCHAR_T>&",
-            "path?": "const OptionalPath&",
-            "values": "const std::vector<Value>&",
-            "strings": "const std::vector<std::string>&",
-            "bytes": "const std::vector<uint8_t>&",
-            "OrtValue": "const Value&",
-            "property": "const Property&",
-        }
-        if kind in fixed:
-            return fixed[kind]
-        classes = {c.name: c.names["cpp"] for c in self.spec.classes_in("cpp")}
-        if kind in classes:
-            return f"const {classes[kind]}&"
-        return str(self.spec.types[kind]["names"]["cpp"]) if kind in self.spec.types else kind
+    @staticmethod
+    def is_constructor(cls: Class, m: Method) -> bool:
+        """Whether a method is a constructor."""
+        return m.own == cls.own
 
-    def result_type(self, method: Method, cls: Class) -> str:
-        """Return a method's type; settings return their object where there is nothing else to return."""
-        if method.returns is None or method.pattern == "option":
-            settings = any(m.pattern == "option" for m in cls.methods_in("cpp"))
-            return f"{cls.names['cpp']}&" if settings else "void"
-        kind = method.returns["type"]
-        if kind == "results":
-            return f"std::tuple<{', '.join(self._type_of_result(p.type) for p in method.call.results)}>"
-        return self._type_of_result(kind)
+    def type_of(self, kind: str) -> str:
+        """Return the type of a value of a kind."""
+        cls = self.class_of(kind) if kind not in self.types else None
+        return cls.own if cls else self.types.get(kind) or self.c.base(kind)
 
-    def _type_of_result(self, kind: str) -> str:
-        fixed = {
-            "OrtValue": "Value",
-            "OrtTensorTypeAndShapeInfo": "TensorTypeAndShapeInfo",
-            "OrtTypeInfo": "TypeInfo",
-            "strings": "std::vector<std::string>",
-            "bytes": "std::vector<uint8_t>",
-            "property": "Property",
-        }
-        if kind in fixed:
-            return fixed[kind]
-        classes = {c.name: c.names["cpp"] for c in self.spec.classes_in("cpp")}
-        if kind in classes:
-            return classes[kind]
-        return str(self.spec.types[kind]["names"]["cpp"]) if kind in self.spec.types else kind
+    def argument_type(self, m: Method, p: Given) -> str:
+        """Return how a method takes an argument."""
+        kind = self.type_of(p.type)
+        if p.type in ("memory", "path_pointer", "text_pointer", "pointer") or p.type in self.spec.callbacks:
+            return kind
+        if p.type == "path" and p.nullable:
+            return "const OptionalPath&"
+        if p.type in self.spec.handles or self.class_of(p.type):
+            return f"{kind}&" if self.changes(m, p) else f"const {kind}&"
+        by_value = p.type in self.spec.enums or p.type in (
+            "bool",
+            "flag",
+            "int",
+            "int64",
+            "uint32",
+            "uint64",
+            "size",
+            "float",
+        )
+        return kind if by_value else f"const {kind}&"
 
-    def signature(self, method: Method) -> str:
+    def setting(self, m: Method) -> Given:
+        """Return the parameter of a setting; C++ takes it as C does."""
+        value = super().setting(m)
+        kind = value.passed.type if value.passed else "bool"
+        return replace(value, type="text_pointer" if kind == "string" else kind)
+
+    def signature(self, m: Method) -> list[str]:
         """Return the parameter list of a method."""
-        defaults = {"False": "false", "True": "true"}
+        given = lower.arguments(m) if m.pattern not in lower.SETTINGS else m.parameters
         parts = []
-        for p in method.parameters:
-            default = f" = {defaults.get(p['default'], p['default'])}" if "default" in p else ""
-            parts.append(f"{self.argument_type(p['type'])} {p['name']}{default}")
-        return ", ".join(parts)
+        for i, p in enumerate(given):
+            part = f"{self.argument_type(m, p)} {p.own}"
+            if p.has_default:
+                part += f" = {self.literal(p)}"
+            elif p.type in ("path", "bytes") and all(q.nullable for q in given[i:]):
+                part += " = OptionalPath()" if p.type == "path" else " = {}"
+            parts.append(part)
+            if p.type == "memory":
+                parts.append(f"size_t {p.own}_length")
+        return parts
 
-    def declarations(self, cls: Class, method: Method) -> list[str]:
-        """Return the declarations of a method whose pattern has its own: overloads of a fixed form."""
-        name = method.name_in("cpp")
-        if method.pattern == "load_model":
-            return [
-                f"{name}(const Env& env, const ORTCHAR_T* model_path, const SessionOptions& options)",
-                f"{name}(const Env& env, const void* model_data, size_t model_data_length, "
-                "const SessionOptions& options)",
-            ]
-        if method.pattern == "allocated_name":
-            return [f"AllocatedStringPtr {name}(size_t index, OrtAllocator* allocator) const"]
-        if method.pattern == "run":
-            into = method.value == "into"
+    def literal(self, p: Given) -> str:
+        """Return the default of a parameter."""
+        if p.type in self.spec.enums:
+            return self.c.value_name(p.type, p.default)
+        if isinstance(p.default, str):
+            return f'"{p.default}"'
+        return str(p.default).lower() if isinstance(p.default, bool) else str(p.default)
+
+    def result_type(self, m: Method, cls: Class) -> str:
+        """Return a method's type; settings return their object where there is nothing else to return."""
+        if m.returns is None or m.pattern == "option":
+            return f"{cls.own}&" if cls.has("option") else "void"
+        if m.returns.type == "results":
+            return f"std::tuple<{', '.join(self.type_of(p.type) for p in m.call.results)}>"
+        return self.type_of(m.returns.type)
+
+    def returns_itself(self, cls: Class, m: Method) -> bool:
+        """Whether a method returns its object, for there is nothing else to return."""
+        return not self.is_constructor(cls, m) and self.result_type(m, cls) == f"{cls.own}&"
+
+    def is_const(self, cls: Class, m: Method) -> bool:
+        """Whether a method leaves its object as it is."""
+        if self.returns_itself(cls, m):
+            return False
+        if m.pattern in ("names", "numbers", "property_get"):
+            return True
+        return m.pattern == "direct" and not m.call.parameters[0].mutable
+
+    def declaration(self, cls: Class, m: Method, indent: int = 0) -> str:
+        """Return the declaration of a method, without what stands around it."""
+        margin = " " * indent
+        if m.pattern == "allocated_name":
+            return f"{margin}AllocatedStringPtr {m.own}(size_t index, OrtAllocator* allocator) const"
+        if m.pattern in ("run", "run_into"):
+            into = m.pattern == "run_into"
             inputs = "const char* const* input_names, const Value* input_values, size_t input_count"
             outputs = "Value* output_values, " if into else ""
-            return [
-                f"{'void' if into else 'std::vector<Value>'} {name}(const RunOptions& run_options, {inputs}, "
+            return (
+                f"{margin}{'void' if into else 'std::vector<Value>'} {m.own}(const RunOptions& run_options, {inputs}, "
                 f"const char* const* output_names, {outputs}size_t output_count)"
-            ]
-        return []
+            )
+        if self.is_constructor(cls, m):
+            required = [p for p in m.parameters if not p.has_default]
+            head = f"{'explicit ' if m.parameters and len(required) < 2 else ''}{m.own}"
+        else:
+            static = "static " if m.pattern in ("create", "static") else ""
+            head = f"{static}{self.result_type(m, cls)} {m.own}"
+        return broken(margin + head, self.signature(m), " const" if self.is_const(cls, m) else "", 130)
 
-    def value_of_option(self, method: Method) -> str:
-        """Return the type of the value that an option takes."""
-        value = method.call.arguments[1]
-        return "const char*" if value.type == "string" else self.c.base(value.type)
+    def has_factory(self, cls: Class) -> bool:
+        """Whether a static method makes objects of a class."""
+        return any(m.pattern == "create" and not self.is_constructor(cls, m) for m in cls.methods)
 
-    def is_const(self, method: Method) -> bool:
-        """Whether a method leaves its object as it is."""
-        return not method.call.parameters[0].mutable
+    def doc(self, text: str, indent: int = 0) -> str:
+        """Return a text as a documentation comment."""
+        return self.c.block(self.c.wrap(self.said(text)), indent)
 
-    def pass_on(self, method: Method, receiver: str = "p_") -> str:
-        """Return the arguments of the call: the object, the method's, and what the method does not have."""
-        given = {p["name"]: p for p in method.parameters}
-        order = iter(method.parameters)
-        taken: dict[str, str] = {}
-        out = []
-        for i, p in enumerate(method.call.parameters):
-            arrays = method.call.arrays.get(p.name, [])
-            if i == 0 and receiver:
-                out.append(receiver)
-            elif p.direction == "out":
-                out.append(f"&{p.name}")
-            elif p.type == "OrtAllocator":
-                out.append("AllocatorWithDefaultOptions()")
-            elif p.type == "OrtRunOptions" and p.name not in given:
-                out.append("nullptr")
-            elif arrays:
-                # The array that this is the length of may come before or after it.
-                source = taken.get(arrays[0].name) or next(
-                    q["name"] for q in method.parameters if q["type"] in ("strings", "bytes", "values")
-                )
-                out.append(f"{source}.size()")
-            else:
-                argument = next(order)
-                taken[p.name] = argument["name"]
-                out.append(self._passed(p, argument))
-        return ", ".join(out)
+    def reached(self, call: Call) -> list[str]:
+        """Return the names of the methods that use a call."""
+        return [f"{cls.own}::{m.own}" for cls, m in self.methods_on(call)]
 
-    def _passed(self, p: Parameter, argument: dict[str, str]) -> str:
-        name = argument["name"]
-        if argument["type"] in ("string", "path"):
-            return f"{name}.c_str()"
-        if argument["type"] == "path?":
-            return f"{name} ? {name}->c_str() : nullptr"
-        if argument["type"] == "values":
-            return f"detail::Handles({name})"
-        if argument["type"] == "strings":
-            return f"detail::Pointers({name}).data()"
-        if argument["type"] == "bytes":
-            return f"{name}.data()"
-        if p.type in self.spec.handles:
+    # ---- commands of the scenarios ----
+
+    tokens = {  # noqa: RUF012
+        "state": "state({})",
+        "session": "session({})",
+        "tensor": "tensor({})",
+        "integer": "read_integer({})",
+        "number": "read_number({})",
+        "path": "{}",
+        "text": "{}",
+        "texts": "std::vector<std::string>(a.begin() + {}, a.end())",
+        "choice": 'flag({}, "{}", "{}")',
+    }
+
+    def command_call(self, command: Command) -> str:
+        """Return the expression of the call that a command makes; empty where its body is written by hand."""
+        found = self.called_by(command)
+        if found is None:
+            return ""
+        cls, m = found
+        read = self.read(command, lambda i: str(i) if command.tokens[i] == "texts" else f"a[{i}]")
+        if m.pattern == "static":
+            return f"Ort::{cls.own}::{m.own}({', '.join(read)})"
+        return f"{read[0]}.{m.own}({', '.join(read[1:])})"
+
+    # ---- steps ----
+
+    def checked(self, call: Call, operands: list[Operand], m: Method, made: str = "") -> str:
+        """Return the statement of a call; ``made`` is the variable that the handle of a new object goes to."""
+        passed = [f"&{made}" if isinstance(o, lower.Made) else self.operand(o, m) for o in operands]
+        if not call.can_fail:
+            return broken(f"    {self.call(call)}", passed, ";", 130)
+        return broken(f"    ThrowOnError({self.call(call)}", passed, ");", 130)
+
+    def operand(self, o: Operand, m: Method) -> str:
+        """Return one thing that a call is passed."""
+        match o:
+            case lower.Receiver():
+                return self.receiver(m)
+            case lower.Passed(argument):
+                return self.converted(argument, m)
+            case lower.Length(argument):
+                return f"{argument.own}_length" if argument.type == "memory" else f"{argument.own}.size()"
+            case lower.Fixed(_, value):
+                return f'"{value}"'
+            case lower.Allocator():
+                return "AllocatorWithDefaultOptions()"
+            case lower.Absent():
+                return "nullptr"
+            case lower.Out(p):
+                return f"&{p.name}"
+            case lower.Room():
+                return "&value[0]"
+            case lower.RoomSize():
+                return "&size"
+            case lower.OutputCount():
+                return "count"
+            case lower.Outputs():
+                return "reinterpret_cast<OrtValue**>(outputs.data())"
+            case lower.ValueOf(enum, value):
+                return value if enum == "bool" else self.c.value_name(enum, value)
+            case lower.CountDiffers():
+                return "found != out"
+        raise NotImplementedError(f"C++ has no form of {o}")
+
+    def receiver(self, m: Method) -> str:
+        """Return the handle of the object."""
+        return "this->p_" if m.call.parameters[0].type in MIXINS else "p_"
+
+    def converted(self, a: Given, m: Method) -> str:
+        """Return an argument in the form of C."""
+        if a.type in ("string", "path"):
+            return f"{a.own} ? {a.own}->c_str() : nullptr" if a.nullable else f"{a.own}.c_str()"
+        if a.type == "values":
+            return f"detail::Handles({a.own})"
+        if a.type == "strings":
+            return f"detail::Pointers({a.own}).data()"
+        if a.type == "bytes":
+            return f"{a.own}.data()"
+        p = a.passed
+        if p and p.type in self.spec.handles and p.mutable and not self.changes(m, a):
             # The object is not changed, though the older call takes it so.
-            return f"const_cast<{p.type}*>(static_cast<const {p.type}*>({name}))" if p.mutable else name
-        return name
+            handle = self.c.base(p.type)
+            return f"const_cast<{handle}*>(static_cast<const {handle}*>({a.own}))"
+        return a.own
 
-    def result(self, method: Method) -> Parameter:
-        """Return the first result of a method's call."""
-        return method.call.results[0]
+    @staticmethod
+    def changes(m: Method, p: Given) -> bool:
+        """Whether an object is taken as one that may be changed: the state of a session, and a buffer."""
+        return p.passed is not None and bool(p.passed.mutable) and m.pattern in ("create", "copy_in_buffer")
 
-    def returned(self, method: Method) -> str:
+    def taken(self, results: list[Parameter]) -> str:
         """Return the expression of a method's result or results."""
-        values = [self._taken(p) for p in method.call.results]
+        values = [self._taken(p) for p in results]
         return values[0] if len(values) == 1 else f"{{{', '.join(values)}}}"
 
     def _taken(self, p: Parameter) -> str:
-        if p.type in ("OrtValue", "OrtTensorTypeAndShapeInfo", "OrtTypeInfo"):
-            return f"{self._type_of_result(p.type)}{{{p.name}}}"
+        if p.type == "bytes":
+            return f"detail::TakeBytes({p.name}, {p.length})"
+        if p.type in self.spec.handles:
+            return f"{self.type_of(p.type)}{{{p.name}}}"
+        if p.type == "string" and p.owner == "callee":
+            return p.name
         if p.type == "string":
             return f"detail::TakeString({p.name})"
         return f"{p.name} != 0" if p.type == "flag" else p.name
+
+    def variable(self, p: Parameter) -> str:
+        """Return the declaration of a variable that a call stores into."""
+        pointer = "*" if self.c.is_pointer_type(p.type) else ""
+        const = "const " if p.owner == "callee" else ""
+        return f"{const}{self.c.base(p.type)}{pointer} {p.name}{{}};"

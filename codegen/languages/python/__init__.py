@@ -6,16 +6,39 @@ import re
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from codegen import lower
 from codegen.languages import Base, File
-from codegen.languages.c import Language as C
-from codegen.languages.c import snake
-from codegen.spec.model import Call, Class, Method, Parameter, Spec
+from codegen.lower import Operand, Step
+from codegen.spec.model import Call, Class, Given, Method, Parameter
+from codegen.spec.names import pascal, snake
 from codegen.spec.source import Problem, SpecError
 
 CLASSES = "bindings/python/ortrain/api/generated"
 
-TABLES = {"OrtApi": "api()", "OrtTrainingApi": "training_api()", "OrtrainApi": "extension_api()"}
+TABLES = {"general": "api()", "training": "training_api()", "extension": "extension_api()"}
+
+
+@dataclass
+class Argument:
+    """An argument of a function of the extension: its C++ type, and its annotation and default in both languages."""
+
+    name: str
+    kind: str
+    stub: str
+    default: str = ""
+    stub_default: str = ""
+
+    @property
+    def binding(self) -> str:
+        """Its name and default for pybind11."""
+        return f'py::arg("{self.name}"){" = " + self.default if self.default else ""}'
+
+    @property
+    def annotation(self) -> str:
+        """Its declaration in the stubs."""
+        return f"{self.name}: {self.stub}{' = ' + self.stub_default if self.stub_default else ''}"
 
 
 @dataclass
@@ -23,42 +46,39 @@ class Function:
     """One function of the extension: a call as Python sees it, in the pieces that its C++ text is made of."""
 
     call: Call
-    name: str
-    arguments: list[str] = field(default_factory=list)
-    """Parameters of the C++ function."""
-    bindings: list[str] = field(default_factory=list)
-    """Their names and defaults for pybind11."""
+    arguments: list[Argument] = field(default_factory=list)
     prelude: list[str] = field(default_factory=list)
-    """Statements that convert them and make room for results."""
+    """Statements that convert arguments and make room for results."""
     passed: list[str] = field(default_factory=list)
     """What is passed to the C call."""
-    returned: list[str] = field(default_factory=list)
-    """Expressions of the results."""
-    stub_arguments: list[str] = field(default_factory=list)
-    stub_returned: list[str] = field(default_factory=list)
+    returned: list[tuple[str, str]] = field(default_factory=list)
+    """Expressions of the results, each with its annotation."""
+
+    def take(
+        self, p: Given, kind: str, stub: str, prelude: str = "", default: str = "", stub_default: str = ""
+    ) -> None:
+        """Add an argument, and the statement that converts it where it needs one."""
+        self.arguments.append(Argument(p.name, kind, stub, default, stub_default))
+        if prelude:
+            self.prelude.append(prelude)
 
     @property
     def stub_return(self) -> str:
         """The type annotation of what it returns."""
-        if not self.stub_returned:
-            return "None"
-        return (
-            self.stub_returned[0]
-            if len(self.stub_returned) == 1
-            else f"tuple[{', '.join(self.stub_returned)}]"
-        )
+        stubs = [stub for _, stub in self.returned]
+        if len(stubs) > 1:
+            return f"tuple[{', '.join(stubs)}]"
+        return stubs[0] if stubs else "None"
 
 
 class Language(Base):
     """The filters of the Python templates."""
 
     key = "python"
+    released = "automatic"
     tables = TABLES
-    folders = (CLASSES, "bindings/python/src/generated")
-
-    def __init__(self, spec: Spec) -> None:
-        super().__init__(spec)
-        self.c = C(spec)
+    folders = (CLASSES, "bindings/python/src/generated", "tests/scenarios/generated/python")
+    truth = {"true": "True", "false": "False", "none": "None"}  # noqa: RUF012
 
     def files(self) -> Iterable[File]:
         """Return the extension with its stubs, the classes, the enumerations and the page."""
@@ -66,235 +86,225 @@ class Language(Base):
         yield File("python/module.pyi.j2", "bindings/python/ortrain/_ortrain.pyi")
         yield File("python/init.py.j2", f"{CLASSES}/__init__.py")
         yield File("python/enums.py.j2", f"{CLASSES}/enums.py")
-        for cls in self.spec.classes_in("python"):
-            yield File("python/class.py.j2", f"{CLASSES}/{snake(cls.names['python'])}.py", {"cls": cls})
+        for cls in self.classes:
+            yield File("python/class.py.j2", f"{CLASSES}/{snake(cls.own)}.py", {"cls": cls})
         yield File("python/reference.md.j2", "docs/reference/python.md")
+        yield File("python/commands.py.j2", "tests/scenarios/generated/python/commands.py")
+
+    def method_name(self, cls: Class, m: Method) -> str:
+        """Return the name of a method."""
+        makes = m.pattern in ("attach", "load") or (m.pattern == "create" and m.name.startswith("create"))
+        return "__init__" if makes else m.name
+
+    def default_value_name(self, enum: str, value: str) -> str:
+        """Return the name of a value, which is that of C."""
+        return self.c.value_name(enum, value)
 
     # ---- the extension ----
 
     def bound_calls(self) -> list[Call]:
-        """Return the calls of the extension: both training tables, and what classes name of the other."""
-        used = {
-            call.name
-            for cls in self.spec.classes_in("python")
-            for m in cls.methods_in("python")
-            for call in m.calls
-        }
+        """Return the calls of the extension: those of the training tables, and what classes use of the other."""
+        used = {call.name for cls in self.classes for m in cls.methods for call in m.calls.values()}
         return [
             call
             for table in self.spec.tables
             for call in self.spec.calls_of(table["name"])
-            if call.core != "release" and (call.table != "OrtApi" or call.name in used)
+            if call.core != "release" and (call.table != "general" or call.name in used)
         ]
 
     def bound_handles(self) -> list[str]:
         """Return the handles that those calls speak of and that Python holds as opaque objects."""
-        hidden = ("OrtValue", "OrtEnv", "OrtTensorTypeAndShapeInfo", "OrtTypeInfo")
+        hidden = ("value", "env", "tensor_type_and_shape_info", "type_info")
         used = {p.type for call in self.bound_calls() for p in call.parameters}
         return [name for name in self.spec.handles if name in used and name not in hidden]
 
     def release_of(self, handle: str) -> str:
         """Return the C++ expression of a handle's release call."""
-        call = self.spec.calls[self.spec.handles[handle]["release"]]
-        return f"{TABLES[call.table]}.{call.name}"
+        return self.function_in_c(self.spec.calls[self.spec.handles[handle]["release"]])
 
-    def function(self, call: Call, snake: str) -> Function:
+    def function_in_c(self, call: Call) -> str:
+        """Return the C++ expression of a call's function."""
+        return f"{TABLES[call.table]}.{self.c.function(call)}"
+
+    def function(self, call: Call) -> Function:
         """Return a call as a function of the extension."""
-        f = Function(call, snake)
-        for p in call.parameters:
+        f = Function(call)
+        for step in lower.function_of(call):
             try:
-                self._parameter(f, p)
+                self._step(f, step)
             except KeyError as error:
-                message = f"parameter {p.name} of type {p.type} has no way to Python: {error}"
+                message = f"there is no way to Python: {error}"
                 raise SpecError([Problem("spec", 1, f"call {call.name}", message)]) from error
         # Only arguments at the end can be left out.
-        required = [i for i, argument in enumerate(f.stub_arguments) if " = " not in argument]
-        for i in range(required[-1] if required else 0):
-            f.bindings[i] = f.bindings[i].partition(" = ")[0]
-            f.stub_arguments[i] = f.stub_arguments[i].partition(" = ")[0]
+        required = [i for i, argument in enumerate(f.arguments) if not argument.default]
+        for argument in f.arguments[: required[-1] if required else 0]:
+            argument.default = argument.stub_default = ""
         return f
 
-    def _take(
-        self, f: Function, p: Parameter, cpp: str, stub: str, default: str = "", stub_default: str = ""
-    ) -> None:
-        f.arguments.append(f"{cpp} {p.name}")
-        f.bindings.append(f'py::arg("{p.name}"){" = " + default if default else ""}')
-        f.stub_arguments.append(f"{p.name}: {stub}{' = ' + stub_default if stub_default else ''}")
+    def _step(self, f: Function, step: Step) -> None:
+        match step:
+            case lower.Convert(p):
+                if p.type != "env":
+                    self._convert(f, p)
+            case lower.SameLength(first, other):
+                sizes = f'"{first.name}", {first.name}.size(), "{other.name}", {other.name}.size()'
+                f.prelude.append(f"check_same_length({sizes});")
+            case lower.Invoke():
+                for stored in step.stored:
+                    self._store(f, stored)
+                f.passed = [self._operand(o) for o in step.operands]
+            case lower.FillRoom(call, operands):
+                room = next(o.parameter for o in operands if isinstance(o, lower.Room))
+                asked = ", ".join(self._operand(o) for o in step.asking)
+                f.prelude.append(f"size_t {room.length} = 0;")
+                f.prelude.append(f"check({self.function_in_c(call)}({asked}));")
+                f.prelude.append(f"std::string {room.name}({room.length}, '\\0');")
+                f.passed = [self._operand(o) for o in operands]
+                f.returned.append((f"std::string({room.name}.c_str())", "str"))
+            case lower.Return(results):
+                f.returned += [self._taken(p) for p in results]
 
-    def _parameter(self, f: Function, p: Parameter) -> None:
-        call = f.call
-        arrays = call.arrays.get(p.name, [])
-        if arrays and p.type in ("size", "int"):
-            self._length(f, p, arrays)
-        elif p.type == "OrtAllocator":
-            f.passed.append("allocator()")
-        elif p.type == "OrtEnv":
-            f.passed.append("environment()")
-        elif p.direction == "out":
-            self._result(f, p)
-        elif p.direction == "inout":
-            named = next((q for q in call.arrays[p.length] if q.direction == "in"), None)
+    def _convert(self, f: Function, p: Given) -> None:
+        """Add an argument, and the statement that brings it into the form of C where it needs one."""
+        passed = p.passed
+        assert passed is not None
+        handle = self.handle_name(passed.type)
+        c_handle = f"Handle<{self.c.base(passed.type)}>"
+        default, stub_default = ("py::none()", "None") if p.nullable else ("", "")
+        optional = " | None" if p.nullable else ""
+        if p.type == "bytes" and passed.typed_by:
+            f.take(p, "const py::object&", "int | float | str", f"PropertyValue {p.name}_({p.name});")
+        elif p.type == "bytes":
+            prelude = f"const Bytes {p.name}_({p.name});"
+            f.take(p, "const std::optional<py::bytes>&", f"bytes{optional}", prelude, default, stub_default)
+        elif passed.length:
+            element, holder, stub = {
+                "string": ("std::string", "Texts", "str"),
+                "value": ("const Value*", "Values", "OrtValue"),
+                "bool": ("bool", "Flags", "bool"),
+            }[passed.type]
+            kind = f"const std::vector<{element}>&"
+            f.take(p, kind, f"Sequence[{stub}]", f"const {holder} {p.name}_({p.name});")
+        elif p.type == "path":
+            kind = "const std::optional<std::filesystem::path>&"
+            prelude = f"const Path {p.name}_({p.name});"
+            f.take(p, kind, f"StrPath{optional}", prelude, default, stub_default)
+        elif p.type == "value":
+            f.take(p, "const Value&", "OrtValue")
+        elif p.type in self.spec.handles and p.nullable:
+            f.take(p, f"const {c_handle}*", f"{handle} | None", "", "py::none()", "None")
+        elif p.type in self.spec.handles:
+            f.take(p, f"const {c_handle}&", handle)
+        elif p.type == "string":
+            f.take(p, "const std::string&", "str")
+        elif p.type in self.spec.enums:
+            f.take(p, "int", "int")
+        else:
+            f.take(p, self.c.base(p.type), self.types[p.type])
+
+    def _store(self, f: Function, p: Parameter) -> None:
+        """Add the variable that receives a result."""
+        if p.direction == "inout" and p.length:
+            named = next((q for q in f.call.arrays[p.length] if q.direction == "in"), None)
             if named is None:
                 f.prelude.append(f"Outputs {p.name}_({p.length});")
-            else:
-                # An array that comes in says how many are wanted; tensors of the caller may receive them.
-                self._take(f, p, "const py::sequence&", "Sequence[OrtValue | None]", "py::tuple()", "()")
-                f.prelude.append(f"Outputs {p.name}_({named.name}.size(), {p.name});")
-            f.passed.append(f"{p.name}_.raw.data()")
-            f.returned.append(f"{p.name}_.take()")
-            f.stub_returned.append("list[OrtValue]")
-        elif p.length:
-            self._array(f, p)
-        else:
-            self._single(f, p)
-
-    def _length(self, f: Function, p: Parameter, arrays: list[Parameter]) -> None:
-        if p.direction == "out":
-            f.prelude.append(f"size_t {p.name} = 0;")
-            f.passed.append(f"&{p.name}")
-        elif p.direction == "inout":
-            f.passed.append(f"&{p.name}")
-        elif arrays[0].direction == "inout":
-            self._take(f, p, "size_t", "int")
-            f.passed.append(p.name)
-        else:
-            converted = arrays[0].type == "bytes"
-            for other in (a for a in arrays[1:] if a.direction == "in"):
-                first = arrays[0].name
-                sizes = f'"{first}", {first}.size(), "{other.name}", {other.name}.size()'
-                f.prelude.append(f"check_same_length({sizes});")
-            f.passed.append(f"{arrays[0].name}{'_' if converted else ''}.size()")
-
-    def _result(self, f: Function, p: Parameter) -> None:
-        c_type = self.c.base(p.type)
-        if p.type == "string" and p.length and f.call.parameter(p.length).direction == "inout":
-            # The caller gives the room: one call asks how much, the next fills it.
-            asked = ", ".join([*f.passed, "nullptr", f"&{p.length}"])
-            f.prelude.append(f"size_t {p.length} = 0;")
-            f.prelude.append(f"check({TABLES[f.call.table]}.{f.call.name}({asked}));")
-            f.prelude.append(f"std::string {p.name}({p.length}, '\\0');")
-            f.passed.append(f"{p.name}.data()")
-            f.returned.append(f"std::string({p.name}.c_str())")
-            f.stub_returned.append("str")
+                return
+            # An array that comes in says how many are wanted; tensors of the caller may receive them.
+            given = Given(p.name, "values", p.doc)
+            prelude = f"Outputs {p.name}_({named.name}.size(), {p.name});"
+            f.take(given, "const py::sequence&", "Sequence[OrtValue | None]", prelude, "py::tuple()", "()")
             return
-        if any(q.typed_by == p.name for q in f.call.parameters):
-            f.prelude.append(f"{c_type} {p.name} = {{}};")
-            f.passed.append(f"&{p.name}")
-            return
-        value, stub = {
+        pointer = "*" if self.c.is_pointer_type(p.type) else ""
+        start = "0" if f.call.arrays.get(p.name) else "{}"
+        f.prelude.append(f"{self.c.base(p.type)}{pointer} {p.name} = {start};")
+
+    def _operand(self, o: Operand) -> str:
+        match o:
+            case lower.Passed(p):
+                return self._passed(p)
+            case lower.Length(p):
+                return f"{p.name}{'_' if p.type == 'bytes' else ''}.size()"
+            case lower.TypeOf(p):
+                return f"{p.name}_.type()"
+            case lower.Allocator():
+                return "allocator()"
+            case lower.Absent():
+                return "nullptr"
+            case lower.Out(p) if p.direction == "inout" and p.length:
+                return f"{p.name}_.raw.data()"
+            case lower.Out(p) | lower.RoomSize(p):
+                return f"&{p.name}"
+            case lower.Room(p):
+                return f"{p.name}.data()"
+        raise NotImplementedError(f"Python has no form of {o}")
+
+    def _passed(self, p: Given) -> str:
+        passed = p.passed
+        assert passed is not None
+        if p.type == "env":
+            return "environment()"
+        if p.type in ("bytes", "path") or passed.length:
+            return f"{p.name}_.data()"
+        if p.type == "value":
+            return f"{p.name}.raw()"
+        if p.type in self.spec.handles:
+            return f"{p.name} ? {p.name}->raw : nullptr" if p.nullable else f"{p.name}.raw"
+        if p.type == "string":
+            return f"{p.name}.c_str()"
+        return f"static_cast<{self.c.base(p.type)}>({p.name})" if p.type in self.spec.enums else p.name
+
+    def _taken(self, p: Parameter) -> tuple[str, str]:
+        """Return the expression of a result and its annotation."""
+        if p.direction == "inout" and p.length:
+            return f"{p.name}_.take()", "list[OrtValue]"
+        if p.typed_by:
+            return f"take_property({p.typed_by}, {p.name})", "int | float | str"
+        known = {
             "string": (f"take_text({p.name})", "str"),
             "bytes": (f"take_bytes({p.name}, {p.length})", "bytes"),
             "flag": (f"{p.name} != 0", "bool"),
-            "OrtValue": (f"Value({p.name})", "OrtValue"),
-            "OrtTensorTypeAndShapeInfo": (
+            "value": (f"Value({p.name})", "OrtValue"),
+            "tensor_type_and_shape_info": (
                 f"take_type_and_shape({p.name})",
                 "tuple[int, list[int], list[str]]",
             ),
-            "OrtTypeInfo": (f"take_type_info({p.name})", "tuple[list[int], int, list[int], list[str]]"),
-        }.get(p.type, ("", ""))
-        if p.typed_by:
-            value, stub = f"take_property({p.typed_by}, {p.name})", "int | float | str"
-        elif not value and p.type in self.spec.handles:
-            value, stub = f"Handle<{p.type}>({p.name}, {self.release_of(p.type)})", self.handle_name(p.type)
-        elif not value and p.type in self.spec.enums:
-            value, stub = f"static_cast<int>({p.name})", "int"
-        elif not value:
-            value, stub = p.name, str(self.spec.types[p.type]["names"]["python"])
-        pointer = "*" if self.c.is_pointer_type(p.type) else ""
-        f.prelude.append(f"{c_type}{pointer} {p.name} = {{}};")
-        f.passed.append(f"&{p.name}")
-        f.returned.append(value)
-        f.stub_returned.append(stub)
+            "type_info": (f"take_type_info({p.name})", "tuple[list[int], int, list[int], list[str]]"),
+        }
+        if p.type in known:
+            return known[p.type]
+        if p.type in self.spec.handles:
+            made = f"Handle<{self.c.base(p.type)}>({p.name}, {self.release_of(p.type)})"
+            return made, self.handle_name(p.type)
+        if p.type in self.spec.enums:
+            return f"static_cast<int>({p.name})", "int"
+        return p.name, self.types[p.type]
 
-    def _array(self, f: Function, p: Parameter) -> None:
-        if p.type == "bytes":
-            optional = p.nullable
-            default, stub = ("py::none()", "bytes | None") if optional else ("", "bytes")
-            self._take(f, p, "const std::optional<py::bytes>&", stub, default, "None" if optional else "")
-            f.prelude.append(f"const Bytes {p.name}_({p.name});")
-        else:
-            element, holder, stub = {
-                "string": ("std::string", "Texts", "str"),
-                "OrtValue": ("const Value*", "Values", "OrtValue"),
-                "bool": ("bool", "Flags", "bool"),
-            }[p.type]
-            self._take(f, p, f"const std::vector<{element}>&", f"Sequence[{stub}]")
-            f.prelude.append(f"const {holder} {p.name}_({p.name});")
-        f.passed.append(f"{p.name}_.data()")
-
-    def _single(self, f: Function, p: Parameter) -> None:
-        if any(q.typed_by == p.name for q in f.call.parameters):
-            f.passed.append(f"{next(q.name for q in f.call.parameters if q.typed_by == p.name)}_.type()")
-        elif p.typed_by:
-            self._take(f, p, "const py::object&", "int | float | str")
-            f.prelude.append(f"PropertyValue {p.name}_({p.name});")
-            f.passed.append(f"{p.name}_.data()")
-        elif p.type == "OrtValue":
-            self._take(f, p, "const Value&", "OrtValue")
-            f.passed.append(f"{p.name}.raw()")
-        elif p.type in self.spec.handles and p.nullable:
-            self._take(
-                f, p, f"const Handle<{p.type}>*", f"{self.handle_name(p.type)} | None", "py::none()", "None"
-            )
-            f.passed.append(f"{p.name} ? {p.name}->raw : nullptr")
-        elif p.type in self.spec.handles:
-            self._take(f, p, f"const Handle<{p.type}>&", self.handle_name(p.type))
-            f.passed.append(f"{p.name}.raw")
-        elif p.type == "path":
-            default, stub_default = ("py::none()", "None") if p.nullable else ("", "")
-            stub = "StrPath | None" if p.nullable else "StrPath"
-            self._take(f, p, "const std::optional<std::filesystem::path>&", stub, default, stub_default)
-            f.prelude.append(f"const Path {p.name}_({p.name});")
-            f.passed.append(f"{p.name}_.data()")
-        elif p.type == "string":
-            self._take(f, p, "const std::string&", "str")
-            f.passed.append(f"{p.name}.c_str()")
-        elif p.type in self.spec.enums:
-            self._take(f, p, "int", "int")
-            f.passed.append(f"static_cast<{p.type}>({p.name})")
-        else:
-            self._take(f, p, self.c.base(p.type), str(self.spec.types[p.type]["names"]["python"]))
-            f.passed.append(p.name)
-
-    @staticmethod
-    def handle_name(handle: str) -> str:
+    def handle_name(self, handle: str) -> str:
         """Return the name of a handle's class in the extension."""
-        return handle.removeprefix("Ort") + "Handle"
+        return f"{pascal(handle, self.words)}Handle"
 
     # ---- the classes ----
 
-    def annotation(self, kind: str) -> str:
+    def annotation(self, kind: str, nullable: bool = False) -> str:
         """Return a type of a class's method as Python writes it."""
-        known = {
-            "array": "npt.NDArray[Any]",
-            "property": "int | float | str",
-            "path": "StrPath",
-            "strings": "list[str]",
-            "values": "Any",
-            "none": "None",
-            "pairs_of_parameters": "Iterator[tuple[str, Parameter]]",
-            "pairs_of_properties": "Iterator[tuple[str, int | float | str]]",
-            "model": "StrPath | bytes",
-            "extents": "list[int | str | None]",
-            "node_args": "list[NodeArg]",
-            "names": "Sequence[str]",
-            "names_in_any_order": "Collection[str]",
-            "feed": "Mapping[str, Any]",
-            "arrays": "list[Any]",
-            "ort_values": "Mapping[str, OrtValue]",
-            "list_of_values": "list[OrtValue]",
-            "providers": "Sequence[str | tuple[str, Mapping[str, Any]]]",
-            "provider_options": "Sequence[Mapping[str, Any]]",
-        }
-        optional = kind.endswith("?")
-        kind = kind.removesuffix("?")
-        name = known.get(kind)
-        if name is None and kind in self.spec.types:
-            name = str(self.spec.types[kind]["names"]["python"])
-        if name is None and kind in self.spec.enums:
-            name = f"{kind} | int"
-        name = name or kind
-        return f"{name} | None" if optional else name
+        cls = self.class_of(kind) if kind not in self.types else None
+        name = cls.own if cls else self.types.get(kind, kind)
+        if kind in self.spec.enums:
+            name = f"{self.enum_name(kind)} | int"
+        return f"{name} | None" if nullable else name
+
+    def literal(self, value: Any) -> str:
+        """Return a default, or the value of a setting before it is set."""
+        if isinstance(value, str):
+            return f'"{value}"'
+        return str(value)
+
+    def initial(self, m: Method) -> str:
+        """Return the value of a setting before it is set."""
+        kind = m.returns.type if m.returns else ""
+        if kind in self.spec.enums:
+            return str(next(v["value"] for v in self.spec.enums[kind]["values"] if v["name"] == m.initial))
+        return self.literal(m.initial)
 
     def signature(self, method: Method, receiver: str = "self") -> str:
         """Return the parameter list of a method."""
@@ -303,119 +313,154 @@ class Language(Base):
     def _signature_parts(self, method: Method, receiver: str) -> list[str]:
         parts = [receiver]
         for p in method.parameters:
-            default = f" = {p['default']}" if "default" in p else ""
-            star = "*" if p["type"] == "values" else ""
-            parts.append(f"{star}{p['name']}: {self.annotation(p['type'])}{default}")
+            default = f" = {self.literal(p.default)}" if p.has_default else ""
+            star = "*" if p.type == "values" else ""
+            parts.append(f"{star}{p.own}: {self.annotation(p.type, p.nullable)}{default}")
         return parts
 
     def define(self, method: Method, receiver: str, returned: str) -> str:
         """Return the first line of a method, broken where it is too long."""
-        name, parts = method.name_in("python"), self._signature_parts(method, receiver)
+        name, parts = method.own, self._signature_parts(method, receiver)
         line = f"    def {name}({', '.join(parts)}) -> {returned}:"
         if len(line) <= 110:
             return line
         broken = "".join(f"        {part},\n" for part in parts)
         return f"    def {name}(\n{broken}    ) -> {returned}:"
 
-    def pass_on(self, method: Method, skip: str = "") -> str:
-        """Return the arguments of a method as the extension takes them, each after a comma."""
-        out = ""
-        for p in method.parameters:
-            if p["name"] == skip:
-                continue
-            kind = p["type"]
-            if kind in {c.names.get("python") for c in self.spec.classes_in("python")}:
-                out += f", {p['name']}._handle"
-            elif kind == "array":
-                out += f", to_value({p['name']})"
-            elif kind == "strings":
-                out += f", list({p['name']})"
-            elif kind == "names_in_any_order":
-                out += f", sorted({p['name']})"
-            else:
-                out += f", {p['name']}"
-        return out
+    def called(self, call: Call, operands: list[Operand]) -> str:
+        """Return the expression of a function of the extension, which needs no lengths, allocators and places."""
+        given = [self.given(o) for o in operands if isinstance(o, (lower.Receiver, lower.Absent))
+                 or (isinstance(o, lower.Passed) and o.argument.type != "env")]  # fmt: skip
+        while given and given[-1] == "None":
+            given.pop()
+        return f"_ortrain.{call.name}({', '.join(given)})"
+
+    def given(self, o: Operand) -> str:
+        """Return one thing that a function of the extension is passed."""
+        if isinstance(o, lower.Passed):
+            return self.converted(o.argument)
+        return "self._handle" if isinstance(o, lower.Receiver) else "None"
+
+    def converted(self, p: Given) -> str:
+        """Return an argument as the extension takes it."""
+        if self.class_of(p.type) and p.type not in self.types:
+            return f"{p.own}._handle if {p.own} is not None else None" if p.nullable else f"{p.own}._handle"
+        forms = {"array": "to_value({})", "strings": "list({})", "names_in_any_order": "sorted({})"}
+        return forms.get(p.type, "{}").format(p.own)
+
+    settings = lower.SETTINGS
+
+    @staticmethod
+    def is_static(m: Method) -> bool:
+        """Whether a method is one of the class."""
+        return m.pattern == "static" or (m.pattern == "create" and m.own != "__init__")
+
+    @staticmethod
+    def has_constructor(cls: Class) -> bool:
+        """Whether a method makes objects by the name of their class."""
+        return any(m.own == "__init__" for m in cls.methods)
+
+    def result(self, m: Method) -> str:
+        """Return the annotation of what a method returns."""
+        return self.annotation(m.returns.type, m.returns.nullable) if m.returns else "None"
+
+    def as_array(self, m: Method, expression: str) -> str:
+        """Return the expression of a result; an array where the method returns one."""
+        return f"{expression}.numpy()" if m.returns and m.returns.type == "array" else expression
 
     def docstring(self, item: Class | Method, indent: int) -> str:
         """Return a NumPy-style docstring."""
         margin = " " * indent
         width = 110 - indent
-        lines = textwrap.wrap(item.summary, width - 3)
+        lines = textwrap.wrap(self.said(item.summary), width - 3)
         if item.details:
-            lines += ["", *textwrap.wrap(item.details, width)]
+            lines += ["", *textwrap.wrap(self.said(item.details), width)]
         if isinstance(item, Method):
-            if item.parameters:
-                lines += ["", "Parameters", "----------"]
-                for p in item.parameters:
-                    star = "*" if p["type"] == "values" else ""
-                    default = f", default {p['default']}" if "default" in p else ""
-                    annotation = self.annotation(p["type"])
-                    lines.append(f"{star}{p['name']} : {annotation}{default}")
-                    lines += textwrap.wrap(
-                        p["doc"], width - 4, initial_indent="    ", subsequent_indent="    "
-                    )
-            if item.returns:
-                lines += ["", "Returns", "-------", self.annotation(item.returns["type"])]
-                lines += textwrap.wrap(
-                    item.returns["doc"], width - 4, initial_indent="    ", subsequent_indent="    "
-                )
-            if item.raises:
-                lines += ["", "Raises", "------"]
-                for raised in item.raises:
-                    lines.append(raised["error"])
-                    when = f"When {raised['when']}."
-                    lines += textwrap.wrap(when, width - 4, initial_indent="    ", subsequent_indent="    ")
+            lines += self._sections(item, width)
         if len(lines) == 1:
             return f'{margin}"""{lines[0]}"""'
         body = "\n".join(f"{margin}{line}".rstrip() for line in lines[1:])
         return f'{margin}"""{lines[0]}\n{body}\n{margin}"""'
 
+    def _sections(self, m: Method, width: int) -> list[str]:
+        def said(text: str) -> list[str]:
+            return textwrap.wrap(text, width - 4, initial_indent="    ", subsequent_indent="    ")
+
+        lines: list[str] = []
+        if m.parameters and m.pattern not in lower.SETTINGS:
+            lines += ["", "Parameters", "----------"]
+            for p in m.parameters:
+                star = "*" if p.type == "values" else ""
+                default = f", default {self.literal(p.default)}" if p.has_default else ""
+                lines.append(f"{star}{p.own} : {self.annotation(p.type, p.nullable)}{default}")
+                lines += said(self.said(p.doc))
+        if m.returns:
+            lines += [
+                "",
+                "Returns",
+                "-------",
+                self.result(m),
+                *said(self.said(m.returns.doc)),
+            ]
+        if m.errors:
+            lines += ["", "Raises", "------"]
+            for error, when in self.raised(m):
+                lines += [error, *said(f"When {when}.")]
+        return lines
+
+    def raised(self, m: Method) -> list[tuple[str, str]]:
+        """Return the exceptions of a method, and when it raises them."""
+        exceptions = {**self.own["errors"], **m.exceptions}
+        return [(exceptions.get(e["code"], "OrtrainError"), self.said(e["when"])) for e in m.errors]
+
     def field_doc(self, method: Method) -> str:
         """Return the documentation of a field: what it is, and what its value says."""
-        details = method.returns["doc"] if method.returns else ""
+        details = method.returns.doc if method.returns else ""
         return self.docstring(replace(method, details=details, returns=None), 4)
 
     def handle_of(self, cls: Class) -> str:
         """Return the handle that a class works on, its own or its owner's."""
-        return cls.handle or self.handle_of(self.spec.class_named(cls.view_of))
+        return cls.handle or self.handle_of(self.class_named(cls.view_of))
 
     def imports(self, cls: Class) -> list[str]:
         """Return the import lines of a class's file."""
-        methods = cls.methods_in("python")
+        methods = cls.methods
         patterns = {m.pattern for m in methods}
         if patterns == {"field"}:
             return ["from dataclasses import dataclass"]
-        kinds = {p["type"].removesuffix("?") for m in methods for p in m.parameters}
-        kinds |= {m.returns["type"] for m in methods if m.returns}
+        settings = [p for m in methods if m.pattern not in lower.SETTINGS for p in m.parameters]
+        kinds = {p.type for p in settings} | {m.returns.type for m in methods if m.returns}
         mentioned = set(re.findall(r"\w+", " ".join(self.annotation(kind) for kind in kinds)))
-        classes = {c.names["python"] for c in self.spec.classes_in("python")} - {cls.names["python"]}
+        classes = {c.name: c.own for c in self.classes if c is not cls}
         run_time: set[str] = set()
-        typing_only = {cls.view_of} if cls.view_of else set()
-        for kind in kinds & classes:
-            (run_time if patterns & {"view", "create_session"} else typing_only).add(kind)
-        if "load_model" in patterns:
+        typing_only = {classes[cls.view_of]} if cls.view_of else set()
+        makes_defaults = any(isinstance(s, lower.Default) for m in methods for s in self.lower(cls, m))
+        for kind in kinds & set(classes):
+            (run_time if "view" in patterns else typing_only).add(classes[kind])
+        if makes_defaults:
             run_time.add("SessionOptions")
         if "node_args" in kinds:
             run_time.add("NodeArg")
         if cls.keys and cls.keys["entry"] in classes:
-            run_time.add(cls.keys["entry"])
+            run_time.add(classes[cls.keys["entry"]])
         typing_only -= run_time
+        steps = {s.kind for m in methods for s in self.lower(cls, m)}
         values = {
-            "ModelSignature": "load_model" in patterns,
+            "ModelSignature": "make_from_path_or_bytes" in steps,
             "as_arrays": "arrays" in kinds,
-            "check_device": "create_session" in patterns,
-            "check_key": "map_get" in patterns,
-            "check_providers": "load_model" in patterns,
-            "declared": "value_infos" in patterns,
-            "declared_tensor": "value_infos_by_mode" in patterns,
-            "describe_entry": "describe" in patterns and cls.keyed,
-            "describe_mapping": "describe" in patterns and not cls.keyed,
-            "give_back": "step_by_mode" in patterns,
-            "StepSignature": "step_by_mode" in patterns,
-            "to_value": "array" in {p["type"] for m in methods for p in m.parameters},
+            "check_device": "check_device" in steps,
+            "check_key": "get_entry" in steps,
+            "check_providers": "check_providers" in steps,
+            "declared": "read_infos" in steps,
+            "declared_tensor": "read_infos_of_mode" in steps,
+            "describe_entry": "describe" in steps and cls.keyed,
+            "describe_mapping": "describe" in steps and not cls.keyed,
+            "give_back": "run_step" in steps,
+            "StepSignature": "run_step" in steps,
+            "to_value": "array" in {p.type for p in settings},
             "StrPath": "StrPath" in mentioned,
         }
-        enums = sorted(kinds & set(self.spec.enums))
+        enums = sorted(self.enum_name(kind) for kind in kinds & set(self.spec.enums))
         standard = []
         abstract = sorted(mentioned & {"Collection", "Iterator", "Mapping", "Sequence"})
         if abstract:
@@ -444,7 +489,3 @@ class Language(Base):
                 f"    from ortrain.api.generated.{snake(name)} import {name}" for name in sorted(typing_only)
             ]
         return lines
-
-    def python_enums(self) -> list[dict[str, object]]:
-        """Return the enums that Python has as classes."""
-        return [e for e in self.spec.enums.values() if "python" in e.get("names", {})]

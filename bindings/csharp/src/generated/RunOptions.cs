@@ -95,9 +95,14 @@ namespace Microsoft.ML.OnnxRuntime
             get { return Live.terminate; }
             set
             {
-                NativeStatus.ThrowOnError(value
-                    ? OrtApi.RunOptionsSetTerminate(Live)
-                    : OrtApi.RunOptionsUnsetTerminate(Live));
+                if (value)
+                {
+                    NativeStatus.ThrowOnError(OrtApi.RunOptionsSetTerminate(Live));
+                }
+                else
+                {
+                    NativeStatus.ThrowOnError(OrtApi.RunOptionsUnsetTerminate(Live));
+                }
                 terminate = value;
             }
         }

@@ -200,13 +200,14 @@ namespace Microsoft.ML.OnnxRuntime
         public string GetSessionConfigEntry(string key)
         {
             // The caller supplies the buffer: one call queries its size, the next fills it.
-            byte[] name = NativeText.Utf8(key, nameof(key));
             UIntPtr size = UIntPtr.Zero;
-            NativeStatus.ThrowOnError(OrtApi.GetSessionConfigEntry(Live, name, null, ref size));
+            NativeStatus.ThrowOnError(OrtApi.GetSessionConfigEntry(
+                Live, NativeText.Utf8(key, nameof(key)), null, ref size));
             var room = new byte[(int)size];
             fixed (byte* start = room)
             {
-                NativeStatus.ThrowOnError(OrtApi.GetSessionConfigEntry(Live, name, start, ref size));
+                NativeStatus.ThrowOnError(OrtApi.GetSessionConfigEntry(
+                    Live, NativeText.Utf8(key, nameof(key)), start, ref size));
                 return NativeText.Read((IntPtr)start);
             }
         }
@@ -228,9 +229,14 @@ namespace Microsoft.ML.OnnxRuntime
             get { return Live.enableCpuMemArena; }
             set
             {
-                NativeStatus.ThrowOnError(value
-                    ? OrtApi.EnableCpuMemArena(Live)
-                    : OrtApi.DisableCpuMemArena(Live));
+                if (value)
+                {
+                    NativeStatus.ThrowOnError(OrtApi.EnableCpuMemArena(Live));
+                }
+                else
+                {
+                    NativeStatus.ThrowOnError(OrtApi.DisableCpuMemArena(Live));
+                }
                 enableCpuMemArena = value;
             }
         }
@@ -245,9 +251,14 @@ namespace Microsoft.ML.OnnxRuntime
             get { return Live.enableMemoryPattern; }
             set
             {
-                NativeStatus.ThrowOnError(value
-                    ? OrtApi.EnableMemPattern(Live)
-                    : OrtApi.DisableMemPattern(Live));
+                if (value)
+                {
+                    NativeStatus.ThrowOnError(OrtApi.EnableMemPattern(Live));
+                }
+                else
+                {
+                    NativeStatus.ThrowOnError(OrtApi.DisableMemPattern(Live));
+                }
                 enableMemoryPattern = value;
             }
         }

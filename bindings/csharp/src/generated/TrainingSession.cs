@@ -125,12 +125,15 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Creates a session from its models.</summary>
-        /// <remarks>The session trains the given state in place, not a copy, and keeps it alive.</remarks>
+        /// <remarks>The session trains the given state in place, not a copy, and keeps it alive. The data is not
+        /// needed afterwards. Models with external data cannot be read from it.</remarks>
         /// <param name="options">Settings, copied; without them the defaults.</param>
         /// <param name="state">The state to train.</param>
         /// <param name="trainModelData">The training model.</param>
-        /// <param name="evalModelData">The eval model, or null.</param>
-        /// <param name="optimModelData">The optimizer model, or null.</param>
+        /// <param name="evalModelData">The eval model. Without it, the session can neither evaluate nor
+        /// export.</param>
+        /// <param name="optimModelData">The optimizer model. Without it, the session cannot take optimizer
+        /// steps.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="state"/> or <paramref
         /// name="trainModelData"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidProtobuf when a buffer is not an ONNX model;
@@ -178,24 +181,6 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Runs the forward and backward pass of the training model.</summary>
         /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
         /// reset was requested.</remarks>
-        /// <param name="options">Settings for this step, or null.</param>
-        /// <param name="inputValues">The inputs, in the order of the input names.</param>
-        /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
-        /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
-        /// name="outputValues"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
-        /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
-        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
-        /// step was terminated.</exception>
-        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
-        public void TrainStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
-        {
-            trainStep.RunInto(Live, options, inputValues, nameof(inputValues), outputValues, nameof(outputValues));
-        }
-
-        /// <summary>Runs the forward and backward pass of the training model.</summary>
-        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
-        /// reset was requested.</remarks>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <returns>The outputs, in the order of the output names; the loss comes first. The caller disposes of
         /// them.</returns>
@@ -215,23 +200,6 @@ namespace Microsoft.ML.OnnxRuntime
         /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
         /// reset was requested.</remarks>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
-        /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
-        /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
-        /// name="outputValues"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
-        /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
-        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
-        /// step was terminated.</exception>
-        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
-        public void TrainStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
-        {
-            trainStep.RunInto(Live, null, inputValues, nameof(inputValues), outputValues, nameof(outputValues));
-        }
-
-        /// <summary>Runs the forward and backward pass of the training model.</summary>
-        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
-        /// reset was requested.</remarks>
-        /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <returns>The outputs, in the order of the output names; the loss comes first. The caller disposes of
         /// them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> is
@@ -244,6 +212,43 @@ namespace Microsoft.ML.OnnxRuntime
         public IDisposableReadOnlyCollection<OrtValue> TrainStep(IReadOnlyCollection<OrtValue> inputValues)
         {
             return trainStep.Run(Live, null, inputValues, nameof(inputValues));
+        }
+
+        /// <summary>Runs the forward and backward pass of the training model, and writes the outputs into tensors
+        /// of the caller.</summary>
+        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
+        /// reset was requested.</remarks>
+        /// <param name="options">Settings for this step, or null.</param>
+        /// <param name="inputValues">The inputs, in the order of the input names.</param>
+        /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
+        /// name="outputValues"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
+        /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
+        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
+        /// step was terminated.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void TrainStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
+        {
+            trainStep.RunInto(Live, options, inputValues, nameof(inputValues), outputValues, nameof(outputValues));
+        }
+
+        /// <summary>Runs the forward and backward pass of the training model, and writes the outputs into tensors
+        /// of the caller.</summary>
+        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
+        /// reset was requested.</remarks>
+        /// <param name="inputValues">The inputs, in the order of the input names.</param>
+        /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
+        /// name="outputValues"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the number, types, ranks or shapes of
+        /// inputs or outputs are wrong; the message lists the inputs; RuntimeException when a node fails, the
+        /// session is in use by another thread, or the checkpoint is nominal and has no values yet; Fail when the
+        /// step was terminated.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void TrainStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
+        {
+            trainStep.RunInto(Live, null, inputValues, nameof(inputValues), outputValues, nameof(outputValues));
         }
 
         private readonly Step evalStep = new Step(
@@ -270,21 +275,6 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Runs the eval model forward with the current parameters.</summary>
-        /// <param name="options">Settings for this step, or null.</param>
-        /// <param name="inputValues">The inputs, in the order of the input names.</param>
-        /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
-        /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
-        /// name="outputValues"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
-        /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
-        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
-        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
-        public void EvalStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
-        {
-            evalStep.RunInto(Live, options, inputValues, nameof(inputValues), outputValues, nameof(outputValues));
-        }
-
-        /// <summary>Runs the eval model forward with the current parameters.</summary>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <returns>The outputs, in the order of the output names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> is
@@ -300,20 +290,6 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Runs the eval model forward with the current parameters.</summary>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
-        /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
-        /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
-        /// name="outputValues"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
-        /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
-        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
-        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
-        public void EvalStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
-        {
-            evalStep.RunInto(Live, null, inputValues, nameof(inputValues), outputValues, nameof(outputValues));
-        }
-
-        /// <summary>Runs the eval model forward with the current parameters.</summary>
-        /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <returns>The outputs, in the order of the output names. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> is
         /// null.</exception>
@@ -324,6 +300,37 @@ namespace Microsoft.ML.OnnxRuntime
         public IDisposableReadOnlyCollection<OrtValue> EvalStep(IReadOnlyCollection<OrtValue> inputValues)
         {
             return evalStep.Run(Live, null, inputValues, nameof(inputValues));
+        }
+
+        /// <summary>Runs the eval model forward with the current parameters, and writes the outputs into tensors
+        /// of the caller.</summary>
+        /// <param name="options">Settings for this step, or null.</param>
+        /// <param name="inputValues">The inputs, in the order of the input names.</param>
+        /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
+        /// name="outputValues"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
+        /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
+        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void EvalStep(RunOptions options, IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
+        {
+            evalStep.RunInto(Live, options, inputValues, nameof(inputValues), outputValues, nameof(outputValues));
+        }
+
+        /// <summary>Runs the eval model forward with the current parameters, and writes the outputs into tensors
+        /// of the caller.</summary>
+        /// <param name="inputValues">The inputs, in the order of the input names.</param>
+        /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
+        /// name="outputValues"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">NoModel when the session has no eval model; InvalidArgument
+        /// when the number, types, ranks or shapes of inputs or outputs are wrong; RuntimeException when a node
+        /// fails, or the session is in use by another thread; Fail when the step was terminated.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void EvalStep(IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
+        {
+            evalStep.RunInto(Live, null, inputValues, nameof(inputValues), outputValues, nameof(outputValues));
         }
 
         /// <summary>Makes the next train step start from zero gradients.</summary>
@@ -436,9 +443,12 @@ namespace Microsoft.ML.OnnxRuntime
                     (out UIntPtr count) => OrtTrainingApi.TrainingSessionGetTrainingModelInputCount(Live, out count),
                     (UIntPtr index, out IntPtr name) => OrtTrainingApi.TrainingSessionGetTrainingModelInputName(Live, index, OrtAllocator.Default, out name));
             }
-            return NativeText.ReadAll(
-                (out UIntPtr count) => OrtTrainingApi.TrainingSessionGetEvalModelInputCount(Live, out count),
-                (UIntPtr index, out IntPtr name) => OrtTrainingApi.TrainingSessionGetEvalModelInputName(Live, index, OrtAllocator.Default, out name));
+            else
+            {
+                return NativeText.ReadAll(
+                    (out UIntPtr count) => OrtTrainingApi.TrainingSessionGetEvalModelInputCount(Live, out count),
+                    (UIntPtr index, out IntPtr name) => OrtTrainingApi.TrainingSessionGetEvalModelInputName(Live, index, OrtAllocator.Default, out name));
+            }
         }
 
         /// <summary>Names of the outputs of the training model or of the eval model.</summary>
@@ -453,9 +463,12 @@ namespace Microsoft.ML.OnnxRuntime
                     (out UIntPtr count) => OrtTrainingApi.TrainingSessionGetTrainingModelOutputCount(Live, out count),
                     (UIntPtr index, out IntPtr name) => OrtTrainingApi.TrainingSessionGetTrainingModelOutputName(Live, index, OrtAllocator.Default, out name));
             }
-            return NativeText.ReadAll(
-                (out UIntPtr count) => OrtTrainingApi.TrainingSessionGetEvalModelOutputCount(Live, out count),
-                (UIntPtr index, out IntPtr name) => OrtTrainingApi.TrainingSessionGetEvalModelOutputName(Live, index, OrtAllocator.Default, out name));
+            else
+            {
+                return NativeText.ReadAll(
+                    (out UIntPtr count) => OrtTrainingApi.TrainingSessionGetEvalModelOutputCount(Live, out count),
+                    (UIntPtr index, out IntPtr name) => OrtTrainingApi.TrainingSessionGetEvalModelOutputName(Live, index, OrtAllocator.Default, out name));
+            }
         }
 
         /// <summary>A copy of all parameters, concatenated into one tensor.</summary>

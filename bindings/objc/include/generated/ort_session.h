@@ -124,7 +124,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param key The key.
  * @param error Set when it fails. May be NULL.
- * @return True if it is set; NO on failure.
+ * @return YES if it is set; NO on failure.
  */
 - (BOOL)hasConfigEntryWithKey:(NSString *)key error:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 

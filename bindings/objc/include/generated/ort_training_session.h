@@ -101,28 +101,29 @@ NS_ASSUME_NONNULL_BEGIN
  * @return The outputs, in the order of the output names; the loss comes first; nil on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the number, types, ranks or shapes of inputs or outputs are
- * wrong; the message lists the inputs, or the index is out of range; ORTErrorCodeRuntimeException when
- * a node fails, the session is in use by another thread, or the checkpoint is nominal and has no
- * values yet; ORTErrorCodeFail when the step was terminated.
+ * wrong; the message lists the inputs; ORTErrorCodeRuntimeException when a node fails, the session is
+ * in use by another thread, or the checkpoint is nominal and has no values yet; ORTErrorCodeFail when
+ * the step was terminated.
  */
 - (nullable NSArray<ORTValue *> *)trainStepWithInputValues:(NSArray<ORTValue *> *)inputs
                                                      error:(NSError *_Nullable *_Nullable)error;
 
-/** Runs the forward and backward pass of the training model.
+/** Runs the forward and backward pass of the training model, and writes the outputs into tensors of the
+ * caller.
  *
  * The gradients are stored in the state. They are added to those of earlier steps unless a lazy reset
  * was requested.
  *
  * @param inputs The inputs, in the order of the input names.
  * @param outputs Tensors that receive the outputs, in the order of the output names.
- * @param runOptions Settings of this step, or nil.
+ * @param runOptions Settings for this step, or nil.
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the number, types, ranks or shapes of inputs or outputs are
- * wrong; the message lists the inputs, or the index is out of range; ORTErrorCodeRuntimeException when
- * a node fails, the session is in use by another thread, or the checkpoint is nominal and has no
- * values yet; ORTErrorCodeFail when the step was terminated.
+ * wrong; the message lists the inputs; ORTErrorCodeRuntimeException when a node fails, the session is
+ * in use by another thread, or the checkpoint is nominal and has no values yet; ORTErrorCodeFail when
+ * the step was terminated.
  */
 - (BOOL)trainStepWithInputValues:(NSArray<ORTValue *> *)inputs
                     outputValues:(NSArray<ORTValue *> *)outputs
@@ -136,25 +137,26 @@ NS_ASSUME_NONNULL_BEGIN
  * @return The outputs, in the order of the output names; nil on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
- * number, types, ranks or shapes of inputs or outputs are wrong, or the index is out of range;
- * ORTErrorCodeRuntimeException when a node fails, or the session is in use by another thread;
- * ORTErrorCodeFail when the step was terminated.
+ * number, types, ranks or shapes of inputs or outputs are wrong; ORTErrorCodeRuntimeException when a
+ * node fails, or the session is in use by another thread; ORTErrorCodeFail when the step was
+ * terminated.
  */
 - (nullable NSArray<ORTValue *> *)evalStepWithInputValues:(NSArray<ORTValue *> *)inputs
                                                     error:(NSError *_Nullable *_Nullable)error;
 
-/** Runs the eval model forward with the current parameters.
+/** Runs the eval model forward with the current parameters, and writes the outputs into tensors of the
+ * caller.
  *
  * @param inputs The inputs, in the order of the input names.
  * @param outputs Tensors that receive the outputs, in the order of the output names.
- * @param runOptions Settings of this step, or nil.
+ * @param runOptions Settings for this step, or nil.
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
- * number, types, ranks or shapes of inputs or outputs are wrong, or the index is out of range;
- * ORTErrorCodeRuntimeException when a node fails, or the session is in use by another thread;
- * ORTErrorCodeFail when the step was terminated.
+ * number, types, ranks or shapes of inputs or outputs are wrong; ORTErrorCodeRuntimeException when a
+ * node fails, or the session is in use by another thread; ORTErrorCodeFail when the step was
+ * terminated.
  */
 - (BOOL)evalStepWithInputValues:(NSArray<ORTValue *> *)inputs
                    outputValues:(NSArray<ORTValue *> *)outputs
@@ -237,7 +239,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * The optimizer model determines the update rule.
  *
- * @param runOptions Settings of this step, or nil.
+ * @param runOptions Settings for this step, or nil.
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *

@@ -205,9 +205,9 @@
       if (!ORTTakeHandle(&call, @"env", env, [ORTEnv class], NO, &c_env)) break;
       const char *c_model_path = NULL;
       if (!ORTTakeText(&call, @"modelPath", modelPath, NO, &c_model_path)) break;
-      OrtSessionOptions *c_session_options = NULL;
-      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_session_options)) break;
-      made = ORTSucceeded(&call, ORTGeneralTable()->CreateSession(c_env, c_model_path, c_session_options, &_handle));
+      OrtSessionOptions *c_options = NULL;
+      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_options)) break;
+      made = ORTSucceeded(&call, ORTGeneralTable()->CreateSession(c_env, c_model_path, c_options, &_handle));
     } while (NO);
     if (!made) {
       ORT_RELEASE(self);
@@ -229,9 +229,9 @@
       if (!ORTTakeHandle(&call, @"env", env, [ORTEnv class], NO, &c_env)) break;
       const void *c_model_data = NULL;
       if (!ORTTakeData(&call, @"modelData", modelData, NO, &c_model_data)) break;
-      OrtSessionOptions *c_session_options = NULL;
-      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_session_options)) break;
-      made = ORTSucceeded(&call, ORTGeneralTable()->CreateSessionFromArray(c_env, c_model_data, [modelData length], c_session_options, &_handle));
+      OrtSessionOptions *c_options = NULL;
+      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_options)) break;
+      made = ORTSucceeded(&call, ORTGeneralTable()->CreateSessionFromArray(c_env, c_model_data, [modelData length], c_options, &_handle));
     } while (NO);
     if (!made) {
       ORT_RELEASE(self);

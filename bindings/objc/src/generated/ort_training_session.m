@@ -34,17 +34,17 @@
     do {
       OrtEnv *c_env = NULL;
       if (!ORTTakeHandle(&call, @"env", env, [ORTEnv class], NO, &c_env)) break;
-      OrtSessionOptions *c_session_options = NULL;
-      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_session_options)) break;
-      OrtCheckpointState *c_checkpoint = NULL;
-      if (!ORTTakeHandle(&call, @"checkpoint", checkpoint, [ORTCheckpoint class], NO, &c_checkpoint)) break;
+      OrtSessionOptions *c_options = NULL;
+      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_options)) break;
+      OrtCheckpointState *c_checkpoint_state = NULL;
+      if (!ORTTakeHandle(&call, @"checkpoint", checkpoint, [ORTCheckpoint class], NO, &c_checkpoint_state)) break;
       const char *c_train_model_path = NULL;
       if (!ORTTakeText(&call, @"trainModelPath", trainModelPath, NO, &c_train_model_path)) break;
       const char *c_eval_model_path = NULL;
       if (!ORTTakeText(&call, @"evalModelPath", evalModelPath, YES, &c_eval_model_path)) break;
       const char *c_optimizer_model_path = NULL;
       if (!ORTTakeText(&call, @"optimizerModelPath", optimizerModelPath, YES, &c_optimizer_model_path)) break;
-      made = ORTSucceeded(&call, ORTTrainingTable()->CreateTrainingSession(c_env, c_session_options, c_checkpoint, c_train_model_path, c_eval_model_path, c_optimizer_model_path, &_handle));
+      made = ORTSucceeded(&call, ORTTrainingTable()->CreateTrainingSession(c_env, c_options, c_checkpoint_state, c_train_model_path, c_eval_model_path, c_optimizer_model_path, &_handle));
     } while (NO);
     if (!made) {
       ORT_RELEASE(self);
@@ -67,17 +67,17 @@
     do {
       OrtEnv *c_env = NULL;
       if (!ORTTakeHandle(&call, @"env", env, [ORTEnv class], NO, &c_env)) break;
-      OrtSessionOptions *c_session_options = NULL;
-      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_session_options)) break;
-      OrtCheckpointState *c_checkpoint = NULL;
-      if (!ORTTakeHandle(&call, @"checkpoint", checkpoint, [ORTCheckpoint class], NO, &c_checkpoint)) break;
+      OrtSessionOptions *c_options = NULL;
+      if (!ORTTakeHandle(&call, @"sessionOptions", sessionOptions, [ORTSessionOptions class], YES, &c_options)) break;
+      OrtCheckpointState *c_checkpoint_state = NULL;
+      if (!ORTTakeHandle(&call, @"checkpoint", checkpoint, [ORTCheckpoint class], NO, &c_checkpoint_state)) break;
       const void *c_train_model_data = NULL;
       if (!ORTTakeData(&call, @"trainModelData", trainModelData, NO, &c_train_model_data)) break;
       const void *c_eval_model_data = NULL;
       if (!ORTTakeData(&call, @"evalModelData", evalModelData, YES, &c_eval_model_data)) break;
-      const void *c_optimizer_model_data = NULL;
-      if (!ORTTakeData(&call, @"optimizerModelData", optimizerModelData, YES, &c_optimizer_model_data)) break;
-      made = ORTSucceeded(&call, ORTTrainingTable()->CreateTrainingSessionFromBuffer(c_env, c_session_options, c_checkpoint, c_train_model_data, [trainModelData length], c_eval_model_data, [evalModelData length], c_optimizer_model_data, [optimizerModelData length], &_handle));
+      const void *c_optim_model_data = NULL;
+      if (!ORTTakeData(&call, @"optimizerModelData", optimizerModelData, YES, &c_optim_model_data)) break;
+      made = ORTSucceeded(&call, ORTTrainingTable()->CreateTrainingSessionFromBuffer(c_env, c_options, c_checkpoint_state, c_train_model_data, [trainModelData length], c_eval_model_data, [evalModelData length], c_optim_model_data, [optimizerModelData length], &_handle));
     } while (NO);
     if (!made) {
       ORT_RELEASE(self);
@@ -94,9 +94,9 @@
   if (!ORTTakeValues(&call, @"inputs", inputs, NO, &c_inputs)) return nil;
   size_t count = 0;
   if (!ORTSucceeded(&call, ORTTrainingTable()->TrainingSessionGetTrainingModelOutputCount(_handle, &count))) return nil;
-  ORTOutputs outputs ORT_OUTPUTS_FREED = ORTMakeOutputs(count);
-  if (!ORTSucceeded(&call, ORTTrainingTable()->TrainStep(_handle, NULL, [inputs count], c_inputs, count, outputs.values))) return nil;
-  return ORTValuesTaking(&outputs);
+  ORTOutputs results ORT_OUTPUTS_FREED = ORTMakeOutputs(count);
+  if (!ORTSucceeded(&call, ORTTrainingTable()->TrainStep(_handle, NULL, [inputs count], c_inputs, results.count, results.values))) return nil;
+  return ORTValuesTaking(&results);
 }
 
 - (BOOL)trainStepWithInputValues:(NSArray<ORTValue *> *)inputs
@@ -110,8 +110,7 @@
   if (!ORTTakeValues(&call, @"outputs", outputs, NO, &c_outputs)) return NO;
   OrtRunOptions *c_run_options = NULL;
   if (!ORTTakeHandle(&call, @"runOptions", runOptions, [ORTRunOptions class], YES, &c_run_options)) return NO;
-  return ORTSucceeded(&call, ORTTrainingTable()->TrainStep(_handle, c_run_options, [inputs count], c_inputs, [outputs count],
-                                                         (OrtValue **)c_outputs));
+  return ORTSucceeded(&call, ORTTrainingTable()->TrainStep(_handle, c_run_options, [inputs count], c_inputs, [outputs count], (OrtValue **)c_outputs));
 }
 
 - (nullable NSArray<ORTValue *> *)evalStepWithInputValues:(NSArray<ORTValue *> *)inputs
@@ -121,9 +120,9 @@
   if (!ORTTakeValues(&call, @"inputs", inputs, NO, &c_inputs)) return nil;
   size_t count = 0;
   if (!ORTSucceeded(&call, ORTTrainingTable()->TrainingSessionGetEvalModelOutputCount(_handle, &count))) return nil;
-  ORTOutputs outputs ORT_OUTPUTS_FREED = ORTMakeOutputs(count);
-  if (!ORTSucceeded(&call, ORTTrainingTable()->EvalStep(_handle, NULL, [inputs count], c_inputs, count, outputs.values))) return nil;
-  return ORTValuesTaking(&outputs);
+  ORTOutputs results ORT_OUTPUTS_FREED = ORTMakeOutputs(count);
+  if (!ORTSucceeded(&call, ORTTrainingTable()->EvalStep(_handle, NULL, [inputs count], c_inputs, results.count, results.values))) return nil;
+  return ORTValuesTaking(&results);
 }
 
 - (BOOL)evalStepWithInputValues:(NSArray<ORTValue *> *)inputs
@@ -137,8 +136,7 @@
   if (!ORTTakeValues(&call, @"outputs", outputs, NO, &c_outputs)) return NO;
   OrtRunOptions *c_run_options = NULL;
   if (!ORTTakeHandle(&call, @"runOptions", runOptions, [ORTRunOptions class], YES, &c_run_options)) return NO;
-  return ORTSucceeded(&call, ORTTrainingTable()->EvalStep(_handle, c_run_options, [inputs count], c_inputs, [outputs count],
-                                                         (OrtValue **)c_outputs));
+  return ORTSucceeded(&call, ORTTrainingTable()->EvalStep(_handle, c_run_options, [inputs count], c_inputs, [outputs count], (OrtValue **)c_outputs));
 }
 
 - (BOOL)lazyResetGradWithError:(NSError *_Nullable *_Nullable)error {
@@ -256,14 +254,13 @@
 
 - (BOOL)fromBufferWithValue:(ORTValue *)buffer error:(NSError *_Nullable *_Nullable)error {
   const ORTCall call = {self, _cmd, error};
-  OrtValue *c_buffer = NULL;
-  if (!ORTTakeHandle(&call, @"buffer", buffer, [ORTValue class], NO, &c_buffer)) return NO;
-  // A tensor with the size of all parameters is copied over all of them, any other over the trainable ones.
-  size_t every = 0;
-  if (!ORTSucceeded(&call, ORTTrainingTable()->GetParametersSize(_handle, &every, false))) return NO;
+  OrtValue *c_parameters_buffer = NULL;
+  if (!ORTTakeHandle(&call, @"buffer", buffer, [ORTValue class], NO, &c_parameters_buffer)) return NO;
+  size_t c_out = 0;
+  if (!ORTSucceeded(&call, ORTTrainingTable()->GetParametersSize(_handle, &c_out, false))) return NO;
   size_t found = 0;
-  if (!ORTCountElements(&call, c_buffer, &found)) return NO;
-  return ORTSucceeded(&call, ORTTrainingTable()->CopyBufferToParameters(_handle, c_buffer, found != every));
+  if (!ORTCountElements(&call, c_parameters_buffer, &found)) return NO;
+  return ORTSucceeded(&call, ORTTrainingTable()->CopyBufferToParameters(_handle, c_parameters_buffer, found != c_out));
 }
 
 - (BOOL)copyParametersToBufferWithParametersBuffer:(ORTValue *)parametersBuffer

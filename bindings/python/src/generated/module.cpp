@@ -37,8 +37,8 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("run", [](const Handle<OrtSession>& session, const Handle<OrtRunOptions>* run_options, const std::vector<std::string>& input_names, const std::vector<const Value*>& inputs, const std::vector<std::string>& output_names, const py::sequence& outputs) {
     const Texts input_names_(input_names);
     const Values inputs_(inputs);
-    check_same_length("input_names", input_names.size(), "inputs", inputs.size());
     const Texts output_names_(output_names);
+    check_same_length("input_names", input_names.size(), "inputs", inputs.size());
     Outputs outputs_(output_names.size(), outputs);
     {
       const py::gil_scoped_release released;

@@ -9,16 +9,18 @@ keep running.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
 from ortrain._support import StepSignature, StrPath, check_device, declared_tensor, give_back, to_value
-from ortrain.api.generated.checkpoint_state import CheckpointState
 from ortrain.api.generated.node_arg import NodeArg
-from ortrain.api.generated.session_options import SessionOptions
+
+if TYPE_CHECKING:
+    from ortrain.api.generated.checkpoint_state import CheckpointState
+    from ortrain.api.generated.session_options import SessionOptions
 
 
 class Module:
@@ -63,8 +65,7 @@ class Module:
             When a model is not valid or has operators without a kernel.
         """
         check_device(device)
-        options = session_options if session_options is not None else SessionOptions()
-        self._handle = _ortrain.create_training_session(options._handle, state._handle, train_model_uri, eval_model_uri)
+        self._handle = _ortrain.create_training_session(session_options._handle if session_options is not None else None, state._handle, train_model_uri, eval_model_uri)
         self._state = state
         self._steps: dict[bool, StepSignature] = {}
         self.training = True
@@ -232,8 +233,9 @@ class Module:
         if self.training:
             count = _ortrain.training_session_get_training_model_input_count(self._handle)
             return [_ortrain.training_session_get_training_model_input_name(self._handle, i) for i in range(count)]
-        count = _ortrain.training_session_get_eval_model_input_count(self._handle)
-        return [_ortrain.training_session_get_eval_model_input_name(self._handle, i) for i in range(count)]
+        else:
+            count = _ortrain.training_session_get_eval_model_input_count(self._handle)
+            return [_ortrain.training_session_get_eval_model_input_name(self._handle, i) for i in range(count)]
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs of the training model, or of the eval model in eval mode.
@@ -261,8 +263,9 @@ class Module:
         if self.training:
             count = _ortrain.training_session_get_training_model_output_count(self._handle)
             return [_ortrain.training_session_get_training_model_output_name(self._handle, i) for i in range(count)]
-        count = _ortrain.training_session_get_eval_model_output_count(self._handle)
-        return [_ortrain.training_session_get_eval_model_output_name(self._handle, i) for i in range(count)]
+        else:
+            count = _ortrain.training_session_get_eval_model_output_count(self._handle)
+            return [_ortrain.training_session_get_eval_model_output_name(self._handle, i) for i in range(count)]
 
     def start_profiling(self) -> None:
         """Starts recording how long every kernel of every step takes.

@@ -1,0 +1,960 @@
+"""Lowering: a method becomes a list of steps, which every language says in its own words.
+
+A pattern is a function here. It says which calls it stands on and which parameters it has, by their roles, and what a
+method of it does, step by step. A language has one macro for each kind of step, and none for patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from codegen.spec.model import Call, Class, Given, Method, Parameter, argument_kind
+from codegen.spec.names import snake
+from codegen.spec.source import Problem, SpecError
+
+# ---- what is passed to a call ----
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Something that is passed to a call."""
+
+    @property
+    def kind(self) -> str:
+        """Its name in templates, such as ``out_count``."""
+        return snake(type(self).__name__)
+
+
+@dataclass(frozen=True)
+class Receiver(Operand):
+    """The handle of the object."""
+
+
+@dataclass(frozen=True)
+class Passed(Operand):
+    """An argument in the form of C."""
+
+    argument: Given
+
+
+@dataclass(frozen=True)
+class Length(Operand):
+    """The number of elements of an argument that is an array, or of its bytes."""
+
+    argument: Given
+
+
+@dataclass(frozen=True)
+class Allocator(Operand):
+    """The allocator of the CPU."""
+
+
+@dataclass(frozen=True)
+class Environment(Operand):
+    """The environment of the process, where a method takes none."""
+
+
+@dataclass(frozen=True)
+class Fixed(Operand):
+    """A value that the method itself passes."""
+
+    parameter: Parameter
+    value: str
+
+
+@dataclass(frozen=True)
+class Absent(Operand):
+    """Null, in the place of what may be left out."""
+
+    parameter: Parameter
+
+
+@dataclass(frozen=True)
+class Out(Operand):
+    """Where a call stores something."""
+
+    parameter: Parameter
+
+
+@dataclass(frozen=True)
+class Made(Operand):
+    """Where a call stores the handle of the object that is being made."""
+
+    parameter: Parameter
+
+
+@dataclass(frozen=True)
+class Room(Operand):
+    """Memory that a call fills; in the first of two calls nothing, for it asks for the size alone."""
+
+    parameter: Parameter
+
+
+@dataclass(frozen=True)
+class RoomSize(Operand):
+    """The size of that memory, in and out."""
+
+    parameter: Parameter
+
+
+@dataclass(frozen=True)
+class OutputCount(Operand):
+    """The number of outputs."""
+
+
+@dataclass(frozen=True)
+class Outputs(Operand):
+    """The array that receives outputs."""
+
+
+@dataclass(frozen=True)
+class ValueOf(Operand):
+    """A value of an enumeration."""
+
+    enum: str
+    value: str
+
+
+@dataclass(frozen=True)
+class AddressOf(Operand):
+    """The address of an argument, for a parameter without a type."""
+
+    argument: Given
+
+
+@dataclass(frozen=True)
+class TypeOf(Operand):
+    """The type of an argument, for a parameter without one."""
+
+    argument: Given
+
+
+@dataclass(frozen=True)
+class Names(Operand):
+    """The names of an argument that is named values."""
+
+    argument: Given
+
+
+@dataclass(frozen=True)
+class Values(Operand):
+    """The values of an argument that is named values."""
+
+    argument: Given
+
+
+@dataclass(frozen=True)
+class CountDiffers(Operand):
+    """Whether the number of elements that was counted is another than that which a call gave."""
+
+
+# ---- steps ----
+
+
+@dataclass
+class Step:
+    """One step of a method."""
+
+    @property
+    def kind(self) -> str:
+        """Its name in templates, such as ``read_names``."""
+        return snake(type(self).__name__)
+
+
+@dataclass
+class Convert(Step):
+    """Checks an argument and brings it into the form of C."""
+
+    argument: Given
+
+
+@dataclass
+class SameLength(Step):
+    """Refuses two arrays of unlike length, for C is given one length for both."""
+
+    first: Given
+    other: Given
+
+
+@dataclass
+class Invoke(Step):
+    """Makes a call; a failure ends the method. What it stores is in variables named after its parameters."""
+
+    call: Call
+    operands: list[Operand]
+
+    @property
+    def stored(self) -> list[Parameter]:
+        """What the call stores."""
+        return [o.parameter for o in self.operands if isinstance(o, Out)]
+
+
+@dataclass
+class Make(Step):
+    """Makes a call whose result is the handle of the new object."""
+
+    call: Call
+    operands: list[Operand]
+
+    @property
+    def result(self) -> Parameter:
+        """The handle."""
+        return self.call.results[0]
+
+
+@dataclass
+class FillRoom(Step):
+    """Makes a call twice: it says how much memory a text needs, then fills it. The text is what the method returns."""
+
+    call: Call
+    operands: list[Operand]
+
+    @property
+    def asking(self) -> list[Operand]:
+        """What the first of the two calls is passed: no memory."""
+        return [Absent(o.parameter) if isinstance(o, Room) else o for o in self.operands]
+
+
+@dataclass
+class Return(Step):
+    """Returns what calls stored, in the form of the language."""
+
+    results: list[Parameter]
+
+
+@dataclass
+class ReadNames(Step):
+    """Returns the names that one call counts and another one gives by number."""
+
+    count: Call
+    name: Call
+
+
+@dataclass
+class ReadNumbers(Step):
+    """Returns numbers that one call counts and another one writes into an array."""
+
+    count: Call
+    fill: Call
+
+
+@dataclass
+class ReadInfos(Step):
+    """Returns name, type and shape of what one call counts and two others describe by number."""
+
+    count: Call
+    name: Call
+    type: Call
+
+
+@dataclass
+class Choose(Step):
+    """Does one thing or another, as an argument says; without an argument as the mode of the object says."""
+
+    argument: Given | None
+    when_true: list[Step]
+    when_false: list[Step]
+
+
+@dataclass
+class CountOutputs(Step):
+    """Asks how many outputs there will be."""
+
+    call: Call
+
+
+@dataclass
+class MakeOutputs(Step):
+    """Makes the array that receives outputs, as many as were counted, or one for each name."""
+
+    names: Given | None = None
+
+
+@dataclass
+class ReturnOutputs(Step):
+    """Returns the outputs, in the order of the names where there are any."""
+
+    names: Given | None = None
+
+
+@dataclass
+class CountElements(Step):
+    """Counts the elements of a tensor that is an argument."""
+
+    argument: Given
+
+
+@dataclass
+class StoreByType(Step):
+    """Makes a call with the address of a value, whose type is known when it runs."""
+
+    call: Call
+    operands: list[Operand]
+    argument: Given
+
+
+@dataclass
+class ReadByType(Step):
+    """Makes a call that gives a value and its type, and returns it; with ``wanted``, refuses any other type."""
+
+    call: Call
+    operands: list[Operand]
+    wanted: str
+
+
+@dataclass
+class Remember(Step):
+    """Keeps what a setting was set to, where the language gives it back."""
+
+    argument: Given
+
+
+@dataclass
+class Default(Step):
+    """Takes settings with their defaults where an argument is not given."""
+
+    argument: Given
+
+
+@dataclass
+class CheckDevice(Step):
+    """Refuses a device that is not there."""
+
+    argument: Given
+
+
+@dataclass
+class CheckProviders(Step):
+    """Refuses providers that are not there."""
+
+    providers: Given
+    options: Given
+
+
+@dataclass
+class KeepAlive(Step):
+    """Keeps an argument alive as long as the object; as its owner, where the object looks into it."""
+
+    argument: Given
+    owner: bool = False
+
+
+@dataclass
+class MakeFromPathOrBytes(Step):
+    """Makes the object of a file or of bytes, whichever an argument is."""
+
+    argument: Given
+    options: Given
+    file: Call
+    buffer: Call
+
+
+@dataclass
+class RunStep(Step):
+    """Takes the inputs in any form, makes one of two calls as the mode says, and gives outputs in the same form."""
+
+    train: Call
+    eval: Call
+    inputs: Given
+
+
+@dataclass
+class RunModel(Step):
+    """Takes the inputs by name, runs, and returns the outputs: as arrays, or as values into given ones."""
+
+    call: Call
+    inputs: Given
+    output_names: Given
+    run_options: Given
+    outputs: Given | None
+
+
+@dataclass
+class ReadInfosOfMode(Step):
+    """Returns name, type and shape of the inputs in the mode of the object."""
+
+    type: Call
+
+
+@dataclass
+class SetMode(Step):
+    """Sets the mode of the object, to an argument or a fixed one, and returns the object."""
+
+    mode: bool | None
+    argument: Given | None
+
+
+@dataclass
+class ReturnKey(Step):
+    """Returns the name of the entry that the object is."""
+
+
+@dataclass
+class ReadEntry(Step):
+    """Returns what a call says of the entry that the object is; nothing where ``when`` says that there is nothing."""
+
+    call: Call
+    type: str
+    when: Call | None = None
+
+
+@dataclass
+class ReturnView(Step):
+    """Returns a view into the object."""
+
+    type: str
+
+
+@dataclass
+class Describe(Step):
+    """Returns a text for people."""
+
+
+@dataclass
+class GetEntry(Step):
+    """Returns an entry by its name."""
+
+    call: Call
+    name: Given
+
+
+@dataclass
+class SetEntry(Step):
+    """Sets an entry by its name."""
+
+    call: Call
+    name: Given
+    value: Given
+
+
+@dataclass
+class HasEntry(Step):
+    """Returns whether there is an entry of a name."""
+
+    name: Given
+
+
+@dataclass
+class IterateEntries(Step):
+    """Gives name and entry, one after another."""
+
+
+@dataclass
+class CountEntries(Step):
+    """Returns the number of entries."""
+
+
+# ---- patterns ----
+
+Lowering = Callable[[Class, Method], list[Step]]
+
+
+@dataclass
+class Pattern:
+    """A way to use calls: the roles of its calls and parameters, and what a method of it does."""
+
+    calls: tuple[str, ...]
+    optional: tuple[str, ...]
+    parameters: tuple[str, ...]
+    open: bool
+    fails: tuple[str, ...]
+    lower: Lowering
+
+
+PATTERNS: dict[str, Pattern] = {}
+"""Every pattern by its name."""
+
+
+def pattern(
+    *calls: str,
+    optional: Sequence[str] = (),
+    parameters: Sequence[str] = (),
+    open: bool = False,
+    fails: Sequence[str] | None = None,
+) -> Callable[[Lowering], Lowering]:
+    """Register a pattern under the name of its function.
+
+    Parameters
+    ----------
+    calls, optional : str
+        Roles of the calls that it stands on, and of those that it may have besides.
+    parameters : sequence of str
+        Roles of the parameters that a method of it may have.
+    open : bool
+        Whether its parameters are those of its call, by their names, in place of fixed roles.
+    fails : sequence of str, optional
+        Roles of the calls whose errors a caller can meet, where that is not all: a method that passes numbers which
+        another call gave passes right ones.
+    """
+
+    def register(function: Lowering) -> Lowering:
+        met = calls if fails is None else tuple(fails)
+        PATTERNS[function.__name__] = Pattern(calls, tuple(optional), tuple(parameters), open, met, function)
+        return function
+
+    return register
+
+
+def lower(cls: Class, method: Method) -> list[Step]:
+    """Return what a method does."""
+    return PATTERNS[method.pattern].lower(cls, method)
+
+
+def operands_of(
+    call: Call,
+    given: Sequence[Given],
+    receiver: bool,
+    made: bool = False,
+    fixed: Mapping[str, Any] | None = None,
+) -> list[Operand]:
+    """Return what a call is passed: the object, arguments in their roles, and what a caller does not give.
+
+    Raises
+    ------
+    SpecError
+        When nothing is known to pass for a parameter of the call.
+    """
+    roles = {g.role: g for g in given}
+    out: list[Operand] = []
+    for i, p in enumerate(call.parameters):
+        arrays = call.arrays.get(p.name, [])
+        if i == 0 and receiver:
+            out.append(Receiver())
+        elif p.name in roles:
+            out.append(Passed(roles[p.name]))
+        elif fixed and p.name in fixed:
+            out.append(Fixed(p, str(fixed[p.name])))
+        elif p.room:
+            out.append(Room(p))
+        elif arrays and arrays[0].room:
+            out.append(RoomSize(p))
+        elif p.is_result:
+            out.append(Made(p) if made and p in call.results else Out(p))
+        elif p.type == "allocator":
+            out.append(Allocator())
+        elif p.type == "env":
+            out.append(Environment())
+        elif arrays and arrays[0].name in roles:
+            out.append(Length(roles[arrays[0].name]))
+        elif (typed := call.typed_by(p)) and typed.name in roles:
+            out.append(TypeOf(roles[typed.name]))
+        elif p.nullable:
+            out.append(Absent(p))
+        else:
+            message = f"expected a parameter of the method in the role {p.name}, which the call {call.name} needs, found none"
+            raise SpecError([Problem("spec", 1, "", message)])
+    return out
+
+
+def _bound(method: Method, call: Call) -> list[Given]:
+    """Return the parameters of a method with the parameters of the call that they become."""
+    names = {p.name: p for p in call.parameters}
+    return [replace(g, passed=names.get(g.role)) for g in method.parameters]
+
+
+def arguments(method: Method) -> list[Given]:
+    """Return what a caller gives, each with the parameter of the call that it becomes."""
+    return _bound(method, method.call) if method.calls else list(method.parameters)
+
+
+def errors(m: Method) -> list[dict[str, str]]:
+    """Return the errors of its calls that a caller of a method can meet, each once."""
+    met = [m.calls[role] for role in PATTERNS[m.pattern].fails if role in m.calls]
+    return list({(e["code"], e["when"]): e for call in met for e in call.errors}.values())
+
+
+def with_run_options(m: Method) -> Method | None:
+    """Return the other form of a method whose call takes run options that it does not: with them behind the rest."""
+    known = {g.role for g in m.parameters}
+    taken = [p for p in m.call.parameters if p.type == "run_options" and p.nullable and p.name not in known]
+    if not taken:
+        return None
+    options = Given(taken[0].name, "run_options", taken[0].doc, nullable=True)
+    return replace(m, parameters=[*m.parameters, options])
+
+
+def _conversions(call: Call, given: Sequence[Given]) -> list[Step]:
+    steps: list[Step] = [Convert(g) for g in given]
+    roles = {g.role: g for g in given}
+    for arrays in call.arrays.values():
+        counted = [roles[a.name] for a in arrays if a.name in roles]
+        steps += [SameLength(counted[0], other) for other in counted[1:]]
+    return steps
+
+
+def function_of(call: Call) -> list[Step]:
+    """Return what a function does that stands for a call as it is, and takes all of its arguments."""
+    given = [
+        Given(p.name, argument_kind(p), p.doc, nullable=p.nullable, own=p.name, passed=p)
+        for p in call.arguments
+    ]
+    operands = operands_of(call, given, receiver=False)
+    steps = _conversions(call, given)
+    if any(isinstance(o, Room) for o in operands):
+        return [*steps, FillRoom(call, operands)]
+    return [*steps, Invoke(call, operands), Return(call.results)]
+
+
+def _made_by(method: Method, receiver: bool) -> list[Step]:
+    call = method.call
+    given = _bound(method, call)
+    operands = operands_of(call, given, receiver, fixed=method.fixed)
+    steps = _conversions(call, given)
+    if any(isinstance(o, Room) for o in operands):
+        return [*steps, FillRoom(call, operands)]
+    steps.append(Invoke(call, operands))
+    return [*steps, Return(call.results)] if method.returns else steps
+
+
+@pattern("call", open=True)
+def direct(cls: Class, m: Method) -> list[Step]:
+    """Lower one call on the object."""
+    return _made_by(m, receiver=True)
+
+
+@pattern("call", open=True)
+def static(cls: Class, m: Method) -> list[Step]:
+    """Lower one call that needs no object, or takes it as an argument."""
+    return _made_by(m, receiver=False)
+
+
+@pattern("call", optional=("device_count", "device_name"), parameters=("device",), open=True)
+def create(cls: Class, m: Method) -> list[Step]:
+    """Make an object by a call."""
+    given = _bound(m, m.call)
+    steps: list[Step] = []
+    for g in given:
+        if g.role == "device":
+            steps.append(CheckDevice(g))
+        elif g.nullable and g.passed and not g.passed.nullable:
+            steps.append(Default(g))
+    given = [g for g in given if g.role != "device"]
+    steps += _conversions(m.call, given)
+    steps.append(Make(m.call, operands_of(m.call, given, False, made=True, fixed=m.fixed)))
+    return steps + [KeepAlive(g) for g in given if g.passed and g.passed.mutable]
+
+
+@pattern("call", open=True)
+def attach(cls: Class, m: Method) -> list[Step]:
+    """Give another object what the new one stands for; the new one looks into it."""
+    given = _bound(m, m.call)
+    owner = next(g for g in given if g.type == cls.view_of)
+    operands = operands_of(m.call, given, receiver=False)
+    return [*_conversions(m.call, given), Invoke(m.call, operands), KeepAlive(owner, owner=True)]
+
+
+SETTINGS = ("option", "switch")
+"""The patterns of settings, which a language shows as properties or as methods that set them."""
+
+
+def value_of_setting(m: Method) -> Given:
+    """Return what a setting is set to, which is its only parameter."""
+    p = m.call.arguments[1] if m.pattern == "option" else None
+    kind = m.returns.type if m.returns else (p.type if p else "bool")
+    doc = m.returns.doc if m.returns else (p.doc if p else "")
+    name = p.name if p else m.name
+    return Given(name, kind, doc, passed=p)
+
+
+@pattern("call")
+def option(cls: Class, m: Method) -> list[Step]:
+    """Lower a setting that one call sets."""
+    (value,) = m.parameters
+    operands = operands_of(m.call, [value], receiver=True)
+    return [Convert(value), Invoke(m.call, operands), Remember(value)]
+
+
+@pattern("enable", "disable")
+def switch(cls: Class, m: Method) -> list[Step]:
+    """Lower a setting that one call switches on and another off."""
+    on, off = (Invoke(m.calls[role], [Receiver()]) for role in ("enable", "disable"))
+    (value,) = m.parameters
+    return [Choose(value, [on], [off]), Remember(value)]
+
+
+@pattern("count", "name", fails=("count",))
+def names(cls: Class, m: Method) -> list[Step]:
+    """Lower names that one call counts and another one gives by number."""
+    return [ReadNames(m.calls["count"], m.calls["name"])]
+
+
+@pattern("count", "fill")
+def numbers(cls: Class, m: Method) -> list[Step]:
+    """Lower numbers that one call counts and another one writes into an array."""
+    return [ReadNumbers(m.calls["count"], m.calls["fill"])]
+
+
+def _names_of_both(m: Method, by: Given | None) -> list[Step]:
+    train, evaluation = (
+        ReadNames(m.calls[f"{mode}_count"], m.calls[f"{mode}_name"]) for mode in ("train", "eval")
+    )
+    return [Choose(by, [train], [evaluation])]
+
+
+@pattern(
+    "train_count",
+    "train_name",
+    "eval_count",
+    "eval_name",
+    parameters=("training",),
+    fails=("train_count", "eval_count"),
+)
+def names_by_flag(cls: Class, m: Method) -> list[Step]:
+    """Lower the names of one of two models, as an argument says."""
+    return _names_of_both(m, m.parameter("training"))
+
+
+@pattern("train_count", "train_name", "eval_count", "eval_name")
+def names_by_mode(cls: Class, m: Method) -> list[Step]:
+    """Lower the names of one of two models, as the mode of the object says."""
+    return _names_of_both(m, None)
+
+
+@pattern("count", "name", "type", fails=("count",))
+def value_infos(cls: Class, m: Method) -> list[Step]:
+    """Lower name, type and shape of inputs or outputs."""
+    return [ReadInfos(m.calls["count"], m.calls["name"], m.calls["type"])]
+
+
+@pattern("train_count", "train_name", "eval_count", "eval_name", "type")
+def value_infos_by_mode(cls: Class, m: Method) -> list[Step]:
+    """Lower name, type and shape of inputs, as the mode of the object says."""
+    return [ReadInfosOfMode(m.calls["type"])]
+
+
+@pattern("step", "output_count", "output_name", parameters=("inputs",), fails=("step",))
+def step(cls: Class, m: Method) -> list[Step]:
+    """Lower a step of a training session, which makes its outputs."""
+    call = m.calls["step"]
+    given = _bound(m, call)
+    known: dict[str, Operand] = {"outputs": Outputs(), "outputs_len": OutputCount()}
+    operands = [
+        known.get(p.name) or o
+        for p, o in zip(call.parameters, operands_of(_without(call, known), given, True), strict=True)
+    ]
+    steps: list[Step] = [Convert(g) for g in given]
+    return [
+        *steps,
+        CountOutputs(m.calls["output_count"]),
+        MakeOutputs(),
+        Invoke(call, operands),
+        ReturnOutputs(),
+    ]
+
+
+@pattern("step", parameters=("inputs", "outputs", "run_options"))
+def step_into(cls: Class, m: Method) -> list[Step]:
+    """Lower a step of a training session into values of the caller."""
+    call = m.calls["step"]
+    given = _bound(m, call)
+    outputs = next(g for g in given if g.role == "outputs")
+    known: dict[str, Operand] = {
+        "outputs": Passed(outputs),
+        "outputs_len": Length(outputs),
+    }
+    operands = [
+        known.get(p.name) or o
+        for p, o in zip(call.parameters, operands_of(_without(call, known), given, True), strict=True)
+    ]
+    return [*(Convert(g) for g in given), Invoke(call, operands)]
+
+
+def _without(call: Call, known: dict[str, Operand]) -> Call:
+    """Return a call with parameters that something is known to pass for marked as such."""
+    given = [
+        replace(p, nullable=True, length="", direction="in") if p.name in known else p
+        for p in call.parameters
+    ]
+    return replace(call, parameters=given)
+
+
+def _run(m: Method, into: bool) -> list[Step]:
+    call = m.call
+    inputs = m.parameter("inputs")
+    outputs = m.parameter("outputs") if into else None
+    names = None if into else m.parameter("output_names")
+    known: dict[str, Operand] = {
+        "run_options": Passed(m.parameter("run_options")),
+        "input_names": Names(inputs),
+        "inputs": Values(inputs),
+        "input_len": Length(inputs),
+    }
+    if outputs:
+        known |= {
+            "output_names": Names(outputs),
+            "output_names_len": Length(outputs),
+            "outputs": Values(outputs),
+        }
+    elif names:
+        known |= {"output_names": Passed(names), "output_names_len": OutputCount(), "outputs": Outputs()}
+    operands: list[Operand] = [Receiver(), *(known[p.name] for p in call.parameters[1:])]
+    steps: list[Step] = [Convert(g) for g in _bound(m, call)]
+    if into:
+        return [*steps, Invoke(call, operands)]
+    return [*steps, MakeOutputs(names), Invoke(call, operands), ReturnOutputs(names)]
+
+
+@pattern("call", parameters=("inputs", "output_names", "run_options"))
+def run(cls: Class, m: Method) -> list[Step]:
+    """Lower a run of a model on named values, which makes its outputs."""
+    return _run(m, into=False)
+
+
+@pattern("call", parameters=("inputs", "outputs", "run_options"))
+def run_into(cls: Class, m: Method) -> list[Step]:
+    """Lower a run of a model on named values into values of the caller."""
+    return _run(m, into=True)
+
+
+@pattern("call", parameters=("inputs", "output_names", "run_options"))
+def run_arrays(cls: Class, m: Method) -> list[Step]:
+    """Lower a run of a model on what can be made a tensor, which returns arrays."""
+    inputs, wanted, options = (m.parameter(r) for r in ("inputs", "output_names", "run_options"))
+    return [RunModel(m.call, inputs, wanted, options, None)]
+
+
+@pattern("call", parameters=("inputs", "output_names", "run_options", "outputs"))
+def run_values(cls: Class, m: Method) -> list[Step]:
+    """Lower a run of a model on values, some of whose outputs may be given."""
+    inputs, wanted, options, outputs = (
+        m.parameter(r) for r in ("inputs", "output_names", "run_options", "outputs")
+    )
+    return [RunModel(m.call, inputs, wanted, options, outputs)]
+
+
+@pattern("file", "buffer", parameters=("model", "options", "providers", "provider_options"))
+def load(cls: Class, m: Method) -> list[Step]:
+    """Make an object of a file or of bytes, whichever is given."""
+    model, options, providers, more = (
+        m.parameter(r) for r in ("model", "options", "providers", "provider_options")
+    )
+    made = MakeFromPathOrBytes(model, options, m.calls["file"], m.calls["buffer"])
+    return [CheckProviders(providers, more), Default(options), made]
+
+
+@pattern("copy", "size", parameters=("parameters_buffer",))
+def copy_in_buffer(cls: Class, m: Method) -> list[Step]:
+    """Copy a tensor over all parameters, or over the trainable ones where it has their number of elements."""
+    buffer = _bound(m, m.calls["copy"])[0]
+    size = m.calls["size"]
+    return [
+        Convert(buffer),
+        Invoke(size, [Receiver(), Out(size.results[0]), ValueOf("bool", "false")]),
+        CountElements(buffer),
+        Invoke(m.calls["copy"], [Receiver(), Passed(buffer), CountDiffers()]),
+    ]
+
+
+@pattern("call", parameters=("property_name", "property_value"), fails=())
+def property_set(cls: Class, m: Method) -> list[Step]:
+    """Set a property of a checkpoint: of one type, or of that which the value has."""
+    name, value = _bound(m, m.call)
+    kind, _ = m.call.parameters[2:4]
+    if m.property_type:
+        operands = [Receiver(), Passed(name), ValueOf(kind.type, m.property_type), AddressOf(value)]
+        return [Convert(name), Convert(value), Invoke(m.call, operands)]
+    operands = [Receiver(), Passed(name), Out(kind), AddressOf(value)]
+    return [Convert(name), StoreByType(m.call, operands, value)]
+
+
+@pattern("call", parameters=("property_name",))
+def property_get(cls: Class, m: Method) -> list[Step]:
+    """Get a property of a checkpoint: of one type, or of that which it has."""
+    (name,) = _bound(m, m.call)
+    operands = operands_of(m.call, [name], receiver=True)
+    return [Convert(name), ReadByType(m.call, operands, m.property_type)]
+
+
+@pattern("call", open=True)
+def allocated_name(cls: Class, m: Method) -> list[Step]:
+    """Lower a name by its number, in memory of the allocator that is given."""
+    return [Invoke(m.call, operands_of(m.call, _bound(m, m.call), receiver=True)), Return(m.call.results)]
+
+
+# Patterns of languages whose objects behave as mappings, and of classes with a mode.
+
+
+@pattern()
+def key(cls: Class, m: Method) -> list[Step]:
+    """Lower the name of the entry that an object is."""
+    return [ReturnKey()]
+
+
+@pattern("call")
+def keyed_value(cls: Class, m: Method) -> list[Step]:
+    """Lower what a call says of the entry that an object is."""
+    return [ReadEntry(m.call, m.returns.type if m.returns else "")]
+
+
+@pattern("when", "get")
+def keyed_value_if(cls: Class, m: Method) -> list[Step]:
+    """Lower what a call says of the entry that an object is, where another call says that there is something."""
+    return [ReadEntry(m.calls["get"], m.returns.type if m.returns else "", m.calls["when"])]
+
+
+@pattern()
+def view(cls: Class, m: Method) -> list[Step]:
+    """Lower a view into the object."""
+    return [ReturnView(m.returns.type if m.returns else "")]
+
+
+@pattern()
+def describe(cls: Class, m: Method) -> list[Step]:
+    """Lower a text for people."""
+    return [Describe()]
+
+
+@pattern("call", parameters=("parameter_name", "property_name"))
+def map_get(cls: Class, m: Method) -> list[Step]:
+    """Lower an entry by its name."""
+    return [GetEntry(m.call, m.parameters[0])]
+
+
+@pattern("call", open=True)
+def map_set(cls: Class, m: Method) -> list[Step]:
+    """Set an entry."""
+    return [SetEntry(m.call, *_bound(m, m.call))]
+
+
+@pattern(parameters=("name",))
+def map_contains(cls: Class, m: Method) -> list[Step]:
+    """Lower whether there is an entry of a name."""
+    return [HasEntry(m.parameters[0])]
+
+
+@pattern()
+def map_iterate(cls: Class, m: Method) -> list[Step]:
+    """Lower all entries with their names."""
+    return [IterateEntries()]
+
+
+@pattern()
+def map_length(cls: Class, m: Method) -> list[Step]:
+    """Lower the number of entries."""
+    return [CountEntries()]
+
+
+@pattern()
+def mode(cls: Class, m: Method) -> list[Step]:
+    """Lower the mode of the object, which is set and read as it is."""
+    return []
+
+
+@pattern()
+def field(cls: Class, m: Method) -> list[Step]:
+    """Lower a field of an object that is nothing but its fields."""
+    return []
+
+
+@pattern(parameters=("mode",))
+def set_mode(cls: Class, m: Method) -> list[Step]:
+    """Set the mode of the object."""
+    return [SetMode(m.mode, m.parameters[0] if m.parameters else None)]
+
+
+@pattern("train", "train_output_count", "eval", "eval_output_count", parameters=("inputs",))
+def step_by_mode(cls: Class, m: Method) -> list[Step]:
+    """Lower a train step or an eval step, as the mode of the object says."""
+    return [RunStep(m.calls["train"], m.calls["eval"], m.parameter("inputs"))]

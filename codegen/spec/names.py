@@ -1,0 +1,43 @@
+"""Casing: the names of the spec, in lower case with ``_``, as languages write them; and names mentioned in texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+MENTION = re.compile(r"@([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)?)")
+"""What a text says of the spec: ``@train_step`` a call, ``@error_code.ok`` a value, ``@true``, ``@false``, ``@none``."""
+
+Words = Mapping[str, str]
+
+
+def capitalized(word: str, words: Words) -> str:
+    """Return a word with a capital first letter, or as ``words`` has it."""
+    return words.get(word, word[:1].upper() + word[1:])
+
+
+def pascal(name: str, words: Words) -> str:
+    """``learning_rate`` as ``LearningRate``."""
+    return "".join(capitalized(word, words) for word in name.split("_"))
+
+
+def camel(name: str, words: Words) -> str:
+    """``learning_rate`` as ``learningRate``."""
+    first, *rest = name.split("_")
+    return first + "".join(capitalized(word, words) for word in rest)
+
+
+def by_rule(rule: str, name: str, words: Words) -> str:
+    """Return a name by a rule such as ``ORT_{UPPER}``."""
+    return rule.replace("{UPPER}", name.upper()).replace("{Pascal}", pascal(name, words))
+
+
+def resolved(text: str, name: Callable[[str], str]) -> str:
+    """Return a text with the names that it mentions as ``name`` gives them."""
+    return MENTION.sub(lambda found: name(found[1]), text)
+
+
+def snake(name: str) -> str:
+    """``ReadNames`` as ``read_names``."""
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    return name.replace("__", "_").lower()
