@@ -1,7 +1,7 @@
-"""Lowering: a method becomes a list of steps, which every language says in its own words.
+"""Lowering: a method becomes a list of steps, which every language prints.
 
-A pattern is a function here. It says which calls it stands on and which parameters it has, by their roles, and what a
-method of it does, step by step. A language has one macro for each kind of step, and none for patterns.
+A pattern is a function in this file. It declares the roles of its calls and parameters, and returns the steps of a method.
+A language has one macro per kind of step, and none for patterns.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from codegen.spec.source import Problem, SpecError
 
 @dataclass(frozen=True)
 class Operand:
-    """Something that is passed to a call."""
+    """An operand of a call."""
 
     @property
     def kind(self) -> str:
-        """Its name in templates, such as ``out_count``."""
+        """Its name in templates, such as ``output_count``."""
         return snake(type(self).__name__)
 
 
@@ -34,31 +34,31 @@ class Receiver(Operand):
 
 @dataclass(frozen=True)
 class Passed(Operand):
-    """An argument in the form of C."""
+    """An argument in its C form."""
 
     argument: Given
 
 
 @dataclass(frozen=True)
 class Length(Operand):
-    """The number of elements of an argument that is an array, or of its bytes."""
+    """The number of elements or bytes of an array argument."""
 
     argument: Given
 
 
 @dataclass(frozen=True)
 class Allocator(Operand):
-    """The allocator of the CPU."""
+    """The CPU allocator."""
 
 
 @dataclass(frozen=True)
 class Environment(Operand):
-    """The environment of the process, where a method takes none."""
+    """The process-wide environment, for methods that take none."""
 
 
 @dataclass(frozen=True)
 class Fixed(Operand):
-    """A value that the method itself passes."""
+    """A value that the method passes itself."""
 
     parameter: Parameter
     value: str
@@ -66,7 +66,7 @@ class Fixed(Operand):
 
 @dataclass(frozen=True)
 class Absent(Operand):
-    """Null, in the place of what may be left out."""
+    """Null, for an optional parameter that is left out."""
 
     parameter: Parameter
 
@@ -80,21 +80,21 @@ class Out(Operand):
 
 @dataclass(frozen=True)
 class Made(Operand):
-    """Where a call stores the handle of the object that is being made."""
+    """Where a call stores the handle of the object that is being created."""
 
     parameter: Parameter
 
 
 @dataclass(frozen=True)
 class Room(Operand):
-    """Memory that a call fills; in the first of two calls nothing, for it asks for the size alone."""
+    """The buffer that a call fills; null in the first of two calls, which only queries the size."""
 
     parameter: Parameter
 
 
 @dataclass(frozen=True)
 class RoomSize(Operand):
-    """The size of that memory, in and out."""
+    """The size of that buffer, in and out."""
 
     parameter: Parameter
 
@@ -147,7 +147,7 @@ class Values(Operand):
 
 @dataclass(frozen=True)
 class CountDiffers(Operand):
-    """Whether the number of elements that was counted is another than that which a call gave."""
+    """Whether the counted number of elements differs from the number that a call returned."""
 
 
 # ---- steps ----
@@ -165,14 +165,14 @@ class Step:
 
 @dataclass
 class Convert(Step):
-    """Checks an argument and brings it into the form of C."""
+    """Checks an argument and converts it to its C form."""
 
     argument: Given
 
 
 @dataclass
 class SameLength(Step):
-    """Refuses two arrays of unlike length, for C is given one length for both."""
+    """Rejects two arrays of different lengths, because C gets one length for both."""
 
     first: Given
     other: Given
@@ -180,7 +180,7 @@ class SameLength(Step):
 
 @dataclass
 class Invoke(Step):
-    """Makes a call; a failure ends the method. What it stores is in variables named after its parameters."""
+    """Makes a call; a failure ends the method. Results are stored in variables named after the parameters."""
 
     call: Call
     operands: list[Operand]
@@ -206,27 +206,27 @@ class Make(Step):
 
 @dataclass
 class FillRoom(Step):
-    """Makes a call twice: it says how much memory a text needs, then fills it. The text is what the method returns."""
+    """Makes a call twice, to get the size of a string and then to fill a buffer, and returns the string."""
 
     call: Call
     operands: list[Operand]
 
     @property
     def asking(self) -> list[Operand]:
-        """What the first of the two calls is passed: no memory."""
+        """The operands of the first call, which gets no buffer."""
         return [Absent(o.parameter) if isinstance(o, Room) else o for o in self.operands]
 
 
 @dataclass
 class Return(Step):
-    """Returns what calls stored, in the form of the language."""
+    """Converts what calls stored, and returns it."""
 
     results: list[Parameter]
 
 
 @dataclass
 class ReadNames(Step):
-    """Returns the names that one call counts and another one gives by number."""
+    """Returns names, of which one call returns the count and another one each name by index."""
 
     count: Call
     name: Call
@@ -234,7 +234,7 @@ class ReadNames(Step):
 
 @dataclass
 class ReadNumbers(Step):
-    """Returns numbers that one call counts and another one writes into an array."""
+    """Returns numbers, of which one call returns the count and another one fills an array."""
 
     count: Call
     fill: Call
@@ -242,7 +242,7 @@ class ReadNumbers(Step):
 
 @dataclass
 class ReadInfos(Step):
-    """Returns name, type and shape of what one call counts and two others describe by number."""
+    """Returns name, type and shape of inputs or outputs: one call returns the count, two describe each by index."""
 
     count: Call
     name: Call
@@ -251,7 +251,7 @@ class ReadInfos(Step):
 
 @dataclass
 class Choose(Step):
-    """Does one thing or another, as an argument says; without an argument as the mode of the object says."""
+    """Runs one list of steps or the other, depending on an argument or, without one, on the mode of the object."""
 
     argument: Given | None
     when_true: list[Step]
@@ -260,35 +260,35 @@ class Choose(Step):
 
 @dataclass
 class CountOutputs(Step):
-    """Asks how many outputs there will be."""
+    """Gets the number of outputs."""
 
     call: Call
 
 
 @dataclass
 class MakeOutputs(Step):
-    """Makes the array that receives outputs, as many as were counted, or one for each name."""
+    """Creates the array that receives the outputs: as many as were counted, or one per name."""
 
     names: Given | None = None
 
 
 @dataclass
 class ReturnOutputs(Step):
-    """Returns the outputs, in the order of the names where there are any."""
+    """Returns the outputs, by name if there are names."""
 
     names: Given | None = None
 
 
 @dataclass
 class CountElements(Step):
-    """Counts the elements of a tensor that is an argument."""
+    """Counts the elements of a tensor argument."""
 
     argument: Given
 
 
 @dataclass
 class StoreByType(Step):
-    """Makes a call with the address of a value, whose type is known when it runs."""
+    """Makes a call with the address of a value whose type is known only at run time."""
 
     call: Call
     operands: list[Operand]
@@ -297,7 +297,7 @@ class StoreByType(Step):
 
 @dataclass
 class ReadByType(Step):
-    """Makes a call that gives a value and its type, and returns it; with ``wanted``, refuses any other type."""
+    """Makes a call that returns a value and its type; with ``wanted``, rejects any other type."""
 
     call: Call
     operands: list[Operand]
@@ -306,28 +306,28 @@ class ReadByType(Step):
 
 @dataclass
 class Remember(Step):
-    """Keeps what a setting was set to, where the language gives it back."""
+    """Keeps the value of a setting, for languages that can return it."""
 
     argument: Given
 
 
 @dataclass
 class Default(Step):
-    """Takes settings with their defaults where an argument is not given."""
+    """Creates default settings if an argument is not given."""
 
     argument: Given
 
 
 @dataclass
 class CheckDevice(Step):
-    """Refuses a device that is not there."""
+    """Rejects an unknown device."""
 
     argument: Given
 
 
 @dataclass
 class CheckProviders(Step):
-    """Refuses providers that are not there."""
+    """Rejects unknown providers."""
 
     providers: Given
     options: Given
@@ -335,7 +335,7 @@ class CheckProviders(Step):
 
 @dataclass
 class KeepAlive(Step):
-    """Keeps an argument alive as long as the object; as its owner, where the object looks into it."""
+    """Keeps an argument alive as long as the object; as its owner, if the object is a view of it."""
 
     argument: Given
     owner: bool = False
@@ -343,7 +343,7 @@ class KeepAlive(Step):
 
 @dataclass
 class MakeFromPathOrBytes(Step):
-    """Makes the object of a file or of bytes, whichever an argument is."""
+    """Creates the object from a file or from bytes, whichever an argument is."""
 
     argument: Given
     options: Given
@@ -353,7 +353,7 @@ class MakeFromPathOrBytes(Step):
 
 @dataclass
 class RunStep(Step):
-    """Takes the inputs in any form, makes one of two calls as the mode says, and gives outputs in the same form."""
+    """Takes the inputs in any form, makes one of two calls depending on the mode, and returns outputs in that form."""
 
     train: Call
     eval: Call
@@ -362,7 +362,7 @@ class RunStep(Step):
 
 @dataclass
 class RunModel(Step):
-    """Takes the inputs by name, runs, and returns the outputs: as arrays, or as values into given ones."""
+    """Takes the inputs by name, runs the model, and returns the outputs as arrays, or as values if ``outputs`` is set."""
 
     call: Call
     inputs: Given
@@ -380,7 +380,7 @@ class ReadInfosOfMode(Step):
 
 @dataclass
 class SetMode(Step):
-    """Sets the mode of the object, to an argument or a fixed one, and returns the object."""
+    """Sets the mode of the object to an argument or a fixed value, and returns the object."""
 
     mode: bool | None
     argument: Given | None
@@ -393,7 +393,7 @@ class ReturnKey(Step):
 
 @dataclass
 class ReadEntry(Step):
-    """Returns what a call says of the entry that the object is; nothing where ``when`` says that there is nothing."""
+    """Returns what a call returns for the entry that the object is; nothing if the call ``when`` returns false."""
 
     call: Call
     type: str
@@ -409,7 +409,7 @@ class ReturnView(Step):
 
 @dataclass
 class Describe(Step):
-    """Returns a text for people."""
+    """Returns a human-readable representation."""
 
 
 @dataclass
@@ -438,7 +438,7 @@ class HasEntry(Step):
 
 @dataclass
 class IterateEntries(Step):
-    """Gives name and entry, one after another."""
+    """Iterates over (name, entry) pairs."""
 
 
 @dataclass
@@ -453,7 +453,7 @@ Lowering = Callable[[Class, Method], list[Step]]
 
 @dataclass
 class Pattern:
-    """A way to use calls: the roles of its calls and parameters, and what a method of it does."""
+    """A way to use calls: the roles of its calls and parameters, and the steps of its methods."""
 
     calls: tuple[str, ...]
     optional: tuple[str, ...]
@@ -479,14 +479,14 @@ def pattern(
     Parameters
     ----------
     calls, optional : str
-        Roles of the calls that it stands on, and of those that it may have besides.
+        Roles of the calls that it needs, and of those that it may have.
     parameters : sequence of str
-        Roles of the parameters that a method of it may have.
+        Roles of the parameters that a method may have.
     open : bool
-        Whether its parameters are those of its call, by their names, in place of fixed roles.
+        Whether its parameters are those of its call, by name, instead of fixed roles.
     fails : sequence of str, optional
-        Roles of the calls whose errors a caller can meet, where that is not all: a method that passes numbers which
-        another call gave passes right ones.
+        Roles of the calls whose errors a caller can get, if not all: an index below a count that another call returned
+        is always valid.
     """
 
     def register(function: Lowering) -> Lowering:
@@ -498,7 +498,7 @@ def pattern(
 
 
 def lower(cls: Class, method: Method) -> list[Step]:
-    """Return what a method does."""
+    """Return the steps of a method."""
     return PATTERNS[method.pattern].lower(cls, method)
 
 
@@ -509,12 +509,12 @@ def operands_of(
     made: bool = False,
     fixed: Mapping[str, Any] | None = None,
 ) -> list[Operand]:
-    """Return what a call is passed: the object, arguments in their roles, and what a caller does not give.
+    """Return the operands of a call: the object, the arguments in their roles, and what a caller does not pass.
 
     Raises
     ------
     SpecError
-        When nothing is known to pass for a parameter of the call.
+        If there is no operand for a parameter of the call.
     """
     roles = {g.role: g for g in given}
     out: list[Operand] = []
@@ -555,18 +555,18 @@ def _bound(method: Method, call: Call) -> list[Given]:
 
 
 def arguments(method: Method) -> list[Given]:
-    """Return what a caller gives, each with the parameter of the call that it becomes."""
+    """Return the arguments of a method, each with the parameter of the call that it becomes."""
     return _bound(method, method.call) if method.calls else list(method.parameters)
 
 
 def errors(m: Method) -> list[dict[str, str]]:
-    """Return the errors of its calls that a caller of a method can meet, each once."""
+    """Return the errors of its calls that the caller of a method can get, each once."""
     met = [m.calls[role] for role in PATTERNS[m.pattern].fails if role in m.calls]
     return list({(e["code"], e["when"]): e for call in met for e in call.errors}.values())
 
 
 def with_run_options(m: Method) -> Method | None:
-    """Return the other form of a method whose call takes run options that it does not: with them behind the rest."""
+    """Return the form of a method with run options as its last parameter, if its call takes them and it does not."""
     known = {g.role for g in m.parameters}
     taken = [p for p in m.call.parameters if p.type == "run_options" and p.nullable and p.name not in known]
     if not taken:
@@ -585,7 +585,7 @@ def _conversions(call: Call, given: Sequence[Given]) -> list[Step]:
 
 
 def function_of(call: Call) -> list[Step]:
-    """Return what a function does that stands for a call as it is, and takes all of its arguments."""
+    """Return the steps of a function that makes one call and takes all of its arguments."""
     given = [
         Given(p.name, argument_kind(p), p.doc, nullable=p.nullable, own=p.name, passed=p)
         for p in call.arguments
@@ -646,11 +646,11 @@ def attach(cls: Class, m: Method) -> list[Step]:
 
 
 SETTINGS = ("option", "switch")
-"""The patterns of settings, which a language shows as properties or as methods that set them."""
+"""The patterns of settings, which are properties in some languages and setters in others."""
 
 
 def value_of_setting(m: Method) -> Given:
-    """Return what a setting is set to, which is its only parameter."""
+    """Return the value of a setting, its only parameter."""
     p = m.call.arguments[1] if m.pattern == "option" else None
     kind = m.returns.type if m.returns else (p.type if p else "bool")
     doc = m.returns.doc if m.returns else (p.doc if p else "")
@@ -762,7 +762,7 @@ def step_into(cls: Class, m: Method) -> list[Step]:
 
 
 def _without(call: Call, known: dict[str, Operand]) -> Call:
-    """Return a call with parameters that something is known to pass for marked as such."""
+    """Return a call whose parameters with a known operand are optional, so that nothing else is sought for them."""
     given = [
         replace(p, nullable=True, length="", direction="in") if p.name in known else p
         for p in call.parameters
@@ -873,7 +873,7 @@ def allocated_name(cls: Class, m: Method) -> list[Step]:
     return [Invoke(m.call, operands_of(m.call, _bound(m, m.call), receiver=True)), Return(m.call.results)]
 
 
-# Patterns of languages whose objects behave as mappings, and of classes with a mode.
+# Patterns of languages whose objects behave like mappings, and of classes with a mode.
 
 
 @pattern()

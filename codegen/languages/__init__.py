@@ -35,23 +35,23 @@ class File:
 
 
 class Base(ABC):
-    """What a language says of itself. Its templates see an instance under the name of the language.
+    """A language. Its templates see an instance under the name of the language.
 
-    The classes are those of the spec that the language has, with its own names; a language that derives names otherwise
-    overrides the functions that end in ``_name``.
+    ``classes`` are the classes of the spec that the language has, with its own names. A language with other casing rules
+    overrides the methods that end in ``_name``.
     """
 
     key: ClassVar[str]
     """Name of the package, and of the language's file in ``spec/languages``."""
 
     folders: ClassVar[tuple[str, ...]] = ()
-    """Folders that hold nothing but files of this language that are generated; any other file there is stale."""
+    """Folders that hold only generated files of this language; any other file there is stale."""
 
     overloads: ClassVar[bool] = False
-    """Whether methods of a class may have one name when they take other arguments."""
+    """Whether methods of a class may share a name if their parameters differ."""
 
     truth: ClassVar[dict[str, str]] = {"true": "true", "false": "false", "none": "null"}
-    """How texts and defaults say what is mentioned as ``@true``, ``@false`` and ``@none``."""
+    """What ``@true``, ``@false`` and ``@none`` are in texts."""
 
     released: ClassVar[str] = ""
     """What releases an object, in words."""
@@ -68,7 +68,7 @@ class Base(ABC):
 
     @cached_property
     def c(self) -> C:
-        """What C says, whose names and types all languages know."""
+        """The C language, whose names and types all languages use."""
         made: C = language_class("c")(self.spec)  # type: ignore[assignment]
         return made
 
@@ -79,26 +79,26 @@ class Base(ABC):
     # ---- names ----
 
     def class_name(self, cls: Class) -> str:
-        """Return the name of a class that the language's file gives none."""
+        """Return the default name of a class."""
         return pascal(cls.name, self.words)
 
     def method_name(self, cls: Class, m: Method) -> str:
-        """Return the name of a method that the language's file gives none."""
+        """Return the default name of a method."""
         return pascal(m.name, self.words)
 
     def parameter_name(self, name: str) -> str:
-        """Return the name of a parameter that the language's file gives none."""
+        """Return the default name of a parameter."""
         return name
 
     def enum_name(self, enum: str) -> str:
-        """Return the name of an enumeration; empty where the language does not have it."""
+        """Return the name of an enumeration; empty if the language does not have it."""
         if enum not in self.own.get("enums", {}):
             return ""
         own = self.own["enums"][enum] or {}
         return str(own.get("name") or self.default_enum_name(enum))
 
     def default_enum_name(self, enum: str) -> str:
-        """Return the name of an enumeration that the language's file gives none."""
+        """Return the default name of an enumeration."""
         return pascal(enum, self.words)
 
     def value_name(self, enum: str, value: str) -> str:
@@ -112,7 +112,7 @@ class Base(ABC):
         return by_rule(rule, value, self.words) if rule else self.default_value_name(enum, value)
 
     def default_value_name(self, enum: str, value: str) -> str:
-        """Return the name of a value that the language's file gives none."""
+        """Return the default name of a value."""
         return pascal(value, self.words)
 
     @property
@@ -188,7 +188,7 @@ class Base(ABC):
         return made
 
     def _refuse_clashes(self, cls: Class) -> None:
-        """Refuse two methods of one name that nothing tells apart."""
+        """Reject two methods with the same name and the same parameters."""
         document = self.spec.languages[self.key]
         taken: dict[tuple[str, ...], str] = {}
         problems = []
@@ -209,7 +209,7 @@ class Base(ABC):
     """How the runner of the scenarios reads a token, by its kind; ``{}`` stands for the token."""
 
     def called_by(self, command: Command) -> tuple[Class, Method] | None:
-        """Return the method that a command calls; none where the language has no such method."""
+        """Return the method that a command calls, if the language has it."""
         name, _, method = command.method.partition(".")
         found = ((c, m) for c in self.classes for m in c.methods if (c.name, m.name) == (name, method))
         return next(found, None)
@@ -228,21 +228,21 @@ class Base(ABC):
     # ---- texts ----
 
     def said(self, text: str) -> str:
-        """Return a text of the spec with what it mentions as the language names it."""
+        """Return a text of the spec with the language's names for what it mentions."""
         said = resolved(text, self.mention)
         return said[:1].upper() + said[1:] if text.startswith("@") else said
 
     def mention(self, name: str) -> str:
-        """Return how a text of the language names a call, a type or a value of the spec."""
+        """Return the name of a call, a type or a value of the spec in a text."""
         return self.truth.get(name) or self.c.mention(name)
 
     def lower(self, cls: Class, m: Method) -> list[Step]:
-        """Return what a method does.
+        """Return the steps of a method.
 
         Raises
         ------
         SpecError
-            Naming the method, when its pattern cannot be followed.
+            Naming the method, if its pattern cannot be lowered.
         """
         try:
             return lower(cls, m)
@@ -252,7 +252,7 @@ class Base(ABC):
 
 
 def broken(head: str, parts: list[str], tail: str, width: int) -> str:
-    """Return ``head(parts)tail``, broken between parts where it is longer than ``width``, and aligned."""
+    """Return ``head(parts)tail``, broken between parts and aligned if it is longer than ``width``."""
     line = f"{head}({', '.join(parts)}){tail}"
     if len(line) <= width:
         return line
