@@ -485,7 +485,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Overwrites the parameters with the values of one tensor.</summary>
-        /// <param name="ortValue">A tensor as returned by ToBuffer.</param>
+        /// <param name="ortValue">A tensor as returned by the reverse method.</param>
         /// <param name="onlyTrainable">Whether the tensor leaves out frozen parameters.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="ortValue"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the size or type of the tensor does not

@@ -62,7 +62,7 @@ class Properties:
         Raises
         ------
         TypeError
-            When the value is not an int, a float or a str.
+            When the value is not an integer, a float or a string.
         """
         _ortrain.add_property(self._handle, name, value)
 
