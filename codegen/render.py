@@ -11,6 +11,7 @@ from codegen import languages
 from codegen.languages import File
 from codegen.spec.model import Spec
 from codegen.spec.names import snake
+from codegen.spec.source import Problem, SpecError
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 """Templates of pages that are about all languages."""
@@ -30,6 +31,23 @@ def tidy(text: str) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
+def _check_languages(spec: Spec) -> None:
+    """Raise a SpecError unless each language has both a package and a file in the spec."""
+    packages = languages.names()
+    problems = [
+        document.problem(("language", "name"), f"expected a package codegen/languages/{name}, found none")
+        for name, document in spec.languages.items()
+        if name not in packages
+    ]
+    problems += [
+        Problem(f"codegen/languages/{name}", 1, "", f"expected a file spec/languages/{name}.yaml, found none")
+        for name in packages
+        if name not in spec.languages
+    ]
+    if problems:
+        raise SpecError(problems)
+
+
 def render(spec: Spec) -> dict[str, str]:
     """Every generated file.
 
@@ -37,7 +55,13 @@ def render(spec: Spec) -> dict[str, str]:
     -------
     dict of str to str
         The text of each file by its path from the root of the checkout.
+
+    Raises
+    ------
+    SpecError
+        If a language lacks its package or its file, or cannot print a method.
     """
+    _check_languages(spec)
     folders = {
         name: jinja2.FileSystemLoader(languages.FOLDER / name / "templates") for name in languages.names()
     }

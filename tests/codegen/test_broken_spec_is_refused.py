@@ -208,3 +208,13 @@ def test_a_parameter_that_a_call_needs_and_a_method_lacks(spec_copy: SpecCopy) -
     assert "method set_learning_rate: expected a parameter of the method in the role learning_rate" in str(
         caught.value
     )
+
+
+def test_a_language_without_a_package_and_a_package_without_a_language(spec_copy: SpecCopy) -> None:
+    spec_copy.replace("languages/objc.yaml", "  name: objc", "  name: objective_c")
+    with pytest.raises(SpecError) as caught:
+        render(load(spec_copy.folder))
+    line = spec_copy.line_of("languages/objc.yaml", "  name: objective_c")
+    message = f"spec/languages/objc.yaml:{line}: language objective_c: expected a package codegen/languages/objective_c"
+    assert message in str(caught.value)
+    assert "expected a file spec/languages/objc.yaml, found none" in str(caught.value)
