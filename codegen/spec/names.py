@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 MENTION = re.compile(r"@([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)?)")
-"""What a text says of the spec: ``@train_step`` a call, ``@error_code.ok`` a value, ``@true``, ``@false``, ``@none``."""
+"""A mention in a text: ``@train_step`` is a call, ``@error_code.ok`` a value; also ``@true``, ``@false`` and ``@none``."""
 
 Words = Mapping[str, str]
 

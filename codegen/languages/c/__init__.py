@@ -1,4 +1,4 @@
-"""How C says what the spec describes: declarations, comments, checks of arguments."""
+"""C: declarations, comments, checks of arguments."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Language(Base):
     }
 
     def command_call(self, command: Command) -> str:
-        """Return the expression of the call that a command makes; empty where its body is written by hand."""
+        """Return the call that a command makes; empty if its body is written by hand."""
         if not command.method:
             return ""
         name, _, method = command.method.partition(".")
@@ -89,7 +89,7 @@ class Language(Base):
         return str(self.own["tables"][name]["name"])
 
     def header(self, table: str) -> str:
-        """Return the header that declares a table, and what belongs to it."""
+        """Return the header that declares a table and what belongs to it."""
         return str(self.own["tables"][table]["header"])
 
     def function(self, call: Call) -> str:

@@ -1,4 +1,4 @@
-"""How C++ says what the spec describes: the classes of the wrapper headers."""
+"""C++: the classes of the wrapper headers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codegen.spec.names import pascal
 TABLES = {"general": "GetApi()", "training": "GetTrainingApi()", "extension": "GetOrtrainApi()"}
 
 MIXINS = ("tensor_type_and_shape_info",)
-"""Classes that are rendered into a template, whose handle is that of its argument."""
+"""Classes rendered into a class template, whose handle belongs to the template argument."""
 
 
 class Language(Base):
@@ -36,7 +36,7 @@ class Language(Base):
     # ---- names and types ----
 
     def method_name(self, cls: Class, m: Method) -> str:
-        """Return the name of a method; what makes an object is a constructor where nothing else is said."""
+        """Return the name of a method; what creates an object is a constructor by default."""
         makes = m.pattern == "create" and m.name.startswith("create")
         return cls.own if makes else pascal(m.name, self.words)
 
@@ -105,7 +105,7 @@ class Language(Base):
         return str(p.default).lower() if isinstance(p.default, bool) else str(p.default)
 
     def result_type(self, m: Method, cls: Class) -> str:
-        """Return a method's type; settings return their object where there is nothing else to return."""
+        """Return a method's type; classes of settings return the object if there is nothing else to return."""
         if m.returns is None or m.pattern == "option":
             return f"{cls.own}&" if cls.has("option") else "void"
         if m.returns.type == "results":
@@ -113,7 +113,7 @@ class Language(Base):
         return self.type_of(m.returns.type)
 
     def returns_itself(self, cls: Class, m: Method) -> bool:
-        """Whether a method returns its object, for there is nothing else to return."""
+        """Whether a method returns its object, because there is nothing else to return."""
         return not self.is_constructor(cls, m) and self.result_type(m, cls) == f"{cls.own}&"
 
     def is_const(self, cls: Class, m: Method) -> bool:
@@ -125,7 +125,7 @@ class Language(Base):
         return m.pattern == "direct" and not m.call.parameters[0].mutable
 
     def declaration(self, cls: Class, m: Method, indent: int = 0) -> str:
-        """Return the declaration of a method, without what stands around it."""
+        """Return the declaration of a method, without body or semicolon."""
         margin = " " * indent
         if m.pattern == "allocated_name":
             return f"{margin}AllocatedStringPtr {m.own}(size_t index, OrtAllocator* allocator) const"
@@ -172,7 +172,7 @@ class Language(Base):
     }
 
     def command_call(self, command: Command) -> str:
-        """Return the expression of the call that a command makes; empty where its body is written by hand."""
+        """Return the call that a command makes; empty if its body is written by hand."""
         found = self.called_by(command)
         if found is None:
             return ""
@@ -185,14 +185,14 @@ class Language(Base):
     # ---- steps ----
 
     def checked(self, call: Call, operands: list[Operand], m: Method, made: str = "") -> str:
-        """Return the statement of a call; ``made`` is the variable that the handle of a new object goes to."""
+        """Return the statement of a call; ``made`` is the variable for the handle of a new object."""
         passed = [f"&{made}" if isinstance(o, lower.Made) else self.operand(o, m) for o in operands]
         if not call.can_fail:
             return broken(f"    {self.call(call)}", passed, ";", 130)
         return broken(f"    ThrowOnError({self.call(call)}", passed, ");", 130)
 
     def operand(self, o: Operand, m: Method) -> str:
-        """Return one thing that a call is passed."""
+        """Return one operand of a call."""
         match o:
             case lower.Receiver():
                 return self.receiver(m)
@@ -227,7 +227,7 @@ class Language(Base):
         return "this->p_" if m.call.parameters[0].type in MIXINS else "p_"
 
     def converted(self, a: Given, m: Method) -> str:
-        """Return an argument in the form of C."""
+        """Return an argument in its C form."""
         if a.type in ("string", "path"):
             return f"{a.own} ? {a.own}->c_str() : nullptr" if a.nullable else f"{a.own}.c_str()"
         if a.type == "values":
@@ -238,14 +238,14 @@ class Language(Base):
             return f"{a.own}.data()"
         p = a.passed
         if p and p.type in self.spec.handles and p.mutable and not self.changes(m, a):
-            # The object is not changed, though the older call takes it so.
+            # The call does not change the object, although its parameter is not const.
             handle = self.c.base(p.type)
             return f"const_cast<{handle}*>(static_cast<const {handle}*>({a.own}))"
         return a.own
 
     @staticmethod
     def changes(m: Method, p: Given) -> bool:
-        """Whether an object is taken as one that may be changed: the state of a session, and a buffer."""
+        """Whether an object is taken by non-const reference: the state of a session, and a buffer."""
         return p.passed is not None and bool(p.passed.mutable) and m.pattern in ("create", "copy_in_buffer")
 
     def taken(self, results: list[Parameter]) -> str:

@@ -1,4 +1,4 @@
-"""How C# says what the spec describes: delegates of the tables, enumerations, and the public classes."""
+"""C#: delegates of the tables, enumerations, and the public classes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SOURCES = "bindings/csharp/src/generated"
 NAMESPACE = "Microsoft.ML.OnnxRuntime"
 
 NAMESPACES = {"tensor_element_type": f"{NAMESPACE}.Tensors"}
-"""The enumerations that do not lie in the main namespace."""
+"""The enumerations outside the main namespace."""
 
 HANDLE_CLASSES = {"env": "OrtEnv", "memory_info": "OrtMemoryInfo", "value": "OrtValueHandle"}
-"""The safe handles that are written by hand. Those of the spec's own classes follow from the spec."""
+"""The hand-written safe handles; those of generated classes follow from the spec."""
 
 HOLDERS = {"strings": "NativeTexts", "values": "NativeValues"}
-"""What holds the memory of an argument during a call."""
+"""What owns the memory of an argument during a call."""
 
 KEYWORDS = frozenset([
     "abstract", "as", "base", "bool", "break", "byte", "case", "catch", "char", "checked", "class",
@@ -40,11 +40,11 @@ KEYWORDS = frozenset([
 
 
 PLAIN: Words = {}
-"""Parameters and fields of tuples have no words of their own: ``initialLr``."""
+"""Parameters and fields of tuples use no special words: ``initialLr``."""
 
 
 def escaped(name: str) -> str:
-    """Return a name; a keyword of C# with its escape."""
+    """Return a name, escaped if it is a keyword of C#."""
     return f"@{name}" if name in KEYWORDS else name
 
 
@@ -82,7 +82,7 @@ class Language(Base):
     # ---- names ----
 
     def method_name(self, cls: Class, m: Method) -> str:
-        """Return the name of a method; what makes an object is a constructor where nothing else is said."""
+        """Return the name of a method; what creates an object is a constructor by default."""
         makes = m.pattern == "create" and m.name.startswith("create")
         return cls.own if makes else pascal(m.name, self.words)
 
@@ -96,7 +96,7 @@ class Language(Base):
         return m.own == cls.own
 
     def enum_type(self, name: str) -> str:
-        """Return an enumeration's name; those that C# does not show are plain integers."""
+        """Return an enumeration's name; those that C# does not have are plain integers."""
         return self.enum_name(name) or "int"
 
     @staticmethod
@@ -113,7 +113,7 @@ class Language(Base):
         return cls.handle in ("training_session", "session")
 
     def handle_class(self, handle: str) -> str:
-        """Return the type that calls of C# pass a handle as; a bare pointer where C# keeps no such object."""
+        """Return the type of a handle in a delegate; a bare pointer if C# has no class for it."""
         cls = self.class_of(handle)
         if cls:
             return f"{self.c.base(handle)}Handle" if self.holds_handle(cls) else cls.own
@@ -311,7 +311,7 @@ class Language(Base):
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def overloads_of(self, m: Method) -> list[Method]:
-        """Return the forms of a method: those that the language's file lists, and one with run options."""
+        """Return the overloads of a method: those listed in the language's file, or one more with run options."""
         if m.overloads:
             every = {p.name: p for p in m.parameters}
             return [replace(m, parameters=[every[name] for name in names]) for names in m.overloads]
@@ -325,7 +325,7 @@ class Language(Base):
     # ---- steps ----
 
     def lowered(self, cls: Class, m: Method, form: Method) -> list[Step]:
-        """Return the steps of one form of a method: of parameters that it does not have nothing is converted."""
+        """Return the steps of one overload; parameters that it lacks are not converted."""
         known = {p.name for p in form.parameters}
         every = replace(m, parameters=[*m.parameters, *(p for p in form.parameters if not m.has(p.role))])
         return [
@@ -333,7 +333,7 @@ class Language(Base):
         ]
 
     def holders(self, steps: list[Step]) -> list[str]:
-        """Return the variables that hold the memory of arguments during a call."""
+        """Return the variables that own the memory of arguments during a call."""
         return [
             f"var {self._holder(s.argument)} = new {HOLDERS[s.argument.type]}"
             f"({s.argument.own}, nameof({s.argument.own}))"
@@ -358,7 +358,7 @@ class Language(Base):
         return f"{self._holder(p)}.Count" if p.type in HOLDERS else f"Arguments.Length({p.own})"
 
     def invoke(self, s: Any, form: Method, indent: int, operands: list[Operand] | None = None) -> str:
-        """Return the statement of a call, broken between arguments where it is long."""
+        """Return the statement of a call, broken between arguments if it is long."""
         return self.checked(s.call, [self.operand(o, s.call, form) for o in operands or s.operands], indent)
 
     def checked(self, call: Call, arguments: list[str], indent: int) -> str:
@@ -376,7 +376,7 @@ class Language(Base):
         return "\n".join(lines).removesuffix(",") + "));"
 
     def operand(self, o: Operand, call: Call, form: Method) -> str:
-        """Return one thing that a call is passed."""
+        """Return one operand of a call."""
         match o:
             case lower.Receiver():
                 return "Live"
@@ -466,14 +466,14 @@ class Language(Base):
     # ---- settings ----
 
     def default_of(self, m: Method) -> str:
-        """Return the value of a setting before it is set."""
+        """Return the default of a setting."""
         kind = m.returns.type if m.returns else ""
         if kind in self.spec.enums:
             return f"{self.enum_type(kind)}.{self.value_name(kind, str(m.initial))}"
         return self.literal(m.initial)
 
     def setting_argument(self, m: Method) -> str:
-        """Return what the setter of a setting passes to its call."""
+        """Return what the setter passes to its call."""
         kind = m.returns.type if m.returns else ""
         wanted = m.call.arguments[1].type
         if kind == "string":
@@ -484,7 +484,7 @@ class Language(Base):
 
     @staticmethod
     def field(m: Method) -> str:
-        """Return the field behind a property."""
+        """Return the backing field of a property."""
         return escaped(m.own[:1].lower() + m.own[1:])
 
     # ---- commands of the scenarios ----
@@ -502,7 +502,7 @@ class Language(Base):
     }
 
     def command_call(self, command: Command) -> str:
-        """Return the expression of what a command does: the call that it makes, or its body that is written by hand."""
+        """Return the call that a command makes, or that of its hand-written body."""
         found = self.called_by(command)
         if found is None:
             return f"{pascal(command.name, PLAIN)}(a)"
@@ -515,7 +515,7 @@ class Language(Base):
     # ---- the reference page ----
 
     def declarations(self, cls: Class, m: Method) -> list[str]:
-        """Return the declarations that a method becomes."""
+        """Return the declarations of a method."""
         if m.pattern in lower.SETTINGS:
             return [f"{self.result_type(m)} {m.own} {{ get; set; }}"]
         if m.pattern == "value_infos":
@@ -537,7 +537,7 @@ class Language(Base):
         ]
 
     def documented_parameters(self, m: Method) -> list[tuple[str, str]]:
-        """Return name and documentation of the parameters of all declarations of a method, each once."""
+        """Return name and documentation of the parameters of all overloads of a method, each once."""
         if m.pattern in lower.SETTINGS:
             return []
         if m.pattern in ("run", "run_into"):

@@ -1,7 +1,7 @@
-"""How Objective-C says what the spec describes: selectors, types, arguments on their way to C and back.
+"""Objective-C: selectors, types, and the conversion of arguments and results.
 
-A selector is written in its parts: what comes before the first argument, what names that argument, then the rest, as in
-``saveCheckpoint ToPath: withOptimizerState:``. Without the blanks it is the selector, and Swift makes of it
+A selector is written in parts: the base name, the label of the first argument, then the other labels, as in
+``saveCheckpoint ToPath: withOptimizerState:``. Without the blanks it is the selector; Swift imports it as
 ``saveCheckpoint(toPath:withOptimizerState:)``.
 """
 
@@ -41,14 +41,14 @@ COLLECTIONS = {
     "name_set": ("NSSet<NSString *> *", "Set<String>"),
     "named_values": ("NSDictionary<NSString *, ORTValue *> *", "[String: ORTValue]"),
 }
-"""Types of objects that are no handles, and how Swift imports them."""
+"""Types of objects that are not handles, and how Swift imports them."""
 
 SWIFT_NUMBERS = {"bool": "Bool", "flag": "Bool", "int": "Int32", "int64": "Int64", "uint32": "UInt32", "size": "UInt",
                  "float": "Float"}  # fmt: skip
 """Numbers as Swift imports them."""
 
 REPEATED = {"WithRunOptions": "with", "WithValue": "with", "AtIndex": "at"}
-"""Pieces of selectors whose last words say no more than the type of the argument, so that Swift leaves these out."""
+"""Labels whose last words only repeat the type of the argument, so that Swift drops them."""
 
 TAKERS = {
     "string": ("const char *", "ORTTakeText"),
@@ -59,7 +59,7 @@ TAKERS = {
     "values": ("const OrtValue **", "ORTTakeValues"),
     "bytes": ("const void *", "ORTTakeData"),
 }
-"""The C form of arguments, and what gives it to them."""
+"""The C form of arguments, and the function that converts to it."""
 
 WIDTH = 110
 
@@ -175,7 +175,7 @@ class Language(Base):
         return made
 
     def methods(self, cls: Class) -> list[Method]:
-        """Return the methods of a class, each followed by its form with run options where its call takes them."""
+        """Return the methods of a class, each followed by its form with run options, if its call takes them."""
         return [form for m in cls.methods for form in (m, *self._forms(m))]
 
     def _forms(self, m: Method) -> list[Method]:
@@ -203,7 +203,7 @@ class Language(Base):
         return self.call(self.spec.calls[self.spec.handles[cls.handle]["release"]])
 
     def is_result(self, cls: Class) -> bool:
-        """Whether a method gives objects of a class that it makes of the handle that its call gives."""
+        """Whether a method returns objects of a class, created from the handle that its call stores."""
         made = [m for other in self.classes for m in other.methods if m.pattern in ("direct", "static")]
         return any(p.type == cls.handle for m in made for p in m.call.results)
 
@@ -308,7 +308,7 @@ class Language(Base):
 
     @staticmethod
     def stored(m: Method) -> list[Parameter]:
-        """Return the results that a method stores through pointers, for it has several."""
+        """Return the results that a method with several results stores through pointers."""
         return m.call.results if m.returns and m.returns.type == "results" else []
 
     def stored_name(self, p: Parameter) -> str:
@@ -346,7 +346,7 @@ class Language(Base):
         return ":".join([*pieces, "error:"]) if m.own.endswith(":") else f"{pieces[0]}WithError:"
 
     def attributes(self, m: Method) -> str:
-        """Return what stands behind a declaration."""
+        """Return the attributes after a declaration."""
         if self.returned(m) == "nullable instancetype":
             return " NS_DESIGNATED_INITIALIZER" if m.parameters else " ORT_SWIFT_NAME(init())"
         return " ORT_FAILS_BY_ERROR" if self.fails_by_error(m) else ""
@@ -354,7 +354,7 @@ class Language(Base):
     # ---- documentation ----
 
     def mention(self, name: str) -> str:
-        """Return how a text names a call: by the selector of the method that stands on it."""
+        """Return the name of a call in a text: the selector of the method that makes it."""
         calls = self.spec.calls
         found = [
             (c, m)
@@ -423,7 +423,7 @@ class Language(Base):
     }
 
     def command_call(self, command: Command) -> str:
-        """Return the expression of the call that a command makes; empty where its body is written by hand."""
+        """Return the call that a command makes; empty if its body is written by hand."""
         found = self.called_by(command)
         if found is None:
             return ""
@@ -493,7 +493,7 @@ class Language(Base):
     kind_of = staticmethod(argument_kind)
 
     def lowered(self, cls: Class, m: Method) -> list[Step]:
-        """Return the steps of a method; a setting is not kept, for nothing gives it back."""
+        """Return the steps of a method; the value of a setting is not kept, because nothing returns it."""
         return [s for s in self.lower(cls, m) if not isinstance(s, lower.Remember)]
 
     def call(self, call: Call) -> str:
@@ -545,7 +545,7 @@ class Language(Base):
         return f"{self.call(call)}({', '.join(self.operand(o) for o in operands)})"
 
     def operand(self, o: Operand) -> str:
-        """Return one thing that a call is passed."""
+        """Return one operand of a call."""
         match o:
             case lower.Receiver():
                 return "_handle"

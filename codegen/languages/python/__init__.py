@@ -57,7 +57,7 @@ class Function:
     def take(
         self, p: Given, kind: str, stub: str, prelude: str = "", default: str = "", stub_default: str = ""
     ) -> None:
-        """Add an argument, and the statement that converts it where it needs one."""
+        """Add an argument, and the statement that converts it if it needs one."""
         self.arguments.append(Argument(p.name, kind, stub, default, stub_default))
         if prelude:
             self.prelude.append(prelude)
@@ -103,7 +103,7 @@ class Language(Base):
     # ---- the extension ----
 
     def bound_calls(self) -> list[Call]:
-        """Return the calls of the extension: those of the training tables, and what classes use of the other."""
+        """Return the calls of the extension: those of the training tables, and the general ones that classes use."""
         used = {call.name for cls in self.classes for m in cls.methods for call in m.calls.values()}
         return [
             call
@@ -165,7 +165,7 @@ class Language(Base):
                 f.returned += [self._taken(p) for p in results]
 
     def _convert(self, f: Function, p: Given) -> None:
-        """Add an argument, and the statement that brings it into the form of C where it needs one."""
+        """Add an argument, and the statement that converts it if it needs one."""
         passed = p.passed
         assert passed is not None
         handle = self.handle_name(passed.type)
@@ -294,13 +294,13 @@ class Language(Base):
         return f"{name} | None" if nullable else name
 
     def literal(self, value: Any) -> str:
-        """Return a default, or the value of a setting before it is set."""
+        """Return a default value."""
         if isinstance(value, str):
             return f'"{value}"'
         return str(value)
 
     def initial(self, m: Method) -> str:
-        """Return the value of a setting before it is set."""
+        """Return the default of a setting."""
         kind = m.returns.type if m.returns else ""
         if kind in self.spec.enums:
             return str(next(v["value"] for v in self.spec.enums[kind]["values"] if v["name"] == m.initial))
@@ -328,7 +328,7 @@ class Language(Base):
         return f"    def {name}(\n{broken}    ) -> {returned}:"
 
     def called(self, call: Call, operands: list[Operand]) -> str:
-        """Return the expression of a function of the extension, which needs no lengths, allocators and places."""
+        """Return the expression of a call through the extension, which needs no lengths, allocators and out parameters."""
         given = [self.given(o) for o in operands if isinstance(o, (lower.Receiver, lower.Absent))
                  or (isinstance(o, lower.Passed) and o.argument.type != "env")]  # fmt: skip
         while given and given[-1] == "None":
@@ -336,7 +336,7 @@ class Language(Base):
         return f"_ortrain.{call.name}({', '.join(given)})"
 
     def given(self, o: Operand) -> str:
-        """Return one thing that a function of the extension is passed."""
+        """Return one argument of a function of the extension."""
         if isinstance(o, lower.Passed):
             return self.converted(o.argument)
         return "self._handle" if isinstance(o, lower.Receiver) else "None"
@@ -357,7 +357,7 @@ class Language(Base):
 
     @staticmethod
     def has_constructor(cls: Class) -> bool:
-        """Whether a method makes objects by the name of their class."""
+        """Whether a class has a constructor among its methods."""
         return any(m.own == "__init__" for m in cls.methods)
 
     def result(self, m: Method) -> str:
@@ -365,7 +365,7 @@ class Language(Base):
         return self.annotation(m.returns.type, m.returns.nullable) if m.returns else "None"
 
     def as_array(self, m: Method, expression: str) -> str:
-        """Return the expression of a result; an array where the method returns one."""
+        """Return the expression of a result, as an array if the method returns one."""
         return f"{expression}.numpy()" if m.returns and m.returns.type == "array" else expression
 
     def docstring(self, item: Class | Method, indent: int) -> str:
