@@ -111,7 +111,7 @@ portable: setup
 
 .PHONY: test-portable
 test-portable: portable ## The tests of the core on the portable kernels, without oneDNN
-	PYTHONPATH=$(BUILD)/portable-site $(PYTHON) -m pytest -q tests/ops tests/python tests/models
+	PYTHONPATH=$(BUILD)/portable-site $(PYTHON) -m pytest -q tests/ops tests/session tests/passes tests/artifacts tests/models
 
 .PHONY: test-sanitize
 test-sanitize: setup ## The C and C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
