@@ -205,7 +205,7 @@ def test_empty_and_single(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("causal", [0, 1])
 def test_many_tiles(queries: int, keys: int, size: int, dtype: Any, causal: int) -> None:
-    """Extents that are no multiples of tiles and vectors; gradients against formulas in double."""
+    """Extents that are not multiples of tiles and vectors; gradients against formulas in double."""
     q, k = uniform(1, 3, queries, size, dtype=dtype), uniform(1, 3, keys, size, dtype=dtype, seed=1)
     v = uniform(1, 3, keys, size + 2, dtype=dtype, seed=2)
     weight = uniform(1, 3, queries, size + 2, dtype=dtype, seed=3)

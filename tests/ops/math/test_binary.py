@@ -295,9 +295,11 @@ def test_large_tensors_are_cut_between_threads_without_a_seam() -> None:
 def test_refusals() -> None:
     check_rejected(Op("Add"), [uniform(3), uniform(4)], "do not broadcast")
     check_rejected(
-        Op("Mul"), [uniform(3), uniform(3, dtype=np.float32)], "must have one type, found float64 and float32"
+        Op("Mul"),
+        [uniform(3), uniform(3, dtype=np.float32)],
+        "must have the same type, found float64 and float32",
     )
-    check_rejected(Op("Sum"), [uniform(3), uniform(3, dtype=np.float32)], "must have one type")
+    check_rejected(Op("Sum"), [uniform(3), uniform(3, dtype=np.float32)], "must have the same type")
     check_rejected(Op("Add"), [np.array([True]), np.array([True])], "bool, which this operator does not take")
     check_rejected(Op("Where"), [uniform(3), uniform(3), uniform(3)], "condition must be bool")
 

@@ -88,4 +88,6 @@ def test_what_cannot_be_normalized_is_refused() -> None:
     check_rejected(
         Op("GroupNormalization", group, opset=21), [x, uniform(3), uniform(3)], r"\[4\] or \[2\], found \[3\]"
     )
-    check_rejected(Op("GroupNormalization", group, opset=21), [x, four.astype(np.float32), four], "one type")
+    check_rejected(
+        Op("GroupNormalization", group, opset=21), [x, four.astype(np.float32), four], "the same type"
+    )

@@ -76,7 +76,7 @@ def test_products_that_are_quantized_again(
 
 def test_bad_operands_are_refused() -> None:
     a, b = integers((2, 3), np.uint8), integers((3, 4), np.uint8)
-    check_rejected(Op("MatMulInteger"), [a, a], "inner extents differ")
+    check_rejected(Op("MatMulInteger"), [a, a], "inner dimensions differ")
     check_rejected(Op("MatMulInteger"), [a.astype(np.int32), b], "has type int32")
     check_rejected(Op("MatMulInteger"), [a, b, np.int8(1)], "must have the type of input 0")
     check_rejected(Op("MatMulInteger"), [a, b, np.zeros(3, np.uint8)], "must be one number")
