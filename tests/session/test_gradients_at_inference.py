@@ -96,11 +96,11 @@ def test_gradients_of_other_values_come_in(perceptron: bytes) -> None:
 
 def test_what_cannot_be_built_is_said(perceptron: bytes) -> None:
     builder = GradientGraphBuilder(perceptron, {"loss"}, {"w1", "w9"}, "loss")
-    with pytest.raises(ortrain.OrtrainError, match="nothing has been built"):
+    with pytest.raises(ortrain.OrtrainError, match="have not been built yet"):
         builder.get_model()
     with pytest.raises(ortrain.OrtrainError, match='"w9"'):
         builder.build()
-    with pytest.raises(ortrain.OrtrainError, match="nothing has been built"):
+    with pytest.raises(ortrain.OrtrainError, match="have not been built yet"):
         builder.save("nowhere.onnx")
     with pytest.raises(ortrain.OrtrainError, match="one number"):
         GradientGraphBuilder(perceptron, {"out"}, {"w1"}, "out").build()

@@ -259,7 +259,7 @@ def test_scale() -> None:
         check_forward(Op("Scale", domain=MICROSOFT), [x, s], [x * 4])
         check_forward(Op("Scale", {"scale_down": 1}, MICROSOFT), [x, s], [x / 4])
     check_gradient(Op("Scale", {"scale_down": 1}, MICROSOFT), [x, np.asarray(4)])
-    check_rejected(Op("Scale", domain=MICROSOFT), [x, np.ones(2)], "scale must be one number")
+    check_rejected(Op("Scale", domain=MICROSOFT), [x, np.ones(2)], "scale must be a single value")
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_embed_layer_normalization(segments: bool, positions: tuple[int, int] | 
 def test_segments_without_their_embedding_are_refused() -> None:
     ids = np.zeros((2, 5), np.int32)
     inputs = [ids, ids, f32(9, 8), f32(7, 8), None, f32(8), f32(8)]
-    check_rejected(Op("EmbedLayerNormalization", {}, MICROSOFT), inputs, "go together")
+    check_rejected(Op("EmbedLayerNormalization", {}, MICROSOFT), inputs, "must be given together")
 
 
 @pytest.mark.parametrize("last", [0, 1])

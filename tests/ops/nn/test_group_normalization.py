@@ -79,11 +79,11 @@ def test_what_cannot_be_normalized_is_refused() -> None:
     x, four = uniform(2, 4, 3), uniform(4)
     group: dict[str, Any] = {"num_groups": 2}
     check_rejected(Op("InstanceNormalization"), [x, uniform(3), uniform(3)], r"scale must have shape \[4\]")
-    check_rejected(Op("InstanceNormalization"), [x, four, uniform(3)], "bias must be like scale")
+    check_rejected(Op("InstanceNormalization"), [x, four, uniform(3)], "bias must match scale")
     check_rejected(Op("InstanceNormalization"), [uniform(4), four, four], "must have shape")
     check_rejected(Op("GroupNormalization", opset=21), [x, four, four], "num_groups is required")
     check_rejected(
-        Op("GroupNormalization", {"num_groups": 3}, opset=21), [x, four, four], "cannot be divided"
+        Op("GroupNormalization", {"num_groups": 3}, opset=21), [x, four, four], "not divisible by num_groups"
     )
     check_rejected(
         Op("GroupNormalization", group, opset=21), [x, uniform(3), uniform(3)], r"\[4\] or \[2\], found \[3\]"

@@ -79,7 +79,7 @@ def test_bad_operands_are_refused() -> None:
     check_rejected(Op("MatMulInteger"), [a, a], "inner dimensions differ")
     check_rejected(Op("MatMulInteger"), [a.astype(np.int32), b], "has type int32")
     check_rejected(Op("MatMulInteger"), [a, b, np.int8(1)], "must have the type of input 0")
-    check_rejected(Op("MatMulInteger"), [a, b, np.zeros(3, np.uint8)], "must be one number")
+    check_rejected(Op("MatMulInteger"), [a, b, np.zeros(3, np.uint8)], "must be a single value")
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -162,7 +162,7 @@ def test_convolutions_of_integers(
 def test_convolutions_of_integers_refuse_what_does_not_fit() -> None:
     x, w = integers((1, 2, 4, 4), np.uint8), integers((3, 2, 3, 3), np.uint8)
     check_rejected(Op("ConvInteger"), [x, w, np.int8(1)], "type of input 0")
-    check_rejected(Op("ConvInteger"), [x, w, np.uint8([1, 2])], "one number, found shape")
+    check_rejected(Op("ConvInteger"), [x, w, np.uint8([1, 2])], "a single value, found shape")
     check_rejected(Op("ConvInteger"), [x, w, np.uint8(1), np.uint8([1, 2])], "each of the 3 filters")
     check_rejected(Op("ConvInteger"), [x.astype(np.int32), w], "has type int32")
 

@@ -350,7 +350,7 @@ REJECTED = [
     ),
     (Op("GatherGrad", domain=MICROSOFT), [np.array([4, 2]), I3, uniform(3, 3)], (0,), r"expected \[3, 2\]"),
     (Op("GatherElements"), [uniform(3), I3], (), "index 3 at position 1"),
-    (Op("GatherElements"), [uniform(3, 2), I3], (), "one rank"),
+    (Op("GatherElements"), [uniform(3, 2), I3], (), "the same rank"),
     (Op("GatherElements"), [uniform(4, 2), np.zeros((2, 3), np.int64)], (), "reach beyond"),
     (
         Op("GatherElementsGrad", domain=MICROSOFT),
@@ -360,7 +360,7 @@ REJECTED = [
     ),
     (Op("ScatterElements"), [uniform(3), I3, uniform(3)], (), "index 3 at position 1"),
     (Op("ScatterElements"), [uniform(4), I3, uniform(2)], (), "updates have shape"),
-    (Op("ScatterElements"), [uniform(4), I3, uniform(3, dtype=np.float32)], (), "one type"),
+    (Op("ScatterElements"), [uniform(4), I3, uniform(3, dtype=np.float32)], (), "the same type"),
     (Op("ScatterElements", {"reduction": "xor"}, opset=18), [uniform(4), I3, uniform(3)], (), "xor"),
     (Op("GatherND"), [uniform(2, 3), np.array([[1, 0], [0, 3]])], (), "index 3 at position 3"),
     (Op("GatherND"), [uniform(2), np.array([[0, 0]])], (), "longer than data"),
