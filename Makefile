@@ -61,9 +61,16 @@ format: setup ## Format the sources of all languages but C#
 	$(VENV)/bin/ruff format .
 	$(CLANG_FORMAT) -i
 
-.PHONY: test-python
+# pytest keeps about one processor busy, so the operators and everything else run side by side.
+SIDE_BY_SIDE = $(MAKE) --no-print-directory -j2 --output-sync=target
+
+.PHONY: test-python pytest-ops pytest-others
 test-python: install ## The Python tests
-	$(PYTHON) -m pytest -q tests
+	$(SIDE_BY_SIDE) pytest-ops pytest-others
+pytest-ops:
+	$(PYTHON) -m pytest -q tests/ops
+pytest-others:
+	$(PYTHON) -m pytest -q tests --ignore=tests/ops
 
 .PHONY: conformance
 conformance: install ## Run the cases of the onnx package here and in onnxruntime, and write what passes
@@ -109,9 +116,14 @@ portable: setup
 	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --disable-pip-version-check --upgrade \
 	  --target $(BUILD)/portable-site --config-settings=build-dir=$(BUILD)/portable --config-settings=cmake.define.ORTRAIN_ONEDNN=OFF .
 
-.PHONY: test-portable
+.PHONY: test-portable pytest-portable-ops pytest-portable-others
 test-portable: portable ## The tests of the core on the portable kernels, without oneDNN
-	PYTHONPATH=$(BUILD)/portable-site $(PYTHON) -m pytest -q tests/ops tests/python tests/models
+	$(SIDE_BY_SIDE) pytest-portable-ops pytest-portable-others
+pytest-portable-ops pytest-portable-others: export PYTHONPATH := $(BUILD)/portable-site
+pytest-portable-ops:
+	$(PYTHON) -m pytest -q tests/ops
+pytest-portable-others:
+	$(PYTHON) -m pytest -q tests/session tests/passes tests/artifacts tests/models
 
 .PHONY: test-sanitize
 test-sanitize: setup ## The C and C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -52,7 +52,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--models", type=names, metavar="A,B", help="models to measure (default: all)")
-    parser.add_argument("--contestants", type=names, metavar="A,B", help="who competes (default: all)")
+    parser.add_argument("--contestants", type=names, metavar="A,B", help="contestants to run (default: all)")
     parser.add_argument(
         "--rounds", type=count, default=10, metavar="N", help="turns of each contestant (default: 10)"
     )
@@ -75,14 +75,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         type=Path,
         default=ROOT / "build" / "bench" / "result.json",
         metavar="FILE",
-        help="where the results go; the plot goes beside it as PNG, if\nmatplotlib is installed "
+        help="file of the results; the plot is written next to it as PNG, if\nmatplotlib is installed "
         "(default: build/bench/result.json)",
     )
     parser.add_argument(
         "--no-limit",
         dest="limit",
         action="store_false",
-        help="do not time the products and convolutions of a step alone",
+        help="do not time the products and convolutions of a step on their own",
     )
     parsed = parser.parse_args(arguments)
     try:
@@ -96,7 +96,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def progress(line: str) -> None:
-    """Show `line` in place of the line before, where there is a terminal to show it on."""
+    """Replace the previous line by `line`, if the output is a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""What is measured: models, batches and hyperparameters, and the files that every contestant reads.
+"""The measured cases: models, batches and hyperparameters, and the files that every contestant reads.
 
 Nothing here imports more than numpy, so that the runner and every worker can use it.
 """
@@ -19,7 +19,7 @@ EPSILON = 1e-6
 WEIGHT_DECAY = 0.0
 
 BATCHES = 8
-"""Different batches of a case; steps go through them in a circle."""
+"""Different batches of a case; steps cycle through them."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def make_batches(case: Case) -> list[tuple[NDArray[Any], NDArray[np.int64]]]:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Where the export of one model lies below the cache folder."""
+    """The files of the export of one model in the cache folder."""
 
     folder: Path
 
@@ -128,7 +128,7 @@ class ModelFiles:
 
     @property
     def stamp(self) -> Path:
-        """Digest of the source that made the export; an export with another digest is made again."""
+        """Digest of the source that made the export; an export with another digest is recreated."""
         return self.folder / "stamp"
 
     def artifacts(self, contestant: str) -> Path:

@@ -1,4 +1,4 @@
-"""Who competes: each contestant's name, its virtual environment and the code that trains with it."""
+"""The contestants: each one's name, its virtual environment and the code that trains with it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, Protocol
 from benchmarks.cases import Case
 
 Step = Callable[[Any, Any], float]
-"""From numpy input and labels: trains one step, resets the gradients, returns the loss."""
+"""Takes NumPy input and labels: trains one step, resets the gradients, returns the loss."""
 
 
 class Trainer(Protocol):
-    """The work of a contestant inside its worker; making one imports the framework and nothing more."""
+    """The work of a contestant inside its worker; creating one only imports the framework."""
 
     version: str
 
     def make_artifacts(self, case: Case, cache: Path) -> None:
-        """Write what training needs; called in a process of its own, whose memory is not counted."""
+        """Write what training needs; called in a separate process, whose memory is not counted."""
 
     def prepare(self, case: Case, cache: Path, threads: int) -> Step:
         """Load the model and return the function that trains one step."""

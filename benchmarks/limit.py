@@ -1,4 +1,4 @@
-"""The least time that a step can take on this machine, from its parts alone: `python -m benchmarks.limit --help`.
+"""The minimum time of a step on this machine, from its parts alone: `python -m benchmarks.limit --help`.
 
 The products and convolutions of the model, as it is written, are taken from oneDNN's own record of a step. A process
 of its own does them one after the other, each in the layouts that oneDNN likes best, and then moves the bytes that the
@@ -41,9 +41,9 @@ STEPS = 2
 """Recorded steps."""
 _BY_ONEDNN = {"ortrain.disable_pass.fuse_attention": "1", "ortrain.disable_pass.winograd": "1"}
 AS_WRITTEN = ours("limit", _BY_ONEDNN, ["select_early"])
-"""Who does every product of the model by itself, also those whose result is not needed."""
+"""The process that computes every product of the model, including those whose result is not needed."""
 AS_DONE = ours("limit", _BY_ONEDNN, [])
-"""Who does the products that ortrain does, each by itself."""
+"""The process that computes the products that ortrain computes, each on its own."""
 PARTS = ("convolutions", "products", "optimizer")
 
 
@@ -136,7 +136,7 @@ def limits_of(case: Case, settings: Settings) -> dict[str, Limit]:
 
 
 class Limit:
-    """The process that does the given parts of a case's step alone.
+    """The process that only does the given parts of a case's step.
 
     Raises
     ------

@@ -83,7 +83,7 @@ def prepare(case: Case, cache: Path, threads: int, budget: int) -> Point:
 
 
 def least_budget(case: Case, cache: Path, threads: int) -> int:
-    """Return the least budget that is not refused, as the refusal of a byte names it."""
+    """Return the smallest possible budget, as reported by the error for a budget of one byte."""
     from ortrain import OrtrainError
 
     try:

@@ -1,4 +1,4 @@
-"""What a train step costs in each language above the core's own time: `python -m benchmarks.overhead --help`."""
+"""The overhead of a train step in each language over the core: `python -m benchmarks.overhead --help`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def measure_language(language: str, folder: Path) -> Measure:
 
 
 def table(rounds: dict[str, list[float]]) -> str:
-    """Return the medians, how far the rounds lie apart, and the medians of the rounds' differences."""
+    """Return the medians, the spread of the rounds, and the medians of the rounds' differences."""
     rows = [["", "median µs", "rounds from", "to", "over the core", "over C"]]
     for name, times in rounds.items():
         row = [name, *(f"{x:.2f}" for x in (statistics.median(times), min(times), max(times)))]
@@ -124,7 +124,7 @@ def parse() -> argparse.Namespace:
         type=Path,
         default=ROOT / "build/bench/overhead.json",
         metavar="FILE",
-        help="where the times go (default: build/bench/overhead.json)",
+        help="file of the times (default: build/bench/overhead.json)",
     )
     options = parser.parse_args()
     if unknown := [name for name in options.languages if name not in RUNNERS]:

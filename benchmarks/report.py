@@ -1,4 +1,4 @@
-"""What the user gets to see: facts about the machine, ratios, the table and the plot."""
+"""The output: facts about the machine, ratios, the table and the plot."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ COLUMNS: tuple[tuple[str, Cell], ...] = (
 
 
 def table(entry: Entry) -> str:
-    """Return the table of one case, quickest first, the conclusion, and what is wrong with it, as text."""
+    """Return the table of one case, fastest first, the conclusion, and any problems, as text."""
     ours = entry["ratios"]
     rows = [["", *(title for title, _ in COLUMNS)]]
     for name, values in sorted(entry["contestants"].items(), key=lambda item: item[1]["median_ms"]):
@@ -133,7 +133,7 @@ COLOURS = {
 
 
 def plot(results: list[Entry], path: Path) -> bool:
-    """Draw step time and memory as bars, a column of panels a case; return whether matplotlib could do it."""
+    """Draw step time and memory as bars, one column of panels per case; return whether matplotlib is installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

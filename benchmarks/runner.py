@@ -25,7 +25,7 @@ CHECKED_STEPS = 5
 """Steps from the initial weights whose losses must agree among all contestants."""
 REPLY_TIMEOUT_S = 900
 PAUSE_S = 0.05
-"""Rest between turns, in which the threads of the last contestant stop spinning."""
+"""Pause between turns, in which the threads of the last contestant stop spinning."""
 
 
 class Unavailable(Exception):
@@ -34,7 +34,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user chose; `steps` is None where each case takes its own number."""
+    """The user's choices; `steps` is None if each case takes its own number."""
 
     cache: Path
     peers: Path

@@ -156,7 +156,7 @@ def main() -> int:
         type=Path,
         default=ROOT / "build" / "bench" / "scale.json",
         metavar="FILE",
-        help="where the results go; the plot goes beside it as PNG (default: build/bench/scale.json)",
+        help="file of the results; the plot goes beside it as PNG (default: build/bench/scale.json)",
     )
     options = parser.parse_args()
     points: list[Point] = []

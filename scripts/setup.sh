@@ -9,7 +9,7 @@ packages=(build-essential ccache libprotobuf-dev protobuf-compiler libflatbuffer
           libhwy-dev catch2 patchelf
           mono-mcs mono-runtime nunit-console libnunit-framework2.6.3-cil
           clang libgnustep-base-dev libobjc-12-dev)
-# A Python of Debian comes without what makes virtual environments and what extensions are compiled with.
+# Debian's Python comes without the venv module and without the headers for extensions.
 python=${PYTHON:-python3}
 command -v "$python" >/dev/null || packages+=(python3)
 "$python" -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
@@ -28,11 +28,11 @@ if command -v dpkg-query >/dev/null; then
     DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
   fi
 else
-  echo "setup: this is no Debian system; please install: ${packages[*]}" >&2
+  echo "setup: this is not a Debian system; please install: ${packages[*]}" >&2
 fi
 
 if [ ! -x "$venv/bin/python" ]; then
-  echo "setup: making the virtual environment $venv"
+  echo "setup: creating the virtual environment $venv"
   "$python" -m venv "$venv"
 fi
 stamp=$venv/.requirements

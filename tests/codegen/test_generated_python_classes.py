@@ -211,7 +211,7 @@ def test_values_of_a_parameter_are_copies_until_they_are_assigned(run: Run) -> N
 
 def test_gradients_are_there_after_a_train_step(run: Run) -> None:
     weight = run.state.parameters[WEIGHT]
-    with pytest.raises(ortrain.OrtrainError, match="expected a train step before"):
+    with pytest.raises(ortrain.OrtrainError, match="run a train step first"):
         _ = weight.grad
     run.module(run.x, run.y)
     once = weight.grad

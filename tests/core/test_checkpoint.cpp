@@ -541,7 +541,7 @@ TEST_CASE("What does not fit together in a checkpoint is refused") {
   refuse(ErrorCode::kFail, {"two parameters", "\"w\""}, with([](Draft& d) { d.frozen[0].name = "w"; }));
   refuse(ErrorCode::kFail, {"UTF-8"}, with([](Draft& d) { d.frozen[0].name = "\xFF"; }));
   refuse(ErrorCode::kFail, {"nominal", "8 bytes"}, with([](Draft& d) { d.nominal = true; }));
-  refuse(ErrorCode::kFail, {"second file", "there is none"},
+  refuse(ErrorCode::kFail, {"second file", "declares none"},
          with([](Draft& d) { d.trainable[0].external = 0; }));
   refuse(ErrorCode::kFail, {"two properties", "\"p\""}, with([](Draft& d) {
            d.property_names = {"p", "p"};

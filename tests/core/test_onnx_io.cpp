@@ -547,7 +547,7 @@ TEST_CASE("Graphs that do not make sense are refused") {
     refuse(ErrorCode::kInvalidGraph, {"no outputs"}, proto);
     proto = small_model();
     proto.mutable_graph()->mutable_node(0)->clear_op_type();
-    refuse(ErrorCode::kInvalidGraph, {"\"relu\"", "which operator"}, proto);
+    refuse(ErrorCode::kInvalidGraph, {"\"relu\"", "does not name its operator"}, proto);
     proto = small_model();
     proto.mutable_graph()->mutable_node(0)->set_domain("com.example");
     refuse(ErrorCode::kInvalidGraph, {"\"relu\"", "com.example", "not import"}, proto);
@@ -596,7 +596,7 @@ TEST_CASE("Files that are no models are refused with what they are") {
   };
   refuse_file("", ErrorCode::kInvalidProtobuf, {"empty"});
   refuse_file("\x89PNG\r\n\x1a\n0000", ErrorCode::kInvalidProtobuf, {"a PNG image"});
-  refuse_file("hello, this is a text", ErrorCode::kInvalidProtobuf, {"21 bytes", "like a text"});
+  refuse_file("hello, this is a text", ErrorCode::kInvalidProtobuf, {"21 bytes", "like text"});
   refuse_file(content_of(kFixtures / "mlp_adamw" / "checkpoint"), ErrorCode::kInvalidProtobuf,
               {"a checkpoint file"});
   refuse_file(content_of(kFixtures / "mlp_adamw" / "batches.npz"), ErrorCode::kInvalidProtobuf,

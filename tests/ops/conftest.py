@@ -23,8 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Note whether every gradient test is to run: the table says nothing after a part of them."""
     here = pathlib.Path(__file__).parent
-    wanted = {path.stem for path in here.glob("test_*.py") if "check_gradient(" in path.read_text()}
-    collected = {item.path.stem for item in session.items if item.path.parent == here}
+    wanted = {path for path in here.rglob("test_*.py") if "check_gradient(" in path.read_text()}
+    collected = {item.path for item in session.items if here in item.path.parents}
     options = session.config.option
     chosen = options.keyword or options.markexpr or any("::" in argument for argument in session.config.args)
     session.config.stash[COMPLETE] = wanted <= collected and not chosen

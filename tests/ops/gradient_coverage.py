@@ -147,22 +147,22 @@ def page() -> str:
     return f"""<!-- Made by `{COMMAND}`. Do not edit. -->
 # Gradients
 
-Every operator that can be trained through, and what its gradient was compared with: central finite differences in double
+Every operator that can be trained through, and how its gradient is tested: against central finite differences in double
 precision, to a relative error of 1e-5. {len(rows)} operators, {total} cases; the second derivative of {second} is compared too.
-A case is an operator with attributes, shapes and an opset; "none" and "one" say that there are cases with tensors of no and
-of one element. A second derivative exists where the first is made of operators that have gradients themselves.
+A case is an operator with attributes, shapes and an opset; "none" and "one" mean that there are cases with tensors of no and
+of one element. A second derivative exists if the first consists of operators that have gradients themselves.
 
 | operator | domain | opsets | cases | elements | order |
 | --- | --- | --- | --- | --- | --- |
 {chr(10).join(rows)}
 
-Straight through the rounding, which is no derivative, the gradient goes in {", ".join(straight)}.
+The gradient passes straight through the rounding, which is not a derivative, in {", ".join(straight)}.
 
-Taken apart into other operators before a gradient is built, so that their gradients count: {", ".join(parts)}.
+Decomposed into other operators before a gradient is built, so that theirs apply: {", ".join(parts)}.
 
-Gradients end without a word at operators whose derivative is zero or without meaning: {", ".join(stops)}.
+Gradients stop without an error at operators whose derivative is zero or undefined: {", ".join(stops)}.
 
-A model that is trained through one of these is refused, with the names of all its nodes that stand in the way:
+A model that would be trained through one of these is rejected, with the names of all such nodes:
 {", ".join(without)}.
 """
 

@@ -1,6 +1,7 @@
-"""What operator tests share: one-node models, an outside oracle for values, finite differences for gradients.
+"""Everything that operator tests import: models of one node, an outside oracle for values, finite differences for gradients.
 
-A test names an operator and its inputs::
+Whole models (models.py), running them (runner.py) and differences are imported here, so that a test has one import. A test names
+an operator and its inputs::
 
     check_forward(Op("Softmax", {"axis": 1}), [x])                  # against onnx.reference
     check_forward(Op("Gelu", domain=MICROSOFT), [x], [gelu(x)])  # against a formula of the test's own
@@ -22,10 +23,11 @@ import numpy as np
 import onnx
 import pytest
 from differences import central_differences
+from models import check_model, check_model_gradient, model_of  # noqa: F401
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from runner import gradient_model, run_model
+from runner import gradient_model, run_in_turn, run_model  # noqa: F401
 
 Array = NDArray[Any]
 

@@ -9,9 +9,8 @@ import numpy as np
 import onnx
 import onnx.parser
 from differences import central_differences
-from helpers import Array
 from onnx.reference import ReferenceEvaluator
-from runner import gradient_model, run_in_turn, run_model
+from runner import Array, gradient_model, run_in_turn, run_model
 
 
 def model_of(text: str) -> bytes:

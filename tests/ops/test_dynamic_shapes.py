@@ -8,10 +8,23 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from helpers import Array, Op, apart, check_forward, check_gradient, check_rejected, run, uniform
-from models import check_model, check_model_gradient, model_of
+from helpers import (
+    Array,
+    Op,
+    apart,
+    check_forward,
+    check_gradient,
+    check_model,
+    check_model_gradient,
+    check_rejected,
+    gradient_model,
+    model_of,
+    run,
+    run_in_turn,
+    run_model,
+    uniform,
+)
 from onnx import TensorProto, helper
-from runner import gradient_model, run_in_turn, run_model
 
 
 def ints(*values: int) -> Array:

@@ -17,11 +17,11 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from helpers import run_model
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.reference import ReferenceEvaluator
-from runner import run_model
 
 Array = NDArray[Any]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from helpers import gradient_model, run_model
 from onnx import TensorProto, helper, numpy_helper
-from runner import gradient_model, run_model
 
 Nodes = list[tuple[str, list[str], list[str], dict[str, object]]]
 

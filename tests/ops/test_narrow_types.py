@@ -11,11 +11,10 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from helpers import MICROSOFT, Op, check_rejected, make_model, run, uniform
+from helpers import MICROSOFT, Op, check_rejected, make_model, run, run_model, uniform
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from runner import run_model
 
 Array = NDArray[Any]
 

@@ -201,7 +201,7 @@ def test_a_run_has_the_recorded_numbers(case, scenario, runner_of):
         wanted = theirs.parameters[name]
         assert parameter.requires_grad == wanted.requires_grad
         apart = np.linalg.norm((parameter.data - wanted.data).astype(np.float64))
-        # resnet_bn: tests/python/test_fixtures.py says why its biases may differ by more.
+        # resnet_bn: tests/session/test_fixtures.py says why its biases may differ by more.
         noise = 5e-4 if case == "resnet_bn" else 1e-6
         assert apart <= 2e-3 * np.linalg.norm(wanted.data.astype(np.float64)) + noise * np.sqrt(
             wanted.data.size

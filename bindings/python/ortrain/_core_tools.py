@@ -1,4 +1,4 @@
-"""What artifact making asks of the core. No other module of artifact making calls the extension."""
+"""Calls of the core for creating artifacts. No other module for artifacts calls the extension."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ortrain import _ortrain
 def find_untrainable(
     model: bytes, trainable: Sequence[str], inputs: Sequence[str], loss: str, outputs: Sequence[str]
 ) -> str:
-    """Return every reason why the model cannot be trained, one a line; empty when it can."""
+    """Return every reason why the model cannot be trained, one per line; empty if it can."""
     return _ortrain.find_untrainable(model, list(trainable), list(inputs), loss, list(outputs))
 
 
@@ -33,7 +33,7 @@ def build_training_model(
     outputs: Sequence[str],
     disabled_passes: Sequence[str],
 ) -> bytes:
-    """Return the training model of a forward model; the gradients of ``inputs`` are outputs of it."""
+    """Return the training model of a forward model; the gradients of ``inputs`` are among its outputs."""
     return _ortrain.build_training_model(
         model, list(trainable), list(frozen), list(inputs), loss, list(outputs), list(disabled_passes)
     )
@@ -54,7 +54,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: str) -> dict[str, npt.NDArray[Any]]:
-    """Return the parameters of a checkpoint by name."""
+    """Return the parameters of a checkpoint, by name."""
     state = _ortrain.load_checkpoint(path)
     names = [
         _ortrain.checkpoint_get_parameter_name(state, index)

@@ -34,7 +34,7 @@ class LossType(Enum):
     MSELoss = 1
     """Mean squared error, :class:`ortrain.onnxblock.loss.MSELoss`."""
     CrossEntropyLoss = 2
-    """Cross entropy of scores and class numbers, :class:`ortrain.onnxblock.loss.CrossEntropyLoss`."""
+    """Cross entropy of scores and class indices, :class:`ortrain.onnxblock.loss.CrossEntropyLoss`."""
     BCEWithLogitsLoss = 3
     """Binary cross entropy of logits, :class:`ortrain.onnxblock.loss.BCEWithLogitsLoss`."""
     L1Loss = 4
@@ -42,7 +42,7 @@ class LossType(Enum):
 
 
 class OptimType(Enum):
-    """Optimizers that :func:`generate_artifacts` can make a model of."""
+    """Optimizers that :func:`generate_artifacts` can create a model for."""
 
     AdamW = 1
     """AdamW, :class:`ortrain.onnxblock.optim.AdamW`."""
@@ -63,7 +63,7 @@ _OPTIMIZERS: dict[OptimType, type[onnxblock.Block]] = {
 
 
 class _LossOnModel(onnxblock.TrainingBlock):
-    """The loss on some values of the model, and further outputs beside it."""
+    """The loss on some values of the model, and further outputs."""
 
     def __init__(
         self, loss: onnxblock.Block, loss_inputs: Sequence[str], other_outputs: Sequence[str]
@@ -93,17 +93,17 @@ def generate_artifacts(
     loss_input_names: Sequence[str] | None = None,
     disabled_passes: Sequence[str] | None = None,
 ) -> ArtifactReport:
-    """Make the files that a training session needs from an inference model.
+    """Create the files that a training session needs from an inference model.
 
     Written are ``training_model.onnx``, ``eval_model.onnx`` and ``checkpoint``, with an optimizer
     ``optimizer_model.onnx``, and with ``nominal_checkpoint`` also ``nominal_checkpoint``. Opsets and IR
     version are those of ``model``. The eval model has batch normalization and dropout in inference mode.
-    Nothing is written when the model is refused.
+    Nothing is written if the model is rejected.
 
     Parameters
     ----------
     model : onnx.ModelProto or str or os.PathLike
-        The model, or its path. A model whose weights lie in files of their own is given by its path.
+        The model, or its path. A model with external weights must be given by its path.
     requires_grad : list of str, optional
         Initializers to train, of the model's graph or of the graphs inside If, Loop and Scan, which move to
         the model's graph under their name (with a number if it is taken). Also inputs of the model, whose
@@ -117,25 +117,25 @@ def generate_artifacts(
         not have are ignored with a warning. Initializers that are neither trained nor frozen stay in the
         models as constants.
     loss : LossType or onnxblock.Block, optional
-        The loss to add. A block of one's own is called with the names of the loss inputs and returns the
+        The loss to add. A custom block is called with the names of the loss inputs and returns the
         name of the loss. Left out, the first output of the model is the loss.
     optimizer : OptimType or onnxblock.Block, optional
         The optimizer, with its defaults or as a block such as :class:`ortrain.onnxblock.optim.AdamW`. Left
         out, no optimizer model is written.
     artifact_directory : str or bytes or os.PathLike, optional
-        Where the files go; it is made when it is not there. The current directory by default.
+        The folder of the files; it is created if it does not exist. The current directory by default.
     prefix : str, default: ""
-        What the file names begin with.
+        Prefix of the file names.
     ort_format : bool, default: False
         Not implemented.
     custom_op_library : str or os.PathLike, optional
         Not implemented.
     additional_output_names : list of str, optional
-        Values that training and eval model give beside the loss, such as the prediction.
+        Values that the training and eval model return besides the loss, such as the prediction.
     nominal_checkpoint : bool, default: False
         Whether to write a second checkpoint with names, types and shapes but no values.
     loss_input_names : list of str, optional
-        What the loss is called with. All outputs of the model by default.
+        The values that the loss is called with. All outputs of the model by default.
     disabled_passes : list of str, optional
         Passes that do not rewrite the model before its gradient is built, such as ``"select_early"``; for
         debugging.
@@ -149,7 +149,7 @@ def generate_artifacts(
     Raises
     ------
     TypeError
-        When an argument has another type than those above.
+        When an argument has the wrong type.
     ValueError
         When the model is not valid, a name is not in it, there is no such pass, it cannot be trained, or
         ``requires_grad`` is left out and nothing is to be trained; the message names every node and parameter
@@ -182,7 +182,7 @@ def generate_artifacts(
     loss_inputs = _names("loss_input_names", loss_input_names) or outputs
     if isinstance(loss, LossType) and len(loss_inputs) > 2:
         raise ValueError(
-            f"{loss.name} takes a prediction and, as a second value, what it is compared with, "
+            f"{loss.name} takes a prediction and, as a second value, the target, "
             f"but it would get {', '.join(loss_inputs)}; choose with loss_input_names"
         )
     frozen = _names("frozen_params", frozen_params)
@@ -196,7 +196,7 @@ def generate_artifacts(
     _log_choices(initializers, chosen_here=requires_grad is None)
     if requires_grad is None and not block.parameters()[0]:
         raise ValueError(
-            "no parameter is to be trained; name at least one in requires_grad. Floating-point initializers: "
+            "there is no parameter to train; name at least one in requires_grad. Floating-point initializers: "
             + ("; ".join(f"{c.name} ({c.reason})" for c in initializers[:20]) or "none")
         )
     optimizer_model = None
@@ -257,20 +257,20 @@ def _optimizer_block(optimizer: object) -> onnxblock.Block | None:
     if isinstance(optimizer, onnxblock.Block) and hasattr(optimizer, "to_model_proto"):
         return optimizer
     raise TypeError(
-        f"optimizer must be an OptimType or a block that makes a model, such as onnxblock.optim.AdamW, "
+        f"optimizer must be an OptimType or a block that builds a model, such as onnxblock.optim.AdamW, "
         f"not {type(optimizer).__name__}"
     )
 
 
 def _load(model: object) -> tuple[onnx.ModelProto, str | None]:
-    """Return the model with its weights inside and its functions inlined, and the path it came from."""
+    """Return the model with its weights loaded and its functions inlined, and the path it came from."""
     path: str | None = None
     if isinstance(model, onnx.ModelProto):
         loaded = model
         outside = [t.name for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
         if outside:
             raise ValueError(
-                f"the weights {', '.join(outside[:5])}{', ...' if len(outside) > 5 else ''} lie outside "
+                f"the weights {', '.join(outside[:5])}{', ...' if len(outside) > 5 else ''} are outside "
                 "the given model; pass the path of the model, or load it with onnx.load"
             )
     elif isinstance(model, (str, os.PathLike)):
@@ -300,7 +300,7 @@ def _name_parameters(
     requires_grad: Sequence[str] | None,
     frozen: list[str],
 ) -> dict[str, InitializerReport]:
-    """Tell a block what to train and what to freeze; return the reports by name."""
+    """Declare to a block what to train and what to freeze; return the reports by name."""
     floats = [tensor for tensor in model.graph.initializer if tensor.data_type in _graph.FLOATING]
     if requires_grad is None:
         choices = {choice.name: choice for choice in choose(model)}
@@ -368,13 +368,13 @@ def _log_choices(choices: Sequence[InitializerReport], chosen_here: bool) -> Non
     ]
     if numbers:
         _log.warning(
-            "single numbers are trained, too: %s; if some are constants, name them in frozen_params",
+            "scalars are trained too: %s; if some are constants, name them in frozen_params",
             ", ".join(numbers),
         )
 
 
 def _save(model: onnx.ModelProto, path: Path) -> None:
-    """Replace the file in one step: a failure leaves the old file or none."""
+    """Replace the file atomically: a failure leaves the old file or none."""
     data = model.SerializeToString()
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:

@@ -1,4 +1,4 @@
-// Making artifacts: the training model of a forward model.
+// Creating artifacts: the training model of a forward model.
 #include <algorithm>
 #include <cstring>
 
@@ -51,13 +51,13 @@ void CreateGradientGraphBuilder(const void* model_data, size_t model_length, con
   GradientRequest request{texts(x_node_names, x_len), loss_name, {}};
   request.cotangents = texts(y_node_names, y_len);
   require(!request.cotangents.empty(), ErrorCode::kInvalidArgument,
-          "expected the names of values that are differentiated, found none");
+          "expected the names of the values to differentiate, found none");
   require(!request.trainable.empty(), ErrorCode::kInvalidArgument,
-          "expected the names of values whose gradients are wanted, found none");
+          "expected the names of the values to differentiate by, found none");
   const auto& ys = request.cotangents;
   require(request.loss.empty() || std::find(ys.begin(), ys.end(), request.loss) != ys.end(),
           ErrorCode::kInvalidArgument, "expected the loss '", request.loss,
-          "' to be among the values that are differentiated");
+          "' to be among the values to differentiate");
   *out = new OrtGradientGraphBuilder{read_model(model_data, model_length, "forward model"),
                                      std::move(request), std::nullopt};
 }
@@ -69,7 +69,8 @@ void GradientGraphBuilderBuild(OrtGradientGraphBuilder* builder) {
 namespace {
 
 const Model& built(const OrtGradientGraphBuilder* builder) {
-  require(builder->built.has_value(), ErrorCode::kFail, "nothing has been built yet; build first");
+  require(builder->built.has_value(), ErrorCode::kFail,
+          "the gradients have not been built yet; call build first");
   return *builder->built;
 }
 

@@ -92,7 +92,7 @@ void CheckpointGetParameterGradient(const OrtCheckpointState* checkpoint_state, 
   require(parameter.trainable, ErrorCode::kInvalidArgument, "the parameter '", parameter_name,
           "' is frozen and has no gradient, expected a trainable one");
   require(state.has_gradients() && parameter.gradient.defined(), ErrorCode::kRuntimeException,
-          "the parameter '", parameter_name, "' has no gradient yet, expected a train step before");
+          "the parameter '", parameter_name, "' has no gradient yet; run a train step first");
   *gradient = copy_value(allocator, parameter.row_major(parameter.gradient));
 }
 

@@ -1,5 +1,4 @@
-// What stands between a slot of a table and the work: checks of arguments, and exceptions turned into a
-// status.
+// The layer between a slot of a table and the work: checks of arguments, and exceptions turned into a status.
 #pragma once
 
 #include <algorithm>

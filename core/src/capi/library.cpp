@@ -1,4 +1,4 @@
-// The first step into the library: versions and tables.
+// The entry point of the library: versions and tables.
 #include <cstdio>
 #include <string>
 
@@ -10,11 +10,11 @@
 namespace ortrain::capi {
 namespace {
 
-// A program asks for the version that it was compiled for; tables only grow at their end, so one table serves
-// all versions up to ours.
+// A program requests the version that it was compiled with; tables only grow at their end, so one table
+// serves all versions up to ours.
 bool served(uint32_t version, uint32_t newest, const char* what) {
   if (version >= 1 && version <= newest) return true;
-  std::fprintf(stderr, "ortrain %s: version %u of %s was asked for, expected 1 to %u\n", ORTRAIN_VERSION,
+  std::fprintf(stderr, "ortrain %s: version %u of %s was requested, expected 1 to %u\n", ORTRAIN_VERSION,
                version, what, newest);
   return false;
 }

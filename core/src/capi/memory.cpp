@@ -46,7 +46,7 @@ const std::vector<std::string>& provider_names() {
 
 void* allocate(OrtAllocator* allocator, size_t bytes) {
   void* memory = allocator->Alloc(allocator, bytes);
-  require(memory != nullptr || bytes == 0, ErrorCode::kFail, "the allocator gave no memory for ", bytes,
+  require(memory != nullptr || bytes == 0, ErrorCode::kFail, "the allocator returned no memory for ", bytes,
           " bytes");
   return memory;
 }

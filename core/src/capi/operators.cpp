@@ -1,4 +1,4 @@
-// What operators there are.
+// The list of operators.
 #include <string>
 
 #include "capi/generated/bodies.h"

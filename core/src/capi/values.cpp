@@ -1,4 +1,4 @@
-// Values: tensors over memory of their own or of the caller, and what is known of their type and shape.
+// Values: tensors over their own memory or the caller's, and their types and shapes.
 #include <cstring>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace {
 Shape shape_of(const int64_t* extents, size_t rank) {
   Shape shape(extents, extents + rank);
   for (size_t i = 0; i < rank; ++i)
-    require(shape[i] >= 0, ErrorCode::kInvalidArgument, "the shape ", to_string(shape), " has the extent ",
+    require(shape[i] >= 0, ErrorCode::kInvalidArgument, "the shape ", to_string(shape), " has the size ",
             shape[i], " along dimension ", i, ", expected 0 or more");
   return shape;
 }
@@ -31,7 +31,7 @@ DType dtype_of(ONNXTensorElementDataType type) {
   const int number = type;
   const bool known = number > 0 && number <= static_cast<int>(DType::kFloat6E3M2);
   require(known && bits_of(static_cast<DType>(number)) > 0, ErrorCode::kNotImplemented,
-          "tensors of element type number ", number,
+          "tensors of element type ", number,
           known ? " (" + to_string(static_cast<DType>(number)) + ")" : std::string(), " are not supported");
   return static_cast<DType>(number);
 }
@@ -142,8 +142,8 @@ void GetValueType(const OrtValue* value, ONNXType* out) {
 }
 
 void CreateValue(const OrtValue* const* in, size_t num_values, ONNXType value_type, OrtValue** out) {
-  require(value_type == ONNX_TYPE_SEQUENCE, ErrorCode::kNotImplemented, "values of kind number ",
-          static_cast<int>(value_type), " cannot be made of others, expected ONNX_TYPE_SEQUENCE");
+  require(value_type == ONNX_TYPE_SEQUENCE, ErrorCode::kNotImplemented, "values of kind ",
+          static_cast<int>(value_type), " cannot be created from others, expected ONNX_TYPE_SEQUENCE");
   std::vector<Tensor> elements;
   for (size_t i = 0; i < num_values; ++i) elements.push_back(tensor_of(*in[i]));
   *out = new OrtValue{Sequence(elements.empty() ? DType::kUndefined : elements[0].dtype(), elements)};
@@ -185,7 +185,7 @@ void GetTypeInfo(const OrtValue* value, OrtTypeInfo** out) {
     return;
   }
   require(std::holds_alternative<Tensor>(value->value), ErrorCode::kInvalidArgument,
-          "an optional value that holds nothing has no type");
+          "an empty optional value has no type");
   *out = new OrtTypeInfo(type_of_tensor(describe(tensor_of(*value))));
 }
 
@@ -237,7 +237,7 @@ void GetSymbolicDimensions(const OrtTensorTypeAndShapeInfo* info, const char* di
 void SetSymbolicDimensions(OrtTensorTypeAndShapeInfo* info, const char* dim_params[],
                            size_t dim_params_length) {
   require(dim_params_length == info->dims.size(), ErrorCode::kInvalidArgument, "expected ", info->dims.size(),
-          " names, one a dimension, found ", dim_params_length);
+          " names, one per dimension, found ", dim_params_length);
   info->symbols.assign(dim_params, dim_params + dim_params_length);
 }
 void GetTensorShapeElementCount(const OrtTensorTypeAndShapeInfo* info, size_t* out) {

@@ -158,7 +158,7 @@ void sort_scope(Graph& graph, const Scope* outer) {
     if (!scope.defines(output.name))
       missing.push_back(concat("\"", output.name, "\", wanted as a graph output"));
   require(missing.empty(), ErrorCode::kInvalidGraph,
-          "these values are neither inputs, nor initializers, nor made by a node: ", joined(missing));
+          "these values are neither inputs, nor initializers, nor produced by a node: ", joined(missing));
 
   // Of the nodes that could come next, the one that stood first: a sorted graph stays as it is.
   std::priority_queue<size_t, std::vector<size_t>, std::greater<>> ready;
@@ -217,13 +217,13 @@ std::vector<int64_t> Node::ints_or(const std::string& attribute, std::vector<int
 std::string Node::label() const {
   if (!name.empty()) return concat("node \"", name, "\" (", qualified_type(), ")");
   for (const std::string& output : outputs)
-    if (!output.empty()) return concat("node making \"", output, "\" (", qualified_type(), ")");
+    if (!output.empty()) return concat("node producing \"", output, "\" (", qualified_type(), ")");
   return concat("nameless node (", qualified_type(), ")");
 }
 
 void Graph::add_initializer(const std::string& name, Tensor value) {
   require(initializers.emplace(name, std::move(value)).second, ErrorCode::kInvalidGraph,
-          "cannot add the initializer \"", name, "\": the graph has one of that name");
+          "cannot add the initializer \"", name, "\": the graph already has one with that name");
   initializer_order.push_back(name);
 }
 
@@ -255,7 +255,7 @@ std::optional<ValueInfo> Graph::info(const std::string& name) const {
 }
 
 std::string Graph::unique_name(const std::string& base) const {
-  // One walk finds whether `base` is taken and which numbers behind it are: asking for each number would be
+  // One walk finds whether `base` is taken and which numbers after it are: asking for each number would be
   // slow in graphs where thousands of names have the same base.
   bool taken = initializers.count(base) > 0 || value_info.count(base) > 0;
   std::unordered_set<std::string> numbered;

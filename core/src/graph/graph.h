@@ -1,4 +1,4 @@
-// Graph: the model as data. Values are known by name, each is produced once.
+// Graph: the model as data. Values are identified by name, and each is produced once.
 #pragma once
 
 #include <map>
@@ -16,12 +16,12 @@ namespace ortrain {
 
 struct Graph;
 
-// One extent as a model states it: a number, a name ("batch"), or nothing.
+// One dimension as a model declares it: a number, a name ("batch"), or nothing.
 struct Dim {
   int64_t value = -1;  // -1: not a number
   std::string symbol;
   bool known() const { return value >= 0; }
-  // True where both are surely the same extent.
+  // True where both are surely the same dimension.
   bool same(const Dim& other) const {
     return known() ? value == other.value : !symbol.empty() && symbol == other.symbol;
   }

@@ -14,13 +14,13 @@ namespace ortrain {
 inline constexpr int64_t kOldestOpset = 1, kNewestOpset = 28;
 inline constexpr int64_t kOldestIrVersion = 3, kNewestIrVersion = 14;
 
-// Reads a model. External data is looked up beside the file; functions of the model are inlined; the nodes
+// Reads a model. External data is looked up next to the file; functions of the model are inlined; the nodes
 // are sorted. Throws kNoSuchFile, kInvalidProtobuf (not an ONNX model), kInvalidGraph (cycle, missing or
 // doubled values, wrong sizes), kNotImplemented (string tensors and such, all named). `path` is used in
 // messages.
 Model read_model(const std::filesystem::path& path);
 
-// The same from memory. External data is looked up in `directory` and refused when that is empty.
+// The same from memory. External data is looked up in `directory` and rejected when that is empty.
 Model read_model(const void* data, size_t bytes, const std::string& origin = "model in memory",
                  const std::filesystem::path& directory = {});
 

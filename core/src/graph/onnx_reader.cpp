@@ -87,7 +87,7 @@ class Reader {
 
   void read_header() {
     require(proto_.opset_import_size() > 0, ErrorCode::kInvalidProtobuf,
-            "expected an ONNX model, but it does not say which operator set it uses (opset_import)");
+            "expected an ONNX model, but it does not declare its operator set (opset_import)");
     require(proto_.ir_version() >= kOldestIrVersion, ErrorCode::kInvalidProtobuf,
             "expected an IR version of ", kOldestIrVersion, " to ", kNewestIrVersion, ", found ",
             proto_.ir_version());
@@ -293,7 +293,7 @@ class Reader {
     }
     if (call != nullptr && !node.name.empty()) node.name = fresh_name(prefix_ + node.name);
     const Lazy label{[&] { return node.label(); }};
-    require(!node.op_type.empty(), ErrorCode::kInvalidGraph, label, " does not say which operator it is");
+    require(!node.op_type.empty(), ErrorCode::kInvalidGraph, label, " does not name its operator");
     for (auto& attribute : *proto.mutable_attribute()) read_attribute(attribute, names, call, node);
 
     require(call == nullptr || ++inlined_ <= kMaxInlined, ErrorCode::kInvalidGraph,
@@ -390,7 +390,7 @@ class Reader {
     return Type::UNDEFINED;
   }
 
-  // Puts the function's body in the place of the node that calls it.
+  // Puts the function's body in place of the node that calls it.
   void inline_function(const onnx::FunctionProto& function, Node caller, const Call* from,
                        std::vector<Node>& nodes) {
     const Lazy title{[&] {
@@ -405,7 +405,7 @@ class Reader {
     require(caller.inputs.size() <= static_cast<size_t>(function.input_size()) &&
                 caller.outputs.size() <= static_cast<size_t>(function.output_size()),
             ErrorCode::kInvalidGraph, title, ": it takes up to ", function.input_size(),
-            " inputs and gives up to ", function.output_size(), " outputs, found ", caller.inputs.size(),
+            " inputs and returns up to ", function.output_size(), " outputs, found ", caller.inputs.size(),
             " and ", caller.outputs.size());
     for (const auto& opset : function.opset_import())
       import_opset(opset.domain(), opset.version(), &function);
@@ -467,7 +467,7 @@ class Reader {
     }
     for (const auto& [from_name, to_name] : passed_through) {
       require(!from_name.empty() && model_.opsets.count("") > 0, ErrorCode::kInvalidGraph, title,
-              ": it hands an input on as an output, but ",
+              ": it passes an input through as an output, but ",
               from_name.empty() ? "the caller leaves that input out"
                                 : "the model does not import the ONNX operators");
       Node identity;

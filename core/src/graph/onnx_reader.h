@@ -1,4 +1,4 @@
-// From the protobuf form of a model to a Model.
+// Converts the protobuf form of a model to a Model.
 #pragma once
 
 #include <filesystem>

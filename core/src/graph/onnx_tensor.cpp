@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "ONNX stores raw data 
 
 namespace {
 
-// The elements of a typed field, each converted to T. Out-of-range values are refused: they come from a
+// The elements of a typed field, each converted to T. Out-of-range values are rejected: they come from a
 // broken file.
 template <typename T, typename Field>
 void copy_field(const Field& field, const char* field_name, Tensor& tensor) {
@@ -29,7 +29,7 @@ void copy_field(const Field& field, const char* field_name, Tensor& tensor) {
   for (const auto value : field) {
     if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
       require(std::in_range<T>(value), ErrorCode::kInvalidGraph, field_name, " holds ", value,
-              ", which does not fit into ", to_string(tensor.dtype()));
+              ", which is out of range for ", to_string(tensor.dtype()));
     *to++ = static_cast<T>(value);
   }
 }
@@ -132,8 +132,8 @@ ExternalFiles::~ExternalFiles() {
 const ExternalFiles::File& ExternalFiles::open(const std::string& location) {
   namespace fs = std::filesystem;
   if (const auto known = files_.find(location); known != files_.end()) return known->second;
-  require(!folder_.empty(), ErrorCode::kInvalidArgument, "its data lie in an external file \"", location,
-          "\", which is not available for a model read from memory");
+  require(!folder_.empty(), ErrorCode::kInvalidArgument, "its data is stored in an external file \"",
+          location, "\", which is not available for a model read from memory");
   const fs::path relative(location);
   const bool climbs =
       std::any_of(relative.begin(), relative.end(), [](const fs::path& part) { return part == ".."; });
@@ -171,9 +171,9 @@ Tensor ExternalFiles::read(const onnx::TensorProto& proto, DType dtype, const Sh
     if (entry.key() == "offset") offset = parse_size(entry.value(), "offset");
     if (entry.key() == "length") length = parse_size(entry.value(), "length");
   }
-  require(location.has_value(), ErrorCode::kInvalidGraph, "its data are external, but no location is given");
+  require(location.has_value(), ErrorCode::kInvalidGraph, "its data is external, but no location is given");
   require(length.value_or(bytes) == bytes, ErrorCode::kInvalidGraph, "its type and shape need ", bytes,
-          " bytes, but the external data are ", length.value_or(0), " bytes long");
+          " bytes, but the external data is ", length.value_or(0), " bytes long");
   const File& file = open(*location);
   require(offset <= file.bytes && bytes <= file.bytes - offset, ErrorCode::kInvalidGraph,
           "its external data should be ", bytes, " bytes at offset ", offset, " of \"", *location,

@@ -10,10 +10,10 @@
 
 namespace ortrain {
 
-// Files with tensor data that lie beside a model. Each is opened once.
+// Files with tensor data that are next to a model. Each is opened once.
 class ExternalFiles {
  public:
-  // `folder` is where the model lies; empty: a model from memory, which has no files beside it.
+  // `folder` is where the model lies; empty: a model from memory, which has no files next to it.
   explicit ExternalFiles(std::filesystem::path folder) : folder_(std::move(folder)) {}
   ~ExternalFiles();
   ExternalFiles(const ExternalFiles&) = delete;

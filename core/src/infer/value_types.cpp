@@ -71,7 +71,7 @@ class NumberedShapes : public ShapeContext {
   }
   void output(size_t o, DType dtype, Shape shape) override {
     if (o >= shapes_out.size()) return;
-    element_count(shape);  // refuses what cannot be
+    element_count(shape);  // rejects what cannot be
     types_out[o] = dtype;
     shapes_out[o] = std::move(shape);
   }
@@ -191,7 +191,7 @@ class NodeTypes : public TypeContext {
     const auto* graph =
         found == node_.attributes.end() ? nullptr : std::get_if<std::shared_ptr<Graph>>(&found->second);
     require(graph && *graph, ErrorCode::kInvalidGraph, node_.label(), ": attribute '", attribute,
-            "' is missing or no graph");
+            "' is missing or not a graph");
     const ValueTypes inner(**graph, inputs, types_);
     for (const std::string& problem : inner.problems()) types_.problem(problem);
     std::vector<ValueInfo> outputs;
@@ -240,7 +240,7 @@ ValueTypes::ValueTypes(const Graph& subgraph, const std::vector<ValueInfo>& inpu
       known.is_sequence |= inputs[i].is_sequence;
       known.is_optional |= inputs[i].is_optional;
     }
-    // Names of extents that a subgraph states are its own.
+    // Names of dimensions that a subgraph states are its own.
     if (known.dims)
       for (Dim& dim : *known.dims) dim.symbol.clear();
     if (i < inputs.size() && inputs[i].dims) {
@@ -325,12 +325,12 @@ void ValueTypes::number_extents(ValueInfo& info) {
       number(dim);
 }
 
-// Gives an extent that is not a number its two numbers, and a name where it has none. Odd in one run and even
-// in the other, and large, so that rounding does not make equal what is not.
+// Gives a size that is not a number its two numbers, and a name where it has none. Odd in one run and even in
+// the other, and large, so that rounding does not make equal what is not.
 void ValueTypes::number(Dim& dim) {
   if (dim.known() || extents_->numbers.count(dim.symbol)) return;
   const int64_t k = static_cast<int64_t>(extents_->numbers.size());
-  // Not linear in k, so that a sum of two extents is not that of two others.
+  // Not linear in k, so that a sum of two dimensions is not that of two others.
   const int64_t bend = 2 * (31 * k * k % 1021);
   dim.symbol = name_of({1009 + 6 * k + bend, 2038 + 10 * k}, &dim);
 }

@@ -1,6 +1,6 @@
-// Operators whose outputs have a shape that only their run tells: those that choose elements by value,
-// control flow, and those that take or give sequences and optional values. They have no kernel in a Program;
-// the executor (program/executor.h) runs them between two.
+// Operators with data-dependent output shapes: those that select elements by value, control flow, and those
+// that take or return sequences and optional values. They have no kernel in a Program; the executor
+// (program/executor.h) runs them between two Programs.
 #pragma once
 
 #include <optional>
@@ -26,9 +26,9 @@ class TypeContext {
   virtual const Tensor* constant(size_t i) const = 0;
   // What is known of the outputs of a subgraph of the node when its inputs are these.
   virtual std::vector<ValueInfo> body(const std::string& attribute, std::vector<ValueInfo> inputs) = 0;
-  // A name for an extent of which nothing is known.
+  // A name for a size of which nothing is known.
   virtual Dim unknown() = 0;
-  // States what output o is. A Dim that is neither a number nor a name is an extent of its own.
+  // States what output o is. A Dim that is neither a number nor a name is a size of its own.
   void output(size_t o, DType dtype, std::optional<std::vector<Dim>> dims) {
     output(o, ValueInfo{"", dtype, std::move(dims)});
   }

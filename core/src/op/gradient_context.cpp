@@ -1,4 +1,4 @@
-// Undoing a broadcast, the same for every gradient rule.
+// Undoing a broadcast, which is the same for every gradient rule.
 #include "op/gradient_context.h"
 
 #include <optional>
@@ -9,11 +9,11 @@ namespace {
 
 constexpr const char* kMicrosoftDomain = "com.microsoft";
 
-// How a value relates to the one that it was broadcast into, as far as the model states it.
+// How a value relates to the one that it was broadcast into, as far as the model declares it.
 struct Broadcast {
   bool decided = false;
   std::vector<int64_t> leading;  // axes that the value does not have
-  std::vector<int64_t> inner;    // axes along which the value has extent 1
+  std::vector<int64_t> inner;    // axes along which the value has size 1
 };
 
 Broadcast compare(const std::optional<std::vector<Dim>>& small,
@@ -28,9 +28,9 @@ Broadcast compare(const std::optional<std::vector<Dim>>& small,
     if (s.same(l)) continue;
     if (s.value == 1) {
       result.inner.push_back(
-          static_cast<int64_t>(a + offset));  // right also where the other extent turns out as 1
+          static_cast<int64_t>(a + offset));  // right also where the other size turns out as 1
     } else if (!s.known() && l.value != 1) {
-      return result;  // an unknown extent may be 1
+      return result;  // an unknown dimension may be 1
     }
   }
   result.decided = true;
@@ -57,7 +57,7 @@ std::string GradientContext::unbroadcast(const std::string& gradient, const std:
   const std::string reduced =
       (*this)("ReduceSumTraining", {gradient, axes},
               {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{1}}}, kMicrosoftDomain);
-  // The extents are meant literally: a 0 is an empty axis, not "as before".
+  // The dimensions are meant literally: a 0 is an empty axis, not "as before".
   Attributes literal;
   if (opset() >= 14) literal["allowzero"] = int64_t{1};
   return (*this)("Reshape", {reduced, small}, literal);

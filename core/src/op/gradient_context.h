@@ -1,4 +1,4 @@
-// What a gradient rule sees: names of values of the graph; and what it does: adds nodes that compute the
+// The context of a gradient rule: it gives the names of values of the graph, and adds nodes that compute the
 // gradients of the inputs from the gradients of the outputs.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel: one prepared step of a Program, and what it sees when it runs.
+// Kernel: one prepared step of a Program, and the data that it has access to when it runs.
 #pragma once
 
 #include <cstddef>
@@ -50,12 +50,12 @@ inline Kernel one_after_the_other(std::vector<Kernel> kernels) {
 // How a Program computes with values of type float (the session option ortrain.mixed_precision).
 enum class Precision {
   kFloat,
-  kBf16Storage,  // what passes between operators may lie in bfloat16; all arithmetic is float
+  kBf16Storage,  // what passes between operators may be stored in bfloat16; all arithmetic is float
   kBf16,         // matrix products and convolutions take bfloat16 operands too, and add up in float
 };
 
-// How a value's elements lie in memory when not row-major: the blocked formats of a kernel library, or a
-// private format that one operator leaves for another.
+// How a value's elements are stored in memory when not row-major: the blocked formats of a kernel library, or
+// a private format that one operator leaves for another.
 class Layout {
  public:
   virtual ~Layout() = default;
@@ -64,7 +64,8 @@ class Layout {
   // True where the memory holds the elements of the value and nothing else (no padding), in some order:
   // elementwise kernels may then walk it flat.
   virtual bool dense() const = 0;
-  // True where the elements of a value of type float lie in memory as bfloat16. Its type remains float.
+  // True where the elements of a value of type float are stored in memory as bfloat16. Its type remains
+  // float.
   virtual bool bf16() const { return false; }
   // The same bytes as a value of another shape, or null where they have no meaning for it.
   virtual std::shared_ptr<const Layout> reshaped(const std::vector<int64_t>& shape) const {

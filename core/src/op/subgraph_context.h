@@ -1,4 +1,5 @@
-// What the gradient rules of operators with subgraphs (If, Loop, Scan) ask of the builder.
+// The interface between the gradient builder and the gradient rules of operators with subgraphs (If, Loop,
+// Scan).
 #pragma once
 
 #include <memory>
@@ -16,7 +17,7 @@ struct SubgraphGradient {
   std::shared_ptr<Graph> forward;      // the subgraph, with what its gradient has made of its nodes
   std::shared_ptr<Graph> backward;     // without inputs and outputs: the rule states them
   std::vector<std::string> gradients;  // of each value asked for; empty where none reaches it
-  // Values of the forward graph that do not come out the same when they are computed again, and which the
+  // Values of the forward graph that do not come out the same when they are recomputed, and which the
   // backward graph reads: random numbers, and what updates the model's state.
   std::vector<ValueInfo> saved;
 };
@@ -45,7 +46,7 @@ class SubgraphContext {
   virtual std::string empty_sequence(DType dtype) = 0;
   // A name that no value of the model has.
   virtual std::string unique(const std::string& base) = 0;
-  // Puts another node in the place of the node itself; what it gave before it gives as well.
+  // Puts another node in place of the node itself; what it gave before it gives as well.
   virtual void change(Node node) = 0;
 };
 

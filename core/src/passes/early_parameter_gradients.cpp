@@ -1,6 +1,6 @@
-// The gradient of a parameter is computed as soon as what it is made of is known, and goes into its
-// accumulation buffer at once. A weight's gradient is mostly the last to read the activation that the layer
-// got: that activation is gone before the gradient for the layer below is made.
+// The gradient of a parameter is computed as soon as its inputs are known, and goes into its accumulation
+// buffer at once. A weight's gradient is usually the last consumer of the activation that the layer got: that
+// activation is freed before the gradient for the layer below is computed.
 
 #include <cstdint>
 #include <set>
@@ -42,7 +42,7 @@ bool early_parameter_gradients(Model& model) {
     }
   }
 
-  // Behind which of the other nodes an accumulator and its own come.
+  // After which of the other nodes an accumulator and its own come.
   std::vector<std::set<size_t>> own(count), others(count);
   for (size_t i = 0; i < count; ++i) {
     if (works_for[i] == kMany) continue;
@@ -58,7 +58,7 @@ bool early_parameter_gradients(Model& model) {
     for (const size_t i : others[a]) waiting[i].push_back(a);
   }
 
-  // The other nodes keep their order; behind each come the gradients that it was the last to be waited for.
+  // The other nodes keep their order; after each come the gradients that it was the last to be waited for.
   std::vector<size_t> order;
   const auto append = [&](const std::set<size_t>& nodes) {
     order.insert(order.end(), nodes.begin(), nodes.end());

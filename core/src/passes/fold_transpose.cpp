@@ -1,4 +1,4 @@
-// Transposed matrices need not be made: matrix products read and write them as they lie.
+// Transposed matrices need not be materialized: matrix products read and write them in place.
 //
 //   MatMul(A, Transpose(B))  →  FusedMatMul(A, B, transB=1)            the last two axes swapped
 //   Transpose(Gemm(A, B))    →  Gemm(B, A), both flags exchanged       (AB)ᵀ = BᵀAᵀ

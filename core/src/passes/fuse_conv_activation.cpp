@@ -1,8 +1,8 @@
-// An activation behind a convolution is done while the result is still in the registers:
+// An activation after a convolution is applied while the result is still in registers:
 //
 //   Relu(Conv(X, W, B))  →  FusedConv(X, W, B, activation=Relu)        the same for Clip with constant bounds
 //
-// Gradients do not need the convolution's own result: that of Relu is written in terms of its output.
+// Gradients do not need the convolution's own result: that of Relu is expressed in terms of its output.
 #include <limits>
 
 #include "op/operator.h"

@@ -1,8 +1,8 @@
-// A convolution with constant weights and the BatchNormalization behind it are one convolution:
+// A convolution with constant weights and the BatchNormalization after it are one convolution:
 //
 //   (Conv(X, W, B) - mean) k + bias = Conv(X, k W, k (B - mean) + bias),   k = scale / √(variance + ε)
 //
-// Such are the frozen parts of a network whose statistics no longer move.
+// This applies to the frozen parts of a network whose statistics no longer change.
 #include <algorithm>
 #include <cmath>
 

@@ -1,11 +1,11 @@
-// What is added to a matrix product or multiplied with it is done while the product is in the registers:
+// Additions to a matrix product and multiplications with it are done while the product is in registers:
 //
 //   Add(MatMul(A, B), C)       →  FusedProduct(A, B, C)         biases, residual connections
 //   Sum(G, MatMul(A, B), ...)  →  FusedProduct(A, B, G) ...     gradients of a value that several nodes read
 //   Mul(MatMul(A, B), F)       →  FusedProduct(A, B, , , F)     the derivative of an activation
 //
-// for products that nothing else reads and that are made last of all operands, so that they stay where they
-// are.
+// for products that have no other consumers and that are computed last of all operands, so that they stay
+// where they are.
 #include <algorithm>
 #include <unordered_map>
 
@@ -62,7 +62,7 @@ class Fusion {
     product.inputs[input] = value;
   }
 
-  // When a value is known: behind which node, 0 for those that are given.
+  // When a value is known: after which node, 0 for those that are given.
   size_t time_of(const std::string& value) const {
     const auto at = producer_.find(value);
     return at == producer_.end() ? 0 : at->second + 1;

@@ -1,5 +1,5 @@
 // An If whose condition is a constant of the model is replaced by the nodes of the branch that it takes,
-// before the gradient is built. Conditions that follow from shapes are found when the graph is compiled
+// before the gradient is built. Conditions that follow from shapes are resolved when the graph is compiled
 // (program/segment_plan.h).
 
 #include <algorithm>

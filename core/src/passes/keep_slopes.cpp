@@ -1,5 +1,5 @@
-// An activation whose derivative is dear computes it where it computes its value, and keeps it in the place
-// of its input, which only the gradient would have read:
+// An activation whose derivative is expensive computes it together with its value, and stores it in place of
+// its input, which only the gradient would have read:
 //
 //   Gelu(X) → Y, GeluGrad(dY, X)  →  GeluAndSlope(X) → Y, S and Mul(dY, S)        the same for FastGelu,
 //   QuickGelu
@@ -44,7 +44,7 @@ bool keep_slopes(Model& model) {
     if (name.empty()) continue;
     const std::string x = node.inputs[1];
     const auto at = activations.find(x);
-    // Others that read X would have to keep it beside the slope.
+    // Others that read X would have to keep it beside the derivative.
     if (at == activations.end() || uses.at(x) != 2 || activation_of_forward(*at->second) != name) continue;
     Node& forward = *at->second;
     const float alpha = alpha_of(forward);

@@ -1,5 +1,5 @@
-// Nodes that compute the same from the same are merged (common subexpression elimination): the reshaped
-// gradient that two products of a MatMul's gradient read, the shape that several nodes ask for.
+// Nodes that compute the same from the same inputs are merged (common subexpression elimination): the
+// reshaped gradient that two products of a MatMul's gradient read, the shape that several nodes use.
 
 #include <algorithm>
 #include <unordered_map>

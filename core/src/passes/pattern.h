@@ -1,4 +1,4 @@
-// What fusions ask of a graph: who makes a value, who else reads it, what constant it is.
+// Queries of fusions on a graph: which node produces a value, which others read it, which constant it is.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Identity nodes only rename: their readers read the original. So does a Cast to the type that the model
-// states of a value.
+// Identity nodes only rename: their consumers read the original. So does a Cast to the type that the model
+// declares for a value.
 
 #include <unordered_map>
 

@@ -17,7 +17,7 @@ MemoryPlan place(const std::vector<MemoryRequest>& requests, const std::vector<s
   std::vector<size_t> placed;  // by offset
   for (const size_t i : order) {
     const MemoryRequest& r = requests[i];
-    // Of the gaps between neighbours in time, the smallest that fits; else behind the last neighbour.
+    // Of the gaps between neighbours in time, the smallest that fits; else after the last neighbour.
     size_t free_from = 0, best = SIZE_MAX, best_gap = SIZE_MAX;
     for (const size_t j : placed) {
       if (requests[j].last < r.first || requests[j].first > r.last) continue;

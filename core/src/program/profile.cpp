@@ -7,7 +7,7 @@ namespace ortrain {
 
 namespace {
 
-// A text between quotation marks, as JSON wants it.
+// A quoted JSON string.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char ch : text) {

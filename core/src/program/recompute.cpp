@@ -88,7 +88,7 @@ Recomputation::Recomputation(const std::vector<Node>& nodes, const std::vector<s
   }
   for (const std::string& name : outputs) wanted_.push_back(value(name));
 
-  // The forward pass is what the wanted outputs need.
+  // The forward pass consists of the nodes that the requested outputs need.
   std::vector<int> open = wanted_;
   while (!open.empty()) {
     const int producer = values_[static_cast<size_t>(open.back())].producer;
@@ -271,7 +271,7 @@ Recomputation::Kept Recomputation::segments(double bytes) const {
 }
 
 // Drops group after group, each time the one that saves most for the time that it costs. What counts as saved
-// is what lies above `goal`, which is lower than the target where drops are to prepare for others.
+// is what is above `goal`, which is lower than the target where drops are to prepare for others.
 bool Recomputation::drop_until_it_fits(Kept& kept, Estimate& now, size_t target, size_t goal) {
   now = estimate(kept, goal);
   while (now.peak > target) {

@@ -1,11 +1,11 @@
-// Recomputation: activations are dropped after the forward pass and computed again when the backward pass
-// reads them, so that a step takes less memory and more time. Chen et al., "Training deep nets with sublinear
-// memory cost", 2016; Jain et al., "Checkmate: breaking the memory wall with optimal tensor
-// rematerialization", 2020.
+// Recomputation: activations are dropped after the forward pass and recomputed when the backward pass reads
+// them, so a step takes less memory and more time. Chen et al., "Training deep nets with sublinear memory
+// cost", 2016; Jain et al., "Checkmate: breaking the memory wall with optimal tensor rematerialization",
+// 2020.
 //
-// The forward pass is what the wanted outputs need; the other nodes are the backward pass. What a node makes
-// again has the very bits that it made before: it is the same kernel on the same values. Nodes with effects
-// or random numbers do not run twice, except that
+// The forward pass consists of the nodes that the requested outputs need; the other nodes are the backward
+// pass. A recomputed node produces the same bits as the first time: it is the same kernel on the same values.
+// Nodes with side effects or random numbers do not run twice, except that
 //  - a batch normalization in training normalizes again with the statistics that it found the first time;
 //  - a dropout drops again by the mask that it drew the first time.
 #pragma once
@@ -50,7 +50,7 @@ class Recomputation {
   struct Estimate {
     size_t peak = 0;     // bytes in use at once
     double excess = 0;   // bytes above the target, summed over the steps
-    double seconds = 0;  // of what is computed again
+    double seconds = 0;  // of what is recomputed
   };
   struct Item {
     std::vector<int> inputs, outputs;  // values; -1 where left out

@@ -1,4 +1,4 @@
-// What a model states of the extents of a value, as numbers for the inputs at hand.
+// What a model declares about the dimensions of a value, as numbers for the current inputs.
 #pragma once
 
 #include <functional>
@@ -16,13 +16,13 @@ class StatedShapes {
   using ShapeOf = std::function<const Shape*(const std::string&)>;
   StatedShapes(const Graph& graph, ShapeOf shape_of);
 
-  // The extents of a value, -1 where one is no number that is known; empty where nothing is stated.
+  // The dimensions of a value, -1 where one is not a number that is known; empty where nothing is stated.
   std::vector<int64_t> operator()(const std::string& name) const;
 
  private:
   const Graph& graph_;
   ShapeOf shape_of_;
-  std::unordered_map<std::string, int64_t> symbols_;  // the named extents of the graph's inputs
+  std::unordered_map<std::string, int64_t> symbols_;  // the named dimensions of the graph's inputs
 };
 
 }  // namespace ortrain

@@ -110,7 +110,7 @@ SmallFormat format_of(DType dtype) {
     case DType::kFloat4E2M1:
       return {1, 1, 0x8, 0x7, 0, 0, false};
     default:
-      fail(ErrorCode::kFail, to_string(dtype), " is no small float");
+      fail(ErrorCode::kFail, to_string(dtype), " is not a small float type");
   }
 }
 
@@ -271,7 +271,7 @@ void read_numbers(DType dtype, const std::byte* data, int64_t begin, int64_t end
                      });
   if (known) return;
   require(is_real(dtype), ErrorCode::kNotImplemented, "values of type ", to_string(dtype),
-          " are no real numbers");
+          " are not real numbers");
   in_pieces(begin, end, [&](int64_t at, int64_t count) {
     std::byte unpacked[kPiece];
     const std::byte* bytes = data + at;

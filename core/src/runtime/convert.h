@@ -1,5 +1,5 @@
-// Elements of narrow types (16-bit floats, floats of 8 bits and less, integers of less than a byte) to and
-// from the types that kernels compute in.
+// Conversion of elements of narrow types (16-bit floats, floats of 8 bits and less, integers smaller than a
+// byte) to and from the types that kernels compute in.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Denormal numbers, below 1e-38 in float, take a processor a hundred times as long as others. A thread can
-// count them as zero, as operand and as result.
+// treat them as zero, as operands and as results.
 #pragma once
 
 #include <omp.h>

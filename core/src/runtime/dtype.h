@@ -1,4 +1,4 @@
-// Element types. The numbers are those of ONNX TensorProto.DataType and of ONNXTensorElementDataType.
+// Element types. The values are those of ONNX TensorProto.DataType and of ONNXTensorElementDataType.
 #pragma once
 
 #include <cstddef>

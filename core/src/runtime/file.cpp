@@ -126,7 +126,7 @@ FileWriter::FileWriter(std::filesystem::path path, std::string what)
   struct stat old {};
   const bool exists = ::stat(path_.c_str(), &old) == 0;
   require(!exists || S_ISREG(old.st_mode), ErrorCode::kInvalidArgument, "cannot write the ", what_, " '",
-          path_.string(), "': expected a file's name, found ",
+          path_.string(), "': expected a file name, found ",
           S_ISDIR(old.st_mode) ? "a folder" : "a special file");
   static std::atomic<unsigned> counter{0};
   do {
@@ -137,7 +137,7 @@ FileWriter::FileWriter(std::filesystem::path path, std::string what)
     const std::string why = reason();
     temporary_.clear();
     fail(ErrorCode::kFail, "cannot write the ", what_, " '", path_.string(),
-         "': no temporary file can be made beside it: ", why);
+         "': cannot create a temporary file next to it: ", why);
   }
   if (exists) ::fchmod(descriptor_, old.st_mode & 07777);
   buffer_.reserve(kBufferBytes);

@@ -9,7 +9,7 @@
 
 namespace ortrain {
 
-// The whole content. `what` says in messages what was being read ("checkpoint", "training model").
+// The entire contents. `what` names in messages what was being read ("checkpoint", "training model").
 std::string read_file(const std::filesystem::path& path, const std::string& what);
 
 // A file's content for reading, mapped into memory: it is loaded as it is looked at. What was looked at
@@ -38,7 +38,7 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// Replaces `path` in one step: writes to a temporary file beside it, syncs, renames, so that a crash or a
+// Replaces `path` in one step: writes to a temporary file next to it, syncs, renames, so that a crash or a
 // full disk leaves the old file or the new one. Throws Error(kFail) naming the path and the system's reason.
 void write_file(const std::filesystem::path& path, const std::string& what, const void* data, size_t bytes);
 

@@ -1,4 +1,4 @@
-// Counter-based random numbers: the value at a position depends on (seed, stream, position) alone, so it does
+// Counter-based random numbers: the value at a position depends only on (seed, stream, position), so it does
 // not depend on the number of threads or on the order in which values are drawn.
 //
 // Philox-4x32-10: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.

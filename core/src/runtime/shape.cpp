@@ -28,7 +28,7 @@ Shape broadcast(const Shape& a, const Shape& b) {
     const int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1;
     const int64_t y = i < b.size() ? b[b.size() - 1 - i] : 1;
     require(x == y || x == 1 || y == 1, ErrorCode::kInvalidArgument, "shapes ", to_string(a), " and ",
-            to_string(b), " do not broadcast: extents ", x, " and ", y, " differ and neither is 1");
+            to_string(b), " do not broadcast: dimensions ", x, " and ", y, " differ and neither is 1");
     out[out.size() - 1 - i] = x == 1 ? y : x;
   }
   return out;

@@ -1,4 +1,4 @@
-// Shapes: the extents of a tensor, outermost first. A scalar has no extents.
+// Shapes: the dimensions of a tensor, outermost first. A scalar has no dimensions.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace ortrain {
 
 using Shape = std::vector<int64_t>;
 
-// Product of the extents in [begin, end); 1 for an empty range. Throws when it overflows.
+// Product of the dimensions in [begin, end); 1 for an empty range. Throws when it overflows.
 int64_t element_count(const Shape& shape);
 int64_t element_count(const Shape& shape, size_t begin, size_t end);
 

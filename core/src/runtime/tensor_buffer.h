@@ -5,7 +5,7 @@
 
 namespace ortrain {
 
-// It grows and is never given back, so that values of no more than the largest size yet cost no allocation.
+// It grows and is never freed, so values no larger than the largest size so far cost no allocation.
 class TensorBuffer {
  public:
   // A tensor of that type and shape, uninitialized. With `keep` the bytes that were there before stay in

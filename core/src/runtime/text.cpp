@@ -74,7 +74,7 @@ std::string describe_content(const void* data, size_t bytes) {
     text = text && ((byte >= 0x20 && byte < 0x7F) || c == '\n' || c == '\t' || c == '\r');
     shown += (shown.empty() ? "" : " ") + std::string{digits[byte >> 4], digits[byte & 15]};
   }
-  return concat(bytes, " bytes that begin ", text ? "like a text, with " : "with ", shown);
+  return concat(bytes, " bytes that begin ", text ? "like text, with " : "with ", shown);
 }
 
 std::string suggestion(const std::string& name, const std::vector<std::string>& known) {

@@ -8,7 +8,8 @@
 
 namespace ortrain {
 
-// While it lives, parallel work started by this thread uses `threads` threads (0: the machine's default).
+// As long as it exists, parallel work started by this thread uses `threads` threads (0: the machine's
+// default).
 class ThreadScope {
  public:
   explicit ThreadScope(int threads) : before_(omp_get_max_threads()) {
@@ -28,7 +29,7 @@ inline int max_threads() { return omp_in_parallel() ? 1 : omp_get_max_threads();
 inline constexpr int64_t kGrain = 32768;
 
 // Calls f(begin, end) over contiguous parts of [0, n), one part a thread. Work of `n * cost` below the grain
-// stays on this thread. The parts depend on n and the number of threads alone, so results are repeatable.
+// stays on this thread. The parts depend only on n and the number of threads, so results are repeatable.
 template <typename F>
 void parallel_for(int64_t n, int64_t cost, F&& f) {
   if (n <= 0) return;

@@ -1,4 +1,4 @@
-// Value: what a value of a model is in a run: a tensor, a sequence of tensors, or nothing.
+// Value: a value of a model during a run: a tensor, a sequence of tensors, or nothing.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ class Sequence {
 
  private:
   DType dtype_ = DType::kUndefined;
-  // The first `size_` of these. Who has them all may add one behind them, which the others do not see.
+  // The first `size_` of these. Who has them all may add one after them, which the others do not see.
   std::shared_ptr<std::deque<Tensor>> elements_;
   size_t size_ = 0;
 };

@@ -8,8 +8,8 @@
 
 namespace ortrain {
 
-// What the options ask for, as far as this build and this processor can do it. Throws kInvalidArgument on
-// values that they do not have.
+// What the options request, as far as this build and this processor support it. Throws kInvalidArgument for
+// invalid values.
 Precision read_precision(const SessionOptions& options);
 
 // What the user has to know of how the options are carried out here; empty where nothing is amiss.

@@ -1,4 +1,5 @@
-// Optimizer: what an optimizer model says, applied to the parameters in one pass over the state's arenas.
+// Optimizer: applies the optimizer that an optimizer model describes to the parameters, in one pass over the
+// state's arenas.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// In which order of elements a training session keeps its parameters.
+// The element order in which a training session stores its parameters.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace ortrain {
 // Behind the name of a trainable parameter in that of the input which accumulates its gradient.
 inline constexpr std::string_view kBufferSuffix = "_grad.accumulation.buffer";
 
-// The orders, by name, of the trainable parameters that had better not be row-major: weights that nothing but
+// The orders, by name, of the trainable parameters that should not be row-major: weights that nothing but
 // convolutions reads, in either model, and whose gradient does nothing but add up. `eval` may be null.
 std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointState& state, const Model& train,
                                                              const Model* eval);

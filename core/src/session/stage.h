@@ -68,8 +68,8 @@ class Stage {
   bool broke_off_ = false;
 };
 
-// Throws kNotImplemented naming every node of the model that cannot be run: for want of a kernel, with domain
-// and opset, or because of the types of its inputs.
+// Throws kNotImplemented naming every node of the model that cannot be run: because there is no kernel, with
+// domain and opset, or because of the types of its inputs.
 void check_operators(const Model& model, const std::string& what);
 
 }  // namespace ortrain

@@ -1,4 +1,4 @@
-// TrainingSession: the training loop's calls over one checkpoint state.
+// TrainingSession: the calls of the training loop on one checkpoint state.
 #pragma once
 
 #include <atomic>
@@ -57,7 +57,7 @@ class TrainingSession {
                               const std::vector<std::string>& outputs) const;
 
   // From here on every step records how long each kernel takes, until the profile is taken. Recording again
-  // begins anew.
+  // starts over.
   void start_profiling();
   // The record in Chrome's trace event format. Throws when nothing is being recorded.
   std::string end_profiling();

@@ -215,7 +215,7 @@ class StateReader {
   }
 
   bool nominal() const { return nominal_; }
-  // The file that holds the tensors' bytes; null where they lie with the tables.
+  // The file that holds the tensors' bytes; null if they are stored with the tables.
   const MappedFile* data_file() const { return data_file_.get(); }
 
  private:
@@ -268,7 +268,7 @@ class StateReader {
     const std::byte* data = nullptr;
     if (tensor.external_data_offset() >= 0) {
       require(data_file_ != nullptr, ErrorCode::kFail, what,
-              ": its data are in a second file, but the checkpoint says that there is none");
+              ": its data is in a second file, but the checkpoint declares none");
       const auto offset = static_cast<size_t>(tensor.external_data_offset());
       require(offset <= data_file_->size() && bytes <= data_file_->size() - offset, ErrorCode::kFail, what,
               ": expected ", bytes, " bytes at offset ", offset, " of the data file, which has ",
@@ -276,13 +276,13 @@ class StateReader {
       data = data_file_->data() + offset;
       // Tensors do not share bytes, so together they are not larger than the file.
       require(bytes <= data_bytes_left_, ErrorCode::kFail, what,
-              ": its data overlap those of another tensor");
+              ": its data overlaps that of another tensor");
       data_bytes_left_ -= bytes;
     } else {
       require(found == bytes, ErrorCode::kFail, what, ": ", to_string(dtype), to_string(shape), " needs ",
               bytes, " bytes, found ", found);
       if (bytes > 0) data = reinterpret_cast<const std::byte*>(tensor.raw_data()->data());
-      require(bytes <= bytes_left_, ErrorCode::kFail, what, ": its data overlap those of another tensor");
+      require(bytes <= bytes_left_, ErrorCode::kFail, what, ": its data overlaps that of another tensor");
       bytes_left_ -= bytes;
     }
     return Tensor(dtype, shape, const_cast<std::byte*>(data));
@@ -290,7 +290,7 @@ class StateReader {
 
   void open_data_file(const fs::path& path) {
     require(!path.empty(), ErrorCode::kInvalidArgument,
-            "its data lie in a second file, which is not available for a checkpoint in memory");
+            "its data is stored in a second file, which is not available for a checkpoint in memory");
     const std::string expected = identity_of_checkpoint(root_);
     const auto present = identity_of_file(data_path(path));
     // The old file is there when a crash came between the replacement of the two.
@@ -320,8 +320,8 @@ class StateReader {
     if (entry.path().extension() == ".pbseq")
       fail(ErrorCode::kFail, "cannot read the checkpoint '", path.string(),
            "': this is a checkpoint folder as written by onnxruntime-training before 1.16 ('",
-           entry.path().filename().string(), "' lies in it); expected a checkpoint file of version ",
-           kVersion, ". Make the artifacts anew from the model");
+           entry.path().filename().string(), "' is in it); expected a checkpoint file of version ", kVersion,
+           ". Regenerate the artifacts from the model");
   fail(ErrorCode::kFail, "cannot read the checkpoint '", path.string(), "': expected a file, found a folder");
 }
 
@@ -378,7 +378,7 @@ class TableWriter {
   size_t size() const { return builder_.GetSize(); }
   const uint8_t* data() const { return builder_.GetBufferPointer(); }
 
-  // Makes the i-th tensor's raw_data point behind the tables, to a vector whose elements begin at `position`.
+  // Makes the i-th tensor's raw_data point after the tables, to a vector whose elements begin at `position`.
   void point_to(size_t i, size_t position) {
     const auto* table = flatbuffers::GetTemporaryPointer(builder_, tensors_[i]);
     const uint8_t* field =

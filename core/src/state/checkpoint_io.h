@@ -1,9 +1,9 @@
 // Reading and writing checkpoint files (checkpoint.fbs).
 //
 // Layout of the files we write. The tables come first, then the tensors' bytes, each aligned to 64, so that a
-// file is written in one pass without a second copy of the state in memory. Where this would exceed what a
-// FlatBuffer can hold, the bytes go to a second file, `<checkpoint>.data`, at the offsets that the tensors
-// state.
+// file is written in one pass without a second copy of the state in memory. If this would exceed the capacity
+// of a FlatBuffer, the bytes go to a second file, `<checkpoint>.data`, at the offsets that the tensors
+// declare.
 //
 // Two files cannot be replaced in one step. So that a crash at any moment leaves a state that can be loaded:
 //  - The data file ends with an identity, a digest of the data; each external tensor names it in its
@@ -11,7 +11,7 @@
 //  - Before the data file is replaced, the old one is kept as `<checkpoint>.data.old`, until the checkpoint
 //  has been
 //    replaced as well.
-//  - The reader takes whichever of the two the checkpoint names, and refuses a data file of another
+//  - The reader takes whichever of the two the checkpoint names, and rejects a data file of another
 //  checkpoint.
 // Files of other writers name no identity; they match a data file without one.
 #pragma once
@@ -32,7 +32,7 @@ struct CheckpointIo {
 
   // Throws kNoSuchFile; kFail when it is not a checkpoint of version 2, or damaged; kNotImplemented.
   static std::shared_ptr<CheckpointState> read(const std::filesystem::path& path);
-  // The same from memory; checkpoints with external data are refused.
+  // The same from memory; checkpoints with external data are rejected.
   static std::shared_ptr<CheckpointState> read(const void* data, size_t bytes);
 
   // Throws kFail with the system's reason; what was there is unchanged then. A state whose file would be

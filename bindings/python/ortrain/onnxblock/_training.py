@@ -1,4 +1,4 @@
-"""Blocks that make whole models: forward models, and training and eval models."""
+"""Blocks that build whole models: forward models, and training and eval models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 def _build(
     block: Block, accessor: ModelAccessor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, list[str]]:
-    """Build a block, make what it returns the outputs of the model, and infer types and shapes."""
+    """Build a block, make the values it returns the outputs of the model, and infer types and shapes."""
     block.base = accessor.model
     _log.debug("building block %s", type(block).__name__)
     accessor.depth += 1
@@ -43,7 +43,7 @@ def _build(
 
 
 class ForwardBlock(Block):
-    """A block whose result is a whole model: what ``build`` returns becomes the outputs of the graph.
+    """A block whose result is a whole model: the values that ``build`` returns become the outputs of the graph.
 
     Examples
     --------
@@ -80,9 +80,7 @@ class ForwardBlock(Block):
             Before the block was called.
         """
         if self._model is None:
-            raise RuntimeError(
-                f"call {type(self).__name__} on a base model before asking for the model that it makes"
-            )
+            raise RuntimeError(f"call {type(self).__name__} on a base model before requesting its model")
         return self._model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -110,9 +108,9 @@ class ForwardBlock(Block):
 
 
 class TrainingBlock(Block):
-    """A block whose first output is the loss; it makes the training and the eval model.
+    """A block whose first output is the loss; it builds the training and the eval model.
 
-    Say with :meth:`requires_grad` which parameters are trained. After the call, :meth:`to_model_proto` gives
+    Declare with :meth:`requires_grad` which parameters are trained. After the call, :meth:`to_model_proto` returns
     the models and :meth:`parameters` the parameters, which the models take as inputs. With nothing to train,
     the training model only computes the loss.
 
@@ -161,9 +159,9 @@ class TrainingBlock(Block):
         """Extend ``self.base``; return the name of the loss, or a tuple of names that begins with it."""
 
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
-        """Say whether a parameter is trained, or request the gradient of an input.
+        """Declare whether a parameter is trained, or request the gradient of an input.
 
-        A parameter of which nothing is said stays in the models as a constant. Running statistics that batch
+        A parameter that is not declared stays in the models as a constant. Running statistics that batch
         normalization updates are always parameters, and never trained.
 
         Parameters
@@ -191,7 +189,7 @@ class TrainingBlock(Block):
             Before the block was called.
         """
         if self._parameters is None:
-            raise RuntimeError(f"call {type(self).__name__} on a base model before asking for its parameters")
+            raise RuntimeError(f"call {type(self).__name__} on a base model before requesting its parameters")
         return self._parameters
 
     def to_model_proto(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
@@ -203,9 +201,7 @@ class TrainingBlock(Block):
             Before the block was called.
         """
         if self._training_model is None or self._eval_model is None:
-            raise RuntimeError(
-                f"call {type(self).__name__} on a base model before asking for the models that it makes"
-            )
+            raise RuntimeError(f"call {type(self).__name__} on a base model before requesting its models")
         return self._training_model, self._eval_model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -234,7 +230,7 @@ class TrainingBlock(Block):
 
         forward, ordered = _with_parameters_as_inputs(model, trainable, frozen)
         data = _serialized(forward)
-        # The core finds everything that stands in the way at once. Types that clash are what ONNX finds.
+        # The core finds all obstacles at once. Mismatched types are found by ONNX.
         report = _core_tools.find_untrainable(data, ordered, inputs, names[0], names[1:])
         if report and self.leave_out_unreached:
             self.unreached = _core_tools.find_unreached(data, ordered, names[0], names[1:])
@@ -306,7 +302,7 @@ class TrainingBlock(Block):
         if wrong:
             raise ValueError(
                 f"running statistics of batch normalization cannot be trained: {', '.join(wrong)}; "
-                "they follow the batches by themselves"
+                "the training step updates them"
             )
         updated = _graph.running_statistics(model, updated_only=True)
         frozen = {name for name in (*self._frozen, *updated) if name in initializers}

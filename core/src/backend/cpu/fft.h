@@ -1,5 +1,5 @@
-// The discrete Fourier transform of one line, of any length. It is computed in double: terms that cancel each
-// other leave nothing of a float.
+// The discrete Fourier transform of one line, of any length. It is computed in double, because terms that
+// cancel each other leave no precision in float.
 #pragma once
 
 #include <cmath>

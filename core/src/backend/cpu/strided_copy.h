@@ -1,5 +1,5 @@
-// Copying between two strided views of the same extents: what transposing, slicing, joining, repeating and
-// broadcasting come down to.
+// Copying between two strided views of the same shape: the basis of transposing, slicing, concatenating,
+// repeating and broadcasting.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,7 @@ class StridedCopy {
   Loop inner_{1, 0, 0};
   Loop across_{1, 0, 0};  // kTiles: the dimension along which the target is contiguous
   int64_t piece_ = 1;
-  int64_t units_ = 1;  // product of the extents of loops_
+  int64_t units_ = 1;  // product of the dimensions of loops_
 };
 
 // Copies, or sets to zero, a block of memory, threaded where it is large. The blocks do not overlap.

@@ -3,7 +3,7 @@
 //     S = scale Q Kᵀ,  S := cap tanh(S / cap),  S := S + mask,  P = softmax(S)
 //     dV = Pᵀ dY,  dP = dY Vᵀ,  dS = P (dP - Σ dP P),  dQ = scale dS K,  dK = scale dSᵀ Q
 //
-// What a query does not see has weight zero; a query that sees nothing has no weights.
+// Keys that a query does not see have weight zero; a query that sees nothing has no weights.
 #include <cmath>
 
 #include "op/expansion.h"
@@ -30,7 +30,8 @@ struct Heads {
     size = dims.back().value;
     if (rank == 3) size = size < 0 || heads < 1 ? -1 : size / heads;
     if (heads < 1 || size < 0)
-      e.reject(concat("for its derivative the heads and the last extent of \"", value, "\" must be known"));
+      e.reject(
+          concat("for its derivative, the heads and the last dimension of \"", value, "\" must be known"));
   }
   static Attributes swapped() { return {{"perm", std::vector<int64_t>{0, 2, 1, 3}}}; }
 
@@ -75,15 +76,15 @@ std::string seen_keys(ExpansionContext& e, const std::string& scores) {
 void expand_attention_gradient(ExpansionContext& e) {
   const Node& node = e.node();
   if (node.int_or("fused", 0) != 0 || e.has_x(kDropoutKey))
-    e.reject("there is no derivative of the gradient of fused attention");
+    e.reject("second derivatives of fused attention are not supported");
   const Heads of_q(e, e.x(1), "q_num_heads"), of_k(e, e.x(2), "kv_num_heads"),
       of_v(e, e.x(3), "kv_num_heads");
   if (of_q.heads % of_k.heads != 0 || of_k.heads != of_v.heads)
-    e.reject("the heads of keys and values must be as many, and divide those of the queries");
+    e.reject("keys and values must have the same number of heads, which divides that of the queries");
   if (e.has_x(kMask) && node.int_or("padded_mask", 0) != 0) {
     const auto mask = e.dims(e.x(kMask));
     if (!mask || mask->empty() || !mask->back().same((*e.dims(e.x(2)))[of_k.rank == 4 ? 2 : 1]))
-      e.reject("for its derivative the mask must have as many keys as there are");
+      e.reject("for its derivative, the mask must cover all keys");
   }
   // Neighbouring heads of queries share a head of keys: element h of the result is head h / shared.
   const int64_t shared = of_q.heads / of_k.heads;

@@ -1,4 +1,4 @@
-// How nodes of attention describe their operands and settings, for the operators that are made of
+// How attention nodes describe their operands and settings, for the operators that are based on
 // backend/cpu/attention/attention_kernel.h.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace ortrain {
 
-// An operand as [batch, heads, rows, size], whatever the rank and the order in which it lies in memory.
+// An operand as [batch, heads, rows, size], whatever the rank and the order in which it is stored in memory.
 struct HeadsView {
   int64_t batch = 1, heads = 1, rows = 0, size = 0;
   HeadSteps steps;
@@ -27,7 +27,7 @@ HeadsView heads_of(const NodeContext& c, const Shape& shape, const char* what, c
 Attention read_attention(const NodeContext& c, const HeadsView& q, const HeadsView& k, const HeadsView& v);
 
 // The mask at input i, bool or of the type of the scores, which broadcasts to [batch, heads, queries, keys].
-// Where `padded` its last extent may be smaller; keys beyond it are not seen.
+// Where `padded` its last dimension may be smaller; keys beyond it are not seen.
 void read_mask(const NodeContext& c, size_t i, bool padded, Attention& a);
 
 // Input i as the number of keys of each sample: int64 [batch].

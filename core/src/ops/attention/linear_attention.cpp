@@ -5,11 +5,11 @@
 //     u  = v, or b (v - Sᵀ k)             with an update rate b (rules delta, gated_delta)
 //     S := S + k uᵀ,   o = scale Sᵀ q     for the queries of each head that shares the keys
 //
-// S. Yang et al., "Gated delta networks", 2025. The gradient walks back over the tokens; of the states it
-// keeps one for a run of tokens and makes those within again.
+// S. Yang et al., "Gated delta networks", 2025. The gradient walks back over the tokens; it stores one state
+// per run of tokens and recomputes those within.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/attention/linear_attention.cpp"
-// The targets' passes over this file come first.
+// The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ struct LinearAttention {
   int64_t batch = 0, tokens = 0, heads = 0, kv_heads = 0, size = 0, v_size = 0;
   double scale = 1;
   bool gated = false, delta = false;
-  int64_t decays = 1;  // numbers a head and token: 1, or one a row of the state
-  int64_t rates = 1;   // numbers a token: 1 for all heads, or one a head
+  int64_t decays = 1;  // values per head and token: 1, or one per row of the state
+  int64_t rates = 1;   // values per token: 1 for all heads, or one per head
   DType dtype = DType::kFloat;
 
   int64_t group() const { return heads / kv_heads; }
@@ -50,9 +50,9 @@ struct LinearTokenGradient {
 };
 
 struct LinearAttentionFunctions {
-  // Brings the state on by a token; gives what was read of it (null: not wanted) and u.
+  // Brings the state on by a token; gives what was read of it (null: not needed) and u.
   void (*step)(const LinearAttention&, const LinearToken&, void* state, void* y, void* u);
-  // From the state before the token, and the gradient of the state behind it, which becomes that of the state
+  // From the state before the token, and the gradient of the state after it, which becomes that of the state
   // before. `work` holds a state and three rows of v.
   void (*back)(const LinearAttention&, const LinearToken&, const LinearTokenGradient&, const void* before,
                void* dstate, void* work);
@@ -136,7 +136,7 @@ void Back(const LinearAttention& a, const LinearToken& t, const LinearTokenGradi
   std::fill_n(du, n, T{0});
   for (int64_t i = 0; i < a.size; ++i) {
     std::copy_n(state + i * n, n, row);
-    AddScaled(u, k[i], row, n);  // of S behind the token
+    AddScaled(u, k[i], row, n);  // of S after the token
     for (int64_t h = 0; h < a.group(); ++h) {
       dq[h * a.size + i] = scale * Dot(row, dy + h * n, n);
       AddScaled(dy + h * n, scale * q[h * a.size + i], ds + i * n, n);
@@ -225,16 +225,16 @@ LinearAttention read(const NodeContext& c, size_t first) {
     const Shape& shape = c.shape(first + kDecay);
     a.decays = shape.size() == 3 && shape[2] == a.kv_heads * a.size ? a.size : 1;
     c.expect(shape == Shape{a.batch, a.tokens, a.kv_heads * a.decays}, "decay must have ", a.kv_heads, " or ",
-             a.kv_heads * a.size, " numbers a token, found shape ", to_string(shape));
+             a.kv_heads * a.size, " values per token, found shape ", to_string(shape));
   }
   if (a.delta) {
     const Shape& shape = c.shape(first + kRate);
     a.rates = shape.size() == 3 && shape[2] == a.kv_heads ? a.kv_heads : 1;
     c.expect(shape == Shape{a.batch, a.tokens, a.rates}, "beta must have 1 or ", a.kv_heads,
-             " numbers a token, found shape ", to_string(shape));
+             " values per token, found shape ", to_string(shape));
   }
   for (size_t i = first; i < first + 6; ++i)
-    c.expect(!c.has_input(i) || c.dtype(i) == a.dtype, "its inputs must have one type, found ",
+    c.expect(!c.has_input(i) || c.dtype(i) == a.dtype, "its inputs must have the same type, found ",
              to_string(a.dtype), " and ", c.has_input(i) ? to_string(c.dtype(i)) : "");
   return a;
 }
@@ -363,7 +363,7 @@ Kernel gradient_kernel(KernelContext& c) {
     if (c.has_output(o)) out[o] = c.out(o);
   const int64_t parts = parts_of(a), run = a.run(), runs = a.tokens > 0 ? (a.tokens + run - 1) / run : 0;
   // A part keeps: a state a run, those within a run, the gradient of the state, what a step back works with,
-  // and room for gradients that nobody wants.
+  // and room for gradients that are not needed.
   const int64_t states = runs + run + 1, rows = 3 * a.v_size;
   const int64_t spare = a.group() * a.size + a.size + a.v_size + a.decays + 1 + a.group() * a.v_size;
   const int64_t own = (states + 2) * a.state() + rows + spare;

@@ -1,12 +1,12 @@
-// MultiHeadAttention (com.microsoft), made by optimizers of transformer models:
+// MultiHeadAttention (com.microsoft), produced by optimizers of transformer models:
 //
 //     (query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value)
 //         → output, present_key, present_value
 //
-// Operands are [batch, positions, heads * size]; key and value may be [batch, heads, positions, size] too.
-// bias is added to all three, one behind the other. What key_padding_mask hides gets mask_filter_value added
-// to its scores; it is int32, either 0 or not 0 for each key ([batch, keys], [batch, queries, keys]) or the
-// number of keys ([batch], or [3 * batch + 2], which begins with it).
+// Operands are [batch, positions, heads * size]; key and value may also be [batch, heads, positions, size].
+// bias holds the biases of all three, concatenated. mask_filter_value is added to the scores of keys that
+// key_padding_mask hides; the mask is int32, either 0 or not 0 for each key ([batch, keys], [batch, queries,
+// keys]) or the number of keys ([batch], or [3 * batch + 2], which begins with it).
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
@@ -35,7 +35,7 @@ struct HeadsNode {
     c.expect(c.has_input(1) && c.has_input(2),
              "key and value must be given; operands packed into one are not supported");
     for (const size_t i : {size_t{1}, size_t{2}, kBias, kScoreBias})
-      c.expect(!c.has_input(i) || c.dtype(i) == c.dtype(0), "its operands must have one type, found ",
+      c.expect(!c.has_input(i) || c.dtype(i) == c.dtype(0), "its operands must have the same type, found ",
                to_string(c.dtype(0)), " and ", c.has_input(i) ? to_string(c.dtype(i)) : "");
     const int64_t heads = c.node().int_or("num_heads", 0);
     c.expect(c.rank(0) == 3, "query must have shape [batch, positions, heads * size], found ",
@@ -46,7 +46,7 @@ struct HeadsNode {
     hidden = q.heads * q.size, v_hidden = v.heads * v.size;
     HeadsView all_k = k, all_v = v;
     c.expect(c.has_input(kPastKey) == c.has_input(kPastValue),
-             "past_key and past_value are given together or not at all");
+             "past_key and past_value must be given together");
     if (c.has_input(kPastKey)) {
       past = c.rank(kPastKey) == 4 ? c.shape(kPastKey)[2] : 0;
       for (const auto& [i, x] : {std::pair{kPastKey, &k}, std::pair{kPastValue, &v}}) {
@@ -267,7 +267,8 @@ void gradient(GradientContext& g) {
   if (g.has_x(kBias)) {
     if (!q_dims || !v_dims || !q_dims->back().known() || !v_dims->back().known())
       g.reject(
-          "the last extents of query and value are not known; run ONNX shape inference on the model first");
+          "the last dimensions of query and value are not known; run ONNX shape inference on the model "
+          "first");
     const int64_t hidden = q_dims->back().value, v_hidden = v_dims->back().value;
     starts = {0, hidden, 2 * hidden, 2 * hidden + v_hidden};
     for (size_t i = 0; i < (joins ? 1 : 3); ++i)

@@ -1,7 +1,7 @@
 // RotaryEmbedding: rotates pairs of elements of each head by the angle of its position,
 //     (a, b) → (a cos - b sin, a sin + b cos).
-// A pair lies side by side (interleaved) or half the rotated part apart; elements behind the rotated part
-// stay. J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
+// A pair is adjacent (interleaved) or half the rotated part apart; elements after the rotated part stay
+// unchanged. J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
 #include "ops/common/indices.h"
 #include "ops/common/movement.h"
 #include "runtime/threads.h"
@@ -56,7 +56,7 @@ struct Heads {
                indexed ? concat("[positions, ", half, "]") : to_string(Shape{batch, positions, half}),
                ", found ", to_string(cache));
     }
-    c.expect(c.shape(1) == c.shape(2), "cos_cache and sin_cache must have one shape, found ",
+    c.expect(c.shape(1) == c.shape(2), "cos_cache and sin_cache must have the same shape, found ",
              to_string(c.shape(1)), " and ", to_string(c.shape(2)));
   }
 };

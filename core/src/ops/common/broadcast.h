@@ -1,4 +1,4 @@
-// Broadcasting: how N operands are walked together to fill one row-major output.
+// Broadcasting: traversing N operands together to fill one row-major output.
 #pragma once
 
 #include <algorithm>
@@ -78,7 +78,7 @@ class Broadcast {
     int64_t extent = 0;
     std::array<int64_t, N> steps{};
   };
-  // Whether an axis with these steps goes on where the inner one ends, for every operand.
+  // Whether an axis with these steps continues where the inner one ends, for every operand.
   static bool continues(const Axis& inner, const std::array<int64_t, N>& steps) {
     for (size_t k = 0; k < N; ++k)
       if (steps[k] != inner.steps[k] * inner.extent) return false;

@@ -35,7 +35,7 @@ Shape broadcast_inputs(const NodeContext& c, size_t first) {
   Shape out = c.shape(0);
   for (size_t i = 0; i < c.input_count(); ++i) {
     if (i >= first)
-      c.expect(c.dtype(i) == c.dtype(first), "its inputs must have one type, found ",
+      c.expect(c.dtype(i) == c.dtype(first), "its inputs must have the same type, found ",
                to_string(c.dtype(first)), " and ", to_string(c.dtype(i)));
     try {
       out = broadcast(out, operand_shape(c, i));
@@ -53,7 +53,7 @@ Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost)
   const Shape shape_b = operand_shape(c, 1);
   const bool same_types = c.dtype(0) == c.dtype(1);
   if (c.out_dtype(0) != c.dtype(0)) {
-    // The result could not lie as the operands do.
+    // The result could not be stored like the operands.
   } else if (same_types && c.shape(0) == shape_b) {
     layout_a = flat_layout(c, 0) ? flat_layout(c, 0) : flat_layout(c, 1);
     layout_b = layout_a;

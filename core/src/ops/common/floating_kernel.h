@@ -1,4 +1,4 @@
-// A kernel that is made for float or for double, as its input says.
+// A kernel that is created for float or double, depending on its input.
 #pragma once
 
 #include "op/operator.h"

@@ -149,7 +149,7 @@ void resolve_tuples(const std::string& label, DType type, const Tuples& t, const
 
 Sheets sheets_of(const NodeContext& c, const Shape& data, const Shape& indices) {
   c.expect(data.size() == indices.size() && !data.empty(),
-           "data and indices must have one rank of at least 1, found ", to_string(data), " and ",
+           "data and indices must have the same rank of at least 1, found ", to_string(data), " and ",
            to_string(indices));
   const size_t rank = data.size(), axis = axis_of(c, 0, static_cast<int64_t>(rank));
   const std::vector<int64_t> data_steps = strides_of(data), index_steps = strides_of(indices);

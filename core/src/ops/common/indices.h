@@ -1,4 +1,4 @@
-// Reading, checking and following index tensors: what Gather, GatherND, Scatter and their gradients share.
+// Reading, checking and following index tensors, shared by Gather, GatherND, Scatter and their gradients.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ DType index_type(const NodeContext& c, size_t i);
 // The error of an index outside its range. `position` counts in the flattened index tensor.
 [[noreturn]] void reject_index(const std::string& label, int64_t value, int64_t position, int64_t extent);
 
-// Throws at the first of the n indices outside [-extent, extent). Kernels check before they follow an index:
+// Throws at the first of the n indices outside [-size, size). Kernels check before they follow an index:
 // nothing may throw inside a parallel region.
 template <typename I>
 void check_indices(const std::string& label, const I* indices, int64_t n, int64_t extent) {
@@ -92,8 +92,8 @@ void resolve_tuples(const std::string& label, DType type, const Tuples& t, const
 // of different sheets or columns never meet in the data, so sheets and columns can be shared between threads,
 // and results are repeatable.
 struct Sheets {
-  int64_t limit = 1;                        // extent of the axis in the data
-  int64_t along = 1, across = 1;            // extents of a sheet
+  int64_t limit = 1;                        // size of the axis in the data
+  int64_t along = 1, across = 1;            // dimensions of a sheet
   int64_t data_along = 1, index_along = 1;  // steps along the axis
   std::vector<int64_t> extents;             // of the other dimensions, outermost first
   std::vector<int64_t> data_steps, index_steps;

@@ -24,7 +24,7 @@ std::vector<int64_t> constant_ints(const NodeContext& c, size_t i) {
 
 int64_t constant_int(const NodeContext& c, size_t i) {
   const std::vector<int64_t> values = constant_ints(c, i);
-  c.expect(values.size() == 1, "input ", i, " ('", c.node().inputs[i], "') must be one number, found ",
+  c.expect(values.size() == 1, "input ", i, " ('", c.node().inputs[i], "') must be a single value, found ",
            values.size());
   return values[0];
 }

@@ -1,4 +1,4 @@
-// What the operators that move elements about (reshape, transpose, slice, gather ...) share.
+// Shared by the operators that move elements (reshape, transpose, slice, gather ...).
 #pragma once
 
 #include <optional>
@@ -43,7 +43,7 @@ Kernel nothing_to_do();
 // Adds Shape(like), and Reshape(value, Shape(like)).
 std::string shape_of(GradientContext& g, const std::string& like);
 std::string reshape_like(GradientContext& g, const std::string& value, const std::string& like);
-// Adds Reshape(value, shape) where `shape` names a value that means every extent literally, zero included.
+// Adds Reshape(value, shape) where `shape` names a value that means every dimension literally, zero included.
 std::string reshape_to(GradientContext& g, const std::string& value, const std::string& shape);
 
 // Adds zeros with shape and type of value `like`.

@@ -1,4 +1,4 @@
-// What the operators on sequences share: checks of types, positions, and graphs over the elements that
+// Shared by the operators on sequences: checks of types and positions, and graphs over the elements that
 // gradient rules write.
 #pragma once
 
@@ -40,13 +40,13 @@ GraphWriter writer_of(GradientContext& g);
 GraphWriter writer_of(SubgraphContext& s, Graph& graph);
 
 // A Loop that applies `body` to the elements of sequences, one after another, and gives the sequences of what
-// its outputs were. Where an input is no sequence, the body gets it whole every time. The first one is a
+// its outputs were. Where an input is not a sequence, the body gets it whole every time. The first one is a
 // sequence.
 std::vector<std::string> map_sequences(const GraphWriter& w, const std::vector<std::string>& inputs,
                                        const std::vector<bool>& is_sequence, const Graph& body,
                                        const std::vector<DType>& results);
-// The sums of the elements of two sequences; zeros in the shapes of the elements of one; their extents along
-// an axis as one vector.
+// The sums of the elements of two sequences; zeros in the shapes of the elements of one; their dimensions
+// along an axis as one vector.
 std::string add_sequences(const GraphWriter& w, const std::string& a, const std::string& b, DType dtype);
 std::string zeros_like_sequence(const GraphWriter& w, const std::string& sequence, DType dtype);
 std::string extents_of_elements(const GraphWriter& w, const std::string& sequence, int64_t axis);

@@ -1,4 +1,5 @@
-// The domain of operators that only session passes make: they are in no file, and their form may change.
+// The domain of operators that only session passes create: they are never in a file, and their form may
+// change.
 #pragma once
 
 namespace ortrain {

@@ -31,7 +31,7 @@ AutoPad read_auto_pad(const NodeContext& c) {
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The attributes, without extents of input and output.
+// The attributes, without dimensions of input and output.
 Window read_attributes(const NodeContext& c, size_t axes, std::vector<int64_t> kernel) {
   c.expect(axes >= 1 && axes <= 3, "its input must have shape [N, C, D1] to [N, C, D1, D2, D3], found ", axes,
            " spatial axes");
@@ -73,7 +73,7 @@ void place_windows(WindowAxis& a, AutoPad auto_pad, bool round_up) {
     return;
   }
   a.output = (round_up ? ceil_divide(room, a.stride) : room / a.stride) + 1;
-  // A window that would start in the padding behind the input is left out.
+  // A window that would start in the padding after the input is left out.
   if (round_up && (a.output - 1) * a.stride >= a.input + a.before) --a.output;
 }
 
@@ -115,8 +115,7 @@ Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w) {
 
 Window read_window_from_output(const NodeContext& c, const Shape& output,
                                const std::vector<int64_t>& stated) {
-  c.expect(output.size() >= 3, "the gradient it is given must have shape [N, C, D1, ...], found ",
-           to_string(output));
+  c.expect(output.size() >= 3, "dY must have shape [N, C, D1, ...], found ", to_string(output));
   const Window attributes = read_attributes(c, output.size() - 2, {});
   const AutoPad auto_pad = read_auto_pad(c);
   const bool round_up = c.node().int_or("ceil_mode", 0) != 0;
@@ -131,8 +130,7 @@ Window read_window_from_output(const NodeContext& c, const Shape& output,
     const int64_t wanted = output[2 + i];
     if (i < stated.size() && stated[i] >= 0) {
       c.expect(place(stated[i]) == wanted, "axis ", 2 + i, " of the input has ", stated[i],
-               " elements, which gives ", window[i].output,
-               " windows, but the gradient it is given has shape ", to_string(output));
+               " elements, which gives ", window[i].output, " windows, but dY has shape ", to_string(output));
       continue;
     }
     // The number of windows grows with the input, so the inputs that give it are neighbours.
@@ -142,12 +140,12 @@ Window read_window_from_output(const NodeContext& c, const Shape& output,
     for (int64_t input = std::max<int64_t>(0, (wanted - 2) * a.stride - a.before - a.after); input <= largest;
          ++input) {
       if (place(input) != wanted) continue;
-      c.expect(found < 0, "the extent of axis ", 2 + i, " of its result is not known: ", found, " and ",
-               input, " both give the ", wanted, " windows of ", to_string(output),
+      c.expect(found < 0, "the size of axis ", 2 + i, " of its result is not known: ", found, " and ", input,
+               " both give the ", wanted, " windows of ", to_string(output),
                "; state the shape of the result in the model's value_info");
       found = input;
     }
-    c.expect(found >= 0, "no extent of axis ", 2 + i, " of its result gives the ", wanted, " windows of ",
+    c.expect(found >= 0, "no size of axis ", 2 + i, " of its result gives the ", wanted, " windows of ",
              to_string(output));
     place(found);
   }

@@ -1,4 +1,4 @@
-// Sliding windows: what convolution and pooling share. Where windows lie and how many there are.
+// Sliding windows, shared by convolution and pooling: where windows are and how many there are.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ namespace ortrain {
 
 // One spatial axis. Element k of window o reads input element o * stride + k * dilation - before.
 struct WindowAxis {
-  int64_t input = 1;     // extent of the input
+  int64_t input = 1;     // size of the input
   int64_t output = 1;    // number of windows
   int64_t kernel = 1;    // elements of a window
   int64_t stride = 1;    // between the first elements of two windows
   int64_t dilation = 1;  // between two elements of a window
-  int64_t before = 0;    // padding in front of the input
-  int64_t after = 0;     // padding behind the input, as the node states it
+  int64_t before = 0;    // padding before the input
+  int64_t after = 0;     // padding after the input, as the node states it
 
-  // From the first to behind the last element of a window.
+  // From the first to after the last element of a window.
   int64_t span() const { return (kernel - 1) * dilation + 1; }
-  // The padding behind the input that the last window really reaches: more than `after` where the number of
+  // The padding after the input that the last window really reaches: more than `after` where the number of
   // windows is rounded up, less (even negative) where it is rounded down.
   int64_t reach() const { return (output - 1) * stride + span() - input - before; }
 };
@@ -39,14 +39,13 @@ Window read_window(const NodeContext& c, const Shape& input, const std::vector<i
 Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w);
 
 // read_window for a node that is given the result alone (gradients of pooling): the outputs are known, the
-// inputs are `stated` or else what the outputs imply; rejects where they imply more than one extent.
+// inputs are `stated` or else what the outputs imply; rejects where they imply more than one dimension.
 Window read_window_from_output(const NodeContext& c, const Shape& output, const std::vector<int64_t>& stated);
 
 // [N, C, number of windows...]
 Shape output_shape(int64_t batch, int64_t channels, const Window& window);
 
-// Three spatial axes: axes of extent 1 are put in front, so that one loop nest serves one to three
-// dimensions.
+// Three spatial axes: axes of size 1 are put in front, so that one loop nest serves one to three dimensions.
 Window three_axes(const Window& window);
 
 // The gradient rule of ConvGrad and ConvTransposeGrad, whose forward operator is `type`. That one is linear

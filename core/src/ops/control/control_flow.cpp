@@ -11,7 +11,7 @@ const Graph& subgraph_of(const Node& node, const std::string& attribute) {
   const auto* graph =
       found == node.attributes.end() ? nullptr : std::get_if<std::shared_ptr<Graph>>(&found->second);
   require(graph && *graph, ErrorCode::kInvalidGraph, node.label(), ": attribute '", attribute,
-          "' is missing or no graph");
+          "' is missing or not a graph");
   return **graph;
 }
 

@@ -1,4 +1,4 @@
-// What If, Loop and Scan share.
+// Shared by If, Loop and Scan.
 #pragma once
 
 #include <deque>
@@ -29,11 +29,11 @@ CarriedTypes carried_types(TypeContext& c, const std::string& attribute, std::ve
 Shape stacked(const Shape& slice, int64_t count, size_t axis = 0);
 
 // Output o of a loop that stacks what its body gives, when the body never ran: nothing, in the shape that can
-// be told beforehand (0 where an extent cannot).
+// be told beforehand (0 where a size cannot).
 void stack_nothing(DynamicContext& c, size_t o, const ValueInfo& slice, size_t axis);
 
 // How a loop lies in its node: where the values that it carries begin among the inputs of the node and of the
-// body, and among the outputs of the body; how many there are; and the inputs that it slices behind them.
+// body, and among the outputs of the body; how many there are; and the inputs that it slices after them.
 struct LoopForm {
   size_t first_input = 0, first_result = 0, carried = 0, scanned = 0;
 };

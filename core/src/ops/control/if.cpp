@@ -1,5 +1,5 @@
-// If: one of two subgraphs, chosen by a condition. Where the condition is known when the graph is compiled,
-// the branch stands in the place of the node (program/segment_plan.h).
+// If: one of two subgraphs, chosen by a condition. If the condition is known when the graph is compiled, the
+// branch replaces the node (program/segment_plan.h).
 #include "ops/control/control_flow.h"
 
 namespace ortrain {

@@ -1,5 +1,5 @@
-// Loop: a subgraph that runs again and again on the values it carries, for a number of times and as long as a
-// condition holds.
+// Loop: a subgraph that runs repeatedly on its loop-carried values, for a number of iterations and as long as
+// a condition holds.
 //
 //     for t = 0 ... while t < M and condition:
 //       condition, v, slices = body(t, condition, v)
@@ -27,7 +27,7 @@ void types(TypeContext& c) {
     }
     ValueInfo stack = known.results[o + 1];
     if (!stack.is_tensor())
-      return c.reject(concat("output ", o, " stacks what the body gives, and that is no tensor"));
+      return c.reject(concat("output ", o, " stacks a result of the body that is not a tensor"));
     if (stack.dims) stack.dims->insert(stack.dims->begin(), count);
     c.output(o, stack.dtype, stack.dims);
   }
@@ -57,11 +57,11 @@ class Places : public OutputPlaces {
     const size_t k = o - 1 - carried_;
     Tensor& slice = slices_.at(k);
     c_.expect(iteration == 0 || (slice.dtype() == dtype && slice.shape() == shape), "output ", carried_ + k,
-              " stacks what the body gives, but that was ", to_string(slice.dtype()),
+              " stacks a result of the body, but that was ", to_string(slice.dtype()),
               to_string(slice.shape()), " in iteration ", iteration - 1, " and is ", to_string(dtype),
               to_string(shape), " in iteration ", iteration);
     c_.expect(!is_packed(dtype), "output ", carried_ + k, " stacks values of type ", to_string(dtype),
-              ", whose elements take less than a byte; cast them in the body");
+              ", whose elements are smaller than a byte; cast them in the body");
     const Tensor& all = stack(k).reset(dtype, stacked(shape, iteration + 1), iteration > 0);
     const size_t bytes = all.bytes() / static_cast<size_t>(iteration + 1);
     return slice = Tensor(dtype, shape, all.raw() + bytes * static_cast<size_t>(iteration));
@@ -117,7 +117,7 @@ void run(DynamicContext& c) {
     *number.data<int64_t>() = places.iteration;
     c.run_body("body", inputs, places, places.iteration);
     c.expect(places.condition->dtype() == DType::kBool && places.condition->size() == 1,
-             "its body must give one bool as the condition, found ", to_string(places.condition->dtype()),
+             "its body must return one bool as the condition, found ", to_string(places.condition->dtype()),
              to_string(places.condition->shape()));
     goes_on = *places.condition->data<bool>();
     std::copy(places.carried.begin(), places.carried.end(), inputs.begin() + kCarried);

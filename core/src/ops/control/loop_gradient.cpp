@@ -1,12 +1,12 @@
-// The gradient of Loop and Scan: a Scan over their iterations from the last to the first, or a Loop where it
-// carries the gradient of a sequence. Its body computes
-// an iteration again, from the values that it began with, and then backwards:
+// The gradient of Loop and Scan: a Scan over their iterations from last to first, or a Loop if it carries the
+// gradient of a sequence. Its body recomputes an iteration from its initial values, and then runs it
+// backwards:
 //
 //     forward:   v', slices = body_t(v)         which also stacks v, as far as the gradient reads it
 //     backward:  dv, dc_t = gradient of body_t(v) given dv' and the gradients of the slices
 //                dc += dc_t                     for every value c of the graphs around the loop
 //
-// What an iteration draws at random is stacked as well, for it would come out differently the second time.
+// Random values of an iteration are stacked as well, because they would differ when recomputed.
 #include <algorithm>
 #include <set>
 
@@ -155,7 +155,7 @@ class LoopGradient {
     }
   }
 
-  // Whether a value has the same shape in every iteration: its extents are numbers, or known outside.
+  // Whether a value has the same shape in every iteration: its dimensions are numbers, or known outside.
   bool fixed(const ValueInfo& info) {
     if (outer_.empty()) {
       outer_.insert("");
@@ -227,9 +227,9 @@ class LoopGradient {
   // The loop stacks a value of its body, and the backward body gets its slices under the same name.
   void keep(const ValueInfo& info) {
     if (!info.is_tensor())
-      g_.reject(concat("its gradient needs what the ", info.is_sequence ? "sequence" : "optional value", " '",
-                       info.name,
-                       "' of its body was in every turn, and sequences of sequences do not exist"));
+      g_.reject(concat("its gradient needs the value that the ",
+                       info.is_sequence ? "sequence" : "optional value", " '", info.name,
+                       "' of its body had in every iteration, and sequences of sequences do not exist"));
     if (!fixed(info)) return record(info);
     slice(stack(info.name, info), info, 0, 1);
   }
@@ -320,7 +320,7 @@ class LoopGradient {
     return gradients;
   }
 
-  // The value with its first axis in the place of `axis`; it has as many as `like`.
+  // The value with its first axis in place of `axis`; it has as many as `like`.
   std::string moved_from_front(const std::string& value, const std::string& like, int64_t axis) {
     if (axis == 0) return value;
     const auto dims = g_.dims(like);
@@ -367,7 +367,7 @@ class LoopGradient {
   std::vector<size_t> stacked_;           // stacks that have a gradient
   std::vector<std::string> seeds_, slice_seeds_;
   SubgraphGradient gradient_;
-  std::set<std::string> outer_;  // names of extents outside of the body
+  std::set<std::string> outer_;  // names of dimensions outside of the body
   std::vector<std::string> initial_, reached_, sliced_;
   std::vector<int64_t> axes_, directions_, back_axes_, back_directions_;
 };

@@ -136,7 +136,7 @@ void expand(ExpansionContext& e) {
   const auto found = node.attributes.find("body");
   const auto* body =
       found == node.attributes.end() ? nullptr : std::get_if<std::shared_ptr<Graph>>(&found->second);
-  if (!body || !*body) e.reject("attribute 'body' is missing or no graph");
+  if (!body || !*body) e.reject("attribute 'body' is missing or not a graph");
   if ((*body)->inputs.size() != node.inputs.size())
     e.reject(concat("its body should have as many inputs as the node, ", node.inputs.size(), ", found ",
                     (*body)->inputs.size()));
@@ -145,12 +145,12 @@ void expand(ExpansionContext& e) {
                     (*body)->outputs.size()));
   std::vector<bool> is_sequence;
   for (const std::string& input : node.inputs) is_sequence.push_back(e.is_sequence(input));
-  if (is_sequence.empty() || !is_sequence[0]) e.reject("input 0 is no sequence");
+  if (is_sequence.empty() || !is_sequence[0]) e.reject("input 0 is not a sequence");
   std::vector<DType> results;
   for (size_t o = 0; o < node.outputs.size(); ++o) {
     results.push_back((*body)->outputs[o].dtype);
     if (results.back() == DType::kUndefined)
-      e.reject(concat("its body does not state the element type of output ", o));
+      e.reject(concat("its body does not declare the element type of output ", o));
   }
   // The name of an output is the node's own.
   int names = 0;

@@ -1,9 +1,9 @@
 // Einsum: sums of products over named axes, for any number of operands.
 //
-// An operand's term is brought to distinct axes (a repeated letter walks the diagonal), letters that nothing
-// else has are summed away, and then two operands at a time are contracted as a batched product of matrices:
-// letters of both that stay are the batch, letters of both that end here are the inner axis, the others rows
-// and columns. Of all pairs the one with the least multiplications comes first.
+// An operand's term is reduced to distinct axes (a repeated letter walks the diagonal), letters that occur
+// nowhere else are summed, and then two operands at a time are contracted as a batched matrix product:
+// letters of both that remain are the batch, letters of both that end here are the inner axis, the others are
+// rows and columns. The pair with the fewest multiplications comes first.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -51,7 +51,7 @@ Equation read_equation(const std::string& text, const std::vector<int64_t>& rank
   if (terms.size() != ranks.size())
     fail_with(
         concat("the equation '", text, "' has ", terms.size(), " terms for ", ranks.size(), " operands"));
-  // A term with `ellipsis` axes (-1: whatever is left of `rank`) in the place of its three dots.
+  // A term with `ellipsis` axes (-1: whatever is left of `rank`) in place of its three dots.
   const auto read_term = [&](const std::string& term, int64_t rank, int64_t ellipsis) {
     Term out;
     const size_t dots = term.find("...");
@@ -117,7 +117,7 @@ std::string name_of(int label) {
                    : concat("'", std::string(1, static_cast<char>(label)), "'");
 }
 
-// The extent of every label. Axes of extent 1 meet any other.
+// The size of every label. Axes of size 1 meet any other.
 std::map<int, int64_t> extents_of(const NodeContext& c, const Equation& e) {
   std::map<int, int64_t> extents;
   for (size_t i = 0; i < e.inputs.size(); ++i)
@@ -134,7 +134,7 @@ std::map<int, int64_t> extents_of(const NodeContext& c, const Equation& e) {
 void shape(ShapeContext& c) {
   c.expect(c.input_count() > 0, "it has no operand");
   for (size_t i = 1; i < c.input_count(); ++i)
-    c.expect(c.dtype(i) == c.dtype(0), "its operands must have one type, found ", to_string(c.dtype(0)),
+    c.expect(c.dtype(i) == c.dtype(0), "its operands must have the same type, found ", to_string(c.dtype(0)),
              " and ", to_string(c.dtype(i)));
   const Equation e = equation_of(c);
   const auto extents = extents_of(c, e);
@@ -143,7 +143,7 @@ void shape(ShapeContext& c) {
   c.output(0, c.dtype(0), out);
 }
 
-// A value on the way: distinct labels, and how they lie in memory.
+// A value on the way: distinct labels, and how they are stored in memory.
 struct Value {
   Term labels;
   std::vector<int64_t> strides;  // in elements
@@ -225,7 +225,7 @@ class Lowering {
       values.push_back(contract(summed(a, needed, &b), summed(b, needed, &a), needed, values.empty()));
     }
     Value last = summed(values[0], {equation_.output.begin(), equation_.output.end()}, nullptr);
-    // Labels that every operand had with extent 1 only are missing nowhere: the result has all labels.
+    // Labels that every operand had with size 1 only are missing nowhere: the result has all labels.
     if (last.slot.index != out_.index) copy(last, equation_.output, out_);
     return [steps = std::move(steps_)](const Frame& f) {
       for (const Kernel& step : steps) step(f);
@@ -281,7 +281,7 @@ class Lowering {
         [copy, from = v.slot, to](const Frame& f) { copy(f.at<std::byte>(from), f.at<std::byte>(to)); });
   }
 
-  // The value in row-major order of these labels: itself where it lies so.
+  // The value in row-major order of these labels: itself if it is stored so.
   Value ordered(const Value& v, const Term& order) {
     const std::vector<int64_t> wanted = strides_of(shape_of(order));
     bool already = true;

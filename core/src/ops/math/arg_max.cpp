@@ -1,4 +1,4 @@
-// ArgMax and ArgMin: where along an axis the largest or smallest number lies. Gradients stop here.
+// ArgMax and ArgMin: the position of the largest or smallest element along an axis. Gradients stop here.
 
 #include "op/operator.h"
 #include "runtime/threads.h"

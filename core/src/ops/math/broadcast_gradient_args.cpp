@@ -1,6 +1,6 @@
 // BroadcastGradientArgs (com.microsoft): for the shapes of two operands, the axes of their broadcast shape
-// along which each was repeated, which are those to sum its gradient over. Nothing but shapes goes in, so it
-// is known at compile time.
+// along which each was repeated, which are the axes to sum its gradient over. It only depends on shapes, so
+// it is known at compile time.
 #include <algorithm>
 
 #include "ops/common/movement.h"

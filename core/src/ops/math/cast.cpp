@@ -1,4 +1,4 @@
-// Cast and CastLike between all types of real numbers and bool; BitCast.
+// Cast and CastLike between all real types and bool; BitCast.
 
 #include <algorithm>
 

@@ -70,9 +70,9 @@ Kernel kernel(KernelContext& c) {
 
 // CumProdGrad(dY, X, axis)
 void grad_shape(ShapeContext& c) {
-  c.expect(c.dtype(0) == c.dtype(1) && c.shape(0) == c.shape(1), "dY and X must agree, found ",
-           to_string(c.dtype(0)), to_string(c.shape(0)), " and ", to_string(c.dtype(1)),
-           to_string(c.shape(1)));
+  c.expect(c.dtype(0) == c.dtype(1) && c.shape(0) == c.shape(1),
+           "dY must have the type and shape of X, found ", to_string(c.dtype(0)), to_string(c.shape(0)),
+           " and ", to_string(c.dtype(1)), to_string(c.shape(1)));
   Settings(c, 2);
   c.output(0, c.dtype(0), c.shape(0));
 }

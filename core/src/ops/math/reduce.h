@@ -22,7 +22,7 @@ class Reduction {
   // Sums a tensor of shape `from` to shape `to`, which broadcasts to it.
   static Reduction sum_to(const Shape& from, const Shape& to, DType dtype);
 
-  // Memory that run() needs beside input and output.
+  // Memory that run() needs besides input and output.
   size_t scratch_bytes() const;
   // y may not overlap x.
   void run(const void* x, void* y, void* scratch) const;
@@ -42,7 +42,7 @@ class Reduction {
   // The innermost axis: `length_` neighbours that are reduced to one, or a row of columns that stay apart.
   bool columns_ = false;
   int64_t length_ = 1;
-  int64_t outputs_ = 1;  // products of the extents in kept_ ...
+  int64_t outputs_ = 1;  // products of the dimensions in kept_ ...
   int64_t terms_ = 1;    // ... and in reduced_
   int64_t parts_ = 1;    // into how many parts one output's work is cut, so that every thread has some
 };

@@ -1,4 +1,4 @@
-// Scale (com.microsoft): y = x s, or x / s with scale_down; s is one number of any numeric type.
+// Scale (com.microsoft): y = x s, or x / s with scale_down; s is a scalar of any numeric type.
 
 #include "op/operator.h"
 #include "ops/common/elementwise.h"
@@ -8,7 +8,7 @@ namespace ortrain {
 namespace {
 
 void shape(ShapeContext& c) {
-  c.expect(c.size(1) == 1, "scale must be one number, found shape ", to_string(c.shape(1)));
+  c.expect(c.size(1) == 1, "scale must be a single value, found shape ", to_string(c.shape(1)));
   shape_like_first(c);
 }
 

@@ -48,7 +48,7 @@ Kernel kernel(KernelContext& c) {
   std::vector<Slot> slots(count);
   for (size_t i = 0; i < count; ++i)
     slots[i] = c.in(i, narrow && !same ? bf16_row_major(c.shape(i)) : layout);
-  // The first pass reads inputs 0 and 1 and writes the output: it may lie over one of these, unless a later
+  // The first pass reads inputs 0 and 1 and writes the output: it may overlap one of these, unless a later
   // pass reads the same value again.
   const std::set<std::string> later(c.node().inputs.begin() + 2, c.node().inputs.end());
   const bool free0 = !later.count(c.node().inputs[0]), free1 = !later.count(c.node().inputs[1]);

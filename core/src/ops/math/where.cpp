@@ -1,4 +1,5 @@
-// Where: y = condition ? a : b, with broadcasting. Elements are moved by their width, whatever they mean.
+// Where: y = condition ? a : b, with broadcasting. Elements are moved by their width, regardless of their
+// type.
 
 #include "op/gradient_expression.h"
 #include "op/operator.h"

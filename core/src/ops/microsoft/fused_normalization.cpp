@@ -48,7 +48,8 @@ void embed_layer_normalization(ExpansionContext& e) {
                  : e("Slice", {positions, e.int64s({0}), extents(e, ids, 1, 2), e.int64s({0})});
   std::string sum = e("Add", {word, position});
   e.state_like(sum, word);
-  if (e.has_x(4) != e.has_x(1)) e.reject("segment_ids and segment_embedding go together, found one of them");
+  if (e.has_x(4) != e.has_x(1))
+    e.reject("segment_ids and segment_embedding must be given together, found one of them");
   if (e.has_x(4)) sum = e("Add", {sum, e("Gather", {e.x(4), e.x(1)})});
   e.set(0, e("LayerNormalization", {sum, e.x(5), e.x(6)}, over_last_axis(e.node())));
   if (e.has_y(1)) {

@@ -1,4 +1,4 @@
-// What the operators of ai.onnx.ml share: their domain, inputs of any numeric type, and the transformation of
+// Shared by the operators of ai.onnx.ml: their domain, inputs of any numeric type, and the transformation of
 // scores.
 #pragma once
 
@@ -20,7 +20,7 @@ void visit_ml(const NodeContext& c, size_t i, F&& f) {
 
 // A list of floats; empty where the node does not have the attribute.
 std::vector<float> floats_of(const NodeContext& c, const std::string& name);
-// The same, or a tensor of float or double under the name with `_as_tensor` behind it.
+// The same, or a tensor of float or double under the name with `_as_tensor` after it.
 std::vector<double> numbers_of(const NodeContext& c, const std::string& name);
 // Rejects the node where it has the attribute: there are no strings.
 void reject_strings(const NodeContext& c, const std::string& name);
@@ -39,7 +39,7 @@ enum class PostTransform { kNone, kSoftmax, kLogistic, kSoftmaxZero, kProbit };
 PostTransform read_post_transform(const NodeContext& c);
 void transform_scores(PostTransform how, float* scores, int64_t n);
 
-// The gradient of scores before the transformation, from dY and the scores behind it; rejects the
+// The gradient of scores before the transformation, from dY and the scores after it; rejects the
 // transformations that have none.
 std::string scores_gradient(GradientContext& g, const std::string& dy, const std::string& scores);
 

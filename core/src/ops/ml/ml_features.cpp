@@ -1,5 +1,5 @@
 // Operators of ai.onnx.ml that prepare features: ArrayFeatureExtractor, Binarizer, FeatureVectorizer,
-// Imputer, LabelEncoder, Normalizer, OneHotEncoder and Scaler, on numbers.
+// Imputer, LabelEncoder, Normalizer, OneHotEncoder and Scaler, on numeric values.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -84,7 +84,7 @@ std::vector<int64_t> vector_lengths(const NodeContext& c) {
   if (lengths.empty())
     for (size_t i = 0; i < c.input_count(); ++i) lengths.push_back(c.rank(i) > 0 ? c.shape(i).back() : 1);
   c.expect(lengths.size() == c.input_count(), "inputdimensions ", to_string(lengths),
-           " must have a number for each of the ", c.input_count(), " inputs");
+           " must have a value for each of the ", c.input_count(), " inputs");
   return lengths;
 }
 
@@ -99,8 +99,8 @@ void vectorize_shape(ShapeContext& c) {
   }
   for (size_t i = 0; i < c.input_count(); ++i)
     c.expect(c.rank(i) >= 1 && c.rank(i) <= 2 && vector_rows(c, i) == vector_rows(c, 0),
-             "its inputs must be vectors, or matrices of as many rows, found ", to_string(c.shape(0)),
-             " and ", to_string(c.shape(i)));
+             "its inputs must be vectors, or matrices with the same number of rows, found ",
+             to_string(c.shape(0)), " and ", to_string(c.shape(i)));
   c.output(0, DType::kFloat, {vector_rows(c, 0), sum});
 }
 
@@ -150,7 +150,7 @@ void vectorize_gradient(GradientContext& g) {
 }
 
 // -----------------------------------------------------------------------------------------------------------
-// Imputer: what is missing (equals replaced_value, or is no number where that is none) becomes the imputed
+// Imputer: what is missing (equals replaced_value, or is not a number where that is none) becomes the imputed
 // value of its feature.
 
 struct Imputed {
@@ -306,7 +306,7 @@ void normalize_shape(ShapeContext& c) {
   const std::string norm = c.node().string_or("norm", "MAX");
   c.expect(norm == "MAX" || norm == "L1" || norm == "L2", "attribute norm must be MAX, L1 or L2, found '",
            norm, "'");
-  c.expect(norm != "MAX" || Rows(c).features > 0, "there is no largest among no features");
+  c.expect(norm != "MAX" || Rows(c).features > 0, "there is no largest of zero features");
   float_rows_shape(c);
 }
 

@@ -31,7 +31,7 @@ struct Linear {
         transform(read_post_transform(c)) {
     const int64_t count = static_cast<int64_t>(weights.size());
     c.expect(rows.features > 0 && count > 0 && count % rows.features == 0, "its ", count,
-             " coefficients are no multiple of the ", rows.features, " features");
+             " coefficients are not a multiple of the ", rows.features, " features");
     scores = count / rows.features;
     if (bias.empty()) bias.assign(static_cast<size_t>(scores), 0);
     c.expect(static_cast<int64_t>(bias.size()) == scores, "it has coefficients for ", scores, " scores, but ",

@@ -69,7 +69,7 @@ struct Machine {
         count(count_),
         transform(read_post_transform(c)) {
     c.expect(count >= 0 && (count == 0 || static_cast<int64_t>(vectors.size()) == count * rows.features),
-             "it has ", vectors.size(), " numbers for ", count, " support vectors of ", rows.features,
+             "it has ", vectors.size(), " values for ", count, " support vectors of ", rows.features,
              " features");
     c.expect(!rho.empty() && !coefficients.empty(), "attributes rho and coefficients must not be empty");
   }

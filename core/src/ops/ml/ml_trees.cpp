@@ -2,8 +2,8 @@
 // trees whose leaves add weights to targets.
 //
 // All three are read into one table of nodes. A row of X walks down every tree, and the weights of the leaves
-// that it reaches are aggregated for each target: their sum, mean (over the trees), smallest or largest.
-// Nothing is learned through it: the result is constant almost everywhere.
+// that it reaches are aggregated per target: their sum, mean (over the trees), smallest or largest. There is
+// no gradient: the result is constant almost everywhere.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -22,7 +22,7 @@ enum class Aggregate { kAverage, kSum, kMin, kMax };
 
 struct Branch {
   Test test = Test::kLeaf;
-  bool missing_is_true = false;  // where the feature is no number
+  bool missing_is_true = false;  // where the feature is not a number
   int64_t feature = 0;
   double value = 0;
   int64_t yes = 0, no = 0;      // nodes

@@ -1,5 +1,5 @@
 // TfIdfVectorizer on integers: how often each n-gram of a pool occurs in a sequence, or in each row of a
-// matrix. The items of an n-gram may lie up to max_skip_count + 1 apart, all at the same distance; single
+// matrix. The items of an n-gram may be up to max_skip_count + 1 apart, all at the same distance; single
 // items are counted once.
 //
 //     TF: counts; IDF: the weight where the count is not zero; TFIDF: weight times count

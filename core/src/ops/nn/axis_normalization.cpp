@@ -17,7 +17,7 @@ namespace {
 constexpr double kEpsilon = 1e-9;         // of MeanVarianceNormalization, as the standard defines it
 constexpr int64_t kReduceAxesInput = 18;  // since this opset all reductions take axes as an input
 
-// Walks a tensor beside statistics that have an extent of 1 along the normalized axes.
+// Walks a tensor beside statistics that have a size of 1 along the normalized axes.
 class Walk {
  public:
   Walk(const Shape& shape, const std::vector<bool>& reduced) : shape_(shape) {
@@ -59,7 +59,7 @@ std::vector<bool> marked(const NodeContext& c, std::vector<int64_t> axes) {
   return reduced;
 }
 
-// A reduction by the opset's form, over constant axes that stay as extents of 1.
+// A reduction by the opset's form, over constant axes that stay as dimensions of 1.
 Expression reduce(GradientContext& g, const char* type, const Expression& x,
                   const std::vector<int64_t>& axes) {
   if (g.opset() < kReduceAxesInput) return x.call(type, {{"axes", axes}});

@@ -1,4 +1,4 @@
-// CausalConvWithState: a depthwise convolution along the last axis that sees what is past alone,
+// CausalConvWithState: a depthwise convolution along the last axis that only sees the past,
 //
 //     y[l] = act(bias + sum_j w[j] p[l + j]),   p = (past_state or k - 1 zeros) followed by x
 //
@@ -33,7 +33,7 @@ void shape(ShapeContext& c) {
   c.expect(!c.has_input(kPast) || c.shape(kPast) == state, "past_state must have shape ", to_string(state),
            ", found ", c.has_input(kPast) ? to_string(c.shape(kPast)) : "");
   for (size_t i = 1; i < c.input_count(); ++i)
-    c.expect(!c.has_input(i) || c.dtype(i) == c.dtype(0), "its inputs must have one type, found ",
+    c.expect(!c.has_input(i) || c.dtype(i) == c.dtype(0), "its inputs must have the same type, found ",
              to_string(c.dtype(0)), " and ", c.has_input(i) ? to_string(c.dtype(i)) : "");
   is_silu(c);
   c.output(0, c.dtype(0), x);

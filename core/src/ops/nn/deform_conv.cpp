@@ -1,4 +1,4 @@
-// DeformConv and DeformConvGrad (com.microsoft): convolution whose windows are bent. J. Dai et al.,
+// DeformConv and DeformConvGrad (com.microsoft): convolution with deformed windows. J. Dai et al.,
 // "Deformable convolutional networks", 2017; with a mask: X. Zhu et al., "Deformable ConvNets v2", 2019.
 //
 //     Y[n, m, o] = B[m] + Σ_c Σ_k W[m, c, k] mask[n, g, k, o] X[n, c](o stride - pad + k dilation + offset[n,
@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kMaxAxes = 3, kCorners = 8;
 
-// The pixels around one sampled point with their weights, and the weights' slopes along each axis.
+// The pixels around one sampled point with their weights, and the weights' derivatives along each axis.
 struct Point {
   size_t count = 0;
   std::array<int64_t, kCorners> pixel;
@@ -82,7 +82,7 @@ struct Deformed {
           static_cast<double>(own[static_cast<int64_t>(d) * points]);
       place /= a.output;
       tap /= a.kernel;
-      if (!(at > -1 && at < static_cast<double>(a.input))) return p;  // all corners lie outside
+      if (!(at > -1 && at < static_cast<double>(a.input))) return p;  // all corners are outside
       low[d] = static_cast<int64_t>(std::floor(at));
       rest[d] = at - static_cast<double>(low[d]);
     }

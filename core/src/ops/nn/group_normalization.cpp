@@ -2,12 +2,12 @@
 // (com.microsoft).
 //
 // In each image, h = (x - mean) s with s = 1 / sqrt(var + epsilon) over all elements of a group of channels,
-// y = scale h + bias. Instances are groups of one channel. Scale and bias hold a number for each channel, or,
-// as in version 18 of GroupNormalization, one for each group. D. Ulyanov et al., "Instance normalization",
-// 2016; Y. Wu, K. He, "Group normalization", 2018.
+// y = scale h + bias. Instances are groups of one channel. Scale and bias have one value per channel, or, as
+// in version 18 of GroupNormalization, one per group. D. Ulyanov et al., "Instance normalization", 2016; Y.
+// Wu, K. He, "Group normalization", 2018.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/group_normalization.cpp"
-// The targets' passes over this file come first.
+// The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -121,7 +121,7 @@ constexpr int64_t kCost = 4;  // of one element, in additions
 // X as [batch, groups, channels of a group, points]; scale at `scale_at`.
 struct Groups {
   int64_t batch, groups, channels, points;
-  bool by_group;  // scale and bias have one number a group
+  bool by_group;  // scale and bias have one value per group
   double epsilon;
 
   Groups(const NodeContext& c, size_t x_at, size_t scale_at) {
@@ -133,7 +133,7 @@ struct Groups {
     if (c.node().has("num_groups")) {
       groups = c.node().int_or("num_groups", 1);
       c.expect(groups >= 1 && x[1] % groups == 0, "attribute num_groups is ", groups, ", but X ",
-               to_string(x), " has ", x[1], " channels, which cannot be divided so");
+               to_string(x), " has ", x[1], " channels, which is not divisible by num_groups");
     } else {
       c.expect(!c.node().op_type.starts_with("Group") || !c.node().domain.empty(),
                "attribute num_groups is required but missing");
@@ -143,7 +143,7 @@ struct Groups {
     by_group = scale != Shape{x[1]};
     c.expect(!by_group || scale == Shape{groups}, "scale must have shape [", x[1], "]",
              groups == x[1] ? "" : concat(" or [", groups, "]"), ", found ", to_string(scale));
-    c.expect(c.dtype(scale_at) == c.dtype(x_at), "X and scale must have one type, found ",
+    c.expect(c.dtype(scale_at) == c.dtype(x_at), "X and scale must have the same type, found ",
              to_string(c.dtype(x_at)), " and ", to_string(c.dtype(scale_at)));
     epsilon = c.node().float_or("epsilon", 1e-5f);
   }
@@ -155,7 +155,7 @@ struct Groups {
 
 void shape(ShapeContext& c) {
   Groups(c, 0, 1);
-  c.expect(c.shape(2) == c.shape(1) && c.dtype(2) == c.dtype(1), "the bias must be like scale, ",
+  c.expect(c.shape(2) == c.shape(1) && c.dtype(2) == c.dtype(1), "the bias must match scale, ",
            to_string(c.dtype(1)), to_string(c.shape(1)), ", found ", to_string(c.dtype(2)),
            to_string(c.shape(2)));
   c.output(0, c.dtype(0), c.shape(0));
@@ -194,9 +194,9 @@ DType grad_types(const ElementTypes& types, size_t o) { return types[o == 0 ? 1 
 
 // GroupNormalizationGrad(dY, X, scale) → dX, dscale, dbias. Without num_groups every channel is a group.
 void grad_shape(ShapeContext& c) {
-  c.expect(c.dtype(0) == c.dtype(1) && c.shape(0) == c.shape(1), "dY and X must agree, found ",
-           to_string(c.dtype(0)), to_string(c.shape(0)), " and ", to_string(c.dtype(1)),
-           to_string(c.shape(1)));
+  c.expect(c.dtype(0) == c.dtype(1) && c.shape(0) == c.shape(1),
+           "dY must have the type and shape of X, found ", to_string(c.dtype(0)), to_string(c.shape(0)),
+           " and ", to_string(c.dtype(1)), to_string(c.shape(1)));
   Groups(c, 1, 2);
   c.output(0, c.dtype(1), c.shape(1));
   for (size_t o = 1; o < 3; ++o) c.output(o, c.dtype(2), c.shape(2));
@@ -279,7 +279,7 @@ void expand_grad(ExpansionContext& e) {
   const int64_t groups = e.node().int_or("num_groups", channels);
   if (channels < 0 || groups < 1 || channels % groups != 0 || !parameters || parameters->size() != 1 ||
       !parameters->front().known())
-    e.reject("for its derivative the channels of X and the extent of scale must be known");
+    e.reject("for its derivative, the channels of X and the size of scale must be known");
   const bool by_group = parameters->front().value != channels;
   const int64_t each = channels / groups;
   const std::string shape = e("Shape", {e.x(1)});

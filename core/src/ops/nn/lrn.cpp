@@ -17,7 +17,7 @@ constexpr int64_t kBlock = 512;  // elements whose intermediate values stay in t
 
 struct Settings {
   int64_t planes, channels, points;  // X is [.., channels, points], planes in all
-  int64_t before, after;             // channels of the window in front of its own and behind it
+  int64_t before, after;             // channels of the window before its own and after it
   double share, beta, bias;          // share: alpha / size
   UnaryFunction square_root;
 
@@ -104,9 +104,9 @@ Kernel kernel(KernelContext& c) {
 }
 
 void grad_shape(ShapeContext& c) {
-  c.expect(c.dtype(0) == c.dtype(1) && c.shape(0) == c.shape(1), "dY and X must agree, found ",
-           to_string(c.dtype(0)), to_string(c.shape(0)), " and ", to_string(c.dtype(1)),
-           to_string(c.shape(1)));
+  c.expect(c.dtype(0) == c.dtype(1) && c.shape(0) == c.shape(1),
+           "dY must have the type and shape of X, found ", to_string(c.dtype(0)), to_string(c.shape(0)),
+           " and ", to_string(c.dtype(1)), to_string(c.shape(1)));
   Settings(c, 1);
   c.output(0, c.dtype(0), c.shape(0));
 }
@@ -164,7 +164,7 @@ void expand_grad(ExpansionContext& e) {
   const int64_t rank = need_rank(e, e.x(1)), size = e.node().int_or("size", 0);
   const int64_t channels = rank < 3 ? -1 : (*e.dims(e.x(1)))[1].value;
   if (channels < 0 || size < 1)
-    e.reject("for its derivative the channels of X and the attribute size must be known");
+    e.reject("for its derivative, the channels of X and the attribute size must be known");
   Tensor band(DType::kDouble, {channels, channels});
   for (int64_t k = 0; k < channels; ++k)
     for (int64_t c = 0; c < channels; ++c)

@@ -1,8 +1,8 @@
-// MaxUnpool: zeros with each element of X where its index says that MaxPool took it from; and MaxUnpoolGrad
+// MaxUnpool: zeros, with each element of X at the index that MaxPool took it from; and MaxUnpoolGrad
 // (com.microsoft), which reads the gradient there.
 //
 // The indices count the elements of the whole result [N, C, (D - 1) stride - pads + kernel ...]. A given
-// output_shape only adds zeros behind that, along any axis.
+// output_shape only adds zeros after that, along any axis.
 #include <algorithm>
 
 #include "ops/common/indices.h"

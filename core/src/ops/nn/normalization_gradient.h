@@ -9,8 +9,8 @@
 
 namespace ortrain {
 
-// What the gradient operators of normalizations have in common. Their inputs are dY, X, scale and the
-// statistics, their outputs dX, dscale and, where there is a mean, dbias.
+// Shared by the gradient operators of normalizations. Their inputs are dY, X, scale and the statistics, their
+// outputs dX, dscale and, if there is a mean, dbias.
 struct NormalizedAxes {
   std::vector<int64_t> group;       // the axes over which mean and variance are taken
   std::vector<int64_t> parameters;  // the axes along which scale and bias repeat
@@ -25,8 +25,8 @@ struct NormalizedAxes {
 //     of scale:  sum dY P(u)
 //     of X:      P(v dY - s (u mean(g h) + g mean(u h))) - s h mean(u P(g))
 //
-// Mean and s are functions of X here, so nothing is left for them as inputs. Without a mean P(w) is
-// s (w - h mean(w h)), and h is X s. `mean` is empty then. Both have extents of 1 for the group's axes.
+// Mean and s are functions of X here, so nothing is left for them as inputs. Without a mean P(w) is s (w - h
+// mean(w h)), and h is X s. `mean` is empty then. Both have dimensions of 1 for the group's axes.
 inline void normalization_grad_gradient(GradientContext& g, const NormalizedAxes& axes,
                                         const std::string& mean, const std::string& inverse_deviation) {
   const Expression dy(g, g.x(0)), x(g, g.x(1)), s(g, inverse_deviation);

@@ -4,7 +4,7 @@
 // m).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/softmax.cpp"
-// The targets' passes over this file come first.
+// The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -31,7 +31,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // Values are kept as V and computed as T. Exponentials wait in Y for their sum where that keeps all their
-// bits, else they are computed again.
+// bits, else they are recomputed.
 template <typename T, typename V>
 constexpr bool kWaits = std::is_same_v<T, V>;
 

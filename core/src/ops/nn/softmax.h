@@ -1,4 +1,4 @@
-// Softmax and its logarithm along one axis, for the operators that are made of them.
+// Softmax and its logarithm along one axis, for the operators that are based on them.
 #pragma once
 
 #include <cstdint>

@@ -51,7 +51,7 @@ void expect_inputs(const NodeContext& c, const Inputs& in) {
            to_string(scores), ", found ", to_string(labels));
   if (c.has_input(in.weights))
     c.expect(c.shape(in.weights) == Shape{scores[1]} && c.dtype(in.weights) == c.dtype(in.scores),
-             "weights must hold one ", to_string(c.dtype(in.scores)), " a class, shape ",
+             "weights must hold one ", to_string(c.dtype(in.scores)), " per class, shape ",
              to_string({scores[1]}), ", found ", to_string(c.dtype(in.weights)), " ",
              to_string(c.shape(in.weights)));
 }
@@ -166,8 +166,9 @@ void gradient_shape(ShapeContext& c) {
            none ? "have the shape of the labels, " + to_string(c.shape(in.labels)) : "be a scalar",
            ", found ", to_string(c.shape(0)));
   if (c.has_input(5) && is_internal(c.node()))
-    c.expect(c.dtype(5) == c.dtype(1) && c.shape(5) == c.shape(1), "bias must agree with log_prob, found ",
-             to_string(c.dtype(5)), " ", to_string(c.shape(5)));
+    c.expect(c.dtype(5) == c.dtype(1) && c.shape(5) == c.shape(1),
+             "bias must have the type and shape of log_prob, found ", to_string(c.dtype(5)), " ",
+             to_string(c.shape(5)));
   c.output(0, c.dtype(1), c.shape(1));
 }
 

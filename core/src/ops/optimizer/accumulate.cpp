@@ -7,8 +7,8 @@ namespace {
 
 void expect_same(const NodeContext& c, size_t a, size_t b) {
   c.expect(c.dtype(a) == c.dtype(b) && c.shape(a) == c.shape(b), "inputs ", a, " and ", b,
-           " must have one type and shape, found ", to_string(c.dtype(a)), to_string(c.shape(a)), " and ",
-           to_string(c.dtype(b)), to_string(c.shape(b)));
+           " must have the same type and shape, found ", to_string(c.dtype(a)), to_string(c.shape(a)),
+           " and ", to_string(c.dtype(b)), to_string(c.shape(b)));
 }
 
 void expect_flag(const NodeContext& c, size_t i) {
@@ -17,7 +17,7 @@ void expect_flag(const NodeContext& c, size_t i) {
              to_string(c.dtype(i)), to_string(c.shape(i)));
 }
 
-// sum = a + b; the sum may lie over either.
+// sum = a + b; the sum may overlap either.
 template <typename T>
 void add(const T* a, const T* b, T* sum, int64_t n) {
   parallel_for(n, 1, [=](int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// The update that an optimizer makes: what its attributes mean, and one pass over weights, gradients and
+// The update step of an optimizer: the meaning of its attributes, and one pass over weights, gradients and
 // moments.
 #pragma once
 

@@ -1,6 +1,5 @@
 // One step of an optimizer as a node of a model (com.microsoft): SGDOptimizer and AdamOptimizer on one
-// parameter, LambOptimizer on any number. Sessions that train have an optimizer of their own, which is
-// faster.
+// parameter, LambOptimizer on any number. Training sessions have their own optimizer, which is faster.
 #include <cmath>
 #include <limits>
 
@@ -106,7 +105,7 @@ void lamb(ExpansionContext& e) {
     if (!all) e.reject(concat("attribute '", name, "' must be a list of floats"));
     if (group >= all->size())
       e.reject(concat("attribute '", name, "' has ", all->size(),
-                      " numbers, expected one for each group of weights"));
+                      " values, expected one for each group of weights"));
     return (*all)[group];
   };
   const auto kept_or = [&](const std::string& value, const std::string& otherwise) {

@@ -108,15 +108,15 @@ void shape(ShapeContext& c) {
     for (const char* name : {"alpha", "beta", "norm_coefficient"})
       c.expect(c.node().has(name), "attribute ", name, " is required but missing");
   }
-  c.expect(c.size(0) == 1 && visit_floating(c.dtype(0), [](auto) {}), "R must be one floating number, found ",
-           to_string(c.dtype(0)), to_string(c.shape(0)));
+  c.expect(c.size(0) == 1 && visit_floating(c.dtype(0), [](auto) {}),
+           "R must be a single floating-point value, found ", to_string(c.dtype(0)), to_string(c.shape(0)));
   c.expect(c.size(1) == 1 && c.dtype(1) == DType::kInt64, "T must be one int64, found ",
            to_string(c.dtype(1)), to_string(c.shape(1)));
   for (size_t i = 0; i < n; ++i) {
     const size_t x = 2 + i;
     for (size_t other = x + n; other < c.input_count(); other += n)
       c.expect(c.shape(other) == c.shape(x) && c.dtype(other) == c.dtype(x), "input ", other,
-               " must be like input ", x, ", ", to_string(c.dtype(x)), to_string(c.shape(x)), ", found ",
+               " must match input ", x, ", ", to_string(c.dtype(x)), to_string(c.shape(x)), ", found ",
                to_string(c.dtype(other)), to_string(c.shape(other)));
     for (size_t part = 0; part <= Rule::kStates; ++part)
       if (c.has_output(part * n + i)) c.output(part * n + i, c.dtype(x), c.shape(x));

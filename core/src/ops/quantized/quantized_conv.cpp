@@ -32,7 +32,7 @@ ConvSizes sizes_of(const NodeContext& c) {
 void expect_count(const NodeContext& c, size_t i, bool by_filter) {
   const int64_t filters = c.shape(places_of(c.node()).w)[0];
   c.expect(c.size(i) == 1 || (by_filter && c.shape(i) == Shape{filters}), "input ", i, " ('",
-           c.node().inputs[i], "') must be one number",
+           c.node().inputs[i], "') must be a single value",
            by_filter ? concat(" or one for each of the ", filters, " filters") : std::string(),
            ", found shape ", to_string(c.shape(i)));
 }

@@ -1,6 +1,7 @@
 // Operators on quantized values as onnxruntime's quantizer writes them (com.microsoft), each in the form
 //     y = quantize(f(dequantize(x), ...)).
-// As QuantizeLinear and DequantizeLinear pass gradients on, what is made of them can be trained through.
+// Since QuantizeLinear and DequantizeLinear pass gradients through, operators composed of them can be trained
+// through.
 #include <algorithm>
 
 #include "op/expansion.h"
@@ -26,7 +27,7 @@ std::string quantized(ExpansionContext& e, const std::string& value, size_t i, s
   const DType type = e.dtype(e.x(like));
   if (type == DType::kUndefined)
     e.reject(concat("the element type of \"", e.x(like),
-                    "\" is not known, and without a zero point the result has it"));
+                    "\" is not known, and without a zero point it determines the type of the result"));
   return e("QuantizeLinear", {value, as_scalar(e, e.x(i)), e.constant(Tensor::scalar(type, 0))});
 }
 

@@ -46,7 +46,7 @@ Batches read_batches(const NodeContext& c) {
   if (b.size() == 1) b.push_back(1);
   Batches p;
   p.m = a[a.size() - 2], p.k = a.back(), p.n = b.back();
-  c.expect(b[b.size() - 2] == p.k, "inner extents differ: ", to_string(c.shape(at.a)), " and ",
+  c.expect(b[b.size() - 2] == p.k, "inner dimensions differ: ", to_string(c.shape(at.a)), " and ",
            to_string(c.shape(at.b)));
   const Shape front_a(a.begin(), a.end() - 2), front_b(b.begin(), b.end() - 2);
   p.batch = broadcast(front_a, front_b);
@@ -80,7 +80,7 @@ Parameter read_parameter(const NodeContext& c, size_t i, size_t operand, int64_t
   const Shape& found = c.shape(i);
   Shape full = c.shape(operand);
   if (full.size() >= 2) full[full.size() - (rows ? 1 : 2)] = 1;
-  c.expect(found == Shape{places} || found == full, "input ", i, " must be one number, or have shape ",
+  c.expect(found == Shape{places} || found == full, "input ", i, " must be a single value, or have shape ",
            to_string(Shape{places}), " or ", to_string(full), ", found ", to_string(found));
   p.single = false;
   p.per_matrix = found == Shape{places} ? 0 : places;
@@ -125,7 +125,7 @@ void linear_shape(ShapeContext& c) {
   read_parameter(c, 1, 0, p.m, true);
   read_parameter(c, 4, 3, p.n, false);
   for (const size_t i : {6, 7})
-    c.expect(c.size(i) == 1, "scale and zero point of the result must be one number each, found shape ",
+    c.expect(c.size(i) == 1, "scale and zero point of the result must be a single value each, found shape ",
              to_string(c.shape(i)));
   if (!is_small(c.dtype(7))) c.reject_dtype(7);
   c.output(0, c.dtype(7), result_shape(c));

@@ -44,7 +44,7 @@ template <typename T>
 using Unpack = std::function<void(const Frame&, int64_t row, int64_t count, T* to)>;
 
 void expect_size(const NodeContext& c, size_t i, const char* what, int64_t size) {
-  c.expect(c.size(i) == size, what, " must hold ", size, " numbers, found ", to_string(c.shape(i)));
+  c.expect(c.size(i) == size, what, " must hold ", size, " values, found ", to_string(c.shape(i)));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ void check_packed(const NodeContext& c, const PackedInputs& at, const Weights& w
     else
       c.expect(c.dtype(at.zero_points) == c.dtype(at.scales) && c.size(at.zero_points) == w.n * w.blocks,
                "zero_points must be packed in uint8, or be ", w.n * w.blocks,
-               " numbers of the type of the scales, ", to_string(c.dtype(at.scales)), "; found ",
+               " values of the type of the scales, ", to_string(c.dtype(at.scales)), "; found ",
                to_string(c.dtype(at.zero_points)), to_string(c.shape(at.zero_points)));
   }
   if (c.has_input(at.group_index))
@@ -175,7 +175,7 @@ void product_shape(ShapeContext& c) {
     check_codebook(c, w);
   } else {
     c.expect(c.node().int_or("weight_prepacked", 0) == 0,
-             "its weights are packed for another library (weight_prepacked); save the model without that");
+             "its weights are packed for another library (weight_prepacked); save the model without it");
     check_packed(c, kNBits, w);
     expect_size(c, 1, "the weights", w.n * w.blocks * w.block * w.bits / 8);
     expect_size(c, 2, "scales", w.n * w.blocks);
@@ -185,7 +185,7 @@ void product_shape(ShapeContext& c) {
   }
   const bool turned = is_turned(c.node());
   Shape y = c.shape(0);
-  c.expect(!y.empty() && y.back() == (turned ? w.n : w.k), "the last axis of A must have extent ",
+  c.expect(!y.empty() && y.back() == (turned ? w.n : w.k), "the last axis of A must have size ",
            turned ? w.n : w.k, ", found shape ", to_string(y));
   y.back() = turned ? w.k : w.n;
   c.output(0, c.dtype(0), std::move(y));

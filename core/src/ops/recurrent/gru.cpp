@@ -1,4 +1,4 @@
-// GRU, com.microsoft GRUTraining (which keeps what the backward needs) and GRUGrad.
+// GRU, com.microsoft GRUTraining (which saves what the backward pass needs) and GRUGrad.
 //
 //   z = f(X_t Wzᵀ + H_(t-1) Rzᵀ + Wbz + Rbz), likewise r
 //   h = g(X_t Whᵀ + (r . H_(t-1)) Rhᵀ + Wbh + Rbh), or with linear_before_reset
@@ -99,7 +99,8 @@ Kernel kernel(KernelContext& c) {
 // dinitial_h?
 void gradient_shape(ShapeContext& c) {
   const Recurrent r = read_recurrent(c, 3);
-  for (const size_t i : {6, 7}) c.expect(c.has_input(i), "input ", i, " is missing: what the forward kept");
+  for (const size_t i : {6, 7})
+    c.expect(c.has_input(i), "input ", i, " is missing: the values saved by the forward pass");
   expect_input(c, 3, {r.directions, 2 * r.width()}, "B");
   expect_lengths(c, 4, r);
   expect_input(c, 5, r.state_shape(), "initial_h");

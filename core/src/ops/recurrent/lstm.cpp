@@ -1,4 +1,4 @@
-// LSTM, com.microsoft LSTMTraining (which keeps what the backward needs) and LSTMGrad.
+// LSTM, com.microsoft LSTMTraining (which saves what the backward pass needs) and LSTMGrad.
 //
 //   i = f(X_t Wiᵀ + H_(t-1) Riᵀ + Pi . C_(t-1) + Wbi + Rbi), likewise f; c~ = g(...) without a peephole
 //   C_t = f . C_(t-1) + i . c~,  o = f(... + Po . C_t),  H_t = o . h(C_t);  with input_forget f = 1 - i
@@ -114,7 +114,7 @@ Kernel kernel(KernelContext& c) {
 void gradient_shape(ShapeContext& c) {
   const Recurrent r = read_recurrent(c, 4);
   for (const size_t i : {6, 7, 8})
-    c.expect(c.has_input(i), "input ", i, " is missing: what the forward kept");
+    c.expect(c.has_input(i), "input ", i, " is missing: the values saved by the forward pass");
   expect_lengths(c, 3, r);
   expect_input(c, 4, r.state_shape(), "initial_h");
   expect_input(c, 5, r.state_shape(), "initial_c");

@@ -1,5 +1,5 @@
-// What LSTM, GRU and RNN share: extents and strides, checks of inputs, activations, and the matrix products
-// that run over all time steps at once.
+// Shared by LSTM, GRU and RNN: sizes and strides, checks of inputs, activations, and the matrix products that
+// run over all time steps at once.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace ortrain {
 
-// Extents of a recurrent layer and where rows of its values lie. T: steps, B: batch, D: directions, H:
+// Dimensions of a recurrent layer and where rows of its values lie. T: steps, B: batch, D: directions, H:
 // hidden.
 //
 // With layout 0 sequences are [T, B, I], results [T, D, B, H] and states [D, B, H]; with layout 1 they are
@@ -59,8 +59,8 @@ struct Recurrent {
   Shape kept_shape(int64_t n) const;
 };
 
-// Reads the extents from X, W and R, inputs 0, 1 and 2, and checks them and the attributes all three layers
-// have.
+// Reads the dimensions from X, W and R, inputs 0, 1 and 2, and checks them and the attributes all three
+// layers have.
 Recurrent read_recurrent(const NodeContext& c, int64_t gates);
 // Input i, where there is one, must have the type of X and this shape.
 void expect_input(const NodeContext& c, size_t i, const Shape& shape, const char* what);

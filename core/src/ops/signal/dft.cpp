@@ -3,12 +3,13 @@
 //
 //     y[k] = Σ_n e^(-2πi kn/N) x[n],  inverse  x[n] = 1/N Σ_k e^(2πi kn/N) y[k]
 //
-// where the signal is cut, or filled up with zeros, to N = dft_length. One-sided, the forward transform gives
-// the first N/2 + 1 frequencies, and the inverse takes them for those of a real signal, which it gives.
+// where the signal is cut or zero-padded to N = dft_length. One-sided, the forward transform returns the
+// first N/2 + 1 frequencies, and the inverse takes them as those of a real signal, which it returns.
 //
-// The transform is linear, and the gradient is its adjoint: the transform in the other direction, not scaled,
-// of what was cut filled up with zeros. In the one-sided inverse each frequency stands for its conjugate too,
-// but for the first and, where N is even, the last, which are real: the others' gradients count twice.
+// The transform is linear, and the gradient is its adjoint: the unscaled transform in the other direction,
+// zero-padded where the signal was cut. In the one-sided inverse each frequency also represents its
+// conjugate, except for the first and, if N is even, the last, which are real: the gradients of the others
+// count twice.
 #include <algorithm>
 #include <memory>
 
@@ -26,11 +27,11 @@ struct Transform {
   bool inverse, onesided;
   int64_t n = 1;                      // dft_length
   int64_t outer = 1, inner = 1;       // lines: outer x inner
-  int64_t signal = 1, parts = 1;      // extents of the input along the axis and of its last axis
+  int64_t signal = 1, parts = 1;      // dimensions of the input along the axis and of its last axis
   int64_t result = 1, out_parts = 2;  // the same of the output
   size_t axis = 0;
 
-  // Of an input of shape x; dft_length is input `length_at`, the axis the one behind it.
+  // Of an input of shape x; dft_length is input `length_at`, the axis the one after it.
   Transform(const NodeContext& c, const Shape& x, size_t length_at)
       : inverse(c.node().int_or("inverse", 0) != 0), onesided(c.node().int_or("onesided", 0) != 0) {
     const int64_t rank = static_cast<int64_t>(x.size());
@@ -45,7 +46,7 @@ struct Transform {
     n = inverse && onesided ? 2 * (signal - 1) : signal;
     if (c.has_input(length_at)) n = constant_int(c, length_at);
     c.expect(n >= 1, "dft_length must be positive, found ", n);
-    c.expect(!(inverse && onesided) || parts == 2, "the one-sided inverse takes complex numbers, found ",
+    c.expect(!(inverse && onesided) || parts == 2, "the one-sided inverse takes complex values, found ",
              to_string(x));
     outer = element_count(x, 0, axis);
     inner = element_count(x, axis + 1, x.size() - 1);

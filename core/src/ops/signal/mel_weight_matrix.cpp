@@ -13,8 +13,8 @@ namespace ortrain {
 namespace {
 
 double edge(const NodeContext& c, size_t i) {
-  c.expect(c.size(i) == 1 && is_floating(c.dtype(i)), "input ", i, " must be one floating number, found ",
-           to_string(c.dtype(i)), to_string(c.shape(i)));
+  c.expect(c.size(i) == 1 && is_floating(c.dtype(i)), "input ", i,
+           " must be a single floating-point value, found ", to_string(c.dtype(i)), to_string(c.shape(i)));
   return c.need_constant(i).to_double()[0];
 }
 
@@ -40,7 +40,7 @@ void shape(ShapeContext& c) {
   };
   c.expect(bins == 0 || point(bins + 1) <= spectrum, "the upper edge of ", high,
            " Hz lies above the frequencies of a transform of length ", length, " at ", rate,
-           " samples a second");
+           " samples per second");
   // The 16-bit floats are made of float.
   Tensor weights(is_half(type) ? DType::kFloat : type, {spectrum, bins});
   if (!visit_numeric(weights.dtype(), [&](auto zero) {
@@ -58,7 +58,7 @@ void shape(ShapeContext& c) {
           for (int64_t k = top; k < end; ++k) put(k, end - k, end - top);
         }
       }))
-    c.reject("it cannot make numbers of type ", to_string(type));
+    c.reject("it cannot produce values of type ", to_string(type));
   if (is_half(type)) {
     Tensor narrow(type, {spectrum, bins});
     from_wide(type, weights.raw(), narrow.raw(), narrow.size());

@@ -22,7 +22,7 @@ using Complex = Fft::Complex;
 struct Frames {
   int64_t batch, length, parts, step, n, window, frames, frequencies;
 
-  // signal, frame_step, window and frame_length are inputs `first` and those behind it.
+  // signal, frame_step, window and frame_length are inputs `first` and those after it.
   Frames(const NodeContext& c, size_t first) {
     const Shape& x = c.shape(first);
     c.expect(x.size() == 2 || (x.size() == 3 && (x[2] == 1 || x[2] == 2)),
@@ -168,8 +168,8 @@ void gradient(GradientContext& g) {
 }
 
 // STFT(x, w) is linear in signal and window, and its gradients are the adjoints. With u and v the gradients
-// of dsignal and dwindow these give STFT(u, w) + STFT(x, v) to dY, the adjoint for x with v in the place of w
-// to the signal, and that for w with u in the place of x to the window.
+// of dsignal and dwindow these give STFT(u, w) + STFT(x, v) to dY, the adjoint for x with v in place of w to
+// the signal, and that for w with u in place of x to the window.
 void grad_gradient(GradientContext& g) {
   const auto with = [&](const std::string& dy, const std::string& signal, const std::string& window) {
     std::vector<std::string> inputs = {signal, g.x(2), window};

@@ -26,7 +26,7 @@ void shape(ShapeContext& c) {
   c.expect(n >= 0, "the size must not be negative, found ", n);
   const DType type =
       static_cast<DType>(c.node().int_or("output_datatype", static_cast<int64_t>(DType::kFloat)));
-  c.expect(is_half(type) || visit_numeric(type, [](auto) {}), "it cannot make numbers of type ",
+  c.expect(is_half(type) || visit_numeric(type, [](auto) {}), "it cannot produce values of type ",
            to_string(type));
   c.output(0, type, {n});
 }

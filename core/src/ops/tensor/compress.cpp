@@ -1,5 +1,5 @@
-// Compress: the slices along an axis for which a condition holds; without an axis the elements of the
-// flattened input. A condition may be shorter than the axis: what is behind its end is left out.
+// Compress: the slices along an axis for which a condition holds; without an axis, the elements of the
+// flattened input. A condition may be shorter than the axis: what follows its end is left out.
 //
 //     y = x[condition]        dx = dy scattered to where the condition holds, 0 elsewhere
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Concat, and ConcatTraining (com.microsoft), which also tells the extent of every input along the axis.
+// Concat, and ConcatTraining (com.microsoft), which also returns the size of every input along the axis.
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
@@ -7,7 +7,7 @@
 namespace ortrain {
 namespace {
 
-// Extent along the axis of every input.
+// Size along the axis of every input.
 std::vector<int64_t> lengths_of(const NodeContext& c, size_t axis) {
   std::vector<int64_t> lengths;
   for (size_t i = 0; i < c.input_count(); ++i) lengths.push_back(c.shape(i)[axis]);
@@ -22,7 +22,7 @@ void shape(ShapeContext& c) {
   Shape out = c.shape(0);
   for (size_t i = 1; i < c.input_count(); ++i) {
     const Shape& other = c.shape(i);
-    c.expect(c.dtype(i) == c.dtype(0), "its inputs must have one type, found ", to_string(c.dtype(0)),
+    c.expect(c.dtype(i) == c.dtype(0), "its inputs must have the same type, found ", to_string(c.dtype(0)),
              " and ", to_string(c.dtype(i)));
     bool fits = other.size() == out.size();
     for (size_t d = 0; fits && d < out.size(); ++d) fits = d == axis || other[d] == out[d];

@@ -37,7 +37,7 @@ void depth_to_space_shape(ShapeContext& c) {
   const int64_t b = block_of(c);
   is_crd(c.node());
   const Shape& x = c.shape(0);
-  c.expect(x[1] % (b * b) == 0, "the ", x[1], " channels are no multiple of ", b, " x ", b);
+  c.expect(x[1] % (b * b) == 0, "the ", x[1], " channels are not a multiple of ", b, " x ", b);
   c.output(0, c.dtype(0), {x[0], x[1] / (b * b), x[2] * b, x[3] * b});
 }
 
@@ -70,7 +70,7 @@ void space_to_depth_shape(ShapeContext& c) {
   const int64_t b = block_of(c);
   is_crd(c.node());
   const Shape& x = c.shape(0);
-  c.expect(x[2] % b == 0 && x[3] % b == 0, "height and width of ", to_string(x), " are no multiples of ", b);
+  c.expect(x[2] % b == 0 && x[3] % b == 0, "height and width of ", to_string(x), " are not multiples of ", b);
   c.output(0, c.dtype(0), {x[0], x[1] * b * b, x[2] / b, x[3] / b});
 }
 

@@ -7,7 +7,7 @@ namespace {
 void expand_shape(ShapeContext& c) {
   const Shape wanted = constant_ints(c, 1);
   for (const int64_t extent : wanted)
-    c.expect(extent >= 0, "the wanted shape ", to_string(wanted), " is negative");
+    c.expect(extent >= 0, "the requested shape ", to_string(wanted), " is negative");
   try {
     c.output(0, c.dtype(0), broadcast(c.shape(0), wanted));
   } catch (const Error& error) {
@@ -38,7 +38,7 @@ ORTRAIN_OPERATOR({.type = "Expand",
 void tile_shape(ShapeContext& c) {
   const std::vector<int64_t> repeats = constant_ints(c, 1);
   c.expect(static_cast<int64_t>(repeats.size()) == c.rank(0), "repeats ", to_string(repeats),
-           " must have one entry an axis of input shape ", to_string(c.shape(0)));
+           " must have one entry per axis of input shape ", to_string(c.shape(0)));
   Shape out = c.shape(0);
   for (size_t i = 0; i < out.size(); ++i) {
     c.expect(repeats[i] >= 0, "repeats ", to_string(repeats), " are negative");
@@ -54,7 +54,7 @@ Kernel tile_kernel(KernelContext& c) {
     c.alias(0, 0);
     return nullptr;
   }
-  // Every axis is seen as two: the repetitions, along which the source stands still, and the extent.
+  // Every axis is seen as two: the repetitions, along which the source stands still, and the size.
   Shape extents;
   StridedCopy::View source, target;
   const std::vector<int64_t> in_strides = strides_of(in_shape), out_strides = strides_of(out_shape);
@@ -68,7 +68,7 @@ Kernel tile_kernel(KernelContext& c) {
   return [=](const Frame& f) { copy(f.at<std::byte>(in), f.at<std::byte>(out)); };
 }
 
-// dY with every axis taken apart into repetitions and extent, summed over the repetitions.
+// dY with every axis split into repetitions and size, summed over the repetitions.
 void tile_gradient(GradientContext& g) {
   const auto rank = g.rank(g.x(0));
   if (!rank) g.reject("the gradient needs the rank of its input, which is not known");

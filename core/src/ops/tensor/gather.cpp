@@ -1,5 +1,5 @@
-// Gather: the slices of the data along an axis that the indices name. GatherGrad (com.microsoft): their sum
-// back.
+// Gather: the slices of the data along an axis that the indices select. GatherGrad (com.microsoft): the
+// scattered sum of their gradients.
 #include "backend/cpu/strided_copy.h"
 #include "ops/common/indices.h"
 

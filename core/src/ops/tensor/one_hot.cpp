@@ -1,5 +1,5 @@
-// OneHot: a new axis of `depth` that holds the on-value where its position is the index and the off-value
-// elsewhere. Indices outside [-depth, depth) give off-values alone.
+// OneHot: a new axis of size `depth` with the on-value where the position equals the index and the off-value
+// elsewhere. Indices outside [-depth, depth) produce only off-values.
 #include <algorithm>
 
 #include "op/gradient_expression.h"
@@ -17,7 +17,7 @@ int64_t depth_of(const NodeContext& c) {
 }
 
 void shape(ShapeContext& c) {
-  c.expect(c.has_input(2) && c.size(2) == 2, "values must be the two numbers [off, on]");
+  c.expect(c.has_input(2) && c.size(2) == 2, "values must be the two values [off, on]");
   const size_t axis = axis_of(c, -1, c.rank(0) + 1);
   Shape out = c.shape(0);
   out.insert(out.begin() + static_cast<int64_t>(axis), depth_of(c));

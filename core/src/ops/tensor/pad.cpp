@@ -1,5 +1,5 @@
-// Pad: a border around the tensor, of one value (constant), of the edge, mirrored (reflect) or from the other
-// side (wrap). Negative pads cut off instead.
+// Pad: a border around the tensor, filled with one value (constant), the edge, mirrored (reflect) or from the
+// other side (wrap). Negative pads crop instead.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -47,9 +47,9 @@ void shape(ShapeContext& c) {
   c.expect(c.node().has(attribute_of(c.node())) || c.has_input(1),
            "neither attribute nor input 'pads' is given");
   if (c.has_input(2)) {
-    c.expect(c.dtype(2) == c.dtype(0), "the value of the border has type ", to_string(c.dtype(2)),
-             ", expected ", to_string(c.dtype(0)));
-    c.expect(c.size(2) == 1, "the value of the border must be a scalar, found shape ", to_string(c.shape(2)));
+    c.expect(c.dtype(2) == c.dtype(0), "the border value has type ", to_string(c.dtype(2)), ", expected ",
+             to_string(c.dtype(0)));
+    c.expect(c.size(2) == 1, "the border value must be a scalar, found shape ", to_string(c.shape(2)));
   }
   const std::vector<Border> borders = borders_of(c);
   const Mode mode = mode_of(c);
@@ -59,14 +59,14 @@ void shape(ShapeContext& c) {
     const int64_t extent = out[i], kept = extent + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
     c.expect(!__builtin_add_overflow(out[i], before, &out[i]) &&
                  !__builtin_add_overflow(out[i], after, &out[i]) && out[i] >= 0 && kept >= 0,
-             "pads ", before, " and ", after, " do not fit axis ", i, " of extent ", extent);
-    c.expect(mode == Mode::kConstant || kept > 0 || out[i] == 0, "axis ", i, " of extent ", extent,
-             " has nothing to take the border from");
+             "pads ", before, " and ", after, " do not fit axis ", i, " of size ", extent);
+    c.expect(mode == Mode::kConstant || kept > 0 || out[i] == 0, "axis ", i, " of size ", extent,
+             " has nothing to fill the border from");
   }
   c.output(0, c.dtype(0), out);
 }
 
-// The position in [0, extent) from which position p, outside or inside, takes its value.
+// The position in [0, size) from which position p, outside or inside, takes its value.
 int64_t origin(Mode mode, int64_t p, int64_t extent) {
   if (mode == Mode::kEdge) return std::clamp<int64_t>(p, 0, extent - 1);
   const int64_t period = mode == Mode::kWrap ? extent : std::max<int64_t>(1, 2 * (extent - 1));

@@ -13,7 +13,7 @@ Kernel alias_kernel(KernelContext& c) {
 
 void reshape_gradient(GradientContext& g) { g.set(0, reshape_like(g, g.dy(0), g.x(0))); }
 
-// 0 keeps the extent of the input (unless allowzero), one -1 takes what is left.
+// 0 keeps the size of the input (unless allowzero), one -1 takes what is left.
 void reshape_shape(ShapeContext& c) {
   const Shape& from = c.shape(0);
   const std::vector<int64_t> wanted = *ints_of(c, "shape", 1);
@@ -21,13 +21,13 @@ void reshape_shape(ShapeContext& c) {
   Shape to = wanted;
   int64_t free_axis = -1;
   for (size_t i = 0; i < to.size(); ++i) {
-    c.expect(to[i] >= -1, "the wanted shape ", to_string(wanted), " has an extent below -1");
+    c.expect(to[i] >= -1, "the requested shape ", to_string(wanted), " has a dimension below -1");
     if (to[i] == -1) {
-      c.expect(free_axis < 0, "the wanted shape ", to_string(wanted), " has more than one -1");
+      c.expect(free_axis < 0, "the requested shape ", to_string(wanted), " has more than one -1");
       free_axis = static_cast<int64_t>(i);
       to[i] = 1;
     } else if (to[i] == 0 && !allow_zero) {
-      c.expect(i < from.size(), "the wanted shape ", to_string(wanted), " keeps axis ", i,
+      c.expect(i < from.size(), "the requested shape ", to_string(wanted), " keeps axis ", i,
                ", which input shape ", to_string(from), " does not have");
       to[i] = from[i];
     }
@@ -73,7 +73,7 @@ void squeeze_shape(ShapeContext& c) {
   if (axes) {
     for (const int64_t axis : normalize_axes(c, *axes, c.rank(0))) {
       c.expect(from[static_cast<size_t>(axis)] == 1, "axis ", axis, " of input shape ", to_string(from),
-               " cannot be squeezed: its extent is not 1");
+               " cannot be squeezed: its size is not 1");
       drop[static_cast<size_t>(axis)] = true;
     }
   } else {

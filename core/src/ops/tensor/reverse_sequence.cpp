@@ -1,4 +1,4 @@
-// ReverseSequence: of sample b the first sequence_lens[b] steps in reverse order, the others as they are.
+// ReverseSequence: the first sequence_lens[b] steps of sample b in reverse order, the others unchanged.
 #include "backend/cpu/strided_copy.h"
 #include "ops/common/movement.h"
 #include "runtime/threads.h"

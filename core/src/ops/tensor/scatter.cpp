@@ -28,8 +28,8 @@ void scatter_elements_shape(ShapeContext& c) {
   sheets_of(c, c.shape(0), c.shape(1));
   c.expect(c.shape(2) == c.shape(1), "updates have shape ", to_string(c.shape(2)),
            ", expected that of the indices, ", to_string(c.shape(1)));
-  c.expect(c.dtype(2) == c.dtype(0), "data and updates must have one type, found ", to_string(c.dtype(0)),
-           " and ", to_string(c.dtype(2)));
+  c.expect(c.dtype(2) == c.dtype(0), "data and updates must have the same type, found ",
+           to_string(c.dtype(0)), " and ", to_string(c.dtype(2)));
   c.output(0, c.dtype(0), c.shape(0));
 }
 
@@ -131,8 +131,8 @@ void scatter_nd_shape(ShapeContext& c) {
   const Shape expected = slices_shape(c.shape(0), c.shape(1), 0);
   c.expect(c.shape(2) == expected, "updates have shape ", to_string(c.shape(2)), ", expected ",
            to_string(expected));
-  c.expect(c.dtype(2) == c.dtype(0), "data and updates must have one type, found ", to_string(c.dtype(0)),
-           " and ", to_string(c.dtype(2)));
+  c.expect(c.dtype(2) == c.dtype(0), "data and updates must have the same type, found ",
+           to_string(c.dtype(0)), " and ", to_string(c.dtype(2)));
   c.output(0, c.dtype(0), c.shape(0));
 }
 

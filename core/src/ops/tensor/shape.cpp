@@ -1,5 +1,5 @@
-// Shape and Size: extents as values. They read no element of their input, so they are known when a Program is
-// compiled.
+// Shape and Size: dimensions as values. They read no element of their input, so they are known when a Program
+// is compiled.
 #include <algorithm>
 
 #include "ops/common/movement.h"
@@ -7,7 +7,7 @@
 namespace ortrain {
 namespace {
 
-// The part [start, end) of the extents; both count from the end where negative and are clamped.
+// The part [start, end) of the dimensions; both count from the end where negative and are clamped.
 std::vector<int64_t> wanted_extents(const NodeContext& c) {
   const Shape& shape = c.shape(0);
   const int64_t rank = c.rank(0);

@@ -25,8 +25,8 @@ Cut cut_of(const NodeContext& c, const Shape& shape, size_t first) {
   const std::vector<int64_t> axes = normalize_axes(c, ints_of(c, "axes", first + 2).value_or(every), rank);
   const auto steps = ints_of(c, "steps", first + 3).value_or(std::vector<int64_t>(starts->size(), 1));
   c.expect(ends->size() == starts->size() && axes.size() == starts->size() && steps.size() == starts->size(),
-           "starts, ends, axes and steps must have one length, found ", starts->size(), ", ", ends->size(),
-           ", ", axes.size(), " and ", steps.size());
+           "starts, ends, axes and steps must have the same length, found ", starts->size(), ", ",
+           ends->size(), ", ", axes.size(), " and ", steps.size());
 
   Cut cut{shape, 0, strides_of(shape)};
   for (size_t i = 0; i < axes.size(); ++i) {

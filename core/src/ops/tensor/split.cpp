@@ -5,7 +5,7 @@
 namespace ortrain {
 namespace {
 
-// Extent of every output along the axis: given, or equal parts with a smaller last one.
+// Size of every output along the axis: given, or equal parts with a smaller last one.
 std::vector<int64_t> lengths_of(const NodeContext& c, size_t axis) {
   const int64_t extent = c.shape(0)[axis], count = static_cast<int64_t>(c.output_count());
   if (const auto given = ints_of(c, "split", 1)) {
@@ -13,17 +13,17 @@ std::vector<int64_t> lengths_of(const NodeContext& c, size_t axis) {
              to_string(*given));
     int64_t sum = 0;
     for (const int64_t length : *given) {
-      c.expect(length >= 0 && length <= extent, "the lengths ", to_string(*given), " do not fit the extent ",
+      c.expect(length >= 0 && length <= extent, "the lengths ", to_string(*given), " do not match the size ",
                extent, " of axis ", axis);
       sum += length;
     }
     c.expect(sum == extent, "the lengths ", to_string(*given), " add up to ", sum, ", but axis ", axis,
-             " has the extent ", extent);
+             " has the size ", extent);
     return *given;
   }
   const int64_t parts = c.node().int_or("num_outputs", count);
   c.expect(parts == count, "num_outputs is ", parts, ", but it has ", count, " outputs");
-  c.expect(c.node().has("num_outputs") || extent % parts == 0, "axis ", axis, " of extent ", extent,
+  c.expect(c.node().has("num_outputs") || extent % parts == 0, "axis ", axis, " of size ", extent,
            " cannot be split into ", parts, " equal parts");
   const int64_t length = (extent + parts - 1) / parts;
   std::vector<int64_t> lengths;

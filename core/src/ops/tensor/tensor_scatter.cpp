@@ -1,6 +1,6 @@
-// TensorScatter: a cache with an update written along one axis, for each sample of the batch (the first axis)
-// from a place of its own on; in mode circular it goes on at the beginning when it reaches the end. And
-// TensorScatterGrad (com.microsoft), which reads the gradient where the update went.
+// TensorScatter: a cache with an update written along one axis, starting at a position of its own for each
+// sample of the batch (the first axis); in mode circular it wraps around at the end. And TensorScatterGrad
+// (com.microsoft), which reads the gradient where the update was written.
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
@@ -62,8 +62,8 @@ struct Update {
 
 void shape(ShapeContext& c) {
   Update(c, c.shape(0), c.shape(1), 2);
-  c.expect(c.dtype(0) == c.dtype(1), "cache and update must have one type, found ", to_string(c.dtype(0)),
-           " and ", to_string(c.dtype(1)));
+  c.expect(c.dtype(0) == c.dtype(1), "cache and update must have the same type, found ",
+           to_string(c.dtype(0)), " and ", to_string(c.dtype(1)));
   c.output(0, c.dtype(0), c.shape(0));
 }
 

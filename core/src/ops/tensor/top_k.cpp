@@ -1,5 +1,5 @@
-// TopK: the k largest (or smallest) elements along an axis and their positions. Of equal elements the one in
-// front comes first; NaN counts as the largest.
+// TopK: the k largest (or smallest) elements along an axis and their positions. Among equal elements the one
+// with the lower index comes first; NaN counts as the largest.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -18,8 +18,8 @@ int64_t k_of(const NodeContext& c) {
 void shape(ShapeContext& c) {
   const size_t axis = axis_of(c, -1, c.rank(0));
   const int64_t k = k_of(c), extent = c.shape(0)[axis];
-  c.expect(k >= 0 && k <= extent, "k must be between 0 and the extent ", extent, " of axis ", axis,
-           ", found ", k);
+  c.expect(k >= 0 && k <= extent, "k must be between 0 and the size ", extent, " of axis ", axis, ", found ",
+           k);
   Shape out = c.shape(0);
   out[axis] = k;
   if (c.has_output(0)) c.output(0, c.dtype(0), out);

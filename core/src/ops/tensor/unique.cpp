@@ -1,5 +1,6 @@
-// Unique: every value once, or every slice along an axis, with the place where it first stands, the place of
-// every element's value among them, and how often each occurs. Sorted, or in the order of first occurrence.
+// Unique: every value once, or every slice along an axis, with the position of its first occurrence, the
+// index of every element's value among them, and the number of occurrences. Sorted, or in the order of first
+// occurrence.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -84,7 +85,7 @@ void run(DynamicContext& c) {
   const size_t axis = flat ? 0 : axis_of(c, 0, c.rank(0)), width = width_of(c, 0);
   const int64_t count = shape[axis], outer = element_count(shape, 0, axis);
   const int64_t inner = element_count(shape, axis + 1, shape.size()), length = outer * inner;
-  // Slices lie end to end, so that they can be compared.
+  // Slices are stored contiguously, so that they can be compared.
   const std::byte* rows = x.raw();
   if (outer > 1 && x.size() > 0) {
     std::byte* moved = c.buffer(0).reset(DType::kUInt8, {static_cast<int64_t>(x.bytes())}).raw();

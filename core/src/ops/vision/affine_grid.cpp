@@ -13,7 +13,7 @@ struct Grid {
   Shape space;
   bool align_corners;
 
-  // The extents [N, C, (D,) H, W] are input 1.
+  // The dimensions [N, C, (D,) H, W] are input 1.
   explicit Grid(const NodeContext& c) : align_corners(c.node().int_or("align_corners", 0) != 0) {
     const std::vector<int64_t> size = constant_ints(c, 1);
     c.expect(size.size() == 4 || size.size() == 5, "size must be [N, C, H, W] or [N, C, D, H, W], found ",

@@ -1,5 +1,5 @@
-// CenterCropPad: brings axes to given extents, by cutting off or adding zeros on both sides alike; an odd one
-// is cut or added behind.
+// CenterCropPad: crops or zero-pads axes to given sizes, equally on both sides; an odd element is cropped or
+// added at the end.
 #include <algorithm>
 
 #include "ops/common/movement.h"
@@ -12,11 +12,11 @@ Shape result_shape(const NodeContext& c) {
   for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
   axes = normalize_axes(c, c.node().ints_or("axes", axes), c.rank(0));
   const std::vector<int64_t> wanted = constant_ints(c, 1);
-  c.expect(wanted.size() == axes.size(), "shape ", to_string(wanted), " must have an extent for each of ",
+  c.expect(wanted.size() == axes.size(), "shape ", to_string(wanted), " must have a size for each of ",
            axes.size(), " axes");
   Shape out = c.shape(0);
   for (size_t i = 0; i < axes.size(); ++i) {
-    c.expect(wanted[i] >= 0, "shape ", to_string(wanted), " has a negative extent");
+    c.expect(wanted[i] >= 0, "shape ", to_string(wanted), " has a negative size");
     out[static_cast<size_t>(axes[i])] = wanted[i];
   }
   return out;

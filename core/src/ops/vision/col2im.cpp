@@ -1,5 +1,5 @@
-// Col2Im: an image from the columns of its windows, each element the sum of all windows that hold it; and
-// Col2ImGrad (com.microsoft), which takes the columns from an image. Any number of spatial axes.
+// Col2Im: an image from the columns of its windows, each element the sum over all windows that contain it;
+// and Col2ImGrad (com.microsoft), which takes the columns from an image. Any number of spatial axes.
 #include <memory>
 
 #include "ops/common/movement.h"
@@ -9,7 +9,7 @@ namespace ortrain {
 namespace {
 
 struct Columns {
-  Shape image;        // extents of the image
+  Shape image;        // dimensions of the image
   int64_t block = 1;  // elements of a window
   int64_t windows = 1;
   std::vector<int64_t> kernel, strides, dilations, before, counts;

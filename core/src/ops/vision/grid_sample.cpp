@@ -1,8 +1,8 @@
-// GridSample: an image read at places between its pixels, and GridSampleGrad (com.microsoft).
+// GridSample: an image sampled at positions between its pixels, and GridSampleGrad (com.microsoft).
 //
-// Each place of the grid names a point of X by coordinates that run from -1 to 1. Its value is a weighted sum
-// of the pixels around, y = Σ_k Π_axes weight_k X[pixel_k]; the weights depend on the place and so carry the
-// gradient of the grid. Coordinates that are no numbers count as far outside.
+// Each element of the grid specifies a point of X by coordinates that run from -1 to 1. Its value is a
+// weighted sum of the surrounding pixels, y = Σ_k Π_axes weight_k X[pixel_k]; the weights depend on the point
+// and so carry the gradient of the grid. Coordinates that are NaN count as far outside.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -21,8 +21,9 @@ constexpr int64_t kMaxAxes = 3, kMaxTaps = 4, kMaxPixels = 64;  // of one place:
 
 // The pixels that one coordinate of a place refers to.
 struct Taps {
-  std::array<int64_t, kMaxTaps> index;         // -1: zero
-  std::array<double, kMaxTaps> weight, slope;  // slope: the weight's derivative by the coordinate of the grid
+  std::array<int64_t, kMaxTaps> index;  // -1: zero
+  std::array<double, kMaxTaps> weight,
+      slope;  // the weight's derivative with respect to the coordinate of the grid
 };
 
 struct Sampler {
@@ -39,7 +40,7 @@ struct Sampler {
     c.expect(x.size() >= 3 && x.size() <= 2 + kMaxAxes,
              "its input X must have shape [N, C, D1] to [N, C, D1, D2, D3], found ", to_string(x));
     c.expect(grid.size() == x.size() && grid[0] == x[0] && grid.back() == static_cast<int64_t>(x.size()) - 2,
-             "the grid must have ", x.size(), " axes, the first of extent ", x[0], " and the last of extent ",
+             "the grid must have ", x.size(), " axes, the first of size ", x[0], " and the last of size ",
              x.size() - 2, ", found ", to_string(grid));
     if (!is_floating(c.dtype(grid_at))) c.reject_dtype(grid_at);
     const std::string name = c.node().string_or("mode", "linear"),
@@ -279,7 +280,7 @@ Kernel kernel(KernelContext& c) {
 // GridSampleGrad(dY, X, grid) → dX, dgrid
 void grad_shape(ShapeContext& c) {
   const Shape y = Sampler(c, 1, 2).result(c.shape(2));
-  c.expect(wide_of(c.dtype(1)) == wide_of(c.dtype(2)), "X and the grid must have one type, found ",
+  c.expect(wide_of(c.dtype(1)) == wide_of(c.dtype(2)), "X and the grid must have the same type, found ",
            to_string(c.dtype(1)), " and ", to_string(c.dtype(2)));
   c.expect(c.shape(0) == y && c.dtype(0) == c.dtype(1), "the gradient dY must be ", to_string(c.dtype(1)),
            to_string(y), ", found ", to_string(c.dtype(0)), to_string(c.shape(0)));

@@ -1,8 +1,8 @@
 // NonMaxSuppression: of boxes that overlap, the one with the highest score, for each image and each class.
 //
-// Boxes of a class are gone through from the highest score down; a box is chosen unless its intersection over
-// union with one chosen before is above the threshold (Felzenszwalb et al. 2010, "Object detection with
-// discriminatively trained part-based models", 3.4).
+// Boxes of a class are visited from the highest score down; a box is selected unless its intersection over
+// union with a previously selected one is above the threshold (Felzenszwalb et al. 2010, "Object detection
+// with discriminatively trained part-based models", 3.4).
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -38,8 +38,9 @@ template <typename T>
 T number_of(const DynamicContext& c, size_t i, T otherwise) {
   if (!c.has_input(i)) return otherwise;
   const Tensor& value = c.in(i);
-  c.expect(value.size() == 1 && value.dtype() == dtype_of<T>(), "input ", i, " must be one number of type ",
-           to_string(dtype_of<T>()), ", found ", to_string(value.dtype()), to_string(value.shape()));
+  c.expect(value.size() == 1 && value.dtype() == dtype_of<T>(), "input ", i,
+           " must be a single value of type ", to_string(dtype_of<T>()), ", found ", to_string(value.dtype()),
+           to_string(value.shape()));
   return *value.data<T>();
 }
 

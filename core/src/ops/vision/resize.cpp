@@ -3,8 +3,8 @@
 // Every mode of interpolation is separable: along one axis after the other, each element of the result is a
 // weighted sum of a few elements of the input,
 //     y[o] = Σ_t weight[o][t] x[index[o][t]],
-// or, in tf_crop_and_resize, the extrapolation value where it lies outside. Which elements and weights those
-// are is written into a table per axis when the kernel is made. The gradient runs the same tables backwards:
+// or, in tf_crop_and_resize, the extrapolation value if it is outside. These elements and weights are written
+// into a table per axis when the kernel is created. The gradient runs the same tables backwards:
 //     dx[index[o][t]] += weight[o][t] dy[o].
 #include <algorithm>
 #include <cmath>
@@ -221,7 +221,7 @@ struct Table {
   int64_t input, output, taps;
   std::vector<int64_t> index;   // [output][taps]
   std::vector<double> weight;   // the same; empty for mode nearest, where the only weight is 1
-  std::vector<uint8_t> inside;  // [output]; empty where none lies outside
+  std::vector<uint8_t> inside;  // [output]; empty where none is outside
 };
 
 int64_t nearest_index(Nearest mode, double x) {
@@ -255,7 +255,7 @@ Table make_table(const Settings& s, const Axis& a) {
       continue;
     }
     // An element that is hit exactly counts as the right neighbour; it has all the weight either way, but
-    // which elements lie outside depends on it.
+    // which elements are outside depends on it.
     const int64_t first = static_cast<int64_t>(std::ceil(x)) - reach;
     double sum = 0;
     for (int64_t i = first; i < first + t.taps; ++i) {
@@ -405,7 +405,7 @@ struct Pass {
 };
 
 // The kernel that runs the passes of the axes that change. Axes that shrink come first and those that grow
-// last, so that as little as possible lies in between; of two alike the one further in, which is slower to
+// last, so that as little as possible is in between; of two alike the one further in, which is slower to
 // walk, takes the smaller tensor. Backwards the order is reversed.
 template <typename T>
 Kernel run_passes(KernelContext& c, const Settings& s, bool back, Slot from, Slot to) {
@@ -477,8 +477,8 @@ void grad_shape(ShapeContext& c) {
   const Shape y = read_settings(c, c.shape(1), 1).output_shape();
   c.expect(c.shape(0) == y, "the gradient dY must have shape ", to_string(y), ", found ",
            to_string(c.shape(0)));
-  c.expect(c.dtype(0) == c.dtype(1), "dY and X must have one type, found ", to_string(c.dtype(0)), " and ",
-           to_string(c.dtype(1)));
+  c.expect(c.dtype(0) == c.dtype(1), "dY and X must have the same type, found ", to_string(c.dtype(0)),
+           " and ", to_string(c.dtype(1)));
   c.output(0, c.dtype(0), c.shape(1));
 }
 

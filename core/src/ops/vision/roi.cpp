@@ -6,8 +6,8 @@
 // interpolation. Mode avg takes the mean of the points; mode max, as ONNX and onnxruntime define it, the
 // largest weighted pixel.
 //
-// MaxRoiPool (R. Girshick, "Fast R-CNN", 2015): the corners are rounded to pixels, and each bin gives its
-// largest pixel, or zero where no pixel lies in it.
+// MaxRoiPool (R. Girshick, "Fast R-CNN", 2015): the corners are rounded to pixels, and each bin returns its
+// largest pixel, or zero if it contains none.
 #include <algorithm>
 #include <array>
 #include <cmath>

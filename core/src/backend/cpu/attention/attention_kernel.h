@@ -1,11 +1,11 @@
-// Scaled dot-product attention and its gradient, one head at a time: nothing of the size queries x keys is
-// kept.
+// Scaled dot-product attention and its gradient, one head at a time. Nothing of size queries x keys is
+// stored.
 //
 //     S = scale Q Kᵀ,  S := cap tanh(S / cap),  S := S + mask,  P = softmax(S),  Y = drop(P) V
 //
-// A. Vaswani et al., "Attention is all you need", 2017. Queries are taken in blocks whose scores stay in the
-// second-level cache, as in T. Dao et al., "FlashAttention", 2022; a block sees all of its keys, so the
-// softmax is the exact one. The backward pass computes the probabilities of a block again.
+// A. Vaswani et al., "Attention is all you need", 2017. Queries are processed in blocks whose scores stay in
+// the second-level cache, as in T. Dao et al., "FlashAttention", 2022; a block sees all of its keys, so the
+// softmax is exact. The backward pass recomputes the probabilities of a block.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace ortrain {
 
-// How an operand [batch, heads, rows, size] lies in memory: steps in elements. Elements of a row are
+// How an operand [batch, heads, rows, size] is stored in memory: steps in elements. Elements of a row are
 // neighbours.
 struct HeadSteps {
   int64_t batch = 0, head = 0, row = 0;
@@ -49,7 +49,7 @@ struct Attention {
   bool offset_by_length = false;  // offset = length - queries
   AttentionMask mask = AttentionMask::kNone;
   int64_t mask_batch = 0, mask_head = 0, mask_query = 0, mask_key = 0;  // steps, in elements
-  int64_t mask_keys = 0;                                                // keys behind these are not seen
+  int64_t mask_keys = 0;                                                // keys after these are not seen
   bool inverted_mask = false;                                           // of bool: true replaces the score
   double replaced = -std::numeric_limits<double>::infinity();  // the score where a bool mask is false
   bool double_softmax = false;                                 // of scores in float
@@ -72,7 +72,7 @@ struct AttentionForward {
   AttentionDropout dropout;
   void* y = nullptr;
   AttentionScores shown = AttentionScores::kProduct;
-  void* scores = nullptr;  // null: not wanted
+  void* scores = nullptr;  // null: not needed
 };
 
 struct AttentionBackward {
@@ -80,12 +80,12 @@ struct AttentionBackward {
   const int64_t* lengths = nullptr;
   AttentionDropout dropout;
   const void* probabilities = nullptr;  // of the forward pass, before dropout, where they were kept
-  // In the order of q, k and v. Null: not wanted.
+  // In the order of q, k and v. Null: not needed.
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
   void* dmask = nullptr;  // [batch, heads, queries, mask_keys]
 };
 
-// Bytes of memory that a run needs beside its operands. `threads` may differ from how many there are in a
+// Bytes of memory that a run needs besides its operands. `threads` may differ from how many there are in a
 // run.
 size_t attention_scratch(const Attention& a, bool backward, int threads);
 void run_attention(const Attention& a, const AttentionForward& f, int threads, void* scratch);

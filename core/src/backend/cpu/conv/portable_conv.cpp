@@ -9,7 +9,7 @@ namespace ortrain {
 
 namespace {
 
-// Output points are taken in tiles of this many, so that a tile's columns stay in the cache.
+// Output points are processed in tiles of this many, so that a tile's columns stay in the cache.
 constexpr int64_t kTile = 256;
 
 int64_t tiles(const ConvSizes& s) { return (s.output_points() + kTile - 1) / kTile; }
@@ -32,7 +32,7 @@ struct Run {
 
 // Walks the columns of the output points [begin, end) of one group in runs along the innermost axis. Calls
 // run(column, count, inside, first, last, offset): `count` elements at columns + column, of which [first,
-// last) lie inside the input, element first + i at offset + i * stride of the innermost axis; none where
+// last) are inside the input, element first + i at offset + i * stride of the innermost axis; none where
 // `inside` is false.
 template <typename F>
 void walk_columns(const ConvSizes& s, int64_t begin, int64_t end, F&& run) {

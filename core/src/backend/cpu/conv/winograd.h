@@ -5,11 +5,11 @@
 //     Y = Aᵀ [ (G W Gᵀ) ∘ (Bᵀ X B) ] A          for tiles X of 4 x 4 that overlap by 2, tiles Y of 2 x 2
 //     dW = Gᵀ [ (Bᵀ X B) ∘ (A dY Aᵀ) ] G
 //
-// and over channels and tiles each of the 16 elements is a product of matrices. The gradient of X is the
-// convolution of dY with the windows turned around.
+// and over channels and tiles each of the 16 elements is a matrix product. The gradient of X is the
+// convolution of dY with the flipped windows.
 //
-// X, Y and their gradients lie as [N, C / block, H, W, block], weights and their gradient as
-// [M / block, C / block, 3, 3, block of C, block of M]: oneDNN's nChw16c and OIhw16i16o.
+// X, Y and their gradients are stored as [N, C / block, H, W, block], weights and their gradient as [M /
+// block, C / block, 3, 3, block of C, block of M]: oneDNN's nChw16c and OIhw16i16o.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ struct WinogradOutput {
 // Whether it can be done here, and is worth it with so many threads.
 bool suits_winograd(const WinogradSizes& s, int threads);
 
-// Bytes of memory that a run needs beside its operands.
+// Bytes of memory that a run needs besides its operands.
 size_t winograd_scratch(const WinogradSizes& s, int threads);
 size_t winograd_weights_scratch(const WinogradSizes& s, int threads);
 

@@ -1,4 +1,4 @@
-// Matrix products by kernels of our own (backend/cpu/matmul/product_tiles-inl.h): any target, floats and
+// Matrix products with our own kernels (backend/cpu/matmul/product_tiles-inl.h), for any target, floats and
 // integers.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace ortrain {
 
-// A matrix in memory: element (i, j) is data[i * row + j * column]; one of the strides is 1, or an extent is.
+// A matrix in memory: element (i, j) is data[i * row + j * column]; one of the strides or sizes is 1.
 template <typename T>
 struct MatrixView {
   T* data;

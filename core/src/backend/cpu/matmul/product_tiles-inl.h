@@ -1,9 +1,9 @@
-// Matrix products on one thread: a micro-kernel of 6 x 4 vectors of sums over a packed right operand. What
-// attention, Winograd's convolution and the portable products stand on. Where it is compiled:
+// Matrix products on one thread: a micro-kernel of 6 x 4 vectors of sums over a packed right operand.
+// Attention, Winograd's convolution and the portable products are built on it. For how it is compiled see
 // backend/cpu/simd/simd_math-inl.h.
 //
-// The right operand [k, n] is packed as panels of kPanel vectors, rows of a panel behind one another, so that
-// the micro-kernel reads it in a line; the last panel is as narrow as it can be.
+// The right operand [k, n] is packed as panels of kPanel vectors, with the rows of a panel stored one after
+// another, so that the micro-kernel reads it sequentially; the last panel is as narrow as possible.
 
 #if defined(ORTRAIN_PRODUCT_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ORTRAIN_PRODUCT_TILES_INL_H_

@@ -1,6 +1,6 @@
-// A float sum over the tens of thousands of values of a channel loses precision when it is added up one by
-// one. Here short runs are added up in float and the runs in double; values are taken relative to the
-// channel's first one, so that the difference of squares does not cancel.
+// A float sum over the tens of thousands of values of a channel loses precision when values are added one by
+// one. Here short runs are summed in float and the runs in double; values are taken relative to the channel's
+// first one, so that the difference of squares does not cancel.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/norm/channel_statistics.cpp"
 #include <hwy/foreach_target.h>

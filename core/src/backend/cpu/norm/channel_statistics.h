@@ -1,5 +1,5 @@
-// Mean and variance of every channel of a float tensor, or of one kept in bfloat16, in one pass that keeps
-// its precision over long channels.
+// Mean and variance of every channel of a float tensor, or of one stored in bfloat16, in one pass that stays
+// accurate over long channels.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace ortrain {
 
-// How channels lie in memory: [outer][block][row][lane], channel = block * lanes + lane. Channels last has
-// one block.
+// How channels are stored in memory: [outer][block][row][lane], channel = block * lanes + lane. Channels last
+// has one block.
 struct ChannelLayout {
   int64_t outer = 0, blocks = 0, rows = 0, lanes = 0;
   int64_t channels() const { return blocks * lanes; }

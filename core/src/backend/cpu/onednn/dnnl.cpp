@@ -168,7 +168,7 @@ memory::desc dnnl_desc(const LayoutPtr& layout, const Shape& shape) {
   if (!layout) return dnnl_plain(shape);
   const auto* l = dynamic_cast<const DnnlLayout*>(layout.get());
   require(l != nullptr, ErrorCode::kFail, "a value of shape ", to_string(shape),
-          " lies in a layout that is not oneDNN's");
+          " is stored in a layout that is not oneDNN's");
   return l->desc();
 }
 

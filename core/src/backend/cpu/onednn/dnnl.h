@@ -27,7 +27,7 @@ dnnl::memory::desc dnnl_any(const Shape& shape, DnnlType type = DnnlType::f32);
 dnnl::memory::desc dnnl_channels_last(const Shape& shape, DnnlType type = DnnlType::f32);
 // The same order of elements of another type; nothing for orders that values between operators do not have.
 std::optional<dnnl::memory::desc> dnnl_retyped(const dnnl::memory::desc& desc, DnnlType type);
-// True where both describe the same bytes: strides of axes of extent 1 do not matter.
+// True where both describe the same bytes: strides of axes of size 1 do not matter.
 bool same_bytes(const dnnl::memory::desc& a, const dnnl::memory::desc& b);
 // True where the memory holds the elements and nothing else.
 bool is_dense(const dnnl::memory::desc& desc);
@@ -68,8 +68,8 @@ bool suits_onednn(const NodeContext& c);
 // Whether a primitive is one of oneDNN's optimized ones rather than its reference loops.
 bool is_fast(const dnnl::primitive_desc_base& primitive);
 
-// A kernel that runs the primitive: each argument lies in a slot; undefined slots are left out. The
-// scratchpad is taken from `c`.
+// A kernel that runs the primitive: each argument is in a slot; undefined slots are left out. The scratchpad
+// is taken from `c`.
 struct DnnlArgument {
   int index;  // DNNL_ARG_SRC ...
   dnnl::memory::desc desc;
@@ -78,8 +78,8 @@ struct DnnlArgument {
 Kernel dnnl_kernel(KernelContext& c, const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
                    const std::vector<DnnlArgument>& arguments);
 // Input i in the order and type that a primitive wants. Where the primitive computes in float with a value
-// that lies in bfloat16, the value is widened into scratch memory by a kernel that goes to `kernels`: a copy
-// for everybody would live until the last reader.
+// that is stored in bfloat16, the value is widened into scratch memory by a kernel that goes to `kernels`: a
+// copy for everybody would live until the last reader.
 Slot dnnl_operand(KernelContext& c, size_t i, const dnnl::memory::desc& wanted, std::vector<Kernel>& kernels);
 // The place of output o for a primitive that makes it as `made`. Where float is made and bfloat16 wanted, the
 // place is scratch memory, and a kernel that narrows it goes to `after`.

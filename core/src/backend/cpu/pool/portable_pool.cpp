@@ -10,7 +10,7 @@ namespace ortrain {
 
 namespace {
 
-// The kernel elements [first, last) of window `o` that lie inside the input.
+// The kernel elements [first, last) of window `o` that are inside the input.
 struct Span {
   int64_t start, first, last;
 };
@@ -23,13 +23,13 @@ Span inside(const WindowAxis& a, int64_t o) {
   return {start, std::min(first, a.kernel), std::max(last, std::min(first, a.kernel))};
 }
 
-// How many kernel elements of window `o` lie inside the input and the padding that the node states.
+// How many kernel elements of window `o` are inside the input and the padding that the node states.
 int64_t inside_padded(const WindowAxis& a, int64_t o) {
   const int64_t room = a.input + a.after - (o * a.stride - a.before);
   return room <= 0 ? 0 : std::min(a.kernel, (room + a.dilation - 1) / a.dilation);
 }
 
-// Calls element(offset) for the elements of a window that lie inside the plane.
+// Calls element(offset) for the elements of a window that are inside the plane.
 template <typename F>
 void visit_window(const Window& w, const Span& d, const Span& h, const Span& v, F&& element) {
   for (int64_t i = d.first; i < d.last; ++i)
@@ -64,7 +64,7 @@ int64_t divisor(const PoolSizes& s, int64_t i, int64_t j, int64_t k, const Span&
 }
 
 int64_t to_column_major(const PoolSizes& s, int64_t offset) {
-  // Axes that were put in front to make three have extent 1 and change nothing.
+  // Axes that were put in front to make three have size 1 and change nothing.
   const int64_t d = s.window[0].input, h = s.window[1].input, w = s.window[2].input;
   return offset / (h * w) + d * (offset / w % h + h * (offset % w));
 }
@@ -123,7 +123,7 @@ void max_pool_backward(const PoolSizes& s, const T* dy, const int64_t* indices, 
       fits = false;
     }
   });
-  require(fits, ErrorCode::kInvalidArgument, "its indices must each lie in the ", in,
+  require(fits, ErrorCode::kInvalidArgument, "its indices must all be within the ", in,
           " elements of their own channel, but one does not");
 }
 

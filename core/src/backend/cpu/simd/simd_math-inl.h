@@ -1,5 +1,5 @@
-// Vector mathematics shared by our kernels: functions that hold on the whole range (infinities, NaN), and the
-// loops.
+// Vector mathematics shared by our kernels: functions that are valid on the whole range (infinities, NaN),
+// and the loops.
 //
 // A vector kernel's file is compiled once for each instruction set (the build states which,
 // HWY_DISABLED_TARGETS) and picks the best at run time:

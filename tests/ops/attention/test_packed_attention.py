@@ -1,0 +1,74 @@
+"""Attention of com.microsoft, against stock onnxruntime; gradients against finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from helpers import (
+    MICROSOFT,
+    Array,
+    Op,
+    check_forward,
+    check_gradient,
+    check_rejected,
+    make_model,
+    uniform,
+)
+from onnx import helper
+
+BATCH, LENGTH, WIDTH, HEADS, SIZE = 2, 3, 5, 2, 3
+
+
+def inputs(hidden: int = 3 * HEADS * SIZE) -> list[Array | None]:
+    return [uniform(BATCH, LENGTH, WIDTH), uniform(WIDTH, hidden, seed=1), uniform(hidden, seed=2)]
+
+
+def op(outputs: int = 1, **attributes: Any) -> Op:
+    return Op("Attention", {"num_heads": HEADS, **attributes}, MICROSOFT, outputs=outputs)
+
+
+def check_like_onnxruntime(attention: Op, given: list[Array | None]) -> None:
+    floats = [x.astype(np.float32) if x is not None and x.dtype == np.float64 else x for x in given]
+    model = make_model(attention, floats)
+    for i, output in enumerate(model.graph.output):
+        output.CopyFrom(helper.make_tensor_value_info(output.name, 1, [None] * (5 if i else 3)))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    expected = session.run(None, {f"x{i}": x for i, x in enumerate(floats) if x is not None})
+    check_forward(attention, floats, [np.asarray(x) for x in expected], rtol=2e-5)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"unidirectional": 1}, {"scale": 0.4}], ids=str)
+def test_attention_with_its_weights(attributes: dict[str, Any]) -> None:
+    check_like_onnxruntime(op(**attributes), inputs())
+    check_gradient(op(**attributes), inputs())
+
+
+def test_values_of_another_size() -> None:
+    sizes = [HEADS * SIZE, HEADS * SIZE, HEADS * 2]
+    check_like_onnxruntime(op(qkv_hidden_sizes=sizes), inputs(sum(sizes)))
+    check_gradient(op(qkv_hidden_sizes=sizes), inputs(sum(sizes)))
+
+
+@pytest.mark.parametrize(
+    "mask", [np.array([[1, 1, 0], [1, 1, 1]], np.int32), np.array([3, 2], np.int32)], ids=["keys", "lengths"]
+)
+def test_masks(mask: Array) -> None:
+    check_like_onnxruntime(op(), [*inputs(), mask])
+    check_gradient(op(), [*inputs(), mask])
+    biased = [*inputs(), mask, None, uniform(BATCH, HEADS, LENGTH, LENGTH, seed=3)]
+    check_like_onnxruntime(op(), biased)
+    check_gradient(op(), biased)
+
+
+def test_past_and_present() -> None:
+    past = uniform(2, BATCH, HEADS, 4, SIZE, seed=4)
+    check_like_onnxruntime(op(2, unidirectional=1), [*inputs(), None, past])
+
+
+def test_what_is_not_supported_is_named() -> None:
+    check_rejected(op(), inputs(16), "multiple of 3, found 16")
+    x, w, b = inputs()
+    check_rejected(op(do_rotary=1), [x, w, b], "do_rotary is not supported")

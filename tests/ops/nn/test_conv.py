@@ -1,0 +1,278 @@
+"""Convolution in one to three dimensions against its definition, its gradients against finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import (
+    MICROSOFT,
+    Array,
+    Op,
+    check_forward,
+    check_gradient,
+    check_rejected,
+    make_model,
+    run,
+    run_model,
+    uniform,
+)
+from onnx import helper
+
+Shape = tuple[int, ...]
+
+
+def convolve(
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    *,
+    strides: Shape | None = None,
+    pads: Shape | None = None,
+    dilations: Shape | None = None,
+    group: int = 1,
+    kernel_shape: Shape | None = None,
+) -> Array:
+    """Convolution as ONNX defines it, by adding up one kernel element after the other."""
+    axes = x.ndim - 2
+    strides, dilations = strides or (1,) * axes, dilations or (1,) * axes
+    pads = pads or (0,) * (2 * axes)
+    assert kernel_shape is None or kernel_shape == w.shape[2:]
+    padded = np.pad(x, [(0, 0), (0, 0), *((pads[i], pads[axes + i]) for i in range(axes))])
+    outputs = [
+        (padded.shape[2 + i] - (w.shape[2 + i] - 1) * dilations[i] - 1) // strides[i] + 1 for i in range(axes)
+    ]
+    y = np.zeros((x.shape[0], w.shape[0], *outputs), x.dtype)
+    inputs_each, filters_each = w.shape[1], w.shape[0] // group
+    for position in np.ndindex(*w.shape[2:]):
+        window = [
+            slice(p * d, p * d + (o - 1) * s + 1, s)
+            for p, d, o, s in zip(position, dilations, outputs, strides, strict=True)
+        ]
+        everywhere = (slice(None), slice(None), *window)
+        part = padded[everywhere]
+        for g in range(group):
+            filters = slice(g * filters_each, (g + 1) * filters_each)
+            at = (filters, slice(None), *position)
+            weights = w[at]
+            values = part[:, g * inputs_each : (g + 1) * inputs_each]
+            y[:, filters] += np.einsum("fc,nc...->nf...", weights, values)
+    return y if bias is None else y + bias.reshape(-1, *(1,) * axes)
+
+
+# name: shape of X, shape of W, attributes
+CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
+    "1d": ((2, 3, 9), (4, 3, 3), {}),
+    "1d-strided-dilated": ((2, 3, 11), (4, 3, 3), {"strides": (2,), "dilations": (2,), "pads": (1, 2)}),
+    "pointwise": ((2, 5, 4, 3), (6, 5, 1, 1), {}),
+    "pointwise-strided": ((2, 4, 5, 7), (6, 4, 1, 1), {"strides": (2, 2)}),
+    "same-3x3": ((2, 3, 5, 6), (4, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "one-of-each": ((1, 1, 1, 1), (1, 1, 1, 1), {}),
+    "asymmetric-pads": ((2, 3, 5, 6), (4, 3, 3, 2), {"pads": (2, 0, 1, 1)}),
+    "strided": ((2, 3, 7, 8), (5, 3, 3, 3), {"strides": (2, 3), "pads": (1, 1, 1, 1)}),
+    "dilated": ((1, 2, 9, 8), (3, 2, 3, 2), {"dilations": (2, 3), "pads": (2, 1, 0, 3)}),
+    "grouped": ((2, 6, 5, 5), (4, 3, 3, 3), {"group": 2, "pads": (1, 1, 1, 1)}),
+    "depthwise": ((2, 4, 6, 5), (4, 1, 3, 3), {"group": 4, "pads": (1, 1, 1, 1), "strides": (2, 1)}),
+    "depthwise-multiplied": ((2, 3, 5, 5), (6, 1, 3, 3), {"group": 3}),
+    "large-kernel": ((1, 2, 6, 6), (2, 2, 5, 6), {"pads": (4, 5, 4, 5)}),
+    "3d": ((2, 2, 4, 5, 3), (3, 2, 2, 3, 2), {"pads": (1, 0, 1, 0, 1, 0), "strides": (1, 2, 1)}),
+    "3d-grouped": ((1, 4, 3, 3, 4), (6, 2, 2, 2, 2), {"group": 2, "dilations": (1, 1, 2)}),
+}
+
+# Channel counts that oneDNN's blocked formats take whole, with padding, or not at all.
+FLOAT_CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
+    **CASES,
+    "image": ((4, 3, 17, 15), (32, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "image-patches": ((2, 3, 32, 32), (48, 3, 8, 8), {"strides": (8, 8)}),
+    "gray": ((8, 1, 28, 28), (32, 1, 3, 3), {}),
+    "blocked": ((4, 32, 9, 11), (64, 32, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "blocked-strided": ((4, 32, 9, 11), (64, 32, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    "blocked-shortcut": ((4, 64, 8, 8), (128, 64, 1, 1), {"strides": (2, 2)}),
+    "blocked-depthwise": ((4, 32, 9, 11), (32, 1, 3, 3), {"pads": (1, 1, 1, 1), "group": 32}),
+    "blocked-grouped": ((4, 64, 9, 11), (64, 16, 3, 3), {"pads": (1, 1, 1, 1), "group": 4}),
+    "odd-channels": ((3, 13, 9, 11), (27, 13, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "odd-groups": ((3, 15, 9, 11), (21, 5, 3, 3), {"group": 3, "pads": (2, 1, 0, 1)}),
+    "odd-depthwise": ((3, 11, 9, 8), (11, 1, 5, 3), {"group": 11, "strides": (2, 1)}),
+    "wide-1d": ((4, 20, 50), (24, 20, 5), {"pads": (2, 2), "dilations": (1,)}),
+    "wide-3d": ((2, 16, 6, 7, 5), (16, 16, 3, 3, 3), {"pads": (1,) * 6}),
+}
+
+
+def inputs_of(case: tuple[Shape, Shape, dict[str, Any]]) -> tuple[Array, Array, Array]:
+    x, w, _ = case
+    return uniform(*x), uniform(*w, seed=1), uniform(w[0], seed=2)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_conv_equals_its_definition(name: str) -> None:
+    attributes = CASES[name][2]
+    x, w, bias = inputs_of(CASES[name])
+    check_forward(Op("Conv", attributes), [x, w], [convolve(x, w, **attributes)])
+    check_forward(Op("Conv", attributes), [x, w, bias], [convolve(x, w, bias, **attributes)])
+
+
+@pytest.mark.parametrize("name", FLOAT_CASES)
+def test_float_conv_agrees_with_double(name: str) -> None:
+    attributes = FLOAT_CASES[name][2]
+    inputs = inputs_of(FLOAT_CASES[name])
+    expected = convolve(*inputs, **attributes)
+    found = run(Op("Conv", attributes), [v.astype(np.float32) for v in inputs])[0]
+    np.testing.assert_allclose(found, expected, 0, 1e-5 * np.abs(expected).max())
+
+
+def test_a_convolution_of_constants_is_computed_beforehand() -> None:
+    attributes = FLOAT_CASES["blocked"][2]
+    inputs = [v.astype(np.float32) for v in inputs_of(FLOAT_CASES["blocked"])]
+    expected = run(Op("Conv", attributes), inputs)[0]
+    np.testing.assert_allclose(run(Op("Conv", attributes), inputs, (0, 1, 2))[0], expected, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradient_of_conv(name: str) -> None:
+    check_gradient(Op("Conv", CASES[name][2]), list(inputs_of(CASES[name])))
+
+
+@pytest.mark.parametrize("wrt", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)], ids=str)
+def test_gradient_of_some_inputs_of_conv(wrt: tuple[int, ...]) -> None:
+    check_gradient(Op("Conv", CASES["strided"][2]), list(inputs_of(CASES["strided"])), wrt=wrt)
+
+
+def conv_grad(attributes: dict[str, Any], wanted: tuple[bool, ...] = (True, True, True)) -> Op:
+    return Op("ConvGrad", attributes, domain=MICROSOFT, outputs=wanted)
+
+
+@pytest.mark.parametrize("name", FLOAT_CASES)
+def test_float_conv_gradient_agrees_with_double(name: str) -> None:
+    attributes = FLOAT_CASES[name][2]
+    x, w, _ = inputs_of(FLOAT_CASES[name])
+    dy = uniform(*convolve(x, w, **attributes).shape, seed=3)
+    double = run(conv_grad(attributes), [dy, x, w])
+    single = run(conv_grad(attributes), [v.astype(np.float32) for v in (dy, x, w)])
+    for found, expected in zip(single, double, strict=True):
+        np.testing.assert_allclose(found, expected, 0, 1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "wanted", [(True, False, False), (False, True, False), (False, False, True), (False, True, True)]
+)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_conv_gradient_makes_what_is_wanted(wanted: tuple[bool, ...], dtype: Any) -> None:
+    attributes = FLOAT_CASES["blocked"][2]
+    x, w, _ = inputs_of(FLOAT_CASES["blocked"])
+    dy = uniform(*convolve(x, w, **attributes).shape, seed=3)
+    inputs = [v.astype(dtype) for v in (dy, x, w)]
+    everything = run(conv_grad(attributes), [dy, x, w])
+    expected = [v for v, named in zip(everything, wanted, strict=True) if named]
+    for found, e in zip(run(conv_grad(attributes, wanted), inputs), expected, strict=True):
+        np.testing.assert_allclose(found, e, 0, 1e-5 * np.abs(e).max())
+
+
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 4)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_auto_pad(auto_pad: str, strides: Shape, kernel: Shape, dtype: Any) -> None:
+    x, w = uniform(2, 3, 7, 6), uniform(4, 3, *kernel, seed=1)
+    pads: Shape = (0, 0, 0, 0)
+    if auto_pad.startswith("SAME"):
+        total = [
+            max(0, (-(-n // s) - 1) * s + k - n) for n, s, k in zip((7, 6), strides, kernel, strict=True)
+        ]
+        small, large = [t // 2 for t in total], [t - t // 2 for t in total]
+        pads = (*small, *large) if auto_pad == "SAME_UPPER" else (*large, *small)
+    op = Op("Conv", {"auto_pad": auto_pad, "strides": strides})
+    expected = convolve(x, w, strides=strides, pads=pads)
+    check_forward(op, [x.astype(dtype), w.astype(dtype)], [expected.astype(dtype)], rtol=1e-5)
+    if dtype == np.float64:
+        check_gradient(op, [x[:1], w])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_an_empty_batch_gives_empty_results_and_zero_gradients(dtype: Any) -> None:
+    x, w, bias = (v.astype(dtype) for v in (np.zeros((0, 3, 5, 5)), uniform(4, 3, 3, 3), uniform(4)))
+    assert run(Op("Conv"), [x, w, bias])[0].shape == (0, 4, 3, 3)
+    dx, dw, db = run(conv_grad({}), [np.zeros((0, 4, 3, 3), dtype), x, w])
+    assert dx.shape == x.shape
+    assert dw.shape == w.shape
+    assert not dw.any()
+    assert db.shape == bias.shape
+    assert not db.any()
+
+
+def test_convolutions_that_do_not_fit_are_refused() -> None:
+    x, w = uniform(2, 4, 5, 5), uniform(6, 4, 3, 3)
+    check_rejected(Op("Conv"), [x, uniform(6, 3, 3, 3)], "4 channels.*take 3")
+    check_rejected(Op("Conv", {"group": 4}), [x, uniform(6, 1, 3, 3)], "6 filters.*4 groups")
+    check_rejected(Op("Conv", {"group": 0}), [x, w], "group must be at least 1, found 0")
+    check_rejected(Op("Conv"), [x, uniform(6, 4, 3)], "as many axes")
+    check_rejected(Op("Conv"), [uniform(2, 4), w], "must have shape")
+    check_rejected(Op("Conv"), [x, uniform(6, 4, 7, 3)], "spans 7 elements does not fit axis 2")
+    check_rejected(Op("Conv"), [x, w, uniform(5)], r"bias B must have shape \[6\], found \[5\]")
+    check_rejected(Op("Conv", {"pads": (1, 1)}), [x, w], "pads must have 4 values")
+    check_rejected(Op("Conv", {"pads": (-1, 0, 0, 0)}), [x, w], "at least 0")
+    check_rejected(Op("Conv", {"strides": (0, 1)}), [x, w], "strides must be at least 1")
+    check_rejected(Op("Conv", {"kernel_shape": (2, 2)}), [x, w], "kernel_shape")
+    check_rejected(Op("Conv", {"auto_pad": "SAME"}), [x, w], "found 'SAME'")
+    check_rejected(Op("Conv"), [x, w.astype(np.float32)], "one type")
+    check_rejected(conv_grad({}), [uniform(2, 6, 5, 5), x, w], r"dY must have shape \[2, 6, 3, 3\]")
+
+
+ACTIVATIONS = {
+    "": lambda v, a, b: v,
+    "Relu": lambda v, a, b: np.maximum(v, 0),
+    "LeakyRelu": lambda v, a, b: np.where(v < 0, a * v, v),
+    "Clip": lambda v, a, b: np.clip(v, a, b),
+    "Sigmoid": lambda v, a, b: 1 / (1 + np.exp(-v)),
+    "Tanh": lambda v, a, b: np.tanh(v),
+    "HardSigmoid": lambda v, a, b: np.clip(a * v + b, 0, 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("addend", [False, True], ids=["", "addend"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_fused_convolution(activation, addend, dtype):
+    x, w, bias = uniform(2, 4, 6, 5, dtype=dtype), uniform(8, 4, 3, 3, dtype=dtype), uniform(8, dtype=dtype)
+    z = uniform(2, 8, 6, 5, dtype=dtype, seed=1)
+    attributes: dict[str, Any] = {"pads": (1, 1, 1, 1)}
+    if activation:
+        attributes["activation"] = activation
+    if activation in ("LeakyRelu", "Clip", "HardSigmoid"):
+        attributes["activation_params"] = [0.25] if activation == "LeakyRelu" else [0.25, 0.75]
+    plain = convolve(x, w, bias, pads=(1, 1, 1, 1)) + (z if addend else 0)
+    expected = ACTIVATIONS[activation](plain, 0.25, 0.75)
+    op = Op("FusedConv", attributes, domain=MICROSOFT)
+    check_forward(op, [x, w, bias, z] if addend else [x, w, bias], [expected.astype(dtype)])
+
+
+def test_fused_convolution_names_what_it_does_not_take():
+    x, w = uniform(1, 1, 3, 3), uniform(1, 1, 3, 3)
+    check_rejected(Op("FusedConv", {"activation": "Gelu"}, domain=MICROSOFT), [x, w], "Gelu")
+    check_rejected(Op("FusedConv", domain=MICROSOFT), [x, w, None, uniform(1, 1, 3, 3)], "addend Z")
+
+
+@pytest.mark.parametrize("channels", [16, 24, 40])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_between_pointwise_convolutions(channels, stride):
+    """Chains as in mobile networks, where a layout is handed from one convolution to the next."""
+    x = uniform(2, 8, 9, 7, dtype=np.float32)
+    expand, project = (
+        uniform(channels, 8, 1, 1, dtype=np.float32),
+        uniform(8, channels, 1, 1, dtype=np.float32),
+    )
+    deep = uniform(channels, 1, 3, 3, dtype=np.float32, seed=2)
+    attributes = {"strides": (stride, stride), "pads": (1, 1, 1, 1), "group": channels}
+    model = make_model(
+        Op("Conv", outputs=1),
+        [x, expand],
+        extra_nodes=[
+            helper.make_node("Conv", ["y0", "deep"], ["d"], **attributes),
+            helper.make_node("Conv", ["d", "project"], ["out"]),
+        ],
+        extra_constants={"deep": deep, "project": project},
+        outputs=["out"],
+    )
+    found = run_model(model.SerializeToString(), {"x0": x, "x1": expand})["out"]
+    expected = convolve(convolve(convolve(x, expand), deep, **attributes), project)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

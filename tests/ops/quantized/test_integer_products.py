@@ -1,0 +1,174 @@
+"""Products and convolutions of 8-bit integers, bitwise operators and shifts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Array, Op, check_forward, check_rejected, run, uniform
+
+SMALL = [np.uint8, np.int8]
+INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
+
+
+def integers(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Array:
+    info = np.iinfo(dtype)
+    return np.random.default_rng([seed, *shape]).integers(info.min, info.max, shape, dtype, endpoint=True)
+
+
+SHAPES = [
+    ((2, 3), (3, 4)),
+    ((5, 2, 3), (3, 4)),
+    ((2, 1, 2, 3), (4, 3, 2)),
+    ((3,), (3,)),
+    ((3,), (3, 4)),
+    ((2, 0), (0, 3)),
+]
+
+
+@pytest.mark.parametrize("a_type", SMALL)
+@pytest.mark.parametrize("b_type", SMALL)
+@pytest.mark.parametrize(("a_shape", "b_shape"), SHAPES)
+def test_products_of_integers(
+    a_shape: tuple[int, ...], b_shape: tuple[int, ...], a_type: Any, b_type: Any
+) -> None:
+    a, b = integers(a_shape, a_type), integers(b_shape, b_type, 1)
+    wide_a, wide_b = a.astype(np.int32), b.astype(np.int32)
+    op = Op("MatMulInteger")
+    check_forward(op, [a, b], [np.asarray(wide_a @ wide_b, np.int32)])
+    za, zb = np.array(7, a_type), np.array(100, b_type)
+    check_forward(op, [a, b, za, zb], [np.asarray((wide_a - 7) @ (wide_b - 100), np.int32)])
+    check_forward(op, [a, b, None, zb], [np.asarray(wide_a @ (wide_b - 100), np.int32)])
+
+
+def test_zero_points_of_rows_and_columns() -> None:
+    a, b = integers((5, 2, 3), np.uint8), integers((5, 3, 4), np.int8, 1)
+    wide_a, wide_b = a.astype(np.int32), b.astype(np.int32)
+    za, zb = integers((2,), np.uint8, 2), integers((4,), np.int8, 3)
+    wanted = (wide_a - za[:, None].astype(np.int32)) @ (wide_b - zb.astype(np.int32))
+    check_forward(Op("MatMulInteger"), [a, b, za, zb], [wanted])
+    za, zb = integers((5, 2, 1), np.uint8, 2), integers((5, 1, 4), np.int8, 3)
+    check_forward(
+        Op("MatMulInteger"), [a, b, za, zb], [(wide_a - za.astype(np.int32)) @ (wide_b - zb.astype(np.int32))]
+    )
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+@pytest.mark.parametrize(("a_shape", "b_shape"), SHAPES)
+@pytest.mark.parametrize("each", [False, True])
+def test_products_that_are_quantized_again(
+    a_shape: tuple[int, ...], b_shape: tuple[int, ...], dtype: Any, each: bool
+) -> None:
+    if each and (len(a_shape) == 1 or len(b_shape) == 1):
+        pytest.skip("a vector has one scale")
+    rows, columns = ((a_shape[-2],), (b_shape[-1],)) if each else ((), ())
+    a, b = integers(a_shape, dtype), integers(b_shape, dtype, 1)
+    sa, sb = (uniform(*s, low=0.01, high=0.1, dtype=np.float32) for s in (rows, columns))
+    za, zb, zy = integers(rows, dtype, 2), integers(columns, dtype, 3), np.array(5, dtype)
+    sy = np.float32(3.7)
+    sums = (a.astype(np.int64) - (za[:, None] if each else za).astype(np.int64)) @ (b.astype(np.int64) - zb)
+    scale = (sa[:, None] if each else sa).astype(np.float64) * sb / np.float64(sy)
+    info = np.iinfo(dtype)
+    wanted = np.clip(np.rint(sums * scale) + 5, info.min, info.max).astype(dtype)
+    check_forward(Op("QLinearMatMul"), [a, sa, za, b, sb, zb, sy, zy], [np.asarray(wanted)])
+
+
+def test_bad_operands_are_refused() -> None:
+    a, b = integers((2, 3), np.uint8), integers((3, 4), np.uint8)
+    check_rejected(Op("MatMulInteger"), [a, a], "inner dimensions differ")
+    check_rejected(Op("MatMulInteger"), [a.astype(np.int32), b], "has type int32")
+    check_rejected(Op("MatMulInteger"), [a, b, np.int8(1)], "must have the type of input 0")
+    check_rejected(Op("MatMulInteger"), [a, b, np.zeros(3, np.uint8)], "must be a single value")
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize(
+    ("a_shape", "b_shape"), [((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((), (2,)), ((0,), (1,))]
+)
+def test_bits(a_shape: tuple[int, ...], b_shape: tuple[int, ...], dtype: Any) -> None:
+    a, b = integers(a_shape, dtype), integers(b_shape, dtype, 1)
+    a, b = np.asarray(a, dtype), np.asarray(b, dtype)
+    for name, function in (("And", np.bitwise_and), ("Or", np.bitwise_or), ("Xor", np.bitwise_xor)):
+        check_forward(Op(f"Bitwise{name}", opset=18), [a, b], [np.asarray(function(a, b), dtype)])
+    check_forward(Op("BitwiseNot", opset=18), [a], [np.asarray(~a, dtype)])
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_shifts(dtype: Any) -> None:
+    bits = np.iinfo(dtype).bits
+    x = integers((3, bits + 2), dtype)
+    by = np.arange(bits + 2).astype(dtype)
+    # With Python's integers, which have as many bits as it takes.
+    left = [[(int(v) << k if k < bits else 0) & (2**bits - 1) for k, v in enumerate(row)] for row in x]
+    right = [[int(v) >> k for k, v in enumerate(row)] for row in x]
+    unsigned = np.array(left, np.uint64).astype(f"uint{bits}").view(dtype)
+    check_forward(Op("BitShift", {"direction": "LEFT"}, opset=28), [x, by], [unsigned])
+    check_forward(Op("BitShift", {"direction": "RIGHT"}, opset=28), [x, by], [np.array(right).astype(dtype)])
+    if np.issubdtype(dtype, np.signedinteger):
+        negative = np.full_like(x, -1)
+        wanted = np.where(x < 0, -1, 0).astype(dtype)
+        check_forward(Op("BitShift", {"direction": "RIGHT"}, opset=28), [x, negative], [wanted])
+        check_forward(Op("BitShift", {"direction": "LEFT"}, opset=28), [x, negative], [np.zeros_like(x)])
+
+
+CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((1, 2, 5, 5), (3, 2, 3, 3), {}),
+    ((2, 4, 6, 5), (4, 2, 3, 2), {"group": 2, "pads": [1, 0, 2, 1], "strides": [2, 1]}),
+    ((1, 1, 8), (2, 1, 3), {"dilations": [2]}),
+    ((1, 1, 4, 4, 3), (2, 1, 2, 2, 2), {"pads": [1, 1, 0, 0, 0, 1]}),
+    ((1, 3, 1, 1), (2, 3, 1, 1), {}),
+]
+
+
+@pytest.mark.parametrize(("x_shape", "w_shape", "attributes"), CONVOLUTIONS)
+@pytest.mark.parametrize("x_type", [np.uint8, np.int8])
+@pytest.mark.parametrize("w_type", [np.uint8, np.int8])
+@pytest.mark.parametrize("by_filter", [False, True])
+def test_convolutions_of_integers(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: dict[str, Any], x_type: Any, w_type: Any,
+    by_filter: bool,
+) -> None:  # fmt: skip
+    x, w = integers(x_shape, x_type), integers(w_shape, w_type, 1)
+    x_zero, w_zero = x_type(7), integers((w_shape[0],), w_type, 2) if by_filter else w_type(3)
+    per_filter = np.reshape(w_zero, (-1, *[1] * (len(w_shape) - 1))).astype(np.float64)
+    difference = [x.astype(np.float64) - float(x_zero), w.astype(np.float64) - per_filter]
+    (exact,) = run(Op("Conv", attributes), difference)
+    op = Op("ConvInteger", attributes)
+    check_forward(op, [x, w, x_zero, w_zero], [exact.astype(np.int32)])
+    if not by_filter:
+        (plain,) = run(Op("Conv", attributes), [x.astype(np.float64), w.astype(np.float64)])
+        check_forward(op, [x, w], [plain.astype(np.int32)])
+
+    scales = uniform(w_shape[0], low=0.5, high=2, seed=3, dtype=np.float32) if by_filter else np.float32(0.7)
+    bias = np.arange(w_shape[0], dtype=np.int32) * 50
+    y_zero = x_type(20)
+    y_scale = np.float32(np.abs(exact).max() * 0.01 + 1)
+    column = (1, -1, *[1] * (len(x_shape) - 2))
+    factor = (
+        np.float64(np.float32(0.5)) * np.reshape(scales, column if by_filter else (1,)) / np.float64(y_scale)
+    )
+    raw = np.rint((exact + bias.reshape(column)) * factor) + float(y_zero)
+    limits = np.iinfo(x_type)
+    wanted = np.clip(raw, limits.min, limits.max).astype(x_type)
+    inputs = [x, np.float32(0.5), x_zero, w, scales, w_zero, y_scale, y_zero, bias]
+    (found,) = run(Op("QLinearConv", attributes), inputs)
+    assert found.dtype == x_type
+    # A tie may be rounded the other way where scales are multiplied in another order.
+    assert np.abs(found.astype(np.int64) - wanted.astype(np.int64)).max(initial=0) <= 1
+    assert np.mean(found != wanted) <= 0.01
+
+
+def test_convolutions_of_integers_refuse_what_does_not_fit() -> None:
+    x, w = integers((1, 2, 4, 4), np.uint8), integers((3, 2, 3, 3), np.uint8)
+    check_rejected(Op("ConvInteger"), [x, w, np.int8(1)], "type of input 0")
+    check_rejected(Op("ConvInteger"), [x, w, np.uint8([1, 2])], "a single value, found shape")
+    check_rejected(Op("ConvInteger"), [x, w, np.uint8(1), np.uint8([1, 2])], "each of the 3 filters")
+    check_rejected(Op("ConvInteger"), [x.astype(np.int32), w], "has type int32")
+
+
+def test_bitwise_operators_refuse_other_types() -> None:
+    check_rejected(Op("BitwiseAnd", opset=18), [uniform(2), uniform(2)], "has type float64")
+    check_rejected(Op("BitwiseNot", opset=18), [uniform(2)], "has type float64")
+    one = np.ones(2, np.uint8)
+    check_rejected(Op("BitShift", {"direction": "UP"}), [one, one], "direction must be")
