@@ -295,4 +295,4 @@ def test_pools_that_do_not_fit_are_refused() -> None:
     check_rejected(Op("AveragePoolGrad", halves), [dy], "4 and 5 both give the 2 windows")
     whole = {"kernel_shape": (2, 2)}
     check_rejected(Op("MaxPoolGrad", whole), [dy, np.zeros((1, 1, 2, 1), np.int64)], "shape of dY")
-    check_rejected(Op("MaxPoolGrad", whole), [dy, np.full((1, 1, 2, 2), 9)], "lie in the 9 elements")
+    check_rejected(Op("MaxPoolGrad", whole), [dy, np.full((1, 1, 2, 2), 9)], "be within the 9 elements")

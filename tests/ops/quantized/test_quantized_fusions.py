@@ -387,7 +387,7 @@ def test_matmul_nbits_refuses_what_does_not_fit() -> None:
     op = Op("MatMulNBits", {"N": 6, "K": 40, "bits": 4, "block_size": 16}, MICROSOFT)
     packed, scales, zero = packed_inputs(6, 40, 16, 4, "packed")
     a = f32(3, 40)
-    check_rejected(op, [f32(3, 41), packed, scales, zero], "last axis of A must have extent 40")
+    check_rejected(op, [f32(3, 41), packed, scales, zero], "last axis of A must have size 40")
     check_rejected(op, [a, packed[:5], scales, zero], "the weights must hold 144")
     check_rejected(op, [a, packed, scales[:5], zero], "scales must hold 18")
     check_rejected(op, [a, packed, scales, zero[:5]], "zero_points must hold 12")

@@ -169,8 +169,8 @@ def test_grid_sample_of_nothing() -> None:
 def test_grids_that_do_not_fit_are_refused() -> None:
     x, grid = uniform(1, 2, 4, 5), uniform(1, 3, 3, 2)
     op = Op("GridSample", opset=20)
-    check_rejected(op, [x, uniform(2, 3, 3, 2)], "first of extent 1")
-    check_rejected(op, [x, uniform(1, 3, 3, 3)], "last of extent 2")
+    check_rejected(op, [x, uniform(2, 3, 3, 2)], "first of size 1")
+    check_rejected(op, [x, uniform(1, 3, 3, 3)], "last of size 2")
     check_rejected(op, [uniform(1, 2), grid], "must have shape")
     check_rejected(op, [np.zeros((1, 2, 0, 5)), grid], "nothing to sample")
     check_rejected(Op("GridSample", {"mode": "area"}, opset=20), [x, grid], "found 'area'")
