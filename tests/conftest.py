@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ _checked = 0
 def exported_models_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check every model that a test exports, right after it was written."""
 
+    @functools.wraps(_EXPORT)
     def export(module: Module, path: str, names: list[str]) -> None:
         global _checked
         _EXPORT(module, path, names)

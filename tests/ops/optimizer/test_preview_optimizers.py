@@ -47,6 +47,8 @@ def test_optimizers_refuse_what_does_not_fit() -> None:
     rate, step = np.array(0.1), np.array(1)
     x = uniform(3)
     check_rejected(Op("Adagrad", domain=DOMAIN, outputs=2), [rate, step, x, x], "3 inputs for each tensor")
-    check_rejected(Op("Adagrad", domain=DOMAIN, outputs=2), [rate, step, x, uniform(2), x], "must match input 2")
+    check_rejected(
+        Op("Adagrad", domain=DOMAIN, outputs=2), [rate, step, x, uniform(2), x], "must match input 2"
+    )
     momentum = {"alpha": 0.1, "beta": 0.1, "norm_coefficient": 0.0, "mode": "other"}
     check_rejected(Op("Momentum", momentum, DOMAIN, outputs=2), [rate, step, x, x, x], "standard or nesterov")
