@@ -180,10 +180,11 @@ class Base(ABC):
         return replace(value_of_setting(m), own="value")
 
     def _parameter(self, p: Given, over: str | dict[str, Any] | None) -> Given:
-        own = {"name": over} if isinstance(over, str) else over or {}
+        own: dict[str, Any] = {"name": over} if isinstance(over, str) else over or {}
         made = replace(p, type=own.get("type", p.type), doc=own.get("doc", p.doc), own=own.get("name", ""))
         if "default" in own:
             made.default = own["default"]
+        made.nullable = own.get("nullable", p.nullable)
         made.own = made.own or self.parameter_name(p.name)
         return made
 

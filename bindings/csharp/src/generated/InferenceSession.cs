@@ -66,7 +66,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Creates a session from a model.</summary>
         /// <param name="modelPath">Path of an ONNX file. External data is found beside it.</param>
         /// <param name="options">Settings, copied.</param>
-        /// <exception cref="System.ArgumentNullException">When <paramref name="modelPath"/> is null.</exception>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="modelPath"/> or <paramref
+        /// name="options"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when there is no such file; InvalidProtobuf when the
         /// file is not an ONNX model; InvalidGraph when the graph is not valid; NotImplemented when the model has
         /// operators without a kernel; the message names all of them.</exception>
@@ -74,7 +75,7 @@ namespace Microsoft.ML.OnnxRuntime
         {
             NativeStatus.ThrowOnError(OrtApi.CreateSession(
                 OrtEnv.Instance(), NativeText.Path(modelPath, nameof(modelPath)),
-                (options ?? SessionOptions.Default).Live, out IntPtr session));
+                Arguments.NotNull(options, nameof(options)).Live, out IntPtr session));
             handle = new OrtSessionHandle(session);
         }
 
@@ -99,7 +100,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// it.</remarks>
         /// <param name="model">The content of an ONNX file.</param>
         /// <param name="options">Settings, copied.</param>
-        /// <exception cref="System.ArgumentNullException">When <paramref name="model"/> is null.</exception>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="model"/> or <paramref
+        /// name="options"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidProtobuf when the bytes are not an ONNX model;
         /// InvalidGraph when the graph is not valid; NotImplemented when the model has operators without a
         /// kernel; the message names all of them.</exception>
@@ -107,7 +109,7 @@ namespace Microsoft.ML.OnnxRuntime
         {
             NativeStatus.ThrowOnError(OrtApi.CreateSessionFromArray(
                 OrtEnv.Instance(), Arguments.NotNull(model, nameof(model)),
-                (UIntPtr)Arguments.Length(model), (options ?? SessionOptions.Default).Live,
+                (UIntPtr)Arguments.Length(model), Arguments.NotNull(options, nameof(options)).Live,
                 out IntPtr session));
             handle = new OrtSessionHandle(session);
         }
