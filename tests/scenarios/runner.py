@@ -298,7 +298,7 @@ class Runner:
             raise ScriptError(f"{label} names nothing")
         del self.objects[label]
 
-    def resident(self) -> None:
+    def command_resident(self) -> None:
         gc.collect()
         status = Path("/proc/self/status").read_text()
         (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]

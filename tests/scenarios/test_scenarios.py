@@ -376,3 +376,6 @@ def test_every_command_is_described():
     assert len(commands) == 35
     described = set(re.findall(r"`(\w+)[^`]*`", "".join(re.findall(r"^\| `.*?\|", text, re.MULTILINE))))
     assert commands <= described
+    # The compilers see what other runners lack.
+    runner = (HERE / "runner.py").read_text(encoding="utf-8")
+    assert commands == set(re.findall(r"^    def command_(\w+)\(self", runner, re.MULTILINE))
