@@ -40,7 +40,7 @@ Problem = tuple[str, str, str]
 STEPS = 2
 """Recorded steps."""
 _BY_ONEDNN = {"ortrain.disable_pass.fuse_attention": "1", "ortrain.disable_pass.winograd": "1"}
-AS_WRITTEN = ours("limit", _BY_ONEDNN, ["select_early"])
+AS_WRITTEN = ours("limit", _BY_ONEDNN, ["hoist_selection"])
 """The process that computes every product of the model, including those whose result is not needed."""
 AS_DONE = ours("limit", _BY_ONEDNN, [])
 """The process that computes the products that ortrain computes, each on its own."""

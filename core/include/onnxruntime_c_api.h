@@ -473,7 +473,15 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CreateSessionOptions)(OrtSessionOptions** options) NO_EXCEPTION;
 
-  /** Slot 11, not implemented. */
+  /** Has sessions write the graph that they run, after their passes, to a file.
+   *
+   * A session writes the file when it is created: the model of an inference session, the training model
+   * of a training session. The file is meant for inspection and for this version: fused operators are
+   * those of ortrain.
+   *
+   * \param[in] options The options.
+   * \param[in] optimized_model_filepath The ONNX file to write; an existing file is replaced.
+   */
   OrtStatus*(ORT_API_CALL* SetOptimizedModelFilePath)(OrtSessionOptions* options, const ORTCHAR_T* optimized_model_filepath) NO_EXCEPTION;
 
   /** Copies options.

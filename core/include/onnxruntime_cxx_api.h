@@ -415,6 +415,12 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return *this;
   }
 
+  /** File to which a session writes the graph that it runs, after its passes. */
+  SessionOptions& SetOptimizedModelFilePath(const std::basic_string<ORTCHAR_T>& value) {
+    ThrowOnError(GetApi().SetOptimizedModelFilePath(p_, value.c_str()));
+    return *this;
+  }
+
   /** Name in log messages. */
   SessionOptions& SetLogId(const char* value) {
     ThrowOnError(GetApi().SetSessionLogId(p_, value));

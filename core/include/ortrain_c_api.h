@@ -313,11 +313,11 @@ struct OrtrainApi {
 
   /** Lists every operator that can be run and whether gradients flow through it.
    *
-   * The text has one line per operator, sorted: domain (empty for ai.onnx), type, and one of yes, parts,
-   * stop and no, separated by commas. "yes": the operator has a gradient. "parts": it is decomposed into
-   * other operators before the gradient is built, and theirs apply. "stop": gradients end here, because
-   * the derivative is zero or undefined (Shape, ArgMax). "no": a model that would be trained through it
-   * is rejected.
+   * The text has one line per operator, sorted: domain (empty for ai.onnx), type, and one of yes,
+   * decomposed, stop and no, separated by commas. "yes": the operator has a gradient. "decomposed": it
+   * is decomposed into other operators before the gradient is built, and theirs apply. "stop": gradients
+   * end here, because the derivative is zero or undefined (Shape, ArgMax). "no": a model that would be
+   * trained through it is rejected.
    *
    * \param[in] allocator Allocates the memory for the text.
    * \param[out] out The lines, for example ",Relu,yes". Freed with the allocator.

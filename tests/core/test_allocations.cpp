@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "autodiff/gradient_builder.h"
+#include "artifacts/training_model.h"
 #include "catch.h"
 #include "graph/onnx_io.h"
 #include "runtime/convert.h"

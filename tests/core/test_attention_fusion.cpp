@@ -63,7 +63,7 @@ struct Steps {
 };
 
 Model fused(Model model) {
-  run_passes(model, PassMoment::kSession);
+  run_passes(model, PassPhase::kSession);
   return model;
 }
 

@@ -31,8 +31,8 @@ void check_same(const CheckpointState& a, const CheckpointState& b, bool with_op
     CHECK(p.trainable == q.trainable);
     CHECK(same(p.data, q.data));
     if (!with_optimizer) continue;
-    REQUIRE(p.momentums.size() == q.momentums.size());
-    for (size_t m = 0; m < p.momentums.size(); ++m) CHECK(same(p.momentums[m], q.momentums[m]));
+    REQUIRE(p.moments.size() == q.moments.size());
+    for (size_t m = 0; m < p.moments.size(); ++m) CHECK(same(p.moments[m], q.moments[m]));
   }
   CHECK(a.properties() == b.properties());
   if (!with_optimizer) return;
@@ -47,10 +47,10 @@ CheckpointState sample(float offset = 0) {
   state.add_parameter("fc.weight", true, Tensor::of<float>({1 + offset, 2, 3, 4, 5, 6}, {2, 3}));
   state.add_parameter("bn.mean", false, Tensor::of<float>({7 + offset, 8}));
   state.add_parameter("fc.bias", true, Tensor::of<float>({9 + offset, 10, 11}));
-  state.make_momentums(2);
+  state.make_moments(2);
   for (const Parameter& p : state.parameters())
-    for (size_t m = 0; m < p.momentums.size(); ++m)
-      for (float& v : p.momentums[m].elements<float>()) v = 100.0f * static_cast<float>(m + 1) + offset;
+    for (size_t m = 0; m < p.moments.size(); ++m)
+      for (float& v : p.moments[m].elements<float>()) v = 100.0f * static_cast<float>(m + 1) + offset;
   state.optimizer().step = 12;
   state.optimizer().initial_learning_rate = 0.25f;
   state.properties() = {{"epoch", int64_t{3}},
@@ -212,9 +212,9 @@ TEST_CASE("Parameters lie in aligned arenas of one layout with zeros between the
   CheckpointState state = sample();
   const Tensor before = state.parameter("fc.bias").data;
   state.make_arenas();
-  state.make_momentums(2);
+  state.make_moments(2);
   CHECK(before.to_double() == std::vector<double>{9, 10, 11});  // a view from before stays readable
-  REQUIRE(state.momentum_arenas().size() == 2);
+  REQUIRE(state.moment_arenas().size() == 2);
   const Tensor& data = state.data_arena();
   CHECK(data.bytes() == 128);  // two trainable parameters, each rounded up to 64 bytes
   CHECK(state.gradient_arena().bytes() == data.bytes());
@@ -230,16 +230,16 @@ TEST_CASE("Parameters lie in aligned arenas of one layout with zeros between the
     const auto offset = p.data.raw() - data.raw();
     CHECK(p.gradient.raw() - state.gradient_arena().raw() == offset);
     CHECK(p.gradient.shape() == p.data.shape());
-    for (size_t m = 0; m < 2; ++m) CHECK(p.momentums[m].raw() - state.momentum_arenas()[m].raw() == offset);
+    for (size_t m = 0; m < 2; ++m) CHECK(p.moments[m].raw() - state.moment_arenas()[m].raw() == offset);
     for (size_t i = 0; i < p.data.bytes(); ++i) covered[static_cast<size_t>(offset) + i] = true;
     used += p.data.bytes();
   }
   CHECK(used == 9 * sizeof(float));
   for (size_t i = 0; i < covered.size(); ++i)
     if (!covered[i])
-      CHECK((data.raw()[i] == std::byte{0} && state.momentum_arenas()[1].raw()[i] == std::byte{0}));
+      CHECK((data.raw()[i] == std::byte{0} && state.moment_arenas()[1].raw()[i] == std::byte{0}));
   for (const float v : state.parameter("fc.weight").gradient.elements<float>()) CHECK(v == 0);
-  CHECK(state.parameter("fc.weight").momentums[1].to_double() == std::vector<double>(6, 200));
+  CHECK(state.parameter("fc.weight").moments[1].to_double() == std::vector<double>(6, 200));
 
   // What is done again changes nothing.
   const std::byte* gradients = state.gradient_arena().raw();
@@ -247,18 +247,18 @@ TEST_CASE("Parameters lie in aligned arenas of one layout with zeros between the
   CHECK(state.gradient_arena().raw() == gradients);
   CHECK(state.data_arena().raw() == data.raw());
 
-  check_error(ErrorCode::kInvalidArgument, {"2 momentums", "keeps 1"}, [&] { state.make_momentums(1); });
+  check_error(ErrorCode::kInvalidArgument, {"2 moments", "keeps 1"}, [&] { state.make_moments(1); });
   check_error(ErrorCode::kInvalidArgument, {"\"late\"", "session"},
               [&] { state.add_parameter("late", true, Tensor::scalar(1.0f)); });
 }
 
-TEST_CASE("A new optimizer starts with momentums of zero") {
+TEST_CASE("A new optimizer starts with moments of zero") {
   CheckpointState state;
   state.add_parameter("w", true, Tensor::of<float>({1, 2}));
   CHECK_FALSE(state.has_optimizer_state());
-  state.make_momentums(1);
+  state.make_moments(1);
   CHECK(state.has_optimizer_state());
-  CHECK(state.parameter("w").momentums[0].to_double() == std::vector<double>{0, 0});
+  CHECK(state.parameter("w").moments[0].to_double() == std::vector<double>{0, 0});
 }
 
 TEST_CASE("Parameters are packed into a buffer and taken from it without gaps") {
@@ -646,7 +646,7 @@ TEST_CASE("Loading a checkpoint takes the memory of its values once") {
       state.add_parameter("p" + std::to_string(i), i > 0, values);
     }
     state.make_arenas();
-    state.make_momentums(1);
+    state.make_moments(1);
     CheckpointIo::write(state, folder / "one", true);
     CheckpointIo::write(state, folder / "two", true, 1 << 20);  // the values lie in a second file
   }

@@ -77,7 +77,7 @@ Strings types(const Model& model) {
 }
 
 Model passed(Model model, const std::map<std::string, std::string>& config = {}) {
-  run_session_passes(model, config);
+  run_passes(model, PassPhase::kSession, config);
   return model;
 }
 

@@ -99,7 +99,7 @@ Strings types(const Model& model) {
 }
 
 Model fused(Model model, const std::map<std::string, std::string>& config = {}) {
-  run_passes(model, PassMoment::kArtifact, config);
+  run_passes(model, PassPhase::kArtifact, config);
   return model;
 }
 

@@ -1,4 +1,4 @@
-#include "autodiff/gradient_builder.h"
+#include "artifacts/training_model.h"
 
 #include <map>
 #include <set>

@@ -4,7 +4,7 @@
 #include <random>
 #include <regex>
 
-#include "autodiff/gradient_builder.h"
+#include "artifacts/training_model.h"
 #include "graph/onnx_io.h"
 #include "passes/pass.h"
 #include "program/memory_plan.h"
@@ -18,7 +18,7 @@ using namespace ortrain::test;
 namespace {
 
 constexpr std::string_view kBuffer = "_grad.accumulation.buffer";
-const std::string kEarly = "ortrain.disable_pass.early_parameter_gradients";
+const std::string kEarly = "ortrain.disable_pass.schedule_weight_gradients";
 
 // A training model with everything that a Program of it is compiled from.
 struct Training {
@@ -29,7 +29,7 @@ struct Training {
   Training(Model given, std::shared_ptr<CheckpointState> parameters, int64_t batch, bool overwrite,
            const std::map<std::string, std::string>& config = {})
       : state(std::move(parameters)), model(std::move(given)) {
-    run_session_passes(model, config);
+    run_passes(model, PassPhase::kSession, config);
     state->make_arenas();
     request.graph = &model.graph;
     request.opsets = &model.opsets;

@@ -57,7 +57,7 @@ Strings types(const Model& model) {
 
 Strings passed(const Case& s, const std::map<std::string, std::string>& config = {}) {
   Model model = model_of<float>(s);
-  run_session_passes(model, config);
+  run_passes(model, PassPhase::kSession, config);
   return types(model);
 }
 
@@ -184,7 +184,8 @@ TEST_CASE("An activation keeps its derivative for its gradient") {
                   node(type + "Grad", {"dy", "x"}, "dx")},
                  {"y", "dx"}};
     CHECK(passed(s) == Strings{"MatMul", "ortrain.session." + type + "AndSlope", "Add", "Mul"});
-    CHECK(passed(s, {{"ortrain.disable_pass.keep_slopes", "1"}})[1] == "com.microsoft." + type);
+    CHECK(passed(s, {{"ortrain.disable_pass.save_activation_derivatives", "1"}})[1] ==
+          "com.microsoft." + type);
     check_same(s);
   }
 }

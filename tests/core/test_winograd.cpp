@@ -1,11 +1,9 @@
 // Winograd's convolution against the plain sums in double, with every instruction set that this machine has.
-#if ORTRAIN_ONEDNN
-
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 #include <cmath>
 
-#include "backend/cpu/conv/winograd.h"
+#include "backend/cpu/onednn/winograd.h"
 #include "runtime/threads.h"
 #include "support.h"
 
@@ -177,5 +175,3 @@ TEST_CASE("Winograd's convolution is taken where it is worth it") {
   CHECK_FALSE(suits(16, 64, 7, 2));     // tiles that reach beyond
   CHECK_FALSE(suits(16, 64, 32, 256));  // few tiles a thread
 }
-
-#endif

@@ -62,7 +62,7 @@ public class OptionsTests
     {
         using (var options = new SessionOptions())
         {
-            options.AddSessionConfigEntry("ortrain.disable_pass.merge_twins", "1");
+            options.AddSessionConfigEntry("ortrain.disable_pass.common_subexpression_elimination", "1");
             options.AddSessionConfigEntry("größe", "Ü字");
             options.AddSessionConfigEntry("empty", "");
             Assert.That(options.HasSessionConfigEntry("größe"));

@@ -1,10 +1,11 @@
-"""Puts the table of gradients behind the tests that it is made of."""
+"""Runs every case with the session's passes and without; puts the table of gradients behind what it is made of."""
 
 from __future__ import annotations
 
 import pathlib
 
 import pytest
+import runner
 from gradient_coverage import COMPLETE
 
 LAST = "test_gradient_table"
@@ -14,6 +15,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-gradient-table", action="store_true", help="write docs/reference/gradients.md from what tests/ops covers"
     )  # fmt: skip
+    parser.addoption(
+        "--passes",
+        choices=["both", "on", "off"],
+        default="both",
+        help="run the cases of tests/ops with these passes",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if pathlib.Path(metafunc.module.__file__).stem == LAST:
+        return
+    chosen = metafunc.config.getoption("passes")
+    metafunc.parametrize(
+        "passes", ["on", "off"] if chosen == "both" else [chosen], indirect=True, scope="module"
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def passes(request: pytest.FixtureRequest) -> None:
+    """Switch the passes of sessions, of which a wrong one would hide behind the kernels and the other way round."""
+    runner.switch_passes(getattr(request, "param", "on") == "on")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -105,7 +105,7 @@ def note(case: Case, floating: Iterable[Array], second: Collection[str] | None) 
 
 
 def registered() -> dict[Key, str]:
-    """Whether gradients go through each operator of the core: ``yes``, ``parts``, ``stop`` or ``no``."""
+    """Whether gradients go through each operator of the core: ``yes``, ``decomposed``, ``stop`` or ``no``."""
     rows = [line.split(",") for line in _ortrain.list_operators().splitlines()]
     return {(domain, type): gradient for domain, type, gradient in rows}
 
@@ -140,7 +140,7 @@ def page() -> str:
             f"| `{key[1]}` | {key[0] or 'ai.onnx'} | {opsets} | {found.cases} | {extremes} | {order} |"
         )
     straight = [f"`{name_of(key)}`" for key in sorted(STRAIGHT_THROUGH)]
-    parts = [f"`{name_of(key)}`" for key, gradient in operators.items() if gradient == "parts"]
+    parts = [f"`{name_of(key)}`" for key, gradient in operators.items() if gradient == "decomposed"]
     stops = [f"`{name_of(key)}`" for key, gradient in operators.items() if gradient == "stop"]
     without = [f"`{name_of(key)}`" for key, gradient in operators.items() if gradient == "no"]
     total = sum(found.cases for found in COVERED.values())

@@ -79,8 +79,15 @@ def _made(name: str, *arguments: Any) -> int:
 
 _ENV = _made("CreateEnv", ctypes.c_int(3), ctypes.create_string_buffer(b"tests"))
 _OPTIONS = _made("CreateSessionOptions")
+_DISABLE_ALL, _ENABLE_ALL = 0, 99  # of GraphOptimizationLevel
 _MEMORY = _made("CreateCpuMemoryInfo", ctypes.c_int(1), ctypes.c_int(0))
 _ALLOCATOR = _made("GetAllocatorWithDefaultOptions")
+
+
+def switch_passes(on: bool) -> None:
+    """Have sessions from now on run their passes, as they do by default, or none."""
+    level = _ENABLE_ALL if on else _DISABLE_ALL
+    _call("SetSessionGraphOptimizationLevel", _OPTIONS, ctypes.c_int(level))
 
 
 def _taken(address: int) -> str:

@@ -137,7 +137,7 @@ def generate_artifacts(
     loss_input_names : list of str, optional
         The values that the loss is called with. All outputs of the model by default.
     disabled_passes : list of str, optional
-        Passes that do not rewrite the model before its gradient is built, such as ``"select_early"``; for
+        Passes that do not rewrite the model before its gradient is built, such as ``"hoist_selection"``; for
         debugging.
 
     Returns

@@ -31,7 +31,7 @@ void BuildTrainingModel(const void* model_data, size_t model_length, const char*
   const Model forward = read_model(model_data, model_length, "forward model");
   GradientRequest request{texts(trainable_names, trainable_len), loss_name, texts(output_names, output_len)};
   request.inputs = texts(input_names, input_len);
-  request.config = without_passes(texts(disabled_passes, disabled_len), PassMoment::kArtifact);
+  request.config = without_passes(texts(disabled_passes, disabled_len), PassPhase::kArtifact);
   std::vector<std::string> parameters = request.trainable;
   for (auto& name : texts(frozen_names, frozen_len)) parameters.push_back(std::move(name));
   give_model(build_training_model(forward, request, parameters), allocator, out, out_length);

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "autodiff/gradient_builder.h"
+#include "artifacts/training_model.h"
 #include "graph/graph.h"
 #include "onnxruntime_c_api.h"
 #include "onnxruntime_training_c_api.h"

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <string>
 
+#include "backend/cpu/kernel_library.h"
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
@@ -39,11 +40,10 @@ const OrtCompileApi* GetCompileApi() { return &ort_compile_api; }
 const OrtModelEditorApi* GetModelEditorApi() { return &ort_model_editor_api; }
 
 const char* GetBuildInfoString() {
-#if ORTRAIN_ONEDNN
-  return "ortrain " ORTRAIN_VERSION ", kernels: oneDNN, compiler: " __VERSION__;
-#else
-  return "ortrain " ORTRAIN_VERSION ", kernels: portable, compiler: " __VERSION__;
-#endif
+  static const std::string text =
+      concat("ortrain " ORTRAIN_VERSION ", kernels: ", kernel_library() ? kernel_library()->name : "portable",
+             ", compiler: " __VERSION__);
+  return text.c_str();
 }
 
 void GetAvailableProviders(char*** out_ptr, int* provider_length) {

@@ -4,7 +4,7 @@
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "op/operator.h"
-#include "ops/common/session_domain.h"
+#include "op/session_domain.h"
 
 namespace ortrain::capi {
 
@@ -16,7 +16,7 @@ void ListOperators(OrtAllocator* allocator, char** out) {
     lines += concat(op->domain, ",", op->type, ",",
                     kind == Differentiable::kYes    ? "yes"
                     : kind == Differentiable::kStop ? "stop"
-                    : op->expand                    ? "parts"
+                    : op->rules.decompose           ? "decomposed"
                                                     : "no",
                     "\n");
   }

@@ -51,6 +51,11 @@ void GetSessionExecutionMode(const OrtSessionOptions* options, ExecutionMode* ou
 }
 void EnableCpuMemArena(OrtSessionOptions* options) { options->value.cpu_memory_arena = true; }
 void DisableCpuMemArena(OrtSessionOptions* options) { options->value.cpu_memory_arena = false; }
+void SetOptimizedModelFilePath(OrtSessionOptions* options, const ORTCHAR_T* optimized_model_filepath) {
+  require(*optimized_model_filepath != 0, ErrorCode::kInvalidArgument,
+          "optimized_model_filepath is empty, expected the name of a file");
+  options->value.optimized_model_path = optimized_model_filepath;
+}
 void SetSessionLogId(OrtSessionOptions* options, const char* logid) { options->value.log_id = logid; }
 void DisablePerSessionThreads(OrtSessionOptions* options) { options->value.per_session_threads = false; }
 void SetDeterministicCompute(OrtSessionOptions* options, bool value) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "op/dynamic.h"
+#include "op/implementation.h"
 
 namespace ortrain {
 namespace {
@@ -122,7 +123,7 @@ class NumberedRun : public KernelContext {
   }
 
   void run(const Operator& op) {
-    const Kernel kernel = op.kernel(*this);
+    const Kernel kernel = make_kernel(op, *this);
     std::vector<std::byte*> addresses;
     for (Tensor& tensor : memory_) addresses.push_back(static_cast<std::byte*>(tensor.raw()));
     if (kernel) kernel(Frame(addresses.data(), 0));
@@ -382,10 +383,10 @@ void ValueTypes::infer(const Node& node) {
   const Operator* op = find_operator(node.domain, node.op_type);
   const bool tensors = std::all_of(node.inputs.begin(), node.inputs.end(),
                                    [&](const std::string& input) { return info(input).is_tensor(); });
-  if (op && op->types) {
+  if (op && op->rules.types) {
     try {
       NodeTypes context(*this, node);
-      op->types(context);
+      op->rules.types(context);
     } catch (const Error& error) {
       // Nothing holds what a model states of the elements of a sequence against those that it gets.
       const bool checked = tensors && std::none_of(node.inputs.begin(), node.inputs.end(),
@@ -394,12 +395,12 @@ void ValueTypes::infer(const Node& node) {
     }
   }
   NumberedShapes first(*this, node, 0), second(*this, node, 1);
-  if (op && !op->takes_sequences && !tensors)
+  if (op && !op->traits.takes_sequences && !tensors)
     problem(node.label() + ": one of its inputs is a sequence or an optional value, expected tensors");
-  if (op && op->shape && tensors) {
+  if (op && op->rules.shape && tensors) {
     try {
-      op->shape(first);
-      op->shape(second);
+      op->rules.shape(first);
+      op->rules.shape(second);
     } catch (const Unknown&) {
       // The rule needs what is known later only; what it said before stays, and so does what the model
       // states.
@@ -411,7 +412,7 @@ void ValueTypes::infer(const Node& node) {
   }
   const bool stated = std::all_of(first.values_out.begin(), first.values_out.end(),
                                   [](const Tensor& value) { return value.defined(); });
-  if (op && op->kernel && !op->impure && op->updates == 0 && !stated) {
+  if (op && has_kernel(*op) && !op->traits.impure && op->traits.updates == 0 && !stated) {
     try {
       NumberedRun a(*this, first, 0), b(*this, second, 1);
       if (a.is_small() && b.is_small()) {
@@ -424,7 +425,7 @@ void ValueTypes::infer(const Node& node) {
   }
   // Operators that state their types have said what there is to say.
   std::optional<ElementTypes> ruled;
-  if (op && (op->element_type || !op->types)) {
+  if (op && (op->rules.element_type || !op->rules.types)) {
     std::vector<DType> inputs;
     for (const std::string& input : node.inputs) inputs.push_back(info(input).dtype);
     ruled.emplace(node, model_.opset(node.domain), std::move(inputs));

@@ -1,6 +1,8 @@
 // Undoing a broadcast, which is the same for every gradient rule.
 #include "op/gradient_context.h"
 
+#include "op/opset.h"
+
 #include <optional>
 #include <vector>
 
@@ -59,7 +61,7 @@ std::string GradientContext::unbroadcast(const std::string& gradient, const std:
               {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{1}}}, kMicrosoftDomain);
   // The dimensions are meant literally: a 0 is an empty axis, not "as before".
   Attributes literal;
-  if (opset() >= 14) literal["allowzero"] = int64_t{1};
+  if (opset() >= since::kAllowZero) literal["allowzero"] = int64_t{1};
   return (*this)("Reshape", {reduced, small}, literal);
 }
 

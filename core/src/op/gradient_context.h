@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "graph/node_writer.h"
+#include "op/node_writer.h"
 
 namespace ortrain {
 

@@ -1,5 +1,5 @@
-// Gradient rules and expansions as formulas: arithmetic on values of the graph, where each operation emits a
-// node.
+// Gradient rules and decompositions as formulas: arithmetic on values of the graph, where each operation
+// emits a node.
 //
 //     const Expression x = rule.x(0);
 //     rule.g.set(0, dy / (1.0 + x * x));
@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "graph/node_writer.h"
+#include "op/node_writer.h"
 
 namespace ortrain {
 

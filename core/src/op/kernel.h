@@ -40,7 +40,7 @@ class Frame {
 // Does its work when called. Everything that can be decided beforehand was decided when it was made.
 using Kernel = std::function<void(const Frame&)>;
 
-inline Kernel one_after_the_other(std::vector<Kernel> kernels) {
+inline Kernel chain(std::vector<Kernel> kernels) {
   if (kernels.size() == 1) return std::move(kernels[0]);
   return [kernels = std::move(kernels)](const Frame& f) {
     for (const Kernel& kernel : kernels) kernel(f);

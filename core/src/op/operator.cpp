@@ -23,7 +23,7 @@ RegisterOperator::RegisterOperator(const Operator& op, const std::source_locatio
 }
 
 DType element_type(const Operator& op, const ElementTypes& types, size_t o) {
-  if (op.element_type) return op.element_type(types, o);
+  if (op.rules.element_type) return op.rules.element_type(types, o);
   size_t first = 0;  // gradients may come without that of the first output
   while (first < types.node().inputs.size() && !types.node().has_input(first)) ++first;
   return types[first];
@@ -35,7 +35,7 @@ const Operator* find_operator(std::string_view domain, std::string_view type) {
 
 bool runs_once(const Node& node) {
   const Operator* op = find_operator(node.domain, node.op_type);
-  if (op && (op->impure || op->updates != 0)) return true;
+  if (op && (op->traits.impure || op->traits.updates != 0)) return true;
   for (const auto& [name, attribute] : node.attributes)
     if (const auto* graph = std::get_if<std::shared_ptr<Graph>>(&attribute); graph && *graph)
       if (std::any_of((*graph)->nodes.begin(), (*graph)->nodes.end(), runs_once)) return true;

@@ -1,11 +1,14 @@
-// What an operator is: a shape rule, a kernel, a gradient rule, registered under a name.
+// What an operator is: rules (shape, gradient), traits and kernels, registered under a name.
 //
-// An operator's file defines the three functions and registers them:
+// An operator's file defines the functions and registers them:
 //
 //     void shape(ShapeContext& c) { c.output(0, c.dtype(0), c.shape(0)); }
 //     Kernel kernel(KernelContext& c) { ... }
 //     void gradient(GradientContext& g) { g.set(0, g("ReluGrad", {g.dy(0), g.x(0)}, {}, kMicrosoft)); }
-//     ORTRAIN_OPERATOR({.type = "Relu", .shape = shape, .kernel = kernel, .gradient = gradient});
+//     ORTRAIN_OPERATOR({.type = "Relu",
+//                       .rules = {.shape = shape, .gradient = gradient},
+//                       .traits = {.positions = elementwise_positions},
+//                       .kernels = {.cpu = kernel}});
 #pragma once
 
 #include <initializer_list>
@@ -15,9 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include "built_operators.h"
 #include "graph/graph.h"
 #include "op/gradient_context.h"
 #include "op/kernel.h"
+#include "op/traits.h"
 #include "runtime/error.h"
 #include "runtime/tensor.h"
 
@@ -25,9 +30,9 @@ namespace ortrain {
 
 inline constexpr const char* kMicrosoft = "com.microsoft";
 
-class TypeContext;       // op/dynamic.h
-class DynamicContext;    // the same
-class ExpansionContext;  // op/expansion.h
+class TypeContext;           // op/dynamic.h
+class DynamicContext;        // the same
+class DecompositionContext;  // op/decomposition.h
 
 // Thrown by a shape rule or a kernel maker that needs the value of an input which is not known before the
 // run.
@@ -125,12 +130,12 @@ class KernelContext : public NodeContext {
   // Input i to be written: model state that the node updates (running statistics, accumulation buffers).
   virtual Slot state(size_t i) = 0;
   // The storage of input i where it is the very memory of input `target` already (see
-  // Operator::writes_through).
+  // Traits::writes_through).
   virtual bool same_storage(size_t i, size_t target) const = 0;
 
   virtual Precision precision() const = 0;
-  // True where output o had better lie in bfloat16: the Program allows it, o has type float, is no output of
-  // the graph, and an operator that takes it so reads it.
+  // True where output o should be stored in bfloat16: the Program allows it, o has type float, is no output
+  // of the graph, and an operator that takes it so reads it.
   virtual bool wants_bf16(size_t o) const = 0;
   // True where output o is read by nothing but nodes of `op_type` (and is no output of the graph).
   virtual bool used_only_by(size_t o, std::string_view op_type) const = 0;
@@ -144,16 +149,6 @@ enum class Differentiable {
   kStop,  // the derivative is zero or meaningless, and gradients stop here as everyone expects (Shape, Equal,
           // ArgMax)
   kNo,    // there is none yet: training through it is an error
-};
-
-// What the kernel of an operator sees of types that few kernels know: the 16-bit floats, and packed elements.
-// Where it is not the value itself it is its wide form (wide_of), which the Program converts to and from at
-// the borders of such operators; shape rules see the types as they are.
-enum class NarrowTypes {
-  kWidened,  // float in place of the 16-bit floats
-  kMoved,    // moves elements about whatever they mean: 16-bit floats as they are, or as float where an input
-             // lies so already; packed elements as bytes
-  kTaken,    // the types as they are
 };
 
 // What an element type rule sees: the node, and the element types of its inputs as far as they are known.
@@ -194,44 +189,42 @@ DType first_like_input(const ElementTypes& types, size_t o) {
   return o == 0 ? types[0] : kOthers;
 }
 
+// What holds of the operator wherever it runs.
+struct Rules {
+  void (*shape)(ShapeContext&) = nullptr;
+  void (*gradient)(GradientContext&) = nullptr;
+  // Writes nodes that compute the same: instead of shape, kernel and gradient, or instead of gradient alone.
+  void (*decompose)(DecompositionContext&) = nullptr;
+  // In the place of `shape`, where only the run tells the shape of an output, or where a value is a sequence:
+  // what can be said of the outputs before (op/dynamic.h).
+  void (*types)(TypeContext&) = nullptr;
+  // The element types of the outputs, which can be told where shapes cannot. Without a rule they are those of
+  // the first input that is there; a Program rejects a node whose shape rule says otherwise.
+  ElementTypeRule element_type = nullptr;
+};
+
+// How it is computed.
+struct Kernels {
+  // On the CPU, where there is one way to do it. Where there are several they stand in a list
+  // (op/implementation.h).
+  Kernel (*cpu)(KernelContext&) = nullptr;
+  // The run of an operator with a rule `types`, between two Programs. An operator that has a kernel too is
+  // run so where one of its inputs is no tensor.
+  void (*run)(DynamicContext&) = nullptr;
+};
+
 struct Operator {
   std::string_view domain = "";
   std::string_view type;
-  void (*shape)(ShapeContext&) = nullptr;
-  Kernel (*kernel)(KernelContext&) = nullptr;
-  void (*gradient)(GradientContext&) = nullptr;
-  bool stops_gradient = false;
-  // Its integers (output 0, or input 0) stand for real numbers: between two operators that say so they carry
-  // gradients (QuantizeLinear, DequantizeLinear).
-  bool quantized = false;
-  // The oldest version of the ONNX domain whose definition of the operator is carried; models of older ones
-  // are refused with the operator's name. No matter in other domains.
-  int64_t since = 1;
-  // Differs from run to run, or has an effect: never folded, never merged with a twin.
-  bool impure = false;
-  // Bit i is set where a kernel may write over its input i, which is state of the model.
-  uint32_t updates = 0;
-  // The kernel reads and gives values that lie in bfloat16 (Layout::bf16) as they lie.
-  bool takes_bf16 = false;
-  NarrowTypes narrow_types = NarrowTypes::kWidened;
-  // The index of an input which its producer had better write straight into the memory of input `target` (an
-  // accumulation buffer that is overwritten). Returns false where that does not hold for this node.
-  bool (*writes_through)(const NodeContext&, size_t& input, size_t& target) = nullptr;
-  // In the place of `shape` and `kernel`, where only the run tells the shape of an output, or where a value
-  // is a sequence: what can be said of the outputs before, and the run (op/dynamic.h). An operator that has
-  // both is run so where one of its inputs is no tensor.
-  bool takes_sequences = false;  // or optional values: others are refused where they get one
-  void (*types)(TypeContext&) = nullptr;
-  void (*run)(DynamicContext&) = nullptr;
-  // Writes nodes that compute the same: instead of shape, kernel and gradient, or instead of gradient alone.
-  void (*expand)(ExpansionContext&) = nullptr;
-  // The element types of the outputs, which can be told where shapes cannot. Without a rule they are those of
-  // the first input that is there; a Program refuses a node whose shape rule says otherwise.
-  ElementTypeRule element_type = nullptr;
+  Rules rules = {};
+  Traits traits = {};
+  Kernels kernels = {};
 
-  bool carries(int64_t opset) const { return !domain.empty() || opset >= since; }
+  bool carries(int64_t opset) const { return !domain.empty() || opset >= traits.since; }
   Differentiable differentiable() const {
-    return gradient ? Differentiable::kYes : stops_gradient ? Differentiable::kStop : Differentiable::kNo;
+    return rules.gradient          ? Differentiable::kYes
+           : traits.stops_gradient ? Differentiable::kStop
+                                   : Differentiable::kNo;
   }
 };
 
@@ -248,12 +241,19 @@ std::vector<const Operator*> all_operators();
 
 struct RegisterOperator {
   RegisterOperator(const Operator& op, const std::source_location& where = std::source_location::current());
+  RegisterOperator() = default;  // of an operator that the build leaves out
 };
-#define ORTRAIN_CONCAT_(a, b) a##b
-#define ORTRAIN_CONCAT(a, b) ORTRAIN_CONCAT_(a, b)
-#define ORTRAIN_OPERATOR(...)                                          \
-  static const ::ortrain::RegisterOperator ORTRAIN_CONCAT(registered_, \
-                                                          __COUNTER__)(::ortrain::Operator __VA_ARGS__)
+// Registers an operator, where the build has it (built_operators.h, which CMake writes).
+#define ORTRAIN_OPERATOR(...) ORTRAIN_OPERATOR_(__COUNTER__, __VA_ARGS__)
+#define ORTRAIN_OPERATOR_(n, ...) ORTRAIN_OPERATOR__(n, __VA_ARGS__)
+#define ORTRAIN_OPERATOR__(n, ...)                                                     \
+  static constexpr ::ortrain::Operator operator_##n = ::ortrain::Operator __VA_ARGS__; \
+  static const ::ortrain::RegisterOperator registered_##n = [] {                       \
+    if constexpr (::ortrain::is_built(operator_##n.domain, operator_##n.type))         \
+      return ::ortrain::RegisterOperator(operator_##n);                                \
+    else                                                                               \
+      return ::ortrain::RegisterOperator();                                            \
+  }()
 
 // The shape rule of operators whose only output is like their first input.
 void shape_like_first(ShapeContext& c);

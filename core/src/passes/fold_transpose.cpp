@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "op/operator.h"
-#include "passes/pass.h"
+#include "passes/passes.h"
 
 namespace ortrain {
 
@@ -22,6 +22,8 @@ bool swaps_last_two(const Node& node) {
     if (perm[static_cast<size_t>(i)] != i) return false;
   return perm[static_cast<size_t>(rank - 2)] == rank - 1 && perm[static_cast<size_t>(rank - 1)] == rank - 2;
 }
+
+}  // namespace
 
 bool fold_transpose(Model& model) {
   Graph& graph = model.graph;
@@ -76,9 +78,5 @@ bool fold_transpose(Model& model) {
   }
   return changed;
 }
-
-ORTRAIN_PASS({.name = "fold_transpose", .moment = PassMoment::kSession, .order = 20, .run = fold_transpose});
-
-}  // namespace
 
 }  // namespace ortrain

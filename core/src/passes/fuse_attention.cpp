@@ -16,7 +16,8 @@
 
 #include "infer/value_types.h"
 #include "op/operator.h"
-#include "passes/pass.h"
+#include "op/opset.h"
+#include "passes/passes.h"
 #include "passes/pattern.h"
 
 namespace ortrain {
@@ -158,6 +159,44 @@ class Matcher {
     return found.empty() ? gradient : found[0]->outputs[0];
   }
 
+  // What is known of an attention while it is being matched.
+  struct Found {
+    const Node& softmax;
+    std::vector<const Node*> inside = {};  // forward nodes that go, and those of the gradient
+    // Forward, behind the softmax.
+    const Node *dropout = nullptr, *guard = nullptr, *output = nullptr;
+    std::string weights = {};  // what is multiplied with the values
+    // The gradient of the softmax, and those before it, back from the output.
+    const Node *softmax_grad = nullptr, *values_grad = nullptr;
+    std::string output_gradient = {};
+    // Forward, in front of the softmax, and the gradient there.
+    const Node* scores_product = nullptr;
+    std::string condition = {}, softmax_gradient = {}, gradient = {};
+    std::vector<std::string> masks = {};  // that are added, the last first
+    double scale = 1, replaced = 0;
+    bool keeps = true;
+    const Node *left_grad = nullptr, *right_grad = nullptr;
+    // Operands and results in the order in which they are stored.
+    size_t axes = 0;
+    Order plain = {}, y_order = {};
+    Operand q = {}, k = {}, v = {};
+    std::string y = {}, dy = {};
+    bool wants_mask_gradient = false;
+    Match match = {};
+
+    void take(const Node* node) { inside.push_back(node); }
+  };
+  // The steps of match(). Those that return false found something else than attention.
+  bool find_output(Found& f) const;
+  bool find_output_gradient(Found& f) const;
+  bool find_scores(Found& f) const;
+  void find_operand_gradients(Found& f) const;
+  bool find_operands(Found& f) const;
+  void take_transposition(Found& f) const;
+  bool nothing_else_wanted(Found& f) const;
+  void write_nodes(Found& f) const;
+  void replace_shapes(Found& f, const std::string& value, const std::function<Axis(size_t)>& axis_of) const;
+
   const Graph& graph_;
   Pattern pattern_;
   ValueTypes types_;
@@ -297,301 +336,326 @@ std::pair<Node, std::vector<Node>> Matcher::shape_of(const Node& shape, size_t r
   return {{"", "Concat", shape.name, std::move(parts), {name}, {{"axis", int64_t{0}}}}, std::move(nodes)};
 }
 
-std::optional<Matcher::Match> Matcher::match(const Node& softmax) const {
-  constexpr int kScoreSteps = 8;
-  const std::string& probabilities = softmax.outputs[0];
-  std::vector<const Node*> inside;  // forward nodes that go, and those of the gradient
-  const auto take = [&](const Node* node) { inside.push_back(node); };
-  take(&softmax);
-
-  // From the softmax on to the product with the values.
-  const Node* dropout = nullptr;
-  std::string weights = probabilities;
-  const Node *guard = nullptr, *output = nullptr;
-  const Node* softmax_grad = nullptr;
+// From the softmax on to the product with the values.
+bool Matcher::find_output(Found& f) const {
+  const std::string& probabilities = f.softmax.outputs[0];
+  f.weights = probabilities;
   for (const Node* node : readers(probabilities))
     if (node->domain == kMicrosoft && node->op_type.starts_with("SoftmaxGrad") &&
         node->inputs.at(1) == probabilities)
-      softmax_grad = node;
-  for (int steps = 0; steps < 3 && !output; ++steps) {
-    const std::string before = weights;
+      f.softmax_grad = node;
+  for (int steps = 0; steps < 3 && !f.output; ++steps) {
+    const std::string before = f.weights;
     for (const Node* node : readers(before)) {
-      if (is(*node, "Dropout") && node->inputs[0] == before && !dropout && opset_ >= 12) {
-        dropout = node;
-        weights = node->outputs[0];
-      } else if (is(*node, "Where") && !guard && node->inputs[2] == before && is_zero(node->inputs[1])) {
+      if (is(*node, "Dropout") && node->inputs[0] == before && !f.dropout &&
+          opset_ >= since::kDropoutInputs) {
+        f.dropout = node;
+        f.weights = node->outputs[0];
+      } else if (is(*node, "Where") && !f.guard && node->inputs[2] == before && is_zero(node->inputs[1])) {
         // Rows without a number, of queries that see nothing, become zero; FusedAttention gives zeros there.
         const Node* nan = pattern_.made_by(node->inputs[0], "IsNaN");
         if (!nan || nan->inputs[0] != before) continue;
-        take(nan);
-        guard = node;
-        weights = node->outputs[0];
+        f.take(nan);
+        f.guard = node;
+        f.weights = node->outputs[0];
       } else if (const auto p = product(*node);
                  p && !p->transposes_a && !p->transposes_b && node->inputs[0] == before) {
-        if (output) return std::nullopt;
-        output = node;
+        if (f.output) return false;
+        f.output = node;
         continue;
       } else {
         continue;
       }
-      take(node);
+      f.take(node);
     }
-    if (weights == before) break;
+    if (f.weights == before) break;
   }
-  if (!output || output->inputs[1] == weights) return std::nullopt;
-  take(output);
+  if (!f.output || f.output->inputs[1] == f.weights) return false;
+  f.take(f.output);
+  return true;
+}
 
-  // The same way back, in the gradient: from the gradient of the probabilities to that of the output.
-  const Node *values_grad = nullptr, *weights_grad = nullptr;
-  std::string output_gradient;
-  if (softmax_grad) {
-    take(softmax_grad);
-    std::string at = softmax_grad->inputs[0];
-    for (int steps = 0; steps < 4 && !weights_grad; ++steps) {
-      const Node* node = maker(at);
-      if (!node || graph_.is_output(at)) return std::nullopt;
-      if (is(*node, "Reshape")) {
-        // A sum over axes that may have been broadcast.
-        const Node* sum = maker(node->inputs[0]);
-        if (!sum || !is(*sum, "ReduceSumTraining", kMicrosoft)) return std::nullopt;
-        const Node* shape = pattern_.made_by(node->inputs.at(1), "Shape");
-        const auto found = shape ? summation(sum->inputs[0], shape->inputs[0]) : std::vector<const Node*>{};
-        if (found.empty() || found[0] != node) return std::nullopt;
-        inside.insert(inside.end(), found.begin(), found.end());
-        at = sum->inputs[0];
-        node = maker(at);
-        if (!node) return std::nullopt;
-      }
-      take(node);
-      if (dropout && is(*node, "DropoutGrad", kMicrosoft) && dropout->has_output(1) &&
-          node->inputs.at(1) == dropout->outputs[1]) {
-        at = node->inputs[0];
-      } else if (guard && is(*node, "Where") && node->inputs[0] == guard->inputs[0] &&
-                 is_zero(node->inputs[1])) {
-        at = node->inputs[2];
-      } else {
-        const auto p = product(*node);
-        if (!p || p->transposes_a || !p->transposes_b || node->inputs[1] != output->inputs[1])
-          return std::nullopt;
-        weights_grad = node;
-        output_gradient = node->inputs[0];
-      }
+// The same way back, in the gradient: from the gradient of the probabilities to that of the output.
+bool Matcher::find_output_gradient(Found& f) const {
+  const Node* weights_grad = nullptr;
+  if (!f.softmax_grad) return true;
+  f.take(f.softmax_grad);
+  std::string at = f.softmax_grad->inputs[0];
+  for (int steps = 0; steps < 4 && !weights_grad; ++steps) {
+    const Node* node = maker(at);
+    if (!node || graph_.is_output(at)) return false;
+    if (is(*node, "Reshape")) {
+      // A sum over axes that may have been broadcast.
+      const Node* sum = maker(node->inputs[0]);
+      if (!sum || !is(*sum, "ReduceSumTraining", kMicrosoft)) return false;
+      const Node* shape = pattern_.made_by(node->inputs.at(1), "Shape");
+      const auto found = shape ? summation(sum->inputs[0], shape->inputs[0]) : std::vector<const Node*>{};
+      if (found.empty() || found[0] != node) return false;
+      f.inside.insert(f.inside.end(), found.begin(), found.end());
+      at = sum->inputs[0];
+      node = maker(at);
+      if (!node) return false;
     }
-    if (!weights_grad) return std::nullopt;
-    for (const Node* node : readers(weights)) {
+    f.take(node);
+    if (f.dropout && is(*node, "DropoutGrad", kMicrosoft) && f.dropout->has_output(1) &&
+        node->inputs.at(1) == f.dropout->outputs[1]) {
+      at = node->inputs[0];
+    } else if (f.guard && is(*node, "Where") && node->inputs[0] == f.guard->inputs[0] &&
+               is_zero(node->inputs[1])) {
+      at = node->inputs[2];
+    } else {
       const auto p = product(*node);
-      if (p && p->transposes_a && !p->transposes_b && node->inputs[0] == weights &&
-          node->inputs[1] == output_gradient)
-        values_grad = node;
+      if (!p || p->transposes_a || !p->transposes_b || node->inputs[1] != f.output->inputs[1]) return false;
+      weights_grad = node;
+      f.output_gradient = node->inputs[0];
     }
-    if (values_grad) take(values_grad);
   }
+  if (!weights_grad) return false;
+  for (const Node* node : readers(f.weights)) {
+    const auto p = product(*node);
+    if (p && p->transposes_a && !p->transposes_b && node->inputs[0] == f.weights &&
+        node->inputs[1] == f.output_gradient)
+      f.values_grad = node;
+  }
+  if (f.values_grad) f.take(f.values_grad);
+  return true;
+}
 
-  // From the softmax back to the product of queries and keys.
-  const std::string softmax_gradient = softmax_grad ? softmax_grad->outputs[0] : "";
-  std::string scores = softmax.inputs[0], gradient = softmax_gradient, condition;
-  std::vector<std::string> masks;  // that are added, the last first
-  double scale = 1, replaced = 0;
-  bool keeps = true, is_scaled = false;
-  const Node* scores_product = nullptr;
+// From the softmax back to the product of queries and keys.
+bool Matcher::find_scores(Found& f) const {
+  constexpr int kScoreSteps = 8;
+  std::string scores = f.softmax.inputs[0];
+  f.gradient = f.softmax_gradient = f.softmax_grad ? f.softmax_grad->outputs[0] : "";
+  bool is_scaled = false;
   // What reads a gradient beside the nodes of the match wants the gradient of the mask.
   const auto gradient_reader = [&](const std::function<bool(const Node&)>& wanted) -> const Node* {
-    for (const Node* node : readers(gradient))
+    for (const Node* node : readers(f.gradient))
       if (wanted(*node)) return node;
     return nullptr;
   };
-  for (int steps = 0; steps < kScoreSteps && !scores_product; ++steps) {
+  for (int steps = 0; steps < kScoreSteps && !f.scores_product; ++steps) {
     const Node* node = maker(scores);
-    if (!node) return std::nullopt;
-    take(node);
+    if (!node) return false;
+    f.take(node);
     if (product(*node)) {
-      scores_product = node;
+      f.scores_product = node;
     } else if (const auto factor = scaled(*node)) {
-      scale *= factor->second;
+      f.scale *= factor->second;
       is_scaled = true;
       scores = factor->first;
-      if (!gradient.empty()) {
+      if (!f.gradient.empty()) {
         const Node* back =
-            gradient_reader([&](const Node& n) { return is_scaling(n, gradient, factor->second); });
-        if (!back) return std::nullopt;
-        take(back);
-        gradient = summed(back->outputs[0], scores, inside);
+            gradient_reader([&](const Node& n) { return is_scaling(n, f.gradient, factor->second); });
+        if (!back) return false;
+        f.take(back);
+        f.gradient = summed(back->outputs[0], scores, f.inside);
       }
-    } else if (is(*node, "Add") && condition.empty() && !is_scaled) {
+    } else if (is(*node, "Add") && f.condition.empty() && !is_scaled) {
       const size_t side = leads_to_product(node->inputs[0]) ? 0 : 1;
-      if (!leads_to_product(node->inputs[side])) return std::nullopt;
-      masks.push_back(node->inputs[1 - side]);
+      if (!leads_to_product(node->inputs[side])) return false;
+      f.masks.push_back(node->inputs[1 - side]);
       scores = node->inputs[side];
-      if (!gradient.empty()) gradient = summed(gradient, scores, inside);
-    } else if (is(*node, "Where") && masks.empty() && condition.empty() && !is_scaled) {
+      if (!f.gradient.empty()) f.gradient = summed(f.gradient, scores, f.inside);
+    } else if (is(*node, "Where") && f.masks.empty() && f.condition.empty() && !is_scaled) {
       const size_t side = leads_to_product(node->inputs[1]) ? 1 : 2;
       const auto other = number(node->inputs[3 - side]);
-      if (!leads_to_product(node->inputs[side]) || !other) return std::nullopt;
-      keeps = side == 1, replaced = *other;
-      condition = node->inputs[0];
+      if (!leads_to_product(node->inputs[side]) || !other) return false;
+      f.keeps = side == 1, f.replaced = *other;
+      f.condition = node->inputs[0];
       scores = node->inputs[side];
-      if (!gradient.empty()) {
+      if (!f.gradient.empty()) {
         const Node* back = gradient_reader([&](const Node& n) {
-          return is(n, "Where") && n.inputs[0] == condition && n.inputs[side] == gradient &&
+          return is(n, "Where") && n.inputs[0] == f.condition && n.inputs[side] == f.gradient &&
                  is_zero(n.inputs[3 - side]);
         });
-        if (!back) return std::nullopt;
-        take(back);
-        gradient = summed(back->outputs[0], scores, inside);
+        if (!back) return false;
+        f.take(back);
+        f.gradient = summed(back->outputs[0], scores, f.inside);
       }
     } else {
-      return std::nullopt;
+      return false;
     }
   }
-  if (!scores_product) return std::nullopt;
-  const Product p = *product(*scores_product);
-  if (p.transposes_a) return std::nullopt;
+  return f.scores_product != nullptr && !product(*f.scores_product)->transposes_a;
+}
 
-  // The gradients of both operands of that product.
-  const std::string &left = scores_product->inputs[0], &right = scores_product->inputs[1];
-  const Node *left_grad = nullptr, *right_grad = nullptr;
-  if (!gradient.empty()) {
-    for (const Node* node : readers(gradient)) {
-      const auto back = product(*node);
-      if (!back) continue;
-      if (node->inputs[0] == gradient && node->inputs[1] == right && !back->transposes_a &&
-          back->transposes_b != p.transposes_b)
-        left_grad = node;
-      else if (!p.transposes_b && node->inputs[0] == left && node->inputs[1] == gradient &&
-               back->transposes_a && !back->transposes_b)
-        right_grad = node;
-      else if (p.transposes_b && node->inputs[0] == gradient && node->inputs[1] == left &&
-               back->transposes_a && !back->transposes_b)
-        right_grad = node;
-    }
-    if (left_grad) take(left_grad);
-    if (right_grad) take(right_grad);
+// The gradients of both operands of that product.
+void Matcher::find_operand_gradients(Found& f) const {
+  const std::string &left = f.scores_product->inputs[0], &right = f.scores_product->inputs[1];
+  const Product p = *product(*f.scores_product);
+  if (f.gradient.empty()) return;
+  for (const Node* node : readers(f.gradient)) {
+    const auto back = product(*node);
+    if (!back) continue;
+    if (node->inputs[0] == f.gradient && node->inputs[1] == right && !back->transposes_a &&
+        back->transposes_b != p.transposes_b)
+      f.left_grad = node;
+    else if (!p.transposes_b && node->inputs[0] == left && node->inputs[1] == f.gradient &&
+             back->transposes_a && !back->transposes_b)
+      f.right_grad = node;
+    else if (p.transposes_b && node->inputs[0] == f.gradient && node->inputs[1] == left &&
+             back->transposes_a && !back->transposes_b)
+      f.right_grad = node;
   }
+  if (f.left_grad) f.take(f.left_grad);
+  if (f.right_grad) f.take(f.right_grad);
+}
 
-  // Operands and results in the order in which they lie.
-  const auto axes = rank(left), axes_right = rank(right), axes_values = rank(output->inputs[1]);
-  if (!axes || axes != axes_right || axes != axes_values || (*axes != 3 && *axes != 4)) return std::nullopt;
-  for (const std::string& mask : masks)
-    if (!rank(mask) || *rank(mask) > *axes) return std::nullopt;
-  if (!condition.empty() && (!rank(condition) || *rank(condition) > *axes)) return std::nullopt;
-  const int64_t axis = softmax.int_or("axis", opset_ >= 13 ? -1 : 1);
-  if (axis != -1 && axis != static_cast<int64_t>(*axes) - 1) return std::nullopt;
-  Order plain(*axes);
-  std::iota(plain.begin(), plain.end(), 0);
-  Order swapped = plain;
-  std::swap(swapped[*axes - 1], swapped[*axes - 2]);
+// Operands and results in the order in which they lie.
+bool Matcher::find_operands(Found& f) const {
+  const Product p = *product(*f.scores_product);
+  const std::string &left = f.scores_product->inputs[0], &right = f.scores_product->inputs[1];
+  const auto axes_left = rank(left), axes_right = rank(right), axes_values = rank(f.output->inputs[1]);
+  if (!axes_left || axes_left != axes_right || axes_left != axes_values ||
+      (*axes_left != 3 && *axes_left != 4))
+    return false;
+  f.axes = *axes_left;
+  for (const std::string& mask : f.masks)
+    if (!rank(mask) || *rank(mask) > f.axes) return false;
+  if (!f.condition.empty() && (!rank(f.condition) || *rank(f.condition) > f.axes)) return false;
+  const int64_t axis = f.softmax.int_or("axis", opset_ >= since::kOneSoftmaxAxis ? -1 : 1);
+  if (axis != -1 && axis != static_cast<int64_t>(f.axes) - 1) return false;
+  f.plain.resize(f.axes);
+  std::iota(f.plain.begin(), f.plain.end(), 0);
+  Order swapped = f.plain;
+  std::swap(swapped[f.axes - 1], swapped[f.axes - 2]);
   const auto output_of = [](const Node* node) { return node ? node->outputs[0] : ""; };
-  const Operand q = follow(left, plain, output_of(left_grad));
-  const Operand k = follow(right, p.transposes_b ? plain : swapped, output_of(right_grad));
-  const Operand v = follow(output->inputs[1], plain, output_of(values_grad));
-  if (q.value.empty() || k.value.empty() || v.value.empty()) return std::nullopt;
+  f.q = follow(left, f.plain, output_of(f.left_grad));
+  f.k = follow(right, p.transposes_b ? f.plain : swapped, output_of(f.right_grad));
+  f.v = follow(f.output->inputs[1], f.plain, output_of(f.values_grad));
+  return !f.q.value.empty() && !f.k.value.empty() && !f.v.value.empty() && f.v.scale == 1;
+}
 
-  if (v.scale != 1) return std::nullopt;
+// Who asks for the shape of a value that is no longer made gets it from others.
+void Matcher::replace_shapes(Found& f, const std::string& value,
+                             const std::function<Axis(size_t)>& axis_of) const {
+  for (const Node* node : readers(value))
+    if (is(*node, "Shape")) f.match.shapes.push_back(shape_of(*node, f.axes, axis_of));
+}
 
-  Match match;
-  // Who asks for the shape of a value that is no longer made gets it from others.
-  const auto replace_shapes = [&](const std::string& value, const std::function<Axis(size_t)>& axis_of) {
-    for (const Node* node : readers(value))
-      if (is(*node, "Shape")) match.shapes.push_back(shape_of(*node, *axes, axis_of));
-  };
-  std::string y = output->outputs[0], dy = output_gradient;
-  Order y_order = plain;
+// A transposition behind the output goes into it.
+void Matcher::take_transposition(Found& f) const {
+  f.y = f.output->outputs[0], f.dy = f.output_gradient;
+  f.y_order = f.plain;
   std::vector<const Node*> of_y;
-  for (const Node* node : readers(y))
+  for (const Node* node : readers(f.y))
     if (!is(*node, "Shape")) of_y.push_back(node);
-  if (of_y.size() == 1 && !graph_.is_output(y) && is(*of_y[0], "Transpose")) {
+  if (of_y.size() == 1 && !graph_.is_output(f.y) && is(*of_y[0], "Transpose")) {
     const Node* transpose = of_y[0];
     const Order perm = transpose->ints_or("perm", {});
-    const Node* back = dy.empty() ? nullptr : maker(dy);
-    const bool mirrored = dy.empty() || (back && is(*back, "Transpose") && inner(dy, inside) &&
-                                         back->ints_or("perm", {}) == inverse(perm));
-    if (mirrored && perm.size() == *axes && perm.back() == static_cast<int64_t>(*axes) - 1) {
+    const Node* back = f.dy.empty() ? nullptr : maker(f.dy);
+    const bool mirrored = f.dy.empty() || (back && is(*back, "Transpose") && inner(f.dy, f.inside) &&
+                                           back->ints_or("perm", {}) == inverse(perm));
+    if (mirrored && perm.size() == f.axes && perm.back() == static_cast<int64_t>(f.axes) - 1) {
       const Order places = inverse(perm);
-      replace_shapes(y, [&](size_t i) { return Axis{transpose->outputs[0], places[i]}; });
-      y = transpose->outputs[0];
-      y_order = perm;
-      if (back) dy = back->inputs[0];
+      replace_shapes(f, f.y, [&](size_t i) { return Axis{transpose->outputs[0], places[i]}; });
+      f.y = transpose->outputs[0];
+      f.y_order = perm;
+      if (back) f.dy = back->inputs[0];
     }
   }
+}
 
-  // Nothing else may want what is no longer made. What reads the gradient of the softmax's input beside the
-  // match gets it as the gradient of the mask.
-  bool wants_mask_gradient = false;
+// Nothing else may want what is no longer made. What reads the gradient of the softmax's input beside the
+// match gets it as the gradient of the mask.
+bool Matcher::nothing_else_wanted(Found& f) const {
   const auto extent_of_scores = [&](size_t i) {
-    return i + 1 < *axes ? Axis{q.value, q.order[i]} : Axis{k.value, k.order[*axes - 2]};
+    return i + 1 < f.axes ? Axis{f.q.value, f.q.order[i]} : Axis{f.k.value, f.k.order[f.axes - 2]};
   };
   const auto has_shape_of_scores = [&](const std::string& value) {
-    if (rank(value) != axes) return false;
-    for (size_t i = 0; i < *axes; ++i) {
+    if (rank(value) != std::optional<size_t>(f.axes)) return false;
+    for (size_t i = 0; i < f.axes; ++i) {
       const Axis from = extent_of_scores(i);
       const auto& extents = dims(from.value);
       if (!extents || !(*dims(value))[i].same(extents->at(static_cast<size_t>(from.axis)))) return false;
     }
     return true;
   };
-  for (const Node* node : inside)
+  for (const Node* node : f.inside)
     for (const std::string& value : node->outputs) {
-      if (value.empty() || node == output || node == left_grad || node == right_grad || node == values_grad)
+      if (value.empty() || node == f.output || node == f.left_grad || node == f.right_grad ||
+          node == f.values_grad)
         continue;
-      if (inner(value, inside)) continue;
-      if (value == softmax_gradient && !masks.empty()) {
-        wants_mask_gradient = true;
+      if (inner(value, f.inside)) continue;
+      if (value == f.softmax_gradient && !f.masks.empty()) {
+        f.wants_mask_gradient = true;
         continue;
       }
       const auto all = readers(value);
       const bool shapes_only = std::all_of(
-          all.begin(), all.end(), [&](const Node* n) { return is(*n, "Shape") || contains(inside, n); });
-      if (graph_.is_output(value) || !shapes_only || !has_shape_of_scores(value)) return std::nullopt;
-      replace_shapes(value, extent_of_scores);
+          all.begin(), all.end(), [&](const Node* n) { return is(*n, "Shape") || contains(f.inside, n); });
+      if (graph_.is_output(value) || !shapes_only || !has_shape_of_scores(value)) return false;
+      replace_shapes(f, value, extent_of_scores);
     }
+  return true;
+}
 
+// The nodes that take the place of those found.
+void Matcher::write_nodes(Found& f) const {
   Attributes attributes = {{"fused", int64_t{1}},
-                           {"q_order", q.order},
-                           {"k_order", k.order},
-                           {"v_order", v.order},
-                           {"y_order", y_order}};
-  attributes["factor"] = Tensor::scalar(scale * q.scale * k.scale);
-  std::string mask = condition;
-  for (const std::string& added : masks) {
+                           {"q_order", f.q.order},
+                           {"k_order", f.k.order},
+                           {"v_order", f.v.order},
+                           {"y_order", f.y_order}};
+  attributes["factor"] = Tensor::scalar(f.scale * f.q.scale * f.k.scale);
+  std::string mask = f.condition;
+  for (const std::string& added : f.masks) {
     if (mask.empty()) {
       mask = added;
       continue;
     }
-    const std::string sum = concat(softmax.outputs[0], "_mask_", match.before.size());
-    match.before.push_back({"", "Add", sum, {added, mask}, {graph_.unique_name(sum)}, {}});
-    mask = match.before.back().outputs[0];
+    const std::string sum = concat(f.softmax.outputs[0], "_mask_", f.match.before.size());
+    f.match.before.push_back({"", "Add", sum, {added, mask}, {graph_.unique_name(sum)}, {}});
+    mask = f.match.before.back().outputs[0];
   }
-  if (!condition.empty()) {
-    attributes["replaced"] = static_cast<float>(replaced);
-    if (!keeps) attributes["inverted_mask"] = int64_t{1};
+  if (!f.condition.empty()) {
+    attributes["replaced"] = static_cast<float>(f.replaced);
+    if (!f.keeps) attributes["inverted_mask"] = int64_t{1};
   }
-  const bool drops = dropout && dropout->has_input(2);
+  const bool drops = f.dropout && f.dropout->has_input(2);
   if (drops) {
-    attributes["stream"] = static_cast<int64_t>(std::hash<std::string>{}(dropout->outputs[0]));
-    if (dropout->has("seed")) attributes["seed"] = dropout->int_or("seed", 0);
+    attributes["stream"] = static_cast<int64_t>(std::hash<std::string>{}(f.dropout->outputs[0]));
+    if (f.dropout->has("seed")) attributes["seed"] = f.dropout->int_or("seed", 0);
   }
-  const std::string base = softmax.outputs[0];
-  const std::string kept = softmax_grad ? graph_.unique_name(base + "_kept") : "";
-  const std::string key = softmax_grad && drops ? graph_.unique_name(base + "_dropout_key") : "";
-  const std::string ratio = drops && dropout->has_input(1) ? dropout->inputs[1] : "";
-  const std::string training = drops ? dropout->inputs[2] : "";
+  const std::string base = f.softmax.outputs[0];
+  const std::string kept = f.softmax_grad ? graph_.unique_name(base + "_kept") : "";
+  const std::string key = f.softmax_grad && drops ? graph_.unique_name(base + "_dropout_key") : "";
+  const std::string ratio = drops && f.dropout->has_input(1) ? f.dropout->inputs[1] : "";
+  const std::string training = drops ? f.dropout->inputs[2] : "";
   const auto trim = [](std::vector<std::string> names) {
     while (!names.empty() && names.back().empty()) names.pop_back();
     return names;
   };
-  match.forward = {kMicrosoft,           drops ? "FusedDropoutAttention" : "FusedAttention",
-                   softmax.name,         trim({q.value, k.value, v.value, mask, ratio, training}),
-                   trim({y, kept, key}), attributes};
-  if (softmax_grad) {
-    match.backward = {kMicrosoft,
-                      "AttentionGrad",
-                      softmax_grad->name,
-                      trim({dy, q.value, k.value, v.value, mask, "", kept, "", ratio, training, key}),
-                      trim({q.gradient, k.gradient, v.gradient, wants_mask_gradient ? softmax_gradient : ""}),
-                      attributes};
+  f.match.forward = {kMicrosoft,
+                     drops ? "FusedDropoutAttention" : "FusedAttention",
+                     f.softmax.name,
+                     trim({f.q.value, f.k.value, f.v.value, mask, ratio, training}),
+                     trim({f.y, kept, key}),
+                     attributes};
+  if (f.softmax_grad) {
+    f.match.backward = {
+        kMicrosoft,
+        "AttentionGrad",
+        f.softmax_grad->name,
+        trim({f.dy, f.q.value, f.k.value, f.v.value, mask, "", kept, "", ratio, training, key}),
+        trim({f.q.gradient, f.k.gradient, f.v.gradient, f.wants_mask_gradient ? f.softmax_gradient : ""}),
+        attributes};
   }
-  return match;
 }
+
+std::optional<Matcher::Match> Matcher::match(const Node& softmax) const {
+  Found f{softmax};
+  f.inside.push_back(&softmax);
+  if (!find_output(f) || !find_output_gradient(f) || !find_scores(f)) return std::nullopt;
+  find_operand_gradients(f);
+  if (!find_operands(f)) return std::nullopt;
+  take_transposition(f);
+  if (!nothing_else_wanted(f)) return std::nullopt;
+  write_nodes(f);
+  return std::move(f.match);
+}
+
+}  // namespace
 
 bool fuse_attention(Model& model) {
   Graph& graph = model.graph;
@@ -641,7 +705,4 @@ bool fuse_attention(Model& model) {
   return true;
 }
 
-ORTRAIN_PASS({.name = "fuse_attention", .moment = PassMoment::kSession, .order = 15, .run = fuse_attention});
-
-}  // namespace
 }  // namespace ortrain

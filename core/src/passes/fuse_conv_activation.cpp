@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "op/operator.h"
-#include "passes/pass.h"
+#include "passes/passes.h"
 #include "passes/pattern.h"
 
 namespace ortrain {
@@ -43,6 +43,8 @@ std::optional<Found> match(const Pattern& p, const Node& node, size_t n) {
   return found;
 }
 
+}  // namespace
+
 bool fuse_conv_activation(Model& model) {
   Graph& graph = model.graph;
   std::vector<Found> found;
@@ -67,12 +69,5 @@ bool fuse_conv_activation(Model& model) {
   if (!found.empty()) model.opsets.emplace(kMicrosoft, 1);
   return !found.empty();
 }
-
-ORTRAIN_PASS({.name = "fuse_conv_activation",
-              .moment = PassMoment::kSession,
-              .order = 40,
-              .run = fuse_conv_activation});
-
-}  // namespace
 
 }  // namespace ortrain

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "passes/pass.h"
+#include "op/opset.h"
+#include "passes/passes.h"
 #include "passes/pattern.h"
 
 namespace ortrain {
@@ -22,7 +23,7 @@ struct Found {
 bool is_inference(const Node& node, int64_t opset) {
   if (node.int_or("training_mode", 0) != 0) return false;
   for (size_t o = 1; o < node.outputs.size(); ++o)
-    if (node.has_output(o) && opset < 14) return false;
+    if (node.has_output(o) && opset < since::kTrainingMode) return false;
   return node.outputs.size() == 1;
 }
 
@@ -62,6 +63,8 @@ Tensor rounded(const Tensor& like, Shape shape, const std::vector<double>& value
   return out;
 }
 
+}  // namespace
+
 bool fuse_conv_batch_normalization(Model& model) {
   Graph& graph = model.graph;
   std::vector<Found> found;
@@ -100,12 +103,5 @@ bool fuse_conv_batch_normalization(Model& model) {
   }
   return !found.empty();
 }
-
-ORTRAIN_PASS({.name = "fuse_conv_batch_normalization",
-              .moment = PassMoment::kSession,
-              .order = 30,
-              .run = fuse_conv_batch_normalization});
-
-}  // namespace
 
 }  // namespace ortrain

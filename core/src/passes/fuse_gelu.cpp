@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "passes/pass.h"
+#include "passes/passes.h"
 #include "passes/pattern.h"
 
 namespace ortrain {
@@ -59,6 +59,8 @@ std::optional<std::string> match(const Pattern& p, const Node& product) {
   return std::nullopt;
 }
 
+}  // namespace
+
 bool fuse_gelu(Model& model) {
   Graph& graph = model.graph;
   std::vector<std::pair<size_t, std::string>> found;  // the last node of the pattern, and x
@@ -76,9 +78,5 @@ bool fuse_gelu(Model& model) {
   model.opsets.emplace("com.microsoft", 1);
   return true;
 }
-
-ORTRAIN_PASS({.name = "fuse_gelu", .moment = PassMoment::kArtifact, .order = 20, .run = fuse_gelu});
-
-}  // namespace
 
 }  // namespace ortrain

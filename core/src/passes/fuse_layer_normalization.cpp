@@ -6,7 +6,7 @@
 // carry the node too: onnxruntime knows it in the ONNX domain whatever the opset, and so do we.
 #include <algorithm>
 
-#include "passes/pass.h"
+#include "passes/passes.h"
 #include "passes/pattern.h"
 
 namespace ortrain {
@@ -106,6 +106,8 @@ std::optional<Match> match(const Graph& graph, const Pattern& p, size_t last) {
   return std::nullopt;
 }
 
+}  // namespace
+
 bool fuse_layer_normalization(Model& model) {
   Graph& graph = model.graph;
   std::vector<Match> found;
@@ -126,12 +128,5 @@ bool fuse_layer_normalization(Model& model) {
   if (found.empty()) return false;
   return true;
 }
-
-ORTRAIN_PASS({.name = "fuse_layer_normalization",
-              .moment = PassMoment::kArtifact,
-              .order = 10,
-              .run = fuse_layer_normalization});
-
-}  // namespace
 
 }  // namespace ortrain

@@ -10,8 +10,8 @@
 #include <unordered_map>
 
 #include "op/operator.h"
-#include "ops/common/session_domain.h"
-#include "passes/pass.h"
+#include "op/session_domain.h"
+#include "passes/passes.h"
 
 namespace ortrain {
 namespace {
@@ -122,9 +122,8 @@ class Fusion {
   std::unordered_map<std::string, size_t> producer_;
 };
 
+}  // namespace
+
 bool fuse_product(Model& model) { return Fusion(model.graph).run(); }
 
-ORTRAIN_PASS({.name = "fuse_product", .moment = PassMoment::kSession, .order = 50, .run = fuse_product});
-
-}  // namespace
 }  // namespace ortrain

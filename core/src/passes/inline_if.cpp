@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "passes/pass.h"
+#include "passes/passes.h"
 #include "passes/pattern.h"
 
 namespace ortrain {
@@ -57,14 +57,12 @@ bool inline_once(Graph& graph) {
   return true;
 }
 
+}  // namespace
+
 bool inline_if(Model& model) {
   bool changed = false;
   while (inline_once(model.graph)) changed = true;
   return changed;
 }
-
-ORTRAIN_PASS({.name = "inline_if", .moment = PassMoment::kArtifact, .order = 0, .run = inline_if});
-
-}  // namespace
 
 }  // namespace ortrain

@@ -1,47 +1,55 @@
 #include "passes/pass.h"
 
 #include <algorithm>
-#include <tuple>
+#include <filesystem>
+#include <system_error>
 
+#include "graph/onnx_io.h"
 #include "runtime/error.h"
-#include "runtime/registry.h"
 
 namespace ortrain {
 
 namespace {
 
-// A pass that runs at two moments is registered for each.
-using Key = std::pair<PassMoment, std::string_view>;
-
-Registry<Key, Pass>& registry() {
-  static Registry<Key, Pass> passes;
-  return passes;
-}
-
-// Those of a moment in the order in which they run.
-std::vector<const Pass*> passes_of(PassMoment moment) {
-  std::vector<const Pass*> passes;
-  registry().each([&](const Pass& pass) {
-    if (pass.moment == moment) passes.push_back(&pass);
-  });
-  std::sort(passes.begin(), passes.end(), [](const Pass* a, const Pass* b) {
-    return std::tie(a->order, a->name) < std::tie(b->order, b->name);
-  });
-  return passes;
-}
-
-}  // namespace
-
-RegisterPass::RegisterPass(const Pass& pass, const std::source_location& where) {
-  registry().add({pass.moment, pass.name}, pass, concat("pass '", pass.name, "'"), where);
-}
-
-namespace {
+const std::string kDumpGraph = "ortrain.dump_graph";
 
 bool is_on(const Pass& pass, const std::map<std::string, std::string>& config) {
-  const auto off = config.find(concat(kDisablePass, pass.name));
-  return off == config.end() || off->second != "1";
+  for (const std::string_view name : {pass.name, pass.former}) {
+    const auto off = config.find(concat(kDisablePass, name));
+    if (!name.empty() && off != config.end() && off->second == "1") return false;
+  }
+  return true;
 }
+
+// Writes graphs to the folder of "ortrain.dump_graph": <label>_00.onnx as it came, <label>_01_<pass>.onnx
+// after the first pass, and so on.
+class Dump {
+ public:
+  Dump(const std::map<std::string, std::string>& config, std::string_view label) : label_(label) {
+    std::replace(label_.begin(), label_.end(), ' ', '_');
+    const auto entry = config.find(kDumpGraph);
+    if (entry == config.end()) return;
+    folder_ = entry->second;
+    require(!folder_.empty(), ErrorCode::kInvalidArgument, "session config entry ", kDumpGraph,
+            ": expected a folder, found \"\"");
+    std::error_code error;
+    std::filesystem::create_directories(folder_, error);
+    require(!error, ErrorCode::kFail, "session config entry ", kDumpGraph, ": the folder '", folder_.string(),
+            "' cannot be made: ", error.message());
+  }
+
+  void write(const Model& model, std::string_view pass = "") {
+    if (folder_.empty()) return;
+    const std::string number = concat(count_ < 10 ? "0" : "", count_);
+    ++count_;
+    write_rewritten(model, folder_ / concat(label_, "_", number, pass.empty() ? "" : "_", pass, ".onnx"));
+  }
+
+ private:
+  std::filesystem::path folder_;
+  std::string label_;
+  int count_ = 0;
+};
 
 // Runs a pass on the subgraphs of a graph, innermost first. A subgraph that changes is a copy of its own
 // afterwards.
@@ -61,30 +69,36 @@ void run_inside(const Pass& pass, Model& model) {
 
 }  // namespace
 
-void run_passes(Model& model, PassMoment moment, const std::map<std::string, std::string>& config,
-                int level) {
-  for (const Pass* pass : passes_of(moment)) {
-    if (static_cast<int>(pass->level) > level || !is_on(*pass, config)) continue;
-    run_inside(*pass, model);
-    if (pass->run(model)) model.graph.remove_unused_nodes();
+void write_rewritten(const Model& model, const std::filesystem::path& path) {
+  Model whole = model;
+  for (const Node& node : whole.graph.nodes) whole.opsets.emplace(node.domain, 1);
+  write_model(whole, path);
+}
+
+void run_passes(Model& model, PassPhase phase, const std::map<std::string, std::string>& config,
+                std::string_view label) {
+  Dump dump(config, label);
+  dump.write(model);
+  for (const Pass& pass : passes_of(phase)) {
+    if (!is_on(pass, config)) continue;
+    run_inside(pass, model);
+    if (pass.run(model)) model.graph.remove_unused_nodes();
+    dump.write(model, pass.name);
   }
 }
 
-std::vector<std::string_view> pass_names(PassMoment moment) {
-  std::vector<std::string_view> names;
-  for (const Pass* pass : passes_of(moment)) names.push_back(pass->name);
-  return names;
-}
-
-std::map<std::string, std::string> without_passes(const std::vector<std::string>& names, PassMoment moment) {
-  const std::vector<std::string_view> passes = pass_names(moment);
+std::map<std::string, std::string> without_passes(const std::vector<std::string>& names, PassPhase phase) {
   std::map<std::string, std::string> config;
   for (const std::string& name : names) {
     std::string known;
-    for (const std::string_view pass : passes) known += concat(known.empty() ? "" : ", ", pass);
-    require(std::find(passes.begin(), passes.end(), name) != passes.end(), ErrorCode::kInvalidArgument,
-            "expected the name of a pass to switch off, found '", name, "'; those that run here are ", known);
-    config[concat(kDisablePass, name)] = "1";
+    bool found = false;
+    for (const Pass& pass : passes_of(phase)) {
+      found = found || pass.name == name || (!name.empty() && pass.former == name);
+      known += concat(known.empty() ? "" : ", ", pass.name);
+    }
+    require(found, ErrorCode::kInvalidArgument, "expected the name of a pass to switch off, found '", name,
+            "'; those that run here are ", known);
+    config[kDisable + name] = "1";
   }
   return config;
 }

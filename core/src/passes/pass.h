@@ -1,8 +1,9 @@
-// Passes: graph → graph. Each has a name by which it can be switched off, and a moment at which it runs.
+// Passes: graph → graph. passes/pipeline.cpp lists them in the order in which they run.
 #pragma once
 
+#include <filesystem>
 #include <map>
-#include <source_location>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,7 +12,7 @@
 
 namespace ortrain {
 
-enum class PassMoment {
+enum class PassPhase {
   kArtifact,  // before the gradient is built: what it makes is written into the training model
   kSession,   // when a session loads a model
 };
@@ -24,38 +25,31 @@ enum class PassLevel {
 
 struct Pass {
   std::string_view name;
-  PassMoment moment;
-  int order;            // lower runs first
   bool (*run)(Model&);  // returns whether it changed anything; keeps the names of the graph's outputs
   PassLevel level = PassLevel::kExtended;
+  std::string_view former = "";  // a name that it had before, by which it can still be switched off
 };
 
-struct RegisterPass {
-  RegisterPass(const Pass& pass, const std::source_location& where = std::source_location::current());
-};
-#define ORTRAIN_PASS(...) ORTRAIN_PASS_(__LINE__, __VA_ARGS__)
-#define ORTRAIN_PASS_(line, ...) ORTRAIN_PASS__(line, __VA_ARGS__)
-#define ORTRAIN_PASS__(line, ...) \
-  static const ::ortrain::RegisterPass ortrain_registered_pass_##line(::ortrain::Pass __VA_ARGS__)
+// The passes of a phase, in the order in which they run.
+std::span<const Pass> passes_of(PassPhase phase);
+// Their names.
+std::vector<std::string_view> pass_names(PassPhase phase);
 
 // The key that switches a pass off, before its name.
 inline constexpr std::string_view kDisablePass = "ortrain.disable_pass.";
 
-// Runs the passes of a moment up to a level, in order. `config` switches one off by the key
-// "ortrain.disable_pass.<name>" = "1". Throws kFail where two passes are registered under one name.
-void run_passes(Model& model, PassMoment moment, const std::map<std::string, std::string>& config = {},
-                int level = static_cast<int>(PassLevel::kExtended));
+// Runs the passes of a phase up to a level, in order. `config` switches one off by the key
+// "ortrain.disable_pass.<name>" = "1"; "ortrain.dump_graph" = folder has the graph written there before and
+// after each pass, under names that begin with `label`.
+void run_passes(Model& model, PassPhase phase, const std::map<std::string, std::string>& config = {},
+                int level = static_cast<int>(PassLevel::kExtended), std::string_view label = "graph");
 
-// The names of the passes of a moment, in the order in which they run.
-std::vector<std::string_view> pass_names(PassMoment moment);
+// Writes a graph that passes have rewritten to an ONNX file, for people and for this version: it may have
+// nodes of the domain ortrain.session.
+void write_rewritten(const Model& model, const std::filesystem::path& path);
 
-// The configuration that switches off passes of a moment. Throws kInvalidArgument for a name that none of
-// them has.
-std::map<std::string, std::string> without_passes(const std::vector<std::string>& names, PassMoment moment);
-
-inline void run_session_passes(Model& model, const std::map<std::string, std::string>& config,
-                               int level = static_cast<int>(PassLevel::kExtended)) {
-  run_passes(model, PassMoment::kSession, config, level);
-}
+// The configuration that switches off passes of a phase. Throws kInvalidArgument for a name that none of them
+// has.
+std::map<std::string, std::string> without_passes(const std::vector<std::string>& names, PassPhase phase);
 
 }  // namespace ortrain

@@ -3,11 +3,9 @@
 
 #include <unordered_map>
 
-#include "passes/pass.h"
+#include "passes/passes.h"
 
 namespace ortrain {
-
-namespace {
 
 bool remove_identity(Model& model) {
   Graph& graph = model.graph;
@@ -30,13 +28,5 @@ bool remove_identity(Model& model) {
   }
   return changed;
 }
-
-ORTRAIN_PASS({.name = "remove_identity",
-              .moment = PassMoment::kSession,
-              .order = 0,
-              .run = remove_identity,
-              .level = PassLevel::kBasic});
-
-}  // namespace
 
 }  // namespace ortrain

@@ -148,7 +148,7 @@ struct Executor::Impl {
     for (const std::string& name : inputs) input_cells.push_back(&cell(name));
     for (const Node& node : graph.nodes) {
       const Operator* op = find_operator(node.domain, node.op_type);
-      whole = whole && !(op && op->run && !op->shape);
+      whole = whole && !(op && op->kernels.run && !op->rules.shape);
       for (std::string& name : values_read(node)) read.insert(std::move(name));
     }
     read.insert(outputs.begin(), outputs.end());
@@ -336,6 +336,7 @@ ProgramRequest Executor::Impl::request() const {
   request.arena = settings.arena;
   request.precision = settings.precision;
   request.memory_budget = settings.memory_budget;
+  request.check_finite = settings.check_finite;
   return request;
 }
 
@@ -587,7 +588,7 @@ void Executor::Impl::run_dynamic(DynamicStep& step, OutputPlaces& places, const 
   const auto start = Profile::Clock::now();
   try {
     NodeRun run(*this, step, places, scope);
-    step.op->run(run);
+    step.op->kernels.run(run);
   } catch (const Error& e) {
     if (e.message().find(step.node.label()) != std::string::npos) throw;
     fail(e.code(), step.node.label(), ": ", e.message());

@@ -23,6 +23,7 @@ struct ExecutorSettings {
   std::shared_ptr<Arena> arena;
   Precision precision = Precision::kFloat;
   size_t memory_budget = 0;  // of each Program
+  bool check_finite = false;
   // Of states that are not row-major. Only kernels of Programs may read these.
   std::unordered_map<std::string, LayoutPtr> layouts = {};
 };

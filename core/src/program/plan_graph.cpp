@@ -14,7 +14,7 @@ bool has_subgraph(const Node& node) {
 
 bool updates_state(const Node& node) {
   const Operator* op = find_operator(node.domain, node.op_type);
-  if (op && op->updates != 0) return true;
+  if (op && op->traits.updates != 0) return true;
   for (const auto& [name, attribute] : node.attributes)
     if (const auto* graph = std::get_if<std::shared_ptr<Graph>>(&attribute))
       if (std::any_of((*graph)->nodes.begin(), (*graph)->nodes.end(), updates_state)) return true;
@@ -61,7 +61,7 @@ const PlanNode& PlanGraph::node(const Node& node) {
   for (const int value : plan.read)
     if (is_state(value)) plan.states.emplace_back(value, inner);
   for (size_t i = 0; plan.op && i < plan.inputs.size() && i < 32; ++i)
-    if ((plan.op->updates >> i & 1) && plan.inputs[i] >= 0 && is_state(plan.inputs[i]))
+    if ((plan.op->traits.updates >> i & 1) && plan.inputs[i] >= 0 && is_state(plan.inputs[i]))
       plan.states.emplace_back(plan.inputs[i], true);
   return plan;
 }

@@ -4,7 +4,10 @@
 #include <cstring>
 #include <optional>
 
+#include "op/implementation.h"
 #include "op/operator.h"
+#include "program/cost.h"
+#include "program/finite_check.h"
 #include "program/memory_plan.h"
 #include "program/recompute.h"
 #include "program/stated_shape.h"
@@ -85,6 +88,7 @@ struct Program::Impl {
   std::shared_ptr<Arena> arena;
   uint64_t arena_generation = UINT64_MAX;  // no place yet
   std::vector<std::byte*> addresses;
+  std::vector<FiniteCheck> checks;  // of each step, where the run is checked
 
   int add_storage(Storage storage) {
     storages.push_back(std::move(storage));
@@ -369,7 +373,7 @@ class NodeKernel : public KernelContext {
     const auto& readers = compiler_.readers(name);
     return std::any_of(readers.begin(), readers.end(), [](const Node* n) {
       const Operator* op = find_operator(n->domain, n->op_type);
-      return op && op->takes_bf16;
+      return op && op->traits.takes_bf16;
     });
   }
 
@@ -567,10 +571,11 @@ void Compiler::run_now(size_t from) {
 void Compiler::find_placements() {
   for (const Node& node : program_.graph.nodes) {
     const Operator* op = find_operator(node.domain, node.op_type);
-    if (!op || !op->writes_through) continue;
+    if (!op || !op->traits.writes_through) continue;
     const NodeShapes shapes(*this, node);
     size_t input = 0, target = 0;
-    if (!op->writes_through(shapes, input, target) || !node.has_input(input) || !node.has_input(target))
+    if (!op->traits.writes_through(shapes, input, target) || !node.has_input(input) ||
+        !node.has_input(target))
       continue;
     const int state = find_value(node.inputs[target]);
     if (state < 0 || storage(value(state).storage).where != Where::kFixed || value(state).constant) continue;
@@ -585,7 +590,7 @@ void Compiler::compile_node(const Node& node) {
   for (size_t i = 0; i < node.inputs.size(); ++i)
     require(node.inputs[i].empty() || shapes.inputs[i] >= 0, ErrorCode::kInvalidGraph, node.label(),
             ": input ", i, " ('", node.inputs[i], "') is produced by nothing");
-  op->shape(shapes);
+  op->rules.shape(shapes);
   std::vector<DType> types;
   for (const int v : shapes.inputs) types.push_back(v < 0 ? DType::kUndefined : value(v).dtype);
   const ElementTypes ruled(node, shapes.opset(), std::move(types));
@@ -598,12 +603,12 @@ void Compiler::compile_node(const Node& node) {
                   "output ", o, " ('", node.outputs[o], "') is read but this operator does not make it");
   }
 
-  const bool folding = !op->impure && std::all_of(shapes.inputs.begin(), shapes.inputs.end(),
-                                                  [&](int v) { return v < 0 || value(v).constant; });
+  const bool folding = !op->traits.impure && std::all_of(shapes.inputs.begin(), shapes.inputs.end(),
+                                                         [&](int v) { return v < 0 || value(v).constant; });
   const size_t before = program_.steps.size();
-  shapes.widen(op->narrow_types);
+  shapes.widen(op->traits.narrow_types);
   NodeKernel context(*this, node, shapes, folding);
-  context.finish(context.all_known() ? nullptr : op->kernel(context));
+  context.finish(context.all_known() ? nullptr : make_kernel(*op, context));
   if (folding) run_now(before);
   // What the graph gives is converted at once, so that the wide form need not live until the end.
   for (const std::string& name : node.outputs)
@@ -701,10 +706,9 @@ void Compiler::compile(const std::vector<Node>& nodes) {
   program_.arena = request_.arena ? request_.arena : std::make_shared<Arena>();
 }
 
-// About how long a node takes, as far as recomputation has to know: what it moves at some speed, and what
-// products and convolutions calculate at another.
+// About how long a node takes, as far as recomputation has to know: what it moves at some speed, and what it
+// calculates at another.
 double seconds_of(const Node& node, const std::unordered_map<std::string, const Value*>& values) {
-  constexpr double kCall = 2e-6, kBytes = 10e9, kOperations = 100e9, kEach = 8;
   const auto find = [&](const std::vector<std::string>& names, size_t i) -> const Value* {
     const auto at = i < names.size() ? values.find(names[i]) : values.end();
     return at == values.end() ? nullptr : at->second;
@@ -715,18 +719,18 @@ double seconds_of(const Node& node, const std::unordered_map<std::string, const 
     for (size_t i = 0; i < names->size(); ++i)
       if (const Value* v = find(*names, i))
         bytes += static_cast<double>(bytes_of(v->dtype, element_count(v->shape)));
-  const Value *a = find(node.inputs, 0), *b = find(node.inputs, 1), *y = find(node.outputs, 0);
-  double operations = kEach * elements(y);
-  const std::string& type = node.op_type;
-  if ((type == "Conv" || type == "FusedConv") && b && !b->shape.empty() && b->shape[0] > 0) {
-    operations = 2 * elements(y) * elements(b) / static_cast<double>(b->shape[0]);
-  } else if ((type == "MatMul" || type == "FusedMatMul" || type == "FusedProduct" || type == "Gemm") && a &&
-             !a->shape.empty()) {
-    const size_t rank = a->shape.size();
-    const bool transposed = rank > 1 && node.int_or("transA", 0) != 0;
-    operations = 2 * elements(y) * static_cast<double>(a->shape[transposed ? rank - 2 : rank - 1]);
+  const Value* made = find(node.outputs, 0);
+  double operations = cost::kOperationsPerElement * elements(made);
+  const Operator* op = find_operator(node.domain, node.op_type);
+  if (made && op && op->traits.operations) {
+    std::vector<const Shape*> shapes;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const Value* v = find(node.inputs, i);
+      shapes.push_back(v ? &v->shape : nullptr);
+    }
+    operations = op->traits.operations(node, shapes, made->shape);
   }
-  return kCall + bytes / kBytes + operations / kOperations;
+  return cost::kCallSeconds + bytes / cost::kBytesPerSecond + operations / cost::kOperationsPerSecond;
 }
 
 Footprint footprint_of(const Program::Impl& program) {
@@ -831,12 +835,64 @@ void run_timed(const Step& step, const Frame& frame, Profile& profile) {
   profile.record(step.converts || !node ? "(layout)" : node->op_type, name, start, end);
 }
 
+void run_watched(const Step& step, const Frame& frame, Profile* profile, FiniteCheck* check) {
+  if (check) check->before(frame);
+  if (profile)
+    run_timed(step, frame, *profile);
+  else
+    step.kernel(frame);
+  if (check && step.node) check->after(frame, *step.node);
+}
+
+// What each step reads and makes of floating values, as far as it is in memory then.
+std::vector<FiniteCheck> checks_of(const Program::Impl& program) {
+  std::unordered_map<std::string, std::vector<const Value*>> values;
+  for (const Value& v : program.values)
+    if (is_floating(v.dtype)) values[v.name].push_back(&v);
+  const auto stored = [&](const Value& v, const LayoutPtr& layout, int storage, size_t step) {
+    std::optional<CheckedValue> found;
+    if (storage < 0) return found;
+    const Storage& s = program.storages[static_cast<size_t>(storage)];
+    const auto now = static_cast<int>(step);
+    if (s.where == Where::kArena && (now < s.first || now > s.last)) return found;
+    const DType dtype = layout && layout->bf16() ? DType::kBFloat16 : v.dtype;
+    const auto count =
+        layout ? static_cast<int64_t>(layout->bytes() / size_of(dtype)) : element_count(v.shape);
+    found = CheckedValue{v.name, dtype, count, Slot{storage}};
+    return found;
+  };
+  // The first of a value's forms and copies that there is.
+  const auto find = [&](const std::string& name, size_t step) -> std::optional<CheckedValue> {
+    const auto at = values.find(name);
+    if (at == values.end()) return std::nullopt;
+    for (const Value* v : at->second) {
+      if (auto found = stored(*v, v->layout, v->storage, step)) return found;
+      for (const auto& [layout, storage] : v->copies)
+        if (auto found = stored(*v, layout, storage, step)) return found;
+    }
+    return std::nullopt;
+  };
+  std::vector<FiniteCheck> checks;
+  for (size_t i = 0; i < program.steps.size(); ++i) {
+    std::vector<CheckedValue> inputs, outputs;
+    if (const Node* node = program.steps[i].converts ? nullptr : program.steps[i].node) {
+      for (const std::string& name : node->inputs)
+        if (auto found = find(name, i)) inputs.push_back(*std::move(found));
+      for (const std::string& name : node->outputs)
+        if (auto found = find(name, i)) outputs.push_back(*std::move(found));
+    }
+    checks.emplace_back(std::move(inputs), std::move(outputs));
+  }
+  return checks;
+}
+
 }  // namespace
 
 Program::Program(const ProgramRequest& request)
     : impl_(compile(request, request.nodes ? *request.nodes : request.graph->nodes)) {
   if (request.memory_budget > 0 && impl_->memory.arena > request.memory_budget)
     impl_ = compile_within_budget(request, *impl_);
+  if (request.check_finite) impl_->checks = checks_of(*impl_);
 }
 
 Program::~Program() = default;
@@ -865,8 +921,8 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor*
   try {
     for (; i < p.steps.size(); ++i) {
       check_terminate(terminate);
-      if (profile) [[unlikely]]
-        run_timed(p.steps[i], frame, *profile);
+      if (profile || !p.checks.empty()) [[unlikely]]
+        run_watched(p.steps[i], frame, profile, p.checks.empty() ? nullptr : &p.checks[i]);
       else
         p.steps[i].kernel(frame);
     }

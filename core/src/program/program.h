@@ -54,6 +54,7 @@ struct ProgramRequest {
   // The most bytes that intermediate values may take, 0 for any number. Where they would take more,
   // activations are computed again for the backward pass (program/recompute.h).
   size_t memory_budget = 0;
+  bool check_finite = false;  // stop at the first node that produces a NaN or an infinity
 };
 
 // What a Program needs for intermediate values.

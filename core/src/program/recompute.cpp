@@ -14,16 +14,12 @@ namespace {
 constexpr size_t kSmall = 4096;    // bytes of a value that is not worth dropping
 constexpr long kWork = 3'000'000;  // nodes walked in one search: some tenths of a second
 
-enum class Again { kNever, kSame, kNormalize, kDrop };
+enum class Again { kNever, kSame, kOtherwise };
 
 bool has_subgraph(const Node& node) {
   return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
     return std::holds_alternative<std::shared_ptr<Graph>>(attribute.second);
   });
-}
-
-bool is_batch_normalization(const Node& node) {
-  return node.domain == kMicrosoft && node.op_type == "BatchNormInternal";
 }
 
 // How output 0 of a node, or any output where it is kSame, can be computed once more. `read` are the values
@@ -32,18 +28,16 @@ Again how_again(const Node& node, const std::unordered_set<std::string>& read,
                 const std::unordered_set<std::string>& updated) {
   const Operator* op = find_operator(node.domain, node.op_type);
   if (!op || has_subgraph(node)) return Again::kNever;
-  if (is_batch_normalization(node))
-    return node.int_or("training_mode", 1) != 0 ? Again::kNormalize : Again::kNever;
-  if (node.domain.empty() && node.op_type == "Dropout")
-    return node.has_output(1) ? Again::kDrop : Again::kNever;
-  // A kernel may depend on which of its outputs are read, as that of MaxPool does; these do not.
-  static const std::unordered_set<std::string> kAlike = {"LayerNormalization", "SimplifiedLayerNormalization",
-                                                         "Split"};
-  for (size_t o = 1; o < node.outputs.size(); ++o)
-    if (read.contains(node.outputs[o]) && !kAlike.contains(node.op_type)) return Again::kNever;
+  if (op->traits.repeat) {
+    const bool can = op->traits.repeat(node, [](size_t) { return std::string("output"); }).has_value();
+    return can ? Again::kOtherwise : Again::kNever;
+  }
+  // A kernel may depend on which of its outputs are read, as that of MaxPool does.
+  for (size_t o = 1; o < node.outputs.size() && !op->traits.independent_outputs; ++o)
+    if (read.contains(node.outputs[o])) return Again::kNever;
   const bool reads_state = std::any_of(node.inputs.begin(), node.inputs.end(),
                                        [&](const std::string& name) { return updated.contains(name); });
-  return op->impure || op->updates != 0 || reads_state ? Again::kNever : Again::kSame;
+  return op->traits.impure || op->traits.updates != 0 || reads_state ? Again::kNever : Again::kSame;
 }
 
 // State that some node of the graph writes.
@@ -52,7 +46,7 @@ std::unordered_set<std::string> updated_state(const std::vector<Node>& nodes) {
   for (const Node& node : nodes) {
     const Operator* op = find_operator(node.domain, node.op_type);
     for (size_t i = 0; op && i < node.inputs.size(); ++i)
-      if (op->updates >> i & 1) updated.insert(node.inputs[i]);
+      if (op->traits.updates >> i & 1) updated.insert(node.inputs[i]);
   }
   return updated;
 }
@@ -385,26 +379,16 @@ std::vector<Node> Recomputation::rewrite(const Kept& kept) const {
     const std::vector<std::string> originals = node.outputs;
     node.name = fresh_name(node.name.empty() ? node.outputs[0] : node.name);
     for (const std::string& input : node.inputs) self(input, self);
-    if (is_batch_normalization(node)) {
-      // The statistics of the batch are small and stay. The variance itself is asked for: that of the inverse
-      // deviation would differ in the last bit.
-      Node& first = out[made_at.at(originals[0])];
-      if (first.outputs.size() < 6) first.outputs.resize(6);
-      for (const size_t o : {3, 5})
-        if (first.outputs[o].empty())
-          first.outputs[o] = fresh_name(originals[0] + (o == 3 ? "_mean" : "_variance"));
-      node.domain = "";
-      node.op_type = "BatchNormalization";
-      node.inputs[3] = first.outputs[3];
-      node.inputs[4] = first.outputs[5];
-      node.outputs.resize(1);
-      node.attributes = {{"epsilon", node.float_or("epsilon", 1e-5f)}, {"batch_statistics", int64_t{1}}};
-    } else if (node.op_type == "Dropout" && node.domain.empty()) {
-      node.domain = kMicrosoft;
-      node.op_type = "DropoutGrad";
-      node.inputs.insert(node.inputs.begin() + 1, originals[1]);
-      node.outputs.resize(1);
-      node.attributes.clear();
+    if (const Operator* op = find_operator(node.domain, node.op_type); op->traits.repeat) {
+      const std::string name = node.name;
+      // What the first run gave beside output 0 is small and stays.
+      node = *op->traits.repeat(node, [&](size_t o) {
+        Node& first = out[made_at.at(originals[0])];
+        if (first.outputs.size() <= o) first.outputs.resize(o + 1);
+        if (first.outputs[o].empty()) first.outputs[o] = fresh_name(concat(originals[0], "_output_", o));
+        return first.outputs[o];
+      });
+      node.name = name;
     }
     for (std::string& input : node.inputs) input = resolve(input);
     for (size_t o = 0; o < node.outputs.size(); ++o) {

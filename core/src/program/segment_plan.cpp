@@ -220,7 +220,7 @@ void Planner::wait(const PlanNode& node, std::vector<const PlanNode*>& list) {
 }
 
 bool Planner::follows(const PlanNode& node) const {
-  if (!node.op->run || node.op->shape || !request_.later.empty()) return false;
+  if (!node.op->kernels.run || node.op->rules.shape || !request_.later.empty()) return false;
   return std::all_of(node.read.begin(), node.read.end(), [&](int value) {
     return (find(value) || marked(value, kFound)) && !graph().is_state(value);
   });
@@ -248,11 +248,12 @@ void Planner::visit(const PlanNode& node) {
   if (splice(node)) return;
   const auto is_other = [&](int value) { return value >= 0 && find(value)->kind == Kind::kOther; };
   const bool others = std::any_of(node.read.begin(), node.read.end(), is_other);
-  require(op->takes_sequences || !others || std::none_of(node.inputs.begin(), node.inputs.end(), is_other),
-          ErrorCode::kNotImplemented, node.node->label(),
-          ": one of its inputs is a sequence or an optional value; this operator takes tensors alone");
-  if (op->run && (others || !op->shape)) {
-    const bool constant = !op->impure && !node.has_subgraph && all_constant(node.read);
+  require(
+      op->traits.takes_sequences || !others || std::none_of(node.inputs.begin(), node.inputs.end(), is_other),
+      ErrorCode::kNotImplemented, node.node->label(),
+      ": one of its inputs is a sequence or an optional value; this operator takes tensors alone");
+  if (op->kernels.run && (others || !op->rules.shape)) {
+    const bool constant = !op->traits.impure && !node.has_subgraph && all_constant(node.read);
     if (!constant || !run_now(node)) wait(node, plan_.dynamic);
     return;
   }
@@ -260,7 +261,7 @@ void Planner::visit(const PlanNode& node) {
   PlannedShapes shapes(*this, node);
   while (true) {
     try {
-      op->shape(shapes);
+      op->rules.shape(shapes);
       break;
     } catch (const DataDependent& e) {
       if (!pin(request_.graph->number(e.value))) return wait(node, plan_.rest);
@@ -270,7 +271,7 @@ void Planner::visit(const PlanNode& node) {
   for (size_t o = 0; o < node.outputs.size(); ++o)
     all_known &= node.outputs[o] < 0 || shapes.known[o].defined();
   // Pinning may have made the last input a constant.
-  if (all_known || (!op->impure && all_constant(node.read)))
+  if (all_known || (!op->traits.impure && all_constant(node.read)))
     return fold(node, shapes.results, std::move(shapes.known));
   for (size_t o = 0; o < node.outputs.size(); ++o) {
     if (node.outputs[o] < 0 || shapes.results[o].first == DType::kUndefined) continue;
@@ -300,7 +301,7 @@ bool Planner::splice(const PlanNode& planned) {
 
 bool Planner::run_now(const PlanNode& node) {
   ConstantRun run(*this, node);
-  node.op->run(run);
+  node.op->kernels.run(run);
   if (!run.tensors) return false;
   for (size_t o = 0; o < node.outputs.size(); ++o)
     if (node.outputs[o] >= 0) add_constant(node.outputs[o], run.results[o]);

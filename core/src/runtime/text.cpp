@@ -72,7 +72,8 @@ std::string describe_content(const void* data, size_t bytes) {
   for (const char c : start) {
     const auto byte = static_cast<unsigned char>(c);
     text = text && ((byte >= 0x20 && byte < 0x7F) || c == '\n' || c == '\t' || c == '\r');
-    shown += (shown.empty() ? "" : " ") + std::string{digits[byte >> 4], digits[byte & 15]};
+    if (!shown.empty()) shown += " ";
+    shown += std::string{digits[byte >> 4], digits[byte & 15]};
   }
   return concat(bytes, " bytes that begin ", text ? "like text, with " : "with ", shown);
 }
@@ -95,6 +96,13 @@ std::string suggestion(const std::string& name, const std::vector<std::string>& 
   for (size_t i = 0; i < near.size() && i < 3; ++i)
     out += (i == 0 ? "; did you mean \"" : "\" or \"") + near[i].second;
   return out.empty() ? out : out + "\"?";
+}
+
+std::string quoted_list(const std::vector<std::string>& names, size_t most) {
+  std::string text;
+  for (size_t n = 0; n < names.size() && n < most; ++n) text += concat(n ? ", " : "", "\"", names[n], "\"");
+  if (names.size() > most) text += concat(" and ", names.size() - most, " more");
+  return text;
 }
 
 }  // namespace ortrain

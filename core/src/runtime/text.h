@@ -18,4 +18,7 @@ std::string describe_content(const void* data, size_t bytes);
 // is near.
 std::string suggestion(const std::string& name, const std::vector<std::string>& known);
 
+// '"a", "b" and 3 more': the first `most` of the names.
+std::string quoted_list(const std::vector<std::string>& names, size_t most = 8);
+
 }  // namespace ortrain

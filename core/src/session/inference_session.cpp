@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "autodiff/gradient_nodes.h"
+#include "artifacts/gradient_nodes.h"
 #include "infer/value_types.h"
 #include "session/stage.h"
 
@@ -61,6 +61,7 @@ struct InferenceSession::Impl {
       });
       std::vector<ValueInfo> inputs = pruned.graph.inputs;
       stage = std::make_unique<Stage>("model", std::move(pruned), std::move(inputs), wanted, arena, options);
+      options.optimized_model_path.clear();  // the file is of the first one, with all outputs
     }
     return *stage;
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "op/operator.h"
-#include "ops/optimizer/optimizer_pass.h"
+#include "ops/optimizer/optimizer_update.h"
 
 namespace ortrain {
 
@@ -52,14 +52,14 @@ void for_runs(const CheckpointState& state, F&& f) {
                                  [&](const Parameter& p) { return !p.trainable || p.data.dtype() == dtype; });
   if (alike) {
     f(OptimizerRun{dtype, state.data_arena().raw(), state.gradient_arena().raw(),
-                   moment(state.momentum_arenas(), 0), moment(state.momentum_arenas(), 1),
+                   moment(state.moment_arenas(), 0), moment(state.moment_arenas(), 1),
                    static_cast<int64_t>(state.data_arena().bytes() / size_of(dtype))});
     return;
   }
   for (const Parameter& p : parameters)
     if (p.trainable)
-      f(OptimizerRun{p.data.dtype(), p.data.raw(), p.gradient.raw(), moment(p.momentums, 0),
-                     moment(p.momentums, 1), p.data.size()});
+      f(OptimizerRun{p.data.dtype(), p.data.raw(), p.gradient.raw(), moment(p.moments, 0),
+                     moment(p.moments, 1), p.data.size()});
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "graph/graph.h"
-#include "ops/optimizer/optimizer_pass.h"
+#include "ops/optimizer/optimizer_update.h"
 #include "state/checkpoint_state.h"
 
 namespace ortrain {

@@ -62,7 +62,10 @@ size_t read_bytes(const std::string& key, const std::string& text) {
 std::vector<std::string> switchable() {
   std::vector<std::string> names = {std::string(kFoldFrozenParameters.name),
                                     std::string(kKeepConvolutionWeights.name)};
-  for (const std::string_view name : pass_names(PassMoment::kSession)) names.emplace_back(name);
+  for (const Pass& pass : passes_of(PassPhase::kSession)) {
+    names.emplace_back(pass.name);
+    if (!pass.former.empty()) names.emplace_back(pass.former);
+  }
   return names;
 }
 
@@ -83,7 +86,7 @@ std::vector<std::string> own_keys() {
   for (const ConfigEntry& entry : kConfigEntries) {
     if (entry.kind != ConfigKind::kPass || !key.starts_with(entry.key)) continue;
     const std::string name = key.substr(entry.key.size());
-    const std::vector<std::string_view> others = pass_names(PassMoment::kArtifact);
+    const std::vector<std::string_view> others = pass_names(PassPhase::kArtifact);
     if (std::find(others.begin(), others.end(), name) != others.end())
       fail(ErrorCode::kInvalidArgument, "session config entry '", key, "': the pass ", name,
            " runs when artifacts are made, and not in a session; switch it off by disabled_passes of "
@@ -116,6 +119,11 @@ void check_config_entry(const std::string& key, const std::string& value) {
       case ConfigKind::kBytes:
         if (key != entry.key) continue;
         read_bytes(key, value);
+        return;
+      case ConfigKind::kFolder:
+        if (key != entry.key) continue;
+        require(!value.empty(), ErrorCode::kInvalidArgument, "session config entry ", key,
+                ": expected the name of a folder, found \"\"");
         return;
     }
   }
@@ -150,6 +158,10 @@ bool flush_denormals(const SessionOptions& options) {
   require(entry->second == "0" || entry->second == "1", ErrorCode::kInvalidArgument, "session config entry ",
           kDenormalsKey, ": expected \"0\" or \"1\", found \"", entry->second, "\"");
   return entry->second == "1";
+}
+
+bool check_finite(const SessionOptions& options) {
+  return config_choice(options, "ortrain.check_finite") == "1";
 }
 
 }  // namespace ortrain

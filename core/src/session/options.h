@@ -53,6 +53,10 @@ size_t memory_budget(const SessionOptions& options);
 inline constexpr const char* kDenormalsKey = "session.set_denormal_as_zero";
 bool flush_denormals(const SessionOptions& options);
 
+// The entry "ortrain.check_finite", "1" or "0": whether a run stops at the first node that produces a NaN or
+// an infinity. Throws where it is neither.
+bool check_finite(const SessionOptions& options);
+
 struct RunOptions {
   int log_severity_level = -1;
   int log_verbosity_level = 0;

@@ -3,31 +3,26 @@
 #include <unordered_set>
 #include <vector>
 
+#include "backend/cpu/kernel_library.h"
 #include "op/operator.h"
-#include "ops/common/convolution_weights.h"
 
 namespace ortrain {
 
-namespace {
-
-bool is_accumulated(const Node& node, size_t input) {
-  return node.domain == kMicrosoft && node.op_type == "InPlaceAccumulatorV2" && input == 0;
-}
-
-}  // namespace
-
 std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointState& state, const Model& train,
                                                              const Model* eval) {
+  const KernelLibrary* library = kernel_library();
+  if (!library) return {};
   std::unordered_set<std::string> row_major;             // what others read, which do not look at layouts
   std::unordered_map<std::string, const Node*> readers;  // a convolution for each of its weights
   for (const Model* model : {&train, eval}) {
     if (!model) continue;
     for (const ValueInfo& output : model->graph.outputs) row_major.insert(output.name);
     for (const Node& node : model->graph.nodes) {
+      const Operator* op = find_operator(node.domain, node.op_type);
       for (size_t i = 0; i < node.inputs.size(); ++i) {
-        if (reads_convolution_weights(node, i))
+        if (op && op->traits.weights == static_cast<int>(i))
           readers.emplace(node.inputs[i], &node);
-        else if (!is_accumulated(node, i))
+        else if (!op || (op->traits.any_order >> i & 1) == 0)
           row_major.insert(node.inputs[i]);
       }
       Node inner;  // with what its subgraphs read alone
@@ -41,7 +36,7 @@ std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointSta
     if (!p.trainable || p.data.dtype() != DType::kFloat || reader == readers.end() ||
         row_major.contains(p.name) || row_major.contains(p.name + std::string(kBufferSuffix)))
       continue;
-    if (LayoutPtr layout = convolution_weights_order(*reader->second, p.data.shape()))
+    if (LayoutPtr layout = library->weights_order(*reader->second, p.data.shape()))
       layouts.emplace(p.name, std::move(layout));
   }
   return layouts;

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "infer/value_types.h"
-#include "op/expansion.h"
 #include "op/operator.h"
+#include "passes/decompose.h"
 #include "passes/pass.h"
 #include "program/terminate.h"
 #include "runtime/denormals.h"
@@ -38,7 +38,7 @@ void collect_unknown(const Graph& graph, const Model& model, std::vector<std::st
       std::string line =
           concat("\n  ", node.label(), ", domain '", node.domain.empty() ? "ai.onnx" : node.domain,
                  "', opset ", model.opset(node.domain));
-      if (op) line += concat("; it is known from opset ", op->since, " on");
+      if (op) line += concat("; it is known from opset ", op->traits.since, " on");
       unknown.push_back(std::move(line));
     }
     for (const auto& [name, attribute] : node.attributes)
@@ -78,7 +78,7 @@ bool has_others(const Graph& graph) {
     const bool controls = std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& a) {
       return std::holds_alternative<std::shared_ptr<Graph>>(a.second);
     });
-    if (op && op->takes_sequences && !op->shape && !controls) return true;
+    if (op && op->traits.takes_sequences && !op->rules.shape && !controls) return true;
     for (const auto& [name, attribute] : node.attributes)
       if (const auto* sub = std::get_if<std::shared_ptr<Graph>>(&attribute); sub && has_others(**sub))
         return true;
@@ -131,17 +131,18 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
   }
   extents_.resize(symbols.size());
   check_operators(model_, what_);
-  if (const std::vector<std::string> problems = expand_operators(model_, ExpandFor::kRun);
+  if (const std::vector<std::string> problems = decompose_operators(model_, DecomposeFor::kRun);
       !problems.empty()) {
     std::string list;
     for (const std::string& problem : problems) list += "\n  " + problem;
     fail(ErrorCode::kNotImplemented, "the ", what_, " has nodes in a form that is not supported:", list);
   }
-  run_session_passes(model_, options.config, options.graph_optimization_level);
+  run_passes(model_, PassPhase::kSession, options.config, options.graph_optimization_level, what_);
+  if (!options.optimized_model_path.empty()) write_rewritten(model_, options.optimized_model_path);
   model_.graph.make_inner_names_unique();
-  executor_ = std::make_unique<Executor>(
-      model_.graph, input_names_, output_names_,
-      ExecutorSettings{&model_, std::move(arena), precision, memory_budget, std::move(layouts)});
+  executor_ = std::make_unique<Executor>(model_.graph, input_names_, output_names_,
+                                         ExecutorSettings{&model_, std::move(arena), precision, memory_budget,
+                                                          check_finite(options), std::move(layouts)});
 }
 
 void Stage::check_inputs(std::span<const ValueRef> inputs) {

@@ -78,7 +78,7 @@ std::vector<std::string> fixed_parameters(const CheckpointState& state, const Mo
   for (const Node& node : train.graph.nodes) {
     const Operator* op = find_operator(node.domain, node.op_type);
     for (size_t i = 0; op && i < node.inputs.size(); ++i)
-      if (op->updates >> i & 1) updated.insert(node.inputs[i]);
+      if (op->traits.updates >> i & 1) updated.insert(node.inputs[i]);
   }
   std::vector<std::string> fixed;
   for (const Parameter& p : state.parameters())
@@ -91,6 +91,73 @@ std::vector<std::string> user_outputs(const Model& model) {
   for (const ValueInfo& info : model.graph.outputs)
     if (!ends_with(info.name, kAccumulatedSuffix)) outputs.push_back(info.name);
   return outputs;
+}
+
+// The order of the parameters in buffers, which is that of the model's inputs. A nominal checkpoint may know
+// no shapes: they are the model's word too.
+std::vector<std::string> take_order(CheckpointState& state, const Model& train) {
+  std::vector<std::string> order;
+  for (const ValueInfo& info : train.graph.inputs) {
+    if (!state.has_parameter(info.name)) continue;
+    order.push_back(info.name);
+    if (!state.is_nominal() || !info.dims) continue;
+    Shape shape;
+    for (const Dim& d : *info.dims) shape.push_back(d.value);
+    if (std::all_of(shape.begin(), shape.end(), [](int64_t extent) { return extent >= 0; }))
+      state.set_nominal_shape(info.name, shape);
+  }
+  for (const Parameter& p : state.parameters())  // those that the model does not read come last
+    if (std::find(order.begin(), order.end(), p.name) == order.end()) order.push_back(p.name);
+  return order;
+}
+
+// Throws where parameters of the training model and of the checkpoint do not agree, or where the eval model
+// is of another network. `problems` has what was found before.
+void expect_together(const CheckpointState& state, const Model& train,
+                     const std::vector<ValueInfo>& train_inputs, const std::vector<ValueInfo>& eval_inputs,
+                     std::string problems) {
+  bool is_training_model = false;  // one with nothing to train has no buffers
+  for (const ValueInfo& info : train.graph.inputs) {
+    is_training_model |= info.name == kLazyReset || ends_with(info.name, kBufferSuffix);
+    if (!ends_with(info.name, kBufferSuffix)) continue;
+    const std::string name = info.name.substr(0, info.name.size() - kBufferSuffix.size());
+    if (!state.has_parameter(name))
+      problems +=
+          concat("\n  trainable parameter '", name, "' of the training model is not in the checkpoint");
+    else if (!state.parameter(name).trainable)
+      problems +=
+          concat("\n  parameter '", name, "' is trained by the training model but frozen in the checkpoint");
+  }
+  for (const Parameter& p : state.parameters())
+    if (p.trainable && !train.graph.is_input(p.name + std::string(kBufferSuffix)))
+      problems += concat("\n  trainable parameter '", p.name,
+                         "' of the checkpoint has no gradient in the training model");
+  require(
+      is_training_model || !problems.empty(), ErrorCode::kInvalidGraph,
+      "the training model has no gradient accumulation buffer among its inputs: it is not a training model");
+  // The parameters of another network look like inputs.
+  for (const ValueInfo& info : eval_inputs)
+    if (std::none_of(train_inputs.begin(), train_inputs.end(),
+                     [&](const ValueInfo& known) { return known.name == info.name; }))
+      problems += concat("\n  input '", info.name,
+                         "' of the eval model is neither an input of the training model nor a parameter of "
+                         "the checkpoint");
+  require(problems.empty(), ErrorCode::kInvalidArgument,
+          "the models and the checkpoint do not belong together:", problems);
+}
+
+// Steps take and give tensors.
+void expect_tensors(const std::vector<ValueInfo>& train_inputs, const Model& train) {
+  std::string others;
+  for (const ValueInfo& info : train_inputs)
+    if (!info.is_tensor()) others += concat("\n  input '", info.name, "'");
+  for (const ValueInfo& info : train.graph.outputs)
+    if (!info.is_tensor()) others += concat("\n  output '", info.name, "'");
+  require(
+      others.empty(), ErrorCode::kNotImplemented,
+      "the training model has inputs or outputs that are sequences or optional values, and steps take and "
+      "give tensors:",
+      others);
 }
 
 }  // namespace
@@ -146,7 +213,7 @@ struct TrainingSession::Impl {
     for (const Parameter& p : state.parameters())
       if (p.layout) layouts[p.name] = layouts[p.name + std::string(kBufferSuffix)] = p.layout;
     const auto make = [&](const char* what, const Model& given, const std::vector<ValueInfo>& inputs,
-                          size_t budget) {
+                          size_t budget, const SessionOptions& options) {
       Model model = given;
       Graph& graph = model.graph;
       for (const std::string& name : fixed)
@@ -155,8 +222,10 @@ struct TrainingSession::Impl {
       return std::make_unique<Stage>(what, std::move(model), inputs, user_outputs(given), arena, options,
                                      precision, budget, layouts);
     };
-    train = make("training model", train_model, train_inputs, memory_budget);
-    if (eval_model) eval = make("eval model", *eval_model, eval_inputs, 0);  // it keeps nothing
+    train = make("training model", train_model, train_inputs, memory_budget, options);
+    SessionOptions of_eval = options;
+    of_eval.optimized_model_path.clear();  // the file is of the training model
+    if (eval_model) eval = make("eval model", *eval_model, eval_inputs, 0, of_eval);  // it keeps nothing
   }
 
   // After frozen parameters were given other values, or another session brought parameters into other orders.
@@ -193,65 +262,15 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   s.overwrite = {{kLazyReset, yes}};
   s.accumulate = {{kLazyReset, no}};
 
-  // A nominal checkpoint may know no shapes, and buffers follow the order of the model's inputs: both are the
-  // model's word.
-  std::vector<std::string> order;
-  for (const ValueInfo& info : train.graph.inputs) {
-    if (!state_->has_parameter(info.name)) continue;
-    order.push_back(info.name);
-    if (!state_->is_nominal() || !info.dims) continue;
-    Shape shape;
-    for (const Dim& d : *info.dims) shape.push_back(d.value);
-    if (std::all_of(shape.begin(), shape.end(), [](int64_t extent) { return extent >= 0; }))
-      state_->set_nominal_shape(info.name, shape);
-  }
-
+  const std::vector<std::string> order = take_order(*state_, train);
   std::string problems;
   std::vector<ValueInfo> train_inputs = user_inputs(train, *state_, "training model", problems);
-  bool is_training_model = false;  // one with nothing to train has no buffers
-  for (const ValueInfo& info : train.graph.inputs) {
-    is_training_model |= info.name == kLazyReset || ends_with(info.name, kBufferSuffix);
-    if (!ends_with(info.name, kBufferSuffix)) continue;
-    const std::string name = info.name.substr(0, info.name.size() - kBufferSuffix.size());
-    if (!state_->has_parameter(name))
-      problems +=
-          concat("\n  trainable parameter '", name, "' of the training model is not in the checkpoint");
-    else if (!state_->parameter(name).trainable)
-      problems +=
-          concat("\n  parameter '", name, "' is trained by the training model but frozen in the checkpoint");
-  }
-  for (const Parameter& p : state_->parameters())
-    if (p.trainable && !train.graph.is_input(p.name + std::string(kBufferSuffix)))
-      problems += concat("\n  trainable parameter '", p.name,
-                         "' of the checkpoint has no gradient in the training model");
-  require(
-      is_training_model || !problems.empty(), ErrorCode::kInvalidGraph,
-      "the training model has no gradient accumulation buffer among its inputs: it is not a training model");
   std::vector<ValueInfo> eval_inputs;
-  if (eval) {
-    eval_inputs = user_inputs(*eval, *state_, "eval model", problems);
-    // The parameters of another network look like inputs.
-    for (const ValueInfo& info : eval_inputs)
-      if (std::none_of(train_inputs.begin(), train_inputs.end(),
-                       [&](const ValueInfo& known) { return known.name == info.name; }))
-        problems += concat("\n  input '", info.name,
-                           "' of the eval model is neither an input of the training model nor a parameter of "
-                           "the checkpoint");
-  }
-  require(problems.empty(), ErrorCode::kInvalidArgument,
-          "the models and the checkpoint do not belong together:", problems);
+  if (eval) eval_inputs = user_inputs(*eval, *state_, "eval model", problems);
+  expect_together(*state_, train, train_inputs, eval_inputs, std::move(problems));
 
   if (optimizer) s.optimizer.emplace(*optimizer);  // before anything is changed
-  std::string others;
-  for (const ValueInfo& info : train_inputs)
-    if (!info.is_tensor()) others += concat("\n  input '", info.name, "'");
-  for (const ValueInfo& info : train.graph.outputs)
-    if (!info.is_tensor()) others += concat("\n  output '", info.name, "'");
-  require(
-      others.empty(), ErrorCode::kNotImplemented,
-      "the training model has inputs or outputs that are sequences or optional values, and steps take and "
-      "give tensors:",
-      others);
+  expect_tensors(train_inputs, train);
   check_operators(train, "training model");
   if (eval) check_operators(*eval, "eval model");
   if (is_on(kFoldFrozenParameters, s.options)) s.fixed = fixed_parameters(*state_, train);
@@ -259,11 +278,9 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   s.eval_model = std::move(eval);
   s.train_inputs = std::move(train_inputs);
   s.eval_inputs = std::move(eval_inputs);
-  for (const Parameter& p : state_->parameters())  // those that the model does not read come last
-    if (std::find(order.begin(), order.end(), p.name) == order.end()) order.push_back(p.name);
   state_->set_buffer_order(order);
   state_->make_arenas();
-  if (s.optimizer) state_->make_momentums(s.optimizer->moment_count());
+  if (s.optimizer) state_->make_moments(s.optimizer->moment_count());
   s.learning_rate = state_->optimizer().initial_learning_rate;
   {
     const ThreadScope threads(s.options.intra_op_threads);
@@ -347,7 +364,7 @@ void TrainingSession::attach_optimizer(const Model& optimizer) {
   require(!has_optimizer(), ErrorCode::kModelLoaded,
           "attach an optimizer model: the training session has one already");
   impl_->optimizer.emplace(optimizer);
-  state_->make_momentums(impl_->optimizer->moment_count());
+  state_->make_moments(impl_->optimizer->moment_count());
   impl_->learning_rate = state_->optimizer().initial_learning_rate;
 }
 

@@ -155,7 +155,7 @@ class StateReader {
     return out;
   }
 
-  // The optimizer's step count and momentums, which are added to the parameters. Nothing when there is no
+  // The optimizer's step count and moments, which are added to the parameters. Nothing when there is no
   // such state.
   std::optional<OptimizerState> optimizer(std::vector<Parameter>& parameters) {
     const size_t groups = count(root_.optimizer_groups());
@@ -177,7 +177,7 @@ class StateReader {
     require(states == 0 || states == trainable, ErrorCode::kFail, "it holds optimizer state of ", states,
             " parameters, but ", trainable, " are trainable");
     std::unordered_set<std::string> seen;
-    size_t expected = 0;  // momentums of a parameter
+    size_t expected = 0;  // moments of a parameter
     for (size_t i = 0; i < states; ++i) {
       const auto& state = *group.optimizer_states()->Get(static_cast<flatbuffers::uoffset_t>(i));
       const std::string owner = text_of(state.param_name(), "name of a parameter with optimizer state");
@@ -187,10 +187,10 @@ class StateReader {
       require(seen.insert(owner).second, ErrorCode::kFail, "it holds optimizer state of \"", owner,
               "\" twice");
       Parameter& parameter = parameters[found->second];
-      parameter.momentums = momentums(state, parameter);
-      if (i == 0) expected = parameter.momentums.size();
-      require(parameter.momentums.size() == expected, ErrorCode::kFail, "parameter \"", owner, "\" has ",
-              parameter.momentums.size(), " momentums, others have ", expected);
+      parameter.moments = momentums(state, parameter);
+      if (i == 0) expected = parameter.moments.size();
+      require(parameter.moments.size() == expected, ErrorCode::kFail, "parameter \"", owner, "\" has ",
+              parameter.moments.size(), " moments, others have ", expected);
     }
     return OptimizerState{group.step(), group.initial_learning_rate()};
   }
@@ -358,10 +358,10 @@ class TableWriter {
     if (include_optimizer_state) {
       std::vector<flatbuffers::Offset<fbs::ParameterOptimizerState>> states;
       for (const Parameter& parameter : state.parameters()) {
-        if (parameter.momentums.empty()) continue;
+        if (parameter.moments.empty()) continue;
         std::vector<flatbuffers::Offset<fbs::Tensor>> momentums;
-        for (size_t i = 0; i < parameter.momentums.size(); ++i)
-          momentums.push_back(tensor(kMomentum + std::to_string(i), parameter.momentums[i]));
+        for (size_t i = 0; i < parameter.moments.size(); ++i)
+          momentums.push_back(tensor(kMomentum + std::to_string(i), parameter.moments[i]));
         const auto owner = builder_.CreateString(parameter.name);
         states.push_back(
             fbs::CreateParameterOptimizerState(builder_, owner, builder_.CreateVector(momentums)));
@@ -446,7 +446,7 @@ std::vector<Blob> place_blobs(const CheckpointState& state, bool include_optimiz
   for (const Parameter& parameter : state.parameters()) place(parameter, parameter.data);
   if (include_optimizer_state)
     for (const Parameter& parameter : state.parameters())
-      for (const Tensor& momentum : parameter.momentums) place(parameter, momentum);
+      for (const Tensor& momentum : parameter.moments) place(parameter, momentum);
   return blobs;
 }
 
@@ -504,8 +504,8 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const std::byte* data, size_
   if (optimizer) {
     int momentums = 0;
     for (const Parameter& parameter : state->parameters_)
-      if (parameter.trainable) momentums = static_cast<int>(parameter.momentums.size());
-    state->make_momentums(momentums, copy);
+      if (parameter.trainable) momentums = static_cast<int>(parameter.moments.size());
+    state->make_moments(momentums, copy);
     state->optimizer_ = *optimizer;
   }
   return state;

@@ -308,37 +308,36 @@ void CheckpointState::set_layouts(const std::unordered_map<std::string, LayoutPt
     };
     reorder(parameter.data);
     reorder(parameter.gradient);
-    for (const Tensor& momentum : parameter.momentums) reorder(momentum);
+    for (const Tensor& moment : parameter.moments) reorder(moment);
     parameter.layout = layout;
     changed = true;
   }
   if (changed) ++layouts_version_;
 }
 
-void CheckpointState::make_momentums(int count, const CopyBytes& copy) {
+void CheckpointState::make_moments(int count, const CopyBytes& copy) {
   const Places places = places_of(parameters_, true, /*moments=*/true);
-  // onnxruntime-training 1.19.2 saves one momentum for its SGD, which has none and never reads it.
+  // onnxruntime-training 1.19.2 saves one moment for its SGD, which has none and never reads it.
   if (count == 0)
     for (Parameter& parameter : parameters_)
-      if (parameter.momentums.size() == 1) parameter.momentums.clear();
+      if (parameter.moments.size() == 1) parameter.moments.clear();
   for (const Parameter& parameter : parameters_)
-    require(!parameter.trainable || parameter.momentums.empty() ||
-                parameter.momentums.size() == static_cast<size_t>(count),
-            ErrorCode::kInvalidArgument, "the checkpoint's optimizer state has ", parameter.momentums.size(),
-            " momentums for each parameter, but the optimizer keeps ", count,
+    require(!parameter.trainable || parameter.moments.empty() ||
+                parameter.moments.size() == static_cast<size_t>(count),
+            ErrorCode::kInvalidArgument, "the checkpoint's optimizer state has ", parameter.moments.size(),
+            " moments for each parameter, but the optimizer keeps ", count,
             "; it was made with another optimizer. Save it without optimizer state to change over");
   has_optimizer_ = true;
-  if (momentum_arenas_.size() == static_cast<size_t>(count)) return;
-  momentum_arenas_.clear();
-  for (int m = 0; m < count; ++m) momentum_arenas_.push_back(new_arena(places));
+  if (moment_arenas_.size() == static_cast<size_t>(count)) return;
+  moment_arenas_.clear();
+  for (int m = 0; m < count; ++m) moment_arenas_.push_back(new_arena(places));
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     if (!parameter.trainable) continue;
-    parameter.momentums.resize(static_cast<size_t>(count));
+    parameter.moments.resize(static_cast<size_t>(count));
     const Tensor like(wide_of(parameter.data.dtype()), parameter.data.shape(), nullptr);
-    for (size_t m = 0; m < parameter.momentums.size(); ++m)
-      parameter.momentums[m] =
-          place(momentum_arenas_[m], places.offsets[i], like, parameter.momentums[m], copy);
+    for (size_t m = 0; m < parameter.moments.size(); ++m)
+      parameter.moments[m] = place(moment_arenas_[m], places.offsets[i], like, parameter.moments[m], copy);
   }
 }
 

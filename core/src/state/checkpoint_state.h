@@ -26,25 +26,24 @@ using Property = std::variant<int64_t, float, std::string>;
 
 // One parameter. `data` and `gradient` are views into the contiguous arenas of the state.
 //
-// The elements of data, gradient and momentums lie in one order, that of `layout`, which has no padding. What
-// treats every element alike, as the optimizer does, need not know it; whoever hands elements out or takes
-// them in goes through row_major() and assign().
+// The elements of data, gradient and moments are stored in one order, that of `layout`, which has no padding.
+// What treats every element alike, as the optimizer does, need not know it; whoever hands elements out or
+// takes them in goes through row_major() and assign().
 struct Parameter {
   std::string name;
   bool trainable = false;
   Tensor data;
-  Tensor gradient;  // undefined for frozen parameters and until a training session is made
-  std::vector<Tensor>
-      momentums;               // one for each moment of the optimizer; empty until there is optimizer state
-  LayoutPtr layout = nullptr;  // null: row-major
+  Tensor gradient;              // undefined for frozen parameters and until a training session is made
+  std::vector<Tensor> moments;  // one for each moment of the optimizer; empty until there is optimizer state
+  LayoutPtr layout = nullptr;   // null: row-major
 
-  // `stored`, which is data, gradient or a momentum, in row-major order: itself, or a copy.
+  // `stored`, which is data, gradient or a moment, in row-major order: itself, or a copy.
   Tensor row_major(const Tensor& stored) const;
   // Copies `value`, which is row-major and of the same type and shape, over `stored`.
   void assign(const Tensor& stored, const Tensor& value) const;
 };
 
-// What an optimizer keeps between steps, beside the momentums that lie with the parameters.
+// What an optimizer keeps between steps, beside the moments that are stored with the parameters.
 struct OptimizerState {
   int64_t step = 0;  // how many optimizer steps were taken
   float initial_learning_rate = 1e-3f;
@@ -112,17 +111,17 @@ class CheckpointState {
   OptimizerState& optimizer() { return optimizer_; }
   const OptimizerState& optimizer() const { return optimizer_; }
 
-  // Puts data, gradients and `momentum_count` momentums of the parameters into contiguous arenas (zeros where
+  // Puts data, gradients and `moment_count` moments of the parameters into contiguous arenas (zeros where
   // there was nothing before). Called by the training session. Existing views of parameter data stay
   // readable.
   void make_arenas();
-  void make_momentums(int count) { make_momentums(count, std::memcpy); }
+  void make_moments(int count) { make_moments(count, std::memcpy); }
   // The arenas of the trainable parameters as flat tensors of bytes with gaps (each parameter is aligned).
   // Where no parameter is a 16-bit float, every arena has the same layout, so that one pass can walk them
   // together; the moments of 16-bit floats are float. The gaps are zero.
   const Tensor& data_arena() const { return data_arena_; }
   const Tensor& gradient_arena() const { return gradient_arena_; }
-  const std::vector<Tensor>& momentum_arenas() const { return momentum_arenas_; }
+  const std::vector<Tensor>& moment_arenas() const { return moment_arenas_; }
   bool has_gradients() const { return gradients_ready_; }
   void set_gradients_ready(bool ready) { gradients_ready_ = ready; }
 
@@ -132,7 +131,7 @@ class CheckpointState {
   // Brings bytes into an arena: (to, from, how many).
   using CopyBytes = std::function<void(std::byte*, const std::byte*, size_t)>;
   void make_data_arenas(const CopyBytes& copy = std::memcpy);
-  void make_momentums(int count, const CopyBytes& copy);
+  void make_moments(int count, const CopyBytes& copy);
   // Walks along the parameters and a buffer: copy(parameters' bytes, buffer's bytes, how many) gets runs of
   // row-major ones, convert(parameter, its part of the buffer) each of the others.
   template <typename Copy, typename Convert>
@@ -151,7 +150,7 @@ class CheckpointState {
   uint64_t layouts_version_ = 0;
   std::unordered_set<std::string> row_major_;  // parameters that have to be
   Tensor data_arena_, gradient_arena_;
-  std::vector<Tensor> momentum_arenas_;
+  std::vector<Tensor> moment_arenas_;
 };
 
 }  // namespace ortrain

@@ -87,6 +87,13 @@ namespace Microsoft.ML.OnnxRuntime
             (createSessionOptions = NativeTables.Bind<CreateSessionOptionsCall>(NativeTables.OrtApi, 10));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetOptimizedModelFilePathCall(SessionOptions options, byte[] optimizedModelFilepath);
+        private static SetOptimizedModelFilePathCall setOptimizedModelFilePath;
+        /// <summary>Has sessions write the graph that they run, after their passes, to a file.</summary>
+        internal static SetOptimizedModelFilePathCall SetOptimizedModelFilePath => setOptimizedModelFilePath ??
+            (setOptimizedModelFilePath = NativeTables.Bind<SetOptimizedModelFilePathCall>(NativeTables.OrtApi, 11));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CloneSessionOptionsCall(SessionOptions inOptions, out IntPtr outOptions);
         private static CloneSessionOptionsCall cloneSessionOptions;
         /// <summary>Copies options.</summary>

@@ -132,6 +132,21 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
+        private string optimizedModelFilePath = "";
+
+        /// <summary>File to which a session writes the graph that it runs, after its passes.</summary>
+        /// <value>The file.</value>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public string OptimizedModelFilePath
+        {
+            get { return Live.optimizedModelFilePath; }
+            set
+            {
+                NativeStatus.ThrowOnError(OrtApi.SetOptimizedModelFilePath(Live, value));
+                optimizedModelFilePath = value;
+            }
+        }
+
         private string logId = "";
 
         /// <summary>Name in log messages.</summary>

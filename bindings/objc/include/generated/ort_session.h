@@ -90,6 +90,15 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (BOOL)setLogVerbosityLevel:(int)sessionLogVerbosityLevel error:(NSError *_Nullable *_Nullable)error;
 
+/** File to which a session writes the graph that it runs, after its passes.
+ *
+ * @param optimizedModelFilepath The file.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ */
+- (BOOL)setOptimizedModelFilePath:(NSString *)optimizedModelFilepath
+                            error:(NSError *_Nullable *_Nullable)error;
+
 /** Name in log messages.
  *
  * @param logid The name.

@@ -68,6 +68,14 @@
   return ORTSucceeded(&call, ORTGeneralTable()->SetSessionLogVerbosityLevel(_handle, sessionLogVerbosityLevel));
 }
 
+- (BOOL)setOptimizedModelFilePath:(NSString *)optimizedModelFilepath
+                            error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  const char *c_optimized_model_filepath = NULL;
+  if (!ORTTakeText(&call, @"optimizedModelFilepath", optimizedModelFilepath, NO, &c_optimized_model_filepath)) return NO;
+  return ORTSucceeded(&call, ORTGeneralTable()->SetOptimizedModelFilePath(_handle, c_optimized_model_filepath));
+}
+
 - (BOOL)setLogID:(NSString *)logid error:(NSError *_Nullable *_Nullable)error {
   const ORTCall call = {self, _cmd, error};
   const char *c_logid = NULL;

@@ -51,6 +51,10 @@ PYBIND11_MODULE(_ortrain, m) {
     check(api().CreateSessionOptions(&options));
     return Handle<OrtSessionOptions>(options, api().ReleaseSessionOptions);
   }, "Creates options with default values.");
+  m.def("set_optimized_model_file_path", [](const Handle<OrtSessionOptions>& options, const std::optional<std::filesystem::path>& optimized_model_filepath) {
+    const Path optimized_model_filepath_(optimized_model_filepath);
+    check(api().SetOptimizedModelFilePath(options.raw, optimized_model_filepath_.data()));
+  }, py::arg("options"), py::arg("optimized_model_filepath"), "Has sessions write the graph that they run, after their passes, to a file.");
   m.def("set_session_execution_mode", [](const Handle<OrtSessionOptions>& options, int execution_mode) {
     check(api().SetSessionExecutionMode(options.raw, static_cast<ExecutionMode>(execution_mode)));
   }, py::arg("options"), py::arg("execution_mode"), "Sets whether nodes may run in parallel. They run one after another in either mode.");

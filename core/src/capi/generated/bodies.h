@@ -24,6 +24,7 @@ void CreateSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSess
 void CreateSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtSessionOptions* options, OrtSession** out);
 void Run(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names, const OrtValue* const* inputs, size_t input_len, const char* const* output_names, size_t output_names_len, OrtValue** outputs);
 void CreateSessionOptions(OrtSessionOptions** options);
+void SetOptimizedModelFilePath(OrtSessionOptions* options, const ORTCHAR_T* optimized_model_filepath);
 void CloneSessionOptions(const OrtSessionOptions* in_options, OrtSessionOptions** out_options);
 void SetSessionExecutionMode(OrtSessionOptions* options, ExecutionMode execution_mode);
 void EnableMemPattern(OrtSessionOptions* options);

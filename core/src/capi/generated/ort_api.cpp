@@ -88,6 +88,14 @@ OrtStatus* ORT_API_CALL CreateSessionOptions(OrtSessionOptions** options) noexce
   });
 }
 
+OrtStatus* ORT_API_CALL SetOptimizedModelFilePath(OrtSessionOptions* options, const ORTCHAR_T* optimized_model_filepath) noexcept {
+  return guarded("SetOptimizedModelFilePath", [&] {
+    check_pointer(options, "options");
+    check_pointer(optimized_model_filepath, "optimized_model_filepath");
+    capi::SetOptimizedModelFilePath(options, optimized_model_filepath);
+  });
+}
+
 OrtStatus* ORT_API_CALL CloneSessionOptions(const OrtSessionOptions* in_options, OrtSessionOptions** out_options) noexcept {
   return guarded("CloneSessionOptions", [&] {
     check_pointer(in_options, "in_options");
@@ -916,7 +924,7 @@ const OrtApi ort_api = {
     .CreateSessionFromArray = entry::CreateSessionFromArray,
     .Run = entry::Run,
     .CreateSessionOptions = entry::CreateSessionOptions,
-    .SetOptimizedModelFilePath = NotImplemented<"SetOptimizedModelFilePath", decltype(OrtApi::SetOptimizedModelFilePath)>::call,
+    .SetOptimizedModelFilePath = entry::SetOptimizedModelFilePath,
     .CloneSessionOptions = entry::CloneSessionOptions,
     .SetSessionExecutionMode = entry::SetSessionExecutionMode,
     .EnableProfiling = NotImplemented<"EnableProfiling", decltype(OrtApi::EnableProfiling)>::call,

@@ -9,9 +9,11 @@
 #include <functional>
 #include <optional>
 
+#include "backend/cpu/dropout_random.h"
 #include "backend/cpu/strided_copy.h"
+#include "op/opset.h"
 #include "ops/attention/attention_node.h"
-#include "ops/nn/dropout.h"
+#include "ops/common/dropout.h"
 #include "runtime/random.h"
 #include "runtime/threads.h"
 
@@ -127,7 +129,6 @@ namespace {
 // scores
 
 constexpr size_t kMask = 3, kPastKey = 4, kPastValue = 5, kLengths = 6;
-constexpr int64_t kPaddedMasks = 24;  // since this opset a mask may have fewer keys than there are
 
 struct AttentionNode {
   Attention attention;
@@ -171,7 +172,7 @@ struct AttentionNode {
     const bool rows = c.rank(0) == 3;
     y = rows ? Shape{a.batch, a.queries, a.heads * a.v_size} : Shape{a.batch, a.heads, a.queries, a.v_size};
     a.y = rows ? rows_first(a.heads, a.queries, a.v_size) : heads_first(a.heads, a.queries, a.v_size);
-    read_mask(c, kMask, c.opset() >= kPaddedMasks, a);
+    read_mask(c, kMask, c.opset() >= since::kPaddedMasks, a);
     c.expect(!joins || !c.has_input(kLengths), "nonpad_kv_seqlen and past_key exclude each other");
     expect_lengths(c, kLengths, a);
     a.offset_by_length = c.has_input(kLengths);
@@ -250,7 +251,7 @@ Kernel kernel(KernelContext& c) {
     run.scores = f.at_or_null<void>(scores);
     return run;
   }));
-  return one_after_the_other(std::move(kernels));
+  return chain(std::move(kernels));
 }
 
 void gradient(GradientContext& g) {
@@ -276,7 +277,7 @@ void gradient(GradientContext& g) {
     while (inputs.back().empty()) inputs.pop_back();
     Attributes attributes = g.node().attributes;
     attributes.erase("qk_matmul_output_mode");
-    attributes["padded_mask"] = int64_t{g.opset() >= kPaddedMasks};
+    attributes["padded_mask"] = int64_t{g.opset() >= since::kPaddedMasks};
     const bool wants_mask = g.has_x(kMask) && g.needs(kMask);
     const std::vector<std::string> made =
         g.emit("AttentionGrad", inputs, wants_mask ? 4 : 3, attributes, kMicrosoft);
@@ -300,10 +301,8 @@ void gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "Attention",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .element_type = element_types});
+                  .rules = {.shape = shape, .gradient = gradient, .element_type = element_types},
+                  .kernels = {.cpu = kernel}});
 
 // ---------------------------------------------------------------------------------------------------------
 // FusedAttention(Q, K, V, mask, ratio, training_mode) → Y, probabilities, key
@@ -495,20 +494,18 @@ Kernel fused_kernel(KernelContext& c) {
     }
     return run;
   }));
-  return one_after_the_other(std::move(kernels));
+  return chain(std::move(kernels));
 }
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedAttention",
-                  .shape = fused_shape,
-                  .kernel = fused_kernel,
-                  .element_type = fused_types});
+                  .rules = {.shape = fused_shape, .element_type = fused_types},
+                  .kernels = {.cpu = fused_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedDropoutAttention",
-                  .shape = fused_shape,
-                  .kernel = fused_kernel,
-                  .impure = true,
-                  .element_type = fused_types});
+                  .rules = {.shape = fused_shape, .element_type = fused_types},
+                  .traits = {.impure = true},
+                  .kernels = {.cpu = fused_kernel}});
 
 // ---------------------------------------------------------------------------------------------------------
 // AttentionGrad(dY, Q, K, V, mask, nonpad_kv_seqlen, probabilities, past_key, ratio, training_mode, key)
@@ -602,14 +599,13 @@ Kernel gradient_kernel(KernelContext& c) {
   });
   for (Whole* whole : {&of_q, &of_k, &of_v})
     for (Kernel& kernel : whole->after) kernels.push_back(std::move(kernel));
-  return one_after_the_other(std::move(kernels));
+  return chain(std::move(kernels));
 }
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "AttentionGrad",
-                  .shape = gradient_shape,
-                  .kernel = gradient_kernel,
-                  .expand = expand_attention_gradient});
+                  .rules = {.shape = gradient_shape, .decompose = decompose_attention_gradient},
+                  .kernels = {.cpu = gradient_kernel}});
 
 }  // namespace
 }  // namespace ortrain

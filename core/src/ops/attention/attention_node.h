@@ -42,7 +42,7 @@ Kernel attention_kernel(KernelContext& c, const Attention& a,
 // are, and that of the new.
 std::vector<std::string> split_past(GradientContext& g, const std::string& gradient, const std::string& past);
 
-// AttentionGrad as single steps (ops/attention/attention_expansion.cpp).
-void expand_attention_gradient(ExpansionContext& e);
+// AttentionGrad as single steps (ops/attention/attention_decomposition.cpp).
+void decompose_attention_gradient(DecompositionContext& e);
 
 }  // namespace ortrain

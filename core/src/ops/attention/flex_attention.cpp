@@ -7,19 +7,19 @@
 #include <cmath>
 #include <unordered_map>
 
-#include "op/expansion.h"
+#include "op/decomposition.h"
 
 namespace ortrain {
 namespace {
 
 // The extent of an axis of a value of rank 4, -1 where it is not known.
-int64_t extent(const ExpansionContext& e, const std::string& value, size_t axis) {
+int64_t extent(const DecompositionContext& e, const std::string& value, size_t axis) {
   const auto dims = e.dims(value);
   return dims && dims->size() == 4 ? (*dims)[axis].value : -1;
 }
 
 // The nodes of the graph of one input and one output that an attribute holds; the input itself without it.
-std::string apply(ExpansionContext& e, const char* attribute, const std::string& input) {
+std::string apply(DecompositionContext& e, const char* attribute, const std::string& input) {
   const auto at = e.node().attributes.find(attribute);
   if (at == e.node().attributes.end()) return input;
   const auto* given = std::get_if<std::shared_ptr<Graph>>(&at->second);
@@ -49,7 +49,7 @@ std::string apply(ExpansionContext& e, const char* attribute, const std::string&
   return named(graph.outputs[0].name);
 }
 
-void expand(ExpansionContext& e) {
+void decompose(DecompositionContext& e) {
   const std::string& q = e.x(0);
   std::string k = e.x(1), v = e.x(2);
   const DType type = e.dtype(q);
@@ -79,7 +79,7 @@ void expand(ExpansionContext& e) {
   e.set(0, wide == type ? e("MatMul", {weights, v}) : cast(e("MatMul", {weights, cast(v, wide)}), type));
 }
 
-ORTRAIN_OPERATOR({.domain = "ai.onnx.preview", .type = "FlexAttention", .expand = expand});
+ORTRAIN_OPERATOR({.domain = "ai.onnx.preview", .type = "FlexAttention", .rules = {.decompose = decompose}});
 
 }  // namespace
 }  // namespace ortrain

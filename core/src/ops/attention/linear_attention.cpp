@@ -332,7 +332,9 @@ void gradient(GradientContext& g) {
   if (g.has_x(kRate) && g.needs(kRate)) g.set(kRate, g.unbroadcast(made[kRate], made[kRate], kRate));
 }
 
-ORTRAIN_OPERATOR({.type = "LinearAttention", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "LinearAttention",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 
 // LinearAttentionGrad(dY, dpresent, query, key, value, past, decay, beta) → the gradients of the last six.
 // Each of the first two may be left out. That of beta is given for each head.
@@ -428,8 +430,8 @@ Kernel gradient_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LinearAttentionGrad",
-                  .shape = gradient_shape,
-                  .kernel = gradient_kernel});
+                  .rules = {.shape = gradient_shape},
+                  .kernels = {.cpu = gradient_kernel}});
 
 }  // namespace
 }  // namespace ortrain

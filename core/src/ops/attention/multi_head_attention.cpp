@@ -203,7 +203,7 @@ Kernel typed(KernelContext& c) {
     run.y = f.at<void>(y);
     return run;
   }));
-  return one_after_the_other(std::move(kernels));
+  return chain(std::move(kernels));
 }
 
 Kernel kernel(KernelContext& c) {
@@ -323,9 +323,8 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MultiHeadAttention",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient});
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -5,14 +5,15 @@
 //     [Q K V] = input weights + bias,    output = MultiHeadAttention(Q, K, V, …)
 //
 // past and present hold keys and values, one before the other.
-#include "op/expansion.h"
+#include "op/decomposition.h"
+#include "op/opset.h"
 
 namespace ortrain {
 namespace {
 
 constexpr size_t kBias = 2, kPadding = 3, kPast = 4, kScoreBias = 5, kPastLength = 6;
 
-void expand(ExpansionContext& e) {
+void decompose(DecompositionContext& e) {
   const Node& node = e.node();
   if (e.has_x(kPastLength)) e.reject("input past_sequence_length (a shared buffer) is not supported");
   if (node.int_or("do_rotary", 0) != 0) e.reject("attribute do_rotary is not supported");
@@ -31,7 +32,7 @@ void expand(ExpansionContext& e) {
   if (sizes.size() != 3) e.reject("attribute qkv_hidden_sizes must hold three numbers");
   Attributes last = {{"axis", int64_t{-1}}};
   std::vector<std::string> whole = {product};
-  if (e.opset() < 13)
+  if (e.opset() < since::kAxesAsInput)
     last["split"] = sizes;
   else
     whole.push_back(e.int64s(sizes));
@@ -53,7 +54,7 @@ void expand(ExpansionContext& e) {
   if (presents) e.set(1, e("Concat", {e.unsqueeze(made[1], {0}), e.unsqueeze(made[2], {0})}, first));
 }
 
-ORTRAIN_EXPANSION("Attention", expand);
+ORTRAIN_DECOMPOSITION("Attention", decompose);
 
 }  // namespace
 }  // namespace ortrain

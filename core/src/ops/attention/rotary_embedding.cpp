@@ -3,7 +3,7 @@
 // A pair is adjacent (interleaved) or half the rotated part apart; elements after the rotated part stay
 // unchanged. J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
 #include "ops/common/indices.h"
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -116,7 +116,9 @@ void gradient(GradientContext& g) {
   g.set(0, g("RotaryEmbedding", inputs, g.node().attributes));
 }
 
-ORTRAIN_OPERATOR({.type = "RotaryEmbedding", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "RotaryEmbedding",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -1,6 +1,7 @@
 #include "ops/common/elementwise.h"
 
-#include "ops/common/broadcast.h"
+#include "op/opset.h"
+#include "runtime/broadcast.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -13,7 +14,7 @@ void expect_same(const NodeContext& c, size_t i, size_t j) {
 }
 
 std::optional<int64_t> operand_axis(const Node& node, int64_t opset, int64_t rank, bool slopes) {
-  if (opset >= 7 || !node.domain.empty()) return {};
+  if (opset >= since::kBroadcasting || !node.domain.empty()) return {};
   if (node.op_type == "PRelu" && slopes) return 1;  // one for each channel
   if (!node.has("axis")) return {};
   return normalize_axis(node.int_or("axis", 0), rank, node.label());

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "ops/common/elementwise.h"
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {

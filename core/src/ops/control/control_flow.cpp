@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/common/sequence.h"
+#include "ops/control/sequence.h"
 
 namespace ortrain {
 

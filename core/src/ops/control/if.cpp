@@ -96,7 +96,10 @@ void gradient(GradientContext& g) {
   for (size_t k = 0; k < reached.size(); ++k) s.set_captured(reached[k], gradients[k]);
 }
 
-ORTRAIN_OPERATOR({.type = "If", .gradient = gradient, .takes_sequences = true, .types = types, .run = run});
+ORTRAIN_OPERATOR({.type = "If",
+                  .rules = {.gradient = gradient, .types = types},
+                  .traits = {.takes_sequences = true},
+                  .kernels = {.run = run}});
 
 }  // namespace
 }  // namespace ortrain

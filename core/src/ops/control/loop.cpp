@@ -147,7 +147,10 @@ void gradient(GradientContext& g) {
                 {.first_input = kCarried, .first_result = 1, .carried = g.node().inputs.size() - kCarried});
 }
 
-ORTRAIN_OPERATOR({.type = "Loop", .gradient = gradient, .takes_sequences = true, .types = types, .run = run});
+ORTRAIN_OPERATOR({.type = "Loop",
+                  .rules = {.gradient = gradient, .types = types},
+                  .traits = {.takes_sequences = true},
+                  .kernels = {.run = run}});
 
 }  // namespace
 }  // namespace ortrain

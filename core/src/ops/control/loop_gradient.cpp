@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <set>
 
-#include "ops/common/movement.h"
-#include "ops/common/sequence.h"
+#include "ops/common/shape_helpers.h"
 #include "ops/control/control_flow.h"
+#include "ops/control/sequence.h"
 
 namespace ortrain {
 namespace {
@@ -125,7 +125,7 @@ class LoopGradient {
       ValueInfo info = infos_[form_.first_input + k];
       info.name = seeds_[i];
       b.inputs.push_back(info);
-      initial_.push_back(dy_or_zeros(g_, k));
+      initial_.push_back(dy_or_zeros_like_value(g_, k));
       std::string gradient = gradient_of(i);
       // The gradient of a value that changes its shape has that of the value before.
       if (gradient.empty()) gradient = add_zeros(s_, b, fixed(info) ? seeds_[i] : input(k), info);
@@ -138,7 +138,7 @@ class LoopGradient {
       info.name = s_.unique(captured_[i] + "_grad_sum");
       b.inputs.push_back(info);
       reached_.push_back(captured_[i]);
-      initial_.push_back(zeros_like(g_, captured_[i]));
+      initial_.push_back(zeros_like_value(g_, captured_[i]));
       const std::string sum = info.is_sequence
                                   ? add_sequences(writer_of(s_, b), info.name, gradient, info.dtype)
                                   : add_node(s_, b, "Add", {info.name, gradient});

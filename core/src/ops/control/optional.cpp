@@ -1,6 +1,6 @@
 // Optional values: a tensor or a sequence, or nothing. What is there is the element itself, so that Optional
 // and OptionalGetElement hand it on. A tensor is always there, and an input that is left out never is.
-#include "ops/common/sequence.h"
+#include "ops/control/sequence.h"
 
 namespace ortrain {
 namespace {
@@ -25,11 +25,9 @@ void optional_run(DynamicContext& c) { c.set(0, c.has_input(0) ? c.value(0) : Va
 void pass_gradient(GradientContext& g) { g.set(0, g.dy(0)); }
 
 ORTRAIN_OPERATOR({.type = "Optional",
-                  .gradient = pass_gradient,
-                  .since = 15,
-                  .takes_sequences = true,
-                  .types = optional_types,
-                  .run = optional_run});
+                  .rules = {.gradient = pass_gradient, .types = optional_types},
+                  .traits = {.since = 15, .takes_sequences = true},
+                  .kernels = {.run = optional_run}});
 
 void has_shape(ShapeContext& c) { c.value(0, Tensor::scalar(DType::kBool, c.has_input(0) ? 1 : 0)); }
 
@@ -40,12 +38,9 @@ void has_run(DynamicContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "OptionalHasElement",
-                  .shape = has_shape,
-                  .stops_gradient = true,
-                  .takes_sequences = true,
-                  .types = has_types,
-                  .run = has_run,
-                  .element_type = always<DType::kBool>});
+                  .rules = {.shape = has_shape, .types = has_types, .element_type = always<DType::kBool>},
+                  .traits = {.stops_gradient = true, .takes_sequences = true},
+                  .kernels = {.run = has_run}});
 
 void get_shape(ShapeContext& c) {
   c.expect(c.has_input(0), "there is no element to get");
@@ -69,13 +64,9 @@ void get_run(DynamicContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "OptionalGetElement",
-                  .shape = get_shape,
-                  .kernel = get_kernel,
-                  .gradient = pass_gradient,
-                  .narrow_types = NarrowTypes::kMoved,
-                  .takes_sequences = true,
-                  .types = get_types,
-                  .run = get_run});
+                  .rules = {.shape = get_shape, .gradient = pass_gradient, .types = get_types},
+                  .traits = {.takes_sequences = true, .narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = get_kernel, .run = get_run}});
 
 }  // namespace
 }  // namespace ortrain

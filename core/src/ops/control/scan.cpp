@@ -9,13 +9,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/common/movement.h"
+#include "op/opset.h"
+#include "ops/common/shape_helpers.h"
 #include "ops/control/control_flow.h"
 
 namespace ortrain {
 namespace {
-
-constexpr int64_t kWithoutBatch = 9;  // the opset since which there is no batch
 
 // `first` is the first state among the inputs of the node: before opset 9 the lengths come before it.
 struct Counts {
@@ -23,7 +22,7 @@ struct Counts {
 };
 
 Counts counts_of(const Node& node, int64_t opset) {
-  const size_t first = opset < kWithoutBatch ? 1 : 0;
+  const size_t first = opset < since::kScanWithoutBatch ? 1 : 0;
   const int64_t scanned = node.int_or("num_scan_inputs", -1);
   require(scanned >= 1 && static_cast<size_t>(scanned) + first <= node.inputs.size(),
           ErrorCode::kInvalidGraph, node.label(),
@@ -73,7 +72,7 @@ void batched_types(TypeContext& c) {
 }
 
 void types(TypeContext& c) {
-  if (c.opset() < kWithoutBatch) return batched_types(c);
+  if (c.opset() < since::kScanWithoutBatch) return batched_types(c);
   const Node& node = c.node();
   const Counts n = counts_of(node, c.opset());
   std::vector<ValueInfo> inputs;
@@ -303,7 +302,7 @@ void run_batched(DynamicContext& c) {
 }
 
 void run(DynamicContext& c) {
-  if (c.opset() < kWithoutBatch) return run_batched(c);
+  if (c.opset() < since::kScanWithoutBatch) return run_batched(c);
   const Node& node = c.node();
   const Graph& body = subgraph_of(node, "body");
   const Counts n = counts_of(node, c.opset());
@@ -358,13 +357,13 @@ void run(DynamicContext& c) {
 
 // A Scan in the other direction (control_flow.h).
 void gradient(GradientContext& g) {
-  if (g.opset() < kWithoutBatch)
+  if (g.opset() < since::kScanWithoutBatch)
     g.reject("its gradient is known from opset 9 on, where it has no batch axis; convert the model");
   const Counts n = counts_of(g.node(), g.opset());
   loop_gradient(g, {.carried = n.states, .scanned = n.scanned});
 }
 
-ORTRAIN_OPERATOR({.type = "Scan", .gradient = gradient, .types = types, .run = run});
+ORTRAIN_OPERATOR({.type = "Scan", .rules = {.gradient = gradient, .types = types}, .kernels = {.run = run}});
 
 }  // namespace
 }  // namespace ortrain

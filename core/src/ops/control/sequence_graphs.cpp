@@ -1,9 +1,10 @@
 // Graphs over the elements of sequences, and SequenceMap, which is one.
 #include <algorithm>
 
-#include "op/expansion.h"
+#include "op/decomposition.h"
 #include "op/subgraph_context.h"
-#include "ops/common/sequence.h"
+#include "ops/common/shape_helpers.h"
+#include "ops/control/sequence.h"
 
 namespace ortrain {
 
@@ -97,6 +98,16 @@ std::vector<std::string> map_sequences(const GraphWriter& w, const std::vector<s
   return w.emit("Loop", given, results.size(), {{"body", std::make_shared<Graph>(std::move(loop.graph))}});
 }
 
+std::string zeros_like_value(GradientContext& g, const std::string& like) {
+  if (g.subgraphs().info(like).is_sequence) return zeros_like_sequence(writer_of(g), like, g.dtype(like));
+  return zeros_like(g, like);
+}
+
+std::string dy_or_zeros_like_value(GradientContext& g, size_t o) {
+  const std::string dy = g.dy(o);
+  return dy.empty() ? zeros_like_value(g, g.want_y(o)) : dy;
+}
+
 std::string add_sequences(const GraphWriter& w, const std::string& a, const std::string& b, DType dtype) {
   Body body(w, "add");
   const std::string x = body.input("x", typed(dtype)), y = body.input("y", typed(dtype));
@@ -131,7 +142,7 @@ void types(TypeContext& c) {
 }
 
 // SequenceMap is the Loop over the elements.
-void expand(ExpansionContext& e) {
+void decompose(DecompositionContext& e) {
   const Node& node = e.node();
   const auto found = node.attributes.find("body");
   const auto* body =
@@ -162,8 +173,9 @@ void expand(ExpansionContext& e) {
   for (size_t o = 0; o < made.size(); ++o) e.set(o, made[o]);
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "SequenceMap", .since = 17, .takes_sequences = true, .types = types, .expand = expand});
+ORTRAIN_OPERATOR({.type = "SequenceMap",
+                  .rules = {.decompose = decompose, .types = types},
+                  .traits = {.since = 17, .takes_sequences = true}});
 
 }  // namespace
 }  // namespace ortrain

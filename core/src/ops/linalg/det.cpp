@@ -9,8 +9,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "op/floating_kernel.h"
 #include "op/operator.h"
-#include "ops/common/floating_kernel.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -172,8 +172,13 @@ Kernel grad_kernel(KernelContext& c) {
   });
 }
 
-ORTRAIN_OPERATOR({.type = "Det", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "DetGrad", .shape = grad_shape, .kernel = grad_kernel});
+ORTRAIN_OPERATOR({.type = "Det",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "DetGrad",
+                  .rules = {.shape = grad_shape},
+                  .kernels = {.cpu = grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -461,7 +461,9 @@ void gradient(GradientContext& g) {
   }
 }
 
-ORTRAIN_OPERATOR({.type = "Einsum", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "Einsum",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -90,8 +90,10 @@ void gradient(GradientContext& g) {
   g.set(0, product(product(g.y(0), true, g.dy(0), false, -1), false, g.y(0), true, 1));
 }
 
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "Inverse", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "Inverse",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -54,15 +54,13 @@ Kernel kernel(KernelContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "ArgMax",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .stops_gradient = true,
-                  .element_type = always<DType::kInt64>});
+                  .rules = {.shape = shape, .element_type = always<DType::kInt64>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.type = "ArgMin",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .stops_gradient = true,
-                  .element_type = always<DType::kInt64>});
+                  .rules = {.shape = shape, .element_type = always<DType::kInt64>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -1,135 +1,24 @@
 // Elementwise operators of two values with broadcasting: Add, Sub, Mul, Div, PRelu, Mod, Pow, and DivGrad.
 //
-// A row is: name, formula on vectors, formula on integers, gradient of each operand before it is summed over
-// the axes along which that operand was broadcast.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ops/math/binary.cpp"
-// The targets' passes over this file come first.
-#include <hwy/foreach_target.h>
-
-#include "backend/cpu/simd/simd_math-inl.h"
-
-#ifndef ORTRAIN_BINARY_ROWS
-// Max and Min have no gradient here: they are variadic and live in sum.cpp. Mod has one below.
-// clang-format off
-#define ORTRAIN_BINARY_ROWS(ROW) \
-  ROW(Add, Add(a, b), wrap(a) + wrap(b), RULE(dy), RULE(dy)) \
-  ROW(Sub, Sub(a, b), wrap(a) - wrap(b), RULE(dy), RULE(-dy)) \
-  ROW(Mul, Mul(a, b), wrap(a) * wrap(b), RULE(dy * b), RULE(dy * a)) \
-  ROW(Div, Div(a, b), quotient(a, b), RULE(dy / b), RULE(-(dy / b * y))) \
-  /* a, where a is negative b times a; its derivative at 0 is that from below */ \
-  ROW(PRelu, IfThenElse(Lt(a, Zero(d)), Mul(a, b), a), a < 0 ? wrap(a) * wrap(b) : wrap(a), \
-      RULE((a > 0.0).choose(dy, dy * b)), RULE((a > 0.0).choose(a.number(0), dy * a))) \
-  ROW(Max, math::MaxNan(d, a, b), std::max(a, b), nullptr, nullptr) \
-  ROW(Min, math::MinNan(d, a, b), std::min(a, b), nullptr, nullptr) \
-  /* floating: the remainder with the sign of a; integers: with the sign of b */ \
-  ROW(Mod, math::PerLane2(d, a, b, [](auto u, auto v) { return std::fmod(u, v); }), remainder(a, b), nullptr, nullptr)
-// clang-format on
-#endif
-
-HWY_BEFORE_NAMESPACE();
-namespace ortrain {
-namespace HWY_NAMESPACE {
-namespace {
-
-#define ORTRAIN_ROW(type, formula, ...)                       \
-  struct Row##type {                                          \
-    template <class D>                                        \
-    static HWY_INLINE Vec<D> Apply(D d, Vec<D> a, Vec<D> b) { \
-      (void)d;                                                \
-      return formula;                                         \
-    }                                                         \
-  };
-ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)
-#undef ORTRAIN_ROW
-
-template <class Row, typename T, typename TA = T, typename TB = T>
-void RunBinary(const void* a, int64_t step_a, const void* b, int64_t step_b, void* y, int64_t n) {
-  const TA* u = static_cast<const TA*>(a);
-  const TB* v = static_cast<const TB*>(b);
-  T* out = static_cast<T*>(y);
-  const auto f = [](auto d, auto p, auto q) HWY_ATTR { return Row::Apply(d, p, q); };
-  if (step_a && step_b)
-    Map2<1, 1>(u, v, out, n, f);
-  else if (step_a)
-    Map2<1, 0>(u, v, out, n, f);
-  else if (step_b)
-    Map2<0, 1>(u, v, out, n, f);
-  else
-    for (int64_t i = 0; i < n; ++i) Map2<1, 1>(u, v, out + i, 1, f);
-}
-
-using BinaryRun = void (*)(const void*, int64_t, const void*, int64_t, void*, int64_t);
-
-BinaryRun FindBinary(size_t row, bool is_double) {
-#define ORTRAIN_ROW(type, ...) {RunBinary<Row##type, float>, RunBinary<Row##type, double>},
-  static constexpr BinaryRun kRuns[][2] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
-#undef ORTRAIN_ROW
-  return kRuns[row][is_double];
-}
-
-// Of operands each in bfloat16 or float, at least one in bfloat16, to bfloat16.
-BinaryRun FindBf16(size_t row, bool bf16_a, bool bf16_b) {
-#define ORTRAIN_ROW(type, ...)                                                                          \
-  {RunBinary<Row##type, BFloat16, BFloat16, BFloat16>, RunBinary<Row##type, BFloat16, BFloat16, float>, \
-   RunBinary<Row##type, BFloat16, float, BFloat16>},
-  static constexpr BinaryRun kRuns[][3] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
-#undef ORTRAIN_ROW
-  return kRuns[row][!bf16_a ? 2 : !bf16_b ? 1 : 0];
-}
-
-}  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace ortrain
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-
+// A row is: name, gradient of each operand before it is summed over the axes along which that operand was
+// broadcast. What is computed stands in backend/cpu/elementwise/binary_functions.cpp.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
+#include "backend/cpu/bf16_storage.h"
+#include "backend/cpu/elementwise/integers.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/bf16_storage.h"
-#include "ops/common/broadcast.h"
+#include "op/opset.h"
 #include "ops/common/elementwise.h"
 #include "ops/math/reduce.h"
+#include "runtime/broadcast.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
-
-HWY_EXPORT(FindBinary);
-HWY_EXPORT(FindBf16);
-
-// Arithmetic modulo 2^64, which is arithmetic modulo 2^width when it is cut to the type afterwards: no
-// overflow.
-template <typename T>
-uint64_t wrap(T x) {
-  return static_cast<uint64_t>(x);
-}
-
-// a / b toward zero; the most negative number over -1 wraps around instead of trapping.
-template <typename T>
-T quotient(T a, T b) {
-  if constexpr (std::is_signed_v<T>)
-    if (b == -1) return static_cast<T>(0 - wrap(a));
-  return static_cast<T>(a / b);
-}
-
-// What is left of a, with the sign of b.
-template <typename T>
-T remainder(T a, T b) {
-  if constexpr (std::is_signed_v<T>) {
-    if (b == -1) return 0;
-    const T r = static_cast<T>(a % b);
-    return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
-  } else {
-    return static_cast<T>(a % b);
-  }
-}
 
 // The same with the sign of a.
 template <typename T>
@@ -142,8 +31,7 @@ using Rule = Expression (*)(const Expression& dy, const Expression& a, const Exp
 
 struct BinaryRow {
   std::string_view type;
-  BinaryFunction (*integer)(DType);
-  Rule rules[2];  // of operand a and of operand b; null where there is none
+  Rule rules[2];  // of operand a and of operand b
 };
 
 // A formula on single numbers, for the integer or for the floating types.
@@ -160,12 +48,18 @@ BinaryFunction plain_function(DType dtype, F) {
 #define RULE(...)                                                                                      \
   [](const Expression& dy, [[maybe_unused]] const Expression& a, [[maybe_unused]] const Expression& b, \
      [[maybe_unused]] const Expression& y) -> Expression { return __VA_ARGS__; }
-#define ORTRAIN_ROW(type, formula, integer, rule_a, rule_b)                                 \
-  {#type,                                                                                   \
-   [](DType t) { return plain_function<true>(t, [](auto a, auto b) { return integer; }); }, \
-   {rule_a, rule_b}},
-const BinaryRow kRows[] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
-#undef ORTRAIN_ROW
+// Max and Min are variadic and have their gradients in sum.cpp; that of Mod is below.
+// clang-format off
+const BinaryRow kRows[] = {
+    {"Add", {RULE(dy), RULE(dy)}},
+    {"Sub", {RULE(dy), RULE(-dy)}},
+    {"Mul", {RULE(dy * b), RULE(dy * a)}},
+    {"Div", {RULE(dy / b), RULE(-(dy / b * y))}},
+    // Its derivative at 0 is that from below.
+    {"PRelu", {RULE((a > 0.0).choose(dy, dy * b)), RULE((a > 0.0).choose(a.number(0), dy * a))}},
+};
+// clang-format on
+#undef RULE
 
 size_t find_row(std::string_view type) {
   size_t i = 0;
@@ -250,7 +144,7 @@ Kernel binary_kernel(KernelContext& c) {
 class SecondOperand {
  public:
   explicit SecondOperand(GradientContext& g) : g_(g), name_(g.x(1)) {
-    if (g.opset() >= 7 || !(g.node().has("axis") || g.node().op_type == "PRelu")) return;
+    if (g.opset() >= since::kBroadcasting || !(g.node().has("axis") || g.node().op_type == "PRelu")) return;
     const auto rank = g.rank(g.x(0)), own = g.rank(name_);
     if (!rank || !own) g.reject("the gradient of an operand at an axis needs operands of known rank");
     const bool slopes = *own == 1 && (*g.dims(name_))[0].value != 1;
@@ -451,31 +345,25 @@ Kernel div_grad_kernel(KernelContext& c) {
 
 const bool registered = [] {
   for (const BinaryRow& row : kRows)
-    if (row.rules[0])
-      RegisterOperator({.type = row.type,
-                        .shape = binary_shape,
-                        .kernel = binary_kernel,
-                        .gradient = binary_gradient,
-                        .takes_bf16 = true});
+    RegisterOperator({.type = row.type,
+                      .rules = {.shape = binary_shape, .gradient = binary_gradient},
+                      .traits = {.takes_bf16 = true, .positions = broadcast_positions},
+                      .kernels = {.cpu = binary_kernel}});
   return true;
 }();
-ORTRAIN_OPERATOR({.type = "Mod", .shape = binary_shape, .kernel = mod_kernel, .gradient = mod_gradient});
-ORTRAIN_OPERATOR({.type = "Pow", .shape = pow_shape, .kernel = pow_kernel, .gradient = pow_gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "DivGrad", .shape = div_grad_shape, .kernel = div_grad_kernel});
+ORTRAIN_OPERATOR({.type = "Mod",
+                  .rules = {.shape = binary_shape, .gradient = mod_gradient},
+                  .kernels = {.cpu = mod_kernel}});
+ORTRAIN_OPERATOR({.type = "Pow",
+                  .rules = {.shape = pow_shape, .gradient = pow_gradient},
+                  .traits = {.positions = broadcast_positions},
+                  .kernels = {.cpu = pow_kernel}});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "DivGrad",
+                  .rules = {.shape = div_grad_shape},
+                  .traits = {.optional_outputs = true},
+                  .kernels = {.cpu = div_grad_kernel}});
 
 }  // namespace
 
-BinaryFunction bf16_function(std::string_view type, bool bf16_a, bool bf16_b) {
-  return HWY_DYNAMIC_DISPATCH(FindBf16)(find_row(type), bf16_a, bf16_b);
-}
-
-BinaryFunction binary_function(std::string_view type, DType dtype) {
-  const size_t row = find_row(type);
-  if (dtype == DType::kFloat || dtype == DType::kDouble)
-    return HWY_DYNAMIC_DISPATCH(FindBinary)(row, dtype == DType::kDouble);
-  return kRows[row].integer(dtype);
-}
-
 }  // namespace ortrain
-#endif

@@ -81,13 +81,19 @@ Kernel not_kernel(KernelContext& c) {
   return kernel;
 }
 
-#define ORTRAIN_BITWISE(name) \
-  ORTRAIN_OPERATOR({.type = name, .shape = pair_shape, .kernel = pair_kernel, .stops_gradient = true})
+#define ORTRAIN_BITWISE(name)                           \
+  ORTRAIN_OPERATOR({.type = name,                       \
+                    .rules = {.shape = pair_shape},     \
+                    .traits = {.stops_gradient = true}, \
+                    .kernels = {.cpu = pair_kernel}})
 ORTRAIN_BITWISE("BitwiseAnd");
 ORTRAIN_BITWISE("BitwiseOr");
 ORTRAIN_BITWISE("BitwiseXor");
 ORTRAIN_BITWISE("BitShift");
-ORTRAIN_OPERATOR({.type = "BitwiseNot", .shape = not_shape, .kernel = not_kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "BitwiseNot",
+                  .rules = {.shape = not_shape},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = not_kernel}});
 
 }  // namespace
 }  // namespace ortrain

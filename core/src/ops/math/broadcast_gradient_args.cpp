@@ -3,7 +3,7 @@
 // it is known at compile time.
 #include <algorithm>
 
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 
 namespace ortrain {
 namespace {
@@ -30,8 +30,10 @@ void shape(ShapeContext& c) {
     if (c.has_output(o)) c.value(o, Tensor::of(repeated_axes(c, o)));
 }
 
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "BroadcastGradientArgs", .shape = shape, .stops_gradient = true});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "BroadcastGradientArgs",
+                  .rules = {.shape = shape},
+                  .traits = {.stops_gradient = true, .optional_outputs = true}});
 
 }  // namespace
 }  // namespace ortrain

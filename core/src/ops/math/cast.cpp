@@ -128,19 +128,15 @@ void gradient(GradientContext& g) {
   if (g.needs(0) && is_floating(from)) g.set(0, g("Cast", {g.dy(0)}, {{"to", static_cast<int64_t>(from)}}));
 }
 
-ORTRAIN_OPERATOR({.type = "Cast",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .since = 6,
-                  .narrow_types = NarrowTypes::kTaken,
-                  .element_type = stated_type});
+ORTRAIN_OPERATOR(
+    {.type = "Cast",
+     .rules = {.shape = shape, .gradient = gradient, .element_type = stated_type},
+     .traits = {.since = 6, .narrow_types = NarrowTypes::kTaken, .positions = elementwise_positions},
+     .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.type = "CastLike",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .narrow_types = NarrowTypes::kTaken,
-                  .element_type = type_of_input<1>});
+                  .rules = {.shape = shape, .gradient = gradient, .element_type = type_of_input<1>},
+                  .traits = {.narrow_types = NarrowTypes::kTaken},
+                  .kernels = {.cpu = kernel}});
 
 // BitCast: the same bits as elements of another type of the same width.
 void bit_cast_shape(ShapeContext& c) {
@@ -165,11 +161,9 @@ Kernel bit_cast_kernel(KernelContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "BitCast",
-                  .shape = bit_cast_shape,
-                  .kernel = bit_cast_kernel,
-                  .stops_gradient = true,
-                  .narrow_types = NarrowTypes::kTaken,
-                  .element_type = stated_type});
+                  .rules = {.shape = bit_cast_shape, .element_type = stated_type},
+                  .traits = {.stops_gradient = true, .narrow_types = NarrowTypes::kTaken},
+                  .kernels = {.cpu = bit_cast_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -83,7 +83,10 @@ void gradient(GradientContext& g) {
   g.set(0, dy * inside->as(dy));
 }
 
-ORTRAIN_OPERATOR({.type = "Clip", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "Clip",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .traits = {.positions = elementwise_positions},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

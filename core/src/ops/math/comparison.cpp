@@ -45,18 +45,17 @@ Kernel equal(KernelContext& c) {
   return c.dtype(0) == DType::kBool ? logic<F>(c) : compare<F>(c);
 }
 
-#define ORTRAIN_ROW(name, maker, formula)   \
-  struct name {                             \
-    template <typename T>                   \
-    bool operator()(T a, T b) const {       \
-      return formula;                       \
-    }                                       \
-  };                                        \
-  ORTRAIN_OPERATOR({.type = #name,          \
-                    .shape = shape,         \
-                    .kernel = maker<name>,  \
-                    .stops_gradient = true, \
-                    .element_type = always<DType::kBool>})
+#define ORTRAIN_ROW(name, maker, formula)                                                 \
+  struct name {                                                                           \
+    template <typename T>                                                                 \
+    bool operator()(T a, T b) const {                                                     \
+      return formula;                                                                     \
+    }                                                                                     \
+  };                                                                                      \
+  ORTRAIN_OPERATOR({.type = #name,                                                        \
+                    .rules = {.shape = shape, .element_type = always<DType::kBool>},      \
+                    .traits = {.stops_gradient = true, .positions = broadcast_positions}, \
+                    .kernels = {.cpu = maker<name>}})
 ORTRAIN_ROW(Equal, equal, a == b);
 ORTRAIN_ROW(Less, compare, a < b);
 ORTRAIN_ROW(LessOrEqual, compare, a <= b);
@@ -66,15 +65,13 @@ ORTRAIN_ROW(Xor, logic, a != b);
 #undef ORTRAIN_ROW
 // a > b is b < a.
 ORTRAIN_OPERATOR({.type = "Greater",
-                  .shape = shape,
-                  .kernel = compare<Less, true>,
-                  .stops_gradient = true,
-                  .element_type = always<DType::kBool>});
+                  .rules = {.shape = shape, .element_type = always<DType::kBool>},
+                  .traits = {.stops_gradient = true, .positions = broadcast_positions},
+                  .kernels = {.cpu = compare<Less, true>}});
 ORTRAIN_OPERATOR({.type = "GreaterOrEqual",
-                  .shape = shape,
-                  .kernel = compare<LessOrEqual, true>,
-                  .stops_gradient = true,
-                  .element_type = always<DType::kBool>});
+                  .rules = {.shape = shape, .element_type = always<DType::kBool>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = compare<LessOrEqual, true>}});
 
 void shape_of_test(ShapeContext& c) { c.output(0, DType::kBool, c.shape(0)); }
 
@@ -115,20 +112,17 @@ Kernel is_inf_kernel(KernelContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "Not",
-                  .shape = shape_of_test,
-                  .kernel = not_kernel,
-                  .stops_gradient = true,
-                  .element_type = always<DType::kBool>});
+                  .rules = {.shape = shape_of_test, .element_type = always<DType::kBool>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = not_kernel}});
 ORTRAIN_OPERATOR({.type = "IsNaN",
-                  .shape = shape_of_test,
-                  .kernel = is_nan_kernel,
-                  .stops_gradient = true,
-                  .element_type = always<DType::kBool>});
+                  .rules = {.shape = shape_of_test, .element_type = always<DType::kBool>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = is_nan_kernel}});
 ORTRAIN_OPERATOR({.type = "IsInf",
-                  .shape = shape_of_test,
-                  .kernel = is_inf_kernel,
-                  .stops_gradient = true,
-                  .element_type = always<DType::kBool>});
+                  .rules = {.shape = shape_of_test, .element_type = always<DType::kBool>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = is_inf_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -1,6 +1,6 @@
 // CumProd: running products along an axis; exclusive leaves the element itself out, reverse runs from the
 // end. CumProdGrad (com.microsoft).
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -113,8 +113,13 @@ void gradient(GradientContext& g) {
   g.set(0, g("CumProdGrad", {g.dy(0), g.x(0), g.x(1)}, g.node().attributes, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR({.type = "CumProd", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = "CumProdGrad", .shape = grad_shape, .kernel = grad_kernel});
+ORTRAIN_OPERATOR({.type = "CumProd",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "CumProdGrad",
+                  .rules = {.shape = grad_shape},
+                  .kernels = {.cpu = grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

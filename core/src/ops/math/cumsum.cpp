@@ -1,5 +1,5 @@
 // CumSum: running sums along an axis; exclusive leaves the element itself out, reverse runs from the end.
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -57,7 +57,9 @@ void gradient(GradientContext& g) {
               {"reverse", int64_t{g.node().int_or("reverse", 0) == 0}}}));
 }
 
-ORTRAIN_OPERATOR({.type = "CumSum", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "CumSum",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

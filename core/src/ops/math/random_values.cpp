@@ -50,10 +50,12 @@ void for_uniform(const Draws& draws, const Frame& frame, int64_t n, F&& f) {
   });
 }
 
-bool is_like(const Node& node) { return node.op_type.ends_with("Like"); }
+// Whether the shape is that of input 0.
+enum class ShapeFrom { kAttribute, kInput };
 
+template <ShapeFrom From>
 void shape(ShapeContext& c) {
-  const bool like = is_like(c.node());
+  constexpr bool like = From == ShapeFrom::kInput;
   DType type = static_cast<DType>(c.node().int_or("dtype", static_cast<int64_t>(DType::kUndefined)));
   if (type == DType::kUndefined) type = like ? c.dtype(0) : DType::kFloat;
   c.expect(is_floating(type), "it cannot make numbers of type ", to_string(type));
@@ -65,8 +67,11 @@ void shape(ShapeContext& c) {
   c.output(0, type, extents);
 }
 
+enum class Law { kUniform, kNormal };
+
+template <Law L>
 Kernel kernel(KernelContext& c) {
-  const bool normal = c.node().op_type.starts_with("RandomNormal");
+  constexpr bool normal = L == Law::kNormal;
   const double first =
       static_cast<double>(normal ? c.node().float_or("mean", 0) : c.node().float_or("low", 0));
   const double second =
@@ -172,28 +177,32 @@ Kernel multinomial_kernel(KernelContext& c) {
   return kernel;
 }
 
+template <ShapeFrom From>
 DType random_type(const ElementTypes& types, size_t) {
-  const DType stated = types.attribute("dtype", DType::kUndefined);
-  return stated != DType::kUndefined ? stated : is_like(types.node()) ? types[0] : DType::kFloat;
+  return types.attribute("dtype", From == ShapeFrom::kInput ? types[0] : DType::kFloat);
 }
 
 DType bernoulli_type(const ElementTypes& types, size_t) { return types.attribute("dtype", types[0]); }
 
 DType multinomial_type(const ElementTypes& types, size_t) { return types.attribute("dtype", DType::kInt32); }
 
-#define ORTRAIN_RANDOM(name, shape_rule, maker, type_rule) \
-  ORTRAIN_OPERATOR({.type = name,                          \
-                    .shape = shape_rule,                   \
-                    .kernel = maker,                       \
-                    .stops_gradient = true,                \
-                    .impure = true,                        \
-                    .element_type = type_rule})
-ORTRAIN_RANDOM("RandomNormal", shape, kernel, random_type);
-ORTRAIN_RANDOM("RandomUniform", shape, kernel, random_type);
-ORTRAIN_RANDOM("RandomNormalLike", shape, kernel, random_type);
-ORTRAIN_RANDOM("RandomUniformLike", shape, kernel, random_type);
-ORTRAIN_RANDOM("Bernoulli", bernoulli_shape, bernoulli_kernel, bernoulli_type);
-ORTRAIN_RANDOM("Multinomial", multinomial_shape, multinomial_kernel, multinomial_type);
+constexpr Operator random_operator(const char* type, void (*shape_rule)(ShapeContext&),
+                                   ElementTypeRule type_rule, Kernel (*maker)(KernelContext&)) {
+  return {.type = type,
+          .rules = {.shape = shape_rule, .element_type = type_rule},
+          .traits = {.stops_gradient = true, .impure = true},
+          .kernels = {.cpu = maker}};
+}
+template <ShapeFrom From, Law L>
+constexpr Operator drawing_operator(const char* type) {
+  return random_operator(type, shape<From>, random_type<From>, kernel<L>);
+}
+ORTRAIN_OPERATOR({drawing_operator<ShapeFrom::kAttribute, Law::kNormal>("RandomNormal")});
+ORTRAIN_OPERATOR({drawing_operator<ShapeFrom::kAttribute, Law::kUniform>("RandomUniform")});
+ORTRAIN_OPERATOR({drawing_operator<ShapeFrom::kInput, Law::kNormal>("RandomNormalLike")});
+ORTRAIN_OPERATOR({drawing_operator<ShapeFrom::kInput, Law::kUniform>("RandomUniformLike")});
+ORTRAIN_OPERATOR({random_operator("Bernoulli", bernoulli_shape, bernoulli_type, bernoulli_kernel)});
+ORTRAIN_OPERATOR({random_operator("Multinomial", multinomial_shape, multinomial_type, multinomial_kernel)});
 
 }  // namespace
 }  // namespace ortrain

@@ -223,10 +223,10 @@ HWY_AFTER_NAMESPACE();
 #include <cmath>
 #include <limits>
 
+#include "backend/cpu/bf16_storage.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/bf16_storage.h"
-#include "ops/common/broadcast.h"
+#include "runtime/broadcast.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
 
@@ -599,7 +599,7 @@ Kernel log_sum_exp_kernel(KernelContext& c) {
 }
 
 // A value of the output's shape with the reduced axes back as ones, so that it broadcasts to the input.
-Expression with_axes_back(GradientContext& g, const Expression& value) {
+Expression restore_reduced_axes(GradientContext& g, const Expression& value) {
   const std::vector<int64_t> axes = g.node().ints_or("axes", {});
   // Without axes everything was reduced to a scalar, which broadcasts as it is (or nothing was reduced).
   if (g.node().int_or("keepdims", 1) != 0 || (axes.empty() && !g.has_x(1))) return value;
@@ -609,8 +609,8 @@ Expression with_axes_back(GradientContext& g, const Expression& value) {
   return known->size() ? Expression(g, g.unsqueeze(value, known->to_int64())) : value;
 }
 
-Expression spread(GradientContext& g, const Expression& value) {
-  return {g, g("Expand", {with_axes_back(g, value), g("Shape", {g.x(0)})})};
+Expression broadcast_to_input(GradientContext& g, const Expression& value) {
+  return {g, g("Expand", {restore_reduced_axes(g, value), g("Shape", {g.x(0)})})};
 }
 
 // The sum of another value of the input's shape over the node's axes, which are kept.
@@ -624,48 +624,49 @@ Expression sum_again(GradientContext& g, const Expression& value) {
 }
 
 // dx = dy at every place.
-void sum_gradient(GradientContext& g) { g.set(0, spread(g, {g, g.dy(0)})); }
+void sum_gradient(GradientContext& g) { g.set(0, broadcast_to_input(g, {g, g.dy(0)})); }
 
 // dx = dy / (how many values make one result).
 void mean_gradient(GradientContext& g) {
   const std::string count = g("Div", {g("Size", {g.x(0)}), g("Size", {g.dy(0)})});
-  g.set(0, spread(g, {g, g("Scale", {g.dy(0), count}, {{"scale_down", int64_t{1}}}, kMicrosoft)}));
+  g.set(0,
+        broadcast_to_input(g, {g, g("Scale", {g.dy(0), count}, {{"scale_down", int64_t{1}}}, kMicrosoft)}));
 }
 
 // dx = dy where x is the extreme, shared evenly among equals.
 void extreme_gradient(GradientContext& g) {
   const Expression x(g, g.x(0)), y(g, g.y(0)), dy(g, g.dy(0));
-  const Expression hit = x.call("Equal", with_axes_back(g, y)).as(x);
-  g.set(0, hit * (with_axes_back(g, dy) / sum_again(g, hit)));
+  const Expression hit = x.call("Equal", restore_reduced_axes(g, y)).as(x);
+  g.set(0, hit * (restore_reduced_axes(g, dy) / sum_again(g, hit)));
 }
 
 void l1_gradient(GradientContext& g) {
   const Expression x(g, g.x(0)), dy(g, g.dy(0));
-  g.set(0, with_axes_back(g, dy) * x.call("Sign"));
+  g.set(0, restore_reduced_axes(g, dy) * x.call("Sign"));
 }
 
 // dx = dy x / y, and 0 where y is.
 void l2_gradient(GradientContext& g) {
   const Expression x(g, g.x(0)), y(g, g.y(0)), dy(g, g.dy(0));
   const Expression zero = y.number(0);
-  g.set(0, x * with_axes_back(g, y.call("Equal", zero).choose(zero, dy / y)));
+  g.set(0, x * restore_reduced_axes(g, y.call("Equal", zero).choose(zero, dy / y)));
 }
 
 void sum_square_gradient(GradientContext& g) {
   const Expression x(g, g.x(0)), dy(g, g.dy(0));
-  g.set(0, x * with_axes_back(g, dy * 2.0));
+  g.set(0, x * restore_reduced_axes(g, dy * 2.0));
 }
 
 // dx = dy / sum x = dy e^-y
 void log_sum_gradient(GradientContext& g) {
   const Expression y(g, g.y(0)), dy(g, g.dy(0));
-  g.set(0, spread(g, dy / y.call("Exp")));
+  g.set(0, broadcast_to_input(g, dy / y.call("Exp")));
 }
 
 // dx = dy e^(x - y)
 void log_sum_exp_gradient(GradientContext& g) {
   const Expression x(g, g.x(0)), y(g, g.y(0)), dy(g, g.dy(0));
-  g.set(0, with_axes_back(g, dy) * (x - with_axes_back(g, y)).call("Exp"));
+  g.set(0, restore_reduced_axes(g, dy) * (x - restore_reduced_axes(g, y)).call("Exp"));
 }
 
 // dx = dy times the product of the others, which where one of them is 0 no quotient tells: p is the product
@@ -682,11 +683,12 @@ void product_gradient(GradientContext& g) {
   const Expression p(g, g("ReduceProd", inputs, attributes));
   const Expression others = sum_again(g, is_zero.as(x)) - is_zero.as(x);  // that are 0
   const Expression none = (others < 0.5).as(x), one = others.call("Equal", x.number(1)).as(x);
-  g.set(0, with_axes_back(g, dy) * p / factors * (none + one * (sum_again(g, own) - own)));
+  g.set(0, restore_reduced_axes(g, dy) * p / factors * (none + one * (sum_again(g, own) - own)));
 }
 
 #define ORTRAIN_REDUCTION(name, rule) \
-  ORTRAIN_OPERATOR({.type = name, .shape = reduce_shape, .kernel = reduce_kernel, .gradient = rule})
+  ORTRAIN_OPERATOR(                   \
+      {.type = name, .rules = {.shape = reduce_shape, .gradient = rule}, .kernels = {.cpu = reduce_kernel}})
 ORTRAIN_REDUCTION("ReduceSum", sum_gradient);
 ORTRAIN_REDUCTION("ReduceMean", mean_gradient);
 ORTRAIN_REDUCTION("ReduceMax", extreme_gradient);
@@ -697,14 +699,12 @@ ORTRAIN_REDUCTION("ReduceL2", l2_gradient);
 ORTRAIN_REDUCTION("ReduceSumSquare", sum_square_gradient);
 ORTRAIN_REDUCTION("ReduceLogSum", log_sum_gradient);
 ORTRAIN_OPERATOR({.type = "ReduceLogSumExp",
-                  .shape = reduce_shape,
-                  .kernel = log_sum_exp_kernel,
-                  .gradient = log_sum_exp_gradient});
+                  .rules = {.shape = reduce_shape, .gradient = log_sum_exp_gradient},
+                  .kernels = {.cpu = log_sum_exp_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ReduceSumTraining",
-                  .shape = reduce_shape,
-                  .kernel = reduce_kernel,
-                  .gradient = sum_gradient});
+                  .rules = {.shape = reduce_shape, .gradient = sum_gradient},
+                  .kernels = {.cpu = reduce_kernel}});
 
 }  // namespace
 }  // namespace ortrain

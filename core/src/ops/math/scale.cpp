@@ -40,8 +40,10 @@ void gradient(GradientContext& g) {
   g.set(0, g("Scale", {g.dy(0), g.x(1)}, {{"scale_down", g.node().int_or("scale_down", 0)}}, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "Scale", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "Scale",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -4,11 +4,11 @@
 #include <set>
 #include <vector>
 
+#include "backend/cpu/bf16_storage.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/bf16_storage.h"
-#include "ops/common/broadcast.h"
 #include "ops/common/elementwise.h"
+#include "runtime/broadcast.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -129,11 +129,22 @@ void extreme_gradient(GradientContext& g) {
   }
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "Sum", .shape = shape, .kernel = kernel, .gradient = sum_gradient, .takes_bf16 = true});
-ORTRAIN_OPERATOR({.type = "Mean", .shape = shape, .kernel = kernel, .gradient = mean_gradient});
-ORTRAIN_OPERATOR({.type = "Max", .shape = shape, .kernel = kernel, .gradient = extreme_gradient});
-ORTRAIN_OPERATOR({.type = "Min", .shape = shape, .kernel = kernel, .gradient = extreme_gradient});
+ORTRAIN_OPERATOR({.type = "Sum",
+                  .rules = {.shape = shape, .gradient = sum_gradient},
+                  .traits = {.takes_bf16 = true, .positions = broadcast_positions},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.type = "Mean",
+                  .rules = {.shape = shape, .gradient = mean_gradient},
+                  .traits = {.positions = broadcast_positions},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.type = "Max",
+                  .rules = {.shape = shape, .gradient = extreme_gradient},
+                  .traits = {.positions = broadcast_positions},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.type = "Min",
+                  .rules = {.shape = shape, .gradient = extreme_gradient},
+                  .traits = {.positions = broadcast_positions},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

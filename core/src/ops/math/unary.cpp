@@ -102,7 +102,7 @@
   ROW(QuickGeluGrad, 14, (Defaults{{"alpha", 1.702f}}), Mul(dy, SigmoidProductAndSlope(d, x, Mul(a, x), a).slope), \
       SLOPE(quick_gelu_curvature(x, a)))
 
-// Operators with their derivative as a second output, made by a pass (passes/keep_slopes.cpp): name, cost,
+// Operators with their derivative as a second output, made by a pass (passes/save_activation_derivatives.cpp): name, cost,
 // attribute a, value and slope.
 #define ORTRAIN_SLOPE_ROWS(ROW) \
   ROW(Gelu, 18, {}, GeluAndSlope(d, x)) \
@@ -269,11 +269,11 @@ HWY_AFTER_NAMESPACE();
 #include <numbers>
 #include <vector>
 
+#include "backend/cpu/bf16_storage.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/bf16_storage.h"
+#include "op/session_domain.h"
 #include "ops/common/elementwise.h"
-#include "ops/common/session_domain.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
 
@@ -521,31 +521,29 @@ const bool registered = [] {
     if (row.type == "FastGelu") continue;
     RegisterOperator({.domain = row.domain,
                       .type = row.type,
-                      .shape = shape_like_first,
-                      .kernel = unary_kernel,
-                      .gradient = row.rule ? unary_gradient : nullptr,
-                      .stops_gradient = !row.rule,
-                      .since = row.type == "Selu" ? 6 : 1,  // its constants were rounded before
-                      .takes_bf16 = true});
+                      .rules = {.shape = shape_like_first, .gradient = row.rule ? unary_gradient : nullptr},
+                      .traits = {.stops_gradient = !row.rule,
+                                 .since = row.type == "Selu" ? 6 : 1,  // its constants were rounded before
+                                 .takes_bf16 = true,
+                                 .positions = elementwise_positions},
+                      .kernels = {.cpu = unary_kernel}});
   }
   RegisterOperator({.type = "Gelu",
-                    .shape = shape_like_first,
-                    .kernel = unary_kernel,
-                    .gradient = unary_gradient,
-                    .takes_bf16 = true});
+                    .rules = {.shape = shape_like_first, .gradient = unary_gradient},
+                    .traits = {.takes_bf16 = true, .positions = elementwise_positions},
+                    .kernels = {.cpu = unary_kernel}});
   for (const PairRow& row : kPairRows)
     RegisterOperator({.domain = kMicrosoft,
                       .type = row.type,
-                      .shape = pair_shape,
-                      .kernel = pair_kernel,
-                      .gradient = pair_gradient,
-                      .takes_bf16 = true});
+                      .rules = {.shape = pair_shape, .gradient = pair_gradient},
+                      .traits = {.takes_bf16 = true},
+                      .kernels = {.cpu = pair_kernel}});
   for (const PairRow& row : kSlopeRows)
     RegisterOperator({.domain = kSessionDomain,
                       .type = row.type,
-                      .shape = slope_shape,
-                      .kernel = slope_kernel,
-                      .takes_bf16 = true});
+                      .rules = {.shape = slope_shape},
+                      .traits = {.takes_bf16 = true},
+                      .kernels = {.cpu = slope_kernel}});
   return true;
 }();
 

@@ -3,8 +3,8 @@
 
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/broadcast.h"
 #include "ops/common/elementwise.h"
+#include "runtime/broadcast.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -71,11 +71,9 @@ void gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "Where",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .narrow_types = NarrowTypes::kMoved,
-                  .element_type = type_of_input<1>});
+                  .rules = {.shape = shape, .gradient = gradient, .element_type = type_of_input<1>},
+                  .traits = {.narrow_types = NarrowTypes::kMoved, .positions = broadcast_positions},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

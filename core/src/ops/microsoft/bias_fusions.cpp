@@ -1,33 +1,34 @@
 // What takes its bias along (com.microsoft): BiasAdd, BiasSplitGelu, BiasSoftmax, BiasDropout,
 // BitmaskBiasDropout, BiasSoftmaxDropout; and SoftmaxDropoutGrad.
-#include "op/expansion.h"
+#include "op/decomposition.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/fusion_parts.h"
+#include "op/opset.h"
+#include "ops/common/decomposed.h"
 
 namespace ortrain {
 namespace {
 
 // X + bias + skip
-void bias_add(ExpansionContext& e) { e.set(0, e("Add", {e("Add", {e.x(0), e.x(1)}), e.x(2)})); }
+void bias_add(DecompositionContext& e) { e.set(0, e("Add", {e("Add", {e.x(0), e.x(1)}), e.x(2)})); }
 
 // [a, b] = X + bias, halves along the last axis; a gelu(b)
-void bias_split_gelu(ExpansionContext& e) {
+void bias_split_gelu(DecompositionContext& e) {
   Attributes halves = {{"axis", int64_t{-1}}};
-  if (e.opset() >= 18) halves["num_outputs"] = int64_t{2};
+  if (e.opset() >= since::kSplitCount) halves["num_outputs"] = int64_t{2};
   const auto parts = e.emit("Split", {e("Add", {e.x(0), e.x(1)})}, 2, halves);
   e.set(0, e("Mul", {parts[0], e("Gelu", {parts[1]}, {}, kMicrosoft)}));
 }
 
 // softmax(X + bias) over axis and all axes behind it
-std::string biased_softmax(ExpansionContext& e) {
+std::string biased_softmax(DecompositionContext& e) {
   return softmax(e, e("Add", {e.x(0), e.x(1)}), e.node().int_or("axis", 1), true);
 }
 
-void bias_softmax(ExpansionContext& e) { e.set(0, biased_softmax(e)); }
+void bias_softmax(DecompositionContext& e) { e.set(0, biased_softmax(e)); }
 
 // Dropout of a value with the node's own seed. Returns what it gives and the mask.
-std::vector<std::string> dropout(ExpansionContext& e, const std::string& type, const std::string& domain,
+std::vector<std::string> dropout(DecompositionContext& e, const std::string& type, const std::string& domain,
                                  std::vector<std::string> inputs) {
   Attributes seed;
   if (e.node().has("seed")) seed["seed"] = e.node().int_or("seed", 0);
@@ -35,18 +36,20 @@ std::vector<std::string> dropout(ExpansionContext& e, const std::string& type, c
 }
 
 // dropout(X + bias) + residual
-void expand_bias_dropout(ExpansionContext& e, const std::string& type, const std::string& domain) {
+void decompose_bias_dropout(DecompositionContext& e, const std::string& type, const std::string& domain) {
   const auto kept = dropout(e, type, domain,
                             {e("Add", {e.x(0), e.x(1)}), e.has_x(3) ? e.x(3) : "", e.has_x(4) ? e.x(4) : ""});
   e.set(0, e.has_x(2) ? e("Add", {kept[0], e.x(2)}) : kept[0]);
   e.set(1, kept[1]);
 }
 
-void bias_dropout(ExpansionContext& e) { expand_bias_dropout(e, "Dropout", ""); }
-void bitmask_bias_dropout(ExpansionContext& e) { expand_bias_dropout(e, "BitmaskDropout", kMicrosoft); }
+void bias_dropout(DecompositionContext& e) { decompose_bias_dropout(e, "Dropout", ""); }
+void bitmask_bias_dropout(DecompositionContext& e) {
+  decompose_bias_dropout(e, "BitmaskDropout", kMicrosoft);
+}
 
 // s = softmax(X + bias); dropout(s), its mask, and s
-void bias_softmax_dropout(ExpansionContext& e) {
+void bias_softmax_dropout(DecompositionContext& e) {
   const std::string s = biased_softmax(e);
   const auto kept =
       dropout(e, "Dropout", "", {s, e.has_x(2) ? e.x(2) : "", e.constant(Tensor::scalar(true))});
@@ -56,20 +59,20 @@ void bias_softmax_dropout(ExpansionContext& e) {
 }
 
 // With d the gradient behind the dropout: dX = s (d - sum(s d)), the sum over the axes of the softmax.
-void softmax_dropout_gradient(ExpansionContext& e) {
+void softmax_dropout_gradient(DecompositionContext& e) {
   const std::string d =
       e("DropoutGrad", {e.x(0), e.x(1), e.has_x(3) ? e.x(3) : "", e.constant(Tensor::scalar(true))}, {},
         kMicrosoft);
   e.set(0, e("SoftmaxGrad", {d, e.x(2)}, {{"axis", e.node().int_or("axis", 1)}}, kMicrosoft));
 }
 
-ORTRAIN_EXPANSION("BiasAdd", bias_add);
-ORTRAIN_EXPANSION("BiasSplitGelu", bias_split_gelu);
-ORTRAIN_EXPANSION("BiasSoftmax", bias_softmax);
-ORTRAIN_EXPANSION("BiasDropout", bias_dropout);
-ORTRAIN_EXPANSION("BitmaskBiasDropout", bitmask_bias_dropout);
-ORTRAIN_EXPANSION("BiasSoftmaxDropout", bias_softmax_dropout);
-ORTRAIN_EXPANSION("SoftmaxDropoutGrad", softmax_dropout_gradient);
+ORTRAIN_DECOMPOSITION("BiasAdd", bias_add);
+ORTRAIN_DECOMPOSITION("BiasSplitGelu", bias_split_gelu);
+ORTRAIN_DECOMPOSITION("BiasSoftmax", bias_softmax);
+ORTRAIN_DECOMPOSITION("BiasDropout", bias_dropout);
+ORTRAIN_DECOMPOSITION("BitmaskBiasDropout", bitmask_bias_dropout);
+ORTRAIN_DECOMPOSITION("BiasSoftmaxDropout", bias_softmax_dropout);
+ORTRAIN_DECOMPOSITION("SoftmaxDropoutGrad", softmax_dropout_gradient);
 
 }  // namespace
 }  // namespace ortrain

@@ -1,10 +1,10 @@
 // Normalizations with what precedes or follows them (com.microsoft): SkipLayerNormalization,
 // SkipSimplifiedLayerNormalization, EmbedLayerNormalization, GroupNorm, SkipGroupNorm; and
 // InvertibleLayerNormalizationGrad.
-#include "op/expansion.h"
+#include "op/decomposition.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/fusion_parts.h"
+#include "ops/common/decomposed.h"
 
 namespace ortrain {
 namespace {
@@ -16,13 +16,13 @@ Attributes over_last_axis(const Node& node) {
 }
 
 // The sum that is normalized: X + skip, + bias (input b) where there is one.
-std::string skip_sum(ExpansionContext& e, size_t b) {
+std::string skip_sum(DecompositionContext& e, size_t b) {
   const std::string sum = e("Add", {e.x(0), e.x(1)});
   return e.has_x(b) ? e("Add", {sum, e.x(b)}) : sum;
 }
 
 // norm(X + skip + bias); mean, 1 / standard deviation, and the sum
-void skip_layer_normalization(ExpansionContext& e) {
+void skip_layer_normalization(DecompositionContext& e) {
   const std::string sum = skip_sum(e, 4);
   const auto y =
       e.emit("LayerNormalization", {sum, e.x(2), e.has_x(3) ? e.x(3) : ""}, 3, over_last_axis(e.node()));
@@ -30,7 +30,7 @@ void skip_layer_normalization(ExpansionContext& e) {
   e.set(3, sum);
 }
 
-void skip_simplified_layer_normalization(ExpansionContext& e) {
+void skip_simplified_layer_normalization(DecompositionContext& e) {
   const std::string sum = skip_sum(e, 3);
   const auto y = e.emit("SimplifiedLayerNormalization", {sum, e.x(2)}, 2, over_last_axis(e.node()));
   e.set(0, y[0]);
@@ -40,7 +40,7 @@ void skip_simplified_layer_normalization(ExpansionContext& e) {
 
 // norm(words[ids] + positions[position] + segments[segment]); position counts from 0 where it is not given.
 // Output 1 is how many places of each row the mask leaves, output 2 the sum.
-void embed_layer_normalization(ExpansionContext& e) {
+void embed_layer_normalization(DecompositionContext& e) {
   const std::string &ids = e.x(0), &words = e.x(2), &positions = e.x(3);
   const std::string word = e("Gather", {words, ids});
   const std::string position =
@@ -61,7 +61,7 @@ void embed_layer_normalization(ExpansionContext& e) {
 
 // The sum of X, skip and bias (none of them: X), normalized over groups of channels, with a scale and a shift
 // for each channel; then x sigmoid(x) where activation is 1.
-void group_norm(ExpansionContext& e) {
+void group_norm(DecompositionContext& e) {
   const bool skip = e.node().op_type == "SkipGroupNorm";
   const int64_t groups = e.node().int_or("groups", 0), activation = e.node().int_or("activation", 0);
   if (groups < 1) e.reject(concat("groups must be 1 or more, found ", groups));
@@ -97,7 +97,7 @@ void group_norm(ExpansionContext& e) {
 
 // The gradient of LayerNormalization from its output: the normalized values n = (Y - bias) / scale are those
 // of X = n / inv_std, whose mean is 0.
-void invertible_layer_normalization_gradient(ExpansionContext& e) {
+void invertible_layer_normalization_gradient(DecompositionContext& e) {
   const Expression y(e, e.x(1)), scale(e, e.x(2)), bias(e, e.x(3)), inv_std(e, e.x(4));
   const Expression x = Expression(e, cast_like(e, (y - bias) / scale, inv_std)) / inv_std;
   const auto gradients =
@@ -106,12 +106,12 @@ void invertible_layer_normalization_gradient(ExpansionContext& e) {
   for (size_t o = 0; o < 3; ++o) e.set(o, gradients[o]);
 }
 
-ORTRAIN_EXPANSION("SkipLayerNormalization", skip_layer_normalization);
-ORTRAIN_EXPANSION("SkipSimplifiedLayerNormalization", skip_simplified_layer_normalization);
-ORTRAIN_EXPANSION("EmbedLayerNormalization", embed_layer_normalization);
-ORTRAIN_EXPANSION("GroupNorm", group_norm);
-ORTRAIN_EXPANSION("SkipGroupNorm", group_norm);
-ORTRAIN_EXPANSION("InvertibleLayerNormalizationGrad", invertible_layer_normalization_gradient);
+ORTRAIN_DECOMPOSITION("SkipLayerNormalization", skip_layer_normalization);
+ORTRAIN_DECOMPOSITION("SkipSimplifiedLayerNormalization", skip_simplified_layer_normalization);
+ORTRAIN_DECOMPOSITION("EmbedLayerNormalization", embed_layer_normalization);
+ORTRAIN_DECOMPOSITION("GroupNorm", group_norm);
+ORTRAIN_DECOMPOSITION("SkipGroupNorm", group_norm);
+ORTRAIN_DECOMPOSITION("InvertibleLayerNormalizationGrad", invertible_layer_normalization_gradient);
 
 }  // namespace
 }  // namespace ortrain

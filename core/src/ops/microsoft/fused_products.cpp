@@ -1,8 +1,8 @@
 // Matrix products with what follows them (com.microsoft): FusedGemm, FusedMatMulActivation, GemmFastGelu, and
 // TransposeMatMul, an older name of FusedMatMul.
-#include "op/expansion.h"
+#include "op/decomposition.h"
 #include "op/operator.h"
-#include "ops/common/fusion_parts.h"
+#include "ops/common/decomposed.h"
 
 namespace ortrain {
 namespace {
@@ -16,26 +16,26 @@ Attributes product_attributes(const Node& node) {
 }
 
 // activation(alpha op(A) op(B) + beta C)
-void fused_gemm(ExpansionContext& e) {
+void fused_gemm(DecompositionContext& e) {
   e.set(0, apply_activation(e, e("Gemm", e.node().inputs, product_attributes(e.node()))));
 }
 
 // activation(alpha op(A) op(B))
-void fused_matmul(ExpansionContext& e) {
+void fused_matmul(DecompositionContext& e) {
   e.set(0, apply_activation(e, e("FusedMatMul", e.node().inputs, product_attributes(e.node()), kMicrosoft)));
 }
 
 // gelu(X W + bias)
-void gemm_fast_gelu(ExpansionContext& e) {
+void gemm_fast_gelu(DecompositionContext& e) {
   std::vector<std::string> inputs = {e("MatMul", {e.x(0), e.x(1)})};
   if (e.has_x(2)) inputs.push_back(e.x(2));
   e.set(0, e("FastGelu", inputs, {}, kMicrosoft));
 }
 
-ORTRAIN_EXPANSION("FusedGemm", fused_gemm);
-ORTRAIN_EXPANSION("FusedMatMulActivation", fused_matmul);
-ORTRAIN_EXPANSION("TransposeMatMul", fused_matmul);
-ORTRAIN_EXPANSION("GemmFastGelu", gemm_fast_gelu);
+ORTRAIN_DECOMPOSITION("FusedGemm", fused_gemm);
+ORTRAIN_DECOMPOSITION("FusedMatMulActivation", fused_matmul);
+ORTRAIN_DECOMPOSITION("TransposeMatMul", fused_matmul);
+ORTRAIN_DECOMPOSITION("GemmFastGelu", gemm_fast_gelu);
 
 }  // namespace
 }  // namespace ortrain

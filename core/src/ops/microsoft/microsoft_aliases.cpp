@@ -4,32 +4,33 @@
 #include <algorithm>
 #include <numeric>
 
-#include "op/expansion.h"
+#include "op/decomposition.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/fusion_parts.h"
+#include "op/opset.h"
+#include "ops/common/decomposed.h"
 
 namespace ortrain {
 namespace {
 
 // The same operator of the standard.
-void alias(ExpansionContext& e) { e.set(0, e(e.node().op_type, e.node().inputs, e.node().attributes)); }
+void alias(DecompositionContext& e) { e.set(0, e(e.node().op_type, e.node().inputs, e.node().attributes)); }
 
 // Gather of few rows, as training graphs have it in front of operators that then compute those rows alone.
-void shrunken_gather(ExpansionContext& e) { e.set(0, e("Gather", e.node().inputs, e.node().attributes)); }
+void shrunken_gather(DecompositionContext& e) { e.set(0, e("Gather", e.node().inputs, e.node().attributes)); }
 
 // One axis of extent 1 more, at a place that is a constant.
-void expand_dims(ExpansionContext& e) {
+void expand_dims(DecompositionContext& e) {
   const Tensor* axis = e.constant_value(e.x(1));
   if (!axis) e.reject("its axis should be a constant");
   e.set(0, e.unsqueeze(e.x(0), axis->to_int64()));
 }
 
 // The newer names of the modes.
-void grid_sample(ExpansionContext& e) {
+void grid_sample(DecompositionContext& e) {
   Attributes attributes = e.node().attributes;
   const std::string mode = e.node().string_or("mode", "bilinear");
-  const bool renamed = e.opset() >= 20;
+  const bool renamed = e.opset() >= since::kGridSampleModes;
   attributes["mode"] = renamed && mode == "bilinear"  ? std::string("linear")
                        : renamed && mode == "bicubic" ? std::string("cubic")
                                                       : mode;
@@ -37,25 +38,25 @@ void grid_sample(ExpansionContext& e) {
 }
 
 // Its pads may have shape [1, 2 rank].
-void pad(ExpansionContext& e) {
+void pad(DecompositionContext& e) {
   std::vector<std::string> inputs = e.node().inputs;
   inputs[1] = e("Reshape", {e.x(1), e.int64s({-1})});
   e.set(0, e("Pad", inputs, {{"mode", e.node().string_or("mode", "constant")}}));
 }
 
-void range(ExpansionContext& e) {
+void range(DecompositionContext& e) {
   const std::string step = e.has_x(2) ? as_scalar(e, e.x(2)) : e.scalar_like(e.x(0), 1);
   e.set(0, e("Range", {as_scalar(e, e.x(0)), as_scalar(e, e.x(1)), step}));
 }
 
-void nhwc_max_pool(ExpansionContext& e) {
+void nhwc_max_pool(DecompositionContext& e) {
   e.set(0, channels_last(e, e("MaxPool", {channels_first(e, e.x(0))}, e.node().attributes),
                          need_rank(e, e.x(0))));
 }
 
 // position_ids is one number, the position of the first place of every row, or holds a position for each
 // place. The number of heads follows from the caches where it is not given.
-void rotary_embedding(ExpansionContext& e) {
+void rotary_embedding(DecompositionContext& e) {
   const std::string &x = e.x(0), &ids = e.x(1), &cosines = e.x(2), &sines = e.x(3);
   const auto shape = e.dims(x), cache = e.dims(cosines), positions = e.dims(ids);
   if (!shape || !positions)
@@ -84,7 +85,7 @@ void rotary_embedding(ExpansionContext& e) {
 }
 
 // The distances between the rows of A and those of B.
-void cdist(ExpansionContext& e) {
+void cdist(DecompositionContext& e) {
   const std::string metric = e.node().string_or("metric", "sqeuclidean");
   if (metric != "sqeuclidean" && metric != "euclidean")
     e.reject(concat("metric must be 'sqeuclidean' or 'euclidean', found '", metric, "'"));
@@ -93,7 +94,7 @@ void cdist(ExpansionContext& e) {
 }
 
 // Complex numbers as pairs along the last axis: (a + bi)(c + di), or (a + bi)(c - di) with the conjugate.
-void complex_mul(ExpansionContext& e) {
+void complex_mul(DecompositionContext& e) {
   const bool conjugate = e.node().op_type == "ComplexMulConj";
   const auto part = [&](size_t i, int64_t which) {
     return Expression(e, e("Slice", {e.x(i), e.int64s({which}), e.int64s({which + 1}), e.int64s({-1})}));
@@ -105,7 +106,7 @@ void complex_mul(ExpansionContext& e) {
 }
 
 // Windows of `size` neighbours along an axis, `step` apart; the place in the window is a new last axis.
-void unfold(ExpansionContext& e) {
+void unfold(DecompositionContext& e) {
   const auto dims = e.dims(e.x(0));
   const int64_t size = e.node().int_or("size", 0), step = e.node().int_or("step", 1);
   if (!dims) e.reject("the shape of its input is not known; run ONNX shape inference on the model first");
@@ -131,7 +132,7 @@ void unfold(ExpansionContext& e) {
 
 // The elements of a vector that differ, as they come; where each element is among them; how often each is
 // there.
-void unique(ExpansionContext& e) {
+void unique(DecompositionContext& e) {
   const auto found = e.emit("Unique", {e.x(0)}, 4, {{"sorted", int64_t{0}}});
   e.set(0, found[0]);
   e.set(1, found[2]);
@@ -139,26 +140,26 @@ void unique(ExpansionContext& e) {
 }
 
 // A product of 16-bit integers, summed in 32 bits.
-void matmul_integer16(ExpansionContext& e) {
+void matmul_integer16(DecompositionContext& e) {
   const Attributes wide = {{"to", static_cast<int64_t>(DType::kInt32)}};
   e.set(0, e("MatMul", {e("Cast", {e.x(0)}, wide), e("Cast", {e.x(1)}, wide)}));
 }
 
-ORTRAIN_EXPANSION("Unique", unique);
-ORTRAIN_EXPANSION("MatMulInteger16", matmul_integer16);
-ORTRAIN_EXPANSION("UnfoldTensor", unfold);
-ORTRAIN_EXPANSION("Trilu", alias);
-ORTRAIN_EXPANSION("GatherND", alias);
-ORTRAIN_EXPANSION("ExpandDims", expand_dims);
-ORTRAIN_EXPANSION("ShrunkenGather", shrunken_gather);
-ORTRAIN_EXPANSION("GridSample", grid_sample);
-ORTRAIN_EXPANSION("Pad", pad);
-ORTRAIN_EXPANSION("Range", range);
-ORTRAIN_EXPANSION("NhwcMaxPool", nhwc_max_pool);
-ORTRAIN_EXPANSION("RotaryEmbedding", rotary_embedding);
-ORTRAIN_EXPANSION("CDist", cdist);
-ORTRAIN_EXPANSION("ComplexMul", complex_mul);
-ORTRAIN_EXPANSION("ComplexMulConj", complex_mul);
+ORTRAIN_DECOMPOSITION("Unique", unique);
+ORTRAIN_DECOMPOSITION("MatMulInteger16", matmul_integer16);
+ORTRAIN_DECOMPOSITION("UnfoldTensor", unfold);
+ORTRAIN_DECOMPOSITION("Trilu", alias);
+ORTRAIN_DECOMPOSITION("GatherND", alias);
+ORTRAIN_DECOMPOSITION("ExpandDims", expand_dims);
+ORTRAIN_DECOMPOSITION("ShrunkenGather", shrunken_gather);
+ORTRAIN_DECOMPOSITION("GridSample", grid_sample);
+ORTRAIN_DECOMPOSITION("Pad", pad);
+ORTRAIN_DECOMPOSITION("Range", range);
+ORTRAIN_DECOMPOSITION("NhwcMaxPool", nhwc_max_pool);
+ORTRAIN_DECOMPOSITION("RotaryEmbedding", rotary_embedding);
+ORTRAIN_DECOMPOSITION("CDist", cdist);
+ORTRAIN_DECOMPOSITION("ComplexMul", complex_mul);
+ORTRAIN_DECOMPOSITION("ComplexMulConj", complex_mul);
 
 }  // namespace
 }  // namespace ortrain

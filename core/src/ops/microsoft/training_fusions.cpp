@@ -2,10 +2,10 @@
 // one: losses, sums with factors, tests for numbers that are not finite, padding, passing on.
 #include <cmath>
 
-#include "op/expansion.h"
+#include "op/decomposition.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/fusion_parts.h"
+#include "ops/common/decomposed.h"
 
 namespace ortrain {
 namespace {
@@ -27,7 +27,7 @@ bool means(const NodeWriter& e) {
 Expression total(const Expression& x) { return x.call("ReduceSum", {{"keepdims", int64_t{0}}}); }
 Expression over_last(NodeWriter& e, const Expression& x) { return {e, e.reduce_sum(x, {-1}, false)}; }
 
-void softmax_cross_entropy(ExpansionContext& e) {
+void softmax_cross_entropy(DecompositionContext& e) {
   const Expression log_p(e, e("LogSoftmax", {e.x(0)}, {{"axis", int64_t{-1}}})), label(e, e.x(1));
   const Expression each = over_last(e, label * log_p);
   e.set(0, -each.call(means(e) ? "ReduceMean" : "ReduceSum", {{"keepdims", int64_t{0}}}));
@@ -35,7 +35,7 @@ void softmax_cross_entropy(ExpansionContext& e) {
 }
 
 // d logits = dY (p - label) / N
-void softmax_cross_entropy_gradient(ExpansionContext& e) {
+void softmax_cross_entropy_gradient(DecompositionContext& e) {
   const Expression dy(e, as_scalar(e, e.x(0))), log_p(e, e.x(1)), label(e, e.x(2));
   const Expression difference = log_p.call("Exp") - label;
   if (!means(e)) {
@@ -50,7 +50,7 @@ Expression weights_of(NodeWriter& e, const Expression& like, size_t i) {
   return e.has_x(i) ? Expression(e, e.x(i)) : like - like + 1.0;
 }
 
-void sparse_softmax_cross_entropy(ExpansionContext& e) {
+void sparse_softmax_cross_entropy(DecompositionContext& e) {
   const Expression log_p(e, e("LogSoftmax", {e.x(0)}, {{"axis", int64_t{-1}}}));
   const std::string place = e.unsqueeze(e.x(1), {-1});
   const Expression chosen(e, e.squeeze(e("GatherElements", {log_p, place}, {{"axis", int64_t{-1}}}), {-1}));
@@ -61,7 +61,7 @@ void sparse_softmax_cross_entropy(ExpansionContext& e) {
 }
 
 // d logits = dY w (p - [class = label]) / sum(w)
-void sparse_softmax_cross_entropy_gradient(ExpansionContext& e) {
+void sparse_softmax_cross_entropy_gradient(DecompositionContext& e) {
   const Expression dy(e, as_scalar(e, e.x(0))), log_p(e, e.x(1));
   const std::string place = e.unsqueeze(e.x(2), {-1});
   const Expression chosen(e, e("GatherElements", {log_p, place}, {{"axis", int64_t{-1}}}));
@@ -82,7 +82,7 @@ double factor(const NodeWriter& e, size_t i) {
 }
 
 // sum_i scale_i input_i
-void scaled_sum(ExpansionContext& e) {
+void scaled_sum(DecompositionContext& e) {
   Expression sum = Expression(e, e.x(0)) * factor(e, 0);
   for (size_t i = 1; i < 3; ++i)
     if (e.has_x(i)) sum = sum + Expression(e, e.x(i)) * factor(e, i);
@@ -90,13 +90,13 @@ void scaled_sum(ExpansionContext& e) {
 }
 
 // output_i = scale_i input
-void batch_scale(ExpansionContext& e) {
+void batch_scale(DecompositionContext& e) {
   for (size_t o = 0; o < 3; ++o)
     if (e.has_y(o)) e.set(o, Expression(e, e.x(0)) * factor(e, o));
 }
 
 // Each input times one number, as another type; with fuse_outputs all of them in one row.
-void mixed_precision_scale(ExpansionContext& e) {
+void mixed_precision_scale(DecompositionContext& e) {
   const Attributes to = {{"to", e.node().int_or("to", 0)}};
   const Expression scale(e, as_scalar(e, e.x(0)));
   std::vector<std::string> scaled;
@@ -111,7 +111,7 @@ void mixed_precision_scale(ExpansionContext& e) {
 }
 
 // The square root of the sum of the squares of all elements of all inputs.
-void reduce_all_l2(ExpansionContext& e) {
+void reduce_all_l2(DecompositionContext& e) {
   std::vector<std::string> squares;
   for (const std::string& x : e.node().inputs) {
     const bool half = e.dtype(x) == DType::kFloat16 || e.dtype(x) == DType::kBFloat16;
@@ -131,14 +131,14 @@ std::string all_of(NodeWriter& e, const std::string& x) {
            {{"to", static_cast<int64_t>(DType::kBool)}});
 }
 
-void all(ExpansionContext& e) { e.set(0, all_of(e, e.x(0))); }
+void all(DecompositionContext& e) { e.set(0, all_of(e, e.x(0))); }
 
-void is_finite(ExpansionContext& e) {
+void is_finite(DecompositionContext& e) {
   e.set(0, e("Not", {e("Or", {e("IsNaN", {e.x(0)}), e("IsInf", {e.x(0)})})}));
 }
 
 // Whether no element of any input is infinite or no number; isinf_only and isnan_only look for one of them.
-void is_all_finite(ExpansionContext& e) {
+void is_all_finite(DecompositionContext& e) {
   const bool inf_only = e.node().int_or("isinf_only", 0) != 0,
              nan_only = e.node().int_or("isnan_only", 0) != 0;
   if (inf_only && nan_only) e.reject("isinf_only and isnan_only exclude each other");
@@ -156,7 +156,7 @@ void is_all_finite(ExpansionContext& e) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Passing on.
 
-void pass_through(ExpansionContext& e) {
+void pass_through(DecompositionContext& e) {
   if (e.node().inputs.size() != e.node().outputs.size())
     e.reject(concat("it has ", e.node().inputs.size(), " inputs and ", e.node().outputs.size(), " outputs"));
   for (size_t i = 0; i < e.node().inputs.size(); ++i) e.set(i, e.x(i));
@@ -164,7 +164,7 @@ void pass_through(ExpansionContext& e) {
 
 // Events order what different processes or streams do: kernels here run one after another, so that everything
 // an event could wait for has happened.
-void pass_behind_event(ExpansionContext& e) {
+void pass_behind_event(DecompositionContext& e) {
   if (e.node().inputs.size() != e.node().outputs.size() + 1)
     e.reject(concat("it has ", e.node().inputs.size(), " inputs and ", e.node().outputs.size(),
                     " outputs, expected one input more than outputs"));
@@ -172,7 +172,7 @@ void pass_behind_event(ExpansionContext& e) {
 }
 
 // Hands values to Python in the middle of a run.
-void yield(ExpansionContext& e) {
+void yield(DecompositionContext& e) {
   e.reject(
       "this operator hands the outputs of a module to ORTModule and waits for their gradients; it has a "
       "meaning "
@@ -180,10 +180,10 @@ void yield(ExpansionContext& e) {
 }
 
 // True once all inputs are there.
-void group(ExpansionContext& e) { e.set(0, e.constant(Tensor::scalar(true).reshaped({1}))); }
+void group(DecompositionContext& e) { e.set(0, e.constant(Tensor::scalar(true).reshaped({1}))); }
 
 // Pieces of the elements of input 0, one behind the other, in the shapes that the other inputs hold.
-void view(ExpansionContext& e) {
+void view(DecompositionContext& e) {
   const std::string flat = e("Reshape", {e.x(0), e.int64s({-1})});
   std::string from = e.int64s({0});
   for (size_t i = 1; i < e.node().inputs.size(); ++i) {
@@ -198,14 +198,14 @@ void view(ExpansionContext& e) {
 // Rows of a batch without those that pad it.
 
 // The rows that `indices` name of [A, B, ...] seen as [A B, ...], and [A, B].
-void flatten_and_unpad(ExpansionContext& e) {
+void flatten_and_unpad(DecompositionContext& e) {
   const std::string rows = with_extents_behind(e, {-1}, e.x(0), 2);
   e.set(0, e("Gather", {e("Reshape", {e.x(0), rows}), e.x(1)}, {{"axis", int64_t{0}}}));
   e.set(1, extents(e, e.x(0), 0, 2));
 }
 
 // The other way: rows that are not named are zero. unflatten_dims holds A and B.
-void pad_and_unflatten(ExpansionContext& e) {
+void pad_and_unflatten(DecompositionContext& e) {
   const Attributes first = {{"axis", int64_t{0}}};
   const std::string row = extents(e, e.x(0), 1, kToTheLast);
   const std::string rows = e("Concat", {reduce(e, "ReduceProd", e.x(2), {0}, true), row}, first);
@@ -213,27 +213,28 @@ void pad_and_unflatten(ExpansionContext& e) {
   e.set(0, reshape_to(e, padded, e("Concat", {e.x(2), row}, first)));
 }
 
-ORTRAIN_EXPANSION("SoftmaxCrossEntropy", softmax_cross_entropy);
-ORTRAIN_EXPANSION("SoftmaxCrossEntropyGrad", softmax_cross_entropy_gradient);
-ORTRAIN_OPERATOR({.type = "SparseSoftmaxCrossEntropy", .expand = sparse_softmax_cross_entropy});
-ORTRAIN_OPERATOR({.type = "SparseSoftmaxCrossEntropyGrad", .expand = sparse_softmax_cross_entropy_gradient});
-ORTRAIN_EXPANSION("ScaledSum", scaled_sum);
-ORTRAIN_EXPANSION("BatchScale", batch_scale);
-ORTRAIN_EXPANSION("MixedPrecisionScale", mixed_precision_scale);
-ORTRAIN_EXPANSION("ReduceAllL2", reduce_all_l2);
-ORTRAIN_EXPANSION("All", all);
-ORTRAIN_EXPANSION("IsFinite", is_finite);
-ORTRAIN_EXPANSION("IsAllFinite", is_all_finite);
-ORTRAIN_EXPANSION("PassThrough", pass_through);
-ORTRAIN_EXPANSION("MegatronF", pass_through);  // what processes exchange is nothing where there is one
-ORTRAIN_EXPANSION("MegatronG", pass_through);
-ORTRAIN_EXPANSION("RecordEvent", pass_behind_event);
-ORTRAIN_EXPANSION("WaitEvent", pass_behind_event);
-ORTRAIN_EXPANSION("YieldOp", yield);
-ORTRAIN_EXPANSION("Group", group);
-ORTRAIN_EXPANSION("View", view);
-ORTRAIN_EXPANSION("FlattenAndUnpad", flatten_and_unpad);
-ORTRAIN_EXPANSION("PadAndUnflatten", pad_and_unflatten);
+ORTRAIN_DECOMPOSITION("SoftmaxCrossEntropy", softmax_cross_entropy);
+ORTRAIN_DECOMPOSITION("SoftmaxCrossEntropyGrad", softmax_cross_entropy_gradient);
+ORTRAIN_OPERATOR({.type = "SparseSoftmaxCrossEntropy", .rules = {.decompose = sparse_softmax_cross_entropy}});
+ORTRAIN_OPERATOR({.type = "SparseSoftmaxCrossEntropyGrad",
+                  .rules = {.decompose = sparse_softmax_cross_entropy_gradient}});
+ORTRAIN_DECOMPOSITION("ScaledSum", scaled_sum);
+ORTRAIN_DECOMPOSITION("BatchScale", batch_scale);
+ORTRAIN_DECOMPOSITION("MixedPrecisionScale", mixed_precision_scale);
+ORTRAIN_DECOMPOSITION("ReduceAllL2", reduce_all_l2);
+ORTRAIN_DECOMPOSITION("All", all);
+ORTRAIN_DECOMPOSITION("IsFinite", is_finite);
+ORTRAIN_DECOMPOSITION("IsAllFinite", is_all_finite);
+ORTRAIN_DECOMPOSITION("PassThrough", pass_through);
+ORTRAIN_DECOMPOSITION("MegatronF", pass_through);  // what processes exchange is nothing where there is one
+ORTRAIN_DECOMPOSITION("MegatronG", pass_through);
+ORTRAIN_DECOMPOSITION("RecordEvent", pass_behind_event);
+ORTRAIN_DECOMPOSITION("WaitEvent", pass_behind_event);
+ORTRAIN_DECOMPOSITION("YieldOp", yield);
+ORTRAIN_DECOMPOSITION("Group", group);
+ORTRAIN_DECOMPOSITION("View", view);
+ORTRAIN_DECOMPOSITION("FlattenAndUnpad", flatten_and_unpad);
+ORTRAIN_DECOMPOSITION("PadAndUnflatten", pad_and_unflatten);
 
 }  // namespace
 }  // namespace ortrain

@@ -126,7 +126,7 @@ Kernel vectorize_kernel(KernelContext& c) {
     });
     offset += length;
   }
-  return one_after_the_other(std::move(parts));
+  return chain(std::move(parts));
 }
 
 void vectorize_gradient(GradientContext& g) {
@@ -445,49 +445,44 @@ void scale_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "ArrayFeatureExtractor",
-                  .shape = extract_shape,
-                  .kernel = extract_kernel,
-                  .gradient = extract_gradient});
+                  .rules = {.shape = extract_shape, .gradient = extract_gradient},
+                  .kernels = {.cpu = extract_kernel}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "Binarizer",
-                  .shape = shape_like_first,
-                  .kernel = binarize_kernel,
-                  .stops_gradient = true});
+                  .rules = {.shape = shape_like_first},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = binarize_kernel}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "FeatureVectorizer",
-                  .shape = vectorize_shape,
-                  .kernel = vectorize_kernel,
-                  .gradient = vectorize_gradient,
-                  .element_type = always<DType::kFloat>});
+                  .rules = {.shape = vectorize_shape,
+                            .gradient = vectorize_gradient,
+                            .element_type = always<DType::kFloat>},
+                  .kernels = {.cpu = vectorize_kernel}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "Imputer",
-                  .shape = impute_shape,
-                  .kernel = impute_kernel,
-                  .gradient = impute_gradient});
+                  .rules = {.shape = impute_shape, .gradient = impute_gradient},
+                  .kernels = {.cpu = impute_kernel}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "LabelEncoder",
-                  .shape = encode_shape,
-                  .kernel = encode_kernel,
-                  .stops_gradient = true,
-                  .element_type = encode_type});
+                  .rules = {.shape = encode_shape, .element_type = encode_type},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = encode_kernel}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "Normalizer",
-                  .shape = normalize_shape,
-                  .kernel = normalize_kernel,
-                  .gradient = normalize_gradient,
-                  .element_type = always<DType::kFloat>});
+                  .rules = {.shape = normalize_shape,
+                            .gradient = normalize_gradient,
+                            .element_type = always<DType::kFloat>},
+                  .kernels = {.cpu = normalize_kernel}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "OneHotEncoder",
-                  .shape = one_hot_shape,
-                  .kernel = one_hot_kernel,
-                  .stops_gradient = true,
-                  .element_type = always<DType::kFloat>});
-ORTRAIN_OPERATOR({.domain = kMl,
-                  .type = "Scaler",
-                  .shape = scale_shape,
-                  .kernel = scale_kernel,
-                  .gradient = scale_gradient,
-                  .element_type = always<DType::kFloat>});
+                  .rules = {.shape = one_hot_shape, .element_type = always<DType::kFloat>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = one_hot_kernel}});
+ORTRAIN_OPERATOR(
+    {.domain = kMl,
+     .type = "Scaler",
+     .rules = {.shape = scale_shape, .gradient = scale_gradient, .element_type = always<DType::kFloat>},
+     .kernels = {.cpu = scale_kernel}});
 
 }  // namespace
 }  // namespace ortrain

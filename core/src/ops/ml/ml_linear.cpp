@@ -6,7 +6,7 @@
 
 #include "backend/cpu/matmul/product.h"
 #include "op/gradient_expression.h"
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "ops/ml/ml.h"
 #include "runtime/threads.h"
 
@@ -114,16 +114,12 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "LinearRegressor",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .element_type = always<DType::kFloat>});
+                  .rules = {.shape = shape, .gradient = gradient, .element_type = always<DType::kFloat>},
+                  .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "LinearClassifier",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .element_type = classifier_types});
+                  .rules = {.shape = shape, .gradient = gradient, .element_type = classifier_types},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

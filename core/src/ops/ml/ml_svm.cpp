@@ -301,14 +301,12 @@ Kernel classifier_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "SVMRegressor",
-                  .shape = regressor_shape,
-                  .kernel = regressor_kernel,
-                  .element_type = always<DType::kFloat>});
+                  .rules = {.shape = regressor_shape, .element_type = always<DType::kFloat>},
+                  .kernels = {.cpu = regressor_kernel}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "SVMClassifier",
-                  .shape = classifier_shape,
-                  .kernel = classifier_kernel,
-                  .element_type = classifier_types});
+                  .rules = {.shape = classifier_shape, .element_type = classifier_types},
+                  .kernels = {.cpu = classifier_kernel}});
 
 }  // namespace
 }  // namespace ortrain

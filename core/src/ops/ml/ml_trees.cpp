@@ -416,21 +416,19 @@ Kernel classifier_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "TreeEnsemble",
-                  .shape = regressor_shape,
-                  .kernel = regressor_kernel,
-                  .stops_gradient = true});
+                  .rules = {.shape = regressor_shape},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = regressor_kernel}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "TreeEnsembleRegressor",
-                  .shape = regressor_shape,
-                  .kernel = regressor_kernel,
-                  .stops_gradient = true,
-                  .element_type = always<DType::kFloat>});
+                  .rules = {.shape = regressor_shape, .element_type = always<DType::kFloat>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = regressor_kernel}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "TreeEnsembleClassifier",
-                  .shape = classifier_shape,
-                  .kernel = classifier_kernel,
-                  .stops_gradient = true,
-                  .element_type = classifier_types});
+                  .rules = {.shape = classifier_shape, .element_type = classifier_types},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = classifier_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -111,10 +111,9 @@ Kernel kernel(KernelContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "TfIdfVectorizer",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .stops_gradient = true,
-                  .element_type = always<DType::kFloat>});
+                  .rules = {.shape = shape, .element_type = always<DType::kFloat>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

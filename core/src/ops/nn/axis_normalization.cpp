@@ -4,18 +4,18 @@
 //   0 where the norm is 0
 #include <cmath>
 
+#include "op/floating_kernel.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/floating_kernel.h"
-#include "ops/common/movement.h"
+#include "op/opset.h"
+#include "ops/common/shape_helpers.h"
 #include "ops/math/reduce.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
 
-constexpr double kEpsilon = 1e-9;         // of MeanVarianceNormalization, as the standard defines it
-constexpr int64_t kReduceAxesInput = 18;  // since this opset all reductions take axes as an input
+constexpr double kEpsilon = 1e-9;  // of MeanVarianceNormalization, as the standard defines it
 
 // Walks a tensor beside statistics that have a size of 1 along the normalized axes.
 class Walk {
@@ -62,7 +62,7 @@ std::vector<bool> marked(const NodeContext& c, std::vector<int64_t> axes) {
 // A reduction by the opset's form, over constant axes that stay as dimensions of 1.
 Expression reduce(GradientContext& g, const char* type, const Expression& x,
                   const std::vector<int64_t>& axes) {
-  if (g.opset() < kReduceAxesInput) return x.call(type, {{"axes", axes}});
+  if (g.opset() < since::kReductionAxesAsInput) return x.call(type, {{"axes", axes}});
   return {g, g(type, {x, g.int64s(axes)})};
 }
 
@@ -122,9 +122,8 @@ void mean_variance_gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "MeanVarianceNormalization",
-                  .shape = mean_variance_shape,
-                  .kernel = mean_variance_kernel,
-                  .gradient = mean_variance_gradient});
+                  .rules = {.shape = mean_variance_shape, .gradient = mean_variance_gradient},
+                  .kernels = {.cpu = mean_variance_kernel}});
 
 // -----------------------------------------------------------------------------------------------------------
 
@@ -180,8 +179,9 @@ void lp_gradient(GradientContext& g) {
   g.set(0, (dy - direction * reduce(g, "ReduceSum", dy * y, axes)) * factor);
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "LpNormalization", .shape = lp_shape, .kernel = lp_kernel, .gradient = lp_gradient});
+ORTRAIN_OPERATOR({.type = "LpNormalization",
+                  .rules = {.shape = lp_shape, .gradient = lp_gradient},
+                  .kernels = {.cpu = lp_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "op/expansion.h"
+#include "op/decomposition.h"
 #include "ops/common/elementwise.h"
 #include "runtime/threads.h"
 
@@ -38,8 +38,9 @@ void each_row(int64_t size, int64_t n, int64_t cost, F f) {
     });
 }
 
+template <bool Fast>
 Kernel kernel(KernelContext& c) {
-  const UnaryFunction gelu = unary_function(c.node().op_type == "FastGelu" ? "FastGelu" : "Gelu", c.dtype(0));
+  const UnaryFunction gelu = unary_function(Fast ? "FastGelu" : "Gelu", c.dtype(0));
   const BinaryFunction add = binary_function("Add", c.dtype(0));
   const bool biased = c.has_input(1);
   const Slot x = c.in(0), b = biased ? c.in(1) : Slot{}, y = c.out_inplace(0, {0});
@@ -60,9 +61,9 @@ Kernel kernel(KernelContext& c) {
   };
 }
 
+template <bool Fast>
 Kernel gradient_kernel(KernelContext& c) {
-  const bool fast = c.node().op_type == "BiasFastGeluGrad_dX";
-  const PairFunction slope = pair_function(fast ? "FastGeluGrad" : "GeluGrad", c.dtype(0));
+  const PairFunction slope = pair_function(Fast ? "FastGeluGrad" : "GeluGrad", c.dtype(0));
   const BinaryFunction add = binary_function("Add", c.dtype(0));
   // The sum is written over the output, so that dX may lie over X but not over dY.
   const Slot dy = c.in(0), x = c.in(1), b = c.in(2), dx = c.out_inplace(0, {1});
@@ -77,39 +78,42 @@ Kernel gradient_kernel(KernelContext& c) {
   };
 }
 
+template <bool Fast>
 void gradient(GradientContext& g) {
-  const bool fast = g.node().op_type == "FastGelu";
   if (!g.has_x(1)) {
     g.set(0, g("FastGeluGrad", {g.dy(0), g.x(0)}, {}, kMicrosoft));
     return;
   }
   const std::string dx =
-      g(fast ? "BiasFastGeluGrad_dX" : "BiasGeluGrad_dX", {g.dy(0), g.x(0), g.x(1)}, {}, kMicrosoft);
+      g(Fast ? "BiasFastGeluGrad_dX" : "BiasGeluGrad_dX", {g.dy(0), g.x(0), g.x(1)}, {}, kMicrosoft);
   if (g.needs(0)) g.set(0, dx);
   if (g.needs(1)) g.set(1, g.unbroadcast(dx, g.y(0), 1));
 }
 
 // dx = dy gelu'(x + b)
-void expand_gradient(ExpansionContext& e) {
-  const bool fast = e.node().op_type == "BiasFastGeluGrad_dX";
+template <bool Fast>
+void decompose_gradient(DecompositionContext& e) {
   const std::string sum = e("Add", {e.x(1), e.x(2)});
-  e.set(0, e(fast ? "FastGeluGrad" : "GeluGrad", {e.x(0), sum}, {}, kMicrosoft));
+  e.set(0, e(Fast ? "FastGeluGrad" : "GeluGrad", {e.x(0), sum}, {}, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "BiasGelu", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "FastGelu", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "BiasGelu",
+                  .rules = {.shape = shape, .gradient = gradient<false>},
+                  .kernels = {.cpu = kernel<false>}});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "FastGelu",
+                  .rules = {.shape = shape, .gradient = gradient<true>},
+                  .traits = {.positions = elementwise_positions},
+                  .kernels = {.cpu = kernel<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BiasGeluGrad_dX",
-                  .shape = gradient_shape,
-                  .kernel = gradient_kernel,
-                  .expand = expand_gradient});
+                  .rules = {.shape = gradient_shape, .decompose = decompose_gradient<false>},
+                  .kernels = {.cpu = gradient_kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BiasFastGeluGrad_dX",
-                  .shape = gradient_shape,
-                  .kernel = gradient_kernel,
-                  .expand = expand_gradient});
+                  .rules = {.shape = gradient_shape, .decompose = decompose_gradient<true>},
+                  .kernels = {.cpu = gradient_kernel<true>}});
 
 }  // namespace
 }  // namespace ortrain

@@ -127,7 +127,9 @@ void gradient(GradientContext& g) {
   if (g.needs(0)) g.set(0, parts[1]);
 }
 
-ORTRAIN_OPERATOR({.type = "CausalConvWithState", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "CausalConvWithState",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -13,9 +13,9 @@
 #include <cmath>
 
 #include "backend/cpu/matmul/product.h"
+#include "op/floating_kernel.h"
 #include "op/operator.h"
-#include "ops/common/floating_kernel.h"
-#include "ops/common/window.h"
+#include "op/sliding_window.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -262,9 +262,13 @@ void gradient(GradientContext& g) {
   }
 }
 
-ORTRAIN_OPERATOR({.type = "DeformConv", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "DeformConvGrad", .shape = grad_shape, .kernel = grad_kernel});
+ORTRAIN_OPERATOR({.type = "DeformConv",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "DeformConvGrad",
+                  .rules = {.shape = grad_shape},
+                  .kernels = {.cpu = grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

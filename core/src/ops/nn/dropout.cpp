@@ -5,104 +5,48 @@
 // N. Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15, 2014.
 // Whether an element is kept depends on the seed, the node, the number of the run and the element's position
 // alone.
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ops/nn/dropout.cpp"
-// The targets' passes over this file come first.
-#include <hwy/foreach_target.h>
-
-#include "backend/cpu/simd/simd_math-inl.h"
-#include "runtime/random.h"
-
-HWY_BEFORE_NAMESPACE();
-namespace ortrain {
-namespace HWY_NAMESPACE {
-namespace {
-
-void RandomWords(uint64_t key, uint64_t high, uint64_t first, int64_t blocks, uint32_t* words) {
-  int64_t done = 0;
-#if HWY_TARGET != HWY_SCALAR
-  // Side by side in the lanes; the rounds are those of philox().
-  const hn::ScalableTag<uint32_t> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto word = [d](uint64_t value) HWY_ATTR { return hn::Set(d, static_cast<uint32_t>(value)); };
-  const auto upper = [d](auto a, auto b) HWY_ATTR {
-    const auto even = hn::BitCast(d, hn::MulEven(a, b));
-    const auto odd = hn::BitCast(d, hn::MulEven(hn::DupOdd(a), b));
-    return hn::OddEven(odd, hn::DupOdd(even));
-  };
-  const auto multiplier0 = word(0xD2511F53u), multiplier1 = word(0xCD9E8D57u);
-  for (; done + lanes <= blocks; done += lanes) {
-    const uint64_t start = first + static_cast<uint64_t>(done);
-    auto c0 = hn::Iota(d, static_cast<uint32_t>(start)), c1 = word(start >> 32);
-    // Lanes that passed the end of the lower word carry into the next.
-    c1 = hn::IfThenElse(hn::Lt(c0, word(start)), hn::Add(c1, word(1)), c1);
-    auto c2 = word(high), c3 = word(high >> 32);
-    uint64_t k0 = key & 0xFFFFFFFFu, k1 = key >> 32;
-    for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-      const auto n0 = hn::Xor(hn::Xor(upper(c2, multiplier1), c1), word(k0));
-      const auto n2 = hn::Xor(hn::Xor(upper(c0, multiplier0), c3), word(k1));
-      c1 = hn::Mul(c2, multiplier1);
-      c3 = hn::Mul(c0, multiplier0);
-      c0 = n0;
-      c2 = n2;
-    }
-    hn::StoreInterleaved4(c0, c1, c2, c3, d, words + 4 * done);
-  }
-#endif
-  for (; done < blocks; ++done) {
-    const auto drawn = philox(key, high, first + static_cast<uint64_t>(done));
-    for (int k = 0; k < 4; ++k) words[4 * done + k] = drawn[static_cast<size_t>(k)];
-  }
-}
-
-}  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace ortrain
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-
 #include <algorithm>
 #include <bit>
 #include <optional>
 #include <type_traits>
 
+#include "backend/cpu/dropout_random.h"
 #include "op/operator.h"
-#include "ops/nn/dropout.h"
+#include "op/opset.h"
+#include "ops/common/dropout.h"
+#include "runtime/random.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(RandomWords);
-
 constexpr int64_t kBlocks = 256;  // draws at a time: their words stay in the first-level cache
 
-bool has_bitmask(const NodeContext& c) { return c.node().op_type.starts_with("Bitmask"); }
 Shape bitmask_shape(const NodeContext& c) { return {(c.size(0) + 31) / 32}; }
 
+template <bool Bits>
 void shape(ShapeContext& c) {
   // Before version 7 it drops elements unless it is told not to.
-  c.expect(c.opset() >= 7 || !c.node().domain.empty() || c.node().int_or("is_test", 0) != 0,
-           "it trains (is_test = 0); of opset 6 it is known in inference alone");
+  c.expect(
+      c.opset() >= since::kDropoutInference || !c.node().domain.empty() || c.node().int_or("is_test", 0) != 0,
+      "it trains (is_test = 0); of opset 6 it is known in inference alone");
   expect_scalar(c, 1, "ratio");
   expect_scalar(c, 2, "training_mode");
   c.output(0, c.dtype(0), c.shape(0));
   if (!c.has_output(1)) return;
-  if (has_bitmask(c))
+  if (Bits)
     c.output(1, DType::kUInt32, bitmask_shape(c));
   else
-    c.output(1, c.opset() < 10 ? c.dtype(0) : DType::kBool, c.shape(0));
+    c.output(1, c.opset() < since::kBoolDropoutMask ? c.dtype(0) : DType::kBool, c.shape(0));
 }
 
 template <typename T>
-Kernel typed(KernelContext& c) {
+Kernel typed(KernelContext& c, bool bits) {
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   const DropoutMode mode(c, 1, 2);
   const Slot x = c.in(0), y = c.out_inplace(0, {0}), mask = c.has_output(1) ? c.out(1) : Slot{};
   const int64_t n = c.out_size(0);
-  const bool bits = has_bitmask(c), mask_is_bool = !bits && c.opset() >= 10;
+  const bool mask_is_bool = !bits && c.opset() >= since::kBoolDropoutMask;
   const int64_t own_seed = c.node().int_or("seed", 0);
   const std::optional<uint64_t> fixed =
       c.node().has("seed") ? std::optional<uint64_t>(static_cast<uint64_t>(own_seed)) : std::nullopt;
@@ -155,30 +99,32 @@ Kernel typed(KernelContext& c) {
   };
 }
 
+template <bool Bits>
 Kernel kernel(KernelContext& c) {
   // Before version 12 Dropout only marks where a framework dropped while it trained.
   Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed<decltype(zero)>(c); })) c.reject_dtype(0);
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed<decltype(zero)>(c, Bits); }))
+    c.reject_dtype(0);
   return kernel;
 }
 
+template <bool Bits>
 void gradient(GradientContext& g) {
-  const bool bits = g.node().op_type == "BitmaskDropout";
-  if (!bits && g.opset() < 12) {
+  if (!Bits && g.opset() < since::kDropoutInputs) {
     g.set(0, g.dy(0));  // such a Dropout passes its input on
     return;
   }
   std::vector<std::string> inputs = {g.dy(0), g.want_y(1)};
   for (size_t i = 1; i < 3; ++i) inputs.push_back(g.has_x(i) ? g.x(i) : "");
   while (inputs.back().empty()) inputs.pop_back();
-  g.set(0, g(bits ? "BitmaskDropoutGrad" : "DropoutGrad", inputs, {}, kMicrosoft));
+  g.set(0, g(Bits ? "BitmaskDropoutGrad" : "DropoutGrad", inputs, {}, kMicrosoft));
 }
 
 // DropoutGrad: dx = dy / (1 - ratio) where the mask is set, else 0; dx = dy when the node does not train.
+template <bool Bits>
 void gradient_shape(ShapeContext& c) {
-  const bool bits = has_bitmask(c);
-  const Shape wanted = bits ? bitmask_shape(c) : c.shape(0);
-  const DType type = bits ? DType::kUInt32 : DType::kBool;
+  const Shape wanted = Bits ? bitmask_shape(c) : c.shape(0);
+  const DType type = Bits ? DType::kUInt32 : DType::kBool;
   c.expect(c.dtype(1) == type && c.shape(1) == wanted, "the mask must be ", to_string(type),
            to_string(wanted), " for dY of shape ", to_string(c.shape(0)), ", found ", to_string(c.dtype(1)),
            to_string(c.shape(1)));
@@ -188,11 +134,10 @@ void gradient_shape(ShapeContext& c) {
 }
 
 template <typename T>
-Kernel typed_gradient(KernelContext& c) {
+Kernel typed_gradient(KernelContext& c, bool bits) {
   const DropoutMode mode(c, 2, 3);
   const Slot dy = c.in(0), mask = c.in(1), dx = c.out_inplace(0, {0});
   const int64_t n = c.out_size(0);
-  const bool bits = has_bitmask(c);
   return [=](const Frame& f) {
     const double ratio = mode.ratio(f);
     const T scale = static_cast<T>(1 / (1 - ratio));
@@ -213,54 +158,60 @@ Kernel typed_gradient(KernelContext& c) {
   };
 }
 
+template <bool Bits>
 Kernel gradient_kernel(KernelContext& c) {
   Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed_gradient<decltype(zero)>(c); }))
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed_gradient<decltype(zero)>(c, Bits); }))
     c.reject_dtype(0);
   return kernel;
 }
 
 // The mask was a factor before version 10.
 DType element_types(const ElementTypes& types, size_t o) {
-  return o == 0 || types.opset() < 10 ? types[0] : DType::kBool;
+  return o == 0 || types.opset() < since::kBoolDropoutMask ? types[0] : DType::kBool;
 }
 
-ORTRAIN_OPERATOR({.type = "Dropout",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .impure = true,
-                  .element_type = element_types});
+// By the mask of the first run.
+std::optional<Node> repeat(const Node& node, const FirstOutput& first) {
+  if (!node.has_output(1)) return std::nullopt;
+  Node again = node;
+  again.domain = kMicrosoft;
+  again.op_type = "DropoutGrad";
+  again.inputs.insert(again.inputs.begin() + 1, first(1));
+  again.outputs.resize(1);
+  again.attributes.clear();
+  return again;
+}
+
+ORTRAIN_OPERATOR(
+    {.type = "Dropout",
+     .rules = {.shape = shape<false>, .gradient = gradient<false>, .element_type = element_types},
+     .traits = {.impure = true, .positions = elementwise_positions, .repeat = repeat},
+     .kernels = {.cpu = kernel<false>}});
 // It is linear in dY: the same factors once more.
+template <bool Bits>
 void grad_gradient(GradientContext& g) {
   std::vector<std::string> inputs = g.node().inputs;
   inputs[0] = g.dy(0);
-  g.set(0, g(g.node().op_type, inputs, g.node().attributes, kMicrosoft));
+  g.set(0, g(Bits ? "BitmaskDropoutGrad" : "DropoutGrad", inputs, g.node().attributes, kMicrosoft));
 }
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "DropoutGrad",
-                  .shape = gradient_shape,
-                  .kernel = gradient_kernel,
-                  .gradient = grad_gradient});
+                  .rules = {.shape = gradient_shape<false>, .gradient = grad_gradient<false>},
+                  .kernels = {.cpu = gradient_kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BitmaskDropout",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .impure = true,
-                  .element_type = first_like_input<DType::kUInt32>});
+                  .rules = {.shape = shape<true>,
+                            .gradient = gradient<true>,
+                            .element_type = first_like_input<DType::kUInt32>},
+                  .traits = {.impure = true},
+                  .kernels = {.cpu = kernel<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BitmaskDropoutGrad",
-                  .shape = gradient_shape,
-                  .kernel = gradient_kernel,
-                  .gradient = grad_gradient});
+                  .rules = {.shape = gradient_shape<true>, .gradient = grad_gradient<true>},
+                  .kernels = {.cpu = gradient_kernel<true>}});
 
 }  // namespace
 
-void random_words(uint64_t key, uint64_t high, uint64_t first, int64_t blocks, uint32_t* words) {
-  HWY_DYNAMIC_DISPATCH(RandomWords)(key, high, first, blocks, words);
-}
-
 }  // namespace ortrain
-#endif

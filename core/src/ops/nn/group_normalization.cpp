@@ -96,10 +96,10 @@ HWY_AFTER_NAMESPACE();
 #include <cmath>
 #include <type_traits>
 
-#include "op/expansion.h"
+#include "op/decomposition.h"
+#include "op/floating_kernel.h"
 #include "op/gradient_expression.h"
-#include "ops/common/floating_kernel.h"
-#include "ops/common/fusion_parts.h"
+#include "ops/common/decomposed.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -272,7 +272,7 @@ void gradient(GradientContext& g) {
 }
 
 // The same formula, over X as [batch, groups, channels of a group, points...].
-void expand_grad(ExpansionContext& e) {
+void decompose_grad(DecompositionContext& e) {
   const int64_t rank = need_rank(e, e.x(1));
   const int64_t channels = rank < 2 ? -1 : (*e.dims(e.x(1)))[1].value;
   const auto parameters = e.dims(e.x(2));
@@ -310,14 +310,16 @@ void expand_grad(ExpansionContext& e) {
   if (e.has_y(2)) e.set(2, total(dy));
 }
 
-ORTRAIN_OPERATOR({.type = "InstanceNormalization", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR({.type = "GroupNormalization", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "InstanceNormalization",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.type = "GroupNormalization",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GroupNormalizationGrad",
-                  .shape = grad_shape,
-                  .kernel = grad_kernel,
-                  .expand = expand_grad,
-                  .element_type = grad_types});
+                  .rules = {.shape = grad_shape, .decompose = decompose_grad, .element_type = grad_types},
+                  .kernels = {.cpu = grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -3,16 +3,15 @@
 #include <algorithm>
 
 #include "op/operator.h"
+#include "op/opset.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
 
-constexpr int64_t kOneAxis = 13;
-
 size_t axis_of(const NodeContext& c) {
-  return static_cast<size_t>(
-      normalize_axis(c.node().int_or("axis", c.opset() < kOneAxis ? 1 : -1), c.rank(0), c.node().label()));
+  return static_cast<size_t>(normalize_axis(
+      c.node().int_or("axis", c.opset() < since::kOneSoftmaxAxis ? 1 : -1), c.rank(0), c.node().label()));
 }
 
 void shape(ShapeContext& c) {
@@ -23,7 +22,7 @@ void shape(ShapeContext& c) {
 
 Kernel kernel(KernelContext& c) {
   const Shape& x = c.shape(0);
-  const size_t axis = axis_of(c), behind = c.opset() < kOneAxis ? x.size() : axis + 1;
+  const size_t axis = axis_of(c), behind = c.opset() < since::kOneSoftmaxAxis ? x.size() : axis + 1;
   const int64_t outer = element_count(x, 0, axis), length = element_count(x, axis, behind),
                 inner = element_count(x, behind, x.size());
   const Slot in = c.in(0), out = c.out(0);
@@ -51,7 +50,10 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-ORTRAIN_OPERATOR({.type = "Hardmax", .shape = shape, .kernel = kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "Hardmax",
+                  .rules = {.shape = shape},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

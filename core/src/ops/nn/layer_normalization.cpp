@@ -110,10 +110,10 @@ HWY_AFTER_NAMESPACE();
 #include <algorithm>
 #include <type_traits>
 
+#include "backend/cpu/bf16_storage.h"
+#include "op/floating_kernel.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/bf16_storage.h"
-#include "ops/common/floating_kernel.h"
 #include "ops/nn/normalization_gradient.h"
 #include "runtime/memory.h"
 #include "runtime/threads.h"
@@ -139,10 +139,6 @@ constexpr int64_t kCost = 6;  // of one element, in additions
 constexpr int64_t kRowBlock =
     32;  // rows whose sums are added in their own type, before they are added in double
 
-bool is_simplified(const Node& node) {
-  return node.op_type.starts_with("Simplified") || node.op_type.starts_with("RMS");
-}
-
 size_t axis_of(const NodeContext& c, size_t input) {
   return static_cast<size_t>(normalize_axis(c.node().int_or("axis", -1), c.rank(input), c.node().label()));
 }
@@ -167,18 +163,19 @@ void expect_parameter(const NodeContext& c, size_t x, size_t input, const char* 
 }
 
 // Y has the type of the scale where it is simplified; statistics are float at least.
+template <bool Simplified>
 DType element_types(const ElementTypes& types, size_t o) {
-  return o == 0 ? types[is_simplified(types.node()) ? 1 : 0] : wide_of(types[0]);
+  return o == 0 ? types[Simplified ? 1 : 0] : wide_of(types[0]);
 }
 
+template <bool Simplified>
 void shape(ShapeContext& c) {
   expect_parameter(c, 0, 1, "scale");
-  const bool simplified = is_simplified(c.node());
   if (c.has_input(2)) {
-    c.expect(!simplified, "it has no bias, found a third input");
+    c.expect(!Simplified, "it has no bias, found a third input");
     expect_parameter(c, 0, 2, "bias");
   }
-  c.output(0, c.dtype(simplified ? 1 : 0), c.shape(0));
+  c.output(0, c.dtype(Simplified ? 1 : 0), c.shape(0));
   for (size_t o = 1; o < c.output_count(); ++o)
     if (c.has_output(o)) c.output(o, wide_of(c.dtype(0)), statistics_shape(c, 0));  // float at least
 }
@@ -190,8 +187,7 @@ LayoutPtr row_major(const Shape& shape) {
 }
 
 template <typename T, typename V>
-Kernel forward(KernelContext& c) {
-  const bool simplified = is_simplified(c.node());
+Kernel forward(KernelContext& c, bool simplified) {
   const auto functions = find<T, V>(!simplified);
   const LayoutPtr layout = row_major<V>(c.shape(0));
   const Slot x = c.in(0, layout), scale = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{};
@@ -216,21 +212,24 @@ Kernel forward(KernelContext& c) {
   };
 }
 
+template <bool Simplified>
 Kernel kernel(KernelContext& c) {
-  if (follows_bf16(c, {0})) return forward<float, BFloat16>(c);
-  return floating_kernel(c, 0, [&](auto zero) { return forward<decltype(zero), decltype(zero)>(c); });
+  if (follows_bf16(c, {0})) return forward<float, BFloat16>(c, Simplified);
+  return floating_kernel(c, 0,
+                         [&](auto zero) { return forward<decltype(zero), decltype(zero)>(c, Simplified); });
 }
 
 DType gradient_types(const ElementTypes& types, size_t o) { return types[o == 0 ? 1 : 2]; }
 
 // Outputs of the gradient operators: dX, dscale and, unless simplified, dbias.
+template <bool Simplified>
 void gradient_shape(ShapeContext& c) {
   c.expect(wide_of(c.dtype(0)) == wide_of(c.dtype(1)) && c.shape(0) == c.shape(1),
            "dY and X must agree, found ", to_string(c.dtype(0)), " ", to_string(c.shape(0)), " and ",
            to_string(c.dtype(1)), " ", to_string(c.shape(1)));
   expect_parameter(c, 1, 2, "scale");
   const Shape statistics = statistics_shape(c, 1);
-  for (size_t i = 3; i < (is_simplified(c.node()) ? 4u : 5u); ++i)
+  for (size_t i = 3; i < (Simplified ? 4u : 5u); ++i)
     c.expect(wide_of(c.dtype(i)) == wide_of(c.dtype(1)) && c.size(i) == element_count(statistics), "input ",
              i, " must hold one number of type ", to_string(wide_of(c.dtype(1))),
              " a normalized group, shape ", to_string(statistics), ", found ", to_string(c.dtype(i)), " ",
@@ -241,8 +240,7 @@ void gradient_shape(ShapeContext& c) {
 }
 
 template <typename T, typename V>
-Kernel backward(KernelContext& c) {
-  const bool simplified = is_simplified(c.node());
+Kernel backward(KernelContext& c, bool simplified) {
   const auto functions = find<T, V>(!simplified);
   const LayoutPtr layout = row_major<V>(c.shape(1));
   const Slot dy = c.in(0, layout), x = c.in(1, layout), scale = c.in(2);
@@ -293,18 +291,20 @@ Kernel backward(KernelContext& c) {
   };
 }
 
+template <bool Simplified>
 Kernel gradient_kernel(KernelContext& c) {
-  if (follows_bf16(c, {0, 1})) return backward<float, BFloat16>(c);
-  return floating_kernel(c, 0, [&](auto zero) { return backward<decltype(zero), decltype(zero)>(c); });
+  if (follows_bf16(c, {0, 1})) return backward<float, BFloat16>(c, Simplified);
+  return floating_kernel(c, 0,
+                         [&](auto zero) { return backward<decltype(zero), decltype(zero)>(c, Simplified); });
 }
 
+template <bool Simplified>
 void gradient(GradientContext& g) {
-  const bool simplified = is_simplified(g.node());
   std::vector<std::string> inputs = {g.dy(0), g.x(0), g.x(1)};
-  for (size_t o = 1; o < (simplified ? 2u : 3u); ++o) inputs.push_back(g.want_y(o));
+  for (size_t o = 1; o < (Simplified ? 2u : 3u); ++o) inputs.push_back(g.want_y(o));
   const auto gradients =
-      g.emit(simplified ? "SimplifiedLayerNormalizationGrad" : "LayerNormalizationGrad", inputs,
-             simplified ? 2 : 3, {{"axis", g.node().int_or("axis", -1)}}, kMicrosoft);
+      g.emit(Simplified ? "SimplifiedLayerNormalizationGrad" : "LayerNormalizationGrad", inputs,
+             Simplified ? 2 : 3, {{"axis", g.node().int_or("axis", -1)}}, kMicrosoft);
   for (size_t i = 0; i < gradients.size(); ++i)
     if (g.has_x(i) && g.needs(i)) g.set(i, gradients[i]);
 }
@@ -326,48 +326,47 @@ void rms_gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, gradients[i]);
 }
 
+template <bool Simplified>
 void grad_gradient(GradientContext& g) {
-  const bool simplified = is_simplified(g.node());
   const auto rank = g.rank(g.x(1));
   if (!rank) g.reject("the rank of its input is not known, so its gradient cannot be built");
   const int64_t axis = normalize_axis(g.node().int_or("axis", -1), *rank, g.node().label());
   NormalizedAxes axes;
   for (int64_t i = 0; i < *rank; ++i) (i < axis ? axes.parameters : axes.group).push_back(i);
-  normalization_grad_gradient(g, axes, simplified ? "" : g.x(3), g.x(simplified ? 3 : 4));
+  normalization_grad_gradient(g, axes, Simplified ? "" : g.x(3), g.x(Simplified ? 3 : 4));
 }
 
-ORTRAIN_OPERATOR({.type = "LayerNormalization",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .takes_bf16 = true,
-                  .element_type = element_types});
-ORTRAIN_OPERATOR({.type = "SimplifiedLayerNormalization",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .takes_bf16 = true,
-                  .element_type = element_types});
-ORTRAIN_OPERATOR({.type = "RMSNormalization",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = rms_gradient,
-                  .takes_bf16 = true,
-                  .element_type = element_types});
+std::optional<InputPositions> layer_positions(const PositionQuery& q) { return row_positions(q, -1); }
+
+ORTRAIN_OPERATOR(
+    {.type = "LayerNormalization",
+     .rules = {.shape = shape<false>, .gradient = gradient<false>, .element_type = element_types<false>},
+     .traits = {.takes_bf16 = true, .independent_outputs = true, .positions = layer_positions},
+     .kernels = {.cpu = kernel<false>}});
+ORTRAIN_OPERATOR(
+    {.type = "SimplifiedLayerNormalization",
+     .rules = {.shape = shape<true>, .gradient = gradient<true>, .element_type = element_types<true>},
+     .traits = {.takes_bf16 = true, .independent_outputs = true, .positions = layer_positions},
+     .kernels = {.cpu = kernel<true>}});
+ORTRAIN_OPERATOR(
+    {.type = "RMSNormalization",
+     .rules = {.shape = shape<true>, .gradient = rms_gradient, .element_type = element_types<true>},
+     .traits = {.takes_bf16 = true, .positions = layer_positions},
+     .kernels = {.cpu = kernel<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LayerNormalizationGrad",
-                  .shape = gradient_shape,
-                  .kernel = gradient_kernel,
-                  .gradient = grad_gradient,
-                  .takes_bf16 = true,
-                  .element_type = gradient_types});
+                  .rules = {.shape = gradient_shape<false>,
+                            .gradient = grad_gradient<false>,
+                            .element_type = gradient_types},
+                  .traits = {.takes_bf16 = true},
+                  .kernels = {.cpu = gradient_kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SimplifiedLayerNormalizationGrad",
-                  .shape = gradient_shape,
-                  .kernel = gradient_kernel,
-                  .gradient = grad_gradient,
-                  .takes_bf16 = true,
-                  .element_type = gradient_types});
+                  .rules = {.shape = gradient_shape<true>,
+                            .gradient = grad_gradient<true>,
+                            .element_type = gradient_types},
+                  .traits = {.takes_bf16 = true},
+                  .kernels = {.cpu = gradient_kernel<true>}});
 
 }  // namespace
 }  // namespace ortrain

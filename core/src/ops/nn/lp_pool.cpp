@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "op/expansion.h"
+#include "op/decomposition.h"
 #include "op/gradient_expression.h"
-#include "ops/common/window.h"
+#include "op/sliding_window.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -101,24 +101,26 @@ struct Pool {
   }
 };
 
-bool is_global(const Node& node) { return node.op_type.starts_with("Global"); }
-
+// Global: one window over all of a plane.
+template <bool Global>
 Shape result_shape(const NodeContext& c, const Shape& x) {
   c.expect(x.size() >= 3, "its input X must have shape [N, C, D1, ...], found ", to_string(x));
-  if (!is_global(c.node())) return output_shape(x[0], x[1], read_window(c, x));
+  if (!Global) return output_shape(x[0], x[1], read_window(c, x));
   Shape y(x.size(), 1);
   y[0] = x[0];
   y[1] = x[1];
   return y;
 }
 
+template <bool Global>
 void shape(ShapeContext& c) {
   power_of(c);
-  c.output(0, c.dtype(0), result_shape(c, c.shape(0)));
+  c.output(0, c.dtype(0), result_shape<Global>(c, c.shape(0)));
 }
 
+template <bool Global>
 Kernel kernel(KernelContext& c) {
-  const Pool pool(c, c.shape(0), is_global(c.node()));
+  const Pool pool(c, c.shape(0), Global);
   const Slot x = c.in(0), y = c.out(0);
   Kernel kernel;
   if (!visit_floating(c.dtype(0), [&](auto zero) {
@@ -130,9 +132,10 @@ Kernel kernel(KernelContext& c) {
 }
 
 // LpPoolGrad(dY, X, Y), GlobalLpPoolGrad(dY, X, Y)
+template <bool Global>
 void grad_shape(ShapeContext& c) {
   power_of(c);
-  const Shape y = result_shape(c, c.shape(1));
+  const Shape y = result_shape<Global>(c, c.shape(1));
   c.expect(c.shape(0) == y && c.shape(2) == y, "dY and Y must have shape ", to_string(y), ", found ",
            to_string(c.shape(0)), " and ", to_string(c.shape(2)));
   c.expect(c.dtype(0) == c.dtype(1) && c.dtype(1) == c.dtype(2), "dY, X and Y must have one type, found ",
@@ -140,8 +143,9 @@ void grad_shape(ShapeContext& c) {
   c.output(0, c.dtype(1), c.shape(1));
 }
 
+template <bool Global>
 Kernel grad_kernel(KernelContext& c) {
-  const Pool pool(c, c.shape(1), is_global(c.node()));
+  const Pool pool(c, c.shape(1), Global);
   const Slot dy = c.in(0), x = c.in(1), y = c.in(2), dx = c.out(0);
   Kernel kernel;
   if (!visit_floating(c.dtype(0), [&](auto zero) {
@@ -154,21 +158,23 @@ Kernel grad_kernel(KernelContext& c) {
   return kernel;
 }
 
+template <bool Global>
 void gradient(GradientContext& g) {
-  g.set(0, g(g.node().op_type + "Grad", {g.dy(0), g.x(0), g.y(0)}, g.node().attributes, kMicrosoft));
+  g.set(0, g(Global ? "GlobalLpPoolGrad" : "LpPoolGrad", {g.dy(0), g.x(0), g.y(0)}, g.node().attributes,
+             kMicrosoft));
 }
 
 // dx = sign(x) |x|^(p - 1) Σ dy / y^(p - 1), summed over the windows that hold x; 0 where y is. That sum is
 // the gradient of an average times how many elements are averaged, and the norm of ones for p = 1 counts
 // them.
-void expand_grad(ExpansionContext& e) {
-  const bool global = is_global(e.node());
+template <bool Global>
+void decompose_grad(DecompositionContext& e) {
   const double p = static_cast<double>(e.node().int_or("p", 2));
   const Expression dy(e, e.x(0)), x(e, e.x(1)), y(e, e.x(2));
   const Expression empty = y.call("Equal", y.number(0));
   const Expression ratio = p == 1 ? dy : dy / empty.choose(y.number(1), y).call("Pow", y.number(p - 1));
   Expression sums = empty.choose(y.number(0), ratio);
-  if (!global) {
+  if (!Global) {
     Attributes windows = e.node().attributes;
     windows.erase("p");
     Attributes counting = windows;
@@ -188,19 +194,22 @@ void expand_grad(ExpansionContext& e) {
     e.set(0, x.call("Sign") * x.call("Abs").call("Pow", x.number(p - 1)) * sums);
 }
 
-ORTRAIN_OPERATOR({.type = "LpPool", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 2});
-ORTRAIN_OPERATOR(
-    {.type = "GlobalLpPool", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 2});
+ORTRAIN_OPERATOR({.type = "LpPool",
+                  .rules = {.shape = shape<false>, .gradient = gradient<false>},
+                  .traits = {.since = 2},
+                  .kernels = {.cpu = kernel<false>}});
+ORTRAIN_OPERATOR({.type = "GlobalLpPool",
+                  .rules = {.shape = shape<true>, .gradient = gradient<true>},
+                  .traits = {.since = 2},
+                  .kernels = {.cpu = kernel<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LpPoolGrad",
-                  .shape = grad_shape,
-                  .kernel = grad_kernel,
-                  .expand = expand_grad});
+                  .rules = {.shape = grad_shape<false>, .decompose = decompose_grad<false>},
+                  .kernels = {.cpu = grad_kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GlobalLpPoolGrad",
-                  .shape = grad_shape,
-                  .kernel = grad_kernel,
-                  .expand = expand_grad});
+                  .rules = {.shape = grad_shape<true>, .decompose = decompose_grad<true>},
+                  .kernels = {.cpu = grad_kernel<true>}});
 
 }  // namespace
 }  // namespace ortrain

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "op/expansion.h"
+#include "op/decomposition.h"
 #include "op/gradient_expression.h"
+#include "ops/common/decomposed.h"
 #include "ops/common/elementwise.h"
-#include "ops/common/fusion_parts.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -160,7 +160,7 @@ void gradient(GradientContext& g) {
 
 // The same formula. The sum over the channels around is a product with a matrix W of ones in a band: channel
 // c of the result takes channel k where W[k, c] is 1.
-void expand_grad(ExpansionContext& e) {
+void decompose_grad(DecompositionContext& e) {
   const int64_t rank = need_rank(e, e.x(1)), size = e.node().int_or("size", 0);
   const int64_t channels = rank < 3 ? -1 : (*e.dims(e.x(1)))[1].value;
   if (channels < 0 || size < 1)
@@ -182,12 +182,13 @@ void expand_grad(ExpansionContext& e) {
   e.set(0, dy * power(-beta) - 2 * beta * share * x * around(dy * x * power(-beta - 1), across));
 }
 
-ORTRAIN_OPERATOR({.type = "LRN", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "LRN",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LRNGrad",
-                  .shape = grad_shape,
-                  .kernel = grad_kernel,
-                  .expand = expand_grad});
+                  .rules = {.shape = grad_shape, .decompose = decompose_grad},
+                  .kernels = {.cpu = grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -115,16 +115,14 @@ void grad_gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "MaxUnpool",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MaxUnpoolGrad",
-                  .shape = grad_shape,
-                  .kernel = grad_kernel,
-                  .gradient = grad_gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = grad_shape, .gradient = grad_gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "op/gradient_expression.h"
+#include "op/opset.h"
 
 namespace ortrain {
 
@@ -35,8 +36,7 @@ inline void normalization_grad_gradient(GradientContext& g, const NormalizedAxes
     return value(axes.lifted.empty() ? name : g.unsqueeze(name, axes.lifted));
   };
   const auto average = [&](const Expression& v) {
-    constexpr int64_t kAxesAsInput = 18;
-    if (g.opset() >= kAxesAsInput) return value(g("ReduceMean", {v, g.int64s(axes.group)}));
+    if (g.opset() >= since::kReductionAxesAsInput) return value(g("ReduceMean", {v, g.int64s(axes.group)}));
     return v.call("ReduceMean", {{"axes", axes.group}});
   };
   const auto total = [&](const Expression& v) {

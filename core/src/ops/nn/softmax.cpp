@@ -156,9 +156,10 @@ HWY_AFTER_NAMESPACE();
 
 #include <algorithm>
 
+#include "backend/cpu/bf16_storage.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/bf16_storage.h"
+#include "op/opset.h"
 #include "ops/common/elementwise.h"
 #include "ops/nn/softmax.h"
 #include "runtime/threads.h"
@@ -191,11 +192,8 @@ void each(const SoftmaxShape& s, const R& row, const C& columns) {
                });
 }
 
-// Before version 13 everything from the axis on is one softmax, since 13 the axis alone. The gradient
-// operators carry the difference in their names.
-SoftmaxShape shape_of(const NodeContext& c) {
-  const std::string& type = c.node().op_type;
-  const bool flat = c.node().domain.empty() ? c.opset() < 13 : type.find("_13") == std::string::npos;
+// Before version 13 everything from the axis on is one softmax (flat), since then the axis alone.
+SoftmaxShape shape_of(const NodeContext& c, bool flat) {
   const Shape& shape = c.shape(0);
   if (shape.empty()) return {};
   const size_t axis = static_cast<size_t>(
@@ -207,91 +205,115 @@ SoftmaxShape shape_of(const NodeContext& c) {
   return out;
 }
 
-bool is_log(const NodeContext& c) { return c.node().op_type.starts_with("Log"); }
+// What differs among Softmax and LogSoftmax and among their gradients, which carry in their names whether
+// they are flat.
+enum class Function { kSoftmax, kLog };
+constexpr const char* gradient_type(Function f, bool flat) {
+  return f == Function::kLog ? (flat ? "LogSoftmaxGrad" : "LogSoftmaxGrad_13")
+                             : (flat ? "SoftmaxGrad" : "SoftmaxGrad_13");
+}
+bool is_flat(int64_t opset) { return opset < since::kOneSoftmaxAxis; }
 
 void expect_floating(const NodeContext& c) {
   if (c.dtype(0) != DType::kFloat && c.dtype(0) != DType::kDouble) c.reject_dtype(0);
 }
 
 void shape(ShapeContext& c) {
-  shape_of(c);
+  shape_of(c, is_flat(c.opset()));
   shape_like_first(c);
 }
 
+template <Function F>
 Kernel kernel(KernelContext& c) {
   expect_floating(c);
   const bool narrow = follows_bf16(c, {0});
   const LayoutPtr layout = narrow ? bf16_row_major(c.shape(0)) : nullptr;
   const Slot x = c.in(0, layout), y = c.out_inplace(0, {0}, layout);
-  const SoftmaxShape s = shape_of(c);
+  const SoftmaxShape s = shape_of(c, is_flat(c.opset()));
   const DType dtype = narrow ? DType::kBFloat16 : c.dtype(0);
-  const bool log = is_log(c);
-  return [=](const Frame& f) { run_softmax(s, dtype, log, f.at<std::byte>(x), f.at<std::byte>(y)); };
+  return [=](const Frame& f) {
+    run_softmax(s, dtype, F == Function::kLog, f.at<std::byte>(x), f.at<std::byte>(y));
+  };
 }
 
+template <Function F>
 void gradient(GradientContext& g) {
-  const bool flat = g.opset() < 13;
-  g.set(0, g(g.node().op_type + (flat ? "Grad" : "Grad_13"), {g.dy(0), g.y(0)},
-             {{"axis", g.node().int_or("axis", flat ? 1 : -1)}}, kMicrosoft));
+  const bool flat = is_flat(g.opset());
+  g.set(0, g(gradient_type(F, flat), {g.dy(0), g.y(0)}, {{"axis", g.node().int_or("axis", flat ? 1 : -1)}},
+             kMicrosoft));
 }
 
 // With u the gradient of dX. Softmax, dX = Y (dY - sum(dY Y)): of dY it is the same with u for dY, of Y it is
 // u (dY - sum(dY Y)) - dY sum(u Y). LogSoftmax, dX = dY - exp(Y) sum(dY): u - sum(u exp(Y)) and
 // -u exp(Y) sum(dY).
+template <Function F, bool Flat>
 void grad_gradient(GradientContext& g) {
   const auto rank = g.rank(g.x(1));
   if (!rank) g.reject("the rank of its input is not known; run ONNX shape inference on the model first");
-  const bool flat = g.node().op_type.find("_13") == std::string::npos;
   std::vector<int64_t> axes;
-  if (*rank > 0) axes = {normalize_axis(g.node().int_or("axis", flat ? 1 : -1), *rank, g.node().label())};
-  while (flat && !axes.empty() && axes.back() + 1 < *rank) axes.push_back(axes.back() + 1);
+  if (*rank > 0) axes = {normalize_axis(g.node().int_or("axis", Flat ? 1 : -1), *rank, g.node().label())};
+  while (Flat && !axes.empty() && axes.back() + 1 < *rank) axes.push_back(axes.back() + 1);
   const auto sum = [&](const Expression& v) {
     return Expression(g, axes.empty() ? v.name() : g.reduce_sum(v, axes, true));
   };
   const Expression u(g, g.dy(0)), dy(g, g.x(0)), y(g, g.x(1));
-  if (g.node().op_type.starts_with("Log")) {
+  if (F == Function::kLog) {
     const Expression p = y.call("Exp");
     if (g.needs(0)) g.set(0, u - sum(u * p));
     if (g.needs(1)) g.set(1, -(u * p * sum(dy)));
   } else {
-    if (g.needs(0)) g.set(0, u.call(g.node().op_type, y, g.node().attributes, kMicrosoft));
+    if (g.needs(0)) g.set(0, u.call(gradient_type(F, Flat), y, g.node().attributes, kMicrosoft));
     if (g.needs(1)) g.set(1, u * (dy - sum(dy * y)) - dy * sum(u * y));
   }
 }
 
+template <bool Flat>
 void gradient_shape(ShapeContext& c) {
   expect_same(c, 0, 1);
-  shape(c);
+  shape_of(c, Flat);
+  shape_like_first(c);
 }
 
+template <Function F, bool Flat>
 Kernel gradient_kernel(KernelContext& c) {
   expect_floating(c);
   const bool narrow = follows_bf16(c, {0, 1});
   const LayoutPtr layout = narrow ? bf16_row_major(c.shape(0)) : nullptr;
   const Slot dy = c.in(0, layout), y = c.in(1, layout), dx = c.out_inplace(0, {0, 1}, layout);
-  const SoftmaxShape s = shape_of(c);
+  const SoftmaxShape s = shape_of(c, Flat);
   const DType dtype = narrow ? DType::kBFloat16 : c.dtype(0);
-  const bool log = is_log(c);
   return [=](const Frame& f) {
-    run_softmax_gradient(s, dtype, log, f.at<std::byte>(dy), f.at<std::byte>(y), f.at<std::byte>(dx));
+    run_softmax_gradient(s, dtype, F == Function::kLog, f.at<std::byte>(dy), f.at<std::byte>(y),
+                         f.at<std::byte>(dx));
   };
 }
 
+std::optional<InputPositions> softmax_positions(const PositionQuery& q) {
+  return row_positions(q, is_flat(q.opset) ? 1 : -1);
+}
+
 // A softmax among products stays in bfloat16; a logarithm of one is a loss's, and stays in float.
-ORTRAIN_OPERATOR(
-    {.type = "Softmax", .shape = shape, .kernel = kernel, .gradient = gradient, .takes_bf16 = true});
-ORTRAIN_OPERATOR({.type = "LogSoftmax", .shape = shape, .kernel = kernel, .gradient = gradient});
-#define ORTRAIN_SOFTMAX_GRADIENT(name, bf16)   \
-  ORTRAIN_OPERATOR({.domain = kMicrosoft,      \
-                    .type = name,              \
-                    .shape = gradient_shape,   \
-                    .kernel = gradient_kernel, \
-                    .gradient = grad_gradient, \
-                    .takes_bf16 = bf16})
-ORTRAIN_SOFTMAX_GRADIENT("SoftmaxGrad", true);
-ORTRAIN_SOFTMAX_GRADIENT("SoftmaxGrad_13", true);
-ORTRAIN_SOFTMAX_GRADIENT("LogSoftmaxGrad", false);
-ORTRAIN_SOFTMAX_GRADIENT("LogSoftmaxGrad_13", false);
+template <Function F>
+constexpr Operator forward_operator(const char* type) {
+  return {.type = type,
+          .rules = {.shape = shape, .gradient = gradient<F>},
+          .traits = {.takes_bf16 = F == Function::kSoftmax, .positions = softmax_positions},
+          .kernels = {.cpu = kernel<F>}};
+}
+template <Function F, bool Flat>
+constexpr Operator gradient_operator() {
+  return {.domain = kMicrosoft,
+          .type = gradient_type(F, Flat),
+          .rules = {.shape = gradient_shape<Flat>, .gradient = grad_gradient<F, Flat>},
+          .traits = {.takes_bf16 = F == Function::kSoftmax},
+          .kernels = {.cpu = gradient_kernel<F, Flat>}};
+}
+ORTRAIN_OPERATOR({forward_operator<Function::kSoftmax>("Softmax")});
+ORTRAIN_OPERATOR({forward_operator<Function::kLog>("LogSoftmax")});
+ORTRAIN_OPERATOR({gradient_operator<Function::kSoftmax, true>()});
+ORTRAIN_OPERATOR({gradient_operator<Function::kSoftmax, false>()});
+ORTRAIN_OPERATOR({gradient_operator<Function::kLog, true>()});
+ORTRAIN_OPERATOR({gradient_operator<Function::kLog, false>()});
 
 }  // namespace
 

@@ -294,37 +294,32 @@ void likelihood_gradient(GradientContext& g) {
              inputs, loss_attributes(g.node()), kMicrosoft));
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "SoftmaxCrossEntropyLoss", .shape = shape, .kernel = kernel<true>, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "SoftmaxCrossEntropyLoss",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SoftmaxCrossEntropyLossInternal",
-                  .shape = shape,
-                  .kernel = kernel<true>,
-                  .gradient = gradient});
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SoftmaxCrossEntropyLossGrad",
-                  .shape = gradient_shape,
-                  .kernel = gradient_kernel,
-                  .gradient = grad_gradient});
+                  .rules = {.shape = gradient_shape, .gradient = grad_gradient},
+                  .kernels = {.cpu = gradient_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SoftmaxCrossEntropyLossInternalGrad",
-                  .shape = gradient_shape,
-                  .kernel = gradient_kernel,
-                  .gradient = grad_gradient});
+                  .rules = {.shape = gradient_shape, .gradient = grad_gradient},
+                  .kernels = {.cpu = gradient_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "NegativeLogLikelihoodLossInternal",
-                  .shape = likelihood_shape,
-                  .kernel = kernel<false>,
-                  .gradient = likelihood_gradient});
+                  .rules = {.shape = likelihood_shape, .gradient = likelihood_gradient},
+                  .kernels = {.cpu = kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "NegativeLogLikelihoodLossInternal2",
-                  .shape = likelihood_shape,
-                  .kernel = kernel<false>,
-                  .gradient = likelihood_gradient});
+                  .rules = {.shape = likelihood_shape, .gradient = likelihood_gradient},
+                  .kernels = {.cpu = kernel<false>}});
 ORTRAIN_OPERATOR({.type = "NegativeLogLikelihoodLoss",
-                  .shape = likelihood_shape,
-                  .kernel = kernel<false>,
-                  .gradient = likelihood_gradient});
+                  .rules = {.shape = likelihood_shape, .gradient = likelihood_gradient},
+                  .kernels = {.cpu = kernel<false>}});
 
 }  // namespace
 }  // namespace ortrain

@@ -43,7 +43,9 @@ void gradient(GradientContext& g) {
   if (g.needs(1)) g.set(1, dy * gate.call("QuickGelu", {{"alpha", alpha}}, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR({.type = "SwiGLU", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "SwiGLU",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

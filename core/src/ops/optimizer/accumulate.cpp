@@ -1,5 +1,5 @@
 // Gradient accumulation (com.microsoft): InPlaceAccumulatorV2, InPlaceAccumulator, ZeroGradient.
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -79,13 +79,13 @@ DType accumulator_v2_types(const ElementTypes& types, size_t o) { return o == 0 
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "InPlaceAccumulatorV2",
-                  .shape = accumulator_v2_shape,
-                  .kernel = accumulator_v2_kernel,
-                  .stops_gradient = true,
-                  .impure = true,
-                  .updates = 1u << 0,
-                  .writes_through = accumulator_v2_writes_through,
-                  .element_type = accumulator_v2_types});
+                  .rules = {.shape = accumulator_v2_shape, .element_type = accumulator_v2_types},
+                  .traits = {.stops_gradient = true,
+                             .impure = true,
+                             .updates = 1u << 0,
+                             .any_order = 1u << 0,
+                             .writes_through = accumulator_v2_writes_through},
+                  .kernels = {.cpu = accumulator_v2_kernel}});
 
 // InPlaceAccumulator(old_sum, value, update_signal?) → new_sum: the sum, or old_sum where the signal is
 // false.
@@ -118,9 +118,9 @@ Kernel accumulator_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "InPlaceAccumulator",
-                  .shape = accumulator_shape,
-                  .kernel = accumulator_kernel,
-                  .stops_gradient = true});
+                  .rules = {.shape = accumulator_shape},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = accumulator_kernel}});
 
 // ZeroGradient(old_gradient, reset_signal) → zeros like old_gradient
 Kernel zero_gradient_kernel(KernelContext& c) {
@@ -131,10 +131,9 @@ Kernel zero_gradient_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ZeroGradient",
-                  .shape = shape_like_first,
-                  .kernel = zero_gradient_kernel,
-                  .stops_gradient = true,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = shape_like_first},
+                  .traits = {.stops_gradient = true, .narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = zero_gradient_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -3,16 +3,16 @@
 #include <cmath>
 #include <limits>
 
-#include "op/expansion.h"
+#include "op/decomposition.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/fusion_parts.h"
+#include "ops/common/decomposed.h"
 
 namespace ortrain {
 namespace {
 
 // W - ETA G, and the step -ETA G.
-void sgd(ExpansionContext& e) {
+void sgd(DecompositionContext& e) {
   const Expression rate(e, cast_like(e, as_scalar(e, e.x(0)), e.x(1))), w(e, e.x(1)),
       g(e, cast_like(e, e.x(2), e.x(1)));
   const Expression step = -(rate * g);
@@ -22,7 +22,7 @@ void sgd(ExpansionContext& e) {
 
 // The gradient as it was before it was multiplied by loss_scale (input `scale`); where its norm (input
 // `norm`), with that factor, is above `longest` times the factor, it is shortened to `longest`.
-Expression unscaled(ExpansionContext& e, const Expression& g, size_t scale_input, size_t norm_input,
+Expression unscaled(DecompositionContext& e, const Expression& g, size_t scale_input, size_t norm_input,
                     double longest) {
   if (!e.has_x(scale_input) && !e.has_x(norm_input)) return g;
   const auto scalar = [&](size_t i) { return Expression(e, cast_like(e, as_scalar(e, e.x(i)), g)); };
@@ -38,7 +38,7 @@ Expression unscaled(ExpansionContext& e, const Expression& g, size_t scale_input
 //     mode 0:  w' = w - R (m'/c / (sqrt(v'/d) + epsilon) + lambda w)
 //     mode 1:  u = w - R sqrt(d)/c m' / (sqrt(v') + epsilon),  w' = u - R lambda u
 // Where update_signal is false nothing changes.
-void adam(ExpansionContext& e) {
+void adam(DecompositionContext& e) {
   const Node& node = e.node();
   const auto number = [&](const char* name, float otherwise) {
     return static_cast<double>(node.float_or(name, otherwise));
@@ -89,7 +89,7 @@ void adam(ExpansionContext& e) {
 // Outputs are T + 1, then for each group w', w' - w, m', v' and w' of 16 bits. The gradient was multiplied by
 // loss_scale; where its norm is above max_norm_clip it is shortened, as by AdamOptimizer. Where update_signal
 // is false nothing changes.
-void lamb(ExpansionContext& e) {
+void lamb(DecompositionContext& e) {
   constexpr size_t kFirst = 5, kGroup = 5;  // inputs of the whole node, and of a group
   const Node& node = e.node();
   if (!e.has_x(3)) e.reject("input 3, the learning rate, is required but missing");
@@ -155,9 +155,9 @@ void lamb(ExpansionContext& e) {
   }
 }
 
-ORTRAIN_EXPANSION("LambOptimizer", lamb);
-ORTRAIN_EXPANSION("SGDOptimizer", sgd);
-ORTRAIN_EXPANSION("AdamOptimizer", adam);
+ORTRAIN_DECOMPOSITION("LambOptimizer", lamb);
+ORTRAIN_DECOMPOSITION("SGDOptimizer", sgd);
+ORTRAIN_DECOMPOSITION("AdamOptimizer", adam);
 
 }  // namespace
 }  // namespace ortrain

@@ -161,16 +161,15 @@ Kernel kernel(KernelContext& c) {
         }))
       c.reject_dtype(2 + i);
   }
-  return one_after_the_other(std::move(steps));
+  return chain(std::move(steps));
 }
 
-#define ORTRAIN_OPTIMIZER(Rule)                 \
-  ORTRAIN_OPERATOR({.domain = kPreviewTraining, \
-                    .type = #Rule,              \
-                    .shape = shape<Rule>,       \
-                    .kernel = kernel<Rule>,     \
-                    .stops_gradient = true,     \
-                    .element_type = element_types<Rule>})
+#define ORTRAIN_OPTIMIZER(Rule)                                                           \
+  ORTRAIN_OPERATOR({.domain = kPreviewTraining,                                           \
+                    .type = #Rule,                                                        \
+                    .rules = {.shape = shape<Rule>, .element_type = element_types<Rule>}, \
+                    .traits = {.stops_gradient = true},                                   \
+                    .kernels = {.cpu = kernel<Rule>}})
 ORTRAIN_OPTIMIZER(Adagrad);
 ORTRAIN_OPTIMIZER(Adam);
 ORTRAIN_OPTIMIZER(Momentum);

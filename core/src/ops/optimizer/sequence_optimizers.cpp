@@ -2,8 +2,8 @@
 // AdamWOptimizer, SGDOptimizerV2, and InplaceClipGradNorm before them. What has an output of its own is given
 // there; weights and moments without one are updated where they lie, in the tensors that the caller gave.
 // Sessions that train do the same in one pass over all parameters (session/optimizer.h).
-#include "ops/common/sequence.h"
-#include "ops/optimizer/optimizer_pass.h"
+#include "ops/control/sequence.h"
+#include "ops/optimizer/optimizer_update.h"
 
 namespace ortrain {
 namespace {
@@ -115,10 +115,9 @@ void adamw_run(DynamicContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "AdamWOptimizer",
-                  .impure = true,
-                  .takes_sequences = true,
-                  .types = adamw_types,
-                  .run = adamw_run});
+                  .rules = {.types = adamw_types},
+                  .traits = {.impure = true, .takes_sequences = true},
+                  .kernels = {.run = adamw_run}});
 
 // ---------------------------------------------------------------------------------------------------------------------
 // SGDOptimizerV2: learning rate, weights, gradients, update signal. w - rate g
@@ -141,10 +140,9 @@ void sgd_run(DynamicContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SGDOptimizerV2",
-                  .impure = true,
-                  .takes_sequences = true,
-                  .types = sgd_types,
-                  .run = sgd_run});
+                  .rules = {.types = sgd_types},
+                  .traits = {.impure = true, .takes_sequences = true},
+                  .kernels = {.run = sgd_run}});
 
 // ---------------------------------------------------------------------------------------------------------------------
 // InplaceClipGradNorm: the gradients, shortened together so that their norm (that of all their elements) is
@@ -173,9 +171,9 @@ void clip_run(DynamicContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "InplaceClipGradNorm",
-                  .takes_sequences = true,
-                  .types = clip_types,
-                  .run = clip_run});
+                  .rules = {.types = clip_types},
+                  .traits = {.takes_sequences = true},
+                  .kernels = {.run = clip_run}});
 
 }  // namespace
 }  // namespace ortrain

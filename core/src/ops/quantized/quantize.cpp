@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "op/operator.h"
+#include "op/opset.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
 
@@ -176,7 +177,7 @@ void quantize_shape(ShapeContext& c) {
   for (const size_t i : {0, 1})
     if (!is_floating(c.dtype(i)) && c.dtype(i) != DType::kInt32 && !(i == 1 && is_small_float(c.dtype(i))))
       c.reject_dtype(i);
-  c.expect(c.dtype(0) == c.dtype(1) || c.dtype(0) == DType::kInt32 || c.opset() >= 23,
+  c.expect(c.dtype(0) == c.dtype(1) || c.dtype(0) == DType::kInt32 || c.opset() >= since::kMixedScales,
            "X and the scale must have one type before version 23, found ", to_string(c.dtype(0)), " and ",
            to_string(c.dtype(1)));
   const DType precision = division_type(c);
@@ -565,39 +566,34 @@ Kernel fake_gradient_kernel(KernelContext& c) {
   return kernel;
 }
 
-ORTRAIN_OPERATOR({.type = "QuantizeLinear",
-                  .shape = quantize_shape,
-                  .kernel = quantize_kernel,
-                  .gradient = quantize_gradient,
-                  .quantized = true,
-                  .narrow_types = NarrowTypes::kTaken,
-                  .element_type = quantized_type});
+ORTRAIN_OPERATOR(
+    {.type = "QuantizeLinear",
+     .rules = {.shape = quantize_shape, .gradient = quantize_gradient, .element_type = quantized_type},
+     .traits = {.quantized = true, .narrow_types = NarrowTypes::kTaken},
+     .kernels = {.cpu = quantize_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "QuantizeLinearGrad",
-                  .shape = quantize_gradient_shape,
-                  .kernel = quantize_gradient_kernel});
-ORTRAIN_OPERATOR({.type = "DequantizeLinear",
-                  .shape = dequantize_shape,
-                  .kernel = dequantize_kernel,
-                  .gradient = dequantize_gradient,
-                  .quantized = true,
-                  .narrow_types = NarrowTypes::kTaken,
-                  .element_type = dequantized_type});
+                  .rules = {.shape = quantize_gradient_shape},
+                  .kernels = {.cpu = quantize_gradient_kernel}});
+ORTRAIN_OPERATOR(
+    {.type = "DequantizeLinear",
+     .rules = {.shape = dequantize_shape, .gradient = dequantize_gradient, .element_type = dequantized_type},
+     .traits = {.quantized = true, .narrow_types = NarrowTypes::kTaken},
+     .kernels = {.cpu = dequantize_kernel}});
 ORTRAIN_OPERATOR({.type = "DynamicQuantizeLinear",
-                  .shape = dynamic_shape,
-                  .kernel = dynamic_kernel,
-                  .stops_gradient = true,
-                  .element_type = dynamic_types});
+                  .rules = {.shape = dynamic_shape, .element_type = dynamic_types},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = dynamic_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FakeQuant",
-                  .shape = fake_shape,
-                  .kernel = fake_kernel,
-                  .gradient = fake_gradient,
-                  .element_type = first_like_input<DType::kBool>});
+                  .rules = {.shape = fake_shape,
+                            .gradient = fake_gradient,
+                            .element_type = first_like_input<DType::kBool>},
+                  .kernels = {.cpu = fake_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FakeQuantGrad",
-                  .shape = fake_gradient_shape,
-                  .kernel = fake_gradient_kernel});
+                  .rules = {.shape = fake_gradient_shape},
+                  .kernels = {.cpu = fake_gradient_kernel}});
 
 }  // namespace
 }  // namespace ortrain

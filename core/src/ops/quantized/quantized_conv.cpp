@@ -141,15 +141,13 @@ Kernel linear_kernel(KernelContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "ConvInteger",
-                  .shape = integer_shape,
-                  .kernel = integer_kernel,
-                  .stops_gradient = true,
-                  .element_type = always<DType::kInt32>});
+                  .rules = {.shape = integer_shape, .element_type = always<DType::kInt32>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = integer_kernel}});
 ORTRAIN_OPERATOR({.type = "QLinearConv",
-                  .shape = linear_shape,
-                  .kernel = linear_kernel,
-                  .stops_gradient = true,
-                  .element_type = type_of_input<7>});
+                  .rules = {.shape = linear_shape, .element_type = type_of_input<7>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = linear_kernel}});
 
 }  // namespace
 }  // namespace ortrain

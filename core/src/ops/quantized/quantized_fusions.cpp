@@ -4,17 +4,17 @@
 // through.
 #include <algorithm>
 
-#include "op/expansion.h"
+#include "op/decomposition.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
-#include "ops/common/fusion_parts.h"
+#include "ops/common/decomposed.h"
 
 namespace ortrain {
 namespace {
 
 // The inputs value, scale and zero point (which may be left out) that begin at input i, as floats. Scales of
 // more than one place lie along `axis`.
-std::string dequantized(ExpansionContext& e, size_t i, int64_t axis = 1) {
+std::string dequantized(DecompositionContext& e, size_t i, int64_t axis = 1) {
   std::vector<std::string> inputs = {e.x(i), e.x(i + 1)};
   if (e.has_x(i + 2)) inputs.push_back(e.x(i + 2));
   return e("DequantizeLinear", inputs, {{"axis", axis}});
@@ -22,7 +22,7 @@ std::string dequantized(ExpansionContext& e, size_t i, int64_t axis = 1) {
 
 // The value by the scale and zero point in inputs i and i + 1, as the element type of that zero point, else
 // of the node's input `like`.
-std::string quantized(ExpansionContext& e, const std::string& value, size_t i, size_t like) {
+std::string quantized(DecompositionContext& e, const std::string& value, size_t i, size_t like) {
   if (e.has_x(i + 1)) return e("QuantizeLinear", {value, e.x(i), e.x(i + 1)});
   const DType type = e.dtype(e.x(like));
   if (type == DType::kUndefined)
@@ -31,30 +31,32 @@ std::string quantized(ExpansionContext& e, const std::string& value, size_t i, s
   return e("QuantizeLinear", {value, as_scalar(e, e.x(i)), e.constant(Tensor::scalar(type, 0))});
 }
 
-void quantize(ExpansionContext& e) { e.set(0, e("QuantizeLinear", e.node().inputs, e.node().attributes)); }
-void dequantize(ExpansionContext& e) {
+void quantize(DecompositionContext& e) {
+  e.set(0, e("QuantizeLinear", e.node().inputs, e.node().attributes));
+}
+void dequantize(DecompositionContext& e) {
   e.set(0, e("DequantizeLinear", e.node().inputs, e.node().attributes));
 }
 
-void add(ExpansionContext& e) {
+void add(DecompositionContext& e) {
   e.set(0, quantized(e, e("Add", {dequantized(e, 0), dequantized(e, 3)}), 6, 0));
 }
-void mul(ExpansionContext& e) {
+void mul(DecompositionContext& e) {
   e.set(0, quantized(e, e("Mul", {dequantized(e, 0), dequantized(e, 3)}), 6, 0));
 }
-void sigmoid(ExpansionContext& e) { e.set(0, quantized(e, e("Sigmoid", {dequantized(e, 0)}), 3, 0)); }
-void leaky_relu(ExpansionContext& e) {
+void sigmoid(DecompositionContext& e) { e.set(0, quantized(e, e("Sigmoid", {dequantized(e, 0)}), 3, 0)); }
+void leaky_relu(DecompositionContext& e) {
   e.set(0, quantized(e, e("LeakyRelu", {dequantized(e, 0)}, {{"alpha", e.node().float_or("alpha", 0.01f)}}),
                      3, 0));
 }
-void softmax(ExpansionContext& e) {
+void softmax(DecompositionContext& e) {
   const bool flat = e.node().int_or("opset", 13) < 13;
   e.set(0, quantized(e, softmax(e, dequantized(e, 0), e.node().int_or("axis", -1), flat), 3, 0));
 }
-void where(ExpansionContext& e) {
+void where(DecompositionContext& e) {
   e.set(0, quantized(e, e("Where", {e.x(0), dequantized(e, 1), dequantized(e, 4)}), 7, 1));
 }
-void concat_all(ExpansionContext& e) {
+void concat_all(DecompositionContext& e) {
   std::vector<std::string> parts;
   if (e.node().inputs.size() < 5 || (e.node().inputs.size() - 2) % 3 != 0)
     e.reject("its inputs should be a scale, a zero point, and three for each value, found " +
@@ -62,7 +64,7 @@ void concat_all(ExpansionContext& e) {
   for (size_t i = 2; i < e.node().inputs.size(); i += 3) parts.push_back(dequantized(e, i));
   e.set(0, quantized(e, e("Concat", parts, {{"axis", e.node().int_or("axis", 0)}}), 0, 2));
 }
-void reduce_mean(ExpansionContext& e) {
+void reduce_mean(DecompositionContext& e) {
   const std::string mean = reduce(e, "ReduceMean", dequantized(e, 0), e.node().ints_or("axes", {}),
                                   e.node().int_or("keepdims", 1) != 0);
   e.set(0, quantized(e, mean, 3, 0));
@@ -77,32 +79,33 @@ Attributes without(const Node& node, const std::string& attribute) {
 
 // f(x) where the channels of x may lie last.
 template <typename F>
-std::string by_channels(ExpansionContext& e, const std::string& x, F&& f) {
+std::string by_channels(DecompositionContext& e, const std::string& x, F&& f) {
   if (e.node().int_or("channels_last", 0) == 0) return f(x);
   return channels_last(e, f(channels_first(e, x)), need_rank(e, x));
 }
 
-void average_pool(ExpansionContext& e) {
+void average_pool(DecompositionContext& e) {
   const std::string y = by_channels(e, dequantized(e, 0), [&](const std::string& x) {
     return e("AveragePool", {x}, without(e.node(), "channels_last"));
   });
   e.set(0, quantized(e, y, 3, 0));
 }
-void global_average_pool(ExpansionContext& e) {
+void global_average_pool(DecompositionContext& e) {
   const std::string y =
       by_channels(e, dequantized(e, 0), [&](const std::string& x) { return e("GlobalAveragePool", {x}); });
   e.set(0, quantized(e, y, 3, 0));
 }
 
 // A bias of 32-bit integers counts in steps of the product of two scales.
-std::string dequantized_bias(ExpansionContext& e, size_t bias, size_t scale_a, size_t scale_b, float alpha) {
+std::string dequantized_bias(DecompositionContext& e, size_t bias, size_t scale_a, size_t scale_b,
+                             float alpha) {
   const Expression step(e, e("Mul", {as_scalar(e, e.x(scale_a)), e.x(scale_b)}));
   const Expression value(e, cast_like(e, e.x(bias), step));
   return alpha == 1 ? value * step : value * step * static_cast<double>(alpha);
 }
 
 // One scale for all weights, or one for each output channel.
-void conv(ExpansionContext& e) {
+void conv(DecompositionContext& e) {
   const std::string w = dequantized(e, 3, 0);
   const std::string y = by_channels(e, dequantized(e, 0), [&](const std::string& x) {
     std::vector<std::string> inputs = {x, w};
@@ -114,7 +117,7 @@ void conv(ExpansionContext& e) {
 
 // alpha op(A) op(B) + C, quantized where there is a scale for the result, else as it is. B may have a scale
 // for each column of op(B).
-void gemm(ExpansionContext& e) {
+void gemm(DecompositionContext& e) {
   const int64_t trans_b = e.node().int_or("transB", 0);
   const float alpha = e.node().float_or("alpha", 1);
   std::vector<std::string> inputs = {dequantized(e, 0), dequantized(e, 3, trans_b ? 0 : 1)};
@@ -124,14 +127,15 @@ void gemm(ExpansionContext& e) {
   e.set(0, e.has_x(7) ? quantized(e, y, 7, 0) : y);
 }
 
-std::vector<std::string> with_zero_point(ExpansionContext& e, size_t value, size_t scale, size_t zero_point) {
+std::vector<std::string> with_zero_point(DecompositionContext& e, size_t value, size_t scale,
+                                         size_t zero_point) {
   std::vector<std::string> out = {e.x(value), e.x(scale)};
   if (e.has_x(zero_point)) out.push_back(e.x(zero_point));
   return out;
 }
 
 // A is quantized to 8 bits by the range that it has.
-void dynamic_quantize_matmul(ExpansionContext& e) {
+void dynamic_quantize_matmul(DecompositionContext& e) {
   const auto range = e.emit("DynamicQuantizeLinear", {e.x(0)}, 3);
   const std::string q = e("QuantizeLinear", {e.x(0), range[1], range[2]});
   const auto given = [&](size_t i) { return e.has_x(i) ? e.x(i) : ""; };
@@ -141,7 +145,7 @@ void dynamic_quantize_matmul(ExpansionContext& e) {
 
 // EmbedLayerNormalization of tables and affine parameters that are quantized, each with one scale: values in
 // inputs 2 to 6, their scales from input 8 on, their zero points from input 13 on.
-void embed_layer_normalization(ExpansionContext& e) {
+void embed_layer_normalization(DecompositionContext& e) {
   std::vector<std::string> inputs = {e.x(0), e.has_x(1) ? e.x(1) : ""};
   for (size_t i = 2; i < 7; ++i) {
     const bool here = e.has_x(i);
@@ -153,22 +157,22 @@ void embed_layer_normalization(ExpansionContext& e) {
   e.set(1, y[1]);
 }
 
-ORTRAIN_EXPANSION("QEmbedLayerNormalization", embed_layer_normalization);
-ORTRAIN_EXPANSION("QuantizeLinear", quantize);
-ORTRAIN_EXPANSION("DequantizeLinear", dequantize);
-ORTRAIN_EXPANSION("QLinearAdd", add);
-ORTRAIN_EXPANSION("QLinearMul", mul);
-ORTRAIN_EXPANSION("QLinearSigmoid", sigmoid);
-ORTRAIN_EXPANSION("QLinearLeakyRelu", leaky_relu);
-ORTRAIN_EXPANSION("QLinearSoftmax", softmax);
-ORTRAIN_EXPANSION("QLinearWhere", where);
-ORTRAIN_EXPANSION("QLinearConcat", concat_all);
-ORTRAIN_EXPANSION("QLinearReduceMean", reduce_mean);
-ORTRAIN_EXPANSION("QLinearAveragePool", average_pool);
-ORTRAIN_EXPANSION("QLinearGlobalAveragePool", global_average_pool);
-ORTRAIN_EXPANSION("QLinearConv", conv);
-ORTRAIN_EXPANSION("QGemm", gemm);
-ORTRAIN_EXPANSION("DynamicQuantizeMatMul", dynamic_quantize_matmul);
+ORTRAIN_DECOMPOSITION("QEmbedLayerNormalization", embed_layer_normalization);
+ORTRAIN_DECOMPOSITION("QuantizeLinear", quantize);
+ORTRAIN_DECOMPOSITION("DequantizeLinear", dequantize);
+ORTRAIN_DECOMPOSITION("QLinearAdd", add);
+ORTRAIN_DECOMPOSITION("QLinearMul", mul);
+ORTRAIN_DECOMPOSITION("QLinearSigmoid", sigmoid);
+ORTRAIN_DECOMPOSITION("QLinearLeakyRelu", leaky_relu);
+ORTRAIN_DECOMPOSITION("QLinearSoftmax", softmax);
+ORTRAIN_DECOMPOSITION("QLinearWhere", where);
+ORTRAIN_DECOMPOSITION("QLinearConcat", concat_all);
+ORTRAIN_DECOMPOSITION("QLinearReduceMean", reduce_mean);
+ORTRAIN_DECOMPOSITION("QLinearAveragePool", average_pool);
+ORTRAIN_DECOMPOSITION("QLinearGlobalAveragePool", global_average_pool);
+ORTRAIN_DECOMPOSITION("QLinearConv", conv);
+ORTRAIN_DECOMPOSITION("QGemm", gemm);
+ORTRAIN_DECOMPOSITION("DynamicQuantizeMatMul", dynamic_quantize_matmul);
 
 }  // namespace
 }  // namespace ortrain

@@ -11,7 +11,7 @@
 #include <limits>
 
 #include "backend/cpu/matmul/product.h"
-#include "op/expansion.h"
+#include "op/decomposition.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -258,7 +258,7 @@ Kernel to_float_kernel(KernelContext& c) {
 }
 
 // The product of the dequantized operands, through which gradients pass.
-void expand_to_float(ExpansionContext& e) {
+void decompose_to_float(DecompositionContext& e) {
   const auto dequantized = [&](size_t value, size_t scale, size_t zero_point) {
     std::vector<std::string> inputs = {e.x(value), e.x(scale)};
     if (e.has_x(zero_point)) inputs.push_back(e.x(zero_point));
@@ -268,22 +268,19 @@ void expand_to_float(ExpansionContext& e) {
   e.set(0, e.has_x(kBias) ? e("Add", {y, e.x(kBias)}) : y);
 }
 
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "MatMulIntegerToFloat",
-                  .shape = to_float_shape,
-                  .kernel = to_float_kernel,
-                  .expand = expand_to_float,
-                  .element_type = type_of_input<2>});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft,
+     .type = "MatMulIntegerToFloat",
+     .rules = {.shape = to_float_shape, .decompose = decompose_to_float, .element_type = type_of_input<2>},
+     .kernels = {.cpu = to_float_kernel}});
 ORTRAIN_OPERATOR({.type = "MatMulInteger",
-                  .shape = integer_shape,
-                  .kernel = integer_kernel,
-                  .stops_gradient = true,
-                  .element_type = always<DType::kInt32>});
+                  .rules = {.shape = integer_shape, .element_type = always<DType::kInt32>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = integer_kernel}});
 ORTRAIN_OPERATOR({.type = "QLinearMatMul",
-                  .shape = linear_shape,
-                  .kernel = linear_kernel,
-                  .stops_gradient = true,
-                  .element_type = type_of_input<7>});
+                  .rules = {.shape = linear_shape, .element_type = type_of_input<7>},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = linear_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -343,24 +343,20 @@ Kernel gather_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulNBits",
-                  .shape = product_shape,
-                  .kernel = product_kernel,
-                  .gradient = nbits_gradient});
+                  .rules = {.shape = product_shape, .gradient = nbits_gradient},
+                  .kernels = {.cpu = product_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulNBitsGrad",
-                  .shape = product_shape,
-                  .kernel = product_kernel,
-                  .gradient = turned_nbits_gradient});
+                  .rules = {.shape = product_shape, .gradient = turned_nbits_gradient},
+                  .kernels = {.cpu = product_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulBnb4",
-                  .shape = product_shape,
-                  .kernel = product_kernel,
-                  .gradient = codebook_gradient});
+                  .rules = {.shape = product_shape, .gradient = codebook_gradient},
+                  .kernels = {.cpu = product_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GatherBlockQuantized",
-                  .shape = gather_shape,
-                  .kernel = gather_kernel,
-                  .element_type = type_of_input<2>});
+                  .rules = {.shape = gather_shape, .element_type = type_of_input<2>},
+                  .kernels = {.cpu = gather_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -7,7 +7,7 @@
 //
 // K. Cho et al., "Learning phrase representations using RNN encoder-decoder for statistical machine
 // translation", EMNLP 2014. The gates of a row are kept after their activations, in the order z, r, h.
-#include "ops/common/floating_kernel.h"
+#include "op/floating_kernel.h"
 #include "ops/recurrent/recurrent.h"
 
 namespace ortrain {
@@ -242,11 +242,18 @@ void gradient(GradientContext& g) {
     if (g.has_x(of[o]) && g.needs(of[o])) g.set(of[o], gradients[o]);
 }
 
-ORTRAIN_OPERATOR({.type = "GRU", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "GRUTraining", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "GRUGrad", .shape = gradient_shape, .kernel = gradient_kernel});
+ORTRAIN_OPERATOR({.type = "GRU",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "GRUTraining",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "GRUGrad",
+                  .rules = {.shape = gradient_shape},
+                  .traits = {.optional_outputs = true},
+                  .kernels = {.cpu = gradient_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -6,7 +6,7 @@
 // S. Hochreiter, J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997. The gates of a row are
 // kept after their activations, in the order i, o, f, c~. clip bounds the arguments of f and g; that of h,
 // the cell, is left as it is, as in onnxruntime.
-#include "ops/common/floating_kernel.h"
+#include "op/floating_kernel.h"
 #include "ops/recurrent/recurrent.h"
 
 namespace ortrain {
@@ -266,11 +266,18 @@ void gradient(GradientContext& g) {
     if (g.has_x(of[o]) && g.needs(of[o])) g.set(of[o], gradients[o]);
 }
 
-ORTRAIN_OPERATOR({.type = "LSTM", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "LSTMTraining", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "LSTMGrad", .shape = gradient_shape, .kernel = gradient_kernel});
+ORTRAIN_OPERATOR({.type = "LSTM",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "LSTMTraining",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "LSTMGrad",
+                  .rules = {.shape = gradient_shape},
+                  .traits = {.optional_outputs = true},
+                  .kernels = {.cpu = gradient_kernel}});
 
 }  // namespace
 }  // namespace ortrain

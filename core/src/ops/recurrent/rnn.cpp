@@ -1,7 +1,7 @@
 // RNN and com.microsoft RNNGrad: H_t = f(X_t Wᵀ + H_(t-1) Rᵀ + Wb + Rb).
 //
 // The derivative of f follows from H, so the forward keeps nothing but its result.
-#include "ops/common/floating_kernel.h"
+#include "op/floating_kernel.h"
 #include "ops/recurrent/recurrent.h"
 
 namespace ortrain {
@@ -144,9 +144,13 @@ void gradient(GradientContext& g) {
     if (g.has_x(inputs[o]) && g.needs(inputs[o])) g.set(inputs[o], gradients[o]);
 }
 
-ORTRAIN_OPERATOR({.type = "RNN", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "RNNGrad", .shape = gradient_shape, .kernel = gradient_kernel});
+ORTRAIN_OPERATOR({.type = "RNN",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "RNNGrad",
+                  .rules = {.shape = gradient_shape},
+                  .kernels = {.cpu = gradient_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -14,14 +14,13 @@
 #include <memory>
 
 #include "backend/cpu/fft.h"
-#include "ops/common/floating_kernel.h"
-#include "ops/common/movement.h"
+#include "op/floating_kernel.h"
+#include "op/opset.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
-
-constexpr int64_t kAxisInput = 20;  // since this version the axis is an input
 
 struct Transform {
   bool inverse, onesided;
@@ -37,7 +36,7 @@ struct Transform {
     const int64_t rank = static_cast<int64_t>(x.size());
     c.expect(rank >= 2 && (x.back() == 1 || x.back() == 2),
              "its input must have shape [..., 1] (real) or [..., 2] (complex), found ", to_string(x));
-    int64_t along = c.node().int_or("axis", c.opset() < kAxisInput ? 1 : -2);
+    int64_t along = c.node().int_or("axis", c.opset() < since::kDftAxisAsInput ? 1 : -2);
     if (c.has_input(length_at + 1)) along = constant_int(c, length_at + 1);
     axis = static_cast<size_t>(normalize_axis(along, rank, c.node().label()));
     c.expect(axis + 1 < x.size(), "its axis is the last one, which holds the parts of complex numbers");
@@ -162,7 +161,7 @@ Kernel kernel(KernelContext& c) {
 
 void gradient(GradientContext& g) {
   Attributes attributes = g.node().attributes;
-  if (!g.has_x(2)) attributes.emplace("axis", int64_t{g.opset() < kAxisInput ? 1 : -2});
+  if (!g.has_x(2)) attributes.emplace("axis", int64_t{g.opset() < since::kDftAxisAsInput ? 1 : -2});
   std::vector<std::string> inputs = {g.dy(0), shape_of(g, g.x(0))};
   for (size_t i = 1; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
   g.set(0, g("DFTGrad", inputs, attributes, kMicrosoft));
@@ -175,12 +174,13 @@ void grad_gradient(GradientContext& g) {
   g.set(0, g("DFT", inputs, g.node().attributes));
 }
 
-ORTRAIN_OPERATOR({.type = "DFT", .shape = shape, .kernel = kernel<false>, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "DFT",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "DFTGrad",
-                  .shape = grad_shape,
-                  .kernel = kernel<true>,
-                  .gradient = grad_gradient});
+                  .rules = {.shape = grad_shape, .gradient = grad_gradient},
+                  .kernels = {.cpu = kernel<true>}});
 
 }  // namespace
 }  // namespace ortrain

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/convert.h"
 
 namespace ortrain {
@@ -71,8 +71,9 @@ DType matrix_type(const ElementTypes& types, size_t) {
   return types.attribute("output_datatype", DType::kFloat);
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "MelWeightMatrix", .shape = shape, .stops_gradient = true, .element_type = matrix_type});
+ORTRAIN_OPERATOR({.type = "MelWeightMatrix",
+                  .rules = {.shape = shape, .element_type = matrix_type},
+                  .traits = {.stops_gradient = true}});
 
 }  // namespace
 }  // namespace ortrain

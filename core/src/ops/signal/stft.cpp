@@ -10,8 +10,8 @@
 #include <memory>
 
 #include "backend/cpu/fft.h"
-#include "ops/common/floating_kernel.h"
-#include "ops/common/movement.h"
+#include "op/floating_kernel.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -190,12 +190,13 @@ void grad_gradient(GradientContext& g) {
     g.set(3, g.emit("STFTGrad", with(g.x(0), u, window), 2, attributes, kMicrosoft)[1]);
 }
 
-ORTRAIN_OPERATOR({.type = "STFT", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "STFT",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "STFTGrad",
-                  .shape = grad_shape,
-                  .kernel = grad_kernel,
-                  .gradient = grad_gradient});
+                  .rules = {.shape = grad_shape, .gradient = grad_gradient},
+                  .kernels = {.cpu = grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -58,20 +58,17 @@ DType window_type(const ElementTypes& types, size_t) {
 }
 
 ORTRAIN_OPERATOR({.type = "HannWindow",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .stops_gradient = true,
-                  .element_type = window_type});
+                  .rules = {.shape = shape, .element_type = window_type},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.type = "HammingWindow",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .stops_gradient = true,
-                  .element_type = window_type});
+                  .rules = {.shape = shape, .element_type = window_type},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.type = "BlackmanWindow",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .stops_gradient = true,
-                  .element_type = window_type});
+                  .rules = {.shape = shape, .element_type = window_type},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

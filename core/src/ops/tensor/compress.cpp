@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "op/dynamic.h"
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 
 namespace ortrain {
 namespace {
@@ -71,7 +71,9 @@ void gradient(GradientContext& g) {
   g.set(0, reshape_like(g, flat, g.x(0)));
 }
 
-ORTRAIN_OPERATOR({.type = "Compress", .gradient = gradient, .types = types, .run = run});
+ORTRAIN_OPERATOR({.type = "Compress",
+                  .rules = {.gradient = gradient, .types = types},
+                  .kernels = {.run = run}});
 
 }  // namespace
 }  // namespace ortrain

@@ -2,7 +2,8 @@
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
-#include "ops/common/movement.h"
+#include "op/opset.h"
+#include "ops/common/shape_helpers.h"
 
 namespace ortrain {
 namespace {
@@ -75,7 +76,7 @@ void gradient(GradientContext& g) {
       if (const Dim& dim = (*dims)[static_cast<size_t>(at)]; dim.known()) lengths.push_back(dim.value);
     }
   std::vector<std::string> pieces;
-  if (lengths.size() == count && g.opset() >= 13) {
+  if (lengths.size() == count && g.opset() >= since::kAxesAsInput) {
     pieces = g.emit("Split", {g.dy(0), g.int64s(lengths)}, count, {{"axis", axis}});
   } else if (lengths.size() == count) {
     pieces = g.emit("Split", {g.dy(0)}, count, {{"axis", axis}, {"split", lengths}});
@@ -88,17 +89,15 @@ void gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "Concat",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .narrow_types = NarrowTypes::kMoved});
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "ConcatTraining",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .narrow_types = NarrowTypes::kMoved,
-                  .element_type = first_like_input<DType::kInt64>});
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft,
+     .type = "ConcatTraining",
+     .rules = {.shape = shape, .gradient = gradient, .element_type = first_like_input<DType::kInt64>},
+     .traits = {.narrow_types = NarrowTypes::kMoved},
+     .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -5,7 +5,7 @@
 
 #include "backend/cpu/strided_copy.h"
 #include "op/dynamic.h"
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
 
@@ -38,8 +38,9 @@ void constant_shape(ShapeContext& c) { c.value(0, constant_value(c.node())); }
 
 DType constant_type(const ElementTypes& types, size_t) { return constant_value(types.node()).dtype(); }
 
-ORTRAIN_OPERATOR(
-    {.type = "Constant", .shape = constant_shape, .stops_gradient = true, .element_type = constant_type});
+ORTRAIN_OPERATOR({.type = "Constant",
+                  .rules = {.shape = constant_shape, .element_type = constant_type},
+                  .traits = {.stops_gradient = true}});
 
 Tensor fill_value(const Node& node) {
   const auto found = node.attributes.find("value");
@@ -73,11 +74,9 @@ Kernel constant_of_shape_kernel(KernelContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "ConstantOfShape",
-                  .shape = constant_of_shape_shape,
-                  .kernel = constant_of_shape_kernel,
-                  .stops_gradient = true,
-                  .narrow_types = NarrowTypes::kMoved,
-                  .element_type = fill_type});
+                  .rules = {.shape = constant_of_shape_shape, .element_type = fill_type},
+                  .traits = {.stops_gradient = true, .narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = constant_of_shape_kernel}});
 
 // ceil((limit - start) / delta), at least 0
 template <typename T>
@@ -130,7 +129,10 @@ Kernel range_kernel(KernelContext& c) {
   return kernel;
 }
 
-ORTRAIN_OPERATOR({.type = "Range", .shape = range_shape, .kernel = range_kernel, .stops_gradient = true});
+ORTRAIN_OPERATOR({.type = "Range",
+                  .rules = {.shape = range_shape},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = range_kernel}});
 
 DType eye_like_type(const ElementTypes& types, size_t) { return types.attribute("dtype", types[0]); }
 
@@ -159,10 +161,9 @@ Kernel eye_like_kernel(KernelContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "EyeLike",
-                  .shape = eye_like_shape,
-                  .kernel = eye_like_kernel,
-                  .stops_gradient = true,
-                  .element_type = eye_like_type});
+                  .rules = {.shape = eye_like_shape, .element_type = eye_like_type},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = eye_like_kernel}});
 
 Kernel identity_kernel(KernelContext& c) {
   c.alias(0, 0);
@@ -175,14 +176,13 @@ void identity_types(TypeContext& c) { c.output(0, c.input(0)); }
 
 void identity_run(DynamicContext& c) { c.set(0, c.value(0)); }
 
-ORTRAIN_OPERATOR({.type = "Identity",
-                  .shape = shape_like_first,
-                  .kernel = identity_kernel,
-                  .gradient = identity_gradient,
-                  .narrow_types = NarrowTypes::kMoved,
-                  .takes_sequences = true,
-                  .types = identity_types,
-                  .run = identity_run});
+ORTRAIN_OPERATOR(
+    {.type = "Identity",
+     .rules = {.shape = shape_like_first, .gradient = identity_gradient, .types = identity_types},
+     .traits = {.takes_sequences = true,
+                .narrow_types = NarrowTypes::kMoved,
+                .positions = elementwise_positions},
+     .kernels = {.cpu = identity_kernel, .run = identity_run}});
 
 }  // namespace
 }  // namespace ortrain

@@ -1,6 +1,6 @@
 // DepthToSpace and SpaceToDepth: blocks of b × b pixels become b² channels, and back. In mode DCR the b² is
 // the outer part of the channel axis, in mode CRD the inner.
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 
 namespace ortrain {
 namespace {
@@ -61,10 +61,9 @@ void depth_to_space_gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "DepthToSpace",
-                  .shape = depth_to_space_shape,
-                  .kernel = depth_to_space_kernel,
-                  .gradient = depth_to_space_gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = depth_to_space_shape, .gradient = depth_to_space_gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = depth_to_space_kernel}});
 
 void space_to_depth_shape(ShapeContext& c) {
   const int64_t b = block_of(c);
@@ -84,10 +83,9 @@ void space_to_depth_gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "SpaceToDepth",
-                  .shape = space_to_depth_shape,
-                  .kernel = space_to_depth_kernel,
-                  .gradient = space_to_depth_gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = space_to_depth_shape, .gradient = space_to_depth_gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = space_to_depth_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -1,5 +1,5 @@
 // Expand: the input broadcast to a shape. Tile: the input repeated along every axis.
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 
 namespace ortrain {
 namespace {
@@ -27,13 +27,12 @@ Kernel expand_kernel(KernelContext& c) {
   return [=](const Frame& f) { copy(f.at<std::byte>(in), f.at<std::byte>(out)); };
 }
 
-void expand_gradient(GradientContext& g) { g.set(0, g.unbroadcast(g.dy(0), g.y(0), 0)); }
+void decompose_gradient(GradientContext& g) { g.set(0, g.unbroadcast(g.dy(0), g.y(0), 0)); }
 
 ORTRAIN_OPERATOR({.type = "Expand",
-                  .shape = expand_shape,
-                  .kernel = expand_kernel,
-                  .gradient = expand_gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = expand_shape, .gradient = decompose_gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = expand_kernel}});
 
 void tile_shape(ShapeContext& c) {
   const std::vector<int64_t> repeats = constant_ints(c, 1);
@@ -82,11 +81,9 @@ void tile_gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "Tile",
-                  .shape = tile_shape,
-                  .kernel = tile_kernel,
-                  .gradient = tile_gradient,
-                  .since = 6,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = tile_shape, .gradient = tile_gradient},
+                  .traits = {.since = 6, .narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = tile_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -34,10 +34,9 @@ void gather_gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "GatherElements",
-                  .shape = gather_shape,
-                  .kernel = gather_kernel,
-                  .gradient = gather_gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = gather_shape, .gradient = gather_gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = gather_kernel}});
 
 // GatherElementsGrad(dY, shape, indices)
 void gather_grad_shape(ShapeContext& c) {
@@ -67,9 +66,8 @@ void gather_grad_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GatherElementsGrad",
-                  .shape = gather_grad_shape,
-                  .kernel = gather_grad_kernel,
-                  .gradient = gather_grad_gradient});
+                  .rules = {.shape = gather_grad_shape, .gradient = gather_grad_gradient},
+                  .kernels = {.cpu = gather_grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

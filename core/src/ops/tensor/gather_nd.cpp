@@ -28,10 +28,9 @@ void gather_gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "GatherND",
-                  .shape = gather_shape,
-                  .kernel = gather_kernel,
-                  .gradient = gather_gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = gather_shape, .gradient = gather_gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = gather_kernel}});
 
 // GatherNDGrad(shape, indices, dY)
 void gather_grad_shape(ShapeContext& c) {
@@ -64,10 +63,10 @@ void gather_grad_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GatherNDGrad",
-                  .shape = gather_grad_shape,
-                  .kernel = gather_grad_kernel,
-                  .gradient = gather_grad_gradient,
-                  .element_type = type_of_input<2>});
+                  .rules = {.shape = gather_grad_shape,
+                            .gradient = gather_grad_gradient,
+                            .element_type = type_of_input<2>},
+                  .kernels = {.cpu = gather_grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "op/dynamic.h"
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 
 namespace ortrain {
 namespace {
@@ -48,7 +48,10 @@ void run(DynamicContext& c) {
   });
 }
 
-ORTRAIN_OPERATOR({.type = "NonZero", .stops_gradient = true, .types = types, .run = run});
+ORTRAIN_OPERATOR({.type = "NonZero",
+                  .rules = {.types = types},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.run = run}});
 
 }  // namespace
 }  // namespace ortrain

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "op/gradient_expression.h"
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -84,10 +84,8 @@ void gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "OneHot",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .element_type = type_of_input<2>});
+                  .rules = {.shape = shape, .gradient = gradient, .element_type = type_of_input<2>},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <optional>
 
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -229,10 +229,9 @@ void gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "Pad",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -1,7 +1,7 @@
 // Reshape, Flatten, Squeeze, Unsqueeze: the same elements under another shape. Nothing is copied.
 #include <algorithm>
 
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 
 namespace ortrain {
 namespace {
@@ -43,12 +43,32 @@ void reshape_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), to);
 }
 
-ORTRAIN_OPERATOR({.type = "Reshape",
-                  .shape = reshape_shape,
-                  .kernel = alias_kernel,
-                  .gradient = reshape_gradient,
-                  .takes_bf16 = true,
-                  .narrow_types = NarrowTypes::kMoved});
+// The axes up to that of the position must be those of the input, which may be said by zeros; one extent
+// behind it may follow from the others.
+std::optional<InputPositions> reshape_positions(const PositionQuery& q) {
+  if (q.inputs.size() < 2) return std::nullopt;
+  const std::vector<Dim>& from = *q.inputs[0];
+  const bool zero_copies = q.node.int_or("allowzero", 0) == 0;
+  std::vector<int64_t> shape;
+  for (size_t k = 0; k < q.output.size(); ++k) {
+    const Dim& to = q.output[k];
+    const bool in_front = k <= static_cast<size_t>(q.axis);
+    if (in_front && (k >= from.size() || !from[k].same(to))) return std::nullopt;
+    if (!to.known() && in_front && !zero_copies) return std::nullopt;
+    if (k == static_cast<size_t>(q.axis))
+      shape.push_back(1);
+    else
+      shape.push_back(to.known() ? to.value : in_front ? 0 : -1);
+  }
+  if (std::count(shape.begin(), shape.end(), -1) > 1) return std::nullopt;
+  return InputPositions{{q.axis, -1}, {{1, shape}}};
+}
+
+ORTRAIN_OPERATOR(
+    {.type = "Reshape",
+     .rules = {.shape = reshape_shape, .gradient = reshape_gradient},
+     .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kMoved, .positions = reshape_positions},
+     .kernels = {.cpu = alias_kernel}});
 
 void flatten_shape(ShapeContext& c) {
   const int64_t rank = c.rank(0), given = c.node().int_or("axis", 1);
@@ -60,11 +80,9 @@ void flatten_shape(ShapeContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "Flatten",
-                  .shape = flatten_shape,
-                  .kernel = alias_kernel,
-                  .gradient = reshape_gradient,
-                  .takes_bf16 = true,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = flatten_shape, .gradient = reshape_gradient},
+                  .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = alias_kernel}});
 
 void squeeze_shape(ShapeContext& c) {
   const Shape& from = c.shape(0);
@@ -86,11 +104,9 @@ void squeeze_shape(ShapeContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "Squeeze",
-                  .shape = squeeze_shape,
-                  .kernel = alias_kernel,
-                  .gradient = reshape_gradient,
-                  .takes_bf16 = true,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = squeeze_shape, .gradient = reshape_gradient},
+                  .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = alias_kernel}});
 
 void unsqueeze_shape(ShapeContext& c) {
   const Shape& from = c.shape(0);
@@ -107,11 +123,9 @@ void unsqueeze_shape(ShapeContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "Unsqueeze",
-                  .shape = unsqueeze_shape,
-                  .kernel = alias_kernel,
-                  .gradient = reshape_gradient,
-                  .takes_bf16 = true,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = unsqueeze_shape, .gradient = reshape_gradient},
+                  .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = alias_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -1,6 +1,6 @@
 // ReverseSequence: the first sequence_lens[b] steps of sample b in reverse order, the others unchanged.
 #include "backend/cpu/strided_copy.h"
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -59,10 +59,9 @@ void gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "ReverseSequence",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -117,14 +117,12 @@ void scatter_gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "ScatterElements",
-                  .shape = scatter_elements_shape,
-                  .kernel = scatter_elements_kernel,
-                  .gradient = scatter_gradient});
+                  .rules = {.shape = scatter_elements_shape, .gradient = scatter_gradient},
+                  .kernels = {.cpu = scatter_elements_kernel}});
 // Its name before version 11.
 ORTRAIN_OPERATOR({.type = "Scatter",
-                  .shape = scatter_elements_shape,
-                  .kernel = scatter_elements_kernel,
-                  .gradient = scatter_gradient});
+                  .rules = {.shape = scatter_elements_shape, .gradient = scatter_gradient},
+                  .kernels = {.cpu = scatter_elements_kernel}});
 
 void scatter_nd_shape(ShapeContext& c) {
   tuples_of(c, c.shape(0), c.shape(1), 0);
@@ -152,9 +150,8 @@ Kernel scatter_nd_kernel(KernelContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "ScatterND",
-                  .shape = scatter_nd_shape,
-                  .kernel = scatter_nd_kernel,
-                  .gradient = scatter_gradient});
+                  .rules = {.shape = scatter_nd_shape, .gradient = scatter_gradient},
+                  .kernels = {.cpu = scatter_nd_kernel}});
 
 }  // namespace
 }  // namespace ortrain

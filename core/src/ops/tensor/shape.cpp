@@ -2,7 +2,7 @@
 // is compiled.
 #include <algorithm>
 
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 
 namespace ortrain {
 namespace {
@@ -19,13 +19,15 @@ std::vector<int64_t> wanted_extents(const NodeContext& c) {
 
 void shape_shape(ShapeContext& c) { c.value(0, Tensor::of(wanted_extents(c))); }
 
-ORTRAIN_OPERATOR(
-    {.type = "Shape", .shape = shape_shape, .stops_gradient = true, .element_type = always<DType::kInt64>});
+ORTRAIN_OPERATOR({.type = "Shape",
+                  .rules = {.shape = shape_shape, .element_type = always<DType::kInt64>},
+                  .traits = {.stops_gradient = true}});
 
 void size_shape(ShapeContext& c) { c.value(0, Tensor::scalar(c.size(0))); }
 
-ORTRAIN_OPERATOR(
-    {.type = "Size", .shape = size_shape, .stops_gradient = true, .element_type = always<DType::kInt64>});
+ORTRAIN_OPERATOR({.type = "Size",
+                  .rules = {.shape = size_shape, .element_type = always<DType::kInt64>},
+                  .traits = {.stops_gradient = true}});
 
 }  // namespace
 }  // namespace ortrain

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 
 namespace ortrain {
 namespace {
@@ -76,10 +76,9 @@ void slice_gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "Slice",
-                  .shape = slice_shape,
-                  .kernel = slice_kernel,
-                  .gradient = slice_gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = slice_shape, .gradient = slice_gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = slice_kernel}});
 
 // SliceGrad(dY, shape, starts, ends, axes?, steps?)
 void slice_grad_shape(ShapeContext& c) {
@@ -115,10 +114,9 @@ void slice_grad_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SliceGrad",
-                  .shape = slice_grad_shape,
-                  .kernel = slice_grad_kernel,
-                  .gradient = slice_grad_gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = slice_grad_shape, .gradient = slice_grad_gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = slice_grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

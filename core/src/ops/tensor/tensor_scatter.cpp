@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -125,16 +125,14 @@ void grad_gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "TensorScatter",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "TensorScatterGrad",
-                  .shape = grad_shape,
-                  .kernel = grad_kernel,
-                  .gradient = grad_gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = grad_shape, .gradient = grad_gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

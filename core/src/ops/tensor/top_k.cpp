@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -89,11 +89,10 @@ void gradient(GradientContext& g) {
              {{"axis", g.node().int_or("axis", -1)}}, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR({.type = "TopK",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .element_type = first_like_input<DType::kInt64>});
+ORTRAIN_OPERATOR(
+    {.type = "TopK",
+     .rules = {.shape = shape, .gradient = gradient, .element_type = first_like_input<DType::kInt64>},
+     .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -1,9 +1,9 @@
 // Transpose: y[i_perm(0), i_perm(1), ...] of x[i_0, i_1, ...].
 #include <numeric>
 
+#include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/strided_copy.h"
-#include "ops/common/bf16_storage.h"
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 
 namespace ortrain {
 namespace {
@@ -65,12 +65,15 @@ void gradient(GradientContext& g) {
   g.set(0, g("Transpose", {g.dy(0)}, {{"perm", inverse}}));
 }
 
+std::optional<InputPositions> positions(const PositionQuery& q) {
+  const std::vector<int64_t> order = q.node.ints_or("perm", {});
+  return InputPositions{{order.empty() ? q.rank() - 1 - q.axis : order[static_cast<size_t>(q.axis)]}};
+}
+
 ORTRAIN_OPERATOR({.type = "Transpose",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .takes_bf16 = true,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kMoved, .positions = positions},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

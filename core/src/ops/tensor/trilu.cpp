@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -52,10 +52,9 @@ void gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "Trilu",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -8,7 +8,7 @@
 
 #include "backend/cpu/strided_copy.h"
 #include "op/dynamic.h"
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/half.h"
 
 namespace ortrain {
@@ -122,7 +122,10 @@ void run(DynamicContext& c) {
   }
 }
 
-ORTRAIN_OPERATOR({.type = "Unique", .stops_gradient = true, .types = types, .run = run});
+ORTRAIN_OPERATOR({.type = "Unique",
+                  .rules = {.types = types},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.run = run}});
 
 }  // namespace
 }  // namespace ortrain

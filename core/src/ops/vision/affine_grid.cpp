@@ -2,7 +2,7 @@
 // the pixels' coordinates, which run from -1 to 1; and AffineGridGrad (com.microsoft).
 #include <memory>
 
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -120,14 +120,15 @@ void gradient(GradientContext& g) {
   g.set(0, g("AffineGridGrad", {g.dy(0), g.x(1)}, g.node().attributes, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR({.type = "AffineGrid", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "AffineGrid",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 void grad_gradient(GradientContext& g) { g.set(0, g("AffineGrid", {g.dy(0), g.x(1)}, g.node().attributes)); }
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "AffineGridGrad",
-                  .shape = grad_shape,
-                  .kernel = grad_kernel,
-                  .gradient = grad_gradient});
+                  .rules = {.shape = grad_shape, .gradient = grad_gradient},
+                  .kernels = {.cpu = grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -2,7 +2,7 @@
 // added at the end.
 #include <algorithm>
 
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 
 namespace ortrain {
 namespace {
@@ -54,10 +54,9 @@ void gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "CenterCropPad",
-                  .shape = shape,
-                  .kernel = kernel,
-                  .gradient = gradient,
-                  .narrow_types = NarrowTypes::kMoved});
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

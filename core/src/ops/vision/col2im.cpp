@@ -2,7 +2,7 @@
 // and Col2ImGrad (com.microsoft), which takes the columns from an image. Any number of spatial axes.
 #include <memory>
 
-#include "ops/common/movement.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -123,16 +123,17 @@ void gradient(GradientContext& g) {
   g.set(0, g("Col2ImGrad", {g.dy(0), g.x(1), g.x(2)}, g.node().attributes, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR({.type = "Col2Im", .shape = shape, .kernel = kernel<true>, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "Col2Im",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel<true>}});
 void grad_gradient(GradientContext& g) {
   g.set(0, g("Col2Im", {g.dy(0), g.x(1), g.x(2)}, g.node().attributes));
 }
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "Col2ImGrad",
-                  .shape = grad_shape,
-                  .kernel = kernel<false>,
-                  .gradient = grad_gradient});
+                  .rules = {.shape = grad_shape, .gradient = grad_gradient},
+                  .kernels = {.cpu = kernel<false>}});
 
 }  // namespace
 }  // namespace ortrain

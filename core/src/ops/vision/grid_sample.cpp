@@ -315,12 +315,13 @@ void gradient(GradientContext& g) {
 
 DType grad_types(const ElementTypes& types, size_t o) { return types[o == 0 ? 1 : 2]; }
 
-ORTRAIN_OPERATOR({.type = "GridSample", .shape = shape, .kernel = kernel, .gradient = gradient});
+ORTRAIN_OPERATOR({.type = "GridSample",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GridSampleGrad",
-                  .shape = grad_shape,
-                  .kernel = grad_kernel,
-                  .element_type = grad_types});
+                  .rules = {.shape = grad_shape, .element_type = grad_types},
+                  .kernels = {.cpu = grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -88,7 +88,10 @@ void run(DynamicContext& c) {
   for (const auto& row : chosen) out = std::copy(row.begin(), row.end(), out);
 }
 
-ORTRAIN_OPERATOR({.type = "NonMaxSuppression", .stops_gradient = true, .types = types, .run = run});
+ORTRAIN_OPERATOR({.type = "NonMaxSuppression",
+                  .rules = {.types = types},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.run = run}});
 
 }  // namespace
 }  // namespace ortrain

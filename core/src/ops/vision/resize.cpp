@@ -10,7 +10,8 @@
 #include <cmath>
 #include <memory>
 
-#include "ops/common/movement.h"
+#include "op/opset.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -81,7 +82,7 @@ std::vector<double> constant_numbers(const NodeContext& c, size_t i) {
 // at o / scale, in mode nearest rounded down where that enlarges and up where it shrinks, as onnxruntime
 // does.
 bool is_upsample(const Node& node, int64_t opset) {
-  return node.op_type.starts_with("Upsample") || (node.domain.empty() && opset < 11);
+  return node.op_type.starts_with("Upsample") || (node.domain.empty() && opset < since::kResizeCoordinates);
 }
 
 constexpr double kLargestExtent = 1e15;  // of a result: up to here doubles count elements exactly
@@ -515,18 +516,21 @@ void grad_gradient(GradientContext& g) {
   g.set(0, g(is_upsample(g.node(), g.opset()) ? "Upsample" : "Resize", inputs, g.node().attributes));
 }
 
-ORTRAIN_OPERATOR({.type = "Resize", .shape = shape, .kernel = kernel, .gradient = gradient});
-ORTRAIN_OPERATOR({.type = "Upsample", .shape = shape, .kernel = kernel, .gradient = gradient, .since = 7});
+ORTRAIN_OPERATOR({.type = "Resize",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.type = "Upsample",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .traits = {.since = 7},
+                  .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ResizeGrad",
-                  .shape = grad_shape,
-                  .kernel = grad_kernel,
-                  .gradient = grad_gradient});
+                  .rules = {.shape = grad_shape, .gradient = grad_gradient},
+                  .kernels = {.cpu = grad_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "UpsampleGrad",
-                  .shape = grad_shape,
-                  .kernel = grad_kernel,
-                  .gradient = grad_gradient});
+                  .rules = {.shape = grad_shape, .gradient = grad_gradient},
+                  .kernels = {.cpu = grad_kernel}});
 
 }  // namespace
 }  // namespace ortrain

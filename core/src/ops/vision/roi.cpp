@@ -12,8 +12,9 @@
 #include <array>
 #include <cmath>
 
+#include "op/floating_kernel.h"
 #include "op/operator.h"
-#include "ops/common/floating_kernel.h"
+#include "op/opset.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -67,7 +68,7 @@ struct Align : Regions {
     c.expect(mode == "avg" || mode == "max", "attribute mode must be avg or max, found '", mode, "'");
     largest = mode == "max";
     // Version 10 has no such attribute and no shift.
-    const bool old = c.node().domain.empty() && c.opset() < 16;
+    const bool old = c.node().domain.empty() && c.opset() < since::kRoiCoordinates;
     const std::string coordinates =
         c.node().string_or("coordinate_transformation_mode", old ? "output_half_pixel" : "half_pixel");
     c.expect(coordinates == "half_pixel" || coordinates == "output_half_pixel",
@@ -351,7 +352,8 @@ Kernel pool_kernel(KernelContext& c) {
 
 void align_gradient(GradientContext& g) {
   Attributes attributes = g.node().attributes;
-  if (g.opset() < 16) attributes["coordinate_transformation_mode"] = std::string("output_half_pixel");
+  if (g.opset() < since::kRoiCoordinates)
+    attributes["coordinate_transformation_mode"] = std::string("output_half_pixel");
   if (g.needs(0)) g.set(0, g("RoiAlignGrad", {g.dy(0), g.x(0), g.x(1), g.x(2)}, attributes, kMicrosoft));
 }
 
@@ -359,16 +361,20 @@ void pool_gradient(GradientContext& g) {
   if (g.needs(0)) g.set(0, g("MaxRoiPoolGrad", {g.dy(0), g.x(0), g.x(1)}, g.node().attributes, kMicrosoft));
 }
 
-ORTRAIN_OPERATOR(
-    {.type = "RoiAlign", .shape = shape<Align>, .kernel = align_kernel<false>, .gradient = align_gradient});
-ORTRAIN_OPERATOR(
-    {.domain = kMicrosoft, .type = "RoiAlignGrad", .shape = grad_shape<Align>, .kernel = align_kernel<true>});
-ORTRAIN_OPERATOR(
-    {.type = "MaxRoiPool", .shape = shape<MaxPool>, .kernel = pool_kernel<false>, .gradient = pool_gradient});
+ORTRAIN_OPERATOR({.type = "RoiAlign",
+                  .rules = {.shape = shape<Align>, .gradient = align_gradient},
+                  .kernels = {.cpu = align_kernel<false>}});
+ORTRAIN_OPERATOR({.domain = kMicrosoft,
+                  .type = "RoiAlignGrad",
+                  .rules = {.shape = grad_shape<Align>},
+                  .kernels = {.cpu = align_kernel<true>}});
+ORTRAIN_OPERATOR({.type = "MaxRoiPool",
+                  .rules = {.shape = shape<MaxPool>, .gradient = pool_gradient},
+                  .kernels = {.cpu = pool_kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MaxRoiPoolGrad",
-                  .shape = grad_shape<MaxPool>,
-                  .kernel = pool_kernel<true>});
+                  .rules = {.shape = grad_shape<MaxPool>},
+                  .kernels = {.cpu = pool_kernel<true>}});
 
 }  // namespace
 }  // namespace ortrain

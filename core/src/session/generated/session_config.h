@@ -6,12 +6,12 @@
 
 namespace ortrain {
 
-enum class ConfigKind { kChoice, kBytes, kPass };
+enum class ConfigKind { kChoice, kBytes, kFolder, kPass };
 
 struct ConfigEntry {
   std::string_view key;  // of kPass, what stands before the name of the pass
   ConfigKind kind;
-  std::string_view values;    // with a space between them; of kBytes none
+  std::string_view values;    // with a space between them; of kBytes and kFolder none
   std::string_view fallback;  // the value where the entry is missing; empty where there is none
 };
 
@@ -20,6 +20,8 @@ inline constexpr ConfigEntry kConfigEntries[] = {
     {"ortrain.bf16_products", ConfigKind::kChoice, "auto bf16 fp32", "auto"},
     {"ortrain.memory_budget", ConfigKind::kBytes, "", ""},
     {"ortrain.disable_pass.", ConfigKind::kPass, "0 1", "0"},
+    {"ortrain.dump_graph", ConfigKind::kFolder, "", ""},
+    {"ortrain.check_finite", ConfigKind::kChoice, "0 1", "0"},
     {"session.set_denormal_as_zero", ConfigKind::kChoice, "0 1", ""},
 };
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ortrain import _ortrain
+from ortrain._support import StrPath
 from ortrain.api.generated.enums import ExecutionMode, GraphOptimizationLevel
 
 
@@ -19,6 +20,7 @@ class SessionOptions:
         self._execution_mode: ExecutionMode | int = 0
         self._log_severity_level: int = -1
         self._log_verbosity_level: int = 0
+        self._optimized_model_filepath: StrPath = ""
         self._logid: str = ""
         self._use_deterministic_compute: bool = False
 
@@ -117,6 +119,22 @@ class SessionOptions:
     def log_verbosity_level(self, value: int) -> None:
         _ortrain.set_session_log_verbosity_level(self._handle, value)
         self._log_verbosity_level = value
+
+    @property
+    def optimized_model_filepath(self) -> StrPath:
+        """File to which a session writes the graph that it runs, after its passes.
+
+        Returns
+        -------
+        StrPath
+            The file.
+        """
+        return self._optimized_model_filepath
+
+    @optimized_model_filepath.setter
+    def optimized_model_filepath(self, value: StrPath) -> None:
+        _ortrain.set_optimized_model_file_path(self._handle, value)
+        self._optimized_model_filepath = value
 
     @property
     def logid(self) -> str:

@@ -11,9 +11,10 @@
 #include <type_traits>
 
 #include "backend/cpu/attention/attention_kernel.h"
+#include "backend/cpu/dropout_random.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
-#include "ops/nn/dropout.h"
+#include "backend/cpu/tuning.h"
 
 #ifndef ORTRAIN_ATTENTION_TYPES
 #define ORTRAIN_ATTENTION_TYPES
@@ -496,9 +497,6 @@ namespace {
 
 HWY_EXPORT(FindAttention);
 
-constexpr int64_t kBlockBytes = 256 * 1024;  // of the scores of a block of queries, where that is not too few
-constexpr int64_t kLeastBlock = 48, kLargestBlock = 96;
-constexpr int64_t kFewQueries = 2;
 constexpr int64_t kAlign = 16;  // elements: 64 bytes of float
 
 AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
@@ -508,7 +506,8 @@ AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
   t.size = round_up(a.size, lanes), t.v_size = round_up(a.v_size, lanes), t.keys = round_up(a.keys, lanes);
   // Room behind the last vector for a tile that spills, and rows that do not fall on one cache set.
   t.row = round_up(t.keys + 4 * lanes, kAlign) + kAlign;
-  t.block = std::clamp(kBlockBytes / (t.row * width) / 6 * 6, kLeastBlock, kLargestBlock);
+  t.block = std::clamp(tuning::kScoreBytes / (t.row * width) / 6 * 6, tuning::kLeastQueries,
+                       tuning::kLargestQueries);
   t.block = std::max<int64_t>(1, std::min(t.block, a.queries));
   t.blocks = (a.queries + t.block - 1) / t.block;
   const auto take = [&](int64_t elements) {
@@ -516,7 +515,7 @@ AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
     t.total += round_up(elements, kAlign);
     return at;
   };
-  t.few = a.queries <= kFewQueries;
+  t.few = a.queries <= tuning::kFewQueries;
   const auto take_packed = [&](int64_t elements) { return take(t.few ? 0 : elements); };
   t.scores = take(t.block * t.row);
   t.keys_across = take_packed(a.size * t.keys);

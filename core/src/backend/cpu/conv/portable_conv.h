@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ops/common/window.h"
+#include "op/sliding_window.h"
 
 namespace ortrain {
 

@@ -15,6 +15,7 @@
 #include "backend/cpu/matmul/portable_matmul.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "backend/cpu/tuning.h"
 #include "runtime/memory.h"
 #include "runtime/threads.h"
 
@@ -68,13 +69,6 @@ HWY_BEFORE_NAMESPACE();
 namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
-
-// Blocks of the operands that stay in the second-level cache while they are used: kDepth products deep, so
-// many bytes of rows of B, and so many rows of A.
-constexpr int64_t kBlockColumns = 2048, kBlockRows = 168;
-
-// Bytes between elements that need no packing.
-constexpr int64_t kNearby = 512;
 
 // A column of B times a row of A, four columns at a time, over at most so many products.
 constexpr int64_t kDotDepth = 1024;
@@ -179,10 +173,10 @@ template <typename T>
 void Blocks(const ProductPart<T>& p) {
   constexpr int64_t kSize = sizeof(T), kRowPad = 64 / kSize;
   const int64_t lanes = LanesOf<T>();
-  const int64_t depth = HWY_MIN(kDepth, p.k), columns = HWY_MIN(kBlockColumns / kSize, p.n);
-  const int64_t rows = HWY_MIN(kBlockRows, p.m);
+  const int64_t depth = HWY_MIN(kDepth, p.k), columns = HWY_MIN(tuning::kBlockColumns / kSize, p.n);
+  const int64_t rows = HWY_MIN(tuning::kBlockRows, p.m);
   // Elements far apart may all fall into one set of the cache.
-  const bool packs_a = p.a.column * kSize > kNearby;
+  const bool packs_a = p.a.column * kSize > tuning::kNearby;
   const int64_t a_line = rows + kRowPad;
   const int64_t b_elements = depth * ((columns + lanes - 1) / lanes * lanes);
   T* packed = PackingMemory<T>(b_elements + (packs_a ? depth * a_line : 0));
@@ -282,12 +276,6 @@ namespace {
 
 HWY_EXPORT(FindKernels);
 
-// With more rows than that packing B pays, where its columns lie in one piece and where its rows do.
-constexpr int64_t kFewDots = 6, kFewRows = 36;
-
-// So many multiplications take as long as an item of work that parallel_for counts.
-constexpr int64_t kMultiplications = 16;
-
 // C = beta C
 template <typename T>
 void scale_rows(int64_t m, int64_t n, T beta, T* c, int64_t c_row) {
@@ -342,10 +330,10 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
   if (k == 1 && b.column != 1) b.row = 1;
   const bool rows = b.column == 1;
   ProductWay way = ProductWay::kPacked;
-  if (rows && m <= kFewRows) way = ProductWay::kDirect;
-  if (!rows && (m == 1 || (m <= kFewDots && a.column == 1))) way = ProductWay::kDots;
+  if (rows && m <= tuning::kFewRows) way = ProductWay::kDirect;
+  if (!rows && (m == 1 || (m <= tuning::kFewDots && a.column == 1))) way = ProductWay::kDots;
   const ProductKernel<T> kernel = std::get<ProductKernel<T>>(HWY_DYNAMIC_DISPATCH(FindKernels)());
-  const int64_t work = m * n * k / kMultiplications + m * k + k * n + m * n;
+  const int64_t work = m * n * k / tuning::kMultiplications + m * k + k * n + m * n;
   const Grid grid = grid_of(m, n, kernel.panel, std::clamp<int64_t>(work / kGrain, 1, threads));
   const int64_t tiles = ceil_divide(m, kTileRows), panels = ceil_divide(n, kernel.panel);
   parallel_for(grid.rows * grid.columns, kGrain, [&](int64_t begin, int64_t end) {

@@ -3,27 +3,13 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "backend/cpu/kernel_library.h"
+#include "backend/cpu/tuning.h"
 #include "runtime/threads.h"
-#if ORTRAIN_ONEDNN
-#include <dnnl.hpp>
-#endif
 
 namespace ortrain {
 
 namespace {
-
-#if ORTRAIN_ONEDNN
-// False where oneDNN refuses.
-bool dnnl_product(int64_t m, int64_t n, int64_t k, float alpha, MatrixView<const float> a,
-                  MatrixView<const float> b, float beta, float* y, int64_t y_row) {
-  const bool a_trans = a.row == 1 && a.column != 1, b_trans = b.row == 1 && b.column != 1;
-  // Leading dimensions, at least the length of a line also where there is one line only.
-  const int64_t a_lead = a_trans ? std::max(a.column, m) : std::max(a.row, k);
-  const int64_t b_lead = b_trans ? std::max(b.column, k) : std::max(b.row, n);
-  return dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', m, n, k, alpha, a.data, a_lead, b.data, b_lead,
-                    beta, y, std::max(y_row, n)) == dnnl_success;
-}
-#endif
 
 // Rare, so plain loops; sums of 32 bits wrap around as those of T do.
 template <typename T>
@@ -45,7 +31,8 @@ template <typename T>
 void scaled_product(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b,
                     T beta, T* y, int64_t y_row, int threads) {
   constexpr bool kNarrow = std::is_integral_v<T> && sizeof(T) < 4;
-  const bool by_library = ORTRAIN_ONEDNN && std::is_same_v<T, float> && m * n * k > kSmallProduct;
+  const KernelLibrary* library = kernel_library();
+  const bool by_library = library && std::is_same_v<T, float> && m * n * k > tuning::kSmallProduct;
   if (threads > 1 && (kNarrow || by_library)) {
     // Cut along the longer side of y.
     const bool rows = m >= n;
@@ -57,10 +44,8 @@ void scaled_product(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
     });
     return;
   }
-#if ORTRAIN_ONEDNN
   if constexpr (std::is_same_v<T, float>)
-    if (by_library && dnnl_product(m, n, k, alpha, a, b, beta, y, y_row)) return;
-#endif
+    if (by_library && library->product(m, n, k, alpha, a, b, beta, y, y_row)) return;
   if constexpr (kNarrow)
     narrow_product<T>(m, n, k, alpha, a, b, beta, y, y_row);
   else

@@ -5,9 +5,6 @@
 
 namespace ortrain {
 
-// Below this many multiplications calling a library costs more than the product.
-inline constexpr int64_t kSmallProduct = 4096;
-
 // y = alpha a b + beta y with a [m, k], b [k, n] and y [m, n] in rows that are `y_row` apart, on this thread
 // or, where `threads` says so, shared among that many. Types: float, double and all integers. Where beta is
 // 0, y is not read.

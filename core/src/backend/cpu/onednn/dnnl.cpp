@@ -1,10 +1,10 @@
 #include "backend/cpu/onednn/dnnl.h"
 
-#if ORTRAIN_ONEDNN
-
 #include <cstring>
 #include <memory>
 #include <string_view>
+
+#include "backend/cpu/onednn/kernels.h"
 
 namespace ortrain {
 
@@ -245,5 +245,3 @@ Kernel dnnl_reorder(const memory::desc& from, Slot source, const memory::desc& t
 }
 
 }  // namespace ortrain
-
-#endif

@@ -1,8 +1,6 @@
 // oneDNN in kernels: one engine, layouts as Layout, primitives that run on slots without allocating.
 #pragma once
 
-#if ORTRAIN_ONEDNN
-
 #include <dnnl.hpp>
 #include <optional>
 #include <utility>
@@ -62,9 +60,6 @@ std::optional<dnnl::memory::desc> dnnl_stored(const KernelContext& c, size_t i, 
 
 // An attribute with user-managed scratchpad: primitives then allocate nothing when they run.
 dnnl::primitive_attr dnnl_attr();
-// Whether oneDNN is to compute the node: float32, elements to compute, and not all of its inputs constant (a
-// Program computes such a node once, while it is compiled, and wants the result row-major).
-bool suits_onednn(const NodeContext& c);
 // Whether a primitive is one of oneDNN's optimized ones rather than its reference loops.
 bool is_fast(const dnnl::primitive_desc_base& primitive);
 
@@ -89,5 +84,3 @@ Slot dnnl_result(KernelContext& c, size_t o, const dnnl::memory::desc& made, std
 Kernel dnnl_reorder(const dnnl::memory::desc& from, Slot source, const dnnl::memory::desc& to, Slot target);
 
 }  // namespace ortrain
-
-#endif

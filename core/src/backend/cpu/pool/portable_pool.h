@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ops/common/window.h"
+#include "op/sliding_window.h"
 
 namespace ortrain {
 

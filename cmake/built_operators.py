@@ -1,0 +1,82 @@
+"""Write the header that says which operators a build has.
+
+``built_operators.py HEADER [ENTRY ...]``: without entries the build has all. An entry is the name of an
+operator ("Conv", "com.microsoft.Gelu"), or an ONNX file whose operators are taken, those of its subgraphs and
+functions among them.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+
+def nodes_of(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Yield the nodes and those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in [attribute.g, *attribute.graphs]:
+                yield from nodes_of(graph.node)
+
+
+def names_in(path: pathlib.Path) -> set[str]:
+    """Return the operators of a model, with the domain in front where it is not ONNX's."""
+    import onnx  # needed for models alone
+
+    model = onnx.load(path, load_external_data=False)
+    found = set()
+    for nodes in [model.graph.node, *(function.node for function in model.functions)]:
+        for node in nodes_of(nodes):
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            found.add(f"{domain}.{node.op_type}" if domain else node.op_type)
+    return found
+
+
+def header(entries: list[str]) -> str:
+    """Return the text of the header."""
+    names: set[str] = set()
+    for entry in entries:
+        names |= names_in(pathlib.Path(entry)) if entry.endswith(".onnx") else {entry}
+    head = [
+        "// Which operators the build has. Written by cmake/built_operators.py.",
+        "#pragma once",
+        "",
+        "#include <string_view>",
+        "",
+        "namespace ortrain {",
+        "",
+    ]
+    if not names:
+        body = ["constexpr bool is_built(std::string_view, std::string_view) { return true; }"]
+    else:
+        pairs = sorted(tuple(name.rpartition(".")[::2]) for name in names)
+        body = [
+            "// What passes make of other operators is there in any case.",
+            "constexpr bool is_built(std::string_view domain, std::string_view type) {",
+            '  if (domain == "ortrain.session") return true;',
+            "  constexpr struct {",
+            "    std::string_view domain, type;",
+            "  } kBuilt[] = {",
+            *(f'      {{"{domain}", "{type_}"}},' for domain, type_ in pairs),
+            "  };",
+            "  for (const auto& built : kBuilt)",
+            "    if (built.domain == domain && built.type == type) return true;",
+            "  return false;",
+            "}",
+        ]
+    return "\n".join([*head, *body, "", "}  // namespace ortrain", ""])
+
+
+def main() -> None:
+    """Write the header where it is not there or says something else."""
+    path = pathlib.Path(sys.argv[1])
+    text = header([entry for entry in sys.argv[2:] if entry])
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+// Kernels of convolution on portable_conv.h.
+#include "backend/cpu/conv/conv_kernels.h"
+
+#include "backend/cpu/conv/portable_conv.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+ConvSizes sizes_of(const Convolution& conv) {
+  return {conv.x[0], conv.x[1], conv.w[0], conv.groups, three_axes(conv.window)};
+}
+
+template <typename T>
+Kernel portable_forward(KernelContext& c, const Convolution& conv) {
+  const ConvSizes s = sizes_of(conv);
+  const int64_t workers = conv_workers(s);
+  const Slot x = c.in(0), w = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{};
+  const Slot y = c.out(0), scratch = c.scratch(static_cast<size_t>(conv_scratch(s)) * sizeof(T));
+  return [=](const Frame& f) {
+    conv_forward<T>(s, workers, f.at<const T>(x), f.at<const T>(w), f.at_or_null<const T>(bias), f.at<T>(y),
+                    f.at<T>(scratch));
+  };
+}
+
+template <typename T>
+Kernel portable_fused(KernelContext& c, const Convolution& conv, const Activation& activation) {
+  const Kernel forward = portable_forward<T>(c, conv);
+  const Slot z = c.has_input(3) ? c.in(3) : Slot{};
+  const Slot y = c.out(0);
+  const int64_t n = c.out_size(0);
+  return [=](const Frame& f) {
+    forward(f);
+    const T* addend = f.at_or_null<const T>(z);
+    T* values = f.at<T>(y);
+    parallel_for(n, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        values[i] = activation(addend ? values[i] + addend[i] : values[i]);
+    });
+  };
+}
+
+template <typename T>
+Kernel portable_backward_data(KernelContext& c, const Convolution& conv) {
+  const ConvSizes s = sizes_of(conv);
+  const int64_t workers = conv_workers(s);
+  const Slot dy = c.in(0), w = c.in(2);
+  const Slot dx = c.out(0), scratch = c.scratch(static_cast<size_t>(conv_scratch(s)) * sizeof(T));
+  return [=](const Frame& f) {
+    conv_backward_data<T>(s, workers, f.at<const T>(dy), f.at<const T>(w), f.at<T>(dx), f.at<T>(scratch));
+  };
+}
+
+template <typename T>
+Kernel portable_backward_weights(KernelContext& c, const Convolution& conv) {
+  const ConvSizes s = sizes_of(conv);
+  const int64_t workers = conv_workers(s);
+  const Slot dy = c.in(0), x = c.in(1);
+  const Slot dw = c.out(1), scratch = c.scratch(static_cast<size_t>(conv_weights_scratch(s)) * sizeof(T));
+  return [=](const Frame& f) {
+    conv_backward_weights<T>(s, workers, f.at<const T>(dy), f.at<const T>(x), f.at<T>(dw), f.at<T>(scratch));
+  };
+}
+
+template <typename T>
+Kernel portable_backward_bias(KernelContext& c, const Convolution& conv) {
+  const ConvSizes s = sizes_of(conv);
+  const Slot dy = c.in(0), db = c.out(2);
+  return [=](const Frame& f) { conv_backward_bias<T>(s, f.at<const T>(dy), f.at<T>(db)); };
+}
+
+// make(T{}) for the type of input 0.
+template <typename Make>
+Kernel typed(KernelContext& c, Make&& make) {
+  Kernel kernel;
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = make(zero); })) c.reject_dtype(0);
+  return kernel;
+}
+
+}  // namespace
+
+std::optional<Kernel> portable_conv(KernelContext& c) {
+  const Convolution conv(c, 0, 1);
+  return typed(c, [&](auto zero) { return portable_forward<decltype(zero)>(c, conv); });
+}
+
+std::optional<Kernel> portable_fused_conv(KernelContext& c) {
+  const Convolution conv(c, 0, 1);
+  const Activation activation = read_activation(c.node());
+  return typed(c, [&](auto zero) { return portable_fused<decltype(zero)>(c, conv, activation); });
+}
+
+std::optional<Kernel> portable_conv_grad(KernelContext& c) {
+  return portable_conv_grad(c, Convolution(c, 1, 2), {});
+}
+
+Kernel portable_conv_grad(KernelContext& c, const Convolution& conv, ConvGradParts parts) {
+  // An output may have a name and no reader: the gradient of the model's input, most of all.
+  const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
+  const bool known = visit_floating(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    if (!parts.data && wanted(0)) parts.data = portable_backward_data<T>(c, conv);
+    if (!parts.weights && wanted(1)) parts.weights = portable_backward_weights<T>(c, conv);
+    if (!parts.bias && wanted(2)) parts.bias = portable_backward_bias<T>(c, conv);
+  });
+  if (!known) c.reject_dtype(0);
+  std::vector<Kernel> kernels;
+  for (Kernel* kernel : {&parts.data, &parts.weights, &parts.bias})
+    if (*kernel) kernels.push_back(std::move(*kernel));
+  return chain(std::move(kernels));
+}
+
+}  // namespace ortrain

@@ -1,0 +1,22 @@
+// Kernels of convolution that need no library.
+#pragma once
+
+#include <optional>
+
+#include "op/convolution.h"
+#include "op/operator.h"
+
+namespace ortrain {
+
+std::optional<Kernel> portable_conv(KernelContext& c);
+std::optional<Kernel> portable_fused_conv(KernelContext& c);
+std::optional<Kernel> portable_conv_grad(KernelContext& c);
+
+// The kernels of a gradient of convolution: of the data, of the weights and of the bias.
+struct ConvGradParts {
+  Kernel data, weights, bias;
+};
+// All of ConvGrad, with those of its parts that are there already.
+Kernel portable_conv_grad(KernelContext& c, const Convolution& conv, ConvGradParts parts);
+
+}  // namespace ortrain

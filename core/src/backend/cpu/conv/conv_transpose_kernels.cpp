@@ -1,0 +1,94 @@
+// Kernels of transposed convolution: those of convolution with the parts exchanged.
+#include "backend/cpu/conv/conv_transpose_kernels.h"
+
+#include "backend/cpu/conv/conv_kernels.h"
+#include "backend/cpu/conv/portable_conv.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+// The convolution from Y to X.
+ConvSizes sizes_of(const Transposed& t) { return {t.x[0], t.y[1], t.x[1], t.groups, three_axes(t.window)}; }
+
+template <typename T>
+Kernel portable_forward(KernelContext& c, const Transposed& t) {
+  const ConvSizes s = sizes_of(t);
+  const int64_t workers = conv_workers(s), channels = t.y[1], points = s.input_points();
+  const Slot x = c.in(0), w = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{};
+  const Slot y = c.out(0), scratch = c.scratch(static_cast<size_t>(conv_scratch(s)) * sizeof(T));
+  return [=](const Frame& f) {
+    T* out = f.at<T>(y);
+    conv_backward_data<T>(s, workers, f.at<const T>(x), f.at<const T>(w), out, f.at<T>(scratch));
+    if (!bias.defined()) return;
+    const T* b = f.at<const T>(bias);
+    parallel_for(s.batch * channels, points, [&](int64_t begin, int64_t end) {
+      for (int64_t plane = begin; plane < end; ++plane)
+        for (int64_t i = 0; i < points; ++i) out[plane * points + i] += b[plane % channels];
+    });
+  };
+}
+
+template <typename T>
+Kernel portable_backward_data(KernelContext& c, const Transposed& t) {
+  const ConvSizes s = sizes_of(t);
+  const int64_t workers = conv_workers(s);
+  const Slot dy = c.in(0), w = c.in(2);
+  const Slot dx = c.out(0), scratch = c.scratch(static_cast<size_t>(conv_scratch(s)) * sizeof(T));
+  return [=](const Frame& f) {
+    conv_forward<T>(s, workers, f.at<const T>(dy), f.at<const T>(w), nullptr, f.at<T>(dx), f.at<T>(scratch));
+  };
+}
+
+template <typename T>
+Kernel portable_backward_weights(KernelContext& c, const Transposed& t) {
+  const ConvSizes s = sizes_of(t);
+  const int64_t workers = conv_workers(s);
+  const Slot dy = c.in(0), x = c.in(1);
+  const Slot dw = c.out(1), scratch = c.scratch(static_cast<size_t>(conv_weights_scratch(s)) * sizeof(T));
+  return [=](const Frame& f) {
+    conv_backward_weights<T>(s, workers, f.at<const T>(x), f.at<const T>(dy), f.at<T>(dw), f.at<T>(scratch));
+  };
+}
+
+template <typename T>
+Kernel portable_backward_bias(KernelContext& c, const Transposed& t) {
+  // The sums run over Y, which is the result of a convolution only in this function's eyes.
+  ConvSizes s = sizes_of(t);
+  s.filters = t.y[1];
+  for (WindowAxis& a : s.window) a.output = a.input;
+  const Slot dy = c.in(0), db = c.out(2);
+  return [=](const Frame& f) { conv_backward_bias<T>(s, f.at<const T>(dy), f.at<T>(db)); };
+}
+
+}  // namespace
+
+std::optional<Kernel> portable_conv_transpose(KernelContext& c) {
+  const Transposed t(c, 0, 1);
+  Kernel kernel;
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = portable_forward<decltype(zero)>(c, t); }))
+    c.reject_dtype(0);
+  return kernel;
+}
+
+std::optional<Kernel> portable_conv_transpose_grad(KernelContext& c) {
+  return portable_conv_transpose_grad(c, Transposed(c, 1, 2), {});
+}
+
+Kernel portable_conv_transpose_grad(KernelContext& c, const Transposed& t, ConvGradParts parts) {
+  // An output may have a name and no reader: the gradient of the model's input, most of all.
+  const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
+  const bool known = visit_floating(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    if (!parts.data && wanted(0)) parts.data = portable_backward_data<T>(c, t);
+    if (!parts.weights && wanted(1)) parts.weights = portable_backward_weights<T>(c, t);
+    if (!parts.bias && wanted(2)) parts.bias = portable_backward_bias<T>(c, t);
+  });
+  if (!known) c.reject_dtype(0);
+  std::vector<Kernel> kernels;
+  for (Kernel* made : {&parts.data, &parts.weights, &parts.bias})
+    if (*made) kernels.push_back(std::move(*made));
+  return chain(std::move(kernels));
+}
+
+}  // namespace ortrain

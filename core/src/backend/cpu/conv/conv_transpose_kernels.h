@@ -1,0 +1,16 @@
+// Kernels of transposed convolution that need no library.
+#pragma once
+
+#include <optional>
+
+#include "backend/cpu/conv/conv_kernels.h"
+#include "op/conv_transpose.h"
+
+namespace ortrain {
+
+std::optional<Kernel> portable_conv_transpose(KernelContext& c);
+std::optional<Kernel> portable_conv_transpose_grad(KernelContext& c);
+// All of ConvTransposeGrad, with those of its parts that are there already.
+Kernel portable_conv_transpose_grad(KernelContext& c, const Transposed& t, ConvGradParts parts);
+
+}  // namespace ortrain

@@ -1,0 +1,140 @@
+// Functions of two values, on vectors of floats and on integers: Add, Sub, Mul, Div, PRelu, Max, Min, Mod.
+//
+// A row is: name, formula on vectors, formula on integers. The gradients stand with the operators
+// (ops/math/binary.cpp).
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/elementwise/binary_functions.cpp"
+// The targets' passes over this file come first.
+#include <hwy/foreach_target.h>
+
+#include "backend/cpu/simd/simd_math-inl.h"
+
+#ifndef ORTRAIN_BINARY_ROWS
+// clang-format off
+#define ORTRAIN_BINARY_ROWS(ROW) \
+  ROW(Add, Add(a, b), wrap(a) + wrap(b)) \
+  ROW(Sub, Sub(a, b), wrap(a) - wrap(b)) \
+  ROW(Mul, Mul(a, b), wrap(a) * wrap(b)) \
+  ROW(Div, Div(a, b), quotient(a, b)) \
+  /* a, where a is negative b times a */ \
+  ROW(PRelu, IfThenElse(Lt(a, Zero(d)), Mul(a, b), a), a < 0 ? wrap(a) * wrap(b) : wrap(a)) \
+  ROW(Max, math::MaxNan(d, a, b), std::max(a, b)) \
+  ROW(Min, math::MinNan(d, a, b), std::min(a, b)) \
+  /* floating: the remainder with the sign of a; integers: with the sign of b */ \
+  ROW(Mod, math::PerLane2(d, a, b, [](auto u, auto v) { return std::fmod(u, v); }), remainder(a, b))
+// clang-format on
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+#define ORTRAIN_ROW(type, formula, ...)                       \
+  struct Row##type {                                          \
+    template <class D>                                        \
+    static HWY_INLINE Vec<D> Apply(D d, Vec<D> a, Vec<D> b) { \
+      (void)d;                                                \
+      return formula;                                         \
+    }                                                         \
+  };
+ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)
+#undef ORTRAIN_ROW
+
+template <class Row, typename T, typename TA = T, typename TB = T>
+void RunBinary(const void* a, int64_t step_a, const void* b, int64_t step_b, void* y, int64_t n) {
+  const TA* u = static_cast<const TA*>(a);
+  const TB* v = static_cast<const TB*>(b);
+  T* out = static_cast<T*>(y);
+  const auto f = [](auto d, auto p, auto q) HWY_ATTR { return Row::Apply(d, p, q); };
+  if (step_a && step_b)
+    Map2<1, 1>(u, v, out, n, f);
+  else if (step_a)
+    Map2<1, 0>(u, v, out, n, f);
+  else if (step_b)
+    Map2<0, 1>(u, v, out, n, f);
+  else
+    for (int64_t i = 0; i < n; ++i) Map2<1, 1>(u, v, out + i, 1, f);
+}
+
+using BinaryRun = void (*)(const void*, int64_t, const void*, int64_t, void*, int64_t);
+
+BinaryRun FindBinary(size_t row, bool is_double) {
+#define ORTRAIN_ROW(type, ...) {RunBinary<Row##type, float>, RunBinary<Row##type, double>},
+  static constexpr BinaryRun kRuns[][2] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+  return kRuns[row][is_double];
+}
+
+// Of operands each in bfloat16 or float, at least one in bfloat16, to bfloat16.
+BinaryRun FindBf16(size_t row, bool bf16_a, bool bf16_b) {
+#define ORTRAIN_ROW(type, ...)                                                                          \
+  {RunBinary<Row##type, BFloat16, BFloat16, BFloat16>, RunBinary<Row##type, BFloat16, BFloat16, float>, \
+   RunBinary<Row##type, BFloat16, float, BFloat16>},
+  static constexpr BinaryRun kRuns[][3] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+  return kRuns[row][!bf16_a ? 2 : !bf16_b ? 1 : 0];
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "backend/cpu/elementwise/functions.h"
+#include "backend/cpu/elementwise/integers.h"
+
+namespace ortrain {
+namespace {
+
+HWY_EXPORT(FindBinary);
+HWY_EXPORT(FindBf16);
+
+// A formula on single numbers, for the integer types.
+template <class F>
+BinaryFunction integer_function(DType dtype, F) {
+  BinaryFunction found = nullptr;
+  visit_numeric(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_integral_v<T>) found = plain_loop<T, T, F>;
+  });
+  return found;
+}
+
+struct BinaryRow {
+  std::string_view type;
+  BinaryFunction (*integer)(DType);
+};
+
+#define ORTRAIN_ROW(type, formula, integer) \
+  {#type, [](DType t) { return integer_function(t, [](auto a, auto b) { return integer; }); }},
+const BinaryRow kRows[] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+
+size_t find_row(std::string_view type) {
+  size_t i = 0;
+  while (kRows[i].type != type) ++i;
+  return i;
+}
+
+}  // namespace
+
+BinaryFunction bf16_function(std::string_view type, bool bf16_a, bool bf16_b) {
+  return HWY_DYNAMIC_DISPATCH(FindBf16)(find_row(type), bf16_a, bf16_b);
+}
+
+BinaryFunction binary_function(std::string_view type, DType dtype) {
+  const size_t row = find_row(type);
+  if (dtype == DType::kFloat || dtype == DType::kDouble)
+    return HWY_DYNAMIC_DISPATCH(FindBinary)(row, dtype == DType::kDouble);
+  return kRows[row].integer(dtype);
+}
+
+}  // namespace ortrain
+#endif

@@ -1,0 +1,100 @@
+// The implementations of operators on the CPU, where there are several, in the order in which they are asked.
+// The first that applies is taken. Operators with one kernel name it where they are defined (Kernels::cpu).
+//
+// This is the one source that knows which libraries the build has.
+#include "op/implementation.h"
+
+#include "backend/cpu/conv/conv_kernels.h"
+#include "backend/cpu/conv/conv_transpose_kernels.h"
+#include "backend/cpu/kernel_library.h"
+#include "backend/cpu/matmul/matmul_kernels.h"
+#include "backend/cpu/norm/batch_normalization_kernels.h"
+#include "backend/cpu/pool/pool_kernels.h"
+#include "op/session_domain.h"
+
+#if ORTRAIN_ONEDNN
+#include "backend/cpu/onednn/kernels.h"
+#define ONEDNN(...) {"onednn", __VA_ARGS__},
+#else
+#define ONEDNN(...)
+#endif
+
+namespace ortrain {
+namespace {
+
+#if ORTRAIN_ONEDNN
+bool suits(const KernelContext& c) { return suits_onednn(c); }
+bool is_float(const KernelContext& c) { return c.dtype(0) == DType::kFloat; }
+#endif
+constexpr auto kAlways = nullptr;
+
+// clang-format off
+const RegisterImplementations registered(Device::kCpu, {
+  {"", "Conv", {
+    ONEDNN(suits, onednn_conv)
+    {"portable", kAlways, portable_conv}}},
+  {kMicrosoft, "FusedConv", {
+    ONEDNN(suits, onednn_fused_conv)
+    {"portable", kAlways, portable_fused_conv}}},
+  {kMicrosoft, "ConvGrad", {
+    ONEDNN(suits, onednn_conv_grad)
+    {"portable", kAlways, static_cast<std::optional<Kernel> (*)(KernelContext&)>(portable_conv_grad)}}},
+  {"", "ConvTranspose", {
+    ONEDNN(suits, onednn_conv_transpose)
+    {"portable", kAlways, portable_conv_transpose}}},
+  {kMicrosoft, "ConvTransposeGrad", {
+    ONEDNN(suits, onednn_conv_transpose_grad)
+    {"portable", kAlways, static_cast<std::optional<Kernel> (*)(KernelContext&)>(portable_conv_transpose_grad)}}},
+  {"", "MaxPool", {
+    ONEDNN(suits, onednn_max_pool)
+    {"portable", kAlways, portable_max_pool}}},
+  // Follows the MaxPool before it, whatever is constant.
+  {"", "MaxPoolGrad", {
+    ONEDNN(kAlways, onednn_max_pool_grad)
+    {"portable", kAlways, portable_max_pool_grad}}},
+  {"", "AveragePool", {
+    ONEDNN(suits, onednn_average_pool)
+    {"portable", kAlways, portable_average_pool}}},
+  {"", "AveragePoolGrad", {
+    ONEDNN(suits, onednn_average_pool_grad)
+    {"portable", kAlways, portable_average_pool_grad}}},
+  {"", "GlobalAveragePool", {
+    ONEDNN(suits, onednn_global_average_pool)
+    {"portable", kAlways, portable_global_average_pool}}},
+  {"", "GlobalMaxPool", {
+    {"portable", kAlways, portable_global_max_pool}}},
+  {"", "BatchNormalization", {
+    ONEDNN(suits, onednn_batch_normalization)
+    {"portable", kAlways, portable_batch_normalization}}},
+  {kMicrosoft, "BatchNormInternal", {
+    ONEDNN(suits, onednn_batch_normalization)
+    {"portable", kAlways, portable_batch_normalization}}},
+  {kMicrosoft, "BatchNormalizationGrad", {
+    ONEDNN(suits, onednn_batch_normalization_grad)
+    {"portable", kAlways, portable_batch_normalization_grad}}},
+  {"", "MatMul", {
+    ONEDNN(is_float, onednn_matmul)
+    {"portable", kAlways, portable_matmul}}},
+  {kMicrosoft, "FusedMatMul", {
+    ONEDNN(is_float, onednn_matmul)
+    {"portable", kAlways, portable_matmul}}},
+  {"", "Gemm", {
+    ONEDNN(is_float, onednn_gemm)
+    {"portable", kAlways, portable_gemm}}},
+  {kSessionDomain, "FusedProduct", {
+    ONEDNN(is_float, onednn_fused_product)
+    {"portable", kAlways, portable_fused_product}}},
+});
+// clang-format on
+
+}  // namespace
+
+const KernelLibrary* kernel_library() {
+#if ORTRAIN_ONEDNN
+  return &kOnednn;
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace ortrain

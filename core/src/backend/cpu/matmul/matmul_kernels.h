@@ -1,0 +1,53 @@
+// Kernels of matrix products that need no library, and what they share with those of oneDNN.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "op/matrix_product.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+
+std::optional<Kernel> portable_matmul(KernelContext& c);
+std::optional<Kernel> portable_gemm(KernelContext& c);
+std::optional<Kernel> portable_fused_product(KernelContext& c);
+
+// Drops batch axes of extent 1, joins neighbours that are walked as one, and takes the batch into the rows of
+// A where all of it meets the same B: [batch, M, K] x [K, N] is one product of matrices.
+Product simplify(Product p);
+
+// What is added to the product.
+enum class Bias { kNone, kScalar, kRow, kColumn, kFull };
+
+struct Addend {
+  Bias kind = Bias::kNone;
+  float beta = 1;
+  Slot slot;
+  Shape shape;
+};
+
+// y = beta * bias, broadcast.
+template <typename T>
+void fill_bias(Bias kind, const T* bias, T beta, int64_t m, int64_t n, T* y) {
+  parallel_for(m, n, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* row = y + i * n;
+      if (kind == Bias::kScalar || kind == Bias::kColumn) {
+        std::fill(row, row + n, beta * bias[kind == Bias::kColumn ? i : 0]);
+      } else {
+        const T* from = kind == Bias::kFull ? bias + i * n : bias;
+        if (beta == T(1) && from != row)
+          std::copy(from, from + n, row);
+        else if (beta != T(1))
+          std::transform(from, from + n, row, [beta](T v) { return beta * v; });
+      }
+    }
+  });
+}
+
+// Input 2 of a Gemm.
+Addend read_addend(const NodeContext& c);
+
+}  // namespace ortrain

@@ -1,0 +1,116 @@
+#include "backend/cpu/norm/batch_normalization_kernels.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cpu/norm/portable_batch_normalization.h"
+
+namespace ortrain {
+namespace batch_normalization {
+
+Statistics plan_statistics(KernelContext& c) {
+  Statistics s;
+  s.channels = c.shape(kX)[1];
+  s.momentum = c.node().float_or("momentum", 0.9f);
+  s.epsilon = c.node().float_or("epsilon", 1e-5f);
+  s.empty = c.size(kX) == 0;
+  const size_t bytes = static_cast<size_t>(s.channels) * size_of(c.dtype(kX));
+  const bool internal = is_internal(c.node());
+  const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
+  for (int k = 0; k < 2; ++k) {
+    const size_t input = k == 0 ? kMean : kVariance, output = static_cast<size_t>(k) + 1;
+    if (internal) s.state[k] = c.state(input);
+    s.running[k].before = internal ? s.state[k] : c.in(input);
+    if (wanted(output)) s.running[k].after = c.out(output);
+  }
+  s.mean = wanted(3) ? c.out(3) : c.scratch(bytes);
+  const size_t variance = internal ? 5 : 4;
+  s.variance = wanted(variance) ? c.out(variance) : c.scratch(bytes);
+  if (wanted(4) && internal) s.inverse = c.out(4);
+  return s;
+}
+
+Kernel with_statistics_passed_on(KernelContext& c, Kernel normalize) {
+  const size_t bytes = static_cast<size_t>(c.shape(kX)[1]) * size_of(c.dtype(kX));
+  for (size_t o = 1; o < std::min<size_t>(c.output_count(), 5); ++o) {
+    if (!c.has_output(o) || c.used_only_by(o, "")) continue;
+    const Slot from = c.in(o % 2 == 1 ? kMean : kVariance), to = c.out(o);
+    normalize = [=, before = std::move(normalize)](const Frame& f) {
+      before(f);
+      if (bytes > 0) std::memcpy(f.at<std::byte>(to), f.at<std::byte>(from), bytes);
+    };
+  }
+  return normalize;
+}
+
+}  // namespace batch_normalization
+
+using namespace batch_normalization;
+
+namespace {
+
+BatchSizes sizes_of(const Shape& x) { return {x[0], x[1], element_count(x, 2, x.size())}; }
+
+template <typename T>
+Kernel portable_training(KernelContext& c) {
+  const BatchSizes sizes = sizes_of(c.shape(kX));
+  const Slot x = c.in(kX), scale = c.in(kScale), bias = c.in(kBias);
+  const Statistics s = plan_statistics(c);
+  const Slot y = c.out(0);
+  return [=](const Frame& f) {
+    batch_statistics<T>(sizes, f.at<const T>(x), f.at<T>(s.mean), f.at<T>(s.variance));
+    batch_normalize<T>(sizes, f.at<const T>(x), f.at<const T>(scale), f.at<const T>(bias),
+                       f.at<const T>(s.mean), f.at<const T>(s.variance), static_cast<T>(s.epsilon),
+                       f.at<T>(y));
+    update_statistics<T>(s, f);
+  };
+}
+
+template <typename T>
+Kernel portable_inference(KernelContext& c) {
+  const BatchSizes sizes = sizes_of(c.shape(kX));
+  const T epsilon = static_cast<T>(c.node().float_or("epsilon", 1e-5f));
+  const Slot x = c.in(kX), scale = c.in(kScale), bias = c.in(kBias), mean = c.in(kMean),
+             variance = c.in(kVariance);
+  const Slot y = c.out_inplace(0, {kX});
+  return [=](const Frame& f) {
+    batch_normalize<T>(sizes, f.at<const T>(x), f.at<const T>(scale), f.at<const T>(bias),
+                       f.at<const T>(mean), f.at<const T>(variance), epsilon, f.at<T>(y));
+  };
+}
+
+template <typename T>
+Kernel portable_backward(KernelContext& c) {
+  const BatchSizes sizes = sizes_of(c.shape(kGradX));
+  const Slot dy = c.in(kGradDy), x = c.in(kGradX), scale = c.in(kGradScale);
+  const Slot mean = c.in(kGradMean), inverse = c.in(kGradInverse);
+  const Slot dx = c.used_only_by(0, "") ? Slot{} : c.out_inplace(0, {kGradDy});
+  const Slot dscale = c.out(1), dbias = c.out(2);
+  return [=](const Frame& f) {
+    batch_normalize_backward<T>(sizes, f.at<const T>(dy), f.at<const T>(x), f.at<const T>(scale),
+                                f.at<const T>(mean), f.at<const T>(inverse), f.at_or_null<T>(dx),
+                                f.at_or_null<T>(dscale), f.at_or_null<T>(dbias));
+  };
+}
+
+}  // namespace
+
+std::optional<Kernel> portable_batch_normalization(KernelContext& c) {
+  const bool training = trains(c.node(), c.opset());
+  Kernel kernel;
+  const bool known = visit_floating(c.dtype(kX), [&](auto zero) {
+    using T = decltype(zero);
+    kernel = training ? portable_training<T>(c) : portable_inference<T>(c);
+  });
+  if (!known) c.reject_dtype(kX);
+  return training ? kernel : with_statistics_passed_on(c, std::move(kernel));
+}
+
+std::optional<Kernel> portable_batch_normalization_grad(KernelContext& c) {
+  Kernel kernel;
+  if (!visit_floating(c.dtype(kGradX), [&](auto zero) { kernel = portable_backward<decltype(zero)>(c); }))
+    c.reject_dtype(kGradX);
+  return kernel;
+}
+
+}  // namespace ortrain

@@ -1,0 +1,57 @@
+// Kernels of batch normalization that need no library, and what they share with those of oneDNN.
+#pragma once
+
+#include <cmath>
+#include <optional>
+
+#include "op/batch_normalization.h"
+
+namespace ortrain {
+
+std::optional<Kernel> portable_batch_normalization(KernelContext& c);
+std::optional<Kernel> portable_batch_normalization_grad(KernelContext& c);
+
+namespace batch_normalization {
+
+// Where the statistics of a training step go.
+struct Statistics {
+  Slot mean, variance;  // of the batch
+  struct Running {
+    Slot before, after;  // `after` may be undefined or the same memory
+  };
+  Running running[2];  // mean, variance
+  Slot state[2];       // the same, updated in place
+  Slot inverse;        // 1 / sqrt(variance + epsilon)
+  int64_t channels = 0;
+  float momentum = 0, epsilon = 0;
+  bool empty = false;  // no values in the batch: running statistics stay as they are
+};
+
+template <typename T>
+void update_statistics(const Statistics& s, const Frame& f) {
+  const T* batch[2] = {f.at<const T>(s.mean), f.at<const T>(s.variance)};
+  const T keep = s.empty ? T(1) : static_cast<T>(s.momentum), take = T(1) - keep;
+  for (int k = 0; k < 2; ++k) {
+    const T* before = f.at<const T>(s.running[k].before);
+    T* after = f.at_or_null<T>(s.running[k].after);
+    T* state = f.at_or_null<T>(s.state[k]);
+    for (int64_t i = 0; i < s.channels; ++i) {
+      const T value = keep * before[i] + take * batch[k][i];
+      if (after) after[i] = value;
+      if (state) state[i] = value;
+    }
+  }
+  if (T* inverse = f.at_or_null<T>(s.inverse))
+    for (int64_t i = 0; i < s.channels; ++i)
+      inverse[i] = T(1) / std::sqrt(batch[1][i] + static_cast<T>(s.epsilon));
+}
+
+// Outputs 1 to 5 of a training node. Opset 9 to 13 gives out the variance of the batch as output 4,
+// onnxruntime's operator the inverse deviation; output 5, which recomputation asks for, is its variance.
+Statistics plan_statistics(KernelContext& c);
+
+// Without training, the outputs for running statistics are what came in.
+Kernel with_statistics_passed_on(KernelContext& c, Kernel normalize);
+
+}  // namespace batch_normalization
+}  // namespace ortrain

@@ -1,0 +1,36 @@
+// The implementations of operators by oneDNN, and what else it gives the CPU.
+#pragma once
+
+#include <optional>
+
+#include "backend/cpu/kernel_library.h"
+#include "op/operator.h"
+
+namespace ortrain {
+
+std::optional<Kernel> onednn_conv(KernelContext& c);
+std::optional<Kernel> onednn_fused_conv(KernelContext& c);
+std::optional<Kernel> onednn_conv_grad(KernelContext& c);
+std::optional<Kernel> onednn_conv_transpose(KernelContext& c);
+std::optional<Kernel> onednn_conv_transpose_grad(KernelContext& c);
+std::optional<Kernel> onednn_max_pool(KernelContext& c);
+std::optional<Kernel> onednn_max_pool_grad(KernelContext& c);
+std::optional<Kernel> onednn_average_pool(KernelContext& c);
+std::optional<Kernel> onednn_average_pool_grad(KernelContext& c);
+std::optional<Kernel> onednn_global_average_pool(KernelContext& c);
+std::optional<Kernel> onednn_batch_normalization(KernelContext& c);
+std::optional<Kernel> onednn_batch_normalization_grad(KernelContext& c);
+std::optional<Kernel> onednn_matmul(KernelContext& c);
+std::optional<Kernel> onednn_gemm(KernelContext& c);
+std::optional<Kernel> onednn_fused_product(KernelContext& c);
+
+// Whether oneDNN is to compute the node: float32, elements to compute, and not all of its inputs constant (a
+// Program computes such a node once, while it is compiled, and wants the result row-major).
+bool suits_onednn(const NodeContext& c);
+
+LayoutPtr onednn_weights_order(const Node& node, const Shape& w);
+
+// What the rest of the core calls.
+extern const KernelLibrary kOnednn;
+
+}  // namespace ortrain

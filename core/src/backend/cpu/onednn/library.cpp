@@ -1,0 +1,52 @@
+// What oneDNN gives the CPU beside implementations of operators.
+#include <dnnl.hpp>
+
+#include <algorithm>
+
+#include "backend/cpu/onednn/dnnl.h"
+#include "backend/cpu/onednn/kernels.h"
+
+namespace ortrain {
+namespace {
+
+LayoutPtr bf16_row_major(const Shape& shape) { return dnnl_layout(dnnl_plain(shape, DnnlType::bf16)); }
+
+LayoutPtr bf16_layout(const KernelContext& c, size_t i) {
+  if (const LayoutPtr layout = c.in_layout(i); layout && layout->dense())
+    if (const auto desc = dnnl_stored(c, i, DnnlType::bf16)) return dnnl_layout(*desc);
+  return bf16_row_major(c.shape(i));
+}
+
+Bf16Products bf16_products() {
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto has = [isa](dnnl::cpu_isa wanted) {
+    return (isa & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
+  };
+  if (has(dnnl::cpu_isa::avx512_core_amx)) return Bf16Products::kFast;
+  if (!has(dnnl::cpu_isa::avx512_core_bf16)) return Bf16Products::kNone;
+    // Intel's cores since Golden Cove begin one VDPBF16PS every other cycle, but two float multiply-adds in
+    // each cycle: half as many products in the same time. Their fast way is AMX, which a virtual machine may
+    // hide. They are those with instructions for float16.
+#if defined(__x86_64__) || defined(__i386__)
+  if (has(dnnl::cpu_isa::avx512_core_fp16) && __builtin_cpu_is("intel")) return Bf16Products::kSlow;
+#endif
+  return Bf16Products::kFast;
+}
+
+bool product(int64_t m, int64_t n, int64_t k, float alpha, MatrixView<const float> a,
+             MatrixView<const float> b, float beta, float* y, int64_t y_row) {
+  const bool a_trans = a.row == 1 && a.column != 1, b_trans = b.row == 1 && b.column != 1;
+  // Leading dimensions, at least the length of a line also where there is one line only.
+  const int64_t a_lead = a_trans ? std::max(a.column, m) : std::max(a.row, k);
+  const int64_t b_lead = b_trans ? std::max(b.column, k) : std::max(b.row, n);
+  return dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', m, n, k, alpha, a.data, a_lead, b.data, b_lead,
+                    beta, y, std::max(y_row, n)) == dnnl_success;
+}
+
+}  // namespace
+
+const KernelLibrary kOnednn = {
+    "oneDNN", bf16_row_major, bf16_layout, bf16_products, product, onednn_weights_order,
+};
+
+}  // namespace ortrain

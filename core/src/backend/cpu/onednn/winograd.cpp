@@ -1,0 +1,646 @@
+// Winograd's convolution: transforms of tiles, and the products between them
+// (backend/cpu/matmul/product_tiles-inl.h).
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/onednn/winograd.cpp"
+// The targets' passes over this file come first.
+#include <hwy/foreach_target.h>
+
+#include <algorithm>
+
+#include "backend/cpu/matmul/product_tiles-inl.h"
+#include "backend/cpu/onednn/winograd.h"
+#include "backend/cpu/simd/simd_math-inl.h"
+#include "backend/cpu/tuning.h"
+
+#ifndef ORTRAIN_WINOGRAD_TYPES
+#define ORTRAIN_WINOGRAD_TYPES
+namespace ortrain {
+
+inline constexpr int64_t kTaps = 16;  // elements of a transformed tile
+
+// Matrices, one for each element of a transformed tile: `step` elements from one to the next, `row` from row
+// to row.
+struct TileMatrices {
+  float* data;
+  int64_t step, row;
+  TileMatrices at(int64_t r, int64_t c) const { return {data + r * row + c, step, row}; }
+};
+
+// Packed right operands [depth, columns], `step` elements apart; of weights, the rows from `first` on.
+struct TilePanels {
+  float* data;
+  int64_t step, depth, first;
+};
+
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+struct WinogradFunctions {
+  int64_t lanes, panel;  // elements of a vector and of a row of a packed panel
+  // Rows `depth` of the columns `columns` of G W Gᵀ, or with `turned` of the transposed windows turned
+  // around.
+  void (*weights)(const WinogradSizes&, const float* w, bool turned, Range depth, Range columns,
+                  const TilePanels& u);
+  // Bᵀ X B of tiles.
+  void (*data)(const WinogradSizes&, WinogradInput x, Range tiles, const TileMatrices& v);
+  // M = or += V U, the columns `columns` of U alone.
+  void (*products)(int64_t tiles, Range columns, const TileMatrices& v, const TilePanels& u, bool add,
+                   const TileMatrices& m);
+  // Aᵀ M A, and what comes after it.
+  void (*results)(const WinogradSizes&, const TileMatrices& m, Range tiles, Range columns, const float* bias,
+                  bool add, bool relu, WinogradOutput y);
+  // A dY Aᵀ of the filters `columns`.
+  void (*slopes)(const WinogradSizes&, WinogradInput dy, Range tiles, Range columns, const TilePanels& z);
+  // S = or += Vᵀ Z.
+  void (*weight_products)(int64_t channels, int64_t tiles, Range columns, const TileMatrices& v,
+                          const TilePanels& z, bool add, const TileMatrices& s);
+  // dW = or += Gᵀ S G, for the sum of `parts` of S that are `part` elements apart; row 0 of S is channel
+  // `first`.
+  void (*weight_results)(const WinogradSizes&, const TileMatrices& s, int64_t parts, int64_t part,
+                         Range channels, int64_t first, Range columns, bool add, float* dw);
+  // Sums of dY over everything but its filters.
+  void (*bias_results)(const WinogradSizes&, WinogradInput dy, Range filters, float* db);
+};
+
+// Where tile t lies: its image, and the first row and column of its results.
+struct TilePlace {
+  int64_t image, row, column;
+  TilePlace(const WinogradSizes& s, int64_t t) {
+    const int64_t across = (s.columns + 1) / 2, down = (s.rows + 1) / 2;
+    image = t / (across * down), row = t / across % down * 2, column = t % across * 2;
+  }
+};
+
+inline int64_t tile_count(const WinogradSizes& s) {
+  return s.batch * ((s.rows + 1) / 2) * ((s.columns + 1) / 2);
+}
+
+}  // namespace ortrain
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+using F32 = hn::ScalableTag<float>;
+
+// Where the panel of a column begins, and how wide its rows are, in an operand of `columns` columns.
+HWY_INLINE float* PanelOf(const TilePanels& u, int64_t column, int64_t columns, int64_t& width) {
+  const int64_t panel = kPanel * LanesOf<float>(), j = column / panel * panel;
+  width = HWY_MIN(panel, columns - j);
+  return u.data + j * u.depth + (column - j);
+}
+
+// G a, for the three a of a column or row.
+template <class V>
+HWY_INLINE void ExpandWindow(F32 d, V a0, V a1, V a2, V& b0, V& b1, V& b2, V& b3) {
+  const auto half = hn::Set(d, 0.5f);
+  const auto ends = hn::Mul(half, hn::Add(a0, a2)), middle = hn::Mul(half, a1);
+  b0 = a0, b1 = hn::Add(ends, middle), b2 = hn::Sub(ends, middle), b3 = a2;
+}
+
+// G W Gᵀ of one vector of windows: tap (r, c) at `at(r, c)`; element e goes to `to + e * step`.
+template <class At>
+HWY_INLINE void TransformWindow(const At& at, float* to, int64_t step) {
+  const F32 d;
+  using V = Vec<F32>;
+  const auto column = [&](int c, V& b0, V& b1, V& b2, V& b3)
+                          HWY_ATTR { ExpandWindow(d, at(0, c), at(1, c), at(2, c), b0, b1, b2, b3); };
+  V a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3;
+  column(0, a0, a1, a2, a3);
+  column(1, b0, b1, b2, b3);
+  column(2, c0, c1, c2, c3);
+  const auto row = [&](int r, V a, V b, V c) HWY_ATTR {
+    V e0, e1, e2, e3;
+    ExpandWindow(d, a, b, c, e0, e1, e2, e3);
+    float* line = to + 4 * r * step;
+    hn::StoreU(e0, d, line);
+    hn::StoreU(e1, d, line + step);
+    hn::StoreU(e2, d, line + 2 * step);
+    hn::StoreU(e3, d, line + 3 * step);
+  };
+  row(0, a0, b0, c0);
+  row(1, a1, b1, c1);
+  row(2, a2, b2, c2);
+  row(3, a3, b3, c3);
+}
+
+void Weights(const WinogradSizes& s, const float* w, bool turned, Range depth, Range columns,
+             const TilePanels& u) {
+  const F32 d;
+  const int64_t lanes = LanesOf<float>(), block = s.block, square = block * block;
+  if (!turned) {
+    for (int64_t m = columns.begin; m < columns.end; m += lanes)
+      for (int64_t c = depth.begin; c < depth.end; ++c) {
+        const float* from =
+            w + (m / block * (s.channels / block) + c / block) * 9 * square + c % block * block + m % block;
+        int64_t width;
+        float* to = PanelOf(u, m - columns.begin, columns.size(), width) + (c - u.first) * width;
+        TransformWindow([&](int r, int k) HWY_ATTR { return hn::LoadU(d, from + (3 * r + k) * square); }, to,
+                        u.step);
+      }
+    return;
+  }
+  // s describes the turned convolution: its channels are the filters of the weights.
+  HWY_ALIGN float across[9 * 16 * 16];
+  for (int64_t m = depth.begin; m < depth.end; m += block)
+    for (int64_t c = columns.begin; c < columns.end; c += block) {
+      const float* from = w + (m / block * (s.filters / block) + c / block) * 9 * square;
+      for (int64_t tap = 0; tap < 9; ++tap)
+        PackAcross(from + (8 - tap) * square, block, block, block, 1.0f, across + tap * square);
+      for (int64_t i = 0; i < block; ++i)
+        for (int64_t l = 0; l < block; l += lanes) {
+          int64_t width;
+          float* to = PanelOf(u, c + l - columns.begin, columns.size(), width) + (m + i - u.first) * width;
+          TransformWindow(
+              [&](int r, int k)
+                  HWY_ATTR { return hn::LoadU(d, across + (3 * r + k) * square + i * block + l); },
+              to, u.step);
+        }
+    }
+}
+
+// Bᵀ X B of one vector of tiles: element (r, c) at `at(r, c)`; element e goes to `to + e * step`.
+template <class At>
+HWY_INLINE void TransformTile(const At& at, float* to, int64_t step) {
+  const F32 d;
+  using V = Vec<F32>;
+  const auto column = [&](int c, V& b0, V& b1, V& b2, V& b3) HWY_ATTR {
+    const auto a1 = at(1, c), a2 = at(2, c);
+    b0 = hn::Sub(at(0, c), a2);
+    b1 = hn::Add(a1, a2);
+    b2 = hn::Sub(a2, a1);
+    b3 = hn::Sub(a1, at(3, c));
+  };
+  V a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, e0, e1, e2, e3;
+  column(0, a0, a1, a2, a3);
+  column(1, b0, b1, b2, b3);
+  column(2, c0, c1, c2, c3);
+  column(3, e0, e1, e2, e3);
+  const auto row = [&](int r, V a, V b, V g, V e) HWY_ATTR {
+    float* line = to + 4 * r * step;
+    hn::StoreU(hn::Sub(a, g), d, line);
+    hn::StoreU(hn::Add(b, g), d, line + step);
+    hn::StoreU(hn::Sub(g, b), d, line + 2 * step);
+    hn::StoreU(hn::Sub(b, e), d, line + 3 * step);
+  };
+  row(0, a0, b0, c0, e0);
+  row(1, a1, b1, c1, e1);
+  row(2, a2, b2, c2, e2);
+  row(3, a3, b3, c3, e3);
+}
+
+template <typename T>
+void DataOf(const WinogradSizes& s, const T* x, Range tiles, const TileMatrices& v) {
+  const F32 d;
+  const int64_t lanes = LanesOf<float>(), block = s.block;
+  for (int64_t t = tiles.begin; t < tiles.end; ++t) {
+    const TilePlace place(s, t);
+    const int64_t h = place.row - s.top, l = place.column - s.left;
+    const bool inside = h >= 0 && l >= 0 && h + 4 <= s.height && l + 4 <= s.width;
+    for (int64_t c = 0; c < s.channels; c += lanes) {
+      const T* image =
+          x + (place.image * (s.channels / block) + c / block) * s.height * s.width * block + c % block;
+      float* to = v.data + (t - tiles.begin) * v.row + c;
+      const auto element = [&](int r, int k) HWY_ATTR {
+        return LoadUpTo(d, image + ((h + r) * s.width + l + k) * block, lanes);
+      };
+      if (inside) {
+        TransformTile(element, to, v.step);
+      } else {
+        TransformTile(
+            [&](int r, int k) HWY_ATTR {
+              const bool there = h + r >= 0 && h + r < s.height && l + k >= 0 && l + k < s.width;
+              return there ? element(r, k) : hn::Zero(d);
+            },
+            to, v.step);
+      }
+    }
+  }
+}
+
+void Products(int64_t tiles, Range columns, const TileMatrices& v, const TilePanels& u, bool add,
+              const TileMatrices& m) {
+  for (int64_t e = 0; e < kTaps; ++e)
+    Multiply<float>(tiles, v.data + e * v.step, v.row, 1,
+                    {u.data + e * u.step, u.depth, columns.size(), 0, u.depth, 0, columns.size()},
+                    m.data + e * m.step, m.row, add, false);
+}
+
+template <typename T>
+void ResultsOf(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range columns, const float* bias,
+               bool add, bool relu, T* y) {
+  const F32 d;
+  using V = Vec<F32>;
+  const int64_t lanes = LanesOf<float>(), block = s.block;
+  for (int64_t t = tiles.begin; t < tiles.end; ++t) {
+    const TilePlace at(s, t);
+    const bool two_rows = at.row + 1 < s.rows, two_columns = at.column + 1 < s.columns;
+    for (int64_t c = columns.begin; c < columns.end; c += lanes) {
+      const float* from = m.data + (t - tiles.begin) * m.row + (c - columns.begin);
+      // Aᵀ M: by columns.
+      const auto column = [&](int k, V& b0, V& b1) HWY_ATTR {
+        const auto element = [&](int r) HWY_ATTR { return hn::LoadU(d, from + (4 * r + k) * m.step); };
+        const auto a1 = element(1), a2 = element(2);
+        b0 = hn::Add(hn::Add(element(0), a1), a2);
+        b1 = hn::Sub(hn::Sub(a1, a2), element(3));
+      };
+      V a0, a1, b0, b1, c0, c1, e0, e1;
+      column(0, a0, a1);
+      column(1, b0, b1);
+      column(2, c0, c1);
+      column(3, e0, e1);
+      const auto shift = bias ? hn::LoadU(d, bias + c) : hn::Zero(d);
+      T* to =
+          y +
+          (((at.image * (s.filters / block) + c / block) * s.rows + at.row) * s.columns + at.column) * block +
+          c % block;
+      const auto store = [&](V value, T* place) HWY_ATTR {
+        value = hn::Add(value, shift);
+        if (add) value = hn::Add(value, LoadUpTo(d, place, lanes));
+        if (relu) value = hn::IfThenElse(hn::Lt(value, hn::Zero(d)), hn::Zero(d), value);
+        StoreUpTo(value, d, place, lanes);
+      };
+      const auto row = [&](V a, V b, V g, V e, T* line) HWY_ATTR {
+        store(hn::Add(hn::Add(a, b), g), line);
+        if (two_columns) store(hn::Sub(hn::Sub(b, g), e), line + block);
+      };
+      row(a0, b0, c0, e0, to);
+      if (two_rows) row(a1, b1, c1, e1, to + s.columns * block);
+    }
+  }
+}
+
+template <typename T>
+void SlopesOf(const WinogradSizes& s, const T* dy, Range tiles, Range columns, const TilePanels& z) {
+  const F32 d;
+  using V = Vec<F32>;
+  const int64_t lanes = LanesOf<float>(), block = s.block;
+  for (int64_t t = tiles.begin; t < tiles.end; ++t) {
+    const TilePlace at(s, t);
+    const bool two_rows = at.row + 1 < s.rows, two_columns = at.column + 1 < s.columns;
+    for (int64_t c = columns.begin; c < columns.end; c += lanes) {
+      const T* from =
+          dy +
+          (((at.image * (s.filters / block) + c / block) * s.rows + at.row) * s.columns + at.column) * block +
+          c % block;
+      const auto zero = hn::Zero(d);
+      const V y00 = LoadUpTo(d, from, lanes), y01 = two_columns ? LoadUpTo(d, from + block, lanes) : zero;
+      from += s.columns * block;
+      const V y10 = two_rows ? LoadUpTo(d, from, lanes) : zero;
+      const V y11 = two_rows && two_columns ? LoadUpTo(d, from + block, lanes) : zero;
+      int64_t width;
+      float* to = PanelOf(z, c - columns.begin, columns.size(), width) + (t - tiles.begin) * width;
+      // A dY Aᵀ: A's rows are (1, 0), (1, 1), (1, -1), (0, -1).
+      const auto row = [&](int r, V a, V b) HWY_ATTR {
+        float* line = to + 4 * r * z.step;
+        hn::StoreU(a, d, line);
+        hn::StoreU(hn::Add(a, b), d, line + z.step);
+        hn::StoreU(hn::Sub(a, b), d, line + 2 * z.step);
+        hn::StoreU(hn::Neg(b), d, line + 3 * z.step);
+      };
+      row(0, y00, y01);
+      row(1, hn::Add(y00, y10), hn::Add(y01, y11));
+      row(2, hn::Sub(y00, y10), hn::Sub(y01, y11));
+      row(3, hn::Neg(y10), hn::Neg(y11));
+    }
+  }
+}
+
+void WeightProducts(int64_t channels, int64_t tiles, Range columns, const TileMatrices& v,
+                    const TilePanels& z, bool add, const TileMatrices& s) {
+  for (int64_t e = 0; e < kTaps; ++e)
+    Multiply<float>(channels, v.data + e * v.step, 1, v.row,
+                    {z.data + e * z.step, z.depth, columns.size(), 0, tiles, 0, columns.size()},
+                    s.data + e * s.step, s.row, add, false);
+}
+
+void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t parts, int64_t part,
+                   Range channels, int64_t first, Range columns, bool add, float* dw) {
+  const F32 d;
+  using V = Vec<F32>;
+  const int64_t lanes = LanesOf<float>(), block = sizes.block, square = block * block;
+  const auto half = hn::Set(d, 0.5f);
+  for (int64_t m = columns.begin; m < columns.end; m += lanes)
+    for (int64_t c = channels.begin; c < channels.end; ++c) {
+      const float* from = s.data + (c - first) * s.row + (m - columns.begin);
+      const auto element = [&](int e) HWY_ATTR {
+        auto sum = hn::LoadU(d, from + e * s.step);
+        for (int64_t p = 1; p < parts; ++p) sum = hn::Add(sum, hn::LoadU(d, from + p * part + e * s.step));
+        return sum;
+      };
+      // Gᵀ a, for the four a of a column or row.
+      const auto contract = [&](V a0, V a1, V a2, V a3, V& b0, V& b1, V& b2) HWY_ATTR {
+        const auto sum = hn::Mul(half, hn::Add(a1, a2));
+        b0 = hn::Add(a0, sum), b1 = hn::Mul(half, hn::Sub(a1, a2)), b2 = hn::Add(sum, a3);
+      };
+      const auto column = [&](int k, V& b0, V& b1, V& b2) HWY_ATTR {
+        contract(element(k), element(4 + k), element(8 + k), element(12 + k), b0, b1, b2);
+      };
+      V a0, a1, a2, b0, b1, b2, c0, c1, c2, e0, e1, e2;
+      column(0, a0, a1, a2);
+      column(1, b0, b1, b2);
+      column(2, c0, c1, c2);
+      column(3, e0, e1, e2);
+      float* to = dw + (m / block * (sizes.channels / block) + c / block) * 9 * square + c % block * block +
+                  m % block;
+      const auto row = [&](int r, V a, V b, V g, V e) HWY_ATTR {
+        V w0, w1, w2;
+        contract(a, b, g, e, w0, w1, w2);
+        float* line = to + 3 * r * square;
+        if (add) {
+          w0 = hn::Add(w0, hn::LoadU(d, line));
+          w1 = hn::Add(w1, hn::LoadU(d, line + square));
+          w2 = hn::Add(w2, hn::LoadU(d, line + 2 * square));
+        }
+        hn::StoreU(w0, d, line);
+        hn::StoreU(w1, d, line + square);
+        hn::StoreU(w2, d, line + 2 * square);
+      };
+      row(0, a0, b0, c0, e0);
+      row(1, a1, b1, c1, e1);
+      row(2, a2, b2, c2, e2);
+    }
+}
+
+template <typename T>
+void BiasResultsOf(const WinogradSizes& s, const T* dy, Range filters, float* db) {
+  const F32 d;
+  const int64_t lanes = LanesOf<float>(), block = s.block;
+  for (int64_t m = filters.begin; m < filters.end; m += lanes) {
+    auto total = hn::Zero(d);
+    for (int64_t n = 0; n < s.batch; ++n) {
+      auto image = hn::Zero(d);
+      const T* from = dy + (n * (s.filters / block) + m / block) * s.rows * s.columns * block + m % block;
+      for (int64_t r = 0; r < s.rows; ++r) {
+        auto line = hn::Zero(d);
+        for (int64_t k = 0; k < s.columns; ++k, from += block) line = hn::Add(line, LoadUpTo(d, from, lanes));
+        image = hn::Add(image, line);
+      }
+      total = hn::Add(total, image);
+    }
+    hn::StoreU(total, d, db + m);
+  }
+}
+
+// Calls f with the values as they lie.
+template <class F>
+void Visit(WinogradInput x, const F& f) {
+  x.bf16 ? f(static_cast<const BFloat16*>(x.data)) : f(static_cast<const float*>(x.data));
+}
+template <class F>
+void Visit(WinogradOutput y, const F& f) {
+  y.bf16 ? f(static_cast<BFloat16*>(y.data)) : f(static_cast<float*>(y.data));
+}
+
+void Data(const WinogradSizes& s, WinogradInput x, Range tiles, const TileMatrices& v) {
+  Visit(x, [&](const auto* values) { DataOf(s, values, tiles, v); });
+}
+void Results(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range columns, const float* bias,
+             bool add, bool relu, WinogradOutput y) {
+  Visit(y, [&](auto* values) { ResultsOf(s, m, tiles, columns, bias, add, relu, values); });
+}
+void Slopes(const WinogradSizes& s, WinogradInput dy, Range tiles, Range columns, const TilePanels& z) {
+  Visit(dy, [&](const auto* values) { SlopesOf(s, values, tiles, columns, z); });
+}
+void BiasResults(const WinogradSizes& s, WinogradInput dy, Range filters, float* db) {
+  Visit(dy, [&](const auto* values) { BiasResultsOf(s, values, filters, db); });
+}
+
+WinogradFunctions FindWinograd() {
+  return {LanesOf<float>(), kPanel * LanesOf<float>(),
+          Weights,          Data,
+          Products,         Results,
+          Slopes,           WeightProducts,
+          WeightResults,    BiasResults};
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+HWY_EXPORT(FindWinograd);
+
+WinogradFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindWinograd)(); }
+
+constexpr int64_t kPad = 16;  // behind rows and matrices: neighbours must not fall on one set of a cache
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// n cut into equal parts of at most `most`.
+int64_t equal_part(int64_t n, int64_t most) {
+  const int64_t parts = (n + most - 1) / std::max<int64_t>(1, most);
+  return (n + parts - 1) / std::max<int64_t>(1, parts);
+}
+
+// Calls f(number, part of [0, n)) on as many threads as there are.
+template <typename F>
+void share(int64_t n, int threads, const F& f) {
+  const int64_t parts = std::min<int64_t>(n, threads);
+  parallel_for(parts, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) f(p, Range{n * p / parts, n * (p + 1) / parts});
+  });
+}
+
+// Calls f(part) for parts of at most `step`.
+template <typename F>
+void in_chunks(Range all, int64_t step, const F& f) {
+  for (int64_t i = all.begin; i < all.end; i += step) f(Range{i, std::min(i + step, all.end)});
+}
+
+// Shares the pairs of parts of `outer` and of `inner` among the threads: f(number, part of outer, part of
+// inner, whether the thread had another part of outer before).
+template <typename F>
+void share_pairs(Range outer, int64_t outer_step, Range inner, int64_t inner_step, int threads, const F& f) {
+  const auto part_of = [](Range all, int64_t step, int64_t i) {
+    return Range{all.begin + i * step, std::min(all.begin + (i + 1) * step, all.end)};
+  };
+  const int64_t across = (inner.size() + inner_step - 1) / inner_step;
+  share((outer.size() + outer_step - 1) / outer_step * across, threads, [&](int64_t number, Range part) {
+    for (int64_t i = part.begin; i < part.end; ++i)
+      f(number, part_of(outer, outer_step, i / across), part_of(inner, inner_step, i % across),
+        i == part.begin || i % across == 0);
+  });
+}
+
+// How the work is cut. Where a cache holds the transformed weights, all of them are transformed first, and
+// threads share the tiles. Otherwise many tiles of data are, and threads share the columns of the weights, of
+// which a slice is transformed at a time.
+struct Plan {
+  bool by_columns;
+  // All, those of a thread or whose data are transformed together, and those whose products are taken
+  // together.
+  int64_t tiles, some, chunk;
+  // Of the weights' columns and rows, those taken together, of rows in the gradient `slice`, else `depth`.
+  int64_t columns, slice, depth;
+  int64_t row;  // of V
+  // From matrix to matrix: of data, of products or slopes.
+  int64_t v_step, m_step;
+
+  Plan(const WinogradSizes& s, int threads) : tiles(tile_count(s)), row(s.channels + kPad) {
+    constexpr int64_t kWidth = sizeof(float);
+    by_columns = kTaps * s.channels * s.filters * kWidth > 2 * tuning::kOwnCacheBytes;
+    columns = by_columns ? std::min(functions().panel, s.filters) : s.filters;
+    some = by_columns ? equal_part(tiles, tuning::kSharedCacheBytes / (kTaps * row * kWidth))
+                      : (tiles + threads - 1) / threads;
+    const int64_t fitting =
+        tuning::kOwnCacheBytes / (kTaps * ((by_columns ? 0 : row) + columns + kPad) * kWidth);
+    chunk = round_up(equal_part(some, std::clamp(fitting, tuning::kLeastChunk, tuning::kLargestChunk)), 6);
+    slice = depth = s.channels;
+    if (by_columns) {
+      slice = std::clamp(tuning::kOwnCacheBytes / 2 / (kTaps * columns * kWidth) / s.block * s.block, s.block,
+                         s.channels);
+      if (some <= chunk) depth = slice;  // otherwise every chunk would transform the weights again
+    }
+    v_step = (by_columns ? some : chunk) * row + kPad;
+    m_step = chunk * (columns + kPad) + kPad;
+  }
+
+  int64_t u_step() const { return depth * columns + kPad; }         // of weights
+  int64_t gradient_step() const { return slice * columns + kPad; }  // of their gradient
+  // Elements of scratch memory, for all threads and for each.
+  int64_t shared() const { return kTaps * (by_columns ? v_step : u_step()); }
+  int64_t own() const { return kTaps * ((by_columns ? u_step() : v_step) + m_step); }
+  int64_t gradient_shared() const { return by_columns ? kTaps * v_step : 0; }
+  int64_t gradient_own() const { return kTaps * (gradient_step() + m_step + (by_columns ? 0 : v_step)); }
+};
+
+// V of tiles, by all threads.
+void share_data(const WinogradSizes& s, const WinogradFunctions& f, WinogradInput x, Range tiles,
+                const TileMatrices& v, int threads) {
+  share(tiles.size(), threads, [&](int64_t, Range part) {
+    f.data(s, x, {tiles.begin + part.begin, tiles.begin + part.end}, v.at(part.begin, 0));
+  });
+}
+
+void convolve(const WinogradSizes& s, int threads, WinogradInput x, const float* w, bool turned,
+              const float* bias, bool add, bool relu, WinogradOutput y, float* scratch) {
+  const WinogradFunctions f = functions();
+  const Plan plan(s, threads);
+  float* const own = scratch + plan.shared();
+  if (!plan.by_columns) {
+    const TilePanels u{scratch, plan.u_step(), s.channels, 0};
+    const Range columns{0, s.filters};
+    share(s.channels / s.block, threads, [&](int64_t, Range part) {
+      f.weights(s, w, turned, {part.begin * s.block, part.end * s.block}, columns, u);
+    });
+    share(plan.tiles, threads, [&](int64_t thread, Range part) {
+      const TileMatrices v{own + thread * plan.own(), plan.v_step, plan.row};
+      const TileMatrices m{v.data + kTaps * v.step, plan.m_step, s.filters + kPad};
+      in_chunks(part, plan.chunk, [&](Range tiles) {
+        f.data(s, x, tiles, v);
+        f.products(tiles.size(), columns, v, u, false, m);
+        f.results(s, m, tiles, columns, bias, add, relu, y);
+      });
+    });
+    return;
+  }
+  in_chunks({0, plan.tiles}, plan.some, [&](Range some) {
+    const TileMatrices v{scratch, plan.v_step, plan.row};
+    share_data(s, f, x, some, v, threads);
+    const auto work = [&](int64_t thread, Range columns, Range tiles, bool fresh) {
+      float* const memory = own + thread * plan.own();
+      const TileMatrices m{memory + kTaps * plan.u_step(), plan.m_step, columns.size() + kPad};
+      in_chunks({0, s.channels}, plan.depth, [&](Range depth) {
+        const TilePanels u{memory, plan.u_step(), depth.size(), depth.begin};
+        if (fresh || plan.depth < s.channels) f.weights(s, w, turned, depth, columns, u);
+        f.products(tiles.size(), columns, v.at(tiles.begin - some.begin, depth.begin), u, depth.begin > 0, m);
+      });
+      f.results(s, m, tiles, columns, bias, add, relu, y);
+    };
+    share_pairs({0, s.filters}, plan.columns, some, plan.chunk, threads, work);
+  });
+}
+
+}  // namespace
+
+bool suits_winograd(const WinogradSizes& s, int threads) {
+  const WinogradFunctions f = functions();
+  if (s.block < f.lanes || s.block % f.lanes != 0 || s.block > f.panel) return false;
+  if (s.channels % s.block != 0 || s.filters % s.block != 0) return false;
+  const int64_t tiles = tile_count(s);
+  return std::min(s.channels, s.filters) >= tuning::kLeastChannels &&
+         tiles >= tuning::kLeastTiles * threads && tiles * s.channels * s.filters >= tuning::kLeastProducts &&
+         tiles * tuning::kTileValues <= s.batch * s.rows * s.columns * tuning::kResultValues;
+}
+
+size_t winograd_scratch(const WinogradSizes& s, int threads) {
+  const Plan plan(s, threads);
+  return static_cast<size_t>(plan.shared() + threads * plan.own()) * sizeof(float);
+}
+
+size_t winograd_weights_scratch(const WinogradSizes& s, int threads) {
+  const Plan plan(s, threads);
+  return static_cast<size_t>(plan.gradient_shared() + threads * plan.gradient_own()) * sizeof(float);
+}
+
+void winograd_forward(const WinogradSizes& s, int threads, WinogradInput x, const float* w, const float* bias,
+                      bool add, bool relu, WinogradOutput y, void* scratch) {
+  convolve(s, threads, x, w, false, bias, add, relu, y, static_cast<float*>(scratch));
+}
+
+void winograd_backward_data(const WinogradSizes& s, int threads, WinogradInput dy, const float* w,
+                            WinogradOutput dx, void* scratch) {
+  convolve(s.turned(), threads, dy, w, true, nullptr, false, false, dx, static_cast<float*>(scratch));
+}
+
+void winograd_backward_weights(const WinogradSizes& s, int threads, WinogradInput x, WinogradInput dy,
+                               float* dw, float* db, void* scratch) {
+  const WinogradFunctions f = functions();
+  const Plan plan(s, threads);
+  float* const shared = static_cast<float*>(scratch);
+  float* const own = shared + plan.gradient_shared();
+  if (!plan.by_columns) {  // each thread sums over its tiles
+    const Range columns{0, s.filters};
+    const TileMatrices first{own, plan.gradient_step(), s.filters};
+    share(plan.tiles, threads, [&](int64_t thread, Range part) {
+      const TileMatrices sums{own + thread * plan.gradient_own(), first.step, first.row};
+      const TileMatrices v{sums.data + kTaps * sums.step, plan.v_step, plan.row};
+      const TilePanels z{v.data + kTaps * v.step, plan.m_step, plan.chunk, 0};
+      in_chunks(part, plan.chunk, [&](Range tiles) {
+        f.data(s, x, tiles, v);
+        f.slopes(s, dy, tiles, columns, z);
+        f.weight_products(s.channels, tiles.size(), columns, v, z, tiles.begin > part.begin, sums);
+      });
+    });
+    const int64_t parts = std::min<int64_t>(plan.tiles, threads);
+    share(s.channels, threads, [&](int64_t, Range part) {
+      f.weight_results(s, first, parts, plan.gradient_own(), part, 0, columns, false, dw);
+    });
+  } else {
+    in_chunks({0, plan.tiles}, plan.some, [&](Range some) {
+      const TileMatrices v{shared, plan.v_step, plan.row};
+      share_data(s, f, x, some, v, threads);
+      const auto work = [&](int64_t thread, Range columns, Range channels, bool fresh) {
+        const TileMatrices sums{own + thread * plan.gradient_own(), plan.gradient_step(), columns.size()};
+        const TilePanels z{sums.data + kTaps * sums.step, plan.m_step, plan.chunk, 0};
+        in_chunks(some, plan.chunk, [&](Range tiles) {
+          if (fresh || plan.chunk < some.size()) f.slopes(s, dy, tiles, columns, z);
+          f.weight_products(channels.size(), tiles.size(), columns,
+                            v.at(tiles.begin - some.begin, channels.begin), z, tiles.begin > some.begin,
+                            sums);
+        });
+        f.weight_results(s, sums, 1, 0, channels, channels.begin, columns, some.begin > 0, dw);
+      };
+      share_pairs({0, s.filters}, plan.columns, {0, s.channels}, plan.slice, threads, work);
+    });
+  }
+  if (db)
+    share(s.filters / s.block, threads, [&](int64_t, Range part) {
+      f.bias_results(s, dy, {part.begin * s.block, part.end * s.block}, db);
+    });
+}
+
+}  // namespace ortrain
+#endif

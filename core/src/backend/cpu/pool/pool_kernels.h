@@ -1,0 +1,17 @@
+// Kernels of pooling that need no library.
+#pragma once
+
+#include <optional>
+
+#include "op/operator.h"
+
+namespace ortrain {
+
+std::optional<Kernel> portable_max_pool(KernelContext& c);
+std::optional<Kernel> portable_max_pool_grad(KernelContext& c);
+std::optional<Kernel> portable_average_pool(KernelContext& c);
+std::optional<Kernel> portable_average_pool_grad(KernelContext& c);
+std::optional<Kernel> portable_global_average_pool(KernelContext& c);
+std::optional<Kernel> portable_global_max_pool(KernelContext& c);
+
+}  // namespace ortrain

@@ -1,0 +1,90 @@
+#include "op/conv_transpose.h"
+
+#include <algorithm>
+
+namespace ortrain {
+namespace {
+
+std::vector<int64_t> read_extents(const NodeContext& c, const char* name, size_t count, int64_t otherwise,
+                                  int64_t smallest) {
+  std::vector<int64_t> values = c.node().ints_or(name, {});
+  if (values.empty()) return std::vector<int64_t>(count, otherwise);
+  c.expect(values.size() == count, "attribute ", name, " must have ", count, " values, found ",
+           to_string(values));
+  for (const int64_t v : values)
+    c.expect(v >= smallest, "every value of attribute ", name, " must be at least ", smallest, ", found ",
+             to_string(values));
+  return values;
+}
+
+// The windows over Y of a ConvTranspose of the given X and W.
+Window read_windows(const NodeContext& c, const Shape& x, const Shape& w) {
+  const size_t axes = x.size() - 2;
+  const std::vector<int64_t> strides = read_extents(c, "strides", axes, 1, 1);
+  const std::vector<int64_t> dilations = read_extents(c, "dilations", axes, 1, 1);
+  const std::vector<int64_t> extra = read_extents(c, "output_padding", axes, 0, 0);
+  const std::vector<int64_t> pads = read_extents(c, "pads", 2 * axes, 0, 0);
+  const std::string auto_pad = c.node().string_or("auto_pad", "NOTSET");
+  c.expect(auto_pad == "NOTSET" || auto_pad.empty() || auto_pad == "VALID" || auto_pad == "SAME_UPPER" ||
+               auto_pad == "SAME_LOWER",
+           "attribute auto_pad must be NOTSET, VALID, SAME_UPPER or SAME_LOWER, found '", auto_pad, "'");
+  const bool same = auto_pad.starts_with("SAME");
+  std::vector<int64_t> wanted = c.node().ints_or("output_shape", {});
+  // Some exporters state batch and channels too.
+  if (wanted.size() == axes + 2) wanted.erase(wanted.begin(), wanted.begin() + 2);
+  c.expect(wanted.empty() || wanted.size() == axes, "attribute output_shape must have ", axes,
+           " values, found ", to_string(wanted));
+  Window window(axes);
+  for (size_t i = 0; i < axes; ++i) {
+    WindowAxis& a = window[i];
+    a.output = x[2 + i];
+    a.kernel = w[2 + i];
+    a.stride = strides[i];
+    a.dilation = dilations[i];
+    c.expect(a.output >= 1, "axis ", 2 + i, " of its input X ", to_string(x), " is empty");
+    const int64_t full = (a.output - 1) * a.stride + a.span() + extra[i];
+    if (!wanted.empty() || same) {
+      a.input = wanted.empty() ? a.output * a.stride : wanted[i];
+      // What the windows do not reach is zero; nothing is shifted for it.
+      const int64_t total = std::max<int64_t>(0, full - a.input);
+      a.before = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
+      a.after = total - a.before;
+    } else {
+      if (auto_pad != "VALID") {
+        a.before = pads[i];
+        a.after = pads[axes + i];
+      }
+      a.input = full - a.before - a.after;
+    }
+    c.expect(a.input >= 1, "axis ", 2 + i, " of its result would have ", a.input, " elements: padding ",
+             a.before, " and ", a.after, " leave nothing of ", full);
+  }
+  return window;
+}
+
+}  // namespace
+
+Transposed::Transposed(const NodeContext& c, size_t x_at, size_t w_at)
+    : x(c.shape(x_at)), w(c.shape(w_at)), groups(c.node().int_or("group", 1)) {
+  c.expect(x.size() >= 3 && x.size() <= 5,
+           "its input X must have shape [N, C, D1] to [N, C, D1, D2, D3], found ", to_string(x));
+  c.expect(w.size() == x.size(), "its weights W must have as many axes as X ", to_string(x), ", found ",
+           to_string(w));
+  c.expect(c.dtype(x_at) == c.dtype(w_at), "X and W must have one type, found ", to_string(c.dtype(x_at)),
+           " and ", to_string(c.dtype(w_at)));
+  c.expect(groups >= 1, "attribute group must be at least 1, found ", groups);
+  c.expect(w[0] == x[1], "its input X ", to_string(x), " has ", x[1], " channels, but the weights W ",
+           to_string(w), " take ", w[0]);
+  c.expect(x[1] % groups == 0, "the ", x[1], " channels of X ", to_string(x), " cannot be shared by ", groups,
+           " groups");
+  const std::vector<int64_t> kernel(w.begin() + 2, w.end());
+  for (const int64_t k : kernel) c.expect(k >= 1, "the kernel of W ", to_string(w), " is empty");
+  const std::vector<int64_t> stated = c.node().ints_or("kernel_shape", kernel);
+  c.expect(stated.empty() || stated == kernel, "attribute kernel_shape is ", to_string(stated),
+           ", but W has shape ", to_string(w));
+  window = read_windows(c, x, w);
+  y = {x[0], w[1] * groups};
+  for (const WindowAxis& a : window) y.push_back(a.input);
+}
+
+}  // namespace ortrain

@@ -1,0 +1,47 @@
+// The opsets of the ONNX domain since which operators are defined otherwise, by what is different.
+#pragma once
+
+#include <cstdint>
+
+namespace ortrain::since {
+
+// Operands are broadcast as in NumPy; before, attributes told whether and along which axis.
+inline constexpr int64_t kBroadcasting = 7;
+// Dropout drops while training only, and says whether it does; before, unless it is told not to.
+inline constexpr int64_t kDropoutInference = 7;
+// Scan has no batch axis.
+inline constexpr int64_t kScanWithoutBatch = 9;
+// The mask of Dropout is of type bool.
+inline constexpr int64_t kBoolDropoutMask = 10;
+// Resize has coordinate transformations; before, it was Upsample under another name.
+inline constexpr int64_t kResizeCoordinates = 11;
+// Dropout takes ratio and training_mode as inputs.
+inline constexpr int64_t kDropoutInputs = 12;
+// ReduceSum, Squeeze, Unsqueeze and Split take axes and sizes as inputs.
+inline constexpr int64_t kAxesAsInput = 13;
+// Softmax, LogSoftmax and Hardmax run along one axis; before, over all axes from it on.
+inline constexpr int64_t kOneSoftmaxAxis = 13;
+// Reshape has allowzero.
+inline constexpr int64_t kAllowZero = 14;
+// BatchNormalization has training_mode; before, its outputs told.
+inline constexpr int64_t kTrainingMode = 14;
+// Shape has start and end.
+inline constexpr int64_t kShapeRange = 15;
+// ScatterElements and ScatterND have reductions.
+inline constexpr int64_t kScatterReduction = 16;
+// RoiAlign has coordinate_transformation_mode.
+inline constexpr int64_t kRoiCoordinates = 16;
+// All other reductions take axes as an input too.
+inline constexpr int64_t kReductionAxesAsInput = 18;
+// Split has num_outputs.
+inline constexpr int64_t kSplitCount = 18;
+// DFT takes its axis as an input.
+inline constexpr int64_t kDftAxisAsInput = 20;
+// GridSample calls its modes linear and cubic; before, bilinear and bicubic.
+inline constexpr int64_t kGridSampleModes = 20;
+// QuantizeLinear takes scales of another type than its input.
+inline constexpr int64_t kMixedScales = 23;
+// The mask of Attention may have fewer keys than there are.
+inline constexpr int64_t kPaddedMasks = 24;
+
+}  // namespace ortrain::since

@@ -1,0 +1,167 @@
+#include "op/sliding_window.h"
+
+#include <algorithm>
+
+namespace ortrain {
+
+namespace {
+
+std::vector<int64_t> read_extents(const NodeContext& c, const char* name, size_t count, int64_t otherwise,
+                                  int64_t smallest) {
+  const std::vector<int64_t> values = c.node().ints_or(name, std::vector<int64_t>(count, otherwise));
+  if (values.empty()) return std::vector<int64_t>(count, otherwise);
+  c.expect(values.size() == count, "attribute ", name, " must have ", count, " values, found ",
+           to_string(values));
+  for (const int64_t v : values)
+    c.expect(v >= smallest, "every value of attribute ", name, " must be at least ", smallest, ", found ",
+             to_string(values));
+  return values;
+}
+
+enum class AutoPad { kNone, kValid, kUpper, kLower };
+
+AutoPad read_auto_pad(const NodeContext& c) {
+  const std::string name = c.node().string_or("auto_pad", "NOTSET");
+  if (name == "NOTSET" || name.empty()) return AutoPad::kNone;
+  if (name == "VALID") return AutoPad::kValid;
+  if (name == "SAME_UPPER") return AutoPad::kUpper;
+  if (name == "SAME_LOWER") return AutoPad::kLower;
+  c.reject("attribute auto_pad must be NOTSET, VALID, SAME_UPPER or SAME_LOWER, found '", name, "'");
+}
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The attributes, without dimensions of input and output.
+Window read_attributes(const NodeContext& c, size_t axes, std::vector<int64_t> kernel) {
+  c.expect(axes >= 1 && axes <= 3, "its input must have shape [N, C, D1] to [N, C, D1, D2, D3], found ", axes,
+           " spatial axes");
+  if (kernel.empty()) {
+    c.expect(c.node().has("kernel_shape"), "attribute kernel_shape is required but missing");
+    kernel = read_extents(c, "kernel_shape", axes, 1, 1);
+  }
+  const std::vector<int64_t> strides = read_extents(c, "strides", axes, 1, 1);
+  const std::vector<int64_t> dilations = read_extents(c, "dilations", axes, 1, 1);
+  Window window(axes);
+  for (size_t i = 0; i < axes; ++i) {
+    window[i].kernel = kernel[i];
+    window[i].stride = strides[i];
+    window[i].dilation = dilations[i];
+  }
+  if (read_auto_pad(c) == AutoPad::kNone) {
+    const std::vector<int64_t> pads = read_extents(c, "pads", 2 * axes, 0, 0);
+    for (size_t i = 0; i < axes; ++i) {
+      window[i].before = pads[i];
+      window[i].after = pads[axes + i];
+    }
+  }
+  return window;
+}
+
+// Completes an axis whose input is known: padding of SAME, number of windows.
+void place_windows(WindowAxis& a, AutoPad auto_pad, bool round_up) {
+  if (auto_pad == AutoPad::kUpper || auto_pad == AutoPad::kLower) {
+    a.output = ceil_divide(a.input, a.stride);
+    const int64_t total =
+        std::max<int64_t>(0, a.output == 0 ? 0 : (a.output - 1) * a.stride + a.span() - a.input);
+    a.before = auto_pad == AutoPad::kUpper ? total / 2 : total - total / 2;
+    a.after = total - a.before;
+    return;
+  }
+  const int64_t room = a.input + a.before + a.after - a.span();
+  if (room < 0) {
+    a.output = 0;
+    return;
+  }
+  a.output = (round_up ? ceil_divide(room, a.stride) : room / a.stride) + 1;
+  // A window that would start in the padding after the input is left out.
+  if (round_up && (a.output - 1) * a.stride >= a.input + a.before) --a.output;
+}
+
+}  // namespace
+
+Window read_window(const NodeContext& c, const Shape& input, const std::vector<int64_t>& kernel) {
+  c.expect(input.size() >= 3, "its input must have shape [N, C, D1, ...], found ", to_string(input));
+  Window window = read_attributes(c, input.size() - 2, kernel);
+  const AutoPad auto_pad = read_auto_pad(c);
+  const bool round_up = c.node().int_or("ceil_mode", 0) != 0;
+  for (size_t i = 0; i < window.size(); ++i) {
+    WindowAxis& a = window[i];
+    a.input = input[2 + i];
+    place_windows(a, auto_pad, round_up);
+    c.expect(a.output >= 1, "a window that spans ", a.span(), " elements does not fit axis ", 2 + i,
+             " of its input ", to_string(input), " with padding ", a.before, " and ", a.after);
+  }
+  return window;
+}
+
+Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w) {
+  c.expect(x.size() >= 3 && x.size() <= 5,
+           "its input X must have shape [N, C, D1] to [N, C, D1, D2, D3], found ", to_string(x));
+  c.expect(w.size() == x.size(), "its weights W must have as many axes as X ", to_string(x), ", found ",
+           to_string(w));
+  const int64_t groups = c.node().int_or("group", 1);
+  c.expect(groups >= 1, "attribute group must be at least 1, found ", groups);
+  c.expect(x[1] == w[1] * groups, "its input X ", to_string(x), " has ", x[1],
+           " channels, but the weights W ", to_string(w), " take ", w[1], " in each of ", groups, " groups");
+  c.expect(w[0] % groups == 0, "the ", w[0], " filters of W ", to_string(w), " cannot be shared by ", groups,
+           " groups");
+  const std::vector<int64_t> kernel(w.begin() + 2, w.end());
+  for (const int64_t k : kernel) c.expect(k >= 1, "the kernel of W ", to_string(w), " is empty");
+  const std::vector<int64_t> stated = c.node().ints_or("kernel_shape", kernel);
+  c.expect(stated.empty() || stated == kernel, "attribute kernel_shape is ", to_string(stated),
+           ", but W has shape ", to_string(w));
+  return read_window(c, x, kernel);
+}
+
+Window read_window_from_output(const NodeContext& c, const Shape& output,
+                               const std::vector<int64_t>& stated) {
+  c.expect(output.size() >= 3, "dY must have shape [N, C, D1, ...], found ", to_string(output));
+  const Window attributes = read_attributes(c, output.size() - 2, {});
+  const AutoPad auto_pad = read_auto_pad(c);
+  const bool round_up = c.node().int_or("ceil_mode", 0) != 0;
+  Window window(attributes.size());
+  for (size_t i = 0; i < window.size(); ++i) {
+    const auto place = [&](int64_t input) {
+      window[i] = attributes[i];
+      window[i].input = input;
+      place_windows(window[i], auto_pad, round_up);
+      return window[i].output;
+    };
+    const int64_t wanted = output[2 + i];
+    if (i < stated.size() && stated[i] >= 0) {
+      c.expect(place(stated[i]) == wanted, "axis ", 2 + i, " of the input has ", stated[i],
+               " elements, which gives ", window[i].output, " windows, but dY has shape ", to_string(output));
+      continue;
+    }
+    // The number of windows grows with the input, so the inputs that give it are neighbours.
+    const WindowAxis& a = attributes[i];
+    const int64_t largest = wanted * a.stride + a.span();
+    int64_t found = -1;
+    for (int64_t input = std::max<int64_t>(0, (wanted - 2) * a.stride - a.before - a.after); input <= largest;
+         ++input) {
+      if (place(input) != wanted) continue;
+      c.expect(found < 0, "the size of axis ", 2 + i, " of its result is not known: ", found, " and ", input,
+               " both give the ", wanted, " windows of ", to_string(output),
+               "; state the shape of the result in the model's value_info");
+      found = input;
+    }
+    c.expect(found >= 0, "no size of axis ", 2 + i, " of its result gives the ", wanted, " windows of ",
+             to_string(output));
+    place(found);
+  }
+  return window;
+}
+
+Shape output_shape(int64_t batch, int64_t channels, const Window& window) {
+  Shape shape = {batch, channels};
+  for (const WindowAxis& a : window) shape.push_back(a.output);
+  return shape;
+}
+
+Window three_axes(const Window& window) {
+  Window out(3 - window.size());
+  out.insert(out.end(), window.begin(), window.end());
+  return out;
+}
+
+}  // namespace ortrain

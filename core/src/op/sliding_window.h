@@ -1,0 +1,51 @@
+// Sliding windows, shared by convolution and pooling: where windows are and how many there are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "op/operator.h"
+#include "runtime/shape.h"
+
+namespace ortrain {
+
+// One spatial axis. Element k of window o reads input element o * stride + k * dilation - before.
+struct WindowAxis {
+  int64_t input = 1;     // size of the input
+  int64_t output = 1;    // number of windows
+  int64_t kernel = 1;    // elements of a window
+  int64_t stride = 1;    // between the first elements of two windows
+  int64_t dilation = 1;  // between two elements of a window
+  int64_t before = 0;    // padding before the input
+  int64_t after = 0;     // padding after the input, as the node states it
+
+  // From the first to after the last element of a window.
+  int64_t span() const { return (kernel - 1) * dilation + 1; }
+  // The padding after the input that the last window really reaches: more than `after` where the number of
+  // windows is rounded up, less (even negative) where it is rounded down.
+  int64_t reach() const { return (output - 1) * stride + span() - input - before; }
+};
+
+using Window = std::vector<WindowAxis>;
+
+// The windows of a node over an input [N, C, spatial...] from the attributes kernel_shape (or `kernel` where
+// that is not empty), strides, dilations, pads, auto_pad and ceil_mode. Rejects what does not fit.
+Window read_window(const NodeContext& c, const Shape& input, const std::vector<int64_t>& kernel = {});
+
+// The windows of a convolution of the given X [N, C, spatial...] and W [M, C / group, kernel...]. Rejects
+// what does not fit.
+Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w);
+
+// read_window for a node that is given the result alone (gradients of pooling): the outputs are known, the
+// inputs are `stated` or else what the outputs imply; rejects where they imply more than one dimension.
+Window read_window_from_output(const NodeContext& c, const Shape& output, const std::vector<int64_t>& stated);
+
+// [N, C, number of windows...]
+Shape output_shape(int64_t batch, int64_t channels, const Window& window);
+
+// Three spatial axes: axes of size 1 are put in front, so that one loop nest serves one to three dimensions.
+Window three_axes(const Window& window);
+
+}  // namespace ortrain

@@ -1,0 +1,57 @@
+// Shared by the operators on sequences: checks of types and positions, and graphs over the elements that
+// gradient rules write.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "op/dynamic.h"
+
+namespace ortrain {
+
+class SubgraphContext;
+
+// Whether input i can be a sequence, or a tensor, as far as is known; states what is wrong where it cannot.
+bool expect_sequence(TypeContext& c, size_t i);
+bool expect_tensor(TypeContext& c, size_t i);
+
+// What is known of a sequence of such elements, and of an element of such a sequence.
+ValueInfo sequence_of(const ValueInfo& element);
+ValueInfo element_of(const ValueInfo& sequence);
+
+// The number in input i, counted from the front; `otherwise` where it is left out. It may be as large as
+// `last`, and count from the end: -1 is `size` - 1.
+size_t position_in(const DynamicContext& c, size_t i, size_t size, size_t last, size_t otherwise);
+
+// Where a rule adds nodes: a graph and a source of names that no value has.
+struct GraphWriter {
+  std::function<std::vector<std::string>(const std::string& op_type, const std::vector<std::string>& inputs,
+                                         size_t output_count, const Attributes& attributes)>
+      emit;
+  std::function<std::string(const std::string&)> unique;
+
+  std::string operator()(const std::string& op_type, const std::vector<std::string>& inputs,
+                         const Attributes& attributes = {}) const {
+    return emit(op_type, inputs, 1, attributes)[0];
+  }
+};
+GraphWriter writer_of(GradientContext& g);
+GraphWriter writer_of(SubgraphContext& s, Graph& graph);
+
+// A Loop that applies `body` to the elements of sequences, one after another, and gives the sequences of what
+// its outputs were. Where an input is not a sequence, the body gets it whole every time. The first one is a
+// sequence.
+std::vector<std::string> map_sequences(const GraphWriter& w, const std::vector<std::string>& inputs,
+                                       const std::vector<bool>& is_sequence, const Graph& body,
+                                       const std::vector<DType>& results);
+// The sums of the elements of two sequences; zeros in the shapes of the elements of one; their dimensions
+// along an axis as one vector.
+std::string add_sequences(const GraphWriter& w, const std::string& a, const std::string& b, DType dtype);
+std::string zeros_like_sequence(const GraphWriter& w, const std::string& sequence, DType dtype);
+// zeros_like (ops/common/shape_helpers.h) and dy_or_zeros for values that may be sequences.
+std::string zeros_like_value(GradientContext& g, const std::string& like);
+std::string dy_or_zeros_like_value(GradientContext& g, size_t o);
+std::string extents_of_elements(const GraphWriter& w, const std::string& sequence, int64_t axis);
+
+}  // namespace ortrain

@@ -1,0 +1,14 @@
+// What the gradient rules of convolution and transposed convolution share.
+#pragma once
+
+#include <string>
+
+#include "op/operator.h"
+
+namespace ortrain {
+
+// The gradient rule of ConvGrad and ConvTransposeGrad, whose forward operator is `type`. That one is linear
+// in the data and in the weights, so the gradient of its gradient is made of both operators again.
+void product_grad_gradient(GradientContext& g, const std::string& type, const std::string& grad);
+
+}  // namespace ortrain

@@ -1,0 +1,150 @@
+#include "ops/optimizer/optimizer_update.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/convert.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+
+namespace {
+
+// Calls f(weights, gradients, first element, count) with the elements of a run as floats, some of them at a
+// time, and rounds what becomes of the weights.
+constexpr int64_t kPiece = 1024;
+template <typename Half, typename F>
+void as_floats(const OptimizerRun& run, F&& f) {
+  auto* weights = reinterpret_cast<Half*>(run.weights);
+  const auto* gradients = reinterpret_cast<const Half*>(run.gradients);
+  parallel_for((run.n + kPiece - 1) / kPiece, 6 * kPiece, [&](int64_t begin, int64_t end) {
+    float w[kPiece], g[kPiece];
+    for (int64_t at = begin * kPiece; at < std::min(end * kPiece, run.n); at += kPiece) {
+      const int64_t count = std::min(kPiece, run.n - at);
+      widen(weights + at, w, count);
+      widen(gradients + at, g, count);
+      f(w, g, at, count);
+      narrow(w, weights + at, count);
+    }
+  });
+}
+
+template <typename T>
+AdamWFactors<T> rounded(const AdamWFactors<double>& f) {
+  return {static_cast<T>(f.alpha),          static_cast<T>(f.beta),         static_cast<T>(f.epsilon),
+          static_cast<T>(f.gradient_scale), static_cast<T>(f.decay_before), static_cast<T>(f.decay_after),
+          static_cast<T>(f.root_scale),     static_cast<T>(f.step_size)};
+}
+
+}  // namespace
+
+AdamWAttributes::AdamWAttributes(const Node& node)
+    : alpha(node.float_or("alpha", 0.9f)),
+      beta(node.float_or("beta", 0.999f)),
+      epsilon(node.float_or("epsilon", 1e-8f)),
+      weight_decay(node.float_or("weight_decay", 1e-2f)),
+      correct_bias(node.int_or("correct_bias", 1) != 0),
+      adam_mode(node.int_or("adam_mode", 0)) {}
+
+std::string AdamWAttributes::problem() const {
+  if (adam_mode == 0 || adam_mode == 1) return "";
+  return concat("expected adam_mode 0 or 1, found ", adam_mode);
+}
+
+AdamWFactors<double> AdamWAttributes::factors(double learning_rate, int64_t step,
+                                              double gradient_scale) const {
+  AdamWFactors<double> f;
+  f.alpha = static_cast<double>(alpha);
+  f.beta = static_cast<double>(beta);
+  f.epsilon = static_cast<double>(epsilon);
+  f.gradient_scale = gradient_scale;
+  const double correction1 = correct_bias ? 1 - std::pow(f.alpha, step) : 1;
+  const double correction2 = correct_bias ? 1 - std::pow(f.beta, step) : 1;
+  const double decay = 1 - learning_rate * static_cast<double>(weight_decay);
+  if (adam_mode == 0) {
+    // Loshchilov and Hutter, "Decoupled weight decay regularization", as PyTorch orders it: decay first,
+    // the bias correction of the second moment inside the root.
+    f.decay_before = decay;
+    f.root_scale = 1 / std::sqrt(correction2);
+    f.step_size = learning_rate / correction1;
+  } else {
+    // The order of Hugging Face's AdamW: decay last, epsilon beside the uncorrected root.
+    f.decay_after = decay;
+    f.step_size = learning_rate * std::sqrt(correction2) / correction1;
+  }
+  return f;
+}
+
+// As PyTorch's clip_grad_norm_: the small number keeps a zero norm from dividing.
+double clip_factor(double sum_of_squares, double max_norm) {
+  return std::min(1.0, max_norm / (std::sqrt(sum_of_squares) + 1e-6));
+}
+
+double sum_of_squares(const OptimizerRun& run) {
+  double sum = 0;
+  const bool known = visit_floating(run.dtype,
+                                    [&](auto zero) {
+                                      sum = ortrain::sum_of_squares(
+                                          reinterpret_cast<const decltype(zero)*>(run.gradients), run.n);
+                                    }) ||
+                     visit_types<Float16, BFloat16>(run.dtype, [&](auto zero) {
+                       const auto* gradients = reinterpret_cast<const decltype(zero)*>(run.gradients);
+                       float g[kPiece];
+                       for (int64_t at = 0; at < run.n; at += kPiece) {
+                         const int64_t count = std::min(kPiece, run.n - at);
+                         widen(gradients + at, g, count);
+                         sum += ortrain::sum_of_squares(g, count);
+                       }
+                     });
+  require(known, ErrorCode::kNotImplemented, "optimizer step: parameters of type ", to_string(run.dtype),
+          " are not supported");
+  return sum;
+}
+
+void sgd(const OptimizerRun& run, double rate) {
+  visit_floating(run.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    sgd_update(reinterpret_cast<T*>(run.weights), reinterpret_cast<const T*>(run.gradients), run.n,
+               static_cast<T>(rate));
+  });
+  visit_types<Float16, BFloat16>(run.dtype, [&](auto zero) {
+    as_floats<decltype(zero)>(run, [&](float* w, const float* g, int64_t, int64_t n) {
+      sgd_update(w, g, n, static_cast<float>(rate));
+    });
+  });
+}
+
+void scale(const OptimizerRun& run, double factor) {
+  visit_floating(run.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    auto* scaled = reinterpret_cast<T*>(run.weights);
+    const auto* g = reinterpret_cast<const T*>(run.gradients);
+    parallel_for(run.n, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) scaled[i] = static_cast<T>(factor) * g[i];
+    });
+  });
+  visit_types<Float16, BFloat16>(run.dtype, [&](auto zero) {
+    as_floats<decltype(zero)>(run, [&](float* w, const float* g, int64_t, int64_t n) {
+      for (int64_t i = 0; i < n; ++i) w[i] = static_cast<float>(factor) * g[i];
+    });
+  });
+}
+
+void adamw(const OptimizerRun& run, const AdamWFactors<double>& factors) {
+  visit_floating(run.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    adamw_update(reinterpret_cast<T*>(run.weights), reinterpret_cast<const T*>(run.gradients),
+                 reinterpret_cast<T*>(run.first), reinterpret_cast<T*>(run.second), run.n,
+                 rounded<T>(factors));
+  });
+  // Moments of 16-bit floats are float: squares of their gradients would not fit.
+  visit_types<Float16, BFloat16>(run.dtype, [&](auto zero) {
+    const AdamWFactors<float> f = rounded<float>(factors);
+    as_floats<decltype(zero)>(run, [&](float* w, const float* g, int64_t at, int64_t n) {
+      adamw_update(w, g, reinterpret_cast<float*>(run.first) + at, reinterpret_cast<float*>(run.second) + at,
+                   n, f);
+    });
+  });
+}
+
+}  // namespace ortrain

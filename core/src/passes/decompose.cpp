@@ -1,0 +1,246 @@
+#include "passes/decompose.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "infer/value_types.h"
+#include "op/decomposition.h"
+#include "op/implementation.h"
+
+namespace ortrain {
+namespace {
+
+bool is_decomposed(const Node& node, DecomposeFor purpose) {
+  const Operator* op = find_operator(node.domain, node.op_type);
+  return op && op->rules.decompose && (!has_kernel(*op) || purpose == DecomposeFor::kGradient);
+}
+
+bool has_decomposed(const Graph& graph, DecomposeFor purpose) {
+  for (const Node& node : graph.nodes) {
+    if (is_decomposed(node, purpose)) return true;
+    for (const auto& [name, attribute] : node.attributes)
+      if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute);
+          inner && *inner && has_decomposed(**inner, purpose))
+        return true;
+  }
+  return false;
+}
+
+void collect_names(const Graph& graph, std::unordered_set<std::string>& names) {
+  for (const ValueInfo& v : graph.inputs) names.insert(v.name);
+  for (const ValueInfo& v : graph.outputs) names.insert(v.name);
+  names.insert(graph.initializer_order.begin(), graph.initializer_order.end());
+  for (const Node& node : graph.nodes) {
+    names.insert(node.name);
+    names.insert(node.outputs.begin(), node.outputs.end());
+    for (const auto& [name, attribute] : node.attributes)
+      if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute); inner && *inner)
+        collect_names(**inner, names);
+  }
+}
+
+// What the graphs of one model share.
+struct Names {
+  DecomposeFor purpose;
+  std::unordered_set<std::string> taken;
+  std::vector<std::string> problems;
+
+  std::string unique(const std::string& base) {
+    std::string name = base;
+    for (int k = 1; !taken.insert(name).second; ++k) name = concat(base, "_", k);
+    return name;
+  }
+};
+
+// Decomposes the nodes of one graph in order, so that what is known of values reaches the next one.
+class Decomposer {
+ public:
+  Decomposer(Model& model, Names& names)
+      : names_(names), model_(model), nodes_(std::move(model.graph.nodes)), types_(without_nodes(model)) {}
+
+  void run() {
+    for (Node& node : nodes_) {
+      for (auto& [name, attribute] : node.attributes)
+        if (auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute); inner && *inner)
+          *inner = decompose_subgraph(**inner);
+      place(std::move(node));
+    }
+  }
+
+ private:
+  friend class Context;
+
+  static Model& without_nodes(Model& model) {
+    model.graph.nodes.clear();
+    return model;
+  }
+
+  std::shared_ptr<Graph> decompose_subgraph(const Graph& graph) {
+    if (!has_decomposed(graph, names_.purpose)) return std::make_shared<Graph>(graph);
+    Model inner;
+    inner.opsets = model_.opsets;
+    inner.graph = graph;
+    // What is read from around the graph looks like an inner value of it, as far as types go.
+    std::vector<std::string> outer;
+    for (const Node& node : graph.nodes)
+      for (const std::string& value : node.inputs)
+        if (!inner.graph.info(value) && types_.info(value).dtype != DType::kUndefined) outer.push_back(value);
+    for (const std::string& value : outer) inner.graph.value_info.emplace(value, types_.info(value));
+    Decomposer(inner, names_).run();
+    for (const std::string& value : outer) inner.graph.value_info.erase(value);
+    for (const auto& [domain, version] : inner.opsets) model_.opsets.emplace(domain, version);
+    return std::make_shared<Graph>(std::move(inner.graph));
+  }
+
+  // Puts the node, or what it stands for, at the end of the graph.
+  void place(Node node);
+
+  Names& names_;
+  Model& model_;
+  std::vector<Node> nodes_;
+  ValueTypes types_;
+  std::map<std::string, std::string> constants_;  // content → initializer
+};
+
+// The decomposition of one node.
+class Context : public DecompositionContext {
+ public:
+  Context(Decomposer& decomposer, const Node& node)
+      : decomposer_(decomposer), node_(node), values_(node.outputs.size()) {}
+
+  const Node& node() const override { return node_; }
+  int64_t opset(const std::string& domain) const override { return decomposer_.model_.opset(domain); }
+
+  std::vector<std::string> emit(const std::string& op_type, const std::vector<std::string>& inputs,
+                                size_t output_count, const Attributes& attributes,
+                                const std::string& domain) override {
+    Node added;
+    added.domain = domain;
+    added.op_type = op_type;
+    added.name = decomposer_.names_.unique(concat(base(), "/", op_type));
+    added.inputs = inputs;
+    while (!added.inputs.empty() && added.inputs.back().empty()) added.inputs.pop_back();
+    added.attributes = attributes;
+    for (size_t o = 0; o < output_count; ++o)
+      added.outputs.push_back(decomposer_.names_.unique(concat(added.name, "_output_", o)));
+    const std::vector<std::string> outputs = added.outputs;
+    if (is_decomposed(added, decomposer_.names_.purpose)) {
+      Context inner(decomposer_, added);
+      find_operator(domain, op_type)->rules.decompose(inner);
+      for (Node& node : inner.finished()) nodes_.push_back(std::move(node));
+    } else {
+      if (!find_operator(domain, op_type))
+        reject(concat("it stands for nodes of the operator ", added.qualified_type(),
+                      ", which cannot be run yet"));
+      if (!domain.empty()) decomposer_.model_.opsets.emplace(domain, 1);
+      decomposer_.types_.infer(added);
+      nodes_.push_back(std::move(added));
+    }
+    return outputs;
+  }
+
+  std::string constant(const Tensor& value) override {
+    std::string content = concat(static_cast<int>(value.dtype()), ortrain::to_string(value.shape()));
+    content.append(reinterpret_cast<const char*>(value.raw()), value.bytes());
+    if (const auto it = decomposer_.constants_.find(content); it != decomposer_.constants_.end())
+      return it->second;
+    const std::string name = decomposer_.names_.unique(
+        concat("constant_", decomposer_.constants_.size(), "_", ortrain::to_string(value.dtype())));
+    decomposer_.model_.graph.add_initializer(name, value);
+    decomposer_.types_.set_constant(name, value);
+    decomposer_.constants_.emplace(std::move(content), name);
+    return name;
+  }
+
+  DType dtype(const std::string& value) const override { return decomposer_.types_.info(value).dtype; }
+  std::optional<std::vector<Dim>> dims(const std::string& value) const override {
+    return decomposer_.types_.info(value).dims;
+  }
+  const Tensor* constant_value(const std::string& value) const override {
+    return decomposer_.types_.constant(value);
+  }
+
+  bool is_sequence(const std::string& value) const override {
+    return decomposer_.types_.info(value).is_sequence;
+  }
+
+  void set(size_t o, const std::string& value) override {
+    if (has_y(o)) values_.at(o) = value;
+  }
+
+  void state_like(const std::string& value, const std::string& like) override {
+    decomposer_.types_.set_like(value, like);
+  }
+
+  // The nodes, with the names of the outputs of the node that they stand for.
+  std::vector<Node> finished() {
+    std::unordered_set<std::string> own;
+    for (const Node& added : nodes_) own.insert(added.outputs.begin(), added.outputs.end());
+    std::unordered_map<std::string, std::string> renamed;
+    for (size_t o = 0; o < values_.size(); ++o) {
+      if (!has_y(o)) continue;
+      if (values_[o].empty()) reject(concat("output ", o, " ('", y(o), "') is not supported"));
+      decomposer_.types_.set_like(y(o), values_[o]);
+      if (own.count(values_[o]) && renamed.emplace(values_[o], y(o)).second) continue;
+      nodes_.push_back(
+          Node{"", "Identity", decomposer_.names_.unique(base() + "/Identity"), {values_[o]}, {y(o)}, {}});
+    }
+    const auto rename = [&](std::string& value) {
+      if (const auto it = renamed.find(value); it != renamed.end()) value = it->second;
+    };
+    for (Node& added : nodes_) {
+      std::for_each(added.inputs.begin(), added.inputs.end(), rename);
+      std::for_each(added.outputs.begin(), added.outputs.end(), rename);
+      if (std::any_of(added.outputs.begin(), added.outputs.end(),
+                      [&](const std::string& v) { return own.count(v) == 0; }))
+        decomposer_.types_.infer(added);
+    }
+    return std::move(nodes_);
+  }
+
+ private:
+  const std::string& base() const { return node_.name.empty() ? node_.outputs.at(0) : node_.name; }
+
+  Decomposer& decomposer_;
+  const Node& node_;
+  std::vector<Node> nodes_;
+  std::vector<std::string> values_;  // of the outputs
+};
+
+void Decomposer::place(Node node) {
+  std::vector<Node>& placed = model_.graph.nodes;
+  if (is_decomposed(node, names_.purpose)) {
+    const auto problem = [&](std::string text) {
+      if (!has_kernel(*find_operator(node.domain, node.op_type))) names_.problems.push_back(std::move(text));
+    };
+    try {
+      Context context(*this, node);
+      find_operator(node.domain, node.op_type)->rules.decompose(context);
+      for (Node& made : context.finished()) placed.push_back(std::move(made));
+      return;
+    } catch (const Error& error) {
+      problem(error.message());
+    } catch (const std::out_of_range&) {
+      problem(concat(node.label(), ": it has ", node.inputs.size(), " inputs and ", node.outputs.size(),
+                     " outputs, which are fewer than it needs"));
+    }
+  }
+  types_.infer(node);
+  placed.push_back(std::move(node));
+}
+
+}  // namespace
+
+std::vector<std::string> decompose_operators(Model& model, DecomposeFor purpose) {
+  if (!has_decomposed(model.graph, purpose)) return {};
+  Names names{purpose, {}, {}};
+  collect_names(model.graph, names.taken);
+  Decomposer(model, names).run();
+  return names.problems;
+}
+
+}  // namespace ortrain

@@ -1,0 +1,18 @@
+// Replaces operators that are made of others by those (op/decomposition.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace ortrain {
+
+enum class DecomposeFor { kRun, kGradient };
+
+// Replaces all nodes of the model and its subgraphs whose operator is decomposed for that purpose. Nodes
+// for which that cannot be done stay as they are; returns the reasons, each with the node's label, but for
+// those that a kernel can run.
+std::vector<std::string> decompose_operators(Model& model, DecomposeFor purpose);
+
+}  // namespace ortrain

@@ -1,0 +1,49 @@
+// The passes in the order in which they run, and why in this order.
+#include "passes/pass.h"
+#include "passes/passes.h"
+
+namespace ortrain {
+namespace {
+
+constexpr Pass kArtifactPasses[] = {
+    // The nodes of a branch can only be matched once they are in the graph.
+    {"inline_if", inline_if},
+    // Single nodes have better gradients than the steps they are written as. Nothing in one pattern is part
+    // of the other.
+    {"fuse_layer_normalization", fuse_layer_normalization},
+    {"fuse_gelu", fuse_gelu},
+    // Behind the fusions: a normalization in one node keeps positions apart, the steps of one do not.
+    {"hoist_selection", hoist_selection, PassLevel::kExtended, "select_early"},
+};
+
+constexpr Pass kSessionPasses[] = {
+    // Later patterns need not look through nodes that only rename.
+    {"remove_identity", remove_identity, PassLevel::kBasic},
+    // Before attention and products become nodes that it does not look through.
+    {"hoist_selection", hoist_selection, PassLevel::kExtended, "select_early"},
+    // Patterns ask whether a value has one reader, which equal nodes hide.
+    {"common_subexpression_elimination", common_subexpression_elimination, PassLevel::kBasic, "merge_twins"},
+    // Before transpositions are folded into the products that attention consists of.
+    {"fuse_attention", fuse_attention},
+    // Before fuse_product, which takes along the multiplication by the derivative.
+    {"save_activation_derivatives", save_activation_derivatives, PassLevel::kExtended, "keep_slopes"},
+    // Before fuse_product: an addend behind a transposition comes next to its product.
+    {"fold_transpose", fold_transpose},
+    // A normalization between a convolution and its activation has to be gone before they are fused.
+    {"fuse_conv_batch_normalization", fuse_conv_batch_normalization},
+    {"fuse_conv_activation", fuse_conv_activation},
+    {"fuse_product", fuse_product},
+    // The order of nodes is decided when there are no more changes to them.
+    {"schedule_weight_gradients", schedule_weight_gradients, PassLevel::kExtended,
+     "early_parameter_gradients"},
+    // Marks the convolutions that are left.
+    {"winograd", winograd},
+};
+
+}  // namespace
+
+std::span<const Pass> passes_of(PassPhase phase) {
+  return phase == PassPhase::kArtifact ? std::span<const Pass>(kArtifactPasses) : kSessionPasses;
+}
+
+}  // namespace ortrain

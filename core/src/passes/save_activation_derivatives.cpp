@@ -1,0 +1,69 @@
+// An activation whose derivative is expensive computes it together with its value, and stores it in place of
+// its input, which only the gradient would have read:
+//
+//   Gelu(X) → Y, GeluGrad(dY, X)  →  GeluAndSlope(X) → Y, S and Mul(dY, S)        the same for FastGelu,
+//   QuickGelu
+#include <unordered_map>
+
+#include "op/operator.h"
+#include "op/session_domain.h"
+#include "passes/passes.h"
+
+namespace ortrain {
+namespace {
+
+// The name of the activation as its gradient operator has it, empty where there is none.
+std::string_view activation_of(const Node& gradient) {
+  if (gradient.domain != kMicrosoft) return {};
+  for (const std::string_view name : {"Gelu", "FastGelu", "QuickGelu"})
+    if (gradient.op_type == std::string(name) + "Grad") return name;
+  return {};
+}
+
+std::string_view activation_of_forward(const Node& node) {
+  if (node.has_input(1)) return {};  // FastGelu with a bias
+  if (node.op_type == "Gelu") return node.string_or("approximate", "none") == "tanh" ? "FastGelu" : "Gelu";
+  if (node.domain == kMicrosoft && node.op_type == "FastGelu") return "FastGelu";
+  if ((node.domain == kMicrosoft && node.op_type == "QuickGelu") ||
+      (node.domain.empty() && node.op_type == "Swish"))
+    return "QuickGelu";
+  return {};
+}
+
+float alpha_of(const Node& node) { return node.float_or("alpha", node.op_type == "Swish" ? 1.0f : 1.702f); }
+
+}  // namespace
+
+bool save_activation_derivatives(Model& model) {
+  Graph& graph = model.graph;
+  const auto uses = count_uses(graph);
+  std::unordered_map<std::string, Node*> activations;  // by the value that they read
+  for (Node& node : graph.nodes)
+    if (!activation_of_forward(node).empty()) activations[node.inputs[0]] = &node;
+  bool changed = false;
+  for (Node& node : graph.nodes) {
+    const std::string_view name = activation_of(node);
+    if (name.empty()) continue;
+    const std::string x = node.inputs[1];
+    const auto at = activations.find(x);
+    // Others that read X would have to keep it beside the derivative.
+    if (at == activations.end() || uses.at(x) != 2 || activation_of_forward(*at->second) != name) continue;
+    Node& forward = *at->second;
+    const float alpha = alpha_of(forward);
+    if (name == "QuickGelu" && alpha_of(node) != alpha) continue;
+    const std::string slope = graph.unique_name(x + "_slope");
+    forward.attributes.clear();
+    if (name == "QuickGelu") forward.attributes["alpha"] = alpha;
+    forward.domain = kSessionDomain;
+    forward.op_type = std::string(name) + "AndSlope";
+    forward.outputs = {forward.outputs[0], slope};
+    node.domain = "";
+    node.op_type = "Mul";
+    node.inputs = {node.inputs[0], slope};
+    node.attributes.clear();
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace ortrain

@@ -1,0 +1,125 @@
+"""Includes go one way: from each folder of the core to those that docs/architecture.md lists below it."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+SOURCES = ROOT / "core" / "src"
+# Includes from one family of operators to another, beside those of ops/common.
+ACROSS_FAMILIES = {
+    ("ops/nn/axis_normalization.cpp", "ops/math/reduce.h"),
+    ("ops/optimizer/sequence_optimizers.cpp", "ops/control/sequence.h"),
+}
+
+
+def layers() -> list[set[str]]:
+    """Return the rows of the table under "Layers", the topmost first."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    section = text.split("\n## Layers\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
+    return [set(re.findall(r"`(\w+)`", row)) for row in rows]
+
+
+def includes(source: pathlib.Path) -> list[str]:
+    """Return the headers of the core that a source or header includes."""
+    return [
+        name for name in re.findall(r'^#include "([^"]+)"', source.read_text(), re.MULTILINE) if "/" in name
+    ]
+
+
+def sources() -> list[pathlib.Path]:
+    return sorted(path for path in SOURCES.rglob("*") if path.suffix in {".cpp", ".h"})
+
+
+def arrows(depth: int) -> set[tuple[str, str]]:
+    """Return which folders, of at most that depth, include which others."""
+    found = set()
+    for source in sources():
+        name = source.relative_to(SOURCES)
+        for included in includes(source):
+            if not (SOURCES / included).exists():
+                continue  # made while building, or from core/include
+            ends = [
+                pathlib.PurePath(*[part for part in path.parts[:-1] if part != "generated"][:depth])
+                for path in (name, pathlib.PurePath(included))
+            ]
+            if ends[0] != ends[1]:
+                found.add((str(ends[0]), str(ends[1])))
+    return found
+
+
+def circle(graph: set[tuple[str, str]]) -> list[str]:
+    """Return folders that include each other in a circle; nothing where there is none."""
+    after: dict[str, set[str]] = {}
+    for source, target in graph:
+        after.setdefault(source, set()).add(target)
+    done: set[str] = set()
+
+    def visit(folder: str, way: list[str]) -> list[str]:
+        if folder in way:
+            return [*way[way.index(folder) :], folder]
+        if folder in done:
+            return []
+        for target in sorted(after.get(folder, ())):
+            if found := visit(target, [*way, folder]):
+                return found
+        done.add(folder)
+        return []
+
+    for folder in sorted(after):
+        if found := visit(folder, []):
+            return found
+    return []
+
+
+def test_the_table_lists_every_folder_once() -> None:
+    listed = [folder for row in layers() for folder in row]
+    assert sorted(listed) == sorted({path.name for path in SOURCES.iterdir() if path.is_dir()})
+
+
+def test_folders_include_those_below_them_alone() -> None:
+    level = {folder: i for i, row in enumerate(layers()) for folder in row}
+    wrong = [
+        f"{source} -> {target}" for source, target in sorted(arrows(1)) if level[source] >= level[target]
+    ]
+    assert not wrong, f"against the order of docs/architecture.md: {wrong}"
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_no_folders_include_each_other_in_a_circle(depth: int) -> None:
+    assert circle(arrows(depth)) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")}) == ["a", "b", "c", "a"]
+    assert circle({("a", "b"), ("b", "c"), ("a", "c")}) == []
+
+
+def test_families_of_operators_share_what_is_common() -> None:
+    across = set()
+    for source in sorted((SOURCES / "ops").rglob("*")):
+        if source.suffix not in {".cpp", ".h"}:
+            continue
+        name = source.relative_to(SOURCES)
+        for included in includes(source):
+            parts = pathlib.PurePath(included).parts
+            if parts[0] == "ops" and parts[1] not in {name.parts[1], "common"}:
+                across.add((name.as_posix(), included))
+    assert across == ACROSS_FAMILIES
+
+
+def test_one_source_knows_which_libraries_a_build_has() -> None:
+    knowing = [
+        path.relative_to(SOURCES).as_posix() for path in sources() if "ORTRAIN_ONEDNN" in path.read_text()
+    ]
+    assert knowing == ["backend/cpu/implementations.cpp"]
+
+
+def test_headers_of_libraries_stay_in_the_folder_of_the_library() -> None:
+    for source in sources():
+        if "backend/cpu/onednn" not in source.as_posix():
+            assert not re.search(r"#include [<\"](dnnl|backend/cpu/onednn/dnnl)", source.read_text()), source
