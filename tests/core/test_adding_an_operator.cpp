@@ -61,7 +61,7 @@ double operations(const Node&, std::span<const Shape* const> inputs, const Shape
 
 std::optional<InputPositions> positions(const PositionQuery& q) { return InputPositions{{q.axis}}; }
 
-DType element_type(const ElementTypes& t, size_t o) { return o == 1 ? DType::kInt64 : t.dtype(0); }
+DType element_type(const ElementTypes& t, size_t o) { return o == 1 ? DType::kInt64 : t[0]; }
 
 ORTRAIN_OPERATOR({.domain = "test",
                   .type = "Peaks",

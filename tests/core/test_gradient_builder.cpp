@@ -276,7 +276,7 @@ TEST_CASE("Everything that cannot be trained is named at once") {
        "parameter \"lost\"", "does not depend on it", "parameter \"whole\"", "int64", "parameter \"ghost\""});
 }
 
-ORTRAIN_OPERATOR({.domain = "test", .type = "Plain", .shape = shape_like_first});
+ORTRAIN_OPERATOR({.domain = "test", .type = "Plain", .rules = {.shape = shape_like_first}});
 
 TEST_CASE("What has no gradient yet is named only where a gradient would go through it") {
   Model model = small_model();

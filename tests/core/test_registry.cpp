@@ -43,6 +43,6 @@ TEST_CASE("two items under one key are refused by name, with both places") {
 
 TEST_CASE("no operator and no pass of this build is registered twice") {
   CHECK(all_operators().size() > 300);
-  CHECK(pass_names(PassMoment::kSession).size() > 5);
+  CHECK(pass_names(PassPhase::kSession).size() > 5);
   CHECK(find_operator("", "Relu") != nullptr);
 }

@@ -26,7 +26,10 @@ def refusal(key: str, value: str) -> str:
         ("ortrain.mixed_precision", "bf16"),
         ("ortrain.bf16_products", "fp32"),
         ("ortrain.memory_budget", "64M"),
-        ("ortrain.disable_pass.merge_twins", "1"),
+        ("ortrain.disable_pass.common_subexpression_elimination", "1"),
+        ("ortrain.disable_pass.merge_twins", "1"),  # its former name
+        ("ortrain.check_finite", "1"),
+        ("ortrain.dump_graph", "graphs"),
         ("ortrain.disable_pass.fold_frozen_parameters", "0"),
         ("ortrain.disable_pass.keep_convolution_weights", "1"),
         ("session.set_denormal_as_zero", "1"),
@@ -46,7 +49,7 @@ def test_known_entries_and_those_of_others_are_kept(key: str, value: str) -> Non
         ("ortrain.mixed_precison", "ortrain.mixed_precision"),
         ("ortrain.bf16_product", "ortrain.bf16_products"),
         ("ortrain.memory_budgett", "ortrain.memory_budget"),
-        ("ortrain.disable_pass.merge_twin", "ortrain.disable_pass.merge_twins"),
+        ("ortrain.disable_pass.fold_transpos", "ortrain.disable_pass.fold_transpose"),
         ("ortrain.disable_pass.fold_frozen_parameter", "ortrain.disable_pass.fold_frozen_parameters"),
     ],
 )
@@ -70,7 +73,7 @@ def test_a_pass_of_artifacts_is_not_one_of_sessions() -> None:
     [
         ("ortrain.mixed_precision", "bf17", "'none', 'bf16'"),
         ("ortrain.bf16_products", "", "'auto', 'bf16', 'fp32'"),
-        ("ortrain.disable_pass.merge_twins", "yes", "'0', '1'"),
+        ("ortrain.disable_pass.common_subexpression_elimination", "yes", "'0', '1'"),
     ],
 )
 def test_a_value_that_an_entry_does_not_take_is_refused(key: str, value: str, known: str) -> None:

@@ -129,12 +129,10 @@ def test_the_first_node_that_makes_an_infinity_is_named(tmp_path: pathlib.Path) 
         helper.make_node("Neg", ["big"], ["y"], "turn"),
     ]
     checked = session(model_of(nodes, [2, 3]), tmp_path, check_finite="1")
-    with pytest.raises(
-        RuntimeError, match=r'"explode" \(Exp\).*0 are NaN and 2 infinite.*\'x\' from -100 to 100'
-    ):
-        checked.run(
-            None, {"x": np.array([[100, -100, 50], [0, 1, 200]], np.float32).clip(-100, 100) * [1, 1, 1]}
-        )
+    x = np.array([[100, -100, 50], [0, 1, 100]], np.float32)
+    message = r'"explode" \(Exp\).*0 are NaN and 2 infinite.*\'x\' from -100 to 100'
+    with pytest.raises(RuntimeError, match=message):
+        checked.run(None, {"x": x})
 
 
 def test_infinities_that_a_node_is_given_may_pass(tmp_path: pathlib.Path) -> None:

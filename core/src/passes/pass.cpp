@@ -75,16 +75,22 @@ void write_rewritten(const Model& model, const std::filesystem::path& path) {
   write_model(whole, path);
 }
 
-void run_passes(Model& model, PassPhase phase, const std::map<std::string, std::string>& config,
+void run_passes(Model& model, PassPhase phase, const std::map<std::string, std::string>& config, int level,
                 std::string_view label) {
   Dump dump(config, label);
   dump.write(model);
   for (const Pass& pass : passes_of(phase)) {
-    if (!is_on(pass, config)) continue;
+    if (static_cast<int>(pass.level) > level || !is_on(pass, config)) continue;
     run_inside(pass, model);
     if (pass.run(model)) model.graph.remove_unused_nodes();
     dump.write(model, pass.name);
   }
+}
+
+std::vector<std::string_view> pass_names(PassPhase phase) {
+  std::vector<std::string_view> names;
+  for (const Pass& pass : passes_of(phase)) names.push_back(pass.name);
+  return names;
 }
 
 std::map<std::string, std::string> without_passes(const std::vector<std::string>& names, PassPhase phase) {
@@ -98,7 +104,7 @@ std::map<std::string, std::string> without_passes(const std::vector<std::string>
     }
     require(found, ErrorCode::kInvalidArgument, "expected the name of a pass to switch off, found '", name,
             "'; those that run here are ", known);
-    config[kDisable + name] = "1";
+    config[concat(kDisablePass, name)] = "1";
   }
   return config;
 }

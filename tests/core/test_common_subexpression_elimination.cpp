@@ -1,4 +1,4 @@
-// Which nodes the pass merge_twins makes one of, and which it leaves apart.
+// Which nodes the pass common_subexpression_elimination makes one of, and which it leaves apart.
 #include <cmath>
 #include <limits>
 
@@ -22,7 +22,7 @@ size_t left(const std::string& type, const Attributes& first, const Attributes& 
   model.graph.nodes = {Node{"", type, "first", inputs, {"a"}, first},
                        Node{"", type, "second", inputs, {"b"}, second},
                        Node{"", "Sub", "last", {"a", "b"}, {"y"}, {}}};
-  run_passes(model, PassMoment::kSession, {}, static_cast<int>(PassLevel::kBasic));
+  run_passes(model, PassPhase::kSession, {}, static_cast<int>(PassLevel::kBasic));
   return model.graph.nodes.size() - 1;
 }
 
