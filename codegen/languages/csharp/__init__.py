@@ -478,6 +478,8 @@ class Language(Base):
         wanted = m.call.arguments[1].type
         if kind == "string":
             return "NativeText.Utf8(value, nameof(value))"
+        if kind == "path":
+            return "NativeText.Path(value, nameof(value))"
         if kind == "bool":
             return "Arguments.Byte(value)"
         return "(int)value" if kind in self.spec.enums and wanted not in self.spec.enums else "value"

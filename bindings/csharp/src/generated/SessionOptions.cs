@@ -142,7 +142,8 @@ namespace Microsoft.ML.OnnxRuntime
             get { return Live.optimizedModelFilePath; }
             set
             {
-                NativeStatus.ThrowOnError(OrtApi.SetOptimizedModelFilePath(Live, value));
+                NativeStatus.ThrowOnError(OrtApi.SetOptimizedModelFilePath(
+                    Live, NativeText.Path(value, nameof(value))));
                 optimizedModelFilePath = value;
             }
         }
