@@ -166,8 +166,8 @@ TEST_CASE("variants share the segments that read none of their constants") {
              node("NonZero", {"positive"}, {"again"}),
              node("Transpose", {"again"}, {"at"}),
              node("GatherND", {"chosen", "at"}, {"rest"}),
-             node("Add", {kOfVariant, kOfVariant}, {"twice"}),
-             node("Mul", {"rest", "twice"}, {"y"})};
+             node("Mul", {"rest", kOfVariant}, {"scaled"}),
+             node("Add", {"scaled", "scaled"}, {"y"})};
   g.outputs = {value("y")};
   Runner runner(g);
   const Tensor x = floats({0, 2, -1, 3});

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "artifacts/gradient_nodes.h"
-#include "infer/value_types.h"
+#include "session/output_types.h"
 #include "session/stage.h"
 
 namespace ortrain {
@@ -29,7 +29,7 @@ std::vector<ValueInfo> outputs_of(const Model& model) {
                        [](const Dim& dim) { return dim.known() || !dim.symbol.empty(); });
   };
   const std::vector<ValueInfo>& stated = model.graph.outputs;
-  return std::all_of(stated.begin(), stated.end(), is_stated) ? stated : inferred_outputs(model);
+  return std::all_of(stated.begin(), stated.end(), is_stated) ? stated : output_types(model);
 }
 
 }  // namespace

@@ -5,13 +5,13 @@
 #include <unordered_set>
 
 #include "graph/onnx_io.h"
-#include "infer/value_types.h"
 #include "op/operator.h"
 #include "program/terminate.h"
 #include "runtime/denormals.h"
 #include "runtime/threads.h"
 #include "session/mixed_precision.h"
 #include "session/optimizer.h"
+#include "session/output_types.h"
 #include "session/parameter_layouts.h"
 #include "session/stage.h"
 
@@ -477,7 +477,7 @@ void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
   for (const Node& node : graph.nodes) made.insert(node.outputs.begin(), node.outputs.end());
   std::erase_if(graph.value_info, [&](const auto& info) { return !made.contains(info.first); });
   if (graph.name.empty()) graph.name = "graph";  // ONNX demands one
-  graph.outputs = inferred_outputs(model, true);
+  graph.outputs = output_types(model, true);
   write_model(model, path);
 }
 
