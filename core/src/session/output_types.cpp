@@ -1,0 +1,15 @@
+#include "session/output_types.h"
+
+#include "infer/value_types.h"
+#include "passes/decompose.h"
+
+namespace ortrain {
+
+std::vector<ValueInfo> output_types(const Model& model, bool name_all) {
+  Model decomposed = model;
+  // What cannot be decomposed stays as it is, and what depends on it is not known.
+  decompose_operators(decomposed, DecomposeFor::kRun);
+  return inferred_outputs(decomposed, name_all);
+}
+
+}  // namespace ortrain
