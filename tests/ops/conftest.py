@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
+import gradient_coverage
 import pytest
 import runner
 from gradient_coverage import COMPLETE
@@ -35,7 +36,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def passes(request: pytest.FixtureRequest) -> None:
     """Switch the passes of sessions, of which a wrong one would hide behind the kernels and the other way round."""
-    runner.switch_passes(getattr(request, "param", "on") == "on")
+    gradient_coverage.noting = getattr(request, "param", "on") == "on"
+    runner.switch_passes(gradient_coverage.noting)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,5 +50,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     wanted = {path for path in here.rglob("test_*.py") if "check_gradient(" in path.read_text()}
     collected = {item.path for item in session.items if here in item.path.parents}
     options = session.config.option
-    chosen = options.keyword or options.markexpr or any("::" in argument for argument in session.config.args)
+    chosen = (
+        options.keyword
+        or options.markexpr
+        or options.passes == "off"
+        or any("::" in argument for argument in session.config.args)
+    )
     session.config.stash[COMPLETE] = wanted <= collected and not chosen

@@ -53,6 +53,8 @@ class Coverage:
     smallest: dict[tuple[str, ...], Case] = field(default_factory=dict)  # by the attributes that are given
 
 
+#: Whether what is compared is noted. Cases run with passes and without, and count once: with passes.
+noting = True
 COVERED: dict[Key, Coverage] = {}
 #: Operators that stand in a gradient whose derivative was compared, and in how many.
 IN_GRADIENTS: Counter[Key] = Counter()
@@ -68,6 +70,8 @@ def is_covered(key: Key) -> bool:
 
 def note_model(graph: onnx.GraphProto) -> None:
     """Note the operators of a model whose gradients were right, those of its subgraphs among them."""
+    if not noting:
+        return
     for node in graph.node:
         IN_MODELS[node.domain, node.op_type] += 1
         for attribute in node.attribute:
@@ -77,6 +81,12 @@ def note_model(graph: onnx.GraphProto) -> None:
 
 def of(op: Op) -> Coverage:
     return COVERED.setdefault((op.domain, op.type), Coverage())
+
+
+def note_in_gradient(keys: Iterable[Key]) -> None:
+    """Note operators of a gradient whose own derivative was right."""
+    if noting:
+        IN_GRADIENTS.update(keys)
 
 
 def note(case: Case, floating: Iterable[Array], second: Collection[str] | None) -> None:
@@ -89,6 +99,8 @@ def note(case: Case, floating: Iterable[Array], second: Collection[str] | None) 
     second
         Operators that the second derivative lacks a gradient of; None where it was not asked for.
     """
+    if not noting:
+        return
     found = of(case.op)
     found.cases += 1
     found.opsets.add(case.op.opset if not case.op.domain else 1)

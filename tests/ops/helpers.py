@@ -382,7 +382,7 @@ def _check_second_order(
         assert abs(total - numeric) <= rtol * scale, (
             f"{op}: the second derivative along direction {seed} is {total}, finite differences give {numeric}"
         )
-    coverage.IN_GRADIENTS.update(own)
+    coverage.note_in_gradient(own)
     return set()
 
 
