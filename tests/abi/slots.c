@@ -189,7 +189,7 @@ static void memory_calls(void) {
   ORT(ReleaseMemoryInfo)(other);
 }
 
-static void option_calls(void) {
+static void option_calls(const char* folder) {
   OrtSessionOptions *options = NULL, *copy = NULL;
   OK(ORT(CreateSessionOptions)(&options));
   int number = 7;
@@ -224,6 +224,15 @@ static void option_calls(void) {
   size_t size = sizeof value;
   OK(ORT(GetSessionConfigEntry)(copy, "session.set_denormal_as_zero", value, &size));
   CHECK(size == 2 && strcmp(value, "1") == 0);
+  FAILS(kInvalidArgument, "empty", ort_api->SetOptimizedModelFilePath(copy, ""));
+  char optimized[4096];
+  snprintf(optimized, sizeof optimized, "%s/optimized.onnx", folder);
+  OK(ORT(SetOptimizedModelFilePath)(copy, optimized));
+  OrtSession* session = NULL;
+  OK(ort_api->CreateSession(env, "exported_after.onnx", copy, &session));
+  ort_api->ReleaseSession(session);
+  OK(ort_api->CreateSession(env, optimized, NULL, &session));
+  ort_api->ReleaseSession(session);
   ORT(ReleaseSessionOptions)(options);
   ort_api->ReleaseSessionOptions(copy);
 
@@ -547,7 +556,7 @@ int main(int argc, char** argv) {
   environment_calls();
   library_calls();
   memory_calls();
-  option_calls();
+  option_calls(argv[2]);
   type_calls();
   value_calls();
   forward_calls();
