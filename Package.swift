@@ -21,5 +21,13 @@ let package = Package(
       name: "onnxruntime_training_objc",
       dependencies: ["COrtrain"],
       path: "bindings/swift/Sources/onnxruntime_training_objc"),
+    .testTarget(
+      name: "OrtrainTests",
+      dependencies: ["onnxruntime_training_objc"],
+      path: "tests/swift/OrtrainTests"),
+    .testTarget(
+      name: "OrtrainXCTests",
+      dependencies: ["onnxruntime_training_objc"],
+      path: "tests/swift/OrtrainXCTests"),
   ]
 )
