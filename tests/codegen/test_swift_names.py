@@ -20,7 +20,9 @@ def languages() -> tuple[Swift, ObjectiveC]:
     return swift, objc
 
 
-def test_the_classes_and_declarations_are_those_that_swift_imports(languages: tuple[Swift, ObjectiveC]) -> None:
+def test_the_classes_and_declarations_are_those_that_swift_imports(
+    languages: tuple[Swift, ObjectiveC],
+) -> None:
     swift, objc = languages
     ours = {cls.own: [swift.declaration(m) for m in swift.methods(cls)] for cls in swift.classes}
     imported = {cls.own: [objc.swift_declaration(m) for m in objc.methods(cls)] for cls in objc.classes}
@@ -30,10 +32,14 @@ def test_the_classes_and_declarations_are_those_that_swift_imports(languages: tu
 
 def test_the_enumerations_are_those_that_swift_imports(languages: tuple[Swift, ObjectiveC]) -> None:
     swift, objc = languages
-    assert [swift.enum_name(e["name"]) for e in swift.enums] == [objc.enum_name(e["name"]) for e in objc.enums]
+    assert [swift.enum_name(e["name"]) for e in swift.enums] == [
+        objc.enum_name(e["name"]) for e in objc.enums
+    ]
     for enum in swift.enums:
         for value in enum["values"]:
             name = objc.value_name(enum["name"], value["name"]).removeprefix(objc.enum_name(enum["name"]))
             assert swift.value_name(enum["name"], value["name"]).lower() == name.lower()
-    types = [swift.value_name("tensor_element_type", name) for name in ("float", "uint8", "bfloat16", "int64")]
+    types = [
+        swift.value_name("tensor_element_type", name) for name in ("float", "uint8", "bfloat16", "int64")
+    ]
     assert types == ["float", "uInt8", "bFloat16", "int64"]

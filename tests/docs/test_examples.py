@@ -4,10 +4,11 @@ A fenced block that begins with ``python test`` is run; the blocks of a page sha
 contains ``model.onnx``, a network that maps 64 values to 10 classes, and ``artifacts/`` created from it; the names
 ``batches`` (pairs of images and labels), ``images`` and ``labels`` (one of the pairs) are defined.
 
-A block that begins with ``c test``, ``cpp test``, ``csharp test``, ``objc test`` or ``swift test`` is a whole program. It is compiled
-unchanged, together with a function that supplies batches: ``bool next_batch(float* images, int64_t* labels)``, in C#
-``bool Data.NextBatch(float[] images, long[] labels)``, which fills 16 images and labels and returns false after the last
-batch, in Swift ``nextBatch() -> (images: [Float], labels: [Int64])?``. It is run in a folder with ``artifacts/`` and must write ``trained.onnx`` and ``trained.ckpt`` there.
+A block that begins with ``c test``, ``cpp test``, ``csharp test``, ``objc test`` or ``swift test`` is a whole program. It
+is compiled unchanged, together with a function that supplies batches: ``bool next_batch(float* images, int64_t* labels)``,
+in C# ``bool Data.NextBatch(float[] images, long[] labels)``, which fills 16 images and labels and returns false after the
+last batch, in Swift ``nextBatch() -> (images: [Float], labels: [Int64])?``. It is run in a folder with ``artifacts/`` and
+must write ``trained.onnx`` and ``trained.ckpt`` there.
 """
 
 from __future__ import annotations

@@ -156,7 +156,9 @@ class Language(Base):
         if m.pattern == "create" or m.returns is None or m.pattern in lower.SETTINGS:
             return ""
         if m.returns.type == "results":
-            parts = [f"{camel(p.name, self.words)}: {self.type_name(argument_kind(p))}" for p in m.call.results]
+            parts = [
+                f"{camel(p.name, self.words)}: {self.type_name(argument_kind(p))}" for p in m.call.results
+            ]
             return f"({', '.join(parts)})"
         # Objective-C declares the getters of properties all alike, so Swift imports the text as optional.
         optional = "?" if m.pattern == "property_get" and m.returns.type == "string" else ""
@@ -211,7 +213,9 @@ class Language(Base):
         if self.returned(m) and m.returns:
             lines += self.c.wrap(f"- Returns: {self.said(m.returns.doc)}", hanging=2)
         met = "; ".join(f"`{code}` when {when}" for code, when in self.errors(m))
-        lines += self.c.wrap(f"- Throws: `NSError` of the domain `onnxruntime`{f': {met}' if met else ''}.", hanging=2)
+        lines += self.c.wrap(
+            f"- Throws: `NSError` of the domain `onnxruntime`{f': {met}' if met else ''}.", hanging=2
+        )
         return self._comment(lines, 2)
 
     def errors(self, m: Method) -> list[tuple[str, str]]:
