@@ -106,3 +106,42 @@ import onnxruntime_training_objc
     _ = (state, session)
   }
 }
+
+@Suite struct DataTests {
+  func output() throws -> (ORTValue, NSMutableData) {
+    let value = try Run.mlp.session().toBuffer(withTrainable: true)
+    return (value, try value.tensorData())
+  }
+
+  @Test func foundationReadsAndWritesDataOfTheLibrary() throws {
+    let (value, data) = try output()
+    let before = try value.array(of: Float.self)
+    #expect(data.length == 4 * before.count)
+    #expect((data as Data).withUnsafeBytes { Array($0.bindMemory(to: Float.self)) } == before)
+    #expect(Data(referencing: data).count == data.length)
+    #expect(data.isEqual(to: (data.mutableCopy() as! NSMutableData) as Data))
+    var first = Float(7)
+    data.replaceBytes(in: NSRange(location: 0, length: 4), withBytes: &first)
+    #expect(try value.array(of: Float.self)[0] == 7)
+    data.resetBytes(in: NSRange(location: 0, length: 4))
+    #expect(try value.array(of: Float.self)[0] == 0)
+    #expect(try value.array(of: Float.self)[1...] == before[1...])
+  }
+
+  @Test func whatIsAppendedGoesIntoACopy() throws {
+    let (value, data) = try output()
+    let before = try value.array(of: Float.self)
+    data.append(Data([1, 2, 3, 4]))
+    #expect(data.length == 4 * before.count + 4)
+    #expect(Array((data as Data).suffix(4)) == [1, 2, 3, 4])
+    #expect(try value.array(of: Float.self) == before)
+    data.replaceBytes(in: NSRange(location: 4 * before.count, length: 3), withBytes: [UInt8(9)], length: 1)
+    #expect(Array((data as Data).suffix(2)) == [9, 4])
+    data.append(data.bytes, length: 2)
+    data.increaseLength(by: 2)
+    #expect(data.length == 4 * before.count + 6)
+    data.length = 0
+    #expect((data as Data).isEmpty)
+    #expect(try value.array(of: Float.self) == before)
+  }
+}

@@ -152,6 +152,32 @@ final class TensorData: NSMutableData {
       memory = copy
     }
   }
+
+  // Foundation on Linux writes these into memory of its own.
+
+  override func append(_ bytes: UnsafeRawPointer, length: Int) {
+    replaceBytes(in: NSRange(location: self.length, length: 0), withBytes: bytes, length: length)
+  }
+
+  override func append(_ other: Data) {
+    other.withUnsafeBytes { bytes in
+      if let start = bytes.baseAddress { append(start, length: bytes.count) }
+    }
+  }
+
+  override func replaceBytes(in range: NSRange, withBytes bytes: UnsafeRawPointer) {
+    replaceBytes(in: range, withBytes: bytes, length: range.length)
+  }
+
+  override func replaceBytes(in range: NSRange, withBytes bytes: UnsafeRawPointer?, length: Int) {
+    // Copied first: the bytes may be those of this data.
+    let replacement = bytes.map { Data(bytes: $0, count: length) } ?? Data()
+    let rest = Data(bytes: mutableBytes + NSMaxRange(range), count: self.length - NSMaxRange(range))
+    self.length += length - range.length
+    let place = UnsafeMutableRawBufferPointer(rebasing: memory[range.location...])
+    place.copyBytes(from: replacement)
+    UnsafeMutableRawBufferPointer(rebasing: place[length...]).copyBytes(from: rest)
+  }
 }
 
 /// The type information of a value.
