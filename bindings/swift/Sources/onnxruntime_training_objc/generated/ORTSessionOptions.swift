@@ -91,6 +91,19 @@ public final class ORTSessionOptions: HandleOwner {
     try call.check(Tables.general.pointee.SetSessionLogVerbosityLevel(handle, sessionLogVerbosityLevel))
   }
 
+  /// File to which a session writes the graph that it runs, after its passes.
+  ///
+  /// - Parameters:
+  ///   - optimizedModelFilepath: The file.
+  /// - Throws: `NSError` of the domain `onnxruntime`.
+  public func setOptimizedModelFilePath(_ optimizedModelFilepath: String) throws {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTSessionOptions.setOptimizedModelFilePath(_:)")
+    let cOptimizedModelFilepath = try call.text(optimizedModelFilepath, "optimizedModelFilepath")
+    defer { free(cOptimizedModelFilepath) }
+    try call.check(Tables.general.pointee.SetOptimizedModelFilePath(handle, cOptimizedModelFilepath))
+  }
+
   /// Name in log messages.
   ///
   /// - Parameters:
