@@ -48,6 +48,9 @@ have = ( for tool in $(1); do command -v $$tool >/dev/null || exit 1; done )
 CLANG_FORMAT = git ls-files -z '*.c' '*.cpp' '*.h' '*.m' | grep -zv core/include | grep -zv generated/ | \
   xargs -0 $(VENV)/bin/clang-format
 
+# The same for Swift, with the formatter of its toolchain where there is one.
+SWIFT_FORMAT = if $(call have,swift); then git ls-files -z '*.swift' | grep -zv generated/ | xargs -0 swift format
+
 .PHONY: check
 check: setup ## Generated files, formatting, types
 	$(PYTHON) -m codegen --check
@@ -55,11 +58,13 @@ check: setup ## Generated files, formatting, types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(CLANG_FORMAT) --dry-run --Werror
+	@$(SWIFT_FORMAT) lint --strict; fi
 
 .PHONY: format
 format: setup ## Format the sources of all languages but C#
 	$(VENV)/bin/ruff format .
 	$(CLANG_FORMAT) -i
+	@$(SWIFT_FORMAT) -i; fi
 
 # pytest keeps about one processor busy, so the operators and everything else run side by side.
 SIDE_BY_SIDE = $(MAKE) --no-print-directory -j2 --output-sync=target

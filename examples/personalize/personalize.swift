@@ -47,7 +47,9 @@ struct Samples {
   }
 
   /// Copies a sample to a place in a batch.
-  func copy(_ number: Int, to place: Int, _ images: UnsafeMutableBufferPointer<Float>, _ classes: UnsafeMutableBufferPointer<Int64>) {
+  func copy(
+    _ number: Int, to place: Int, _ images: UnsafeMutableBufferPointer<Float>, _ classes: UnsafeMutableBufferPointer<Int64>
+  ) {
     for i in 0..<size { images[place * size + i] = pixels[number * size + i] }
     classes[place] = labels[number]
   }

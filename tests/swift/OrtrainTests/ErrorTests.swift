@@ -78,7 +78,8 @@ import onnxruntime_training_objc
   @Test func properties() throws {
     let state = try Run.mlp.state()
     try state.addIntProperty(withName: "i", value: 1)
-    expectFailure(.invalidArgument, "ORTCheckpoint.getFloatProperty(withName:)", "property i: expected a float, found an integer") {
+    expectFailure(.invalidArgument, "ORTCheckpoint.getFloatProperty(withName:)", "property i: expected a float, found an integer")
+    {
       _ = try state.getFloatProperty(withName: "i")
     }
     expectFailure(.invalidArgument, "expected a text, found an integer") { _ = try state.getStringProperty(withName: "i") }
@@ -91,7 +92,9 @@ import onnxruntime_training_objc
 
   @Test func indicesAndNames() throws {
     let session = try Run.mlp.session()
-    expectFailure(.invalidArgument, "GetModelInputTypeInfo") { _ = try session.getModelInputTypeInfo(withTraining: true, index: .max) }
+    expectFailure(.invalidArgument, "GetModelInputTypeInfo") {
+      _ = try session.getModelInputTypeInfo(withTraining: true, index: .max)
+    }
     let options = try ORTSessionOptions()
     expectFailure(.invalidArgument, "ortrain.nothing") { try options.addConfigEntry(withKey: "ortrain.nothing", value: "1") }
     try options.addConfigEntry(withKey: "a", value: "Größe")
