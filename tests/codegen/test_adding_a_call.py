@@ -47,7 +47,14 @@ METHOD = """
         returns: {type: bool, doc: "@true when it is."}
 """
 
-HAND_WRITTEN = ("spec", "core/src", "bindings/python/src", "bindings/csharp/src", "bindings/objc", "bindings/swift")
+HAND_WRITTEN = (
+    "spec",
+    "core/src",
+    "bindings/python/src",
+    "bindings/csharp/src",
+    "bindings/objc",
+    "bindings/swift",
+)
 """What goes with the rendered files; of it the spec alone is changed."""
 
 

@@ -15,4 +15,5 @@ cd "$(dirname "$0")/../.."
 export LD_LIBRARY_PATH="$library${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export PKG_CONFIG_PATH="$PWD/$build"
 export ORTRAIN_TEST_DATA="$PWD/$build/data"
-exec swift test --scratch-path "$build" -Xswiftc -warnings-as-errors "$@"
+# One test after another: some look at the memory of the process.
+exec swift test --no-parallel --scratch-path "$build" -Xswiftc -warnings-as-errors "$@"
