@@ -34,10 +34,10 @@ generate: setup ## Render everything that follows from spec/
 	$(PYTHON) -m codegen
 
 .PHONY: test
-test: check test-cpp test-csharp test-objc test-python test-portable ## Pass every test of every language that this machine can build
+test: check test-cpp test-csharp test-objc test-swift test-python test-portable ## Pass every test of every language that this machine can build
 	@$(call without,mcs mono nunit-console,C#: the library and its tests were neither built nor run)
 	@$(call without,clang gnustep-config,Objective-C: the library and its tests were neither built nor run)
-	@echo "make test: SKIPPED Swift: it has no bindings in this repository yet"
+	@$(call without,swift,Swift: the package and its tests were neither built nor run)
 
 # Says on the standard output, for a list of tools, what is skipped because one of them is missing.
 without = for tool in $(1); do command -v $$tool >/dev/null || { echo "make test: SKIPPED $(2); there is no $$tool"; break; }; done
@@ -48,6 +48,9 @@ have = ( for tool in $(1); do command -v $$tool >/dev/null || exit 1; done )
 CLANG_FORMAT = git ls-files -z '*.c' '*.cpp' '*.h' '*.m' | grep -zv core/include | grep -zv generated/ | \
   xargs -0 $(VENV)/bin/clang-format
 
+# The same for Swift, with the formatter of its toolchain where there is one.
+SWIFT_FORMAT = if $(call have,swift); then git ls-files -z '*.swift' | grep -zv generated/ | xargs -0 swift format
+
 .PHONY: check
 check: setup ## Generated files, formatting, types
 	$(PYTHON) -m codegen --check
@@ -55,11 +58,13 @@ check: setup ## Generated files, formatting, types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(CLANG_FORMAT) --dry-run --Werror
+	@$(SWIFT_FORMAT) lint --strict; fi
 
 .PHONY: format
 format: setup ## Format the sources of all languages but C#
 	$(VENV)/bin/ruff format .
 	$(CLANG_FORMAT) -i
+	@$(SWIFT_FORMAT) -i; fi
 
 # pytest keeps about one processor busy, so the operators and everything else run side by side.
 SIDE_BY_SIDE = $(MAKE) --no-print-directory -j2 --output-sync=target
@@ -98,6 +103,20 @@ objc: install ## Build the Objective-C library (clang; GNUstep where there is no
 test-objc: install ## The Objective-C tests
 	@if $(call have,clang gnustep-config); then $(MAKE) --no-print-directory objc && \
 	  ctest --test-dir $(BUILD)/objc --output-on-failure; else $(call without,clang gnustep-config,Objective-C); fi
+
+# A file that tells the package manager where the library under test and its headers lie.
+SWIFT = PKG_CONFIG_PATH=$(abspath $(BUILD))/swift swift
+.PHONY: swift
+swift: install ## Build the Swift package
+	@mkdir -p $(BUILD)/swift
+	@sed -e "/^prefix/d" -e "s|@CMAKE_INSTALL_FULL_INCLUDEDIR@/ortrain|$(CURDIR)/core/include|" -e "s|@CMAKE_INSTALL_FULL_LIBDIR@|$$($(LIBRARY_FOLDER))|" \
+	  -e "s|@PROJECT_VERSION@|0|" cmake/ortrain.pc.in >$(BUILD)/swift/ortrain.pc
+	$(SWIFT) build -c release -j $(JOBS) --scratch-path $(BUILD)/swift -Xswiftc -warnings-as-errors
+
+.PHONY: test-swift
+test-swift: install ## The Swift tests
+	@if $(call have,swift); then $(MAKE) --no-print-directory swift && tests/swift/run.sh $(PYTHON) $(BUILD)/swift \
+	  $$($(LIBRARY_FOLDER)); else $(call without,swift,Swift); fi
 
 # Prints where the installed libortrain lies.
 LIBRARY_FOLDER = $(PYTHON) -c "import ortrain, pathlib; print(pathlib.Path(ortrain.__file__).parent / 'lib')"

@@ -33,14 +33,15 @@ A language that is not built is named and left out. Exit status: 0; 2 when nothi
 needed before:
   make install        the package, for all of them
   cmake --build build/cpp --target core_step    after make cpp, for the core
-  make csharp, make objc                        for these two"""
+  make csharp, make objc, make swift            for these three"""
 
 RUNNERS = {
-    "c": "runner.c",
-    "cpp": "runner.cpp",
-    "python": "runner.py",
-    "csharp": "Runner.cs",
-    "objc": "runner.m",
+    "c": ["runner.c"],
+    "cpp": ["runner.cpp"],
+    "python": ["runner.py"],
+    "csharp": ["Runner.cs", "generated/csharp/Commands.cs"],
+    "objc": ["runner.m"],
+    "swift": ["runner.swift", "generated/swift/Commands.swift"],
 }
 CASE = "mlp_adamw"
 WARM_UP_STEPS = 1000
@@ -74,11 +75,11 @@ def measure_core(folder: Path, steps: int) -> Measure:
 
 
 def measure_language(language: str, folder: Path) -> Measure:
-    source = ROOT / "tests/scenarios" / RUNNERS[language]
+    sources = [ROOT / "tests/scenarios" / name for name in RUNNERS[language]]
     if language == "python":
-        program = Program([sys.executable, str(source)])
+        program = Program([sys.executable, str(sources[0])])
     else:
-        program = COMPILERS[language][1]([source], folder / f"runner_{language}")
+        program = COMPILERS[language][1](sources, folder / f"runner_{language}")
     return functools.partial(time_of, program, [folder / "script.txt", folder / "data", folder])
 
 

@@ -147,11 +147,29 @@ def compile_objc(sources: Sequence[Path], target: Path) -> Program:
     return Program([str(target)])
 
 
+def swift_module() -> tuple[list[str | Path], dict[str, str]]:
+    """What compiles and links a source with the module, and what its programs need in the environment."""
+    modules = built("build/swift/release/Modules/onnxruntime_training_objc.swiftmodule", "swift").parent
+    objects = sorted((modules.parent / "onnxruntime_training_objc.build").glob("*.o"))
+    binding = ROOT / "bindings/swift/Sources/COrtrain"
+    options: list[str | Path] = ["-swift-version", "6", "-warnings-as-errors", "-I", modules, "-I", binding]
+    options += ["-Xcc", f"-I{ROOT / 'core/include'}", *objects, f"-L{library_folder()}"]
+    return options, {"LD_LIBRARY_PATH": str(library_folder())}
+
+
+def compile_swift(sources: Sequence[Path], target: Path) -> Program:
+    compiler = tool("swiftc", "swiftlang, or the toolchain of swift.org")
+    options, environment = swift_module()
+    call_compiler([compiler, "-O", "-parse-as-library", *options, *sources, "-o", target])
+    return Program([str(target)], environment)
+
+
 COMPILERS: dict[str, tuple[str, Callable[[Sequence[Path], Path], Program]]] = {
     "c": (".c", compile_c),
     "cpp": (".cpp", compile_cpp),
     "csharp": (".cs", compile_csharp),
     "objc": (".m", compile_objc),
+    "swift": (".swift", compile_swift),
 }
 """By language: the ending of its sources, and what compiles sources into a program."""
 
@@ -164,5 +182,5 @@ def skip_or_fail(language: str, why: Missing) -> NoReturn:
 
 
 def required() -> set[str]:
-    """The languages that must not be missing, from the environment: ORTRAIN_REQUIRE=c,cpp,csharp,objc."""
+    """The languages that must not be missing, from the environment: ORTRAIN_REQUIRE=c,cpp,csharp,objc,swift."""
     return {name for name in os.environ.get("ORTRAIN_REQUIRE", "").split(",") if name}

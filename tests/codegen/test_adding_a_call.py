@@ -47,7 +47,14 @@ METHOD = """
         returns: {type: bool, doc: "@true when it is."}
 """
 
-HAND_WRITTEN = ("spec", "core/src", "bindings/python/src", "bindings/csharp/src", "bindings/objc")
+HAND_WRITTEN = (
+    "spec",
+    "core/src",
+    "bindings/python/src",
+    "bindings/csharp/src",
+    "bindings/objc",
+    "bindings/swift",
+)
 """What goes with the rendered files; of it the spec alone is changed."""
 
 
@@ -198,10 +205,32 @@ def test_an_objective_c_program_calls_it(rendered: pathlib.Path) -> None:
         compiled(compiler, "-fsyntax-only", "-Wall", "-Wextra", "-Werror", *options, *includes, source)
 
 
-@pytest.mark.parametrize("page", ["c", "cpp", "csharp", "objc", "languages"])
+SWIFT_CALLER = """
+func renamed(_ checkpoint: ORTCheckpoint, _ values: [ORTValue]) throws -> UInt {
+  let result = try checkpoint.renameParameter(withOldNames: ["a", "b"], values: values, path: nil, ratio: 0.5)
+  let last: String = result.out
+  return result.renamed + UInt(last.count)
+}
+"""
+
+
+def test_a_swift_program_calls_it(rendered: pathlib.Path) -> None:
+    try:
+        compiler = tool("swiftc", "swiftlang")
+    except Missing as why:
+        skip_or_fail("swift", why)
+    binding = rendered / "bindings/swift/Sources"
+    (rendered / "caller.swift").write_text(SWIFT_CALLER)
+    sources = sorted((binding / "onnxruntime_training_objc").rglob("*.swift"))
+    options = ["-swift-version", "6", "-warnings-as-errors", "-I", binding / "COrtrain"]
+    options += ["-Xcc", f"-I{rendered / 'core/include'}"]
+    compiled(compiler, "-typecheck", *options, *sources, rendered / "caller.swift")
+
+
+@pytest.mark.parametrize("page", ["c", "cpp", "csharp", "objc", "swift", "languages"])
 def test_the_reference_pages_have_it(rendered: pathlib.Path, page: str) -> None:
     text = (rendered / f"docs/reference/{page}.md").read_text()
-    assert "RenameParameter" in text or "renameParameterWithOldNames" in text
+    assert "RenameParameter" in text or "renameParameter" in text
     if page == "c":
         assert "#### CheckpointRenameParameter" in text
         assert "Since version 2." in text

@@ -4,10 +4,11 @@ A fenced block that begins with ``python test`` is run; the blocks of a page sha
 contains ``model.onnx``, a network that maps 64 values to 10 classes, and ``artifacts/`` created from it; the names
 ``batches`` (pairs of images and labels), ``images`` and ``labels`` (one of the pairs) are defined.
 
-A block that begins with ``c test``, ``cpp test``, ``csharp test`` or ``objc test`` is a whole program. It is compiled
-unchanged, together with a function that supplies batches: ``bool next_batch(float* images, int64_t* labels)``, in C#
-``bool Data.NextBatch(float[] images, long[] labels)``, which fills 16 images and labels and returns false after the last
-batch. It is run in a folder with ``artifacts/`` and must write ``trained.onnx`` and ``trained.ckpt`` there.
+A block that begins with ``c test``, ``cpp test``, ``csharp test``, ``objc test`` or ``swift test`` is a whole program. It
+is compiled unchanged, together with a function that supplies batches: ``bool next_batch(float* images, int64_t* labels)``,
+in C# ``bool Data.NextBatch(float[] images, long[] labels)``, which fills 16 images and labels and returns false after the
+last batch, in Swift ``nextBatch() -> (images: [Float], labels: [Int64])?``. It is run in a folder with ``artifacts/`` and
+must write ``trained.onnx`` and ``trained.ckpt`` there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ortrain import artifacts
 HERE = Path(__file__).resolve().parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python test\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PROGRAM = re.compile(r"^```(c|cpp|csharp|objc) test\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(r"^```(c|cpp|csharp|objc|swift) test\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
@@ -152,8 +153,11 @@ def test_a_whole_program_is_shown_once_in_every_language():
 def test_programs_of_the_pages_train(page, line, language, source, workplace):
     ending, compile_sources = COMPILERS[language]
     # Messages of the compiler name the line of the page.
-    Path(f"loop{ending}").write_text(f'#line {line + 1} "{page}"\n{source}', encoding="utf-8")
-    batches = HERE / ("NextBatch.cs" if language == "csharp" else "next_batch.c")
+    place = f'#line {line + 1} "{page}"'
+    if language == "swift":
+        place = f'#sourceLocation(file: "{page}", line: {line + 1})'
+    Path(f"loop{ending}").write_text(f"{place}\n{source}", encoding="utf-8")
+    batches = HERE / {"csharp": "NextBatch.cs", "swift": "NextBatch.swift"}.get(language, "next_batch.c")
     try:
         program = compile_sources([Path(f"loop{ending}"), batches], Path("loop").absolute())
     except Missing as why:

@@ -26,6 +26,7 @@ SOURCES = {
     "cpp": "personalize.cpp",
     "csharp": "Personalize.cs",
     "objc": "personalize.m",
+    "swift": "personalize.swift",
 }
 ARGUMENTS = ["artifacts", "samples", "out", "--epochs", "3", "--batch", "8", "--learning-rate", "0.003"]
 SAMPLES = 360

@@ -39,6 +39,7 @@ RUNNERS = {
     "cpp": ["runner.cpp"],
     "csharp": ["Runner.cs", "generated/csharp/Commands.cs"],
     "objc": ["runner.m"],
+    "swift": ["runner.swift", "generated/swift/Commands.swift"],
 }
 
 LEAST_GROWTH_OF_A_LEAK_KIB = 2 * 1024
