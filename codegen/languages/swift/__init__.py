@@ -378,7 +378,3 @@ class Language(Base):
         if p.type == "size":
             return f"UInt(bitPattern: {variable})"
         return f"{variable} != 0" if p.type == "flag" else variable
-
-    def element(self, kind: str) -> str:
-        """Return the type of a number that C gets by its address."""
-        return self.type_name(kind)
