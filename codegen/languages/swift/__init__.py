@@ -29,7 +29,6 @@ TAKERS = {
     "name_set": ("texts", "{}.free()"),
     "named_values": ("namedValues", "{}.free()"),
     "values": ("values", "{}.deallocate()"),
-    "bytes": ("bytes", "{}?.deallocate()"),
 }
 """The function that gives an argument its C form, and how that is freed."""
 
@@ -271,11 +270,11 @@ class Language(Base):
         return held + [p.own for p in self.arguments(m) if not self._is_copied(p)]
 
     def _is_copied(self, p: Given) -> bool:
-        return self.passes_itself(p) or p.type in ("string", "path", "strings", "name_set", "bytes")
+        return self.passes_itself(p) or p.type in ("string", "path", "strings", "name_set")
 
     def passes_itself(self, p: Given) -> bool:
-        """Whether an argument needs no other form for C."""
-        return p.type in PASSED or p.type in self.spec.enums
+        """Whether an argument needs no other form for C, or has it only during the call."""
+        return p.type in PASSED or p.type in self.spec.enums or p.type == "bytes"
 
     def call(self, call: Call) -> str:
         """Return the expression of a call's function."""
@@ -291,8 +290,12 @@ class Language(Base):
         return f'try call.{taker}({p.own}, "{p.own}")', freed.format(self.variable(p))
 
     def invocation(self, call: Call, operands: list[Operand]) -> str:
-        """Return the expression of a call."""
-        return f"{self.call(call)}({', '.join(self.operand(o) for o in operands)})"
+        """Return the expression of a call, within the functions that lend it the bytes of data."""
+        made = f"{self.call(call)}({', '.join(self.operand(o) for o in operands)})"
+        for o in reversed(operands):
+            if isinstance(o, lower.Passed) and o.argument.type == "bytes":
+                made = f"withBytes({o.argument.own}) {{ {self.variable(o.argument)} in {made} }}"
+        return made
 
     def operand(self, o: Operand) -> str:
         """Return one operand of a call."""
@@ -341,6 +344,8 @@ class Language(Base):
             return f"cValue({p.own})"
         if p.type == "size":
             return f"Int(bitPattern: {p.own})"
+        if p.type == "bytes":
+            return self.variable(p)
         if self.passes_itself(p):
             return p.own
         if p.type in ("strings", "name_set"):

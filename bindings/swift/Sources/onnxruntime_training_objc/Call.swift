@@ -67,17 +67,6 @@ struct Call {
     return Texts(Array(texts))
   }
 
-  /// A copy of the bytes.
-  func bytes(_ data: Data, _ name: String) throws -> UnsafeMutableRawPointer? {
-    let copy = UnsafeMutableRawPointer.allocate(byteCount: max(data.count, 1), alignment: 16)
-    data.copyBytes(to: copy.assumingMemoryBound(to: UInt8.self), count: data.count)
-    return copy
-  }
-
-  func bytes(_ data: Data?, _ name: String) throws -> UnsafeMutableRawPointer? {
-    try data.flatMap { try bytes($0, name) }
-  }
-
   func handle(_ owner: some HandleOwner, _ name: String) throws -> OpaquePointer {
     if let why = owner.whyUnusable { throw refusal("argument \(name): \(why)") }
     return owner.handle
@@ -195,6 +184,13 @@ struct Outputs {
     for i in 0..<count where handles[i] != nil { Tables.general.pointee.ReleaseValue(handles[i]) }
     handles.deallocate()
   }
+}
+
+/// Calls a function with the bytes of data, without a copy; nil for no data.
+func withBytes<Result>(_ data: Data?, _ body: (UnsafeRawPointer?) -> Result) -> Result {
+  guard let data else { return body(nil) }
+  // Empty data has no memory, but is not left out.
+  return data.withUnsafeBytes { body($0.baseAddress ?? UnsafeRawPointer(bitPattern: 16)) }
 }
 
 /// A value of an enumeration as C takes it.

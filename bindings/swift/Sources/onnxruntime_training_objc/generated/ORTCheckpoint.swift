@@ -35,10 +35,8 @@ public final class ORTCheckpoint: HandleOwner {
   ///   checkpoint, are damaged, or have a version that this library cannot read.
   public init(data: Data) throws {
     let call = Call("ORTCheckpoint.init(data:)")
-    let cBuffer = try call.bytes(data, "data")
-    defer { cBuffer?.deallocate() }
     var made: OpaquePointer?
-    try call.check(Tables.training.pointee.LoadCheckpointFromBuffer(cBuffer, data.count, &made))
+    try call.check(withBytes(data) { cBuffer in Tables.training.pointee.LoadCheckpointFromBuffer(cBuffer, data.count, &made) })
     handle = made!
   }
 

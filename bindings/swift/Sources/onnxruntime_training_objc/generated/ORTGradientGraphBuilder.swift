@@ -26,8 +26,6 @@ public final class ORTGradientGraphBuilder: HandleOwner {
   ///   differentiate.
   public init(model: Data, yNodeNames: [String], xNodeNames: [String], lossNodeName: String) throws {
     let call = Call("ORTGradientGraphBuilder.init(model:yNodeNames:xNodeNames:lossNodeName:)")
-    let cModel = try call.bytes(model, "model")
-    defer { cModel?.deallocate() }
     let cYNodeNames = try call.texts(yNodeNames, "yNodeNames")
     defer { cYNodeNames.free() }
     let cXNodeNames = try call.texts(xNodeNames, "xNodeNames")
@@ -35,7 +33,7 @@ public final class ORTGradientGraphBuilder: HandleOwner {
     let cLossNodeName = try call.text(lossNodeName, "lossNodeName")
     defer { free(cLossNodeName) }
     var made: OpaquePointer?
-    try call.check(Tables.extension.pointee.CreateGradientGraphBuilder(cModel, model.count, cYNodeNames.pointers, yNodeNames.count, cXNodeNames.pointers, xNodeNames.count, cLossNodeName, &made))
+    try call.check(withBytes(model) { cModel in Tables.extension.pointee.CreateGradientGraphBuilder(cModel, model.count, cYNodeNames.pointers, yNodeNames.count, cXNodeNames.pointers, xNodeNames.count, cLossNodeName, &made) })
     handle = made!
   }
 

@@ -50,11 +50,9 @@ public final class ORTSession: HandleOwner {
     defer { withExtendedLifetime((env, sessionOptions)) {} }
     let call = Call("ORTSession.init(env:modelData:sessionOptions:)")
     let cEnv = try call.handle(env, "env")
-    let cModelData = try call.bytes(modelData, "modelData")
-    defer { cModelData?.deallocate() }
     let cOptions = try call.handle(sessionOptions, "sessionOptions")
     var made: OpaquePointer?
-    try call.check(Tables.general.pointee.CreateSessionFromArray(cEnv, cModelData, modelData.count, cOptions, &made))
+    try call.check(withBytes(modelData) { cModelData in Tables.general.pointee.CreateSessionFromArray(cEnv, cModelData, modelData.count, cOptions, &made) })
     handle = made!
   }
 

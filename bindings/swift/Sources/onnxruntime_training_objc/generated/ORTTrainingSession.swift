@@ -71,14 +71,8 @@ public final class ORTTrainingSession: HandleOwner {
     let cEnv = try call.handle(env, "env")
     let cSessionOptions = try call.handle(sessionOptions, "sessionOptions")
     let cCheckpointState = try call.handle(checkpoint, "checkpoint")
-    let cTrainModelData = try call.bytes(trainModelData, "trainModelData")
-    defer { cTrainModelData?.deallocate() }
-    let cEvalModelData = try call.bytes(evalModelData, "evalModelData")
-    defer { cEvalModelData?.deallocate() }
-    let cOptimizerModelData = try call.bytes(optimizerModelData, "optimizerModelData")
-    defer { cOptimizerModelData?.deallocate() }
     var made: OpaquePointer?
-    try call.check(Tables.training.pointee.CreateTrainingSessionFromBuffer(cEnv, cSessionOptions, cCheckpointState, cTrainModelData, trainModelData.count, cEvalModelData, evalModelData?.count ?? 0, cOptimizerModelData, optimizerModelData?.count ?? 0, &made))
+    try call.check(withBytes(trainModelData) { cTrainModelData in withBytes(evalModelData) { cEvalModelData in withBytes(optimizerModelData) { cOptimizerModelData in Tables.training.pointee.CreateTrainingSessionFromBuffer(cEnv, cSessionOptions, cCheckpointState, cTrainModelData, trainModelData.count, cEvalModelData, evalModelData?.count ?? 0, cOptimizerModelData, optimizerModelData?.count ?? 0, &made) } } })
     handle = made!
   }
 
