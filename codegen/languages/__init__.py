@@ -86,6 +86,11 @@ class Base(ABC):
         """Return the default name of a method."""
         return pascal(m.name, self.words)
 
+    def is_result(self, cls: Class) -> bool:
+        """Whether a method returns objects of a class, created from the handle that its call stores."""
+        made = [m for other in self.classes for m in other.methods if m.pattern in ("direct", "static")]
+        return any(p.type == cls.handle for m in made for p in m.call.results)
+
     def parameter_name(self, name: str) -> str:
         """Return the default name of a parameter."""
         return name

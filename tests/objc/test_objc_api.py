@@ -348,6 +348,8 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "spec", root / "spec")
     shutil.copytree(BINDING, root / "bindings/objc")
+    shutil.copytree(ROOT / "bindings/swift", root / "bindings/swift")
+    shutil.copytree(ROOT / "core/include", root / "core/include")
     free = next(t["slots"] for t in load(root / "spec").tables if t["name"] == "extension")
     library = root / "spec/library.yaml"
     table = "  - name: extension\n    slots: "
@@ -364,6 +366,24 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     extensions.write_text(extensions.read_text() + call)
     write(render(load(root / "spec")), root)
     return root
+
+
+def test_the_same_calls_compile_in_swift(extended):
+    try:
+        compiler = tool("swiftc", "swiftlang")
+    except Missing as why:
+        skip_or_fail("swift", why)
+    sources = sorted((extended / "bindings/swift/Sources/onnxruntime_training_objc").rglob("*.swift"))
+    text = "".join(path.read_text() for path in sources)
+    assert "func doEverything(withOldNames oldNames: [String], values: [ORTValue], choices: [Bool]," in text
+    assert (
+        "func giveEverything(withRunOptions runOptions: ORTRunOptions?, outputsLen: UInt) throws -> [ORTValue]"
+        in text
+    )
+    includes = ["-I", extended / "bindings/swift/Sources/COrtrain", "-Xcc", f"-I{extended / 'core/include'}"]
+    command = [compiler, "-typecheck", "-swift-version", "6", "-warnings-as-errors", *includes, *sources]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_new_calls_become_methods(extended):

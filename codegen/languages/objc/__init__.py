@@ -202,11 +202,6 @@ class Language(Base):
         """Return the expression of the function that releases a class's handle."""
         return self.call(self.spec.calls[self.spec.handles[cls.handle]["release"]])
 
-    def is_result(self, cls: Class) -> bool:
-        """Whether a method returns objects of a class, created from the handle that its call stores."""
-        made = [m for other in self.classes for m in other.methods if m.pattern in ("direct", "static")]
-        return any(p.type == cls.handle for m in made for p in m.call.results)
-
     def class_of_kind(self, kind: str) -> str:
         """Return the class of the objects of a class of the spec, or of a handle.
 

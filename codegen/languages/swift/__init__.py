@@ -32,8 +32,12 @@ TAKERS = {
 }
 """The function that gives an argument its C form, and how that is freed."""
 
-PASSED = {"bool", "int", "int64", "uint32", "uint64", "float", "size"}
+PASSED = {"bool", "flag", "int", "int64", "uint32", "uint64", "float", "size"}
 """Arguments that are passed on as numbers."""
+
+SAME_IN_C = ("bool", "int", "int64", "uint32", "uint64", "float")
+"""Elements that are stored in an array of Swift as C reads them: the call gets the array's own memory."""
+ARRAYS = {f"{element}[]": element for element in SAME_IN_C}
 
 
 def _no_form(name: str, expected: str) -> SpecError:
@@ -137,6 +141,8 @@ class Language(Base):
         SpecError
             When Swift has none for it.
         """
+        if kind in ARRAYS:
+            return f"[{self.type_name(ARRAYS[kind])}]"
         cls = self.class_of(kind)
         found = cls.own if cls else self.types.get(kind)
         if found is None and kind in self.spec.enums:
@@ -274,7 +280,7 @@ class Language(Base):
 
     def passes_itself(self, p: Given) -> bool:
         """Whether an argument needs no other form for C, or has it only during the call."""
-        return p.type in PASSED or p.type in self.spec.enums or p.type == "bytes"
+        return p.type in PASSED or p.type in ARRAYS or p.type in self.spec.enums or p.type == "bytes"
 
     def call(self, call: Call) -> str:
         """Return the expression of a call's function."""
@@ -321,7 +327,9 @@ class Language(Base):
             case lower.Made():
                 return "&made"
             case lower.Out(p):
-                return f"&{self.variable(p)}"
+                return (
+                    f"{self.variable(p)}.handles" if self._is_array_of_values(p) else f"&{self.variable(p)}"
+                )
             case lower.Room():
                 return "room"
             case lower.RoomSize():
@@ -344,6 +352,8 @@ class Language(Base):
             return f"cValue({p.own})"
         if p.type == "size":
             return f"Int(bitPattern: {p.own})"
+        if p.type == "flag":
+            return f"{p.own} ? 1 : 0"
         if p.type == "bytes":
             return self.variable(p)
         if self.passes_itself(p):
@@ -352,11 +362,21 @@ class Language(Base):
             return f"{self.variable(p)}.pointers"
         return self.variable(p)
 
+    @staticmethod
+    def _is_array_of_values(p: Parameter) -> bool:
+        return bool(p.length) and p.type == "value"
+
     def place(self, p: Parameter) -> str:
         """Return the declaration of the variable that receives a result."""
         variable = self.variable(p)
         if p.length and p.type != "bytes":
-            raise _no_form(p.name, "expected a result that is no array")
+            count = f"Int(bitPattern: {camel(p.length, self.words)})"
+            if self._is_array_of_values(p):
+                return f"let {variable} = Outputs(count: {count})\n    defer {{ {variable}.free() }}"
+            if p.type not in SAME_IN_C:
+                raise _no_form(p.name, "expected an array of values or of numbers")
+            zero = "false" if p.type == "bool" else "0"
+            return f"var {variable} = [{self.type_name(p.type)}](repeating: {zero}, count: {count})"
         if p.type in ("string", "path"):
             kind = "UnsafePointer" if p.owner == "callee" else "UnsafeMutablePointer"
             return f"var {variable}: {kind}<CChar>?"
@@ -372,6 +392,8 @@ class Language(Base):
     def taken(self, p: Parameter) -> str:
         """Return the expression of a result as an object or a number."""
         variable = self.variable(p)
+        if p.length and p.type != "bytes":
+            return f"{variable}.taken()" if self._is_array_of_values(p) else variable
         if p.type in ("string", "path"):
             return f"{'textCopying' if p.owner == 'callee' else 'textTaking'}({variable})"
         if p.type == "bytes":
