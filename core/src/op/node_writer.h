@@ -35,7 +35,7 @@ class NodeWriter {
   // A scalar of the element type of value `like`.
   std::string scalar_like(const std::string& like, double value);
 
-  // What is known of a value.
+  // What is known about a value.
   virtual DType dtype(const std::string& value) const = 0;
   virtual std::optional<std::vector<Dim>> dims(const std::string& value) const = 0;
   // The value of a constant, or of anything that depends only on constants, if it is known; else null.
