@@ -277,7 +277,7 @@ bool Recomputation::drop_until_it_fits(Kept& kept, Estimate& now, size_t target,
       kept[g] = false;
       const Estimate tried = estimate(kept, goal);
       kept[g] = true;
-      // Anything cheaper than one call counts as free.
+      // The extra time counts as at least that of one call.
       const double worth = (now.excess - tried.excess) / std::max(1e-6, tried.seconds - now.seconds);
       if (worth > best_worth) {
         best_worth = worth;
