@@ -27,7 +27,7 @@ std::vector<std::string> strings(const Node& node, const char* name) {
   return *texts;
 }
 
-// What a node asks for.
+// What a node requests.
 struct Asked {
   std::vector<std::string> xs, zs;
   std::string y;
@@ -58,7 +58,7 @@ class GradientNode {
         if (!output.empty()) maker_[output] = n;
   }
 
-  // Whether y follows from another gradient, which has to be put in first.
+  // Whether y depends on another gradient, which must be inserted first.
   bool waits() {
     find_part();
     return std::any_of(part_.begin(), part_.end(), [&](size_t n) { return is_gradient(graph_.nodes[n]); });
@@ -81,7 +81,7 @@ class GradientNode {
   const Asked asked_;
   std::unordered_map<std::string, size_t> maker_;
   std::set<size_t> part_;        // nodes between the independent values and y
-  std::set<std::string> outer_;  // values that the part reads beside them
+  std::set<std::string> outer_;  // other values that the part reads
 };
 
 // Walks from y back to the independent values.
@@ -109,7 +109,7 @@ void GradientNode::find_part() {
               ErrorCode::kInvalidGraph, node_.label(), ": the model has no value named '", name, "'");
 }
 
-// y as a function of the independent values: a model of its own.
+// y as a function of the independent values, as a separate model.
 Model GradientNode::function() const {
   Model model;
   model.ir_version = model_.ir_version;
@@ -146,25 +146,25 @@ bool GradientNode::depends_on(const std::string& x) const {
   return false;
 }
 
-// The node that this stands for goes.
+// The node that this replaces is removed.
 void GradientNode::remove_node() {
   std::erase_if(graph_.nodes, [&](const Node& node) {
     return is_gradient(node) && node.outputs == node_.outputs && node.inputs == node_.inputs;
   });
 }
 
-// Puts the nodes of the derived model into the whole one, in the place of the node.
+// Inserts the nodes of the derived model into the whole model, in place of the node.
 void GradientNode::put_in(Model derived, const std::vector<size_t>& independent) {
   std::vector<std::string> names = asked_.xs;
   names.insert(names.end(), asked_.zs.begin(), asked_.zs.end());
-  // Names in the derived model, as they are in the whole one.
+  // Names in the derived model, mapped to those in the whole model.
   std::unordered_map<std::string, std::string> place;
   for (size_t i = 0; i < names.size(); ++i) place[names[i]] = node_.inputs[i];
   for (const std::string& value : outer_) place[value] = value;
   if (names == node_.inputs)  // the same point
     for (const size_t n : part_)
       for (const std::string& output : graph_.nodes[n].outputs) place[output] = output;
-  remove_node();  // part_ numbers the nodes as they were before
+  remove_node();  // part_ has the node numbers from before
   std::unordered_set<std::string> taken;
   for (const Node& node : graph_.nodes) taken.insert(node.outputs.begin(), node.outputs.end());
   const auto in_whole = [&](std::string& value) {
@@ -184,7 +184,7 @@ void GradientNode::put_in(Model derived, const std::vector<size_t>& independent)
     in_whole(value);
     if (!graph_.is_initializer(value)) graph_.add_initializer(value, derived.graph.initializers.at(name));
   }
-  // The outputs of the node are the gradients; a second name for one is a copy.
+  // The outputs of the node are the gradients; if one is output twice, the second is a copy.
   std::unordered_map<std::string, std::string> first_of;
   for (size_t i = 0; i < node_.outputs.size(); ++i) {
     if (node_.outputs[i].empty() || std::count(independent.begin(), independent.end(), i)) continue;
@@ -213,7 +213,7 @@ void GradientNode::put_in(Model derived, const std::vector<size_t>& independent)
   for (const auto& [domain, version] : derived.opsets) model_.opsets.emplace(domain, version);
 }
 
-// Output i is zero: y does not depend on what it is the gradient of.
+// Output i is zero: y does not depend on that value.
 void GradientNode::add_zeros(size_t i) {
   Node shape, zeros;
   shape.op_type = "Shape";

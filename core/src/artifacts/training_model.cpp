@@ -34,9 +34,9 @@ std::vector<ValueInfo> chosen_outputs(const Graph& graph, const GradientRequest&
   return outputs;
 }
 
-// The forward model as the builder wants it: parameters are inputs behind the others, in the order of the
-// model; parts that neither loss nor other outputs need are gone; fused. What is variable has to be so before
-// fusions look for constants.
+// The forward model in the form that the builder needs: parameters are inputs after the others, in the order
+// of the model; parts that neither the loss nor other outputs need are removed; nodes are fused. Parameters
+// must become inputs before fusions look for constants.
 Model prepared(const Model& forward, const GradientRequest& request, const std::set<std::string>& parameters,
                std::vector<std::string>& problems) {
   Model model = forward;
@@ -62,7 +62,7 @@ Model prepared(const Model& forward, const GradientRequest& request, const std::
   fail(ErrorCode::kNotImplemented, "the model cannot be trained:", text);
 }
 
-// Adds the output `<value>_grad`. `stated`: what is known of the value, and so of its gradient.
+// Adds the output `<value>_grad`. `stated`: what is known about the value, and so about its gradient.
 void give_gradient(Graph& graph, const std::string& value, const std::string& gradient, ValueInfo stated) {
   require(gradient == value + "_grad", ErrorCode::kInvalidArgument, "the model has a value named \"", value,
           "_grad\" already, so the gradient of \"", value, "\" cannot have that name");
@@ -71,7 +71,8 @@ void give_gradient(Graph& graph, const std::string& value, const std::string& gr
   graph.outputs.push_back(std::move(stated));
 }
 
-// Leaves the name out of outputs that nothing reads and that the operator need not make, so that it does not.
+// Clears the names of outputs that nothing reads and that the operator need not produce, so they are not
+// computed.
 void drop_unused_outputs(Graph& graph) {
   const auto uses = count_uses(graph);
   for (Node& node : graph.nodes) {

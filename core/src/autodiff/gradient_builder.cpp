@@ -22,7 +22,7 @@ std::string to_string(const std::vector<Dim>& dims) {
   return "[" + text + "]";
 }
 
-// Renames what a node reads and makes, and what its subgraphs read.
+// Renames what a node reads and produces, and what its subgraphs read.
 void rename_values(Node& node, const std::unordered_map<std::string, std::string>& names) {
   const auto rename = [&](std::string& value) {
     if (const auto it = names.find(value); it != names.end()) value = it->second;
@@ -153,10 +153,10 @@ std::vector<std::string> GradientBuilder::problems() const {
 
 void GradientBuilder::find_path() {
   const size_t count = graph_.nodes.size();
-  std::vector<bool> depends(count, false);  // on a trainable parameter, in a way that has a derivative
+  std::vector<bool> depends(count, false);  // depends on a trainable parameter, in a differentiable way
   active_ = trainable_;
-  // Integers have no derivative, but those that stand for real numbers carry the gradient to the operator
-  // that made them.
+  // Integers have no derivative, but those that represent real numbers carry the gradient to the operator
+  // that produced them.
   std::unordered_set<std::string> dequantized;
   for (const Node& node : graph_.nodes)
     if (const Operator* op = find_operator(node.domain, node.op_type);
@@ -193,7 +193,7 @@ void GradientBuilder::find_path() {
       if (trainable_.count(value)) first_reader_[value] = n;
     }
   }
-  if (!outermost_) return;  // its rule knows what no gradient reaches
+  if (!outermost_) return;  // its rule knows what receives no gradient
   for (const std::string& name : std::set<std::string>(trainable_.begin(), trainable_.end())) {
     if (first_reader_.count(name) || name == request_.loss) continue;
     if (!has_value(name)) continue;
@@ -204,7 +204,7 @@ void GradientBuilder::find_path() {
   }
 }
 
-// The gradient of the loss is one, that of a cotangent's value comes in.
+// The gradient of the loss is one; that of a value with a cotangent is an input.
 void GradientBuilder::seed_loss() {
   for (const std::string& value : request_.cotangents) {
     if (value == request_.loss) continue;
@@ -222,7 +222,7 @@ void GradientBuilder::seed_loss() {
   const ValueInfo& loss = info(request_.loss);
   const std::string name = unique(request_.loss + "_grad");
   contributions_[request_.loss].push_back(name);
-  if (problems_.count(kModelWide) > 0) return;  // the walk goes on to find the other problems too
+  if (problems_.count(kModelWide) > 0) return;  // continue, to find the other problems too
   const DType dtype = loss.dtype == DType::kUndefined ? DType::kFloat : loss.dtype;
   const bool is_number = loss.dims && std::all_of(loss.dims->begin(), loss.dims->end(),
                                                   [](const Dim& d) { return d.value == 1; });
@@ -262,14 +262,14 @@ void GradientBuilder::run(const std::vector<std::pair<std::string, std::string>>
   walk();
 }
 
-// From the last node to the first; what comes of it is behind them afterwards.
+// From the last node to the first; the new nodes are appended after them.
 void GradientBuilder::walk() {
   for (size_t n = graph_.nodes.size(); n-- > 0;) {
     if (!on_path_[n]) continue;
     const std::vector<std::string> read = values_read(graph_.nodes[n]);
     differentiate(n);
-    // The gradient of a parameter is whole once its first reader is done. Taking it up at once keeps it
-    // short-lived.
+    // The gradient of a parameter is complete once its first reader is done. Accumulating it immediately
+    // keeps it short-lived.
     for (const std::string& value : std::set<std::string>(read.begin(), read.end())) {
       const auto it = first_reader_.find(value);
       if (it != first_reader_.end() && it->second == n && outermost_) finish_trainable(value);
@@ -283,8 +283,8 @@ void GradientBuilder::walk() {
     graph_.nodes.push_back(std::move(node));
   }
   graph_.nodes.insert(graph_.nodes.begin(), first_.begin(), first_.end());
-  // Pooling gradients take their output's shape from what the model states of it. It is that of the value,
-  // for its gradient as for every part of it.
+  // Pooling gradients take their output shape from what the model states. A gradient, and every part of it,
+  // has the shape of the value.
   const auto state = [this](const std::string& gradient, const std::string& value) {
     if (gradient.empty() || graph_.info(gradient) || graph_.value_info.count(gradient)) return;
     ValueInfo stated = info(value);
@@ -321,7 +321,8 @@ void GradientBuilder::differentiate(size_t n) {
                             " inputs and ", node.outputs.size(), " outputs, which are fewer than it needs"));
     }
   } else if (op &&
-             (has_kernel(*op) || !op->rules.decompose)) {  // what only can be expanded has its problem listed
+             (has_kernel(*op) ||
+              !op->rules.decompose)) {  // the problem of a node that can only be decomposed is already listed
     std::vector<std::string> behind;
     for (const std::string& value : graph_.nodes[n].inputs)
       if (trainable_.count(value)) behind.push_back(value);
@@ -331,7 +332,7 @@ void GradientBuilder::differentiate(size_t n) {
                    ", or write this part with other operators"));
   }
   if (done) return;
-  // Gradients that are not there let the walk go on, so that every problem is found at once.
+  // Missing gradients do not stop the walk, so that every problem is reported at once.
   for (const std::string& value : values_read(graph_.nodes[n])) {
     if (!active_.count(value)) continue;
     const std::string stand_in = unique(value + "_grad_stand_in");
@@ -340,14 +341,14 @@ void GradientBuilder::differentiate(size_t n) {
   }
 }
 
-// Makes one gradient of what the readers of `value` contributed. With `own_name` it gets a name of its own
-// even where it is also the gradient of another value.
+// Combines the contributions of the readers of `value` into one gradient. With `own_name` it gets its own
+// name even if it is also the gradient of another value.
 std::string GradientBuilder::finalize(const std::string& value, bool own_name) {
   if (const auto it = gradients_.find(value); it != gradients_.end()) return it->second;
   const std::vector<std::string> parts = contributions_[value];
   std::string& gradient = gradients_[value];
   if (parts.empty()) return gradient;
-  // What a subgraph gives is a part of the gradient outside.
+  // What a subgraph contributes is one part of the outer gradient.
   const std::string base = value + (!outermost_ && trainable_.count(value) ? "_grad_part" : "_grad");
   if (parts.size() == 1) {
     const std::string& part = parts[0];
@@ -406,7 +407,7 @@ std::string GradientBuilder::gradient_of(const std::string& value) const {
   return it == gradients_.end() ? "" : it->second;
 }
 
-// Some operators have another form in training models.
+// Some operators have a different form in training models.
 void GradientBuilder::use_training_forms() {
   for (Node& node : graph_.nodes)
     if (const Operator* op = find_operator(node.domain, node.op_type); op && op->traits.train)

@@ -1,6 +1,6 @@
-// Reverse-mode differentiation of a graph: walk the nodes between the trainable parameters and the loss
-// backwards, let each operator's rule turn the gradients of its outputs into gradients of its inputs, add up
-// what reaches a value from several readers.
+// Reverse-mode differentiation of a graph: walk backwards over the nodes between the trainable parameters and
+// the loss, let each operator's rule turn the gradients of its outputs into gradients of its inputs, and add
+// up the contributions to values with several readers.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@ namespace ortrain {
 
 class GradientBuilder {
  public:
-  // Differentiates the model in place. With `accumulate` every gradient goes through an InPlaceAccumulatorV2
-  // into its buffer.
+  // Differentiates the model in place. With `accumulate`, every gradient is added to its buffer by an
+  // InPlaceAccumulatorV2.
   GradientBuilder(Model& model, const GradientRequest& request, bool accumulate)
       : model_(importing_microsoft(model)),
         graph_(model.graph),
@@ -51,22 +51,22 @@ class GradientBuilder {
         types_(subgraph, inputs, outer.types_) {}
 
   void run();
-  // The same for a subgraph: from the gradients of some of its values.
+  // The same for a subgraph, starting from the gradients of some of its values.
   void run(const std::vector<std::pair<std::string, std::string>>& seeds);
 
-  // What was found to be wrong before.
+  // The problems found so far.
   void add_problems(const std::vector<std::string>& texts) {
     for (const std::string& text : texts) problem(kModelWide + 1, text);
   }
 
-  // Every reason why the graph that run() left is not to be used, in the order of the graph; behind them
-  // nodes, those that rules added among them, whose inputs do not fit.
+  // Every reason why the graph that run() produced must not be used, in graph order; then the nodes,
+  // including those added by rules, whose inputs do not fit.
   std::vector<std::string> problems() const;
   // The trainable values that no gradient reaches.
   const std::vector<std::string>& unreached() const { return unreached_; }
   // The gradient of a trainable value; empty where there is none.
   std::string gradient_of(const std::string& value) const;
-  // What is known of a value.
+  // What is known about a value.
   const ValueInfo& info(const std::string& value) const { return types_.info(value); }
 
  private:
@@ -100,11 +100,11 @@ class GradientBuilder {
     for (int k = 1; !names_.insert(name).second; ++k) name = concat(base, "_", k);
     return name;
   }
-  // What a value that gets a gradient is called in messages.
+  // How messages refer to a value that gets a gradient.
   std::string described(const std::string& value) const {
     return concat(inputs_.count(value) > 0 ? "input" : "parameter", " \"", value, "\"");
   }
-  // Whether the graph has a value of that name.
+  // Whether the graph has a value with that name.
   bool has_value(const std::string& value) const {
     return graph_.is_initializer(value) || graph_.is_input(value) || is_made(value);
   }
@@ -113,7 +113,7 @@ class GradientBuilder {
       return std::find(node.outputs.begin(), node.outputs.end(), value) != node.outputs.end();
     });
   }
-  // The number of the node that makes a value, 0 where none does.
+  // The number of the node that produces a value; 0 if none does.
   size_t producer_of(const std::string& value) const {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const std::vector<std::string>& made = graph_.nodes[n].outputs;
@@ -128,7 +128,7 @@ class GradientBuilder {
   const GradientRequest& request_;
   const bool accumulate_;
   const bool outermost_;
-  std::unordered_set<std::string> trainable_;  // what gets a gradient, inputs_ too
+  std::unordered_set<std::string> trainable_;  // everything that gets a gradient, including inputs_
   std::unordered_set<std::string> inputs_;     // user inputs, whose gradients are not accumulated
   std::unordered_set<std::string> own_names_;
   std::unordered_set<std::string>& names_;  // of the whole model
@@ -145,7 +145,7 @@ class GradientBuilder {
       contributions_;                                       // value → gradients from its readers
   std::unordered_map<std::string, std::string> gradients_;  // value → its whole gradient
   std::vector<Node> backward_;
-  std::vector<Node> first_;  // nodes that rules want before all others
+  std::vector<Node> first_;  // nodes that rules place before all others
   std::map<DType, std::string> empty_sequences_;
   std::unordered_set<std::string> emitted_;  // outputs of rules' nodes
   std::unordered_map<std::string, std::string>

@@ -90,7 +90,7 @@ std::optional<std::vector<Dim>> RuleContext::dims(const std::string& value) cons
 }
 
 const Tensor* RuleContext::constant_value(const std::string& value) const {
-  if (builder_.active_.count(value)) return nullptr;  // trainable, or computed from what is
+  if (builder_.active_.count(value)) return nullptr;  // trainable, or computed from something trainable
   return builder_.types_.known(value);
 }
 

@@ -1,4 +1,4 @@
-// What one gradient rule sees and does, on behalf of the builder that walks the graph.
+// The context of one gradient rule, implemented on top of the builder that walks the graph.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// What gradient rules of operators with subgraphs (If, Loop, Scan) ask for.
+// Services for the gradient rules of operators with subgraphs (If, Loop, Scan).
 #include <algorithm>
 #include <unordered_set>
 

@@ -29,7 +29,7 @@ struct OrtStatus {
 };
 
 struct OrtThreadingOptions {
-  int intra_op_threads = 0;  // 0: as many as the machine has processors
+  int intra_op_threads = 0;  // 0: one per processor
   bool denormal_as_zero = false;
 };
 

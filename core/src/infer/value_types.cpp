@@ -17,7 +17,7 @@ std::vector<Dim> dims_of(const Shape& shape) {
   return dims;
 }
 
-// The constant that a Constant node holds, undefined where it is of a kind that has no tensor.
+// The constant of a Constant node; undefined if it is of a kind that is not a tensor.
 Tensor value_of_constant_node(const Node& node) {
   for (const auto& [name, attribute] : node.attributes) {
     if (const auto* tensor = std::get_if<Tensor>(&attribute)) return *tensor;
@@ -29,14 +29,14 @@ Tensor value_of_constant_node(const Node& node) {
   return Tensor();
 }
 
-// Thrown by a rule that asks for what is not known of an input.
+// Thrown if a rule requests something about an input that is not known.
 struct Unknown : Error {
   using Error::Error;
 };
 
 }  // namespace
 
-// What a shape rule sees in one of the two runs. Throws where an input is not known.
+// What a shape rule sees in one of the two runs. Throws if an input is not known.
 class NumberedShapes : public ShapeContext {
  public:
   NumberedShapes(const ValueTypes& types, const Node& node, int run)
@@ -65,7 +65,7 @@ class NumberedShapes : public ShapeContext {
   const Tensor* constant(size_t i) const override {
     return has_input(i) ? types_.run_value(node().inputs[i], run_) : nullptr;
   }
-  // Gradients of pooling: what is stated of them follows when the graph is whole.
+  // Gradients of pooling: their stated shapes are added once the graph is complete.
   std::vector<int64_t> stated_shape(size_t) const override {
     asked_for_statement = true;
     return {};
@@ -97,7 +97,7 @@ class NumberedShapes : public ShapeContext {
   std::vector<Tensor> values_out;
 };
 
-// Runs the kernel of a node on the numbers of one of the two runs. Throws where that cannot be.
+// Runs the kernel of a node on the values of one of the two runs. Throws if that is not possible.
 class NumberedRun : public KernelContext {
  public:
   NumberedRun(const ValueTypes& types, const NumberedShapes& shapes, int run)
@@ -108,7 +108,7 @@ class NumberedRun : public KernelContext {
     }
   }
 
-  // Whether all inputs are there, all of it is little, and of types that kernels take as they are.
+  // Whether all inputs are known, small, and of types that kernels take as they are.
   bool is_small() const {
     const auto small = [](DType dtype, const Shape& shape) {
       return element_count(shape) <= kMost && dtype != DType::kString && wide_of(dtype) == dtype;
@@ -174,7 +174,7 @@ class NumberedRun : public KernelContext {
   std::vector<Tensor> results;
 };
 
-// What the type rule of an operator sees whose run decides shapes.
+// What the type rule of an operator with data-dependent shapes sees.
 class NodeTypes : public TypeContext {
  public:
   NodeTypes(ValueTypes& types, const Node& node) : types_(types), node_(node) {}
@@ -241,7 +241,7 @@ ValueTypes::ValueTypes(const Graph& subgraph, const std::vector<ValueInfo>& inpu
       known.is_sequence |= inputs[i].is_sequence;
       known.is_optional |= inputs[i].is_optional;
     }
-    // Names of dimensions that a subgraph states are its own.
+    // Dimension names in a subgraph are local to it.
     if (known.dims)
       for (Dim& dim : *known.dims) dim.symbol.clear();
     if (i < inputs.size() && inputs[i].dims) {
@@ -326,12 +326,12 @@ void ValueTypes::number_extents(ValueInfo& info) {
       number(dim);
 }
 
-// Gives a size that is not a number its two numbers, and a name where it has none. Odd in one run and even in
-// the other, and large, so that rounding does not make equal what is not.
+// Gives a size that is not a number its two numbers, and a name if it has none. They are odd in one run, even
+// in the other, and large, so that rounding does not make different sizes equal.
 void ValueTypes::number(Dim& dim) {
   if (dim.known() || extents_->numbers.count(dim.symbol)) return;
   const int64_t k = static_cast<int64_t>(extents_->numbers.size());
-  // Not linear in k, so that a sum of two dimensions is not that of two others.
+  // Not linear in k, so that two sums of different dimensions are not equal.
   const int64_t bend = 2 * (31 * k * k % 1021);
   dim.symbol = name_of({1009 + 6 * k + bend, 2038 + 10 * k}, &dim);
 }
@@ -388,7 +388,7 @@ void ValueTypes::infer(const Node& node) {
       NodeTypes context(*this, node);
       op->rules.types(context);
     } catch (const Error& error) {
-      // Nothing holds what a model states of the elements of a sequence against those that it gets.
+      // What a model states about the elements of a sequence is never checked against its actual elements.
       const bool checked = tensors && std::none_of(node.inputs.begin(), node.inputs.end(),
                                                    [&](const std::string& input) { return is_claim(input); });
       if (checked) problem(error.message());
@@ -402,8 +402,8 @@ void ValueTypes::infer(const Node& node) {
       op->rules.shape(first);
       op->rules.shape(second);
     } catch (const Unknown&) {
-      // The rule needs what is known later only; what it said before stays, and so does what the model
-      // states.
+      // The rule needs something that is known only later; what it stated before is kept, and so is what the
+      // model states.
     } catch (const DataDependent&) {
       // The same.
     } catch (const Error& error) {
@@ -420,10 +420,10 @@ void ValueTypes::infer(const Node& node) {
         first.values_out = std::move(a.results), second.values_out = std::move(b.results);
       }
     } catch (const std::exception&) {
-      // Nobody knows the values, then.
+      // The values are then unknown.
     }
   }
-  // Operators that state their types have said what there is to say.
+  // Operators with a type rule have already stated everything.
   std::optional<ElementTypes> ruled;
   if (op && (op->rules.element_type || !op->rules.types)) {
     std::vector<DType> inputs;
@@ -473,7 +473,7 @@ void forget_made_up_names(ValueInfo& info) {
 
 std::vector<ValueInfo> inferred_outputs(const Model& model, bool name_all) {
   const ValueTypes types(model);
-  std::unordered_map<std::string, std::string> names;  // for those that ValueTypes made up
+  std::unordered_map<std::string, std::string> names;  // for those invented by ValueTypes
   std::vector<ValueInfo> outputs;
   for (const ValueInfo& stated : model.graph.outputs) {
     ValueInfo& output = outputs.emplace_back(types.info(stated.name));

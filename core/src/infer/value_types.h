@@ -1,11 +1,10 @@
-// Element types and shapes of the values of a model, as far as they can be known before any input is.
+// Element types and shapes of the values of a model, as far as they can be known before any input is given.
 //
-// What the model states is completed by the operators' own shape rules. They want numbers, so named and
-// unknown extents are given numbers twice, and what comes out tells what each extent of a result is: a number
-// where both runs agree, a name where they give that name's two numbers, and a new name otherwise. What is
-// computed from extents (the shape that a Reshape is given) is followed by running the kernels on the
-// numbers. Element types follow from those of the inputs (Operator::element_type), whether shapes are known
-// or not.
+// What the model states is completed by the operators' own shape rules. These need numbers, so the rules are
+// run twice, with different numbers for named and unknown dimensions. A dimension of a result is a number if
+// both runs agree, a name if they give that name's two numbers, and a new name otherwise. Values computed
+// from dimensions (the shape given to a Reshape) are traced by running the kernels on the numbers. Element
+// types follow from those of the inputs (Operator::element_type), whether shapes are known or not.
 #pragma once
 
 #include <map>
@@ -21,40 +20,40 @@
 
 namespace ortrain {
 
-// Clears the names of dimensions that ValueTypes made up, which mean nothing in a model.
+// Clears the dimension names invented by ValueTypes, which mean nothing in a model.
 void forget_made_up_names(ValueInfo& info);
 
 class ValueTypes {
  public:
-  // Goes over all nodes of the model, which must outlive this.
+  // Processes all nodes of the model, which must outlive this.
   explicit ValueTypes(const Model& model);
   // The same for a subgraph of a node in the graph of `outer`, when its inputs are these.
   ValueTypes(const Graph& subgraph, const std::vector<ValueInfo>& inputs, const ValueTypes& outer);
 
-  // What is known of a value; an undefined type and no dims where it is nothing. Names of extents that begin
-  // with "?" are made up here: equal ones are equal extents, and they mean nothing outside.
+  // What is known about a value; an undefined type and no dims if nothing is. Dimension names that begin with
+  // "?" are invented here: equal names mean equal dimensions, and they mean nothing outside.
   const ValueInfo& info(const std::string& value) const;
-  // The value of a constant: of an initializer or the output of a Constant node. Null where it is none.
+  // The value of a constant: an initializer or the output of a Constant node. Null if it is neither.
   const Tensor* constant(const std::string& value) const;
-  // The same for a value that follows from constants and from extents that are numbers; null where it is not
+  // The same for a value that depends only on constants and on dimensions that are numbers; null if it is not
   // known.
   const Tensor* known(const std::string& value) const;
 
-  // Nodes that cannot be run whatever the inputs hold, each with the reason; those of subgraphs too.
+  // Nodes that cannot be run for any input, each with the reason; including those of subgraphs.
   const std::vector<std::string>& problems() const { return problems_; }
 
-  // Takes up a node that is not in the model yet, or whose type or outputs changed.
+  // Processes a node that is not in the model yet, or whose type or outputs changed.
   void infer(const Node& node);
   // States that `value` has the type and shape of `other`.
   void set_like(const std::string& value, const std::string& other);
-  // States a new constant.
+  // Adds a new constant.
   void set_constant(const std::string& value, const Tensor& tensor);
 
  private:
   friend class NumberedShapes;
   friend class NumberedRun;
   friend class NodeTypes;
-  using Numbers = std::pair<int64_t, int64_t>;  // of an extent, in the two runs
+  using Numbers = std::pair<int64_t, int64_t>;  // of a dimension, in the two runs
   struct Extents {
     std::unordered_map<std::string, Numbers> numbers;
     std::map<Numbers, std::string> names;
@@ -62,20 +61,21 @@ class ValueTypes {
 
   void take_up(const Graph& graph);
   void state(const ValueInfo& stated);
-  // Numbers the extents of a tensor; those of the elements of a sequence differ, so they have no names.
+  // Gives the dimensions of a tensor their numbers. The elements of a sequence have different dimensions, so
+  // these get no names.
   void number_extents(ValueInfo& info);
   void number(Dim& dim);
   std::string name_of(const Numbers& numbers, const Dim* stated);
   std::optional<Shape> shape(const std::string& value, int run) const;
-  // Whether the shape of a value is but what the model states of it, which nothing here has checked.
+  // Whether the shape of a value is only what the model states, which has not been checked here.
   bool is_claim(const std::string& value) const;
-  // Whether all shapes that the node reads are numbers and no mere claims, none of its inputs is computed
-  // from numbers that were made up, and it surely runs, which nodes of subgraphs need not: a shape rule that
-  // refuses it is right.
+  // Whether an error from the node's shape rule is certain to be right: all shapes that it reads are numbers
+  // and not mere claims, none of its inputs is computed from invented numbers, and it is certain to run,
+  // which nodes of subgraphs are not.
   bool is_exact(const Node& node) const;
   void problem(const std::string& text);
   const std::pair<Tensor, Tensor>* run_values(const std::string& value) const;
-  // The value of an input in one of the runs, null where it is not known.
+  // The value of an input in one of the runs, null if it is not known.
   const Tensor* run_value(const std::string& value, int run) const;
 
   const Model& model_;
@@ -83,14 +83,14 @@ class ValueTypes {
   std::unordered_map<std::string, ValueInfo> info_;
   std::unordered_map<std::string, Tensor> constants_;
   std::unordered_map<std::string, std::pair<Tensor, Tensor>>
-      run_values_;                          // follow from shapes, so they have one a run
+      run_values_;                          // depend on shapes, so there is one per run
   std::unordered_set<std::string> claims_;  // see is_claim
   std::vector<std::string> problems_;
   std::shared_ptr<Extents> extents_ = std::make_shared<Extents>();  // those of all graphs of a model
 };
 
-// All that is known of the outputs of a model's graph, which need not state it. With `name_all` a dimension
-// that has neither number nor name gets a name, the same one where two dimensions are equal.
+// All that is known about the outputs of a model's graph, which need not state it. With `name_all`, a
+// dimension that has neither number nor name gets a name; equal dimensions get the same name.
 std::vector<ValueInfo> inferred_outputs(const Model& model, bool name_all = false);
 
 }  // namespace ortrain

@@ -1,4 +1,4 @@
-// What batch normalization is: which tensor is which, and whether it trains.
+// Batch normalization: which input and output is which, and whether the node is in training mode.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 
 namespace ortrain::batch_normalization {
 
-// Which tensor is which among the inputs, and among those of the gradient.
+// The order of the inputs, and that of the gradient operator's inputs.
 enum Input : size_t { kX, kScale, kBias, kMean, kVariance };
 enum GradInput : size_t { kGradDy, kGradX, kGradScale, kGradMean, kGradInverse };
 
 inline bool is_internal(const Node& node) { return node.op_type == "BatchNormInternal"; }
 
-// Whether a node computes the statistics of its batch.
+// Whether a node computes the statistics of its batch instead of using given ones.
 inline bool trains(const Node& node, int64_t opset) {
   if (is_internal(node)) return node.int_or("training_mode", 1) != 0;
   if (opset >= since::kTrainingMode) return node.int_or("training_mode", 0) != 0;

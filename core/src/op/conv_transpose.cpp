@@ -17,7 +17,7 @@ std::vector<int64_t> read_extents(const NodeContext& c, const char* name, size_t
   return values;
 }
 
-// The windows over Y of a ConvTranspose of the given X and W.
+// The windows over Y of a ConvTranspose with the given X and W.
 Window read_windows(const NodeContext& c, const Shape& x, const Shape& w) {
   const size_t axes = x.size() - 2;
   const std::vector<int64_t> strides = read_extents(c, "strides", axes, 1, 1);
@@ -45,7 +45,7 @@ Window read_windows(const NodeContext& c, const Shape& x, const Shape& w) {
     const int64_t full = (a.output - 1) * a.stride + a.span() + extra[i];
     if (!wanted.empty() || same) {
       a.input = wanted.empty() ? a.output * a.stride : wanted[i];
-      // What the windows do not reach is zero; nothing is shifted for it.
+      // Elements that no window reaches are zero; nothing is shifted.
       const int64_t total = std::max<int64_t>(0, full - a.input);
       a.before = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
       a.after = total - a.before;

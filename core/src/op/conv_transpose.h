@@ -1,7 +1,7 @@
-// What transposed convolutions are.
+// Transposed convolution.
 //
-// One is the gradient of a convolution with regard to that convolution's input: X plays the part of dY and
-// the result that of dX. So the Window here is that of the convolution: its `input` is the extent of Y, its
+// It is the gradient of a convolution with respect to that convolution's input: X takes the role of dY, and
+// the result that of dX. So the Window here is that of the convolution: its `input` is the size of Y, its
 // `output` that of X. Along each axis Y[x * stride + k * dilation - before] += X[x] W[k].
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace ortrain {
 
-// Where X and W are among the inputs, and what they make.
+// The shapes, groups and window of a node whose inputs `x_at` and `w_at` are X and W.
 struct Transposed {
   Shape x, w, y;
   int64_t groups;

@@ -1,4 +1,4 @@
-// What convolutions are: sizes, windows, and the activation of com.microsoft FusedConv.
+// Convolution: sizes, windows, and the activation of com.microsoft FusedConv.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace ortrain {
 // The attribute by which a session allows Winograd's convolution (passes/winograd.cpp).
 inline constexpr const char* kWinograd = "winograd";
 
-// Where X and W are among the inputs, and what the convolution looks like.
+// The shapes, groups and window of a node whose inputs `x_at` and `w_at` are X and W.
 struct Convolution {
   Shape x, w, y;
   int64_t groups;
@@ -27,8 +27,8 @@ struct Convolution {
   }
 };
 
-// What FusedConv does to each element in the end. `a` and `b` are the operator's alpha and beta, or the
-// bounds.
+// The activation that FusedConv finally applies to each element. `a` and `b` are the operator's alpha and
+// beta, or the bounds.
 struct Activation {
   enum class Kind { kNone, kRelu, kLeakyRelu, kClip, kSigmoid, kTanh, kHardSigmoid };
   Kind kind = Kind::kNone;
@@ -57,7 +57,7 @@ struct Activation {
   }
 };
 
-// That of a node, by its attributes activation and activation_params.
+// The activation of a node, from its attributes activation and activation_params.
 Activation read_activation(const Node& node);
 
 }  // namespace ortrain

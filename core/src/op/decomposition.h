@@ -1,12 +1,12 @@
-// Decompositions: operators that are nothing but other operators, one after the other. What fuses nodes of a
-// model writes them (SkipLayerNormalization, FusedGemm, QLinearAdd). They are taken apart again before a
-// gradient is built and before a model is run, so they need neither shape rule nor kernel nor gradient rule.
+// Decompositions: operators that are equivalent to a sequence of other operators. Tools that fuse the nodes
+// of a model produce them (SkipLayerNormalization, FusedGemm, QLinearAdd). They are decomposed before a
+// gradient is built and before a model is run, so they need no shape rule, kernel or gradient rule.
 //
 //     void decompose(DecompositionContext& e) { e.set(0, e("Add", {e.x(0), e.x(1)})); }
 //     ORTRAIN_DECOMPOSITION("BiasAdd", decompose);
 //
-// An operator may have a kernel and a decomposition (LRNGrad). It is run by the kernel, and taken apart where
-// a gradient is built, which then follows from those of its parts.
+// An operator may have both a kernel and a decomposition (LRNGrad). The kernel runs it; it is decomposed only
+// when a gradient is built, so its gradient follows from those of its parts.
 #pragma once
 
 #include <string>
@@ -19,11 +19,11 @@ namespace ortrain {
 
 class DecompositionContext : public NodeWriter {
  public:
-  // States the value of output o; all outputs that have a name must get one.
+  // Sets the value of output o; every named output must get one.
   virtual void set(size_t o, const std::string& value) = 0;
   // Whether a value is a sequence.
   virtual bool is_sequence(const std::string& value) const = 0;
-  // States that `value` has the type and shape of `like`, where the nodes that make it do not tell.
+  // States that `value` has the type and shape of `like`, if the nodes that produce it do not tell.
   virtual void state_like(const std::string& value, const std::string& like) = 0;
 };
 

@@ -1,4 +1,4 @@
-// A kernel that is created for float or double, depending on its input.
+// Creates a kernel for float or double, depending on the input.
 #pragma once
 
 #include "op/operator.h"

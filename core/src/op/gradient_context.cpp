@@ -1,4 +1,4 @@
-// Undoing a broadcast, which is the same for every gradient rule.
+// Summing a gradient over broadcast axes, which is the same for every gradient rule.
 #include "op/gradient_context.h"
 
 #include "op/opset.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kMicrosoftDomain = "com.microsoft";
 
-// How a value relates to the one that it was broadcast into, as far as the model declares it.
+// How a value relates to the one it was broadcast to, as far as the model declares it.
 struct Broadcast {
   bool decided = false;
   std::vector<int64_t> leading;  // axes that the value does not have
@@ -30,7 +30,7 @@ Broadcast compare(const std::optional<std::vector<Dim>>& small,
     if (s.same(l)) continue;
     if (s.value == 1) {
       result.inner.push_back(
-          static_cast<int64_t>(a + offset));  // right also where the other size turns out as 1
+          static_cast<int64_t>(a + offset));  // also correct if the other size turns out to be 1
     } else if (!s.known() && l.value != 1) {
       return result;  // an unknown dimension may be 1
     }
@@ -59,7 +59,7 @@ std::string GradientContext::unbroadcast(const std::string& gradient, const std:
   const std::string reduced =
       (*this)("ReduceSumTraining", {gradient, axes},
               {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{1}}}, kMicrosoftDomain);
-  // The dimensions are meant literally: a 0 is an empty axis, not "as before".
+  // The dimensions are literal: a 0 is an empty axis, not "unchanged".
   Attributes literal;
   if (opset() >= since::kAllowZero) literal["allowzero"] = int64_t{1};
   return (*this)("Reshape", {reduced, small}, literal);

@@ -1,5 +1,5 @@
-// The context of a gradient rule: it gives the names of values of the graph, and adds nodes that compute the
-// gradients of the inputs from the gradients of the outputs.
+// The context of a gradient rule: it names the values of the graph, and adds nodes that compute the gradients
+// of the inputs from those of the outputs.
 #pragma once
 
 #include <string>
@@ -14,18 +14,19 @@ class GradientContext : public NodeWriter {
  public:
   // The gradient of output o; empty when none reaches it.
   virtual std::string dy(size_t o) const = 0;
-  // Whether anything needs the gradient of input i. Rules leave out what is not needed.
+  // Whether anything needs the gradient of input i. Rules omit what is not needed.
   virtual bool needs(size_t i) const = 0;
-  // States the gradient of input i.
+  // Sets the gradient of input i.
   virtual void set(size_t i, const std::string& gradient) = 0;
 
   // Gives a missing optional output of the node itself a name, so that the rule can use it (the mask of
   // Dropout, the indices of MaxPool, the saved statistics of normalizations).
   virtual std::string want_y(size_t o) = 0;
-  // Replaces the node by another with the same inputs and outputs (BatchNormalization → BatchNormInternal).
+  // Replaces the node with another that has the same inputs and outputs (BatchNormalization →
+  // BatchNormInternal).
   virtual void retype_node(const std::string& op_type, const std::string& domain) = 0;
 
-  // For operators with subgraphs: what their rules ask besides.
+  // For operators with subgraphs: what else their rules need.
   virtual SubgraphContext& subgraphs() = 0;
 
   // Sums `gradient`, which has the shape of `from` (a value of the forward graph), over the axes along which

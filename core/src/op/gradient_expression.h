@@ -12,7 +12,7 @@
 
 namespace ortrain {
 
-// A value of the graph that is written. Plain numbers become constants of the other operand's type.
+// A value of the graph being written. Plain numbers become constants of the other operand's type.
 class Expression {
  public:
   Expression(NodeWriter& g, std::string name) : g_(&g), name_(std::move(name)) {}
@@ -29,7 +29,7 @@ class Expression {
   Expression number(double value) const;
   // A boolean (this) as 1 or 0 of the type of `other`.
   Expression as(const Expression& other) const;
-  // Where this (a boolean) holds `yes`, elsewhere `no`.
+  // `yes` where this (a boolean) is true, elsewhere `no`.
   Expression choose(const Expression& yes, const Expression& no) const;
 
   friend Expression operator+(const Expression& a, const Expression& b);

@@ -1,4 +1,4 @@
-// Kernel: one prepared step of a Program, and the data that it has access to when it runs.
+// Kernel: one prepared step of a Program, and the data it can access when it runs.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct Slot {
   bool defined() const { return index >= 0; }
 };
 
-// One run: where every slot lies, and the number of the run (what random operators count by).
+// One run: the address of every slot, and the number of the run (the counter of random operators).
 class Frame {
  public:
   Frame(std::byte* const* addresses, uint64_t run) : addresses_(addresses), run_(run) {}
@@ -25,7 +25,7 @@ class Frame {
   T* at(Slot slot) const {
     return reinterpret_cast<T*>(addresses_[slot.index]);
   }
-  // The same, null for an undefined slot.
+  // The same; null for an undefined slot.
   template <typename T>
   T* at_or_null(Slot slot) const {
     return slot.defined() ? at<T>(slot) : nullptr;
@@ -37,7 +37,7 @@ class Frame {
   uint64_t run_;
 };
 
-// Does its work when called. Everything that can be decided beforehand was decided when it was made.
+// Does its work when called. Everything that can be decided beforehand was decided when it was created.
 using Kernel = std::function<void(const Frame&)>;
 
 inline Kernel chain(std::vector<Kernel> kernels) {
@@ -50,32 +50,31 @@ inline Kernel chain(std::vector<Kernel> kernels) {
 // How a Program computes with values of type float (the session option ortrain.mixed_precision).
 enum class Precision {
   kFloat,
-  kBf16Storage,  // what passes between operators may be stored in bfloat16; all arithmetic is float
-  kBf16,         // matrix products and convolutions take bfloat16 operands too, and add up in float
+  kBf16Storage,  // values between operators may be stored in bfloat16; all arithmetic is float
+  kBf16,         // matrix products and convolutions also take bfloat16 operands, and accumulate in float
 };
 
 // How a value's elements are stored in memory when not row-major: the blocked formats of a kernel library, or
-// a private format that one operator leaves for another.
+// a private format in which one operator leaves data for another.
 class Layout {
  public:
   virtual ~Layout() = default;
   virtual size_t bytes() const = 0;
   virtual bool equals(const Layout& other) const = 0;
-  // True where the memory holds the elements of the value and nothing else (no padding), in some order:
-  // elementwise kernels may then walk it flat.
+  // True if the memory holds the elements of the value and nothing else (no padding), in any order:
+  // elementwise kernels may then treat it as flat.
   virtual bool dense() const = 0;
-  // True where the elements of a value of type float are stored in memory as bfloat16. Its type remains
-  // float.
+  // True if the elements of a value of type float are stored as bfloat16. Its type remains float.
   virtual bool bf16() const { return false; }
-  // The same bytes as a value of another shape, or null where they have no meaning for it.
+  // The same bytes as a value of another shape; null if they cannot be read that way.
   virtual std::shared_ptr<const Layout> reshaped(const std::vector<int64_t>& shape) const {
     return (void)shape, nullptr;
   }
   // Kernels that convert; `plain` is row-major.
   virtual Kernel to_plain(Slot from, Slot plain) const = 0;
   virtual Kernel from_plain(Slot plain, Slot to) const = 0;
-  // A kernel that converts from another layout directly, or null when there is none (then it goes by way of
-  // plain).
+  // A kernel that converts directly from another layout; null if there is none (then the conversion goes
+  // through plain).
   virtual Kernel from(const Layout& other, Slot source, Slot to) const {
     (void)other, (void)source, (void)to;
     return nullptr;

@@ -6,16 +6,15 @@
 namespace ortrain {
 namespace {
 
-// One operand as rows x columns with batch axes in front, transpositions undone.
+// One operand as rows x columns after the batch axes, with transpositions undone.
 struct Operand {
   Shape batch;
   std::vector<int64_t> batch_strides;
   int64_t rows, columns, row_stride, column_stride;
 };
 
-// transBatch: the first axis changes place with the batch axes behind it, [M, batch..., K] is read as
-// [batch..., M, K]; trans: then the last two axes change places. Operands of rank 1 are a row on the left, a
-// column on the right.
+// transBatch: the first axis moves after the batch axes, so [M, batch..., K] is read as [batch..., M, K];
+// trans: then the last two axes are swapped. Operands of rank 1 are a row on the left, a column on the right.
 Operand read_operand(const Shape& shape, bool left, bool trans, bool trans_batch) {
   std::vector<int64_t> strides = strides_of(shape);
   if (shape.size() == 1)

@@ -1,4 +1,4 @@
-// What matrix products are: how operands are read, and what comes behind the product.
+// Matrix products: how operands are read, and what is applied to the product.
 #pragma once
 
 #include <vector>
@@ -24,8 +24,8 @@ struct Transposes {
 };
 
 // The flags of FusedMatMul and Gemm; MatMul has none. Those of operands of rank 1 are ignored. transBatch:
-// the first axis changes place with the batch axes behind it, [M, batch..., K] is read as [batch..., M, K];
-// trans: then the last two axes change places.
+// the first axis moves after the batch axes, so [M, batch..., K] is read as [batch..., M, K]; trans: then the
+// last two axes are swapped.
 Transposes read_transposes(const Node& node);
 // The product of inputs 0 and 1. Rejects what does not fit.
 Product read_product(const NodeContext& c);
@@ -36,8 +36,8 @@ Shape product_shape(const NodeContext& c);
 constexpr size_t kFirstAddend = 2, kFactor = 4;
 struct TailOperand {
   size_t input;
-  bool row;   // one element a column, for all rows
-  bool full;  // one an element of Y; neither: broadcast in some other way
+  bool row;   // one element per column, for all rows
+  bool full;  // one per element of Y; neither: broadcast in some other way
 };
 
 std::vector<TailOperand> read_tail(const NodeContext& c);

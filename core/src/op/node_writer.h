@@ -1,5 +1,5 @@
-// What a rule that writes nodes sees and does: it stands at one node of a model, knows what can be known of
-// values, and adds nodes. Gradient rules and decompositions are such rules.
+// The interface of rules that write nodes (gradient rules and decompositions). A rule is applied to one node
+// of a model, can ask what is known about values, and adds nodes.
 #pragma once
 
 #include <optional>
@@ -35,16 +35,16 @@ class NodeWriter {
   // A scalar of the element type of value `like`.
   std::string scalar_like(const std::string& like, double value);
 
-  // What is known of a value.
+  // What is known about a value.
   virtual DType dtype(const std::string& value) const = 0;
   virtual std::optional<std::vector<Dim>> dims(const std::string& value) const = 0;
-  // The value of a constant, or of what follows from constants alone, as far as that is known; else null.
+  // The value of a constant, or of anything that depends only on constants, if it is known; else null.
   virtual const Tensor* constant_value(const std::string& value) const = 0;
   std::optional<int64_t> rank(const std::string& value) const;
 
-  // ReduceSum over constant axes, by attribute or by input as the opset wants it.
+  // ReduceSum over constant axes, given as an attribute or an input as the opset requires.
   std::string reduce_sum(const std::string& value, const std::vector<int64_t>& axes, bool keepdims);
-  // Squeeze / Unsqueeze over constant axes in the opset's form.
+  // Squeeze / Unsqueeze over constant axes, in the opset's form.
   std::string unsqueeze(const std::string& value, const std::vector<int64_t>& axes);
   std::string squeeze(const std::string& value, const std::vector<int64_t>& axes);
 

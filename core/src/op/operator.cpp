@@ -24,7 +24,7 @@ RegisterOperator::RegisterOperator(const Operator& op, const std::source_locatio
 
 DType element_type(const Operator& op, const ElementTypes& types, size_t o) {
   if (op.rules.element_type) return op.rules.element_type(types, o);
-  size_t first = 0;  // gradients may come without that of the first output
+  size_t first = 0;  // the gradient of the first output may be missing
   while (first < types.node().inputs.size() && !types.node().has_input(first)) ++first;
   return types[first];
 }

@@ -34,8 +34,7 @@ class TypeContext;           // op/dynamic.h
 class DynamicContext;        // the same
 class DecompositionContext;  // op/decomposition.h
 
-// Thrown by a shape rule or a kernel maker that needs the value of an input which is not known before the
-// run.
+// Thrown by a shape rule or a kernel maker that needs an input value which is not known before the run.
 struct DataDependent : Error {
   DataDependent(ErrorCode code, std::string message, std::string value)
       : Error(code, std::move(message)), value(std::move(value)) {}
@@ -59,7 +58,7 @@ class NodeContext {
   virtual const Shape& shape(size_t i) const = 0;  // of input i
   // The value of input i when it is known at compile time, else null.
   virtual const Tensor* constant(size_t i) const = 0;
-  // The same, throwing DataDependent when it is not known.
+  // The same, but throws DataDependent if it is not known.
   const Tensor& need_constant(size_t i) const;
 
   int64_t rank(size_t i) const { return static_cast<int64_t>(shape(i).size()); }
@@ -87,17 +86,17 @@ class ShapeContext : public NodeContext {
  public:
   using NodeContext::NodeContext;
   virtual void output(size_t i, DType dtype, Shape shape) = 0;
-  // The same for an output whose value follows from shapes alone: it is a constant of the compiled Program,
-  // so that shape rules further on can read it. An operator all of whose outputs are such needs no kernel.
+  // The same for an output whose value depends only on shapes: it is a constant of the compiled Program, so
+  // later shape rules can read it. An operator whose outputs are all of this kind needs no kernel.
   virtual void value(size_t i, Tensor value) = 0;
-  // The extents that the model states of output o in its value_info, -1 for those that are no numbers; empty
-  // where it states none. For operators whose inputs do not tell the shape of the result (gradients of
+  // The dimensions that the model's value_info states for output o, -1 for those that are not numbers; empty
+  // if it states none. For operators whose inputs do not determine the shape of the result (gradients of
   // pooling).
   virtual std::vector<int64_t> stated_shape(size_t o) const { return (void)o, std::vector<int64_t>(); }
 };
 
-// Kernel maker: asks for the memory of inputs and outputs and returns what runs. A maker that only aliases
-// returns null.
+// Kernel maker: requests the memory of inputs and outputs and returns the kernel. A maker that only aliases
+// memory returns null.
 class KernelContext : public NodeContext {
  public:
   using NodeContext::NodeContext;
@@ -105,62 +104,59 @@ class KernelContext : public NodeContext {
   virtual const Shape& out_shape(size_t o) const = 0;
   int64_t out_size(size_t o) const { return element_count(out_shape(o)); }
 
-  // Input i row-major; a conversion is inserted when it is stored otherwise. Undefined slot when it is left
-  // out.
+  // Input i, row-major; a conversion is inserted if it is stored otherwise. Undefined slot if it is left out.
   virtual Slot in(size_t i) = 0;
-  // How input i is stored, and the input in a wanted layout (null: row-major).
+  // How input i is stored, and the input in a requested layout (null: row-major).
   virtual LayoutPtr in_layout(size_t i) const = 0;
   virtual Slot in(size_t i, const LayoutPtr& wanted) = 0;
 
-  // Output o in the given layout (null: row-major). Undefined slot when nobody wants it. Ask for inputs
-  // first.
+  // Output o in the given layout (null: row-major). Undefined slot if nothing reads it. Request inputs first.
   virtual Slot out(size_t o, const LayoutPtr& layout = nullptr) = 0;
-  // The same, but over the memory of the first of the candidate inputs that nothing reads after this node and
-  // that was fetched in the same layout, where there is one. The kernel must then allow that input and output
-  // are the same memory.
+  // The same, but reuses the memory of the first candidate input that nothing reads after this node and that
+  // was fetched in the same layout, if there is one. The kernel must then allow input and output to share
+  // memory.
   virtual Slot out_inplace(size_t o, std::initializer_list<size_t> candidates,
                            const LayoutPtr& layout = nullptr) = 0;
-  // Output o is input i under another shape: no memory, no kernel. Needs row-major order, of float or of
-  // bfloat16; converts where it is not.
+  // Output o is input i under another shape: no memory, no kernel. Needs row-major order, in float or
+  // bfloat16; converts if necessary.
   virtual void alias(size_t o, size_t i) = 0;
-  // Memory that holds nothing between runs and nothing outside this node.
+  // Scratch memory: its contents are lost between runs and are not visible outside this node.
   virtual Slot scratch(size_t bytes) = 0;
-  // A constant that the kernel's maker computed: memory that nothing writes.
+  // A constant computed by the kernel maker: memory that is never written.
   virtual Slot fixed(Tensor value) = 0;
-  // Input i to be written: model state that the node updates (running statistics, accumulation buffers).
+  // Input i for writing: model state that the node updates (running statistics, accumulation buffers).
   virtual Slot state(size_t i) = 0;
-  // The storage of input i where it is the very memory of input `target` already (see
-  // Traits::writes_through).
+  // The storage of input i if it already is the memory of input `target` (see Traits::writes_through).
   virtual bool same_storage(size_t i, size_t target) const = 0;
 
   virtual Precision precision() const = 0;
-  // True where output o should be stored in bfloat16: the Program allows it, o has type float, is no output
-  // of the graph, and an operator that takes it so reads it.
+  // True if output o should be stored in bfloat16: the Program allows it, o has type float and is not a graph
+  // output, and an operator that accepts bfloat16 storage reads it.
   virtual bool wants_bf16(size_t o) const = 0;
-  // True where output o is read by nothing but nodes of `op_type` (and is no output of the graph).
+  // True if only nodes of `op_type` read output o (and it is not a graph output).
   virtual bool used_only_by(size_t o, std::string_view op_type) const = 0;
-  // A number that tells this node from others of the graph: the stream of its random numbers.
+  // A number that identifies this node in the graph: the stream of its random numbers.
   virtual uint64_t stream() const = 0;
 };
 
-// What the gradient of an operator is.
+// Whether an operator has a gradient.
 enum class Differentiable {
   kYes,   // there is a rule
-  kStop,  // the derivative is zero or meaningless, and gradients stop here as everyone expects (Shape, Equal,
+  kStop,  // the derivative is zero or meaningless, and gradients stop here as expected (Shape, Equal,
           // ArgMax)
   kNo,    // there is none yet: training through it is an error
 };
 
-// What an element type rule sees: the node, and the element types of its inputs as far as they are known.
+// What an element type rule sees: the node, and the element types of its inputs if known.
 class ElementTypes {
  public:
   ElementTypes(const Node& node, int64_t opset, std::vector<DType> inputs)
       : node_(node), opset_(opset), inputs_(std::move(inputs)) {}
   const Node& node() const { return node_; }
   int64_t opset() const { return opset_; }  // version of the node's domain in the model
-  // Of input i; kUndefined where it is not known or the input is left out.
+  // Of input i; kUndefined if it is not known or the input is left out.
   DType operator[](size_t i) const { return i < inputs_.size() ? inputs_[i] : DType::kUndefined; }
-  // The type that an attribute names, `otherwise` where the node does not have it.
+  // The type that an attribute names; `otherwise` if the node does not have the attribute.
   DType attribute(const std::string& name, DType otherwise) const {
     return static_cast<DType>(node_.int_or(name, static_cast<int64_t>(otherwise)));
   }
@@ -171,11 +167,11 @@ class ElementTypes {
   std::vector<DType> inputs_;
 };
 
-// The element type of output o; kUndefined where it depends on a type that is not known.
+// The element type of output o; kUndefined if it depends on an unknown type.
 using ElementTypeRule = DType (*)(const ElementTypes& types, size_t o);
 
-// Common rules: a given type; that of an input; for the first output that of the first input, for others a
-// given type (the indices of MaxPool).
+// Common rules: a given type; the type of an input; the type of the first input for the first output and a
+// given type for the others (the indices of MaxPool).
 template <DType kType>
 DType always(const ElementTypes&, size_t) {
   return kType;
@@ -189,27 +185,26 @@ DType first_like_input(const ElementTypes& types, size_t o) {
   return o == 0 ? types[0] : kOthers;
 }
 
-// What holds of the operator wherever it runs.
+// The rules of an operator, which are the same on every device.
 struct Rules {
   void (*shape)(ShapeContext&) = nullptr;
   void (*gradient)(GradientContext&) = nullptr;
-  // Writes nodes that compute the same: instead of shape, kernel and gradient, or instead of gradient alone.
+  // Writes nodes that compute the same: replaces shape, kernel and gradient, or the gradient alone.
   void (*decompose)(DecompositionContext&) = nullptr;
-  // In the place of `shape`, where only the run tells the shape of an output, or where a value is a sequence:
-  // what can be said of the outputs before (op/dynamic.h).
+  // Used instead of `shape` if an output shape is data-dependent or a value is a sequence: what can be known
+  // about the outputs before the run (op/dynamic.h).
   void (*types)(TypeContext&) = nullptr;
-  // The element types of the outputs, which can be told where shapes cannot. Without a rule they are those of
-  // the first input that is there; a Program rejects a node whose shape rule says otherwise.
+  // The element types of the outputs, which can be known even if shapes are not. Without a rule they are that
+  // of the first input that is present; a Program rejects a node whose shape rule disagrees.
   ElementTypeRule element_type = nullptr;
 };
 
 // How it is computed.
 struct Kernels {
-  // On the CPU, where there is one way to do it. Where there are several they stand in a list
-  // (op/implementation.h).
+  // On the CPU, if there is only one kernel. If there are several, they are in a list (op/implementation.h).
   Kernel (*cpu)(KernelContext&) = nullptr;
-  // The run of an operator with a rule `types`, between two Programs. An operator that has a kernel too is
-  // run so where one of its inputs is no tensor.
+  // Runs an operator with a rule `types`, between two Programs. An operator that also has a kernel is run
+  // this way if one of its inputs is not a tensor.
   void (*run)(DynamicContext&) = nullptr;
 };
 
@@ -228,22 +223,22 @@ struct Operator {
   }
 };
 
-// The element type of output o of a node by the operator's rule.
+// The element type of output o of a node, by the operator's rule.
 DType element_type(const Operator& op, const ElementTypes& types, size_t o);
 
-// The operator of that name, or null. Throws kFail where two operators are registered under one name.
+// The operator of that name, or null. Throws kFail if two operators are registered under the same name.
 const Operator* find_operator(std::string_view domain, std::string_view type);
-// Whether a node has to be run once: what it, or a node of its subgraphs, draws or updates would be another
-// the second time.
+// Whether a node must run only once: it, or a node of its subgraphs, draws random numbers or updates state,
+// so a second run would give something else.
 bool runs_once(const Node& node);
 // All of them, sorted by domain and type.
 std::vector<const Operator*> all_operators();
 
 struct RegisterOperator {
   RegisterOperator(const Operator& op, const std::source_location& where = std::source_location::current());
-  RegisterOperator() = default;  // of an operator that the build leaves out
+  RegisterOperator() = default;  // for operators that are not part of this build
 };
-// Registers an operator, where the build has it (built_operators.h, which CMake writes).
+// Registers an operator if it is part of this build (built_operators.h, written by CMake).
 #define ORTRAIN_OPERATOR(...) ORTRAIN_OPERATOR_(__COUNTER__, __VA_ARGS__)
 #define ORTRAIN_OPERATOR_(n, ...) ORTRAIN_OPERATOR__(n, __VA_ARGS__)
 #define ORTRAIN_OPERATOR__(n, ...)                                                     \

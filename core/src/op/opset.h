@@ -1,19 +1,19 @@
-// The opsets of the ONNX domain since which operators are defined otherwise, by what is different.
+// The opsets of the ONNX domain in which operators changed, named by what changed.
 #pragma once
 
 #include <cstdint>
 
 namespace ortrain::since {
 
-// Operands are broadcast as in NumPy; before, attributes told whether and along which axis.
+// Operands are broadcast as in NumPy; before, attributes stated whether and along which axis.
 inline constexpr int64_t kBroadcasting = 7;
-// Dropout drops while training only, and says whether it does; before, unless it is told not to.
+// Dropout drops elements only in training; before, it did so unless an attribute switched it off.
 inline constexpr int64_t kDropoutInference = 7;
 // Scan has no batch axis.
 inline constexpr int64_t kScanWithoutBatch = 9;
 // The mask of Dropout is of type bool.
 inline constexpr int64_t kBoolDropoutMask = 10;
-// Resize has coordinate transformations; before, it was Upsample under another name.
+// Resize has coordinate transformations; before, it was the same as Upsample.
 inline constexpr int64_t kResizeCoordinates = 11;
 // Dropout takes ratio and training_mode as inputs.
 inline constexpr int64_t kDropoutInputs = 12;

@@ -1,4 +1,4 @@
-// What pooling is.
+// Pooling.
 #pragma once
 
 #include "op/operator.h"

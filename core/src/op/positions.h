@@ -1,5 +1,5 @@
-// Which positions of its inputs a node needs to compute one position of its output along an axis. Where few
-// positions are read in the end, passes/hoist_selection.cpp has the nodes before compute these alone.
+// Which positions of its inputs a node needs to compute one position of its output along an axis. If only a
+// few positions are finally read, passes/hoist_selection.cpp makes the preceding nodes compute only those.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace ortrain {
 
-// One position along an axis of output 0 of a node all of whose inputs have a known rank.
+// One position along an axis of output 0 of a node. The ranks of all inputs are known.
 struct PositionQuery {
   using Dims = std::vector<Dim>;
   const Node& node;
@@ -27,23 +27,24 @@ struct PositionQuery {
 };
 
 struct InputPositions {
-  std::vector<int64_t> axes;  // of each input the axis along which it needs that position; -1: all of it
-  // Inputs that become these integers when the node computes the position alone.
+  std::vector<int64_t> axes;  // for each input, the axis along which only that position is needed;
+                              // -1: all of it is needed
+  // Inputs to be replaced by these integers if the node computes only this position.
   std::vector<std::pair<size_t, std::vector<int64_t>>> integers = {};
 };
 
-// Nothing where the node mixes positions.
+// Nothing if the node mixes positions.
 using PositionRule = std::optional<InputPositions> (*)(const PositionQuery&);
 
-// The rules that operators share: each element of the output depends on the same one of the first input,
+// Common rules: each element of the output depends on the same element of the first input,
 std::optional<InputPositions> elementwise_positions(const PositionQuery& q);
-// on the same one of all inputs, which are broadcast,
+// on the same element of all inputs, which are broadcast,
 std::optional<InputPositions> broadcast_positions(const PositionQuery& q);
-// or on those of the first input from attribute `axis` on, `otherwise` where the node does not have it.
+// or on those of the first input from attribute `axis` on (`otherwise` if the node does not have it).
 std::optional<InputPositions> row_positions(const PositionQuery& q, int64_t otherwise);
 
-// Adds to `found` that the position is needed of input i, which is broadcast to the output. False where that
-// cannot be told.
+// Records in `found` which position of input i, which is broadcast to the output, is needed. False if that is
+// not known.
 bool add_broadcast(const PositionQuery& q, size_t i, InputPositions& found);
 
 }  // namespace ortrain

@@ -1,5 +1,5 @@
-// The domain of operators that only session passes create: they are never in a file, and their form may
-// change.
+// The domain of operators that only session passes create: they never appear in a file, and their definition
+// may change.
 #pragma once
 
 namespace ortrain {

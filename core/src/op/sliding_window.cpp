@@ -31,7 +31,7 @@ AutoPad read_auto_pad(const NodeContext& c) {
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The attributes, without dimensions of input and output.
+// The attributes, without the sizes of input and output.
 Window read_attributes(const NodeContext& c, size_t axes, std::vector<int64_t> kernel) {
   c.expect(axes >= 1 && axes <= 3, "its input must have shape [N, C, D1] to [N, C, D1, D2, D3], found ", axes,
            " spatial axes");
@@ -73,7 +73,7 @@ void place_windows(WindowAxis& a, AutoPad auto_pad, bool round_up) {
     return;
   }
   a.output = (round_up ? ceil_divide(room, a.stride) : room / a.stride) + 1;
-  // A window that would start in the padding after the input is left out.
+  // A window that would start in the padding after the input is omitted.
   if (round_up && (a.output - 1) * a.stride >= a.input + a.before) --a.output;
 }
 
@@ -133,7 +133,7 @@ Window read_window_from_output(const NodeContext& c, const Shape& output,
                " elements, which gives ", window[i].output, " windows, but dY has shape ", to_string(output));
       continue;
     }
-    // The number of windows grows with the input, so the inputs that give it are neighbours.
+    // The number of windows grows with the input, so the input sizes that give it are consecutive.
     const WindowAxis& a = attributes[i];
     const int64_t largest = wanted * a.stride + a.span();
     int64_t found = -1;

@@ -1,4 +1,4 @@
-// Sliding windows, shared by convolution and pooling: where windows are and how many there are.
+// Sliding windows, shared by convolution and pooling: their positions and number.
 #pragma once
 
 #include <cstdint>
@@ -23,29 +23,30 @@ struct WindowAxis {
 
   // From the first to after the last element of a window.
   int64_t span() const { return (kernel - 1) * dilation + 1; }
-  // The padding after the input that the last window really reaches: more than `after` where the number of
-  // windows is rounded up, less (even negative) where it is rounded down.
+  // The padding after the input that the last window actually reaches: more than `after` if the number of
+  // windows is rounded up, less (even negative) if it is rounded down.
   int64_t reach() const { return (output - 1) * stride + span() - input - before; }
 };
 
 using Window = std::vector<WindowAxis>;
 
-// The windows of a node over an input [N, C, spatial...] from the attributes kernel_shape (or `kernel` where
-// that is not empty), strides, dilations, pads, auto_pad and ceil_mode. Rejects what does not fit.
+// The windows of a node over an input [N, C, spatial...] from the attributes kernel_shape (or `kernel` if it
+// is not empty), strides, dilations, pads, auto_pad and ceil_mode. Rejects what does not fit.
 Window read_window(const NodeContext& c, const Shape& input, const std::vector<int64_t>& kernel = {});
 
 // The windows of a convolution of the given X [N, C, spatial...] and W [M, C / group, kernel...]. Rejects
 // what does not fit.
 Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w);
 
-// read_window for a node that is given the result alone (gradients of pooling): the outputs are known, the
-// inputs are `stated` or else what the outputs imply; rejects where they imply more than one dimension.
+// read_window for a node that is given only the result (gradients of pooling): the number of windows is
+// known; the input sizes are `stated`, or else implied by it. Rejects the node if more than one size is
+// possible.
 Window read_window_from_output(const NodeContext& c, const Shape& output, const std::vector<int64_t>& stated);
 
 // [N, C, number of windows...]
 Shape output_shape(int64_t batch, int64_t channels, const Window& window);
 
-// Three spatial axes: axes of size 1 are put in front, so that one loop nest serves one to three dimensions.
+// Three spatial axes: axes of size 1 are prepended, so that one loop nest handles one to three dimensions.
 Window three_axes(const Window& window);
 
 }  // namespace ortrain

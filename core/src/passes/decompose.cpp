@@ -43,7 +43,7 @@ void collect_names(const Graph& graph, std::unordered_set<std::string>& names) {
   }
 }
 
-// What the graphs of one model share.
+// What is shared between the graphs of one model.
 struct Names {
   DecomposeFor purpose;
   std::unordered_set<std::string> taken;
@@ -56,7 +56,8 @@ struct Names {
   }
 };
 
-// Decomposes the nodes of one graph in order, so that what is known of values reaches the next one.
+// Decomposes the nodes of one graph in order, so that what is known about values is available to the next
+// node.
 class Decomposer {
  public:
   Decomposer(Model& model, Names& names)
@@ -84,7 +85,7 @@ class Decomposer {
     Model inner;
     inner.opsets = model_.opsets;
     inner.graph = graph;
-    // What is read from around the graph looks like an inner value of it, as far as types go.
+    // As far as types are concerned, values of the enclosing graphs are treated as inner values.
     std::vector<std::string> outer;
     for (const Node& node : graph.nodes)
       for (const std::string& value : node.inputs)
@@ -96,7 +97,7 @@ class Decomposer {
     return std::make_shared<Graph>(std::move(inner.graph));
   }
 
-  // Puts the node, or what it stands for, at the end of the graph.
+  // Appends the node, or its decomposition, to the graph.
   void place(Node node);
 
   Names& names_;
@@ -176,7 +177,7 @@ class Context : public DecompositionContext {
     decomposer_.types_.set_like(value, like);
   }
 
-  // The nodes, with the names of the outputs of the node that they stand for.
+  // The nodes, with the output names of the node that they replace.
   std::vector<Node> finished() {
     std::unordered_set<std::string> own;
     for (const Node& added : nodes_) own.insert(added.outputs.begin(), added.outputs.end());

@@ -1,4 +1,4 @@
-// Replaces operators that are made of others by those (op/decomposition.h).
+// Replaces operators with their decompositions (op/decomposition.h).
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@ namespace ortrain {
 
 enum class DecomposeFor { kRun, kGradient };
 
-// Replaces all nodes of the model and its subgraphs whose operator is decomposed for that purpose. Nodes
-// for which that cannot be done stay as they are; returns the reasons, each with the node's label, but for
-// those that a kernel can run.
+// Replaces all nodes of the model and its subgraphs whose operator is decomposed for that purpose. Nodes that
+// cannot be decomposed are left as they are; returns the reasons, each with the node's label, except for
+// nodes that a kernel can run.
 std::vector<std::string> decompose_operators(Model& model, DecomposeFor purpose);
 
 }  // namespace ortrain

@@ -12,7 +12,7 @@ namespace ortrain {
 
 namespace {
 
-// True for a permutation that swaps the last two axes and leaves the others.
+// True for a permutation that swaps only the last two axes.
 bool swaps_last_two(const Node& node) {
   if (node.op_type != "Transpose" || !node.domain.empty()) return false;
   const std::vector<int64_t> perm = node.ints_or("perm", {});
@@ -41,7 +41,7 @@ bool fold_transpose(Model& model) {
       for (size_t i = 0; i < 2; ++i) {
         const auto at = producer.find(node.inputs[i]);
         if (at == producer.end() || !swaps_last_two(*at->second)) continue;
-        // A transposed operand of higher rank that others read too is better made once.
+        // A transposed operand of higher rank with other readers is better produced once.
         const bool matrix = at->second->ints_or("perm", {}).size() == 2;
         if (!matrix && !used_once(node.inputs[i])) continue;
         const std::string flag = i == 0 ? "transA" : "transB";
@@ -61,8 +61,7 @@ bool fold_transpose(Model& model) {
         Node& product = *at->second;
         if (product.op_type == "Gemm" && product.domain.empty() && !product.has_input(2)) {
           const int64_t a = product.int_or("transA", 0), b = product.int_or("transB", 0);
-          // The product moves here: its inputs are still there, and its old output was read by this node
-          // alone.
+          // The product moves here: its inputs are still available, and only this node read its old output.
           Node moved = product;
           std::swap(moved.inputs[0], moved.inputs[1]);
           moved.attributes["transA"] = int64_t{b ? 0 : 1};

@@ -1,15 +1,14 @@
-// Attention written as single steps becomes one node, which keeps no scores:
+// Attention written as separate steps becomes one node, which does not store the scores:
 //
 //     MatMul(Dropout(Softmax(scale MatMul(Q, Kᵀ) + mask)), V)  →  FusedAttention(Q, K, V, mask)
 //
-// It is known by what is computed: the product of queries and keys, scaled before or after it, masks added to
-// it or a mask that replaces what it hides, the softmax over the keys, dropout, and the product with the
-// values. What types and shapes of values are comes from ValueTypes, so that it does not matter how an
-// exporter writes them.
+// It is recognized by what is computed: the product of queries and keys, scaled before or after it, masks
+// added to it or a mask that replaces what it hides, the softmax over the keys, dropout, and the product with
+// the values. Types and shapes come from ValueTypes, so it does not matter how an exporter writes them.
 //
-// The transpositions around it go with it: operands are read, and results written, in the order in which they
-// lie. In a training model the steps of the gradient, which are these in reverse, become one AttentionGrad;
-// where they are not what is expected, nothing is changed.
+// The transpositions around it are absorbed: operands are read, and results written, in their storage order.
+// In a training model the steps of the gradient, which are these in reverse, become one AttentionGrad; if
+// they are not as expected, nothing is changed.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -35,7 +34,7 @@ bool is(const Node& node, std::string_view type, std::string_view domain = "") {
   return node.op_type == type && node.domain == domain;
 }
 
-// A product of matrices without scale; its operands may be transposed.
+// A matrix product without scale; its operands may be transposed.
 struct Product {
   bool transposes_a = false, transposes_b = false;
 };
@@ -47,12 +46,12 @@ std::optional<Product> product(const Node& node) {
   return Product{node.int_or("transA", 0) != 0, node.int_or("transB", 0) != 0};
 }
 
-// An operand, followed back to where it lies in memory, and its gradient, followed the same way.
+// An operand, traced back to where it is stored, and its gradient, traced the same way.
 struct Operand {
   std::string value;
   Order order;           // of value's axes: [batch, heads, rows, size] or [batch, rows, size]
   double scale = 1;      // by which the value is multiplied
-  std::string gradient;  // of value, empty: not wanted
+  std::string gradient;  // of value; empty: not needed
 };
 
 bool contains(const std::vector<const Node*>& nodes, const Node* node) {
@@ -79,9 +78,9 @@ class Matcher {
 
   struct Match {
     std::vector<Node> before;  // what the forward node reads besides
-    Node forward, backward;    // the second without outputs where there is no gradient
-    // In the place of nodes that ask for the shape of what is no longer made: the last node, and those
-    // before.
+    Node forward, backward;    // the second has no outputs if there is no gradient
+    // Replacements for nodes that compute the shape of a value that is no longer produced: the last node, and
+    // those before it.
     std::vector<std::pair<Node, std::vector<Node>>> shapes;
   };
 
@@ -99,26 +98,27 @@ class Matcher {
       for (const size_t n : at->second) out.push_back(&graph_.nodes[n]);
     return out;
   }
-  // The only reader of a value that is no output of the graph, else null.
+  // The only reader of a value that is not a graph output, else null.
   const Node* reader(const std::string& value) const {
     const auto all = readers(value);
     return all.size() == 1 && !graph_.is_output(value) ? all[0] : nullptr;
   }
-  // The number that a value of one element holds, as far as the model tells it.
+  // The value of a single-element tensor, if the model determines it.
   std::optional<double> number(const std::string& value) const {
     const Tensor* known = types_.known(value);
     if (!known || known->size() != 1) return std::nullopt;
     if (known->dtype() != DType::kFloat && known->dtype() != DType::kDouble) return std::nullopt;
     return known->to_double()[0];
   }
-  // Where a node multiplies by a number: which input is multiplied, and the factor.
+  // If a node multiplies by a number: which input is multiplied, and the factor.
   std::optional<std::pair<std::string, double>> scaled(const Node& node) const;
   bool is_scaling(const Node& node, const std::string& of, double factor) const {
     const auto found = scaled(node);
     return found && found->first == of && found->second == factor;
   }
   bool is_zero(const std::string& value) const { return number(value) == 0.0; }
-  // Where a value is a matrix product's transposed operand made by way of three axes: the value before.
+  // If a value is a transposed operand of a matrix product, produced through a shape of three axes: the value
+  // before that.
   std::string before_swap(const Node& reshape) const;
   const std::optional<std::vector<Dim>>& dims(const std::string& value) const {
     return types_.info(value).dims;
@@ -127,14 +127,14 @@ class Matcher {
     return dims(value) ? std::optional(dims(value)->size()) : std::nullopt;
   }
   Operand follow(const std::string& value, Order order, const std::string& gradient) const;
-  // Whether a value is a product of matrices, perhaps scaled and masked.
+  // Whether a value is a matrix product, possibly scaled and masked.
   bool leads_to_product(const std::string& value, int steps = 0) const;
-  // A node that makes what the node `shape` makes, and those that it needs: each axis of the value whose
-  // shape that is has the extent of the axis that `axis_of` names.
+  // A node that produces the same as the node `shape`, and the nodes it needs: each axis of the value whose
+  // shape that is has the size of the axis given by `axis_of`.
   std::pair<Node, std::vector<Node>> shape_of(const Node& shape, size_t rank,
                                               const std::function<Axis(size_t)>& axis_of) const;
-  // Whether nothing but nodes of the match reads a value. What reads its shape alone, for such nodes, does
-  // not count.
+  // Whether only nodes of the match read a value. Nodes that only compute its shape for such nodes do not
+  // count.
   bool inner(const std::string& value, const std::vector<const Node*>& nodes) const {
     if (graph_.is_output(value)) return false;
     const auto contained = [&](const Node* n) { return contains(nodes, n); };
@@ -146,12 +146,12 @@ class Matcher {
       return std::all_of(of_shape.begin(), of_shape.end(), contained);
     });
   }
-  // Where extents are not known, the gradient of a value is summed over axes along which it may have been
+  // If dimensions are unknown, the gradient of a value is summed over the axes along which it may have been
   // broadcast: Reshape(ReduceSumTraining(gradient, BroadcastGradientArgs(Shape(value), ...)), Shape(value)).
-  // The three nodes, in that order from the back; empty where there are none. Only such a node may read the
-  // gradient where it is to be all.
+  // The three nodes, last one first; empty if there are none. These nodes must be the only readers of the
+  // gradient.
   std::vector<const Node*> summation(const std::string& gradient, const std::string& value) const;
-  // The gradient behind them.
+  // The gradient after them.
   std::string summed(const std::string& gradient, const std::string& value,
                      std::vector<const Node*>& nodes) const {
     const auto found = summation(gradient, value);
@@ -159,20 +159,20 @@ class Matcher {
     return found.empty() ? gradient : found[0]->outputs[0];
   }
 
-  // What is known of an attention while it is being matched.
+  // What is known about an attention while it is being matched.
   struct Found {
     const Node& softmax;
-    std::vector<const Node*> inside = {};  // forward nodes that go, and those of the gradient
-    // Forward, behind the softmax.
+    std::vector<const Node*> inside = {};  // forward nodes that are removed, and those of the gradient
+    // Forward, after the softmax.
     const Node *dropout = nullptr, *guard = nullptr, *output = nullptr;
-    std::string weights = {};  // what is multiplied with the values
-    // The gradient of the softmax, and those before it, back from the output.
+    std::string weights = {};  // what is multiplied by the values
+    // The gradient of the softmax, and the gradient nodes before it, from the output on.
     const Node *softmax_grad = nullptr, *values_grad = nullptr;
     std::string output_gradient = {};
-    // Forward, in front of the softmax, and the gradient there.
+    // Forward, before the softmax, and the gradient there.
     const Node* scores_product = nullptr;
     std::string condition = {}, softmax_gradient = {}, gradient = {};
-    std::vector<std::string> masks = {};  // that are added, the last first
+    std::vector<std::string> masks = {};  // that are added, last one first
     double scale = 1, replaced = 0;
     bool keeps = true;
     const Node *left_grad = nullptr, *right_grad = nullptr;
@@ -186,7 +186,7 @@ class Matcher {
 
     void take(const Node* node) { inside.push_back(node); }
   };
-  // The steps of match(). Those that return false found something else than attention.
+  // The steps of match(). They return false if they find something other than attention.
   bool find_output(Found& f) const;
   bool find_output_gradient(Found& f) const;
   bool find_scores(Found& f) const;
@@ -336,7 +336,7 @@ std::pair<Node, std::vector<Node>> Matcher::shape_of(const Node& shape, size_t r
   return {{"", "Concat", shape.name, std::move(parts), {name}, {{"axis", int64_t{0}}}}, std::move(nodes)};
 }
 
-// From the softmax on to the product with the values.
+// Forward from the softmax to the product with the values.
 bool Matcher::find_output(Found& f) const {
   const std::string& probabilities = f.softmax.outputs[0];
   f.weights = probabilities;
@@ -352,7 +352,8 @@ bool Matcher::find_output(Found& f) const {
         f.dropout = node;
         f.weights = node->outputs[0];
       } else if (is(*node, "Where") && !f.guard && node->inputs[2] == before && is_zero(node->inputs[1])) {
-        // Rows without a number, of queries that see nothing, become zero; FusedAttention gives zeros there.
+        // NaN rows, of queries that see no keys, are replaced with zeros; FusedAttention produces zeros
+        // there.
         const Node* nan = pattern_.made_by(node->inputs[0], "IsNaN");
         if (!nan || nan->inputs[0] != before) continue;
         f.take(nan);
@@ -375,7 +376,7 @@ bool Matcher::find_output(Found& f) const {
   return true;
 }
 
-// The same way back, in the gradient: from the gradient of the probabilities to that of the output.
+// The same path in the gradient, in reverse: from the gradient of the probabilities to that of the output.
 bool Matcher::find_output_gradient(Found& f) const {
   const Node* weights_grad = nullptr;
   if (!f.softmax_grad) return true;
@@ -385,7 +386,7 @@ bool Matcher::find_output_gradient(Found& f) const {
     const Node* node = maker(at);
     if (!node || graph_.is_output(at)) return false;
     if (is(*node, "Reshape")) {
-      // A sum over axes that may have been broadcast.
+      // A sum over axes along which the value may have been broadcast.
       const Node* sum = maker(node->inputs[0]);
       if (!sum || !is(*sum, "ReduceSumTraining", kMicrosoft)) return false;
       const Node* shape = pattern_.made_by(node->inputs.at(1), "Shape");
@@ -421,13 +422,13 @@ bool Matcher::find_output_gradient(Found& f) const {
   return true;
 }
 
-// From the softmax back to the product of queries and keys.
+// Backward from the softmax to the product of queries and keys.
 bool Matcher::find_scores(Found& f) const {
   constexpr int kScoreSteps = 8;
   std::string scores = f.softmax.inputs[0];
   f.gradient = f.softmax_gradient = f.softmax_grad ? f.softmax_grad->outputs[0] : "";
   bool is_scaled = false;
-  // What reads a gradient beside the nodes of the match wants the gradient of the mask.
+  // Other readers of a gradient, outside the match, need the gradient of the mask.
   const auto gradient_reader = [&](const std::function<bool(const Node&)>& wanted) -> const Node* {
     for (const Node* node : readers(f.gradient))
       if (wanted(*node)) return node;
@@ -501,7 +502,7 @@ void Matcher::find_operand_gradients(Found& f) const {
   if (f.right_grad) f.take(f.right_grad);
 }
 
-// Operands and results in the order in which they lie.
+// Operands and results in the order in which they are stored.
 bool Matcher::find_operands(Found& f) const {
   const Product p = *product(*f.scores_product);
   const std::string &left = f.scores_product->inputs[0], &right = f.scores_product->inputs[1];
@@ -526,14 +527,14 @@ bool Matcher::find_operands(Found& f) const {
   return !f.q.value.empty() && !f.k.value.empty() && !f.v.value.empty() && f.v.scale == 1;
 }
 
-// Who asks for the shape of a value that is no longer made gets it from others.
+// The shapes of values that are no longer produced are computed from others.
 void Matcher::replace_shapes(Found& f, const std::string& value,
                              const std::function<Axis(size_t)>& axis_of) const {
   for (const Node* node : readers(value))
     if (is(*node, "Shape")) f.match.shapes.push_back(shape_of(*node, f.axes, axis_of));
 }
 
-// A transposition behind the output goes into it.
+// A transposition after the output is merged into it.
 void Matcher::take_transposition(Found& f) const {
   f.y = f.output->outputs[0], f.dy = f.output_gradient;
   f.y_order = f.plain;
@@ -556,8 +557,8 @@ void Matcher::take_transposition(Found& f) const {
   }
 }
 
-// Nothing else may want what is no longer made. What reads the gradient of the softmax's input beside the
-// match gets it as the gradient of the mask.
+// Nothing else may need a value that is no longer produced. Other readers of the gradient of the softmax's
+// input get it as the gradient of the mask.
 bool Matcher::nothing_else_wanted(Found& f) const {
   const auto extent_of_scores = [&](size_t i) {
     return i + 1 < f.axes ? Axis{f.q.value, f.q.order[i]} : Axis{f.k.value, f.k.order[f.axes - 2]};
@@ -590,7 +591,7 @@ bool Matcher::nothing_else_wanted(Found& f) const {
   return true;
 }
 
-// The nodes that take the place of those found.
+// The nodes that replace those found.
 void Matcher::write_nodes(Found& f) const {
   Attributes attributes = {{"fused", int64_t{1}},
                            {"q_order", f.q.order},
@@ -673,8 +674,8 @@ bool fuse_attention(Model& model) {
   for (size_t n = 0; n < graph.nodes.size(); ++n)
     for (const std::string& output : graph.nodes[n].outputs)
       if (!output.empty()) producer[output] = n;
-  // A new node takes the place of the first whose result it makes: what it reads was made by then, but for a
-  // shape, which may have to wait.
+  // A new node takes the place of the first node whose result it produces. Its inputs are available by then,
+  // except for a shape, which may have to wait.
   std::vector<bool> gone(graph.nodes.size(), false);
   std::unordered_map<size_t, std::vector<Node>> made;
   const auto place = [&](Node node, std::vector<Node> before = {}) {

@@ -2,7 +2,8 @@
 //
 //   Relu(Conv(X, W, B))  →  FusedConv(X, W, B, activation=Relu)        the same for Clip with constant bounds
 //
-// Gradients do not need the convolution's own result: that of Relu is expressed in terms of its output.
+// Gradients do not need the convolution's own result: the gradient of Relu is expressed in terms of its
+// output.
 #include <limits>
 
 #include "op/operator.h"

@@ -51,7 +51,7 @@ std::optional<Found> match(const Pattern& p, const Graph& graph, size_t n, int64
   return found;
 }
 
-// Tensors of the type and shape of `like` with the given values.
+// Tensors with the type and shape of `like` and the given values.
 Tensor rounded(const Tensor& like, Shape shape, const std::vector<double>& values) {
   Tensor out(like.dtype(), std::move(shape));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -97,7 +97,7 @@ bool fuse_conv_batch_normalization(Model& model) {
     Node fused = *conv;
     fused.inputs = {conv->inputs[0], w_name, b_name};
     fused.outputs = {normalization.outputs[0]};
-    normalization = std::move(fused);  // the convolution itself is read by nothing any more
+    normalization = std::move(fused);  // nothing reads the convolution itself any more
     graph.add_initializer(w_name, rounded(weights, weights.shape(), w));
     graph.add_initializer(b_name, rounded(weights, {static_cast<int64_t>(bias.size())}, bias));
   }

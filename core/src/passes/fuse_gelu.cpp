@@ -24,14 +24,13 @@ std::optional<std::string> input_of_erf(const Pattern& p, const std::string& val
   return std::nullopt;
 }
 
-// The factors of a product of x, 1 + erf and one half, however it is bracketed; empty when it is no such
-// product.
+// The factors of a product of x, 1 + erf and one half, in any grouping; empty if it is not such a product.
 std::vector<std::string> factors(const Pattern& p, const Node& product) {
   std::vector<std::string> result = product.inputs;
   for (size_t side = 0; side < 2 && result.size() == 2; ++side) {
     const Node* inner = p.made_by(product.inputs[side], "Mul");
     if (!inner || p.uses(product.inputs[side]) != 1) continue;
-    // The inner product of 1 + erf is the one to open; x may be a product of its own.
+    // Only the inner product with 1 + erf is split into factors; x may itself be a product.
     const bool has_half = p.other_than(*inner, 0.5).has_value();
     const bool other_is_half = p.is_scalar(product.inputs[1 - side], 0.5);
     if (has_half == other_is_half) continue;

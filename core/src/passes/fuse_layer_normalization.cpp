@@ -1,9 +1,9 @@
 // Layer normalization: y = (x − mean) / √(variance + ε) · scale + bias over the trailing axes.
 // J. L. Ba et al., "Layer normalization", 2016.
 //
-// Exporters of opsets before 17 write it as nine nodes. LayerNormalization as one node keeps the mean and the
-// inverse standard deviation for the backward pass instead of every value in between. Models of those opsets
-// carry the node too: onnxruntime knows it in the ONNX domain whatever the opset, and so do we.
+// Exporters of opsets before 17 write it as nine nodes. As one node, LayerNormalization keeps the mean and
+// the inverse standard deviation for the backward pass instead of every value in between. Models of those
+// opsets may contain the node too: onnxruntime accepts it in the ONNX domain at any opset, and so do we.
 #include <algorithm>
 
 #include "passes/passes.h"
@@ -19,8 +19,8 @@ struct Match {
   double epsilon;
 };
 
-// The number of trailing axes that a ReduceMean with kept dimensions goes over, 0 when it is not such a one.
-// What it reduces has the rank of x.
+// The number of trailing axes that a ReduceMean with kept dimensions reduces; 0 if the node is something
+// else. Its input has the rank of x.
 int64_t trailing_axes(const Graph& graph, const Pattern& p, const Node& mean, const std::string& x) {
   if (mean.int_or("keepdims", 1) != 1) return 0;
   std::vector<int64_t> axes = mean.ints_or("axes", {});
@@ -42,7 +42,8 @@ int64_t trailing_axes(const Graph& graph, const Pattern& p, const Node& mean, co
   return static_cast<int64_t>(axes.size());
 }
 
-// Where scale and bias have exactly the normalized axes; broadcasting among them is left to Mul and Add.
+// Only if scale and bias have exactly the normalized axes; any broadcasting between them is left to Mul and
+// Add.
 bool fits(const Graph& graph, const std::string& weight, const std::string& x, int64_t axes) {
   const std::optional<ValueInfo> w = graph.info(weight);
   if (!w || !w->dims || w->dtype != DType::kFloat || static_cast<int64_t>(w->dims->size()) != axes)
@@ -76,7 +77,7 @@ std::optional<Match> match(const Graph& graph, const Pattern& p, size_t last) {
       if (!epsilon || !second_mean || p.uses(variance) != 1) continue;
       const std::string& square = second_mean->inputs[0];
       if (p.uses(square) != 1) continue;
-      std::string squared;  // what is squared: the centred value, or a second Sub of the same operands
+      std::string squared;  // what is squared: the centered value, or a second Sub of the same operands
       int reads = 1;
       if (const Node* pow = p.made_by(square, "Pow"); pow && p.is_scalar(pow->inputs[1], 2.0)) {
         squared = pow->inputs[0];

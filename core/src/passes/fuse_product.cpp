@@ -1,11 +1,11 @@
-// Additions to a matrix product and multiplications with it are done while the product is in registers:
+// Additions to a matrix product and multiplications of it are applied while the product is in registers:
 //
 //   Add(MatMul(A, B), C)       →  FusedProduct(A, B, C)         biases, residual connections
 //   Sum(G, MatMul(A, B), ...)  →  FusedProduct(A, B, G) ...     gradients of a value that several nodes read
 //   Mul(MatMul(A, B), F)       →  FusedProduct(A, B, , , F)     the derivative of an activation
 //
-// for products that have no other consumers and that are computed last of all operands, so that they stay
-// where they are.
+// This applies to products that have no other consumers and are computed last of all operands, so they need
+// not be moved.
 #include <algorithm>
 #include <unordered_map>
 
@@ -41,7 +41,8 @@ class Fusion {
   }
 
  private:
-  // The node that makes `value` where that is a product to which more may be done, which nobody else reads.
+  // The node that produces `value`, if it is a product to which more can be fused and that has no other
+  // readers.
   Node* open_product(const std::string& value) {
     const auto at = producer_.find(value);
     if (at == producer_.end() || uses_.at(value) != 1) return nullptr;
@@ -62,20 +63,21 @@ class Fusion {
     product.inputs[input] = value;
   }
 
-  // When a value is known: after which node, 0 for those that are given.
+  // After which node a value is known; 0 for given values.
   size_t time_of(const std::string& value) const {
     const auto at = producer_.find(value);
     return at == producer_.end() ? 0 : at->second + 1;
   }
 
-  // Adds up the operands in the order in which they are made; a product takes the sum so far as its addend.
+  // Adds up the operands in the order in which they are produced; a product takes the sum so far as its
+  // addend.
   bool fuse_sum(size_t n) {
     Node& node = graph_.nodes[n];
     std::vector<std::string> operands = node.inputs;
     std::stable_sort(operands.begin(), operands.end(),
                      [&](const std::string& a, const std::string& b) { return time_of(a) < time_of(b); });
     std::string sum = operands[0];
-    std::vector<std::string> others;  // that no product takes
+    std::vector<std::string> others;  // that no product takes as addend
     for (size_t i = 1; i < operands.size(); ++i) {
       Node* product = open_product(operands[i]);
       size_t place = kFirstAddend;
@@ -109,7 +111,7 @@ class Fusion {
     return true;
   }
 
-  // The maker of `value` makes what node n makes, which goes.
+  // The producer of `value` takes over the output of node n, which is removed.
   void replace(size_t n, const std::string& value) {
     const size_t maker = producer_.at(value);
     graph_.nodes[maker].outputs = graph_.nodes[n].outputs;

@@ -1,11 +1,11 @@
-// What is selected behind operators that treat rows alike is selected in front of them:
+// A selection after operators that treat rows independently is moved in front of them:
 //
 //     Gather(Gelu(x W + b), 0)  →  Gather(Gelu(Gather(x, [0]) W + b), 0)
 //
 // A classifier over a sequence reads one position of its last layer. That layer then computes this position
 // alone, forward and backward: its feed-forward part, its projection, and the queries of its attention. Keys
-// and values are still those of all positions. Where dropout lies in between, its law stays and its draws
-// change.
+// and values are still those of all positions. If there is dropout in between, its distribution stays the
+// same, but the random numbers change.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -24,7 +24,7 @@
 namespace ortrain {
 namespace {
 
-// One position along an axis of a value: nodes that read it and nothing else of it.
+// One position along an axis of a value, and the nodes that select it.
 struct Selection {
   std::string value;
   int64_t axis = 0;   // counted from the front
@@ -32,7 +32,7 @@ struct Selection {
   std::vector<size_t> nodes;
 };
 
-// A value of which one position along an axis is wanted.
+// A value of which one position along an axis is needed.
 using Wanted = std::pair<std::string, int64_t>;
 
 class Selector {
@@ -45,7 +45,7 @@ class Selector {
     }
   }
 
-  // The first selection of the graph in front of which there are products to save.
+  // Moves the first selection of the graph for which this saves products.
   bool run() {
     for (const Selection& selection : selections())
       if (find_rows(selection)) return select_in_front(selection), true;
@@ -63,7 +63,7 @@ class Selector {
     return std::vector<int64_t>(first, first + tensor->size());
   }
 
-  // What a Gather or Slice of the graph selects, where it is one position along one axis.
+  // What a Gather or Slice of the graph selects, if it is one position along one axis.
   std::optional<Selection> selection_of(size_t n) const {
     const Node& node = graph_.nodes[n];
     if (!node.domain.empty() || node.inputs.empty() || !dims(node.inputs[0])) return std::nullopt;
@@ -87,7 +87,7 @@ class Selector {
     const bool one = begin->front() == -1 ? end->front() > INT32_MAX : end->front() == begin->front() + 1;
     const std::optional<Selection> slice = one ? selected(axes->front(), begin->front()) : std::nullopt;
     if (!slice) return std::nullopt;
-    // A Slice beyond the end is empty, where a Gather would fail.
+    // A Slice beyond the end is empty, but a Gather there would fail.
     const int64_t extent = (*dims(slice->value))[static_cast<size_t>(slice->axis)].value;
     return slice->index < extent && slice->index >= -extent ? slice : std::nullopt;
   }
@@ -109,7 +109,7 @@ class Selector {
     return found;
   }
 
-  // What the node that makes `wanted.first` needs of its inputs to compute one position of it alone.
+  // What the node that produces `wanted.first` needs from its inputs to compute only one position of it.
   std::optional<InputPositions> needs(const Node& node, const Wanted& wanted, int64_t index) const {
     const auto& [value, axis] = wanted;
     const Operator* op = find_operator(node.domain, node.op_type);
@@ -128,13 +128,13 @@ class Selector {
     return found;
   }
 
-  // Fills rows_: the nodes that can compute the selected position alone, and of which inputs they then want
-  // it. Such a node's output is read by others of them and by the selection alone. False where no product is
-  // saved.
+  // Fills rows_: the nodes that can compute only the selected position, and the inputs that they then need at
+  // that position. The output of such a node is read only by other such nodes and by the selection. False if
+  // no product is saved.
   bool find_rows(const Selection& s) {
     const Dim& extent = (*dims(s.value))[static_cast<size_t>(s.axis)];
     if (extent.value >= 0 && extent.value <= 1) return false;
-    std::set<std::string> whole;  // values that somebody wants whole
+    std::set<std::string> whole;  // values that some node needs as a whole
     for (bool settled = false; !settled;) {
       rows_.clear();
       std::vector<Wanted> open = {{s.value, s.axis}};
@@ -163,7 +163,7 @@ class Selector {
     });
   }
 
-  // Whether everybody who reads the value wants the selected position along the axis.
+  // Whether all readers of the value need only the selected position along the axis.
   bool read_so(const std::string& value, int64_t axis, const Selection& s) const {
     if (graph_.is_output(value)) return false;
     for (const size_t reader : readers_.at(value)) {
@@ -234,7 +234,7 @@ class Selector {
   std::map<size_t, Row> rows_;  // by node
 };
 
-// Whether the graph has a node from which one position of a value could be read.
+// Whether the graph has a node that could select one position of a value.
 bool selects(const Graph& graph) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
     return node.domain.empty() && (node.op_type == "Gather" || node.op_type == "Slice");
@@ -245,7 +245,7 @@ bool selects(const Graph& graph) {
 
 bool hoist_selection(Model& model) {
   bool changed = false;
-  // Every turn moves a selection towards the inputs.
+  // Each iteration moves a selection towards the inputs.
   for (size_t turns = model.graph.nodes.size(); turns > 0 && selects(model.graph); --turns) {
     if (!Selector(model).run()) break;
     changed = true;

@@ -1,4 +1,4 @@
-// An If whose condition is a constant of the model is replaced by the nodes of the branch that it takes,
+// An If whose condition is a constant of the model is replaced with the nodes of the branch that it takes,
 // before the gradient is built. Conditions that follow from shapes are resolved when the graph is compiled
 // (program/segment_plan.h).
 
@@ -25,7 +25,7 @@ const Graph* branch_of(const Node& node, const Pattern& pattern) {
   return branch->get();
 }
 
-// Replaces what can be replaced in the graph itself; a branch may bring further ones.
+// Replaces the Ifs of the graph itself; a branch may contain more of them.
 bool inline_once(Graph& graph) {
   const Pattern pattern(graph);
   if (std::none_of(graph.nodes.begin(), graph.nodes.end(),

@@ -51,8 +51,7 @@ class Dump {
   int count_ = 0;
 };
 
-// Runs a pass on the subgraphs of a graph, innermost first. A subgraph that changes is a copy of its own
-// afterwards.
+// Runs a pass on the subgraphs of a graph, innermost first. A subgraph that changes becomes a separate copy.
 void run_inside(const Pass& pass, Model& model) {
   for (Node& node : model.graph.nodes)
     for (auto& [name, attribute] : node.attributes) {

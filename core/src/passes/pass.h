@@ -13,21 +13,21 @@
 namespace ortrain {
 
 enum class PassPhase {
-  kArtifact,  // before the gradient is built: what it makes is written into the training model
+  kArtifact,  // before the gradient is built: its results are written to the training model
   kSession,   // when a session loads a model
 };
 
-// The graph optimization level from which on a pass of a session runs; those of artifacts always do.
+// The graph optimization level from which a session's pass runs; passes for artifacts always run.
 enum class PassLevel {
-  kBasic = 1,     // what is there already is left out or shared
-  kExtended = 2,  // nodes become others: fusions, and whatever changes the order or the kernels of nodes
+  kBasic = 1,     // redundant nodes are removed or shared
+  kExtended = 2,  // nodes are replaced: fusions, and changes of the order or the kernels of nodes
 };
 
 struct Pass {
   std::string_view name;
   bool (*run)(Model&);  // returns whether it changed anything; keeps the names of the graph's outputs
   PassLevel level = PassLevel::kExtended;
-  std::string_view former = "";  // a name that it had before, by which it can still be switched off
+  std::string_view former = "";  // a former name, by which it can still be switched off
 };
 
 // The passes of a phase, in the order in which they run.
@@ -35,21 +35,20 @@ std::span<const Pass> passes_of(PassPhase phase);
 // Their names.
 std::vector<std::string_view> pass_names(PassPhase phase);
 
-// The key that switches a pass off, before its name.
+// The prefix of the key that switches a pass off; its name follows.
 inline constexpr std::string_view kDisablePass = "ortrain.disable_pass.";
 
 // Runs the passes of a phase up to a level, in order. `config` switches one off by the key
-// "ortrain.disable_pass.<name>" = "1"; "ortrain.dump_graph" = folder has the graph written there before and
-// after each pass, under names that begin with `label`.
+// "ortrain.disable_pass.<name>" = "1"; "ortrain.dump_graph" = folder writes the graph there before and after
+// each pass, under names that begin with `label`.
 void run_passes(Model& model, PassPhase phase, const std::map<std::string, std::string>& config = {},
                 int level = static_cast<int>(PassLevel::kExtended), std::string_view label = "graph");
 
-// Writes a graph that passes have rewritten to an ONNX file, for people and for this version: it may have
+// Writes a graph rewritten by passes to an ONNX file, for inspection and for this version only: it may have
 // nodes of the domain ortrain.session.
 void write_rewritten(const Model& model, const std::filesystem::path& path);
 
-// The configuration that switches off passes of a phase. Throws kInvalidArgument for a name that none of them
-// has.
+// The configuration that switches off passes of a phase. Throws kInvalidArgument for an unknown name.
 std::map<std::string, std::string> without_passes(const std::vector<std::string>& names, PassPhase phase);
 
 }  // namespace ortrain

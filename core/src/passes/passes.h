@@ -1,4 +1,4 @@
-// All passes. Each is described in the source that has its name.
+// All passes. Each is described in the source file with its name.
 #pragma once
 
 #include "graph/graph.h"

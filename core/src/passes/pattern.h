@@ -20,7 +20,7 @@ class Pattern {
         if (!output.empty()) producer_[output] = n;
   }
 
-  // The node that makes `value`, when it is one of ONNX's `op_type`, else null.
+  // The node that produces `value` if it is an `op_type` of the ONNX domain, else null.
   const Node* made_by(const std::string& value, std::string_view op_type) const {
     const auto it = producer_.find(value);
     if (it == producer_.end()) return nullptr;
@@ -28,7 +28,7 @@ class Pattern {
     return node.domain.empty() && node.op_type == op_type ? &node : nullptr;
   }
 
-  // How often `value` is read, once more where it is a graph output.
+  // How often `value` is read; a graph output counts as one more.
   int uses(const std::string& value) const {
     const auto it = uses_.find(value);
     return it == uses_.end() ? 0 : it->second;
@@ -47,7 +47,7 @@ class Pattern {
     return std::nullopt;
   }
 
-  // The number that a floating constant of one element holds.
+  // The value of a single-element floating-point constant.
   std::optional<double> scalar(const std::string& value) const {
     const std::optional<Tensor> tensor = constant(value);
     if (!tensor || tensor->size() != 1) return std::nullopt;
@@ -59,7 +59,7 @@ class Pattern {
     return found && std::abs(*found - expected) <= 1e-5 * std::abs(expected);
   }
 
-  // For a commutative node: the other input when one of them is a constant near `expected`.
+  // For a commutative node: the other input if one of them is a constant close to `expected`.
   std::optional<std::string> other_than(const Node& node, double expected) const {
     if (node.inputs.size() != 2) return std::nullopt;
     if (is_scalar(node.inputs[1], expected)) return node.inputs[0];

@@ -12,31 +12,32 @@ constexpr Pass kArtifactPasses[] = {
     // of the other.
     {"fuse_layer_normalization", fuse_layer_normalization},
     {"fuse_gelu", fuse_gelu},
-    // Behind the fusions: a normalization in one node keeps positions apart, the steps of one do not.
+    // After the fusions: a normalization in one node treats positions independently; its separate steps do
+    // not.
     {"hoist_selection", hoist_selection, PassLevel::kExtended, "select_early"},
 };
 
 constexpr Pass kSessionPasses[] = {
-    // Later patterns need not look through nodes that only rename.
+    // Later patterns then need not look through nodes that only rename.
     {"remove_identity", remove_identity, PassLevel::kBasic},
-    // Before attention and products become nodes that it does not look through.
+    // Before attention and products become nodes that this pass does not look through.
     {"hoist_selection", hoist_selection, PassLevel::kExtended, "select_early"},
-    // Patterns ask whether a value has one reader, which equal nodes hide.
+    // Patterns require values with a single reader, which duplicate nodes would hide.
     {"common_subexpression_elimination", common_subexpression_elimination, PassLevel::kBasic, "merge_twins"},
     // Before transpositions are folded into the products that attention consists of.
     {"fuse_attention", fuse_attention},
-    // Before fuse_product, which takes along the multiplication by the derivative.
+    // Before fuse_product, which also fuses the multiplication by the derivative.
     {"save_activation_derivatives", save_activation_derivatives, PassLevel::kExtended, "keep_slopes"},
-    // Before fuse_product: an addend behind a transposition comes next to its product.
+    // Before fuse_product: this brings an addend after a transposition next to its product.
     {"fold_transpose", fold_transpose},
-    // A normalization between a convolution and its activation has to be gone before they are fused.
+    // A normalization between a convolution and its activation must be removed before these are fused.
     {"fuse_conv_batch_normalization", fuse_conv_batch_normalization},
     {"fuse_conv_activation", fuse_conv_activation},
     {"fuse_product", fuse_product},
-    // The order of nodes is decided when there are no more changes to them.
+    // The order of nodes is decided once the nodes no longer change.
     {"schedule_weight_gradients", schedule_weight_gradients, PassLevel::kExtended,
      "early_parameter_gradients"},
-    // Marks the convolutions that are left.
+    // Marks the remaining convolutions.
     {"winograd", winograd},
 };
 

@@ -12,7 +12,7 @@
 namespace ortrain {
 namespace {
 
-// The name of the activation as its gradient operator has it, empty where there is none.
+// The activation's name as used in that of its gradient operator; empty if there is none.
 std::string_view activation_of(const Node& gradient) {
   if (gradient.domain != kMicrosoft) return {};
   for (const std::string_view name : {"Gelu", "FastGelu", "QuickGelu"})
@@ -37,7 +37,7 @@ float alpha_of(const Node& node) { return node.float_or("alpha", node.op_type ==
 bool save_activation_derivatives(Model& model) {
   Graph& graph = model.graph;
   const auto uses = count_uses(graph);
-  std::unordered_map<std::string, Node*> activations;  // by the value that they read
+  std::unordered_map<std::string, Node*> activations;  // keyed by the value that they read
   for (Node& node : graph.nodes)
     if (!activation_of_forward(node).empty()) activations[node.inputs[0]] = &node;
   bool changed = false;
@@ -46,7 +46,7 @@ bool save_activation_derivatives(Model& model) {
     if (name.empty()) continue;
     const std::string x = node.inputs[1];
     const auto at = activations.find(x);
-    // Others that read X would have to keep it beside the derivative.
+    // With other readers, X would have to be kept in addition to the derivative.
     if (at == activations.end() || uses.at(x) != 2 || activation_of_forward(*at->second) != name) continue;
     Node& forward = *at->second;
     const float alpha = alpha_of(forward);

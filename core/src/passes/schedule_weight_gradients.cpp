@@ -1,6 +1,6 @@
 // The gradient of a parameter is computed as soon as its inputs are known, and goes into its accumulation
-// buffer at once. A weight's gradient is usually the last consumer of the activation that the layer got: that
-// activation is freed before the gradient for the layer below is computed.
+// buffer at once. A weight's gradient is usually the last consumer of the layer's input activation, which is
+// then freed before the gradient for the layer below is computed.
 
 #include <cstdint>
 #include <set>
@@ -15,8 +15,8 @@ bool schedule_weight_gradients(Model& model) {
   Graph& graph = model.graph;
   const size_t count = graph.nodes.size();
 
-  // Which accumulator a node works for, where it works for one and for nothing else: the accumulator itself,
-  // and nodes that nobody but such nodes reads. The nodes of the way down work for many.
+  // The accumulator that a node works for, if it works for exactly one: true of the accumulator itself, and
+  // of nodes read only by such nodes. The nodes on the path to earlier layers work for many.
   constexpr size_t kNone = SIZE_MAX, kMany = SIZE_MAX - 1;
   const auto join = [](size_t a, size_t b) { return a == kNone || a == b ? b : b == kNone ? a : kMany; };
   std::vector<size_t> works_for(count, kNone);
@@ -40,7 +40,7 @@ bool schedule_weight_gradients(Model& model) {
     }
   }
 
-  // After which of the other nodes an accumulator and its own come.
+  // After which of the other nodes an accumulator and the nodes that work for it are placed.
   std::vector<std::set<size_t>> own(count), others(count);
   for (size_t i = 0; i < count; ++i) {
     if (works_for[i] == kMany) continue;
@@ -56,7 +56,8 @@ bool schedule_weight_gradients(Model& model) {
     for (const size_t i : others[a]) waiting[i].push_back(a);
   }
 
-  // The other nodes keep their order; after each come the gradients that it was the last to be waited for.
+  // The other nodes keep their order; each is followed by the gradients for which it was the last missing
+  // input.
   std::vector<size_t> order;
   const auto append = [&](const std::set<size_t>& nodes) {
     order.insert(order.end(), nodes.begin(), nodes.end());

@@ -1,6 +1,6 @@
-// Lets convolutions of 3 x 3 windows be computed by Winograd's minimal filtering, where the sizes of a
-// Program's inputs make that worth while (backend/cpu/onednn/winograd.h). A pass so that it can be switched
-// off: its sums round otherwise.
+// Allows convolutions with 3 x 3 windows to be computed by Winograd's minimal filtering if that pays off for
+// the input sizes of a Program (backend/cpu/onednn/winograd.h). This is a pass so that it can be switched
+// off: the sums are rounded differently.
 #include "op/convolution.h"
 #include "op/operator.h"
 #include "passes/passes.h"

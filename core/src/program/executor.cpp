@@ -15,22 +15,22 @@ namespace ortrain {
 
 namespace {
 
-// How many segments are kept beside each other: for the shapes of a graph's inputs, and for those of what a
-// segment leaves. The least recently used one goes.
+// How many segments are cached: for the shapes of a graph's inputs, and for the shapes of what a segment
+// produces. The least recently used one is evicted.
 constexpr size_t kPrograms = 8, kSuccessors = 64, kOfSubgraphs = 256;
-// How many nodes that a segment could share with others are worth a Program of their own.
+// From how many shareable nodes a separate Program pays off.
 constexpr size_t kWorthSharing = 8, kTails = 8;
 constexpr size_t kNoOutput = SIZE_MAX;
 
-// A value that passes between segments, or comes from outside.
+// A value passed between segments, or given from outside.
 struct Cell {
-  ValueRef value;       // in the run at hand
-  TensorBuffer buffer;  // its memory where it is made here
-  Tensor view;          // what `value` refers to where the memory belongs to somebody else
-  Sequence sequence;    // and where it is a sequence made here
+  ValueRef value;       // in the current run
+  TensorBuffer buffer;  // its memory, if it is produced here
+  Tensor view;          // what `value` refers to, if the memory is owned elsewhere
+  Sequence sequence;    // or, if it is a sequence produced here
 };
 
-// Where a node that stands between Programs finds an input.
+// Where a node that runs between Programs finds an input.
 struct Source {
   const Cell* cell = nullptr;
   Tensor fixed;  // a constant or a state
@@ -38,8 +38,8 @@ struct Source {
   ValueRef value() const { return cell ? cell->value : fixed; }
 };
 
-// What a segment is compiled for: type and shape of a tensor, and whether it is one; what a sequence holds
-// does not matter to a Program, nor to the plan.
+// What a segment is compiled for: whether a value is a tensor, and if so its type and shape. Neither a
+// Program nor the plan depends on the contents of a sequence.
 struct Form {
   enum Kind { kTensor, kSequence, kNothing } kind;
   DType dtype = DType::kUndefined;
@@ -62,15 +62,15 @@ struct Form {
 
 struct Target {
   Cell* cell = nullptr;
-  size_t output = 0;  // of the graph, where there is no cell
+  size_t output = 0;  // of the graph, if there is no cell
 };
 
 struct DynamicStep;
 struct Segment;
 using Segments = std::list<std::shared_ptr<Segment>>;
 
-// The end of what follows a segment where shapes are the same whatever the dynamic nodes give: compiled once,
-// the successor of every segment that was split before it.
+// The part at the end of a segment's rest whose shapes do not depend on the results of the dynamic nodes. It
+// is compiled once, as the successor of every segment that was split before it.
 struct Tail {
   std::unordered_set<int> nodes;
   struct Compiled;
@@ -78,37 +78,37 @@ struct Tail {
 };
 
 struct Segment {
-  // What it was compiled for. Without a variant: it reads none of the constants that these differ by.
+  // What it was compiled for. No variant: it reads none of the constants that differ between variants.
   std::optional<int> variant;
-  std::vector<Form> forms;                          // of the values that the cache it stands in looks at
-  std::vector<std::pair<Source, Tensor>> contents;  // and what some of all values held
+  std::vector<Form> forms;                          // of the values that its cache compares
+  std::vector<std::pair<Source, Tensor>> contents;  // and the contents of some values
 
-  std::unique_ptr<Program> program;  // null where there is nothing to compute
+  std::unique_ptr<Program> program;  // null if there is nothing to compute
   std::vector<Source> inputs;        // of the program
   std::vector<Target> targets;       // its outputs
   std::vector<DynamicStep> dynamic;
-  std::vector<std::pair<const Cell*, size_t>> passed;  // sequences that are outputs of the graph as they come
+  std::vector<std::pair<const Cell*, size_t>> passed;  // sequences that are graph outputs unchanged
 
   bool last = false;
-  SegmentPlan plan;                                // what is known by its end, and what is left to do
-  std::vector<int> outputs;                        // of the graph, not made yet
-  std::vector<std::pair<int, const Cell*>> known;  // values in cells that the rest reads
-  std::vector<const Cell*> results;  // of the dynamic nodes: their types decide about the successor
+  SegmentPlan plan;                                // what is known at its end, and what remains to be done
+  std::vector<int> outputs;                        // of the graph, not produced yet
+  std::vector<std::pair<int, const Cell*>> known;  // values in cells that are read later
+  std::vector<const Cell*> results;                // of the dynamic nodes: their types select the successor
   Segments next;
-  std::map<int, SegmentPlan> references;  // of each variant: that of the first successor, if it was the last
+  std::map<int, SegmentPlan> references;  // per variant: that of the first successor, if it was the last
   std::list<Tail> tails;                  // of the successors
   Tail* tail = nullptr;                   // that of this one
 };
 
 struct Tail::Compiled {
   std::shared_ptr<Segment> segment;
-  SegmentPlan before;  // behind which it was compiled
+  SegmentPlan before;  // after which it was compiled
 };
 
 struct Body {
   Executor* executor = nullptr;
-  std::vector<Source> captured;                        // inputs behind those of the subgraph
-  std::vector<std::pair<std::string, Source>> around;  // all that it reads of the graphs around it
+  std::vector<Source> captured;                        // inputs after those of the subgraph
+  std::vector<std::pair<std::string, Source>> around;  // all that it reads from the enclosing graphs
 };
 
 struct DynamicStep {
@@ -126,7 +126,7 @@ bool holds(const Tensor& a, const Tensor& b) {
          (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
 }
 
-// A number for the runs of a subgraph within a run.
+// A run number for each run of a subgraph within a run.
 uint64_t inner_run(uint64_t run, int64_t iteration) {
   if (iteration < 0) return run;
   uint64_t z = run + 0x9E3779B97F4A7C15u * (static_cast<uint64_t>(iteration) + 1);
@@ -164,12 +164,12 @@ struct Executor::Impl {
   Tensors constants;
   std::unordered_map<std::string, Cell> cells;
   std::vector<Cell*> input_cells;
-  bool whole = true;                                       // one Program, as far as is known
+  bool whole = true;                                       // one Program, as far as known
   std::unordered_set<std::string> read;                    // values that nodes or outputs read
-  std::vector<std::pair<size_t, size_t>> doubled;          // outputs that are others once more
-  std::unordered_map<std::string, size_t> output_indices;  // of the first output of a name
-  std::vector<ValueRef> places_of_outputs;                 // in the run at hand
-  std::optional<PlanGraph> plan_graph;                     // where it is not one Program
+  std::vector<std::pair<size_t, size_t>> doubled;          // outputs that repeat other outputs
+  std::unordered_map<std::string, size_t> output_indices;  // of the first output with a name
+  std::vector<ValueRef> places_of_outputs;                 // in the current run
+  std::optional<PlanGraph> plan_graph;                     // if it is not one Program
   Segments first;
   std::map<const Graph*, std::unique_ptr<Executor>> bodies;  // of the nodes' subgraphs
   size_t capacity = kPrograms;
@@ -366,8 +366,8 @@ Source Executor::Impl::source(int value, const SegmentPlan& plan, const RunScope
   return {&cell(value), {}};
 }
 
-// Where the plan of a successor is best split into a part for its shapes and one for all shapes; null where
-// it is not.
+// Where to split the plan of a successor into a part for its shapes and a part for all shapes; null if it
+// should not be split.
 Tail* Executor::Impl::split(Segment& before, const SegmentPlan& plan, const RunScope& scope) {
   if (before.results.empty() || !plan.dynamic.empty() || !plan.rest.empty()) return nullptr;
   const auto [reference, fresh] = before.references.try_emplace(scope.variant, plan);
@@ -417,7 +417,7 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
       segment->program = compile_planned(plan, scope);
       break;
     } catch (const DataDependent& e) {
-      // A kernel wants to know a value that no shape depends on.
+      // A kernel needs a value that no shape depends on.
       if (!wanted.wanted.insert(planned.number(e.value)).second) throw;
     }
   }
@@ -477,7 +477,7 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
   return segment;
 }
 
-// The Program of a plan, null where it computes nothing.
+// The Program of a plan; null if it computes nothing.
 std::unique_ptr<Program> Executor::Impl::compile_planned(const SegmentPlan& plan, const RunScope& scope) {
   PlanGraph& planned = *plan_graph;
   ProgramRequest wanted = request();
@@ -531,7 +531,7 @@ DynamicStep Executor::Impl::prepare(const Node& node, const SegmentPlan& plan, c
     if (!shared || !*shared) continue;
     const Graph& body = **shared;
     Body& made = step.bodies[attribute];
-    // What the subgraph reads of the graphs around it, beside what is the same in every run.
+    // What the subgraph reads from the enclosing graphs, besides what is the same in every run.
     Node reader;
     reader.attributes[attribute] = value;
     std::vector<std::string> captured = values_read(reader);
@@ -595,7 +595,7 @@ void Executor::Impl::run_dynamic(DynamicStep& step, OutputPlaces& places, const 
   } catch (const std::exception& e) {
     fail(ErrorCode::kRuntimeException, step.node.label(), ": ", e.what());
   }
-  // The kernels of a subgraph are in the profile themselves.
+  // The kernels of a subgraph have their own entries in the profile.
   if (scope.profile && step.bodies.empty())
     scope.profile->record(step.node.op_type, step.node.name.empty() ? step.node.outputs[0] : step.node.name,
                           start, Profile::Clock::now());
@@ -625,7 +625,7 @@ void Executor::Impl::run(std::span<const ValueRef> given, OutputPlaces& places, 
     Segment* next = find(segment->next, results, scope.variant);
     if (!next) {
       next = &add(segment->next, kSuccessors, results, compile(segment, scope));
-      // What the tail computes is the same behind any other segment that was split before it.
+      // The tail computes the same after any other segment that was split before it.
       if (segment->tail && next->contents.empty() && next->last)
         segment->tail->compiled[scope.variant] = {segment->next.front(), segment->plan};
     }

@@ -1,5 +1,6 @@
-// Executor: runs a graph for any inputs. A graph whose shapes follow from those of its inputs is one Program;
-// others are cut into segments where a shape depends on values, each compiled when those are known.
+// Executor: runs a graph for any inputs. A graph whose shapes depend only on those of its inputs is one
+// Program. Other graphs are cut into segments where a shape depends on values; each segment is compiled when
+// those values are known.
 #pragma once
 
 #include <atomic>
@@ -17,9 +18,9 @@
 
 namespace ortrain {
 
-// What an executor and those of the subgraphs have in common.
+// The settings that an executor shares with those of its subgraphs.
 struct ExecutorSettings {
-  const Model* model = nullptr;  // for the operator sets, and the types of subgraphs
+  const Model* model = nullptr;  // for the operator sets and the types in subgraphs
   std::shared_ptr<Arena> arena;
   Precision precision = Precision::kFloat;
   size_t memory_budget = 0;  // of each Program
@@ -30,29 +31,29 @@ struct ExecutorSettings {
 
 // One run.
 struct RunScope {
-  // States and constants bind the graph's other inputs. States are the same for all runs, constants for all
+  // States and constants bind the graph's other inputs. States are the same in all runs, constants in all
   // runs of one variant.
   int variant = 0;
   const std::unordered_map<std::string, Tensor>* states = nullptr;
   const std::unordered_map<std::string, Tensor>* constants = nullptr;
-  uint64_t number = 0;  // what random operators count by
+  uint64_t number = 0;  // the counter of random operators
   const std::atomic<bool>* terminate = nullptr;
   Profile* profile = nullptr;
-  bool* started = nullptr;  // set where not null, before the first kernel runs
+  bool* started = nullptr;  // if not null, set before the first kernel runs
 };
 
 class Executor {
  public:
-  // `graph` must outlive this. `constants` are values of the graphs around it that never change.
+  // `graph` must outlive this. `constants` are values of the enclosing graphs that never change.
   Executor(const Graph& graph, std::vector<std::string> inputs, std::vector<std::string> outputs,
            ExecutorSettings settings, std::unordered_map<std::string, Tensor> constants = {});
   ~Executor();
 
-  // Compiles what has to be, runs and hands out the outputs. A graph of one Program asks for the places of
+  // Compiles what is needed, runs it and returns the outputs. A graph of one Program requests the memory of
   // all its outputs before anything runs.
   void run(std::span<const ValueRef> inputs, OutputPlaces& outputs, const RunScope& scope);
 
-  // How many segments were compiled so far, those of subgraphs included.
+  // How many segments were compiled so far, including those of subgraphs.
   size_t compilations() const;
 
   struct Impl;

@@ -1,5 +1,5 @@
 // The session option ortrain.check_finite: a run stops at the first node that produces a NaN or an infinity,
-// and says what the node was given.
+// with an error that describes the node's inputs.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace ortrain {
 
-// A floating value that a node reads or makes: where it is stored, and as what.
+// A floating-point value that a node reads or produces: where and in which type it is stored.
 struct CheckedValue {
   std::string name;
   DType dtype;  // of the stored elements
@@ -20,7 +20,7 @@ struct CheckedValue {
   Slot slot;
 };
 
-// What a value holds. Without finite elements `low` is above `high`.
+// The contents of a value. If no element is finite, `low` is greater than `high`.
 struct ValueRange {
   double low = 0, high = 0;
   int64_t nans = 0, infinities = 0;
@@ -31,10 +31,10 @@ class FiniteCheck {
   FiniteCheck(std::vector<CheckedValue> inputs, std::vector<CheckedValue> outputs)
       : inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
 
-  // Takes the ranges of the inputs, over which the node may write.
+  // Determines the ranges of the inputs before the node runs, since it may overwrite them.
   void before(const Frame& frame);
-  // Throws where an output has a NaN, or an infinity while no input has one: masks of attention hold
-  // infinities that nodes pass on.
+  // Throws if an output has a NaN, or an infinity although no input has one: attention masks contain
+  // infinities, which nodes pass on.
   void after(const Frame& frame, const Node& node) const;
 
  private:

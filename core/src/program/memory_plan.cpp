@@ -17,7 +17,7 @@ MemoryPlan place(const std::vector<MemoryRequest>& requests, const std::vector<s
   std::vector<size_t> placed;  // by offset
   for (const size_t i : order) {
     const MemoryRequest& r = requests[i];
-    // Of the gaps between neighbours in time, the smallest that fits; else after the last neighbour.
+    // The smallest gap that fits between pieces in use at the same time; else after the last of them.
     size_t free_from = 0, best = SIZE_MAX, best_gap = SIZE_MAX;
     for (const size_t j : placed) {
       if (requests[j].last < r.first || requests[j].first > r.last) continue;
@@ -38,7 +38,7 @@ MemoryPlan place(const std::vector<MemoryRequest>& requests, const std::vector<s
 }
 
 constexpr size_t kAttempts = 64;
-constexpr size_t kWork = 20'000'000;  // pairs of pieces looked at in all attempts: some ten milliseconds
+constexpr size_t kWork = 20'000'000;  // pairs of pieces examined in all attempts: about ten milliseconds
 
 }  // namespace
 
@@ -53,7 +53,7 @@ MemoryPlan plan_memory(const std::vector<MemoryRequest>& requests) {
   const size_t pairs = std::max<size_t>(1, requests.size() * requests.size());
   for (size_t left = std::min(kAttempts, kWork / pairs); left > 0 && best.bytes > least + least / 100;
        --left) {
-    // Whatever came to lie on top goes first.
+    // The piece that ended up on top is placed first.
     const auto top = std::find_if(order.begin(), order.end(), [&](size_t i) {
       return plan.offsets[i] + requests[i].bytes == plan.bytes;
     });

@@ -18,11 +18,11 @@ struct MemoryPlan {
 
 // Pieces whose intervals overlap get disjoint memory. Largest first, each at the lowest offset that is free
 // during its whole interval: greedy by size, Pisarchyk and Lee, "Efficient memory management for deep neural
-// net inference", 2020. Where that leaves gaps, the piece that lies on top is placed first and the others
-// again, a number of times (squeaky wheel optimization, Joslin and Clements, 1999).
+// net inference", 2020. If that leaves gaps, the piece on top is moved to the front and all are placed again,
+// a number of times (squeaky wheel optimization, Joslin and Clements, 1999).
 MemoryPlan plan_memory(const std::vector<MemoryRequest>& requests);
 
-// The largest sum of bytes that are in use at one step: no plan can do with less.
+// The largest sum of bytes in use at one step: no plan can need less.
 size_t most_in_use(const std::vector<MemoryRequest>& requests);
 
 }  // namespace ortrain

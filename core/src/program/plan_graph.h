@@ -1,5 +1,5 @@
-// A graph as plans see it: values are numbers, and of each node it is known once and for all what it reads.
-// Thousands of nodes are looked at for each segment, so looking at one must not touch a name.
+// A graph as plans see it: values are identified by numbers, and what each node reads is determined once.
+// Thousands of nodes are examined for each segment, so examining one must not look up names.
 #pragma once
 
 #include <deque>
@@ -19,14 +19,14 @@ using Tensors = std::unordered_map<std::string, Tensor>;
 
 struct PlanNode {
   const Node* node = nullptr;
-  const Operator* op = nullptr;  // null where it is not known
+  const Operator* op = nullptr;  // null if it is not known
   bool has_subgraph = false;
   std::vector<int> inputs, outputs;          // -1 where one is left out
-  std::vector<int> read;                     // the inputs, then what subgraphs read of the graphs around them
-  std::vector<std::pair<int, bool>> states;  // model state that it reads or, where true, updates
+  std::vector<int> read;                     // the inputs, then what subgraphs read from the enclosing graphs
+  std::vector<std::pair<int, bool>> states;  // model state that it reads or, if true, updates
 };
 
-// Grows while plans are made: nodes of a branch join when the condition of its If is known.
+// Grows during planning: the nodes of a branch are added when the condition of its If is known.
 class PlanGraph {
  public:
   // `graph` must outlive this. The names of `states` are those of model state in every run.
@@ -37,17 +37,17 @@ class PlanGraph {
   int64_t opset(const std::string& domain) const;
   const std::vector<const PlanNode*>& nodes() const { return nodes_; }
 
-  // The number of a value, a new one where it has none yet.
+  // The number of a value; a new one if it has none yet.
   int number(const std::string& value);
-  // The same, -1 where it has none.
+  // The same; -1 if it has none.
   int find(const std::string& value) const;
   const std::string& name(int value) const { return *names_[static_cast<size_t>(value)]; }
   size_t value_count() const { return names_.size(); }
   bool is_state(int value) const { return value < state_count_; }
 
-  // A node of the graph or of a graph inside it.
+  // A node of the graph or of one of its subgraphs.
   const PlanNode& node(const Node& node);
-  // A node that says that value `to` is value `from`; `like` is the node that it comes from.
+  // A node that copies value `from` to value `to`; `like` is the node it is derived from.
   const PlanNode& identity(const std::string& from, const std::string& to, const Node& like);
 
  private:

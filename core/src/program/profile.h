@@ -13,18 +13,18 @@ class Profile {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Begins a run; what is recorded until the next belongs to it. `what` names it: "train step".
+  // Begins a run; everything recorded before the next run belongs to it. `what` names it: "train step".
   void begin(std::string what);
-  // Of a Program of the run: bytes of the block for intermediate values, and the most of it in use at once.
-  // The largest of both are kept.
+  // For a Program of the run: the size of the block for intermediate values, and the most of it in use at
+  // once. The maximum of each is kept.
   void memory(size_t arena, size_t live);
-  // A piece of work of the run: the operator's type and what it was done for, such as the node's name.
+  // One piece of work of the run: the operator's type and what it was for, such as the node's name.
   void record(const std::string& type, const std::string& name, Clock::time_point start,
               Clock::time_point end);
 
-  // Everything as Chrome's trace event format has it: an object with the list `traceEvents` of complete
-  // events, times in microseconds since the profile began. Runs are events of thread 0, with the bytes
-  // of their memory, kernels of thread 1.
+  // Everything in Chrome's trace event format: an object with the list `traceEvents` of complete events,
+  // times in microseconds since the profile began. Runs are events of thread 0, with the bytes of their
+  // memory, kernels of thread 1.
   std::string chrome_trace() const;
 
  private:

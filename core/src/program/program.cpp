@@ -19,8 +19,8 @@ namespace ortrain {
 
 void Arena::reserve(size_t bytes) {
   if (bytes <= bytes_) return;
-  // The old block goes before the new one comes: nothing in it outlives a run. When there is no memory for
-  // the new one, what is left is an arena of nothing, which every Program notices by its generation.
+  // The old block is freed before the new one is allocated: nothing in it outlives a run. If the allocation
+  // fails, an empty arena is left; the new generation makes every Program notice.
   ++generation_;
   bytes_ = 0;
   block_.reset();
@@ -41,29 +41,29 @@ struct Storage {
   size_t output = 0;      // kOutput: the same
   int first = INT32_MAX;  // kArena: the steps between which it is in use
   int last = -1;
-  std::vector<int> values;  // the values that live in it
+  std::vector<int> values;  // the values stored in it
 };
 
-// A value of the graph: what it is and where it lies.
+// A value of the graph: what it is and where it is stored.
 struct Value {
   std::string name;
   DType dtype = DType::kUndefined;
   Shape shape;
   LayoutPtr layout;                               // of the first copy
-  int storage = -1;                               // the first copy; -1 while it lies in its other form alone
+  int storage = -1;                               // the first copy; -1 while only its other form is stored
   std::vector<std::pair<LayoutPtr, int>> copies;  // the same value in other layouts
-  bool constant = false;                          // its storage is fixed and holds the value already
-  int uses_left = 0;                              // readers not compiled yet, the graph's outputs among them
-  // A value of a narrow type (wide_of) and its wide form are two values with one name. Operators make either
-  // of them; the other gets memory, and a conversion into it, when somebody reads it.
+  bool constant = false;                          // its storage is fixed and already holds the value
+  int uses_left = 0;                              // readers not compiled yet, including the graph's outputs
+  // A value of a narrow type (wide_of) and its wide form are two values with one name. Operators produce one
+  // of them; the other gets memory, and a conversion into it, when something reads it.
   int other = -1;          // the other form
-  bool converted = false;  // of the two this is the one that no operator makes
+  bool converted = false;  // of the two, this is the one that no operator produces
 };
 
 struct Step {
   Kernel kernel;
-  const Node* node = nullptr;  // whom errors blame
-  bool converts = false;       // brings a value into the layout that the node wants
+  const Node* node = nullptr;  // named in errors
+  bool converts = false;       // converts a value to the layout that the node needs
 };
 
 struct Output {
@@ -74,7 +74,7 @@ struct Output {
 }  // namespace
 
 struct Program::Impl {
-  Graph graph;  // the nodes are read by error messages only after compilation
+  Graph graph;  // after compilation the nodes are only used in error messages
   std::vector<Storage> storages;
   std::vector<Value> values;
   std::vector<Step> steps;
@@ -82,13 +82,13 @@ struct Program::Impl {
   size_t input_count = 0;
   std::vector<std::pair<DType, Shape>> input_types;
   std::vector<int> input_storages;
-  std::vector<int> direct_storages;  // that lie in tensors given for outputs
+  std::vector<int> direct_storages;  // that are stored in tensors given for outputs
   std::vector<size_t> offsets;       // of arena storages
   ProgramMemory memory;
   std::shared_ptr<Arena> arena;
   uint64_t arena_generation = UINT64_MAX;  // no place yet
   std::vector<std::byte*> addresses;
-  std::vector<FiniteCheck> checks;  // of each step, where the run is checked
+  std::vector<FiniteCheck> checks;  // of each step, if the run is checked
 
   int add_storage(Storage storage) {
     storages.push_back(std::move(storage));
@@ -118,7 +118,7 @@ class Compiler {
   // `nodes` are those of the requested graph, or others that compute the same.
   void compile(const std::vector<Node>& nodes);
 
-  // What the node contexts need.
+  // Used by the node contexts.
   Value& value(int i) { return program_.values[static_cast<size_t>(i)]; }
   Storage& storage(int i) { return program_.storages[static_cast<size_t>(i)]; }
   int find_value(const std::string& name) const {
@@ -128,7 +128,7 @@ class Compiler {
   int add_value(Value v);
   // The wide form of value v.
   int wide_form(int v);
-  // Gives value v memory where it has none: its other form is converted.
+  // Gives value v memory if it has none: its other form is converted.
   void materialize(int v, const Node* node);
   int uses(const std::string& name) const {
     const auto found = uses_.find(name);
@@ -137,22 +137,22 @@ class Compiler {
   const std::vector<const Node*>& readers(const std::string& name) { return readers_[name]; }
   bool is_output(const std::string& name) const { return output_names_.count(name) > 0; }
   Precision precision() const { return request_.precision; }
-  // The storage into which the value of that name had better be made, where it is made in this layout.
+  // The storage in which the value with that name should be produced, if it is produced in this layout.
   int placement(const std::string& name, const LayoutPtr& layout) {
     const auto found = placement_.find(name);
     if (found == placement_.end()) return -1;
     const Value& state = value(found->second);
     return same_layout(state.layout, layout) ? state.storage : -1;
   }
-  // What the graph states of a value's extents.
+  // The dimensions that the graph states for a value.
   std::vector<int64_t> stated_shape(const std::string& name) const { return (*stated_shapes_)(name); }
   int64_t opset(const std::string& domain) const {
     const auto found = request_.opsets->find(domain);
     return found == request_.opsets->end() ? 1 : found->second;
   }
-  // The storage that holds the value in the wanted layout; inserts a conversion when there is none.
+  // The storage that holds the value in the requested layout; inserts a conversion if there is none.
   int fetch(int v, const LayoutPtr& wanted, const Node* node);
-  // How many readers of the values in a storage are still to come.
+  // How many readers of the values in a storage are not compiled yet.
   int pending(int s) {
     int sum = 0;
     for (const int v : storage(s).values) sum += value(v).uses_left;
@@ -181,7 +181,7 @@ class Compiler {
         [=](const Frame& f) { convert(narrow, f.at<std::byte>({source}), f.at<std::byte>({target}), count); },
         node, true);
   }
-  // Adds the value of a narrow type whose wide form an operator made.
+  // Adds the value of a narrow type whose wide form an operator produced.
   void add_narrow_form(int wide, DType dtype);
 
  private:
@@ -194,7 +194,7 @@ class Compiler {
   std::unordered_map<std::string, int> value_index_;
   std::unordered_map<std::string, int> uses_;
   std::unordered_map<std::string, std::vector<const Node*>> readers_;
-  std::unordered_map<std::string, int> placement_;  // the state over which a value is made
+  std::unordered_map<std::string, int> placement_;  // the state that a value overwrites
   std::unordered_map<std::string, int> output_names_;
   std::optional<StatedShapes> stated_shapes_;
 };
@@ -217,7 +217,7 @@ class NodeShapes : public ShapeContext {
   }
   void output(size_t o, DType dtype, Shape shape) override {
     if (o >= results.size()) return;  // a trailing optional output that the node does not have
-    element_count(shape);             // refuses negative extents and overflow
+    element_count(shape);             // rejects negative dimensions and overflow
     results[o] = {dtype, std::move(shape)};
   }
   std::vector<int64_t> stated_shape(size_t o) const override {
@@ -228,7 +228,7 @@ class NodeShapes : public ShapeContext {
     if (o < results.size()) known[o] = std::move(value);
   }
 
-  // From here on the kernel is asked, which sees wide forms in place of narrow types.
+  // From here on the kernel maker is called; it sees wide forms instead of narrow types.
   void widen(NarrowTypes narrow_types) {
     stated.clear();
     for (const auto& [dtype, shape] : results) stated.push_back(dtype);
@@ -246,7 +246,7 @@ class NodeShapes : public ShapeContext {
 
   std::vector<int> inputs;
   std::vector<std::pair<DType, Shape>> results;
-  std::vector<DType> stated;  // types of the outputs as the shape rule has them
+  std::vector<DType> stated;  // types of the outputs according to the shape rule
   std::vector<Tensor> known;  // outputs whose value the shape rule stated
 
  private:
@@ -271,7 +271,7 @@ class NodeKernel : public KernelContext {
       if (shapes_.known[o].defined()) made_[o] = compiler_.new_fixed(shapes_.known[o]);
   }
 
-  // Whether the shape rule has stated every output that anybody reads, so that no kernel is needed.
+  // Whether the shape rule has stated the value of every output that is read, so that no kernel is needed.
   bool all_known() const {
     for (size_t o = 0; o < made_.size(); ++o)
       if (made_[o] < 0 && has_output(o) && (o == 0 || wanted(o))) return false;
@@ -344,8 +344,8 @@ class NodeKernel : public KernelContext {
       return {input.storage};
     }
     if (input.converted && is_state(input.other)) return wide_state(input.other);
-    // Not state of the model but a given or computed value: the node updates a copy, and the update ends with
-    // the run.
+    // Not model state but a given or computed value: the node updates a copy, and the update is discarded
+    // after the run.
     const Slot from = in(i), copy = scratch(bytes_of_input(i));
     compiler_.touch(from.index);
     compiler_.touch(copy.index);
@@ -389,7 +389,7 @@ class NodeKernel : public KernelContext {
     return std::hash<std::string>{}(node().outputs.empty() ? "" : node().outputs[0]);
   }
 
-  // After the kernel was made: states which memory it uses and adds the outputs to the program's values.
+  // After the kernel was created: records which memory it uses and adds the outputs to the program's values.
   void finish(Kernel kernel) {
     if (kernel) {
       for (const int s : used_) compiler_.touch(s);
@@ -425,7 +425,7 @@ class NodeKernel : public KernelContext {
     const Value& value = compiler_.value(v);
     return value.storage >= 0 && compiler_.storage(value.storage).where == Where::kFixed && !value.constant;
   }
-  // The wide form of model state, for the node to update: converted before the kernel, and back after it.
+  // The wide form of model state, for the node to update: converted before the kernel and back after it.
   Slot wide_state(int v) {
     const Value& state = compiler_.value(v);
     const int64_t count = element_count(state.shape);
@@ -434,7 +434,7 @@ class NodeKernel : public KernelContext {
     compiler_.push_conversion(state.dtype, state.storage, wide, count, true, &node());
     used_.push_back(wide);
     wide_states_.emplace_back(wide, v);
-    compiler_.value(v).other = -1;  // what has been converted before is stale
+    compiler_.value(v).other = -1;  // earlier conversions are stale
     return {wide};
   }
   size_t bytes_of_input(size_t i) const { return bytes_of(dtype(i), size(i)); }
@@ -457,7 +457,7 @@ class NodeKernel : public KernelContext {
     used_.push_back(s);
     return {s};
   }
-  // A folded value keeps its type and shape with its memory, so that shape rules can read it.
+  // The memory of a folded value keeps its type and shape, so that shape rules can read it.
   void fold(Value& v) {
     expect(!v.layout, "a constant cannot have a private layout");
     Storage& s = compiler_.storage(v.storage);
@@ -470,7 +470,7 @@ class NodeKernel : public KernelContext {
   bool folding_;
   std::vector<int> made_;  // storage of each output
   std::vector<LayoutPtr> layouts_;
-  std::vector<int> fetched_;  // storage in which each input was fetched
+  std::vector<int> fetched_;  // storage from which each input was fetched
   std::vector<int> used_;
   std::vector<std::pair<int, int>> wide_states_;  // storage and the state that is updated in it
 };
@@ -494,7 +494,7 @@ int Compiler::wide_form(int v) {
   wide.converted = true;
   const int index = add_value(std::move(wide));
   value(v).other = index;
-  value_index_[value(v).name] = v;  // the name is that of the value in its own type
+  value_index_[value(v).name] = v;  // the name refers to the value in its own type
   return index;
 }
 
@@ -556,7 +556,7 @@ int Compiler::fetch(int v, const LayoutPtr& wanted, const Node* node) {
       target = convert(plain, [&](Slot from, Slot to) { return wanted->from_plain(from, to); });
     }
   }
-  if (fixed) run_now(before);  // a constant is converted once and for all
+  if (fixed) run_now(before);  // a constant is converted only once
   value(v).copies.emplace_back(wanted, target);
   storage(target).values.push_back(v);
   return target;
@@ -610,7 +610,7 @@ void Compiler::compile_node(const Node& node) {
   NodeKernel context(*this, node, shapes, folding);
   context.finish(context.all_known() ? nullptr : make_kernel(*op, context));
   if (folding) run_now(before);
-  // What the graph gives is converted at once, so that the wide form need not live until the end.
+  // Graph outputs are converted immediately, so that the wide form need not be kept until the end.
   for (const std::string& name : node.outputs)
     if (const int v = is_output(name) ? find_value(name) : -1; v >= 0) materialize(v, &node);
   for (const int v : shapes.inputs) {
@@ -621,7 +621,7 @@ void Compiler::compile_node(const Node& node) {
 }
 
 void Compiler::compile(const std::vector<Node>& nodes) {
-  program_.graph.nodes = nodes;  // a copy of our own, so that the request need not outlive us
+  program_.graph.nodes = nodes;  // our own copy, so that the request need not outlive us
   uses_ = {};
   for (const Node& node : program_.graph.nodes)
     for (const std::string& name : node.inputs)
@@ -706,8 +706,8 @@ void Compiler::compile(const std::vector<Node>& nodes) {
   program_.arena = request_.arena ? request_.arena : std::make_shared<Arena>();
 }
 
-// About how long a node takes, as far as recomputation has to know: what it moves at some speed, and what it
-// calculates at another.
+// Roughly how long a node takes, for recomputation: the data it moves at one speed, plus the arithmetic it
+// does at another.
 double seconds_of(const Node& node, const std::unordered_map<std::string, const Value*>& values) {
   const auto find = [&](const std::vector<std::string>& names, size_t i) -> const Value* {
     const auto at = i < names.size() ? values.find(names[i]) : values.end();
@@ -765,7 +765,7 @@ Footprint footprint_of(const Program::Impl& program) {
     cost.folded = !runs[i] && made != values.end() && made->second->constant;
     if (!cost.folded && !cost.alias) cost.seconds = seconds_of(node, values);
   }
-  // Scratch memory, and values in other layouts, which are made for one node mostly.
+  // Scratch memory, and values in other layouts, which are mostly produced for one node.
   for (size_t k = 0; k < program.storages.size(); ++k) {
     const Storage& s = program.storages[k];
     if (s.where != Where::kArena || s.last < 0 || holds_value[k]) continue;
@@ -782,8 +782,9 @@ std::unique_ptr<Program::Impl> compile(const ProgramRequest& request, const std:
   return program;
 }
 
-// The program that computes the same within the memory budget, which `whole` exceeds. What a choice of values
-// to drop comes to is estimated first and then found by compiling; the estimate is aimed until that fits.
+// The program that computes the same within the memory budget, which `whole` exceeds. The memory of each
+// choice of values to drop is first estimated, then found by compiling; the target of the estimate is
+// adjusted until the result fits.
 std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& request,
                                                      const Program::Impl& whole) {
   constexpr int kAttempts = 5;
@@ -808,7 +809,7 @@ std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& reque
     if (target <= fits || target >= too_much) target = (fits + too_much) / 2;
   }
   if (best) return best;
-  // Down from everything to as little as there is a choice for: the first that fits, else the least.
+  // From keeping everything down to the smallest choice there is: the first that fits, else the smallest.
   size_t least = whole.memory.arena;
   int failures = 0;
   for (target = static_cast<double>(whole.memory.arena); failures < 3; target *= kStep) {
@@ -844,7 +845,7 @@ void run_watched(const Step& step, const Frame& frame, Profile* profile, FiniteC
   if (check && step.node) check->after(frame, *step.node);
 }
 
-// What each step reads and makes of floating values, as far as it is in memory then.
+// The floating-point values that each step reads and produces, if they are in memory at that time.
 std::vector<FiniteCheck> checks_of(const Program::Impl& program) {
   std::unordered_map<std::string, std::vector<const Value*>> values;
   for (const Value& v : program.values)
@@ -861,7 +862,7 @@ std::vector<FiniteCheck> checks_of(const Program::Impl& program) {
     found = CheckedValue{v.name, dtype, count, Slot{storage}};
     return found;
   };
-  // The first of a value's forms and copies that there is.
+  // The first of a value's forms and copies that exists.
   const auto find = [&](const std::string& name, size_t step) -> std::optional<CheckedValue> {
     const auto at = values.find(name);
     if (at == values.end()) return std::nullopt;

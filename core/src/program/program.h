@@ -1,4 +1,4 @@
-// Program: a graph compiled for given input shapes: a flat list of kernels over planned memory.
+// Program: a graph compiled for given input shapes, as a flat list of kernels over planned memory.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace ortrain {
 // The memory of intermediate values, shared by the Programs of a session (they never run at once).
 class Arena {
  public:
-  // At least `bytes`; addresses may change, `generation` tells.
+  // Grows to at least `bytes`; if addresses change, so does `generation`.
   void reserve(size_t bytes);
   std::byte* base() const { return block_.get(); }
   size_t bytes() const { return bytes_; }
@@ -36,23 +36,24 @@ class Arena {
 // What a Program is compiled from.
 struct ProgramRequest {
   const Graph* graph = nullptr;
-  const std::vector<Node>* nodes = nullptr;  // those to be run, where they are not all of the graph's
+  const std::vector<Node>* nodes = nullptr;  // those to be run, if not all of the graph's
   const std::map<std::string, int64_t>* opsets = nullptr;
-  std::vector<std::string> inputs;                 // given anew for each run, in this order
+  std::vector<std::string> inputs;                 // given for each run, in this order
   std::vector<Tensor> example_inputs;              // their types and shapes; values are not used
   std::unordered_map<std::string, Tensor> states;  // model state: fixed memory that nodes may read and update
-  std::unordered_map<std::string, LayoutPtr> layouts;  // of states that are not row-major; all are dense
-  std::unordered_map<std::string, Tensor> constants;   // inputs whose value is fixed for this Program
-  std::vector<std::string> outputs;                    // wanted, in this order
-  // The first so many of them are computed in the very tensors given for them, whose memory belongs to
-  // nothing else during the run.
+  std::unordered_map<std::string, LayoutPtr>
+      layouts;  // of states that are not row-major; all are without padding
+  std::unordered_map<std::string, Tensor> constants;  // inputs whose values are fixed for this Program
+  std::vector<std::string> outputs;                   // requested, in this order
+  // This many of them, from the first on, are computed directly in the tensors given for them, whose memory
+  // nothing else uses during the run.
   size_t direct_outputs = 0;
-  // Shapes of values of the graph that are not in this Program, null where one is not known.
+  // Shapes of values of the graph that are not in this Program; null if one is not known.
   std::function<const Shape*(const std::string&)> shape_of;
   std::shared_ptr<Arena> arena;
   Precision precision = Precision::kFloat;
-  // The most bytes that intermediate values may take, 0 for any number. Where they would take more,
-  // activations are computed again for the backward pass (program/recompute.h).
+  // The most bytes that intermediate values may take; 0: no limit. If they would take more, activations are
+  // recomputed for the backward pass (program/recompute.h).
   size_t memory_budget = 0;
   bool check_finite = false;  // stop at the first node that produces a NaN or an infinity
 };
@@ -60,13 +61,13 @@ struct ProgramRequest {
 // What a Program needs for intermediate values.
 struct ProgramMemory {
   size_t arena = 0;  // bytes of the block that holds them
-  size_t live = 0;   // the largest sum of those in use at once: no placement can do with less
+  size_t live = 0;   // the largest sum of those in use at once: no placement can need less
 };
 
 class Program {
  public:
-  // Compiles; throws Error naming the node when a shape or a type does not fit, and one with the least
-  // possible number of bytes where the memory budget is smaller.
+  // Compiles. Throws an Error that names the node if a shape or a type does not fit, and one that states the
+  // smallest possible number of bytes if the memory budget is smaller.
   explicit Program(const ProgramRequest& request);
   ~Program();
 
@@ -76,8 +77,8 @@ class Program {
 
   const ProgramMemory& memory() const;
 
-  // Runs. `outputs` are defined tensors of the right types and shapes. Ends early with an error when
-  // *terminate is set. A profile gets the memory in use and the time of every kernel.
+  // Runs. `outputs` are defined tensors of the right types and shapes. Ends early with an error if *terminate
+  // is set. A profile records the memory in use and the time of every kernel.
   void run(std::span<const Tensor* const> inputs, std::span<const Tensor* const> outputs, uint64_t run,
            const std::atomic<bool>* terminate = nullptr, Profile* profile = nullptr);
 

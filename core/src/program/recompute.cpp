@@ -12,7 +12,7 @@ namespace ortrain {
 namespace {
 
 constexpr size_t kSmall = 4096;    // bytes of a value that is not worth dropping
-constexpr long kWork = 3'000'000;  // nodes walked in one search: some tenths of a second
+constexpr long kWork = 3'000'000;  // nodes visited in one search: some tenths of a second
 
 enum class Again { kNever, kSame, kOtherwise };
 
@@ -22,8 +22,8 @@ bool has_subgraph(const Node& node) {
   });
 }
 
-// How output 0 of a node, or any output where it is kSame, can be computed once more. `read` are the values
-// that some node reads, `updated` those that some node writes over.
+// How output 0 of a node, or any output if this is kSame, can be recomputed. `read` are the values that some
+// node reads, `updated` those that some node overwrites.
 Again how_again(const Node& node, const std::unordered_set<std::string>& read,
                 const std::unordered_set<std::string>& updated) {
   const Operator* op = find_operator(node.domain, node.op_type);
@@ -32,7 +32,7 @@ Again how_again(const Node& node, const std::unordered_set<std::string>& read,
     const bool can = op->traits.repeat(node, [](size_t) { return std::string("output"); }).has_value();
     return can ? Again::kOtherwise : Again::kNever;
   }
-  // A kernel may depend on which of its outputs are read, as that of MaxPool does.
+  // A kernel may depend on which of its outputs are read, as MaxPool's does.
   for (size_t o = 1; o < node.outputs.size() && !op->traits.independent_outputs; ++o)
     if (read.contains(node.outputs[o])) return Again::kNever;
   const bool reads_state = std::any_of(node.inputs.begin(), node.inputs.end(),
@@ -40,7 +40,7 @@ Again how_again(const Node& node, const std::unordered_set<std::string>& read,
   return op->traits.impure || op->traits.updates != 0 || reads_state ? Again::kNever : Again::kSame;
 }
 
-// State that some node of the graph writes.
+// State that some node of the graph updates.
 std::unordered_set<std::string> updated_state(const std::vector<Node>& nodes) {
   std::unordered_set<std::string> updated;
   for (const Node& node : nodes) {
@@ -93,7 +93,7 @@ Recomputation::Recomputation(const std::vector<Node>& nodes, const std::vector<s
       if (input >= 0) open.push_back(input);
   }
 
-  // Groups of forward values that lie in the same memory.
+  // Groups of forward values that share memory.
   const auto updated = updated_state(nodes);
   std::unordered_set<std::string> read;
   for (const Node& node : nodes)
@@ -142,11 +142,11 @@ Recomputation::Recomputation(const std::vector<Node>& nodes, const std::vector<s
     scale_ = static_cast<double>(footprint.live) / static_cast<double>(peak);
 }
 
-// Walks the nodes as rewrite() would order them.
+// Visits the nodes in the order that rewrite() would give them.
 Recomputation::Estimate Recomputation::estimate(const Kept& kept, size_t target) {
   const auto count = static_cast<int>(values_.size());
   work_left_ -= static_cast<long>(items_.size());
-  // Value v made again is number v + count.
+  // A recomputed value v has number v + count.
   const auto dropped = [&](int v) {
     const int group = values_[static_cast<size_t>(v)].group;
     return group >= 0 && !kept[static_cast<size_t>(group)];
@@ -241,8 +241,8 @@ Recomputation::Estimate Recomputation::estimate(const Kept& kept, size_t target)
   return result;
 }
 
-// Keeps what crosses the borders of segments of the forward pass, each of which makes about `bytes` that the
-// backward pass reads (Chen et al., algorithm 3).
+// Keeps what crosses the boundaries of segments of the forward pass, each of which produces about `bytes`
+// that the backward pass reads (Chen et al., algorithm 3).
 Recomputation::Kept Recomputation::segments(double bytes) const {
   Kept kept(must_keep_.begin(), must_keep_.end());
   double sum = 0;
@@ -264,8 +264,8 @@ Recomputation::Kept Recomputation::segments(double bytes) const {
   return kept;
 }
 
-// Drops group after group, each time the one that saves most for the time that it costs. What counts as saved
-// is what is above `goal`, which is lower than the target where drops are to prepare for others.
+// Drops one group after another, each time the one that saves most relative to its cost in time. Only bytes
+// above `goal` count as saved; it is lower than the target if drops are to prepare for others.
 bool Recomputation::drop_until_it_fits(Kept& kept, Estimate& now, size_t target, size_t goal) {
   now = estimate(kept, goal);
   while (now.peak > target) {
@@ -277,7 +277,7 @@ bool Recomputation::drop_until_it_fits(Kept& kept, Estimate& now, size_t target,
       kept[g] = false;
       const Estimate tried = estimate(kept, goal);
       kept[g] = true;
-      // What costs nothing is free up to the time of a call.
+      // The extra time counts as at least that of one call.
       const double worth = (now.excess - tried.excess) / std::max(1e-6, tried.seconds - now.seconds);
       if (worth > best_worth) {
         best_worth = worth;
@@ -292,7 +292,7 @@ bool Recomputation::drop_until_it_fits(Kept& kept, Estimate& now, size_t target,
   return true;
 }
 
-// Keeps what there is room for after all, the most expensive for its size first.
+// Keeps what turns out to fit after all, the most expensive for its size first.
 void Recomputation::keep_what_fits(Kept& kept, Estimate& now, size_t target) {
   std::vector<size_t> order;
   for (size_t g = 0; g < groups_.size(); ++g)
@@ -355,7 +355,7 @@ std::optional<std::vector<Node>> Recomputation::fit(size_t bytes) {
 
 std::vector<Node> Recomputation::rewrite(const Kept& kept) const {
   std::vector<Node> out;
-  std::unordered_map<std::string, std::string> again;  // names of values made again
+  std::unordered_map<std::string, std::string> again;  // names of recomputed values
   std::unordered_map<std::string, size_t> made_at;     // nodes of `out` by their first output
   const auto fresh_name = [&](const std::string& base) {
     std::string name = base + "_recomputed";
@@ -381,7 +381,7 @@ std::vector<Node> Recomputation::rewrite(const Kept& kept) const {
     for (const std::string& input : node.inputs) self(input, self);
     if (const Operator* op = find_operator(node.domain, node.op_type); op->traits.repeat) {
       const std::string name = node.name;
-      // What the first run gave beside output 0 is small and stays.
+      // The other outputs of the first run are small and are kept.
       node = *op->traits.repeat(node, [&](size_t o) {
         Node& first = out[made_at.at(originals[0])];
         if (first.outputs.size() <= o) first.outputs.resize(o + 1);

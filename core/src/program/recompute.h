@@ -4,10 +4,10 @@
 // 2020.
 //
 // The forward pass consists of the nodes that the requested outputs need; the other nodes are the backward
-// pass. A recomputed node produces the same bits as the first time: it is the same kernel on the same values.
-// Nodes with side effects or random numbers do not run twice, except that
-//  - a batch normalization in training normalizes again with the statistics that it found the first time;
-//  - a dropout drops again by the mask that it drew the first time.
+// pass. A recomputed node produces the same bits as the first time: the same kernel runs on the same values.
+// Nodes with side effects or random numbers do not run twice, except that - a batch normalization in training
+// reuses the statistics that it computed the first time; - a dropout reuses the mask that it drew the first
+// time.
 #pragma once
 
 #include <cstddef>
@@ -21,32 +21,32 @@
 
 namespace ortrain {
 
-// What a Program was found to need when it was compiled.
+// The memory and time that a Program needs, as found by compiling it.
 struct Footprint {
   struct OfNode {
     size_t scratch = 0;   // bytes in use while it runs and at no other time
-    double seconds = 0;   // about how long it takes
-    int over = -1;        // the input whose memory its first output takes over
-    bool alias = false;   // it does nothing: its output is its input under another shape
+    double seconds = 0;   // roughly how long it takes
+    int over = -1;        // the input whose memory its first output reuses
+    bool alias = false;   // it does nothing: its output is its input with another shape
     bool folded = false;  // it does nothing: its outputs are known, whatever its inputs are
   };
   std::vector<OfNode> nodes;                      // in the order of the graph
-  std::unordered_map<std::string, size_t> bytes;  // values; those that take none of the arena are left out
+  std::unordered_map<std::string, size_t> bytes;  // values; those that take no arena memory are left out
   size_t live = 0;                                // the largest sum of what is in use at once
 };
 
 class Recomputation {
  public:
-  // `outputs` are the values wanted of the graph.
+  // `outputs` are the requested values of the graph.
   Recomputation(const std::vector<Node>& nodes, const std::vector<std::string>& outputs,
                 const Footprint& footprint);
 
-  // The nodes with those added that compute dropped values again, so chosen that by the footprint at most
-  // `bytes` are in use at once, at about the least extra time. Nothing where no choice was found.
+  // The nodes, plus those that recompute dropped values, chosen so that according to the footprint at most
+  // `bytes` are in use at once, at close to the least extra time. Nothing if no such choice was found.
   std::optional<std::vector<Node>> fit(size_t bytes);
 
  private:
-  using Kept = std::vector<char>;  // for each group, whether it stays in memory for the backward pass
+  using Kept = std::vector<char>;  // for each group, whether it is kept for the backward pass
   struct Estimate {
     size_t peak = 0;     // bytes in use at once
     double excess = 0;   // bytes above the target, summed over the steps
@@ -60,7 +60,7 @@ class Recomputation {
   struct Value {
     size_t bytes = 0;
     int producer = -1;
-    int group = -1;  // values in the same memory under other shapes; -1: it is there at all times
+    int group = -1;  // values in the same memory with other shapes; -1: it is always in memory
   };
 
   Estimate estimate(const Kept& kept, size_t target);
@@ -79,8 +79,8 @@ class Recomputation {
   std::vector<size_t> group_bytes_;
   std::vector<char> must_keep_, read_backward_;  // groups
   std::vector<int> last_forward_read_;           // of each group
-  double scale_ = 1;                             // from estimated bytes to those of the footprint
-  long work_left_ = 0;                           // nodes that this search may still walk
+  double scale_ = 1;    // difference between estimated bytes and those of the footprint
+  long work_left_ = 0;  // nodes that this search may still visit
   // Working memory of estimate().
   struct Run {
     int item;

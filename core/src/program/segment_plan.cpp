@@ -30,11 +30,11 @@ class Planner {
 
  private:
   using Kind = KnownValue::Kind;
-  // What is to be remembered of a value while the plan is made.
+  // What the planner records about a value.
   enum Mark : uint8_t {
     kComputed = 1,  // by a node of the Program
     kFound = 2,     // by a dynamic node
-    // State that a waiting node reads or updates: nodes behind it must leave this alone.
+    // State that a waiting node reads or updates: later nodes must not touch it.
     kReadLater = 4,
     kUpdatedLater = 8,
     kListed = 16
@@ -43,9 +43,9 @@ class Planner {
   void visit(const PlanNode& node);
   void wait(const PlanNode& node, std::vector<const PlanNode*>& list);
   bool must_wait(const PlanNode& node);
-  // Whether the node can be run behind the dynamic nodes whose results it reads.
+  // Whether the node can run after the dynamic nodes whose results it reads.
   bool follows(const PlanNode& node) const;
-  // Makes the value a constant whose contents belong to the key; false where they are not known yet.
+  // Makes the value a constant whose contents are part of the key; false if they are not known yet.
   bool pin(int value);
   void know(int value, KnownValue known);
   void add_constant(int value, Tensor tensor, bool of_variant = false) {
@@ -53,9 +53,9 @@ class Planner {
     Shape shape = tensor.shape();
     know(value, {Kind::kConstant, dtype, std::move(shape), std::move(tensor), of_variant});
   }
-  // Replaces a node whose condition is known by the nodes of that branch.
+  // Replaces a node whose condition is known with the nodes of that branch.
   bool splice(const PlanNode& node);
-  // Makes the outputs constants; false where they are no tensors.
+  // Makes the outputs constants; false if they are not tensors.
   bool run_now(const PlanNode& node);
   void fold(const PlanNode& node, const std::vector<std::pair<DType, Shape>>& results,
             std::vector<Tensor> known);
@@ -102,7 +102,7 @@ class PlannedShapes : public ShapeContext {
   }
   void output(size_t o, DType dtype, Shape shape) override {
     if (o >= results.size()) return;
-    element_count(shape);  // refuses negative extents and overflow
+    element_count(shape);  // rejects negative dimensions and overflow
     results[o] = {dtype, std::move(shape)};
   }
   void value(size_t o, Tensor value) override {
@@ -178,7 +178,7 @@ Planner::Planner(const SegmentRequest& request) : request_(request) {
       know(graph.number(name), {Kind::kState, tensor.dtype(), tensor.shape()});
     for (const auto& [name, tensor] : *request.fixed) add_constant(graph.number(name), tensor);
   }
-  // A plan that serves every variant was made for one of them.
+  // A plan for every variant was made with the constants of one of them.
   for (const auto& [name, tensor] : *request.of_variant) add_constant(graph.number(name), tensor, true);
   for (const auto& [value, given] : request.values) {
     const KnownValue* known = find(value);
@@ -270,7 +270,7 @@ void Planner::visit(const PlanNode& node) {
   bool all_known = true;
   for (size_t o = 0; o < node.outputs.size(); ++o)
     all_known &= node.outputs[o] < 0 || shapes.known[o].defined();
-  // Pinning may have made the last input a constant.
+  // Pinning may have turned the last input into a constant.
   if (all_known || (!op->traits.impure && all_constant(node.read)))
     return fold(node, shapes.results, std::move(shapes.known));
   for (size_t o = 0; o < node.outputs.size(); ++o) {
@@ -362,7 +362,7 @@ void Planner::finish() {
 
 namespace {
 
-// Whether a value has the same type and shape in both plans, and where it is constant the same value.
+// Whether a value has the same type and shape in both plans and, if it is constant, the same value.
 bool same_value(const SegmentPlan& plan, const SegmentPlan& other, int value) {
   if (value < 0) return true;
   const KnownValue *a = plan.find(value), *b = other.find(value);
@@ -386,8 +386,8 @@ bool same_rest(const SegmentPlan& plan, const SegmentPlan& other) {
 
 std::unordered_set<int> unchanged_nodes(const SegmentPlan& plan, const SegmentPlan& other) {
   const auto same = [&](int value) { return same_value(plan, other, value); };
-  std::unordered_set<int> unchanged, needed;          // what nodes that stay read
-  std::unordered_set<int> read_after, updated_after;  // states, by nodes that stay
+  std::unordered_set<int> unchanged, needed;          // what the remaining nodes read
+  std::unordered_set<int> read_after, updated_after;  // states, by the remaining nodes
   for (size_t n = plan.nodes.size(); n-- > 0;) {
     const PlanNode& node = *plan.nodes[n];
     bool leaves = !node.outputs.empty() && node.outputs[0] >= 0 &&
@@ -395,7 +395,7 @@ std::unordered_set<int> unchanged_nodes(const SegmentPlan& plan, const SegmentPl
                   std::all_of(node.outputs.begin(), node.outputs.end(), same) &&
                   std::none_of(node.outputs.begin(), node.outputs.end(),
                                [&](int value) { return needed.count(value) > 0; });
-    // Nor may it come behind a node that reads or updates the same state.
+    // Nor may it come after a node that reads or updates the same state.
     for (const auto& [state, updated] : node.states)
       leaves &= !updated_after.count(state) && !(updated && read_after.count(state));
     if (leaves) {

@@ -14,8 +14,7 @@ StatedShapes::StatedShapes(const Graph& graph, ShapeOf shape_of)
 }
 
 std::vector<int64_t> StatedShapes::operator()(const std::string& name) const {
-  // The gradient of value v is named v_grad, or v_grad_<k> where several are added up, and has the shape of
-  // v.
+  // The gradient of value v is named v_grad, or v_grad_<k> if several are added up, and has the shape of v.
   if (const size_t at = name.rfind("_grad"); at != std::string::npos)
     if (const Shape* shape = shape_of_(name.substr(0, at))) return *shape;
   const auto info = graph_.value_info.find(name);

@@ -12,11 +12,11 @@ namespace ortrain {
 
 class StatedShapes {
  public:
-  // `shape_of` gives the shape of a value where it is known, else null.
+  // `shape_of` returns the shape of a value if it is known, else null.
   using ShapeOf = std::function<const Shape*(const std::string&)>;
   StatedShapes(const Graph& graph, ShapeOf shape_of);
 
-  // The dimensions of a value, -1 where one is not a number that is known; empty where nothing is stated.
+  // The dimensions of a value, -1 for those that are not known numbers; empty if nothing is stated.
   std::vector<int64_t> operator()(const std::string& name) const;
 
  private:

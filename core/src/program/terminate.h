@@ -1,4 +1,4 @@
-// The wish of a caller that a run end, which may come from another thread.
+// A caller's request to terminate a run, possibly from another thread.
 #pragma once
 
 #include <atomic>
@@ -7,8 +7,8 @@
 
 namespace ortrain {
 
-// Throws once `terminate` is set; null never is. Code and second half of the message are those of
-// onnxruntime, for programs tell an ended run from a failed one by them.
+// Throws if `terminate` is not null and set. The code and the second half of the message are those of
+// onnxruntime, because programs use them to tell a terminated run from a failed one.
 inline void check_terminate(const std::atomic<bool>* terminate) {
   if (terminate && terminate->load(std::memory_order_relaxed)) [[unlikely]]
     fail(ErrorCode::kFail,

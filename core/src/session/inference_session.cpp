@@ -21,7 +21,7 @@ std::string listed(const std::vector<ValueInfo>& infos) {
   return text.empty() ? "none" : text;
 }
 
-// What is known of the outputs, which a model need not state.
+// What is known about the outputs, which a model need not state.
 std::vector<ValueInfo> outputs_of(const Model& model) {
   const auto is_stated = [](const ValueInfo& info) {
     return info.dtype != DType::kUndefined && info.dims &&
@@ -39,12 +39,12 @@ struct InferenceSession::Impl {
   Model model;
   std::vector<ValueInfo> outputs;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
-  // One for each set of wanted outputs and of inputs that were left out.
+  // One for each combination of requested outputs and omitted inputs.
   using Names = std::vector<std::string>;
   std::map<std::pair<Names, Names>, std::unique_ptr<Stage>> stages;
   std::mutex busy;  // the stages share memory: runs follow one another
 
-  // Throws when the wanted outputs need an input that was left out.
+  // Throws if the requested outputs need an input that was omitted.
   Stage& stage(const Names& wanted, const Names& left_out) {
     std::unique_ptr<Stage>& stage = stages[{wanted, left_out}];
     if (!stage) {
@@ -73,7 +73,7 @@ InferenceSession::InferenceSession(SessionOptions options, Model model) : impl_(
   expand_gradient_nodes(impl_->model);
   check_operators(impl_->model, "model");
   impl_->outputs = outputs_of(impl_->model);
-  // Made at once, so that what cannot be run is said now and not by the first run.
+  // Created immediately, so that unsupported nodes are reported now and not in the first run.
   std::vector<std::string> all;
   for (const ValueInfo& info : impl_->outputs) all.push_back(info.name);
   impl_->stage(all, {});
@@ -117,8 +117,8 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
     require(place == nullptr, ErrorCode::kInvalidArgument, "the model's input '", input_names[i],
             "' was given twice");
     place = &inputs[i];
-    // Sequences may be in use elsewhere at the same time: the run works on lists of its own. One without
-    // elements may have no type yet.
+    // Sequences may be in use elsewhere at the same time, so the run works on its own lists. An empty one may
+    // have no type yet.
     if (const auto* sequence = std::get_if<Sequence>(&inputs[i]))
       place = &own.emplace_back(sequence->size() == 0 ? Sequence(at->dtype) : sequence->detached());
   }

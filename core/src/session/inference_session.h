@@ -21,11 +21,11 @@ class InferenceSession {
   const std::vector<ValueInfo>& outputs() const;
 
   // Runs with the named inputs and returns the named outputs (all of them when `output_names` is empty).
-  // Inputs that these outputs do not need may be left out.
+  // Inputs that these outputs do not need may be omitted.
   std::vector<Value> run(const std::vector<std::string>& input_names, const std::vector<Value>& inputs,
                          const std::vector<std::string>& output_names, const RunOptions* options = nullptr);
-  // The same into `outputs`, one for each name: an undefined tensor becomes what the model gives, a defined
-  // one is checked before anything is computed and written into.
+  // The same into `outputs`, one for each name: an undefined tensor is replaced with the result; a defined
+  // one is checked before anything is computed, and then written into.
   void run(const std::vector<std::string>& input_names, const std::vector<Value>& inputs,
            const std::vector<std::string>& output_names, std::vector<Value>& outputs,
            const RunOptions* options = nullptr);

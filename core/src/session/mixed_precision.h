@@ -8,11 +8,11 @@
 
 namespace ortrain {
 
-// What the options request, as far as this build and this processor support it. Throws kInvalidArgument for
-// invalid values.
+// What the options request, limited to what this build and this processor support. Throws kInvalidArgument
+// for invalid values.
 Precision read_precision(const SessionOptions& options);
 
-// What the user has to know of how the options are carried out here; empty where nothing is amiss.
+// A warning about how the options are carried out on this machine; empty if there is none.
 std::string precision_warning(const SessionOptions& options);
 
 }  // namespace ortrain

@@ -38,8 +38,8 @@ Optimizer::Optimizer(const Model& model) {
 
 namespace {
 
-// Calls f(run): all trainable parameters at once where they are of one type, which is no 16-bit float (the
-// gaps between them are zero and stay so), else one after the other.
+// Calls f(run): once for all trainable parameters if they have one type, which is not a 16-bit float (the
+// gaps between them are zero and stay zero); else for each of them.
 template <typename F>
 void for_runs(const CheckpointState& state, F&& f) {
   const auto moment = [&](const std::vector<Tensor>& moments, size_t m) {

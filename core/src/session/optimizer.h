@@ -13,7 +13,7 @@
 namespace ortrain {
 
 // Reads the model (nodes com.microsoft AdamWOptimizer or SGDOptimizerV2, with or without InplaceClipGradNorm
-// before) and does what it says.
+// before) and applies it.
 class Optimizer {
  public:
   // Throws kNotImplemented naming every node that is not one of those, kInvalidGraph when there is no
@@ -23,10 +23,10 @@ class Optimizer {
   // How many moments a parameter has: two with AdamW, none with SGD.
   int moment_count() const { return kind_ == Kind::kAdamW ? 2 : 0; }
 
-  // The operator of the model that it stands for.
+  // The operator of the model that it implements.
   const char* type() const { return kind_ == Kind::kAdamW ? "AdamWOptimizer" : "SGDOptimizerV2"; }
 
-  // One update of all trainable parameters by their gradients. `step` counts from 1.
+  // One update of all trainable parameters with their gradients. `step` counts from 1.
   void apply(CheckpointState& state, float learning_rate, int64_t step) const;
 
  private:

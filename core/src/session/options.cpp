@@ -28,7 +28,7 @@ std::vector<std::string> choices(const ConfigEntry& entry) {
   return values;
 }
 
-// Throws where the value is not one of those that the entry takes.
+// Throws if the entry does not accept the value.
 void check_choice(const ConfigEntry& entry, const std::string& key, const std::string& value) {
   const std::vector<std::string> known = choices(entry);
   if (std::find(known.begin(), known.end(), value) != known.end()) return;
@@ -38,7 +38,7 @@ void check_choice(const ConfigEntry& entry, const std::string& key, const std::s
        value, "'");
 }
 
-// A number of bytes above 0, with K, M or G behind it or without.
+// A positive number of bytes, optionally followed by K, M or G.
 size_t read_bytes(const std::string& key, const std::string& text) {
   std::string_view digits = text;
   uint64_t unit = 1;
@@ -58,7 +58,7 @@ size_t read_bytes(const std::string& key, const std::string& text) {
   return static_cast<size_t>(total);
 }
 
-// The names that may stand behind the key of passes.
+// The names that may follow the key prefix of passes.
 std::vector<std::string> switchable() {
   std::vector<std::string> names = {std::string(kFoldFrozenParameters.name),
                                     std::string(kKeepConvolutionWeights.name)};
@@ -69,7 +69,7 @@ std::vector<std::string> switchable() {
   return names;
 }
 
-// Every key of the prefix "ortrain.".
+// Every key with the prefix "ortrain.".
 std::vector<std::string> own_keys() {
   std::vector<std::string> keys;
   for (const ConfigEntry& entry : kConfigEntries) {

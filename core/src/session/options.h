@@ -10,9 +10,9 @@
 namespace ortrain {
 
 struct SessionOptions {
-  int intra_op_threads = 0;         // 0: as many as the machine has processors
+  int intra_op_threads = 0;         // 0: one per processor
   int inter_op_threads = 0;         // accepted for compatibility; nodes run one after another
-  bool per_session_threads = true;  // false: the environment's number of threads goes before the session's
+  bool per_session_threads = true;  // false: the environment's number of threads overrides the session's
   int graph_optimization_level = 99;
   int execution_mode = 0;
   int log_severity_level = -1;
@@ -25,17 +25,17 @@ struct SessionOptions {
   std::map<std::string, std::string> config;
 };
 
-// Throws kInvalidArgument where the key begins with "ortrain." and is not of an entry that the library knows
-// (session/generated/session_config.h), and where such an entry does not take the value. Other keys are
-// onnxruntime's, and any value goes.
+// Throws kInvalidArgument if the key begins with "ortrain." but is not an entry that the library knows
+// (session/generated/session_config.h), or if the entry does not accept the value. Other keys are
+// onnxruntime's, with any value.
 void check_config_entry(const std::string& key, const std::string& value);
 
-// The value of an entry that is one of a list; where the options do not have it, the one that the spec
-// states. Throws as check_config_entry does.
+// The value of an entry whose values are a fixed list; if the options do not have it, the default from the
+// spec. Throws as check_config_entry does.
 std::string config_choice(const SessionOptions& options, const std::string& key);
 
-// What a training session itself does to a model, beside the passes. It is switched off as a pass is, and
-// begins at a graph optimization level.
+// What a training session itself does to a model, besides the passes. Like a pass, it can be switched off,
+// and it applies from a graph optimization level on.
 struct SessionRewrite {
   std::string_view name;
   int level;
@@ -45,23 +45,23 @@ inline constexpr SessionRewrite kKeepConvolutionWeights{"keep_convolution_weight
 bool is_on(const SessionRewrite& rewrite, const SessionOptions& options);
 
 // The entry "ortrain.memory_budget": the bytes that the intermediate values of a train step may take, a
-// number with K, M or G behind it or without. 0 where there is no entry; throws where it is no such number.
+// number optionally followed by K, M or G. 0 if there is no entry; throws if it is not such a number.
 size_t memory_budget(const SessionOptions& options);
 
-// The entry "session.set_denormal_as_zero", "1" or "0": whether denormal numbers count as zero. They do not
-// where there is no entry; throws where it is neither.
+// The entry "session.set_denormal_as_zero", "1" or "0": whether denormal numbers are treated as zero. False
+// if there is no entry; throws for other values.
 inline constexpr const char* kDenormalsKey = "session.set_denormal_as_zero";
 bool flush_denormals(const SessionOptions& options);
 
 // The entry "ortrain.check_finite", "1" or "0": whether a run stops at the first node that produces a NaN or
-// an infinity. Throws where it is neither.
+// an infinity. Throws for other values.
 bool check_finite(const SessionOptions& options);
 
 struct RunOptions {
   int log_severity_level = -1;
   int log_verbosity_level = 0;
   std::string tag;
-  std::atomic<bool> terminate{false};  // looked at between nodes; a run that sees it ends with an error
+  std::atomic<bool> terminate{false};  // checked between nodes; if set, the run ends with an error
   std::map<std::string, std::string> config;
 };
 

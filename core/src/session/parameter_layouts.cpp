@@ -12,7 +12,7 @@ std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointSta
                                                              const Model* eval) {
   const KernelLibrary* library = kernel_library();
   if (!library) return {};
-  std::unordered_set<std::string> row_major;             // what others read, which do not look at layouts
+  std::unordered_set<std::string> row_major;             // read by others, which ignore layouts
   std::unordered_map<std::string, const Node*> readers;  // a convolution for each of its weights
   for (const Model* model : {&train, eval}) {
     if (!model) continue;
@@ -25,7 +25,7 @@ std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointSta
         else if (!op || (op->traits.any_order >> i & 1) == 0)
           row_major.insert(node.inputs[i]);
       }
-      Node inner;  // with what its subgraphs read alone
+      Node inner;  // including what only its subgraphs read
       inner.attributes = node.attributes;
       for (std::string& name : values_read(inner)) row_major.insert(std::move(name));
     }

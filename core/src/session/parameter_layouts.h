@@ -11,11 +11,11 @@
 
 namespace ortrain {
 
-// Behind the name of a trainable parameter in that of the input which accumulates its gradient.
+// Suffix that turns the name of a trainable parameter into that of the input which accumulates its gradient.
 inline constexpr std::string_view kBufferSuffix = "_grad.accumulation.buffer";
 
-// The orders, by name, of the trainable parameters that should not be row-major: weights that nothing but
-// convolutions reads, in either model, and whose gradient does nothing but add up. `eval` may be null.
+// The orders, by name, of the trainable parameters that should not be row-major: weights that only
+// convolutions read, in either model, and whose gradient is only accumulated. `eval` may be null.
 std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointState& state, const Model& train,
                                                              const Model* eval);
 

@@ -30,7 +30,7 @@ std::string describe(const ValueInfo& info) {
   return out;
 }
 
-// The nodes whose operator cannot be run, a line each.
+// The nodes whose operator cannot be run, one per line.
 void collect_unknown(const Graph& graph, const Model& model, std::vector<std::string>& unknown) {
   for (const Node& node : graph.nodes) {
     const Operator* op = find_operator(node.domain, node.op_type);
@@ -47,7 +47,7 @@ void collect_unknown(const Graph& graph, const Model& model, std::vector<std::st
   }
 }
 
-// Where strings come into a graph or leave it, a line each.
+// Where strings enter or leave a graph, one per line.
 void collect_strings(const Graph& graph, std::vector<std::string>& found) {
   const auto value = [&](const char* what, const ValueInfo& info) {
     if (info.dtype == DType::kString) found.push_back(concat("\n  ", what, " '", info.name, "'"));
@@ -57,7 +57,7 @@ void collect_strings(const Graph& graph, std::vector<std::string>& found) {
   for (const Node& node : graph.nodes) {
     bool has = node.op_type == "Cast" && node.int_or("to", 0) == static_cast<int64_t>(DType::kString);
     for (const auto& [name, attribute] : node.attributes) {
-      // classlabels_strings, keys_strings, pool_strings; others that are lists of strings are names of modes.
+      // classlabels_strings, keys_strings, pool_strings; other lists of strings are names of modes.
       const auto* strings = std::get_if<std::vector<std::string>>(&attribute);
       has |= strings && !strings->empty() && name.ends_with("_strings");
       has |= node.op_type == "Constant" && name == "value_string";
@@ -68,7 +68,7 @@ void collect_strings(const Graph& graph, std::vector<std::string>& found) {
   }
 }
 
-// Whether a model has values that are no tensors.
+// Whether a model has values that are not tensors.
 bool has_others(const Graph& graph) {
   for (const std::vector<ValueInfo>* side : {&graph.inputs, &graph.outputs})
     for (const ValueInfo& info : *side)
@@ -183,7 +183,7 @@ void Stage::check_inputs(std::span<const ValueRef> inputs) {
   }
 }
 
-// What the caller gave for an output: an undefined tensor is made, a defined one has to fit.
+// What the caller gave for an output: an undefined tensor is created, a defined one must fit.
 const Tensor& Stage::check_place(size_t i, Tensor& tensor, DType dtype, const Shape& shape) const {
   if (!tensor.defined()) return tensor = Tensor(dtype, shape);
   require(tensor.dtype() == dtype && tensor.shape() == shape, ErrorCode::kInvalidArgument, "output ", i,

@@ -25,21 +25,22 @@ class Stage {
   const std::vector<std::string>& input_names() const { return input_names_; }
   const std::vector<std::string>& output_names() const { return output_names_; }
 
-  // Runs with the given inputs. An undefined output gets a new tensor, a defined one is checked and written
-  // into. `states` and `constants` bind the other inputs of the graph. States must be the same for all runs,
-  // constants for all runs of one `variant`.
+  // Runs with the given inputs. An undefined output gets a new tensor; a defined one is checked and written
+  // into. `states` and `constants` bind the other inputs of the graph. States must be the same in all runs,
+  // constants in all runs of one `variant`.
   void run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, int variant,
            const std::unordered_map<std::string, Tensor>& states,
            const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
            Profile* profile = nullptr);
-  // The same with values that need not be tensors. An output that is an undefined tensor becomes what the
-  // model gives; a sequence gets elements of its own.
+  // The same with values that need not be tensors. An output that is an undefined tensor is replaced with the
+  // result; a sequence gets its own elements.
   void run(std::span<const ValueRef> inputs, std::span<Value* const> outputs, int variant,
            const std::unordered_map<std::string, Tensor>& states,
            const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
            Profile* profile = nullptr);
 
-  // Whether the last run broke off after its first kernel had begun, so that states may be half updated.
+  // Whether the last run was aborted after its first kernel had started, so that states may be partly
+  // updated.
   bool broke_off() const { return broke_off_; }
 
  private:
@@ -56,20 +57,20 @@ class Stage {
   std::vector<std::string> input_names_, output_names_;
   int threads_;
   bool flush_denormals_;
-  std::vector<std::vector<int>> symbol_of_;  // for each input and axis the number of its symbol, -1 for none
+  std::vector<std::vector<int>> symbol_of_;  // for each input and axis, the number of its symbol; -1: none
   struct Extent {
     int64_t value;
     size_t input;
   };
-  std::vector<Extent> extents_;  // of each symbol, in the run at hand
+  std::vector<Extent> extents_;  // of each symbol, in the current run
   std::vector<ValueRef> given_;  // kept, so that a run allocates nothing
   std::unique_ptr<Executor> executor_;
   uint64_t runs_ = 0;
   bool broke_off_ = false;
 };
 
-// Throws kNotImplemented naming every node of the model that cannot be run: because there is no kernel, with
-// domain and opset, or because of the types of its inputs.
+// Throws kNotImplemented naming every node of the model that cannot be run: because there is no kernel (with
+// domain and opset), or because of the types of its inputs.
 void check_operators(const Model& model, const std::string& what);
 
 }  // namespace ortrain

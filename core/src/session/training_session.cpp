@@ -37,7 +37,7 @@ struct Schedule {
   int64_t warmup, total;
 };
 
-// The inputs of a model that the user gives. The contract puts them before the parameters.
+// The inputs of a model that the user provides. By contract they come before the parameters.
 std::vector<ValueInfo> user_inputs(const Model& model, const CheckpointState& state, const std::string& what,
                                    std::string& problems) {
   std::vector<ValueInfo> inputs;
@@ -72,7 +72,7 @@ std::vector<ValueInfo> user_inputs(const Model& model, const CheckpointState& st
   return inputs;
 }
 
-// The parameters that neither training nor a kernel changes, which running statistics are not.
+// The parameters that neither training nor a kernel changes; running statistics are not among them.
 std::vector<std::string> fixed_parameters(const CheckpointState& state, const Model& train) {
   std::unordered_set<std::string> updated;
   for (const Node& node : train.graph.nodes) {
@@ -93,8 +93,8 @@ std::vector<std::string> user_outputs(const Model& model) {
   return outputs;
 }
 
-// The order of the parameters in buffers, which is that of the model's inputs. A nominal checkpoint may know
-// no shapes: they are the model's word too.
+// The order of the parameters in buffers, which is that of the model's inputs. A nominal checkpoint may lack
+// shapes; they also come from the model.
 std::vector<std::string> take_order(CheckpointState& state, const Model& train) {
   std::vector<std::string> order;
   for (const ValueInfo& info : train.graph.inputs) {
@@ -111,12 +111,12 @@ std::vector<std::string> take_order(CheckpointState& state, const Model& train) 
   return order;
 }
 
-// Throws where parameters of the training model and of the checkpoint do not agree, or where the eval model
-// is of another network. `problems` has what was found before.
+// Throws if the parameters of the training model and of the checkpoint disagree, or if the eval model belongs
+// to another network. `problems` has those found so far.
 void expect_together(const CheckpointState& state, const Model& train,
                      const std::vector<ValueInfo>& train_inputs, const std::vector<ValueInfo>& eval_inputs,
                      std::string problems) {
-  bool is_training_model = false;  // one with nothing to train has no buffers
+  bool is_training_model = false;  // a model with nothing to train has no buffers
   for (const ValueInfo& info : train.graph.inputs) {
     is_training_model |= info.name == kLazyReset || ends_with(info.name, kBufferSuffix);
     if (!ends_with(info.name, kBufferSuffix)) continue;
@@ -146,7 +146,7 @@ void expect_together(const CheckpointState& state, const Model& train,
           "the models and the checkpoint do not belong together:", problems);
 }
 
-// Steps take and give tensors.
+// Steps take and return tensors.
 void expect_tensors(const std::vector<ValueInfo>& train_inputs, const Model& train) {
   std::string others;
   for (const ValueInfo& info : train_inputs)
@@ -168,17 +168,17 @@ struct TrainingSession::Impl {
   size_t memory_budget = 0;
   bool flush_denormals = false;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
-  Model train_model;                // as given: what stages are made from
-  std::optional<Model> eval_model;  // the same, and what is exported
+  Model train_model;                // as given: stages are created from it
+  std::optional<Model> eval_model;  // the same; this one is exported
   std::vector<ValueInfo> train_inputs, eval_inputs;
   std::unique_ptr<Stage> train, eval;
   std::vector<std::string> fixed;  // parameters that no step changes
   uint64_t fixed_version = 0;      // of their values in the stages
-  uint64_t layouts_version = 0;    // of the orders in which the stages find trainable parameters
+  uint64_t layouts_version = 0;    // of the orders in which the stages expect trainable parameters
   std::optional<Optimizer> optimizer;
   std::optional<Schedule> schedule;
   float learning_rate = 0;
-  bool overwrite_gradients = true;  // the next train step begins new gradients
+  bool overwrite_gradients = true;  // the next train step starts new gradients
   std::unordered_map<std::string, Tensor> train_states, eval_states;
   std::unordered_map<std::string, Tensor> overwrite, accumulate;  // lazy_reset_grad for both variants
   std::optional<Profile> profile;                                 // while one is recorded
@@ -205,7 +205,7 @@ struct TrainingSession::Impl {
     Impl& impl_;
   };
 
-  // The stages compute with the fixed parameters as constants: what follows from them alone is computed once.
+  // The stages treat fixed parameters as constants: whatever depends only on them is computed once.
   void make_stages(const CheckpointState& state) {
     fixed_version = state.frozen_version();
     layouts_version = state.layouts_version();
@@ -224,11 +224,11 @@ struct TrainingSession::Impl {
     };
     train = make("training model", train_model, train_inputs, memory_budget, options);
     SessionOptions of_eval = options;
-    of_eval.optimized_model_path.clear();  // the file is of the training model
+    of_eval.optimized_model_path.clear();  // the file is that of the training model
     if (eval_model) eval = make("eval model", *eval_model, eval_inputs, 0, of_eval);  // it keeps nothing
   }
 
-  // After frozen parameters were given other values, or another session brought parameters into other orders.
+  // Called after frozen parameters got new values, or after another session reordered parameters.
   void refresh_stages(const CheckpointState& state) {
     const bool stale = !fixed.empty() && state.frozen_version() != fixed_version;
     if (stale || state.layouts_version() != layouts_version) make_stages(state);
@@ -251,7 +251,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
     : state_(std::move(state)), impl_(std::make_unique<Impl>()) {
   Impl& s = *impl_;
   s.options = std::move(options);
-  // Gradients that vanish pass through these numbers, and a step would be several times slower for them.
+  // Vanishing gradients pass through denormal numbers, which would make a step several times slower.
   s.options.config.try_emplace(kDenormalsKey, "1");
   s.precision = read_precision(s.options);
   s.memory_budget = memory_budget(s.options);
@@ -311,8 +311,7 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
     s.train->run(inputs, outputs, s.overwrite_gradients ? 1 : 0, s.train_states,
                  s.overwrite_gradients ? s.overwrite : s.accumulate, options, s.record("train step"));
   } catch (...) {
-    // Half-made gradients are not to be used: an optimizer step refuses them, the next train step begins
-    // anew.
+    // Incomplete gradients must not be used: an optimizer step rejects them, the next train step starts over.
     if (s.train->broke_off()) {
       s.overwrite_gradients = true;
       state_->set_gradients_ready(false);
@@ -476,7 +475,7 @@ void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
   std::unordered_set<std::string_view> made;
   for (const Node& node : graph.nodes) made.insert(node.outputs.begin(), node.outputs.end());
   std::erase_if(graph.value_info, [&](const auto& info) { return !made.contains(info.first); });
-  if (graph.name.empty()) graph.name = "graph";  // ONNX demands one
+  if (graph.name.empty()) graph.name = "graph";  // ONNX requires one
   graph.outputs = output_types(model, true);
   write_model(model, path);
 }

@@ -18,16 +18,16 @@ namespace ortrain {
 
 class TrainingSession {
  public:
-  // `eval` and `optimizer` may be left out; calls that need them then say so. Throws when a model cannot be
-  // trained (all reasons at once) or does not belong to the checkpoint.
+  // `eval` and `optimizer` may be omitted; calls that need them then fail and say so. Throws if a model
+  // cannot be trained (listing all reasons) or does not belong to the checkpoint.
   TrainingSession(SessionOptions options, std::shared_ptr<CheckpointState> state, Model train,
                   std::optional<Model> eval, std::optional<Model> optimizer);
   ~TrainingSession();
   TrainingSession(const TrainingSession&) = delete;
   TrainingSession& operator=(const TrainingSession&) = delete;
 
-  // Forward and backward. `outputs` has one entry for each user output; an undefined tensor is filled with a
-  // new one, a defined one must have the right type and shape and is written into. Neither call allocates
+  // Forward and backward. `outputs` has one entry for each user output: an undefined tensor is replaced with
+  // a new one; a defined one must have the right type and shape, and is written into. Neither call allocates
   // memory once a shape has been seen and the outputs are given.
   void train_step(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
                   const RunOptions* options = nullptr);
@@ -37,7 +37,7 @@ class TrainingSession {
   void optimizer_step(const RunOptions* options = nullptr);
 
   bool has_optimizer() const;
-  // Gives a session that was made without an optimizer model one. Throws kModelLoaded when it has one.
+  // Adds an optimizer model to a session created without one. Throws kModelLoaded if it already has one.
   void attach_optimizer(const Model& optimizer);
 
   void set_learning_rate(float learning_rate);
@@ -52,14 +52,14 @@ class TrainingSession {
   const std::vector<std::string>& input_names(bool training) const;
   const std::vector<std::string>& output_names(bool training) const;
 
-  // Writes the eval model pruned to the wanted outputs, the parameters inside.
+  // Writes the eval model, pruned to the requested outputs, with the parameters in it.
   void export_for_inferencing(const std::filesystem::path& path,
                               const std::vector<std::string>& outputs) const;
 
-  // From here on every step records how long each kernel takes, until the profile is taken. Recording again
+  // From now on every step records how long each kernel takes, until the profile is taken. Calling this again
   // starts over.
   void start_profiling();
-  // The record in Chrome's trace event format. Throws when nothing is being recorded.
+  // The profile in Chrome's trace event format. Throws if nothing is being recorded.
   std::string end_profiling();
 
   CheckpointState& state() { return *state_; }

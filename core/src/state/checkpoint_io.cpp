@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 fs::path data_path(const fs::path& checkpoint) { return checkpoint.string() + ".data"; }
 fs::path old_data_path(const fs::path& checkpoint) { return checkpoint.string() + ".data.old"; }
 
-// The identity at the end of a data file; "" when it has none. Nothing when there is no such file.
+// The identity at the end of a data file; "" if it has none. Nothing if there is no such file.
 std::optional<std::string> identity_of_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return std::nullopt;
@@ -43,7 +43,7 @@ std::optional<std::string> identity_of_file(const fs::path& path) {
   return tail.compare(0, kIdentityPrefix.size(), kIdentityPrefix) == 0 ? tail : "";
 }
 
-// A digest of what goes into a data file. It tells files apart; it is no protection against forgery.
+// A digest of the contents of a data file. It tells files apart, but does not protect against forgery.
 class Digest {
  public:
   void add(const void* data, size_t bytes) {
@@ -75,7 +75,7 @@ class Digest {
 // ----------------------------------------------------------------------------------------------------
 // reading
 
-// The tables of a checkpoint whose structure was verified. Throws when the bytes are no checkpoint of our
+// The tables of a checkpoint whose structure was verified. Throws if the bytes are not a checkpoint of our
 // version.
 const fbs::Checkpoint& verified(const std::byte* data, size_t bytes) {
   constexpr size_t kSmallest = 12;  // root offset, identifier, one table
@@ -109,7 +109,7 @@ std::string text_of(const flatbuffers::String* text, const char* what) {
   return out;
 }
 
-// What the external tensors of a checkpoint name as their data file; "" where that is left open.
+// What the external tensors of a checkpoint name as their data file; "" if they name none.
 std::string identity_of_checkpoint(const fbs::Checkpoint& root) {
   std::string identity;
   const auto look = [&](const flatbuffers::Vector<flatbuffers::Offset<fbs::Tensor>>* tensors) {
@@ -155,8 +155,8 @@ class StateReader {
     return out;
   }
 
-  // The optimizer's step count and moments, which are added to the parameters. Nothing when there is no
-  // such state.
+  // The optimizer's step count and moments, which are added to the parameters. Nothing if there is no such
+  // state.
   std::optional<OptimizerState> optimizer(std::vector<Parameter>& parameters) {
     const size_t groups = count(root_.optimizer_groups());
     if (groups == 0) return std::nullopt;
@@ -240,7 +240,7 @@ class StateReader {
     return out;
   }
 
-  // A tensor over the bytes in the file, which may lie at any address.
+  // A tensor over the bytes in the file, which may be at any address.
   Tensor view(const fbs::Tensor& tensor, const std::string& what, bool nominal) {
     const auto dtype = static_cast<DType>(tensor.data_type());
     require(bits_of(dtype) > 0 && count(tensor.string_data()) == 0, ErrorCode::kNotImplemented, what,
@@ -249,7 +249,7 @@ class StateReader {
     size_t elements = 1;
     bool fits = true;
     for (size_t i = 0; i < count(tensor.dims()); ++i) {
-      // The verifier looks at the alignment of a vector's length only, not at that of wider elements.
+      // The verifier checks only the alignment of a vector's length, not that of wider elements.
       int64_t extent;
       std::memcpy(&extent, tensor.dims()->Data() + i * sizeof extent, sizeof extent);
       shape.push_back(extent);
@@ -274,7 +274,7 @@ class StateReader {
               ": expected ", bytes, " bytes at offset ", offset, " of the data file, which has ",
               data_file_->size(), " bytes");
       data = data_file_->data() + offset;
-      // Tensors do not share bytes, so together they are not larger than the file.
+      // Tensors do not share bytes, so their total size cannot exceed the file's.
       require(bytes <= data_bytes_left_, ErrorCode::kFail, what,
               ": its data overlaps that of another tensor");
       data_bytes_left_ -= bytes;
@@ -293,7 +293,7 @@ class StateReader {
             "its data is stored in a second file, which is not available for a checkpoint in memory");
     const std::string expected = identity_of_checkpoint(root_);
     const auto present = identity_of_file(data_path(path));
-    // The old file is there when a crash came between the replacement of the two.
+    // The old file exists if a crash occurred between the replacement of the two.
     const bool old = present != expected && identity_of_file(old_data_path(path)) == expected;
     require(present.has_value() || old, ErrorCode::kNoSuchFile, "its data file '", data_path(path).string(),
             "' is missing");
@@ -313,7 +313,7 @@ class StateReader {
   std::unordered_map<std::string, size_t> names_;
 };
 
-// Says what a folder is that was given in place of a checkpoint file.
+// Explains what a folder contains that was given instead of a checkpoint file.
 [[noreturn]] void refuse_folder(const fs::path& path) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(path, error))
@@ -335,14 +335,14 @@ struct Blob {
   size_t bytes = 0;
   size_t position = 0;  // in the file that holds them
 
-  // Row-major, as it goes into the file.
+  // Row-major, as written to the file.
   Tensor data() const { return parameter->row_major(stored); }
 };
 
-// Builds the tables. The bytes of tensors are not among them.
+// Builds the tables, without the bytes of tensors.
 class TableWriter {
  public:
-  // `identity` is given where the data are in a second file, at the blobs' positions.
+  // `identity` is given if the data are in a second file, at the blobs' positions.
   TableWriter(const CheckpointState& state, bool include_optimizer_state, const std::string& identity,
               const std::vector<Blob>& blobs)
       : nominal_(state.is_nominal()), external_(!identity.empty()), blobs_(blobs) {
@@ -454,8 +454,8 @@ size_t end_of(const std::vector<Blob>& blobs) {
   return blobs.empty() ? 0 : blobs.back().position + blobs.back().bytes;
 }
 
-// The mark that the checkpoint at `path` names for its data file. Nothing when it has no second file, or is
-// none.
+// The identity that the checkpoint at `path` names for its data file. Nothing if it has no second file or is
+// not a checkpoint.
 std::optional<std::string> identity_of_present(const fs::path& path) {
   try {
     const MappedFile file(path, "checkpoint");
@@ -467,13 +467,13 @@ std::optional<std::string> identity_of_present(const fs::path& path) {
   }
 }
 
-// Keeps the data file of the checkpoint at `path` under the name for old ones, if it is not there already.
+// Keeps the data file of the checkpoint at `path` under the name for old ones, unless there already is one.
 void keep_old_data(const fs::path& path, const std::string& identity) {
   const fs::path now = data_path(path), old = old_data_path(path);
   if (identity_of_file(now) != identity) return;
   ::unlink(old.c_str());
   if (::link(now.c_str(), old.c_str()) != 0) {
-    // No links on this file system. Without the new file in between, the reader takes the old one.
+    // This file system has no links. Until the new file exists, the reader takes the old one.
     std::error_code error;
     fs::rename(now, old, error);
     require(!error, ErrorCode::kFail, "cannot keep the checkpoint's data file '", now.string(),
@@ -493,8 +493,8 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const std::byte* data, size_
   state->properties_ = reader.properties();
   state->nominal_ = reader.nominal();
   for (size_t i = 0; i < state->parameters_.size(); ++i) state->index_[state->parameters_[i].name] = i;
-  // The tensors are views of the file so far; the arenas take copies. Bytes go from the file straight into
-  // their arena: copied out of the mapping they would be in memory twice.
+  // The tensors are still views of the file; the arenas take copies. Bytes are read from the file directly
+  // into their arena: copied out of the mapping, they would be in memory twice.
   const CheckpointState::CopyBytes copy = [&](std::byte* to, const std::byte* from, size_t count) {
     for (const MappedFile* source : {file, reader.data_file()})
       if (source != nullptr && source->holds(from)) return source->read(to, from, count);
@@ -529,7 +529,7 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const void* data, size_t byt
     const auto* begin = static_cast<const std::byte*>(data);
     if (reinterpret_cast<uintptr_t>(data) % alignof(int64_t) == 0)
       return read(begin, bytes, fs::path(), nullptr);
-    // Numbers in the file are aligned with regard to its start, so that has to be aligned itself.
+    // Numbers in the file are aligned relative to its start, so the start itself must be aligned.
     const auto copy = allocate(bytes);
     std::memcpy(copy.get(), begin, bytes);
     return read(copy.get(), bytes, fs::path(), nullptr);
@@ -558,7 +558,7 @@ void CheckpointIo::write(const CheckpointState& state, const fs::path& path, boo
       checkpoint.write(blob.data().raw(), blob.bytes);
     }
     checkpoint.commit();
-    // The data file of the checkpoint that was here has no use any more.
+    // The data file of the previous checkpoint is no longer needed.
     if (present) {
       ::unlink(data_path(path).c_str());
       ::unlink(old_data_path(path).c_str());

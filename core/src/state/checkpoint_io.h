@@ -1,15 +1,12 @@
 // Reading and writing checkpoint files (checkpoint.fbs).
 //
-// Layout of the files we write. The tables come first, then the tensors' bytes, each aligned to 64, so that a
-// file is written in one pass without a second copy of the state in memory. If this would exceed the capacity
-// of a FlatBuffer, the bytes go to a second file, `<checkpoint>.data`, at the offsets that the tensors
-// declare.
+// Layout of the files we write: the tables come first, then the tensors' bytes, each aligned to 64. So a file
+// is written in one pass without a second copy of the state in memory. If this would exceed the capacity of a
+// FlatBuffer, the bytes go to a second file, `<checkpoint>.data`, at the offsets that the tensors declare.
 //
-// Two files cannot be replaced in one step. So that a crash at any moment leaves a state that can be loaded:
-//  - The data file ends with an identity, a digest of the data; each external tensor names it in its
-//  doc_string.
-//  - Before the data file is replaced, the old one is kept as `<checkpoint>.data.old`, until the checkpoint
-//  has been
+// Two files cannot be replaced in one step. To leave a loadable state after a crash at any moment: - The data
+// file ends with an identity, a digest of the data; each external tensor names it in its doc_string. - Before
+// the data file is replaced, the old one is kept as `<checkpoint>.data.old`, until the checkpoint has been
 //    replaced as well.
 //  - The reader takes whichever of the two the checkpoint names, and rejects a data file of another
 //  checkpoint.
@@ -30,13 +27,13 @@ struct CheckpointIo {
   // A FlatBuffer's offsets are 31 bits wide.
   static constexpr size_t kLargestFile = (size_t{1} << 31) - 1;
 
-  // Throws kNoSuchFile; kFail when it is not a checkpoint of version 2, or damaged; kNotImplemented.
+  // Throws kNoSuchFile; kFail if it is not a checkpoint of version 2 or is damaged; kNotImplemented.
   static std::shared_ptr<CheckpointState> read(const std::filesystem::path& path);
   // The same from memory; checkpoints with external data are rejected.
   static std::shared_ptr<CheckpointState> read(const void* data, size_t bytes);
 
-  // Throws kFail with the system's reason; what was there is unchanged then. A state whose file would be
-  // larger than `largest_file` gets a second file.
+  // Throws kFail with the system's reason, and then leaves existing files unchanged. If the file would be
+  // larger than `largest_file`, a second file is written.
   static void write(const CheckpointState& state, const std::filesystem::path& path,
                     bool include_optimizer_state, size_t largest_file = kLargestFile);
 

@@ -11,13 +11,13 @@ namespace ortrain {
 
 namespace {
 
-// Where the parameters of one kind lie in their arena.
+// Where the parameters of one kind are stored in their arena.
 struct Places {
-  std::vector<size_t> offsets;  // by parameter; unused for those of the other kind
+  std::vector<size_t> offsets;  // per parameter; unused for those of the other kind
   size_t bytes = 0;
 };
 
-// The moments of 16-bit floats are float, everything else has the type of the parameter.
+// The moments of 16-bit floats are float; everything else has the type of the parameter.
 Places places_of(const std::vector<Parameter>& parameters, bool trainable, bool moments = false) {
   Places places{std::vector<size_t>(parameters.size()), 0};
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -36,8 +36,9 @@ Tensor new_arena(const Places& places) {
   return Tensor(DType::kUInt8, Shape{static_cast<int64_t>(places.bytes)});
 }
 
-// A tensor of the type and shape of `like` at `offset` of the arena, which it keeps alive. It gets the
-// elements of `source`, which is like `like`, or zeros where there are none. The gap behind it becomes zero.
+// A tensor with the type and shape of `like` at `offset` in the arena, which it keeps alive. It gets the
+// elements of `source`, which has the same type and shape, or zeros if there is none. The gap after it is
+// zeroed.
 template <typename Copy>
 Tensor place(const Tensor& arena, size_t offset, const Tensor& like, const Tensor& source, const Copy& copy) {
   Tensor placed(like.dtype(), like.shape(), arena.raw() + offset, std::make_shared<Tensor>(arena));
@@ -51,7 +52,7 @@ Tensor place(const Tensor& arena, size_t offset, const Tensor& like, const Tenso
   return placed;
 }
 
-// Runs a kernel that takes the memory at slot 0 to that at slot 1.
+// Runs a kernel that converts the memory at slot 0 into that at slot 1.
 void run(const Kernel& kernel, std::byte* from, std::byte* to) {
   std::byte* addresses[] = {from, to};
   kernel(Frame(addresses, 0));
@@ -157,7 +158,7 @@ void CheckpointState::walk_buffer(const Tensor& buffer, bool trainable_only, con
           ": the buffer should hold ", size, " elements of type ", to_string(dtype), " (",
           trainable_only ? "trainable" : "all", " parameters), found ", buffer.size(), " of type ",
           to_string(buffer.dtype()));
-  // Parameters that lie end to end are one copy.
+  // Parameters stored end to end are copied together.
   std::byte* at = buffer.raw();
   for (size_t i = 0; i < wanted.size();) {
     const Tensor& data = wanted[i]->data;
@@ -202,7 +203,7 @@ void CheckpointState::copy_from_buffer(const Tensor& buffer, bool trainable_only
               "trainable ones alone; \"",
               parameter.name, "\" is frozen");
     }
-    // Looks at type and size before memory is asked for.
+    // Checks type and size before memory is requested.
     walk_buffer(
         buffer, trainable_only, doing, [](std::byte*, const std::byte*, size_t) {},
         [](const Parameter&, const Tensor&) {});
@@ -293,7 +294,7 @@ void CheckpointState::set_layouts(const std::unordered_map<std::string, LayoutPt
     if (found == layouts.end()) row_major_.insert(parameter.name);
     const LayoutPtr layout = row_major_.contains(parameter.name) ? nullptr : found->second;
     if (same_layout(parameter.layout, layout)) continue;
-    // All that can fail comes before the first element moves.
+    // Everything that can fail is done before the first element moves.
     const size_t bytes = parameter.data.bytes();
     const Tensor plain(parameter.data.dtype(), parameter.data.shape());
     const Kernel copy = [bytes](const Frame& f) {
@@ -317,7 +318,7 @@ void CheckpointState::set_layouts(const std::unordered_map<std::string, LayoutPt
 
 void CheckpointState::make_moments(int count, const CopyBytes& copy) {
   const Places places = places_of(parameters_, true, /*moments=*/true);
-  // onnxruntime-training 1.19.2 saves one moment for its SGD, which has none and never reads it.
+  // onnxruntime-training 1.19.2 saves one moment for its SGD, which uses none and never reads it.
   if (count == 0)
     for (Parameter& parameter : parameters_)
       if (parameter.moments.size() == 1) parameter.moments.clear();

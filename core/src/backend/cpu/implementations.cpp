@@ -1,5 +1,5 @@
-// The implementations of operators on the CPU, where there are several, in the order in which they are asked.
-// The first that applies is taken. Operators with one kernel name it where they are defined (Kernels::cpu).
+// The implementations of operators on the CPU, where there are several, in order of preference. The first
+// that applies is taken. Operators with one kernel name it where they are defined (Kernels::cpu).
 //
 // This is the one source that knows which libraries the build has.
 #include "op/implementation.h"

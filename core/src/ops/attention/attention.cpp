@@ -1,4 +1,5 @@
-// Attention (ONNX 23 to 25), its gradient, and the form that the pass fuse_attention makes of single steps.
+// Attention (ONNX 23 to 25), its gradient, and the form that the pass fuse_attention creates from separate
+// steps.
 //
 //     Y = softmax(cap(scale Q Kᵀ) + mask) V        for each head; backend/cpu/attention/attention_kernel.h
 //     has the rest
@@ -138,7 +139,7 @@ struct AttentionNode {
   Shape y, present_key, present_value;
 
   explicit AttentionNode(const NodeContext& c) {
-    for (size_t i = 1; i < 3; ++i)  // float and the 16-bit floats go together
+    for (size_t i = 1; i < 3; ++i)  // float and the 16-bit floats may be mixed
       c.expect(wide_of(c.dtype(i)) == wide_of(c.dtype(0)),
                "queries, keys and values must have one type, found ", to_string(c.dtype(0)), " and ",
                to_string(c.dtype(i)));
@@ -179,7 +180,7 @@ struct AttentionNode {
   }
 };
 
-// The present values have the type of V, all else that of Q.
+// The present values have the type of V; everything else has that of Q.
 DType element_types(const ElementTypes& types, size_t o) { return types[o == 2 ? 2 : 0]; }
 
 void shape(ShapeContext& c) {
@@ -193,7 +194,7 @@ void shape(ShapeContext& c) {
   if (c.has_output(3)) c.output(3, a.dtype, {a.batch, a.heads, a.queries, a.keys});
 }
 
-// Copies what is new behind what is past, both into `present` [batch, heads, past + rows, size].
+// Copies the past and then the new ones into `present` [batch, heads, past + rows, size].
 Kernel join(KernelContext& c, const HeadsView& x, size_t past_input, size_t input, int64_t past,
             Slot present) {
   const size_t width = size_of(c.dtype(0));
@@ -307,16 +308,16 @@ ORTRAIN_OPERATOR({.type = "Attention",
 // ---------------------------------------------------------------------------------------------------------
 // FusedAttention(Q, K, V, mask, ratio, training_mode) → Y, probabilities, key
 //
-// What the pass fuse_attention makes of single steps, so that it is in no model that is written;
-// FusedDropoutAttention where one of them was a Dropout. The operands lie in any order with the elements of a
-// row side by side: transposed by q_order, Q is [batch, heads, queries, size], or [batch, queries, size]; the
-// same for k_order and v_order; Y is the result transposed by y_order. A false element of a bool mask (a true
-// one with inverted_mask) replaces the score by the attribute replaced. Dropout takes the stream of the node
-// that it was, and gives the key of its numbers to the gradient. So it does with the probabilities before
-// dropout, as far as they are not much more than the operands; else there are none and the gradient makes
-// them again.
+// What the pass fuse_attention creates from separate steps; it never appears in a written model.
+// FusedDropoutAttention if one of the steps was a Dropout. The operands may be stored in any order that keeps
+// the elements of a row contiguous: transposed by q_order, Q is [batch, heads, queries, size], or [batch,
+// queries, size]; the same for k_order and v_order; Y is the result transposed by y_order. A false element of
+// a bool mask (a true one with inverted_mask) replaces the score by the attribute replaced. Dropout uses the
+// stream of the original node, and passes the key of its random numbers to the gradient. The probabilities
+// before dropout are passed on too if they are not much larger than the operands; otherwise the gradient
+// recomputes them.
 
-// The largest number of keys, in sizes of a row of Q, for which probabilities are kept.
+// The largest number of keys, as a multiple of the size of a row of Q, for which probabilities are kept.
 constexpr int64_t kKeptKeys = 4;
 
 HeadsView ordered(const NodeContext& c, const Shape& shape, const char* name) {
@@ -344,7 +345,7 @@ Shape reordered(const NodeContext& c, const Attention& a, size_t rank, const cha
   return out;
 }
 
-// Y's steps: its order leads from the plain order to memory.
+// The strides of Y: its order maps the plain order to memory.
 HeadSteps result_steps(const NodeContext& c, const Shape& memory, const char* name) {
   const std::vector<int64_t> strides = strides_of(memory);
   std::vector<int64_t> order = c.node().ints_or(name, {}), steps(memory.size());
@@ -373,7 +374,7 @@ Attention read_fused(const NodeContext& c, size_t first, size_t mask) {
   broadcast(q, batch, std::max(kv_heads, of_mask(3)));
   broadcast(k, batch, kv_heads);
   broadcast(v, batch, kv_heads);
-  // So do queries and keys with the mask, where there is one of them.
+  // So do queries and keys with the mask, if there is only one of them.
   const auto broadcast_rows = [](HeadsView& x, int64_t rows) {
     if (x.rows == 1 && rows > 1) x.rows = rows, x.steps.row = 0;
   };
@@ -409,8 +410,8 @@ void fused_shape(ShapeContext& c) {
   if (c.has_output(2)) c.output(2, DType::kUInt64, {2});
 }
 
-// An operand that broadcasts over batches, heads or rows is read, and its gradient made, as if it did not, in
-// memory of its own; then the gradient is summed.
+// An operand that broadcasts over batches, heads or rows is read as if it did not; its gradient is computed
+// in full in separate memory and then summed.
 struct Whole {
   Slot operand, gradient;
   std::vector<Kernel> before, after;
@@ -512,8 +513,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 //     → dQ, dK, dV, dmask
 //
 // The gradient of Attention, whose attributes it takes, and of FusedAttention (attribute fused). padded_mask:
-// the mask may have fewer keys than there are. K and V hold the past ones too; of past_key only the length is
-// read. dmask is [batch, heads, queries, keys of the mask].
+// the mask may cover fewer keys than there are. K and V hold the past ones too; of past_key only the length
+// is read. dmask is [batch, heads, queries, keys of the mask].
 
 constexpr size_t kDropoutRatio = 8, kDropoutKey = 10;
 

@@ -1,4 +1,4 @@
-// AttentionGrad as single steps, for the derivative of the gradient of attention:
+// AttentionGrad as separate steps, for the derivative of the gradient of attention:
 //
 //     S = scale Q Kᵀ,  S := cap tanh(S / cap),  S := S + mask,  P = softmax(S)
 //     dV = Pᵀ dY,  dP = dY Vᵀ,  dS = P (dP - Σ dP P),  dQ = scale dS K,  dK = scale dSᵀ Q
@@ -15,7 +15,7 @@ namespace ortrain {
 namespace {
 
 constexpr size_t kMask = 4, kLengths = 5, kPastKey = 7, kDropoutKey = 10;
-constexpr double kUnseen = -1e30;  // a score that has no weight beside others
+constexpr double kUnseen = -1e30;  // a score that has no weight next to others
 
 // An operand as [batch, heads, rows, size], and back.
 struct Heads {
@@ -45,7 +45,7 @@ struct Heads {
   }
 };
 
-// Which keys a query sees, as far as that follows from positions, lengths and a bool mask; empty: all.
+// Which keys a query sees, as determined by positions, lengths and a bool mask; empty: all.
 std::string seen_keys(DecompositionContext& e, const std::string& scores) {
   const Node& node = e.node();
   std::string seen;
@@ -109,7 +109,7 @@ void decompose_attention_gradient(DecompositionContext& e) {
   };
 
   const Expression q = of_q.apart(), k = repeated(of_k.apart()), v = repeated(of_v.apart());
-  // dY lies as Q does, with the size of V.
+  // dY is stored like Q, with the size of V.
   Expression dy(e, e.x(0));
   if (of_q.rank == 3)
     dy = Expression(

@@ -17,32 +17,32 @@ struct HeadsView {
   HeadSteps steps;
 };
 
-// A value of shape [batch, rows, heads * size], or of shape [batch, heads, rows, size]; `count` is the
-// attribute `name` of the node, which the first of them needs.
+// A value of shape [batch, rows, heads * size] or [batch, heads, rows, size]; `count` is the attribute `name`
+// of the node, which the first form needs.
 HeadsView heads_of(const NodeContext& c, const Shape& shape, const char* what, const char* name,
                    int64_t count);
 
-// Queries, keys and values as one attention; reads scale (where it is not 0, else 1/sqrt(size)), softcap,
-// is_causal, left_window_size, right_window_size and softmax_precision.
+// Queries, keys and values as one attention; reads scale (1/sqrt(size) if it is 0), softcap, is_causal,
+// left_window_size, right_window_size and softmax_precision.
 Attention read_attention(const NodeContext& c, const HeadsView& q, const HeadsView& k, const HeadsView& v);
 
 // The mask at input i, bool or of the type of the scores, which broadcasts to [batch, heads, queries, keys].
-// Where `padded` its last dimension may be smaller; keys beyond it are not seen.
+// If `padded`, its last dimension may be smaller; keys beyond it are not seen.
 void read_mask(const NodeContext& c, size_t i, bool padded, Attention& a);
 
 // Input i as the number of keys of each sample: int64 [batch].
 void expect_lengths(const NodeContext& c, size_t i, const Attention& a);
 void check_lengths(const std::string& label, const int64_t* lengths, const Attention& a);
 
-// A kernel of the attention: fills in the operands of a run.
+// A kernel of attention: fills in the operands of a run.
 Kernel attention_kernel(KernelContext& c, const Attention& a,
                         std::function<AttentionForward(const Frame&)> operands);
 
-// The gradient of keys or values [batch, heads, past + new, size], as that of the past ones, which `past`
-// are, and that of the new.
+// Splits the gradient of keys or values [batch, heads, past + new, size] into that of the past ones, `past`,
+// and that of the new ones.
 std::vector<std::string> split_past(GradientContext& g, const std::string& gradient, const std::string& past);
 
-// AttentionGrad as single steps (ops/attention/attention_decomposition.cpp).
+// AttentionGrad as separate steps (ops/attention/attention_decomposition.cpp).
 void decompose_attention_gradient(DecompositionContext& e);
 
 }  // namespace ortrain

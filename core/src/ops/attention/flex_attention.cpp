@@ -1,9 +1,9 @@
-// FlexAttention (ai.onnx.preview 1), whose scores and weights are made into others by graphs:
+// FlexAttention (ai.onnx.preview 1), whose scores and weights are modified by graphs:
 //
 //     Y = prob_mod(softmax(score_mod(scale Q Kᵀ))) V        for each head
 //
 // Q is [batch, heads, queries, size]; neighbouring heads of queries may share a head of keys. The softmax,
-// and what follows it, has the type softmax_precision.
+// and everything after it, has the type softmax_precision.
 #include <cmath>
 #include <unordered_map>
 
@@ -12,13 +12,14 @@
 namespace ortrain {
 namespace {
 
-// The extent of an axis of a value of rank 4, -1 where it is not known.
+// The size of an axis of a value of rank 4; -1 if it is not known.
 int64_t extent(const DecompositionContext& e, const std::string& value, size_t axis) {
   const auto dims = e.dims(value);
   return dims && dims->size() == 4 ? (*dims)[axis].value : -1;
 }
 
-// The nodes of the graph of one input and one output that an attribute holds; the input itself without it.
+// The nodes of the graph, with one input and one output, in an attribute; without the attribute, the input
+// itself.
 std::string apply(DecompositionContext& e, const char* attribute, const std::string& input) {
   const auto at = e.node().attributes.find(attribute);
   if (at == e.node().attributes.end()) return input;

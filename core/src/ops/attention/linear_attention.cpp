@@ -1,4 +1,4 @@
-// LinearAttention: attention whose past is a matrix S [size, v_size] a head of keys, read and written token
+// LinearAttention: attention whose past is a matrix S [size, v_size] per head of keys, read and written token
 // by token,
 //
 //     S := e^g S                          with a decay g (rules gated, gated_delta)
@@ -39,7 +39,8 @@ struct LinearAttention {
   }
 };
 
-// One token of one head: where its operands lie. Those of the queries that share the keys follow one another.
+// One token of one head: where its operands are stored. Those of the queries that share the keys are
+// consecutive.
 struct LinearToken {
   const void *q, *k, *v, *decay, *rate;
 };
@@ -50,10 +51,10 @@ struct LinearTokenGradient {
 };
 
 struct LinearAttentionFunctions {
-  // Brings the state on by a token; gives what was read of it (null: not needed) and u.
+  // Advances the state by one token; returns what was read from it (null: not needed) and u.
   void (*step)(const LinearAttention&, const LinearToken&, void* state, void* y, void* u);
-  // From the state before the token, and the gradient of the state after it, which becomes that of the state
-  // before. `work` holds a state and three rows of v.
+  // The step back, from the state before the token and the gradient of the state after it, which becomes that
+  // of the state before. `work` has room for a state and three rows of v.
   void (*back)(const LinearAttention&, const LinearToken&, const LinearTokenGradient&, const void* before,
                void* dstate, void* work);
 };
@@ -249,7 +250,7 @@ void expect_floating(const NodeContext& c, size_t i) {
   if (c.dtype(i) != DType::kFloat && c.dtype(i) != DType::kDouble) c.reject_dtype(i);
 }
 
-// The operands of a node, which give those of a token.
+// The operands of a node, from which those of a token are taken.
 struct Operands {
   Slot q, k, v, past, decay, rate;
 
@@ -337,7 +338,7 @@ ORTRAIN_OPERATOR({.type = "LinearAttention",
                   .kernels = {.cpu = kernel}});
 
 // LinearAttentionGrad(dY, dpresent, query, key, value, past, decay, beta) → the gradients of the last six.
-// Each of the first two may be left out. That of beta is given for each head.
+// Either of the first two may be left out. The gradient of beta is per head.
 constexpr size_t kFirst = 2;
 
 void gradient_shape(ShapeContext& c) {
@@ -364,8 +365,8 @@ Kernel gradient_kernel(KernelContext& c) {
   for (size_t o = 0; o < out.size(); ++o)
     if (c.has_output(o)) out[o] = c.out(o);
   const int64_t parts = parts_of(a), run = a.run(), runs = a.tokens > 0 ? (a.tokens + run - 1) / run : 0;
-  // A part keeps: a state a run, those within a run, the gradient of the state, what a step back works with,
-  // and room for gradients that are not needed.
+  // A part keeps: one state per run, the states within a run, the gradient of the state, the working memory
+  // of a step back, and room for gradients that are not needed.
   const int64_t states = runs + run + 1, rows = 3 * a.v_size;
   const int64_t spare = a.group() * a.size + a.size + a.v_size + a.decays + 1 + a.group() * a.v_size;
   const int64_t own = (states + 2) * a.state() + rows + spare;

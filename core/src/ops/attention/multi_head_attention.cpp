@@ -100,7 +100,7 @@ void shape(ShapeContext& c) {
   if (c.has_output(2)) c.output(2, a.dtype, {a.batch, a.heads, a.keys, a.v_size});
 }
 
-// x + bias, in rows of `width`.
+// x + bias, in rows of `width` elements.
 template <typename T>
 void add_bias(const T* x, const T* bias, int64_t rows, int64_t width, T* y) {
   parallel_for(rows, width, [&](int64_t begin, int64_t end) {
@@ -109,7 +109,7 @@ void add_bias(const T* x, const T* bias, int64_t rows, int64_t width, T* y) {
   });
 }
 
-// What is added to the scores: the filter where the padding hides a key, and the bias of the scores.
+// What is added to the scores: the filter value if the padding hides a key, and the bias of the scores.
 template <typename T>
 void make_mask(const HeadsNode& node, const int32_t* padding, const T* bias, const Attention& from, T* mask) {
   const Attention& a = node.attention;
@@ -221,7 +221,7 @@ std::string mask_of(GradientContext& g, const std::string& all_keys, int64_t key
     g.reject("the rank of key_padding_mask is not known; run ONNX shape inference on the model first");
   std::string seen;
   if (*rank == 1) {
-    // Of [3 * batch + 2] numbers the first are the lengths.
+    // Of [3 * batch + 2] values, the first ones are the lengths.
     const auto shape = [&](const std::string& value, int64_t axis) {
       return g("Shape", {value}, {{"start", axis}, {"end", axis + 1}});
     };

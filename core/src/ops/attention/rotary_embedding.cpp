@@ -107,7 +107,7 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-// Turned back by the same angles.
+// Rotated back by the same angles.
 void gradient(GradientContext& g) {
   if (g.needs(1) || g.needs(2)) g.reject("there is no gradient for the cosines and sines");
   if (!g.needs(0)) return;

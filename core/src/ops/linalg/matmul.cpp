@@ -1,5 +1,5 @@
 // Matrix products: MatMul, Gemm, com.microsoft FusedMatMul, and FusedProduct, which passes/fuse_product.cpp
-// makes of one of them and what is added to it or multiplied with it. Their kernels are listed in
+// creates from one of them and what is added to it or multiplied with it. Their kernels are listed in
 // backend/cpu/implementations.cpp.
 #include <algorithm>
 #include <numeric>
@@ -53,7 +53,7 @@ Attributes flags(bool trans_a, bool trans_b, float alpha) {
   return {{"transA", int64_t{trans_a}}, {"transB", int64_t{trans_b}}, {"alpha", alpha}};
 }
 
-// dA and dB of a product of matrices by one operator (Gemm, or FusedMatMul for batches).
+// dA and dB of a matrix product, each computed by one operator (Gemm, or FusedMatMul for batches).
 struct ProductGradient {
   GradientContext& g;
   const char* type;
@@ -84,7 +84,7 @@ std::string sum_batches(GradientContext& g, const std::string& gradient, size_t 
   return g.unbroadcast(gradient, gradient, i);
 }
 
-// The gradient where an operand has one axis: it is made a matrix first.
+// The gradient if an operand has one axis: it is reshaped to a matrix first.
 void vector_gradient(GradientContext& g, int64_t a_rank, int64_t b_rank, const Transposes& t, float alpha) {
   const std::string dy = g.dy(0);
   if (a_rank == 1 && b_rank == 1) {
@@ -125,8 +125,8 @@ void vector_gradient(GradientContext& g, int64_t a_rank, int64_t b_rank, const T
   }
 }
 
-// Where batch axes lie behind the rows, [M, batch..., K], the operand is turned to [batch..., M, K] first and
-// its gradient back at the end.
+// If the batch axes follow the rows, [M, batch..., K], the operand is first transposed to [batch..., M, K],
+// and its gradient is transposed back at the end.
 void transposed_batch_gradient(GradientContext& g, int64_t a_rank, int64_t b_rank, const Transposes& t,
                                float alpha) {
   const int64_t ranks[] = {a_rank, b_rank};
@@ -180,7 +180,7 @@ void matmul_gradient(GradientContext& g) {
   if (g.needs(0)) g.set(0, sum_batches(g, gradient.of_a(dy), 0));
   if (!g.needs(1)) return;
   if (*b_rank == 2 && !t.a) {
-    // All batches meet the same B, so the sum over them is part of one product.
+    // All batches share the same B, so the sum over them is part of one product.
     const Attributes keep_last = {{"axis", *a_rank - 1}};
     const std::string a = g("Flatten", {g.x(0)}, keep_last), d = g("Flatten", {dy}, keep_last);
     g.set(1,
@@ -204,7 +204,7 @@ void gemm_gradient(GradientContext& g) {
 // -----------------------------------------------------------------------------------------------------------
 // Traits.
 
-// Rows of the product need those of A alone.
+// A row of the product needs only the same row of A.
 std::optional<InputPositions> matmul_positions(const PositionQuery& q) {
   if (q.rank(0) < 2 || q.rank(1) < 2 || q.axis == q.rank() - 1) return std::nullopt;
   InputPositions found{{-1, -1}};
@@ -223,7 +223,7 @@ std::optional<InputPositions> gemm_positions(const PositionQuery& q) {
   return found;
 }
 
-// A multiplication and an addition for each element of a row of A, for each element of Y.
+// For each element of Y, one multiplication and one addition per element of a row of A.
 double product_operations(const Node& node, std::span<const Shape* const> inputs, const Shape& y) {
   if (inputs.empty() || !inputs[0] || inputs[0]->empty()) return 0;
   const Shape& a = *inputs[0];

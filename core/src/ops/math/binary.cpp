@@ -1,7 +1,7 @@
 // Elementwise operators of two values with broadcasting: Add, Sub, Mul, Div, PRelu, Mod, Pow, and DivGrad.
 //
 // A row is: name, gradient of each operand before it is summed over the axes along which that operand was
-// broadcast. What is computed stands in backend/cpu/elementwise/binary_functions.cpp.
+// broadcast. The computation is in backend/cpu/elementwise/binary_functions.cpp.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -34,7 +34,7 @@ struct BinaryRow {
   Rule rules[2];  // of operand a and of operand b
 };
 
-// A formula on single numbers, for the integer or for the floating types.
+// A scalar formula, for the integer or for the floating-point types.
 template <bool kIntegers, class F>
 BinaryFunction plain_function(DType dtype, F) {
   BinaryFunction found = nullptr;
@@ -55,7 +55,7 @@ const BinaryRow kRows[] = {
     {"Sub", {RULE(dy), RULE(-dy)}},
     {"Mul", {RULE(dy * b), RULE(dy * a)}},
     {"Div", {RULE(dy / b), RULE(-(dy / b * y))}},
-    // Its derivative at 0 is that from below.
+    // Its derivative at 0 is the left derivative.
     {"PRelu", {RULE((a > 0.0).choose(dy, dy * b)), RULE((a > 0.0).choose(a.number(0), dy * a))}},
 };
 // clang-format on
@@ -67,14 +67,15 @@ size_t find_row(std::string_view type) {
   return i;
 }
 
-// The kernel for a result that lies in bfloat16. Operands are read as they lie: biases and factors in float.
+// The kernel for a result stored in bfloat16. Operands are read as they are stored: biases and factors in
+// float.
 Kernel bf16_kernel(KernelContext& c) {
   const bool same = c.shape(0) == c.shape(1);
   const auto narrow = [&](size_t i) { return lies_in_bf16(c, i); };
   LayoutPtr layouts[2], made;
   for (size_t i = 0; i < 2; ++i) {
-    // An operand of another order comes in the order of the one that is kept, but as it lies where it is
-    // float and the order is no matter.
+    // An operand in another order is converted to the order that is kept, unless it is float and the order
+    // does not matter.
     if (narrow(i)) layouts[i] = c.shape(i) == c.out_shape(0) ? bf16_layout(c, i) : bf16_row_major(c.shape(i));
   }
   if (same) {
@@ -82,7 +83,7 @@ Kernel bf16_kernel(KernelContext& c) {
     for (size_t i = 0; i < 2; ++i)
       if (narrow(i) || !same_layout(made, bf16_row_major(c.out_shape(0)))) layouts[i] = made;
   } else {
-    // A flat walk over another order is right where the other operand is one number.
+    // Any storage order can be processed as flat if the other operand is a single element.
     const bool scalar = c.size(0) == 1 || c.size(1) == 1;
     for (size_t i = 0; i < 2; ++i)
       if (narrow(i) && !(scalar && c.shape(i) == c.out_shape(0))) layouts[i] = bf16_row_major(c.shape(i));
@@ -139,8 +140,8 @@ Kernel binary_kernel(KernelContext& c) {
   return c.node().op_type == "Div" ? guard_divisor(c, kernel) : kernel;
 }
 
-// The second operand of a rule. Where it stands at an axis of the first one (operand_axis), axes of one
-// element follow it, so that the rule's nodes broadcast it as the node did.
+// The second operand of a rule. If it is aligned with an axis of the first (operand_axis), axes of size 1 are
+// appended, so that the rule's nodes broadcast it as the node did.
 class SecondOperand {
  public:
   explicit SecondOperand(GradientContext& g) : g_(g), name_(g.x(1)) {
@@ -158,7 +159,7 @@ class SecondOperand {
     if (!behind.empty()) name_ = g.unsqueeze(name_, behind);
   }
   Expression value() const { return {g_, name_}; }
-  // Sums a gradient of the result's shape to its own.
+  // Sums a gradient with the result's shape to the operand's own shape.
   std::string sum(const std::string& gradient) const {
     return outside_.empty() ? g_.unbroadcast(gradient, g_.y(0), 1) : g_.reduce_sum(gradient, outside_, false);
   }
@@ -177,7 +178,7 @@ void binary_gradient(GradientContext& g) {
   if (g.needs(1)) g.set(1, second.sum(row.rules[1](dy, a, b, y)));
 }
 
-// What is left of a with the sign of b, in floating point; b itself cannot be exceeded by rounding.
+// The remainder of a with the sign of b, in floating point; rounding cannot make it exceed b.
 template <typename T>
 T floating_remainder(T a, T b) {
   const T r = std::fmod(a, b);
@@ -185,8 +186,8 @@ T floating_remainder(T a, T b) {
   return (r < 0) != (b < 0) ? r + b : r;
 }
 
-// Mod: fmod = 0 follows the divisor's sign, fmod = 1 follows the dividend's as C does. The row holds what was
-// there first: 0 for integers, 1 for floating types.
+// Mod: fmod = 0 follows the divisor's sign, fmod = 1 follows the dividend's, as in C. The row has what is
+// usual for the type: 0 for integers, 1 for floating-point types.
 Kernel mod_kernel(KernelContext& c) {
   const bool like_c = c.node().int_or("fmod", 0) != 0;
   BinaryFunction function = binary_function("Mod", c.dtype(0));
@@ -198,8 +199,8 @@ Kernel mod_kernel(KernelContext& c) {
   return guard_divisor(c, broadcast_kernel(c, function, 10));
 }
 
-// y = a - b q with a whole quotient q, so da = dy and db = -dy q. The division is rounded, which is mended by
-// what is left: q = round((a - y) / b).
+// y = a - b q with a whole quotient q, so da = dy and db = -dy q. Division rounds, so the remainder is used
+// to recover q: q = round((a - y) / b).
 void mod_gradient(GradientContext& g) {
   const Expression dy(g, g.dy(0)), a(g, g.x(0)), b(g, g.x(1)), y(g, g.y(0));
   if (g.needs(0)) g.set(0, g.unbroadcast(dy, y, 0));
@@ -209,8 +210,7 @@ void mod_gradient(GradientContext& g) {
 // The exponent may have a type of its own.
 void pow_shape(ShapeContext& c) { c.output(0, c.dtype(0), broadcast_inputs(c, 1)); }
 
-// x^e. Integers to a power that is not negative stay exact (modulo the width), everything else goes by way of
-// pow.
+// x^e. Integers to a non-negative power are exact (modulo the width); everything else uses pow.
 template <typename T, typename E>
 T power(T x, E e) {
   if constexpr (std::is_same_v<T, float> && std::is_same_v<E, float>) {
@@ -227,7 +227,7 @@ T power(T x, E e) {
   } else {
     const double y = std::pow(static_cast<double>(x), static_cast<double>(e));
     if constexpr (std::is_integral_v<T>) {
-      // Out of range would be undefined.
+      // An out-of-range conversion would be undefined.
       constexpr double low = static_cast<double>(std::numeric_limits<T>::min());
       constexpr double high = static_cast<double>(std::numeric_limits<T>::max());
       return y >= high ? std::numeric_limits<T>::max()
@@ -264,14 +264,14 @@ Kernel pow_kernel(KernelContext& c) {
       c.reject_dtype(1);
   });
   if (!known) c.reject_dtype(0);
-  // A power that is no small whole number costs about sixty additions.
+  // A power that is not a small integer costs about sixty additions.
   const Tensor* e = c.constant(1);
   const bool cheap = e && e->size() == 1 && e->to_double()[0] == 2;
   return broadcast_kernel(c, function, cheap ? 1 : 60);
 }
 
 // dx = dy e x^(e-1), and 0 where e is 0; de = dy x^e ln x, and 0 where x is 0 and e is not negative: both
-// products hold a factor 0 there and another that is infinite.
+// products have a factor 0 there and another that is infinite.
 void pow_gradient(GradientContext& g) {
   const Expression dy(g, g.dy(0)), x(g, g.x(0)), y(g, g.y(0));
   const SecondOperand second(g);

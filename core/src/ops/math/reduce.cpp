@@ -11,12 +11,12 @@
 #ifndef ORTRAIN_REDUCE_BLOCKS
 #define ORTRAIN_REDUCE_BLOCKS
 namespace ortrain {
-// Within a block numbers are added in their own type; blocks are added in double.
+// Within a block, elements are added in their own type; blocks are added in double.
 constexpr int64_t kRunBlock = 1024;    // neighbours: 32 additions in a lane of eight with four accumulators
 constexpr int64_t kRowBlock = 32;      // rows of columns
 constexpr int64_t kColumnBlock = 256;  // columns of one task
 
-// Results of a block as doubles: of neighbours, one number; of rows, one number a column.
+// Results of a block as doubles: for neighbours, one value; for rows, one value per column.
 struct ReduceFunctions {
   double (*run)(const void* x, int64_t n);
   void (*rows)(const void* x, int64_t rows, int64_t stride, int64_t columns, double* out);
@@ -35,7 +35,7 @@ struct SumStep {
   static HWY_INLINE Vec<D> Apply(D, Vec<D> sum, Vec<D> x) {
     return hn::Add(sum, x);
   }
-  // Two partial results into one, and the lanes of one into a number.
+  // Combine two partial results into one, and the lanes of one into a single value.
   template <class D>
   static HWY_INLINE Vec<D> Merge(D, Vec<D> a, Vec<D> b) {
     return hn::Add(a, b);
@@ -118,11 +118,11 @@ struct ProdStep {
   static double Combine(double a, double b) { return a * b; }
 };
 
-// What a lane that holds no number of the input holds, so that it does not count.
+// What lanes without an input element contain, so that they do not count.
 template <class Step, typename T>
 constexpr T kNothing = static_cast<T>(Step::kStart);
 
-// The numbers are kept as V and computed as T.
+// Elements are stored as V and computed as T.
 template <class Step, typename T, typename V = T>
 double ReduceRun(const void* raw, int64_t n) {
   const V* x = static_cast<const V*>(raw);
@@ -265,7 +265,7 @@ double combine(Reduce op, double a, double b) {
 
 Reduction::Reduction(Reduce op, DType dtype, const Shape& shape, const std::vector<bool>& reduced)
     : op_(op), dtype_(dtype) {
-  // Merge neighbours that share a fate, innermost first; axes of one element do not matter.
+  // Merge neighbouring axes that are treated alike, innermost first; axes of size 1 do not matter.
   struct Group {
     int64_t extent, stride;
     bool reduced;
@@ -309,7 +309,7 @@ size_t Reduction::scratch_bytes() const {
 
 int64_t Reduction::offset(const std::vector<Axis>& axes, int64_t index) const {
   int64_t at = 0;
-  // The outermost axis takes what is left: with one axis there is nothing to divide.
+  // The outermost axis takes the remainder: with one axis there is nothing to divide.
   for (size_t i = axes.size(); i-- > 1;) {
     at += index % axes[i].extent * axes[i].stride;
     index /= axes[i].extent;
@@ -323,7 +323,7 @@ void Reduction::run_typed(const V* x, T* y, double* partial) const {
   const double start = start_of(op_);
   const int64_t total = outputs_ * (columns_ ? length_ : 1);
   if (!columns_) {
-    // One task: a part of the numbers that make one output, in runs of neighbours.
+    // One task: a part of the elements that are reduced to one output, in contiguous runs.
     const int64_t count = terms_ * length_;
     parallel_for(outputs_ * parts_, count / parts_, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
@@ -343,7 +343,7 @@ void Reduction::run_typed(const V* x, T* y, double* partial) const {
       }
     });
   } else {
-    // One task: a block of columns and a part of the rows that are reduced into it.
+    // One task: a block of columns, and a part of the rows that are reduced to it.
     const int64_t blocks = (length_ + kColumnBlock - 1) / kColumnBlock;
     const int64_t near = reduced_.empty() ? 1 : reduced_.back().extent;  // rows at one stride
     const int64_t stride = reduced_.empty() ? 0 : reduced_.back().stride;
@@ -395,8 +395,7 @@ struct Axes {
   bool nothing = false;  // no axes and noop_with_empty_axes: the output is the input
 };
 
-// Axes come as an attribute or, in newer versions, as input 1; none means all, or nothing where the node says
-// so.
+// Axes are an attribute or, in newer versions, input 1; none means all axes, or no axis if the node says so.
 Axes axes_of(const NodeContext& c) {
   std::vector<int64_t> axes = c.node().ints_or("axes", {});
   if (c.has_input(1)) axes = c.need_constant(1).to_int64();
@@ -457,8 +456,8 @@ Shape with_kept_axes(const Shape& shape, const std::vector<bool>& reduced) {
   return out;
 }
 
-// Integers are shape arithmetic: short, so one plain walk over the input, where the output is the broadcast
-// operand.
+// Integers are shape arithmetic, so inputs are small: one plain loop over the input, with the output as the
+// broadcast operand.
 template <typename T>
 Kernel integer_kernel(KernelContext& c, const Axes& axes, const ReduceRow& row) {
   const Slot x = c.in(0), y = c.out(0);
@@ -506,7 +505,7 @@ Kernel integer_kernel(KernelContext& c, const Axes& axes, const ReduceRow& row) 
   };
 }
 
-// Integers whose reduction is a function of a sum, ReduceL2 and its kin: computed in double.
+// Integer reductions that are a function of a sum (ReduceL2 and similar) are computed in double.
 template <typename T>
 Kernel rounded_integer_kernel(KernelContext& c, const Axes& axes, const ReduceRow& row) {
   const Slot x = c.in(0), y = c.out(0);
@@ -542,7 +541,7 @@ Kernel reduce_kernel(KernelContext& c) {
       kernel = row.finish && row.finish != kMean ? rounded_integer_kernel<T>(c, axes, row)
                                                  : integer_kernel<T>(c, axes, row);
     } else {
-      // Sums are float whatever the terms are kept as, and no reason to keep them in bfloat16.
+      // Sums are float, however the terms are stored; there is no reason to store them in bfloat16.
       const bool narrow = lies_in_bf16(c, 0);
       const Reduction reduction(row.op, narrow ? DType::kBFloat16 : c.dtype(0), c.shape(0), axes.reduced);
       const Slot x = c.in(0, narrow ? bf16_row_major(c.shape(0)) : nullptr), y = c.out(0),
@@ -598,10 +597,10 @@ Kernel log_sum_exp_kernel(KernelContext& c) {
   return kernel;
 }
 
-// A value of the output's shape with the reduced axes back as ones, so that it broadcasts to the input.
+// A value of the output's shape with the reduced axes restored as size 1, so that it broadcasts to the input.
 Expression restore_reduced_axes(GradientContext& g, const Expression& value) {
   const std::vector<int64_t> axes = g.node().ints_or("axes", {});
-  // Without axes everything was reduced to a scalar, which broadcasts as it is (or nothing was reduced).
+  // Without axes everything was reduced to a scalar, which broadcasts unchanged (or nothing was reduced).
   if (g.node().int_or("keepdims", 1) != 0 || (axes.empty() && !g.has_x(1))) return value;
   if (!g.has_x(1)) return {g, g.unsqueeze(value, axes)};
   const Tensor* known = g.constant_value(g.x(1));
@@ -613,7 +612,7 @@ Expression broadcast_to_input(GradientContext& g, const Expression& value) {
   return {g, g("Expand", {restore_reduced_axes(g, value), g("Shape", {g.x(0)})})};
 }
 
-// The sum of another value of the input's shape over the node's axes, which are kept.
+// The sum of another value of the input's shape over the node's axes, which are kept with size 1.
 Expression sum_again(GradientContext& g, const Expression& value) {
   const Attributes attributes = {{"keepdims", int64_t{1}},
                                  {"noop_with_empty_axes", g.node().int_or("noop_with_empty_axes", 0)}};
@@ -623,17 +622,17 @@ Expression sum_again(GradientContext& g, const Expression& value) {
   return {g, g.reduce_sum(value, axes, true)};
 }
 
-// dx = dy at every place.
+// dx = dy for every element.
 void sum_gradient(GradientContext& g) { g.set(0, broadcast_to_input(g, {g, g.dy(0)})); }
 
-// dx = dy / (how many values make one result).
+// dx = dy / (number of values per result).
 void mean_gradient(GradientContext& g) {
   const std::string count = g("Div", {g("Size", {g.x(0)}), g("Size", {g.dy(0)})});
   g.set(0,
         broadcast_to_input(g, {g, g("Scale", {g.dy(0), count}, {{"scale_down", int64_t{1}}}, kMicrosoft)}));
 }
 
-// dx = dy where x is the extreme, shared evenly among equals.
+// dx = dy where x is the extreme, split evenly if several are equal.
 void extreme_gradient(GradientContext& g) {
   const Expression x(g, g.x(0)), y(g, g.y(0)), dy(g, g.dy(0));
   const Expression hit = x.call("Equal", restore_reduced_axes(g, y)).as(x);
@@ -669,9 +668,9 @@ void log_sum_exp_gradient(GradientContext& g) {
   g.set(0, restore_reduced_axes(g, dy) * (x - restore_reduced_axes(g, y)).call("Exp"));
 }
 
-// dx = dy times the product of the others, which where one of them is 0 no quotient tells: p is the product
-// of those that are not 0, and p / x with 1 for a 0 counts where no other is 0. Where a single one is, it is
-// written as a factor nevertheless, for the derivative of this derivative.
+// dx = dy times the product of the other elements, which is not a quotient if one of them is 0: p is the
+// product of those that are not 0, and p / x, with 1 for a 0, counts if no other is 0. A single 0 is still
+// written as a factor, for the second derivative.
 void product_gradient(GradientContext& g) {
   const Expression x(g, g.x(0)), dy(g, g.dy(0));
   const Expression is_zero = x.call("Equal", x.number(0));

@@ -1,4 +1,4 @@
-// Elementwise operators of one value, and the gradient operators that take the incoming gradient beside it.
+// Elementwise operators of one value, and the gradient operators that also take the incoming gradient.
 //
 // An operator is a row: name, domain, cost in additions, attributes a and b with their defaults, formula on
 // vectors, and for operators of one value the gradient as a formula on graph values. `d` is Highway's tag of
@@ -137,7 +137,7 @@ HWY_INLINE Vec<D> FastGeluSlope(D d, Vec<D> x) {
   return hn::Mul(C(d, kTwiceSqrtTwoOverPi), hn::MulAdd(hn::Mul(x, x), C(d, 3 * 0.044715), C(d, 1)));
 }
 
-// A function's value and its derivative.
+// The value and the derivative of a function.
 template <class V>
 struct WithSlope {
   V value, slope;
@@ -156,7 +156,7 @@ template <class D>
 HWY_INLINE WithSlope<Vec<D>> SigmoidProductAndSlope(D d, Vec<D> x, Vec<D> u, Vec<D> slope) {
   const Vec<D> s = math::Sigmoid(d, u);
   const Vec<D> bend = hn::Mul(s, hn::Sub(C(d, 1), s));
-  // Where the bend has vanished, x u' may be infinite and 0 times that no number.
+  // Where s (1 - s) has become 0, x u' may be infinite, and 0 times infinity is NaN.
   return {hn::Mul(x, s),
           hn::IfThenElse(hn::Eq(bend, hn::Zero(d)), s, hn::MulAdd(hn::Mul(x, slope), bend, s))};
 }
@@ -368,7 +368,7 @@ size_t find_row(const Row (&rows)[N], std::string_view type) {
   fail(ErrorCode::kFail, "there is no elementwise formula of the name ", type);
 }
 
-// The row of a node: its type's, but Gelu(approximate = "tanh") is FastGelu.
+// The row of a node: that of its type, except that Gelu(approximate = "tanh") is FastGelu.
 std::string_view row_name(const Node& node) {
   if (node.op_type != "Gelu") return node.op_type;
   const std::string approximate = node.string_or("approximate", "none");
@@ -475,7 +475,7 @@ Kernel pair_kernel(KernelContext& c) {
   const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
   PairFunction function = pair_function(kPairRows[row].type, kept);
   function.a = defaults.value(c.node(), defaults.a);
-  // The value that came forward decides: it is the one that other kernels read too.
+  // The value from the forward pass decides: other kernels read it too.
   LayoutPtr layout = narrow ? bf16_layout(c, lies_in_bf16(c, 1) ? 1 : 0) : flat_layout(c, 1);
   if (!layout) layout = flat_layout(c, 0);
   const Slot u = c.in(0, layout), v = c.in(1, layout), y = c.out_inplace(0, {0, 1}, layout);
@@ -523,7 +523,7 @@ const bool registered = [] {
                       .type = row.type,
                       .rules = {.shape = shape_like_first, .gradient = row.rule ? unary_gradient : nullptr},
                       .traits = {.stops_gradient = !row.rule,
-                                 .since = row.type == "Selu" ? 6 : 1,  // its constants were rounded before
+                                 .since = row.type == "Selu" ? 6 : 1,  // its constants were rounded already
                                  .takes_bf16 = true,
                                  .positions = elementwise_positions},
                       .kernels = {.cpu = unary_kernel}});

@@ -2,8 +2,8 @@
 // which training graphs use.
 //
 // In training the statistics are those of the batch, with the biased variance, and the running ones move
-// towards them: running = momentum * running + (1 - momentum) * batch. BatchNormalization gives the new
-// running statistics out, BatchNormInternal also writes them over its inputs, which are state of the model.
+// towards them: running = momentum * running + (1 - momentum) * batch. BatchNormalization outputs the new
+// running statistics; BatchNormInternal also writes them to its inputs, which are model state.
 //
 // Their kernels are listed in backend/cpu/implementations.cpp.
 #include <iterator>
@@ -20,7 +20,7 @@ namespace {
 
 using namespace batch_normalization;
 
-// Checks that inputs [first, last) hold one value a channel of X.
+// Checks that inputs [first, last) have one value per channel of X.
 void check_channels(const NodeContext& c, size_t x, size_t first, size_t last) {
   static constexpr const char* kNames[] = {"", "", "scale", "mean", "inverse deviation"};
   static constexpr const char* kForwardNames[] = {"X", "scale", "bias", "mean", "variance"};
@@ -30,7 +30,7 @@ void check_channels(const NodeContext& c, size_t x, size_t first, size_t last) {
     c.expect(c.shape(i) == Shape{c.shape(x)[1]}, "its ", name, " must have one value for each of the ",
              c.shape(x)[1], " channels of X ", to_string(c.shape(x)), ", found shape ",
              to_string(c.shape(i)));
-    // float and the 16-bit floats go together.
+    // float and the 16-bit floats may be mixed.
     c.expect(wide_of(c.dtype(i)) == wide_of(c.dtype(x)), "its ", name, " must have the type of X, ",
              to_string(c.dtype(x)), ", found ", to_string(c.dtype(i)));
   }
@@ -121,8 +121,8 @@ void grad_gradient(GradientContext& g) {
   normalization_grad_gradient(g, axes, lift(3), lift(4));
 }
 
-// onnxruntime trains with its own batch normalization only: ONNX's in training mode has no kernel there. The
-// two differ in the outputs that they leave for the backward pass.
+// onnxruntime trains only with its own batch normalization: ONNX's in training mode has no kernel there. The
+// two differ in the outputs that they save for the backward pass.
 void use_internal(Node& node, const UniqueName& unique) {
   if (node.int_or("training_mode", 0) != 1) return;
   node.op_type = "BatchNormInternal";
@@ -133,7 +133,7 @@ void use_internal(Node& node, const UniqueName& unique) {
     node.outputs.push_back(unique(concat(node.outputs[0], "_", kOutputs[o])));
 }
 
-// With the statistics of the batch as the first run found them. The variance itself is asked for: that of the
+// Uses the statistics of the batch from the first run. It requests the variance itself: one derived from the
 // inverse deviation would differ in the last bit.
 std::optional<Node> repeat_internal(const Node& node, const FirstOutput& first) {
   if (node.int_or("training_mode", 1) == 0) return std::nullopt;

@@ -50,7 +50,7 @@ void conv_grad_shape(ShapeContext& c) {
   c.output(2, c.dtype(1), {w[0]});
 }
 
-// From the gradient of the sum that the convolution gives.
+// From the gradient of the convolution's sum.
 void set_conv_gradients(GradientContext& g, const std::string& dy) {
   Attributes attributes = g.node().attributes;
   attributes.erase("activation");
@@ -63,7 +63,7 @@ void set_conv_gradients(GradientContext& g, const std::string& dy) {
 
 void conv_gradient(GradientContext& g) { set_conv_gradients(g, g.dy(0)); }
 
-// All activations are such that their derivative follows from what they give.
+// The derivative of every supported activation can be computed from its output.
 std::string activation_gradient(GradientContext& g) {
   const Activation activation = read_activation(g.node());
   const Expression dy(g, g.dy(0)), y(g, g.y(0));
@@ -97,7 +97,7 @@ void fused_conv_gradient(GradientContext& g) {
 
 void conv_grad_gradient(GradientContext& g) { product_grad_gradient(g, "Conv", "ConvGrad"); }
 
-// A multiplication and an addition for each weight of a filter, for each element of Y.
+// For each element of Y, one multiplication and one addition per weight of a filter.
 double convolution_operations(const Node&, std::span<const Shape* const> inputs, const Shape& y) {
   if (inputs.size() < 2 || !inputs[1] || inputs[1]->empty() || (*inputs[1])[0] == 0) return 0;
   const Shape& w = *inputs[1];

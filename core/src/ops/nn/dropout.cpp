@@ -1,10 +1,10 @@
-// Dropout and DropoutGrad; BitmaskDropout and BitmaskDropoutGrad (com.microsoft), whose mask has a bit for
-// each element, 32 in a uint32, the lowest first. While training each element is kept with probability 1 -
-// ratio and then divided by it.
+// Dropout and DropoutGrad; BitmaskDropout and BitmaskDropoutGrad (com.microsoft), whose mask has one bit per
+// element, 32 in a uint32, lowest first. In training each element is kept with probability 1 - ratio and then
+// divided by it.
 //
 // N. Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15, 2014.
-// Whether an element is kept depends on the seed, the node, the number of the run and the element's position
-// alone.
+// Whether an element is kept depends only on the seed, the node, the number of the run and the element's
+// position.
 #include <algorithm>
 #include <bit>
 #include <optional>
@@ -20,7 +20,7 @@
 namespace ortrain {
 namespace {
 
-constexpr int64_t kBlocks = 256;  // draws at a time: their words stay in the first-level cache
+constexpr int64_t kBlocks = 256;  // draws at a time: their words fit in the first-level cache
 
 Shape bitmask_shape(const NodeContext& c) { return {(c.size(0) + 31) / 32}; }
 
@@ -70,7 +70,7 @@ Kernel typed(KernelContext& c, bool bits) {
     // The counter: node and run in the upper half, position in the lower. One draw serves four elements.
     const uint64_t high = dropout_counter(stream, f.run());
     const int64_t draws = (n + 3) / 4;
-    // Shares begin where a word of the bitmask does.
+    // Each thread's share starts at a word of the bitmask.
     parallel_for((draws + 7) / 8, 64, [&](int64_t begin, int64_t end) {
       uint32_t words[4 * kBlocks];
       end = std::min(8 * end, draws);
@@ -101,7 +101,7 @@ Kernel typed(KernelContext& c, bool bits) {
 
 template <bool Bits>
 Kernel kernel(KernelContext& c) {
-  // Before version 12 Dropout only marks where a framework dropped while it trained.
+  // Before version 12 Dropout only marks where a framework dropped elements in training.
   Kernel kernel;
   if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed<decltype(zero)>(c, Bits); }))
     c.reject_dtype(0);
@@ -111,7 +111,7 @@ Kernel kernel(KernelContext& c) {
 template <bool Bits>
 void gradient(GradientContext& g) {
   if (!Bits && g.opset() < since::kDropoutInputs) {
-    g.set(0, g.dy(0));  // such a Dropout passes its input on
+    g.set(0, g.dy(0));  // such a Dropout passes its input through
     return;
   }
   std::vector<std::string> inputs = {g.dy(0), g.want_y(1)};
@@ -171,7 +171,7 @@ DType element_types(const ElementTypes& types, size_t o) {
   return o == 0 || types.opset() < since::kBoolDropoutMask ? types[0] : DType::kBool;
 }
 
-// By the mask of the first run.
+// Uses the mask of the first run.
 std::optional<Node> repeat(const Node& node, const FirstOutput& first) {
   if (!node.has_output(1)) return std::nullopt;
   Node again = node;
@@ -188,7 +188,7 @@ ORTRAIN_OPERATOR(
      .rules = {.shape = shape<false>, .gradient = gradient<false>, .element_type = element_types},
      .traits = {.impure = true, .positions = elementwise_positions, .repeat = repeat},
      .kernels = {.cpu = kernel<false>}});
-// It is linear in dY: the same factors once more.
+// It is linear in dY, so the same factors apply.
 template <bool Bits>
 void grad_gradient(GradientContext& g) {
   std::vector<std::string> inputs = g.node().inputs;

@@ -13,12 +13,12 @@
 #ifndef ORTRAIN_LAYER_NORMALIZATION_FUNCTIONS
 #define ORTRAIN_LAYER_NORMALIZATION_FUNCTIONS
 namespace ortrain {
-// X, Y and their gradients are kept as V, everything else as T, in which all is computed.
+// X, Y and their gradients are stored as V, everything else as T; all arithmetic is in T.
 template <typename T, typename V>
 struct LayerNormalizationFunctions {
-  // One row of n numbers. `bias` may be null; mean and s are returned.
+  // One row of n elements. `bias` may be null; mean and s are returned.
   void (*forward)(const V* x, const T* scale, const T* bias, V* y, int64_t n, double epsilon, T* mean, T* s);
-  // One row; dx and the sums for scale and bias may be null each. The sums are added to.
+  // One row; dx and each of the sums for scale and bias may be null. The sums are accumulated.
   void (*backward)(const V* dy, const V* x, const T* scale, T mean, T s, V* dx, T* scale_sum, T* bias_sum,
                    int64_t n);
 };
@@ -40,7 +40,7 @@ void Forward(const V* x, const T* scale, const T* bias, V* y, int64_t n, double 
         static_cast<double>(n));
   const auto m = hn::Set(d, average);
   const double squares = SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
-    // Lanes beyond the row hold zeros, which are no terms.
+    // Lanes beyond the row contain zeros, which must not count as terms.
     const auto v = hn::Sub(LoadUpTo(d, x + i, count), m);
     return hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(count)), hn::Mul(v, v));
   });
@@ -76,7 +76,7 @@ void Backward(const V* dy, const V* x, const T* scale, T mean, T s, V* dx, T* sc
   }
   ForVectors<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
     const auto h = normalized(i, count);
-    // dx may lie over dy: what is read of dy is read first.
+    // dx may share memory with dy: elements of dy are read before they are overwritten.
     const auto incoming = LoadUpTo(d, dy + i, count), g = scaled(i, count);
     if (scale_sum) {
       StoreUpTo(hn::MulAdd(incoming, h, LoadUpTo(d, scale_sum + i, count)), d, scale_sum + i, count);
@@ -143,16 +143,16 @@ size_t axis_of(const NodeContext& c, size_t input) {
   return static_cast<size_t>(normalize_axis(c.node().int_or("axis", -1), c.rank(input), c.node().label()));
 }
 
-// The shape of the saved statistics: ones from the axis on.
+// The shape of the saved statistics: size 1 from the axis on.
 Shape statistics_shape(const NodeContext& c, size_t input) {
   Shape shape = c.shape(input);
   std::fill(shape.begin() + static_cast<ptrdiff_t>(axis_of(c, input)), shape.end(), 1);
   return shape;
 }
 
-// Scale and bias hold one number for each place from the axis on (leading ones are allowed).
+// Scale and bias have one value per position from the axis on (leading dimensions of 1 are allowed).
 void expect_parameter(const NodeContext& c, size_t x, size_t input, const char* what) {
-  // float and the 16-bit floats go together.
+  // float and the 16-bit floats may be mixed.
   c.expect(wide_of(c.dtype(input)) == wide_of(c.dtype(x)), what, " must have the type of X, ",
            to_string(c.dtype(x)), ", found ", to_string(c.dtype(input)));
   const Shape wanted(c.shape(x).begin() + static_cast<ptrdiff_t>(axis_of(c, x)), c.shape(x).end());
@@ -162,7 +162,7 @@ void expect_parameter(const NodeContext& c, size_t x, size_t input, const char* 
            ", found ", to_string(c.shape(input)));
 }
 
-// Y has the type of the scale where it is simplified; statistics are float at least.
+// Y has the type of the scale in the simplified form; statistics are at least float.
 template <bool Simplified>
 DType element_types(const ElementTypes& types, size_t o) {
   return o == 0 ? types[Simplified ? 1 : 0] : wide_of(types[0]);
@@ -180,7 +180,7 @@ void shape(ShapeContext& c) {
     if (c.has_output(o)) c.output(o, wide_of(c.dtype(0)), statistics_shape(c, 0));  // float at least
 }
 
-// The layout of values of that shape which are kept as V.
+// The layout of values of that shape that are stored as V.
 template <typename V>
 LayoutPtr row_major(const Shape& shape) {
   return std::is_same_v<V, BFloat16> ? bf16_row_major(shape) : nullptr;
@@ -251,7 +251,7 @@ Kernel backward(KernelContext& c, bool simplified) {
   const int64_t rows = element_count(c.shape(1), 0, axis);
   const int64_t n = element_count(c.shape(1), axis, c.shape(1).size());
   const bool sums = dscale.defined() || dbias.defined();
-  // Each part of the rows has sums of its own: of a block of rows, and in double of all blocks.
+  // Each part of the rows has its own sums: of a block of rows, and, in double, of all blocks.
   const int64_t parts = std::clamp<int64_t>(rows * n * kCost / kGrain, 1, max_threads());
   const int64_t block_bytes = static_cast<int64_t>(align_up(static_cast<size_t>(2 * n) * sizeof(T)));
   const int64_t part_bytes =
@@ -309,7 +309,7 @@ void gradient(GradientContext& g) {
     if (g.has_x(i) && g.needs(i)) g.set(i, gradients[i]);
 }
 
-// RMSNormalization of ONNX 23 has no output for the statistics, so they are computed again.
+// RMSNormalization of ONNX 23 has no output for the statistics, so they are recomputed.
 void rms_gradient(GradientContext& g) {
   const Expression x(g, g.x(0));
   const int64_t axis = g.node().int_or("axis", -1);

@@ -22,8 +22,8 @@ void average_pool_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), output_shape(c.shape(0)[0], c.shape(0)[1], window));
 }
 
-// The shape of dX is the value of the last input, which is an addition of ours and may be left out; it then
-// follows from what the model states of dX, or else from dY.
+// The shape of dX is the value of the last input, which is our own extension and may be left out; the shape
+// is then what the model states for dX, or else is derived from dY.
 void pool_grad_shape(ShapeContext& c, size_t shape_input) {
   const Shape& dy = c.shape(0);
   std::vector<int64_t> stated = c.stated_shape(0);
@@ -64,8 +64,8 @@ void global_pool_shape(ShapeContext& c) {
 // -----------------------------------------------------------------------------------------------------------
 // Gradients.
 
-// MaxPoolGrad and AveragePoolGrad of onnxruntime are given dY alone: the extents of X must be stated in the
-// model, which needs numbers. Where there are none, ours are given the shape of X too.
+// onnxruntime's MaxPoolGrad and AveragePoolGrad get only dY, so the model must state the dimensions of X as
+// numbers. If it does not, ours also get the shape of X.
 bool knows_space(GradientContext& g) {
   const auto dims = g.dims(g.x(0));
   return dims && std::all_of(dims->begin() + std::min<size_t>(2, dims->size()), dims->end(),
@@ -84,7 +84,7 @@ void max_pool_gradient(GradientContext& g) {
     g.set(0, g("MaxPoolGrad", {g.dy(0), indices, shape}, g.node().attributes));
     return;
   }
-  // The same from operators that onnxruntime has too.
+  // The same from operators that onnxruntime also has.
   const std::string line = g.int64s({-1});
   Tensor zero(g.dtype(g.x(0)), {1});
   zero.copy_from(Tensor::scalar(zero.dtype(), 0).reshaped({1}));
@@ -118,7 +118,7 @@ void global_average_gradient(GradientContext& g) {
   g.set(0, g("Expand", {scaled, shape}));
 }
 
-// The gradient goes to the largest element; where several are equal they share it.
+// The gradient goes to the largest element; if several are equal, they share it.
 void global_max_gradient(GradientContext& g) {
   const auto rank = g.rank(g.x(0));
   if (!rank) g.reject("the rank of its input is not known; run ONNX shape inference on the model first");
@@ -130,7 +130,7 @@ void global_max_gradient(GradientContext& g) {
   g.set(0, g("Mul", {mask, share}));
 }
 
-// dX is linear in dY, and Y is what is at the indices, so this is u at the indices.
+// dX is linear in dY, and Y consists of the elements at the indices, so this is u at the indices.
 void max_pool_grad_gradient(GradientContext& g) {
   const std::string line = g("Reshape", {g.dy(0), g.int64s({-1})});
   g.set(0, g("Gather", {line, g.x(1)}, {{"axis", int64_t{0}}}));

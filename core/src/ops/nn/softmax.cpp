@@ -13,8 +13,8 @@
 #ifndef ORTRAIN_SOFTMAX_FUNCTIONS
 #define ORTRAIN_SOFTMAX_FUNCTIONS
 namespace ortrain {
-// Rows: n neighbours are one softmax. Columns: `columns` softmaxes side by side, their n numbers `stride`
-// apart.
+// Rows: n contiguous elements are one softmax. Columns: `columns` softmaxes side by side, their n elements
+// `stride` apart.
 struct SoftmaxFunctions {
   void (*row)(const void* x, void* y, int64_t n);
   void (*columns)(const void* x, void* y, int64_t n, int64_t stride, int64_t columns);
@@ -30,8 +30,8 @@ namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Values are kept as V and computed as T. Exponentials wait in Y for their sum where that keeps all their
-// bits, else they are recomputed.
+// Values are stored as V and computed as T. The exponentials are kept in Y until their sum is known if Y can
+// hold them exactly; otherwise they are recomputed.
 template <typename T, typename V>
 constexpr bool kWaits = std::is_same_v<T, V>;
 
@@ -172,8 +172,8 @@ HWY_EXPORT(FindSoftmax);
 constexpr int64_t kCost = 12;     // of one element, in additions
 constexpr int64_t kColumns = 64;  // softmaxes side by side in one task
 
-// Calls row(offset) for each softmax of neighbours, or columns(offset, count) for groups of them side by
-// side.
+// Calls row(offset) for each softmax over contiguous elements, or columns(offset, count) for groups of
+// softmaxes side by side.
 template <class R, class C>
 void each(const SoftmaxShape& s, const R& row, const C& columns) {
   if (s.inner == 1) {
@@ -192,7 +192,7 @@ void each(const SoftmaxShape& s, const R& row, const C& columns) {
                });
 }
 
-// Before version 13 everything from the axis on is one softmax (flat), since then the axis alone.
+// Before version 13 everything from the axis on is one softmax (flat); since then only the axis is.
 SoftmaxShape shape_of(const NodeContext& c, bool flat) {
   const Shape& shape = c.shape(0);
   if (shape.empty()) return {};
@@ -205,8 +205,8 @@ SoftmaxShape shape_of(const NodeContext& c, bool flat) {
   return out;
 }
 
-// What differs among Softmax and LogSoftmax and among their gradients, which carry in their names whether
-// they are flat.
+// What differs between Softmax and LogSoftmax and between their gradients, whose names say whether they are
+// flat.
 enum class Function { kSoftmax, kLog };
 constexpr const char* gradient_type(Function f, bool flat) {
   return f == Function::kLog ? (flat ? "LogSoftmaxGrad" : "LogSoftmaxGrad_13")
@@ -243,8 +243,8 @@ void gradient(GradientContext& g) {
              kMicrosoft));
 }
 
-// With u the gradient of dX. Softmax, dX = Y (dY - sum(dY Y)): of dY it is the same with u for dY, of Y it is
-// u (dY - sum(dY Y)) - dY sum(u Y). LogSoftmax, dX = dY - exp(Y) sum(dY): u - sum(u exp(Y)) and
+// u is the gradient of dX. Softmax, dX = Y (dY - sum(dY Y)): the gradient of dY is the same with u for dY,
+// that of Y is u (dY - sum(dY Y)) - dY sum(u Y). LogSoftmax, dX = dY - exp(Y) sum(dY): u - sum(u exp(Y)) and
 // -u exp(Y) sum(dY).
 template <Function F, bool Flat>
 void grad_gradient(GradientContext& g) {
@@ -292,7 +292,7 @@ std::optional<InputPositions> softmax_positions(const PositionQuery& q) {
   return row_positions(q, is_flat(q.opset) ? 1 : -1);
 }
 
-// A softmax among products stays in bfloat16; a logarithm of one is a loss's, and stays in float.
+// A softmax between products stays in bfloat16; its logarithm is part of a loss, and stays in float.
 template <Function F>
 constexpr Operator forward_operator(const char* type) {
   return {.type = type,

@@ -2,10 +2,10 @@
 //
 //   q = saturate(round(x / scale) + zero_point), rounding halves to even;  x' = (q - zero_point) scale
 //
-// with one scale for the tensor, one for each place along an axis, or one for each block along it. The
-// gradient is the straight-through one: Y. Bengio et al., "Estimating or propagating gradients through
-// stochastic neurons", 2013. A pair of QuantizeLinear and DequantizeLinear passes the gradient on where x
-// lies inside the range of the type.
+// with one scale for the tensor, one per index along an axis, or one per block along it. The gradient is the
+// straight-through estimator: Y. Bengio et al., "Estimating or propagating gradients through stochastic
+// neurons", 2013. A pair of QuantizeLinear and DequantizeLinear passes the gradient on where x is inside the
+// range of the type.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -21,10 +21,10 @@
 namespace ortrain {
 namespace {
 
-// How scales lie over a tensor seen as [outer, length, inner].
+// How scales apply to a tensor seen as [outer, length, inner].
 struct Granularity {
   int64_t outer = 1, length = 1, inner = 1;
-  int64_t block = 1;   // neighbours along the length that share a scale
+  int64_t block = 1;   // consecutive indices along the length that share a scale
   int64_t scales = 1;  // along the length
   enum { kTensor, kAxis, kBlocks } kind = kTensor;
 
@@ -47,7 +47,7 @@ struct Granularity {
   int64_t row_count() const { return outer * length; }
 };
 
-// Of input 0 with the scale in input `scale` and the zero point behind it. Rejects the node where they do not
+// For input 0 with the scale in input `scale` and the zero point after it. Rejects the node if they do not
 // fit.
 Granularity read_granularity(const NodeContext& c, size_t x, size_t scale, int64_t version) {
   if (c.has_input(scale + 1))
@@ -85,7 +85,7 @@ Granularity read_granularity(const NodeContext& c, size_t x, size_t scale, int64
   return g;
 }
 
-// The nearest integer, halves to even, of a number of magnitude below 2^22 (2^51): adding a large number
+// The nearest integer, halves to even, of a value of magnitude below 2^22 (2^51): adding a large constant
 // leaves no bits for the fraction.
 template <typename T>
 T round_small(T x) {
@@ -98,13 +98,13 @@ bool visit_quantized(DType dtype, F&& f) {
   return visit_types<uint8_t, int8_t, uint16_t, int16_t>(dtype, f);
 }
 
-// What a quantized type holds: integers of a range, or floats of 8 bits and less.
+// What a quantized type contains: integers in a range, or floats of 8 bits or less.
 struct Quantized {
   double low = 0, high = 0;
   bool floats = false;
 };
 
-// Nothing where values are not quantized to the type.
+// Nothing if values are not quantized to the type.
 std::optional<Quantized> quantized(DType dtype) {
   switch (dtype) {
     case DType::kUInt8:
@@ -185,12 +185,12 @@ void quantize_shape(ShapeContext& c) {
   c.output(0, type, c.shape(0));
 }
 
-// Numbers of one input beside the elements of a row: one for all of them, or one for each.
+// Values of one input for the elements of a row: one for all of them, or one for each.
 class Beside {
  public:
   Beside(const NodeContext& c, size_t i, Slot slot)
       : dtype_(c.has_input(i) ? c.dtype(i) : DType::kUndefined), slot_(slot) {}
-  // `n` numbers from `index` on, or the one there n times; zeros where there is no such input.
+  // `n` values from `index` on, or the one there n times; zeros if there is no such input.
   void read(const Frame& f, int64_t index, int64_t step, int64_t n, double* values) const {
     if (!slot_.defined()) return std::fill_n(values, n, 0.0), void();
     read_numbers(dtype_, f.at<std::byte>(slot_), index, index + (step ? n : 1), values);
@@ -219,7 +219,7 @@ void in_pieces(const Frame& frame, const Granularity& g, const Beside& scale, co
   });
 }
 
-// `value` rounded to what a number of the type can be.
+// `value` rounded to what the type can represent.
 double round_to(DType dtype, double value) {
   switch (dtype) {
     case DType::kFloat:
@@ -233,7 +233,7 @@ double round_to(DType dtype, double value) {
   }
 }
 
-// Any types; the quantized numbers are made as bytes or words, and packed at the end where they are packed.
+// Any types; quantized values are produced as bytes or words, and packed at the end if the type is packed.
 Kernel quantize_any(KernelContext& c) {
   const Granularity g = read_granularity(c, 0, 1, c.opset());
   const DType from = c.dtype(0), to = c.out_dtype(0), precision = division_type(c);
@@ -263,7 +263,7 @@ Kernel quantize_any(KernelContext& c) {
                     const double v = round_to(precision, values[i] / scales[i]);
                     if (range.floats)
                       values[i] = v + zeros[i];
-                    else  // written so that what is no number becomes the lowest
+                    else  // written so that NaN becomes the lowest
                       values[i] = std::min(std::max(range.low, std::nearbyint(v) + zeros[i]), range.high);
                   }
                   store(values, at, count);
@@ -273,7 +273,7 @@ Kernel quantize_any(KernelContext& c) {
   };
 }
 
-// q of x; lo and hi are the range of the type less the zero point. What is no number becomes lo.
+// q of x; lo and hi are the range of the type less the zero point. NaN becomes lo.
 template <typename Q, typename T>
 Q quantize(T x, T scale, T zero, T lo, T hi) {
   const T v = x / scale;
@@ -326,7 +326,7 @@ Kernel quantize_kernel(KernelContext& c) {
   return kernel ? kernel : quantize_any(c);
 }
 
-// The value q goes on as if it were x: the gradient that arrives is that of the dequantized value.
+// q is treated as if it were x: the incoming gradient is that of the dequantized value.
 void quantize_gradient(GradientContext& g) {
   if (g.needs(1)) g.reject("the gradient of its scale is not supported");
   std::vector<std::string> inputs = {g.dy(0), g.x(0), g.x(1)};
@@ -337,8 +337,8 @@ void quantize_gradient(GradientContext& g) {
   g.set(0, g("QuantizeLinearGrad", inputs, attributes, kMicrosoft));
 }
 
-// QuantizeLinearGrad(dY, x, scale, zero_point?): dx = dy where round(x / scale) + zero_point is in the range
-// of the type, else 0.
+// QuantizeLinearGrad(dY, x, scale, zero_point?): dx = dy if round(x / scale) + zero_point is in the range of
+// the type, else 0.
 void quantize_gradient_shape(ShapeContext& c) {
   c.expect(c.shape(0) == c.shape(1) && c.dtype(0) == c.dtype(1), "dY and X must agree, found ",
            to_string(c.dtype(0)), " ", to_string(c.shape(0)), " and ", to_string(c.dtype(1)), " ",
@@ -348,7 +348,7 @@ void quantize_gradient_shape(ShapeContext& c) {
 
 template <typename T>
 Kernel quantize_gradient_kernel_of(KernelContext& c) {
-  const Granularity g = read_granularity(c, 1, 2, 13);  // what the forward was checked for
+  const Granularity g = read_granularity(c, 1, 2, 13);  // already checked in the forward pass
   const Quantized range = *quantized(quantized_type(c, 3));
   const Slot dy = c.in(0), x = c.in(1);
   const Beside scale(c, 2, c.in(2)), zero_point(c, 3, c.has_input(3) ? c.in(3) : Slot{});
@@ -462,10 +462,10 @@ void dequantize_gradient(GradientContext& g) {
   g.set(0, g.dy(0));
 }
 
-// The scale is float, numbers and zero point are uint8.
+// The scale is float; values and zero point are uint8.
 DType dynamic_types(const ElementTypes&, size_t o) { return o == 1 ? DType::kFloat : DType::kUInt8; }
 
-// Range of x with zero in it, scale of its 255 steps, zero point, and q as uint8.
+// The range of x extended to include zero, the scale for its 255 steps, the zero point, and q as uint8.
 void dynamic_shape(ShapeContext& c) {
   if (c.dtype(0) != DType::kFloat) c.reject_dtype(0);
   for (size_t o = 0; o < c.output_count(); ++o)
@@ -496,7 +496,7 @@ Kernel dynamic_kernel(KernelContext& c) {
   };
 }
 
-// FakeQuant(x, scale, zero_point): quantized to [quant_min, quant_max] and back, and where x was in that
+// FakeQuant(x, scale, zero_point): quantized to [quant_min, quant_max] and back, and whether x was in that
 // range.
 void fake_shape(ShapeContext& c) {
   expect_floating(c, 0);
