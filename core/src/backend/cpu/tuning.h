@@ -1,8 +1,8 @@
 // The constants of the CPU kernels that affect only speed, all in one place.
 //
-// To measure one, change it, build, and let the old and the new library take turns in one run (`python -m
-// benchmarks`, docs/performance.md). Recorded measurements are stated below; the other constants were chosen
-// when the kernel was written.
+// To measure one, change it, build, and let the old and the new library take turns in one run
+// (`python -m benchmarks`, docs/performance.md). Recorded measurements are stated below; the other constants
+// were chosen when the kernel was written.
 #pragma once
 
 #include <cstdint>

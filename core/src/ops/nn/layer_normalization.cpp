@@ -152,7 +152,7 @@ Shape statistics_shape(const NodeContext& c, size_t input) {
 
 // Scale and bias have one value per position from the axis on (leading dimensions of 1 are allowed).
 void expect_parameter(const NodeContext& c, size_t x, size_t input, const char* what) {
-  // types with the same wide form may be mixed: float and the 16-bit floats.
+  // Float and the 16-bit floats may be mixed: they have the same wide form.
   c.expect(wide_of(c.dtype(input)) == wide_of(c.dtype(x)), what, " must have the type of X, ",
            to_string(c.dtype(x)), ", found ", to_string(c.dtype(input)));
   const Shape wanted(c.shape(x).begin() + static_cast<ptrdiff_t>(axis_of(c, x)), c.shape(x).end());
