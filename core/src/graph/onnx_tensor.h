@@ -13,7 +13,7 @@ namespace ortrain {
 // Files with tensor data that are next to a model. Each is opened once.
 class ExternalFiles {
  public:
-  // `folder` is where the model lies; empty: a model from memory, which has no files next to it.
+  // `folder` is where the model is stored; empty: a model from memory, which has no files next to it.
   explicit ExternalFiles(std::filesystem::path folder) : folder_(std::move(folder)) {}
   ~ExternalFiles();
   ExternalFiles(const ExternalFiles&) = delete;

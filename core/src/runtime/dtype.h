@@ -46,8 +46,8 @@ enum class DType : int32_t {
 size_t bits_of(DType dtype);
 // Bytes of one element; 0 for types whose elements are no whole number of bytes, too.
 inline size_t size_of(DType dtype) { return bits_of(dtype) % 8 == 0 ? bits_of(dtype) / 8 : 0; }
-// Whether elements take less than a byte each: they then lie one after the other, bit by bit, the first in
-// the lowest bits of the first byte.
+// Whether elements take less than a byte each: they are then stored one after another, bit by bit, the first
+// in the lowest bits of the first byte.
 inline bool is_packed(DType dtype) { return bits_of(dtype) % 8 != 0; }
 // Bytes of `count` elements; the last may be filled up with zero bits.
 inline size_t bytes_of(DType dtype, int64_t count) {

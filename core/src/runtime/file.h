@@ -26,7 +26,7 @@ class MappedFile {
   // Says that all of it will be read soon.
   void prefetch() const;
   bool holds(const std::byte* at) const { return at >= data_ && at < data_ + size_; }
-  // Copies `bytes` at `from`, which lie within the content, from the file and not through the mapping. Throws
+  // Copies `bytes` at `from`, which are within the content, from the file and not through the mapping. Throws
   // where the file has become shorter.
   void read(std::byte* to, const std::byte* from, size_t bytes) const;
 
@@ -51,7 +51,7 @@ class FileWriter {
   FileWriter& operator=(const FileWriter&) = delete;
 
   void write(const void* data, size_t bytes);
-  // Writes zeros up to `position`, which must not lie behind.
+  // Writes zeros up to `position`, which must not be before the current one.
   void skip_to(size_t position);
   size_t position() const { return position_; }
 

@@ -17,7 +17,7 @@ bool follows_bf16(const KernelContext& c, std::initializer_list<size_t> inputs) 
          std::any_of(inputs.begin(), inputs.end(), [&](size_t i) { return lies_in_bf16(c, i); });
 }
 
-// Without a library no value is stored in bfloat16, and nobody asks.
+// Without a library no value is stored in bfloat16, so this is never called.
 LayoutPtr bf16_row_major(const Shape& shape) {
   require(kernel_library() != nullptr, ErrorCode::kFail, "this build keeps no values in bfloat16");
   return kernel_library()->bf16_row_major(shape);

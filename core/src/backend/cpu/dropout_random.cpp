@@ -1,7 +1,7 @@
-// Philox-4x32-10 on vectors: each lane draws for a counter of its own.
+// Philox-4x32-10 on vectors: each lane has its own counter.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/dropout_random.cpp"
-// The targets' passes over this file come first.
+// The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -15,7 +15,7 @@ namespace {
 void RandomWords(uint64_t key, uint64_t high, uint64_t first, int64_t blocks, uint32_t* words) {
   int64_t done = 0;
 #if HWY_TARGET != HWY_SCALAR
-  // Side by side in the lanes; the rounds are those of philox().
+  // One counter per lane; the rounds are those of philox().
   const hn::ScalableTag<uint32_t> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto word = [d](uint64_t value) HWY_ATTR { return hn::Set(d, static_cast<uint32_t>(value)); };

@@ -1,5 +1,5 @@
-// The discrete Fourier transform of one line, of any length. It is computed in double, because terms that
-// cancel each other leave no precision in float.
+// The discrete Fourier transform of one line, of any length. It is computed in double, because cancellation
+// would leave no precision in float.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace ortrain {
 //     X[k] = Σ_n x[n] e^(∓2πi kn/N)        - forward, + backward; neither is scaled
 //
 // A length that is a power of two is split in halves (J. W. Cooley and J. W. Tukey, 1965). Any other becomes
-// a convolution with a chirp, whose length can be one (L. I. Bluestein, 1970).
+// a convolution with a chirp, whose length can be a power of two (L. I. Bluestein, 1970).
 class Fft {
  public:
   using Complex = std::complex<double>;
@@ -34,7 +34,7 @@ class Fft {
   }
 
   int64_t length() const { return n_; }
-  // Numbers of working memory that a transform needs.
+  // Values of working memory that a transform needs.
   int64_t work() const { return m_ == n_ ? 0 : m_; }
 
   void run(Complex* x, bool backward, Complex* work) const {
@@ -52,7 +52,7 @@ class Fft {
     const double angle = std::numbers::pi * static_cast<double>(k) / static_cast<double>(n);
     return {std::cos(angle), std::sin(angle)};
   }
-  // Without the care for infinities that the operator takes.
+  // Without the handling of infinities that the * operator does.
   static Complex product(Complex a, Complex b) {
     return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
   }
@@ -60,7 +60,7 @@ class Fft {
     for (int64_t k = 0; k < n_; ++k) x[k] = std::conj(x[k]);
   }
 
-  // The forward transform of m_ numbers in place.
+  // The forward transform of m_ values in place.
   void halves(Complex* x) const {
     for (int64_t i = 1, j = 0; i < m_; ++i) {  // j is i with its bits in reverse
       int64_t bit = m_ / 2;

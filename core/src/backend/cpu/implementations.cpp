@@ -1,7 +1,7 @@
-// The implementations of operators on the CPU, where there are several, in order of preference. The first
-// that applies is taken. Operators with one kernel name it where they are defined (Kernels::cpu).
+// The implementations of operators on the CPU that have several, in order of preference. The first that
+// applies is used. Operators with one kernel name it where they are defined (Kernels::cpu).
 //
-// This is the one source that knows which libraries the build has.
+// This is the only source file that knows which libraries the build has.
 #include "op/implementation.h"
 
 #include "backend/cpu/conv/conv_kernels.h"
@@ -48,7 +48,7 @@ const RegisterImplementations registered(Device::kCpu, {
   {"", "MaxPool", {
     ONEDNN(suits, onednn_max_pool)
     {"portable", kAlways, portable_max_pool}}},
-  // Follows the MaxPool before it, whatever is constant.
+  // Follows the choice made for its MaxPool, even if inputs are constant.
   {"", "MaxPoolGrad", {
     ONEDNN(kAlways, onednn_max_pool_grad)
     {"portable", kAlways, portable_max_pool_grad}}},

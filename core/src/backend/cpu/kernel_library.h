@@ -1,4 +1,4 @@
-// What the CPU's kernels take from a library, where this build has one (backend/cpu/implementations.cpp).
+// What the CPU's kernels use of a library, if this build has one (backend/cpu/implementations.cpp).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ortrain {
 
-// How well the processor multiplies bfloat16 numbers.
+// How well the processor multiplies bfloat16 values.
 enum class Bf16Products { kNone, kSlow, kFast };
 
 struct KernelLibrary {
@@ -17,17 +17,17 @@ struct KernelLibrary {
   LayoutPtr (*bf16_row_major)(const Shape& shape);
   LayoutPtr (*bf16_layout)(const KernelContext& c, size_t i);
   Bf16Products (*bf16_products)();
-  // y = alpha a b + beta y on this thread (backend/cpu/matmul/product.h). Returns false where it cannot.
+  // y = alpha a b + beta y on this thread (backend/cpu/matmul/product.h). Returns false if it cannot.
   bool (*product)(int64_t m, int64_t n, int64_t k, float alpha, MatrixView<const float> a,
                   MatrixView<const float> b, float beta, float* y, int64_t y_row);
-  // The order in which a node with weights (Traits::weights) of shape `w` wants these, in float; null:
-  // row-major. It is that of the forward pass and of the gradient for an X of common extents: for others the
-  // node may want another one, and brings the weights into it as it does with row-major ones. An order that
-  // takes padding is never proposed.
+  // The order in which a node with weights (Traits::weights) of shape `w` needs them, in float; null:
+  // row-major. It is that of the forward pass and of the gradient for an X of common dimensions. For others
+  // the node may need another order, and converts the weights as it does row-major ones. An order that needs
+  // padding is never proposed.
   LayoutPtr (*weights_order)(const Node& node, const Shape& w);
 };
 
-// The library of this build, null where it has none.
+// The library of this build; null if it has none.
 const KernelLibrary* kernel_library();
 
 }  // namespace ortrain

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxLoops = 40;
 constexpr int64_t kLine = 64;          // bytes of a cache line
-constexpr int64_t kPieceBytes = 8192;  // about what one unit of a long inner loop moves
+constexpr int64_t kPieceBytes = 8192;  // roughly what one unit of a long inner loop moves
 constexpr int64_t kBytesPerCost = 4;   // copying four bytes costs about one item of kGrain
 
 template <typename T>
@@ -44,7 +44,7 @@ void copy_elements(const std::byte* source, int64_t source_step, std::byte* targ
   }
 }
 
-// A run of at least `kStep` bytes in steps of that many, the last one laid over the one before.
+// A run of at least `kStep` bytes, in steps of that size; the last step overlaps the one before.
 template <int64_t kStep>
 void copy_run(const std::byte* source, std::byte* target, int64_t run) {
   for (int64_t b = 0; b + kStep < run; b += kStep) std::memcpy(target + b, source + b, kStep);
@@ -76,7 +76,8 @@ void transpose_block(const std::byte* source, int64_t source_step, std::byte* ta
       store(target + r * target_step + c * kWidth, load<T>(source + c * source_step + r * kWidth));
 }
 
-// A square of one 16-byte register a side (vector types of GCC and Clang, which every target of theirs has).
+// A square of one 16-byte register per side (vector types of GCC and Clang, which every target of theirs
+// has).
 inline void transpose_square(uint32_t, const std::byte* source, int64_t source_step, std::byte* target,
                              int64_t target_step) {
   using V [[gnu::vector_size(16)]] = uint32_t;
@@ -100,9 +101,9 @@ inline void transpose_square(uint64_t, const std::byte* source, int64_t source_s
   store<V>(target + target_step, __builtin_shufflevector(a, b, 1, 3));
 }
 
-// A block of one cache line a side. It goes by way of a small buffer, so that every line of the source is
-// read once and every line of the target written once: with steps of a power of two they would push each
-// other out of the cache.
+// A block of one cache line per side. It goes through a small buffer, so that every line of the source is
+// read once and every line of the target written once: with power-of-two steps they would evict each other
+// from the cache.
 template <typename T>
 void transpose_lines(const std::byte* source, int64_t source_step, std::byte* target, int64_t target_step) {
   constexpr int64_t kWidth = sizeof(T), kBlock = kLine / kWidth, kSide = 16 / kWidth;
@@ -154,7 +155,7 @@ StridedCopy::StridedCopy(size_t width, const Shape& extents, const View& source,
   for (size_t i = 0; i < rank; ++i)
     if (extents[i] != 1)
       loops_.push_back({extents[i], source.strides[i] * width_, target.strides[i] * width_});
-  if (width_ == 16) {  // complex128 moves as two halves
+  if (width_ == 16) {  // complex128 is copied as two halves
     width_ = 8;
     loops_.push_back({2, 8, 8});
   }

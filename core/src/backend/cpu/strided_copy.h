@@ -11,15 +11,14 @@
 
 namespace ortrain {
 
-// Prepared once; a call copies, threaded where that pays, and allocates nothing.
+// Prepared once; a call copies, threaded if that pays off, and allocates nothing.
 //
-// Neighbouring dimensions that both views walk without a gap are merged first. What is left is done as runs
-// of contiguous bytes, as tiles where one view is contiguous along one dimension and the other along another,
-// or element by element.
+// Neighbouring dimensions without a gap in both views are merged first. The rest is copied as runs of
+// contiguous bytes, as tiles if the views are contiguous along different dimensions, or element by element.
 class StridedCopy {
  public:
-  // One side: where its first element lies and the steps between elements, in elements. A step may be
-  // negative or, on the source, zero.
+  // One side: the offset of its first element and the steps between elements, in elements. A step may be
+  // negative or, for the source, zero.
   struct View {
     int64_t offset = 0;
     std::vector<int64_t> strides;
@@ -43,7 +42,7 @@ class StridedCopy {
   Way way_ = Way::kNothing;
   int64_t source_offset_ = 0, target_offset_ = 0;  // bytes
   int64_t width_ = 0;                              // bytes of the piece that moves as one
-  // The loops around the inner work, outermost first. One of them, cut_loop_, steps through inner_ by pieces
+  // The loops around the inner work, outermost first. One of them, cut_loop_, steps through inner_ in pieces
   // of piece_ items.
   std::vector<Loop> loops_;
   size_t cut_loop_ = 0;
@@ -53,7 +52,7 @@ class StridedCopy {
   int64_t units_ = 1;  // product of the dimensions of loops_
 };
 
-// Copies, or sets to zero, a block of memory, threaded where it is large. The blocks do not overlap.
+// Copies or zeroes a block of memory, threaded if it is large. The blocks do not overlap.
 void copy_bytes(std::byte* target, const std::byte* source, size_t bytes);
 void zero_bytes(std::byte* target, size_t bytes);
 

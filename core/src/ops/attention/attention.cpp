@@ -139,7 +139,7 @@ struct AttentionNode {
   Shape y, present_key, present_value;
 
   explicit AttentionNode(const NodeContext& c) {
-    for (size_t i = 1; i < 3; ++i)  // float and the 16-bit floats may be mixed
+    for (size_t i = 1; i < 3; ++i)  // types with the same wide form may be mixed: float and the 16-bit floats
       c.expect(wide_of(c.dtype(i)) == wide_of(c.dtype(0)),
                "queries, keys and values must have one type, found ", to_string(c.dtype(0)), " and ",
                to_string(c.dtype(i)));

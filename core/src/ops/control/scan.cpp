@@ -139,8 +139,8 @@ class Slices {
   std::optional<StridedCopy> copy_;
 };
 
-// Where the outputs of an iteration go: states alternate between two buffers, slices lie where they belong in
-// the stack, or in memory from where they are copied there.
+// Where the outputs of an iteration go: states alternate between two buffers, slices are stored where they
+// belong in the stack, or in memory from where they are copied there.
 class Places : public OutputPlaces {
  public:
   Places(DynamicContext& c, const Counts& n, int64_t count)
@@ -202,7 +202,7 @@ class Places : public OutputPlaces {
   std::vector<Stack> stacks_;
 };
 
-// Where the outputs of an iteration go before opset 9: slices lie where they belong in the result.
+// Where the outputs of an iteration go before opset 9: slices are stored where they belong in the result.
 class BatchedPlaces : public OutputPlaces {
  public:
   BatchedPlaces(DynamicContext& c, const Counts& n, int64_t batch, int64_t length)

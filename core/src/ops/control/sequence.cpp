@@ -255,7 +255,7 @@ void concat_types(TypeContext& c) {
   if (result.dims) {
     const auto rank = static_cast<int64_t>(result.dims->size()) + (stacks ? 1 : 0);
     const auto axis = normalize_axis(c.node().int_or("axis", 0), rank, c.node().label());
-    // All elements have the same extents beside the axis.
+    // All elements have the same dimensions except along the axis.
     if (stacks)
       result.dims->insert(result.dims->begin() + axis, c.unknown());
     else

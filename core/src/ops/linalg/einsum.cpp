@@ -331,7 +331,7 @@ class Lowering {
       all.insert(all.end(), z.begin(), z.end());
       return all;
     };
-    // An operand whose matrices lie transposed is read so instead of being copied.
+    // An operand whose matrices are stored transposed is read that way instead of being copied.
     const auto matrix = [&](const Value& v, const Term& first, const Term& second, bool& transposed) {
       const Value straight{joined(batch, first, second), {}, {}},
           turned{joined(batch, second, first), {}, {}};

@@ -25,7 +25,7 @@ bool visit_castable(DType dtype, F&& f) {
   }
 }
 
-// The type that the attribute names; none where it is missing, which the shape rule refuses.
+// The type that the attribute names; none if it is missing, which the shape rule rejects.
 DType stated_type(const ElementTypes& types, size_t) { return types.attribute("to", DType::kUndefined); }
 
 DType target_of(const NodeContext& c) {
@@ -59,9 +59,9 @@ void convert(const void* x, void* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = cast_number<To>(from[i]);
 }
 
-constexpr int64_t kPiece = 512;  // elements that are converted by way of doubles at a time
+constexpr int64_t kPiece = 512;  // elements converted through double at a time
 
-// Elements [begin, end), by way of double, which holds every number of the narrow types.
+// Elements [begin, end), through double, which holds every value of the narrow types.
 void convert_piece(DType from, const std::byte* source, DType to, std::byte* target, int64_t begin,
                    int64_t end, const Rounding& rounding) {
   double values[kPiece];

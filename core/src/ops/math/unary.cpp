@@ -5,7 +5,7 @@
 // the lanes.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/math/unary.cpp"
-// The targets' passes over this file come first.
+// The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"

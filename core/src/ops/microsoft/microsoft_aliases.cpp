@@ -19,7 +19,7 @@ void alias(DecompositionContext& e) { e.set(0, e(e.node().op_type, e.node().inpu
 // Gather of few rows, as training graphs have it in front of operators that then compute those rows alone.
 void shrunken_gather(DecompositionContext& e) { e.set(0, e("Gather", e.node().inputs, e.node().attributes)); }
 
-// One axis of extent 1 more, at a place that is a constant.
+// One more axis of size 1, at a constant position.
 void expand_dims(DecompositionContext& e) {
   const Tensor* axis = e.constant_value(e.x(1));
   if (!axis) e.reject("its axis should be a constant");

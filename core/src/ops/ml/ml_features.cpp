@@ -233,7 +233,7 @@ Tensor table_side(const NodeContext& c, const std::string& side) {
   return Tensor::of(floats);
 }
 
-// That of the values; table_side refuses a node without any.
+// That of the values; table_side rejects a node without any.
 DType encode_type(const ElementTypes& types, size_t) {
   const Node& node = types.node();
   if (const auto at = node.attributes.find("values_tensor"); at != node.attributes.end())

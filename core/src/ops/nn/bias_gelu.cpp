@@ -65,7 +65,7 @@ template <bool Fast>
 Kernel gradient_kernel(KernelContext& c) {
   const PairFunction slope = pair_function(Fast ? "FastGeluGrad" : "GeluGrad", c.dtype(0));
   const BinaryFunction add = binary_function("Add", c.dtype(0));
-  // The sum is written over the output, so that dX may lie over X but not over dY.
+  // The sum is written over the output, so dX may overlap X but not dY.
   const Slot dy = c.in(0), x = c.in(1), b = c.in(2), dx = c.out_inplace(0, {1});
   const int64_t size = c.size(1), n = c.shape(1).back();
   const int64_t width = static_cast<int64_t>(size_of(c.dtype(0)));

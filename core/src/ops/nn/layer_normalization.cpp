@@ -5,7 +5,7 @@
 // Sennrich, "Root mean square layer normalization", 2019.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/layer_normalization.cpp"
-// The targets' passes over this file come first.
+// The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -152,7 +152,7 @@ Shape statistics_shape(const NodeContext& c, size_t input) {
 
 // Scale and bias have one value per position from the axis on (leading dimensions of 1 are allowed).
 void expect_parameter(const NodeContext& c, size_t x, size_t input, const char* what) {
-  // float and the 16-bit floats may be mixed.
+  // Float and the 16-bit floats may be mixed: they have the same wide form.
   c.expect(wide_of(c.dtype(input)) == wide_of(c.dtype(x)), what, " must have the type of X, ",
            to_string(c.dtype(x)), ", found ", to_string(c.dtype(input)));
   const Shape wanted(c.shape(x).begin() + static_cast<ptrdiff_t>(axis_of(c, x)), c.shape(x).end());

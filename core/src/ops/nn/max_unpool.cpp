@@ -40,7 +40,7 @@ struct Places {
     size = element_count(inner);
   }
 
-  // Where element `index` of the inner result lies in the given one.
+  // Where element `index` of the inner result is in the given one.
   int64_t place(int64_t index) const {
     int64_t at = 0, step = 1;
     for (size_t i = inner.size(); i-- > 0; index /= inner[i], step *= outer[i]) at += index % inner[i] * step;

@@ -77,7 +77,7 @@ Attributes without(const Node& node, const std::string& attribute) {
   return out;
 }
 
-// f(x) where the channels of x may lie last.
+// f(x), where the channels of x may be last.
 template <typename F>
 std::string by_channels(DecompositionContext& e, const std::string& x, F&& f) {
   if (e.node().int_or("channels_last", 0) == 0) return f(x);

@@ -2,7 +2,7 @@
 // softmax between them.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_kernel.cpp"
-// The targets' passes over this file come first.
+// The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 // After foreach_target.h
 #include <hwy/cache_control.h>
@@ -22,27 +22,27 @@ namespace ortrain {
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Where a part of the work keeps what it needs, in elements from the beginning of its memory.
+// Where a part of the work stores its data, in elements from the beginning of its memory.
 struct AttentionTiles {
   int64_t lanes = 0;                       // elements of a vector
-  int64_t block = 0;                       // queries taken together
+  int64_t block = 0;                       // queries processed together
   int64_t blocks = 0;                      // of them
   int64_t row = 0;                         // elements from one row of scores to the next
-  bool few = false;                        // queries, so that keys and values are read where they lie
+  bool few = false;                        // queries, so that keys and values are read where they are stored
   int64_t size = 0, v_size = 0, keys = 0;  // rounded up to whole vectors
   int64_t scores = 0, slopes = 0, capped = 0, kept = 0, wide = 0;
   int64_t keys_across = 0, values_across = 0, keys_along = 0, values_along = 0, q_along = 0, dy_along = 0;
   int64_t words = 0;
-  int64_t total = 0;  // elements a part
+  int64_t total = 0;  // elements per part
 };
 
-// Memory of a part of the work, and what it was filled for.
+// Memory of a part of the work, and what it was last filled for.
 struct AttentionPart {
   void* memory = nullptr;
   int64_t packed = -1;  // batch and head of the packed keys and values
 };
 
-// Where the gradients of keys and values are added up. Fresh: nothing is there yet.
+// Where the gradients of keys and values are accumulated. Fresh: nothing has been written yet.
 struct AttentionSums {
   void *dk = nullptr, *dv = nullptr;
   int64_t dk_row = 0, dv_row = 0;
@@ -167,7 +167,7 @@ void DropRow(const AttentionDropout& dropout, uint64_t first, int64_t n, uint32_
   for (int64_t i = 0; i < n; ++i) factors[i] = is_kept(words[skipped + i], limit) ? scale : T{0};
 }
 
-// Shows a row of scores: [begin, end) as they are, `outside` elsewhere.
+// Outputs a row of scores: [begin, end) unchanged, `outside` elsewhere.
 template <typename T>
 void ShowRow(const Attention& a, const T* x, const AttentionRange& range, T outside, void* scores,
              int64_t batch, int64_t head, int64_t query) {
@@ -177,7 +177,7 @@ void ShowRow(const Attention& a, const T* x, const AttentionRange& range, T outs
   std::fill(to + range.end, to + a.keys, outside);
 }
 
-// x = 0 in `all` but for `range`.
+// x = 0 in `all` except in `range`.
 template <typename T>
 HWY_INLINE void ZeroOutside(const AttentionRange& range, const AttentionRange& all, T* x) {
   const int64_t left = HWY_MIN(range.begin, all.end), right = HWY_MAX(range.end, all.begin);
@@ -185,17 +185,17 @@ HWY_INLINE void ZeroOutside(const AttentionRange& range, const AttentionRange& a
   if (right < all.end) std::fill(x + right, x + all.end, T{0});
 }
 
-// Elements from a head of an operand to the next one, 0 behind the last.
+// Elements from one head of an operand to the next; 0 after the last.
 inline int64_t NextHead(const HeadSteps& steps, int64_t batches, int64_t heads, int64_t batch, int64_t head) {
   if (head + 1 < heads) return steps.head;
   return batch + 1 < batches ? steps.batch - head * steps.head : 0;
 }
 
-// Brings a row into the cache. While the rows of scores of a head are computed those of the next head's
-// operands are fetched: they are short and far apart, which no processor foresees.
+// Prefetches a row into the cache. While the rows of scores of one head are computed, the operand rows of the
+// next head are fetched: they are short and far apart, so hardware prefetching does not help.
 template <typename T>
 HWY_INLINE void FetchRow(const T* x, int64_t n) {
-  constexpr int64_t kLine = 64 / sizeof(T);  // elements of a line of the cache
+  constexpr int64_t kLine = 64 / sizeof(T);  // elements of a cache line
   for (int64_t i = 0; i < n; i += kLine) hwy::Prefetch(x + i);
 }
 
@@ -279,8 +279,9 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
                 false, true);
   else
     std::fill_n(scores, rows * t.row, T{0});
-  // Probabilities that are given out are made where they are wanted, and read from there. Outside of what a
-  // query sees they are zero: in all keys there, else in those that the second product reads.
+  // Probabilities that are an output are computed in the output's memory, and read from there. Outside of
+  // what a query sees they are zero: for all keys if they are an output, else for the keys that the second
+  // product reads.
   const auto place = static_cast<uint64_t>(((batch * a.heads + head) * a.queries + first) * a.keys);
   const bool gives = f.scores && f.shown == AttentionScores::kProbabilities, drops = f.dropout.ratio > 0;
   T* made_at = gives ? static_cast<T*>(f.scores) + place : scores;
@@ -371,7 +372,7 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
     return;
   }
   T *scores = memory + t.scores, *ds = memory + t.slopes, *factors = memory + t.kept;
-  // Probabilities that were kept are read where they lie.
+  // Probabilities that were kept are read where they are stored.
   const bool drops = b.dropout.ratio > 0, as_kept = b.probabilities && !drops;
   const T* kept = b.probabilities ? static_cast<const T*>(b.probabilities) + place : scores;
   const int64_t kept_row = b.probabilities ? a.keys : t.row;
@@ -504,7 +505,7 @@ AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
   AttentionTiles t;
   t.lanes = lanes;
   t.size = round_up(a.size, lanes), t.v_size = round_up(a.v_size, lanes), t.keys = round_up(a.keys, lanes);
-  // Room behind the last vector for a tile that spills, and rows that do not fall on one cache set.
+  // Room after the last vector for a tile that spills, and so that rows do not map to one cache set.
   t.row = round_up(t.keys + 4 * lanes, kAlign) + kAlign;
   t.block = std::clamp(tuning::kScoreBytes / (t.row * width) / 6 * 6, tuning::kLeastQueries,
                        tuning::kLargestQueries);
@@ -535,8 +536,8 @@ AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
   return t;
 }
 
-// Into how many runs the queries that share a head of keys are cut: more than one where there are fewer such
-// heads than threads. Each then has sums of its own.
+// Into how many runs the queries that share a head of keys are divided: more than one if there are fewer such
+// heads than threads. Each run then has its own sums.
 int64_t cuts_of(const Attention& a, int threads) {
   const int64_t heads = a.batch * a.kv_heads;
   return heads == 0 || heads >= threads ? 1 : (threads + heads - 1) / heads;

@@ -33,7 +33,7 @@ inline HeadSteps rows_first(int64_t heads, int64_t rows, int64_t size) {
 
 enum class AttentionMask {
   kNone,
-  kAdded,  // numbers of the type of the scores, added to them
+  kAdded,  // values of the type of the scores, added to them
   kBool,   // false: the score is replaced
 };
 
@@ -43,8 +43,8 @@ struct Attention {
   HeadSteps q, k, v, y;
   double scale = 1;
   double cap = 0;  // of the scores; 0: none
-  // Query i stands at position i + offset among the keys and sees those from `left` before it to `right`
-  // after it, -1: no bound. Where the lengths of the batch are given, keys beyond them are not seen.
+  // Query i is at position i + offset among the keys and sees those from `left` before it to `right` after
+  // it; -1: no bound. If the lengths of the batch are given, keys beyond them are not seen.
   int64_t left = -1, right = -1, offset = 0;
   bool offset_by_length = false;  // offset = length - queries
   AttentionMask mask = AttentionMask::kNone;
@@ -62,7 +62,7 @@ struct AttentionDropout {
   uint64_t key = 0, high = 0;  // of the random numbers
 };
 
-// Which of the values between is given out, as [batch, heads, queries, keys]: those of ONNX's
+// Which of the intermediate values is output, as [batch, heads, queries, keys]: those of ONNX's
 // qk_matmul_output_mode.
 enum class AttentionScores { kProduct = 0, kCapped = 1, kMasked = 2, kProbabilities = 3 };
 
@@ -79,13 +79,13 @@ struct AttentionBackward {
   const void *dy = nullptr, *q = nullptr, *k = nullptr, *v = nullptr, *mask = nullptr;
   const int64_t* lengths = nullptr;
   AttentionDropout dropout;
-  const void* probabilities = nullptr;  // of the forward pass, before dropout, where they were kept
+  const void* probabilities = nullptr;  // of the forward pass, before dropout, if they were kept
   // In the order of q, k and v. Null: not needed.
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
   void* dmask = nullptr;  // [batch, heads, queries, mask_keys]
 };
 
-// Bytes of memory that a run needs besides its operands. `threads` may differ from how many there are in a
+// Bytes of memory that a run needs besides its operands. `threads` may differ from the number of threads in a
 // run.
 size_t attention_scratch(const Attention& a, bool backward, int threads);
 void run_attention(const Attention& a, const AttentionForward& f, int threads, void* scratch);

@@ -95,7 +95,7 @@ std::optional<Kernel> portable_conv_grad(KernelContext& c) {
 }
 
 Kernel portable_conv_grad(KernelContext& c, const Convolution& conv, ConvGradParts parts) {
-  // An output may have a name and no reader: the gradient of the model's input, most of all.
+  // An output may have a name but no reader, most often the gradient of the model's input.
   const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
   const bool known = visit_floating(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);

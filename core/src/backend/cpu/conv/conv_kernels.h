@@ -16,7 +16,7 @@ std::optional<Kernel> portable_conv_grad(KernelContext& c);
 struct ConvGradParts {
   Kernel data, weights, bias;
 };
-// All of ConvGrad, with those of its parts that are there already.
+// All of ConvGrad, using those of its parts that are already given.
 Kernel portable_conv_grad(KernelContext& c, const Convolution& conv, ConvGradParts parts);
 
 }  // namespace ortrain

@@ -1,4 +1,4 @@
-// Kernels of transposed convolution: those of convolution with the parts exchanged.
+// Kernels of transposed convolution: those of convolution with the roles exchanged.
 #include "backend/cpu/conv/conv_transpose_kernels.h"
 
 #include "backend/cpu/conv/conv_kernels.h"
@@ -53,7 +53,7 @@ Kernel portable_backward_weights(KernelContext& c, const Transposed& t) {
 
 template <typename T>
 Kernel portable_backward_bias(KernelContext& c, const Transposed& t) {
-  // The sums run over Y, which is the result of a convolution only in this function's eyes.
+  // The sums are over Y, which only for this function is the result of a convolution.
   ConvSizes s = sizes_of(t);
   s.filters = t.y[1];
   for (WindowAxis& a : s.window) a.output = a.input;
@@ -76,7 +76,7 @@ std::optional<Kernel> portable_conv_transpose_grad(KernelContext& c) {
 }
 
 Kernel portable_conv_transpose_grad(KernelContext& c, const Transposed& t, ConvGradParts parts) {
-  // An output may have a name and no reader: the gradient of the model's input, most of all.
+  // An output may have a name but no reader, most often the gradient of the model's input.
   const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
   const bool known = visit_floating(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);

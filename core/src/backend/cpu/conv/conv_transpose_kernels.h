@@ -10,7 +10,7 @@ namespace ortrain {
 
 std::optional<Kernel> portable_conv_transpose(KernelContext& c);
 std::optional<Kernel> portable_conv_transpose_grad(KernelContext& c);
-// All of ConvTransposeGrad, with those of its parts that are there already.
+// All of ConvTransposeGrad, using those of its parts that are already given.
 Kernel portable_conv_transpose_grad(KernelContext& c, const Transposed& t, ConvGradParts parts);
 
 }  // namespace ortrain

@@ -14,7 +14,7 @@ constexpr int64_t kTile = 256;
 
 int64_t tiles(const ConvSizes& s) { return (s.output_points() + kTile - 1) / kTile; }
 
-// True where the columns are the input itself.
+// True if the columns are the input itself.
 bool is_pointwise(const ConvSizes& s) {
   return std::all_of(s.window.begin(), s.window.end(), [](const WindowAxis& a) {
     return a.kernel == 1 && a.stride == 1 && a.before == 0 && a.output == a.input;
@@ -30,15 +30,15 @@ struct Run {
   int64_t w_position;  // of the first one along the innermost axis
 };
 
-// Walks the columns of the output points [begin, end) of one group in runs along the innermost axis. Calls
+// Visits the columns of the output points [begin, end) of one group in runs along the innermost axis. Calls
 // run(column, count, inside, first, last, offset): `count` elements at columns + column, of which [first,
-// last) are inside the input, element first + i at offset + i * stride of the innermost axis; none where
+// last) are inside the input, element first + i at offset + i * stride of the innermost axis; none if
 // `inside` is false.
 template <typename F>
 void walk_columns(const ConvSizes& s, int64_t begin, int64_t end, F&& run) {
   const WindowAxis &d = s.window[0], &h = s.window[1], &w = s.window[2];
   const int64_t channels = s.channels / s.groups, width = end - begin;
-  // The same for every row of the columns, and many divisions.
+  // Computed once because it is the same for every row of the columns and takes many divisions.
   Run runs[kTile];
   int64_t count = 0;
   for (int64_t p = begin; p < end;) {
@@ -98,8 +98,8 @@ void add_columns(const ConvSizes& s, const T* columns, int64_t begin, int64_t en
                });
 }
 
-// Shares `items` among the workers: work(worker, begin, end, threads), where `threads` is how many the
-// products of a worker may use. One worker does all where there is too little for half of them.
+// Divides `items` among the workers: work(worker, begin, end, threads), where `threads` is how many threads a
+// worker's products may use. One worker does everything if there is too little for half of them.
 template <typename F>
 void share(int64_t workers, int64_t items, F&& work) {
   if (2 * items <= workers) {
@@ -134,7 +134,7 @@ int64_t ConvSizes::column_rows() const {
 }
 
 int64_t conv_workers(const ConvSizes& s) {
-  // To lay out an element of the columns costs about as much as multiplying it with 16 filters.
+  // Writing an element of the columns costs about as much as multiplying it with 16 filters.
   const int64_t filters = s.filters / s.groups;
   const int64_t work = s.batch * s.groups * s.output_points() * s.column_rows() * (filters + 16) / 16;
   return std::clamp<int64_t>(work / kGrain, 1, max_threads());
@@ -233,7 +233,7 @@ void conv_backward_bias(const ConvSizes& s, const T* dy, T* db) {
   const int64_t points = s.output_points();
   parallel_for(s.filters, s.batch * points, [&](int64_t begin, int64_t end) {
     for (int64_t f = begin; f < end; ++f) {
-      // The rows are short and many: partial sums keep the rounding error of float small.
+      // There are many short rows: partial sums keep the rounding error of float small.
       double sum = 0;
       for (int64_t n = 0; n < s.batch; ++n) {
         const T* row = dy + (n * s.filters + f) * points;

@@ -18,7 +18,7 @@ struct ConvSizes {
   int64_t column_rows() const;    // values of one window of one group: channels / groups * kernel
 };
 
-// How many shares of the work there are, each with its own scratch memory.
+// Into how many shares the work is divided, each with its own scratch memory.
 int64_t conv_workers(const ConvSizes& s);
 // Elements of scratch memory that each function needs, for all workers.
 int64_t conv_scratch(const ConvSizes& s);

@@ -1,10 +1,10 @@
 // Functions of two values, on vectors of floats and on integers: Add, Sub, Mul, Div, PRelu, Max, Min, Mod.
 //
-// A row is: name, formula on vectors, formula on integers. The gradients stand with the operators
+// A row is: name, formula on vectors, formula on integers. The gradients are defined with the operators
 // (ops/math/binary.cpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/binary_functions.cpp"
-// The targets' passes over this file come first.
+// The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -66,7 +66,7 @@ BinaryRun FindBinary(size_t row, bool is_double) {
   return kRuns[row][is_double];
 }
 
-// Of operands each in bfloat16 or float, at least one in bfloat16, to bfloat16.
+// From operands in bfloat16 or float, at least one of them in bfloat16, to bfloat16.
 BinaryRun FindBf16(size_t row, bool bf16_a, bool bf16_b) {
 #define ORTRAIN_ROW(type, ...)                                                                          \
   {RunBinary<Row##type, BFloat16, BFloat16, BFloat16>, RunBinary<Row##type, BFloat16, BFloat16, float>, \
@@ -96,7 +96,7 @@ namespace {
 HWY_EXPORT(FindBinary);
 HWY_EXPORT(FindBf16);
 
-// A formula on single numbers, for the integer types.
+// A scalar formula, for the integer types.
 template <class F>
 BinaryFunction integer_function(DType dtype, F) {
   BinaryFunction found = nullptr;

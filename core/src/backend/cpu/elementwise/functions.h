@@ -31,21 +31,21 @@ using BinaryFunction = void (*)(const void* a, int64_t step_a, const void* b, in
                                 int64_t n);
 
 // The function of an operator of unary_functions.cpp with the default attributes, in float or double, or in
-// float on values that are kept in bfloat16.
+// float on values stored in bfloat16.
 UnaryFunction unary_function(std::string_view type, DType dtype);
 PairFunction pair_function(std::string_view type, DType dtype);
-// The function of Add, Sub, Mul, Div, Max, Min, Mod or PRelu on a numeric type, null for other types.
-// Integers wrap around; the caller sees to it that no integer divisor is zero.
+// The function of Add, Sub, Mul, Div, Max, Min, Mod or PRelu on a numeric type; null for other types.
+// Integers wrap around; the caller ensures that no integer divisor is zero.
 BinaryFunction binary_function(std::string_view type, DType dtype);
-// The same in float, giving bfloat16 from operands each of which is kept in bfloat16 or in float.
+// The same in float, producing bfloat16 from operands each of which is stored in bfloat16 or float.
 BinaryFunction bf16_function(std::string_view type, bool bf16_a, bool bf16_b);
 
-// The BinaryFunction of a formula without state on single numbers, F{}(a, b), from elements T to elements Y.
+// The BinaryFunction of a stateless scalar formula, F{}(a, b), from elements T to elements Y.
 template <typename T, typename Y, class F>
 void plain_loop(const void* a, int64_t step_a, const void* b, int64_t step_b, void* y, int64_t n) {
   const T *u = static_cast<const T*>(a), *v = static_cast<const T*>(b);
   Y* out = static_cast<Y*>(y);
-  // Without steps in the common cases of the common types, so that the compiler makes vectors of them.
+  // No steps in the common cases of the common types, so that the compiler can vectorize them.
   constexpr bool kCommon = std::is_same_v<T, bool> || (sizeof(T) >= 4 && std::is_signed_v<T>);
   if (kCommon && step_a && step_b) {
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<Y>(F{}(u[i], v[i]));

@@ -6,7 +6,7 @@
 
 namespace ortrain {
 
-// Arithmetic modulo 2^64, which is arithmetic modulo 2^width when it is cut to the type afterwards: no
+// Arithmetic modulo 2^64, which becomes arithmetic modulo 2^width when truncated to the type afterwards: no
 // overflow.
 template <typename T>
 uint64_t wrap(T x) {
@@ -21,7 +21,7 @@ T quotient(T a, T b) {
   return static_cast<T>(a / b);
 }
 
-// What is left of a, with the sign of b.
+// The remainder of a, with the sign of b.
 template <typename T>
 T remainder(T a, T b) {
   if constexpr (std::is_signed_v<T>) {

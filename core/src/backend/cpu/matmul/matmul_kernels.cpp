@@ -43,7 +43,7 @@ Bias kind_of(const Shape& shape, int64_t m, int64_t n) {
   return Bias::kScalar;
 }
 
-// All products, shared among threads by batch where there are enough, else each of them.
+// All products. The batch is divided among the threads if it is large enough; otherwise each product is.
 template <typename T>
 void multiply_all(const Product& p, T alpha, const T* a, const T* b, T beta, T* y) {
   const int64_t batches = p.batches();
@@ -94,8 +94,8 @@ Kernel strided_kernel(const Product& p, float alpha, Slot a, Slot b, const Adden
   };
 }
 
-// The tail in passes of its own over a finished product of the given shape, which lies in `product`: that is
-// `y` where it has the output's shape.
+// The tail as separate passes over a finished product of the given shape, stored in `product`, which is `y`
+// if the product has the output's shape.
 Kernel tail_kernel(const KernelContext& c, const std::vector<TailOperand>& tail,
                    const std::vector<Slot>& slots, Slot product, Slot y) {
   struct Pass {
@@ -124,7 +124,7 @@ Kernel tail_kernel(const KernelContext& c, const std::vector<TailOperand>& tail,
   };
 }
 
-// A product into `y` by our own loops.
+// A product into `y` with our own loops.
 Kernel plain_kernel(const KernelContext& c, const Product& p, float alpha, Slot a, Slot b, const Addend& bias,
                     Slot y) {
   if (p.k == 1 && p.batch.empty() && p.b_column == 1 && bias.kind == Bias::kNone) {
@@ -178,7 +178,7 @@ std::optional<Kernel> portable_matmul(KernelContext& c) {
   return product_kernel(c, c.node().float_or("alpha", 1), {});
 }
 
-// Y = (alpha op(A) op(B) + inputs 2 and 3) * input 4, each of which may be left out.
+// Y = (alpha op(A) op(B) + inputs 2 and 3) * input 4; each of these inputs may be left out.
 std::optional<Kernel> portable_fused_product(KernelContext& c) {
   return product_kernel(c, c.node().float_or("alpha", 1), {}, read_tail(c));
 }

@@ -1,4 +1,4 @@
-// Kernels of matrix products that need no library, and what they share with those of oneDNN.
+// Kernels of matrix products that need no library, and code shared with those of oneDNN.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ std::optional<Kernel> portable_matmul(KernelContext& c);
 std::optional<Kernel> portable_gemm(KernelContext& c);
 std::optional<Kernel> portable_fused_product(KernelContext& c);
 
-// Drops batch axes of extent 1, joins neighbours that are walked as one, and takes the batch into the rows of
-// A where all of it meets the same B: [batch, M, K] x [K, N] is one product of matrices.
+// Drops batch axes of size 1, merges neighbouring axes that can be stepped through as one, and merges the
+// batch into the rows of A if all of it uses the same B: [batch, M, K] x [K, N] is a single matrix product.
 Product simplify(Product p);
 
 // What is added to the product.

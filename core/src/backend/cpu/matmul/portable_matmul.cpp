@@ -1,9 +1,10 @@
-// Machines without AVX2 are worth vectors here: the build's own list would leave them none (Highway 1.0).
+// Machines without AVX2 get vectors here too: the build's own list of targets would leave them none (Highway
+// 1.0).
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/matmul/portable_matmul.cpp"
-// The targets' passes over this file come first.
+// The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
@@ -23,10 +24,11 @@
 #define ORTRAIN_PORTABLE_MATMUL_TYPES
 namespace ortrain {
 
-// How a product is computed. It follows from the sizes of the whole, so that every thread does the same.
+// How a product is computed. It depends only on the sizes of the whole product, so that every thread does the
+// same.
 enum class ProductWay {
-  kDots,    // one row of A, or few in one piece, meet columns of B in one piece: sums of products
-  kDirect,  // few rows of A meet rows of B: tiles that read B as it lies
+  kDots,    // one row of A, or a few contiguous ones, times contiguous columns of B: dot products
+  kDirect,  // few rows of A times rows of B: tiles that read B as it is stored
   kPacked,  // tiles that read B from packed panels
 };
 
@@ -49,7 +51,7 @@ struct ProductKernel {
 using ProductKernels =
     std::tuple<ProductKernel<float>, ProductKernel<double>, ProductKernel<uint32_t>, ProductKernel<uint64_t>>;
 
-// Memory for the packed operands of this thread, which keeps it: a step asks for none. At most 350 KB.
+// Memory for the packed operands, kept by this thread so that a step allocates none. At most 350 KB.
 inline void* packing_memory(size_t bytes) {
   thread_local std::shared_ptr<std::byte> memory;
   thread_local size_t size = 0;
@@ -70,7 +72,7 @@ namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
 
-// A column of B times a row of A, four columns at a time, over at most so many products.
+// Dot products of a row of A with columns of B, four columns at a time, over at most this many products.
 constexpr int64_t kDotDepth = 1024;
 
 template <typename T>
@@ -94,7 +96,7 @@ void Dots(const ProductPart<T>& p) {
     for (int64_t j = 0; j < p.n; j += 4) {
       const int64_t columns = HWY_MIN(int64_t{4}, p.n - j);
       const T* b0 = p.b.data + begin + j * p.b.column;
-      // Beyond the last column, it is read again.
+      // Beyond the last column, the last one is read again.
       const T* b1 = b0 + HWY_MIN(int64_t{1}, columns - 1) * p.b.column;
       const T* b2 = b0 + HWY_MIN(int64_t{2}, columns - 1) * p.b.column;
       const T* b3 = b0 + HWY_MIN(int64_t{3}, columns - 1) * p.b.column;
@@ -149,7 +151,7 @@ void Direct(const ProductPart<T>& p) {
     }
     return;
   }
-  // Rows are read whole vectors at a time, so what is no whole vector is packed, with its panel.
+  // Rows are read in whole vectors, so a panel whose last vector is incomplete is packed.
   const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
   const int64_t whole = p.n % lanes == 0 ? p.n : p.n / width * width, packed = p.n - whole;
   const int64_t stored = (packed + lanes - 1) / lanes * lanes;
@@ -175,7 +177,7 @@ void Blocks(const ProductPart<T>& p) {
   const int64_t lanes = LanesOf<T>();
   const int64_t depth = HWY_MIN(kDepth, p.k), columns = HWY_MIN(tuning::kBlockColumns / kSize, p.n);
   const int64_t rows = HWY_MIN(tuning::kBlockRows, p.m);
-  // Elements far apart may all fall into one set of the cache.
+  // Elements far apart may all map to one cache set.
   const bool packs_a = p.a.column * kSize > tuning::kNearby;
   const int64_t a_line = rows + kRowPad;
   const int64_t b_elements = depth * ((columns + lanes - 1) / lanes * lanes);
@@ -203,7 +205,7 @@ void Blocks(const ProductPart<T>& p) {
     }
 }
 
-// Integers wrap around. Loops that the compiler makes vectors of.
+// Integers wrap around. The compiler vectorizes these loops.
 template <typename T>
 void Integers(const ProductPart<T>& p) {
   for (int64_t i = 0; i < p.m; ++i) {
@@ -224,7 +226,7 @@ void Integers(const ProductPart<T>& p) {
     }
     if (!p.add)
       for (int64_t j = 0; j < p.n; ++j) c[j * p.c.column] = 0;
-    // Four rows of B at a time; those beyond the last one count nothing.
+    // Four rows of B at a time; those beyond the last one contribute nothing.
     for (int64_t l = 0; l < p.k; l += 4) {
       T x[4] = {};
       const T* b[4];
@@ -288,7 +290,7 @@ void scale_rows(int64_t m, int64_t n, T beta, T* c, int64_t c_row) {
   }
 }
 
-// How the result is cut among threads: rows of parts and columns of parts.
+// How the result is divided among threads: rows of parts and columns of parts.
 struct Grid {
   int64_t rows = 1, columns = 1;
 };
@@ -297,7 +299,8 @@ constexpr int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t kTileRows = 6;
 
-// Each part packs its own B, which costs about as much as multiplying it with 6 rows; A is read as it lies.
+// Each part packs its own B, which costs about as much as multiplying it with 6 rows; A is read as it is
+// stored.
 Grid grid_of(int64_t m, int64_t n, int64_t panel, int64_t threads) {
   Grid best;
   int64_t least = 0;
@@ -323,7 +326,7 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
     std::swap(a.row, a.column), std::swap(b.row, b.column), std::swap(to.row, to.column);
     std::swap(m, n);
   }
-  // The stride of an axis of one element says nothing, so it can be what suits best.
+  // The stride of an axis of size 1 is meaningless, so any convenient one can be used.
   if (k == 1) a.column = 1;
   if (m == 1) a.row = 1;
   if (n == 1) b.column = 1;
@@ -363,7 +366,7 @@ template <typename T>
 void multiply(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b, T beta,
               T* c, int64_t c_row, int threads) {
   if constexpr (std::is_integral_v<T>) {
-    // Signed integers wrap around as unsigned ones do.
+    // Signed integers wrap around like unsigned ones.
     using U = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
     const auto bits = [](MatrixView<const T> v) {
       return MatrixView<const U>{reinterpret_cast<const U*>(v.data), v.row, v.column};

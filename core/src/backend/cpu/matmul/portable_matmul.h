@@ -15,8 +15,9 @@ struct MatrixView {
 };
 
 // C = alpha A B + beta C with A [m, k], B [k, n] and C [m, n] row-major with `c_row` elements between rows,
-// on at most so many threads; small products stay on this one. The number of threads changes no bit of C.
-// Where beta is 0, C is not read. Types: float, double, int32, int64, uint32, uint64; integers wrap around.
+// on at most `threads` threads; small products stay on this one. The number of threads does not change a bit
+// of C. If beta is 0, C is not read. Types: float, double, int32, int64, uint32, uint64; integers wrap
+// around.
 template <typename T>
 void multiply(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b, T beta,
               T* c, int64_t c_row, int threads = 1);

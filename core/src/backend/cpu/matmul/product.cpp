@@ -11,7 +11,7 @@ namespace ortrain {
 
 namespace {
 
-// Rare, so plain loops; sums of 32 bits wrap around as those of T do.
+// Rare, so plain loops; 32-bit sums wrap around as those of T do.
 template <typename T>
 void narrow_product(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b,
                     T beta, T* y, int64_t y_row) {

@@ -1,4 +1,4 @@
-// One product of matrices: by oneDNN where it is there and takes the type, else by kernels of our own.
+// One matrix product: with oneDNN if it is available and supports the type, else with our own kernels.
 #pragma once
 
 #include "backend/cpu/matmul/portable_matmul.h"
@@ -6,8 +6,7 @@
 namespace ortrain {
 
 // y = alpha a b + beta y with a [m, k], b [k, n] and y [m, n] in rows that are `y_row` apart, on this thread
-// or, where `threads` says so, shared among that many. Types: float, double and all integers. Where beta is
-// 0, y is not read.
+// or divided among `threads` threads. Types: float, double and all integers. If beta is 0, y is not read.
 template <typename T>
 void scaled_product(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b,
                     T beta, T* y, int64_t y_row, int threads = 1);

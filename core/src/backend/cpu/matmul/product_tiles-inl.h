@@ -26,7 +26,7 @@ constexpr int64_t kPanel = 4;  // with 32 registers: 6 x 4 sums
 #else
 constexpr int64_t kPanel = 2;
 #endif
-constexpr int64_t kDepth = 128;  // products added up before the sums go to memory
+constexpr int64_t kDepth = 128;  // products added up before the sums are written to memory
 
 template <typename T>
 int64_t LanesOf() {
@@ -50,11 +50,11 @@ void PackAlong(const T* b, int64_t row, int64_t k, int64_t n, T* packed) {
       hn::StoreU(LoadUpTo(d, b + i * row + l, n - l), d, packed);
 }
 
-// Vectors whose size is not known before the program runs cannot lie in arrays.
+// Vectors whose size is not known at compile time cannot be stored in arrays.
 #define ORTRAIN_TRANSPOSES_VECTORS (HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE)
 
 #if ORTRAIN_TRANSPOSES_VECTORS
-// Element i of vector j becomes element j of vector i, as many vectors as a vector has elements.
+// Transposes as many vectors as a vector has elements: element i of vector j becomes element j of vector i.
 template <class D, class V>
 HWY_INLINE void Transpose(D d, V* v) {
   constexpr size_t kInBlock = 16 / sizeof(hn::TFromD<D>), kBlocks = hn::MaxLanes(d) / kInBlock;
@@ -107,7 +107,7 @@ HWY_NOINLINE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T sc
     const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
     const T* from = b + j * row;
 #if ORTRAIN_TRANSPOSES_VECTORS
-    // A square of elements at a time, all of a row of the panel before the next one.
+    // One square of elements at a time, finishing a row of the panel before the next one.
     const hn::ScalableTag<T> d;
     constexpr int64_t kSquare = hn::MaxLanes(d);
     const auto factor = hn::Set(d, scale);
@@ -133,7 +133,8 @@ HWY_NOINLINE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T sc
 #undef ORTRAIN_TRANSPOSES_VECTORS
 
 // C [R, V vectors] = or += scale A B over k products, A's element (i, p) at a[i * a_row + p * a_column], rows
-// of B `b_row` apart. Only the first `columns` of C are written; they fill all vectors but the last one.
+// of B `b_row` apart. Only the first `columns` of C are written; they fill all vectors except possibly the
+// last.
 template <int R, int V, typename T>
 HWY_INLINE void Tile(int64_t k, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, T* c,
                      int64_t c_row, int64_t columns, bool add, T scale = 1) {
@@ -215,7 +216,7 @@ void Rows(int64_t m, int64_t k, const T* a, int64_t a_row, int64_t a_column, con
 }
 
 // C [m, n] = or += scale A B where n is at most a panel, and rows of B have whole vectors. Columns of C from
-// n up to the next whole vector are written too where `spill` says that they are there.
+// n up to the next whole vector are also written if `spill` says that this memory exists.
 template <typename T>
 HWY_NOINLINE void Panel(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_column,
                         const T* b, int64_t b_row, T* c, int64_t c_row, bool add, bool spill, T scale) {
@@ -252,7 +253,7 @@ void Multiply(int64_t m, const T* a, int64_t a_row, int64_t a_column, const Pack
   for (int64_t begin = b.k_begin; begin < b.k_end; begin += kDepth) {
     const int64_t depth = HWY_MIN(kDepth, b.k_end - begin);
     for (int64_t j = b.n_begin / width * width; j < b.n_end; j += width) {
-      // Of this panel's vectors those are computed that n_end needs.
+      // Only the vectors of this panel that n_end needs are computed.
       const int64_t stored = (HWY_MIN(width, b.n - j) + lanes - 1) / lanes * lanes;
       Panel<T>(m, HWY_MIN(stored, b.n_end - j), depth, a + (begin - b.k_begin) * a_column, a_row, a_column,
                b.data + j * b.k + begin * stored, stored, c + j, c_row, add || begin > b.k_begin, spill,

@@ -1,4 +1,4 @@
-// Kernels of batch normalization that need no library, and what they share with those of oneDNN.
+// Kernels of batch normalization that need no library, and code shared with those of oneDNN.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ std::optional<Kernel> portable_batch_normalization_grad(KernelContext& c);
 
 namespace batch_normalization {
 
-// Where the statistics of a training step go.
+// Where the statistics of a training step are written.
 struct Statistics {
   Slot mean, variance;  // of the batch
   struct Running {
@@ -24,7 +24,7 @@ struct Statistics {
   Slot inverse;        // 1 / sqrt(variance + epsilon)
   int64_t channels = 0;
   float momentum = 0, epsilon = 0;
-  bool empty = false;  // no values in the batch: running statistics stay as they are
+  bool empty = false;  // no values in the batch: running statistics are unchanged
 };
 
 template <typename T>
@@ -46,11 +46,12 @@ void update_statistics(const Statistics& s, const Frame& f) {
       inverse[i] = T(1) / std::sqrt(batch[1][i] + static_cast<T>(s.epsilon));
 }
 
-// Outputs 1 to 5 of a training node. Opset 9 to 13 gives out the variance of the batch as output 4,
-// onnxruntime's operator the inverse deviation; output 5, which recomputation asks for, is its variance.
+// Outputs 1 to 5 of a training node. In opset 9 to 13, output 4 is the variance of the batch; in
+// onnxruntime's operator it is the inverse deviation, and output 5, which recomputation requests, is the
+// variance.
 Statistics plan_statistics(KernelContext& c);
 
-// Without training, the outputs for running statistics are what came in.
+// Without training, the outputs for running statistics are the inputs.
 Kernel with_statistics_passed_on(KernelContext& c, Kernel normalize);
 
 }  // namespace batch_normalization

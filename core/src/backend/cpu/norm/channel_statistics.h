@@ -1,5 +1,5 @@
-// Mean and variance of every channel of a float tensor, or of one stored in bfloat16, in one pass that stays
-// accurate over long channels.
+// Mean and variance of every channel of a float tensor, or of one stored in bfloat16, in one pass that is
+// accurate even for long channels.
 #pragma once
 
 #include <cstddef>

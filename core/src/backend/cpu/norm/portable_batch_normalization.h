@@ -12,14 +12,14 @@ struct BatchSizes {
   int64_t count() const { return batch * points; }  // values of one channel
 };
 
-// Mean and (biased) variance of every channel; 0 where there are no values.
+// Mean and (biased) variance of every channel; 0 if there are no values.
 template <typename T>
 void batch_statistics(const BatchSizes& s, const T* x, T* mean, T* variance);
 // Y = scale (X - mean) / sqrt(variance + epsilon) + bias. Y may be X.
 template <typename T>
 void batch_normalize(const BatchSizes& s, const T* x, const T* scale, const T* bias, const T* mean,
                      const T* variance, T epsilon, T* y);
-// The gradients, where mean and variance are those of X itself. dX may be dY; each result may be null.
+// The gradients, if mean and variance are those of X itself. dX may be dY; each result may be null.
 template <typename T>
 void batch_normalize_backward(const BatchSizes& s, const T* dy, const T* x, const T* scale, const T* mean,
                               const T* inverse_deviation, T* dx, T* dscale, T* dbias);

@@ -1,4 +1,4 @@
-// Batch normalization by oneDNN, with statistics of our own.
+// Batch normalization with oneDNN, with our own statistics.
 #include <optional>
 
 #include "backend/cpu/bf16_storage.h"
@@ -19,15 +19,14 @@ using Backward = dnnl::batch_normalization_backward::primitive_desc;
 
 const auto kAffine = dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
 
-// X as oneDNN is shown it. The layout is what the value is stored in; the description has at least four axes,
-// which all optimized primitives take.
+// X as described to oneDNN. The layout is that of the stored value; the description has at least four axes,
+// which all optimized primitives accept.
 struct View {
   LayoutPtr layout;
   memory::desc desc;
 };
 
-// The layout of X where it has one, else channels last: oneDNN has no optimized primitive for row-major
-// planes.
+// The layout of X if it has one, else channels last: oneDNN has no optimized primitive for row-major planes.
 std::optional<View> choose_view(const LayoutPtr& stored, const Shape& shape) {
   if (shape.size() > 5 || !is_dnnl(stored)) return std::nullopt;
   Shape padded = shape;
@@ -35,7 +34,7 @@ std::optional<View> choose_view(const LayoutPtr& stored, const Shape& shape) {
   const DnnlType type = stored && stored->bf16() ? DnnlType::bf16 : DnnlType::f32;
   try {
     if (!stored || stored->reshaped(shape)) {  // row-major
-      // With one point a channel, row-major order is channels last.
+      // With one point per channel, row-major order is channels last.
       const LayoutPtr layout =
           element_count(shape, 2, shape.size()) == 1 ? stored : dnnl_layout(dnnl_channels_last(shape, type));
       return View{layout, dnnl_channels_last(padded, type)};
@@ -46,8 +45,8 @@ std::optional<View> choose_view(const LayoutPtr& stored, const Shape& shape) {
   }
 }
 
-// With given statistics: oneDNN adds up its own one by one in float, five times the error on a plane of
-// 16384.
+// With given statistics: oneDNN sums its own one value at a time in float, which gives five times the error
+// on a plane of 16384.
 std::optional<Forward> describe_forward(const View& view, float epsilon) {
   try {
     Forward pd(dnnl_engine(), dnnl::prop_kind::forward_inference, view.desc, view.desc, epsilon,
@@ -62,7 +61,7 @@ std::optional<Backward> describe_backward(const View& view) {
   try {
     const Forward hint(dnnl_engine(), dnnl::prop_kind::forward_training, view.desc, view.desc, 0.f, kAffine,
                        dnnl_attr());
-    // Statistics come as 1 / sqrt(variance + epsilon); the square of that, inverted, is a variance for
+    // Statistics are given as 1 / sqrt(variance + epsilon); the square of that, inverted, is a variance for
     // epsilon 0.
     Backward pd(dnnl_engine(), dnnl::prop_kind::backward, view.desc, view.desc, view.desc, 0.f, kAffine, hint,
                 dnnl_attr());
@@ -72,7 +71,7 @@ std::optional<Backward> describe_backward(const View& view) {
   return std::nullopt;
 }
 
-// How the channels lie in that layout, where each value of X is there once: channels last, or blocks of
+// How channels are stored in that layout, which has each value of X once: channels last, or blocks of
 // channels.
 std::optional<ChannelLayout> channel_layout(const View& view, const Shape& shape) {
   if (!is_dense(view.desc)) return std::nullopt;
@@ -89,7 +88,7 @@ Kernel dnnl_forward(KernelContext& c, bool training) {
   if (!view) return nullptr;
   const auto pd = describe_forward(*view, c.node().float_or("epsilon", 1e-5f));
   const auto layout = channel_layout(*view, c.shape(kX));
-  // With the statistics of a batch given, the kernel is that which found them.
+  // With given statistics of a batch, the kernel that computes them is used.
   const bool batch = training || c.node().int_or("batch_statistics", 0) != 0;
   if (!pd || (batch && (!layout || c.size(kX) == 0))) return nullptr;
   const memory::desc channels = dnnl_plain({c.shape(kX)[1]});
@@ -127,7 +126,7 @@ Kernel dnnl_backward(KernelContext& c) {
   const memory::desc channels = dnnl_plain({count});
   const Slot dy = c.in(kGradDy, view->layout), x = c.in(kGradX, view->layout), scale = c.in(kGradScale);
   const Slot mean = c.in(kGradMean), inverse = c.in(kGradInverse);
-  // oneDNN wants a place for every result.
+  // oneDNN needs memory for every result.
   const Slot variance = c.scratch(channels.get_size());
   const auto result = [&](Slot slot, size_t bytes) { return slot.defined() ? slot : c.scratch(bytes); };
   const Slot dx = result(c.used_only_by(0, "") ? Slot{} : c.out_inplace(0, {kGradDy}, view->layout),

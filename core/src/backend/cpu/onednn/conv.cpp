@@ -1,9 +1,9 @@
-// Convolution by oneDNN: Conv, com.microsoft FusedConv and ConvGrad.
+// Convolution with oneDNN: Conv, com.microsoft FusedConv and ConvGrad.
 //
-// Between operators values stay in the layout that oneDNN chose for the convolution that made them. Weights
-// that are trained are brought into the wanted layout in each run, unless they are kept in it
-// (session/parameter_layouts.h); constant ones once, when the Program is compiled. The gradient of weights
-// is stored as the weights are.
+// Between operators, values stay in the layout that oneDNN chose for the convolution that produced them.
+// Trainable weights are converted to the required layout in each run, unless they are stored in it
+// (session/parameter_layouts.h); constant ones are converted once, when the Program is compiled. The gradient
+// of weights is stored like the weights.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -27,8 +27,8 @@ using Layouts = std::vector<std::pair<memory::desc, memory::desc>>;  // of X and
 // A convolution in oneDNN's terms.
 struct DnnlConvolution {
   DnnlType type;  // of the operands; the gradients of weights and bias are always float
-  DnnlType made;  // of what is made of them, Y or dX
-  Shape x, y, w;  // grouped weights have the group as an axis of their own, in front
+  DnnlType made;  // of the result, Y or dX
+  Shape x, y, w;  // grouped weights have the group as a separate first axis
   int64_t filters;
   bool depthwise;
   memory::dims strides, dilations, before, after;
@@ -53,13 +53,13 @@ struct DnnlConvolution {
     }
   }
 
-  // Those that the forward pass is offered wherever X comes from.
+  // Those offered to the forward pass, wherever X comes from.
   Layouts usual_layouts() const {
     const memory::desc any_x = dnnl_any(x, type), y_last = dnnl_channels_last(y, made);
     return {{any_x, dnnl_any(y, made)}, {any_x, y_last}, {dnnl_channels_last(x, type), y_last}};
   }
 
-  // Descriptions for given layouts of X and Y; nothing where oneDNN has no primitive for them.
+  // Descriptions for given layouts of X and Y; nothing if oneDNN has no primitive for them.
   std::optional<Forward> forward(const memory::desc& src, const memory::desc& dst, bool bias,
                                  const dnnl::primitive_attr& attr) const {
     try {
@@ -98,10 +98,10 @@ struct DnnlConvolution {
   }
 };
 
-// The first of `candidates` that gives an optimized primitive whose result lies without padding, so that
-// elementwise operators can walk it; failing that an optimized one, failing that any that is not oneDNN's
-// reference loops. For depthwise convolutions the primitives that are not made for them do sixteen times the
-// work, and count as not optimized.
+// The first of `candidates` that gives an optimized primitive whose result has no padding, so that
+// elementwise operators can treat it as flat; failing that, an optimized one; failing that, any except
+// oneDNN's reference loops. For depthwise convolutions, primitives not specialized for them do sixteen times
+// the work and do not count as optimized.
 template <typename Make, typename Result>
 auto choose(const DnnlConvolution& conv, const Layouts& candidates, Make make, Result result)
     -> decltype(make(memory::desc(), memory::desc())) {
@@ -122,15 +122,15 @@ auto choose(const DnnlConvolution& conv, const Layouts& candidates, Make make, R
   return padded ? padded : slow;
 }
 
-// The forward primitive for an X that is input `x_at`. ConvGrad asks for it too, to find the layouts that the
-// values around the convolution have.
+// The forward primitive for an X that is input `x_at`. ConvGrad requests it too, to find the layouts of the
+// values around the convolution.
 std::optional<Forward> choose_forward(const KernelContext& c, const DnnlConvolution& conv, size_t x_at,
                                       bool bias, const dnnl::primitive_attr& attr = dnnl_attr()) {
   Layouts candidates;
   if (c.in_layout(x_at)) {
     if (const auto stored = dnnl_stored(c, x_at, conv.type)) {
       candidates.emplace_back(*stored, dnnl_any(conv.y, conv.made));
-      // The depthwise primitives keep the order of X, and do so only when told.
+      // The depthwise primitives keep the order of X, but only if requested.
       if (conv.depthwise) candidates.emplace_back(*stored, dnnl_channels_last(conv.y, conv.made));
     }
   }
@@ -147,8 +147,8 @@ std::vector<DnnlType> operand_types(const KernelContext& c) {
   return {DnnlType::f32};
 }
 
-// How weights of the given shape lie that are input i, as far as oneDNN can describe it; where it cannot they
-// are to be had row-major.
+// How weights of the given shape at input i are stored, if oneDNN can describe it; otherwise they are
+// requested row-major.
 struct StoredWeights {
   LayoutPtr layout;
   memory::desc desc;
@@ -156,7 +156,7 @@ struct StoredWeights {
   StoredWeights(const KernelContext& c, size_t i, const Shape& shape) : desc(dnnl_plain(shape)) {
     const LayoutPtr stored = c.in_layout(i);
     if (!stored || !is_dnnl(stored) || stored->bf16()) return;
-    // Those that a convolution proposed have the group as an axis, those that came about otherwise have not.
+    // Layouts proposed by a convolution have the group as an axis; others do not.
     const memory::desc described = dnnl_desc(stored, c.shape(i));
     if (described.get_dims() != shape) return;
     layout = stored;
@@ -164,9 +164,9 @@ struct StoredWeights {
   }
 };
 
-// The weights (input i) in the layout that a primitive wants: a slot, and the kernel that fills it where they
-// have to be brought into that layout in each run. They go into `scratch` then, which is asked for where it
-// is not given.
+// The weights (input i) in the layout that a primitive needs: a slot, and the kernel that fills it if they
+// must be converted in each run. They are then converted into `scratch`, which is requested if it is not
+// given.
 Slot fetch_weights(KernelContext& c, size_t i, const Shape& shape, const memory::desc& wanted,
                    std::vector<Kernel>& kernels, Slot scratch = {}) {
   const StoredWeights stored(c, i, shape);
@@ -185,7 +185,7 @@ Slot fetch_weights(KernelContext& c, size_t i, const Shape& shape, const memory:
   return scratch;
 }
 
-// What is done to the result in the primitive: an addend that lies in its place already, then the activation.
+// What the primitive applies to the result: an addend that is already in its memory, then the activation.
 dnnl::primitive_attr attr_with(const Activation& activation, bool addend) {
   using Kind = Activation::Kind;
   dnnl::post_ops after;
@@ -220,14 +220,14 @@ dnnl::primitive_attr attr_with(const Activation& activation, bool addend) {
   return attr;
 }
 
-// A convolution by Winograd's algorithm, between values that lie as oneDNN's convolution wants them.
+// A convolution by Winograd's algorithm, on values stored as oneDNN's convolution needs them.
 struct WinogradConvolution {
   WinogradSizes sizes;
   memory::desc weights;
   int threads;
 };
 
-// That of the node, for an X and a Y of the given layouts; nothing where it does not suit.
+// That of the node, for X and Y in the given layouts; nothing if it is not suitable.
 std::optional<WinogradConvolution> find_winograd(const KernelContext& c, const DnnlConvolution& conv,
                                                  const memory::desc& x, const memory::desc& y) {
   if (!c.node().int_or(kWinograd, 0) || conv.w.size() != 4 || conv.w[2] != 3 || conv.w[3] != 3)
@@ -253,7 +253,7 @@ std::optional<WinogradConvolution> find_winograd(const KernelContext& c, const D
   return std::nullopt;
 }
 
-// A value that Winograd's convolution reads or makes, float or bfloat16.
+// A value that Winograd's convolution reads or produces, float or bfloat16.
 struct WinogradValue {
   Slot slot;
   bool bf16 = false;
@@ -262,7 +262,7 @@ struct WinogradValue {
   WinogradOutput out(const Frame& f) const { return {f.at<void>(slot), bf16}; }
 };
 
-// Input i in the order `wanted`: in bfloat16 where it lies so.
+// Input i in the order `wanted`: in bfloat16 if it is stored so.
 WinogradValue winograd_operand(KernelContext& c, size_t i, const memory::desc& wanted) {
   const LayoutPtr stored = c.in_layout(i);
   const auto narrow = dnnl_retyped(wanted, DnnlType::bf16);
@@ -326,8 +326,8 @@ Kernel dnnl_forward(KernelContext& c, const Convolution& sizes, const Activation
   return chain(std::move(kernels));
 }
 
-// The layouts that a backward primitive is offered: those of the forward pass, then those in which dY came.
-// `made` is the type of X or dX.
+// The layouts offered to a backward primitive: those of the forward pass, then that of dY. `made` is the type
+// of X or dX.
 Layouts backward_layouts(const KernelContext& c, const DnnlConvolution& conv, const Forward& forward,
                          DnnlType made) {
   const std::optional<memory::desc> x = dnnl_retyped(forward.src_desc(), made),
@@ -345,8 +345,8 @@ Layouts backward_layouts(const KernelContext& c, const DnnlConvolution& conv, co
   return candidates;
 }
 
-// What both halves of a ConvGrad share: dY as it was fetched for the first, and, for they run one after the
-// other, the memory through which weights and their gradient pass into another layout.
+// What both halves of a ConvGrad share: dY as fetched for the first and, because they run one after the
+// other, the memory through which weights and their gradient are converted to another layout.
 struct BackwardShare {
   memory::desc desc;
   Slot slot;
@@ -426,7 +426,7 @@ Kernel winograd_weights_kernel(KernelContext& c, const DnnlConvolution& conv, co
   return chain(std::move(kernels));
 }
 
-// dW, and dB where it is wanted.
+// dW, and dB if it is needed.
 Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, const Forward& forward, bool bias,
                              BackwardShare& share) {
   const auto pd = choose(
@@ -502,7 +502,7 @@ std::optional<Kernel> onednn_conv_grad(KernelContext& c) {
     if (wanted(0) && !parts.data) parts.data = dnnl_backward_data(c, described, *forward, share);
     if (wanted(1) && !parts.weights) {
       parts.weights = dnnl_backward_weights(c, described, *forward, wanted(2), share);
-      if (parts.weights && wanted(2)) parts.bias = [](const Frame&) {};  // made with the weights
+      if (parts.weights && wanted(2)) parts.bias = [](const Frame&) {};  // computed with the weights
     }
   }
   if (!parts.data && !parts.weights) return std::nullopt;
@@ -520,7 +520,7 @@ LayoutPtr onednn_weights_order(const Node& node, const Shape& w) {
         [](const Forward& made) { return made.dst_desc(); });
     if (pd && is_fast(*pd) && is_dense(pd->weights_desc())) return dnnl_layout(pd->weights_desc());
   } catch (const Error&) {
-    // The node is not valid; the Program that is compiled of it says why.
+    // The node is not valid; compiling its Program reports why.
   }
   return nullptr;
 }

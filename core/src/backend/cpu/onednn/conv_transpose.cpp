@@ -1,4 +1,4 @@
-// Transposed convolution by oneDNN: ConvTranspose and ConvTransposeGrad.
+// Transposed convolution with oneDNN: ConvTranspose and ConvTransposeGrad.
 #include <optional>
 #include <string_view>
 
@@ -19,7 +19,7 @@ using BackwardWeights = dnnl::deconvolution_backward_weights::primitive_desc;
 struct DnnlTransposed {
   Shape x, y, w;
   int64_t channels;
-  memory::desc stored_w;  // how ONNX's weights lie
+  memory::desc stored_w;  // how ONNX's weights are stored
   memory::dims strides, dilations, before, after;
 
   explicit DnnlTransposed(const Transposed& t) : x(t.x), y(t.y), channels(t.y[1]) {
@@ -87,8 +87,8 @@ bool is_fast_inside(const dnnl::primitive_desc_base& primitive) {
          name.find("+gemm") == std::string_view::npos;
 }
 
-// The first of the candidates that gives an optimized primitive whose result lies without padding, failing
-// that an optimized one; nothing where there is none, and the portable kernels are as good.
+// The first of the candidates that gives an optimized primitive whose result has no padding; failing that, an
+// optimized one; nothing if there is none, since the portable kernels are then as good.
 template <typename Make, typename Result>
 auto choose(const Layouts& candidates, Make make, Result result)
     -> decltype(make(memory::desc(), memory::desc())) {
@@ -112,8 +112,8 @@ std::optional<Forward> choose_forward(const DnnlTransposed& t, const LayoutPtr& 
       [](const Forward& pd) { return pd.dst_desc(); });
 }
 
-// The weights (input i) in the layout that a primitive wants: a slot, and the kernel that fills it where it
-// is scratch.
+// The weights (input i) in the layout that a primitive needs: a slot, and the kernel that fills it if it is
+// scratch memory.
 Slot fetch_weights(KernelContext& c, size_t i, const memory::desc& stored, const memory::desc& wanted,
                    std::vector<Kernel>& kernels) {
   const Slot plain = c.in(i);
@@ -147,7 +147,7 @@ Kernel dnnl_forward(KernelContext& c, const DnnlTransposed& t) {
   return chain(std::move(kernels));
 }
 
-// The layouts that a backward primitive is offered: those of the forward pass, then those in which dY came.
+// The layouts offered to a backward primitive: those of the forward pass, then that of dY.
 Layouts backward_layouts(KernelContext& c, const DnnlTransposed& t, const Forward& forward) {
   Layouts candidates = {{forward.src_desc(), forward.dst_desc()}};
   const LayoutPtr dy = c.in_layout(0);

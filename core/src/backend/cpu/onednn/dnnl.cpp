@@ -19,8 +19,8 @@ using dnnl::memory;
 
 memory::dims dims_of(const Shape& shape) { return shape.empty() ? memory::dims{1} : memory::dims(shape); }
 
-// A primitive with its arguments in the form in which the C API takes them. Memory objects hold the address
-// of the last run: Programs share arenas, so an address may have moved since.
+// A primitive with its arguments in the form that the C API takes. Memory objects hold the address of the
+// last run: Programs share arenas, so an address may have moved since.
 class BoundPrimitive {
  public:
   BoundPrimitive(const dnnl::primitive& primitive, const std::vector<DnnlArgument>& arguments)

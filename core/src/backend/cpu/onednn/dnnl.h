@@ -1,4 +1,4 @@
-// oneDNN in kernels: one engine, layouts as Layout, primitives that run on slots without allocating.
+// oneDNN in kernels: one engine, its layouts as Layout, and primitives that run on slots without allocating.
 #pragma once
 
 #include <dnnl.hpp>
@@ -21,13 +21,13 @@ using DnnlType = dnnl::memory::data_type;
 dnnl::memory::desc dnnl_plain(const Shape& shape, DnnlType type = DnnlType::f32);
 // Let the primitive choose.
 dnnl::memory::desc dnnl_any(const Shape& shape, DnnlType type = DnnlType::f32);
-// Channels innermost (NHWC and its kin), for shapes [N, C, spatial...] with up to three spatial axes.
+// Channels innermost (NHWC and similar), for shapes [N, C, spatial...] with up to three spatial axes.
 dnnl::memory::desc dnnl_channels_last(const Shape& shape, DnnlType type = DnnlType::f32);
-// The same order of elements of another type; nothing for orders that values between operators do not have.
+// The same order for elements of another type; nothing for orders that values between operators never have.
 std::optional<dnnl::memory::desc> dnnl_retyped(const dnnl::memory::desc& desc, DnnlType type);
-// True where both describe the same bytes: strides of axes of size 1 do not matter.
+// True if both describe the same bytes: strides of axes of size 1 do not matter.
 bool same_bytes(const dnnl::memory::desc& a, const dnnl::memory::desc& b);
-// True where the memory holds the elements and nothing else.
+// True if the memory holds the elements and nothing else.
 bool is_dense(const dnnl::memory::desc& desc);
 
 // A layout that oneDNN chose.
@@ -48,14 +48,14 @@ class DnnlLayout : public Layout {
   dnnl::memory::desc desc_;
 };
 
-// The layout of a description: null where it is row-major float.
+// The layout of a description; null if it is row-major float.
 LayoutPtr dnnl_layout(const dnnl::memory::desc& desc);
-// The description of a stored value: its layout's, or the row-major one of `shape`. Layouts of other makers
-// throw.
+// The description of a stored value: its layout's, or the row-major one of `shape`. Throws for layouts that
+// are not oneDNN's.
 dnnl::memory::desc dnnl_desc(const LayoutPtr& layout, const Shape& shape);
 // Whether the layout is one of ours (or row-major).
 bool is_dnnl(const LayoutPtr& layout);
-// How input i is stored, described with elements of the given type; nothing where that has no description.
+// How input i is stored, described with elements of the given type; nothing if that cannot be described.
 std::optional<dnnl::memory::desc> dnnl_stored(const KernelContext& c, size_t i, DnnlType type);
 
 // An attribute with user-managed scratchpad: primitives then allocate nothing when they run.
@@ -63,7 +63,7 @@ dnnl::primitive_attr dnnl_attr();
 // Whether a primitive is one of oneDNN's optimized ones rather than its reference loops.
 bool is_fast(const dnnl::primitive_desc_base& primitive);
 
-// A kernel that runs the primitive: each argument is in a slot; undefined slots are left out. The scratchpad
+// A kernel that runs the primitive: each argument is in a slot; undefined slots are omitted. The scratchpad
 // is taken from `c`.
 struct DnnlArgument {
   int index;  // DNNL_ARG_SRC ...
@@ -72,12 +72,12 @@ struct DnnlArgument {
 };
 Kernel dnnl_kernel(KernelContext& c, const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
                    const std::vector<DnnlArgument>& arguments);
-// Input i in the order and type that a primitive wants. Where the primitive computes in float with a value
-// that is stored in bfloat16, the value is widened into scratch memory by a kernel that goes to `kernels`: a
-// copy for everybody would live until the last reader.
+// Input i in the order and type that a primitive needs. If the primitive computes in float with a value
+// stored in bfloat16, a kernel added to `kernels` widens the value into scratch memory: a shared copy would
+// be kept until its last reader.
 Slot dnnl_operand(KernelContext& c, size_t i, const dnnl::memory::desc& wanted, std::vector<Kernel>& kernels);
-// The place of output o for a primitive that makes it as `made`. Where float is made and bfloat16 wanted, the
-// place is scratch memory, and a kernel that narrows it goes to `after`.
+// The memory of output o for a primitive that produces it as `made`. If float is produced but bfloat16
+// wanted, this is scratch memory, and a kernel that narrows it is added to `after`.
 Slot dnnl_result(KernelContext& c, size_t o, const dnnl::memory::desc& made, std::vector<Kernel>& after);
 
 // A kernel that copies between two descriptions.

@@ -1,4 +1,4 @@
-// The implementations of operators by oneDNN, and what else it gives the CPU.
+// The implementations of operators with oneDNN, and what else it provides for the CPU.
 #pragma once
 
 #include <optional>
@@ -24,13 +24,13 @@ std::optional<Kernel> onednn_matmul(KernelContext& c);
 std::optional<Kernel> onednn_gemm(KernelContext& c);
 std::optional<Kernel> onednn_fused_product(KernelContext& c);
 
-// Whether oneDNN is to compute the node: float32, elements to compute, and not all of its inputs constant (a
-// Program computes such a node once, while it is compiled, and wants the result row-major).
+// Whether oneDNN should compute the node: it is float32, not empty, and not all of its inputs are constant (a
+// Program computes such a node once, during compilation, and needs the result row-major).
 bool suits_onednn(const NodeContext& c);
 
 LayoutPtr onednn_weights_order(const Node& node, const Shape& w);
 
-// What the rest of the core calls.
+// Called by the rest of the core.
 extern const KernelLibrary kOnednn;
 
 }  // namespace ortrain

@@ -1,4 +1,4 @@
-// What oneDNN gives the CPU beside implementations of operators.
+// What oneDNN provides for the CPU besides implementations of operators.
 #include <dnnl.hpp>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ Bf16Products bf16_products() {
   if (has(dnnl::cpu_isa::avx512_core_amx)) return Bf16Products::kFast;
   if (!has(dnnl::cpu_isa::avx512_core_bf16)) return Bf16Products::kNone;
     // Intel's cores since Golden Cove begin one VDPBF16PS every other cycle, but two float multiply-adds in
-    // each cycle: half as many products in the same time. Their fast way is AMX, which a virtual machine may
-    // hide. They are those with instructions for float16.
+    // each cycle: half as many products in the same time. Their fast path is AMX, which a virtual machine may
+    // hide. They are recognized by their float16 instructions.
 #if defined(__x86_64__) || defined(__i386__)
   if (has(dnnl::cpu_isa::avx512_core_fp16) && __builtin_cpu_is("intel")) return Bf16Products::kSlow;
 #endif
@@ -36,7 +36,7 @@ Bf16Products bf16_products() {
 bool product(int64_t m, int64_t n, int64_t k, float alpha, MatrixView<const float> a,
              MatrixView<const float> b, float beta, float* y, int64_t y_row) {
   const bool a_trans = a.row == 1 && a.column != 1, b_trans = b.row == 1 && b.column != 1;
-  // Leading dimensions, at least the length of a line also where there is one line only.
+  // Leading dimensions: at least the length of a line, even if there is only one line.
   const int64_t a_lead = a_trans ? std::max(a.column, m) : std::max(a.row, k);
   const int64_t b_lead = b_trans ? std::max(b.column, k) : std::max(b.row, n);
   return dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', m, n, k, alpha, a.data, a_lead, b.data, b_lead,

@@ -1,4 +1,4 @@
-// Matrix products by oneDNN: MatMul, Gemm, FusedMatMul and FusedProduct.
+// Matrix products with oneDNN: MatMul, Gemm, FusedMatMul and FusedProduct.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -12,9 +12,9 @@
 namespace ortrain {
 namespace {
 
-// oneDNN's matmul primitive; null where a strided product serves better: small products, products with a
-// vector (bound by memory), and layouts for which oneDNN has no optimized primitive. It does the tail before
-// it stores the product.
+// oneDNN's matmul primitive; null if a strided product is better: small products, products with a vector
+// (memory-bound), and layouts for which oneDNN has no optimized primitive. It applies the tail before it
+// stores the product.
 Kernel primitive_kernel(KernelContext& c, const Product& p, float alpha, Addend bias,
                         const std::vector<TailOperand>& tail, DnnlType type) {
   using dnnl::memory;
@@ -45,7 +45,7 @@ Kernel primitive_kernel(KernelContext& c, const Product& p, float alpha, Addend 
     dims.back() = p.n;
     return dims;
   }();
-  // `over`: the addend in whose memory the result is made.
+  // `over`: the addend whose memory the result reuses.
   const auto describe = [&](size_t over, const memory::desc& b_given) -> dnnl::matmul::primitive_desc {
     dnnl::primitive_attr attr = dnnl_attr();
     dnnl::post_ops post;
@@ -85,8 +85,8 @@ Kernel primitive_kernel(KernelContext& c, const Product& p, float alpha, Addend 
   std::vector<Slot> tail_slots;
   for (const TailOperand& operand : tail)
     tail_slots.push_back(dnnl_operand(c, operand.input, dnnl_plain(c.shape(operand.input)), kernels));
-  // The first addend of the product's shape may be overwritten where nobody reads it afterwards, but for a
-  // factor that is the same value.
+  // The first addend with the product's shape may be overwritten if nothing reads it afterwards, unless the
+  // factor is the same value.
   const auto target = std::find_if(tail.begin(), tail.end(), [](const TailOperand& o) { return o.full; });
   const bool may_overwrite = !c.wants_bf16(0) && target != tail.end() && target->input != kFactor &&
                              std::none_of(target + 1, tail.end(), [&](const TailOperand& o) {

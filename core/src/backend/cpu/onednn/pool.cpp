@@ -1,4 +1,4 @@
-// Pooling by oneDNN.
+// Pooling with oneDNN.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -22,7 +22,7 @@ struct DnnlPool {
   Shape x, y;
   memory::dims kernel, strides, dilations, before, after;
 
-  // The values are kept as input 0 of the node is.
+  // The values are stored like input 0 of the node.
   DnnlPool(const KernelContext& c, dnnl::algorithm which, const Shape& x_shape, const Window& window)
       : algorithm(which), type(lies_in_bf16(c, 0) ? DnnlType::bf16 : DnnlType::f32), x(x_shape) {
     y = output_shape(x[0], x[1], window);
@@ -55,7 +55,7 @@ struct DnnlPool {
     }
     return std::nullopt;
   }
-  // The forward primitive, with the backward one that goes with it where the node is trained.
+  // The forward primitive, with the matching backward one if the node is trained.
   struct Pair {
     Forward forward;
     std::optional<Backward> backward;
@@ -74,7 +74,7 @@ struct DnnlPool {
   }
 };
 
-// What MaxPool leaves for MaxPoolGrad instead of indices: oneDNN's record of where the maxima were.
+// What MaxPool saves for MaxPoolGrad instead of indices: oneDNN's record of where the maxima were.
 class PoolWorkspace : public Layout {
  public:
   PoolWorkspace(const Forward& forward, const Backward& backward) : forward_(forward), backward_(backward) {}
@@ -115,8 +115,8 @@ Kernel dnnl_pool_backward(KernelContext& c, const Backward& pd, Slot workspace,
                       {DNNL_ARG_WORKSPACE, workspace_desc, workspace}});
 }
 
-// oneDNN divides by all elements of a window where padding counts, also by those behind the padding that the
-// node states.
+// If padding counts, oneDNN divides by all elements of a window, even those beyond the padding that the node
+// states.
 bool divides_alike(const Window& window, bool count_padding) {
   return !count_padding ||
          std::all_of(window.begin(), window.end(), [](const WindowAxis& a) { return a.reach() <= a.after; });
@@ -127,7 +127,7 @@ dnnl::algorithm average(bool count_padding) {
                        : dnnl::algorithm::pooling_avg_exclude_padding;
 }
 
-// A layout for `shape` of the kind in which a value of shape `other` is stored, as far as there is one.
+// A layout for `shape` of the same kind as that of a value of shape `other`, if there is one.
 LayoutPtr like(const LayoutPtr& stored, const Shape& other, const Shape& shape) {
   if (!stored || !is_dnnl(stored)) return nullptr;
   const memory::desc desc = dnnl_desc(stored, other);
@@ -153,7 +153,7 @@ std::optional<Kernel> onednn_max_pool(KernelContext& c) {
   return dnnl_pool_forward(c, DnnlPool(c, dnnl::algorithm::pooling_max, c.shape(0), window), indices);
 }
 
-// Behind a MaxPool that left its workspace.
+// After a MaxPool that saved its workspace.
 std::optional<Kernel> onednn_max_pool_grad(KernelContext& c) {
   const LayoutPtr stored = c.in_layout(1);
   const auto* workspace = dynamic_cast<const PoolWorkspace*>(stored.get());
@@ -181,7 +181,7 @@ std::optional<Kernel> onednn_average_pool_grad(KernelContext& c) {
   return dnnl_pool_backward(c, *pair->backward, {}, memory::desc());
 }
 
-// Row-major planes are summed as they are stored; only values in another layout are left to oneDNN.
+// Row-major planes are summed as they are stored; oneDNN is only used for values in another layout.
 std::optional<Kernel> onednn_global_average_pool(KernelContext& c) {
   const Shape& x = c.shape(0);
   if (!c.in_layout(0) || x.size() > 5) return std::nullopt;

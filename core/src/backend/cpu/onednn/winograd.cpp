@@ -2,7 +2,7 @@
 // (backend/cpu/matmul/product_tiles-inl.h).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/onednn/winograd.cpp"
-// The targets' passes over this file come first.
+// The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace ortrain {
 
 inline constexpr int64_t kTaps = 16;  // elements of a transformed tile
 
-// Matrices, one for each element of a transformed tile: `step` elements from one to the next, `row` from row
-// to row.
+// Matrices, one per element of a transformed tile: `step` elements from one to the next, `row` from row to
+// row.
 struct TileMatrices {
   float* data;
   int64_t step, row;
@@ -45,7 +45,7 @@ struct WinogradFunctions {
                   const TilePanels& u);
   // Bᵀ X B of tiles.
   void (*data)(const WinogradSizes&, WinogradInput x, Range tiles, const TileMatrices& v);
-  // M = or += V U, the columns `columns` of U alone.
+  // M = or += V U, only the columns `columns` of U.
   void (*products)(int64_t tiles, Range columns, const TileMatrices& v, const TilePanels& u, bool add,
                    const TileMatrices& m);
   // Aᵀ M A, and what comes after it.
@@ -64,7 +64,7 @@ struct WinogradFunctions {
   void (*bias_results)(const WinogradSizes&, WinogradInput dy, Range filters, float* db);
 };
 
-// Where tile t lies: its image, and the first row and column of its results.
+// The position of tile t: its image, and the first row and column of its results.
 struct TilePlace {
   int64_t image, row, column;
   TilePlace(const WinogradSizes& s, int64_t t) {
@@ -386,7 +386,7 @@ void BiasResultsOf(const WinogradSizes& s, const T* dy, Range filters, float* db
   }
 }
 
-// Calls f with the values as they lie.
+// Calls f with the values in their stored type.
 template <class F>
 void Visit(WinogradInput x, const F& f) {
   x.bf16 ? f(static_cast<const BFloat16*>(x.data)) : f(static_cast<const float*>(x.data));
@@ -434,17 +434,17 @@ HWY_EXPORT(FindWinograd);
 
 WinogradFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindWinograd)(); }
 
-constexpr int64_t kPad = 16;  // behind rows and matrices: neighbours must not fall on one set of a cache
+constexpr int64_t kPad = 16;  // after rows and matrices: neighbours must not map to the same cache set
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// n cut into equal parts of at most `most`.
+// The size of the parts if n is cut into equal parts of at most `most`.
 int64_t equal_part(int64_t n, int64_t most) {
   const int64_t parts = (n + most - 1) / std::max<int64_t>(1, most);
   return (n + parts - 1) / std::max<int64_t>(1, parts);
 }
 
-// Calls f(number, part of [0, n)) on as many threads as there are.
+// Calls f(number, part of [0, n)) on all threads.
 template <typename F>
 void share(int64_t n, int threads, const F& f) {
   const int64_t parts = std::min<int64_t>(n, threads);
@@ -474,18 +474,19 @@ void share_pairs(Range outer, int64_t outer_step, Range inner, int64_t inner_ste
   });
 }
 
-// How the work is cut. Where a cache holds the transformed weights, all of them are transformed first, and
-// threads share the tiles. Otherwise many tiles of data are, and threads share the columns of the weights, of
-// which a slice is transformed at a time.
+// How the work is divided. If the transformed weights fit in a cache, all of them are transformed first, and
+// the tiles are divided among the threads. Otherwise many tiles of data are transformed first, and the
+// columns of the weights are divided among the threads, which transform one slice at a time.
 struct Plan {
   bool by_columns;
-  // All, those of a thread or whose data are transformed together, and those whose products are taken
+  // Numbers of tiles: all; those of one thread or transformed together; those whose products are computed
   // together.
   int64_t tiles, some, chunk;
-  // Of the weights' columns and rows, those taken together, of rows in the gradient `slice`, else `depth`.
+  // How many of the weights' columns and rows are processed together; rows: `slice` in the gradient, else
+  // `depth`.
   int64_t columns, slice, depth;
   int64_t row;  // of V
-  // From matrix to matrix: of data, of products or slopes.
+  // From one matrix to the next: of data; of products or gradients.
   int64_t v_step, m_step;
 
   Plan(const WinogradSizes& s, int threads) : tiles(tile_count(s)), row(s.channels + kPad) {
@@ -509,14 +510,14 @@ struct Plan {
 
   int64_t u_step() const { return depth * columns + kPad; }         // of weights
   int64_t gradient_step() const { return slice * columns + kPad; }  // of their gradient
-  // Elements of scratch memory, for all threads and for each.
+  // Elements of scratch memory: shared by all threads, and per thread.
   int64_t shared() const { return kTaps * (by_columns ? v_step : u_step()); }
   int64_t own() const { return kTaps * ((by_columns ? u_step() : v_step) + m_step); }
   int64_t gradient_shared() const { return by_columns ? kTaps * v_step : 0; }
   int64_t gradient_own() const { return kTaps * (gradient_step() + m_step + (by_columns ? 0 : v_step)); }
 };
 
-// V of tiles, by all threads.
+// V of the tiles, computed by all threads.
 void share_data(const WinogradSizes& s, const WinogradFunctions& f, WinogradInput x, Range tiles,
                 const TileMatrices& v, int threads) {
   share(tiles.size(), threads, [&](int64_t, Range part) {

@@ -1,11 +1,11 @@
-// Convolution of 3 x 3 windows with stride 1 by minimal filtering: F(2 x 2, 3 x 3) of A. Lavin and S. Gray,
-// "Fast algorithms for convolutional neural networks", CVPR 2016. Four results take 16 multiplications
+// Convolution with 3 x 3 windows and stride 1 by minimal filtering: F(2 x 2, 3 x 3) of A. Lavin and S. Gray,
+// "Fast algorithms for convolutional neural networks", CVPR 2016. Four results need 16 multiplications
 // instead of 36:
 //
 //     Y = Aᵀ [ (G W Gᵀ) ∘ (Bᵀ X B) ] A          for tiles X of 4 x 4 that overlap by 2, tiles Y of 2 x 2
 //     dW = Gᵀ [ (Bᵀ X B) ∘ (A dY Aᵀ) ] G
 //
-// and over channels and tiles each of the 16 elements is a matrix product. The gradient of X is the
+// and summed over channels and tiles, each of the 16 elements is a matrix product. The gradient of X is the
 // convolution of dY with the flipped windows.
 //
 // X, Y and their gradients are stored as [N, C / block, H, W, block], weights and their gradient as [M /
@@ -24,14 +24,13 @@ struct WinogradSizes {
   int64_t top = 0, left = 0;  // padding in front, at most 2
   int64_t block = 16;         // divides channels and filters
 
-  // Those of the convolution that makes dX of dY.
+  // Those of the convolution that computes dX from dY.
   WinogradSizes turned() const {
     return {batch, filters, channels, rows, columns, height, width, 2 - top, 2 - left, block};
   }
 };
 
-// Values of X, Y or their gradients: float, or bfloat16, with which everything is computed in float just the
-// same.
+// Values of X, Y or their gradients: float or bfloat16; all arithmetic is in float in both cases.
 struct WinogradInput {
   const void* data;
   bool bf16 = false;
@@ -41,14 +40,14 @@ struct WinogradOutput {
   bool bf16 = false;
 };
 
-// Whether it can be done here, and is worth it with so many threads.
+// Whether it is possible here, and pays off with this many threads.
 bool suits_winograd(const WinogradSizes& s, int threads);
 
 // Bytes of memory that a run needs besides its operands.
 size_t winograd_scratch(const WinogradSizes& s, int threads);
 size_t winograd_weights_scratch(const WinogradSizes& s, int threads);
 
-// Y = Conv(X, W) + bias, plus what Y holds where `add`, cut off at zero where `relu`. bias may be null.
+// Y = Conv(X, W) + bias, plus the contents of Y if `add`, clipped at zero if `relu`. bias may be null.
 void winograd_forward(const WinogradSizes& s, int threads, WinogradInput x, const float* w, const float* bias,
                       bool add, bool relu, WinogradOutput y, void* scratch);
 // With winograd_scratch(s.turned()).

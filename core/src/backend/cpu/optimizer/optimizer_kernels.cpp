@@ -15,7 +15,7 @@ namespace ortrain::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The moments of a weight whose gradient is zero, after a dead Relu or for a token that does not occur, decay
-// until they are denormal, and arithmetic on such numbers takes a hundred times as long.
+// until they are denormal, and arithmetic on denormals takes a hundred times as long.
 template <class D, class V>
 V without_denormals(D d, V x) {
   const auto normal = hn::Set(d, std::numeric_limits<hn::TFromD<D>>::min());

@@ -7,7 +7,7 @@ namespace ortrain {
 
 template <typename T>
 struct AdamWFactors {
-  T alpha = 0, beta = 0, epsilon = 0;   // decay rates of the moments; what keeps the root from zero
+  T alpha = 0, beta = 0, epsilon = 0;   // decay rates of the moments; what keeps the square root from zero
   T gradient_scale = 1;                 // the clip of the gradient norm
   T decay_before = 1, decay_after = 1;  // what weight decay leaves of a weight, before and after the step
   T root_scale = 1;                     // 1 / sqrt(bias correction of the second moment)

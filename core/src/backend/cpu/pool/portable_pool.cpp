@@ -23,7 +23,7 @@ Span inside(const WindowAxis& a, int64_t o) {
   return {start, std::min(first, a.kernel), std::max(last, std::min(first, a.kernel))};
 }
 
-// How many kernel elements of window `o` are inside the input and the padding that the node states.
+// How many kernel elements of window `o` are inside the input or the padding that the node states.
 int64_t inside_padded(const WindowAxis& a, int64_t o) {
   const int64_t room = a.input + a.after - (o * a.stride - a.before);
   return room <= 0 ? 0 : std::min(a.kernel, (room + a.dilation - 1) / a.dilation);
@@ -55,7 +55,7 @@ void visit_windows(const Window& w, F&& window) {
 
 int64_t window_points(const Window& w) { return w[0].kernel * w[1].kernel * w[2].kernel; }
 
-// By how much the elements of a window are divided.
+// The number by which the sum of a window is divided.
 int64_t divisor(const PoolSizes& s, int64_t i, int64_t j, int64_t k, const Span& d, const Span& h,
                 const Span& v) {
   if (s.count_padding)
@@ -64,7 +64,7 @@ int64_t divisor(const PoolSizes& s, int64_t i, int64_t j, int64_t k, const Span&
 }
 
 int64_t to_column_major(const PoolSizes& s, int64_t offset) {
-  // Axes that were put in front to make three have size 1 and change nothing.
+  // The axes prepended to make three have size 1 and change nothing.
   const int64_t d = s.window[0].input, h = s.window[1].input, w = s.window[2].input;
   return offset / (h * w) + d * (offset / w % h + h * (offset % w));
 }

@@ -10,7 +10,7 @@ namespace ortrain {
 struct PoolSizes {
   int64_t planes = 0;  // batch * channels
   Window window;       // three axes
-  // Whether averages count the padding that the node states as elements of value 0.
+  // Whether averages count the padding that the node states, as zeros.
   bool count_padding = false;
   // Whether indices count along the first spatial axis first (storage_order 1) instead of the last.
   bool column_major = false;
@@ -19,12 +19,11 @@ struct PoolSizes {
   int64_t output_points() const;
 };
 
-// Y: the largest element of each window, NaN where one is NaN. `indices`, where not null: its position in X,
-// counted from X's first element; -1 for a window that lies in the padding altogether, whose Y is the lowest
-// number.
+// Y: the largest element of each window, NaN if one is NaN. `indices`, if not null: its position in X,
+// counted from X's first element; -1 for a window entirely in the padding, whose Y is the lowest value.
 template <typename T>
 void max_pool(const PoolSizes& s, const T* x, T* y, int64_t* indices);
-// dX: every element of dY added at its index. Throws when an index is not in its plane.
+// dX: every element of dY is added at its index. Throws if an index is not in its plane.
 template <typename T>
 void max_pool_backward(const PoolSizes& s, const T* dy, const int64_t* indices, T* dx);
 // Y: the mean of each window.
@@ -32,7 +31,7 @@ template <typename T>
 void average_pool(const PoolSizes& s, const T* x, T* y);
 template <typename T>
 void average_pool_backward(const PoolSizes& s, const T* dy, T* dx);
-// One value a plane of `points` elements: mean and largest element.
+// One value per plane of `points` elements: the mean and the largest element.
 template <typename T>
 void global_average(int64_t planes, int64_t points, const T* x, T* y);
 template <typename T>

@@ -40,7 +40,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D>
 using Vec = hn::Vec<D>;
 
-// The type in which elements that are kept as T are computed.
+// The type of arithmetic on elements stored as T.
 template <typename T>
 struct LaneOf {
   using Type = T;
@@ -95,7 +95,7 @@ HWY_INLINE Vec<D> Positive(D d, Vec<D> x) {
   return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x);
 }
 
-// e^x. Highway's is made for [-FLT_MAX, 104] and numbers.
+// e^x. Highway's is valid for [-FLT_MAX, 104], without NaN.
 template <class D>
 HWY_INLINE Vec<D> Exp(D d, Vec<D> x) {
   const Vec<D> overflows =
@@ -103,7 +103,7 @@ HWY_INLINE Vec<D> Exp(D d, Vec<D> x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, hn::Min(x, overflows)));
 }
 
-// e^x for x <= 0, where float gives zero below the smallest normal number.
+// e^x for x <= 0, where float results below the smallest normal number are zero.
 //
 // float: x = n ln 2 + r with |r| <= ln 2 / 2; e^r is 1 + r + r^2 P(r), where P is the minimax polynomial of
 // degree 4 (Remez exchange; relative error of e^r 1.7e-8, of the result 1.1 units in the last place). The sum
@@ -137,7 +137,7 @@ HWY_INLINE Vec<D> Expm1(D d, Vec<D> x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Expm1(d, hn::Min(x, overflows)));
 }
 
-// ln x. Highway's is made for positive finite numbers.
+// ln x. Highway's is valid for positive finite numbers.
 template <class D>
 HWY_INLINE Vec<D> Log(D d, Vec<D> x) {
   using T = hn::TFromD<D>;
@@ -197,7 +197,7 @@ HWY_INLINE Vec<D> Erf(D d, Vec<D> x) {
 }
 
 // The standard normal distribution: cdf(x) = (1 + erf(x / sqrt 2)) / 2 and bell(x) = e^(-x^2/2), its density
-// but for a factor.
+// except for a factor.
 //
 // float: with t = |x| / sqrt 2 the smaller tail is bell(x) P(u) / 2, u = 1 / (1 + 0.4 t), where P is the
 // minimax polynomial of degree 9 of e^(t^2) erfc(t) for t <= 10 (Remez exchange, relative error 3e-8; the
@@ -261,7 +261,7 @@ HWY_INLINE void StoreUpTo(Vec<D> v, D d, T* p, int64_t count) {
   }
 }
 
-// The same for floats that are kept in bfloat16; a store rounds to the nearest, ties to even.
+// The same for floats stored in bfloat16; a store rounds to the nearest, ties to even.
 template <class D>
 HWY_INLINE Vec<D> LoadUpTo(D d, const BFloat16* p, int64_t count, float fill = 0) {
   const hn::Rebind<uint16_t, D> half;
@@ -283,7 +283,7 @@ HWY_INLINE void StoreUpTo(Vec<D> v, D d, BFloat16* p, int64_t count) {
   const auto x = hn::BitCast(bits, v);
   const auto odd = hn::And(hn::ShiftRight<16>(x), hn::Set(bits, 1));
   const auto rounded = hn::Add(x, hn::Add(odd, hn::Set(bits, 0x7fff)));
-  // Rounding could carry a NaN into an infinity: it is made a quiet one instead.
+  // Rounding could turn a NaN into an infinity, so it is made a quiet NaN instead.
   const auto quiet = hn::Or(x, hn::Set(bits, 0x400000));
   const auto result = hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(v)), quiet, rounded);
   const auto narrow = hn::TruncateTo(half, hn::ShiftRight<16>(result));
