@@ -501,7 +501,7 @@ def test_operators_without_a_gradient_are_named_at_once_with_what_to_do(tmp_path
     for name, op_type, domain, opset, advice in (
         ("first", "com.microsoft.DivGrad", "com.microsoft", 1, "has no gradient yet; freeze"),
         ("second", "com.microsoft.DivGrad", "com.microsoft", 1, "has no gradient yet; freeze"),
-        ("third", "Frobnicate", "ai.onnx", 17, "is not known; use supported operators instead"),
+        ("third", "Frobnicate", "ai.onnx", 17, "is not supported; use other operators instead"),
     ):
         (line,) = [line for line in lines if f'"{name}"' in line]
         assert line.startswith(f'node "{name}" ({op_type}), domain {domain}, opset {opset}: ')

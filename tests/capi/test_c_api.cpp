@@ -275,7 +275,7 @@ TEST_CASE("sequences are made of tensors and give copies of them") {
   CHECK(at[2] == 5);
   at[2] = 7;
   CHECK(b[2] == 5);
-  refused_with(ort().GetValue(sequence, 2, run.allocator, &other), "no element number 2");
+  refused_with(ort().GetValue(sequence, 2, run.allocator, &other), "no element with index 2");
   refused(ort().GetValue(sequence, -1, run.allocator, &other));
   refused_with(ort().GetValueCount(element, &count), "expected a sequence");
   refused_with(ort().GetTensorMutableData(sequence, reinterpret_cast<void**>(&at)), "expected a tensor");

@@ -346,7 +346,7 @@ TEST_CASE("Unknown parameters, wrong values and unknown properties are named") {
   });
   state.update_parameter("fc.bias", Tensor::of<float>({4, 5, 6}));
   CHECK(state.parameter("fc.bias").data.to_double() == std::vector<double>{4, 5, 6});
-  check_error(ErrorCode::kInvalidArgument, {"\"fc.bias\"", "has one of that name"},
+  check_error(ErrorCode::kInvalidArgument, {"\"fc.bias\"", "already has one with that name"},
               [&] { state.add_parameter("fc.bias", true, Tensor::scalar(1.0f)); });
   check_error(ErrorCode::kInvalidArgument, {"\"epoc\"", "\"epoch\"", "\"loss\"", "\"note\""},
               [&] { state.property("epoc"); });
@@ -531,7 +531,7 @@ TEST_CASE("What does not fit together in a checkpoint is refused") {
   refuse(ErrorCode::kFail, {"parameter \"w\"", "needs 8 bytes, found 7"},
          with([](Draft& d) { d.trainable[0].bytes = 7; }));
   refuse(ErrorCode::kFail, {"parameter \"w\"", "[-2]"}, with([](Draft& d) { d.trainable[0].dims = {-2}; }));
-  refuse(ErrorCode::kFail, {"parameter \"w\"", "possible shape"}, with([](Draft& d) {
+  refuse(ErrorCode::kFail, {"parameter \"w\"", "not a valid shape"}, with([](Draft& d) {
            d.trainable[0].dims = {int64_t{1} << 40, int64_t{1} << 40};
          }));
   refuse(ErrorCode::kNotImplemented, {"parameter \"w\"", "string"},
@@ -584,7 +584,7 @@ TEST_CASE("Files that are no checkpoints are refused with what they are") {
   refuse_file("\x89PNG\r\n\x1a\n00000000", {"a PNG image"});
   refuse_file(content_of(kFixtures / "mlp_adamw" / "model.onnx"), {"ONNX model"});
   const std::string whole = content_of(kFixtures / "mlp_adamw" / "checkpoint");
-  refuse_file(whole.substr(0, whole.size() - 100), {"cut off or damaged"});
+  refuse_file(whole.substr(0, whole.size() - 100), {"truncated or damaged"});
   check_error(ErrorCode::kNoSuchFile, {"nothing"}, [&] { CheckpointState::load(folder / "nothing"); });
   check_error(ErrorCode::kInvalidArgument, {"null"}, [&] { CheckpointState::load(nullptr, 4); });
   refuse(ErrorCode::kFail, {"memory", "nothing"}, "");
@@ -684,6 +684,6 @@ TEST_CASE("A file that becomes shorter while it is read ends in an error") {
   file.read(part.data(), file.data() + 98000, part.size());
   CHECK(part.back() == std::byte{'x'});
   std::filesystem::resize_file(folder / "file", 98500);
-  check_error(ErrorCode::kFail, {"test file", "shorter"},
+  check_error(ErrorCode::kFail, {"test file", "truncated"},
               [&] { file.read(part.data(), file.data() + 98000, part.size()); });
 }

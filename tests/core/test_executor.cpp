@@ -258,7 +258,7 @@ TEST_CASE("a loop without end is ended by the run options") {
     message = e.message();
   }
   other.join();
-  CHECK(message.find("ended by its run options") != std::string::npos);
+  CHECK(message.find("terminated because RunOptions.terminate is set") != std::string::npos);
 }
 
 }  // namespace ortrain

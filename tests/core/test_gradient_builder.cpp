@@ -321,7 +321,7 @@ TEST_CASE("The gradient of an input is an output and is not accumulated") {
   request.inputs = {"ghost", "w"};
   check_problems(
       model, request,
-      {"input \"ghost\": the model has no input of that name", "input \"w\": it is a parameter as well"});
+      {"input \"ghost\": the model has no input with that name", "input \"w\": it is also a parameter"});
 }
 
 TEST_CASE("With nothing to train, the training model computes the loss") {

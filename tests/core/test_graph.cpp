@@ -67,7 +67,7 @@ TEST_CASE("All missing values are named at once, each with the node that wants i
   g.nodes = {node("Relu", "n1", {"p"}, {"a"}), node("Add", "", {"a", "q"}, {"c"})};
   check_error(
       ErrorCode::kInvalidGraph,
-      {"\"p\", wanted by node \"n1\" (Relu)", "\"q\", wanted by node producing \"c\" (Add)", "\"nowhere\""},
+      {"\"p\", read by node \"n1\" (Relu)", "\"q\", read by node producing \"c\" (Add)", "\"nowhere\""},
       [&] { g.sort(); });
 }
 

@@ -280,13 +280,13 @@ TEST_CASE("Tensors whose data do not fit their type and shape are refused") {
   refuse(ErrorCode::kInvalidGraph, {name, "needs 6 values in float_data, found 1"},
          with([](auto& t) { t.add_float_data(1); }, 1, {2, 3}));
   refuse(ErrorCode::kInvalidGraph,
-         {name, "needs 1 values in float_data, found 0", "field that does not belong"},
+         {name, "needs 1 values in float_data, found 0", "field that is wrong for this type"},
          with([](auto& t) { t.add_int32_data(1); }, 1, {}));
   refuse(ErrorCode::kInvalidGraph, {name, "needs"}, with(nothing, 1, {int64_t{1} << 40}));
   refuse(ErrorCode::kInvalidGraph, {name, "[-1]"}, with(nothing, 1, {-1}));
-  refuse(ErrorCode::kInvalidGraph, {name, "possible shape"},
+  refuse(ErrorCode::kInvalidGraph, {name, "not a valid shape"},
          with(nothing, 1, {int64_t{1} << 40, int64_t{1} << 40}));
-  refuse(ErrorCode::kInvalidGraph, {name, "possible shape"}, with(nothing, 11, {int64_t{1} << 62}));
+  refuse(ErrorCode::kInvalidGraph, {name, "not a valid shape"}, with(nothing, 11, {int64_t{1} << 62}));
   refuse(ErrorCode::kInvalidGraph, {name, "300", "int8"},
          with([](auto& t) { t.add_int32_data(300); }, 3, {1}));
   refuse(ErrorCode::kInvalidGraph, {name, "undefined"}, with(nothing, 0, {}));
@@ -356,7 +356,7 @@ TEST_CASE("External data are read from beside the model, and from nowhere else")
         (folder / "secret.bin").string(), std::string(), std::string("a\0b", 3)})
     refuse(ErrorCode::kInvalidGraph, {"inside the model's folder"}, model({{"location", location}}), home);
   std::filesystem::create_symlink(folder / "secret.bin", home / "link.bin");
-  refuse(ErrorCode::kInvalidGraph, {"link that leads out"}, model({{"location", "link.bin"}}), home);
+  refuse(ErrorCode::kInvalidGraph, {"link to a file outside of it"}, model({{"location", "link.bin"}}), home);
   refuse(ErrorCode::kInvalidGraph, {"is not a file"}, model({{"location", "weights"}}), home);
   REQUIRE(mkfifo((home / "pipe").c_str(), 0600) == 0);
   refuse(ErrorCode::kInvalidGraph, {"is not a file"}, model({{"location", "pipe"}}), home);
@@ -432,7 +432,7 @@ TEST_CASE("Functions are put in the place of their calls") {
   }
   SECTION("a value that the function does not define is refused") {
     proto.mutable_functions(1)->mutable_node(0)->set_input(0, "m");
-    refuse(ErrorCode::kInvalidGraph, {"local.scale", "\"m\"", "nothing in the function defines"}, proto);
+    refuse(ErrorCode::kInvalidGraph, {"local.scale", "\"m\"", "the function does not define"}, proto);
   }
   SECTION("functions are told apart by their overload") {
     proto.mutable_functions(1)->set_overload("other");
@@ -494,7 +494,7 @@ TEST_CASE("Functions that ask for endlessly many nodes are refused") {
     for (const auto& [in, out] : {std::pair{"a", "h"}, {"h", "b"}})
       add_node(f, last ? "Relu" : "f" + std::to_string(i + 1), {in}, {out}, last ? "" : "local");
   }
-  refuse(ErrorCode::kInvalidGraph, {"its functions ask for more than"}, proto);
+  refuse(ErrorCode::kInvalidGraph, {"its functions would create more than"}, proto);
 }
 
 TEST_CASE("Initializers that are listed as inputs are initializers") {
@@ -602,7 +602,7 @@ TEST_CASE("Files that are no models are refused with what they are") {
   refuse_file(content_of(kFixtures / "mlp_adamw" / "batches.npz"), ErrorCode::kInvalidProtobuf,
               {"a zip archive"});
   const std::string whole = content_of(kFixtures / "mlp_adamw" / "model.onnx");
-  refuse_file(whole.substr(0, whole.size() / 2), ErrorCode::kInvalidProtobuf, {"cut off"});
+  refuse_file(whole.substr(0, whole.size() / 2), ErrorCode::kInvalidProtobuf, {"truncated"});
   check_error(ErrorCode::kNoSuchFile, {"nothing.onnx"}, [&] { read_model(folder / "nothing.onnx"); });
   check_error(ErrorCode::kInvalidArgument, {"a folder"}, [&] { read_model(folder.path()); });
   check_error(ErrorCode::kInvalidArgument, {"null"}, [&] { read_model(nullptr, 5); });
@@ -618,7 +618,7 @@ TEST_CASE("Graphs that are nested too deep are refused") {
   };
   for (int i = 0; i < 3000; ++i) graph = field(0x0A, field(0x2A, field(0x32, graph)));  // node, attribute, g
   const std::string model = field(0x3A, graph);
-  check_error(ErrorCode::kInvalidProtobuf, {"not a whole protobuf message"},
+  check_error(ErrorCode::kInvalidProtobuf, {"not a complete protobuf message"},
               [&] { read_model(model.data(), model.size()); });
 }
 

@@ -38,9 +38,9 @@
   XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"getIntPropertyWithName:error:", @"property float",
                 @"expected an integer, found a float");
   XCTAssertEqual([state getFloatPropertyWithName:@"string" error:&error], 0.0f);
-  XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"expected a float, found a text");
+  XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"expected a float, found a string");
   XCTAssertNil([state getStringPropertyWithName:@"int" error:&error]);
-  XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"expected a text, found an integer");
+  XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"expected a string, found an integer");
   XCTAssertEqual([state getIntPropertyWithName:@"nothing" error:&error], (int64_t)0);
   XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"GetProperty", @"nothing");
   XCTAssertEqual([state getIntPropertyWithName:@"string" error:NULL], (int64_t)0);

@@ -73,7 +73,7 @@ static id Nothing(void) { return nil; }
   XCTAssertFalse([state addStringPropertyWithName:@"a"
                                             value:[NSString stringWithCharacters:zero length:3]
                                             error:&error]);
-  XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"argument value", @"zero character");
+  XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"argument value", @"null character");
 }
 
 - (void)testSessionArguments {

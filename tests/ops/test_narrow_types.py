@@ -194,7 +194,7 @@ def test_bit_cast_between_widths_is_refused() -> None:
     check_rejected(
         Op("BitCast", {"to": TensorProto.INT64}, opset=26),
         [uniform(3, dtype=np.float32)],
-        "the widths must agree",
+        "the widths must be equal",
     )
 
 

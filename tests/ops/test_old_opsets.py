@@ -133,7 +133,7 @@ def test_other_definitions_before_version_7() -> None:
     padded = Op("Pad", {"paddings": [0, 1, 0, 0, 0, 2]}, opset=1)
     check_forward(padded, [X], [np.pad(X, [(0, 0), (1, 0), (0, 2)])])
     check_gradient(padded, [X.astype(np.float64)])
-    check_rejected(Op("Dropout", opset=6), [X], "it trains")
+    check_rejected(Op("Dropout", opset=6), [X], "opset 6 Dropout is supported for inference only")
     check_rejected(Op("Add", {"broadcast": 1, "axis": 2}, opset=6), [X, X[0]], "does not fit axis 2")
 
 
@@ -152,7 +152,7 @@ def test_definitions_that_are_not_carried_are_refused_by_name(
     kind: str, attributes: dict[str, Any], opset: int, since: int
 ) -> None:
     with pytest.raises(
-        RuntimeError, match=f"under_test.*{kind}.*opset {opset}; it is known from opset {since}"
+        RuntimeError, match=f"under_test.*{kind}.*opset {opset}; it is supported from opset {since}"
     ):
         run(Op(kind, attributes, opset=opset), [X, X])
 

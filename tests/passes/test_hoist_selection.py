@@ -232,6 +232,6 @@ def test_a_normalization_whose_scale_knows_positions_stays_whole() -> None:
 def test_an_unknown_pass_is_named(tmp_path: pathlib.Path) -> None:
     model, _ = classifier(gathered(0))
     with pytest.raises(
-        ValueError, match=r"found 'fuse_everything'; those that run here are .*hoist_selection"
+        ValueError, match=r"found 'fuse_everything'; the passes of this phase are .*hoist_selection"
     ):
         make(tmp_path, model, ["fuse_everything"], [])

@@ -89,7 +89,7 @@ def test_a_recording_that_was_not_begun_cannot_be_taken(artifacts):
     module = Module(
         artifacts / "training_model.onnx", CheckpointState.load_checkpoint(artifacts / "checkpoint")
     )
-    with pytest.raises(ortrain.OrtrainError, match="nothing is being recorded"):
+    with pytest.raises(ortrain.OrtrainError, match="no recording is in progress"):
         module.end_profiling()
 
 

@@ -98,7 +98,7 @@ namespace Microsoft.ML.OnnxRuntime
                 {
                     throw new OnnxRuntimeException(
                         ErrorCode.RuntimeException,
-                        "CreateInstanceWithOptions: the process has an environment already, expected none; call it " +
+                        "CreateInstanceWithOptions: the process already has an environment, expected none; call it " +
                         "before anything else");
                 }
                 return instance = new OrtEnv(options.logLevel ?? DefaultLogLevel, options.logId ?? DefaultLogId);

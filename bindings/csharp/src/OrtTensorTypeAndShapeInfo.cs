@@ -36,7 +36,7 @@ namespace Microsoft.ML.OnnxRuntime
                     if (extent < 0)
                     {
                         throw new InvalidOperationException(
-                            "ElementCount: the shape " + this + " has an open extent, expected known ones");
+                            "ElementCount: the shape " + this + " has an unknown dimension, expected known ones");
                     }
                     count = checked(count * extent);
                 }

@@ -6,7 +6,7 @@ namespace Microsoft.ML.OnnxRuntime
     /// <summary>The C# types of tensor elements.</summary>
     internal static class TensorTypes
     {
-        /// <summary>The type of C# for an element type; null if there is none.</summary>
+        /// <summary>The C# type of an element type; null if there is none.</summary>
         internal static Type TypeOf(TensorElementType type)
         {
             switch (type)
@@ -29,7 +29,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>The element type that a type of C# stands for; Undefined if there is none.</summary>
+        /// <summary>The element type of a C# type; Undefined if there is none.</summary>
         internal static TensorElementType Find(Type type)
         {
             if (type == typeof(float)) return TensorElementType.Float;
@@ -70,7 +70,7 @@ namespace Microsoft.ML.OnnxRuntime
                 throw new OnnxRuntimeException(
                     ErrorCode.InvalidArgument,
                     method + "<" + typeof(T).Name + ">: the tensor's elements are of type " + found +
-                    ", expected the type of C# for it");
+                    ", expected the C# type of such elements");
             }
         }
 
@@ -122,7 +122,7 @@ namespace Microsoft.ML.OnnxRuntime
                 case TensorElementType.BFloat16: return View<BFloat16>(value);
                 default:
                     throw new OnnxRuntimeException(
-                        ErrorCode.NotImplemented, "a tensor with elements of type " + type + " has no type of C#");
+                        ErrorCode.NotImplemented, "a tensor with elements of type " + type + " has no C# type");
             }
         }
 

@@ -75,12 +75,12 @@ static BOOL ORTCheck(const ORTCall *call, NSString *name, NSUInteger index, id o
 static BOOL ORTTextAt(const ORTCall *call, NSString *name, NSUInteger index, id text, const char **out) {
   if (!ORTCheck(call, name, index, text, [NSString class])) return NO;
   if (![text canBeConvertedToEncoding:NSUTF8StringEncoding]) {
-    return ORTRefuse(call, @"%@: expected a text, found half of a surrogate pair in it",
+    return ORTRefuse(call, @"%@: expected a string, found an unpaired surrogate in it",
                      ORTPlace(name, index));
   }
   const char *bytes = [text UTF8String];
   if (strlen(bytes) != [text lengthOfBytesUsingEncoding:NSUTF8StringEncoding]) {
-    return ORTRefuse(call, @"%@: expected a text, found a zero character in it", ORTPlace(name, index));
+    return ORTRefuse(call, @"%@: expected a string, found a null character in it", ORTPlace(name, index));
   }
   *out = bytes;
   return YES;
@@ -122,7 +122,7 @@ static BOOL ORTHandleAt(const ORTCall *call, NSString *name, NSUInteger index, i
   *out = [owner handle];
   if (*out == NULL) {
     why = [NSString
-        stringWithFormat:@"expected an initialized %@, found one that is not", NSStringFromClass(cls)];
+        stringWithFormat:@"expected an initialized %@, found an uninitialized one", NSStringFromClass(cls)];
   } else if ([owner respondsToSelector:@selector(whyUnusable)]) {
     why = [owner whyUnusable];
   }
@@ -176,7 +176,7 @@ BOOL ORTCountElements(const ORTCall *call, const OrtValue *value, size_t *out) {
 }
 
 BOOL ORTRefuseProperty(const ORTCall *call, NSString *name, OrtPropertyType expected, OrtPropertyType found) {
-  NSArray<NSString *> *kinds = @[ @"an integer", @"a float", @"a text" ];
+  NSArray<NSString *> *kinds = @[ @"an integer", @"a float", @"a string" ];
   return ORTRefuse(call, @"property %@: expected %@, found %@", name, [kinds objectAtIndex:expected],
                    [kinds objectAtIndex:found]);
 }
@@ -252,7 +252,7 @@ BOOL ORTTakeNumbers(const ORTCall *call, NSString *name, id numbers, BOOL option
   for (id number in numbers) {
     if (!ORTCheck(call, name, i, number, [NSNumber class])) return NO;
     if (!ORTStoreNumber(number, element, room + i * size)) {
-      return ORTRefuse(call, @"%@: expected a number that fits, found %@", ORTPlace(name, i), number);
+      return ORTRefuse(call, @"%@: expected a number that the type can represent, found %@", ORTPlace(name, i), number);
     }
     ++i;
   }

@@ -41,7 +41,7 @@
   if (length == _length) return;
   [NSException
        raise:NSInvalidArgumentException
-      format:@"-[NSMutableData setLength:]: the data is that of a tensor and keeps its length of %lu bytes, "
+      format:@"-[NSMutableData setLength:]: the data belongs to a tensor, expected its length of %lu bytes, "
              @"found %lu",
              (unsigned long)_length, (unsigned long)length];
 }

@@ -92,8 +92,8 @@ static void *ORTBytesOf(NSMutableData *data) {
   const NSUInteger length = [_tensorData length];
   if (length >= _tensorSize && ORTBytesOf(_tensorData) == _tensorBytes) return nil;
   return [NSString
-      stringWithFormat:@"the length of the data under the tensor was changed, expected %lu bytes where "
-                       @"they were, found %lu",
+      stringWithFormat:@"the data of the tensor was moved or resized, expected %lu bytes at the "
+                       @"same address, found %lu",
                        (unsigned long)_tensorSize, (unsigned long)length];
 }
 

@@ -164,7 +164,7 @@ py::object to_dlpack(const py::object& self) {
 
 void check_cpu(const std::string& device_type, int device_id) {
   if (device_type != "cpu" || device_id != 0)
-    throw StatusError(ORT_INVALID_ARGUMENT, "there is no device '" + device_type + "' number " +
+    throw StatusError(ORT_INVALID_ARGUMENT, "there is no device '" + device_type + "' with id " +
                                                 std::to_string(device_id) + ", available: cpu");
 }
 
@@ -301,11 +301,11 @@ void bind_support(py::module_& module) {
   module.attr("__version__") = ORTRAIN_VERSION;
   module.def(
       "numpy_type", [](int type) { return numpy_type(static_cast<ONNXTensorElementDataType>(type)); },
-      py::arg("element_type"), "NumPy's type for a number of ONNXTensorElementDataType.");
+      py::arg("element_type"), "The NumPy dtype of an element type, a value of ONNXTensorElementDataType.");
 
   module.def(
       "onnx_type", [](int type) { return row(static_cast<ONNXTensorElementDataType>(type)).onnx; },
-      py::arg("element_type"), "ONNX's name for a number of ONNXTensorElementDataType.");
+      py::arg("element_type"), "The ONNX name of an element type, a value of ONNXTensorElementDataType.");
 
   py::class_<Value>(
       module, "OrtValue",
@@ -319,9 +319,8 @@ void bind_support(py::module_& module) {
           },
           py::arg("numpy_obj"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
           "A tensor over the memory of an array, which it keeps alive.\n\n"
-          "An array that is not contiguous, or not in native byte order, is copied, and so is one of a type "
-          "of "
-          "smaller than a byte (int4 of ml_dtypes), whose elements are packed in a tensor.")
+          "An array that is not contiguous, or not in native byte order, is copied, and so is one whose "
+          "elements are smaller than a byte (int4 of ml_dtypes): a tensor packs them.")
       .def_static(
           "ortvalue_from_shape_and_type",
           [](const std::vector<int64_t>& shape, const py::object& type, const std::string& device_type,
@@ -343,7 +342,7 @@ void bind_support(py::module_& module) {
           "tensor.\n\n"
           "Types that NumPy does not have are those of ml_dtypes, or their bits if that is not installed. "
           "Elements smaller than a byte are copied into a byte each.")
-      .def("shape", &Value::shape, "The extents.")
+      .def("shape", &Value::shape, "The dimensions.")
       .def(
           "element_type", [](const Value& value) { return static_cast<int>(value.element_type()); },
           "Element type, a value of ONNXTensorElementDataType (as in ONNX TensorProto.DataType).")

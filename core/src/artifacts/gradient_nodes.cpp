@@ -34,8 +34,9 @@ struct Asked {
 
   explicit Asked(const Node& node)
       : xs(strings(node, "xs")), zs(strings(node, "zs")), y(node.string_or("y", "")) {
-    require(!y.empty() && !xs.empty(), ErrorCode::kInvalidGraph, node.label(),
-            ": expected the attributes xs and y, the names of what is derived by and of what is derived");
+    require(
+        !y.empty() && !xs.empty(), ErrorCode::kInvalidGraph, node.label(),
+        ": expected the attributes xs and y, the values to differentiate by and the value to differentiate");
     require(node.inputs.size() == xs.size() + zs.size(), ErrorCode::kInvalidGraph, node.label(),
             ": expected ", xs.size() + zs.size(), " inputs, one for each name in xs and zs, found ",
             node.inputs.size());
@@ -273,7 +274,8 @@ void expand_gradient_nodes(Model& model) {
     }
     if (expanded) continue;
     const auto first = std::find_if(graph.nodes.begin(), graph.nodes.end(), is_gradient);
-    fail(ErrorCode::kInvalidGraph, first->label(), ": what it derives follows from its own result");
+    fail(ErrorCode::kInvalidGraph, first->label(),
+         ": the value that it differentiates depends on its own result");
   }
 }
 

@@ -27,7 +27,7 @@ std::vector<ValueInfo> chosen_outputs(const Graph& graph, const GradientRequest&
       std::vector<std::string> known;
       for (const ValueInfo& output : graph.outputs) known.push_back(output.name);
       fail(ErrorCode::kInvalidArgument, "the training model should have the output \"", name,
-           "\", but the model has no value of that name; its outputs are ", quoted_list(known));
+           "\", but the model has no value with that name; its outputs are ", quoted_list(known));
     }
     outputs.push_back(graph.info(name).value_or(ValueInfo{name, DType::kUndefined, std::nullopt}));
   }

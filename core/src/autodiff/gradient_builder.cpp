@@ -72,19 +72,19 @@ void GradientBuilder::check_operators(const Graph& graph, size_t position) {
         check_operators(**inner, at);
     if (op && op->carries(model_.opset(node.domain))) continue;
     if (op)
-      problem(at, concat(describe(node), ": this operator is known from opset ", op->traits.since,
+      problem(at, concat(describe(node), ": this operator is supported from opset ", op->traits.since,
                          " on; convert the model with onnx.version_converter"));
     else
       problem(at,
               concat(describe(node),
-                     ": this operator is not known; use supported operators instead, or compute this part ",
+                     ": this operator is not supported; use other operators instead, or compute this part ",
                      "outside the model"));
   }
 }
 
 void GradientBuilder::check_request() {
   if (trainable_.empty() && !accumulate_)
-    problem(kModelWide, "no value is to be differentiated; name at least one");
+    problem(kModelWide, "there is no value to differentiate by; name at least one");
   for (const std::string& name : std::set<std::string>(trainable_.begin(), trainable_.end())) {
     if (inputs_.count(name) > 0) {
       const std::vector<std::string>& parameters = request_.trainable;
@@ -92,17 +92,17 @@ void GradientBuilder::check_request() {
       if (is_parameter || !graph_.is_input(name)) {
         problem(kModelWide,
                 concat("input \"", name, "\": ",
-                       is_parameter ? "it is a parameter as well" : "the model has no input of that name"));
+                       is_parameter ? "it is also a parameter" : "the model has no input with that name"));
         continue;
       }
     }
     if (!accumulate_ && !has_value(name)) {
-      problem(kModelWide, concat("value \"", name, "\": the model has no value of that name"));
+      problem(kModelWide, concat("value \"", name, "\": the model has no value with that name"));
       continue;
     }
     if (accumulate_ && !graph_.is_initializer(name) && !graph_.is_input(name)) {
       problem(kModelWide,
-              concat("parameter \"", name, "\": the model has no initializer of that name; it has ",
+              concat("parameter \"", name, "\": the model has no initializer with that name; it has ",
                      graph_.initializer_order.empty() ? std::string("none")
                                                       : quoted_list(graph_.initializer_order)));
       continue;
@@ -110,8 +110,8 @@ void GradientBuilder::check_request() {
     const DType dtype = info(name).dtype;
     if (!is_floating(dtype)) {
       problem(kModelWide, concat(described(name), ": has element type ", ortrain::to_string(dtype),
-                                 ", and only float32, float64, float16 and bfloat16 can be trained; ",
-                                 "leave it out of the trainable ones"));
+                                 ", but only float32, float64, float16 and bfloat16 can be trained; ",
+                                 "remove it from the trainable parameters"));
     }
   }
 }
@@ -119,22 +119,22 @@ void GradientBuilder::check_request() {
 void GradientBuilder::check_loss() {
   for (const std::string& name : request_.cotangents)
     if (!has_value(name))
-      problem(kModelWide, concat("value \"", name, "\": the model has no value of that name"));
+      problem(kModelWide, concat("value \"", name, "\": the model has no value with that name"));
   if (request_.loss.empty() && !request_.cotangents.empty()) return;
   if (!has_value(request_.loss)) {
-    problem(kModelWide, concat("loss \"", request_.loss, "\": the model has no value of that name"));
+    problem(kModelWide, concat("loss \"", request_.loss, "\": the model has no value with that name"));
     return;
   }
   const ValueInfo& loss = info(request_.loss);
   if (loss.dtype != DType::kUndefined && !is_floating(loss.dtype)) {
     problem(kModelWide,
             concat("loss \"", request_.loss, "\": has element type ", ortrain::to_string(loss.dtype),
-                   ", and a loss is float32, float64, float16 or bfloat16"));
+                   ", but a loss must be float32, float64, float16 or bfloat16"));
   }
   if (!loss.dims || request_.any_loss_shape) return;
   if (!std::all_of(loss.dims->begin(), loss.dims->end(), [](const Dim& d) { return d.value == 1; })) {
     problem(kModelWide, concat("loss \"", request_.loss, "\": has shape ", to_string(*loss.dims),
-                               ", and a loss is one number; reduce it with a mean or a sum"));
+                               ", but a loss must be a scalar; reduce it with a mean or a sum"));
   }
 }
 
@@ -198,9 +198,10 @@ void GradientBuilder::find_path() {
     if (first_reader_.count(name) || name == request_.loss) continue;
     if (!has_value(name)) continue;
     unreached_.push_back(name);
-    problem(kModelWide,
-            concat(described(name), ": the loss \"", request_.loss,
-                   "\" does not depend on it, so it has no gradient; leave it out of the trainable ones"));
+    problem(
+        kModelWide,
+        concat(described(name), ": the loss \"", request_.loss,
+               "\" does not depend on it, so it has no gradient; remove it from the trainable parameters"));
   }
 }
 
@@ -212,7 +213,7 @@ void GradientBuilder::seed_loss() {
     stated.name = value + "_grad";
     if (!names_.insert(stated.name).second)
       problem(kModelWide, concat("value \"", value, "\": the model has a value named \"", stated.name,
-                                 "\" already, so the gradient that comes in cannot have that name"));
+                                 "\" already, so the incoming gradient cannot have that name"));
     forget_made_up_names(stated);
     graph_.inputs.push_back(stated);
     types_.set_like(stated.name, value);
@@ -380,7 +381,7 @@ void GradientBuilder::finish_trainable(const std::string& name) {
     unreached_.push_back(name);
     if (problems_.empty())
       problem(kModelWide, concat(described(name), ": the operators between it and the loss \"", request_.loss,
-                                 "\" give it no gradient; leave it out of the trainable ones"));
+                                 "\" pass it no gradient; remove it from the trainable parameters"));
     return;
   }
   if (!accumulate_ || inputs_.count(name) > 0) return;

@@ -18,8 +18,8 @@ bool RuleContext::needs(size_t i) const {
 
 void RuleContext::set(size_t i, const std::string& gradient) {
   if (!needs(i)) return;
-  if (gradient.empty()) reject(concat("its rule gave an empty gradient for input ", i));
-  if (!set_.insert(i).second) reject(concat("its rule gave two gradients for input ", i));
+  if (gradient.empty()) reject(concat("its gradient rule returned an empty gradient for input ", i));
+  if (!set_.insert(i).second) reject(concat("its gradient rule returned two gradients for input ", i));
   builder_.contributions_[x(i)].push_back(gradient);
 }
 
@@ -32,8 +32,9 @@ std::vector<std::string> RuleContext::emit(const std::string& op_type, const std
     if (const auto it = b.shapes_.find(inputs.at(0)); it != b.shapes_.end()) return {it->second};
   const Operator* op = find_operator(domain, op_type);
   if (!op) {
-    b.problem(index_ + 1, concat(b.describe(node()), ": its gradient needs the operator ",
-                                 domain.empty() ? "" : domain + ".", op_type, ", which cannot be run yet"));
+    b.problem(index_ + 1,
+              concat(b.describe(node()), ": its gradient needs the operator ",
+                     domain.empty() ? "" : domain + ".", op_type, ", which is not supported yet"));
   }
   Node added;
   added.domain = domain;

@@ -11,7 +11,7 @@ const Graph& RuleContext::subgraph(const std::string& attribute) const {
   const auto found = node().attributes.find(attribute);
   const auto* graph =
       found == node().attributes.end() ? nullptr : std::get_if<std::shared_ptr<Graph>>(&found->second);
-  if (!graph || !*graph) reject(concat("attribute '", attribute, "' is missing or no graph"));
+  if (!graph || !*graph) reject(concat("attribute '", attribute, "' is missing or not a graph"));
   return **graph;
 }
 

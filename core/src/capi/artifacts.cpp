@@ -11,7 +11,7 @@ namespace ortrain::capi {
 
 namespace {
 
-// The model's bytes, in memory of the allocator.
+// Copies the model's bytes into memory from the allocator.
 void give_model(const Model& model, OrtAllocator* allocator, void** out, size_t* out_length) {
   const std::string bytes = write_model(model);
   void* copy = allocate(allocator, bytes.size());

@@ -7,7 +7,7 @@
 namespace ortrain::capi {
 namespace {
 
-// A copy in memory of the caller's allocator.
+// A copy in memory from the caller's allocator.
 OrtValue* copy_value(OrtAllocator* allocator, const Tensor& source) {
   Tensor copy = allocate_tensor(allocator, source.dtype(), source.shape());
   copy.copy_from(source);
@@ -40,7 +40,7 @@ void AddProperty(OrtCheckpointState* checkpoint_state, const char* property_name
       properties[property_name] = std::string(static_cast<const char*>(property_value));
       return;
   }
-  fail(ErrorCode::kInvalidArgument, "property '", property_name, "' has the type number ",
+  fail(ErrorCode::kInvalidArgument, "property '", property_name, "' has type ",
        static_cast<int>(property_type), ", expected 0 (int), 1 (float) or 2 (string)");
 }
 
@@ -103,8 +103,8 @@ void CheckpointGetPropertyCount(const OrtCheckpointState* checkpoint_state, size
 void CheckpointGetPropertyName(const OrtCheckpointState* checkpoint_state, size_t index,
                                OrtAllocator* allocator, char** out) {
   const auto& properties = core_of(*checkpoint_state).properties();
-  require(index < properties.size(), ErrorCode::kInvalidArgument, "there is no property number ", index,
-          ", expected a number below ", properties.size());
+  require(index < properties.size(), ErrorCode::kInvalidArgument, "there is no property with index ", index,
+          ", expected an index below ", properties.size());
   *out = copy_text(allocator, std::next(properties.begin(), static_cast<std::ptrdiff_t>(index))->first);
 }
 

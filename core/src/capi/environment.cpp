@@ -8,8 +8,8 @@ namespace ortrain::capi {
 
 void check_severity(int level, bool allow_inherit) {
   const int least = allow_inherit ? -1 : ORT_LOGGING_LEVEL_VERBOSE;
-  require(level >= least && level <= ORT_LOGGING_LEVEL_FATAL, ErrorCode::kInvalidArgument,
-          "there is no log severity ", level, ", expected a number between ", least, " and 4");
+  require(level >= least && level <= ORT_LOGGING_LEVEL_FATAL, ErrorCode::kInvalidArgument, "log severity is ",
+          level, ", expected a number between ", least, " and 4");
 }
 
 void log(const OrtEnv& env, OrtLoggingLevel severity, const char* call, const std::string& message) {

@@ -1,4 +1,5 @@
-// The layer between a slot of a table and the work: checks of arguments, and exceptions turned into a status.
+// The layer between a slot of a table and its implementation: it checks arguments and turns exceptions into a
+// status.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +14,10 @@
 
 namespace ortrain::capi {
 
-// A new status. When there is no memory even for that, the one status that is always there.
+// A new status. If there is no memory even for that, a preallocated one.
 OrtStatus* make_status(OrtErrorCode code, const std::string& message) noexcept;
 
-// Runs `work`, and says in a status why it could not be done.
+// Runs `work`; if it throws, returns the reason as a status.
 template <typename F>
 OrtStatus* guarded(const char* call, F&& work) noexcept {
   try {
@@ -79,8 +80,8 @@ struct Name {
   constexpr Name(const char (&name)[N]) { std::copy_n(name, N, text); }
 };
 
-// The function of a slot without an implementation: it answers ORT_NOT_IMPLEMENTED and names itself; where
-// the call returns no status, it does nothing and returns null or 0.
+// The function of a slot without an implementation: it returns ORT_NOT_IMPLEMENTED with its name or, if the
+// call returns no status, does nothing and returns null or 0.
 template <Name name, typename F>
 struct NotImplemented;
 template <Name name, typename R, typename... A>
@@ -93,7 +94,7 @@ struct NotImplemented<name, R(ORT_API_CALL*)(A...) noexcept> {
       return R();
     }
   }
-  // A call that only stores results stores nothing rather than leaving what was there.
+  // Sets results to null or 0, so that a caller does not read stale values.
   template <typename T>
   static void clear(T argument) noexcept {
     if constexpr (std::is_pointer_v<T> && !std::is_void_v<std::remove_pointer_t<T>>) {

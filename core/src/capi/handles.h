@@ -1,4 +1,4 @@
-// What is behind the handles of the C interface, and the ways between C types and those of the core.
+// The objects behind the handles of the C interface, and conversions between C types and those of the core.
 #pragma once
 
 #include <filesystem>
@@ -36,7 +36,7 @@ struct OrtThreadingOptions {
 struct OrtEnv {
   OrtLoggingLevel level;
   std::string id;
-  OrtLoggingFunction function;  // null: the standard error
+  OrtLoggingFunction function;  // null: stderr
   void* parameter;
   std::optional<OrtThreadingOptions> shared_threads = std::nullopt;
 };
@@ -62,8 +62,8 @@ struct OrtValue {
 
 struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  std::vector<int64_t> dims;         // -1: not known
-  std::vector<std::string> symbols;  // as many as dims; empty: no name
+  std::vector<int64_t> dims;         // -1: unknown
+  std::vector<std::string> symbols;  // one per dimension; empty: no name
   bool has_shape = true;
 };
 
@@ -79,8 +79,8 @@ struct OrtOptionalTypeInfo {
 
 struct OrtTypeInfo {
   ONNXType kind = ONNX_TYPE_TENSOR;
-  OrtTensorTypeAndShapeInfo tensor;  // where it is one
-  OrtSequenceTypeInfo sequence;      // the same
+  OrtTensorTypeAndShapeInfo tensor;  // if it is a tensor
+  OrtSequenceTypeInfo sequence;      // if it is a sequence
   OrtOptionalTypeInfo optional;
 };
 
@@ -94,7 +94,7 @@ struct OrtCheckpointState {
 };
 
 struct OrtTrainingSession {
-  mutable ortrain::TrainingSession session;  // an eval step takes a const session, and runs it
+  mutable ortrain::TrainingSession session;  // an eval step takes a const session
 };
 
 struct OrtGradientGraphBuilder {
@@ -105,7 +105,7 @@ struct OrtGradientGraphBuilder {
 
 namespace ortrain::capi {
 
-// What the exported functions do, under whatever name or version they are called.
+// The implementation of the exported functions, whatever name or version they are called by.
 const OrtApiBase* api_base() noexcept;
 OrtStatus* append_cpu(OrtSessionOptions* options, int use_arena) noexcept;
 
@@ -113,7 +113,7 @@ template <typename H>
 void release(H* handle) noexcept {
   delete handle;
 }
-void release(OrtStatus* status) noexcept;  // never the one that stands for "no memory"
+void release(OrtStatus* status) noexcept;  // does nothing for the preallocated one
 
 inline OrtCheckpointState* wrap(std::shared_ptr<CheckpointState> state) {
   return new OrtCheckpointState{std::move(state)};
@@ -121,53 +121,53 @@ inline OrtCheckpointState* wrap(std::shared_ptr<CheckpointState> state) {
 inline CheckpointState& core_of(const OrtCheckpointState& handle) { return *handle.state; }
 inline TrainingSession& core_of(const OrtTrainingSession& handle) { return handle.session; }
 
-// The memory of the CPU, the only one there is.
+// The memory of the CPU, the only device.
 const OrtMemoryInfo& cpu_memory();
 OrtAllocator* default_allocator();
 
-// Names of the devices that a session can run on, and of the providers that stand for them.
+// Names of the devices that a session can run on, and of their execution providers.
 const std::vector<std::string>& device_names();
 const std::vector<std::string>& provider_names();
 
-// A copy of a text in memory of the allocator.
+// A copy of a string in memory from the allocator.
 char* copy_text(OrtAllocator* allocator, std::string_view text);
-// Memory of the allocator; throws when it gives none.
+// Memory from the allocator; throws if it returns none.
 void* allocate(OrtAllocator* allocator, size_t bytes);
 
-// A tensor whose memory comes from an allocator and goes back to it.
+// A tensor whose memory comes from an allocator and is returned to it.
 Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape);
 
-// The DType of an element type; throws for types that tensors here do not have.
+// The DType of an element type; throws if tensors of that type are not supported.
 DType dtype_of(ONNXTensorElementDataType type);
 
 OrtTensorTypeAndShapeInfo describe(const Tensor& tensor);
 OrtTypeInfo type_of(const ValueInfo& info);
 
 std::vector<std::string> texts(const char* const* names, size_t count);
-// The tensor that a value is; throws where it is a sequence or nothing.
+// The tensor in a value; throws if it is a sequence or empty.
 Tensor& tensor_of(OrtValue& value);
 const Tensor& tensor_of(const OrtValue& value);
 // Options or, for null, the defaults.
 inline const RunOptions* core_of(const OrtRunOptions* options) { return options ? &options->value : nullptr; }
 
-// The item of that number; throws naming how many there are.
+// The item with that index; throws, naming the number of items.
 template <typename T>
 const T& item(const std::vector<T>& items, size_t index, const char* what) {
   require(index < items.size(), ErrorCode::kInvalidArgument, "there is no ", what, " number ", index,
-          ", expected a number below ", items.size());
+          ", expected an index below ", items.size());
   return items[index];
 }
 
-// What a session of the environment is made with, the environment's settings for threads included.
+// The options of a session, including the environment's settings for threads.
 SessionOptions options_of(const OrtEnv& env, const OrtSessionOptions* options);
 
-// Throws where `count` is no number of threads.
+// Throws if `count` is not a valid number of threads.
 void check_threads(int count);
 
 // Writes a message to the environment's log.
 void log(const OrtEnv& env, OrtLoggingLevel severity, const char* call, const std::string& message);
 
-// Throws unless `level` is one of OrtLoggingLevel, or -1 where that is allowed.
+// Throws unless `level` is an OrtLoggingLevel, or -1 if that is allowed.
 void check_severity(int level, bool allow_inherit);
 
 }  // namespace ortrain::capi

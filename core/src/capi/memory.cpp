@@ -66,7 +66,7 @@ Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape)
   require(!__builtin_mul_overflow(static_cast<size_t>(count), (bits + 7) / 8, &most),
           ErrorCode::kInvalidArgument, "a tensor of shape ", to_string(shape), " is too large");
   const size_t bytes = bytes_of(dtype, count);
-  // Never nothing, so that an empty tensor has an address too.
+  // At least one byte, so that an empty tensor has an address too.
   std::shared_ptr<void> memory(allocate(allocator, bytes == 0 ? 1 : bytes),
                                [allocator](void* p) { allocator->Free(allocator, p); });
   void* data = memory.get();
@@ -76,7 +76,7 @@ Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape)
 void CreateMemoryInfo(const char* name, OrtAllocatorType type, int id, OrtMemType mem_type,
                       OrtMemoryInfo** out) {
   require(std::string_view(name) == cpu_memory().name && id == 0, ErrorCode::kInvalidArgument,
-          "there is no device '", name, "' number ", id, ", available: Cpu number 0");
+          "there is no device '", name, "' with id ", id, ", available: Cpu with id 0");
   *out = new OrtMemoryInfo{name, type, id, mem_type};
 }
 
@@ -108,12 +108,12 @@ void AllocatorFree(OrtAllocator* ort_allocator, void* p) {
 }
 void AllocatorGetInfo(const OrtAllocator* ort_allocator, const OrtMemoryInfo** out) {
   require(ort_allocator->Info != nullptr, ErrorCode::kInvalidArgument,
-          "the allocator has no Info, expected one");
+          "the allocator has no Info, expected a function");
   *out = ort_allocator->Info(ort_allocator);
 }
 void GetAllocatorWithDefaultOptions(OrtAllocator** out) { *out = default_allocator(); }
 
-// There is one kind of memory, so every session's allocator is the default one, and nobody owns that.
+// There is one kind of memory, so every session's allocator is the default one, which is never freed.
 void CreateAllocator(const OrtSession*, const OrtMemoryInfo*, OrtAllocator** out) {
   *out = default_allocator();
 }

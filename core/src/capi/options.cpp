@@ -37,7 +37,7 @@ void CloneSessionOptions(const OrtSessionOptions* in_options, OrtSessionOptions*
 
 void SetSessionExecutionMode(OrtSessionOptions* options, ExecutionMode execution_mode) {
   require(execution_mode == ORT_SEQUENTIAL || execution_mode == ORT_PARALLEL, ErrorCode::kInvalidArgument,
-          "there is no execution mode ", static_cast<int>(execution_mode), ", expected 0 or 1");
+          "execution mode is ", static_cast<int>(execution_mode), ", expected 0 or 1");
   options->value.execution_mode = execution_mode;
 }
 
@@ -75,8 +75,7 @@ void SetSessionGraphOptimizationLevel(OrtSessionOptions* options,
                                       GraphOptimizationLevel graph_optimization_level) {
   const int level = graph_optimization_level;
   require((level >= ORT_DISABLE_ALL && level <= ORT_ENABLE_LAYOUT) || level == ORT_ENABLE_ALL,
-          ErrorCode::kInvalidArgument, "there is no graph optimization level ", level,
-          ", expected 0, 1, 2, 3 or 99");
+          ErrorCode::kInvalidArgument, "graph optimization level is ", level, ", expected 0, 1, 2, 3 or 99");
   options->value.graph_optimization_level = level;
 }
 
@@ -103,13 +102,13 @@ void GetSessionConfigEntry(const OrtSessionOptions* options, const char* config_
                            size_t* size) {
   const auto entry = options->value.config.find(config_key);
   require(entry != options->value.config.end(), ErrorCode::kInvalidArgument, "the entry '", config_key,
-          "' is not set, expected one that AddSessionConfigEntry set");
+          "' is not set, expected one set by AddSessionConfigEntry");
   const std::string& value = entry->second;
   const size_t needed = value.size() + 1, room = *size;
   *size = needed;
   if (config_value == nullptr) return;
   require(room >= needed, ErrorCode::kInvalidArgument, "the value of '", config_key, "' needs ", needed,
-          " bytes with its zero byte, found room for ", room);
+          " bytes including its terminating zero, found room for ", room);
   std::memcpy(config_value, value.c_str(), needed);
 }
 

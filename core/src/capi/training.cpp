@@ -20,10 +20,10 @@ void make_session(const OrtEnv& env, const SessionOptions& options, const OrtChe
     std::call_once(once, [&] { log(env, ORT_LOGGING_LEVEL_WARNING, "CreateTrainingSession", warning); });
   }
   log(env, ORT_LOGGING_LEVEL_INFO, "CreateTrainingSession",
-      concat("made a session over ", state.state->parameters().size(), " parameters"));
+      concat("created a session with ", state.state->parameters().size(), " parameters"));
 }
 
-// A null path and an empty one stand for no model.
+// A null or empty path means no model.
 std::optional<Model> read_optional(const ORTCHAR_T* path) {
   if (path == nullptr || *path == 0) return std::nullopt;
   return read_model(std::filesystem::path(path));
@@ -34,7 +34,8 @@ std::optional<Model> read_optional(const void* data, size_t length, const char* 
   return read_model(data, length, origin);
 }
 
-// Runs a step over the tensors of the values. The lists are kept a thread, so that a step allocates nothing.
+// Runs a step over the tensors of the values. The lists are kept per thread, so that a step allocates
+// nothing.
 template <typename Step>
 void run_step(const OrtValue* const* inputs, size_t inputs_len, OrtValue** outputs, size_t outputs_len,
               Step&& step) {

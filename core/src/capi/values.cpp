@@ -16,7 +16,7 @@ Shape shape_of(const int64_t* extents, size_t rank) {
   return shape;
 }
 
-// A tensor over `data`; `owner` frees it, or nobody does.
+// A tensor over `data`, which `owner` frees; without an owner, the caller does.
 OrtValue* view(DType dtype, Shape shape, void* data, size_t bytes, std::shared_ptr<void> owner) {
   Tensor tensor(dtype, std::move(shape), data, std::move(owner));
   require(bytes >= tensor.bytes(), ErrorCode::kInvalidArgument, "a tensor of type ", to_string(dtype),
@@ -116,7 +116,7 @@ void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_dat
                                               ONNXTensorElementDataType type, OrtValue** out) {
   const DType dtype = dtype_of(type);
   Shape extents = shape_of(shape, shape_len);
-  // The memory changes hands only when the call succeeds: until then the caller frees it.
+  // Ownership of the memory passes to the value only when the call succeeds: until then the caller frees it.
   auto armed = std::make_shared<bool>(false);
   std::shared_ptr<void> owner(p_data, [deleter, armed](void* p) {
     if (*armed) deleter->Free(deleter, p);
@@ -154,7 +154,7 @@ void GetValueCount(const OrtValue* value, size_t* out) { *out = sequence_of(*val
 void GetValue(const OrtValue* value, int index, OrtAllocator* allocator, OrtValue** out) {
   const Sequence& sequence = sequence_of(*value);
   require(index >= 0 && static_cast<size_t>(index) < sequence.size(), ErrorCode::kInvalidArgument,
-          "there is no element number ", index, ", expected a number below ", sequence.size());
+          "there is no element with index ", index, ", expected an index below ", sequence.size());
   const Tensor& element = sequence.at(static_cast<size_t>(index));
   Tensor copy = allocate_tensor(allocator, element.dtype(), element.shape());
   copy.copy_from(element);
@@ -169,7 +169,7 @@ void TensorAt(OrtValue* value, const int64_t* location_values, size_t location_v
   int64_t offset = 0;
   for (size_t i = 0; i < shape.size(); ++i) {
     require(location_values[i] >= 0 && location_values[i] < shape[i], ErrorCode::kInvalidArgument,
-            "the index ", location_values[i], " along dimension ", i, " is outside of the shape ",
+            "the index ", location_values[i], " along dimension ", i, " is out of range for the shape ",
             to_string(shape));
     offset = offset * shape[i] + location_values[i];
   }

@@ -18,7 +18,7 @@ const char* type_name(const Attribute& attribute) {
   return names[attribute.index()];
 }
 
-// The attribute as a T, or null when the node does not have it.
+// The attribute as a T, or null if the node does not have it.
 template <typename T>
 const T* find_attribute(const Node& node, const std::string& name) {
   const auto found = node.attributes.find(name);
@@ -29,8 +29,7 @@ const T* find_attribute(const Node& node, const std::string& name) {
   return value;
 }
 
-// Calls f with each value that `graph` reads without defining it: those that it takes from the graphs around
-// it.
+// Calls f with each value that `graph` reads from the graphs around it.
 template <typename F>
 void for_each_outer_read(const Graph& graph, F&& f) {
   std::unordered_set<std::string_view> own;
@@ -50,7 +49,7 @@ void for_each_subgraph(const Node& node, F&& f) {
     if (const auto* graph = std::get_if<std::shared_ptr<Graph>>(&attribute); graph && *graph) f(**graph);
 }
 
-// Calls f with every name of a value or node in the graph and its subgraphs, but for initializers and value
+// Calls f with every name of a value or node in the graph and its subgraphs, except initializers and value
 // infos.
 template <typename F>
 void for_each_name(const Graph& graph, F&& f) {
@@ -73,7 +72,7 @@ std::string joined(const std::vector<std::string>& parts) {
   return out;
 }
 
-// Names defined in a graph, with the ones of the graphs around it.
+// Names defined in a graph and in the graphs around it.
 struct Scope {
   const Scope* outer = nullptr;
   std::unordered_map<std::string_view, size_t>
@@ -85,7 +84,7 @@ struct Scope {
   }
 };
 
-// The nodes of one cycle among those that a sort could not place, each with the next that waits for it.
+// The nodes of one cycle among those that a sort could not place, each followed by one that waits for it.
 std::string describe_cycle(const std::vector<Node>& nodes, const std::vector<std::vector<size_t>>& needs,
                            const std::vector<bool>& placed) {
   size_t at = 0;
@@ -130,7 +129,7 @@ void collect_makers(const Graph& graph, Scope& scope) {
       if (!output.empty()) add(output, i);
   if (doubled.empty()) return;
   std::sort(doubled.begin(), doubled.end());
-  fail(ErrorCode::kInvalidGraph, "every value is produced once, but ", joined(doubled));
+  fail(ErrorCode::kInvalidGraph, "every value must be produced exactly once, but ", joined(doubled));
 }
 
 void sort_scope(Graph& graph, const Scope* outer) {
@@ -145,7 +144,7 @@ void sort_scope(Graph& graph, const Scope* outer) {
     const Node& node = graph.nodes[i];
     for (const std::string& name : node.inputs)
       if (!name.empty() && !scope.defines(name))
-        missing.push_back(concat("\"", name, "\", wanted by ", node.label()));
+        missing.push_back(concat("\"", name, "\", read by ", node.label()));
     for (const std::string& name : values_read(node)) {
       const auto maker = scope.makers.find(name);
       if (maker != scope.makers.end() && maker->second != Scope::kNoNode) needs[i].push_back(maker->second);
@@ -155,12 +154,11 @@ void sort_scope(Graph& graph, const Scope* outer) {
     for (const size_t need : needs[i]) feeds[need].push_back(i);
   }
   for (const ValueInfo& output : graph.outputs)
-    if (!scope.defines(output.name))
-      missing.push_back(concat("\"", output.name, "\", wanted as a graph output"));
+    if (!scope.defines(output.name)) missing.push_back(concat("\"", output.name, "\", a graph output"));
   require(missing.empty(), ErrorCode::kInvalidGraph,
           "these values are neither inputs, nor initializers, nor produced by a node: ", joined(missing));
 
-  // Of the nodes that could come next, the one that stood first: a sorted graph stays as it is.
+  // Of the nodes that could come next, take the first of the original order: a sorted graph does not change.
   std::priority_queue<size_t, std::vector<size_t>, std::greater<>> ready;
   std::vector<size_t> waits(count), order;
   std::vector<bool> placed(count, false);
@@ -218,7 +216,7 @@ std::string Node::label() const {
   if (!name.empty()) return concat("node \"", name, "\" (", qualified_type(), ")");
   for (const std::string& output : outputs)
     if (!output.empty()) return concat("node producing \"", output, "\" (", qualified_type(), ")");
-  return concat("nameless node (", qualified_type(), ")");
+  return concat("unnamed node (", qualified_type(), ")");
 }
 
 void Graph::add_initializer(const std::string& name, Tensor value) {
@@ -255,8 +253,8 @@ std::optional<ValueInfo> Graph::info(const std::string& name) const {
 }
 
 std::string Graph::unique_name(const std::string& base) const {
-  // One walk finds whether `base` is taken and which numbers after it are: asking for each number would be
-  // slow in graphs where thousands of names have the same base.
+  // One walk finds whether `base` is taken and with which numbers: testing each number would be slow in
+  // graphs where thousands of names have the same base.
   bool taken = initializers.count(base) > 0 || value_info.count(base) > 0;
   std::unordered_set<std::string> numbered;
   for_each_name(*this, [&](const std::string& name) {
@@ -311,8 +309,8 @@ void for_each_definition(const Graph& graph, F&& f) {
       if (!name.empty()) f(name);
 }
 
-// Gives what the graph defines a new name where the name is in `defined` already. `taken` are all names of
-// the model, `renamed` those of the graphs around this.
+// Renames values that the graph defines if the name is already in `defined`. `taken` has all names of the
+// model, `renamed` the new names in the graphs around this one.
 void rename_definitions(Graph& graph, Renamed renamed, std::unordered_set<std::string>& defined,
                         std::unordered_set<std::string>& taken) {
   for_each_definition(graph, [&](const std::string& name) {

@@ -15,7 +15,7 @@ namespace ortrain {
 
 namespace {
 
-// Protobuf writes to stderr on its own; what it has to say is in our messages.
+// Protobuf logs to stderr by itself; our messages report its errors.
 void silence_protobuf() {
   [[maybe_unused]] static const bool once = (google::protobuf::SetLogHandler(nullptr), true);
 }
@@ -25,18 +25,18 @@ onnx::ModelProto parse(const char* data, size_t bytes) {
   require(bytes > 0, ErrorCode::kInvalidProtobuf, "it is empty");
   require(bytes <= static_cast<size_t>(std::numeric_limits<int>::max()), ErrorCode::kInvalidProtobuf,
           "it has ", bytes,
-          " bytes, more than the 2 GB that a protobuf message can have; store its weights as external data");
+          " bytes, more than the 2 GB that a protobuf message can hold; store its weights as external data");
   onnx::ModelProto proto;
-  // The parser bounds the depth of nesting, so that walks over what it gives need not.
+  // The parser limits the depth of nesting, so recursion over its result needs no limit.
   if (!proto.ParseFromArray(data, static_cast<int>(bytes)))
     fail(ErrorCode::kInvalidProtobuf, "expected an ONNX model, found ", describe_content(data, bytes),
-         ", which is not a whole protobuf message (foreign, cut off or damaged)");
+         ", which is not a complete protobuf message (another format, truncated or damaged)");
   require(proto.has_graph(), ErrorCode::kInvalidProtobuf, "expected an ONNX model, found ",
-          describe_content(data, bytes), ", which holds no graph");
+          describe_content(data, bytes), ", which has no graph");
   return proto;
 }
 
-// Runs `read`; its errors then say what was being read.
+// Runs `read` and adds to its errors what was being read.
 template <typename F>
 Model with_origin(const std::string& origin, F&& read) {
   try {
@@ -116,7 +116,7 @@ void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphPr
     if (initializers_are_inputs) write_value(*graph.info(name), *proto.add_input());
   }
   for (const ValueInfo& output : graph.outputs) write_value(output, *proto.add_output());
-  // In order of their names, so that the same model gives the same bytes.
+  // Sorted by name, so that the same model gives the same bytes.
   std::set<std::string> inner;
   for (const auto& [name, value] : graph.value_info) inner.insert(name);
   for (const std::string& name : inner) write_value(graph.value_info.at(name), *proto.add_value_info());
@@ -146,7 +146,7 @@ Model read_model(const std::filesystem::path& path) {
 Model read_model(const void* data, size_t bytes, const std::string& origin,
                  const std::filesystem::path& directory) {
   return with_origin(origin, [&] {
-    require(data != nullptr || bytes == 0, ErrorCode::kInvalidArgument, "its bytes are a null pointer");
+    require(data != nullptr || bytes == 0, ErrorCode::kInvalidArgument, "the pointer to its bytes is null");
     onnx::ModelProto proto = parse(static_cast<const char*>(data), bytes);
     return convert_model(proto, directory);
   });
@@ -174,8 +174,8 @@ std::string write_model(const Model& model) {
   write_graph(model.graph, model.ir_version < 4, *proto.mutable_graph());
   const size_t bytes = proto.ByteSizeLong();
   require(bytes <= static_cast<size_t>(std::numeric_limits<int>::max()), ErrorCode::kFail,
-          "cannot write the model: it would have ", bytes,
-          " bytes, more than the 2 GB that an ONNX file can have");
+          "cannot write the model: it would take ", bytes,
+          " bytes, more than the 2 GB that an ONNX file can hold");
   std::string out;
   require(proto.SerializeToString(&out), ErrorCode::kFail,
           "cannot write the model: protobuf failed to serialize it");

@@ -10,21 +10,21 @@
 
 namespace ortrain {
 
-// What can be read: versions of the ONNX operators and of the file format.
+// Supported versions of the ONNX operators and of the file format.
 inline constexpr int64_t kOldestOpset = 1, kNewestOpset = 28;
 inline constexpr int64_t kOldestIrVersion = 3, kNewestIrVersion = 14;
 
 // Reads a model. External data is looked up next to the file; functions of the model are inlined; the nodes
 // are sorted. Throws kNoSuchFile, kInvalidProtobuf (not an ONNX model), kInvalidGraph (cycle, missing or
-// doubled values, wrong sizes), kNotImplemented (string tensors and such, all named). `path` is used in
+// doubled values, wrong sizes), kNotImplemented (string tensors and such, all named). `path` appears in
 // messages.
 Model read_model(const std::filesystem::path& path);
 
-// The same from memory. External data is looked up in `directory` and rejected when that is empty.
+// The same from memory. External data is looked up in `directory` and rejected if that is empty.
 Model read_model(const void* data, size_t bytes, const std::string& origin = "model in memory",
                  const std::filesystem::path& directory = {});
 
-// The serialized model. Throws when it would be larger than protobuf's 2 GB.
+// The serialized model. Throws if it would be larger than protobuf's limit of 2 GB.
 std::string write_model(const Model& model);
 
 // Writes the model to a file: temporary file, sync, rename.

@@ -14,14 +14,14 @@ namespace ortrain {
 namespace {
 
 constexpr int kMaxFunctionDepth = 100;
-// Functions that call each other can ask for more nodes than memory holds.
+// Functions that call each other can expand to more nodes than fit in memory.
 constexpr size_t kMaxInlined = 200'000;
 
 // "ai.onnx" and "" are one domain.
 std::string domain_name(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
 std::string shown_domain(const std::string& domain) { return domain.empty() ? "ai.onnx" : domain; }
 
-// Text for a message, made when the message is: most are never needed.
+// Text for a message, built only when the message is: most are never needed.
 template <typename F>
 struct Lazy {
   F text;
@@ -29,7 +29,7 @@ struct Lazy {
   operator std::string_view() const { return made = text(); }
 };
 
-// A string that is a name. The format says UTF-8; anything else would fail later, far from its cause.
+// A string that is a name. The format requires UTF-8; anything else would fail later, far from its cause.
 const std::string& checked_name(const std::string& name, const char* what) {
   if (is_utf8(name)) return name;
   std::string shown;
@@ -44,14 +44,13 @@ struct Call {
   const Call* caller = nullptr;
 };
 
-// Names in the graph being read. Inside of functions every value gets a name of its own; elsewhere names
-// stay.
+// Names in the graph being read. Inside functions every value gets a unique name; elsewhere names are kept.
 struct Names {
   const Names* outer = nullptr;
   bool rename = false;
   std::unordered_map<std::string, std::string> renamed;
 
-  // Null when the function does not define `name`.
+  // Null if the function does not define `name`.
   const std::string* find(const std::string& name) const {
     if (!rename) return &name;
     if (const auto found = renamed.find(name); found != renamed.end()) return &found->second;
@@ -92,7 +91,7 @@ class Reader {
             "expected an IR version of ", kOldestIrVersion, " to ", kNewestIrVersion, ", found ",
             proto_.ir_version());
     require(proto_.ir_version() <= kNewestIrVersion, ErrorCode::kNotImplemented, "its IR version is ",
-            proto_.ir_version(), "; versions up to ", kNewestIrVersion, " are known");
+            proto_.ir_version(), "; versions up to ", kNewestIrVersion, " are supported");
     model_.ir_version = proto_.ir_version();
     model_.producer_name = checked_name(proto_.producer_name(), "producer name");
     model_.producer_version = checked_name(proto_.producer_version(), "producer version");
@@ -123,7 +122,7 @@ class Reader {
                                   shown_domain(domain), ", the model version ", found->second));
   }
 
-  // Domains that held functions alone have no operators once these are inlined.
+  // Domains that contain only functions have no operators after these are inlined.
   void drop_function_domains() {
     std::set<std::string> candidates;
     for (const auto& function : proto_.functions()) candidates.insert(domain_name(function.domain()));
@@ -136,10 +135,10 @@ class Reader {
     if (unsupported_.empty()) return;
     std::string all;
     for (const std::string& item : unsupported_) all += (all.empty() ? "" : "; ") + item;
-    fail(ErrorCode::kNotImplemented, "it holds what ortrain does not support: ", all);
+    fail(ErrorCode::kNotImplemented, "it uses features that ortrain does not support: ", all);
   }
 
-  // Runs `step`; what it finds unsupported is kept, so that all of it can be reported at once.
+  // Runs `step` and collects what it finds unsupported, so that all of it can be reported at once.
   template <typename What, typename Step>
   void attempt(What&& what, Step&& step) {
     try {
@@ -176,7 +175,7 @@ class Reader {
     ValueInfo value;
     value.name = checked_name(proto.name(), "value name");
     require(!value.name.empty(), ErrorCode::kInvalidGraph,
-            "a graph input, output or inner value has no name");
+            "a graph input, output or intermediate value has no name");
     attempt([&] { return concat("value \"", value.name, "\""); }, [&] { read_type(proto.type(), value); });
     return value;
   }
@@ -192,9 +191,9 @@ class Reader {
       value.is_sequence = true;
       type = &type->sequence_type().elem_type();
     }
-    if (type->value_case() == Type::VALUE_NOT_SET) return;  // nothing is stated
+    if (type->value_case() == Type::VALUE_NOT_SET) return;  // no type is declared
     require(type->value_case() == Type::kTensorType, ErrorCode::kNotImplemented,
-            "it is neither a tensor nor a sequence of tensors, nor an optional one");
+            "it is neither a tensor, nor a sequence of tensors, nor an optional of either");
     value.dtype = static_cast<DType>(type->tensor_type().elem_type());
     require(value.dtype == DType::kUndefined || value.dtype == DType::kString || bits_of(value.dtype) > 0,
             ErrorCode::kNotImplemented, "tensors of type ", to_string(value.dtype), " are not supported");
@@ -244,7 +243,7 @@ class Reader {
       // value.
       if (!graph.is_initializer(value.name)) graph.inputs.push_back(std::move(value));
     }
-    for (const auto& output : proto.output()) {  // one value may be several of them
+    for (const auto& output : proto.output()) {  // one value may appear more than once
       ValueInfo value = read_value(output);
       value.name = named(value.name);
       graph.outputs.push_back(std::move(value));
@@ -271,7 +270,7 @@ class Reader {
   }
 
   static void drop_data(onnx::TensorProto& tensor) {
-    // Clear would keep the memory for reuse.
+    // clear() would keep the memory for reuse.
     delete tensor.release_raw_data();
     onnx::TensorProto().Swap(&tensor);
   }
@@ -284,7 +283,7 @@ class Reader {
     for (const std::string& input : proto.input()) {
       const std::string* name = input.empty() ? &input : names.find(checked_name(input, "value name"));
       require(name != nullptr, ErrorCode::kInvalidGraph, "node \"", node.name, "\" (", node.op_type,
-              ") reads \"", input, "\", which nothing in the function defines");
+              ") reads \"", input, "\", which the function does not define");
       node.inputs.push_back(*name);
     }
     for (const std::string& output : proto.output()) {
@@ -297,7 +296,7 @@ class Reader {
     for (auto& attribute : *proto.mutable_attribute()) read_attribute(attribute, names, call, node);
 
     require(call == nullptr || ++inlined_ <= kMaxInlined, ErrorCode::kInvalidGraph,
-            "its functions ask for more than ", kMaxInlined, " nodes");
+            "inlining its functions would create more than ", kMaxInlined, " nodes");
     const auto function = functions_.find(function_key(proto.domain(), proto.op_type(), proto.overload()));
     if (function != functions_.end()) {
       inline_function(*function->second, std::move(node), call, nodes);
@@ -321,9 +320,9 @@ class Reader {
                 return;
               }
               require(call != nullptr, ErrorCode::kInvalidGraph, "it refers to the attribute \"",
-                      proto.ref_attr_name(), "\" of a function, but is not in one");
+                      proto.ref_attr_name(), "\" of a function, but is not inside a function");
               const auto given = call->attributes.find(proto.ref_attr_name());
-              if (given == call->attributes.end()) return;  // left out by the caller, so left out here
+              if (given == call->attributes.end()) return;  // omitted by the caller, so omitted here
               if (const auto* graph = std::get_if<std::shared_ptr<Graph>>(&given->second))
                 node.attributes.emplace(name, std::make_shared<Graph>(**graph));
               else
@@ -351,7 +350,7 @@ class Reader {
         return read_tensor(proto.t(), files_);
       case Type::GRAPH:
         require(proto.has_g(), ErrorCode::kInvalidGraph, "the graph is missing");
-        // A function's graphs are read once a call, so the first must leave them whole.
+        // A function's graphs are read once per call, so reading must not consume them.
         if (call != nullptr) {
           onnx::GraphProto copy = proto.g();
           return std::make_shared<Graph>(read_graph(copy, names, call));
@@ -374,7 +373,7 @@ class Reader {
          " are not supported");
   }
 
-  // The stated type; models of the first IR versions do not state it.
+  // The declared type; models of the first IR versions do not declare it.
   static onnx::AttributeProto::AttributeType attribute_type(const onnx::AttributeProto& proto) {
     using Type = onnx::AttributeProto;
     if (proto.type() != Type::UNDEFINED) return proto.type();
@@ -390,7 +389,7 @@ class Reader {
     return Type::UNDEFINED;
   }
 
-  // Puts the function's body in place of the node that calls it.
+  // Replaces a call by the function's body.
   void inline_function(const onnx::FunctionProto& function, Node caller, const Call* from,
                        std::vector<Node>& nodes) {
     const Lazy title{[&] {
@@ -434,7 +433,7 @@ class Reader {
       const auto at = static_cast<size_t>(i);
       names.renamed[function.input(i)] = caller.has_input(at) ? caller.inputs[at] : "";
     }
-    // A body names its outputs as the caller does. An output that is an input too needs a node between them.
+    // A body's outputs get the caller's names. An output that is also an input needs a node in between.
     std::vector<std::pair<std::string, std::string>> passed_through;
     for (int i = 0; i < function.output_size(); ++i) {
       const auto at = static_cast<size_t>(i);
@@ -457,7 +456,7 @@ class Reader {
         }
       for (const std::string& output : function.output())
         require(made.count(output) > 0 || formals.count(output) > 0, ErrorCode::kInvalidGraph,
-                "no node of the function makes its output \"", output, "\"");
+                "no node of the function produces its output \"", output, "\"");
       for (const auto& node : function.node()) {
         onnx::NodeProto copy = node;
         read_node(copy, names, &call, nodes);
@@ -468,8 +467,8 @@ class Reader {
     for (const auto& [from_name, to_name] : passed_through) {
       require(!from_name.empty() && model_.opsets.count("") > 0, ErrorCode::kInvalidGraph, title,
               ": it passes an input through as an output, but ",
-              from_name.empty() ? "the caller leaves that input out"
-                                : "the model does not import the ONNX operators");
+              from_name.empty() ? "the caller omits that input"
+                                : "the model does not import the ONNX operator set");
       Node identity;
       identity.op_type = "Identity";
       identity.name = fresh_name(prefix_ + "Identity");
@@ -486,10 +485,10 @@ class Reader {
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
   std::unordered_set<std::string> taken_;  // names in use; kept only where functions are inlined
   std::unordered_map<std::string, size_t> last_number_;
-  std::string prefix_;  // of names in the function being inlined
+  std::string prefix_;  // for names in the function being inlined
   std::set<std::string> used_domains_;
   std::vector<std::string> unsupported_;
-  size_t inlined_ = 0;  // nodes and calls that come from functions
+  size_t inlined_ = 0;  // nodes and calls from functions
 };
 
 }  // namespace

@@ -8,9 +8,9 @@
 
 namespace ortrain {
 
-// Converts a parsed model: functions inlined, external data read from `folder`, nodes sorted. `proto` is used
-// up: large data are dropped as soon as they are copied. Throws as read_model() does, without the name of the
-// file.
+// Converts a parsed model: functions inlined, external data read from `folder`, nodes sorted. `proto` is
+// consumed: large data is freed as soon as it is copied. Throws like read_model(), but without the name of
+// the file.
 Model convert_model(onnx::ModelProto& proto, const std::filesystem::path& folder);
 
 }  // namespace ortrain

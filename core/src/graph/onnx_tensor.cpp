@@ -21,8 +21,7 @@ static_assert(std::endian::native == std::endian::little, "ONNX stores raw data 
 
 namespace {
 
-// The elements of a typed field, each converted to T. Out-of-range values are rejected: they come from a
-// broken file.
+// The elements of a typed field, each converted to T. Values out of range are rejected: the file is damaged.
 template <typename T, typename Field>
 void copy_field(const Field& field, const char* field_name, Tensor& tensor) {
   T* to = reinterpret_cast<T*>(tensor.raw());
@@ -45,7 +44,7 @@ void read_field(const Field& field, const char* field_name, size_t values_per_el
                            field.size();
     fail(ErrorCode::kInvalidGraph, "a tensor of type ", to_string(dtype), " and shape ", to_string(shape),
          " needs ", count * values_per_element, " values in ", field_name, ", found ", found,
-         elsewhere ? " (and values in a field that does not belong to the type)" : "");
+         elsewhere ? " (and values in a field that is wrong for this type)" : "");
   }
   tensor = Tensor(dtype, shape);
   copy_field<T>(field, field_name, tensor);
@@ -81,7 +80,7 @@ void read_typed(const onnx::TensorProto& proto, Tensor& tensor, DType dtype, con
       return read(uint8_t{}, proto.int32_data(), "int32_data");
     case DType::kBool:
       return read(bool{}, proto.int32_data(), "int32_data");
-    // The narrow floats are stored as their bits.
+    // Small floats are stored as their bits.
     case DType::kUInt16:
     case DType::kFloat16:
     case DType::kBFloat16:
@@ -92,7 +91,7 @@ void read_typed(const onnx::TensorProto& proto, Tensor& tensor, DType dtype, con
     case DType::kFloat8E5M2FNUZ:
     case DType::kFloat8E8M0:
       return read(uint8_t{}, proto.int32_data(), "int32_data");
-    // Packed as in raw data, one byte in each number.
+    // Packed as in raw data, one byte per value of the field.
     case DType::kUInt4:
     case DType::kInt4:
     case DType::kFloat4E2M1:
@@ -100,7 +99,7 @@ void read_typed(const onnx::TensorProto& proto, Tensor& tensor, DType dtype, con
     case DType::kInt2:
       return read_field<uint8_t>(proto.int32_data(), "int32_data", 1, proto, tensor, dtype, shape,
                                  bytes_of(dtype, static_cast<int64_t>(count)));
-    // One element in each number.
+    // One element per value of the field.
     case DType::kFloat6E2M3:
     case DType::kFloat6E3M2: {
       Tensor bytes;
@@ -147,7 +146,7 @@ const ExternalFiles::File& ExternalFiles::open(const std::string& location) {
   const auto [inside, rest] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
   require(!error && inside == root.end(), ErrorCode::kInvalidGraph,
           "the external data's location should be a path inside the model's folder, found \"", location,
-          "\", a link that leads out of it");
+          "\", a link to a file outside of it");
 
   File file;
   file.descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -185,7 +184,7 @@ Tensor ExternalFiles::read(const onnx::TensorProto& proto, DType dtype, const Sh
         ::pread(file.descriptor, at, std::min(bytes, size_t{1} << 30), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     require(n > 0, ErrorCode::kFail, "cannot read the external data \"", *location,
-            "\": ", n == 0 ? "the file became shorter" : std::strerror(errno));
+            "\": ", n == 0 ? "the file was truncated meanwhile" : std::strerror(errno));
     at += n;
     offset += static_cast<uint64_t>(n);
     bytes -= static_cast<size_t>(n);
@@ -200,14 +199,14 @@ Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files) {
           "tensors of type ", to_string(dtype), " are not supported");
   require(!proto.has_segment(), ErrorCode::kNotImplemented, "tensors stored in segments are not supported");
   const Shape shape(proto.dims().begin(), proto.dims().end());
-  // The size is known to be sane before any memory is asked for: it must be that of data which are there.
+  // Check the size against the data that is present before allocating memory.
   constexpr size_t kWidest = 16;
   size_t count = 1;
   bool fits = true;
   for (const int64_t extent : shape)
     fits = fits && extent >= 0 && !__builtin_mul_overflow(count, static_cast<size_t>(extent), &count);
   fits = fits && count <= static_cast<size_t>(std::numeric_limits<int64_t>::max()) / kWidest;
-  require(fits, ErrorCode::kInvalidGraph, to_string(shape), " is not a possible shape of stored data");
+  require(fits, ErrorCode::kInvalidGraph, to_string(shape), " is not a valid shape of stored data");
   const size_t bytes = bytes_of(dtype, static_cast<int64_t>(count));
 
   Tensor tensor;
@@ -222,7 +221,7 @@ Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files) {
   } else {
     read_typed(proto, tensor, dtype, shape, count);
   }
-  // Bytes other than 0 and 1 are no values of a C++ bool.
+  // Bytes other than 0 and 1 are not valid values of a C++ bool.
   if (dtype == DType::kBool)
     for (size_t i = 0; i < bytes; ++i) tensor.raw()[i] = std::byte{tensor.raw()[i] != std::byte{0}};
   return tensor;

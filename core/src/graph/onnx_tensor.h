@@ -19,8 +19,8 @@ class ExternalFiles {
   ExternalFiles(const ExternalFiles&) = delete;
   ExternalFiles& operator=(const ExternalFiles&) = delete;
 
-  // The `bytes` bytes that the tensor's external_data entries speak of. Throws kInvalidGraph when the
-  // location leaves the folder or the range leaves the file, kNoSuchFile when the file is missing.
+  // The `bytes` bytes that the tensor's external_data entries refer to. Throws kInvalidGraph if the location
+  // is outside the folder or the range is outside the file, kNoSuchFile if the file is missing.
   Tensor read(const onnx::TensorProto& proto, DType dtype, const Shape& shape, size_t bytes);
 
  private:
@@ -34,8 +34,8 @@ class ExternalFiles {
   std::unordered_map<std::string, File> files_;
 };
 
-// The tensor in any of ONNX's storage forms. Throws kInvalidGraph when sizes do not fit, kNotImplemented for
-// types that ortrain does not hold (strings, types narrower than a byte ...).
+// Reads a tensor in any of ONNX's storage forms. Throws kInvalidGraph if sizes do not match, kNotImplemented
+// for unsupported types (strings).
 Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files);
 
 // The tensor as raw data.

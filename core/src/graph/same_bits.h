@@ -1,5 +1,5 @@
-// Attributes compared by their bits: 0.0 is not -0.0, a NaN is itself, and numbers that print alike may
-// differ.
+// Compares attributes by their bits: 0.0 differs from -0.0, a NaN equals itself, and numbers that print alike
+// may differ.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 
 namespace ortrain {
 
-// True where both hold the same attributes, bit by bit. Subgraphs are the same where all of their nodes,
-// values and names are; tensors of strings never are.
+// True if both have the same attributes, bit by bit. Subgraphs are the same if all of their nodes, values and
+// names are; tensors of strings never are.
 bool same_bits(const Attributes& a, const Attributes& b);
 
-// A number that is the same for attributes that are the same.
+// A hash: equal for attributes that are the same.
 size_t hash_bits(const Attributes& attributes);
 
 }  // namespace ortrain

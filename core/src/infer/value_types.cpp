@@ -150,7 +150,7 @@ class NumberedRun : public KernelContext {
   void alias(size_t o, size_t i) override { aliases_.emplace_back(o, i); }
   Slot scratch(size_t bytes) override { return hold(Tensor(DType::kUInt8, {static_cast<int64_t>(bytes)})); }
   Slot fixed(Tensor value) override { return hold(std::move(value)); }
-  Slot state(size_t i) override { reject("input ", i, " is updated"); }
+  Slot state(size_t i) override { reject("input ", i, " is updated by the operator"); }
   bool same_storage(size_t, size_t) const override { return false; }
   Precision precision() const override { return Precision::kFloat; }
   bool wants_bf16(size_t) const override { return false; }
@@ -160,7 +160,9 @@ class NumberedRun : public KernelContext {
  private:
   static constexpr int64_t kMost = 64;  // elements
 
-  void expect_plain(const LayoutPtr& layout) const { expect(!layout, "its values have no layouts here"); }
+  void expect_plain(const LayoutPtr& layout) const {
+    expect(!layout, "values computed in advance must be row-major");
+  }
   Slot hold(Tensor tensor) {
     memory_.push_back(std::move(tensor));
     return {static_cast<int>(memory_.size()) - 1};

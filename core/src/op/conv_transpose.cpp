@@ -70,13 +70,13 @@ Transposed::Transposed(const NodeContext& c, size_t x_at, size_t w_at)
            "its input X must have shape [N, C, D1] to [N, C, D1, D2, D3], found ", to_string(x));
   c.expect(w.size() == x.size(), "its weights W must have as many axes as X ", to_string(x), ", found ",
            to_string(w));
-  c.expect(c.dtype(x_at) == c.dtype(w_at), "X and W must have one type, found ", to_string(c.dtype(x_at)),
-           " and ", to_string(c.dtype(w_at)));
+  c.expect(c.dtype(x_at) == c.dtype(w_at), "X and W must have the same type, found ",
+           to_string(c.dtype(x_at)), " and ", to_string(c.dtype(w_at)));
   c.expect(groups >= 1, "attribute group must be at least 1, found ", groups);
   c.expect(w[0] == x[1], "its input X ", to_string(x), " has ", x[1], " channels, but the weights W ",
            to_string(w), " take ", w[0]);
-  c.expect(x[1] % groups == 0, "the ", x[1], " channels of X ", to_string(x), " cannot be shared by ", groups,
-           " groups");
+  c.expect(x[1] % groups == 0, "the ", x[1], " channels of X ", to_string(x), " are not divisible into ",
+           groups, " groups");
   const std::vector<int64_t> kernel(w.begin() + 2, w.end());
   for (const int64_t k : kernel) c.expect(k >= 1, "the kernel of W ", to_string(w), " is empty");
   const std::vector<int64_t> stated = c.node().ints_or("kernel_shape", kernel);

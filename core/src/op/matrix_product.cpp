@@ -52,7 +52,7 @@ Product read_product(const NodeContext& c) {
   const Transposes t = read_transposes(c.node());
   const Operand a = read_operand(a_shape, true, t.a, t.a_batch),
                 b = read_operand(b_shape, false, t.b, t.b_batch);
-  c.expect(a.columns == b.rows, "inner extents differ: the left operand ", to_string(a_shape), " has ",
+  c.expect(a.columns == b.rows, "inner dimensions differ: the left operand ", to_string(a_shape), " has ",
            a.columns, " columns", t.a ? " (transposed)" : "", ", the right operand ", to_string(b_shape),
            " has ", b.rows, " rows", t.b ? " (transposed)" : "");
   Product p;
@@ -66,7 +66,7 @@ Product read_product(const NodeContext& c) {
     const int64_t x = in_a ? a.batch[a.batch.size() - 1 - i] : 1,
                   y = in_b ? b.batch[b.batch.size() - 1 - i] : 1;
     c.expect(x == y || x == 1 || y == 1, "batch axes of ", to_string(a_shape), " and ", to_string(b_shape),
-             " do not broadcast: extents ", x, " and ", y, " differ and neither is 1");
+             " do not broadcast: dimensions ", x, " and ", y, " differ and neither is 1");
     p.batch[at] = x == 1 ? y : x;
     if (in_a && x != 1) p.a_batch[at] = a.batch_strides[a.batch.size() - 1 - i];
     if (in_b && y != 1) p.b_batch[at] = b.batch_strides[b.batch.size() - 1 - i];
@@ -75,7 +75,7 @@ Product read_product(const NodeContext& c) {
 }
 
 Shape product_shape(const NodeContext& c) {
-  c.expect(c.dtype(0) == c.dtype(1), "its operands must have one type, found ", to_string(c.dtype(0)),
+  c.expect(c.dtype(0) == c.dtype(1), "its operands must have the same type, found ", to_string(c.dtype(0)),
            " and ", to_string(c.dtype(1)));
   const Product p = read_product(c);
   Shape y = p.batch;

@@ -27,7 +27,7 @@ std::string NodeWriter::scalar_like(const std::string& like, double value) {
   const DType type = dtype(like);
   if (type == DType::kUndefined) {
     reject(concat("the element type of value \"", like,
-                  "\" is not known, and what is to be computed from it needs it; run ONNX shape inference on "
+                  "\" is not known, but the computation needs it; run ONNX shape inference on "
                   "the model first"));
   }
   return constant(Tensor::scalar(type, value));

@@ -54,13 +54,13 @@ const Tensor& NodeContext::need_constant(size_t i) const {
   throw DataDependent(
       ErrorCode::kNotImplemented,
       concat(node_.label(), ": input ", i, " ('", node_.inputs[i],
-             "') decides the shape of the result, but its value is only known while the model runs"),
+             "') determines the shape of the result, but its value is only known while the model runs"),
       node_.inputs[i]);
 }
 
 void NodeContext::reject_dtype(size_t i) const {
   fail(ErrorCode::kNotImplemented, node_.label(), ": input ", i, " ('", node_.inputs[i], "') has type ",
-       to_string(dtype(i)), ", which this operator does not take");
+       to_string(dtype(i)), ", which this operator does not accept");
 }
 
 void shape_like_first(ShapeContext& c) { c.output(0, c.dtype(0), c.shape(0)); }

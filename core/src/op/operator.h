@@ -74,7 +74,8 @@ class NodeContext {
     if (!condition) [[unlikely]]
       reject(parts...);
   }
-  [[noreturn]] void reject_dtype(size_t i) const;  // "input i has type X, which this operator does not take"
+  // Fails with "input i has type X, which this operator does not accept".
+  [[noreturn]] void reject_dtype(size_t i) const;
 
  private:
   const Node& node_;

@@ -103,8 +103,8 @@ Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w) {
   c.expect(groups >= 1, "attribute group must be at least 1, found ", groups);
   c.expect(x[1] == w[1] * groups, "its input X ", to_string(x), " has ", x[1],
            " channels, but the weights W ", to_string(w), " take ", w[1], " in each of ", groups, " groups");
-  c.expect(w[0] % groups == 0, "the ", w[0], " filters of W ", to_string(w), " cannot be shared by ", groups,
-           " groups");
+  c.expect(w[0] % groups == 0, "the ", w[0], " filters of W ", to_string(w), " are not divisible into ",
+           groups, " groups");
   const std::vector<int64_t> kernel(w.begin() + 2, w.end());
   for (const int64_t k : kernel) c.expect(k >= 1, "the kernel of W ", to_string(w), " is empty");
   const std::vector<int64_t> stated = c.node().ints_or("kernel_shape", kernel);
@@ -130,7 +130,8 @@ Window read_window_from_output(const NodeContext& c, const Shape& output,
     const int64_t wanted = output[2 + i];
     if (i < stated.size() && stated[i] >= 0) {
       c.expect(place(stated[i]) == wanted, "axis ", 2 + i, " of the input has ", stated[i],
-               " elements, which gives ", window[i].output, " windows, but dY has shape ", to_string(output));
+               " elements, which yields ", window[i].output, " windows, but dY has shape ",
+               to_string(output));
       continue;
     }
     // The number of windows grows with the input, so the input sizes that give it are consecutive.
@@ -141,11 +142,11 @@ Window read_window_from_output(const NodeContext& c, const Shape& output,
          ++input) {
       if (place(input) != wanted) continue;
       c.expect(found < 0, "the size of axis ", 2 + i, " of its result is not known: ", found, " and ", input,
-               " both give the ", wanted, " windows of ", to_string(output),
+               " both yield the ", wanted, " windows of ", to_string(output),
                "; state the shape of the result in the model's value_info");
       found = input;
     }
-    c.expect(found >= 0, "no size of axis ", 2 + i, " of its result gives the ", wanted, " windows of ",
+    c.expect(found >= 0, "no size of axis ", 2 + i, " of its result yields the ", wanted, " windows of ",
              to_string(output));
     place(found);
   }

@@ -135,8 +135,8 @@ class Context : public DecompositionContext {
       for (Node& node : inner.finished()) nodes_.push_back(std::move(node));
     } else {
       if (!find_operator(domain, op_type))
-        reject(concat("it stands for nodes of the operator ", added.qualified_type(),
-                      ", which cannot be run yet"));
+        reject(concat("it is decomposed into nodes of the operator ", added.qualified_type(),
+                      ", which is not supported yet"));
       if (!domain.empty()) decomposer_.model_.opsets.emplace(domain, 1);
       decomposer_.types_.infer(added);
       nodes_.push_back(std::move(added));

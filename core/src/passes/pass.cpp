@@ -34,8 +34,8 @@ class Dump {
             ": expected a folder, found \"\"");
     std::error_code error;
     std::filesystem::create_directories(folder_, error);
-    require(!error, ErrorCode::kFail, "session config entry ", kDumpGraph, ": the folder '", folder_.string(),
-            "' cannot be made: ", error.message());
+    require(!error, ErrorCode::kFail, "session config entry ", kDumpGraph, ": cannot create the folder '",
+            folder_.string(), "': ", error.message());
   }
 
   void write(const Model& model, std::string_view pass = "") {
@@ -102,7 +102,7 @@ std::map<std::string, std::string> without_passes(const std::vector<std::string>
       known += concat(known.empty() ? "" : ", ", pass.name);
     }
     require(found, ErrorCode::kInvalidArgument, "expected the name of a pass to switch off, found '", name,
-            "'; those that run here are ", known);
+            "'; the passes of this phase are ", known);
     config[concat(kDisablePass, name)] = "1";
   }
   return config;

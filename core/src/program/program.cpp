@@ -409,7 +409,7 @@ class NodeKernel : public KernelContext {
       v.layout = o < layouts_.size() ? layouts_[o] : nullptr;
       v.uses_left = compiler_.uses(v.name);
       if (made_[o] < 0) {
-        expect(v.uses_left == 0, "the kernel left output ", o, " ('", v.name, "') unmade");
+        expect(v.uses_left == 0, "the kernel did not produce output ", o, " ('", v.name, "')");
         continue;
       }
       v.storage = made_[o];
@@ -585,11 +585,11 @@ void Compiler::find_placements() {
 
 void Compiler::compile_node(const Node& node) {
   const Operator* op = find_operator(node.domain, node.op_type);
-  require(op != nullptr, ErrorCode::kNotImplemented, node.label(), ": the operator is not known");
+  require(op != nullptr, ErrorCode::kNotImplemented, node.label(), ": this operator is not supported");
   NodeShapes shapes(*this, node);
   for (size_t i = 0; i < node.inputs.size(); ++i)
     require(node.inputs[i].empty() || shapes.inputs[i] >= 0, ErrorCode::kInvalidGraph, node.label(),
-            ": input ", i, " ('", node.inputs[i], "') is produced by nothing");
+            ": input ", i, " ('", node.inputs[i], "') is not produced by any node");
   op->rules.shape(shapes);
   std::vector<DType> types;
   for (const int v : shapes.inputs) types.push_back(v < 0 ? DType::kUndefined : value(v).dtype);
@@ -600,7 +600,7 @@ void Compiler::compile_node(const Node& node) {
                   " has type ", to_string(found), " by its shape rule, but its element type rule says ",
                   to_string(element_type(*op, ruled, o)));
     shapes.expect(node.outputs[o].empty() || found != DType::kUndefined || uses(node.outputs[o]) == 0,
-                  "output ", o, " ('", node.outputs[o], "') is read but this operator does not make it");
+                  "output ", o, " ('", node.outputs[o], "') is read but this operator does not produce it");
   }
 
   const bool folding = !op->traits.impure && std::all_of(shapes.inputs.begin(), shapes.inputs.end(),
@@ -676,7 +676,7 @@ void Compiler::compile(const std::vector<Node>& nodes) {
 
   for (const std::string& name : request_.outputs) {
     const int v = find_value(name);
-    require(v >= 0, ErrorCode::kInvalidGraph, "the graph's output '", name, "' is produced by nothing");
+    require(v >= 0, ErrorCode::kInvalidGraph, "the graph's output '", name, "' is not produced by any node");
     const int s = fetch(v, nullptr, nullptr);
     program_.outputs.push_back({v, Slot{s}});
   }
@@ -821,7 +821,7 @@ std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& reque
     least = std::min(least, tried->memory.arena);
   }
   fail(ErrorCode::kInvalidArgument, "ortrain.memory_budget: ", request.memory_budget,
-       " bytes are too few; with these input shapes the intermediate values of a step need at least ", least,
+       " bytes are too few; with these input shapes, the intermediate values of a step need at least ", least,
        " bytes with recomputation, ", whole.memory.arena, " without");
 }
 

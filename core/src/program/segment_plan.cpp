@@ -152,10 +152,10 @@ class ConstantRun : public DynamicContext {
     return buffers_[k];
   }
   void run_body(const std::string&, std::span<const ValueRef>, OutputPlaces&, int64_t) override {
-    reject("its subgraphs cannot be run beforehand");
+    reject("its subgraphs cannot be run in advance");
   }
   std::vector<ValueInfo> body_types(const std::string&, const std::vector<ValueInfo>&) override {
-    reject("its subgraphs cannot be run beforehand");
+    reject("its subgraphs cannot be run in advance");
   }
 
   std::vector<Tensor> results;
@@ -239,7 +239,7 @@ bool Planner::must_wait(const PlanNode& node) {
 
 void Planner::visit(const PlanNode& node) {
   const Operator* op = node.op;
-  require(op != nullptr, ErrorCode::kNotImplemented, node.node->label(), ": the operator is not known");
+  require(op != nullptr, ErrorCode::kNotImplemented, node.node->label(), ": this operator is not supported");
   const bool waits = must_wait(node), next = waits && follows(node);
   if (waits && !next) return wait(node, plan_.rest);
   for (const int value : node.read)
@@ -251,7 +251,7 @@ void Planner::visit(const PlanNode& node) {
   require(
       op->traits.takes_sequences || !others || std::none_of(node.inputs.begin(), node.inputs.end(), is_other),
       ErrorCode::kNotImplemented, node.node->label(),
-      ": one of its inputs is a sequence or an optional value; this operator takes tensors alone");
+      ": one of its inputs is a sequence or an optional value; this operator only accepts tensors");
   if (op->kernels.run && (others || !op->rules.shape)) {
     const bool constant = !op->traits.impure && !node.has_subgraph && all_constant(node.read);
     if (!constant || !run_now(node)) wait(node, plan_.dynamic);

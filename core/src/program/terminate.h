@@ -12,7 +12,8 @@ namespace ortrain {
 inline void check_terminate(const std::atomic<bool>* terminate) {
   if (terminate && terminate->load(std::memory_order_relaxed)) [[unlikely]]
     fail(ErrorCode::kFail,
-         "the run was ended by its run options: Exiting due to terminate flag being set to true.");
+         "run terminated because RunOptions.terminate is set: Exiting due to terminate flag being set to "
+         "true.");
 }
 
 }  // namespace ortrain

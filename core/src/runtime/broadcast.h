@@ -11,8 +11,9 @@
 
 namespace ortrain {
 
-// The output as rows of `row()` elements; within a row each operand either runs along or stays at one
-// element. Axes that all operands walk alike are merged, so that same shapes and scalars give one row.
+// The output as rows of `row()` elements; within a row each operand either advances with the output or stays
+// at one element. Axes along which all operands advance alike are merged, so that equal shapes and scalars
+// give one row.
 template <size_t N>
 class Broadcast {
  public:
@@ -32,13 +33,13 @@ class Broadcast {
         axes_[rank_++] = {extent, steps};
       }
     }
-    // A lone element: one row of one.
+    // A single element: one row of one.
     if (!rank_) axes_[rank_++] = {1, {}};
   }
 
   int64_t size() const { return size_; }
   int64_t row() const { return axes_[0].extent; }
-  // 1 where operand k runs along a row, 0 where it stays.
+  // 1 if operand k advances along a row, 0 if it stays.
   int64_t step(size_t k) const { return axes_[0].steps[k]; }
 
   // Calls f(position in the output, positions in the operands, count) for the (parts of) rows of [begin,
@@ -72,7 +73,7 @@ class Broadcast {
   }
 
  private:
-  // Fixed, so that a walk allocates nothing.
+  // Fixed, so that nothing is allocated.
   static constexpr size_t kMaxAxes = 16;
   struct Axis {
     int64_t extent = 0;

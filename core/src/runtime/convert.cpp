@@ -11,7 +11,7 @@ HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Where the processor converts float16 itself; Highway's emulation elsewhere need not round to the nearest.
+// True if the processor converts float16 in hardware; Highway's emulation on others may not round to nearest.
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM_A64
 constexpr bool kFloat16InHardware = true;
 #else
@@ -43,7 +43,7 @@ void narrow_float16(const float* from, Float16* to, int64_t n) {
   for (; i < n; ++i) to[i] = Float16(from[i]);
 }
 
-// Without branches, so that the compiler makes vectors of these two for the instruction set at hand.
+// Without branches, so that the compiler vectorizes these two for each instruction set.
 void widen_bfloat16(const BFloat16* from, float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
 }
@@ -81,15 +81,15 @@ void narrow(const float* from, BFloat16* to, int64_t n) {
 
 namespace {
 
-// A float of 8 bits and less: sign, exponent, fraction. A code is the bits without the sign; codes grow with
-// the magnitude, and the small ones count units of 2^(1 - bias - fraction) as IEEE 754 has it.
+// A float of 8 bits or less: sign, exponent, fraction. A code is the bits without the sign; codes increase
+// with the magnitude, and the subnormal ones count units of 2^(1 - bias - fraction), as in IEEE 754.
 struct SmallFormat {
   int fraction, bias;
-  uint8_t sign;      // the bit of the sign
-  uint8_t largest;   // code of the largest number
-  uint8_t infinity;  // what too large numbers become where they do not saturate, 0: there is nothing for them
-  uint8_t nan;       // 0: there is none
-  bool unsigned_zero;  // there is one zero, and its code with a sign is the only NaN
+  uint8_t sign;        // the sign bit
+  uint8_t largest;     // code of the largest number
+  uint8_t infinity;    // the result of overflow without saturation; 0: none
+  uint8_t nan;         // 0: none
+  bool unsigned_zero;  // there is a single zero; negative zero is the only NaN
 };
 
 // IEEE P3109 and the Open Compute Project's 8-bit and microscaling formats.
@@ -124,11 +124,11 @@ uint8_t encode(const SmallFormat& f, double x, bool saturate) {
   const double magnitude = std::fabs(x);
   const int exponent =
       std::max(static_cast<int>(std::bit_cast<uint64_t>(magnitude) >> 52) - 1023, 1 - f.bias);
-  // Beyond this the code would not fit; all of it is too large.
+  // Larger exponents always overflow, and their codes would not fit.
   if (exponent > 16)
     return f.infinity == 0 || saturate ? sign | f.largest : f.unsigned_zero ? f.nan : sign | f.infinity;
-  // How many units in the last place: in [2^fraction, 2^(fraction + 1)] for normal numbers, where the upper
-  // end carries into the exponent as it must.
+  // The magnitude in units in the last place: [2^fraction, 2^(fraction + 1)] for normal numbers; the upper
+  // end carries into the exponent, as it should.
   const int units = static_cast<int>(std::nearbyint(magnitude * power_of_two(f.fraction - exponent)));
   const int code = ((exponent + f.bias - 1) << f.fraction) + units;
   if (code > f.largest)
@@ -152,15 +152,15 @@ double decode(const SmallFormat& f, int bits) {
   return negative ? -value : value;
 }
 
-// float8e8m0 is a bare exponent, 2^(code - 127), and 255 is NaN. By way of float, as ONNX has it; halfway
-// between two powers the nearest is the larger one.
+// float8e8m0 is a bare exponent, 2^(code - 127), and 255 is NaN. Computed in float, as ONNX specifies;
+// halfway between two powers rounds up.
 uint8_t encode_exponent(double x, const Rounding& rounding) {
   constexpr uint32_t kInfinity = 0x7f800000, kSmallest = 0x400000;  // the bits of 2^-127
   constexpr uint8_t kNan = 0xff, kLargest = 0xfe;
   const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(x)) & 0x7fffffff;
   if (bits > kInfinity) return kNan;
   if (bits < kSmallest) return rounding.saturate ? 0 : kNan;
-  const bool subnormal = bits < 2 * kSmallest;  // the power is that of the highest bit of the fraction
+  const bool subnormal = bits < 2 * kSmallest;  // the power is given by the highest bit of the fraction
   const uint32_t power = bits >> 23, rest = subnormal ? (bits - kSmallest) << 1 : bits & 0x7fffff;
   const bool up = rounding.mode == Rounding::kUp        ? rest > 0
                   : rounding.mode == Rounding::kNearest ? rest >= 0x400000
@@ -181,7 +181,7 @@ Table table_of(DType dtype) {
   return table;
 }
 
-// The value of every pattern of bits of a small float.
+// The value of every bit pattern of a small float.
 const Table& decoded(DType dtype) {
   static const std::array<Table, 8> tables = {
       table_of(DType::kFloat8E4M3FN),   table_of(DType::kFloat8E4M3FNUZ), table_of(DType::kFloat8E5M2),
@@ -201,7 +201,7 @@ const Table& decoded(DType dtype) {
   }
 }
 
-// Calls f(first, count) for pieces of [begin, end) that fit a buffer of kPiece elements and begin at
+// Calls f(first, count) for parts of [begin, end) that fit in a buffer of kPiece elements and begin at
 // multiples of kPackedGroup.
 constexpr int64_t kPiece = 512;
 static_assert(kPiece % kPackedGroup == 0);

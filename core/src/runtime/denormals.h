@@ -1,5 +1,5 @@
-// Denormal numbers, below 1e-38 in float, take a processor a hundred times as long as others. A thread can
-// treat them as zero, as operands and as results.
+// Arithmetic on denormal numbers (below 1e-38 in float) can take a processor a hundred times as long as on
+// others. A thread can treat them as zero, as operands and as results.
 #pragma once
 
 #include <omp.h>
@@ -38,7 +38,7 @@ class FloatMode {
   uint64_t bits_;
 };
 
-// While it lives, denormal numbers count as zero on all threads that share this thread's parallel work; with
+// While it exists, denormal numbers count as zero on all threads that share this thread's parallel work; with
 // `wanted` false it does nothing.
 class DenormalsAsZero {
  public:

@@ -44,18 +44,18 @@ enum class DType : int32_t {
 
 // Bits of one element; 0 for types without a fixed size (strings, undefined).
 size_t bits_of(DType dtype);
-// Bytes of one element; 0 for types whose elements are no whole number of bytes, too.
+// Bytes of one element; 0 also for types whose elements are not a whole number of bytes.
 inline size_t size_of(DType dtype) { return bits_of(dtype) % 8 == 0 ? bits_of(dtype) / 8 : 0; }
-// Whether elements take less than a byte each: they are then stored one after another, bit by bit, the first
-// in the lowest bits of the first byte.
+// Whether elements are smaller than a byte: they are then packed without gaps, the first in the lowest bits
+// of the first byte.
 inline bool is_packed(DType dtype) { return bits_of(dtype) % 8 != 0; }
-// Bytes of `count` elements; the last may be filled up with zero bits.
+// Bytes of `count` elements; the last byte may be padded with zero bits.
 inline size_t bytes_of(DType dtype, int64_t count) {
   const size_t n = static_cast<size_t>(count), bits = bits_of(dtype);
   return bits % 8 == 0 ? n * (bits / 8) : n / 8 * bits + (n % 8 * bits + 7) / 8;
 }
 
-// The name that ONNX and NumPy users know: "float32", "int64", "bool".
+// The name as in NumPy: "float32", "int64", "bool".
 std::string to_string(DType dtype);
 
 inline bool is_floating(DType t) {
@@ -64,9 +64,9 @@ inline bool is_floating(DType t) {
 
 inline bool is_half(DType t) { return t == DType::kFloat16 || t == DType::kBFloat16; }
 
-// The type in which operators work on elements of a type that they have no kernels for: float for the 16-bit
-// floats, and one byte each for packed elements (integers keep their values, floats their bits). The type
-// itself for all others.
+// The type in which operators compute if they have no kernels for a type: float for the 16-bit floats, and
+// one byte each for packed elements (integers keep their values, floats their bits). The type itself for all
+// others.
 DType wide_of(DType dtype);
 
 // The DType of a C++ type.
@@ -102,20 +102,19 @@ constexpr DType dtype_of() {
     return DType::kUndefined;
 }
 
-// Calls f(T{}) with that of the types Ts which `dtype` stands for. Returns false when it stands for none of
-// them.
+// Calls f(T{}) with the one of the types Ts that `dtype` denotes. Returns false if it denotes none of them.
 template <typename... Ts, typename F>
 bool visit_types(DType dtype, F&& f) {
   return ((dtype == dtype_of<Ts>() && (f(Ts{}), true)) || ...);
 }
 
-// The same among the floating types that kernels carry.
+// The same for the floating types that kernels support.
 template <typename F>
 bool visit_floating(DType dtype, F&& f) {
   return visit_types<float, double>(dtype, f);
 }
 
-// The same among all arithmetic types that kernels carry (not bool, not the 16-bit floats).
+// The same for all arithmetic types that kernels support (not bool, not the 16-bit floats).
 template <typename F>
 bool visit_numeric(DType dtype, F&& f) {
   return visit_types<float, double, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(

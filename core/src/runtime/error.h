@@ -12,7 +12,7 @@
 
 namespace ortrain {
 
-// The numbers are those of OrtErrorCode, so that the boundary can pass them on unchanged.
+// The numbers are those of OrtErrorCode, so that the C interface can pass them on unchanged.
 enum class ErrorCode : int {
   kOk = 0,
   kFail = 1,
@@ -40,8 +40,8 @@ class Error : public std::exception {
   std::string message_;
 };
 
-// A part of a message as text: of strings a view, of a number its digits (of six significant ones where it is
-// floating). Messages are made of these in one place, not once more for each combination of types.
+// A part of a message as text: a view of a string, or the digits of a number (six significant ones if it is
+// floating). Messages are built from these in one function instead of one per combination of types.
 class MessagePart {
  public:
   template <typename T>
@@ -60,7 +60,7 @@ class MessagePart {
   explicit MessagePart(T number) {
     floating(static_cast<double>(number));
   }
-  MessagePart(const MessagePart&) = delete;  // the view may be of its own digits
+  MessagePart(const MessagePart&) = delete;  // the view may refer to its own digits
   MessagePart& operator=(const MessagePart&) = delete;
 
   std::string_view text() const { return text_; }
@@ -84,7 +84,7 @@ std::string concat(const Parts&... parts) {
   return concat_parts({MessagePart(parts)...});
 }
 
-// Throws an Error whose message is the parts joined.
+// Throws an Error whose message is the concatenation of the parts.
 template <typename... Parts>
 [[noreturn, gnu::noinline]] void fail(ErrorCode code, const Parts&... parts) {
   fail_with(code, {MessagePart(parts)...});

@@ -38,7 +38,7 @@ class Descriptor {
 };
 
 int open_for_reading(const std::filesystem::path& path, const std::string& what) {
-  // Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
+  // Without O_NONBLOCK, opening a pipe would block until another process writes to it.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     fail(errno == ENOENT ? ErrorCode::kNoSuchFile : ErrorCode::kFail, "cannot open the ", what, " '",
@@ -103,7 +103,7 @@ void MappedFile::read(std::byte* to, const std::byte* from, size_t bytes) const 
     const ssize_t n = ::pread(descriptor_, to, std::min(bytes, size_t{1} << 30), offset);
     if (n < 0 && errno == EINTR) continue;
     require(n > 0, ErrorCode::kFail, "cannot read the ", what_, " '", path_.string(),
-            "': ", n == 0 ? "it has become shorter while it was read" : reason());
+            "': ", n == 0 ? "it was truncated while it was read" : reason());
     to += n;
     offset += n;
     bytes -= static_cast<size_t>(n);
@@ -120,7 +120,7 @@ FileWriter::FileWriter(std::filesystem::path path, std::string what)
     : path_(std::move(path)), what_(std::move(what)) {
   namespace fs = std::filesystem;
   std::error_code error;
-  // A link stays a link: what it leads to is replaced.
+  // A link stays a link: its target is replaced.
   if (fs::is_symlink(path_, error))
     if (fs::path target = fs::canonical(path_, error); !error) path_ = std::move(target);
   struct stat old {};

@@ -1,4 +1,4 @@
-// Files: reading whole, replacing safely.
+// Files: reading them whole, replacing them safely.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace ortrain {
 
-// The entire contents. `what` names in messages what was being read ("checkpoint", "training model").
+// The entire contents. `what` says in messages what was being read ("checkpoint", "training model").
 std::string read_file(const std::filesystem::path& path, const std::string& what);
 
-// A file's content for reading, mapped into memory: it is loaded as it is looked at. What was looked at
-// counts as memory of the process while the file is mapped; large parts are better taken out with read().
+// A file's contents mapped into memory for reading: pages are loaded when they are accessed. Accessed pages
+// count as memory of the process while the file is mapped; copy large parts with read() instead.
 class MappedFile {
  public:
   MappedFile(const std::filesystem::path& path, const std::string& what);
@@ -23,11 +23,11 @@ class MappedFile {
 
   const std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  // Says that all of it will be read soon.
+  // Tells the system that all of it will be read soon.
   void prefetch() const;
   bool holds(const std::byte* at) const { return at >= data_ && at < data_ + size_; }
-  // Copies `bytes` at `from`, which are within the content, from the file and not through the mapping. Throws
-  // where the file has become shorter.
+  // Copies `bytes` at `from`, which are within the contents, from the file and not through the mapping.
+  // Throws if the file was truncated.
   void read(std::byte* to, const std::byte* from, size_t bytes) const;
 
  private:
@@ -42,7 +42,7 @@ class MappedFile {
 // full disk leaves the old file or the new one. Throws Error(kFail) naming the path and the system's reason.
 void write_file(const std::filesystem::path& path, const std::string& what, const void* data, size_t bytes);
 
-// The same in pieces. Without commit() nothing changes.
+// The same in parts. Without commit() nothing changes.
 class FileWriter {
  public:
   FileWriter(std::filesystem::path path, std::string what);
@@ -55,9 +55,9 @@ class FileWriter {
   void skip_to(size_t position);
   size_t position() const { return position_; }
 
-  // Brings everything that was written to the disk, under the temporary name.
+  // Syncs everything written so far to the disk, under the temporary name.
   void sync();
-  // Syncs where that was not done, then puts the file in place.
+  // Syncs if necessary, then puts the file in place.
   void commit();
 
  private:
@@ -67,13 +67,13 @@ class FileWriter {
 
   std::filesystem::path path_;
   std::string what_;
-  std::string temporary_;  // empty once it is gone
+  std::string temporary_;  // empty after it was renamed or removed
   int descriptor_ = -1;
   size_t position_ = 0;
-  std::vector<std::byte> buffer_;  // small pieces are collected
+  std::vector<std::byte> buffer_;  // collects small writes
 };
 
-// Makes changes of names in the folder of `path` durable.
+// Makes renames in the folder of `path` durable.
 void sync_folder(const std::filesystem::path& path);
 
 }  // namespace ortrain

@@ -1,4 +1,4 @@
-// 16-bit floats as bits: conversion from and to float, rounding to the nearest even.
+// 16-bit floats as bits: conversion from and to float, rounding to nearest even.
 #pragma once
 
 #include <bit>
@@ -20,10 +20,10 @@ struct Float16 {
     } else if (magnitude >= 0x47800000) {
       result = 0x7c00;  // 65536 and more, and infinity
     } else if (magnitude < 0x38800000) {
-      // Below 2^-14 the result counts units of 2^-24: adding 1/2 lets the float unit shift and round.
+      // Below 2^-14 the result counts units of 2^-24: adding 1/2 makes the processor shift and round.
       result = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
     } else {
-      // Shift the fraction by 13 and rebias the exponent; a carry runs into the exponent as it must.
+      // Shift the fraction by 13 and rebias the exponent; a carry propagates into the exponent, as it should.
       result = (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13;
     }
     bits = static_cast<uint16_t>(sign | result);

@@ -10,7 +10,7 @@
 namespace ortrain {
 
 namespace {
-// Large blocks are aligned to the size of a huge page and the kernel is asked for one: fewer TLB misses.
+// Large blocks are aligned to huge pages, which the system is asked to use: fewer TLB misses.
 constexpr size_t kHugePage = size_t{2} << 20;
 }  // namespace
 

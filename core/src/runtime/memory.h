@@ -11,7 +11,8 @@ inline constexpr size_t kAlignment = 64;  // one cache line, one AVX-512 registe
 // Rounds up to a multiple of kAlignment.
 inline constexpr size_t align_up(size_t bytes) { return (bytes + kAlignment - 1) & ~(kAlignment - 1); }
 
-// An uninitialized block of at least `bytes`, aligned to kAlignment. Throws Error when memory is short.
+// An uninitialized block of at least `bytes`, aligned to kAlignment. Throws Error if there is not enough
+// memory.
 std::shared_ptr<std::byte> allocate(size_t bytes);
 
 }  // namespace ortrain

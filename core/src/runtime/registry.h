@@ -1,5 +1,5 @@
-// Registry: what static objects enter before main, by key. Two entries under one key are refused by whoever
-// reads the registry first: while static objects are made, an exception could only end the process.
+// Registry: items that static objects register before main, by key. Duplicate keys are rejected when the
+// registry is first read: during static initialization an exception could only terminate the process.
 #pragma once
 
 #include <map>
@@ -15,13 +15,13 @@ namespace ortrain {
 template <typename Key, typename Item>
 class Registry {
  public:
-  // `name` is what messages call the item: "pass 'fuse_gelu'".
+  // `name` identifies the item in messages: "pass 'fuse_gelu'".
   void add(Key key, Item item, std::string name, const std::source_location& where) {
     const auto [at, fresh] = entries_.try_emplace(key, Entry{std::move(item), place(where)});
     if (!fresh) doubles_ += concat("\n  ", name, " in ", at->second.place, " and in ", place(where));
   }
 
-  // The item, or null. Throws kFail, naming every key that was entered twice and both places.
+  // The item, or null. Throws kFail, naming every duplicate key and both places.
   const Item* find(const Key& key) const {
     refuse_doubles();
     const auto found = entries_.find(key);
@@ -41,7 +41,7 @@ class Registry {
     std::string place;
   };
 
-  // File and line; of the path only what is below the sources.
+  // File and line; the path is relative to the sources.
   static std::string place(const std::source_location& where) {
     std::string_view file = where.file_name();
     constexpr std::string_view kSources = "core/src/";
@@ -52,7 +52,7 @@ class Registry {
 
   void refuse_doubles() const {
     if (!doubles_.empty()) [[unlikely]]
-      fail(ErrorCode::kFail, "this build of the library has two definitions under one name:", doubles_);
+      fail(ErrorCode::kFail, "this build of the library has duplicate definitions:", doubles_);
   }
 
   std::map<Key, Entry> entries_;

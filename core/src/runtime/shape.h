@@ -9,14 +9,14 @@ namespace ortrain {
 
 using Shape = std::vector<int64_t>;
 
-// Product of the dimensions in [begin, end); 1 for an empty range. Throws when it overflows.
+// Product of the dimensions in [begin, end); 1 for an empty range. Throws if it overflows.
 int64_t element_count(const Shape& shape);
 int64_t element_count(const Shape& shape, size_t begin, size_t end);
 
 // "[2, 3, 4]"
 std::string to_string(const Shape& shape);
 
-// The shape that two operands broadcast to, after NumPy's rule; throws Error when they do not.
+// The shape that two operands broadcast to by NumPy's rule; throws Error if they do not.
 Shape broadcast(const Shape& a, const Shape& b);
 
 // Maps an axis in [-rank, rank) to [0, rank); `what` names the caller in the error.
@@ -25,7 +25,7 @@ int64_t normalize_axis(int64_t axis, int64_t rank, const std::string& what);
 // Row-major strides, in elements.
 std::vector<int64_t> strides_of(const Shape& shape);
 
-// Strides with which an operand of `shape` is read while walking `target`: 0 along broadcast axes.
+// Strides with which an operand of `shape` is read while iterating over `target`: 0 along broadcast axes.
 std::vector<int64_t> broadcast_strides(const Shape& shape, const Shape& target);
 
 }  // namespace ortrain

@@ -21,7 +21,7 @@ class Tensor {
   // An uninitialized tensor that owns its memory.
   Tensor(DType dtype, Shape shape);
 
-  // A tensor over memory of the caller (`owner` empty) or of `owner`.
+  // A tensor over memory owned by the caller (`owner` empty) or by `owner`.
   Tensor(DType dtype, Shape shape, void* data, std::shared_ptr<void> owner = nullptr);
 
   // A tensor of rank 1, or of the given shape, with a copy of the values.
@@ -51,7 +51,7 @@ class Tensor {
 
   std::byte* raw() const { return data_; }
 
-  // The elements; throws when T is not the tensor's type.
+  // The elements; throws if T is not the tensor's type.
   template <typename T>
   T* data() const {
     require(dtype_ == dtype_of<T>(), ErrorCode::kInvalidArgument, "a tensor of type ", to_string(dtype_),
@@ -65,7 +65,7 @@ class Tensor {
 
   // The integers of an int32 or int64 tensor.
   std::vector<int64_t> to_int64() const;
-  // The values of a tensor of any type but strings and complex numbers.
+  // The values of a tensor of any type except strings and complex numbers.
   std::vector<double> to_double() const;
 
   // A tensor with its own copy of the elements.

@@ -14,7 +14,7 @@ const Tensor& TensorBuffer::reset(DType dtype, const Shape& shape, bool keep) {
   require(!__builtin_mul_overflow(count, (bits_of(dtype) + 7) / 8, &bytes), ErrorCode::kInvalidArgument,
           "a tensor of shape ", to_string(shape), " is too large");
   if (!block_ || bytes > capacity_) {
-    // What grows step by step grows by half at least.
+    // A buffer that keeps growing grows by at least half each time.
     const size_t wanted = keep ? std::max(bytes, capacity_ + capacity_ / 2) : bytes;
     auto block = allocate(wanted);
     if (keep && tensor_.defined() && tensor_.bytes() > 0)

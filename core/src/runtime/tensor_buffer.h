@@ -5,14 +5,14 @@
 
 namespace ortrain {
 
-// It grows and is never freed, so values no larger than the largest size so far cost no allocation.
+// It only grows, so values no larger than the largest so far need no allocation.
 class TensorBuffer {
  public:
-  // A tensor of that type and shape, uninitialized. With `keep` the bytes that were there before stay in
-  // front. Tensors given before must not be used any more, but for those whose memory is still wanted: they
-  // own it where the buffer has to grow.
+  // A tensor of that type and shape, uninitialized. With `keep`, the previous bytes stay at the front.
+  // Tensors returned before must not be used any more: they share the memory or, if the buffer had to grow,
+  // keep the old one.
   const Tensor& reset(DType dtype, const Shape& shape, bool keep = false);
-  // What the last reset gave.
+  // The tensor of the last reset.
   const Tensor& tensor() const { return tensor_; }
 
  private:

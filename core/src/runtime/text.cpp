@@ -11,7 +11,7 @@ namespace ortrain {
 
 namespace {
 
-// How many insertions, deletions and replacements make one string of the other, without regard to case.
+// The number of insertions, deletions and replacements between two strings, ignoring case.
 size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -62,7 +62,7 @@ std::string describe_content(const void* data, size_t bytes) {
   if (begins("\x1F\x8B")) return "a gzip archive";
   if (begins("\x89HDF\r\n\x1A\n")) return "an HDF5 file";
   if (begins("%PDF-")) return "a PDF document";
-  // An ONNX file starts with its IR version, then mostly the producer's name.
+  // An ONNX file starts with its IR version, usually followed by the producer's name.
   if (start.size() > 3 && start[0] == 8 && start[1] > 0 && start[1] < 32 &&
       (start[2] == 0x12 || start[2] == 0x3A))
     return concat("what looks like an ONNX model, ", bytes, " bytes");
@@ -82,7 +82,7 @@ std::string suggestion(const std::string& name, const std::vector<std::string>& 
   std::vector<std::pair<size_t, std::string>> near;
   const size_t limit = std::max<size_t>(2, name.size() / 3);
   for (const std::string& candidate : known) {
-    // Long names in long lists: the difference of their lengths rules most of them out.
+    // For long lists of long names: the difference in length rules out most of them.
     const size_t shorter = std::min(candidate.size(), name.size()),
                  longer = std::max(candidate.size(), name.size());
     const bool part = shorter > 2 && (candidate.find(name) != std::string::npos ||

@@ -7,15 +7,14 @@
 
 namespace ortrain {
 
-// True where the bytes are valid UTF-8.
+// True if the bytes are valid UTF-8.
 bool is_utf8(const std::string& text);
 
-// What a file that is not the expected one seems to be, from its first bytes: "a PNG image", "1941 bytes that
-// begin ...".
+// Describes unexpected contents of a file by its first bytes: "a PNG image", "1941 bytes that begin ...".
 std::string describe_content(const void* data, size_t bytes);
 
-// '; did you mean "fc1.weight" or "fc1.bias"?' with the known names that are nearest to `name`; "" when none
-// is near.
+// '; did you mean "fc1.weight" or "fc1.bias"?' with the known names that are most similar to `name`; "" if
+// none is.
 std::string suggestion(const std::string& name, const std::vector<std::string>& known);
 
 // '"a", "b" and 3 more': the first `most` of the names.

@@ -1,4 +1,4 @@
-// Threads: one pool for everything, OpenMP's, which oneDNN uses too.
+// Threads: one pool for everything, that of OpenMP, which oneDNN also uses.
 #pragma once
 
 #include <omp.h>
@@ -8,8 +8,7 @@
 
 namespace ortrain {
 
-// As long as it exists, parallel work started by this thread uses `threads` threads (0: the machine's
-// default).
+// While it exists, parallel work started by this thread uses `threads` threads (0: the machine's default).
 class ThreadScope {
  public:
   explicit ThreadScope(int threads) : before_(omp_get_max_threads()) {
@@ -25,11 +24,12 @@ class ThreadScope {
 
 inline int max_threads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
-// How many items of work are worth a fork and a join (about five microseconds of elementwise arithmetic).
+// The number of items that is worth a fork and a join (about five microseconds of elementwise arithmetic).
 inline constexpr int64_t kGrain = 32768;
 
-// Calls f(begin, end) over contiguous parts of [0, n), one part a thread. Work of `n * cost` below the grain
-// stays on this thread. The parts depend only on n and the number of threads, so results are repeatable.
+// Calls f(begin, end) over contiguous parts of [0, n), one part per thread. Work of `n * cost` below the
+// grain stays on this thread. The parts depend only on n and the number of threads, so results are
+// repeatable.
 template <typename F>
 void parallel_for(int64_t n, int64_t cost, F&& f) {
   if (n <= 0) return;

@@ -1,4 +1,4 @@
-// Value: a value of a model during a run: a tensor, a sequence of tensors, or nothing.
+// Value: a value of a model during a run: a tensor, a sequence of tensors, or empty.
 #pragma once
 
 #include <cstddef>
@@ -12,41 +12,42 @@
 
 namespace ortrain {
 
-// Tensors of one element type, one after another. A sequence never changes: adding and removing give another
-// one. Both share the elements, so that a loop which adds an element a turn takes linear time. A sequence and
-// those made of it belong to one thread at a time.
+// A list of tensors of one element type. A sequence is immutable: adding and removing return another one.
+// Both share the elements, so that a loop that adds one element per iteration takes linear time. A sequence
+// and those derived from it belong to one thread at a time.
 class Sequence {
  public:
   Sequence() = default;
-  // The elements share their memory with those given, whose type must be `dtype`.
+  // The elements share the memory of the given tensors, whose type must be `dtype`.
   explicit Sequence(DType dtype, const std::vector<Tensor>& elements = {});
 
   DType dtype() const { return dtype_; }
   size_t size() const { return size_; }
   const Tensor& at(size_t i) const { return (*elements_)[i]; }
 
-  // With an element more, which is number `position` then.
+  // A sequence with one more element, at index `position`.
   Sequence inserted(size_t position, Tensor element) const;
-  // Without element `position`.
+  // A sequence without element `position`.
   Sequence erased(size_t position) const;
-  // With copies of the elements, or with the same elements in a list of its own.
+  // A sequence with copies of the elements, or with the same elements in a list of its own.
   Sequence clone() const;
   Sequence detached() const;
 
  private:
   DType dtype_ = DType::kUndefined;
-  // The first `size_` of these. Who has them all may add one after them, which the others do not see.
+  // The sequence is the first `size_` of these. One that includes all of them may append an element, which
+  // the others do not see.
   std::shared_ptr<std::deque<Tensor>> elements_;
   size_t size_ = 0;
 };
 
-// An optional value that is not there.
+// An empty optional value.
 struct Nothing {};
 
-// One that owns what it is. Where a result is wanted, an undefined tensor stands for whatever comes.
+// A value that owns its contents. As the place of a result, an undefined tensor accepts any value.
 using Value = std::variant<Tensor, Sequence, Nothing>;
 
-// A value of somebody else.
+// A reference to a value owned elsewhere.
 class ValueRef {
  public:
   ValueRef() = default;  // nothing
@@ -56,7 +57,7 @@ class ValueRef {
   ValueRef(const Value& value)
       : tensor_(std::get_if<Tensor>(&value)), sequence_(std::get_if<Sequence>(&value)) {}
 
-  // Null where it is something else.
+  // Null if it is something else.
   const Tensor* tensor() const { return tensor_; }
   const Sequence* sequence() const { return sequence_; }
   bool is_nothing() const { return !tensor_ && !sequence_; }

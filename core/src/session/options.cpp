@@ -89,7 +89,7 @@ std::vector<std::string> own_keys() {
     const std::vector<std::string_view> others = pass_names(PassPhase::kArtifact);
     if (std::find(others.begin(), others.end(), name) != others.end())
       fail(ErrorCode::kInvalidArgument, "session config entry '", key, "': the pass ", name,
-           " runs when artifacts are made, and not in a session; switch it off by disabled_passes of "
+           " runs when artifacts are generated, not in a session; switch it off with disabled_passes of "
            "generate_artifacts");
   }
   const std::string near = suggestion(key, own_keys());
@@ -98,7 +98,7 @@ std::vector<std::string> own_keys() {
     if (entry.key.starts_with(kOwnPrefix))
       known += concat(known.empty() ? "" : ", ", entry.key, entry.kind == ConfigKind::kPass ? "NAME" : "");
   fail(ErrorCode::kInvalidArgument, "unknown session config entry '", key, "'",
-       near.empty() ? "; those of this library are " + known : near);
+       near.empty() ? "; the known entries are " + known : near);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ void collect_unknown(const Graph& graph, const Model& model, std::vector<std::st
       std::string line =
           concat("\n  ", node.label(), ", domain '", node.domain.empty() ? "ai.onnx" : node.domain,
                  "', opset ", model.opset(node.domain));
-      if (op) line += concat("; it is known from opset ", op->traits.since, " on");
+      if (op) line += concat("; it is supported from opset ", op->traits.since, " on");
       unknown.push_back(std::move(line));
     }
     for (const auto& [name, attribute] : node.attributes)
@@ -100,12 +100,12 @@ void check_operators(const Model& model, const std::string& what) {
   collect_strings(model.graph, strings);
   if (!strings.empty())
     message += concat(message.empty() ? "" : "\n", "the ", what,
-                      " has strings, which are not supported; number what they name instead:");
+                      " has strings, which are not supported; use integers instead:");
   for (const std::string& line : strings) message += line;
   if (has_others(model.graph)) {
     const ValueTypes types(model);
     if (!types.problems().empty())
-      message += concat(message.empty() ? "" : "\n", "the ", what, " has nodes whose inputs do not fit:");
+      message += concat(message.empty() ? "" : "\n", "the ", what, " has nodes with invalid inputs:");
     for (const std::string& problem : types.problems()) message += "\n  " + problem;
   }
   require(message.empty(), ErrorCode::kNotImplemented, message);
@@ -163,7 +163,7 @@ void Stage::check_inputs(std::span<const ValueRef> inputs) {
       continue;
     }
     require(inputs[i].tensor() && inputs[i].tensor()->defined(), ErrorCode::kInvalidArgument, "input ", i,
-            " ('", info.name, "') of the ", what_, " holds no tensor");
+            " ('", info.name, "') of the ", what_, " is not a tensor");
     if (info.is_sequence) complain("");
     const Tensor& t = *inputs[i].tensor();
     if (info.dtype != DType::kUndefined && info.dtype != t.dtype()) complain("; the element types differ");
@@ -171,7 +171,7 @@ void Stage::check_inputs(std::span<const ValueRef> inputs) {
     if (info.dims->size() != t.shape().size()) complain("; the ranks differ");
     for (size_t k = 0; k < t.shape().size(); ++k) {
       const Dim& d = (*info.dims)[k];
-      if (d.known() && d.value != t.shape()[k]) complain(concat("; extent ", k, " differs"));
+      if (d.known() && d.value != t.shape()[k]) complain(concat("; dimension ", k, " differs"));
       if (symbol_of_[i][k] < 0) continue;
       Extent& extent = extents_[static_cast<size_t>(symbol_of_[i][k])];
       if (extent.value < 0)
@@ -188,7 +188,7 @@ const Tensor& Stage::check_place(size_t i, Tensor& tensor, DType dtype, const Sh
   if (!tensor.defined()) return tensor = Tensor(dtype, shape);
   require(tensor.dtype() == dtype && tensor.shape() == shape, ErrorCode::kInvalidArgument, "output ", i,
           " ('", output_names_[i], "') of the ", what_, ": its value is ", to_string(dtype), to_string(shape),
-          ", but the tensor given for it is ", describe(ValueRef(tensor)));
+          ", but the caller provided ", describe(ValueRef(tensor)));
   return tensor;
 }
 
@@ -215,14 +215,14 @@ class Stage::ValuePlaces : public OutputPlaces {
     auto* tensor = std::get_if<Tensor>(outputs_[i]);
     require(tensor != nullptr, ErrorCode::kInvalidArgument, "output ", i, " ('", stage_.output_names_[i],
             "') of the ", stage_.what_, ": its value is ", to_string(dtype), to_string(shape),
-            ", but what was given for it is ", describe(ValueRef(*outputs_[i])));
+            ", but the caller provided ", describe(ValueRef(*outputs_[i])));
     return stage_.check_place(i, *tensor, dtype, shape);
   }
   void take(size_t i, const ValueRef& value) override {
     const auto* given = std::get_if<Tensor>(outputs_[i]);
     require(given && !given->defined(), ErrorCode::kInvalidArgument, "output ", i, " ('",
             stage_.output_names_[i], "') of the ", stage_.what_, ": its value is ", describe(value),
-            ", which cannot be written into a value that is given");
+            ", which cannot be written into a value of the caller");
     if (value.sequence())
       *outputs_[i] = value.sequence()->clone();
     else
@@ -240,7 +240,7 @@ void Stage::run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t p
   check_terminate(options ? &options->terminate : nullptr);
   check_inputs(inputs);
   require(places_count == output_names_.size(), ErrorCode::kInvalidArgument, "the ", what_, " gives ",
-          output_names_.size(), " outputs, but room for ", places_count, " was given");
+          output_names_.size(), " outputs, but the caller provided room for ", places_count);
   const ThreadScope threads(threads_);
   const DenormalsAsZero denormals(flush_denormals_);
   scope.number = runs_++;

@@ -142,8 +142,7 @@ void expect_together(const CheckpointState& state, const Model& train,
       problems += concat("\n  input '", info.name,
                          "' of the eval model is neither an input of the training model nor a parameter of "
                          "the checkpoint");
-  require(problems.empty(), ErrorCode::kInvalidArgument,
-          "the models and the checkpoint do not belong together:", problems);
+  require(problems.empty(), ErrorCode::kInvalidArgument, "the models do not match the checkpoint:", problems);
 }
 
 // Steps take and return tensors.
@@ -155,8 +154,8 @@ void expect_tensors(const std::vector<ValueInfo>& train_inputs, const Model& tra
     if (!info.is_tensor()) others += concat("\n  output '", info.name, "'");
   require(
       others.empty(), ErrorCode::kNotImplemented,
-      "the training model has inputs or outputs that are sequences or optional values, and steps take and "
-      "give tensors:",
+      "the training model has inputs or outputs that are sequences or optional values, but steps take and "
+      "return tensors:",
       others);
 }
 
@@ -236,13 +235,13 @@ struct TrainingSession::Impl {
 
   const Stage& stage(bool training) const {
     require(training || eval, ErrorCode::kNoModel,
-            "inputs of the eval model: the training session was made without an eval model");
+            "inputs of the eval model: the training session was created without an eval model");
     return training ? *train : *eval;
   }
 
   void require_optimizer(const char* call) const {
     require(optimizer.has_value(), ErrorCode::kNoModel, call,
-            ": the training session was made without an optimizer model");
+            ": the training session was created without an optimizer model");
   }
 };
 
@@ -327,7 +326,7 @@ void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span
   const Impl::Use use(*impl_, "eval step");
   Impl& s = *impl_;
   require(s.eval != nullptr, ErrorCode::kNoModel,
-          "eval step: the training session was made without an eval model");
+          "eval step: the training session was created without an eval model");
   require(!state_->is_nominal(), ErrorCode::kRuntimeException,
           "eval step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
   s.refresh_stages(*state_);
@@ -361,7 +360,7 @@ bool TrainingSession::has_optimizer() const { return impl_->optimizer.has_value(
 void TrainingSession::attach_optimizer(const Model& optimizer) {
   const Impl::Use use(*impl_, "attach an optimizer model");
   require(!has_optimizer(), ErrorCode::kModelLoaded,
-          "attach an optimizer model: the training session has one already");
+          "attach an optimizer model: the training session already has one");
   impl_->optimizer.emplace(optimizer);
   state_->make_moments(impl_->optimizer->moment_count());
   impl_->learning_rate = state_->optimizer().initial_learning_rate;
@@ -430,7 +429,7 @@ void TrainingSession::start_profiling() {
 std::string TrainingSession::end_profiling() {
   const Impl::Use use(*impl_, "end profiling");
   require(impl_->profile.has_value(), ErrorCode::kRuntimeException,
-          "end profiling: nothing is being recorded; start profiling first");
+          "end profiling: no recording is in progress; start profiling first");
   const std::string trace = impl_->profile->chrome_trace();
   impl_->profile.reset();
   return trace;
@@ -440,10 +439,11 @@ void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
                                              const std::vector<std::string>& outputs) const {
   const Impl::Use use(*impl_, "export for inferencing");
   require(impl_->eval_model.has_value(), ErrorCode::kNoModel,
-          "export for inferencing: the training session was made without an eval model");
+          "export for inferencing: the training session was created without an eval model");
   require(!state_->is_nominal(), ErrorCode::kRuntimeException,
           "export for inferencing: the checkpoint is nominal and holds no values");
-  require(!outputs.empty(), ErrorCode::kInvalidArgument, "export for inferencing: no output was asked for");
+  require(!outputs.empty(), ErrorCode::kInvalidArgument,
+          "export for inferencing: expected the name of at least one output, found none");
   Model model = *impl_->eval_model;
   Graph& graph = model.graph;
   std::vector<ValueInfo> kept;

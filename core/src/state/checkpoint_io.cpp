@@ -87,8 +87,8 @@ const fbs::Checkpoint& verified(const std::byte* data, size_t bytes) {
           " bytes, more than a checkpoint file can have (", CheckpointIo::kLargestFile, ")");
   flatbuffers::Verifier verifier(begin, bytes, /*max_depth=*/16, /*max_tables=*/50'000'000);
   require(fbs::VerifyCheckpointBuffer(verifier), ErrorCode::kFail,
-          "the file is cut off or damaged: it is marked as a checkpoint, but its structure does not hold "
-          "together (",
+          "the file is truncated or damaged: it has the identifier of a checkpoint, but its structure is not "
+          "valid (",
           bytes, " bytes)");
   const fbs::Checkpoint& root = *fbs::GetCheckpoint(begin);
   require(root.version() == kVersion, ErrorCode::kFail, "expected a checkpoint of version ", kVersion,
@@ -257,7 +257,7 @@ class StateReader {
     }
     constexpr size_t kWidest = 16;
     require(fits && elements <= (size_t{1} << 62) / kWidest, ErrorCode::kFail, what, ": ", to_string(shape),
-            " is not a possible shape");
+            " is not a valid shape");
     const size_t bytes = bytes_of(dtype, static_cast<int64_t>(elements));
     const size_t found = count(tensor.raw_data());
     if (nominal) {
@@ -525,7 +525,7 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const fs::path& path) {
 
 std::shared_ptr<CheckpointState> CheckpointIo::read(const void* data, size_t bytes) {
   try {
-    require(data != nullptr || bytes == 0, ErrorCode::kInvalidArgument, "its bytes are a null pointer");
+    require(data != nullptr || bytes == 0, ErrorCode::kInvalidArgument, "the pointer to its bytes is null");
     const auto* begin = static_cast<const std::byte*>(data);
     if (reinterpret_cast<uintptr_t>(data) % alignof(int64_t) == 0)
       return read(begin, bytes, fs::path(), nullptr);

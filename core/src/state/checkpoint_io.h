@@ -4,13 +4,11 @@
 // is written in one pass without a second copy of the state in memory. If this would exceed the capacity of a
 // FlatBuffer, the bytes go to a second file, `<checkpoint>.data`, at the offsets that the tensors declare.
 //
-// Two files cannot be replaced in one step. To leave a loadable state after a crash at any moment: - The data
-// file ends with an identity, a digest of the data; each external tensor names it in its doc_string. - Before
-// the data file is replaced, the old one is kept as `<checkpoint>.data.old`, until the checkpoint has been
-//    replaced as well.
-//  - The reader takes whichever of the two the checkpoint names, and rejects a data file of another
-//  checkpoint.
-// Files of other writers name no identity; they match a data file without one.
+// Two files cannot be replaced in one step. So that a crash at any moment leaves a state that can be loaded,
+// the data file ends with an identity, a digest of the data, which each external tensor names in its
+// doc_string; the old data file is kept as `<checkpoint>.data.old` until the checkpoint has been replaced as
+// well; and the reader takes whichever of the two the checkpoint names, and rejects a data file of another
+// checkpoint. Files of other writers name no identity; they match a data file without one.
 #pragma once
 
 #include <cstddef>

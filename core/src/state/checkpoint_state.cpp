@@ -26,7 +26,7 @@ Places places_of(const std::vector<Parameter>& parameters, bool trainable, bool 
     const Tensor& data = parameters[i].data;
     const size_t bytes = moments ? bytes_of(wide_of(data.dtype()), data.size()) : data.bytes();
     require(bytes < SIZE_MAX - places.bytes - kAlignment, ErrorCode::kFail,
-            "the parameters are too large for the memory");
+            "the parameters are too large for memory");
     places.bytes = align_up(places.bytes + bytes);
   }
   return places;
@@ -92,9 +92,9 @@ void CheckpointState::save(const std::filesystem::path& path, bool include_optim
 
 void CheckpointState::add_parameter(const std::string& name, bool trainable, const Tensor& value) {
   require(!has_parameter(name), ErrorCode::kInvalidArgument, "cannot add the parameter \"", name,
-          "\": the checkpoint has one of that name");
+          "\": the checkpoint already has one with that name");
   require(!gradient_arena_.defined() && !has_optimizer_, ErrorCode::kInvalidArgument,
-          "cannot add the parameter \"", name, "\": a training session uses the checkpoint already");
+          "cannot add the parameter \"", name, "\": a training session already uses the checkpoint");
   Parameter parameter{name, trainable, value.clone(), {}, {}};
   auto at = parameters_.end();
   if (trainable)
@@ -137,7 +137,7 @@ DType CheckpointState::parameters_type(bool trainable_only, const char* doing) c
     if (!parameter.trainable && trainable_only) continue;
     if (first == nullptr) first = &parameter;
     require(parameter.data.dtype() == first->data.dtype(), ErrorCode::kInvalidArgument, doing, ": the ",
-            trainable_only ? "trainable " : "", "parameters must all have one type, but \"", first->name,
+            trainable_only ? "trainable " : "", "parameters must all have the same type, but \"", first->name,
             "\" is ", to_string(first->data.dtype()), " and \"", parameter.name, "\" is ",
             to_string(parameter.data.dtype()));
   }
@@ -197,11 +197,11 @@ void CheckpointState::copy_from_buffer(const Tensor& buffer, bool trainable_only
       require(parameter.data.shape() != kUnknownShape, ErrorCode::kInvalidArgument, doing,
               ": the checkpoint is nominal and does not know the shape of \"", parameter.name,
               "\"; create a training session with it first");
-      require(parameter.trainable || !trainable_only, ErrorCode::kInvalidArgument, doing,
-              ": the checkpoint is nominal, so the buffer should hold all parameters, but it was said to "
-              "hold the "
-              "trainable ones alone; \"",
-              parameter.name, "\" is frozen");
+      require(
+          parameter.trainable || !trainable_only, ErrorCode::kInvalidArgument, doing,
+          ": the checkpoint is nominal, so the buffer must hold all parameters, not only the trainable ones; "
+          "\"",
+          parameter.name, "\" is frozen");
     }
     // Checks type and size before memory is requested.
     walk_buffer(
@@ -327,7 +327,7 @@ void CheckpointState::make_moments(int count, const CopyBytes& copy) {
                 parameter.moments.size() == static_cast<size_t>(count),
             ErrorCode::kInvalidArgument, "the checkpoint's optimizer state has ", parameter.moments.size(),
             " moments for each parameter, but the optimizer keeps ", count,
-            "; it was made with another optimizer. Save it without optimizer state to change over");
+            "; it was created with another optimizer. To switch, save it without optimizer state");
   has_optimizer_ = true;
   if (moment_arenas_.size() == static_cast<size_t>(count)) return;
   moment_arenas_.clear();

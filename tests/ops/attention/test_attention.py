@@ -253,10 +253,10 @@ def test_like_onnxruntime(settings: str) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     q, k, v = operands()
-    check_rejected(op({}), [q, k[..., :2], v], "one size, found 3 and 2")
+    check_rejected(op({}), [q, k[..., :2], v], "the same size, found 3 and 2")
     check_rejected(op({}), [q, k, v[:, :, :5]], "as many values as keys")
     check_rejected(op({}), [q, k[:, :3], v[:, :3]], "must divide the 4 heads")
-    check_rejected(op({}), [q, k, v.astype(np.float32)], "one type")
+    check_rejected(op({}), [q, k, v.astype(np.float32)], "the same type")
     check_rejected(op({}), [packed(q), packed(k), packed(v)], "q_num_heads must divide")
     check_rejected(op({}), [q, k, v, uniform(3, 6)], "does not broadcast")
     check_rejected(op({}), [q, k, v, uniform(5, 6).astype(np.float32)], "mask must be bool or of the type")

@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_refused() -> None:
     q, k, v = operands()
     assert k is not None
     check_rejected(op(), [q, k[..., :5], v], "num_heads must divide")
-    check_rejected(op(), [q, k[..., :4], v], "one size, found 3 and 2")
+    check_rejected(op(), [q, k[..., :4], v], "the same size, found 3 and 2")
     check_rejected(op(), [q, k, v, BIAS[1:]], "bias must have shape")
     check_rejected(op(), [q, k, v, None, SEEN[:, :3]], "key_padding_mask must be int32")
     check_rejected(op(), [q], "packed into one")

@@ -137,7 +137,7 @@ def test_a_condition_that_is_no_bool_is_refused_with_the_node() -> None:
         }
         """
     )
-    with pytest.raises(RuntimeError, match=r"choice.*must be one bool"):
+    with pytest.raises(RuntimeError, match=r"choice.*must be a single bool"):
         run_model(model, {"c": f32(1), "x": f32(2)})
 
 

@@ -498,7 +498,7 @@ def test_wrong_types_are_named_at_load_all_at_once() -> None:
         )
     message = str(caught.value)
     for part in (
-        r"(SequenceConstruct): its inputs must have one type, found float32 and int64",
+        r"(SequenceConstruct): its inputs must have the same type, found float32 and int64",
         r"(SequenceInsert): input 1 ('i') has type int64, expected float32, the type of the sequence",
         r"(Add): one of its inputs is a sequence",
         r"(SequenceLength): input 0 ('x') is a tensor, expected a sequence",
@@ -526,13 +526,13 @@ def test_strings_are_named_at_load_all_at_once() -> None:
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [
-        ("y = SequenceAt(s, at)", "position 5 is outside of a sequence of 2 elements"),
-        ("y = SequenceErase(s, at)", "position 5 is outside of a sequence of 2 elements"),
-        ("y = SequenceInsert(s, x, at)", "position 5 is outside of a sequence of 2 elements"),
-        ("y = ConcatFromSequence<axis = 1>(s)", r"element 1 of shape \[3, 1\] does not fit element 0 of shape \[2, 1\]"),
+        ("y = SequenceAt(s, at)", "position 5 is outside a sequence of 2 elements"),
+        ("y = SequenceErase(s, at)", "position 5 is outside a sequence of 2 elements"),
+        ("y = SequenceInsert(s, x, at)", "position 5 is outside a sequence of 2 elements"),
+        ("y = ConcatFromSequence<axis = 1>(s)", r"element 1 of shape \[3, 1\] does not match element 0 of shape \[2, 1\]"),
         ("y = ConcatFromSequence<axis = 3>(s)", "axis"),
         ("t = SequenceEmpty() y = ConcatFromSequence<axis = 0>(t)", "the sequence is empty"),
-        ("y = SplitToSequence<axis = 0>(x, split)", "expected lengths of sum 2, the extent of axis 0"),
+        ("y = SplitToSequence<axis = 0>(x, split)", "expected lengths that add up to 2, the size of axis 0"),
         ("y = SplitToSequence<axis = 0>(x, zero)", "the length of a piece must be positive, found 0"),
     ],
 )  # fmt: skip

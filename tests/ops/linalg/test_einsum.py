@@ -119,11 +119,11 @@ def test_versions(opset: int) -> None:
 @pytest.mark.parametrize(
     ("equation", "shapes", "match"),
     [
-        ("ij,jk->ik", ((2, 3), (4, 5)), "extents 3 and 4 of 'j' differ"),
+        ("ij,jk->ik", ((2, 3), (4, 5)), "dimensions 3 and 4 of 'j' differ"),
         ("ij,jk->ik", ((2, 3),), "2 terms for 1 operands"),
-        ("ijk->i", ((2, 3),), "names 3 axes, its operand has 2"),
+        ("ijk->i", ((2, 3),), "names 3 axes, but its operand has 2"),
         ("ij->k", ((2, 3),), "'k' that no operand has"),
-        ("ij->ii", ((2, 3),), "names an axis twice"),
+        ("ij->ii", ((2, 3),), "names the same axis twice"),
         ("i1->i", ((2, 3),), "where a letter should be"),
         ("...ijk->i", ((2, 3),), "names 3 axes"),
         ("...i,...i->...", ((2, 3), (4, 3)), "ellipsis differ"),

@@ -37,4 +37,4 @@ def test_cumprod_of_one_of_none_and_of_integers() -> None:
     check_forward(op, [np.arange(1, 7).reshape(2, 3), np.array(1)])
     check_rejected(op, [uniform(2, 3), np.array(2)], "axis")
     check_rejected(op, [np.array(1.0), np.array(0)], "scalar")
-    check_rejected(op, [uniform(2, 3), np.array([0, 1])], "one int32 or int64")
+    check_rejected(op, [uniform(2, 3), np.array([0, 1])], "a single int32 or int64")

@@ -93,7 +93,7 @@ def test_multinomial(dtype: Any) -> None:
 
 def test_bad_attributes_are_refused() -> None:
     check_rejected(
-        Op("RandomNormal", {"shape": [2], "dtype": int(TensorProto.INT32)}), [], "cannot make numbers"
+        Op("RandomNormal", {"shape": [2], "dtype": int(TensorProto.INT32)}), [], "cannot produce values"
     )
     check_rejected(Op("RandomNormal", {"shape": [-2]}), [], "negative")
     check_rejected(Op("RandomUniform"), [], "'shape' is missing")

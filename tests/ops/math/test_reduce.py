@@ -182,7 +182,7 @@ def test_arg_extremes(type: str, last: int) -> None:
     for axis in (0, 1, -1):
         for keepdims in (0, 1):
             check_forward(Op(type, {"axis": axis, "keepdims": keepdims, "select_last_index": last}), [x])
-    check_rejected(Op(type, {"axis": 1}), [np.zeros((2, 0))], "nothing to choose from")
+    check_rejected(Op(type, {"axis": 1}), [np.zeros((2, 0))], "is empty, so nothing can be chosen")
 
 
 def test_maximum_of_nan_is_nan() -> None:
@@ -196,7 +196,7 @@ def test_maximum_of_nan_is_nan() -> None:
 
 def test_refusals() -> None:
     check_rejected(Op("ReduceMax", {"axes": [2]}), [uniform(2, 3)], "axis 2 is outside")
-    check_rejected(Op("ReduceSum"), [np.array([True])], "bool, which this operator does not take")
+    check_rejected(Op("ReduceSum"), [np.array([True])], "bool, which this operator does not accept")
 
 
 @pytest.mark.parametrize("keepdims", [0, 1])

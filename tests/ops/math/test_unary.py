@@ -230,8 +230,8 @@ def test_large_tensors_are_cut_between_threads_without_a_seam() -> None:
 
 
 def test_refusals() -> None:
-    check_rejected(Op("Exp"), [np.array([1, 2])], "int64, which this operator does not take")
-    check_rejected(Op("Sigmoid"), [np.array([1, 2], np.int8)], "int8, which this operator does not take")
+    check_rejected(Op("Exp"), [np.array([1, 2])], "int64, which this operator does not accept")
+    check_rejected(Op("Sigmoid"), [np.array([1, 2], np.int8)], "int8, which this operator does not accept")
     check_rejected(Op("ReluGrad", domain=MICROSOFT), [uniform(3), uniform(4)], "must have the same shape")
     check_rejected(
         Op("ReluGrad", domain=MICROSOFT),

@@ -196,7 +196,7 @@ def test_is_finite() -> None:
             check_forward(op, [x[:1], y], [np.asarray(bool(found))])
             check_forward(op, [x[:1]], [np.asarray(True)])
     check_rejected(
-        Op("IsAllFinite", {"isinf_only": 1, "isnan_only": 1}, MICROSOFT), [x], "exclude each other"
+        Op("IsAllFinite", {"isinf_only": 1, "isnan_only": 1}, MICROSOFT), [x], "are mutually exclusive"
     )
 
 

@@ -209,7 +209,7 @@ def test_wrong_shapes_are_refused() -> None:
     check_rejected(op, [v.astype(np.int64) for v in (x, scale, bias, mean, variance)], "int64")
     grad = Op("BatchNormalizationGrad", {"epsilon": EPSILON}, domain=MICROSOFT, outputs=3)
     check_rejected(
-        grad, [x[:1], x, scale, mean, variance], r"dY must be like X.*\[2, 3, 4, 4\].*\[1, 3, 4, 4\]"
+        grad, [x[:1], x, scale, mean, variance], r"dY must match X.*\[2, 3, 4, 4\].*\[1, 3, 4, 4\]"
     )
 
 

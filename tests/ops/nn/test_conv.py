@@ -214,7 +214,7 @@ def test_convolutions_that_do_not_fit_are_refused() -> None:
     check_rejected(Op("Conv", {"strides": (0, 1)}), [x, w], "strides must be at least 1")
     check_rejected(Op("Conv", {"kernel_shape": (2, 2)}), [x, w], "kernel_shape")
     check_rejected(Op("Conv", {"auto_pad": "SAME"}), [x, w], "found 'SAME'")
-    check_rejected(Op("Conv"), [x, w.astype(np.float32)], "one type")
+    check_rejected(Op("Conv"), [x, w.astype(np.float32)], "the same type")
     check_rejected(conv_grad({}), [uniform(2, 6, 5, 5), x, w], r"dY must have shape \[2, 6, 3, 3\]")
 
 

@@ -211,7 +211,7 @@ def test_transposed_convolutions_that_do_not_fit_are_refused() -> None:
     check_rejected(Op(op, {"output_shape": (5,)}), [x, w], "output_shape must have 2 values")
     check_rejected(Op(op, {"kernel_shape": (2, 2)}), [x, w], "kernel_shape")
     check_rejected(Op(op, {"auto_pad": "SAME"}), [x, w], "found 'SAME'")
-    check_rejected(Op(op), [x, w.astype(np.float32)], "one type")
+    check_rejected(Op(op), [x, w.astype(np.float32)], "the same type")
     check_rejected(grad({}), [uniform(2, 3, 5, 5), x, w], r"dY must have shape \[2, 3, 7, 7\]")
 
 

@@ -102,8 +102,8 @@ def test_gradient_operator() -> None:
 
 def test_refusals() -> None:
     x = uniform(3)
-    check_rejected(Op("Dropout"), [x, _ratio(1.5), TRAINING], r"ratio must lie in \[0, 1\), found 1.5")
-    check_rejected(Op("Dropout"), [x, np.ones(2, np.float32), TRAINING], "ratio must be one value")
+    check_rejected(Op("Dropout"), [x, _ratio(1.5), TRAINING], r"ratio must be in \[0, 1\), found 1.5")
+    check_rejected(Op("Dropout"), [x, np.ones(2, np.float32), TRAINING], "ratio must be a single value")
     check_rejected(
         Op("DropoutGrad", domain=MICROSOFT), [x, np.ones(2, bool)], r"mask must be bool\[3\] for dY of shape"
     )

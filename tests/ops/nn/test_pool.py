@@ -292,7 +292,7 @@ def test_pools_that_do_not_fit_are_refused() -> None:
     check_rejected(Op("GlobalMaxPool"), [uniform(2, 3, 0)], "without elements")
     halves = {"kernel_shape": (2, 2), "strides": (2, 2)}
     dy = uniform(1, 1, 2, 2)
-    check_rejected(Op("AveragePoolGrad", halves), [dy], "4 and 5 both give the 2 windows")
+    check_rejected(Op("AveragePoolGrad", halves), [dy], "4 and 5 both yield the 2 windows")
     whole = {"kernel_shape": (2, 2)}
     check_rejected(Op("MaxPoolGrad", whole), [dy, np.zeros((1, 1, 2, 1), np.int64)], "shape of dY")
     check_rejected(Op("MaxPoolGrad", whole), [dy, np.full((1, 1, 2, 2), 9)], "be within the 9 elements")

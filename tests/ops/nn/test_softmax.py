@@ -83,4 +83,4 @@ def test_long_rows() -> None:
 
 def test_softmax_rejects_bad_input() -> None:
     check_rejected(Op("Softmax", {"axis": 2}), [uniform(2, 3)], "axis 2 is outside")
-    check_rejected(Op("Softmax"), [np.array([[1, 2]])], "int64, which this operator does not take")
+    check_rejected(Op("Softmax"), [np.array([[1, 2]])], "int64, which this operator does not accept")

@@ -114,7 +114,7 @@ def test_refusals() -> None:
     check_rejected(
         Op("SoftmaxCrossEntropyLoss"),
         [x, np.array([0.0, 1, 2])],
-        "float64, which this operator does not take",
+        "float64, which this operator does not accept",
     )
     check_rejected(
         Op("SoftmaxCrossEntropyLoss"), [x, np.array([0, 1, 2]), uniform(3)], "weights must hold one float64"

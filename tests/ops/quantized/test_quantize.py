@@ -208,16 +208,16 @@ def test_the_gradient_of_a_dequantized_constant_goes_nowhere() -> None:
 def test_bad_inputs_are_refused() -> None:
     x, one = uniform(2, 3, dtype=np.float32), np.float32(1)
     op = Op("QuantizeLinear")
-    check_rejected(op, [x, np.ones(2, np.float32)], "one for each of the 3 places along axis 1")
-    check_rejected(op, [x, np.float64(1)], "must have one type before version 23")
-    check_rejected(op, [x, one, np.zeros(3, np.uint8)], "must have one shape")
+    check_rejected(op, [x, np.ones(2, np.float32)], "one for each of the 3 positions along axis 1")
+    check_rejected(op, [x, np.float64(1)], "must have the same type before version 23")
+    check_rejected(op, [x, one, np.zeros(3, np.uint8)], "must have the same shape")
     check_rejected(op, [x, one, np.int32(0)], "cannot quantize to int32")
     check_rejected(Op("QuantizeLinear", {"axis": 2}), [x, np.ones(3, np.float32)], "axis")
     check_rejected(
         Op("QuantizeLinear", {"block_size": 2}, opset=21), [x, np.ones(3, np.float32)], "must have shape"
     )
-    check_rejected(Op("QuantizeLinear", opset=12), [x, np.ones(3, np.float32)], "one scale for the tensor")
-    check_rejected(Op("DequantizeLinear"), [np.zeros(3, np.uint8), one, np.int8(0)], "must have one type")
+    check_rejected(Op("QuantizeLinear", opset=12), [x, np.ones(3, np.float32)], "before version 13 the scale must be a single value")
+    check_rejected(Op("DequantizeLinear"), [np.zeros(3, np.uint8), one, np.int8(0)], "must have the same type")
 
 
 def model_of_unknown_rank(*nodes: onnx.NodeProto) -> bytes:

@@ -172,6 +172,6 @@ def test_grids_that_do_not_fit_are_refused() -> None:
     check_rejected(op, [x, uniform(2, 3, 3, 2)], "first of size 1")
     check_rejected(op, [x, uniform(1, 3, 3, 3)], "last of size 2")
     check_rejected(op, [uniform(1, 2), grid], "must have shape")
-    check_rejected(op, [np.zeros((1, 2, 0, 5)), grid], "nothing to sample")
+    check_rejected(op, [np.zeros((1, 2, 0, 5)), grid], "no elements to sample")
     check_rejected(Op("GridSample", {"mode": "area"}, opset=20), [x, grid], "found 'area'")
     check_rejected(Op("GridSample", {"padding_mode": "wrap"}, opset=20), [x, grid], "found 'wrap'")

@@ -52,7 +52,7 @@ def test_roi_align_without_regions() -> None:
 
 def test_roi_align_refuses_what_does_not_fit() -> None:
     x = uniform(1, 2, 4, 4)
-    check_rejected(Op("RoiAlign"), [x, BOXES, IMAGES], r"batch_indices\[1\] must lie in \[0, 1\)")
+    check_rejected(Op("RoiAlign"), [x, BOXES, IMAGES], r"batch_indices\[1\] must be in \[0, 1\)")
     check_rejected(Op("RoiAlign"), [x, BOXES[:, :3], IMAGES], "regions must be")
     check_rejected(Op("RoiAlign"), [x, np.full((1, 4), np.nan), np.array([0])], "beyond any image")
     check_rejected(Op("RoiAlign", {"mode": "sum"}), [x, BOXES, IMAGES], "avg or max")

@@ -17,13 +17,13 @@ import onnxruntime_training_objc
   @Test func textsThatCHasNoFormOf() throws {
     let state = try Run.mlp.state()
     expectFailure(
-      .invalidArgument, "ORTCheckpoint.addIntProperty(withName:value:)", "argument name: expected a text, found a zero character"
+      .invalidArgument, "ORTCheckpoint.addIntProperty(withName:value:)", "argument name: expected a string, found a null character"
     ) { try state.addIntProperty(withName: "a\0b", value: 1) }
-    expectFailure(.invalidArgument, "argument value", "zero character") {
+    expectFailure(.invalidArgument, "argument value", "null character") {
       try state.addStringProperty(withName: "a", value: "a\0b")
     }
     let session = try Run.mlp.session(state)
-    expectFailure(.invalidArgument, "argument graphOutputNames, element 1", "zero character") {
+    expectFailure(.invalidArgument, "argument graphOutputNames, element 1", "null character") {
       try session.exportModelForInference(withOutputPath: "/nowhere", graphOutputNames: ["output", "a\0b"])
     }
   }
@@ -42,7 +42,7 @@ import onnxruntime_training_objc
     expectFailure(.noSuchFile, "/nowhere") { try make(state, model, nil, "/nowhere") }
     expectFailure(.invalidProtobuf, "CreateTrainingSession") { try make(state, Run.mlp.path("checkpoint"), nil, nil) }
     expectFailure(.invalidArgument, "CreateTrainingSession") { try make(try Run.all[2].state(), model, nil, nil) }
-    expectFailure(.invalidArgument, "argument trainModelPath", "zero character") { try make(state, "a\0", nil, nil) }
+    expectFailure(.invalidArgument, "argument trainModelPath", "null character") { try make(state, "a\0", nil, nil) }
   }
 
   @Test func inputsOfAStep() throws {
@@ -82,7 +82,7 @@ import onnxruntime_training_objc
     {
       _ = try state.getFloatProperty(withName: "i")
     }
-    expectFailure(.invalidArgument, "expected a text, found an integer") { _ = try state.getStringProperty(withName: "i") }
+    expectFailure(.invalidArgument, "expected a string, found an integer") { _ = try state.getStringProperty(withName: "i") }
     expectFailure(.invalidArgument, "nothing") { _ = try state.getIntProperty(withName: "nothing") }
     expectFailure(.invalidArgument, "nothing") { _ = try state.getParameter(withName: "nothing") }
     expectFailure(.invalidArgument, "fc1.bias") {

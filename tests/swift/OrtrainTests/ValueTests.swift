@@ -43,7 +43,7 @@ import onnxruntime_training_objc
     data.length = 8
     expectFailure(
       .invalidArgument, "ORTTrainingSession.trainStep(withInputValues:)", "argument inputs, element 0",
-      "expected 4096 bytes where they were, found 8"
+      "expected 4096 bytes at the same address, found 8"
     ) { try session.trainStep(withInputValues: [x, batch[1]]) }
     expectFailure(.invalidArgument, "ORTValue.tensorData()", "found 8") { _ = try x.tensorData() }
     expectFailure(.invalidArgument, "found 8") { _ = try x.array(of: Float.self) }
@@ -84,7 +84,7 @@ import onnxruntime_training_objc
       _ = try ORTValue([Float(1)], shape: []).array(of: Int64.self)
     }
     let data = NSMutableData(length: 16)!
-    expectFailure(.invalidArgument, "argument shape, element 1: expected a number that fits, found 1.5") {
+    expectFailure(.invalidArgument, "argument shape, element 1: expected a 64-bit integer, found 1.5") {
       _ = try ORTValue(tensorData: data, elementType: .float, shape: [2, 1.5])
     }
     expectFailure(.invalidArgument, "CreateTensorWithDataAsOrtValue") {

@@ -94,7 +94,7 @@ namespace Microsoft.ML.OnnxRuntime
             if (zero >= 0)
             {
                 throw new ArgumentException(
-                    "The text has a zero character at position " + zero + ", expected none", name);
+                    "expected a string without null characters, found one at position " + zero, name);
             }
         }
     }

@@ -110,8 +110,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             if (IsReversedStride && Rank > 1)
             {
                 throw new ArgumentException(
-                    "the tensor has its columns one after another (IsReversedStride), expected its rows one after " +
-                    "another");
+                    "the tensor is column-major (IsReversedStride), expected a row-major one");
             }
             return TensorTypes.Over(Buffer, Array.ConvertAll(dimensions, extent => (long)extent));
         }

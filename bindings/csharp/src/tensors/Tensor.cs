@@ -217,7 +217,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
 
         void ICollection<T>.Add(T item)
         {
-            throw new NotSupportedException("a tensor does not grow");
+            throw new NotSupportedException("elements cannot be added to a tensor");
         }
 
         void ICollection<T>.Clear()
@@ -227,17 +227,17 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
 
         bool ICollection<T>.Remove(T item)
         {
-            throw new NotSupportedException("a tensor does not shrink");
+            throw new NotSupportedException("elements cannot be removed from a tensor");
         }
 
         void IList<T>.Insert(int index, T item)
         {
-            throw new NotSupportedException("a tensor does not grow");
+            throw new NotSupportedException("elements cannot be added to a tensor");
         }
 
         void IList<T>.RemoveAt(int index)
         {
-            throw new NotSupportedException("a tensor does not shrink");
+            throw new NotSupportedException("elements cannot be removed from a tensor");
         }
 
         /// <summary>The elements as a string, with a pair of braces for each row.</summary>
@@ -251,7 +251,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         }
 
         /// <summary>Type and dimensions as a string.</summary>
-        /// <returns>A text such as Tensor&lt;Single&gt;[2,3].</returns>
+        /// <returns>A string such as Tensor&lt;Single&gt;[2,3].</returns>
         public override string ToString()
         {
             return "Tensor<" + typeof(T).Name + ">" + TensorShape.Text(dimensions);

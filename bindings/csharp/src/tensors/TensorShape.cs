@@ -15,7 +15,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
                 if (dimensions[i] < 0)
                 {
                     throw new ArgumentOutOfRangeException(
-                        name, dimensions[i], "extent " + i + " of the shape " + Text(dimensions) +
+                        name, dimensions[i], "dimension " + i + " of the shape " + Text(dimensions) +
                         " is negative, expected 0 or more");
                 }
                 length *= dimensions[i];
@@ -82,7 +82,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return offset;
         }
 
-        /// <summary>Extents as a text such as [2,3].</summary>
+        /// <summary>The dimensions as a string such as [2,3].</summary>
         internal static string Text(ReadOnlySpan<int> dimensions)
         {
             return "[" + string.Join(",", dimensions.ToArray()) + "]";

@@ -52,7 +52,7 @@ struct Call {
 
   /// The text, to be freed with `free`.
   func text(_ text: String, _ name: String) throws -> UnsafeMutablePointer<CChar> {
-    if text.utf8.contains(0) { throw refusal("argument \(name): expected a text, found a zero character in it") }
+    if text.utf8.contains(0) { throw refusal("argument \(name): expected a string, found a null character in it") }
     return strdup(text)
   }
 
@@ -62,7 +62,7 @@ struct Call {
 
   func texts(_ texts: some Collection<String>, _ name: String) throws -> Texts {
     for (i, text) in texts.enumerated() where text.utf8.contains(0) {
-      throw refusal("argument \(name), element \(i): expected a text, found a zero character in it")
+      throw refusal("argument \(name), element \(i): expected a string, found a null character in it")
     }
     return Texts(Array(texts))
   }
@@ -125,7 +125,7 @@ struct Call {
   /// Refuses a property of another type.
   func property(_ name: String, _ expected: OrtPropertyType, _ found: OrtPropertyType) throws {
     if found == expected { return }
-    let kinds = ["an integer", "a float", "a text"]
+    let kinds = ["an integer", "a float", "a string"]
     throw refusal("property \(name): expected \(kinds[Int(expected.rawValue)]), found \(kinds[Int(found.rawValue)])")
   }
 }

@@ -30,7 +30,7 @@ extension ORTValue {
     for (i, extent) in shape.enumerated() {
       let (product, overflow) = count.multipliedReportingOverflow(by: extent)
       if extent < 0 || overflow {
-        throw call.refusal("argument shape, element \(i): expected a dimension of 0 or more that fits, found \(extent)")
+        throw call.refusal("argument shape, element \(i): expected a dimension of 0 or more in the range of Int, found \(extent)")
       }
       count = product
     }

@@ -32,7 +32,7 @@ public final class ORTValue: HandleOwner {
     let call = Call("ORTValue.init(tensorData:elementType:shape:)")
     let extents = try shape.enumerated().map { i, extent in
       guard let whole = Int64(exactly: extent) else {
-        throw call.refusal("argument shape, element \(i): expected a number that fits, found \(extent)")
+        throw call.refusal("argument shape, element \(i): expected a 64-bit integer, found \(extent)")
       }
       return whole
     }
@@ -75,7 +75,7 @@ public final class ORTValue: HandleOwner {
     guard let data else { return nil }
     let length = data.length
     if length >= size && Self.bytes(of: data) == bytes { return nil }
-    return "the length of the data under the tensor was changed, expected \(size) bytes where they were, found \(length)"
+    return "the data of the tensor was moved or resized, expected \(size) bytes at the same address, found \(length)"
   }
 
   /// The kind of the value, and for a tensor its type and shape.

@@ -19,12 +19,12 @@ bool follows_bf16(const KernelContext& c, std::initializer_list<size_t> inputs) 
 
 // Without a library no value is stored in bfloat16, so this is never called.
 LayoutPtr bf16_row_major(const Shape& shape) {
-  require(kernel_library() != nullptr, ErrorCode::kFail, "this build keeps no values in bfloat16");
+  require(kernel_library() != nullptr, ErrorCode::kFail, "this build cannot store values in bfloat16");
   return kernel_library()->bf16_row_major(shape);
 }
 
 LayoutPtr bf16_layout(const KernelContext& c, size_t i) {
-  require(kernel_library() != nullptr, ErrorCode::kFail, "this build keeps no values in bfloat16");
+  require(kernel_library() != nullptr, ErrorCode::kFail, "this build cannot store values in bfloat16");
   return kernel_library()->bf16_layout(c, i);
 }
 

@@ -37,13 +37,15 @@ HeadsView heads_of(const NodeContext& c, const Shape& shape, const char* what, c
 }
 
 Attention read_attention(const NodeContext& c, const HeadsView& q, const HeadsView& k, const HeadsView& v) {
-  c.expect(q.size == k.size, "queries and keys must have one size, found ", q.size, " and ", k.size);
+  c.expect(q.size == k.size, "queries and keys must have the same size, found ", q.size, " and ", k.size);
   c.expect(k.rows == v.rows, "there must be as many values as keys, found ", v.rows, " and ", k.rows);
-  c.expect(k.heads == v.heads, "keys and values must have as many heads, found ", k.heads, " and ", v.heads);
-  c.expect(k.heads > 0 && q.heads % k.heads == 0, "the heads of the keys must divide the ", q.heads,
+  c.expect(k.heads == v.heads, "keys and values must have the same number of heads, found ", k.heads, " and ",
+           v.heads);
+  c.expect(k.heads > 0 && q.heads % k.heads == 0, "the number of heads of the keys must divide the ", q.heads,
            " heads of the queries, found ", k.heads);
-  c.expect(k.batch == q.batch && v.batch == q.batch, "queries, keys and values must have one batch, found ",
-           q.batch, ", ", k.batch, " and ", v.batch);
+  c.expect(k.batch == q.batch && v.batch == q.batch,
+           "queries, keys and values must have the same batch size, found ", q.batch, ", ", k.batch, " and ",
+           v.batch);
   Attention a;
   a.batch = q.batch, a.heads = q.heads, a.kv_heads = k.heads;
   a.queries = q.rows, a.keys = k.rows, a.size = q.size, a.v_size = v.size;
@@ -99,7 +101,7 @@ void expect_lengths(const NodeContext& c, size_t i, const Attention& a) {
 void check_lengths(const std::string& label, const int64_t* lengths, const Attention& a) {
   for (int64_t i = 0; lengths && i < a.batch; ++i)
     require(lengths[i] >= 0 && lengths[i] <= a.keys, ErrorCode::kInvalidArgument, label, ": sample ", i,
-            " has ", lengths[i], " keys, but there is room for 0 to ", a.keys);
+            " has ", lengths[i], " keys, expected 0 to ", a.keys);
 }
 
 Kernel attention_kernel(KernelContext& c, const Attention& a,
@@ -141,16 +143,17 @@ struct AttentionNode {
   explicit AttentionNode(const NodeContext& c) {
     for (size_t i = 1; i < 3; ++i)  // types with the same wide form may be mixed: float and the 16-bit floats
       c.expect(wide_of(c.dtype(i)) == wide_of(c.dtype(0)),
-               "queries, keys and values must have one type, found ", to_string(c.dtype(0)), " and ",
+               "queries, keys and values must have the same type, found ", to_string(c.dtype(0)), " and ",
                to_string(c.dtype(i)));
     const int64_t q_heads = c.node().int_or("q_num_heads", 0), kv_heads = c.node().int_or("kv_num_heads", 0);
     const HeadsView q = heads_of(c, c.shape(0), "Q", "q_num_heads", q_heads);
     k = heads_of(c, c.shape(1), "K", "kv_num_heads", kv_heads);
     v = heads_of(c, c.shape(2), "V", "kv_num_heads", kv_heads);
-    c.expect(k.batch == q.batch && v.batch == q.batch, "queries, keys and values must have one batch, found ",
-             q.batch, ", ", k.batch, " and ", v.batch);
+    c.expect(k.batch == q.batch && v.batch == q.batch,
+             "queries, keys and values must have the same batch size, found ", q.batch, ", ", k.batch,
+             " and ", v.batch);
     joins = c.has_input(kPastKey);
-    c.expect(joins == c.has_input(kPastValue), "past_key and past_value are given together or not at all");
+    c.expect(joins == c.has_input(kPastValue), "past_key and past_value must be given together");
     HeadsView all_k = k, all_v = v;
     if (joins) {
       past = c.rank(kPastKey) == 4 ? c.shape(kPastKey)[2] : 0;
@@ -174,7 +177,7 @@ struct AttentionNode {
     y = rows ? Shape{a.batch, a.queries, a.heads * a.v_size} : Shape{a.batch, a.heads, a.queries, a.v_size};
     a.y = rows ? rows_first(a.heads, a.queries, a.v_size) : heads_first(a.heads, a.queries, a.v_size);
     read_mask(c, kMask, c.opset() >= since::kPaddedMasks, a);
-    c.expect(!joins || !c.has_input(kLengths), "nonpad_kv_seqlen and past_key exclude each other");
+    c.expect(!joins || !c.has_input(kLengths), "nonpad_kv_seqlen and past_key are mutually exclusive");
     expect_lengths(c, kLengths, a);
     a.offset_by_length = c.has_input(kLengths);
   }
@@ -262,9 +265,9 @@ void gradient(GradientContext& g) {
     const auto rank = g.rank(g.x(1));
     if (rank != 4)
       g.reject(
-          "a gradient through past or present keys and values wants operands of shape [batch, heads, "
+          "a gradient through past or present keys and values requires operands of shape [batch, heads, "
           "positions, "
-          "size], and here the rank of the keys is 3 or not known");
+          "size], but the rank of the keys is 3 or not known");
   }
   const std::string key = joins ? g.want_y(1) : g.x(1), value = joins ? g.want_y(2) : g.x(2);
   const bool needs_key = g.needs(1) || (joins && g.needs(kPastKey));
@@ -326,7 +329,7 @@ HeadsView ordered(const NodeContext& c, const Shape& shape, const char* name) {
     for (size_t i = 0; i < shape.size(); ++i) order.push_back(static_cast<int64_t>(i));
   c.expect((shape.size() == 3 || shape.size() == 4) && order.size() == shape.size() &&
                order.back() == static_cast<int64_t>(shape.size()) - 1,
-           "an operand of shape ", to_string(shape), " cannot be read in the order of attribute ", name);
+           "an operand of shape ", to_string(shape), " cannot be permuted by attribute ", name);
   const std::vector<int64_t> strides = strides_of(shape);
   const auto extent = [&](size_t i) { return shape[static_cast<size_t>(order[i])]; };
   const auto step = [&](size_t i) { return strides[static_cast<size_t>(order[i])]; };
@@ -380,8 +383,8 @@ Attention read_fused(const NodeContext& c, size_t first, size_t mask) {
   };
   broadcast_rows(q, of_mask(2));
   broadcast_rows(k, of_mask(1));
-  c.expect(kv_heads == 1 || kv_heads == q.heads, "heads must be as many or one, found ", q.heads, " and ",
-           kv_heads);
+  c.expect(kv_heads == 1 || kv_heads == q.heads, "the numbers of heads must be equal or one, found ", q.heads,
+           " and ", kv_heads);
   Attention a = read_attention(c, q, k, v);
   a.dtype = c.dtype(first);
   a.replaced = static_cast<double>(c.node().float_or("replaced", -std::numeric_limits<float>::infinity()));
@@ -399,7 +402,7 @@ DType fused_types(const ElementTypes& types, size_t o) { return o == 2 ? DType::
 
 void fused_shape(ShapeContext& c) {
   for (size_t i = 1; i < 3; ++i)
-    c.expect(c.dtype(i) == c.dtype(0), "queries, keys and values must have one type, found ",
+    c.expect(c.dtype(i) == c.dtype(0), "queries, keys and values must have the same type, found ",
              to_string(c.dtype(0)), " and ", to_string(c.dtype(i)));
   expect_scalar(c, 4, "ratio");
   expect_scalar(c, 5, "training_mode");
@@ -523,7 +526,7 @@ struct GradNode {
 
   explicit GradNode(const NodeContext& c) {
     for (size_t i = 1; i < 4; ++i)
-      c.expect(c.dtype(i) == c.dtype(0), "dY, queries, keys and values must have one type, found ",
+      c.expect(c.dtype(i) == c.dtype(0), "dY, queries, keys and values must have the same type, found ",
                to_string(c.dtype(0)), " and ", to_string(c.dtype(i)));
     Attention& a = attention;
     Shape y;

@@ -56,7 +56,8 @@ void decompose(DecompositionContext& e) {
   const DType type = e.dtype(q);
   const int64_t size = extent(e, q, 3), heads = extent(e, q, 1), kv_heads = extent(e, k, 1);
   if (type == DType::kUndefined || size <= 0)
-    e.reject("the type and the last extent of Q are not known; run ONNX shape inference on the model first");
+    e.reject(
+        "the type and the last dimension of Q are not known; run ONNX shape inference on the model first");
   const double scale = e.node().has("scale") ? static_cast<double>(e.node().float_or("scale", 0))
                                              : 1 / std::sqrt(static_cast<double>(size));
   if (heads > 0 && kv_heads > 0 && heads != kv_heads && heads % kv_heads == 0) {

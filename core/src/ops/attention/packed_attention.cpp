@@ -25,11 +25,11 @@ void decompose(DecompositionContext& e) {
     const auto dims = e.dims(e.x(1));
     const int64_t all = dims && !dims->empty() ? dims->back().value : -1;
     if (all < 0 || all % 3 != 0)
-      e.reject(
-          concat("the extents of its weights must be known and their last a multiple of 3, found ", all));
+      e.reject(concat("the dimensions of its weights must be known and the last one a multiple of 3, found ",
+                      all));
     sizes.assign(3, all / 3);
   }
-  if (sizes.size() != 3) e.reject("attribute qkv_hidden_sizes must hold three numbers");
+  if (sizes.size() != 3) e.reject("attribute qkv_hidden_sizes must hold three values");
   Attributes last = {{"axis", int64_t{-1}}};
   std::vector<std::string> whole = {product};
   if (e.opset() < since::kAxesAsInput)

@@ -9,7 +9,7 @@ namespace ortrain {
 
 inline void expect_scalar(const NodeContext& c, size_t i, const char* what) {
   if (c.has_input(i))
-    c.expect(c.size(i) == 1, what, " must be one value, found shape ", to_string(c.shape(i)));
+    c.expect(c.size(i) == 1, what, " must be a single value, found shape ", to_string(c.shape(i)));
 }
 
 // Reads ratio and training_mode of a node: inputs since version 12, an attribute and inference only before.
@@ -33,8 +33,8 @@ class DropoutMode {
     if (!training_.defined() || !*f.at<bool>(training_)) return 0;
     if (!ratio_.defined()) return 0.5;
     const double ratio = wide_ ? *f.at<double>(ratio_) : static_cast<double>(*f.at<float>(ratio_));
-    require(ratio >= 0 && ratio < 1, ErrorCode::kInvalidArgument, label_,
-            ": ratio must lie in [0, 1), found ", ratio);
+    require(ratio >= 0 && ratio < 1, ErrorCode::kInvalidArgument, label_, ": ratio must be in [0, 1), found ",
+            ratio);
     return ratio;
   }
 

@@ -25,7 +25,7 @@ DType index_type(const NodeContext& c, size_t i) {
 void reject_index(const std::string& label, int64_t value, int64_t position, int64_t extent) {
   fail(ErrorCode::kInvalidArgument, label, ": index ", value, " at position ", position,
        extent > 0 ? concat(" of the indices is outside [", -extent, ", ", extent - 1, "]")
-                  : " of the indices points into an axis without elements");
+                  : " of the indices refers to an axis without elements");
 }
 
 void resolve_indices(const std::string& label, DType type, const void* indices, int64_t n, int64_t extent,
@@ -105,7 +105,7 @@ Tuples tuples_of(const NodeContext& c, const Shape& data, const Shape& indices, 
            " must be smaller than the ranks of data ", to_string(data), " and indices ", to_string(indices));
   const size_t b = static_cast<size_t>(batch_dims);
   c.expect(std::equal(data.begin(), data.begin() + batch_dims, indices.begin()), "data ", to_string(data),
-           " and indices ", to_string(indices), " differ in the first ", batch_dims, " extents");
+           " and indices ", to_string(indices), " differ in the first ", batch_dims, " dimensions");
   const int64_t length = indices.back();
   c.expect(length >= 0 && length <= data_rank - batch_dims, "index tuples of length ", length,
            " are longer than data of shape ", to_string(data), " allows");
@@ -161,8 +161,8 @@ Sheets sheets_of(const NodeContext& c, const Shape& data, const Shape& indices) 
   s.size = element_count(indices);
   for (size_t d = 0; d < rank; ++d) {
     if (d == axis) continue;
-    c.expect(indices[d] <= data[d], "the indices of shape ", to_string(indices),
-             " reach beyond data of shape ", to_string(data), " along axis ", d);
+    c.expect(indices[d] <= data[d], "the indices of shape ", to_string(indices), " exceed data of shape ",
+             to_string(data), " along axis ", d);
     if (d + 1 == rank) {
       s.across = indices[d];
     } else {

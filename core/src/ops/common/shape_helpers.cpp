@@ -43,7 +43,7 @@ std::vector<int64_t> normalize_axes(const NodeContext& c, std::vector<int64_t> a
   std::vector<int64_t> sorted = axes;
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  c.expect(twice == sorted.end(), "axes ", to_string(axes), " name an axis twice");
+  c.expect(twice == sorted.end(), "axes ", to_string(axes), " name the same axis twice");
   return axes;
 }
 

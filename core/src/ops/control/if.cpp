@@ -27,7 +27,7 @@ class Places : public OutputPlaces {
 void run(DynamicContext& c) {
   const Tensor& condition = c.in(0);
   c.expect(condition.dtype() == DType::kBool && condition.size() == 1,
-           "the condition must be one bool, found ", to_string(condition.dtype()),
+           "the condition must be a single bool, found ", to_string(condition.dtype()),
            to_string(condition.shape()));
   const char* taken = *condition.data<bool>() ? "then_branch" : "else_branch";
   const Graph& branch = subgraph_of(c.node(), taken);

@@ -90,8 +90,9 @@ template <typename T>
 T one_value(const DynamicContext& c, size_t i, T otherwise) {
   if (!c.has_input(i)) return otherwise;
   const Tensor& value = c.in(i);
-  c.expect(value.size() == 1 && value.dtype() == dtype_of<T>(), "input ", i, " must be one value of type ",
-           to_string(dtype_of<T>()), ", found ", to_string(value.dtype()), to_string(value.shape()));
+  c.expect(value.size() == 1 && value.dtype() == dtype_of<T>(), "input ", i,
+           " must be a single value of type ", to_string(dtype_of<T>()), ", found ", to_string(value.dtype()),
+           to_string(value.shape()));
   return *value.data<T>();
 }
 
@@ -117,8 +118,8 @@ void run(DynamicContext& c) {
     *number.data<int64_t>() = places.iteration;
     c.run_body("body", inputs, places, places.iteration);
     c.expect(places.condition->dtype() == DType::kBool && places.condition->size() == 1,
-             "its body must return one bool as the condition, found ", to_string(places.condition->dtype()),
-             to_string(places.condition->shape()));
+             "its body must return a single bool as the condition, found ",
+             to_string(places.condition->dtype()), to_string(places.condition->shape()));
     goes_on = *places.condition->data<bool>();
     std::copy(places.carried.begin(), places.carried.end(), inputs.begin() + kCarried);
   }

@@ -156,13 +156,13 @@ class Places : public OutputPlaces {
     Stack& stack = stacks_.at(k);
     if (iteration == 0) {
       c_.expect(!is_packed(dtype), "output ", o, " stacks values of type ", to_string(dtype),
-                ", whose elements take less than a byte; cast them in the body");
+                ", whose elements are smaller than a byte; cast them in the body");
       stack.axis = axis_entry(c_.node(), "scan_output_axes", k, shape.size() + 1);
       const Shape whole = stacked(shape, count_, stack.axis);
       stack.whole = c_.has_output(o) ? &c_.out(o, dtype, whole) : &memory(k, 1).reset(dtype, whole);
     }
     c_.expect(iteration == 0 || (stack.slice.dtype() == dtype && stack.slice.shape() == shape), "output ", o,
-              " stacks what the body gives, but that was ", to_string(stack.slice.dtype()),
+              " stacks a result of the body, but that was ", to_string(stack.slice.dtype()),
               to_string(stack.slice.shape()), " in iteration ", iteration - 1, " and is ", to_string(dtype),
               to_string(shape), " in iteration ", iteration);
     if (stack.axis == 0) return stack.slice = Tensor(dtype, shape, target(stack, k));
@@ -228,7 +228,7 @@ class BatchedPlaces : public OutputPlaces {
       if (stacks_[k]->bytes() > 0) std::memset(stacks_[k]->raw(), 0, stacks_[k]->bytes());  // short sequences
     } else {
       c_.expect(slices_[k].dtype() == dtype && slices_[k].shape() == shape, "output ", o,
-                " stacks what the body gives, but that was ", to_string(slices_[k].dtype()),
+                " stacks a result of the body, but that was ", to_string(slices_[k].dtype()),
                 to_string(slices_[k].shape()), " before and is ", to_string(dtype), to_string(shape),
                 " in iteration ", step, " of batch element ", element);
     }
@@ -251,7 +251,7 @@ void run_batched(DynamicContext& c) {
   const Graph& body = subgraph_of(node, "body");
   c.expect(body.inputs.size() == n.states + n.scanned, "its body must have ", n.states + n.scanned,
            " inputs, found ", body.inputs.size());
-  c.expect(c.rank(n.first + n.states) >= 2, "scanned inputs have a batch and a sequence axis");
+  c.expect(c.rank(n.first + n.states) >= 2, "scanned inputs must have a batch axis and a sequence axis");
   const int64_t batch = c.shape(n.first + n.states)[0], length = c.shape(n.first + n.states)[1];
   for (size_t i = n.first; i < node.inputs.size(); ++i) {
     const bool sequence = i >= n.first + n.states;
@@ -358,7 +358,7 @@ void run(DynamicContext& c) {
 // A Scan in the other direction (control_flow.h).
 void gradient(GradientContext& g) {
   if (g.opset() < since::kScanWithoutBatch)
-    g.reject("its gradient is known from opset 9 on, where it has no batch axis; convert the model");
+    g.reject("its gradient is supported from opset 9 on, where it has no batch axis; convert the model");
   const Counts n = counts_of(g.node(), g.opset());
   loop_gradient(g, {.carried = n.states, .scanned = n.scanned});
 }

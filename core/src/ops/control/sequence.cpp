@@ -43,11 +43,11 @@ size_t position_in(const DynamicContext& c, size_t i, size_t size, size_t last, 
   if (!c.has_input(i)) return otherwise;
   const Tensor& value = c.in(i);
   c.expect(value.size() == 1 && (value.dtype() == DType::kInt64 || value.dtype() == DType::kInt32), "input ",
-           i, " must be one number of type int64 or int32, found ", describe(value));
+           i, " must be a single value of type int64 or int32, found ", describe(value));
   const int64_t given = value.to_int64()[0], count = static_cast<int64_t>(size);
   const int64_t at = given < 0 ? given + count : given;
   c.expect(at >= 0 && at <= static_cast<int64_t>(last) && last < SIZE_MAX, "position ", given,
-           " is outside of a sequence of ", size, size == 1 ? " element" : " elements");
+           " is outside a sequence of ", size, size == 1 ? " element" : " elements");
   return static_cast<size_t>(at);
 }
 
@@ -98,7 +98,7 @@ void construct_types(TypeContext& c) {
     const ValueInfo& other = c.input(i);
     if (other.dtype != DType::kUndefined && element.dtype != DType::kUndefined &&
         other.dtype != element.dtype)
-      return c.reject(concat("its inputs must have one type, found ", to_string(element.dtype), " and ",
+      return c.reject(concat("its inputs must have the same type, found ", to_string(element.dtype), " and ",
                              to_string(other.dtype), " (input ", i, ")"));
     element = either(element, other);
   }
@@ -280,8 +280,8 @@ void concat_run(DynamicContext& c) {
     const Shape& shape = sequence.at(i).shape();
     bool fits = shape.size() == first.size();
     for (size_t d = 0; fits && d < shape.size(); ++d) fits = (!stacks && d == axis) || shape[d] == first[d];
-    c.expect(fits, "element ", i, " of shape ", to_string(shape), " does not fit element 0 of shape ",
-             to_string(first), stacks ? "" : concat(" beside axis ", axis));
+    c.expect(fits, "element ", i, " of shape ", to_string(shape), " does not match element 0 of shape ",
+             to_string(first), stacks ? "" : concat(" outside axis ", axis));
     out[axis] += stacks ? 1 : shape[axis];
   }
   const Tensor& result = c.out(0, sequence.dtype(), out);
@@ -349,11 +349,11 @@ void split_run(DynamicContext& c) {
     int64_t sum = 0;
     for (const int64_t length : lengths) {
       c.expect(length >= 0 && length <= extent - sum, "the pieces have the lengths ", to_string(lengths),
-               ", expected lengths of sum ", extent, ", the extent of axis ", axis);
+               ", expected lengths that add up to ", extent, ", the size of axis ", axis);
       sum += length;
     }
-    c.expect(sum == extent, "the pieces have the lengths ", to_string(lengths), ", expected lengths of sum ",
-             extent, ", the extent of axis ", axis);
+    c.expect(sum == extent, "the pieces have the lengths ", to_string(lengths),
+             ", expected lengths that add up to ", extent, ", the size of axis ", axis);
   }
   const size_t width = width_of(c, 0);
   const int64_t outer = element_count(x.shape(), 0, axis),

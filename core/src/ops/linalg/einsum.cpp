@@ -60,7 +60,7 @@ Equation read_equation(const std::string& text, const std::vector<int64_t>& rank
       ellipsis = rank - letters;
       if (dots == std::string::npos ? ellipsis != 0 : ellipsis < 0)
         fail_with(concat("the term '", term, "' of the equation '", text, "' names ", letters,
-                         " axes, its operand has ", rank));
+                         " axes, but its operand has ", rank));
     }
     for (size_t i = 0; i < term.size();) {
       if (i == dots) {
@@ -93,7 +93,7 @@ Equation read_equation(const std::string& text, const std::vector<int64_t>& rank
         fail_with(concat("the result of the equation '", text, "' has an axis '",
                          std::string(1, static_cast<char>(label)), "' that no operand has"));
       if (std::count(e.output.begin(), e.output.end(), label) > 1)
-        fail_with(concat("the result of the equation '", text, "' names an axis twice"));
+        fail_with(concat("the result of the equation '", text, "' names the same axis twice"));
     }
   } else {
     // Every axis of the ellipsis, then the letters that occur once, in alphabetic order.
@@ -124,7 +124,7 @@ std::map<int, int64_t> extents_of(const NodeContext& c, const Equation& e) {
     for (size_t k = 0; k < e.inputs[i].size(); ++k) {
       const int64_t extent = c.shape(i)[k];
       int64_t& known = extents.emplace(e.inputs[i][k], extent).first->second;
-      c.expect(known == extent || known == 1 || extent == 1, "extents ", known, " and ", extent, " of ",
+      c.expect(known == extent || known == 1 || extent == 1, "dimensions ", known, " and ", extent, " of ",
                name_of(e.inputs[i][k]), " differ (operand ", i, " has shape ", to_string(c.shape(i)), ")");
       if (known == 1) known = extent;
     }
@@ -132,7 +132,7 @@ std::map<int, int64_t> extents_of(const NodeContext& c, const Equation& e) {
 }
 
 void shape(ShapeContext& c) {
-  c.expect(c.input_count() > 0, "it has no operand");
+  c.expect(c.input_count() > 0, "it has no operands");
   for (size_t i = 1; i < c.input_count(); ++i)
     c.expect(c.dtype(i) == c.dtype(0), "its operands must have the same type, found ", to_string(c.dtype(0)),
              " and ", to_string(c.dtype(i)));

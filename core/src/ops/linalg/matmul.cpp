@@ -20,7 +20,7 @@ void gemm_shape(ShapeContext& c) {
   c.expect(c.rank(0) == 2 && c.rank(1) == 2, "its operands must be matrices, found ", to_string(c.shape(0)),
            " and ", to_string(c.shape(1)));
   c.expect(c.dtype(0) == c.dtype(1) && (!c.has_input(2) || c.dtype(2) == c.dtype(0)),
-           "its inputs must have one type, found ", to_string(c.dtype(0)), ", ", to_string(c.dtype(1)),
+           "its inputs must have the same type, found ", to_string(c.dtype(0)), ", ", to_string(c.dtype(1)),
            c.has_input(2) ? " and " + to_string(c.dtype(2)) : "");
   const Product p = read_product(c);
   if (c.has_input(2)) {
@@ -39,7 +39,7 @@ void gemm_shape(ShapeContext& c) {
 void fused_product_shape(ShapeContext& c) {
   Shape y = product_shape(c);
   for (const TailOperand& operand : read_tail(c)) {
-    c.expect(c.dtype(operand.input) == c.dtype(0), "its inputs must have one type, found ",
+    c.expect(c.dtype(operand.input) == c.dtype(0), "its inputs must have the same type, found ",
              to_string(c.dtype(0)), " and ", to_string(c.dtype(operand.input)));
     y = broadcast(y, c.shape(operand.input));
   }

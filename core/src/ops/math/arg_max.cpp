@@ -13,7 +13,8 @@ size_t axis_of(const NodeContext& c) {
 void shape(ShapeContext& c) {
   Shape shape = c.shape(0);
   const size_t axis = axis_of(c);
-  c.expect(shape[axis] > 0, "the axis ", axis, " of shape ", to_string(shape), " has nothing to choose from");
+  c.expect(shape[axis] > 0, "the axis ", axis, " of shape ", to_string(shape),
+           " is empty, so nothing can be chosen");
   if (c.node().int_or("keepdims", 1) != 0)
     shape[axis] = 1;
   else

@@ -123,7 +123,7 @@ Kernel guard_divisor(KernelContext& c, Kernel kernel) {
     guarded = [=](const Frame& f) {
       const T* values = f.at<T>(b);
       require(std::find(values, values + n, T{0}) == values + n, ErrorCode::kInvalidArgument, label,
-              ": a divisor of the integer division is zero");
+              ": integer division by zero");
       kernel(f);
     };
   });

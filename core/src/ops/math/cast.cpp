@@ -141,8 +141,8 @@ ORTRAIN_OPERATOR({.type = "CastLike",
 // BitCast: the same bits as elements of another type of the same width.
 void bit_cast_shape(ShapeContext& c) {
   const DType from = c.dtype(0), to = target_of(c);
-  c.expect(bits_of(to) > 0 && bits_of(to) == bits_of(from), "it cannot take ", to_string(from), " of ",
-           bits_of(from), " bits for ", to_string(to), " of ", bits_of(to), " bits: the widths must agree");
+  c.expect(bits_of(to) > 0 && bits_of(to) == bits_of(from), "it cannot reinterpret ", to_string(from), " of ",
+           bits_of(from), " bits as ", to_string(to), " of ", bits_of(to), " bits: the widths must be equal");
   c.output(0, to, c.shape(0));
 }
 

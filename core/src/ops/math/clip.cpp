@@ -18,7 +18,7 @@ constexpr const char* kNames[] = {"min", "max"};
 void shape(ShapeContext& c) {
   for (size_t i = 1; i < 3; ++i)
     if (c.has_input(i))
-      c.expect(c.dtype(i) == c.dtype(0) && c.size(i) == 1, kNames[i - 1], " must be one ",
+      c.expect(c.dtype(i) == c.dtype(0) && c.size(i) == 1, kNames[i - 1], " must be a single ",
                to_string(c.dtype(0)), ", found ", to_string(c.dtype(i)), " ", to_string(c.shape(i)));
   shape_like_first(c);
 }

@@ -7,7 +7,7 @@ namespace {
 
 void shape(ShapeContext& c) {
   c.expect(c.has_input(1) && c.size(1) == 1 && (c.dtype(1) == DType::kInt32 || c.dtype(1) == DType::kInt64),
-           "the axis (input 1) must be one int32 or int64");
+           "the axis (input 1) must be a single int32 or int64");
   c.expect(c.rank(0) >= 1, "its input is a scalar and has no axis");
   c.output(0, c.dtype(0), c.shape(0));
 }

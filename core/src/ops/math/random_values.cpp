@@ -58,12 +58,12 @@ void shape(ShapeContext& c) {
   constexpr bool like = From == ShapeFrom::kInput;
   DType type = static_cast<DType>(c.node().int_or("dtype", static_cast<int64_t>(DType::kUndefined)));
   if (type == DType::kUndefined) type = like ? c.dtype(0) : DType::kFloat;
-  c.expect(is_floating(type), "it cannot make numbers of type ", to_string(type));
+  c.expect(is_floating(type), "it cannot produce values of type ", to_string(type));
   if (like) return c.output(0, type, c.shape(0));
   c.expect(c.node().has("shape"), "the attribute 'shape' is missing");
   const std::vector<int64_t> extents = c.node().ints_or("shape", {});
   for (const int64_t extent : extents)
-    c.expect(extent >= 0, "the shape ", to_string(extents), " is negative");
+    c.expect(extent >= 0, "the shape ", to_string(extents), " has a negative dimension");
   c.output(0, type, extents);
 }
 
@@ -107,7 +107,7 @@ Kernel kernel(KernelContext& c) {
 void bernoulli_shape(ShapeContext& c) {
   if (!is_floating(c.dtype(0))) c.reject_dtype(0);
   const DType type = c.node().has("dtype") ? static_cast<DType>(c.node().int_or("dtype", 0)) : c.dtype(0);
-  c.expect(is_half(type) || visit_numeric_or_bool(type, [](auto) {}), "it cannot make numbers of type ",
+  c.expect(is_half(type) || visit_numeric_or_bool(type, [](auto) {}), "it cannot produce values of type ",
            to_string(type));
   c.output(0, type, c.shape(0));
 }

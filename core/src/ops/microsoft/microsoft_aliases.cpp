@@ -113,11 +113,10 @@ void unfold(DecompositionContext& e) {
   const int64_t rank = static_cast<int64_t>(dims->size());
   const int64_t axis = normalize_axis(e.node().int_or("dim", -1), rank, e.node().label());
   const Dim& extent = (*dims)[static_cast<size_t>(axis)];
-  if (!extent.known())
-    e.reject(concat("the extent of axis ", axis, " must be a number that the model states"));
+  if (!extent.known()) e.reject(concat("the size of axis ", axis, " must be declared in the model"));
   if (size < 1 || size > extent.value || step < 1)
     e.reject(
-        concat("size must lie in [1, ", extent.value, "] and step be positive, found ", size, " and ", step));
+        concat("size must be in [1, ", extent.value, "] and step be positive, found ", size, " and ", step));
   const int64_t windows = (extent.value - size) / step + 1;
   std::vector<int64_t> places;
   for (int64_t w = 0; w < windows; ++w)

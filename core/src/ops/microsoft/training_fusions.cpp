@@ -141,7 +141,7 @@ void is_finite(DecompositionContext& e) {
 void is_all_finite(DecompositionContext& e) {
   const bool inf_only = e.node().int_or("isinf_only", 0) != 0,
              nan_only = e.node().int_or("isnan_only", 0) != 0;
-  if (inf_only && nan_only) e.reject("isinf_only and isnan_only exclude each other");
+  if (inf_only && nan_only) e.reject("isinf_only and isnan_only are mutually exclusive");
   std::string good;
   for (const std::string& x : e.node().inputs) {
     const std::string bad = inf_only   ? e("IsInf", {x})
@@ -174,7 +174,7 @@ void pass_behind_event(DecompositionContext& e) {
 // Hands values to Python in the middle of a run.
 void yield(DecompositionContext& e) {
   e.reject(
-      "this operator hands the outputs of a module to ORTModule and waits for their gradients; it has a "
+      "this operator passes the outputs of a module to ORTModule and waits for their gradients; it has a "
       "meaning "
       "only there. Export the module itself, and let artifacts add loss and gradients");
 }

@@ -35,7 +35,7 @@ void reject_strings(const NodeContext& c, const std::string& name) {
   const auto* strings = std::get_if<std::vector<std::string>>(&at->second);
   if (strings && !strings->empty())
     fail(ErrorCode::kNotImplemented, c.node().label(), ": attribute ", name,
-         " holds strings, which are not supported; number the classes instead");
+         " holds strings, which are not supported; use integer classes instead");
 }
 
 Rows::Rows(const NodeContext& c) {
@@ -112,7 +112,8 @@ std::string scores_gradient(GradientContext& g, const std::string& dy, const std
   if (how == "NONE") return dy;
   if (how == "LOGISTIC") return d * y * (1.0 - y);
   if (how == "SOFTMAX") return y * (d - Expression(g, g.reduce_sum(d * y, {-1}, true)));
-  g.reject("post_transform " + how + " has no gradient, only NONE, LOGISTIC and SOFTMAX have one");
+  g.reject("post_transform " + how +
+           " has no gradient; only those of NONE, LOGISTIC and SOFTMAX are supported");
 }
 
 }  // namespace ortrain

@@ -24,8 +24,9 @@ Expression incoming(GradientContext& g, const Expression& x) {
 // ArrayFeatureExtractor: the features (places of the last axis) that the indices name.
 
 void extract_shape(ShapeContext& c) {
-  c.expect(c.rank(0) >= 1 && c.dtype(1) == DType::kInt64, "it takes features and int64 indices, found shape ",
-           to_string(c.shape(0)), " and ", to_string(c.dtype(1)));
+  c.expect(c.rank(0) >= 1 && c.dtype(1) == DType::kInt64,
+           "it takes features of rank 1 or more and int64 indices, found shape ", to_string(c.shape(0)),
+           " and ", to_string(c.dtype(1)));
   Shape out(c.shape(0).begin(), c.shape(0).end() - 1);
   if (out.empty()) out.push_back(1);
   out.push_back(c.size(1));
@@ -306,7 +307,7 @@ void normalize_shape(ShapeContext& c) {
   const std::string norm = c.node().string_or("norm", "MAX");
   c.expect(norm == "MAX" || norm == "L1" || norm == "L2", "attribute norm must be MAX, L1 or L2, found '",
            norm, "'");
-  c.expect(norm != "MAX" || Rows(c).features > 0, "there is no largest of zero features");
+  c.expect(norm != "MAX" || Rows(c).features > 0, "norm MAX requires at least one feature");
   float_rows_shape(c);
 }
 
@@ -389,7 +390,8 @@ Kernel one_hot_kernel(KernelContext& c) {
         if (found != places->end())
           to[i * width + found->second] = 1;
         else
-          require(zeros, ErrorCode::kInvalidArgument, label, ": element ", i, ", ", v, ", is no category");
+          require(zeros, ErrorCode::kInvalidArgument, label, ": element ", i, ", ", v,
+                  ", is not in cats_int64s");
       }
     };
   });

@@ -51,12 +51,12 @@ struct Ensemble {
       std::vector<int64_t> path = {root};
       while (!path.empty()) {
         const int64_t at = path.back();
-        c.expect(at >= 0 && at < count, "a branch leads to node ", at, " of ", count);
+        c.expect(at >= 0 && at < count, "a branch leads to node ", at, ", expected an index below ", count);
         const Branch& node = nodes[static_cast<size_t>(at)];
         uint8_t& mark = state[static_cast<size_t>(at)];
         if (mark == kNew && node.test != Test::kLeaf) {
           mark = kOpen;
-          c.expect(node.feature >= 0, "node ", at, " tests feature ", node.feature);
+          c.expect(node.feature >= 0, "node ", at, " tests the invalid feature ", node.feature);
           features = std::max(features, node.feature + 1);
           for (const int64_t next : {node.yes, node.no}) {
             c.expect(next < 0 || next >= count || state[static_cast<size_t>(next)] != kOpen,
@@ -69,10 +69,11 @@ struct Ensemble {
         }
       }
     }
-    c.expect(features <= Rows(c).features, "its trees test ", features, " features, but its input has shape ",
+    c.expect(features <= Rows(c).features, "its trees use ", features, " features, but its input has shape ",
              to_string(c.shape(0)));
     for (const Weight& w : weights)
-      c.expect(w.target >= 0 && w.target < targets, "a leaf has target ", w.target, " of ", targets);
+      c.expect(w.target >= 0 && w.target < targets, "a leaf has target ", w.target,
+               ", expected an index below ", targets);
     c.expect(base.empty() || base.size() == 1 || static_cast<int64_t>(base.size()) == targets, "it has ",
              base.size(), " base values for ", targets, " targets");
   }
@@ -177,7 +178,8 @@ std::shared_ptr<const Ensemble> read_new(const NodeContext& c) {
   };
   const auto node_at = [&](int64_t id, bool leaf) {
     const int64_t count = static_cast<int64_t>(leaf ? leaf_targets.size() : n);
-    c.expect(id >= 0 && id < count, "a branch leads to ", leaf ? "leaf " : "node ", id, " of ", count);
+    c.expect(id >= 0 && id < count, "a branch leads to ", leaf ? "leaf " : "node ", id,
+             ", expected an index below ", count);
     return id + (leaf ? static_cast<int64_t>(n) : 0);
   };
   for (size_t i = 0; i < n; ++i) {
@@ -202,7 +204,7 @@ std::shared_ptr<const Ensemble> read_new(const NodeContext& c) {
   e->targets = c.node().int_or("n_targets", 1);
   const int64_t how = c.node().int_or("aggregate_function", 1), after = c.node().int_or("post_transform", 0);
   c.expect(how >= 0 && how <= 3 && after >= 0 && after <= 4,
-           "attributes aggregate_function and post_transform must lie in [0, 3] and [0, 4], found ", how,
+           "attributes aggregate_function and post_transform must be in [0, 3] and [0, 4], found ", how,
            " and ", after);
   e->aggregate = static_cast<Aggregate>(how);
   e->transform = static_cast<PostTransform>(after);

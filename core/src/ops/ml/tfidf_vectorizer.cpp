@@ -37,10 +37,10 @@ struct Vectorizer {
     std::vector<int64_t> starts = c.node().ints_or("ngram_counts", {});
     const int64_t total = static_cast<int64_t>(pool.size());
     c.expect(shortest >= 1 && longest >= shortest && skips >= 0,
-             "min_gram_length, max_gram_length and max_skip_count must not be negative, found ", shortest,
+             "expected 1 <= min_gram_length <= max_gram_length and max_skip_count >= 0, found ", shortest,
              ", ", longest, " and ", skips);
     c.expect(!starts.empty() && static_cast<int64_t>(starts.size()) >= longest, "ngram_counts ",
-             to_string(starts), " has no entry for the longest n-grams, of ", longest);
+             to_string(starts), " must have an entry for every length up to ", longest);
     starts.push_back(total);
     int64_t number = 0;
     for (size_t k = 0; k + 1 < starts.size(); ++k) {

@@ -41,7 +41,7 @@ DType forward_types(const ElementTypes& types, size_t o) { return types[o == 0 ?
 DType grad_types(const ElementTypes& types, size_t o) { return types[o == 0 ? kGradX : kGradScale]; }
 
 void forward_shape(ShapeContext& c) {
-  c.expect(c.node().int_or("spatial", 1) != 0, "statistics for each place (spatial = 0) are not supported");
+  c.expect(c.node().int_or("spatial", 1) != 0, "statistics per position (spatial = 0) are not supported");
   check_channels(c, kX, kScale, kVariance + 1);
   c.output(0, c.dtype(kX), c.shape(kX));
   for (size_t o = 1; o < 6; ++o) c.output(o, c.dtype(kMean), {c.shape(kX)[1]});
@@ -49,7 +49,7 @@ void forward_shape(ShapeContext& c) {
 
 void grad_shape(ShapeContext& c) {
   check_channels(c, kGradX, kGradScale, kGradInverse + 1);
-  c.expect(c.shape(kGradDy) == c.shape(kGradX) && c.dtype(kGradDy) == c.dtype(kGradX), "dY must be like X, ",
+  c.expect(c.shape(kGradDy) == c.shape(kGradX) && c.dtype(kGradDy) == c.dtype(kGradX), "dY must match X, ",
            to_string(c.dtype(kGradX)), to_string(c.shape(kGradX)), ", found ", to_string(c.dtype(kGradDy)),
            to_string(c.shape(kGradDy)));
   c.output(0, c.dtype(kGradX), c.shape(kGradX));
@@ -62,8 +62,8 @@ void grad_shape(ShapeContext& c) {
 void training_gradient(GradientContext& g) {
   if (!is_internal(g.node())) {
     if (g.opset() < since::kTrainingMode)
-      g.reject(concat("training mode has a gradient since opset ", since::kTrainingMode,
-                      ", the model has opset ", g.opset(), "; convert the model"));
+      g.reject(concat("the gradient of training mode is supported from opset ", since::kTrainingMode,
+                      " on, but the model has opset ", g.opset(), "; convert the model"));
     g.retype_node("BatchNormInternal", kMicrosoft);
   }
   const std::string mean = g.want_y(3), inverse = g.want_y(4);

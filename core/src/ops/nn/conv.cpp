@@ -16,13 +16,13 @@ namespace {
 void conv_shape(ShapeContext& c) {
   const Shape &x = c.shape(0), &w = c.shape(1);
   const Window window = read_convolution(c, x, w);
-  c.expect(c.dtype(0) == c.dtype(1), "X and W must have one type, found ", to_string(c.dtype(0)), " and ",
-           to_string(c.dtype(1)));
+  c.expect(c.dtype(0) == c.dtype(1), "X and W must have the same type, found ", to_string(c.dtype(0)),
+           " and ", to_string(c.dtype(1)));
   if (c.has_input(2)) {
     c.expect(c.shape(2) == Shape{w[0]}, "the bias B must have shape [", w[0], "], found ",
              to_string(c.shape(2)));
-    c.expect(c.dtype(2) == c.dtype(0), "X and B must have one type, found ", to_string(c.dtype(0)), " and ",
-             to_string(c.dtype(2)));
+    c.expect(c.dtype(2) == c.dtype(0), "X and B must have the same type, found ", to_string(c.dtype(0)),
+             " and ", to_string(c.dtype(2)));
   }
   c.output(0, c.dtype(0), output_shape(x[0], w[0], window));
 }
@@ -43,8 +43,9 @@ void conv_grad_shape(ShapeContext& c) {
   const Shape y = output_shape(x[0], w[0], window);
   c.expect(c.shape(0) == y, "the gradient dY must have shape ", to_string(y), ", found ",
            to_string(c.shape(0)));
-  c.expect(c.dtype(0) == c.dtype(1) && c.dtype(1) == c.dtype(2), "dY, X and W must have one type, found ",
-           to_string(c.dtype(0)), ", ", to_string(c.dtype(1)), " and ", to_string(c.dtype(2)));
+  c.expect(c.dtype(0) == c.dtype(1) && c.dtype(1) == c.dtype(2),
+           "dY, X and W must have the same type, found ", to_string(c.dtype(0)), ", ", to_string(c.dtype(1)),
+           " and ", to_string(c.dtype(2)));
   c.output(0, c.dtype(1), x);
   c.output(1, c.dtype(1), w);
   c.output(2, c.dtype(1), {w[0]});

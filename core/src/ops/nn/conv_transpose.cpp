@@ -13,8 +13,8 @@ void shape(ShapeContext& c) {
   if (c.has_input(2)) {
     c.expect(c.shape(2) == Shape{t.y[1]}, "the bias B must have shape [", t.y[1], "], found ",
              to_string(c.shape(2)));
-    c.expect(c.dtype(2) == c.dtype(0), "X and B must have one type, found ", to_string(c.dtype(0)), " and ",
-             to_string(c.dtype(2)));
+    c.expect(c.dtype(2) == c.dtype(0), "X and B must have the same type, found ", to_string(c.dtype(0)),
+             " and ", to_string(c.dtype(2)));
   }
   c.output(0, c.dtype(0), t.y);
 }
@@ -23,8 +23,8 @@ void grad_shape(ShapeContext& c) {
   const Transposed t(c, 1, 2);
   c.expect(c.shape(0) == t.y, "the gradient dY must have shape ", to_string(t.y), ", found ",
            to_string(c.shape(0)));
-  c.expect(c.dtype(0) == c.dtype(1), "dY and X must have one type, found ", to_string(c.dtype(0)), " and ",
-           to_string(c.dtype(1)));
+  c.expect(c.dtype(0) == c.dtype(1), "dY and X must have the same type, found ", to_string(c.dtype(0)),
+           " and ", to_string(c.dtype(1)));
   c.output(0, c.dtype(1), t.x);
   c.output(1, c.dtype(1), t.w);
   c.output(2, c.dtype(1), {t.y[1]});

@@ -48,7 +48,7 @@ struct Deformed {
     points = taps = 1;
     for (const WindowAxis& a : window) points *= a.output, taps *= a.kernel;
     c.expect(offset_groups >= 1 && channels % offset_groups == 0, "its ", channels,
-             " channels cannot be shared by attribute offset_group = ", offset_groups);
+             " channels are not divisible by attribute offset_group = ", offset_groups);
     masked = c.has_input(first + 4);
     const auto expect = [&](size_t i, const char* what, const Shape& shape) {
       c.expect(c.shape(i) == shape && c.dtype(i) == c.dtype(first), "the ", what, " must be ",

@@ -29,7 +29,7 @@ void shape(ShapeContext& c) {
   // Before version 7 it drops elements unless it is told not to.
   c.expect(
       c.opset() >= since::kDropoutInference || !c.node().domain.empty() || c.node().int_or("is_test", 0) != 0,
-      "it trains (is_test = 0); of opset 6 it is known in inference alone");
+      "opset 6 Dropout is supported for inference only, found is_test = 0");
   expect_scalar(c, 1, "ratio");
   expect_scalar(c, 2, "training_mode");
   c.output(0, c.dtype(0), c.shape(0));

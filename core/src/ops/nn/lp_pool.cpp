@@ -138,8 +138,9 @@ void grad_shape(ShapeContext& c) {
   const Shape y = result_shape<Global>(c, c.shape(1));
   c.expect(c.shape(0) == y && c.shape(2) == y, "dY and Y must have shape ", to_string(y), ", found ",
            to_string(c.shape(0)), " and ", to_string(c.shape(2)));
-  c.expect(c.dtype(0) == c.dtype(1) && c.dtype(1) == c.dtype(2), "dY, X and Y must have one type, found ",
-           to_string(c.dtype(0)), ", ", to_string(c.dtype(1)), " and ", to_string(c.dtype(2)));
+  c.expect(c.dtype(0) == c.dtype(1) && c.dtype(1) == c.dtype(2),
+           "dY, X and Y must have the same type, found ", to_string(c.dtype(0)), ", ", to_string(c.dtype(1)),
+           " and ", to_string(c.dtype(2)));
   c.output(0, c.dtype(1), c.shape(1));
 }
 

@@ -30,8 +30,7 @@ void pool_grad_shape(ShapeContext& c, size_t shape_input) {
   if (c.has_input(shape_input)) {
     stated = c.need_constant(shape_input).to_int64();
     c.expect(stated.size() == dy.size() && stated[0] == dy[0] && stated[1] == dy[1], "the shape ",
-             to_string(stated), " of its result does not fit the gradient it is given, which has shape ",
-             to_string(dy));
+             to_string(stated), " of its result does not match dY, which has shape ", to_string(dy));
   }
   if (stated.size() == dy.size())
     stated.erase(stated.begin(), stated.begin() + 2);

@@ -73,7 +73,7 @@ class Labels {
     if (c.node().has("ignore_index")) ignored_ = c.node().int_or("ignore_index", 0);
     if (c.has_input(in.ignore_index)) {
       c.expect(c.dtype(in.ignore_index) == DType::kInt64 && c.size(in.ignore_index) == 1,
-               "ignore_index must be one int64, found ", to_string(c.dtype(in.ignore_index)), " ",
+               "ignore_index must be a single int64, found ", to_string(c.dtype(in.ignore_index)), " ",
                to_string(c.shape(in.ignore_index)));
       ignored_input_ = c.in(in.ignore_index);
     }

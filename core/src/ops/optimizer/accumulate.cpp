@@ -13,7 +13,7 @@ void expect_same(const NodeContext& c, size_t a, size_t b) {
 
 void expect_flag(const NodeContext& c, size_t i) {
   if (c.has_input(i))
-    c.expect(c.dtype(i) == DType::kBool && c.size(i) == 1, "input ", i, " must be one bool, found ",
+    c.expect(c.dtype(i) == DType::kBool && c.size(i) == 1, "input ", i, " must be a single bool, found ",
              to_string(c.dtype(i)), to_string(c.shape(i)));
 }
 

@@ -84,7 +84,7 @@ struct Momentum {
 template <class Rule>
 size_t count_of(const NodeContext& c) {
   constexpr size_t kEach = 2 + Rule::kStates;
-  c.expect(c.input_count() > 2 && (c.input_count() - 2) % kEach == 0, "behind R and T it takes ", kEach,
+  c.expect(c.input_count() > 2 && (c.input_count() - 2) % kEach == 0, "after R and T it takes ", kEach,
            " inputs for each tensor, found ", c.input_count() - std::min<size_t>(c.input_count(), 2));
   return (c.input_count() - 2) / kEach;
 }
@@ -110,7 +110,7 @@ void shape(ShapeContext& c) {
   }
   c.expect(c.size(0) == 1 && visit_floating(c.dtype(0), [](auto) {}),
            "R must be a single floating-point value, found ", to_string(c.dtype(0)), to_string(c.shape(0)));
-  c.expect(c.size(1) == 1 && c.dtype(1) == DType::kInt64, "T must be one int64, found ",
+  c.expect(c.size(1) == 1 && c.dtype(1) == DType::kInt64, "T must be a single int64, found ",
            to_string(c.dtype(1)), to_string(c.shape(1)));
   for (size_t i = 0; i < n; ++i) {
     const size_t x = 2 + i;

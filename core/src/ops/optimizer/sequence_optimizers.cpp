@@ -52,7 +52,7 @@ class Sequences {
 
 double scalar_in(const DynamicContext& c, size_t i) {
   const Tensor& value = c.in(i);
-  c.expect(value.size() == 1, "input ", i, " must be one number, found ", describe(value));
+  c.expect(value.size() == 1, "input ", i, " must be a single value, found ", describe(value));
   return value.to_double()[0];
 }
 
@@ -103,7 +103,7 @@ void adamw_run(DynamicContext& c) {
     return;
   }
   const double step = scalar_in(c, 1);
-  c.expect(step >= 1, "input 1, the step, is ", step, ", expected a number from 1 on");
+  c.expect(step >= 1, "input 1, the step, is ", step, ", expected 1 or more");
   const AdamWFactors<double> factors = attributes.factors(scalar_in(c, 0), static_cast<int64_t>(step), 1);
   const Sequence &weights = all.updated(0, 1), &first = all.updated(2, 2), &second = all.updated(3, 3);
   for (size_t i = 0; i < all.size(); ++i)

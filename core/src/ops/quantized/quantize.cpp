@@ -52,7 +52,7 @@ struct Granularity {
 Granularity read_granularity(const NodeContext& c, size_t x, size_t scale, int64_t version) {
   if (c.has_input(scale + 1))
     c.expect(c.shape(scale + 1) == c.shape(scale) || (c.size(scale + 1) == 1 && c.size(scale) == 1),
-             "scale and zero point must have one shape, found ", to_string(c.shape(scale)), " and ",
+             "scale and zero point must have the same shape, found ", to_string(c.shape(scale)), " and ",
              to_string(c.shape(scale + 1)));
   Granularity g;
   const Shape &shape = c.shape(x), &scales = c.shape(scale);
@@ -63,15 +63,16 @@ Granularity read_granularity(const NodeContext& c, size_t x, size_t scale, int64
     g.outer = element_count(shape);
     return g;
   }
-  c.expect(version >= 13, "it has one scale for the tensor before version 13, found ", to_string(scales));
+  c.expect(version >= 13, "before version 13 the scale must be a single value, found shape ",
+           to_string(scales));
   const size_t axis = static_cast<size_t>(
       normalize_axis(c.node().int_or("axis", 1), static_cast<int64_t>(shape.size()), c.node().label()));
   g.outer = element_count(shape, 0, axis);
   g.length = shape[axis];
   g.inner = element_count(shape, axis + 1, shape.size());
   if (block == 0) {
-    c.expect(scales == Shape{g.length}, "the scale must be one number or one for each of the ", g.length,
-             " places along axis ", axis, ", found shape ", to_string(scales));
+    c.expect(scales == Shape{g.length}, "the scale must be a single value or one for each of the ", g.length,
+             " positions along axis ", axis, ", found shape ", to_string(scales));
     g.kind = Granularity::kAxis;
     return g;
   }
@@ -178,10 +179,12 @@ void quantize_shape(ShapeContext& c) {
     if (!is_floating(c.dtype(i)) && c.dtype(i) != DType::kInt32 && !(i == 1 && is_small_float(c.dtype(i))))
       c.reject_dtype(i);
   c.expect(c.dtype(0) == c.dtype(1) || c.dtype(0) == DType::kInt32 || c.opset() >= since::kMixedScales,
-           "X and the scale must have one type before version 23, found ", to_string(c.dtype(0)), " and ",
-           to_string(c.dtype(1)));
+           "X and the scale must have the same type before version 23, found ", to_string(c.dtype(0)),
+           " and ", to_string(c.dtype(1)));
   const DType precision = division_type(c);
-  c.expect(precision == c.dtype(1) || is_floating(precision), "it cannot divide in ", to_string(precision));
+  c.expect(precision == c.dtype(1) || is_floating(precision),
+           "attribute precision must be a floating-point type or the type of the scale, found ",
+           to_string(precision));
   c.output(0, type, c.shape(0));
 }
 
@@ -340,9 +343,9 @@ void quantize_gradient(GradientContext& g) {
 // QuantizeLinearGrad(dY, x, scale, zero_point?): dx = dy if round(x / scale) + zero_point is in the range of
 // the type, else 0.
 void quantize_gradient_shape(ShapeContext& c) {
-  c.expect(c.shape(0) == c.shape(1) && c.dtype(0) == c.dtype(1), "dY and X must agree, found ",
-           to_string(c.dtype(0)), " ", to_string(c.shape(0)), " and ", to_string(c.dtype(1)), " ",
-           to_string(c.shape(1)));
+  c.expect(c.shape(0) == c.shape(1) && c.dtype(0) == c.dtype(1),
+           "dY must have the type and shape of X, found ", to_string(c.dtype(0)), " ", to_string(c.shape(0)),
+           " and ", to_string(c.dtype(1)), " ", to_string(c.shape(1)));
   c.output(0, c.dtype(0), c.shape(0));
 }
 
@@ -380,12 +383,12 @@ void dequantize_shape(ShapeContext& c) {
   read_granularity(c, 0, 1, c.opset());
   if (!quantized(c.dtype(0)) && c.dtype(0) != DType::kInt32) c.reject_dtype(0);
   if (c.has_input(2))
-    c.expect(c.dtype(2) == c.dtype(0), "x and the zero point must have one type, found ",
+    c.expect(c.dtype(2) == c.dtype(0), "x and the zero point must have the same type, found ",
              to_string(c.dtype(0)), " and ", to_string(c.dtype(2)));
   if (!is_floating(c.dtype(1)) && !is_small_float(c.dtype(1))) c.reject_dtype(1);
   DType type = static_cast<DType>(c.node().int_or("output_dtype", 0));
   if (type == DType::kUndefined) type = c.dtype(1);
-  c.expect(is_floating(type), "it cannot make numbers of type ", to_string(type));
+  c.expect(is_floating(type), "it cannot produce values of type ", to_string(type));
   c.output(0, type, c.shape(0));
 }
 
@@ -502,10 +505,10 @@ void fake_shape(ShapeContext& c) {
   expect_floating(c, 0);
   for (const size_t i : {1, 2})
     c.expect(c.has_input(i) && c.size(i) == 1 && c.dtype(i) == c.dtype(0),
-             i == 1 ? "the scale" : "the zero point", " must be one number of the type of X, ",
+             i == 1 ? "the scale" : "the zero point", " must be a single value of the type of X, ",
              to_string(c.dtype(0)));
   c.expect(c.node().int_or("quant_min", 0) <= c.node().int_or("quant_max", 255),
-           "quant_min is above quant_max");
+           "quant_min is greater than quant_max");
   c.output(0, c.dtype(0), c.shape(0));
   if (c.has_output(1)) c.output(1, DType::kBool, c.shape(0));
 }

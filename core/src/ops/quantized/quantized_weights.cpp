@@ -243,8 +243,9 @@ Kernel product_kernel(KernelContext& c) {
 void expect_frozen(GradientContext& g, size_t first, size_t last) {
   for (size_t i = first; i <= last; ++i)
     if (g.needs(i))
-      g.reject(concat("its quantized weights cannot be trained, only what is multiplied with them; freeze \"",
-                      g.x(i), "\""));
+      g.reject(
+          concat("its quantized weights cannot be trained, only what they are multiplied with; freeze \"",
+                 g.x(i), "\""));
 }
 
 // dA = dY W
@@ -290,12 +291,11 @@ Table read_table(const NodeContext& c) {
   const int64_t rank = static_cast<int64_t>(data.size());
   c.expect(rank >= 2, "the table must have at least 2 axes, found ", to_string(data));
   const std::string label = c.node().label();
-  c.expect(
-      normalize_axis(c.node().int_or("gather_axis", 0), rank, label) == 0 &&
-          normalize_axis(c.node().int_or("quantize_axis", 1), rank, label) == rank - 1,
-      "it gathers along the first axis of a table that is quantized along its last one; found gather_axis ",
-      c.node().int_or("gather_axis", 0), " and quantize_axis ", c.node().int_or("quantize_axis", 1), " for ",
-      to_string(data));
+  c.expect(normalize_axis(c.node().int_or("gather_axis", 0), rank, label) == 0 &&
+               normalize_axis(c.node().int_or("quantize_axis", 1), rank, label) == rank - 1,
+           "gather_axis must be the first axis of the table and quantize_axis the last, found gather_axis ",
+           c.node().int_or("gather_axis", 0), " and quantize_axis ", c.node().int_or("quantize_axis", 1),
+           " for ", to_string(data));
   Shape rows(data.begin() + 1, data.end());
   rows.back() *= 8 / bits;
   return {

@@ -39,7 +39,8 @@ struct Transform {
     int64_t along = c.node().int_or("axis", c.opset() < since::kDftAxisAsInput ? 1 : -2);
     if (c.has_input(length_at + 1)) along = constant_int(c, length_at + 1);
     axis = static_cast<size_t>(normalize_axis(along, rank, c.node().label()));
-    c.expect(axis + 1 < x.size(), "its axis is the last one, which holds the parts of complex numbers");
+    c.expect(axis + 1 < x.size(),
+             "its axis must not be the last one, which holds the real and imaginary parts");
     signal = x[axis];
     parts = x.back();
     n = inverse && onesided ? 2 * (signal - 1) : signal;

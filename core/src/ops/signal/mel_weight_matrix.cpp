@@ -24,8 +24,8 @@ void shape(ShapeContext& c) {
   c.expect(bins >= 0 && length >= 1 && rate >= 1,
            "num_mel_bins, dft_length and sample_rate must be positive, ", "found ", bins, ", ", length,
            " and ", rate);
-  c.expect(low >= 0 && high >= low && std::isfinite(high), "the edges must grow from 0 Hz on, found ", low,
-           " and ", high);
+  c.expect(low >= 0 && high >= low && std::isfinite(high),
+           "the edges must not be negative and must be in ascending order, found ", low, " and ", high);
   const DType type =
       static_cast<DType>(c.node().int_or("output_datatype", static_cast<int64_t>(DType::kFloat)));
   const int64_t spectrum = length / 2 + 1;
@@ -39,7 +39,7 @@ void shape(ShapeContext& c) {
         std::floor(static_cast<double>(length + 1) * hertz / static_cast<double>(rate)));
   };
   c.expect(bins == 0 || point(bins + 1) <= spectrum, "the upper edge of ", high,
-           " Hz lies above the frequencies of a transform of length ", length, " at ", rate,
+           " Hz is above the frequencies of a transform of length ", length, " at ", rate,
            " samples per second");
   // The 16-bit floats are made of float.
   Tensor weights(is_half(type) ? DType::kFloat : type, {spectrum, bins});

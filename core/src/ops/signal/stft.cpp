@@ -35,14 +35,15 @@ struct Frames {
     n = length;
     if (c.has_input(first + 2)) {
       c.expect(c.rank(first + 2) == 1 && c.dtype(first + 2) == c.dtype(first),
-               "the window must be a line of ", to_string(c.dtype(first)), ", found ",
+               "the window must be a vector of ", to_string(c.dtype(first)), ", found ",
                to_string(c.dtype(first + 2)), to_string(c.shape(first + 2)));
       n = c.size(first + 2);
     }
     window = n;
     if (c.has_input(first + 3)) n = constant_int(c, first + 3);
     if (!c.has_input(first + 2)) window = n;
-    c.expect(n >= 1 && n <= length, "a frame of ", n, " does not fit the signal of length ", length);
+    c.expect(n >= 1 && n <= length, "a frame of ", n, " elements does not fit in the signal of length ",
+             length);
     c.expect(window <= n, "the window has ", window, " elements, more than a frame of ", n);
     frames = 1 + (length - n) / step;
     frequencies = c.node().int_or("onesided", 1) != 0 ? n / 2 + 1 : n;

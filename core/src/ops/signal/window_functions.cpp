@@ -20,7 +20,7 @@ constexpr Window kWindows[] = {{"HannWindow", 0.5, 0.5, 0},
 void shape(ShapeContext& c) {
   const Tensor& size = c.need_constant(0);
   c.expect((size.dtype() == DType::kInt32 || size.dtype() == DType::kInt64) && size.size() == 1,
-           "the size must be one int32 or int64, found ", to_string(size.dtype()), " ",
+           "the size must be a single int32 or int64, found ", to_string(size.dtype()), " ",
            to_string(size.shape()));
   const int64_t n = size.to_int64()[0];
   c.expect(n >= 0, "the size must not be negative, found ", n);

@@ -34,7 +34,7 @@ void run(DynamicContext& c) {
   const int64_t extent = shape[axis];
   const auto holds = condition.elements<bool>();
   c.expect(condition.size() <= extent, "input 1 ('condition') has ", condition.size(), " elements, but axis ",
-           axis, " of ", flat ? "the flattened input" : "the input", " only ", extent);
+           axis, " of ", flat ? "the flattened input" : "the input", " has only ", extent);
   const int64_t count = std::count(holds.begin(), holds.end(), true);
   Shape result = shape;
   result[axis] = count;

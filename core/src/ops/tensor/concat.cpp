@@ -27,8 +27,8 @@ void shape(ShapeContext& c) {
              " and ", to_string(c.dtype(i)));
     bool fits = other.size() == out.size();
     for (size_t d = 0; fits && d < out.size(); ++d) fits = d == axis || other[d] == out[d];
-    c.expect(fits, "input ", i, " of shape ", to_string(other), " does not fit input 0 of shape ",
-             to_string(c.shape(0)), " beside axis ", axis);
+    c.expect(fits, "input ", i, " of shape ", to_string(other), " does not match input 0 of shape ",
+             to_string(c.shape(0)), " outside axis ", axis);
     out[axis] += other[axis];
   }
   c.output(0, c.dtype(0), out);

@@ -56,7 +56,7 @@ DType fill_type(const ElementTypes& types, size_t) { return fill_value(types.nod
 void constant_of_shape_shape(ShapeContext& c) {
   const std::vector<int64_t> shape = constant_ints(c, 0);
   for (const int64_t extent : shape)
-    c.expect(extent >= 0, "the wanted shape ", to_string(shape), " is negative");
+    c.expect(extent >= 0, "the requested shape ", to_string(shape), " has a negative dimension");
   c.output(0, fill_value(c.node()).dtype(), shape);
 }
 
@@ -99,7 +99,7 @@ int64_t range_count(const NodeContext& c, T start, T limit, T delta) {
 void range_shape(ShapeContext& c) {
   for (size_t i = 0; i < 3; ++i) {
     c.expect(c.has_input(i) && c.size(i) == 1, "input ", i, " must be a scalar");
-    c.expect(c.dtype(i) == c.dtype(0), "its inputs must have one type, found ", to_string(c.dtype(0)),
+    c.expect(c.dtype(i) == c.dtype(0), "its inputs must have the same type, found ", to_string(c.dtype(0)),
              " and ", to_string(c.dtype(i)));
   }
   int64_t count = 0;

@@ -7,7 +7,7 @@ namespace {
 void expand_shape(ShapeContext& c) {
   const Shape wanted = constant_ints(c, 1);
   for (const int64_t extent : wanted)
-    c.expect(extent >= 0, "the requested shape ", to_string(wanted), " is negative");
+    c.expect(extent >= 0, "the requested shape ", to_string(wanted), " has a negative dimension");
   try {
     c.output(0, c.dtype(0), broadcast(c.shape(0), wanted));
   } catch (const Error& error) {
@@ -40,7 +40,7 @@ void tile_shape(ShapeContext& c) {
            " must have one entry per axis of input shape ", to_string(c.shape(0)));
   Shape out = c.shape(0);
   for (size_t i = 0; i < out.size(); ++i) {
-    c.expect(repeats[i] >= 0, "repeats ", to_string(repeats), " are negative");
+    c.expect(repeats[i] >= 0, "repeats ", to_string(repeats), " must not be negative");
     c.expect(!__builtin_mul_overflow(out[i], repeats[i], &out[i]), "repeats ", to_string(repeats),
              " are too large");
   }

@@ -39,7 +39,7 @@ Kernel kernel(KernelContext& c) {
     const int64_t* given = f.at<int64_t>(lengths);
     for (int64_t b = 0; b < batch; ++b)
       require(given[b] >= 0 && given[b] <= steps, ErrorCode::kInvalidArgument, label, ": sequence_lens[", b,
-              "] must lie in [0, ", steps, "], found ", given[b]);
+              "] must be in [0, ", steps, "], found ", given[b]);
     parallel_for(batch, steps * bytes / 8, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b)
         for (int64_t t = 0; t < steps; ++t) {

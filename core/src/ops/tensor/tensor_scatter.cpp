@@ -18,7 +18,7 @@ struct Update {
     const int64_t rank = static_cast<int64_t>(cache.size());
     c.expect(rank >= 2, "the cache must have at least rank 2, found ", to_string(cache));
     const size_t axis = axis_of(c, -2, rank);
-    c.expect(axis != 0, "its axis is that of the batch, 0");
+    c.expect(axis != 0, "its axis must not be 0, the axis of the batch");
     Shape expected = cache;
     if (update.size() == cache.size()) expected[axis] = update[axis];
     c.expect(update == expected && update[axis] <= cache[axis], "an update of shape ", to_string(update),

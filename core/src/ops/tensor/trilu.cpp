@@ -11,7 +11,7 @@ namespace {
 void shape(ShapeContext& c) {
   c.expect(c.rank(0) >= 2, "its input must have at least rank 2, found shape ", to_string(c.shape(0)));
   if (c.has_input(1))
-    c.expect(c.dtype(1) == DType::kInt64 && c.size(1) == 1, "k must be one int64, found ",
+    c.expect(c.dtype(1) == DType::kInt64 && c.size(1) == 1, "k must be a single int64, found ",
              to_string(c.dtype(1)), to_string(c.shape(1)));
   c.output(0, c.dtype(0), c.shape(0));
 }

@@ -61,7 +61,8 @@ struct Sampler {
     pixels = element_count(space);
     points = element_count(grid, 1, grid.size() - 1);
     taps = mode == Mode::kNearest ? 1 : mode == Mode::kLinear ? 2 : 4;
-    c.expect(pixels > 0 || batch * channels * points == 0, "there is nothing to sample in X ", to_string(x));
+    c.expect(pixels > 0 || batch * channels * points == 0, "there are no elements to sample in X ",
+             to_string(x));
   }
 
   Shape result(const Shape& grid) const {

@@ -55,7 +55,7 @@ void run(DynamicContext& c) {
   const int64_t most = number_of<int64_t>(c, 2, 0);
   const float threshold = number_of<float>(c, 3, 0.f);
   c.expect(threshold >= 0 && threshold <= 1,
-           "the threshold of intersection over union must lie in [0, 1], found ", threshold);
+           "the threshold of intersection over union must be in [0, 1], found ", threshold);
   const bool any_score = !c.has_input(4), center = c.node().int_or("center_point_box", 0) != 0;
   const float least_score = number_of<float>(c, 4, 0.f);
   const int64_t batches = c.shape(0)[0], classes = c.shape(1)[1], count = c.shape(0)[1];

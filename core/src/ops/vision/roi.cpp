@@ -108,7 +108,7 @@ struct Align : Regions {
     constexpr double kLargest = 1e6;  // pixels: beyond, sampling would not come to an end
     for (int64_t r = 0; r < count; ++r) {
       require(images[r] >= 0 && images[r] < batch, ErrorCode::kInvalidArgument, label, ": batch_indices[", r,
-              "] must lie in [0, ", batch, "), found ", images[r]);
+              "] must be in [0, ", batch, "), found ", images[r]);
       for (int64_t k = 0; k < 4; ++k)
         require(std::abs(static_cast<double>(rois[4 * r + k]) * scale) <= kLargest,
                 ErrorCode::kInvalidArgument, label, ": rois[", r, "] reaches ", rois[4 * r + k],
@@ -232,8 +232,8 @@ struct MaxPool : Regions {
     for (int64_t r = 0; r < count; ++r) {
       const double image = static_cast<double>(rois[5 * r]);
       require(image >= 0 && image < static_cast<double>(batch) && image == std::floor(image),
-              ErrorCode::kInvalidArgument, label, ": rois[", r, "] must begin with an image in [0, ", batch,
-              "), found ", image);
+              ErrorCode::kInvalidArgument, label, ": rois[", r,
+              "] must begin with the index of an image, in [0, ", batch, "), found ", image);
       for (int64_t k = 1; k < 5; ++k)
         require(std::abs(static_cast<double>(rois[5 * r + k]) * scale) <= 1e9, ErrorCode::kInvalidArgument,
                 label, ": rois[", r, "] reaches ", rois[5 * r + k], ", beyond any image");

@@ -87,7 +87,7 @@ class PoolWorkspace : public Layout {
 
  private:
   [[noreturn]] static void refuse() {
-    fail(ErrorCode::kFail, "the workspace of MaxPool can be read by MaxPoolGrad alone");
+    fail(ErrorCode::kFail, "the workspace of MaxPool can only be read by MaxPoolGrad");
   }
   Forward forward_;
   Backward backward_;
