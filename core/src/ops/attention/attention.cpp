@@ -135,7 +135,7 @@ constexpr size_t kMask = 3, kPastKey = 4, kPastValue = 5, kLengths = 6;
 
 struct AttentionNode {
   Attention attention;
-  HeadsView k, v;  // what joins the past
+  HeadsView k, v;  // the new keys and values, which are appended to the past
   int64_t past = 0;
   bool joins;  // keys and values are read from the present ones
   Shape y, present_key, present_value;

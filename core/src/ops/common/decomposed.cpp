@@ -23,7 +23,7 @@ std::string cast_like(NodeWriter& e, const std::string& value, const std::string
 }
 
 std::string apply_activation(NodeWriter& e, const std::string& value) {
-  // The attributes of each, and their names in the fused node.
+  // The attributes of each activation, and their names in the fused node.
   static const std::map<std::string, std::vector<std::string>> known = {{"Elu", {"alpha"}},
                                                                         {"HardSigmoid", {"alpha", "beta"}},
                                                                         {"LeakyRelu", {"alpha"}},
@@ -59,7 +59,7 @@ std::string softmax(NodeWriter& e, const std::string& value, int64_t axis, bool 
   const bool last = axis == -1 || (rank && axis == *rank - 1);
   if (last || (flat && e.opset() < since::kOneSoftmaxAxis) || (!flat && e.opset() >= since::kOneSoftmaxAxis))
     return e("Softmax", {value}, {{"axis", axis}});
-  if (!flat) {  // over one axis, by an operator that takes all from an axis on: that axis goes last
+  if (!flat) {  // before version 13 Softmax covers all axes from `axis` on, so that axis is moved to the end
     const int64_t count = need_rank(e, value);
     std::vector<int64_t> order(static_cast<size_t>(count));
     std::iota(order.begin(), order.end(), 0);

@@ -1,4 +1,4 @@
-// What decompositions of fused operators share.
+// Helpers for decompositions of fused operators.
 #pragma once
 
 #include <string>
@@ -11,18 +11,18 @@ namespace ortrain {
 // A value of one element as a scalar of rank 0.
 std::string as_scalar(NodeWriter& e, const std::string& value);
 
-// The value as the element type of `like`; itself where it has that type.
+// The value as the element type of `like`; itself if it already has that type.
 std::string cast_like(NodeWriter& e, const std::string& value, const std::string& like);
 
 // The activation that a fused node names in its attribute `activation`, with its own attributes as
-// activation_alpha, activation_beta, activation_gamma and activation_axis. Without such an attribute the
+// activation_alpha, activation_beta, activation_gamma and activation_axis. Without such an attribute, the
 // value itself.
 std::string apply_activation(NodeWriter& e, const std::string& value);
 
-// Softmax over `axis`, or, with `flat`, over that axis and all behind it, as before version 13.
+// Softmax over `axis` or, with `flat`, over that axis and all after it, as before version 13.
 std::string softmax(NodeWriter& e, const std::string& value, int64_t axis, bool flat);
 
-// A reduction of another kind than the sum: its axes are an attribute before version 18.
+// A reduction other than a sum: its axes are an attribute before version 18.
 std::string reduce(NodeWriter& e, const std::string& type, const std::string& value,
                    const std::vector<int64_t>& axes, bool keepdims);
 
@@ -30,7 +30,7 @@ std::string reduce(NodeWriter& e, const std::string& type, const std::string& va
 std::string channels_first(NodeWriter& e, const std::string& value);
 std::string channels_last(NodeWriter& e, const std::string& value, int64_t rank);
 
-// The rank of a value; rejects the node where it is not known.
+// The rank of a value; rejects the node if it is not known.
 int64_t need_rank(const NodeWriter& e, const std::string& value);
 
 inline constexpr int64_t kToTheLast = INT32_MAX;
@@ -38,7 +38,7 @@ inline constexpr int64_t kToTheLast = INT32_MAX;
 // The dimensions [begin, end) of a value, as an int64 vector.
 std::string extents(NodeWriter& e, const std::string& value, int64_t begin, int64_t end);
 
-// The numbers `front`, then the dimensions of a value from `begin` on; a constant if they are known.
+// The values `front`, then the dimensions of a value from `begin` on; a constant if they are known.
 std::string with_extents_behind(NodeWriter& e, const std::vector<int64_t>& front, const std::string& value,
                                 int64_t begin);
 

@@ -1,4 +1,4 @@
-// What Dropout shares with operators that drop inside a larger kernel: its settings.
+// The settings of Dropout, shared with operators that include dropout in a larger kernel.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ class DropoutMode {
     label_ = c.node().label();
   }
 
-  // The probability with which an element is dropped; 0 when the node does not train.
+  // The probability with which an element is dropped; 0 if the node is not in training mode.
   double ratio(const Frame& f) const {
     if (!training_.defined() || !*f.at<bool>(training_)) return 0;
     if (!ratio_.defined()) return 0.5;

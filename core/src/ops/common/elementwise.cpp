@@ -48,13 +48,13 @@ Shape broadcast_inputs(const NodeContext& c, size_t first) {
 }
 
 Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost) {
-  // Blocked layouts pass where elements meet in the same order: same shapes, or a scalar. Only floats have
-  // them.
+  // Blocked layouts can be kept if elements correspond in storage order: same shapes, or a scalar. Only
+  // floats have them.
   LayoutPtr layout_a, layout_b;
   const Shape shape_b = operand_shape(c, 1);
   const bool same_types = c.dtype(0) == c.dtype(1);
   if (c.out_dtype(0) != c.dtype(0)) {
-    // The result could not be stored like the operands.
+    // The result could not be stored in the layout of the operands.
   } else if (same_types && c.shape(0) == shape_b) {
     layout_a = flat_layout(c, 0) ? flat_layout(c, 0) : flat_layout(c, 1);
     layout_b = layout_a;

@@ -1,4 +1,4 @@
-// Reading, checking and following index tensors, shared by Gather, GatherND, Scatter and their gradients.
+// Reading, checking and applying index tensors, shared by Gather, GatherND, Scatter and their gradients.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@ namespace ortrain {
 // The type of the indices at input i; rejects the node unless it is int32 or int64.
 DType index_type(const NodeContext& c, size_t i);
 
-// The error of an index outside its range. `position` counts in the flattened index tensor.
+// Throws the error for an index out of range. `position` is that in the flattened index tensor.
 [[noreturn]] void reject_index(const std::string& label, int64_t value, int64_t position, int64_t extent);
 
-// Throws at the first of the n indices outside [-size, size). Kernels check before they follow an index:
-// nothing may throw inside a parallel region.
+// Throws at the first of the n indices outside [-size, size). Kernels check before they use an index: nothing
+// may throw inside a parallel region.
 template <typename I>
 void check_indices(const std::string& label, const I* indices, int64_t n, int64_t extent) {
   std::atomic<bool> good{true};
@@ -39,7 +39,7 @@ int64_t from_front(I index, int64_t extent) {
   return index < 0 ? static_cast<int64_t>(index) + extent : static_cast<int64_t>(index);
 }
 
-// Checks n indices of type int32 or int64 in the same way and counts them from the front.
+// Checks n indices of type int32 or int64 in the same way and converts them to counts from the front.
 void resolve_indices(const std::string& label, DType type, const void* indices, int64_t n, int64_t extent,
                      int64_t* positions);
 
@@ -48,9 +48,9 @@ inline Slot positions_scratch(KernelContext& c, int64_t n) {
   return c.scratch(static_cast<size_t>(n) * sizeof(int64_t));
 }
 
-// The rows of a tensor that n indices name, in each of `outer` slabs.
+// The rows of a tensor that n indices select, in each of `outer` slabs.
 struct IndexedRows {
-  int64_t outer = 1;  // slabs; each has `limit` rows and meets n rows of the other side
+  int64_t outer = 1;  // slabs; each has `limit` rows and corresponds to n rows of the other tensor
   int64_t limit = 1;
   int64_t n = 1;
   int64_t row = 1;  // elements
@@ -62,15 +62,15 @@ struct IndexedRows {
 void gather_rows(const IndexedRows& r, size_t row_bytes, const std::byte* source, const int64_t* rows,
                  std::byte* target);
 
-// target[o][rows[i]] = combine(target[o][rows[i]], source[o][i]) element by element, in the order of i
-// wherever two rows meet, whatever the number of threads. Elements have `width` bytes. Without a function the
+// target[o][rows[i]] = combine(target[o][rows[i]], source[o][i]) element by element, in the order of i if two
+// indices are equal, whatever the number of threads. Elements have `width` bytes. Without a function, the
 // source replaces the target.
 void scatter_rows(const IndexedRows& r, size_t width, BinaryFunction combine, const std::byte* source,
                   const int64_t* rows, std::byte* target);
 
-// How the tuples of an index tensor walk a data tensor.
+// How the tuples of an index tensor map to slices of a data tensor.
 struct Tuples {
-  std::vector<int64_t> extents;  // of the axes that a tuple names
+  std::vector<int64_t> extents;  // of the axes that a tuple indexes
   std::vector<int64_t> strides;  // of the same axes, in slices
   int64_t batches = 1;           // leading axes that data and indices share
   int64_t per_batch = 1;         // tuples of one batch
@@ -80,17 +80,17 @@ struct Tuples {
 
 Tuples tuples_of(const NodeContext& c, const Shape& data, const Shape& indices, int64_t batch_dims);
 
-// Shape of the slices that the tuples name.
+// Shape of the slices that the tuples select.
 Shape slices_shape(const Shape& data, const Shape& indices, int64_t batch_dims);
 
-// Checks the tuples, of type int32 or int64, and turns each into the number of its slice.
+// Checks the tuples, of type int32 or int64, and converts each to the index of its slice.
 void resolve_tuples(const std::string& label, DType type, const Tuples& t, const void* indices,
                     int64_t* rows);
 
-// How an index tensor walks a data tensor: as `units` sheets of `along` × `across` indices, along the axis
-// and along the last dimension (where those are the same, `across` is 1 and a sheet is a line). Two indices
-// of different sheets or columns never meet in the data, so sheets and columns can be shared between threads,
-// and results are repeatable.
+// How an index tensor maps to a data tensor: as `units` sheets of `along` × `across` indices, along the axis
+// and along the last dimension (if those are the same, `across` is 1 and a sheet is a line). Two indices of
+// different sheets or columns never refer to the same element, so sheets and columns can be divided among
+// threads, and results are repeatable.
 struct Sheets {
   int64_t limit = 1;                        // size of the axis in the data
   int64_t along = 1, across = 1;            // dimensions of a sheet
@@ -98,13 +98,13 @@ struct Sheets {
   std::vector<int64_t> extents;             // of the other dimensions, outermost first
   std::vector<int64_t> data_steps, index_steps;
   int64_t units = 1;
-  int64_t size = 0;  // indices in all
+  int64_t size = 0;  // total number of indices
 };
 
 Sheets sheets_of(const NodeContext& c, const Shape& data, const Shape& indices);
 
-// Calls f(data position, index position) for every resolved index; those that may meet in one place of the
-// data are visited by one thread in their order.
+// Calls f(data position, index position) for every resolved index; those that may refer to the same element
+// are visited by one thread, in order.
 template <typename F>
 void for_each_index(const Sheets& s, const int64_t* positions, F&& f) {
   if (s.size == 0) return;

@@ -21,14 +21,14 @@ void visit_width(const NodeContext& c, size_t i, F&& f) {
   visit_width(width, f);
 }
 
-// Integers that older opsets give as attribute `name` and newer ones as input i; nothing where the node has
-// neither. Throws DataDependent when the input is not known at compile time.
+// Integers that are attribute `name` in older opsets and input i in newer ones; nullopt if the node has
+// neither. Throws DataDependent if the input is not known at compile time.
 std::optional<std::vector<int64_t>> ints_of(const NodeContext& c, const std::string& name, size_t i);
 
 // The integers of input i, which must be a known int32 or int64 tensor.
 std::vector<int64_t> constant_ints(const NodeContext& c, size_t i);
 
-// The one integer of input i.
+// The single integer of input i.
 int64_t constant_int(const NodeContext& c, size_t i);
 
 // Attribute `axis`, counted from the front of a tensor of the given rank.
@@ -43,13 +43,13 @@ Kernel nothing_to_do();
 // Adds Shape(like), and Reshape(value, Shape(like)).
 std::string shape_of(GradientContext& g, const std::string& like);
 std::string reshape_like(GradientContext& g, const std::string& value, const std::string& like);
-// Adds Reshape(value, shape) where `shape` names a value that means every dimension literally, zero included.
+// Adds Reshape(value, shape); every dimension in the value `shape` is taken literally, zero included.
 std::string reshape_to(GradientContext& g, const std::string& value, const std::string& shape);
 
-// Adds zeros with shape and type of value `like`.
+// Adds zeros with the shape and type of the value `like`.
 std::string zeros_like(GradientContext& g, const std::string& like);
 
-// The gradient of output o, zeros where none reaches it.
+// The gradient of output o, zeros if none reaches it.
 std::string dy_or_zeros(GradientContext& g, size_t o);
 
 }  // namespace ortrain

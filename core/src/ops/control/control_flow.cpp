@@ -31,7 +31,7 @@ ValueInfo either(const ValueInfo& a, const ValueInfo& b) {
 
 CarriedTypes carried_types(TypeContext& c, const std::string& attribute, std::vector<ValueInfo> inputs,
                            size_t first, size_t count, size_t first_result) {
-  // What changes on the way round is not known; that may make more change, but not often.
+  // What differs after an iteration is not known. That may make more differ, so repeat; it seldom takes long.
   constexpr int kRounds = 3;
   CarriedTypes types;
   for (int round = 0; round <= kRounds; ++round) {

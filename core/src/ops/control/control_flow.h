@@ -10,14 +10,14 @@
 
 namespace ortrain {
 
-// The subgraph that is the attribute of the node; throws where there is none.
+// The subgraph in an attribute of the node; throws if there is none.
 const Graph& subgraph_of(const Node& node, const std::string& attribute);
 
-// What is known of a value that is one thing or the other.
+// What is known about a value that is either of two.
 ValueInfo either(const ValueInfo& a, const ValueInfo& b);
 
-// What is known of the values that a loop carries, and of the other outputs of its body, when the carried
-// ones begin as `carried`. `inputs` are those of the body, its carried ones from `first` on; `results` are
+// What is known about the values that a loop carries and the other outputs of its body, given the initial
+// carried values, `carried`. `inputs` are those of the body, its carried ones from `first` on; `results` are
 // the body's outputs, the carried ones from `first_result` on.
 struct CarriedTypes {
   std::vector<ValueInfo> carried, results;
@@ -28,23 +28,24 @@ CarriedTypes carried_types(TypeContext& c, const std::string& attribute, std::ve
 // The shape of slices that are stacked along an axis.
 Shape stacked(const Shape& slice, int64_t count, size_t axis = 0);
 
-// Output o of a loop that stacks what its body gives, when the body never ran: nothing, in the shape that can
-// be told beforehand (0 where a size cannot).
+// Output o of a loop that stacks results of its body, if the body never ran: no elements, in the shape that
+// is known in advance (0 for sizes that are not known).
 void stack_nothing(DynamicContext& c, size_t o, const ValueInfo& slice, size_t axis);
 
-// How a loop lies in its node: where the values that it carries begin among the inputs of the node and of the
-// body, and among the outputs of the body; how many there are; and the inputs that it slices after them.
+// The layout of a loop node: the index of the first carried value among the inputs of the node and of the
+// body, and among the outputs of the body; the number of carried values; and the sliced inputs that follow
+// them.
 struct LoopForm {
   size_t first_input = 0, first_result = 0, carried = 0, scanned = 0;
 };
 
-// The gradient of a loop (defined with Scan, which it is).
+// The gradient of a loop, which is a Scan.
 void loop_gradient(GradientContext& g, const LoopForm& form);
 
-// Adds zeros like a value of which `info` is known, which may be a sequence.
+// Adds zeros like a value, which may be a sequence; `info` is what is known about it.
 std::string add_zeros(SubgraphContext& s, Graph& graph, const std::string& like, const ValueInfo& info);
 
-// Adds an output to a subgraph that a rule builds: `value` under a name that the graph itself makes.
+// Adds an output to a subgraph that a rule builds: `value` under a name that the graph itself defines.
 void add_subgraph_output(SubgraphContext& s, Graph& graph, const std::string& value, const ValueInfo& like);
 
 }  // namespace ortrain

@@ -53,7 +53,8 @@ void gradient(GradientContext& g) {
   SubgraphGradient branches[2];
   for (int b = 0; b < 2; ++b) branches[b] = s.differentiate(names[b], {}, captured, seeds);
 
-  // What a branch cannot compute again becomes an output of the node; the other gives nothing for it.
+  // What a branch cannot recompute becomes an output of the node; the other branch returns an empty value for
+  // it.
   for (int b = 0; b < 2; ++b) {
     for (const ValueInfo& saved : branches[b].saved) {
       const std::string output = s.unique(saved.name);

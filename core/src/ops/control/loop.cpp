@@ -1,5 +1,5 @@
-// Loop: a subgraph that runs repeatedly on its loop-carried values, for a number of iterations and as long as
-// a condition holds.
+// Loop: a subgraph that runs repeatedly on its loop-carried values, for a number of iterations while a
+// condition holds.
 //
 //     for t = 0 ... while t < M and condition:
 //       condition, v, slices = body(t, condition, v)
@@ -33,8 +33,8 @@ void types(TypeContext& c) {
   }
 }
 
-// Where the outputs of an iteration go: carried values alternate between two buffers, for the ones of this
-// iteration are still read; stacks grow.
+// Where the outputs of an iteration are stored: carried values alternate between two buffers, because those
+// of the previous iteration are still read; stacks grow.
 class Places : public OutputPlaces {
  public:
   Places(DynamicContext& c, size_t carried, size_t stacks)
@@ -42,7 +42,7 @@ class Places : public OutputPlaces {
 
   int64_t iteration = 0;
   const Tensor* condition = nullptr;
-  std::vector<ValueRef> carried;  // what the iteration gave
+  std::vector<ValueRef> carried;  // results of the iteration
 
   TensorBuffer& stack(size_t k) const { return c_.buffer(kOwn + 2 * carried_ + k); }
 
@@ -78,7 +78,7 @@ class Places : public OutputPlaces {
   }
 
  private:
-  static constexpr size_t kOwn = 3;  // the condition, the two inputs that the node makes
+  static constexpr size_t kOwn = 3;  // the condition, the two inputs that the node provides
 
   DynamicContext& c_;
   size_t carried_;

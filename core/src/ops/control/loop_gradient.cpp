@@ -2,9 +2,9 @@
 // gradient of a sequence. Its body recomputes an iteration from its initial values, and then runs it
 // backwards:
 //
-//     forward:   v', slices = body_t(v)         which also stacks v, as far as the gradient reads it
+//     forward:   v', slices = body_t(v)         which also stacks v if the gradient reads it
 //     backward:  dv, dc_t = gradient of body_t(v) given dv' and the gradients of the slices
-//                dc += dc_t                     for every value c of the graphs around the loop
+//                dc += dc_t                     for every value c of an enclosing graph
 //
 // Random values of an iteration are stacked as well, because they would differ when recomputed.
 #include <algorithm>
@@ -58,7 +58,7 @@ class LoopGradient {
   const std::string& result(size_t k) const { return body_.outputs.at(form_.first_result + k).name; }
   bool is_loop() const { return form_.first_result == 1; }
 
-  // What is known of the inputs of the body.
+  // What is known about the inputs of the body.
   void describe_inputs() {
     if (is_loop()) {
       infos_.push_back({"", DType::kInt64, std::vector<Dim>{}});
@@ -73,7 +73,7 @@ class LoopGradient {
     node_ = g_.node();  // with all carried outputs
   }
 
-  // The carried values that depend on something whose gradient is wanted.
+  // The carried values that depend on a value whose gradient is requested.
   void find_active() {
     captured_ = s_.captured();
     std::set<std::string> active(captured_.begin(), captured_.end());
@@ -116,7 +116,7 @@ class LoopGradient {
     gradient_ = s_.differentiate("body", infos_, wanted, seeds);
   }
 
-  // The body of the backward loop: its states, and what they are after an iteration.
+  // The body of the backward loop: its states, and their values after an iteration.
   void begin_backward() {
     Graph& b = *gradient_.backward;
     const auto gradient_of = [&](size_t k) { return gradient_.gradients[k]; };
@@ -127,7 +127,7 @@ class LoopGradient {
       b.inputs.push_back(info);
       initial_.push_back(dy_or_zeros_like_value(g_, k));
       std::string gradient = gradient_of(i);
-      // The gradient of a value that changes its shape has that of the value before.
+      // The gradient of a value that changes its shape has the shape of the value before the iteration.
       if (gradient.empty()) gradient = add_zeros(s_, b, fixed(info) ? seeds_[i] : input(k), info);
       add_subgraph_output(s_, b, gradient, info);
     }
@@ -155,7 +155,8 @@ class LoopGradient {
     }
   }
 
-  // Whether a value has the same shape in every iteration: its dimensions are numbers, or known outside.
+  // Whether a value has the same shape in every iteration: its dimensions are fixed, or known outside the
+  // loop.
   bool fixed(const ValueInfo& info) {
     if (outer_.empty()) {
       outer_.insert("");
@@ -171,7 +172,7 @@ class LoopGradient {
            });
   }
 
-  // Makes the loop give what the backward body reads, and the backward body take it.
+  // Makes the loop return the values that the backward body reads, and passes them to that.
   void stack_forward() {
     Graph& b = *gradient_.backward;
     const std::vector<std::string> all = values_read(b);
@@ -197,7 +198,7 @@ class LoopGradient {
     }
     for (const ValueInfo& saved : gradient_.saved) keep(saved);
     for (size_t k = 0; k < form_.scanned; ++k) {
-      const bool first = !is_loop() && k == 0;  // something has to tell the number of iterations
+      const bool first = !is_loop() && k == 0;  // a stack is needed for the number of iterations
       if (!first && !read.count(input(form_.carried + k))) continue;
       ValueInfo info = infos_[form_.first_input + form_.carried + k];
       info.name = input(form_.carried + k);
@@ -241,8 +242,8 @@ class LoopGradient {
     return node_.outputs.back();
   }
 
-  // The same for a value that has another shape in every iteration: the loop carries a sequence, to which
-  // each iteration adds the value, and the backward body takes it by the number of the iteration.
+  // The same for a value whose shape differs between iterations: the loop carries a sequence, to which each
+  // iteration adds the value, and the backward body reads it by the index of the iteration.
   void record(const ValueInfo& info) {
     Graph& f = *gradient_.forward;
     const auto at = static_cast<std::ptrdiff_t>(form_.carried + tapes_++);
@@ -273,13 +274,13 @@ class LoopGradient {
     directions_.push_back(direction);
   }
 
-  // Whether the backward loop carries a sequence, which a Scan cannot.
+  // Whether the backward loop carries a sequence, which is not possible in a Scan.
   bool carries_sequence() const {
     const std::vector<ValueInfo>& inputs = gradient_.backward->inputs;
     return std::any_of(inputs.begin(), inputs.end(), [](const ValueInfo& info) { return info.is_sequence; });
   }
 
-  // The backward loop as a Loop: its body takes the slices by the number of the turn.
+  // The backward loop as a Loop: its body reads the slices by the index of the iteration.
   std::vector<std::string> emit_loop() {
     Graph& b = *gradient_.backward;
     const auto states = static_cast<std::ptrdiff_t>(initial_.size());
@@ -291,7 +292,7 @@ class LoopGradient {
     const auto scalar = [&](int64_t value) { return g_.constant(Tensor::scalar(value)); };
     const std::string count = g_("Gather", {shape_of(g_, sliced_.at(0)), scalar(axes_.at(0))});
     const std::string last = g_("Sub", {count, scalar(1)});
-    Graph first;  // what the body begins with
+    Graph first;  // nodes at the beginning of the body
     first.name = b.name;
     const std::string from_end = add_node(s_, first, "Sub", {last, turn.name});
     for (size_t i = 0; i < slices.size(); ++i) {
@@ -357,17 +358,17 @@ class LoopGradient {
   GradientContext& g_;
   SubgraphContext& s_;
   LoopForm form_;
-  Node node_;  // as it will be
+  Node node_;  // the node, as it is being extended
   const Graph body_;
   size_t stacks_ = 0, tapes_ = 0;
   std::vector<int64_t> in_axes_, in_directions_, out_axes_, out_directions_;
   std::vector<ValueInfo> infos_;
   std::vector<std::string> captured_;
-  std::vector<size_t> active_, scanned_;  // carried and sliced inputs whose gradient is wanted
+  std::vector<size_t> active_, scanned_;  // carried and sliced inputs whose gradient is requested
   std::vector<size_t> stacked_;           // stacks that have a gradient
   std::vector<std::string> seeds_, slice_seeds_;
   SubgraphGradient gradient_;
-  std::set<std::string> outer_;  // names of dimensions outside of the body
+  std::set<std::string> outer_;  // names of dimensions outside the body
   std::vector<std::string> initial_, reached_, sliced_;
   std::vector<int64_t> axes_, directions_, back_axes_, back_directions_;
 };

@@ -1,11 +1,11 @@
-// Optional values: a tensor or a sequence, or nothing. What is there is the element itself, so that Optional
-// and OptionalGetElement hand it on. A tensor is always there, and an input that is left out never is.
+// Optional values: a tensor or a sequence, or empty. A present value is stored as the element itself, so
+// Optional and OptionalGetElement pass it on. A tensor is always present, and an omitted input never is.
 #include "ops/control/sequence.h"
 
 namespace ortrain {
 namespace {
 
-// Without an input it is nothing, of the type that the attribute states.
+// Without an input the value is empty, of the type in the attribute.
 void optional_types(TypeContext& c) {
   ValueInfo info;
   const auto type = c.node().attributes.find("type");

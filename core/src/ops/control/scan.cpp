@@ -3,9 +3,8 @@
 //     for t = 0 ... n-1:  state, out_t = body(state, in_t)
 //     outputs: the last state, and all out_t stacked
 //
-// Slices are taken and stacked along any axis, from the front or from the back. Before opset 9 all of that
-// happened once for each element of a batch, along axis 1, for as many steps as the element's sequence is
-// long.
+// Slices are taken and stacked along any axis, from the front or from the back. Before opset 9 this happens
+// for each element of a batch, along axis 1, for the length of the element's sequence.
 #include <algorithm>
 #include <cstring>
 
@@ -45,7 +44,7 @@ size_t axis_entry(const Node& node, const char* attribute, size_t k, size_t rank
       normalize_axis(entry(node, attribute, k), static_cast<int64_t>(rank), node.label()));
 }
 
-// Before opset 9: every value has a batch axis, and sequences one behind it.
+// Before opset 9: every value has a batch axis, and sequences have one more after it.
 void batched_types(TypeContext& c) {
   const Node& node = c.node();
   const Counts n = counts_of(node, c.opset());
@@ -139,15 +138,15 @@ class Slices {
   std::optional<StridedCopy> copy_;
 };
 
-// Where the outputs of an iteration go: states alternate between two buffers, slices are stored where they
-// belong in the stack, or in memory from where they are copied there.
+// Where the outputs of an iteration are stored: states alternate between two buffers; slices are stored
+// directly in the stack, or in memory from which they are copied there.
 class Places : public OutputPlaces {
  public:
   Places(DynamicContext& c, const Counts& n, int64_t count)
       : states(n.states), c_(c), n_(n), count_(count), stacks_(n.stacks) {}
 
   int64_t iteration = 0;
-  std::vector<const Tensor*> states;  // what the iteration gave
+  std::vector<const Tensor*> states;  // results of the iteration
 
   const Tensor& place(size_t o, DType dtype, const Shape& shape) override {
     if (o < n_.states)
@@ -169,7 +168,7 @@ class Places : public OutputPlaces {
     return stack.slice = memory(k, 0).reset(dtype, shape);
   }
 
-  // Brings the slices of the iteration into stacks that are not along axis 0.
+  // Copies the slices of the iteration into stacks that are not along axis 0.
   void stack_slices() {
     for (size_t k = 0; k < stacks_.size(); ++k) {
       const Stack& stack = stacks_[k];
@@ -202,7 +201,7 @@ class Places : public OutputPlaces {
   std::vector<Stack> stacks_;
 };
 
-// Where the outputs of an iteration go before opset 9: slices are stored where they belong in the result.
+// Where the outputs of an iteration are stored before opset 9: slices go directly into the result.
 class BatchedPlaces : public OutputPlaces {
  public:
   BatchedPlaces(DynamicContext& c, const Counts& n, int64_t batch, int64_t length)
@@ -215,7 +214,7 @@ class BatchedPlaces : public OutputPlaces {
         stacks_(n.stacks) {}
 
   int64_t element = 0, step = 0;
-  std::vector<const Tensor*> states;  // what the iteration gave
+  std::vector<const Tensor*> states;  // results of the iteration
 
   const Tensor& place(size_t o, DType dtype, const Shape& shape) override {
     if (o < n_.states)
@@ -265,7 +264,7 @@ void run_batched(DynamicContext& c) {
   c.expect(lengths.size() == static_cast<size_t>(batch), "input 0 must have ", batch, " lengths, found ",
            lengths.size());
 
-  // Element b of a batch, or its step t.
+  // Element b of a batch, or step t of it.
   const auto part = [](const Tensor& all, int64_t b, int64_t t, size_t axes) {
     const Shape shape(all.shape().begin() + static_cast<std::ptrdiff_t>(axes), all.shape().end());
     const size_t bytes = static_cast<size_t>(element_count(shape)) * size_of(all.dtype());

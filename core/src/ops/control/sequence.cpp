@@ -1,5 +1,5 @@
-// Sequences of tensors: making them, adding and taking elements. An element that is added is copied, so that
-// a sequence is what it was whatever becomes of the tensor.
+// Sequences of tensors: creating them, inserting and reading elements. An inserted element is copied, so that
+// later changes of the tensor do not affect the sequence.
 #include "ops/control/sequence.h"
 
 #include <algorithm>
@@ -123,7 +123,7 @@ ORTRAIN_OPERATOR({.type = "SequenceConstruct",
                   .kernels = {.run = construct_run}});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// SequenceInsert: S' = S with x at a position, the end where it is left out.
+// SequenceInsert: S' = S with x at a position, by default the end.
 //
 //     dx = dS'[position],   dS = dS' without that element
 
@@ -141,7 +141,7 @@ void insert_run(DynamicContext& c) {
   c.set(0, sequence.inserted(at, c.in(1).clone()));
 }
 
-// A position that is counted from the end means another element of S' than of S.
+// A position counted from the end refers to different elements in S' and in S.
 void insert_gradient(GradientContext& g) {
   std::string at = number(g, -1);
   if (g.has_x(2)) {
@@ -160,7 +160,7 @@ ORTRAIN_OPERATOR({.type = "SequenceInsert",
                   .kernels = {.run = insert_run}});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// SequenceErase: S' = S without the element at a position, the last where it is left out.
+// SequenceErase: S' = S without the element at a position, by default the last.
 //
 //     dS = dS' with zeros at that position
 
@@ -174,7 +174,7 @@ void erase_run(DynamicContext& c) {
   c.set(0, sequence.erased(position_in(c, 1, sequence.size(), last, last)));
 }
 
-// A position that is counted from the end means another element of S than of S'.
+// A position counted from the end refers to different elements in S and in S'.
 void erase_gradient(GradientContext& g) {
   std::string at;
   if (g.has_x(1)) {
@@ -195,7 +195,7 @@ ORTRAIN_OPERATOR({.type = "SequenceErase",
                   .kernels = {.run = erase_run}});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// SequenceAt: y = S[position]. dS is zero but for dy at that position.
+// SequenceAt: y = S[position]. dS is zero except for dy at that position.
 
 void at_types(TypeContext& c) {
   if (expect_sequence(c, 0)) c.output(0, element_of(c.input(0)));
@@ -210,7 +210,7 @@ void at_run(DynamicContext& c) {
 void at_gradient(GradientContext& g) {
   const std::string zeros = zeros_like_sequence(writer_of(g), g.x(0), g.dtype(g.x(0)));
   const std::string longer = g("SequenceInsert", {zeros, g.dy(0), g.x(1)});
-  // What stood there is one behind it now; counted from the end it is where it was.
+  // The element that was there has moved by one; counted from the end, it is where it was.
   const std::string at = g.x(1), zero = g.scalar_like(at, 0);
   const std::string behind = g("Where", {g("Less", {at, zero}), at, g("Add", {at, g.scalar_like(at, 1)})});
   g.set(0, g("SequenceErase", {longer, behind}));
@@ -238,8 +238,8 @@ ORTRAIN_OPERATOR({.type = "SequenceLength",
                   .kernels = {.run = length_run}});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// ConcatFromSequence: the elements one behind another along an axis, or, with new_axis, beside each other
-// along a new one. dS is dY cut into these pieces again.
+// ConcatFromSequence: the elements concatenated along an axis or, with new_axis, stacked along a new one. dS
+// is dY split into these pieces again.
 
 // The axis, counted from the front of the result.
 size_t concat_axis(const DynamicContext& c, const Sequence& sequence, bool stacks) {
@@ -312,8 +312,8 @@ ORTRAIN_OPERATOR({.type = "ConcatFromSequence",
                   .kernels = {.run = concat_run}});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// SplitToSequence: pieces along an axis: of length `split`, of the lengths in `split`, or of length 1 each,
-// where keepdims 0 takes the axis away. dX is the pieces of dS one behind another.
+// SplitToSequence: pieces along an axis: of length `split`, of the lengths in `split`, or of length 1 each;
+// then keepdims = 0 removes the axis. dX is the concatenation of the pieces of dS.
 
 void split_types(TypeContext& c) {
   if (!expect_tensor(c, 0)) return;

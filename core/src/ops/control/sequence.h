@@ -12,19 +12,19 @@ namespace ortrain {
 
 class SubgraphContext;
 
-// Whether input i can be a sequence, or a tensor, as far as is known; states what is wrong where it cannot.
+// Whether input i can be a sequence, or a tensor, as far as is known; reports the problem if not.
 bool expect_sequence(TypeContext& c, size_t i);
 bool expect_tensor(TypeContext& c, size_t i);
 
-// What is known of a sequence of such elements, and of an element of such a sequence.
+// What is known about a sequence of such elements, and about an element of such a sequence.
 ValueInfo sequence_of(const ValueInfo& element);
 ValueInfo element_of(const ValueInfo& sequence);
 
-// The number in input i, counted from the front; `otherwise` where it is left out. It may be as large as
-// `last`, and count from the end: -1 is `size` - 1.
+// The position in input i, counted from the front; `otherwise` if it is omitted. It may be as large as
+// `last`, and may count from the end: -1 is `size` - 1.
 size_t position_in(const DynamicContext& c, size_t i, size_t size, size_t last, size_t otherwise);
 
-// Where a rule adds nodes: a graph and a source of names that no value has.
+// Where a rule adds nodes: a graph and a source of unused names.
 struct GraphWriter {
   std::function<std::vector<std::string>(const std::string& op_type, const std::vector<std::string>& inputs,
                                          size_t output_count, const Attributes& attributes)>
@@ -39,9 +39,8 @@ struct GraphWriter {
 GraphWriter writer_of(GradientContext& g);
 GraphWriter writer_of(SubgraphContext& s, Graph& graph);
 
-// A Loop that applies `body` to the elements of sequences, one after another, and gives the sequences of what
-// its outputs were. Where an input is not a sequence, the body gets it whole every time. The first one is a
-// sequence.
+// A Loop that applies `body` to the elements of sequences, one after another, and returns the sequences of
+// its outputs. An input that is not a sequence is passed whole every time. The first one is a sequence.
 std::vector<std::string> map_sequences(const GraphWriter& w, const std::vector<std::string>& inputs,
                                        const std::vector<bool>& is_sequence, const Graph& body,
                                        const std::vector<DType>& results);

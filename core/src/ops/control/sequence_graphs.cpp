@@ -32,7 +32,7 @@ GraphWriter writer_of(SubgraphContext& s, Graph& graph) {
 
 namespace {
 
-// A graph that is written node by node.
+// A graph that is built node by node.
 struct Body {
   const GraphWriter& w;
   Graph graph;
@@ -163,7 +163,7 @@ void decompose(DecompositionContext& e) {
     if (results.back() == DType::kUndefined)
       e.reject(concat("its body does not declare the element type of output ", o));
   }
-  // The name of an output is the node's own.
+  // Outputs keep the names of the node's outputs.
   int names = 0;
   const GraphWriter w{
       [&e](const std::string& op_type, const std::vector<std::string>& inputs, size_t output_count,

@@ -3,8 +3,8 @@
 //     dA = dY adj(A)ᵀ
 //
 // Both factorize with complete pivoting: P A Q = L U with unit lower L. Then det A = s Π U_ii, s the sign of
-// the permutations, and adj(A) = s Q adj(U) L⁻¹ P. The adjugate of a triangular matrix exists in closed form
-// where U is singular too, so that the gradient is right there as well.
+// the permutations, and adj(A) = s Q adj(U) L⁻¹ P. The adjugate of a triangular matrix has a closed form even
+// if U is singular, so the gradient is correct there as well.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -16,11 +16,11 @@
 namespace ortrain {
 namespace {
 
-// The factors of one matrix [n, n], in memory of the caller: U above and on the diagonal, L below it.
+// The factors of one matrix [n, n], in the caller's memory: U above and on the diagonal, L below it.
 struct Factors {
   int64_t n;
   double* lu;
-  int64_t *rows, *columns;  // row i of P A Q is row rows[i] of A, and so are columns
+  int64_t *rows, *columns;  // row i of P A Q is row rows[i] of A; the same for columns
   double sign = 1;
 
   double& at(int64_t i, int64_t j) const { return lu[i * n + j]; }
@@ -46,7 +46,7 @@ struct Factors {
         std::swap(columns[k], columns[column]);
         sign = -sign;
       }
-      if (at(k, k) == 0) break;  // what is left is zero
+      if (at(k, k) == 0) break;  // the rest is zero
       for (int64_t i = k + 1; i < n; ++i) {
         const double factor = at(i, k) /= at(k, k);
         for (int64_t j = k + 1; j < n; ++j) at(i, j) -= factor * at(k, j);
@@ -61,8 +61,8 @@ struct Factors {
     return product;
   }
 
-  // m = adj(U) L⁻¹. With U = [V u; 0 d] and D = det V:  adj(U) = D [d V⁻¹, -V⁻¹ u; 0, 1], which is zero where
-  // V is singular: then two pivots are zero.
+  // m = adj(U) L⁻¹. With U = [V u; 0 d] and D = det V:  adj(U) = D [d V⁻¹, -V⁻¹ u; 0, 1], which is zero if V
+  // is singular: then two pivots are zero.
   void adjugate(double* m) const {
     std::fill(m, m + n * n, 0.0);
     const int64_t last = n - 1;
@@ -96,7 +96,7 @@ struct Matrices {
   }
   Shape batch(const Shape& a) const { return {a.begin(), a.end() - 2}; }
 
-  // Doubles and integers of a share; the adjugate behind the factors.
+  // Doubles and integers per share; the adjugate is stored after the factors.
   int64_t doubles() const { return 2 * n * n; }
   Slot scratch(KernelContext& c) const {
     return c.scratch(static_cast<size_t>(shares * (doubles() + 2 * n)) * 8);

@@ -51,7 +51,7 @@ Equation read_equation(const std::string& text, const std::vector<int64_t>& rank
   if (terms.size() != ranks.size())
     fail_with(
         concat("the equation '", text, "' has ", terms.size(), " terms for ", ranks.size(), " operands"));
-  // A term with `ellipsis` axes (-1: whatever is left of `rank`) in place of its three dots.
+  // A term whose three dots stand for `ellipsis` axes (-1: the rest of `rank`).
   const auto read_term = [&](const std::string& term, int64_t rank, int64_t ellipsis) {
     Term out;
     const size_t dots = term.find("...");
@@ -117,7 +117,7 @@ std::string name_of(int label) {
                    : concat("'", std::string(1, static_cast<char>(label)), "'");
 }
 
-// The size of every label. Axes of size 1 meet any other.
+// The size of every label. Axes of size 1 match any other size.
 std::map<int, int64_t> extents_of(const NodeContext& c, const Equation& e) {
   std::map<int, int64_t> extents;
   for (size_t i = 0; i < e.inputs.size(); ++i)
@@ -143,19 +143,19 @@ void shape(ShapeContext& c) {
   c.output(0, c.dtype(0), out);
 }
 
-// A value on the way: distinct labels, and how they are stored in memory.
+// An intermediate value: distinct labels, and how they are stored in memory.
 struct Value {
   Term labels;
   std::vector<int64_t> strides;  // in elements
   Slot slot;
 };
 
-// How the strides of a matrix go: by rows and by columns, in elements.
+// The strides of a matrix: by rows and by columns, in elements.
 struct Strides {
   int64_t row, column;
 };
 
-// What steps need to know of an element type.
+// What steps need to know about an element type.
 struct Arithmetic {
   size_t width = 0;
   // y[i] is the sum of the n elements from x[i * n] on, for i < count.
@@ -225,7 +225,7 @@ class Lowering {
       values.push_back(contract(summed(a, needed, &b), summed(b, needed, &a), needed, values.empty()));
     }
     Value last = summed(values[0], {equation_.output.begin(), equation_.output.end()}, nullptr);
-    // Labels that every operand had with size 1 only are missing nowhere: the result has all labels.
+    // Labels of size 1 in every operand are added, so that the result has all labels.
     if (last.slot.index != out_.index) copy(last, equation_.output, out_);
     return [steps = std::move(steps_)](const Frame& f) {
       for (const Kernel& step : steps) step(f);
@@ -368,7 +368,7 @@ class Lowering {
     return {result, strides_of(shape_of(result)), to};
   }
 
-  // Where a label stands in the result; those that are summed away come behind.
+  // The position of a label in the result; those that are summed away come last.
   size_t place(int label) const {
     return static_cast<size_t>(std::find(equation_.output.begin(), equation_.output.end(), label) -
                                equation_.output.begin());
@@ -391,8 +391,8 @@ class Lowering {
 
 Kernel kernel(KernelContext& c) { return Lowering(c).run(); }
 
-// dx_k = Einsum(dy, the other operands -> the term of x_k). Labels that only x_k has are spread by an operand
-// of ones; a letter that x_k repeats is taken to the diagonal by an identity matrix.
+// dx_k = Einsum(dy, the other operands -> the term of x_k). Labels that only x_k has are broadcast by an
+// operand of ones; a letter that x_k repeats is put on the diagonal by an identity matrix.
 void gradient(GradientContext& g) {
   const size_t count = g.node().inputs.size();
   std::vector<int64_t> ranks;
@@ -422,7 +422,7 @@ void gradient(GradientContext& g) {
       terms.push_back(target);
       operands.push_back(g("Expand", {one, extents}));
     }
-    // Labels beyond the letters' are free for the second axis of an identity.
+    // Labels beyond those of letters are free for the second axis of an identity.
     int next = 1000;
     for (size_t axis = 0; axis < target.size(); ++axis) {
       const size_t first =
@@ -436,7 +436,7 @@ void gradient(GradientContext& g) {
       operands.push_back(g("EyeLike", {square}));
       target[axis] = next++;
     }
-    // Written with letters alone: those of the equation, and free ones for the others.
+    // Written with letters only: those of the equation, and free ones for the others.
     std::map<int, char> letters;
     for (const int label : used)
       if (label >= 0) letters[label] = static_cast<char>(label);

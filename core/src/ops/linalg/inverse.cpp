@@ -20,7 +20,7 @@ void shape(ShapeContext& c) {
   shape_like_first(c);
 }
 
-// Inverts the n x n matrix in `a`, which is used up, into `y`. False where it has no inverse.
+// Inverts the n x n matrix in `a`, which is overwritten, into `y`. False if it has no inverse.
 bool invert(int64_t n, double* a, double* y) {
   for (int64_t i = 0; i < n; ++i)
     for (int64_t j = 0; j < n; ++j) y[i * n + j] = i == j ? 1 : 0;

@@ -1,5 +1,5 @@
 // Matrix products: MatMul, Gemm, com.microsoft FusedMatMul, and FusedProduct, which passes/fuse_product.cpp
-// creates from one of them and what is added to it or multiplied with it. Their kernels are listed in
+// creates from one of them and the additions or multiplications that follow it. Their kernels are listed in
 // backend/cpu/implementations.cpp.
 #include <algorithm>
 #include <numeric>

@@ -22,8 +22,8 @@ void shape(ShapeContext& c) {
   c.output(0, DType::kInt64, shape);
 }
 
-// Among equals the first wins, or the last with select_last_index. A NaN is larger and smaller than every
-// number.
+// The first of several equal elements is taken, or the last with select_last_index. A NaN counts as larger,
+// or as smaller, than every number.
 Kernel kernel(KernelContext& c) {
   Kernel kernel;
   const bool last = c.node().int_or("select_last_index", 0) != 0, largest = c.node().op_type == "ArgMax";

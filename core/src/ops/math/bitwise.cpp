@@ -14,8 +14,8 @@ bool visit_integer(DType dtype, F&& f) {
   return visit_types<int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>(dtype, f);
 }
 
-// Bits shifted out are lost. Shifts by a negative number or by all bits leave what the sign gives: -1 for a
-// negative number to the right, else 0.
+// Bits shifted out are lost. Shifts by a negative number or by all bits leave only the sign: -1 for a
+// negative number shifted to the right, else 0.
 template <typename T>
 T shift_left(T x, T by) {
   if (by < 0 || static_cast<uint64_t>(by) >= 8 * sizeof(T)) return 0;

@@ -77,7 +77,7 @@ void convert_piece(DType from, const std::byte* source, DType to, std::byte* tar
   if (is_small_float(to)) {
     encode_small_floats(to, values, n, out, rounding);
   } else {
-    // An integer of less than a byte keeps the lowest bits. Those of large integers are lost in a double.
+    // An integer smaller than a byte keeps the lowest bits, which a double does not have for large integers.
     const bool integers = visit_types<int64_t, uint64_t>(from, [&](auto zero) {
       const auto* in = reinterpret_cast<const decltype(zero)*>(source) + begin;
       for (int64_t i = 0; i < n; ++i) out[i] = static_cast<std::byte>(in[i]);
@@ -122,7 +122,7 @@ Kernel kernel(KernelContext& c) {
   };
 }
 
-// The gradient goes back in the input's type; from integers there is none to speak of.
+// The gradient is cast back to the input's type; integers have none.
 void gradient(GradientContext& g) {
   const DType from = g.dtype(g.x(0));
   if (g.needs(0) && is_floating(from)) g.set(0, g("Cast", {g.dy(0)}, {{"to", static_cast<int64_t>(from)}}));
@@ -154,7 +154,7 @@ Kernel bit_cast_kernel(KernelContext& c) {
     const std::byte* from = f.at<std::byte>(x);
     std::byte* to = f.at<std::byte>(y);
     if (from != to) copy_bytes(to, from, bytes);
-    // Bytes other than 0 and 1 are no values of a C++ bool.
+    // Bytes other than 0 and 1 are not valid values of a C++ bool.
     if (truth)
       for (size_t i = 0; i < bytes; ++i) to[i] = std::byte{to[i] != std::byte{0}};
   };

@@ -1,5 +1,5 @@
-// Clip: y = min(max(x, low), high). The bounds are attributes before version 11, optional scalar inputs
-// since.
+// Clip: y = min(max(x, low), high). The bounds are attributes before version 11 and optional scalar inputs
+// since then.
 
 #include <algorithm>
 #include <limits>

@@ -17,12 +17,12 @@ void shape(ShapeContext& c) { c.output(0, DType::kBool, broadcast_inputs(c)); }
 template <typename T, class F>
 constexpr BinaryFunction kFunction = plain_loop<T, bool, F>;
 
-// That of a formula on b and a.
+// The formula with its operands swapped.
 template <typename T, class F>
 constexpr BinaryFunction kTurned = [](const void* a, int64_t step_a, const void* b, int64_t step_b, void* y,
                                       int64_t n) { plain_loop<T, bool, F>(b, step_b, a, step_a, y, n); };
 
-// Less and its kin: all types that have an order.
+// Less and related operators: all ordered types.
 template <typename F, bool kTurn = false>
 Kernel compare(KernelContext& c) {
   BinaryFunction function = nullptr;

@@ -77,8 +77,8 @@ void grad_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), c.shape(0));
 }
 
-// dx_i = (x_1 ... x_(i-1)) r_i with r_i = Σ_(j >= i) dy_j x_(i+1) ... x_j, which needs no division and so
-// holds where elements are zero: r_i = dy_i + x_(i+1) r_(i+1). Exclusive, dy comes one place later.
+// dx_i = (x_1 ... x_(i-1)) r_i with r_i = Σ_(j >= i) dy_j x_(i+1) ... x_j, which needs no division and so is
+// correct for zeros: r_i = dy_i + x_(i+1) r_(i+1). If exclusive, dy is taken one position later.
 Kernel grad_kernel(KernelContext& c) {
   const Settings s(c, 2);
   const Shape dims = c.shape(0);

@@ -1,8 +1,8 @@
 // RandomNormal, RandomUniform, their Like forms, Bernoulli and Multinomial.
 //
-// A number depends on the seed, the node, the number of the run and its position alone (runtime/random.h).
-// The normal distribution is made of two uniform numbers: G. E. P. Box, M. E. Muller, "A note on the
-// generation of random normal deviates", 1958.
+// A value depends only on the seed, the node, the index of the run and its position (runtime/random.h).
+// Normal values are computed from two uniform ones: G. E. P. Box, M. E. Muller, "A note on the generation of
+// random normal deviates", 1958.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -36,7 +36,7 @@ class Draws {
   std::optional<uint64_t> fixed_;
 };
 
-constexpr int64_t kCost = 30;  // of one number, in additions
+constexpr int64_t kCost = 30;  // of one value, in additions
 
 // Calls f(element, uniform number) for n elements.
 template <typename F>
@@ -103,7 +103,7 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-// Bernoulli: 1 with the probability that the input states.
+// Bernoulli: 1 with the probability in the input.
 void bernoulli_shape(ShapeContext& c) {
   if (!is_floating(c.dtype(0))) c.reject_dtype(0);
   const DType type = c.node().has("dtype") ? static_cast<DType>(c.node().int_or("dtype", 0)) : c.dtype(0);
@@ -167,7 +167,7 @@ Kernel multinomial_kernel(KernelContext& c) {
         }
         for_uniform(draws, f, rows * samples, [&](int64_t i, double u) {
           const double *begin = all + i / samples * classes, *end = begin + classes;
-          // The first class whose running sum is above the number.
+          // The first class whose running sum exceeds the uniform number.
           const int64_t found = std::upper_bound(begin, end, u * end[-1]) - begin;
           f.at<To>(y)[i] = static_cast<To>(std::min(found, classes - 1));
         });

@@ -57,8 +57,7 @@ Kernel kernel(KernelContext& c) {
                  : free1        ? out_over(c, {1}, layout)
                                 : c.out(0, layout);
 
-  // Where inputs 0 and 1 do not fill the output by themselves, the walk over both does not care: it is made
-  // for the output's shape.
+  // Inputs 0 and 1 alone may not have the output's shape: the broadcast is set up for that shape.
   struct Pass {
     Broadcast<2> shape;
     Slot a, b;
@@ -105,8 +104,8 @@ void mean_gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, g.unbroadcast(share, g.y(0), i));
 }
 
-// The gradient goes to the operands that are the extreme, shared evenly among equals. Where an operand is no
-// number, nothing is less or equal, and every operand gets all of it.
+// The gradient goes to the operands that are the extreme, divided evenly among equal ones. If an operand is
+// NaN, no comparison holds, and every operand gets the whole gradient.
 void extreme_gradient(GradientContext& g) {
   const Expression dy(g, g.dy(0)), y(g, g.y(0));
   const size_t count = g.node().inputs.size();
@@ -122,7 +121,7 @@ void extreme_gradient(GradientContext& g) {
   }();
   for (size_t i = 0; i < count; ++i) {
     if (!g.needs(i)) continue;
-    // Two operands are compared with each other, so that Y need not be kept.
+    // Two operands are compared with each other, so Y need not be kept.
     const Expression& other = count == 2 ? x[1 - i] : y;
     const Expression loses = max ? x[i] < other : x[i] > other;
     g.set(i, g.unbroadcast(loses.choose(y.number(0), share), y, i));

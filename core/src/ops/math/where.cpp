@@ -15,8 +15,8 @@ void shape(ShapeContext& c) {
   c.output(0, c.dtype(1), broadcast_inputs(c, 1));
 }
 
-// Without a branch, which would be mispredicted half of the time; in the common case also without steps, so
-// that the compiler makes vectors of it.
+// Without a branch, which would be mispredicted half of the time; in the common case also without strides, so
+// that the compiler vectorizes it.
 template <typename T>
 void select(const bool* which, int64_t step, const T* a, int64_t step_a, const T* b, int64_t step_b, T* y,
             int64_t n) {

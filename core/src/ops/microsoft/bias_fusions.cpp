@@ -1,4 +1,4 @@
-// What takes its bias along (com.microsoft): BiasAdd, BiasSplitGelu, BiasSoftmax, BiasDropout,
+// Operators that include a bias (com.microsoft): BiasAdd, BiasSplitGelu, BiasSoftmax, BiasDropout,
 // BitmaskBiasDropout, BiasSoftmaxDropout; and SoftmaxDropoutGrad.
 #include "op/decomposition.h"
 #include "op/gradient_expression.h"
@@ -20,14 +20,14 @@ void bias_split_gelu(DecompositionContext& e) {
   e.set(0, e("Mul", {parts[0], e("Gelu", {parts[1]}, {}, kMicrosoft)}));
 }
 
-// softmax(X + bias) over axis and all axes behind it
+// softmax(X + bias) over axis and all axes after it
 std::string biased_softmax(DecompositionContext& e) {
   return softmax(e, e("Add", {e.x(0), e.x(1)}), e.node().int_or("axis", 1), true);
 }
 
 void bias_softmax(DecompositionContext& e) { e.set(0, biased_softmax(e)); }
 
-// Dropout of a value with the node's own seed. Returns what it gives and the mask.
+// Dropout of a value with the node's own seed. Returns the result and the mask.
 std::vector<std::string> dropout(DecompositionContext& e, const std::string& type, const std::string& domain,
                                  std::vector<std::string> inputs) {
   Attributes seed;
@@ -58,7 +58,7 @@ void bias_softmax_dropout(DecompositionContext& e) {
   e.set(2, s);
 }
 
-// With d the gradient behind the dropout: dX = s (d - sum(s d)), the sum over the axes of the softmax.
+// With d the gradient after the dropout: dX = s (d - sum(s d)), the sum over the axes of the softmax.
 void softmax_dropout_gradient(DecompositionContext& e) {
   const std::string d =
       e("DropoutGrad", {e.x(0), e.x(1), e.has_x(3) ? e.x(3) : "", e.constant(Tensor::scalar(true))}, {},

@@ -15,7 +15,7 @@ Attributes over_last_axis(const Node& node) {
   return {{"axis", int64_t{-1}}, {"epsilon", node.float_or("epsilon", kEpsilon)}};
 }
 
-// The sum that is normalized: X + skip, + bias (input b) where there is one.
+// The sum that is normalized: X + skip, + bias (input b) if there is one.
 std::string skip_sum(DecompositionContext& e, size_t b) {
   const std::string sum = e("Add", {e.x(0), e.x(1)});
   return e.has_x(b) ? e("Add", {sum, e.x(b)}) : sum;
@@ -38,8 +38,8 @@ void skip_simplified_layer_normalization(DecompositionContext& e) {
   e.set(3, sum);
 }
 
-// norm(words[ids] + positions[position] + segments[segment]); position counts from 0 where it is not given.
-// Output 1 is how many places of each row the mask leaves, output 2 the sum.
+// norm(words[ids] + positions[position] + segments[segment]); position counts from 0 if it is not given.
+// Output 1 is the number of positions per row that the mask leaves, output 2 the sum.
 void embed_layer_normalization(DecompositionContext& e) {
   const std::string &ids = e.x(0), &words = e.x(2), &positions = e.x(3);
   const std::string word = e("Gather", {words, ids});
@@ -60,7 +60,7 @@ void embed_layer_normalization(DecompositionContext& e) {
 }
 
 // The sum of X, skip and bias (none of them: X), normalized over groups of channels, with a scale and a shift
-// for each channel; then x sigmoid(x) where activation is 1.
+// for each channel; then x sigmoid(x) if activation is 1.
 void group_norm(DecompositionContext& e) {
   const bool skip = e.node().op_type == "SkipGroupNorm";
   const int64_t groups = e.node().int_or("groups", 0), activation = e.node().int_or("activation", 0);
@@ -70,7 +70,7 @@ void group_norm(DecompositionContext& e) {
   const bool last = e.node().int_or("channels_last", 1) != 0;
   const int64_t rank = need_rank(e, e.x(0));
   std::string sum = e.x(0);
-  // One number a channel, as X has its channels.
+  // One value per channel, shaped to broadcast over X.
   const auto of_channel = [&](const std::string& value) {
     std::vector<int64_t> behind;
     for (int64_t i = 1; !last && i < rank - 1; ++i) behind.push_back(i);

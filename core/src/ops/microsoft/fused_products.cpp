@@ -1,4 +1,4 @@
-// Matrix products with what follows them (com.microsoft): FusedGemm, FusedMatMulActivation, GemmFastGelu, and
+// Matrix products and what follows them (com.microsoft): FusedGemm, FusedMatMulActivation, GemmFastGelu, and
 // TransposeMatMul, an older name of FusedMatMul.
 #include "op/decomposition.h"
 #include "op/operator.h"
@@ -7,7 +7,7 @@
 namespace ortrain {
 namespace {
 
-// The node's attributes but those of its activation.
+// The node's attributes except those of its activation.
 Attributes product_attributes(const Node& node) {
   Attributes out;
   for (const auto& [name, value] : node.attributes)

@@ -1,4 +1,4 @@
-// Operators of com.microsoft that the ONNX standard has too, in another form: ExpandDims, Trilu, GridSample,
+// Operators of com.microsoft that the ONNX standard also has, in another form: ExpandDims, Trilu, GridSample,
 // GatherND, Pad, Range, RotaryEmbedding, NhwcMaxPool, CDist, ComplexMul, ComplexMulConj, UnfoldTensor,
 // Unique, MatMulInteger16, ShrunkenGather.
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 // The same operator of the standard.
 void alias(DecompositionContext& e) { e.set(0, e(e.node().op_type, e.node().inputs, e.node().attributes)); }
 
-// Gather of few rows, as training graphs have it in front of operators that then compute those rows alone.
+// Gather of few rows, which training graphs insert before operators, so that these compute only those rows.
 void shrunken_gather(DecompositionContext& e) { e.set(0, e("Gather", e.node().inputs, e.node().attributes)); }
 
 // One more axis of size 1, at a constant position.
@@ -54,8 +54,8 @@ void nhwc_max_pool(DecompositionContext& e) {
                          need_rank(e, e.x(0))));
 }
 
-// position_ids is one number, the position of the first place of every row, or holds a position for each
-// place. The number of heads follows from the caches where it is not given.
+// position_ids is either a single value, the position of the first token of every row, or one position per
+// token. The number of heads follows from the caches if it is not given.
 void rotary_embedding(DecompositionContext& e) {
   const std::string &x = e.x(0), &ids = e.x(1), &cosines = e.x(2), &sines = e.x(3);
   const auto shape = e.dims(x), cache = e.dims(cosines), positions = e.dims(ids);
@@ -105,7 +105,7 @@ void complex_mul(DecompositionContext& e) {
   e.set(0, e("Concat", {real, imaginary}, {{"axis", int64_t{-1}}}));
 }
 
-// Windows of `size` neighbours along an axis, `step` apart; the place in the window is a new last axis.
+// Windows of `size` neighbours along an axis, `step` apart; the position in the window is a new last axis.
 void unfold(DecompositionContext& e) {
   const auto dims = e.dims(e.x(0));
   const int64_t size = e.node().int_or("size", 0), step = e.node().int_or("step", 1);
@@ -129,8 +129,8 @@ void unfold(DecompositionContext& e) {
   e.set(0, e("Transpose", {chosen}, {{"perm", order}}));
 }
 
-// The elements of a vector that differ, as they come; where each element is among them; how often each is
-// there.
+// The distinct elements of a vector in order of first occurrence; the index of each element among them; the
+// number of occurrences of each.
 void unique(DecompositionContext& e) {
   const auto found = e.emit("Unique", {e.x(0)}, 4, {{"sorted", int64_t{0}}});
   e.set(0, found[0]);

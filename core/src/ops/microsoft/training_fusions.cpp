@@ -1,5 +1,6 @@
-// Operators that training graphs use beside the ONNX standard (com.microsoft) and that are a few others in
-// one: losses, sums with factors, tests for numbers that are not finite, padding, passing on.
+// Operators that training graphs use beside those of the ONNX standard (com.microsoft), each a combination of
+// a few others: losses, sums with factors, tests for values that are not finite, padding, passing values
+// through.
 #include <cmath>
 
 #include "op/decomposition.h"
@@ -95,7 +96,7 @@ void batch_scale(DecompositionContext& e) {
     if (e.has_y(o)) e.set(o, Expression(e, e.x(0)) * factor(e, o));
 }
 
-// Each input times one number, as another type; with fuse_outputs all of them in one row.
+// Each input times a scalar, as another type; with fuse_outputs, all of them concatenated in one vector.
 void mixed_precision_scale(DecompositionContext& e) {
   const Attributes to = {{"to", e.node().int_or("to", 0)}};
   const Expression scale(e, as_scalar(e, e.x(0)));
@@ -124,7 +125,7 @@ void reduce_all_l2(DecompositionContext& e) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Tests.
 
-// All elements of a bool tensor, in an operator that knows the smallest number.
+// Whether all elements of a bool tensor are true: their minimum, in a type that ReduceMin supports.
 std::string all_of(NodeWriter& e, const std::string& x) {
   const std::string number = e("Cast", {x}, {{"to", static_cast<int64_t>(DType::kInt32)}});
   return e("Cast", {e("ReduceMin", {number}, {{"keepdims", int64_t{0}}})},
@@ -137,7 +138,7 @@ void is_finite(DecompositionContext& e) {
   e.set(0, e("Not", {e("Or", {e("IsNaN", {e.x(0)}), e("IsInf", {e.x(0)})})}));
 }
 
-// Whether no element of any input is infinite or no number; isinf_only and isnan_only look for one of them.
+// Whether no element of any input is infinite or NaN; isinf_only and isnan_only test for only one of them.
 void is_all_finite(DecompositionContext& e) {
   const bool inf_only = e.node().int_or("isinf_only", 0) != 0,
              nan_only = e.node().int_or("isnan_only", 0) != 0;
@@ -154,7 +155,7 @@ void is_all_finite(DecompositionContext& e) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Passing on.
+// Passing values through.
 
 void pass_through(DecompositionContext& e) {
   if (e.node().inputs.size() != e.node().outputs.size())
@@ -162,8 +163,8 @@ void pass_through(DecompositionContext& e) {
   for (size_t i = 0; i < e.node().inputs.size(); ++i) e.set(i, e.x(i));
 }
 
-// Events order what different processes or streams do: kernels here run one after another, so that everything
-// an event could wait for has happened.
+// Events order the work of different processes or streams. Kernels here run one after another, so everything
+// that an event could wait for has already happened.
 void pass_behind_event(DecompositionContext& e) {
   if (e.node().inputs.size() != e.node().outputs.size() + 1)
     e.reject(concat("it has ", e.node().inputs.size(), " inputs and ", e.node().outputs.size(),
@@ -171,7 +172,7 @@ void pass_behind_event(DecompositionContext& e) {
   for (size_t i = 1; i < e.node().inputs.size(); ++i) e.set(i - 1, e.x(i));
 }
 
-// Hands values to Python in the middle of a run.
+// Passes values to Python in the middle of a run.
 void yield(DecompositionContext& e) {
   e.reject(
       "this operator passes the outputs of a module to ORTModule and waits for their gradients; it has a "
@@ -179,10 +180,10 @@ void yield(DecompositionContext& e) {
       "only there. Export the module itself, and let artifacts add loss and gradients");
 }
 
-// True once all inputs are there.
+// True once all inputs are available.
 void group(DecompositionContext& e) { e.set(0, e.constant(Tensor::scalar(true).reshaped({1}))); }
 
-// Pieces of the elements of input 0, one behind the other, in the shapes that the other inputs hold.
+// Consecutive parts of the elements of input 0, in the shapes given by the other inputs.
 void view(DecompositionContext& e) {
   const std::string flat = e("Reshape", {e.x(0), e.int64s({-1})});
   std::string from = e.int64s({0});
@@ -195,16 +196,16 @@ void view(DecompositionContext& e) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Rows of a batch without those that pad it.
+// Rows of a batch without padding.
 
-// The rows that `indices` name of [A, B, ...] seen as [A B, ...], and [A, B].
+// The rows that `indices` select of [A, B, ...] seen as [A B, ...], and [A, B].
 void flatten_and_unpad(DecompositionContext& e) {
   const std::string rows = with_extents_behind(e, {-1}, e.x(0), 2);
   e.set(0, e("Gather", {e("Reshape", {e.x(0), rows}), e.x(1)}, {{"axis", int64_t{0}}}));
   e.set(1, extents(e, e.x(0), 0, 2));
 }
 
-// The other way: rows that are not named are zero. unflatten_dims holds A and B.
+// The inverse: rows that are not selected are zero. unflatten_dims holds A and B.
 void pad_and_unflatten(DecompositionContext& e) {
   const Attributes first = {{"axis", int64_t{0}}};
   const std::string row = extents(e, e.x(0), 1, kToTheLast);

@@ -63,7 +63,7 @@ float logistic(float x) {
   return x < 0 ? 1 - y : y;
 }
 
-// √2 erf⁻¹(2x - 1) by S. Winitzki's approximation of the inverse, which onnxruntime takes too.
+// √2 erf⁻¹(2x - 1) by S. Winitzki's approximation of the inverse, which onnxruntime also uses.
 float probit(float x) {
   const float sign = 2 * x - 1 < 0 ? -1.0f : 1.0f;
   const float t = (1 - (2 * x - 1)) * (1 + (2 * x - 1));
@@ -72,7 +72,7 @@ float probit(float x) {
   return 1.41421356f * sign * std::sqrt(-v + std::sqrt(v * v - w));
 }
 
-// e^(x - max) / Σ; where `keep_zeros`, a score of zero stays zero.
+// e^(x - max) / Σ; with `keep_zeros`, a score of zero stays zero.
 void softmax(float* x, int64_t n, bool keep_zeros) {
   const float largest = *std::max_element(x, x + n);
   float sum = 0;

@@ -18,14 +18,14 @@ void visit_ml(const NodeContext& c, size_t i, F&& f) {
   if (!visit_types<float, double, int32_t, int64_t>(c.dtype(i), f)) c.reject_dtype(i);
 }
 
-// A list of floats; empty where the node does not have the attribute.
+// A list of floats; empty if the node does not have the attribute.
 std::vector<float> floats_of(const NodeContext& c, const std::string& name);
-// The same, or a tensor of float or double under the name with `_as_tensor` after it.
+// The same, or a tensor of float or double in the attribute with `_as_tensor` appended to its name.
 std::vector<double> numbers_of(const NodeContext& c, const std::string& name);
-// Rejects the node where it has the attribute: there are no strings.
+// Rejects the node if it has the attribute: strings are not supported.
 void reject_strings(const NodeContext& c, const std::string& name);
 
-// The types of what classifiers give: labels are int64, scores float.
+// The types of a classifier's outputs: labels are int64, scores float.
 DType classifier_types(const ElementTypes& types, size_t o);
 
 // Input 0, [N, F] or [F], as rows of features.
@@ -34,13 +34,13 @@ struct Rows {
   explicit Rows(const NodeContext& c);
 };
 
-// What is done to the scores of a row in the end.
+// The final transformation of the scores of a row.
 enum class PostTransform { kNone, kSoftmax, kLogistic, kSoftmaxZero, kProbit };
 PostTransform read_post_transform(const NodeContext& c);
 void transform_scores(PostTransform how, float* scores, int64_t n);
 
-// The gradient of scores before the transformation, from dY and the scores after it; rejects the
-// transformations that have none.
+// The gradient of scores before the transformation, from dY and the scores after it; rejects transformations
+// without one.
 std::string scores_gradient(GradientContext& g, const std::string& dy, const std::string& scores);
 
 }  // namespace ortrain

@@ -14,14 +14,14 @@
 namespace ortrain {
 namespace {
 
-// A gradient rule's incoming gradient in the type of X: most of these operators give float from any number.
+// The incoming gradient in the type of X: most of these operators return float for any numeric type.
 Expression incoming(GradientContext& g, const Expression& x) {
   const Expression dy(g, g.dy(0));
   return g.dtype(dy) == g.dtype(x) ? dy : dy.as(x);
 }
 
 // -----------------------------------------------------------------------------------------------------------
-// ArrayFeatureExtractor: the features (places of the last axis) that the indices name.
+// ArrayFeatureExtractor: the features (positions of the last axis) that the indices select.
 
 void extract_shape(ShapeContext& c) {
   c.expect(c.rank(0) >= 1 && c.dtype(1) == DType::kInt64,
@@ -77,8 +77,8 @@ Kernel binarize_kernel(KernelContext& c) {
 }
 
 // -----------------------------------------------------------------------------------------------------------
-// FeatureVectorizer: the features of all inputs side by side, each cut or filled up with zeros to the length
-// that inputdimensions states.
+// FeatureVectorizer: the features of all inputs side by side, each truncated or zero-padded to the length in
+// inputdimensions.
 
 std::vector<int64_t> vector_lengths(const NodeContext& c) {
   std::vector<int64_t> lengths = c.node().ints_or("inputdimensions", {});
@@ -151,8 +151,8 @@ void vectorize_gradient(GradientContext& g) {
 }
 
 // -----------------------------------------------------------------------------------------------------------
-// Imputer: what is missing (equals replaced_value, or is not a number where that is none) becomes the imputed
-// value of its feature.
+// Imputer: missing values (equal to replaced_value, or NaN if that is NaN) become the imputed value of their
+// feature.
 
 struct Imputed {
   std::vector<double> values;
@@ -211,7 +211,7 @@ void impute_gradient(GradientContext& g) {
 }
 
 // -----------------------------------------------------------------------------------------------------------
-// LabelEncoder: a table from keys to values. Numbers that are none are one key.
+// LabelEncoder: a table from keys to values. All NaNs are the same key.
 
 uint64_t key_of(double x) { return std::bit_cast<uint64_t>(std::isnan(x) ? std::nan("") : x == 0 ? 0.0 : x); }
 uint64_t key_of(float x) { return key_of(static_cast<double>(x)); }
@@ -234,7 +234,7 @@ Tensor table_side(const NodeContext& c, const std::string& side) {
   return Tensor::of(floats);
 }
 
-// That of the values; table_side rejects a node without any.
+// The type of the values; table_side rejects a node without any.
 DType encode_type(const ElementTypes& types, size_t) {
   const Node& node = types.node();
   if (const auto at = node.attributes.find("values_tensor"); at != node.attributes.end())
@@ -250,7 +250,7 @@ void encode_shape(ShapeContext& c) {
   c.output(0, values.dtype(), c.shape(0));
 }
 
-// What is given for keys that the table does not have.
+// The value for keys that are not in the table.
 Tensor encode_default(const NodeContext& c, DType type) {
   if (const auto at = c.node().attributes.find("default_tensor"); at != c.node().attributes.end()) {
     const auto* tensor = std::get_if<Tensor>(&at->second);
@@ -277,7 +277,7 @@ Kernel encode_kernel(KernelContext& c) {
              " are not supported");
   const Tensor otherwise = encode_default(c, values.dtype());
   const size_t width = size_of(values.dtype());
-  // The place of a key's value.
+  // The position of a key's value.
   const auto table = std::make_shared<std::unordered_map<uint64_t, size_t>>();
   for (int64_t i = 0; i < keys.size(); ++i)
     table->emplace(key_at(keys.raw(), i), static_cast<size_t>(i) * width);
@@ -296,7 +296,7 @@ Kernel encode_kernel(KernelContext& c) {
 
 // -----------------------------------------------------------------------------------------------------------
 // Normalizer: x over its largest element (MAX), its sum of magnitudes (L1) or the root of its sum of squares
-// (L2), row by row. Where that is zero x stays.
+// (L2), row by row. If that is zero, x is unchanged.
 
 void float_rows_shape(ShapeContext& c) {
   Rows{c};
@@ -340,7 +340,7 @@ Kernel normalize_kernel(KernelContext& c) {
   return kernel;
 }
 
-// dx = (dy - s Σ dy y) / size, where s = d size / dx: 1 at the largest, sign(x), or y.
+// dx = (dy - s Σ dy y) / size, with s = d size / dx: 1 at the largest, sign(x), or y.
 void normalize_gradient(GradientContext& g) {
   const Expression x(g, g.x(0)), dy = incoming(g, x);
   const std::string norm = g.node().string_or("norm", "MAX");
@@ -358,7 +358,7 @@ void normalize_gradient(GradientContext& g) {
 }
 
 // -----------------------------------------------------------------------------------------------------------
-// OneHotEncoder: a new last axis with a one where the category is the number.
+// OneHotEncoder: a new last axis with a one at the category that equals the value.
 
 void one_hot_shape(ShapeContext& c) {
   reject_strings(c, "cats_strings");
@@ -384,7 +384,7 @@ Kernel one_hot_kernel(KernelContext& c) {
       std::fill(to, to + n * width, 0.0f);
       for (int64_t i = 0; i < n; ++i) {
         const double v = static_cast<double>(f.at<T>(x)[i]);
-        // Numbers are cut to integers, as onnxruntime does.
+        // Values are truncated to integers, as in onnxruntime.
         const bool whole = std::abs(v) < 0x1p63;
         const auto found = whole ? places->find(static_cast<int64_t>(f.at<T>(x)[i])) : places->end();
         if (found != places->end())
@@ -399,7 +399,7 @@ Kernel one_hot_kernel(KernelContext& c) {
 }
 
 // -----------------------------------------------------------------------------------------------------------
-// Scaler: (x - offset) scale, with one number for all features or one for each.
+// Scaler: (x - offset) scale, with one value for all features or one per feature.
 
 std::vector<float> scaler_numbers(const NodeContext& c, const char* name, float otherwise) {
   std::vector<float> values = floats_of(c, name);

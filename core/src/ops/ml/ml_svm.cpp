@@ -3,10 +3,10 @@
 //     f(x) = Σ_i coefficient_i K(x, v_i) + rho
 //     K: LINEAR x·v, POLY (γ x·v + c)^d, RBF e^(-γ |x - v|²), SIGMOID tanh(γ x·v + c)
 //
-// A classifier with support vectors decides between every two classes and counts votes; with prob_a and
+// A classifier with support vectors decides between each pair of classes and counts votes; with prob_a and
 // prob_b the decisions become probabilities (T.-F. Wu, C.-J. Lin and R. C. Weng, "Probability estimates for
-// multi-class classification by pairwise coupling", JMLR 5, 2004). Without support vectors it has a row of
-// coefficients for each class.
+// multi-class classification by pairwise coupling", JMLR 5, 2004). Without support vectors it has one row of
+// coefficients per class.
 #include <algorithm>
 #include <cmath>
 
@@ -52,7 +52,7 @@ class KernelFunction {
   double gamma_ = 0, shift_ = 0, degree_ = 0;
 };
 
-// What both have: the vectors, or where there are none the coefficients of a linear function.
+// Shared by both: the vectors or, if there are none, the coefficients of a linear function.
 struct Machine {
   Rows rows;
   KernelFunction kernel;
@@ -173,7 +173,7 @@ struct Classifier {
   bool pairwise() const { return machine.count > 0; }
   int64_t pairs() const { return classes * (classes - 1) / 2; }
   bool has_probabilities() const { return pairwise() && !prob_a.empty(); }
-  // Scores before a single one is mirrored.
+  // Scores before a single one is expanded to two.
   int64_t scores() const { return pairwise() && !has_probabilities() ? pairs() : classes; }
   bool mirrored() const { return scores() == 1 && machine.rho.size() == 1 && classes == 2; }
   int64_t width() const { return mirrored() ? 2 : scores(); }

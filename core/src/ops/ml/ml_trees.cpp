@@ -22,7 +22,7 @@ enum class Aggregate { kAverage, kSum, kMin, kMax };
 
 struct Branch {
   Test test = Test::kLeaf;
-  bool missing_is_true = false;  // where the feature is not a number
+  bool missing_is_true = false;  // the branch for NaN
   int64_t feature = 0;
   double value = 0;
   int64_t yes = 0, no = 0;      // nodes
@@ -40,9 +40,9 @@ struct Ensemble {
   std::vector<double> members, base;
   Aggregate aggregate = Aggregate::kSum;
   PostTransform transform = PostTransform::kNone;
-  int64_t targets = 1, features = 0;  // features: how many the tests read
+  int64_t targets = 1, features = 0;  // number of features that the tests read
 
-  // Refuses what a walk could not survive: nodes outside, and paths that come back to a node.
+  // Rejects trees that cannot be traversed: nodes out of range, and cycles.
   void check(const NodeContext& c) {
     const int64_t count = static_cast<int64_t>(nodes.size());
     enum : uint8_t { kNew, kOpen, kDone };
@@ -141,14 +141,14 @@ std::vector<double> tensor_of(const NodeContext& c, const char* name) {
   return tensor->to_double();
 }
 
-// The lists of one prefix must be as long as the first.
+// The lists of one prefix must all have the same length.
 void expect_length(const NodeContext& c, const char* name, size_t found, size_t wanted,
                    bool optional = false) {
   c.expect(found == wanted || (optional && found == 0), "attribute ", name, " has ", found,
            " values, expected ", wanted);
 }
 
-// TreeEnsemble: inner nodes and leaves are numbered apart; leaves follow the nodes in the table.
+// TreeEnsemble: inner nodes and leaves are numbered separately; leaves follow the nodes in the table.
 std::shared_ptr<const Ensemble> read_new(const NodeContext& c) {
   auto e = std::make_shared<Ensemble>();
   const auto ints = [&](const char* name) { return c.node().ints_or(name, {}); };
@@ -212,7 +212,7 @@ std::shared_ptr<const Ensemble> read_new(const NodeContext& c) {
   return e;
 }
 
-// The forms before version 5: nodes and weights carry the numbers of their tree and their node.
+// The forms before version 5: nodes and weights have the ids of their tree and node.
 std::shared_ptr<const Ensemble> read_old(const NodeContext& c, const std::string& leaf, int64_t targets) {
   auto e = std::make_shared<Ensemble>();
   const auto ints = [&](const std::string& name) { return c.node().ints_or(name, {}); };
@@ -295,8 +295,8 @@ std::shared_ptr<const Ensemble> read_old(const NodeContext& c, const std::string
   return e;
 }
 
-// Calls f(row, its scores) for all rows of input 0 on all threads; `memory` has room for one score a row and
-// target.
+// Calls f(row, its scores) for all rows of input 0 on all threads; `memory` has room for one score per row
+// and target.
 template <typename T, typename F>
 void predict_rows(const Ensemble& e, const Rows& rows, const T* x, double* memory, F&& f) {
   parallel_for(rows.count, static_cast<int64_t>(e.roots.size()) * 32, [&](int64_t begin, int64_t end) {
@@ -325,7 +325,7 @@ Kernel regressor_kernel(KernelContext& c) {
   const Rows rows(c);
   const Slot x = c.in(0), y = c.out(0),
              memory = c.scratch(static_cast<size_t>(rows.count * e->targets) * sizeof(double));
-  // Scores are transformed in float; nothing else is lost where the result is double.
+  // Scores are transformed in float even if the result is double.
   const Slot floats = c.scratch(static_cast<size_t>(rows.count * e->targets) * sizeof(float));
   Kernel kernel;
   visit_ml(c, 0, [&](auto in) {
@@ -350,9 +350,9 @@ Kernel regressor_kernel(KernelContext& c) {
   return kernel;
 }
 
-// A classifier of two classes may have weights for one alone: that one's score s decides. Where all weights
-// are probabilities (none is negative) s > 1/2 is the second class and the scores are 1 - s and s; else s > 0
-// is, and they are -s and s.
+// A classifier of two classes may have weights for only one: its score s decides. If all weights are
+// probabilities (none is negative), s > 1/2 means the second class, and the scores are 1 - s and s; otherwise
+// s > 0 does, and they are -s and s.
 struct TreeClassifier {
   std::shared_ptr<const Ensemble> trees;
   std::vector<int64_t> labels;

@@ -2,7 +2,7 @@
 // matrix. The items of an n-gram may be up to max_skip_count + 1 apart, all at the same distance; single
 // items are counted once.
 //
-//     TF: counts; IDF: the weight where the count is not zero; TFIDF: weight times count
+//     TF: counts; IDF: the weight if the count is not zero; TFIDF: weight times count
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -18,9 +18,9 @@ enum class Mode { kTf, kIdf, kTfIdf };
 struct Vectorizer {
   Mode mode;
   int64_t shortest, longest, skips, width = 0;
-  std::map<std::vector<int64_t>, int64_t> places;  // n-gram → number of it
-  std::vector<int64_t> outputs;                    // number → place in the result
-  std::vector<float> weights;                      // by number; empty: ones
+  std::map<std::vector<int64_t>, int64_t> places;  // n-gram → its index
+  std::vector<int64_t> outputs;                    // index → position in the result
+  std::vector<float> weights;                      // by index; empty: ones
 
   explicit Vectorizer(const NodeContext& c)
       : shortest(c.node().int_or("min_gram_length", 0)),

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kEpsilon = 1e-9;  // of MeanVarianceNormalization, as the standard defines it
 
-// Walks a tensor beside statistics that have a size of 1 along the normalized axes.
+// Iterates over a tensor and its statistics, which have size 1 along the normalized axes.
 class Walk {
  public:
   Walk(const Shape& shape, const std::vector<bool>& reduced) : shape_(shape) {
@@ -59,7 +59,7 @@ std::vector<bool> marked(const NodeContext& c, std::vector<int64_t> axes) {
   return reduced;
 }
 
-// A reduction by the opset's form, over constant axes that stay as dimensions of 1.
+// A reduction in the opset's form, over constant axes that are kept with size 1.
 Expression reduce(GradientContext& g, const char* type, const Expression& x,
                   const std::vector<int64_t>& axes) {
   if (g.opset() < since::kReductionAxesAsInput) return x.call(type, {{"axes", axes}});
@@ -116,7 +116,7 @@ void mean_variance_gradient(GradientContext& g) {
   const auto mean = [&](const Expression& v) { return reduce(g, "ReduceMean", v, axes); };
   const Expression d = x - mean(x), deviation = mean(d * d).call("Sqrt");
   const Expression r = (deviation + kEpsilon).call("Reciprocal");
-  // Where all elements are equal d is 0, and so is its term.
+  // If all elements are equal, d is 0, and so is its term.
   const Expression product = mean(dy * d) / deviation.call("Max", x.number(1e-30));
   g.set(0, r * (dy - mean(dy)) - r * r * product * d);
 }

@@ -2,8 +2,7 @@
 //
 //     y[l] = act(bias + sum_j w[j] p[l + j]),   p = (past_state or k - 1 zeros) followed by x
 //
-// with the last k - 1 elements of p as the state for what comes next. act is the identity or SiLU, x
-// sigmoid(x).
+// with the last k - 1 elements of p as the next state. act is the identity or SiLU, x sigmoid(x).
 #include <algorithm>
 #include <cmath>
 

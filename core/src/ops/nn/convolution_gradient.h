@@ -1,4 +1,4 @@
-// What the gradient rules of convolution and transposed convolution share.
+// Shared by the gradient rules of convolution and transposed convolution.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace ortrain {
 
 // The gradient rule of ConvGrad and ConvTransposeGrad, whose forward operator is `type`. That one is linear
-// in the data and in the weights, so the gradient of its gradient is made of both operators again.
+// in the data and in the weights, so the gradient of its gradient consists of the same two operators.
 void product_grad_gradient(GradientContext& g, const std::string& type, const std::string& grad);
 
 }  // namespace ortrain

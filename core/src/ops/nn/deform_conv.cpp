@@ -67,7 +67,7 @@ struct Deformed {
   int64_t columns_size() const { return channels * taps * points; }
   int64_t channels_of_offset() const { return channels / offset_groups; }
 
-  // Where tap k of window o of image n samples, in offset group g. `offset` holds all offsets.
+  // The point that tap k of window o samples in image n, for offset group g. `offset` holds all offsets.
   template <typename T>
   Point sample(const T* offset, int64_t n, int64_t g, int64_t k, int64_t o) const {
     std::array<int64_t, kMaxAxes> low;
@@ -134,12 +134,12 @@ struct Deformed {
     });
   }
 
-  // The gradients of image n from those of its columns; null where not wanted.
+  // The gradients of image n from those of its columns; null if not requested.
   template <typename T>
   void from_columns(int64_t n, const T* columns, const T* x, const T* offset, const T* mask, T* dx,
                     T* doffset, T* dmask) const {
     const int64_t own = channels_of_offset();
-    // Channels of one offset group write to their own images; taps may meet in a pixel.
+    // Channels of one offset group write to their own images; several taps may write to the same pixel.
     parallel_for(offset_groups, taps * points * (own + 4) * 16, [&](int64_t begin, int64_t end) {
       if (dx)
         std::fill(dx + (n * channels + begin * own) * pixels, dx + (n * channels + end * own) * pixels, T(0));

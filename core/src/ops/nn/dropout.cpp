@@ -120,7 +120,8 @@ void gradient(GradientContext& g) {
   g.set(0, g(Bits ? "BitmaskDropoutGrad" : "DropoutGrad", inputs, {}, kMicrosoft));
 }
 
-// DropoutGrad: dx = dy / (1 - ratio) where the mask is set, else 0; dx = dy when the node does not train.
+// DropoutGrad: dx = dy / (1 - ratio) where the mask is set, else 0; dx = dy if the node is not in training
+// mode.
 template <bool Bits>
 void gradient_shape(ShapeContext& c) {
   const Shape wanted = Bits ? bitmask_shape(c) : c.shape(0);

@@ -1,5 +1,5 @@
-// LpPool, GlobalLpPool and LpPoolGrad (com.microsoft): each window gives its norm, y = (Σ |x|^p)^(1/p), to
-// which padding adds nothing.
+// LpPool, GlobalLpPool and LpPoolGrad (com.microsoft): the norm of each window, y = (Σ |x|^p)^(1/p), to which
+// padding adds nothing.
 #include <algorithm>
 #include <cmath>
 
@@ -18,11 +18,11 @@ int64_t power_of(const NodeContext& c) {
 }
 
 struct Pool {
-  int64_t planes, input, output;  // planes, and elements of each
+  int64_t planes, input, output;  // planes, and elements per plane
   double p;
   Window window;  // three axes
 
-  // Over X, which has the given shape; its windows are those of the node, or all of X.
+  // For X of the given shape; the windows are those of the node, or all of X.
   Pool(const NodeContext& c, const Shape& x, bool global)
       : p(static_cast<double>(power_of(c))), window(three_axes(read(c, x, global))) {
     planes = x[0] * x[1];
@@ -85,7 +85,7 @@ struct Pool {
         std::fill(to, to + input, T(0));
         for (int64_t o = 0; o < output; ++o) {
           const T norm = y[plane * output + o], incoming = dy[plane * output + o];
-          if (norm == T(0)) continue;  // all of the window is 0
+          if (norm == T(0)) continue;  // the whole window is 0
           elements(o, [&](int64_t i) {
             const T ratio = from[i] / norm;
             if (p == 1)
@@ -101,7 +101,7 @@ struct Pool {
   }
 };
 
-// Global: one window over all of a plane.
+// Global: one window over the whole plane.
 template <bool Global>
 Shape result_shape(const NodeContext& c, const Shape& x) {
   c.expect(x.size() >= 3, "its input X must have shape [N, C, D1, ...], found ", to_string(x));
@@ -165,9 +165,8 @@ void gradient(GradientContext& g) {
              kMicrosoft));
 }
 
-// dx = sign(x) |x|^(p - 1) Σ dy / y^(p - 1), summed over the windows that hold x; 0 where y is. That sum is
-// the gradient of an average times how many elements are averaged, and the norm of ones for p = 1 counts
-// them.
+// dx = sign(x) |x|^(p - 1) Σ dy / y^(p - 1), summed over the windows that hold x; 0 where y is 0. That sum is
+// the gradient of an average times the number of averaged elements, which is the norm of ones for p = 1.
 template <bool Global>
 void decompose_grad(DecompositionContext& e) {
   const double p = static_cast<double>(e.node().int_or("p", 2));

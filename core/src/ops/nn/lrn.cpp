@@ -55,7 +55,7 @@ struct Settings {
     for (int64_t i = 0; i < points; ++i) s[i] = static_cast<T>(bias) + static_cast<T>(share) * s[i];
   }
 
-  // v = v^-beta for the points of a plane; three quarters, which everybody uses, by roots.
+  // v = v^-beta for the points of a plane; the usual beta = 3/4 is computed by roots.
   template <typename T>
   void powers(T* v) const {
     if (beta == 0.75)
@@ -158,8 +158,8 @@ void gradient(GradientContext& g) {
   g.set(0, g("LRNGrad", {g.dy(0), g.x(0)}, g.node().attributes, kMicrosoft));
 }
 
-// The same formula. The sum over the channels around is a product with a matrix W of ones in a band: channel
-// c of the result takes channel k where W[k, c] is 1.
+// The same formula. The sum over neighbouring channels is a product with a band matrix W of ones: channel c
+// of the result takes channel k where W[k, c] is 1.
 void decompose_grad(DecompositionContext& e) {
   const int64_t rank = need_rank(e, e.x(1)), size = e.node().int_or("size", 0);
   const int64_t channels = rank < 3 ? -1 : (*e.dims(e.x(1)))[1].value;

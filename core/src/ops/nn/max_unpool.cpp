@@ -11,7 +11,7 @@ namespace ortrain {
 namespace {
 
 struct Places {
-  Shape inner, outer;  // the result that indices count in, and the one that is given
+  Shape inner, outer;  // the result that indices refer to, and the one with the given output_shape
   int64_t size = 0;    // of inner
 
   // Of an X of the given shape; output_shape is input `shape_at`.
@@ -40,7 +40,7 @@ struct Places {
     size = element_count(inner);
   }
 
-  // Where element `index` of the inner result is in the given one.
+  // The position in the outer result of element `index` of the inner one.
   int64_t place(int64_t index) const {
     int64_t at = 0, step = 1;
     for (size_t i = inner.size(); i-- > 0; index /= inner[i], step *= outer[i]) at += index % inner[i] * step;
@@ -67,7 +67,7 @@ Kernel kernel(KernelContext& c) {
       const int64_t* at = f.at<int64_t>(indices);
       check_indices(label, at, n, p.size);
       zero_bytes(f.at<std::byte>(y), bytes);
-      // In order: where two indices are equal the last one stays.
+      // In order: if two indices are equal, the last element is kept.
       for (int64_t i = 0; i < n; ++i) f.at<T>(y)[p.place(from_front(at[i], p.size))] = f.at<T>(x)[i];
     };
   });
@@ -107,7 +107,7 @@ void gradient(GradientContext& g) {
   g.set(0, g("MaxUnpoolGrad", inputs, g.node().attributes, kMicrosoft));
 }
 
-// Each element goes back to where it was read.
+// Each element is written back to where it was read.
 void grad_gradient(GradientContext& g) {
   std::vector<std::string> inputs = {g.dy(0), g.x(1)};
   if (g.has_x(2)) inputs.push_back(g.x(2));

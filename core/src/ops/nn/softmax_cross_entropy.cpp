@@ -2,7 +2,7 @@
 // NegativeLogLikelihoodLoss with its Internal forms.
 //
 // Scores [N, C, d...], labels [N, d...]. With l = label and w its weight (1 without weights), the loss of one
-// place is -w log softmax(scores)_l, or 0 where the label is ignore_index; "mean" divides the sum by the sum
+// position is -w log softmax(scores)_l, or 0 if the label is ignore_index; "mean" divides the sum by the sum
 // of the weights used.
 
 #include <algorithm>
@@ -28,7 +28,7 @@ Average reduction_of(const NodeContext& c) {
   return Average::kMean;
 }
 
-// Where the pieces are among a node's inputs, by the operator's form.
+// The indices of a node's inputs, by the operator's form.
 struct Inputs {
   size_t scores, labels, weights, ignore_index;
 };
@@ -79,7 +79,7 @@ class Labels {
     }
   }
 
-  // Calls f(place, class, weight) for every place; the weight of an ignored one is 0 and its class -1.
+  // Calls f(position, class, weight) for every position; the weight of an ignored one is 0 and its class -1.
   template <class F>
   void each(const Frame& frame, int64_t places, F f) const {
     if (wide_)
@@ -196,12 +196,11 @@ Kernel typed_gradient_kernel(KernelContext& c) {
       weight_sum += static_cast<double>(weight);
     });
     if (average == Average::kMean) {
-      // Where every label is ignored the divisor is 0 too, and nothing has a gradient.
+      // If every label is ignored, the divisor is 0 too, and all gradients are 0.
       const T divisor = static_cast<T>(weight_sum);
       for (int64_t i = 0; i < places; ++i) factor[i] = factor[i] == T{0} ? T{0} : factor[i] / divisor;
     }
-    // One row is what shares a class of a sample: neighbours for each place, or, without places, all its
-    // classes.
+    // One row has the elements of one class of a sample, or, without spatial axes, all classes of a sample.
     const bool flat = s.inner == 1;
     const int64_t rows = flat ? s.outer : s.outer * s.length, size = flat ? s.length : s.inner;
     parallel_for(rows, size * exp.cost, [&](int64_t begin, int64_t end) {
@@ -229,8 +228,8 @@ Attributes loss_attributes(const Node& node) {
   return out;
 }
 
-// From the loss; and from the second output, whose classes are axis 1, what a LogSoftmax gives:
-// d scores = dY - softmax sum(dY).
+// From the loss; and from the second output, whose classes are axis 1, as for LogSoftmax: d scores = dY -
+// softmax sum(dY).
 void gradient(GradientContext& g) {
   if (!g.needs(0)) return;
   const Expression log_prob(g, g.want_y(1));
@@ -248,8 +247,8 @@ void gradient(GradientContext& g) {
   g.set(0, total);
 }
 
-// dX = dY w (exp(log_prob) - [i = label]) / divisor (+ bias) is linear in dY; of its two terms the first
-// follows log_prob, and it is what is left of dX when dX without probabilities is taken away.
+// dX = dY w (exp(log_prob) - [i = label]) / divisor (+ bias) is linear in dY; of its two terms only the first
+// depends on log_prob; it is dX minus the dX for zero probabilities.
 void grad_gradient(GradientContext& g) {
   const Expression u(g, g.dy(0)), dy(g, g.x(0)), log_prob(g, g.x(1));
   const auto with = [&](const Expression& incoming, const Expression& logs) {
@@ -281,8 +280,7 @@ void likelihood_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), reduction_of(c) == Average::kNone ? c.shape(1) : Shape{});
 }
 
-// d log_prob_i = -dY w [i = label] / divisor: the gradient of the cross entropy where every probability is
-// zero.
+// d log_prob_i = -dY w [i = label] / divisor: the gradient of the cross entropy if every probability is zero.
 void likelihood_gradient(GradientContext& g) {
   if (!g.needs(0)) return;
   const Expression x(g, g.x(0));

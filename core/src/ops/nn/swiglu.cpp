@@ -35,7 +35,7 @@ Kernel kernel(KernelContext& c) {
   };
 }
 
-// QuickGelu is Swish under the name that training models know.
+// QuickGelu is Swish under the name that training models use.
 void gradient(GradientContext& g) {
   const float alpha = g.node().float_or("alpha", 1);
   const Expression dy(g, g.dy(0)), gate(g, g.x(0)), value(g, g.x(1));

@@ -35,7 +35,7 @@ void accumulator_v2_shape(ShapeContext& c) {
   if (c.has_output(1)) c.output(1, c.dtype(0), c.shape(0));
 }
 
-// Where it is known that the buffer is overwritten, the value is made in the buffer from the start.
+// If the buffer is known to be overwritten, the value is computed directly in the buffer.
 bool accumulator_v2_writes_through(const NodeContext& c, size_t& input, size_t& target) {
   const Tensor* overwrite = c.has_input(2) ? c.constant(2) : nullptr;
   if (!overwrite || overwrite->dtype() != DType::kBool || overwrite->size() != 1 || !*overwrite->data<bool>())
@@ -87,8 +87,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                              .writes_through = accumulator_v2_writes_through},
                   .kernels = {.cpu = accumulator_v2_kernel}});
 
-// InPlaceAccumulator(old_sum, value, update_signal?) → new_sum: the sum, or old_sum where the signal is
-// false.
+// InPlaceAccumulator(old_sum, value, update_signal?) → new_sum: the sum, or old_sum if the signal is false.
 void accumulator_shape(ShapeContext& c) {
   expect_same(c, 0, 1);
   expect_flag(c, 2);

@@ -20,8 +20,8 @@ void sgd(DecompositionContext& e) {
   e.set(1, step);
 }
 
-// The gradient as it was before it was multiplied by loss_scale (input `scale`); where its norm (input
-// `norm`), with that factor, is above `longest` times the factor, it is shortened to `longest`.
+// The gradient without the factor loss_scale (input `scale`); if its norm (input `norm`, which includes the
+// factor) exceeds `longest` times the factor, the gradient is scaled to the norm `longest`.
 Expression unscaled(DecompositionContext& e, const Expression& g, size_t scale_input, size_t norm_input,
                     double longest) {
   if (!e.has_x(scale_input) && !e.has_x(norm_input)) return g;

@@ -10,8 +10,8 @@ namespace ortrain {
 
 namespace {
 
-// Calls f(weights, gradients, first element, count) with the elements of a run as floats, some of them at a
-// time, and rounds what becomes of the weights.
+// Calls f(weights, gradients, first element, count) with the elements of a run as floats, block by block, and
+// rounds the new weights.
 constexpr int64_t kPiece = 1024;
 template <typename Half, typename F>
 void as_floats(const OptimizerRun& run, F&& f) {
@@ -68,14 +68,14 @@ AdamWFactors<double> AdamWAttributes::factors(double learning_rate, int64_t step
     f.root_scale = 1 / std::sqrt(correction2);
     f.step_size = learning_rate / correction1;
   } else {
-    // The order of Hugging Face's AdamW: decay last, epsilon beside the uncorrected root.
+    // The order of Hugging Face's AdamW: decay last, epsilon added to the uncorrected root.
     f.decay_after = decay;
     f.step_size = learning_rate * std::sqrt(correction2) / correction1;
   }
   return f;
 }
 
-// As PyTorch's clip_grad_norm_: the small number keeps a zero norm from dividing.
+// As in PyTorch's clip_grad_norm_: the small number avoids a division by zero.
 double clip_factor(double sum_of_squares, double max_norm) {
   return std::min(1.0, max_norm / (std::sqrt(sum_of_squares) + 1e-6));
 }
@@ -137,7 +137,7 @@ void adamw(const OptimizerRun& run, const AdamWFactors<double>& factors) {
                  reinterpret_cast<T*>(run.first), reinterpret_cast<T*>(run.second), run.n,
                  rounded<T>(factors));
   });
-  // Moments of 16-bit floats are float: squares of their gradients would not fit.
+  // Moments of 16-bit floats are float: squares of their gradients would overflow or vanish.
   visit_types<Float16, BFloat16>(run.dtype, [&](auto zero) {
     const AdamWFactors<float> f = rounded<float>(factors);
     as_floats<decltype(zero)>(run, [&](float* w, const float* g, int64_t at, int64_t n) {

@@ -11,8 +11,8 @@
 
 namespace ortrain {
 
-// What a pass works on: `n` elements of each, of type `dtype`. Moments are of that type too, but float where
-// it is a 16-bit float; SGD has none.
+// The arrays of a pass: `n` elements each, of type `dtype`. Moments are of that type too, or float if it is a
+// 16-bit float; SGD has none.
 struct OptimizerRun {
   DType dtype;
   std::byte *weights, *gradients, *first, *second;
@@ -27,20 +27,21 @@ struct AdamWAttributes {
 
   AdamWAttributes() = default;
   explicit AdamWAttributes(const Node& node);
-  // What is wrong with them; empty where nothing is.
+  // The problem with them; empty if there is none.
   std::string problem() const;
-  // What they make of a step, which counts from 1, with gradients that are to be multiplied by a number.
+  // The factors of a step, which counts from 1, with gradients that are multiplied by a number.
   AdamWFactors<double> factors(double learning_rate, int64_t step, double gradient_scale) const;
 };
 
-// Throws kNotImplemented for types that no parameter has.
+// Throws kNotImplemented for types that parameters cannot have.
 double sum_of_squares(const OptimizerRun& run);
 void sgd(const OptimizerRun& run, double rate);
 // weights ← factor · gradients
 void scale(const OptimizerRun& run, double factor);
 void adamw(const OptimizerRun& run, const AdamWFactors<double>& factors);
 
-// What gradients are multiplied by so that their norm, whose square is given, is `max_norm` at most.
+// The factor by which gradients are multiplied so that their norm, whose square is given, is at most
+// `max_norm`.
 double clip_factor(double sum_of_squares, double max_norm);
 
 }  // namespace ortrain

@@ -89,7 +89,7 @@ size_t count_of(const NodeContext& c) {
   return (c.input_count() - 2) / kEach;
 }
 
-// Behind R and T come n tensors, then their gradients and n of each state; outputs are the tensors and the
+// After R and T come n tensors, then their gradients and n of each state; outputs are the tensors and the
 // states.
 template <class Rule>
 DType element_types(const ElementTypes& types, size_t o) {

@@ -1,7 +1,7 @@
-// Optimizers over sequences of parameters, as the optimizer models of artifacts have them (com.microsoft):
-// AdamWOptimizer, SGDOptimizerV2, and InplaceClipGradNorm before them. What has an output of its own is given
-// there; weights and moments without one are updated where they lie, in the tensors that the caller gave.
-// Sessions that train do the same in one pass over all parameters (session/optimizer.h).
+// Optimizers over sequences of parameters, as in the optimizer models of artifacts (com.microsoft):
+// AdamWOptimizer, SGDOptimizerV2, and InplaceClipGradNorm before them. Values with an output are returned
+// there; weights and moments without one are updated in place, in the caller's tensors. Training sessions do
+// the same in one pass over all parameters (session/optimizer.h).
 #include "ops/control/sequence.h"
 #include "ops/optimizer/optimizer_update.h"
 
@@ -31,7 +31,7 @@ class Sequences {
   DType dtype() const { return c_.sequence(first_).dtype(); }
   const Tensor& at(size_t s, size_t i) const { return c_.sequence(first_ + s).at(i); }
 
-  // Sequence s to be written into: where output o is wanted a copy, which `give` hands out.
+  // Sequence s for writing: if output o is requested, a copy, which `give` returns.
   const Sequence& updated(size_t s, size_t o) {
     const Sequence& given = c_.sequence(first_ + s);
     if (!c_.has_output(o)) return given;
@@ -41,7 +41,7 @@ class Sequences {
   void give() {
     for (const auto& [o, sequence] : kept_) c_.set(o, sequence);
   }
-  // Output o is sequence s as it is.
+  // Output o is sequence s unchanged.
   void pass(size_t s, size_t o) { c_.set(o, c_.sequence(first_ + s)); }
 
  private:
@@ -56,15 +56,15 @@ double scalar_in(const DynamicContext& c, size_t i) {
   return value.to_double()[0];
 }
 
-// Whether anything is to be updated; says so in output 0.
+// Whether anything is updated; sets output 0 accordingly.
 bool updates(DynamicContext& c, size_t signal) {
   const bool yes = !c.has_input(signal) || scalar_in(c, signal) != 0;
   if (c.has_output(0)) *c.out(0, DType::kBool, {1}).data<bool>() = yes;
   return yes;
 }
 
-// Inputs `first` to `first + count - 1` are sequences of floating-point tensors; the outputs behind the flag
-// are what becomes of some of them.
+// Inputs `first` to `first + count - 1` are sequences of floating-point tensors; the outputs after the flag
+// are the updated values of some of them.
 void update_types(TypeContext& c, size_t first, size_t count, std::initializer_list<size_t> results) {
   for (size_t s = 0; s < count; ++s) {
     if (!expect_sequence(c, first + s)) return;
@@ -145,8 +145,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .kernels = {.run = sgd_run}});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// InplaceClipGradNorm: the gradients, shortened together so that their norm (that of all their elements) is
-// max_norm at most.
+// InplaceClipGradNorm: the gradients, scaled together so that their norm (that of all their elements) is at
+// most max_norm.
 
 void clip_types(TypeContext& c) {
   if (const std::string norm = c.node().string_or("norm_type", "fro"); norm != "fro")

@@ -105,7 +105,7 @@ struct Quantized {
   bool floats = false;
 };
 
-// Nothing if values are not quantized to the type.
+// nullopt if values are not quantized to the type.
 std::optional<Quantized> quantized(DType dtype) {
   switch (dtype) {
     case DType::kUInt8:
@@ -205,7 +205,7 @@ class Beside {
   Slot slot_;
 };
 
-constexpr int64_t kPiece = 256;  // elements that are computed in doubles at a time
+constexpr int64_t kPiece = 256;  // elements per block of computation in double
 
 // Calls f(first element, count, scales, zero points) for pieces of the rows [begin, end).
 template <typename F>

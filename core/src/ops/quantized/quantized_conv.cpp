@@ -3,7 +3,7 @@
 //   Y = (X - x_zero_point) * (W - w_zero_point)
 //   y = saturate(round((Y + B) x_scale w_scale / y_scale) + y_zero_point)
 //
-// W may have a scale and zero point for each filter. Padding stands for zero, so it is the zero point of X.
+// W may have a scale and zero point for each filter. Padding represents zero, so it is the zero point of X.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,7 +15,7 @@
 namespace ortrain {
 namespace {
 
-// Where the inputs of a node are.
+// The indices of a node's inputs.
 struct Places {
   size_t x, x_zero, w, w_zero;
 };
@@ -28,7 +28,7 @@ ConvSizes sizes_of(const NodeContext& c) {
   return {x[0], x[1], w[0], c.node().int_or("group", 1), three_axes(read_convolution(c, x, w))};
 }
 
-// Inputs that hold one number, or one for each filter.
+// Inputs with a single value, or one per filter.
 void expect_count(const NodeContext& c, size_t i, bool by_filter) {
   const int64_t filters = c.shape(places_of(c.node()).w)[0];
   c.expect(c.size(i) == 1 || (by_filter && c.shape(i) == Shape{filters}), "input ", i, " ('",
@@ -67,8 +67,8 @@ void linear_shape(ShapeContext& c) {
   c.output(0, c.dtype(7), y);
 }
 
-// An operand's elements less the zero points, as int32; `blocks` share its elements, each with a zero point
-// of its own where there is more than one.
+// An operand's elements minus the zero points, as int32; the elements are divided into `blocks`, each with
+// its own zero point if there is more than one.
 Kernel widen(KernelContext& c, size_t operand, size_t zero, int64_t blocks, Slot to) {
   Kernel kernel;
   const int64_t size = c.size(operand), step = c.has_input(zero) && c.size(zero) > 1 ? 1 : 0;

@@ -1,4 +1,4 @@
-// Operators on quantized values as onnxruntime's quantizer writes them (com.microsoft), each in the form
+// Operators on quantized values that onnxruntime's quantizer creates (com.microsoft), each of the form
 //     y = quantize(f(dequantize(x), ...)).
 // Since QuantizeLinear and DequantizeLinear pass gradients through, operators composed of them can be trained
 // through.
@@ -12,16 +12,16 @@
 namespace ortrain {
 namespace {
 
-// The inputs value, scale and zero point (which may be left out) that begin at input i, as floats. Scales of
-// more than one place lie along `axis`.
+// The inputs value, scale and optional zero point that begin at input i, dequantized to floats. Several
+// scales apply along `axis`.
 std::string dequantized(DecompositionContext& e, size_t i, int64_t axis = 1) {
   std::vector<std::string> inputs = {e.x(i), e.x(i + 1)};
   if (e.has_x(i + 2)) inputs.push_back(e.x(i + 2));
   return e("DequantizeLinear", inputs, {{"axis", axis}});
 }
 
-// The value by the scale and zero point in inputs i and i + 1, as the element type of that zero point, else
-// of the node's input `like`.
+// The value quantized by the scale and zero point in inputs i and i + 1, to the element type of that zero
+// point or else of the node's input `like`.
 std::string quantized(DecompositionContext& e, const std::string& value, size_t i, size_t like) {
   if (e.has_x(i + 1)) return e("QuantizeLinear", {value, e.x(i), e.x(i + 1)});
   const DType type = e.dtype(e.x(like));
@@ -70,7 +70,7 @@ void reduce_mean(DecompositionContext& e) {
   e.set(0, quantized(e, mean, 3, 0));
 }
 
-// The node's attributes but one.
+// The node's attributes except one.
 Attributes without(const Node& node, const std::string& attribute) {
   Attributes out = node.attributes;
   out.erase(attribute);
@@ -115,8 +115,8 @@ void conv(DecompositionContext& e) {
   e.set(0, quantized(e, y, 6, 0));
 }
 
-// alpha op(A) op(B) + C, quantized where there is a scale for the result, else as it is. B may have a scale
-// for each column of op(B).
+// alpha op(A) op(B) + C, quantized if there is a scale for the result. B may have a scale for each column of
+// op(B).
 void gemm(DecompositionContext& e) {
   const int64_t trans_b = e.node().int_or("transB", 0);
   const float alpha = e.node().float_or("alpha", 1);
@@ -134,7 +134,7 @@ std::vector<std::string> with_zero_point(DecompositionContext& e, size_t value, 
   return out;
 }
 
-// A is quantized to 8 bits by the range that it has.
+// A is quantized to 8 bits by its own range.
 void dynamic_quantize_matmul(DecompositionContext& e) {
   const auto range = e.emit("DynamicQuantizeLinear", {e.x(0)}, 3);
   const std::string q = e("QuantizeLinear", {e.x(0), range[1], range[2]});

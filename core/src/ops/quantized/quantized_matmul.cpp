@@ -19,7 +19,7 @@ namespace {
 
 bool is_small(DType t) { return t == DType::kUInt8 || t == DType::kInt8; }
 
-// Where the inputs of a node are.
+// The indices of a node's inputs.
 struct Places {
   size_t a, a_zero, b, b_zero;
 };
@@ -63,8 +63,8 @@ Batches read_batches(const NodeContext& c) {
   return p;
 }
 
-// A scale or zero point: one number, one for each row of A ([M] or [..., M, 1]) or column of B ([N] or [...,
-// 1, N]). For each matrix of the operand `per_matrix` of them.
+// A scale or zero point: a single value, one per row of A ([M] or [..., M, 1]) or one per column of B ([N] or
+// [..., 1, N]); `per_matrix` of them for each matrix of the operand.
 struct Parameter {
   Slot slot;
   bool single = true;
@@ -147,7 +147,7 @@ void to_float_shape(ShapeContext& c) {
   c.output(0, c.dtype(2), result_shape(c));
 }
 
-// The operand's elements less their zero points, as int32.
+// The operand's elements minus their zero points, as int32.
 Kernel widen(KernelContext& c, size_t operand, size_t zero, bool rows, int64_t height, int64_t width,
              Slot to) {
   Kernel kernel;

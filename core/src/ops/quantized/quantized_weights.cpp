@@ -1,12 +1,12 @@
 // Products with weights of few bits, and rows of such weights (com.microsoft): MatMulNBits, MatMulBnb4,
-// GatherBlockQuantized. The weights stay packed in memory; a kernel unpacks as many rows as fit its cache.
+// GatherBlockQuantized. The weights stay packed in memory; a kernel unpacks as many rows as fit in its cache.
 //
 // W has N rows of K numbers, in blocks of block_size neighbours that share a scale:
 //     MatMulNBits: (code - zero_point) scale, codes of 2, 4 or 8 bits, lowest bits first, each row by itself;
 //         the zero point is 2^(bits-1) where none is given. g_idx names the block of each place of a row.
 //     MatMulBnb4: codebook[code] absmax, over the rows as one; the high half of a byte comes first. The
 //         codebooks are those of T. Dettmers et al., "QLoRA: efficient finetuning of quantized LLMs", 2023.
-// Y = A Wᵀ + bias;  dA = dY W. The weights are what quantization left of them and are not trained.
+// Y = A Wᵀ + bias;  dA = dY W. The quantized weights are not trained.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kTile = 64;  // rows that are unpacked at a time
 
-// What the node states of its weights.
+// What the node declares about its weights.
 struct Weights {
   int64_t n, k, block, bits;
   int64_t blocks;  // of a row (of all, for the codebooks)
@@ -50,7 +50,7 @@ void expect_size(const NodeContext& c, size_t i, const char* what, int64_t size)
 // ---------------------------------------------------------------------------------------------------------------------
 // Codes with scales and zero points.
 
-// Codes, scales and zero points of rows of k numbers, in inputs that may be left out from the third on.
+// Codes, scales and zero points of rows of k values, in inputs that are optional from the third on.
 struct PackedInputs {
   size_t codes, scales, zero_points, group_index;
 };
@@ -159,7 +159,7 @@ Unpack<T> codebook_rows(KernelContext& c, const Weights& w) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Products. The node's A is [..., columns] and its result [..., rows]; turned, the other way round.
+// Products. The node's A is [..., columns] and its result [..., rows]; if transposed, the other way round.
 
 bool is_codebook(const Node& node) { return node.op_type == "MatMulBnb4"; }
 bool is_turned(const Node& node) {
@@ -208,7 +208,7 @@ Kernel typed_product(KernelContext& c) {
     const T* a = f.at<const T>(a_slot);
     const T* bias = f.at_or_null<const T>(bias_slot);
     T *y = f.at<T>(y_slot), *rows = f.at<T>(scratch);
-    if (turned) {  // one tile after the other: each adds to all of the result
+    if (turned) {  // one tile after the other: each adds to the whole result
       for (int64_t at = 0; at < w.n; at += kTile) {
         const int64_t count = std::min(kTile, w.n - at);
         parallel_for(count, 4 * w.k, [&](int64_t begin, int64_t end) {
@@ -280,7 +280,7 @@ void codebook_gradient(GradientContext& g) {
 
 struct Table {
   Weights w;
-  Shape rows;  // what an index stands for, unpacked
+  Shape rows;  // what an index selects, unpacked
 };
 
 Table read_table(const NodeContext& c) {

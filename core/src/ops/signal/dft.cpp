@@ -1,13 +1,13 @@
 // DFT and DFTGrad (com.microsoft): the discrete Fourier transform along an axis. The last axis holds the real
-// and the imaginary part, or the real part alone.
+// and the imaginary part, or only the real part.
 //
 //     y[k] = Σ_n e^(-2πi kn/N) x[n],  inverse  x[n] = 1/N Σ_k e^(2πi kn/N) y[k]
 //
-// where the signal is cut or zero-padded to N = dft_length. One-sided, the forward transform returns the
-// first N/2 + 1 frequencies, and the inverse takes them as those of a real signal, which it returns.
+// where the signal is truncated or zero-padded to N = dft_length. One-sided, the forward transform returns
+// the first N/2 + 1 frequencies, and the inverse takes them as those of a real signal, which it returns.
 //
 // The transform is linear, and the gradient is its adjoint: the unscaled transform in the other direction,
-// zero-padded where the signal was cut. In the one-sided inverse each frequency also represents its
+// zero-padded where the signal was truncated. In the one-sided inverse each frequency also represents its
 // conjugate, except for the first and, if N is even, the last, which are real: the gradients of the others
 // count twice.
 #include <algorithm>

@@ -1,7 +1,7 @@
 // MelWeightMatrix: the weights [dft_length / 2 + 1, num_mel_bins] that turn a spectrum into mel bins.
 //
-// mel(f) = 2595 log10(1 + f/700). Between the mels of the lower and the upper edge lie num_mel_bins + 2
-// points at equal distances; each becomes the frequency bin ⌊(dft_length + 1) f / sample_rate⌋. Bin m rises
+// mel(f) = 2595 log10(1 + f/700). Between the mels of the lower and the upper edge there are num_mel_bins + 2
+// equidistant points; each is mapped to the frequency bin ⌊(dft_length + 1) f / sample_rate⌋. Bin m rises
 // from point m to point m + 1, where it is 1, and falls to zero at point m + 2.
 #include <cmath>
 #include <numbers>
@@ -41,7 +41,7 @@ void shape(ShapeContext& c) {
   c.expect(bins == 0 || point(bins + 1) <= spectrum, "the upper edge of ", high,
            " Hz is above the frequencies of a transform of length ", length, " at ", rate,
            " samples per second");
-  // The 16-bit floats are made of float.
+  // The 16-bit floats are converted from float.
   Tensor weights(is_half(type) ? DType::kFloat : type, {spectrum, bins});
   if (!visit_numeric(weights.dtype(), [&](auto zero) {
         using T = decltype(zero);

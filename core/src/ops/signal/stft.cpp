@@ -110,7 +110,7 @@ void grad_shape(ShapeContext& c) {
   if (c.has_output(1)) c.output(1, c.dtype(1), c.shape(3));
 }
 
-// Frames overlap, so a thread takes whole signals; the gradient of the window is summed by thread first.
+// Frames overlap, so a thread processes whole signals; the gradient of the window is summed per thread first.
 Kernel grad_kernel(KernelContext& c) {
   const Frames s(c, 1);
   return floating_kernel(c, 0, [&](auto zero) {

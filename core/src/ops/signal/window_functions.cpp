@@ -1,5 +1,5 @@
-// HannWindow, HammingWindow and BlackmanWindow: sums of cosines over one period of `size` places, or over the
-// size - 1 gaps between them where the window is not periodic.
+// HannWindow, HammingWindow and BlackmanWindow: sums of cosines over one period of `size` points, or over the
+// size - 1 gaps between them if the window is not periodic.
 #include <cmath>
 #include <numbers>
 
@@ -52,7 +52,7 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-// The type that the attribute output_datatype names.
+// The type in the attribute output_datatype.
 DType window_type(const ElementTypes& types, size_t) {
   return types.attribute("output_datatype", DType::kFloat);
 }

@@ -1,5 +1,5 @@
 // Compress: the slices along an axis for which a condition holds; without an axis, the elements of the
-// flattened input. A condition may be shorter than the axis: what follows its end is left out.
+// flattened input. A condition may be shorter than the axis: the rest is dropped.
 //
 //     y = x[condition]        dx = dy scattered to where the condition holds, 0 elsewhere
 #include <algorithm>
@@ -17,7 +17,7 @@ void types(TypeContext& c) {
     dims = std::vector<Dim>{Dim{}};
   } else if (dims) {
     const int64_t axis = c.node().int_or("axis", 0), rank = static_cast<int64_t>(dims->size());
-    if (axis < -rank || axis >= rank) return;  // the run says so
+    if (axis < -rank || axis >= rank) return;  // known only in the run
     (*dims)[static_cast<size_t>(axis < 0 ? axis + rank : axis)] = Dim{};
   }
   c.output(0, c.input(0).dtype, dims);

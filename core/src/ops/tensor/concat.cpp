@@ -63,8 +63,8 @@ Kernel kernel(KernelContext& c) {
   };
 }
 
-// Each input gets its piece of dY: by Split where the pieces are known, else by the lengths that
-// ConcatTraining tells.
+// Each input gets its part of dY: by Split if the sizes are known, else by the lengths that ConcatTraining
+// returns.
 void gradient(GradientContext& g) {
   const size_t count = g.node().inputs.size();
   if (count == 1) return g.set(0, g.dy(0));

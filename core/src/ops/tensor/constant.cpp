@@ -1,4 +1,4 @@
-// Operators that make a tensor from numbers of the node: Constant, ConstantOfShape, Range, EyeLike; and
+// Operators that create a tensor from attributes or scalars: Constant, ConstantOfShape, Range, EyeLike; and
 // Identity.
 #include <cmath>
 #include <cstring>

@@ -45,7 +45,7 @@ Kernel depth_to_space_kernel(KernelContext& c) {
   return rearrange(c, c.shape(0), block_of(c), is_crd(c.node()), true);
 }
 
-// SpaceToDepth leaves channels in DCR order (older opsets know no other); mode CRD reorders them.
+// SpaceToDepth leaves channels in DCR order (older opsets have no other); mode CRD reorders them.
 void depth_to_space_gradient(GradientContext& g) {
   const int64_t b = g.node().int_or("blocksize", 0);
   const std::string dcr = g("SpaceToDepth", {g.dy(0)}, {{"blocksize", b}});

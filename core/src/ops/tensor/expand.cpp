@@ -53,7 +53,7 @@ Kernel tile_kernel(KernelContext& c) {
     c.alias(0, 0);
     return nullptr;
   }
-  // Every axis is seen as two: the repetitions, along which the source stands still, and the size.
+  // Every axis is seen as two: the repetitions, along which the source has stride 0, and the size.
   Shape extents;
   StridedCopy::View source, target;
   const std::vector<int64_t> in_strides = strides_of(in_shape), out_strides = strides_of(out_shape);

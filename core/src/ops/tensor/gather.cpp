@@ -6,7 +6,7 @@
 namespace ortrain {
 namespace {
 
-// What Gather and GatherGrad have in common: how `data_shape` is walked by the indices, input 1.
+// Shared by Gather and GatherGrad: how the indices, input 1, select slices of `data_shape`.
 IndexedRows rows_of(const NodeContext& c, const Shape& data_shape) {
   const size_t axis = axis_of(c, 0, static_cast<int64_t>(data_shape.size()));
   return {.outer = element_count(data_shape, 0, axis),

@@ -1,5 +1,5 @@
-// GatherElements: every index names one element along an axis, the other coordinates are its own.
-// GatherElementsGrad (com.microsoft): the sum back.
+// GatherElements: every index selects one element along an axis; the other coordinates are those of the
+// index. GatherElementsGrad (com.microsoft): the scattered sum of the gradients.
 #include "backend/cpu/strided_copy.h"
 #include "ops/common/indices.h"
 

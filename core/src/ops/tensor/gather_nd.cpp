@@ -1,4 +1,5 @@
-// GatherND: the slices of the data that index tuples name. GatherNDGrad (com.microsoft): their sum back.
+// GatherND: the slices of the data that index tuples select. GatherNDGrad (com.microsoft): the scattered sum
+// of their gradients.
 #include "backend/cpu/strided_copy.h"
 #include "ops/common/indices.h"
 

@@ -30,7 +30,7 @@ void run(DynamicContext& c) {
     int64_t* y = c.out(0, DType::kInt64, {static_cast<int64_t>(rank), count}).data<int64_t>();
     if (rank == 0 || count == 0) return;
     const int64_t inner = shape[rank - 1];
-    std::vector<int64_t> index(rank, 0);  // of the line at hand
+    std::vector<int64_t> index(rank, 0);  // of the current line
     int64_t k = 0;
     for (int64_t start = 0; start < x.size(); start += inner) {
       for (int64_t i = 0; i < inner; ++i) {

@@ -24,7 +24,7 @@ void shape(ShapeContext& c) {
   c.output(0, c.dtype(2), out);
 }
 
-// The places of n indices of any type, counted from the front; -1 for those outside of [-depth, depth).
+// n indices of any type, counted from the front; -1 for those outside [-depth, depth).
 template <typename I>
 void places(const void* raw, int64_t n, int64_t depth, int64_t* to) {
   const I* indices = static_cast<const I*>(raw);
@@ -65,7 +65,8 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-// The off-value has the sum of dY where there is none, the on-value where there is a one.
+// The gradient of the off-value is the sum of dY where there is no one, that of the on-value where there is
+// one.
 void gradient(GradientContext& g) {
   if (!g.needs(2)) return;
   const Expression dy(g, g.dy(0));

@@ -26,10 +26,10 @@ struct Border {
   int64_t before = 0, after = 0;
 };
 
-// The attribute that states the borders before version 11; version 1 had another name for it.
+// The attribute that holds the borders before version 11; version 1 has another name for it.
 const char* attribute_of(const Node& node) { return node.has("paddings") ? "paddings" : "pads"; }
 
-// One border an axis: pads lists all that come before, then all that come after.
+// One border per axis: pads lists all sizes before the axes, then all sizes after them.
 std::vector<Border> borders_of(const NodeContext& c) {
   const std::vector<int64_t> pads = *ints_of(c, attribute_of(c.node()), 1);
   std::vector<int64_t> axes(static_cast<size_t>(c.rank(0)));
@@ -101,7 +101,7 @@ Kernel constant_kernel(KernelContext& c, const std::vector<Border>& borders) {
   };
 }
 
-// A border taken from the tensor: along every axis a table tells where a position comes from.
+// A border taken from the tensor: for every axis a table holds the source of each position.
 Kernel mapped_kernel(KernelContext& c, const std::vector<Border>& borders, Mode mode) {
   const Shape out_shape = c.out_shape(0), in_strides = strides_of(c.shape(0));
   const size_t last = out_shape.size() - 1;
@@ -152,10 +152,10 @@ Kernel kernel(KernelContext& c) {
   return mapped_kernel(c, borders, mode);
 }
 
-// constant: padding by the negated pads cuts the border off again.
+// constant: padding by the negated pads removes the border again.
 void constant_gradient(GradientContext& g) {
   if (g.has_x(2) && g.needs(2)) {
-    // The sum of the gradient over the border: where zeros padded by ones hold one.
+    // The sum of the gradient over the border, which is where zeros padded with ones are one.
     std::vector<std::string> inputs = {zeros_like(g, g.x(0)), g.x(1), g.scalar_like(g.x(0), 1)};
     if (g.has_x(3)) inputs.push_back(g.x(3));
     const std::string sum =
@@ -173,13 +173,13 @@ void constant_gradient(GradientContext& g) {
   g.set(0, g("Pad", inputs));
 }
 
-// The numbers 0, 1, 2 ... below `count`, a scalar.
+// The indices 0, 1, 2 ... below `count`, a scalar.
 std::string numbers_below(GradientContext& g, const std::string& count) {
   return g("Range", {g.constant(Tensor::scalar<int64_t>(0)), count, g.constant(Tensor::scalar<int64_t>(1))});
 }
 
 // The other modes read an element several times. Along each padded axis they are a Gather whose indices are
-// the padded numbers 0, 1, 2 ..., and the gradient is its GatherGrad.
+// 0, 1, 2 ... padded in the same mode, and the gradient is its GatherGrad.
 std::string gradient_by_axis(GradientContext& g, const std::vector<int64_t>& pads,
                              const std::vector<int64_t>& axes, int64_t rank) {
   const std::string mode = g.node().string_or("mode", "constant"), extents = shape_of(g, g.x(0));
@@ -197,8 +197,8 @@ std::string gradient_by_axis(GradientContext& g, const std::vector<int64_t>& pad
   return gradient;
 }
 
-// The same where the pads or axes are known to nobody before the run: all axes at once, by the numbers of the
-// elements, which the node itself pads.
+// The same if the pads or axes are only known during the run: all axes at once, by the indices of the
+// elements, padded by the node itself.
 std::string gradient_by_element(GradientContext& g) {
   const std::string minus = g.int64s({-1}), count = g("Size", {g.x(0)});
   std::vector<std::string> inputs = g.node().inputs;

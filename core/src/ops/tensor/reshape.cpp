@@ -13,7 +13,7 @@ Kernel alias_kernel(KernelContext& c) {
 
 void reshape_gradient(GradientContext& g) { g.set(0, reshape_like(g, g.dy(0), g.x(0))); }
 
-// 0 keeps the size of the input (unless allowzero), one -1 takes what is left.
+// 0 keeps the size of the input (unless allowzero), a single -1 is inferred.
 void reshape_shape(ShapeContext& c) {
   const Shape& from = c.shape(0);
   const std::vector<int64_t> wanted = *ints_of(c, "shape", 1);
@@ -43,8 +43,8 @@ void reshape_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), to);
 }
 
-// The axes up to that of the position must be those of the input, which may be said by zeros; one extent
-// behind it may follow from the others.
+// The axes up to that position must be those of the input, possibly written as zeros; one dimension after it
+// may be inferred.
 std::optional<InputPositions> reshape_positions(const PositionQuery& q) {
   if (q.inputs.size() < 2) return std::nullopt;
   const std::vector<Dim>& from = *q.inputs[0];

@@ -1,5 +1,5 @@
-// ScatterElements (Scatter) and ScatterND: a copy of the data with the updates written, or reduced into,
-// where the indices say.
+// ScatterElements (Scatter) and ScatterND: a copy of the data with the updates written, or reduced, into the
+// positions of the indices.
 #include "backend/cpu/strided_copy.h"
 #include "op/gradient_expression.h"
 #include "ops/common/indices.h"
@@ -11,7 +11,7 @@ namespace {
 BinaryFunction reduction_of(const NodeContext& c) {
   const std::string name = c.node().string_or("reduction", "none");
   if (name == "none") return nullptr;
-  // Of truth values the sum and the maximum are "or", the product and the minimum "and".
+  // For bool, the sum and the maximum are "or", the product and the minimum "and".
   const bool logic = c.dtype(0) == DType::kBool;
   const char* type = name == "add"   ? (logic ? "Max" : "Add")
                      : name == "mul" ? (logic ? "Min" : "Mul")
@@ -63,13 +63,13 @@ Kernel scatter_elements_kernel(KernelContext& c) {
   return kernel;
 }
 
-// The gradient of a scatter, whose places `gather` reads. Where several updates meet, y = data ∘ u_1 ∘ u_2
-// ...
+// The gradient of a scatter, whose positions `gather` reads. If several updates have the same position, y =
+// data ∘ u_1 ∘ u_2 ...
 //
-// none: what was overwritten has no gradient. add: all have all of it. max, min: those that equal the result
-// share it evenly. mul: each factor f has dy times the product of the others. With zeros replaced by ones
-// that is Π / f, but nothing where another factor is zero: where there are more zeros than f itself. Where
-// that is a single one, it is written as a factor nevertheless, for the derivative of this derivative.
+// none: what was overwritten has no gradient. add: each has the whole gradient. max, min: those that equal
+// the result share it evenly. mul: each factor f has dy times the product of the others. With zeros replaced
+// by ones that is Π / f, but 0 if another factor is zero, that is, if there are more zeros than f itself. A
+// single other zero is still written as a factor, for the second derivative.
 void scatter_gradient(GradientContext& g) {
   const std::string reduction = g.node().string_or("reduction", "none");
   const bool elements = g.node().op_type != "ScatterND";
@@ -97,7 +97,7 @@ void scatter_gradient(GradientContext& g) {
     const auto is_zero = [](const Expression& f) { return f.call("Equal", f.number(0)).as(f); };
     const Expression data_zero = is_zero(data), update_zero = is_zero(updates);
     const Expression data_factor = data + data_zero, update_factor = updates + update_zero;
-    // Zeros, but of the factors.
+    // Zeros that depend on the factors.
     const auto own = [](const Expression& f) { return f.call("Equal", f.number(0)).choose(f, f.number(0)); };
     const Expression own_data = own(data), own_update = own(updates);
     const Expression zeros = scatter(data_zero, update_zero, "add"),

@@ -7,12 +7,12 @@
 namespace ortrain {
 namespace {
 
-// What a slice takes of a tensor.
+// The part of a tensor that a slice takes.
 struct Cut {
   Shape extents;
   int64_t offset = 0;            // of the first element
   std::vector<int64_t> strides;  // in the tensor, in elements
-  bool whole = true;             // all of it, in order
+  bool whole = true;             // the whole tensor, in order
 };
 
 // starts, ends, axes, steps: attributes, or inputs from `first` on.
@@ -34,7 +34,7 @@ Cut cut_of(const NodeContext& c, const Shape& shape, size_t first) {
     const int64_t extent = shape[axis], step = steps[i];
     c.expect(step != 0, "the step along axis ", axis, " is 0");
     if (extent == 0) continue;
-    // Where walking backwards, "before the first" is -1.
+    // For negative steps, "before the first" is -1.
     const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? extent : extent - 1;
     const auto position = [&](int64_t p) { return std::clamp(p < 0 ? p + extent : p, low, high); };
     const int64_t start = std::max<int64_t>(position((*starts)[i]), 0),

@@ -1,4 +1,4 @@
-// TensorScatter: a cache with an update written along one axis, starting at a position of its own for each
+// TensorScatter: a cache with an update written along one axis, starting at a separate position for each
 // sample of the batch (the first axis); in mode circular it wraps around at the end. And TensorScatterGrad
 // (com.microsoft), which reads the gradient where the update was written.
 #include <algorithm>
@@ -38,7 +38,7 @@ struct Update {
     inner = element_count(cache, axis + 1, cache.size());
   }
 
-  // Throws where a sample's update does not fit.
+  // Throws if a sample's update does not fit.
   void check(const std::string& label, const int64_t* starts) const {
     for (int64_t b = 0; starts && b < batch; ++b)
       require(starts[b] >= 0 && (circular || starts[b] <= limit - length), ErrorCode::kInvalidArgument, label,

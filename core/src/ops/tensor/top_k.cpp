@@ -40,8 +40,8 @@ Kernel kernel(KernelContext& c) {
   const int64_t extent = in_shape[axis], inner = element_count(in_shape, axis + 1, in_shape.size());
   const int64_t lines = element_count(in_shape, 0, axis) * inner, k = k_of(c);
   const bool largest = c.node().int_or("largest", 1) != 0;
-  // A line is ranked in memory of its share of the work; the number of shares is fixed, whatever threads
-  // there are.
+  // A line is ranked in the memory of its share of the work; the number of shares does not depend on the
+  // threads.
   const int64_t shares = std::min<int64_t>(lines, max_threads());
   Kernel kernel;
   const bool known = visit_numeric(c.dtype(0), [&](auto zero) {

@@ -33,7 +33,7 @@ void shape(ShapeContext& c) {
 Kernel kernel(KernelContext& c) {
   const std::vector<int64_t> perm = permutation_of(c);
   const Shape& in_shape = c.shape(0);
-  // Where only axes of size 1 change places, the elements stay where they are.
+  // If only axes of size 1 change places, the elements stay where they are.
   int64_t last = -1;
   bool in_order = true;
   for (const int64_t axis : perm)

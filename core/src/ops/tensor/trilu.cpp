@@ -23,7 +23,7 @@ Kernel kernel(KernelContext& c) {
   const bool upper = c.node().int_or("upper", 1) != 0;
   const Slot in = c.in(0), k_slot = c.has_input(1) ? c.in(1) : Slot{}, out = c.out_inplace(0, {0});
   return [=](const Frame& f) {
-    // Beyond the corners nothing changes any more; clamping keeps r + k in range.
+    // Beyond the corners the result no longer changes; clamping keeps r + k in range.
     const int64_t k = k_slot.defined() ? std::clamp(*f.at<int64_t>(k_slot), -rows - 1, columns + 1) : 0;
     const std::byte* from = f.at<std::byte>(in);
     std::byte* to = f.at<std::byte>(out);

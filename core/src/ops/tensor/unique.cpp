@@ -20,14 +20,14 @@ void types(TypeContext& c) {
     dims = std::vector<Dim>{Dim{}};
   } else if (dims) {
     const int64_t axis = c.node().int_or("axis", 0), rank = static_cast<int64_t>(dims->size());
-    if (axis < -rank || axis >= rank) return;  // the run says so
+    if (axis < -rank || axis >= rank) return;  // known only in the run
     (*dims)[static_cast<size_t>(axis < 0 ? axis + rank : axis)] = Dim{};
   }
   c.output(0, c.input(0).dtype, dims);
   for (size_t o = 1; o < c.node().outputs.size(); ++o) c.output(o, DType::kInt64, std::vector<Dim>{Dim{}});
 }
 
-// -1, 0 or 1: how two elements are sorted. NaN comes last, and one is like another.
+// -1, 0 or 1: how two elements are sorted. NaN comes last, and all NaNs are equal.
 template <typename T>
 int compare(T a, T b) {
   if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
@@ -50,8 +50,8 @@ int compare_rows(const std::byte* a, const std::byte* b, int64_t length) {
 
 using CompareRows = int (*)(const std::byte* a, const std::byte* b, int64_t length);
 
-// Ranks `count` rows of `length` elements of `width` bytes: fills `first` with the row where each value first
-// stands, in the wanted order, and `inverse` with the place of every row's value there.
+// Ranks `count` rows of `length` elements of `width` bytes: fills `first` with the row of each value's first
+// occurrence, in the requested order, and `inverse` with the position of every row's value in it.
 void rank_rows(const std::byte* rows, int64_t count, int64_t length, size_t width, CompareRows compare,
                bool sorted, std::vector<int64_t>& first, std::vector<int64_t>& inverse) {
   const int64_t bytes = length * static_cast<int64_t>(width);

@@ -42,7 +42,7 @@ struct Grid {
       for (size_t i = space.size(); i-- > 0;) {
         const double at = static_cast<double>(rest % space[i]), n = static_cast<double>(space[i]);
         rest /= space[i];
-        // A single pixel is in the middle.
+        // A single pixel is at the center.
         const double place = !align_corners ? (2 * at + 1) / n - 1 : space[i] == 1 ? 0 : 2 * at / (n - 1) - 1;
         values->push_back(static_cast<T>(place));
       }

@@ -45,7 +45,7 @@ Kernel kernel(KernelContext& c) {
   };
 }
 
-// What was cut off becomes zeros, and what was added is cut off: the same, back to the shape of X.
+// What was cropped becomes zeros, and what was added is cropped: the same operation, back to the shape of X.
 void gradient(GradientContext& g) {
   const std::string extents = shape_of(g, g.x(0));
   if (!g.node().has("axes")) return g.set(0, g("CenterCropPad", {g.dy(0), extents}));

@@ -17,9 +17,9 @@ namespace {
 enum class Mode { kNearest, kLinear, kCubic };
 enum class Padding { kZeros, kBorder, kReflection };
 
-constexpr int64_t kMaxAxes = 3, kMaxTaps = 4, kMaxPixels = 64;  // of one place: 4³
+constexpr int64_t kMaxAxes = 3, kMaxTaps = 4, kMaxPixels = 64;  // of one point: 4³
 
-// The pixels that one coordinate of a place refers to.
+// The pixels that one coordinate of a point refers to.
 struct Taps {
   std::array<int64_t, kMaxTaps> index;  // -1: zero
   std::array<double, kMaxTaps> weight,
@@ -142,7 +142,7 @@ struct Sampler {
   }
   static constexpr double kFar = 100;  // pixels: beyond the reach of every mode
 
-  // Calls f(pixel of a channel, the tap of every axis) for the pixels that a place refers to.
+  // Calls f(pixel of a channel, the tap of every axis) for the pixels that a point refers to.
   template <typename F>
   void each(const std::array<Taps, kMaxAxes>& t, F&& f) const {
     std::array<size_t, kMaxAxes> at{};
@@ -160,7 +160,7 @@ struct Sampler {
     }
   }
 
-  // The taps of every axis for one place; its coordinates come last axis first.
+  // The taps of every axis for one point; its coordinates come last axis first.
   template <typename T>
   std::array<Taps, kMaxAxes> read(const T* place) const {
     std::array<Taps, kMaxAxes> t;
@@ -175,7 +175,7 @@ struct Sampler {
     return product;
   }
 
-  // The pixels of a place with their weights; returns how many there are.
+  // The pixels of a point with their weights; returns their number.
   template <typename G, typename T>
   int64_t gather(const G* place, std::array<int64_t, kMaxPixels>& where,
                  std::array<T, kMaxPixels>& weights) const {
@@ -189,7 +189,7 @@ struct Sampler {
   }
   int64_t cost() const { return combinations() * (channels + 8); }
 
-  // Integers are cut toward zero, as a cast cuts them.
+  // Integers are truncated toward zero, as by a cast.
   template <typename T, typename G>
   void forward(const T* x, const G* grid, T* y) const {
     using Sum = std::conditional_t<std::is_floating_point_v<T>, T, double>;
@@ -210,7 +210,7 @@ struct Sampler {
     });
   }
 
-  // Several places may read one pixel: an image's channels are shared among threads, its places are not.
+  // Several points may read one pixel: an image's channels are divided among threads, its points are not.
   template <typename T>
   void backward_image(const T* dy, const T* grid, T* dx) const {
     const int64_t parts =

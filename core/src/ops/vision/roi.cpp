@@ -1,10 +1,10 @@
 // RoiAlign and MaxRoiPool: regions of an image pooled to one size, and their gradients (com.microsoft
 // RoiAlignGrad, MaxRoiPoolGrad). The gradient is that of X; the regions are given.
 //
-// RoiAlign (K. He et al., "Mask R-CNN", 2017): a region is cut into output_height x output_width bins, a bin
-// is sampled at a grid of points, and each point reads the four pixels around it with the weights of linear
-// interpolation. Mode avg takes the mean of the points; mode max, as ONNX and onnxruntime define it, the
-// largest weighted pixel.
+// RoiAlign (K. He et al., "Mask R-CNN", 2017): a region is divided into output_height x output_width bins, a
+// bin is sampled at a grid of points, and each point reads the four pixels around it with the weights of
+// linear interpolation. Mode avg takes the mean of the points; mode max, as ONNX and onnxruntime define it,
+// the largest weighted pixel.
 //
 // MaxRoiPool (R. Girshick, "Fast R-CNN", 2015): the corners are rounded to pixels, and each bin returns its
 // largest pixel, or zero if it contains none.
@@ -20,7 +20,7 @@
 namespace ortrain {
 namespace {
 
-// What both share: X [N, C, H, W], `count` regions, bins of the result.
+// Shared by both: X [N, C, H, W], `count` regions, bins of the result.
 struct Regions {
   int64_t batch, channels, height, width, count, rows, columns;  // rows x columns bins
   double scale;
@@ -42,8 +42,8 @@ struct Regions {
   Shape output() const { return {count, channels, rows, columns}; }
 };
 
-// The smallest share of work is a bin of all channels. Where gradients of several regions meet in one pixel,
-// the channels are shared instead.
+// The smallest share of work is a bin of all channels. If gradients of several regions may add up in one
+// pixel, the channels are divided instead.
 template <typename F>
 void for_channels(const Regions& r, int64_t cost, F&& f) {
   parallel_for(r.channels, r.count * r.bins() * cost, std::forward<F>(f));
@@ -105,7 +105,7 @@ struct Align : Regions {
 
   template <typename T>
   void check(const std::string& label, const T* rois, const int64_t* images) const {
-    constexpr double kLargest = 1e6;  // pixels: beyond, sampling would not come to an end
+    constexpr double kLargest = 1e6;  // pixels: beyond, sampling would take forever
     for (int64_t r = 0; r < count; ++r) {
       require(images[r] >= 0 && images[r] < batch, ErrorCode::kInvalidArgument, label, ": batch_indices[", r,
               "] must be in [0, ", batch, "), found ", images[r]);
@@ -145,7 +145,7 @@ struct Align : Regions {
       }
   }
 
-  // The largest weighted pixel of a bin; returns its value, and where it is.
+  // The largest weighted pixel of a bin; returns its value and position.
   template <typename T>
   double find_largest(const Placed& p, int64_t bin, const T* image, int64_t& pixel, double& weight) const {
     double best = 0;
@@ -262,7 +262,7 @@ struct MaxPool : Regions {
     }
   }
 
-  // The place of the largest pixel; -1 where there is none.
+  // The position of the largest pixel; -1 if there is none.
   template <typename T>
   int64_t find_largest(const T* image, std::pair<int64_t, int64_t> y, std::pair<int64_t, int64_t> x) const {
     int64_t best = -1;
