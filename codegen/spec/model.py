@@ -164,6 +164,8 @@ class Method:
     implied: bool = False
     own: str = ""
     """Its name in the language that it was resolved for."""
+    labels: tuple[str, ...] = ()
+    """Its base name and the labels of its arguments, in a language whose methods have labels."""
     exceptions: dict[str, str] = field(default_factory=dict)
     """Exceptions by codes of errors, where the language has others for this method."""
     overloads: list[list[str]] = field(default_factory=list)
