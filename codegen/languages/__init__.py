@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from codegen.lower import SETTINGS, Step, lower, value_of_setting
+from codegen.lower import SETTINGS, Fixed, Operand, Step, ValueOf, lower, value_of_setting
 from codegen.spec.model import Call, Class, Command, Given, Method, Returned, Spec, implied_methods
 from codegen.spec.names import Words, by_rule, pascal, resolved
 from codegen.spec.source import SpecError
@@ -46,6 +46,9 @@ class Base(ABC):
 
     folders: ClassVar[tuple[str, ...]] = ()
     """Folders that hold only generated files of this language; any other file there is stale."""
+
+    constructors: ClassVar[bool] = False
+    """Whether what creates an object is a constructor, which has the name of its class."""
 
     overloads: ClassVar[bool] = False
     """Whether methods of a class may share a name if their parameters differ."""
@@ -83,8 +86,14 @@ class Base(ABC):
         return pascal(cls.name, self.words)
 
     def method_name(self, cls: Class, m: Method) -> str:
-        """Return the default name of a method."""
-        return pascal(m.name, self.words)
+        """Return the default name of a method; in a language with constructors, that of its class if it is one."""
+        makes = self.constructors and m.pattern == "create" and m.name.startswith("create")
+        return cls.own if makes else pascal(m.name, self.words)
+
+    @staticmethod
+    def is_constructor(cls: Class, m: Method) -> bool:
+        """Whether a method is a constructor, which has the name of its class."""
+        return m.own == cls.own
 
     def is_result(self, cls: Class) -> bool:
         """Whether a method returns objects of a class, created from the handle that its call stores."""
@@ -241,6 +250,22 @@ class Base(ABC):
     def mention(self, name: str) -> str:
         """Return the name of a call, a type or a value of the spec in a text."""
         return self.truth.get(name) or self.c.mention(name)
+
+    # ---- steps ----
+
+    operands: ClassVar[dict[str, str]] = {}
+    """Operands that always look the same, by their kind, such as ``allocator``."""
+
+    def fixed_operand(self, o: Operand) -> str:
+        """Return an operand that does not depend on the method: one of ``operands``, or a value of the spec."""
+        match o:
+            case Fixed(_, value):
+                return f'"{value}"'
+            case ValueOf(enum, value):
+                return value if enum == "bool" else self.c.value_name(enum, value)
+        if o.kind not in self.operands:
+            raise NotImplementedError(f"{self.own['title']} has no form of {o}")
+        return self.operands[o.kind]
 
     def lower(self, cls: Class, m: Method) -> list[Step]:
         """Return the steps of a method.

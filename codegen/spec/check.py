@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 
 from codegen.lower import PATTERNS
-from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, Returned, Spec, Unimplemented
+from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, Returned, Spec
 from codegen.spec.names import MENTION
 from codegen.spec.source import Document, Problem, SpecError, Trail, read_folder
 
@@ -68,7 +68,7 @@ def _schema_problem(document: Document, error: jsonschema.ValidationError) -> It
     elif error.validator == "required":
         for key in wanted:
             if key not in found:
-                what = schema["properties"].get(key, {}).get("description", "")
+                what = schema.get("properties", {}).get(key, {}).get("description", "")
                 note = f" ({what})" if what else ""
                 yield document.problem(trail, f"expected the key '{key}'{note}, found {', '.join(found)}")
     elif error.validator == "enum":
@@ -132,8 +132,10 @@ class _Meaning:
                 yield document.problem((*trail, "release"), message + nearest(entry["release"], self.calls))
         for document, trail, entry in self._entries("calls"):
             yield from self._call(document, trail, entry)
-        for document, trail, entry in self._entries("callbacks"):
+        for document, trail, entry in self._entries("callbacks", "unimplemented"):
             yield from self._parameters(document, trail, entry)
+            if "returns" in entry and entry["returns"] != "void":
+                yield from self._type(document, (*trail, "returns"), entry["returns"])
         for document, trail, entry in self._entries("classes"):
             yield from self._class(document, trail, entry)
         for key in ("handles", "enums", "callbacks", "structs"):
@@ -337,13 +339,16 @@ class _Meaning:
     def _language(self, document: Document, language: dict[str, Any]) -> Iterable[Problem]:
         enums = {e["name"]: e for _, _, e in self._entries("enums")}
         classes = {c["name"]: c for _, _, c in self._entries("classes")}
+        slots = {**self.names["calls"], **self.names["unimplemented"]}
         for key, kind, known in (
-            ("calls", "a call", self.calls),
+            ("calls", "a call", slots),
             ("enums", "an enumeration", enums),
             ("classes", "a class", classes),
             ("tables", "a table", self.names["tables"]),
             ("errors", "a code of error_code", self.codes),
-            ("declarations", "a call", self.calls),
+            ("declarations", "a call", slots),
+            ("typedefs", "an opaque type", self.names["opaque"]),
+            ("config_keys", "a key of config_keys", self.names["config_keys"]),
             ("fields", "a structure", self.names["structs"]),
         ):
             for name in language.get(key, {}):
@@ -412,10 +417,7 @@ def _build(documents: list[Document]) -> Spec:
     def every(key: str) -> list[dict[str, Any]]:
         return [entry for document in documents for entry in document.data.get(key, [])]
 
-    calls = {
-        c["name"]: Call(**{**c, "parameters": [Parameter(**p) for p in c.get("parameters", [])]})
-        for c in every("calls")
-    }
+    calls = {c["name"]: _call(c) for c in every("calls")}
     classes = [Class(**{**c, "methods": [_method(m, calls) for m in c["methods"]]}) for c in every("classes")]
     return Spec(
         library=next(d.data["library"] for d in documents if "library" in d.data),
@@ -423,7 +425,7 @@ def _build(documents: list[Document]) -> Spec:
         groups=every("groups"),
         types={t["name"]: t for t in every("types")},
         handles={h["name"]: h for h in every("handles")},
-        opaque=every("opaque"),
+        opaque=[o["name"] for o in every("opaque")],
         enums={e["name"]: e for e in every("enums")},
         callbacks={
             c["name"]: {**c, "parameters": [Parameter(**p) for p in c["parameters"]]}
@@ -431,7 +433,9 @@ def _build(documents: list[Document]) -> Spec:
         },
         structs={s["name"]: s for s in every("structs")},
         calls=calls,
-        unimplemented=[Unimplemented(**u) for u in every("unimplemented")],
+        unimplemented=[
+            _call({**u, "returns": {"type": u.get("returns", "status")}}) for u in every("unimplemented")
+        ],
         classes=classes,
         words={word: own for d in documents for word, own in d.data.get("words", {}).items()},
         config_keys=every("config_keys"),
@@ -441,6 +445,10 @@ def _build(documents: list[Document]) -> Spec:
         commands=[Command(**c) for c in every("commands")],
         languages={d.data["language"]["name"]: d for d in documents if "language" in d.data},
     )
+
+
+def _call(entry: dict[str, Any]) -> Call:
+    return Call(**{**entry, "parameters": [Parameter(**p) for p in entry.get("parameters", [])]})
 
 
 def _method(entry: dict[str, Any], calls: dict[str, Call]) -> Method:

@@ -17,7 +17,7 @@ class Parameter:
 
     name: str
     type: str
-    doc: str
+    doc: str = ""
     direction: str = "in"
     nullable: bool = False
     mutable: bool | None = None
@@ -41,15 +41,21 @@ class Call:
     name: str
     table: str
     slot: int
-    group: str
-    summary: str
-    core: str
+    group: str = ""
+    summary: str = ""
+    core: str = ""
+    """What does the work; empty for a call without an implementation."""
     since: int = 1
     details: str = ""
     parameters: list[Parameter] = field(default_factory=list)
     returns: dict[str, str] | None = None
     errors: list[dict[str, str]] = field(default_factory=list)
     blocking: bool = False
+
+    @property
+    def is_implemented(self) -> bool:
+        """Whether it does anything but fail."""
+        return bool(self.core)
 
     @property
     def can_fail(self) -> bool:
@@ -106,18 +112,6 @@ class Call:
 
 
 @dataclass
-class Unimplemented:
-    """A slot without an implementation, as declared in C."""
-
-    name: str
-    table: str
-    slot: int
-    returns: str
-    parameters: str
-    since: int = 1
-
-
-@dataclass
 class Given:
     """A parameter of a method: what a caller gives."""
 
@@ -170,6 +164,8 @@ class Method:
     implied: bool = False
     own: str = ""
     """Its name in the language that it was resolved for."""
+    labels: tuple[str, ...] = ()
+    """Its base name and the labels of its arguments, in a language whose methods have labels."""
     exceptions: dict[str, str] = field(default_factory=dict)
     """Exceptions by codes of errors, where the language has others for this method."""
     overloads: list[list[str]] = field(default_factory=list)
@@ -280,12 +276,12 @@ class Spec:
     groups: list[dict[str, str]]
     types: dict[str, dict[str, Any]]
     handles: dict[str, dict[str, str]]
-    opaque: list[dict[str, str]]
+    opaque: list[str]
     enums: dict[str, dict[str, Any]]
     callbacks: dict[str, dict[str, Any]]
     structs: dict[str, dict[str, Any]]
     calls: dict[str, Call]
-    unimplemented: list[Unimplemented]
+    unimplemented: list[Call]
     classes: list[Class]
     config_keys: list[dict[str, str]]
     session_config: list[dict[str, Any]]
@@ -299,10 +295,9 @@ class Spec:
         found: dict[str, Any] = self.languages[name].data["language"]
         return found
 
-    def slots(self, table: str) -> list[Call | Unimplemented]:
+    def slots(self, table: str) -> list[Call]:
         """Everything in a table, by slot."""
-        rows: list[Call | Unimplemented] = [c for c in self.calls.values() if c.table == table]
-        rows += [u for u in self.unimplemented if u.table == table]
+        rows = [c for c in (*self.calls.values(), *self.unimplemented) if c.table == table]
         return sorted(rows, key=lambda row: row.slot)
 
     def calls_of(self, table: str) -> list[Call]:

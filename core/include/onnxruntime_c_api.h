@@ -1091,7 +1091,7 @@ struct OrtApi {
   OrtStatus*(ORT_API_CALL* CastTypeInfoToSequenceTypeInfo)(const OrtTypeInfo* type_info, const OrtSequenceTypeInfo** out) NO_EXCEPTION;
 
   /** Slot 105, not implemented. */
-  OrtStatus*(ORT_API_CALL* GetMapKeyType)(const OrtMapTypeInfo* map_type_info, enum ONNXTensorElementDataType* out) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* GetMapKeyType)(const OrtMapTypeInfo* map_type_info, ONNXTensorElementDataType* out) NO_EXCEPTION;
 
   /** Slot 106, not implemented. */
   OrtStatus*(ORT_API_CALL* GetMapValueType)(const OrtMapTypeInfo* map_type_info, OrtTypeInfo** type_info) NO_EXCEPTION;
@@ -1452,7 +1452,7 @@ struct OrtApi {
   OrtStatus*(ORT_API_CALL* UseBlockSparseIndices)(OrtValue* ort_value, const int64_t* indices_shape, size_t indices_shape_len, int32_t* indices_data) NO_EXCEPTION;
 
   /** Slot 187, not implemented. */
-  OrtStatus*(ORT_API_CALL* GetSparseTensorFormat)(const OrtValue* ort_value, enum OrtSparseFormat* out) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* GetSparseTensorFormat)(const OrtValue* ort_value, OrtSparseFormat* out) NO_EXCEPTION;
 
   /** Slot 188, not implemented. */
   OrtStatus*(ORT_API_CALL* GetSparseTensorValuesTypeAndShape)(const OrtValue* ort_value, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
@@ -1461,10 +1461,10 @@ struct OrtApi {
   OrtStatus*(ORT_API_CALL* GetSparseTensorValues)(const OrtValue* ort_value, const void** out) NO_EXCEPTION;
 
   /** Slot 190, not implemented. */
-  OrtStatus*(ORT_API_CALL* GetSparseTensorIndicesTypeShape)(const OrtValue* ort_value, enum OrtSparseIndicesFormat indices_format, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* GetSparseTensorIndicesTypeShape)(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
 
   /** Slot 191, not implemented. */
-  OrtStatus*(ORT_API_CALL* GetSparseTensorIndices)(const OrtValue* ort_value, enum OrtSparseIndicesFormat indices_format, size_t* num_indices, const void** indices) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* GetSparseTensorIndices)(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, size_t* num_indices, const void** indices) NO_EXCEPTION;
 
   /** Whether a value holds anything. Only an empty optional value does not.
    *
@@ -1944,7 +1944,7 @@ struct OrtApi {
   OrtStatus*(ORT_API_CALL* AllocatorGetStats)(const OrtAllocator* ort_allocator, OrtKeyValuePairs** out) NO_EXCEPTION;
 
   /** Slot 320, not implemented. */
-  OrtStatus*(ORT_API_CALL* CreateMemoryInfo_V2)(const char* name, enum OrtMemoryInfoDeviceType device_type, uint32_t vendor_id, int32_t device_id, enum OrtDeviceMemoryType mem_type, size_t alignment, enum OrtAllocatorType allocator_type, OrtMemoryInfo** out) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* CreateMemoryInfo_V2)(const char* name, OrtMemoryInfoDeviceType device_type, uint32_t vendor_id, int32_t device_id, OrtDeviceMemoryType mem_type, size_t alignment, OrtAllocatorType allocator_type, OrtMemoryInfo** out) NO_EXCEPTION;
 
   /** Whether the host can access the memory.
    *

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 from spec_copy import ROOT
 
 ortrain = pytest.importorskip("ortrain", reason="the package is not installed; make install")
@@ -98,8 +99,9 @@ def test_no_slot_is_null(api: Table, training: Table) -> None:
 
 
 def test_calls_without_an_implementation_name_themselves(api: Table) -> None:
-    generated = (ROOT / "spec/unimplemented.yaml").read_text()
-    silent = [name for name in api.rows if f"name: {name}," in generated]
+    entries = yaml.safe_load((ROOT / "spec/unimplemented.yaml").read_text())["unimplemented"]
+    slots = {entry["slot"] for entry in entries if entry["table"] == "general"}
+    silent = [name for name, row in api.rows.items() if int(row["slot"]) in slots]
     assert len(silent) > 200
     null = ctypes.c_void_p()
     for name in silent:

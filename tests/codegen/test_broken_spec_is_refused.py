@@ -80,6 +80,13 @@ def test_duplicate_key(spec_copy: SpecCopy, refusal: Refusal) -> None:
         ("training.yaml", "direction: out, owner: caller", "direction: out", "expected the key 'owner'"),
         ("training.yaml", "direction: out, owner", "direction: outt, owner", "did you mean 'out'?"),
         ("training.yaml", "slot: 32", "slot: 33", "expected a slot below 33"),
+        ("unimplemented.yaml", "name: enable_profiling", "name: EnableProfiling", "found 'EnableProfiling'"),
+        ("unimplemented.yaml", "type: path", "type: pathh", "found 'pathh'; did you mean 'path'?"),
+        ("unimplemented.yaml", "returns: ep_api", "returns: ep_apis", "did you mean 'ep_api'?"),
+        ("unimplemented_types.yaml", "name: io_binding", "name: OrtIoBinding", "found 'OrtIoBinding'"),
+        ("config_keys.yaml", "name: session_options_", "name: kOrtSessionOptions_", "found 'kOrtSession"),
+        ("languages/c.yaml", "node_partition_config_file:", "node_partition_file:", "expected a key of"),
+        ("languages/c.yaml", "thread_worker_fn:", "thread_work_fn:", "did you mean 'thread_worker_fn'?"),
         (
             "library.yaml",
             "release: release_status",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from spec_copy import ROOT
+from swift_import import imported
 
 from codegen.languages import language_class
 from codegen.languages.objc import Language as ObjectiveC
@@ -25,8 +26,8 @@ def test_the_classes_and_declarations_are_those_that_swift_imports(
 ) -> None:
     swift, objc = languages
     ours = {cls.own: [swift.declaration(m) for m in swift.methods(cls)] for cls in swift.classes}
-    imported = {cls.own: [objc.swift_declaration(m) for m in objc.methods(cls)] for cls in objc.classes}
-    assert ours == imported
+    theirs = {cls.own: [imported(objc, m) for m in objc.methods(cls)] for cls in objc.classes}
+    assert ours == theirs
     assert "func setLearningRate(_ learningRate: Float) throws" in ours["ORTTrainingSession"]
 
 

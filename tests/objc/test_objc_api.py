@@ -14,6 +14,7 @@ from languages import ROOT, Missing, objc_options, skip_or_fail, tool
 sys.path.insert(0, str(ROOT))
 
 from codegen.languages.objc import Language
+from codegen.languages.swift import Language as Swift
 from codegen.render import render
 from codegen.spec.check import load
 from codegen.write import write
@@ -135,16 +136,16 @@ def swift_types(declaration: str) -> str:
 
 def test_swift_names_are_those_of_the_list():
     spec = load(ROOT / "spec")
-    objc = Language(spec)
+    objc, swift = Language(spec), Swift(spec)
     given = {
-        (cls.own, plain(objc.declaration(m))): objc.swift_declaration(m)
+        (cls.own, plain(objc.declaration(m))): declaration
         for cls in objc.classes
-        for m in objc.methods(cls)
+        for m, declaration in zip(objc.methods(cls), swift.declarations(cls.name), strict=True)
     }
     rows = [row for row in listed() if row[0] in {cls for cls, _ in given}]
     assert len(rows) > 30
-    for cls, declaration, swift in rows:
-        assert swift_types(given[cls, plain(declaration)]) == swift_types(swift), declaration
+    for cls, declaration, recorded in rows:
+        assert swift_types(given[cls, plain(declaration)]) == swift_types(recorded), declaration
 
 
 @pytest.mark.parametrize("path", HEADERS, ids=lambda path: path.name)

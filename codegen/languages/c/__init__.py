@@ -94,7 +94,17 @@ class Language(Base):
 
     def function(self, call: Call) -> str:
         """Return the name of a call."""
-        return str(self.own.get("calls", {}).get(call.name) or pascal(call.name, self.words))
+        if call.name in self.own["calls"]:
+            return str(self.own["calls"][call.name])
+        prefix = next((p for p in self.own["prefixes"] if call.name.startswith(f"{p}_")), "")
+        rest = call.name.removeprefix(f"{prefix}_")
+        return (
+            f"{pascal(prefix, self.words)}_{pascal(rest, self.words)}" if prefix else pascal(rest, self.words)
+        )
+
+    def config_key(self, name: str) -> str:
+        """Return the constant of a key of configuration entries."""
+        return str(self.own["config_keys"].get(name) or f"kOrt{pascal(name, self.words)}")
 
     def base(self, name: str) -> str:
         """Return the name of a type, a handle, a structure, a callback, an enumeration or a table."""
@@ -117,7 +127,10 @@ class Language(Base):
 
     def is_pointer_type(self, name: str) -> bool:
         """Whether values of the type are passed by pointer."""
-        return name in self.spec.handles or name in self.spec.structs or name in ("string", "path", "bytes")
+        if name in self.own["typedefs"]:
+            return False
+        named = (*self.spec.handles, *self.spec.structs, *self.spec.opaque, "string", "path", "bytes")
+        return name in named
 
     def declaration(self, p: Parameter) -> str:
         """Return a parameter as declared: ``const OrtValue* const* inputs``."""
@@ -156,9 +169,9 @@ class Language(Base):
         kind = call.returns["type"]
         if kind == "void":
             return "void"
-        if kind == "string":
-            return "const char*"
-        if kind in self.spec.handles or any(t["name"] == kind for t in self.spec.tables):
+        if kind == "bytes":
+            return "void*"
+        if self.is_pointer_type(kind) or any(t["name"] == kind for t in self.spec.tables):
             return f"const {self.base(kind)}*"
         return self.base(kind)
 

@@ -9,7 +9,6 @@ from codegen import lower
 from codegen.languages import Base, File, broken
 from codegen.lower import Operand
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter
-from codegen.spec.names import pascal
 
 TABLES = {"general": "GetApi()", "training": "GetTrainingApi()", "extension": "GetOrtrainApi()"}
 
@@ -23,6 +22,7 @@ class Language(Base):
     key = "cpp"
     released = "the destructor"
     folders = ("tests/scenarios/generated/cpp",)
+    constructors = True
     overloads = True
     settings = lower.SETTINGS
 
@@ -35,19 +35,9 @@ class Language(Base):
 
     # ---- names and types ----
 
-    def method_name(self, cls: Class, m: Method) -> str:
-        """Return the name of a method; what creates an object is a constructor by default."""
-        makes = m.pattern == "create" and m.name.startswith("create")
-        return cls.own if makes else pascal(m.name, self.words)
-
     def call(self, call: Call) -> str:
         """Return the expression of a call's function."""
         return f"{TABLES[call.table]}.{self.c.function(call)}"
-
-    @staticmethod
-    def is_constructor(cls: Class, m: Method) -> bool:
-        """Whether a method is a constructor."""
-        return m.own == cls.own
 
     def type_of(self, kind: str) -> str:
         """Return the type of a value of a kind."""
@@ -191,6 +181,16 @@ class Language(Base):
             return broken(f"    {self.call(call)}", passed, ";", 130)
         return broken(f"    ThrowOnError({self.call(call)}", passed, ");", 130)
 
+    operands = {  # noqa: RUF012
+        "allocator": "AllocatorWithDefaultOptions()",
+        "absent": "nullptr",
+        "room": "&value[0]",
+        "room_size": "&size",
+        "output_count": "count",
+        "outputs": "reinterpret_cast<OrtValue**>(outputs.data())",
+        "count_differs": "found != out",
+    }
+
     def operand(self, o: Operand, m: Method) -> str:
         """Return one operand of a call."""
         match o:
@@ -200,27 +200,9 @@ class Language(Base):
                 return self.converted(argument, m)
             case lower.Length(argument):
                 return f"{argument.own}_length" if argument.type == "memory" else f"{argument.own}.size()"
-            case lower.Fixed(_, value):
-                return f'"{value}"'
-            case lower.Allocator():
-                return "AllocatorWithDefaultOptions()"
-            case lower.Absent():
-                return "nullptr"
             case lower.Out(p):
                 return f"&{p.name}"
-            case lower.Room():
-                return "&value[0]"
-            case lower.RoomSize():
-                return "&size"
-            case lower.OutputCount():
-                return "count"
-            case lower.Outputs():
-                return "reinterpret_cast<OrtValue**>(outputs.data())"
-            case lower.ValueOf(enum, value):
-                return value if enum == "bool" else self.c.value_name(enum, value)
-            case lower.CountDiffers():
-                return "found != out"
-        raise NotImplementedError(f"C++ has no form of {o}")
+        return self.fixed_operand(o)
 
     def receiver(self, m: Method) -> str:
         """Return the handle of the object."""

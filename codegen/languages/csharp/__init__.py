@@ -64,6 +64,7 @@ class Language(Base):
     key = "csharp"
     released = "`Dispose`"
     folders = (SOURCES, "tests/scenarios/generated/csharp")
+    constructors = True
     overloads = True
 
     def files(self) -> Iterable[File]:
@@ -81,19 +82,9 @@ class Language(Base):
 
     # ---- names ----
 
-    def method_name(self, cls: Class, m: Method) -> str:
-        """Return the name of a method; what creates an object is a constructor by default."""
-        makes = m.pattern == "create" and m.name.startswith("create")
-        return cls.own if makes else pascal(m.name, self.words)
-
     def parameter_name(self, name: str) -> str:
         """Return the name of a parameter."""
         return escaped(camel(name, PLAIN))
-
-    @staticmethod
-    def is_constructor(cls: Class, m: Method) -> bool:
-        """Whether a method is a constructor."""
-        return m.own == cls.own
 
     def enum_type(self, name: str) -> str:
         """Return an enumeration's name; those that C# does not have are plain integers."""
@@ -375,28 +366,27 @@ class Language(Base):
                 lines.append(f"{margin}{argument},")
         return "\n".join(lines).removesuffix(",") + "));"
 
+    operands = {  # noqa: RUF012
+        "receiver": "Live",
+        "allocator": "OrtAllocator.Default",
+        "room": "start",
+        "room_size": "ref size",
+    }
+
     def operand(self, o: Operand, call: Call, form: Method) -> str:
         """Return one operand of a call."""
         match o:
-            case lower.Receiver():
-                return "Live"
             case lower.Passed(p):
                 return self._passed(p, form)
             case lower.Length(p):
                 return f"(UIntPtr){self._count(p)}"
-            case lower.Allocator():
-                return "OrtAllocator.Default"
             case lower.Absent(p):
                 return "RunOptions.None" if p.type == "run_options" else "null"
             case lower.Out(p):
                 return f"out {self._native_local(p)} {self.result_name(call, p)}"
             case lower.Made():
                 return f"out IntPtr {self.made_name(form)}"
-            case lower.Room():
-                return "start"
-            case lower.RoomSize():
-                return "ref size"
-        raise NotImplementedError(f"C# has no form of {o}")
+        return self.fixed_operand(o)
 
     def made_name(self, form: Method) -> str:
         """Return the variable that receives the handle of a new object."""

@@ -1,18 +1,18 @@
 """Objective-C: selectors, types, and the conversion of arguments and results.
 
-A selector is written in parts: the base name, the label of the first argument, then the other labels, as in
-``saveCheckpoint ToPath: withOptimizerState:``. Without the blanks it is the selector; Swift imports it as
-``saveCheckpoint(toPath:withOptimizerState:)``.
+In ``spec/languages/objc.yaml`` a selector is written in parts: the base name, the label of the first argument, then the other
+labels, as in ``saveCheckpoint ToPath: withOptimizerState:``. Without the blanks it is the selector.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from codegen import lower
-from codegen.languages import Base, File
-from codegen.lower import Operand, Step
+from codegen.languages import File
+from codegen.languages.labels import Labelled
+from codegen.lower import Operand
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, Returned, argument_kind
 from codegen.spec.names import camel, pascal, snake
 from codegen.spec.source import Problem, SpecError
@@ -29,26 +29,16 @@ ENCODED = {"bool": "bool", "flag": "int", "int": "int", "int64": "int64_t", "uin
            "size": "size_t", "float": "float"}  # fmt: skip
 """The C element types of arrays of numbers."""
 
-TAKEN_NAMES = {"error", "self", "id", "in", "out", "inout", "super", "default", "register", "class"}
-"""Parameter names that Objective-C or a method itself uses."""
-
 COLLECTIONS = {
-    "string": ("NSString *", "String"),
-    "path": ("NSString *", "String"),
-    "bytes": ("NSData *", "Data"),
-    "values": ("NSArray<ORTValue *> *", "[ORTValue]"),
-    "strings": ("NSArray<NSString *> *", "[String]"),
-    "name_set": ("NSSet<NSString *> *", "Set<String>"),
-    "named_values": ("NSDictionary<NSString *, ORTValue *> *", "[String: ORTValue]"),
+    "string": "NSString *",
+    "path": "NSString *",
+    "bytes": "NSData *",
+    "values": "NSArray<ORTValue *> *",
+    "strings": "NSArray<NSString *> *",
+    "name_set": "NSSet<NSString *> *",
+    "named_values": "NSDictionary<NSString *, ORTValue *> *",
 }
-"""Types of objects that are not handles, and how Swift imports them."""
-
-SWIFT_NUMBERS = {"bool": "Bool", "flag": "Bool", "int": "Int32", "int64": "Int64", "uint32": "UInt32", "size": "UInt",
-                 "float": "Float"}  # fmt: skip
-"""Numbers as Swift imports them."""
-
-REPEATED = {"WithRunOptions": "with", "WithValue": "with", "AtIndex": "at"}
-"""Labels whose last words only repeat the type of the argument, so that Swift drops them."""
+"""Types of objects that are not handles."""
 
 TAKERS = {
     "string": ("const char *", "ORTTakeText"),
@@ -110,11 +100,14 @@ def _no_form(name: str, expected: str) -> SpecError:
     return SpecError([Problem("spec", 1, name, f"{expected}, found none, so it has no form in Objective-C")])
 
 
-class Language(Base):
+class Language(Labelled):
     """The filters of the Objective-C templates."""
 
     key = "objc"
     released = "`dealloc`"
+    taken_names = frozenset(
+        ["error", "self", "id", "in", "out", "inout", "super", "default", "register", "class"]
+    )
     folders = (f"{BINDING}/include/generated", f"{BINDING}/src/generated", "tests/scenarios/generated/objc")
     truth = {"true": "YES", "false": "NO", "none": "nil"}  # noqa: RUF012
 
@@ -130,62 +123,35 @@ class Language(Base):
 
     # ---- names ----
 
-    def class_name(self, cls: Class) -> str:
-        """Return the name of a class."""
-        return f"ORT{pascal(cls.name, self.words)}"
+    def parsed(self, name: str) -> tuple[str, ...]:
+        """Return base name and labels of a name such as ``saveCheckpoint ToPath: withOptimizerState:``."""
+        base, *labels = name.split(" ")
+        if not labels and base.endswith(":"):
+            return base[:-1], ""
+        return (base, *(label.rstrip(":") for label in labels))
 
-    def default_enum_name(self, enum: str) -> str:
-        """Return the name of an enumeration."""
-        return f"ORT{pascal(enum, self.words)}"
+    def default_labels(self, cls: Class, m: Method) -> tuple[str, ...]:
+        """Return the default base name and labels of a method."""
+        if m.pattern in lower.SETTINGS:
+            return f"set{pascal(m.name, self.words)}", ""
+        base = "init" if m.pattern == "create" else camel(m.name, self.words)
+        labels = [camel(p.role, self.words) if m.implied else p.own for p in m.parameters]
+        labels += [camel(p.name, self.words) for p in self.stored(m)]
+        if labels:
+            labels[0] = f"With{labels[0][:1].upper()}{labels[0][1:]}"
+        return (base, *labels)
+
+    def options_label(self, m: Method) -> str:
+        """Return the label of the run options that a form of a method takes last."""
+        return "runOptions" if m.labels[1:] else "WithRunOptions"
+
+    def spelled(self, cls: Class, m: Method) -> str:
+        """Return the selector of a method with its class."""
+        return f"-[{cls.own} {self.selector(m)}]"
 
     def default_value_name(self, enum: str, value: str) -> str:
         """Return the name of a value."""
         return self.enum_name(enum) + pascal(value, self.words)
-
-    def parameter_name(self, name: str) -> str:
-        """Return the name of a parameter."""
-        own = camel(name, self.words)
-        return f"{own}Value" if own in TAKEN_NAMES else own
-
-    def setting(self, m: Method) -> Given:
-        """Return the parameter of a setting, named after that of the call."""
-        value = super().setting(m)
-        return replace(
-            value, own=self.parameter_name(value.name), type="bool" if m.pattern == "switch" else value.type
-        )
-
-    def method_name(self, cls: Class, m: Method) -> str:
-        """Return the selector of a method, in its parts."""
-        if m.pattern in lower.SETTINGS:
-            return f"set{pascal(m.name, self.words)}:"
-        base = "init" if m.pattern == "create" else camel(m.name, self.words)
-        labels = [camel(p.role if m.implied else p.name, self.words) for p in m.parameters]
-        if not m.implied:
-            labels = [p.own for p in m.parameters]
-        labels += [camel(p.name, self.words) for p in self.stored(m)]
-        if not labels:
-            return base
-        first, *rest = labels
-        return " ".join([base, f"With{first[:1].upper()}{first[1:]}:", *(f"{label}:" for label in rest)])
-
-    def _method(self, cls: Class, m: Method, over: object) -> Method:
-        made = super()._method(cls, m, over)  # type: ignore[arg-type]
-        if m.pattern == "static" and m.parameters and m.parameters[0].type == cls.name:
-            return replace(made, pattern="direct", parameters=made.parameters[1:])
-        return made
-
-    def methods(self, cls: Class) -> list[Method]:
-        """Return the methods of a class, each followed by its form with run options, if its call takes them."""
-        return [form for m in cls.methods for form in (m, *self._forms(m))]
-
-    def _forms(self, m: Method) -> list[Method]:
-        form = None if m.implied or m.pattern not in ("direct", "static") else lower.with_run_options(m)
-        if form is None:
-            return []
-        form.parameters[-1].own = "runOptions"
-        return [
-            replace(form, own=f"{m.own} runOptions:" if m.own.endswith(":") else f"{m.own} WithRunOptions:")
-        ]
 
     def mentioned(self, classes: list[Class]) -> list[str]:
         """Return the names of the other classes that the methods of some mention."""
@@ -197,10 +163,6 @@ class Language(Base):
         kinds |= {"value"} if kinds & {"values", "named_values"} else set()
         found = {self.class_of_kind(kind) for kind in kinds if self._handle_of(kind)}
         return sorted(found - {cls.own for cls in classes})
-
-    def release(self, cls: Class) -> str:
-        """Return the expression of the function that releases a class's handle."""
-        return self.call(self.spec.calls[self.spec.handles[cls.handle]["release"]])
 
     def class_of_kind(self, kind: str) -> str:
         """Return the class of the objects of a class of the spec, or of a handle.
@@ -223,17 +185,10 @@ class Language(Base):
     @staticmethod
     def pieces(m: Method) -> list[str]:
         """Return the pieces of a method's selector, without that of the error."""
-        base, *rest = m.own.split(" ")
-        if not rest:
-            return [base.rstrip(":")]
-        return [f"{base}{rest[0]}".rstrip(":"), *(piece.rstrip(":") for piece in rest[1:])]
+        base, *labels = m.labels
+        return [f"{base}{labels[0]}", *labels[1:]] if labels else [base]
 
     # ---- types ----
-
-    def is_nullable(self, p: Given) -> bool:
-        """Whether nil may be given for an argument."""
-        pointer = p.passed is not None and self.c.is_pointer_type(p.passed.type)
-        return p.nullable or (pointer and bool(p.passed and p.passed.nullable))
 
     def argument_type(self, p: Given) -> str:
         """Return how a method takes an argument."""
@@ -248,7 +203,7 @@ class Language(Base):
             When Objective-C has none for it.
         """
         if kind in COLLECTIONS:
-            return COLLECTIONS[kind][0]
+            return COLLECTIONS[kind]
         if kind.endswith("[]"):
             return "NSArray<NSNumber *> *"
         if self._handle_of(kind):
@@ -297,11 +252,6 @@ class Language(Base):
     # ---- arguments and results ----
 
     @staticmethod
-    def arguments(m: Method) -> list[Given]:
-        """Return what a method takes, without the error."""
-        return m.parameters if m.pattern in lower.SETTINGS else lower.arguments(m)
-
-    @staticmethod
     def stored(m: Method) -> list[Parameter]:
         """Return the results that a method with several results stores through pointers."""
         return m.call.results if m.returns and m.returns.type == "results" else []
@@ -338,7 +288,7 @@ class Language(Base):
     def selector(self, m: Method) -> str:
         """Return a method's whole selector."""
         pieces = self.pieces(m)
-        return ":".join([*pieces, "error:"]) if m.own.endswith(":") else f"{pieces[0]}WithError:"
+        return ":".join([*pieces, "error:"]) if m.labels[1:] else f"{pieces[0]}WithError:"
 
     def attributes(self, m: Method) -> str:
         """Return the attributes after a declaration."""
@@ -347,20 +297,6 @@ class Language(Base):
         return " ORT_FAILS_BY_ERROR" if self.fails_by_error(m) else ""
 
     # ---- documentation ----
-
-    def mention(self, name: str) -> str:
-        """Return the name of a call in a text: the selector of the method that makes it."""
-        calls = self.spec.calls
-        found = [
-            (c, m)
-            for c in self.classes
-            for m in c.methods
-            if name in calls and m.calls and m.call.name == name
-        ]
-        if found:
-            cls, m = found[0]
-            return f"-[{cls.own} {self.selector(m)}]"
-        return super().mention(name)
 
     def doc(self, text: str, indent: int = 0) -> str:
         """Return a text as a documentation comment."""
@@ -394,15 +330,6 @@ class Language(Base):
         doc = self.said((m.returns or Returned("", "")).doc).rstrip(".")
         return f"{doc}; {self.failed(m)} on failure."
 
-    def errors(self, m: Method) -> list[tuple[str, str]]:
-        """Return the codes that a method fails with, and when."""
-        found: dict[str, list[str]] = {}
-        for error in lower.errors(m):
-            found.setdefault(self.code(error["code"]), []).append(self.said(error["when"]))
-        if m.pattern == "property_get":
-            found.setdefault(self.code("invalid_argument"), []).append("the property has another type")
-        return [(code, ", or ".join(dict.fromkeys(whens))) for code, whens in found.items()]
-
     # ---- commands of the scenarios ----
 
     tokens = {  # noqa: RUF012
@@ -435,61 +362,9 @@ class Language(Base):
         parts = [f"{piece}:{value}" for piece, value in zip(self.pieces(m), read, strict=True)]
         return f"[{receiver} {' '.join(parts)} error:error]"
 
-    # ---- Swift ----
-
-    def swift_declaration(self, m: Method) -> str:
-        """Return the declaration under which Swift imports a method."""
-        result = ""
-        made = self.returned(m) == "nullable instancetype"
-        if not made and (self.returned(m) != "BOOL" or self.is_number(m)):
-            optional = self.fails_by_error(m) and not self.is_number(m)
-            result = f" -> {self.swift_type(m.returns.type if m.returns else '', optional)}"
-        taken = [(p.own, self.swift_type(p.type, self.is_nullable(p))) for p in self.arguments(m)]
-        taken += [
-            (self.stored_name(p), f"UnsafeMutablePointer<{self.swift_type(argument_kind(p))}>?")
-            for p in self.stored(m)
-        ]
-        base, *labels = m.own.split(" ")
-        if not labels and taken:
-            labels = ["_:"]
-        if labels:
-            first = labels[0].rstrip(":")
-            label = REPEATED.get(first) or f"{first[:1].lower()}{first[1:]}"
-            if made:
-                label = f"{first[4:5].lower()}{first[5:]}"  # what is made is made with its arguments
-            labels[0] = label
-        parts = [
-            f"{own}: {kind}" if label.rstrip(":") == own else f"{label.rstrip(':')} {own}: {kind}"
-            for label, (own, kind) in zip(labels, taken, strict=True)
-        ]
-        keyword = "" if made else "func "
-        return f"{keyword}{base.rstrip(':')}({', '.join(parts)}) throws{result}"
-
-    def swift_type(self, kind: str, nullable: bool = False) -> str:
-        """Return a type as Swift imports it."""
-        if kind.endswith("[]"):
-            name = "[NSNumber]"
-        elif kind in COLLECTIONS:
-            name = COLLECTIONS[kind][1]
-        elif kind in SWIFT_NUMBERS:
-            name = SWIFT_NUMBERS[kind]
-        else:
-            name = self.object_type(kind).removesuffix(" *")
-        return f"{name}?" if nullable else name
-
-    def reached(self, call: Call) -> list[str]:
-        """Return the selectors of the methods that use a call."""
-        found = self.methods_on(call)
-        found += [(cls, form) for cls, m in found if m.call.name == call.name for form in self._forms(m)]
-        return [f"-[{cls.own} {self.selector(m)}]" for cls, m in found]
-
     # ---- steps ----
 
     kind_of = staticmethod(argument_kind)
-
-    def lowered(self, cls: Class, m: Method) -> list[Step]:
-        """Return the steps of a method; the value of a setting is not kept, because nothing returns it."""
-        return [s for s in self.lower(cls, m) if not isinstance(s, lower.Remember)]
 
     def call(self, call: Call) -> str:
         """Return the expression of a call's function."""
@@ -539,11 +414,21 @@ class Language(Base):
         """Return the expression of a call."""
         return f"{self.call(call)}({', '.join(self.operand(o) for o in operands)})"
 
+    operands = {  # noqa: RUF012
+        "receiver": "_handle",
+        "allocator": "ORTAllocator()",
+        "absent": "NULL",
+        "made": "&_handle",
+        "room": "room",
+        "room_size": "&size",
+        "output_count": "results.count",
+        "outputs": "results.values",
+        "count_differs": "found != c_out",
+    }
+
     def operand(self, o: Operand) -> str:
         """Return one operand of a call."""
         match o:
-            case lower.Receiver():
-                return "_handle"
             case lower.Passed(p):
                 return self.passed(p)
             case lower.Length(p):
@@ -555,33 +440,13 @@ class Language(Base):
             case lower.Values(p):
                 cast = "(OrtValue **)" if p.role == "outputs" else ""
                 return f"{cast}c_{p.role}.values"
-            case lower.Fixed(_, value):
-                return f'"{value}"'
-            case lower.Allocator():
-                return "ORTAllocator()"
-            case lower.Absent():
-                return "NULL"
-            case lower.Made():
-                return "&_handle"
             case lower.Out(p):
                 if p.length and p.type != "bytes":
                     return f"c_{p.name}.values" if p.type == "value" else f"c_{p.name}"
                 return f"&c_{p.name}"
-            case lower.Room():
-                return "room"
-            case lower.RoomSize():
-                return "&size"
-            case lower.OutputCount():
-                return "results.count"
-            case lower.Outputs():
-                return "results.values"
-            case lower.ValueOf(enum, value):
-                return value if enum == "bool" else self.c.value_name(enum, value)
             case lower.AddressOf(p):
                 return f"(void *){self.variable(p)}" if p.type == "string" else f"&{p.own}"
-            case lower.CountDiffers():
-                return "found != c_out"
-        raise NotImplementedError(f"Objective-C has no form of {o}")
+        return self.fixed_operand(o)
 
     def passed(self, p: Given) -> str:
         """Return an argument as it is given to C."""

@@ -218,6 +218,11 @@ class Language(Base):
         start = "0" if f.call.arrays.get(p.name) else "{}"
         f.prelude.append(f"{self.c.base(p.type)}{pointer} {p.name} = {start};")
 
+    operands = {  # noqa: RUF012
+        "allocator": "allocator()",
+        "absent": "nullptr",
+    }
+
     def _operand(self, o: Operand) -> str:
         match o:
             case lower.Passed(p):
@@ -226,17 +231,13 @@ class Language(Base):
                 return f"{p.name}{'_' if p.type == 'bytes' else ''}.size()"
             case lower.TypeOf(p):
                 return f"{p.name}_.type()"
-            case lower.Allocator():
-                return "allocator()"
-            case lower.Absent():
-                return "nullptr"
             case lower.Out(p) if p.direction == "inout" and p.length:
                 return f"{p.name}_.raw.data()"
             case lower.Out(p) | lower.RoomSize(p):
                 return f"&{p.name}"
             case lower.Room(p):
                 return f"{p.name}.data()"
-        raise NotImplementedError(f"Python has no form of {o}")
+        return self.fixed_operand(o)
 
     def _passed(self, p: Given) -> str:
         passed = p.passed

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 
 from codegen import lower
-from codegen.languages import Base, File
-from codegen.lower import Operand, Step
+from codegen.languages import File
+from codegen.languages.labels import Labelled
+from codegen.lower import Operand
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, argument_kind
 from codegen.spec.names import camel, pascal
 from codegen.spec.source import Problem, SpecError
 
 SOURCES = "bindings/swift/Sources/onnxruntime_training_objc/generated"
-
-TAKEN_NAMES = {"self", "in", "inout", "default", "init", "func", "var", "let", "call"}
-"""Parameter names that Swift or a method itself uses."""
 
 TAKERS = {
     "string": ("text", "free({})"),
@@ -44,11 +41,12 @@ def _no_form(name: str, expected: str) -> SpecError:
     return SpecError([Problem("spec", 1, name, f"{expected}, found none, so it has no form in Swift")])
 
 
-class Language(Base):
+class Language(Labelled):
     """The filters of the Swift templates."""
 
     key = "swift"
     released = "`deinit`"
+    taken_names = frozenset(["self", "in", "inout", "default", "init", "func", "var", "let", "call"])
     folders = (SOURCES, "tests/scenarios/generated/swift")
     truth = {"true": "true", "false": "false", "none": "nil"}  # noqa: RUF012
 
@@ -62,13 +60,38 @@ class Language(Base):
 
     # ---- names ----
 
-    def class_name(self, cls: Class) -> str:
-        """Return the name of a class."""
-        return f"ORT{pascal(cls.name, self.words)}"
+    def parsed(self, name: str) -> tuple[str, ...]:
+        """Return base name and labels of a name such as ``saveCheckpoint(toPath:withOptimizerState:)``."""
+        base, labels = name.rstrip(")").split("(")
+        return (base, *labels.split(":")[:-1])
 
-    def default_enum_name(self, enum: str) -> str:
-        """Return the name of an enumeration."""
-        return f"ORT{pascal(enum, self.words)}"
+    def default_labels(self, cls: Class, m: Method) -> tuple[str, ...]:
+        """Return the default base name and labels of a method."""
+        if m.pattern in lower.SETTINGS:
+            return f"set{pascal(m.name, self.words)}", "_"
+        labels = [camel(p.role, self.words) if m.implied else p.own for p in m.parameters]
+        if m.pattern == "create":
+            return ("init", *labels)
+        if labels:
+            labels[0] = f"with{labels[0][:1].upper()}{labels[0][1:]}"
+        return (camel(m.name, self.words), *labels)
+
+    def options_label(self, m: Method) -> str:
+        """Return the label of the run options that a form of a method takes last."""
+        return "runOptions" if m.parameters else "with"
+
+    def spelled(self, cls: Class, m: Method) -> str:
+        """Return the name of a method with its class."""
+        return f"{cls.own}.{self.full_name(m)}"
+
+    @staticmethod
+    def full_name(m: Method) -> str:
+        """Return the name of a method with the labels of its arguments."""
+        return f"{m.labels[0]}({''.join(f'{label}:' for label in m.labels[1:])})"
+
+    def code(self, name: str) -> str:
+        """Return the name of an error code."""
+        return f"{self.enum_name('error_code')}.{self.value_name('error_code', name)}"
 
     def default_value_name(self, enum: str, value: str) -> str:
         """Return the name of a value: that of Objective-C without the type, with its first word in lower case."""
@@ -76,62 +99,7 @@ class Language(Base):
         capitals = re.match(r"[A-Z]+(?=[A-Z][a-z]|$)|[A-Z]", name)
         return name[: capitals.end()].lower() + name[capitals.end() :] if capitals else name
 
-    def parameter_name(self, name: str) -> str:
-        """Return the name of a parameter."""
-        own = camel(name, self.words)
-        return f"{own}Value" if own in TAKEN_NAMES else own
-
-    def setting(self, m: Method) -> Given:
-        """Return the parameter of a setting, named after that of the call."""
-        value = super().setting(m)
-        kind = "bool" if m.pattern == "switch" else value.type
-        return replace(value, own=self.parameter_name(value.name), type=kind)
-
-    def method_name(self, cls: Class, m: Method) -> str:
-        """Return the name of a method, with its labels."""
-        if m.pattern in lower.SETTINGS:
-            return f"set{pascal(m.name, self.words)}(_:)"
-        labels = [camel(p.role, self.words) if m.implied else p.own for p in m.parameters]
-        if m.pattern == "create":
-            return f"init({''.join(f'{label}:' for label in labels)})"
-        if labels:
-            labels[0] = f"with{labels[0][:1].upper()}{labels[0][1:]}"
-        return f"{camel(m.name, self.words)}({''.join(f'{label}:' for label in labels)})"
-
-    def _method(self, cls: Class, m: Method, over: object) -> Method:
-        made = super()._method(cls, m, over)  # type: ignore[arg-type]
-        if m.pattern == "static" and m.parameters and m.parameters[0].type == cls.name:
-            return replace(made, pattern="direct", parameters=made.parameters[1:])
-        return made
-
-    def methods(self, cls: Class) -> list[Method]:
-        """Return the methods of a class, each followed by its form with run options, if its call takes them."""
-        return [form for m in cls.methods for form in (m, *self._forms(m))]
-
-    def _forms(self, m: Method) -> list[Method]:
-        form = None if m.implied or m.pattern not in ("direct", "static") else lower.with_run_options(m)
-        if form is None:
-            return []
-        form.parameters[-1].own = "runOptions"
-        label = "runOptions:" if m.parameters else "with:"
-        return [replace(form, own=f"{m.own[:-1]}{label})")]
-
-    def reached(self, call: Call) -> list[str]:
-        """Return the names of the methods that use a call."""
-        found = self.methods_on(call)
-        found += [(cls, form) for cls, m in found if m.call.name == call.name for form in self._forms(m)]
-        return [f"{cls.own}.{m.own}" for cls, m in found]
-
-    def release(self, cls: Class) -> str:
-        """Return the expression of the function that releases a class's handle."""
-        return self.call(self.spec.calls[self.spec.handles[cls.handle]["release"]])
-
     # ---- types ----
-
-    def is_nullable(self, p: Given) -> bool:
-        """Whether nil may be given for an argument."""
-        pointer = p.passed is not None and self.c.is_pointer_type(p.passed.type)
-        return p.nullable or (pointer and bool(p.passed and p.passed.nullable))
 
     def type_name(self, kind: str) -> str:
         """Return the type that stands for a kind of value.
@@ -151,11 +119,6 @@ class Language(Base):
             raise _no_form(kind, "expected a type, an enumeration or a class of Swift")
         return found
 
-    @staticmethod
-    def arguments(m: Method) -> list[Given]:
-        """Return what a method takes."""
-        return m.parameters if m.pattern in lower.SETTINGS else lower.arguments(m)
-
     def returned(self, m: Method) -> str:
         """Return the type that a method returns; empty for none."""
         if m.pattern == "create" or m.returns is None or m.pattern in lower.SETTINGS:
@@ -171,14 +134,18 @@ class Language(Base):
 
     def declaration(self, m: Method) -> str:
         """Return the declaration of a method."""
-        base, labels = m.own.rstrip(")").split("(")
+        base, *labels = m.labels
         parts = []
-        for label, p in zip(labels.split(":")[:-1], self.arguments(m), strict=True):
+        for label, p in zip(labels, self.arguments(m), strict=True):
             kind = self.type_name(p.type) + ("?" if self.is_nullable(p) else "")
             parts.append(f"{p.own}: {kind}" if label == p.own else f"{label} {p.own}: {kind}")
         keyword = "" if base == "init" else "func "
         result = f" -> {self.returned(m)}" if self.returned(m) else ""
         return f"{keyword}{base}({', '.join(parts)}) throws{result}"
+
+    def declarations(self, cls: str) -> list[str]:
+        """Return the declarations of a class of the spec."""
+        return [self.declaration(m) for m in self.methods(self.class_named(cls))]
 
     @staticmethod
     def may_be_ignored(m: Method) -> bool:
@@ -186,15 +153,6 @@ class Language(Base):
         return m.pattern in ("step", "run")
 
     # ---- documentation ----
-
-    def mention(self, name: str) -> str:
-        """Return the name of a call in a text: that of the method that makes it."""
-        calls = self.spec.calls
-        for cls in self.classes:
-            for m in cls.methods:
-                if name in calls and m.calls and m.call.name == name:
-                    return f"{cls.own}.{m.own}"
-        return super().mention(name)
 
     def doc(self, text: str, indent: int = 0) -> str:
         """Return a text as a documentation comment."""
@@ -223,16 +181,6 @@ class Language(Base):
         )
         return self._comment(lines, 2)
 
-    def errors(self, m: Method) -> list[tuple[str, str]]:
-        """Return the codes that a method fails with, and when."""
-        found: dict[str, list[str]] = {}
-        for error in lower.errors(m):
-            code = f"{self.enum_name('error_code')}.{self.value_name('error_code', error['code'])}"
-            found.setdefault(code, []).append(self.said(error["when"]))
-        if m.pattern == "property_get":
-            found.setdefault("ORTErrorCode.invalidArgument", []).append("the property has another type")
-        return [(code, ", or ".join(dict.fromkeys(whens))) for code, whens in found.items()]
-
     # ---- commands of the scenarios ----
 
     tokens = {  # noqa: RUF012
@@ -252,23 +200,18 @@ class Language(Base):
         found = self.called_by(command)
         if found is None:
             return ""
-        base, labels = found[1].own.rstrip(")").split("(")
+        base, *labels = found[1].labels
 
         def token(i: int) -> str:
             return f"Array(arguments[{i}...])" if command.tokens[i] == "texts" else f"arguments[{i}]"
 
         receiver, *read = self.read(command, token)
         named = [
-            value if label == "_" else f"{label}: {value}"
-            for label, value in zip(labels.split(":")[:-1], read, strict=True)
+            value if label == "_" else f"{label}: {value}" for label, value in zip(labels, read, strict=True)
         ]
         return f"{receiver}.{base}({', '.join(named)})"
 
     # ---- steps ----
-
-    def lowered(self, cls: Class, m: Method) -> list[Step]:
-        """Return the steps of a method; the value of a setting is not kept, because nothing returns it."""
-        return [s for s in self.lower(cls, m) if not isinstance(s, lower.Remember)]
 
     def kept(self, m: Method) -> list[str]:
         """Return what lives until the end of a method, because C gets its memory."""
@@ -303,11 +246,21 @@ class Language(Base):
                 made = f"withBytes({o.argument.own}) {{ {self.variable(o.argument)} in {made} }}"
         return made
 
+    operands = {  # noqa: RUF012
+        "receiver": "handle",
+        "allocator": "Tables.allocator",
+        "absent": "nil",
+        "made": "&made",
+        "room": "room",
+        "room_size": "&size",
+        "output_count": "results.count",
+        "outputs": "results.handles",
+        "count_differs": "found != cOut",
+    }
+
     def operand(self, o: Operand) -> str:
         """Return one operand of a call."""
         match o:
-            case lower.Receiver():
-                return "handle"
             case lower.Passed(p):
                 return self.passed(p)
             case lower.Length(p):
@@ -318,33 +271,13 @@ class Language(Base):
                 return f"{self.variable(p)}.names.pointers"
             case lower.Values(p):
                 return f"{self.variable(p)}.values"
-            case lower.Fixed(_, value):
-                return f'"{value}"'
-            case lower.Allocator():
-                return "Tables.allocator"
-            case lower.Absent():
-                return "nil"
-            case lower.Made():
-                return "&made"
             case lower.Out(p):
                 return (
                     f"{self.variable(p)}.handles" if self._is_array_of_values(p) else f"&{self.variable(p)}"
                 )
-            case lower.Room():
-                return "room"
-            case lower.RoomSize():
-                return "&size"
-            case lower.OutputCount():
-                return "results.count"
-            case lower.Outputs():
-                return "results.handles"
-            case lower.ValueOf(enum, value):
-                return value if enum == "bool" else self.c.value_name(enum, value)
             case lower.AddressOf(p):
                 return self.variable(p) if p.type == "string" else f"&{self.variable(p)}"
-            case lower.CountDiffers():
-                return "found != cOut"
-        raise NotImplementedError(f"Swift has no form of {o}")
+        return self.fixed_operand(o)
 
     def passed(self, p: Given) -> str:
         """Return an argument as it is given to C."""

@@ -1,0 +1,134 @@
+"""What Objective-C and Swift share: classes over the C tables whose methods have labels for their arguments."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from codegen import lower
+from codegen.languages import Base
+from codegen.lower import Step
+from codegen.spec.model import Call, Class, Given, Method
+from codegen.spec.names import camel, pascal
+
+
+class Labelled(Base):
+    """A language whose methods are named by a base name and a label for each argument: ``Method.labels``."""
+
+    taken_names: ClassVar[frozenset[str]] = frozenset()
+    """Parameter names that the language or a method itself uses."""
+
+    # ---- names ----
+
+    @abstractmethod
+    def parsed(self, name: str) -> tuple[str, ...]:
+        """Return base name and labels of a method's name in the file of the language."""
+
+    @abstractmethod
+    def default_labels(self, cls: Class, m: Method) -> tuple[str, ...]:
+        """Return the default base name and labels of a method."""
+
+    @abstractmethod
+    def options_label(self, m: Method) -> str:
+        """Return the label of the run options that a form of a method takes last."""
+
+    @abstractmethod
+    def spelled(self, cls: Class, m: Method) -> str:
+        """Return how texts name a method."""
+
+    def class_name(self, cls: Class) -> str:
+        """Return the name of a class."""
+        return f"ORT{pascal(cls.name, self.words)}"
+
+    def default_enum_name(self, enum: str) -> str:
+        """Return the name of an enumeration."""
+        return f"ORT{pascal(enum, self.words)}"
+
+    def parameter_name(self, name: str) -> str:
+        """Return the name of a parameter."""
+        own = camel(name, self.words)
+        return f"{own}Value" if own in self.taken_names else own
+
+    def setting(self, m: Method) -> Given:
+        """Return the parameter of a setting, named after that of the call."""
+        value = super().setting(m)
+        kind = "bool" if m.pattern == "switch" else value.type
+        return replace(value, own=self.parameter_name(value.name), type=kind)
+
+    def method_name(self, cls: Class, m: Method) -> str:
+        """Return the default name of a method."""
+        return " ".join(self.default_labels(cls, m))
+
+    def _method(self, cls: Class, m: Method, over: str | dict[str, Any] | None) -> Method:
+        made = super()._method(cls, m, over)
+        named = over if isinstance(over, str) else (over or {}).get("name")
+        made.labels = self.parsed(named) if named else self.default_labels(cls, made)
+        if m.pattern == "static" and m.parameters and m.parameters[0].type == cls.name:
+            return replace(made, pattern="direct", parameters=made.parameters[1:])
+        return made
+
+    def methods(self, cls: Class) -> list[Method]:
+        """Return the methods of a class, each followed by its form with run options, if its call takes them."""
+        return [form for m in cls.methods for form in (m, *self._forms(m))]
+
+    def _forms(self, m: Method) -> list[Method]:
+        form = None if m.implied or m.pattern not in ("direct", "static") else lower.with_run_options(m)
+        if form is None:
+            return []
+        form.parameters[-1].own = "runOptions"
+        form.labels = (*m.labels, self.options_label(m))
+        return [form]
+
+    def reached(self, call: Call) -> list[str]:
+        """Return the names of the methods that use a call."""
+        found = self.methods_on(call)
+        found += [(cls, form) for cls, m in found if m.call.name == call.name for form in self._forms(m)]
+        return [self.spelled(cls, m) for cls, m in found]
+
+    def mention(self, name: str) -> str:
+        """Return the name of a call in a text: that of the method that makes it."""
+        for cls in self.classes:
+            for m in cls.methods:
+                if name in self.spec.calls and m.calls and m.call.name == name:
+                    return self.spelled(cls, m)
+        return super().mention(name)
+
+    # ---- methods ----
+
+    def release(self, cls: Class) -> str:
+        """Return the expression of the function that releases a class's handle."""
+        return self.call(self.spec.calls[self.spec.handles[cls.handle]["release"]])
+
+    @abstractmethod
+    def call(self, call: Call) -> str:
+        """Return the expression of a call's function."""
+
+    def is_nullable(self, p: Given) -> bool:
+        """Whether nil may be given for an argument."""
+        pointer = p.passed is not None and self.c.is_pointer_type(p.passed.type)
+        return p.nullable or (pointer and bool(p.passed and p.passed.nullable))
+
+    @staticmethod
+    def arguments(m: Method) -> list[Given]:
+        """Return what a method takes."""
+        return m.parameters if m.pattern in lower.SETTINGS else lower.arguments(m)
+
+    def lowered(self, cls: Class, m: Method) -> list[Step]:
+        """Return the steps of a method; the value of a setting is not kept, because nothing returns it."""
+        return [s for s in self.lower(cls, m) if not isinstance(s, lower.Remember)]
+
+    # ---- documentation ----
+
+    @abstractmethod
+    def code(self, name: str) -> str:
+        """Return the name of an error code."""
+
+    def errors(self, m: Method) -> list[tuple[str, str]]:
+        """Return the codes that a method fails with, and when."""
+        found: dict[str, list[str]] = {}
+        for error in lower.errors(m):
+            found.setdefault(self.code(error["code"]), []).append(self.said(error["when"]))
+        if m.pattern == "property_get":
+            found.setdefault(self.code("invalid_argument"), []).append("the property has another type")
+        return [(code, ", or ".join(dict.fromkeys(whens))) for code, whens in found.items()]
