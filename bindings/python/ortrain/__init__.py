@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from ortrain import _ortrain
+from ortrain import _main_interpreter, _ortrain  # in this order
 from ortrain._ortrain import OrtValue, __version__
 from ortrain.api.generated.enums import ExecutionMode, GraphOptimizationLevel
 from ortrain.api.generated.gradient_graph_builder import GradientGraphBuilder
@@ -41,6 +41,8 @@ __all__ = [
     "__version__",
     "set_seed",
 ]
+
+del _main_interpreter
 
 
 def set_seed(seed: int) -> None:

@@ -288,6 +288,7 @@ py::array Value::to_array(const py::object& self) const {
 }
 
 void bind_support(py::module_& module) {
+  GilReleased::wait_at_exit();
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);

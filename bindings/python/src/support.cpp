@@ -1,8 +1,18 @@
 #include "support.h"
 
+#include <pthread.h>
+
 #include <cstring>
 
 namespace ortrain::python {
+
+void GilReleased::wait_at_exit() {
+  Py_AtExit([] {
+    for (int running = running_; running > 0; running = running_) running_.wait(running);
+  });
+  // A child of fork has none of the threads that were in a call.
+  pthread_atfork(nullptr, nullptr, [] { running_ = 0; });
+}
 
 OrtEnv* environment() {
   static OrtEnv* const env = [] {

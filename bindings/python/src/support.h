@@ -6,7 +6,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
@@ -57,6 +59,33 @@ inline void check_same_length(const char* first, size_t first_size, const char* 
   throw py::value_error(std::string(other) + " has " + std::to_string(other_size) + " entries, expected " +
                         std::to_string(first_size) + ", as many as " + first);
 }
+
+// Releases the GIL for a call of the library. Python ends a thread that asks for the GIL while the
+// interpreter shuts down, by unwinding its stack, which would terminate the process in a destructor. Such a
+// thread is stopped here instead, as Python itself does from 3.14 on.
+class GilReleased {
+ public:
+  GilReleased() : thread_(PyEval_SaveThread()) { ++running_; }
+  ~GilReleased() {
+    --running_;
+    running_.notify_all();
+    try {
+      PyEval_RestoreThread(thread_);
+    } catch (...) {
+      for (;;) ::pause();
+    }
+  }
+  GilReleased(const GilReleased&) = delete;
+  GilReleased& operator=(const GilReleased&) = delete;
+
+  // From now on the process, once its interpreter has ended, waits for the calls that daemon threads are
+  // still in: afterwards the libraries free what these calls use.
+  static void wait_at_exit();
+
+ private:
+  static inline std::atomic<int> running_{0};
+  PyThreadState* thread_;
+};
 
 // The one environment of the process, and the CPU allocator.
 OrtEnv* environment();

@@ -20,7 +20,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Path model_path_(model_path);
     OrtSession* out = {};
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(api().CreateSession(environment(), model_path_.data(), options ? options->raw : nullptr, &out));
     }
     return Handle<OrtSession>(out, api().ReleaseSession);
@@ -29,7 +29,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Bytes model_data_(model_data);
     OrtSession* out = {};
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(api().CreateSessionFromArray(environment(), model_data_.data(), model_data_.size(), options ? options->raw : nullptr, &out));
     }
     return Handle<OrtSession>(out, api().ReleaseSession);
@@ -41,7 +41,7 @@ PYBIND11_MODULE(_ortrain, m) {
     check_same_length("input_names", input_names.size(), "inputs", inputs.size());
     Outputs outputs_(output_names.size(), outputs);
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(api().Run(session.raw, run_options ? run_options->raw : nullptr, input_names_.data(), inputs_.data(), input_names.size(), output_names_.data(), output_names.size(), outputs_.raw.data()));
     }
     return outputs_.take();
@@ -166,7 +166,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Path checkpoint_path_(checkpoint_path);
     OrtCheckpointState* checkpoint_state = {};
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(training_api().LoadCheckpoint(checkpoint_path_.data(), &checkpoint_state));
     }
     return Handle<OrtCheckpointState>(checkpoint_state, training_api().ReleaseCheckpointState);
@@ -174,7 +174,7 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("save_checkpoint", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::optional<std::filesystem::path>& checkpoint_path, bool include_optimizer_state) {
     const Path checkpoint_path_(checkpoint_path);
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(training_api().SaveCheckpoint(checkpoint_state.raw, checkpoint_path_.data(), include_optimizer_state));
     }
   }, py::arg("checkpoint_state"), py::arg("checkpoint_path"), py::arg("include_optimizer_state"), "Writes a state to a checkpoint file.");
@@ -184,7 +184,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Path optimizer_model_path_(optimizer_model_path);
     OrtTrainingSession* out = {};
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(training_api().CreateTrainingSession(environment(), options ? options->raw : nullptr, checkpoint_state.raw, train_model_path_.data(), eval_model_path_.data(), optimizer_model_path_.data(), &out));
     }
     return Handle<OrtTrainingSession>(out, training_api().ReleaseTrainingSession);
@@ -195,7 +195,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Bytes optim_model_data_(optim_model_data);
     OrtTrainingSession* out = {};
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(training_api().CreateTrainingSessionFromBuffer(environment(), options ? options->raw : nullptr, checkpoint_state.raw, train_model_data_.data(), train_model_data_.size(), eval_model_data_.data(), eval_model_data_.size(), optim_model_data_.data(), optim_model_data_.size(), &out));
     }
     return Handle<OrtTrainingSession>(out, training_api().ReleaseTrainingSession);
@@ -227,7 +227,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Values inputs_(inputs);
     Outputs outputs_(outputs_len);
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(training_api().TrainStep(sess.raw, run_options ? run_options->raw : nullptr, inputs.size(), inputs_.data(), outputs_len, outputs_.raw.data()));
     }
     return outputs_.take();
@@ -236,7 +236,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Values inputs_(inputs);
     Outputs outputs_(outputs_len);
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(training_api().EvalStep(sess.raw, run_options ? run_options->raw : nullptr, inputs.size(), inputs_.data(), outputs_len, outputs_.raw.data()));
     }
     return outputs_.take();
@@ -251,7 +251,7 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("sess"), "The learning rate that the next optimizer step uses.");
   m.def("optimizer_step", [](const Handle<OrtTrainingSession>& sess, const Handle<OrtRunOptions>* run_options) {
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(training_api().OptimizerStep(sess.raw, run_options ? run_options->raw : nullptr));
     }
   }, py::arg("sess"), py::arg("run_options") = py::none(), "Updates the trainable parameters from their gradients.");
@@ -276,7 +276,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Path inference_model_path_(inference_model_path);
     const Texts graph_output_names_(graph_output_names);
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(training_api().ExportModelForInferencing(sess.raw, inference_model_path_.data(), graph_output_names.size(), graph_output_names_.data()));
     }
   }, py::arg("sess"), py::arg("inference_model_path"), py::arg("graph_output_names"), "Writes a plain ONNX model that contains the current parameters.");
@@ -317,7 +317,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Bytes checkpoint_buffer_(checkpoint_buffer);
     OrtCheckpointState* checkpoint_state = {};
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(training_api().LoadCheckpointFromBuffer(checkpoint_buffer_.data(), checkpoint_buffer_.size(), &checkpoint_state));
     }
     return Handle<OrtCheckpointState>(checkpoint_state, training_api().ReleaseCheckpointState);
@@ -390,7 +390,7 @@ PYBIND11_MODULE(_ortrain, m) {
     void* out = {};
     size_t out_length = 0;
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(extension_api().BuildTrainingModel(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), frozen_names_.data(), frozen_names.size(), input_names_.data(), input_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), disabled_passes_.data(), disabled_passes.size(), allocator(), &out, &out_length));
     }
     return take_bytes(out, out_length);
@@ -402,7 +402,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Texts output_names_(output_names);
     char* report = {};
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(extension_api().FindUntrainable(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), input_names_.data(), input_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), allocator(), &report));
     }
     return take_text(report);
@@ -420,7 +420,7 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("attach_optimizer", [](const Handle<OrtTrainingSession>& sess, const std::optional<std::filesystem::path>& optimizer_model_path) {
     const Path optimizer_model_path_(optimizer_model_path);
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(extension_api().AttachOptimizer(sess.raw, optimizer_model_path_.data()));
     }
   }, py::arg("sess"), py::arg("optimizer_model_path"), "Adds an optimizer model to a session that was created without one.");
@@ -445,7 +445,7 @@ PYBIND11_MODULE(_ortrain, m) {
     void* out = {};
     size_t out_length = 0;
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(extension_api().BuildGradientModel(model_data_.data(), model_data_.size(), value_names_.data(), value_names.size(), loss_name.c_str(), allocator(), &out, &out_length));
     }
     return take_bytes(out, out_length);
@@ -468,7 +468,7 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("model_data"), py::arg("y_node_names"), py::arg("x_node_names"), py::arg("loss_name"), "Creates a builder for a forward model.");
   m.def("gradient_graph_builder_build", [](const Handle<OrtGradientGraphBuilder>& builder) {
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(extension_api().GradientGraphBuilderBuild(builder.raw));
     }
   }, py::arg("builder"), "Adds the gradients.");
@@ -481,7 +481,7 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("gradient_graph_builder_save", [](const Handle<OrtGradientGraphBuilder>& builder, const std::optional<std::filesystem::path>& model_path) {
     const Path model_path_(model_path);
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(extension_api().GradientGraphBuilderSave(builder.raw, model_path_.data()));
     }
   }, py::arg("builder"), py::arg("model_path"), "Writes the model with the gradients to a file.");
@@ -501,7 +501,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Texts output_names_(output_names);
     char* out = {};
     {
-      const py::gil_scoped_release released;
+      const GilReleased released;
       check(extension_api().FindUnreached(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), allocator(), &out));
     }
     return take_text(out);
