@@ -19,14 +19,14 @@ _checked = 0
 
 @pytest.fixture(autouse=True)
 def exported_models_are_valid(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check every model that a test exports, right after it was written."""
+    """Check every model that a test exports, right after it is written."""
     no_rank = request.node.get_closest_marker("output_of_unknown_rank") is not None
 
     @functools.wraps(_EXPORT)
     def export(module: Module, path: str, names: list[str]) -> None:
         global _checked
         _EXPORT(module, path, names)
-        if no_rank:  # ONNX demands a shape of every output, and has none that leaves the rank open
+        if no_rank:  # ONNX requires a shape for every output, and has none of unknown rank
             with pytest.raises(onnx.checker.ValidationError, match="Field 'shape' of 'type' is required"):
                 check_exported(path)
             return
@@ -55,7 +55,7 @@ def mlp() -> Fixture:
 
 @pytest.fixture(scope="session")
 def ort_training_python() -> str:
-    """An interpreter that has onnxruntime-training 1.19.2; skips, saying so, when there is none."""
+    """An interpreter that has onnxruntime-training 1.19.2; skips, with a message, if there is none."""
     given = os.environ.get("ORTRAIN_ORT_PYTHON", ".venv-peers/ort/bin/python")
     python = shutil.which(given)
     if python is None:

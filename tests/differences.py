@@ -19,7 +19,7 @@ def central_differences(
 ) -> Array:
     """Return the gradient of ``loss`` at ``x``, which is double, element by element.
 
-    Where ``places`` are given, those elements alone; the others are NaN.
+    If ``places`` are given, only for those elements; the others are NaN.
     """
     assert x.dtype == np.float64
     gradient = np.full(x.shape, np.nan)

@@ -1,4 +1,4 @@
-"""What must hold of every model that is exported."""
+"""Checks that every exported model must pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def unused_initializers(model: onnx.ModelProto) -> set[str]:
 
 
 def check_exported(path: str | Path) -> onnx.ModelProto:
-    """Check a file with ONNX's checker and shape inference, and that it holds no initializer in vain."""
+    """Check a file with ONNX's checker and shape inference, and that it has no unused initializer."""
     onnx.checker.check_model(str(path), full_check=True)
     model = onnx.load(path)
     assert not unused_initializers(model)

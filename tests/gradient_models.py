@@ -1,4 +1,4 @@
-"""Models with gradients in them, and what these ought to be."""
+"""Models that contain gradients, and the expected values."""
 
 from __future__ import annotations
 

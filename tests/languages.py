@@ -1,6 +1,6 @@
 """How a program in each language is compiled against the library under test, and run.
 
-A language whose compiler or built library is missing raises `Missing`, which says what to do about it.
+If the compiler or the built library of a language is missing, `Missing` is raised, which says what to do about it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """A program that is ready to run: the command without its arguments, and what it needs in the environment."""
+    """A program that is ready to run: the command without its arguments, and the environment that it needs."""
 
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Program:
 
 
 def library_folder() -> Path:
-    """Where the libortrain under test lies."""
+    """The folder of the libortrain under test."""
     if "ORTRAIN_EXTENSION_DIR" in os.environ:
         return Path(os.environ["ORTRAIN_EXTENSION_DIR"]).resolve()
     package = find_spec("ortrain")
@@ -65,7 +65,7 @@ def tool(name: str, package: str) -> str:
 
 
 def built(path: str, target: str) -> Path:
-    """The path of a library that another target of the Makefile makes."""
+    """The path of a library that another target of the Makefile builds."""
     if not (ROOT / path).exists():
         raise Missing(f"there is no {path}: make {target}")
     return ROOT / path
@@ -81,7 +81,7 @@ def link_options(library: Path) -> list[str]:
 
 
 def answer(program: str, question: str) -> str:
-    """What a tool says of itself."""
+    """The output of a tool."""
     return subprocess.run([program, question], capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -92,7 +92,7 @@ def compile_c(sources: Sequence[Path], target: Path) -> Program:
 def compile_c_against(
     headers: Sequence[Path], sources: Sequence[Path], target: Path, link: Sequence[str] | None = None
 ) -> Program:
-    """Compile with headers of the test's own, linked with libortrain or as `link` says."""
+    """Compile with the test's own headers, linked with libortrain or as given by `link`."""
     compiler = tool(os.environ.get("CC", "cc"), "gcc")
     options = ["-std=c11", "-O2", *WARNINGS, *(f"-I{folder}" for folder in headers)]
     link = link_options(library_folder()) if link is None else link
@@ -119,10 +119,10 @@ def compile_csharp(sources: Sequence[Path], target: Path) -> Program:
 
 
 def objc_options(counted: bool = False) -> list[str]:
-    """What a source in Objective-C is compiled with, with automatic reference counting or without.
+    """The compiler options of an Objective-C source, with or without automatic reference counting.
 
-    The runtime and its headers are GCC's; they come last, so that clang finds its own headers first. Clang counts
-    references for another runtime only, which is not there to link with.
+    The runtime and its headers are GCC's; they come last, so that clang finds its own headers first. Clang supports
+    reference counting only with another runtime, which is not available for linking.
     """
     config, gcc = tool("gnustep-config", "libgnustep-base-dev"), tool("gcc", "gobjc")
     runtime = ["-fobjc-runtime=gcc", "-DGNU_RUNTIME=1"]
@@ -148,7 +148,7 @@ def compile_objc(sources: Sequence[Path], target: Path) -> Program:
 
 
 def swift_module() -> tuple[list[str | Path], dict[str, str]]:
-    """What compiles and links a source with the module, and what its programs need in the environment."""
+    """The command that compiles and links a source with the module, and the environment that its programs need."""
     modules = built("build/swift/release/Modules/onnxruntime_training_objc.swiftmodule", "swift").parent
     objects = sorted((modules.parent / "onnxruntime_training_objc.build").glob("*.o"))
     binding = ROOT / "bindings/swift/Sources/COrtrain"
@@ -171,11 +171,11 @@ COMPILERS: dict[str, tuple[str, Callable[[Sequence[Path], Path], Program]]] = {
     "objc": (".m", compile_objc),
     "swift": (".swift", compile_swift),
 }
-"""By language: the ending of its sources, and what compiles sources into a program."""
+"""By language: the suffix of its sources, and the function that compiles sources into a program."""
 
 
 def skip_or_fail(language: str, why: Missing) -> NoReturn:
-    """End a test of a language that is missing: as skipped, or as failed where ORTRAIN_REQUIRE names it."""
+    """End a test of a missing language: as skipped, or as failed if ORTRAIN_REQUIRE names the language."""
     if language in required():
         pytest.fail(f"{language} is required by ORTRAIN_REQUIRE, but {why}")
     pytest.skip(f"SKIPPED LOUDLY: {language}: {why}")

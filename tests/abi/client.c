@@ -1,4 +1,4 @@
-// A client as onnxruntime's users have them: compiled with the layout of a release, it runs a model forward
+// A client like those of onnxruntime's users: compiled with the layout of a release, it runs a model forward
 // and takes training steps. Prints the outputs of the model for its first input, and the losses.
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
@@ -17,7 +17,7 @@ static void ok(OrtStatus* status) {
   exit(1);
 }
 
-// The elements and their number, by the newest calls that the release has.
+// The elements and their count, read with the newest calls that the release has.
 static const float* elements(OrtValue* value, size_t* count) {
 #if VERSION >= 23
   const void* data = NULL;

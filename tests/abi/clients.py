@@ -1,4 +1,4 @@
-"""The client of this folder, compiled with the layout of a release, and what it has to say."""
+"""The client in this folder, compiled with the layout of a release, and its output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIXTURE = ROOT / "tests/data/fixtures/mlp_adamw"
 
 
 def compile_client(folder: Path, release: int, link: Sequence[str] | None = None) -> Program:
-    """The client for a release, linked with libortrain or as `link` says."""
+    """The client for a release, linked with libortrain or as given by `link`."""
     (folder / "layout.h").write_text(
         f"#define VERSION {release}\n" + layout.header(layout.LAST_SLOT[release])
     )

@@ -1,4 +1,4 @@
-// Every header compiles as C++14, and what they define works there. Prints what is wrong.
+// Every header compiles as C++14, and its definitions work there. Prints what is wrong.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,7 +23,7 @@
 
 namespace {
 
-// All 65536 numbers of a format in a file, as floats; then floats and their bits in the format, to the end.
+// Reads from a file all 65536 values of a format as floats, then floats and their bits in the format.
 template <typename T>
 void check_numbers(const char* path) {
   std::FILE* file = std::fopen(path, "rb");

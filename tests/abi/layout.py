@@ -1,4 +1,4 @@
-"""C headers of the function tables, written from the recorded slots alone: nothing here knows the spec or codegen."""
+"""C headers of the function tables, written only from the recorded slots: nothing here uses the spec or codegen."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Slot:
 
 
 def plain(text: str) -> str:
-    """A declaration without what C cannot or need not say."""
+    """A declaration without what C cannot or need not express."""
     return re.sub(r"\b(nullable|enum|struct)\s+", "", text).strip()
 
 
 def slots(table: str) -> list[Slot]:
-    """The slots of a table, in their order."""
+    """The slots of a table, in order."""
     with (DATA / f"{table}.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["slot"]) for row in rows] == list(range(len(rows)))
@@ -63,7 +63,7 @@ def slots(table: str) -> list[Slot]:
 
 
 def type_of(parameter: str) -> str:
-    """The type of a parameter that is declared with its name; an array is the pointer that it decays to."""
+    """The type of a parameter declared with its name; an array decays to a pointer."""
     if "(*" in parameter:
         return re.sub(r"\(\*\w+\)", "(*)", parameter)
     array = parameter.endswith("[]")
@@ -100,7 +100,7 @@ def header(last_slot: int = LAST_SLOT[30]) -> str:
 
 
 def argument(kind: str) -> str:
-    """A harmless argument: room for a result where there may be one, else text, null or 0."""
+    """A harmless argument: memory for a possible result, else text, null or 0."""
     if kind == "const char*" or kind == "const ORTCHAR_T*":
         return '"x"'
     if "(*)" in kind:

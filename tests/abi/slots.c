@@ -1,7 +1,7 @@
-// Calls every slot of every table by its number, for which it has headers written from the recorded slots
-// alone. What is implemented is called here and has to do what it says; every other slot is called by
-// generated code, and has to answer that it is not implemented, under its own name. Prints a line a slot:
-// table, number, name, answer.
+// Calls every slot of every table by its number, with headers written only from the recorded slots.
+// Implemented calls are made here and have to work; every other slot is called by generated code and has to
+// return, under its own name, that it is not implemented. Prints one line per slot: table, number, name,
+// result.
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>

@@ -15,7 +15,7 @@ alias = pytest.importorskip("ortrain.alias", reason="the package is not installe
 
 @pytest.fixture(scope="module")
 def aliases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the command has filled, away from the package."""
+    """A folder that the command has filled, outside the package."""
     from ortrain.__main__ import main
 
     folder = tmp_path_factory.mktemp("alias") / "new" / "folder"
@@ -24,7 +24,7 @@ def aliases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fake_release(folder: Path, version: str) -> Path:
-    """A library with name, symbol and symbol version of a released libonnxruntime, and nothing behind it."""
+    """A library with the name, symbol and symbol version of a released libonnxruntime, but no implementation."""
     (folder / "fake.map").write_text(f"VERS_{version} {{ global: OrtGetApiBase; local: *; }};\n")
     (folder / "fake.c").write_text("const void* OrtGetApiBase(void) { return 0; }\n")
     library = folder / "libonnxruntime.so.1"

@@ -1,4 +1,4 @@
-"""The headers compile as C++14, with both compilers, and their 16-bit numbers are those of NumPy and ml_dtypes."""
+"""The headers compile as C++14, with both compilers, and their 16-bit floats agree with NumPy and ml_dtypes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_c_header_compiles_as_c(tmp_path: Path) -> None:
 
 
 def write_numbers(path: Path, dtype: type, rng: np.random.Generator) -> None:
-    """Every number of a format as a float, then floats with their bits in the format: at random, and ties."""
+    """Every value of a format as a float, then floats with their bits in the format: random ones, and ties."""
     with np.errstate(all="ignore"):
         every = np.arange(65536, dtype=np.uint16).view(dtype).astype(np.float32)
         at_random = rng.integers(0, 2**32, 20000, dtype=np.uint64).astype(np.uint32).view(np.float32)

@@ -1,4 +1,4 @@
-"""Sessions that share the threads of their environment use as many as it says."""
+"""Sessions that share the threads of their environment use the number of threads that it specifies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every slot of every table is called by its number, by a program that knows the recorded layout alone."""
+"""Every slot of every table is called by its number, by a program that knows only the recorded layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Artifacts: their structure, that onnxruntime-training 1.19.2 runs them, and what is refused."""
+"""Artifacts: their structure, that onnxruntime-training 1.19.2 runs them, and what is rejected."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_artifacts_have_the_inputs_and_outputs_of_1_19(recorded: Fixture, tmp_pa
     for file in ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx"):
         ours, theirs = onnx.load(tmp_path / file), onnx.load(recorded.path(file))
         assert names(ours.graph.input) == names(theirs.graph.input), file
-        # The name of the loss has a number that means nothing.
+        # The name of the loss ends in an arbitrary number.
         assert names(ours.graph.output)[1:] == names(theirs.graph.output)[1:], file
         assert [v.type for v in ours.graph.input] == [v.type for v in theirs.graph.input], file
         assert [v.type for v in ours.graph.output] == [v.type for v in theirs.graph.output], file
@@ -164,7 +164,7 @@ def test_onnxruntime_training_runs_our_artifacts(
 
 
 def test_every_float_initializer_is_trained_by_default(tmp_path: Path) -> None:
-    """Save those that cannot be: statistics, bounds, and what takes no part."""
+    """Except those that cannot be trained: statistics, bounds, and unused values."""
     model = make_model(
         [
             helper.make_node("BatchNormalization", ["x", "scale", "shift", "mean", "var"], ["n"]),
@@ -282,7 +282,7 @@ def test_the_loss_takes_the_named_inputs(tmp_path: Path) -> None:
         model, loss=LossType.MSELoss, loss_input_names=["other"], artifact_directory=tmp_path / "one"
     )
     assert names(onnx.load(tmp_path / "one/training_model.onnx").graph.input)[:2] == ["x", "target"]
-    # Both outputs: the second is what the first is compared with.
+    # Both outputs: the first is compared with the second.
     artifacts.generate_artifacts(model, loss=LossType.MSELoss, artifact_directory=tmp_path / "two")
     assert names(onnx.load(tmp_path / "two/training_model.onnx").graph.input)[:2] == ["x", "w"]
 
@@ -371,11 +371,11 @@ def test_a_parameter_that_is_used_twice_gets_the_sum_of_both_gradients(tmp_path:
     np.testing.assert_allclose(w - gradient, state.parameters["w"].data, rtol=1e-4, atol=1e-5)
 
 
-# Refusals.
+# Rejected models.
 
 
 def refusal(folder: Path, model: Any, **settings: Any) -> str:
-    """The message with which the model is refused; nothing is written."""
+    """The message with which the model is rejected; nothing is written."""
     arguments: dict[str, Any] = {"loss": LossType.MSELoss, "artifact_directory": folder / "out"}
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the tests look at the whole message
         artifacts.generate_artifacts(model, **(arguments | settings))
@@ -491,7 +491,7 @@ def test_operators_without_a_gradient_are_named_at_once_with_what_to_do(tmp_path
             helper.make_node("Add", ["b", "w"], ["c"]),
             helper.make_node("DivGrad", ["c", "c", "v"], ["d"], name="second", domain="com.microsoft"),
             helper.make_node("Frobnicate", ["d"], ["e"], name="third"),
-            # Nothing is trained through this one.
+            # No trained value depends on this one.
             helper.make_node("DivGrad", ["x", "x", "v"], ["f"], name="beside", domain="com.microsoft"),
             helper.make_node("Add", ["e", "f"], ["y"]),
         ],
@@ -558,7 +558,7 @@ def test_frozen_names_that_the_model_lacks_are_ignored_with_a_warning(
 
 
 def test_the_gradient_of_an_input_is_an_output(tmp_path: Path) -> None:
-    """It is that of the step, where those of parameters are sums."""
+    """It is the gradient of one step; those of parameters accumulate."""
     model = make_model([helper.make_node("Mul", ["x", "weight"], ["y"])], {"weight": weights(3)})
     report = artifacts.generate_artifacts(
         model,
@@ -590,7 +590,7 @@ def test_the_gradient_of_an_input_is_an_output(tmp_path: Path) -> None:
 
 
 def test_the_gradient_of_an_input_needs_no_parameters(tmp_path: Path) -> None:
-    """As for adversarial examples, or to show what a network looks at."""
+    """As for adversarial examples, or to show which inputs a network depends on."""
     model = make_model([helper.make_node("Mul", ["x", "weight"], ["y"])], {"weight": weights(3)})
     report = artifacts.generate_artifacts(
         model, requires_grad=["x"], loss=LossType.MSELoss, artifact_directory=tmp_path

@@ -1,4 +1,4 @@
-"""Initializers of the graphs inside If and Loop are trained where they are named."""
+"""Initializers of the graphs inside If and Loop are trained if they are named."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def graph_of(
 
 
 def model_of(inner: bool) -> onnx.ModelProto:
-    """If: x * w or x + w, with a w of its own each; then a Loop of two steps y = tanh(y * step).
+    """If: x * w or x + w, each with its own w; then a Loop of two steps y = tanh(y * step).
 
     Not inner: the same with all of them in the main graph.
     """
-    then_w, else_w = ("w", "w") if inner else ("w_1", "w")  # the else branch stands first
+    then_w, else_w = ("w", "w") if inner else ("w_1", "w")  # the else branch comes first
     branches = {
         "then_branch": graph_of(
             "then", [helper.make_node("Mul", ["x", then_w], ["t"])], ["t"], {"w": THEN} if inner else {}

@@ -1,4 +1,4 @@
-"""Blocks: what they compute, run by stock onnxruntime against formulas in NumPy, and what they refuse."""
+"""Blocks: what they compute, run by stock onnxruntime and compared with formulas in NumPy, and what they reject."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def linear_model(opset: int = 17, dtype: type = np.float32, outputs: int = 3) ->
 def identity_model(
     shape: list[int | str], opset: int = 17, element: int = TensorProto.FLOAT
 ) -> onnx.ModelProto:
-    """A model that gives back its input, to put blocks on."""
+    """A model that returns its input, to build blocks on."""
     graph = helper.make_graph(
         [helper.make_node("Identity", ["x"], ["y"])],
         "identity",
@@ -61,7 +61,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
 
 
 def forward(build: Callable[[str], Any], model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with what `build` adds on its output."""
+    """The model with what `build` adds to its output."""
 
     class Built(onnxblock.ForwardBlock):
         def build(self, name: str) -> Any:
@@ -119,7 +119,7 @@ def test_bce_with_logits(reduction: str, opset: int) -> None:
 
 
 def test_bce_with_weights() -> None:
-    weight = np.array([0.5, 1.0, 2.0])  # float64 arrays are taken for float32 models too
+    weight = np.array([0.5, 1.0, 2.0])  # float64 arrays are accepted for float32 models too
     pos_weight = np.array([3.0, 1.0, 0.25], np.float32)
     model = forward(onnxblock.loss.BCEWithLogitsLoss(weight, "sum", pos_weight), identity_model(["n", 3]))
     expected = binary_cross_entropy(X, T, weight, pos_weight).sum()
@@ -306,7 +306,7 @@ def test_empty_base_starts_from_nothing() -> None:
     np.testing.assert_allclose(run(model, {"x": X}), 2 * X)
 
 
-# What is refused.
+# What is rejected.
 
 
 def test_a_block_outside_of_a_base_is_refused() -> None:

@@ -1,6 +1,6 @@
-"""What generate_artifacts trains with no argument but a loss, in models of every origin.
+"""What generate_artifacts trains if only a loss is given, in models of every origin.
 
-``tests/models`` has exports of whole networks; here are the single cases.
+``tests/models`` has exports of whole networks; the individual cases are here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def report_of(model: onnx.ModelProto, folder: Path, **settings: Any) -> artifact
     return artifacts.generate_artifacts(model, loss=LossType.MSELoss, artifact_directory=folder, **settings)
 
 
-#: Nodes from h, a part of which is the constant c, and what is said of c.
+#: Nodes from h, one of whose operands is the constant c, and what is said about c.
 CONSTANTS = {
     "exponent": ([node("Pow", "h c", "y")], number(2), "exponent"),
     "epsilon under a root": (
@@ -129,7 +129,7 @@ def test_layers_before_sines_are_trained(waves: list[str], tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "nodes", "value", "trained"),
     [
-        # TorchScript: parameters keep their names, weights that are transposed get numbers, as constants do.
+        # TorchScript: parameters keep their names; transposed weights get numbers, like constants.
         ("m.logit_scale", [node("Exp", "c", "s"), node("Mul", "h s", "y")], number(2.6), True),
         ("logit_scale", [node("Mul", "h c", "y")], number(2.6), True),
         ("onnx::MatMul_123", [node("MatMul", "h c", "y")], array(3, 3), True),
@@ -228,7 +228,7 @@ def record(model: onnx.ModelProto, name: str, **entries: str) -> None:
 
 @pytest.mark.parametrize("signature", [True, False])
 def test_the_record_of_the_exporter_decides(signature: bool, tmp_path: Path) -> None:
-    """Against name and use."""
+    """Contrary to name and use."""
     names = ["m.p", "m.buffer", "m.literal", "embedding_1", "unsqueeze_3", "val_7"]
     nodes = [node("Pow", "x m.p", "h0")]
     nodes += [node("Mul", f"h{i} {name}", f"h{i + 1}") for i, name in enumerate(names[1:])]
@@ -274,7 +274,7 @@ def test_a_record_of_another_form_counts_for_nothing(text: str, tmp_path: Path) 
     assert report_of(model, tmp_path).trained == ["a", "w"]
 
 
-#: Nodes from the table c to b, between which gradients end.
+#: Nodes from the table c to b, which stop gradients.
 STOPS = {
     "comparison": [node("Less", "x c", "t"), node("Cast", "t", "b", to=TensorProto.FLOAT)],
     "rounding": [node("Add", "x c", "t"), node("Ceil", "t", "b")],
@@ -297,7 +297,7 @@ def test_what_no_gradient_reaches_is_left_out_unless_it_is_named(
         report = report_of(model, tmp_path)
     assert report.trained == ["w"]
     choice = report.initializers[0]
-    if case != "comparison":  # a threshold by its use
+    if case != "comparison":  # a threshold, judged by its use
         assert choice.reason == "no gradient of the loss reaches it"
         assert "no gradient of the loss reaches it" in caplog.text
     with pytest.raises(ValueError, match=r'parameter "c".*no gradient'):

@@ -1,4 +1,4 @@
-// Catch2 has its main in a library from version 3 on; version 2 wants one file that makes it.
+// From version 3 on, Catch2 has its main in a library; version 2 requires one file that defines it.
 #if __has_include(<catch2/catch_all.hpp>)
 #else
 #define CATCH_CONFIG_MAIN

@@ -1,4 +1,4 @@
-// What the tests of the C and C++ interfaces share.
+// Shared by the tests of the C and C++ interfaces.
 #pragma once
 
 #include <cstring>
@@ -24,7 +24,7 @@ inline std::vector<char> bytes_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// A folder of its own for a test, removed afterwards.
+// A separate folder for a test, removed afterwards.
 class Scratch {
  public:
   Scratch() {

@@ -1,4 +1,4 @@
-// The C interface as a C program uses it: the tables, the training loop, and what happens to bad calls.
+// The C interface as a C program uses it: the tables, the training loop, and the results of bad calls.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -326,7 +326,7 @@ TEST_CASE("an optimizer model updates the tensors of its sequences") {
   ok(ort().SessionGetOutputName(session, 0, run.allocator, &output));
   OrtValue* flag = nullptr;
   ok(ort().Run(session, nullptr, names, inputs, 6, &output, 1, &flag));
-  // The first step of Adam is as long as the learning rate, whatever the gradient.
+  // The first step of Adam has the length of the learning rate, whatever the gradient.
   CHECK(std::abs(w[0] - 0.9f) < 1e-4f);
   CHECK(std::abs(w[1] + 1.1f) < 1e-4f);
   CHECK(std::abs(m[1] - 0.2f) < 1e-6f);

@@ -1,4 +1,4 @@
-"""What the tests of the code generator share."""
+"""Shared by the tests of the code generator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def spec_copy(tmp_path: pathlib.Path) -> SpecCopy:
 
 @pytest.fixture
 def refusal(spec_copy: SpecCopy) -> Callable[[], str]:
-    """Loads the copy, which must be refused; returns what is said."""
+    """Loads the copy, which must be rejected; returns the message."""
     from codegen.spec.check import load
     from codegen.spec.source import SpecError
 

@@ -1,4 +1,4 @@
-"""A copy of the spec that a test may break or extend."""
+"""A copy of the spec that a test may damage or extend."""
 
 from __future__ import annotations
 

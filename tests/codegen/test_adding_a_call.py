@@ -55,12 +55,12 @@ HAND_WRITTEN = (
     "bindings/objc",
     "bindings/swift",
 )
-"""What goes with the rendered files; of it the spec alone is changed."""
+"""What the rendered files belong to; only the spec is changed."""
 
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A checkout with what an extended spec gives, and the hand-written sources that it goes with."""
+    """A checkout with the files generated from an extended spec, and the hand-written sources."""
     root = tmp_path_factory.mktemp("checkout")
     for folder in HAND_WRITTEN:
         shutil.copytree(ROOT / folder, root / folder)

@@ -1,4 +1,4 @@
-"""A new language is a folder, a file in the spec and a small library: the guide's own language is generated and used."""
+"""A new language is a folder, a spec file and a small library: the language in the guide is generated and used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHECKPOINT = ROOT / "tests/data/fixtures/mlp_adamw/checkpoint"
 
 
 def files_of_the_guide() -> dict[str, str]:
-    """The files that the guide shows, by their paths."""
+    """The files that the guide shows, by path."""
     text = GUIDE.read_text(encoding="utf-8")
     return dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
 

@@ -1,4 +1,4 @@
-"""The library as a program sees it that knows the recorded slots alone: called by number, through ctypes."""
+"""The library as seen by a program that knows only the recorded slots: called by number, through ctypes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Table:
 
 @pytest.fixture(scope="module")
 def base() -> Any:
-    library = ctypes.CDLL(ortrain._ortrain.__file__)  # what it depends on is searched too
+    library = ctypes.CDLL(ortrain._ortrain.__file__)  # its dependencies are searched too
     library.OrtGetApiBase.restype = ctypes.POINTER(ctypes.c_void_p)
     return library.OrtGetApiBase()
 

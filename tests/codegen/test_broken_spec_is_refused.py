@@ -1,4 +1,4 @@
-"""A broken spec is refused with file, line, entry, and what was expected and found."""
+"""A broken spec is rejected with file, line, entry, and what was expected and found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The committed generated files are those that the spec gives, and say so when they are not."""
+"""The committed generated files are those generated from the spec, and a check reports when they are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Python user sees of the classes that the spec describes, on a recorded model."""
+"""The classes that the spec describes, as Python users see them, on a recorded model."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def test_import_is_quick_and_leaves_onnx_alone() -> None:
         "print(time.perf_counter() - t); assert not {'onnx', 'torch', 'google.protobuf'} & set(sys.modules)"
     )
     times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]
-    assert min(times) < 1.0  # generous: machines that test are busy
+    assert min(times) < 1.0  # generous: test machines are busy
 
 
 class HasNumpy:
-    """A tensor of another library, known by its numpy() alone."""
+    """A tensor of another library, known only by its numpy()."""
 
     def __init__(self, array: np.ndarray[Any, Any]):
         self.array = array
@@ -96,7 +96,7 @@ class HasNumpy:
 
 
 class HasDlpack(HasNumpy):
-    """A tensor of another library, known by DLPack."""
+    """A tensor of another library, known only by DLPack."""
 
     numpy = None  # type: ignore[assignment]
 
@@ -385,7 +385,7 @@ def test_other_threads_run_while_a_step_does(run: Run) -> None:
     run.module(x, y)
     thread = threading.Thread(target=count)
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(60)  # a thread gives way only when it waits or releases the lock
+    sys.setswitchinterval(60)  # a thread yields only when it waits or releases the lock
     try:
         thread.start()
         before = ticks

@@ -10,7 +10,7 @@ from spec_copy import ROOT
 
 
 def declared(header: str, table: str) -> list[tuple[str, str, list[str]]]:
-    """Name, return type and parameter types of each function pointer of a struct, as the header has them."""
+    """Name, return type and parameter types of each function pointer of a struct in the header."""
     text = re.sub(r"/\*.*?\*/", "", (ROOT / "core/include" / header).read_text(), flags=re.DOTALL)
     body = re.search(rf"struct {table} {{(.*?)\n}};", text, re.DOTALL)
     assert body is not None
@@ -21,7 +21,7 @@ def declared(header: str, table: str) -> list[tuple[str, str, list[str]]]:
 
 
 def plain(kind: str) -> str:
-    """A type without what the binary interface does not see: nullable marks, enum, outermost const."""
+    """A type without what does not affect the binary interface: nullable marks, enum, outermost const."""
     kind = re.sub(r"\b(nullable|enum|struct)\b", "", kind)
     kind = re.sub(r"\s+", " ", kind).strip()
     kind = re.sub(r"\s*\*\s*", "*", kind).replace("const*", " const*").replace("* const", "*const").strip()
@@ -30,7 +30,7 @@ def plain(kind: str) -> str:
 
 
 def parameter_types(parameters: str) -> list[str]:
-    """The types of a parameter list; an array is the pointer that it decays to."""
+    """The types of a parameter list; arrays decay to pointers."""
     if parameters.strip() in ("", "void"):
         return []
     types = []

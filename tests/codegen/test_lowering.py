@@ -1,4 +1,4 @@
-"""A method becomes the steps that its calls need, whatever language prints them."""
+"""A method becomes the steps that its calls need, whichever language prints them."""
 
 from __future__ import annotations
 

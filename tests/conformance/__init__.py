@@ -1,5 +1,5 @@
 """The backend test cases that come with the ``onnx`` package, run here and by stock onnxruntime.
 
-``python -m tests.conformance`` runs all of them in both, and writes down what passes and why the others fail:
-``record.yaml``, which ``test_conformance.py`` holds the library to, and ``docs/reference/conformance.md``.
+``python -m tests.conformance`` runs all of them in both, and records what passes and why the others fail: in
+``record.yaml``, which ``test_conformance.py`` checks the library against, and ``docs/reference/conformance.md``.
 """

@@ -20,7 +20,7 @@ Outcome = dict[str, tuple[str, list[str]]]
 
 
 def _work(runtime: str, todo: list[Case], results: Connection) -> None:
-    """Run cases one after another, and send why each fails, or an empty text."""
+    """Run cases one after another, and send the reason why each fails, or an empty string."""
     for case in todo:
         try:
             compare.check(case, runtimes.PREPARE[runtime](case.model))
@@ -32,7 +32,7 @@ def _work(runtime: str, todo: list[Case], results: Connection) -> None:
 
 
 def measure(runtime: str, todo: list[Case]) -> Outcome:
-    """Run cases in another process, which a case may take down with it."""
+    """Run cases in another process, because a case may crash it."""
     failed: Outcome = {}
     context = multiprocessing.get_context("fork")
     while todo:
@@ -64,7 +64,7 @@ def measure(runtime: str, todo: list[Case]) -> Outcome:
 
 
 def main() -> int:
-    """Run what the command line says; without a choice of cases, write the record and the page."""
+    """Run the cases given by the command line; if these are all cases, write the record and the page."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument(
         "-k", default="", metavar="SUBSTRING", help="only cases whose id contains it; writes nothing"

@@ -1,4 +1,4 @@
-"""The cases: models, inputs and expected outputs, as the ``onnx`` package has them."""
+"""The cases of the ``onnx`` package: models, inputs and expected outputs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light", "sequence")
-"""What the package has; the models of kind light have weights that are all alike instead of downloaded ones, and those
-of kind sequence are the cases of kind node that deal in sequences and optional values."""
+"""The kinds of cases in the package. Models of kind light have constant weights instead of downloaded ones; those of
+kind sequence are the cases of kind node that use sequences and optional values."""
 
 _DRAWING = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
@@ -27,7 +27,7 @@ _OTHER_TYPES = ("map_type", "sparse_tensor_type")
 
 Array = np.ndarray[Any, Any]
 Value = Array | list[Array] | None
-"""A value of a case: a tensor, a sequence of tensors, or an optional value that is not there."""
+"""A value of a case: a tensor, a sequence of tensors, or an empty optional value."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Case:
 
     @property
     def runs(self) -> Iterator[tuple[dict[str, Value], list[Value]]]:
-        """The inputs by name, and the outputs that are expected for them."""
+        """The inputs by name, and the expected outputs."""
         initialized = {tensor.name for tensor in self.model.graph.initializer}
         inputs = self.model.graph.input
         if self.kind == "light":
@@ -77,7 +77,7 @@ class Case:
             folders = sorted(self.path.parent.glob("test_data_set_*"))
             data = [(_tensors(folder, "input"), _tensors(folder, "output")) for folder in folders]
         for given, expected in data:
-            # Cases on disk have no data for inputs that are initializers too.
+            # Cases on disk have no data for inputs that are also initializers.
             named = inputs if len(given) == len(inputs) else [v for v in inputs if v.name not in initialized]
             arrays = [as_value(value) for value in given]
             yield (
@@ -154,9 +154,10 @@ def has_other_types(model: ModelProto) -> bool:
 
 
 def load(kind: str) -> tuple[list[Case], int]:
-    """Return the cases of a kind, by name, and how many were left out for having other types than tensors."""
+    """Return the cases of a kind, by name, and the number of cases omitted because they have other types than
+    tensors."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the cases are computed with NumPy, overflow is part of them
+        warnings.simplefilter("ignore")  # the cases are computed with NumPy and may overflow
         found = load_model_tests(kind={"light": "real", "sequence": "node"}.get(kind, kind))
     cases = []
     for c in found:

@@ -1,4 +1,4 @@
-"""What counts as passing a case, and in which words a failure is written down."""
+"""When a case passes, and how a failure is described."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SIGMAS = 6
 
 
 class Mismatch(AssertionError):
-    """An output is not what the case expects."""
+    """An output differs from what the case expects."""
 
 
 def check(case: Case, run: Run) -> None:
     """Run a case.
 
     Outputs have the expected type and shape; values are within the tolerance that the case states, and in
-    bfloat16 within two units in the last place. Random numbers are no library's like another's: of them the
-    mean of many runs counts.
+    bfloat16 within two units in the last place. Random values differ between libraries: for them the mean of many runs
+    is compared.
 
     Raises
     ------
@@ -50,12 +50,12 @@ def check(case: Case, run: Run) -> None:
 
 
 def tensors_of(found: Value, expected: Value) -> list[tuple[Array, Array]]:
-    """Return the tensors of an output beside those that are expected.
+    """Return the tensors of an output paired with the expected ones.
 
     Raises
     ------
     Mismatch
-        When one is a sequence, a tensor or nothing and the other is not, or sequences differ in length.
+        When one is a sequence, a tensor or empty and the other is not, or sequences differ in length.
     """
     kinds = [
         "nothing" if v is None else f"a sequence of {len(v)}" if isinstance(v, list) else "a tensor"
@@ -92,7 +92,7 @@ def check_values(found: Array, expected: Array, rtol: float, atol: float) -> Non
 def check_draws(case: Case, feeds: dict[str, Value], run: Run) -> None:
     """Compare many runs of a model that draws random numbers with as many of the package's reference.
 
-    Every value is one that the reference gives there, and the means are apart by no more than chance allows.
+    Every value also occurs in the reference, and the means differ by no more than chance allows.
     """
     model = ModelProto()
     model.CopyFrom(case.model)
@@ -136,7 +136,7 @@ _REASONS = (
     (r"tensors of type data type \d+ are not supported", "the element type is not supported"),
     (r"This is an invalid model|Type Error", "the model is held invalid"),
 )
-"""What messages say of cases that fail alike."""
+"""Messages of cases that fail for the same reason."""
 
 _VARYING = (
     r"\[ONNXRuntimeError\] : \d+ : \w+ : ",
@@ -144,11 +144,11 @@ _VARYING = (
     r"node (?:making )?[\"'][^\"']*[\"'] \([\w.]+\): ",
     r"(/[\w.+-]+)+/?:\d*",
 )
-"""Parts of messages that tell cases apart, and operators, which the record has beside them."""
+"""Parts of messages that differ between cases, and operators, which the record lists separately."""
 
 
 def reason(error: BaseException) -> str:
-    """Return why a case fails, in words that are the same for cases that fail alike."""
+    """Return why a case fails, in the same words for cases that fail for the same reason."""
     text = re.sub(r"\s+", " ", str(error)).strip()
     if isinstance(error, Mismatch):
         return text.partition(":")[0] if text.startswith("values differ") else re.sub(r"\(.*?\)", "(…)", text)

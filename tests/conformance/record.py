@@ -1,4 +1,4 @@
-"""What the last run of the cases found, and the page that shows it."""
+"""The results of the last run of the cases, and the page that shows them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMMENT = "# Written by `python -m tests.conformance`: what passes, and why the
 
 @dataclass
 class Failure:
-    """Cases that fail for one reason."""
+    """Cases that fail for the same reason."""
 
     reason: str
     cases: list[str]
@@ -32,11 +32,11 @@ class Record:
 
     versions: dict[str, str]
     kinds: dict[str, dict[str, int]]
-    """Of each kind: cases, those left out, and those that pass in each library."""
+    """For each kind: cases, omitted cases, and those that pass in each library."""
     failures: list[Failure] = field(default_factory=list)
     stock_failures: dict[str, int] = field(default_factory=dict)
     drawing: int = 0
-    """Cases of random numbers."""
+    """Cases with random numbers."""
 
     @property
     def known(self) -> dict[str, str]:
@@ -49,7 +49,7 @@ class Record:
         return self.versions["onnx"] == version("onnx")
 
     def total(self, key: str) -> int:
-        """Return a number over all kinds."""
+        """Return a count over all kinds."""
         return sum(kind[key] for kind in self.kinds.values())
 
 

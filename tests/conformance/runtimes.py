@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper
 from .cases import Array, Value
 
 Run = Callable[[dict[str, Value]], list[Any]]
-"""A model that is ready: from inputs by name to the outputs in their order."""
+"""A loaded model: maps inputs by name to the outputs in order."""
 
 
 def prepare_ours(model: ModelProto) -> Run:
@@ -52,11 +52,11 @@ _BITS = {
     TensorProto.INT2: 2,
     TensorProto.UINT2: 2,
 }
-"""Types of which several elements lie in a byte, the first one in its lowest bits."""
+"""Types with several elements per byte, the first one in the lowest bits."""
 
 
 def _stock_value(array: Array) -> Any:
-    """Return an array as a value of onnxruntime, which takes types that NumPy lacks by their bits."""
+    """Return an array as a value of onnxruntime, which accepts types that NumPy lacks as their bits."""
     from onnxruntime import OrtValue
 
     if array.dtype.kind != "V" and array.dtype.type.__module__ != ml_dtypes.bfloat16.__module__:
@@ -70,7 +70,7 @@ def _stock_value(array: Array) -> Any:
         packed = (elements << np.arange(0, 8, width)).sum(axis=1).astype(np.uint8)
         bits = np.pad(packed, (0, bits.size - packed.size)).reshape(array.shape)
     value = OrtValue.ortvalue_from_numpy_with_onnx_type(bits.reshape(array.shape), kind)
-    value._bits = bits  # the value looks into this memory
+    value._bits = bits  # the value refers to this memory
     return value
 
 

@@ -1,4 +1,4 @@
-"""The backend test cases that come with the ``onnx`` package: what passed once goes on passing."""
+"""The backend test cases that come with the ``onnx`` package: what passed once keeps passing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOADED = {kind: cases.load(kind) for kind in cases.KINDS}
 CASES = [case for found, _ in LOADED.values() for case in found]
 
 PROMISED_NODE_CASES = 1800
-"""Node cases that pass in every version from now on."""
+"""Node cases that must pass in every version from now on."""
 
 same_packages = pytest.mark.skipif(
     not RECORD.is_of_these_packages, reason="the record is of another version of the onnx package"

@@ -1,4 +1,4 @@
-// Catch2, version 3 or, where the system has only that, version 2.
+// Catch2, version 3 or, if the system has only that, version 2.
 #pragma once
 
 #if __has_include(<catch2/catch_all.hpp>)

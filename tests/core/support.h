@@ -1,4 +1,4 @@
-// What several tests of the core use.
+// Shared by several tests of the core.
 #pragma once
 
 #include <signal.h>
@@ -38,7 +38,7 @@ inline void put(const std::filesystem::path& path, const std::string& content) {
   REQUIRE(file);
 }
 
-// A folder that goes away with the test.
+// A folder that is removed with the test.
 class Folder {
  public:
   Folder() {
@@ -52,7 +52,7 @@ class Folder {
   }
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
   const std::filesystem::path& path() const { return path_; }
-  // The names of what lies in it, sorted.
+  // The names of its entries, sorted.
   std::vector<std::string> names() const {
     std::vector<std::string> out;
     for (const auto& entry : std::filesystem::directory_iterator(path_))
@@ -65,7 +65,7 @@ class Folder {
   std::filesystem::path path_;
 };
 
-// The error that `step` ends with; the test fails when it ends without.
+// The error that `step` throws; the test fails if it throws none.
 inline Error error_of(const std::function<void()>& step) {
   try {
     step();
@@ -88,8 +88,7 @@ inline void check_error(ErrorCode code, const std::vector<std::string>& parts,
   }
 }
 
-// Runs `use` with every cut of `content` and with many damaged copies. It may fail with an Error, with
-// nothing else.
+// Runs `use` with every truncation of `content` and with many damaged copies. It may only fail with an Error.
 inline void damage(const std::string& content, int flips,
                    const std::function<void(const std::string&)>& use) {
   int accepted = 0, refused = 0;
@@ -114,12 +113,13 @@ inline void damage(const std::string& content, int flips,
     }
     attempt(bytes);
   }
-  // Most cuts cannot go unnoticed, and some damage does (in weights and names), or the test tests nothing.
+  // Most truncations must be noticed, and some damage cannot be (in weights and names), or the test tests
+  // nothing.
   CHECK(cut_refused > static_cast<int>(content.size()) / 2);
   CHECK(accepted > 0);
 }
 
-// While it lives, no file can grow beyond `bytes`: writing fails as on a full disk.
+// While it exists, no file can grow beyond `bytes`: writing fails as on a full disk.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) {

@@ -1,6 +1,6 @@
-// An operator that only this file knows. It has several outputs, one of them integers, a cost, a gradient and
-// positions that stay apart: everything that passes, plans and sessions want to know is declared here, and
-// docs/adding-an-operator.md shows it.
+// An operator that only this file knows. It has several outputs, one of them of integers, a cost, a gradient
+// and rows that are independent: everything that passes, plans and sessions need to know is declared here,
+// and docs/adding-an-operator.md shows it.
 //
 // [example]
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace ortrain {
 namespace {
 
-// Peaks(X) → Y, Index, Square: of each row of X the value of largest magnitude, where it stands, and its
+// Peaks(X) → Y, Index, Square: for each row of X the value of largest magnitude, its position, and its
 // square.
 void shape(ShapeContext& c) {
   c.expect(c.rank(0) == 2 && c.shape(0)[1] > 0, "its input must have shape [rows, columns], found ",

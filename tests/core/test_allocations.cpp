@@ -1,5 +1,5 @@
-// In steady state a step allocates nothing. Every call of malloc's family in this process is counted, except
-// those that oneDNN makes for its own bookkeeping while it executes a primitive.
+// In steady state a step allocates nothing. Every call of the malloc family in this process is counted,
+// except those that oneDNN makes for its own bookkeeping while it executes a primitive.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -70,7 +70,7 @@ namespace ortrain {
 
 namespace {
 
-// A value of the type and shape that an input states; a symbol stands for 4.
+// A value of the type and shape that an input declares; named dimensions are 4.
 Tensor example(const ValueInfo& info) {
   Shape shape;
   for (const Dim& d : *info.dims) shape.push_back(d.known() ? d.value : 4);
@@ -111,7 +111,7 @@ std::shared_ptr<CheckpointState> in_half(const CheckpointState& state) {
   return out;
 }
 
-// How often memory was asked for in ten steps, after some that are not counted.
+// The number of allocations in ten steps, after some that are not counted.
 int64_t allocations_of(TrainingSession& session) {
   std::vector<Tensor> inputs;
   for (const ValueInfo& info : session.inputs(true)) inputs.push_back(example(info));

@@ -1,4 +1,4 @@
-// What the pass fuse_attention takes for attention, and what not.
+// What the pass fuse_attention recognizes as attention, and what it does not.
 #include <cmath>
 #include <functional>
 
@@ -87,7 +87,7 @@ std::vector<std::vector<float>> run(const Steps& steps, bool fuse) {
   return all;
 }
 
-// One node, and the numbers that the steps give.
+// One node, and the values that the steps give.
 void check_fuses(const Steps& steps) {
   const Model one = fused(steps.model);
   CHECK(count(one, "FusedAttention") == 1);
@@ -168,7 +168,7 @@ TEST_CASE("Attention is one node with a mask that replaces scores") {
 }
 
 TEST_CASE("Who asks for the shape of scores that are no longer made gets it") {
-  Steps steps;  // the mask is expanded to that shape, as masked_fill does it
+  Steps steps;  // the mask is expanded to that shape, as by masked_fill
   steps.take("limits", {kBatch, 1, 1, kKeys});
   steps.constant("zero", Tensor::scalar(0.0f));
   steps.constant("low", Tensor::scalar(-1e9f));

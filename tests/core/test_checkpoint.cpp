@@ -84,7 +84,7 @@ ino_t inode(const std::filesystem::path& path) {
   return status.st_ino;
 }
 
-// A checkpoint as another writer would make it, so that single fields can be wrong.
+// A checkpoint as another writer would create it, so that single fields can be wrong.
 struct Draft {
   struct Entry {
     std::string name;
@@ -241,7 +241,7 @@ TEST_CASE("Parameters lie in aligned arenas of one layout with zeros between the
   for (const float v : state.parameter("fc.weight").gradient.elements<float>()) CHECK(v == 0);
   CHECK(state.parameter("fc.weight").moments[1].to_double() == std::vector<double>(6, 200));
 
-  // What is done again changes nothing.
+  // Doing it again changes nothing.
   const std::byte* gradients = state.gradient_arena().raw();
   state.make_arenas();
   CHECK(state.gradient_arena().raw() == gradients);
@@ -411,19 +411,19 @@ TEST_CASE("A state that is too large for one file lies in two") {
   CHECK(content_of(folder / "d") == first);
   CHECK(content_of(folder / "d.data") == first_data);
 
-  // Another state over it: nothing is left of the old one.
+  // Another state saved over it: nothing is left of the old one.
   CheckpointIo::write(sample(1000), folder / "c", true, 100);
   CHECK(folder.names() == std::vector<std::string>{"c", "c.data", "d", "d.data"});
   check_same(sample(1000), *CheckpointState::load(folder / "c"));
   const std::string second_data = content_of(folder / "c.data");
 
   SECTION("a crash between the two files leaves the old state") {
-    // The new data are in place, the checkpoint is not yet.
+    // The new data is in place, the checkpoint is not yet.
     put(folder / "c", first);
     put(folder / "c.data", second_data);
     put(folder / "c.data.old", first_data);
     check_same(state, *CheckpointState::load(folder / "c"));
-    // Saving goes on from there, and would leave the old state again if it crashed at the same point.
+    // Saving continues from there, and would leave the old state again if it crashed at the same point.
     {
       FullDisk full(50);
       CHECK_THROWS_AS(CheckpointIo::write(sample(5), folder / "c", true, 100), Error);
@@ -485,7 +485,7 @@ TEST_CASE("A process that is killed while it saves leaves a whole state") {
       for (int i = round;; ++i)
         CheckpointIo::write(sample(static_cast<float>(i % 2)), folder / "c", true, largest);
     }
-    // It is killed at any moment of its second save or a later one.
+    // The process is killed at an arbitrary moment of its second save or a later one.
     for (int waited = 0; inode(folder / "c") == before && waited < 20'000; ++waited) ::usleep(500);
     ::usleep(random() % 10000);
     ::kill(child, SIGKILL);
@@ -600,7 +600,7 @@ TEST_CASE("Cut and damaged checkpoints end in an error or in a state") {
   int loaded = 0;
   const auto use = [&](const std::string& bytes) {
     const auto state = load(bytes);
-    // Saving syncs the disk; now and then is enough.
+    // Saving syncs the disk, so save only now and then.
     if (++loaded % 50 == 0 && state->parameters_size(false) < 100'000) bytes_of(*state);
   };
   damage(content_of(kFixtures / "regressor_mse" / "checkpoint"), 3000, use);
@@ -648,11 +648,11 @@ TEST_CASE("Loading a checkpoint takes the memory of its values once") {
     state.make_arenas();
     state.make_moments(1);
     CheckpointIo::write(state, folder / "one", true);
-    CheckpointIo::write(state, folder / "two", true, 1 << 20);  // the values lie in a second file
+    CheckpointIo::write(state, folder / "two", true, 1 << 20);  // the values are in a second file
   }
   for (const char* name : {"one", "two"}) {
     INFO(name);
-    // In a process of its own, whose peak begins at what it has.
+    // In a separate process, so that the peak starts at its current memory.
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {

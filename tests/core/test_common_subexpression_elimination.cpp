@@ -1,4 +1,4 @@
-// Which nodes the pass common_subexpression_elimination makes one of, and which it leaves apart.
+// Which nodes the pass common_subexpression_elimination merges, and which it keeps apart.
 #include <cmath>
 #include <limits>
 
@@ -11,7 +11,7 @@ using namespace ortrain::test;
 
 namespace {
 
-// How many of two nodes with these attributes the passes of a session leave.
+// The number of nodes that the passes of a session leave of two with these attributes.
 size_t left(const std::string& type, const Attributes& first, const Attributes& second,
             const std::vector<std::string>& inputs = {"x"}) {
   Model model;
@@ -72,10 +72,10 @@ TEST_CASE("floats that print alike are told apart") {
 
 TEST_CASE("attributes that differ keep nodes apart") {
   CHECK(left("ReduceSum", "keepdims", int64_t{1}, int64_t{0}) == 2);
-  // Lists whose elements, written one after the other, are alike.
+  // Lists whose elements are the same when concatenated.
   CHECK(left("Transpose", "perm", std::vector<int64_t>{1, 2}, std::vector<int64_t>{12}) == 2);
   CHECK(left("Gelu", "approximate", std::string("tanh"), std::string("none")) == 2);
-  // The same texts in another division into name and value.
+  // The same text divided differently into name and value.
   CHECK(left("Gelu", {{"a", std::string("b;c=d")}}, {{"a", std::string("b")}, {"c", std::string("d")}}) == 2);
   CHECK(left("ConstantOfShape", {{"value", number(0.f)}}, {{"value", number(-0.f)}}) == 2);
   CHECK(left("ConstantOfShape", {{"value", number(1)}},

@@ -12,7 +12,7 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-// Numbers in (-1, 1), the same for the same seed.
+// Values in (-1, 1), the same for the same seed.
 Tensor numbers(Shape shape, int seed) {
   Tensor t(DType::kFloat, std::move(shape));
   for (int64_t i = 0; i < t.size(); ++i)
@@ -114,7 +114,7 @@ TEST_CASE("A normalization that is not constant stays") {
     CHECK(types(passed(model)) == Strings{"Conv", "BatchNormalization", "Relu"});
   };
   for (const char* name : {"w", "scale", "shift", "mean", "variance"})
-    stays([&](Graph& g) {  // it comes from outside, as a trained parameter does
+    stays([&](Graph& g) {  // it comes from outside, like a trained parameter
       const Tensor value = g.initializers.at(name);
       g.remove_initializer(name);
       std::vector<Dim> dims;

@@ -25,7 +25,7 @@ ValueInfo value(const std::string& name) { return {name, DType::kUndefined, std:
 constexpr const char* kOfVariant = "variant";  // an input that is a constant of each variant
 
 struct Places : OutputPlaces {
-  std::deque<Tensor> tensors;  // those given before stay where they are
+  std::deque<Tensor> tensors;  // those returned before stay where they are
   const Tensor& place(size_t o, DType dtype, const Shape& shape) override {
     if (tensors.size() <= o) tensors.resize(o + 1);
     if (!tensors[o].defined() || tensors[o].dtype() != dtype || tensors[o].shape() != shape)
@@ -49,7 +49,7 @@ class Runner {
         ExecutorSettings{&model_, std::make_shared<Arena>(), Precision::kFloat, 0});
   }
 
-  // With a variant, whose constant this number is.
+  // With a variant whose constant is this number.
   std::vector<Tensor> run(const std::vector<Tensor>& inputs, int variant = 0) {
     std::vector<ValueRef> given;
     for (const Tensor& t : inputs) given.emplace_back(t);
@@ -116,13 +116,13 @@ TEST_CASE("what follows a dynamic operator is compiled once for each shape that 
     CHECK(runner.run({floats({1, 2, 0, 3})})[0].to_double() == std::vector<double>{1, 4, 9});
     CHECK(runner.run({floats({5, 0, 1, 0})})[0].to_double() == std::vector<double>{25, 1});
     CHECK(runner.run({floats({0, 0, 0, 0})})[0].to_double().empty());
-    // Once for the input's shape, and for 2, 3 and 0 elements.
+    // Once for the input's shape, and once each for 2, 3 and 0 elements.
     CHECK(runner.compilations() == 4);
   }
 }
 
 TEST_CASE("what is the same for all shapes that a dynamic operator gives is compiled once") {
-  // x, the chosen ones of x, their sum, and a chain of nodes of a fixed shape behind it.
+  // x, the selected elements of x, their sum, and then a chain of nodes of a fixed shape.
   Graph g;
   g.inputs = {value("x"), value("w")};
   g.nodes = {node("NonZero", {"x"}, {"where"}), node("Transpose", {"where"}, {"places"}),
@@ -174,7 +174,7 @@ TEST_CASE("variants share the segments that read none of their constants") {
   CHECK(runner.run({x}, 1)[0].to_double() == std::vector<double>{4, 6});
   CHECK(runner.compilations() == 3);
   for (int turn = 0; turn < 3; ++turn) {
-    // What computes y is all that differs.
+    // Only the nodes that compute y differ.
     CHECK(runner.run({x}, 5)[0].to_double() == std::vector<double>{20, 30});
     CHECK(runner.run({x}, 1)[0].to_double() == std::vector<double>{4, 6});
     CHECK(runner.compilations() == 4);

@@ -133,7 +133,7 @@ TEST_CASE("What only looks like layer normalization stays as it is") {
     const Strings before = types(model);
     CHECK(types(fused(model)) == before);
   };
-  // A value in between is wanted elsewhere.
+  // An intermediate value is used elsewhere.
   for (const char* inner : {"mean", "d", "var", "root", "normal", "scaled"})
     stays([&](Model& m) { m.graph.outputs.push_back(ValueInfo{inner, DType::kFloat, std::nullopt}); });
   // Not a square, not the trailing axis, an epsilon that is computed, scales of other shapes.
@@ -165,7 +165,7 @@ TEST_CASE("What only looks like Gelu stays as it is") {
     Model wanted_inside = gelu(spelling);
     wanted_inside.graph.outputs.push_back(ValueInfo{"erf", DType::kFloat, std::nullopt});
     CHECK(types(fused(wanted_inside)) == types(wanted_inside));
-    Model trained_factor = gelu(spelling);  // a parameter is no constant
+    Model trained_factor = gelu(spelling);  // a parameter is not a constant
     trained_factor.graph.remove_initializer("half");
     trained_factor.graph.inputs.push_back(ValueInfo{"half", DType::kFloat, std::vector<Dim>{}});
     CHECK(types(fused(trained_factor)) == types(trained_factor));

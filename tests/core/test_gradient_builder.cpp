@@ -41,7 +41,7 @@ Tensor random_tensor(const Shape& shape, unsigned seed) {
   return t;
 }
 
-// How much a model states of the shapes of its inputs.
+// How much a model declares about the shapes of its inputs.
 enum class Stated { kNumbers, kNames, kRank, kNothing };
 
 Model make_model(std::vector<Node> nodes, const std::map<std::string, Tensor>& inputs, Stated stated,
@@ -102,7 +102,7 @@ void check_gradients(const std::vector<Node>& nodes, const std::map<std::string,
 
 const Node kSum = node("ReduceSum", {"y"}, {"loss"}, {{"keepdims", int64_t{0}}});
 
-// y = relu(x · w) with a float weight, for everything that does not run.
+// y = relu(x · w) with a float weight, for tests that do not run the model.
 Model small_model() {
   Model model;
   model.opsets = {{"", 17}};

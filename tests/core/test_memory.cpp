@@ -1,4 +1,4 @@
-// The memory of a Program: the block for intermediate values against what they need at least.
+// The memory of a Program: the block for intermediate values, compared with the minimum that they need.
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -85,7 +85,7 @@ Training wide_layer(int64_t wide, const std::map<std::string, std::string>& conf
 }
 
 // Blocks of convolution, batch normalization in training, ReLU and dropout, then the sum of squares:
-// everything that does not run twice, with channels that fill no vector.
+// everything that cannot run twice, with channel counts that do not fill vectors.
 struct Blocks {
   Model model;
   std::vector<std::string> trainable, parameters;
@@ -152,7 +152,7 @@ struct Blocks {
   Model training() const { return build_training_model(model, {trainable, "loss", {}}, parameters); }
 };
 
-// Bits of everything that steps leave behind: losses, parameters, gradients.
+// Bits of all results of the steps: losses, parameters, gradients.
 std::string train(const Model& model, const std::shared_ptr<CheckpointState>& state, int64_t batch,
                   const std::map<std::string, std::string>& config) {
   SessionOptions options;
@@ -185,7 +185,7 @@ std::string train(const Model& model, const std::shared_ptr<CheckpointState>& st
       keep(p.data);
       if (!p.trainable) continue;
       keep(p.gradient);
-      // Stands for an optimizer step.
+      // Substitute for an optimizer step.
       const float* d = p.gradient.data<float>();
       for (int64_t i = 0; i < p.data.size(); ++i) p.data.data<float>()[i] -= 1e-3f * d[i];
     }
@@ -193,12 +193,11 @@ std::string train(const Model& model, const std::shared_ptr<CheckpointState>& st
   return bits;
 }
 
-// Trains with smaller and smaller budgets until one is refused, then with the one that the refusal names.
+// Trains with smaller and smaller budgets until one is rejected, then with the one that the error names.
 // Returns the least share of the memory that was reached.
 double check_budgets(const std::function<Training(bool)>& make, const Model& model,
                      const std::function<std::shared_ptr<CheckpointState>()>& state, int64_t batch) {
-  // The memory of both variants of the step within the budget; 0 and the number that is named where one is
-  // refused.
+  // The memory of both variants of the step within the budget; 0 and the named budget if one is rejected.
   size_t named = 0;
   const auto memory = [&](size_t budget) -> size_t {
     size_t most = 0;
@@ -271,7 +270,7 @@ TEST_CASE("The memory of intermediate values is at most a tenth above what they 
         const ProgramMemory memory = Program(training.request).memory();
         CHECK(memory.live > 0);
         CHECK(memory.live <= memory.arena);
-        // A few cache lines more where pieces are of a few bytes: each begins a line of its own.
+        // A few cache lines more if pieces have only a few bytes: each starts a new line.
         CHECK(static_cast<double>(memory.arena) <= 1.1 * static_cast<double>(memory.live) + 4 * 64);
       }
 }

@@ -1,4 +1,4 @@
-// What a Program keeps in bfloat16, and what it does not.
+// What a Program stores in bfloat16, and what it does not.
 #include <bit>
 #include <cmath>
 
@@ -103,7 +103,7 @@ TEST_CASE("mixed precision keeps what passes between operators in bfloat16") {
 }
 
 TEST_CASE("what is kept for later takes half the memory in mixed precision") {
-  // Layers whose results all live until they are added up.
+  // Layers whose results are all live until they are added up.
   Graph g;
   g.inputs = {ValueInfo{"x", DType::kFloat, std::vector<Dim>{Dim{96, ""}, Dim{64, ""}}}};
   Node sum{"", "Sum", "sum", {}, {"s"}, {}};

@@ -194,7 +194,7 @@ TEST_CASE("Sequences, symbolic extents and metadata are kept") {
       *proto.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape();
   dims.add_dim()->set_dim_param("batch");
   dims.add_dim();
-  dims.add_dim()->set_dim_value(-1);  // how some exporters write an unknown extent
+  dims.add_dim()->set_dim_value(-1);  // how some exporters write an unknown dimension
   proto.set_doc_string("about");
   auto* entry = proto.add_metadata_props();
   entry->set_key("author");
@@ -368,7 +368,7 @@ TEST_CASE("Functions are put in the place of their calls") {
   // twice(a; factor) = scale(a) + scale(a), scale(b; factor) = LeakyRelu(b, alpha = factor)
   auto& twice = add_function(proto, "twice", {"a"}, {"sum"});
   twice.add_attribute("factor");
-  for (const char* out : {"h", "x"}) {  // "x" is an input of the graph: the names must not meet
+  for (const char* out : {"h", "x"}) {  // "x" is an input of the graph: the names must not clash
     auto& call = add_node(twice, "scale", {"a"}, {out}, "local", "scale");
     auto* attribute = call.add_attribute();
     attribute->set_name("factor");
@@ -409,7 +409,7 @@ TEST_CASE("Functions are put in the place of their calls") {
   CHECK(model.graph.nodes[2].outputs == std::vector<std::string>{"m"});
   CHECK(model.graph.nodes[2].inputs[0] == model.graph.nodes[0].outputs[0]);
   CHECK(model.graph.nodes[2].inputs[1] == model.graph.nodes[1].outputs[0]);
-  // The second call gives no factor, so the inner function gets none and takes its own default.
+  // The second call passes no factor, so the inner function gets none and uses its own default.
   CHECK(model.graph.nodes[3].float_or("alpha", 0) == 0.25f);
   CHECK(model.graph.nodes[5].outputs == std::vector<std::string>{"y"});
   CHECK(model.opsets == std::map<std::string, int64_t>{{"", 17}});
@@ -472,7 +472,7 @@ TEST_CASE("Functions with graphs inside, optional inputs and outputs that are in
   for (const char* side : {"then_branch", "else_branch"}) {
     const Graph& inner = *std::get<std::shared_ptr<Graph>>(chosen.attributes.at(side));
     REQUIRE(inner.nodes.size() == 1);
-    CHECK(inner.nodes[0].inputs == std::vector<std::string>{"x", ""});  // the caller left `low` out
+    CHECK(inner.nodes[0].inputs == std::vector<std::string>{"x", ""});  // the caller omitted `low`
     CHECK(inner.nodes[0].outputs[0] != "x");
     CHECK(inner.outputs[0].name == inner.nodes[0].outputs[0]);
     made.insert(inner.nodes[0].outputs[0]);
@@ -510,7 +510,7 @@ TEST_CASE("Initializers that are listed as inputs are initializers") {
   onnx::ModelProto written;
   REQUIRE(written.ParseFromString(write_model(model)));
   CHECK(written.ir_version() == 3);
-  CHECK(written.graph().input_size() == 2);  // as that version of the format wants it
+  CHECK(written.graph().input_size() == 2);  // as that version of the format requires
 }
 
 TEST_CASE("Graphs that do not make sense are refused") {

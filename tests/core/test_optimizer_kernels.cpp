@@ -30,6 +30,6 @@ TEST_CASE("Moments without gradients decay to zero and are never denormal") {
     CHECK(v[i] == 0);
     CHECK(w[i] == 1);
   }
-  CHECK(std::isnan(m[3]));  // what went wrong stays to be seen
+  CHECK(std::isnan(m[3]));  // keeps NaN visible
   CHECK(std::isnan(w[3]));
 }

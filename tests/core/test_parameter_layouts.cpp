@@ -1,5 +1,4 @@
-// Parameters that lie in the order of elements that their readers want: what takes it, what sees nothing of
-// it.
+// Parameters stored in the order that their readers prefer: what uses it, and what is unaffected by it.
 #include <cstring>
 #include <random>
 
@@ -87,7 +86,7 @@ std::string bits_of(const CheckpointState& state) {
   return bits;
 }
 
-// An order that turns the elements round.
+// An order that reverses the elements.
 struct Reversed : Layout {
   explicit Reversed(int64_t count) : count(count) {}
   size_t bytes() const override { return bytes_of(DType::kFloat, count); }
@@ -120,7 +119,7 @@ TEST_CASE("What nothing but convolutions reads is kept in their order") {
     CHECK(layout->dense());
     CHECK(layout->bytes() == state->parameter(name).data.bytes());
   }
-  // The eval model has a say, and a model whose output is a weight.
+  // The eval model matters too, and so does a model whose output is a weight.
   Model reading = network.training;
   reading.graph.nodes.push_back({"", "ReduceSum", "more", {"three"}, {"z"}, {}});
   CHECK(!parameter_layouts(*state, network.training, &reading).contains("three"));
@@ -147,7 +146,7 @@ TEST_CASE("Training with weights in the order of convolutions changes no bit") {
   }
 #endif
 
-  // What leaves and enters.
+  // What is read and written from outside.
   const Folder folder;
   kept->save(folder / "kept", true);
   plain->save(folder / "plain", true);

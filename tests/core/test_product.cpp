@@ -1,4 +1,4 @@
-// multiply(), on every instruction set that this machine has, against sums in double.
+// multiply(), on every instruction set of this machine, compared with sums in double.
 #include <hwy/targets.h>
 
 #include <algorithm>
@@ -16,7 +16,8 @@ using namespace ortrain;
 
 namespace {
 
-// While it lives, kernels run on that instruction set, or on the next simpler one that they are compiled for.
+// While it exists, kernels run on that instruction set, or on the next simpler one that they are compiled
+// for.
 class OnTarget {
  public:
   explicit OnTarget(int64_t target) { choose(target); }
@@ -62,7 +63,7 @@ struct Matrix {
   MatrixView<const T> view() const { return {data.data(), row(), column()}; }
 };
 
-// Elements that are not part of the matrix are NaN: to read them shows.
+// Elements that are not part of the matrix are NaN, so that reading them is noticed.
 template <typename T>
 void fill(Matrix<T>& m, std::mt19937& random) {
   if constexpr (std::is_floating_point_v<T>)
@@ -85,7 +86,7 @@ struct Case {
   int threads = 1;
 };
 
-// True where the product is right and nothing beside C is written.
+// True if the product is right and nothing outside C is written.
 template <typename T>
 bool holds(const Case<T>& c, std::mt19937& random) {
   Matrix<T> a(c.m, c.k, c.a_by_columns, c.gap), b(c.k, c.n, c.b_by_columns, c.gap), y(c.m, c.n, false, c.gap);
@@ -135,7 +136,7 @@ void check(const Case<T>& c, std::mt19937& random) {
   if (!holds(c, random)) FAIL("differs from the sum of products");
 }
 
-// Sizes at and beside the edges of vectors, tiles, panels and blocks.
+// Sizes at and around the edges of vectors, tiles, panels and blocks.
 const std::vector<int64_t> kRows = {1, 2, 3, 5, 6, 7, 13, 36, 41, 175};
 const std::vector<int64_t> kColumns = {1, 2, 3, 5, 8, 15, 16, 17, 31, 48, 63, 64, 65, 70, 129, 530};
 const std::vector<int64_t> kProducts = {0, 1, 2, 3, 8, 15, 17, 33, 128, 129, 300, 1030};
@@ -148,7 +149,7 @@ void check_sizes(const std::vector<T>& alphas, const std::vector<T>& betas) {
     for (int64_t n : kColumns)
       for (int64_t k : kProducts) {
         if (m * n * k > 600'000) continue;
-        // All ways to lie for small ones; for the others one of them in turn, and none for many.
+        // All storage orders for small sizes; for the others one of them in turn, and none for many.
         const bool small = m * n * k <= 1'000;
         const size_t first = small ? 0 : ++number % 12, last = small ? 4 : std::min<size_t>(first + 1, 4);
         for (size_t way = first; way < last; ++way, ++number)

@@ -26,7 +26,7 @@ struct Input {
   Shape shape;
 };
 
-// A model of these nodes whose outputs are `outputs`; inputs get numbers by their position.
+// A model of these nodes whose outputs are `outputs`; inputs get values by their position.
 struct Case {
   std::vector<Input> inputs;
   std::vector<Node> nodes;
@@ -73,7 +73,7 @@ void check_same(const Case& s) {
     SessionOptions options;
     if (!optimized) options.graph_optimization_level = 0;
     InferenceSession session(options, model_of<T>(s));
-    session.run(names, values, s.outputs);  // the second run finds the memory as the first left it
+    session.run(names, values, s.outputs);  // the second run starts with the memory that the first left
     return session.run(names, values, s.outputs);
   };
   const std::vector<Value> plain = run(false), fused = run(true);
@@ -140,7 +140,7 @@ TEST_CASE("Operands that others read are not overwritten") {
       {"y", "z"}};
   CHECK(passed(s) == Strings{"Tanh", kFused, "Exp"});
   check_same(s);
-  // The addend is the factor too.
+  // The addend is also the factor.
   const Case twice{{{"a", {24, 40}}, {"b", {40, 32}}, {"g", {24, 32}}},
                    {op("Tanh", {"g"}, "h"), matmul("a", "b", "p"), op("Add", {"h", "p"}, "q"),
                     op("Mul", {"h", "q"}, "y")}};

@@ -1,4 +1,4 @@
-// Sequences never change, though those that are made of each other share their elements.
+// Sequences never change, although those derived from each other share their elements.
 #include "catch.h"
 #include "runtime/error.h"
 #include "runtime/value.h"

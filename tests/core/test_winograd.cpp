@@ -1,4 +1,4 @@
-// Winograd's convolution against the plain sums in double, with every instruction set that this machine has.
+// Winograd's convolution compared with plain sums in double, on every instruction set of this machine.
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 #include <cmath>
@@ -64,7 +64,7 @@ struct Case {
   }
 };
 
-// The largest difference over the largest number.
+// The largest difference over the largest value.
 double error_of(const std::vector<float>& found, const std::vector<double>& expected) {
   double error = 0, largest = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -74,7 +74,7 @@ double error_of(const std::vector<float>& found, const std::vector<double>& expe
   return std::isfinite(error) ? error / largest : INFINITY;
 }
 
-// Memory for a run, with NaN in it: whoever reads before writing is found out.
+// Memory for a run, filled with NaN, so that a read before the write is noticed.
 std::vector<float> scratch_of(size_t bytes) { return std::vector<float>(bytes / sizeof(float) + 16, NAN); }
 void* aligned(std::vector<float>& scratch) {
   return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) / 64 * 64);
@@ -138,13 +138,13 @@ TEST_CASE("Winograd's convolution gives the sums of products") {
     hwy::SetSupportedTargetsForTest(target);
     INFO(hwy::TargetName(target));
     for (const int64_t block : {8, 16}) {
-      // What the layout asks of a target; the other sizes below count as too small to be worth it.
+      // What the layout requires of a target; the other sizes below count as too small to be worthwhile.
       const WinogradSizes large{4, 128, 128, 28, 28, 28, 28, 1, 1, block};
       if (!suits_winograd(large, 1)) continue;
       INFO("blocks of " << block);
       const int64_t b = block;
       check({1, b, b, 6, 6, 6, 6, 1, 1, b});
-      check({2, b, 3 * b, 5, 7, 5, 7, 1, 1, b});          // odd extents, a narrow last panel
+      check({2, b, 3 * b, 5, 7, 5, 7, 1, 1, b});          // odd dimensions, a narrow last panel
       check({1, 2 * b, b, 4, 9, 2, 7, 0, 0, b});          // no padding
       check({1, b, 2 * b, 3, 4, 5, 6, 2, 2, b});          // as much as there can be
       check({3, b, b, 5, 5, 4, 6, 0, 2, b});              // another on each side
@@ -173,5 +173,5 @@ TEST_CASE("Winograd's convolution is taken where it is worth it") {
   CHECK_FALSE(suits(16, 16, 32, 2));    // few channels
   CHECK_FALSE(suits(1, 512, 4, 2));     // few tiles
   CHECK_FALSE(suits(16, 64, 7, 2));     // tiles that reach beyond
-  CHECK_FALSE(suits(16, 64, 32, 256));  // few tiles a thread
+  CHECK_FALSE(suits(16, 64, 32, 256));  // few tiles per thread
 }

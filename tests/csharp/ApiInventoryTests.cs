@@ -6,7 +6,7 @@ using System.Reflection;
 using Microsoft.ML.OnnxRuntime;
 using NUnit.Framework;
 
-/// <summary>Every member of the discontinued packages is there with its exact signature.</summary>
+/// <summary>Every member of the discontinued packages exists with its exact signature.</summary>
 [TestFixture]
 public class ApiInventoryTests
 {
@@ -70,7 +70,7 @@ public class ApiInventoryTests
         Assert.That(strange, Is.Empty);
     }
 
-    /// <summary>The members of a type, and of what it inherits, as the inventory writes them.</summary>
+    /// <summary>The members of a type, including inherited ones, in the notation of the inventory.</summary>
     private static HashSet<string> Members(string line)
     {
         string[] names = line.Split(new[] { " : " }, StringSplitOptions.None);

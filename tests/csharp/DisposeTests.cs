@@ -5,7 +5,8 @@ using Microsoft.ML.OnnxRuntime;
 using Microsoft.ML.OnnxRuntime.Tensors;
 using NUnit.Framework;
 
-/// <summary>Disposing twice, in any order, and using afterwards are safe, and say so.</summary>
+/// <summary>Disposing twice, in any order, and using an object afterwards are safe; the latter throws a clear
+/// exception.</summary>
 [TestFixture]
 public class DisposeTests
 {

@@ -6,7 +6,7 @@ using Microsoft.ML.OnnxRuntime;
 using Microsoft.ML.OnnxRuntime.Tensors;
 using NUnit.Framework;
 
-/// <summary>What is wrong ends in an exception that says what, and everything goes on afterwards.</summary>
+/// <summary>Errors are thrown as exceptions that say what is wrong, and everything keeps working afterwards.</summary>
 [TestFixture]
 public class ErrorTests
 {

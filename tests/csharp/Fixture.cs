@@ -7,7 +7,7 @@ using System.Text;
 using Microsoft.ML.OnnxRuntime;
 using Microsoft.ML.OnnxRuntime.Tensors;
 
-/// <summary>A recorded run: its artifacts, its batches and its numbers, as prepare.py wrote them.</summary>
+/// <summary>A recorded run: its artifacts, batches and recorded values, as written by prepare.py.</summary>
 public sealed class Fixture
 {
     private readonly string folder;
@@ -37,7 +37,7 @@ public sealed class Fixture
         Environment.GetEnvironmentVariable("ORTRAIN_TEST_DATA") ??
         throw new InvalidOperationException("ORTRAIN_TEST_DATA is not set, expected the folder that prepare.py wrote");
 
-    /// <summary>A new folder, for what a test writes.</summary>
+    /// <summary>A new folder for the files that a test writes.</summary>
     public static string NewFolder()
     {
         string path = Path.Combine(Path.GetTempPath(), "ortrain-" + Guid.NewGuid().ToString("N"));

@@ -2,7 +2,7 @@ using System;
 using Microsoft.ML.OnnxRuntime;
 using NUnit.Framework;
 
-/// <summary>Numbers of 16 bits are what their formats say.</summary>
+/// <summary>16-bit floats follow the definitions of their formats.</summary>
 [TestFixture]
 public class Float16Tests
 {
@@ -89,7 +89,7 @@ public class Float16Tests
         Assert.That((BFloat16)1f < (BFloat16)2f && ((BFloat16)1f).Equals((object)(BFloat16)1f));
     }
 
-    /// <summary>The number that bits stand for, by the definition of the format.</summary>
+    /// <summary>The value of a bit pattern, by the definition of the format.</summary>
     private static float Half(int bits)
     {
         int exponent = bits >> 10 & 0x1F;

@@ -6,8 +6,7 @@ using Microsoft.ML.OnnxRuntime;
 using Microsoft.ML.OnnxRuntime.Tensors;
 using NUnit.Framework;
 
-/// <summary>A forward session gives what the eval step of the session that exported its model
-/// gave.</summary>
+/// <summary>A forward session returns what the eval step of the session that exported its model returned.</summary>
 [TestFixture]
 public class InferenceTests
 {

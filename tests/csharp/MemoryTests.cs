@@ -8,8 +8,7 @@ using Microsoft.ML.OnnxRuntime;
 using Microsoft.ML.OnnxRuntime.Tensors;
 using NUnit.Framework;
 
-/// <summary>Tensors lie where the caller's memory lies, stay there, and live as long as somebody can reach
-/// them.</summary>
+/// <summary>Tensors use the caller's memory in place, and keep it alive as long as they can be reached.</summary>
 [TestFixture]
 public class MemoryTests
 {
@@ -247,7 +246,7 @@ public class MemoryTests
                 Assert.That(loss.GetValue(0), Is.EqualTo(wanted));
                 outputs.Dispose();
                 Collect();
-                // The fixed buffer has the value pinned: its memory is still there to be written into.
+                // The fixed buffer keeps the value pinned: its memory can still be written.
                 session.EvalStep(fixture.Buffers(0), new[] { again });
             }
         }
@@ -283,7 +282,7 @@ public class MemoryTests
             session.TrainStep(inputs, outputs);
             Collect();
             int before = GC.CollectionCount(0);
-            // 16 bytes a step would fill the 4 MiB in which new objects lie more than once.
+            // 16 bytes per step would fill the 4 MiB for new objects more than once.
             for (int i = 0; i < 500000; ++i)
             {
                 session.TrainStep(inputs, outputs);
@@ -330,7 +329,7 @@ public class MemoryTests
         return OrtValue.CreateTensorValueFromMemory(array, new long[] { 32 });
     }
 
-    /// <summary>A copy that the library makes of what lies at the address that it has.</summary>
+    /// <summary>A copy that the library makes of the memory at the address that it holds.</summary>
     private static OrtValue Copied(OrtValue value)
     {
         using (CheckpointState state = new Fixture("mlp_adamw").LoadState())
@@ -379,7 +378,7 @@ public class MemoryTests
         StringAssert.Contains(said, error.Message);
     }
 
-    /// <summary>Memory that counts who holds it.</summary>
+    /// <summary>Memory that counts its pins.</summary>
     private sealed class CountedMemory : MemoryManager<float>
     {
         private readonly float[] array;

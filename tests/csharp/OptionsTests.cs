@@ -3,7 +3,7 @@ using System.Collections.Generic;
 using Microsoft.ML.OnnxRuntime;
 using NUnit.Framework;
 
-/// <summary>Settings have their defaults, keep what they are set to, and reach the library.</summary>
+/// <summary>Settings have their defaults, keep their values, and reach the library.</summary>
 [TestFixture]
 public class OptionsTests
 {

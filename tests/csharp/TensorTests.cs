@@ -4,7 +4,7 @@ using System.Linq;
 using Microsoft.ML.OnnxRuntime.Tensors;
 using NUnit.Framework;
 
-/// <summary>Tensors of C# behave as arrays of several dimensions.</summary>
+/// <summary>C# tensors behave like multidimensional arrays.</summary>
 [TestFixture]
 public class TensorTests
 {

@@ -4,7 +4,8 @@ using System.Threading;
 using Microsoft.ML.OnnxRuntime;
 using NUnit.Framework;
 
-/// <summary>Several threads at once do no harm: one session refuses, several sessions work.</summary>
+/// <summary>Several threads at once do no harm: a shared session rejects concurrent calls, separate sessions
+/// work.</summary>
 [TestFixture]
 public class ThreadTests
 {

@@ -6,8 +6,7 @@ using Microsoft.ML.OnnxRuntime;
 using Microsoft.ML.OnnxRuntime.Tensors;
 using NUnit.Framework;
 
-/// <summary>Training gives the numbers that were recorded, whatever way the batches and losses
-/// take.</summary>
+/// <summary>Training reproduces the recorded values, however batches and losses are passed.</summary>
 [TestFixture]
 public class TrainingTests
 {

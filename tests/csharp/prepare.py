@@ -1,7 +1,7 @@
 """Writes the data of the C# tests: the recorded runs of tests/data/fixtures, in a form that C# reads without a library.
 
 python tests/csharp/prepare.py FOLDER: a folder for each run with its artifacts, its batches as tensor files (see
-tests/scenarios/README.md) and `expected.txt`, a line `NAME NUMBER NUMBER ...` for each list of recorded numbers.
+tests/scenarios/README.md) and `expected.txt`, a line `NAME NUMBER NUMBER ...` for each list of recorded values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main(folder: Path) -> None:
             "train_losses": recorded["train_losses"],
             "learning_rates": recorded["learning_rates"],
             "eval_losses": recorded.get("eval_losses_after", []),
-            # As it ran: the Python class of 1.19.2 handed the two counts on in the wrong order.
+            # As it ran: the Python class of 1.19.2 passed the two counts in the wrong order.
             "schedule": [recorded["scheduler"][key] for key in ("total", "warmup", "initial_lr")]
             if recorded["scheduler"]
             else [],

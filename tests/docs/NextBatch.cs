@@ -1,4 +1,5 @@
-// Gives the C# examples of the pages their batches: sixteen rows of images.bin and labels.bin at a time, five times over.
+// Gives the C# examples of the pages their batches: sixteen rows of images.bin and labels.bin at a time, five passes
+// over the data.
 using System;
 using System.IO;
 

@@ -1,4 +1,5 @@
-// Gives the Swift examples of the pages their batches: sixteen rows of images.bin and labels.bin at a time, five times over.
+// Gives the Swift examples of the pages their batches: sixteen rows of images.bin and labels.bin at a time, five passes
+// over the data.
 import Foundation
 
 private func elements<Element: BitwiseCopyable>(_ file: String, _: Element.Type) -> [Element] {

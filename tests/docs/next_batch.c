@@ -1,5 +1,5 @@
 /* Gives the examples of the pages their batches: sixteen rows of images.bin and labels.bin at a time, five
- * times over. It is compiled as the language of the example, C++ included. */
+ * passes over the data. It is compiled as the language of the example, C++ included. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""The demo makes what it names, gives the same bits twice, and ends with status 1 when something is wrong."""
+"""The demo writes the files that it names, gives the same bits twice, and ends with status 1 if something is wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEMO = Path(__file__).resolve().parents[2] / "examples/digits"
 
 @pytest.fixture(scope="module")
 def demo():
-    """The module train.py, which finds its neighbours as it does when it is run."""
+    """The module train.py, which finds the modules beside it as when it is run."""
     sys.path.insert(0, str(DEMO))
     import train
 

@@ -35,7 +35,7 @@ LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
 def blocks_of(page: Path) -> list[tuple[int, str]]:
-    """Line and source of every block that is to be run."""
+    """Line and source of every block to run."""
     text = page.read_text(encoding="utf-8")
     return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in BLOCK.finditer(text)]
 
@@ -67,14 +67,14 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture
 def workplace(prepared, tmp_path, monkeypatch):
-    """A copy of that folder as the present one."""
+    """A copy of that folder as the current directory."""
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def some_batches(count: int = 8, size: int = 16) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Images whose label is the group of numbers that is largest, so that there is something to learn."""
+    """Images whose label is the group with the largest values, so that there is something to learn."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, (count, size))
     images = rng.normal(size=(count, size, 64)).astype(np.float32)
@@ -101,7 +101,7 @@ def test_python_examples_run(page, workplace):
     batches = some_batches()
     names = {"__name__": "example", "batches": batches, "images": batches[-1][0], "labels": batches[-1][1]}
     for line, source in blocks_of(page):
-        # Blank lines in front give tracebacks the line of the page.
+        # With blank lines in front, tracebacks show the line of the page.
         exec(compile("\n" * (line - 1) + source, str(page), "exec"), names)
     if any("trained.onnx" in source for _, source in blocks_of(page)):
         (scores,) = onnxruntime.InferenceSession("trained.onnx").run(["output"], {"input": names["images"]})
@@ -152,7 +152,7 @@ def test_a_whole_program_is_shown_once_in_every_language():
 )
 def test_programs_of_the_pages_train(page, line, language, source, workplace):
     ending, compile_sources = COMPILERS[language]
-    # Messages of the compiler name the line of the page.
+    # Compiler messages show the line of the page.
     place = f'#line {line + 1} "{page}"'
     if language == "swift":
         place = f'#sourceLocation(file: "{page}", line: {line + 1})'
@@ -188,6 +188,6 @@ def test_programs_of_the_pages_train(page, line, language, source, workplace):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
-    prose = FENCED.sub("", page.read_text(encoding="utf-8"))  # code may look like a link: f[x](y)
+    prose = FENCED.sub("", page.read_text(encoding="utf-8"))  # code can look like a link: f[x](y)
     missing = [link for link in LINK.findall(prose) if not (page.parent / link).exists()]
     assert not missing

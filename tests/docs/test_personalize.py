@@ -1,4 +1,4 @@
-"""examples/personalize does in every language what its README says."""
+"""examples/personalize does what its README says, in every language."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_exported_model_reads_the_held_out_digits(prepared, reference, tmp_p
     assert len(losses) == 3
     assert losses[-1] < 0.5 * losses[0]
 
-    # Read here by other means than the program's: sorted, every fifth is held out.
+    # Read independently of the program: sorted, every fifth is held out.
     paths = sorted(
         (prepared / "samples").glob("*/*.pgm"), key=lambda path: (int(path.parent.name), path.name)
     )
@@ -288,7 +288,7 @@ def test_what_is_wrong_is_said(case, program, workplace):
     assert ran.stderr.count("\n") == 1
     said = re.sub(
         r"^error: \[ErrorCode:\w+\] ", "error: ", ran.stderr
-    )  # how C# begins the message of an exception
+    )  # the beginning of an exception's message in C#
     assert fnmatchcase(said, f"error: {message}\n"), ran.stderr
 
 
@@ -349,7 +349,7 @@ def test_a_terminal_shows_progress_and_ends_with_the_same_lines(program, workpla
     try:
         while chunk := os.read(ours, 4096):
             shown += chunk
-    except OSError:  # what Linux says when the other end is closed
+    except OSError:  # the message of Linux when the other end is closed
         pass
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors.decode()

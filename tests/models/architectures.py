@@ -1,7 +1,7 @@
 """Small but structurally complete networks in PyTorch, and what each is trained on.
 
-Only ``export.py`` reads this file; neither the project nor its tests need PyTorch. A network is a few thousand
-parameters wide and has every structure that its larger namesake has.
+Only ``export.py`` reads this file; neither the project nor its tests need PyTorch. A network has a few thousand
+parameters and the complete structure of its larger namesake.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class MobileNetV2(nn.Module):
 
 
 class SqueezeExcitation(nn.Module):
-    """Channels weighted by what the whole image says."""
+    """Channels weighted by a function of the whole image."""
 
     def __init__(self, channels: int, squeezed: int, activation: nn.Module, gate: nn.Module) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class MBConv(nn.Module):
 
 
 class EfficientNet(nn.Module):
-    """A few MBConv blocks, dropout for real."""
+    """A few MBConv blocks with active dropout."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ def double_conv(cin: int, cout: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Two ways up: a transposed convolution, and a bilinear resize to the size of the skipped image."""
+    """Two kinds of upsampling: a transposed convolution, and a bilinear resize to the size of the skipped image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -349,7 +349,7 @@ class DistilBertLayer(nn.Module):
 
 
 class DistilBert(nn.Module):
-    """Answers where a span begins and ends; masks by masked_fill; sinusoidal positions that are not trained."""
+    """Predicts where a span begins and ends; masks by masked_fill; sinusoidal positions that are not trained."""
 
     def __init__(self, width: int = 24, heads: int = 4) -> None:
         super().__init__()
@@ -575,7 +575,7 @@ class Recurrent(nn.Module):
 
 
 class WaveNet(nn.Module):
-    """Dilated causal convolutions with gates, residual and skip paths; one class a time step."""
+    """Dilated causal convolutions with gates, residual and skip paths; one class per time step."""
 
     def __init__(self, channels: int = 10) -> None:
         super().__init__()
@@ -671,11 +671,11 @@ class SparseExperts(nn.Module):
 
 @dataclass(frozen=True)
 class Sizes:
-    """Extents of one batch."""
+    """Dimensions of one batch."""
 
     batch: int = 4
     length: int = 10  # of a sequence
-    image: int = 16  # height; the width is larger where both are free
+    image: int = 16  # height; the width is larger if both are free
 
 
 @dataclass(frozen=True)
@@ -685,9 +685,9 @@ class Architecture:
     Parameters
     ----------
     inputs
-        Makes the inputs, by name, and the target (class numbers for ``cross_entropy``).
+        Creates the inputs, by name, and the target (class indices for ``cross_entropy``).
     free
-        The extents that are dynamic: for each input its axes and their names.
+        The dynamic dimensions: for each input its axes and their names.
     exports
         Pairs of exporter and opset. ``dynamo`` is what users get by default: batch normalization and weight
         normalization are folded into the weights. ``dynamo_plain`` is the same without
@@ -699,9 +699,10 @@ class Architecture:
     random
         The loss differs from run to run (dropout): its mean and standard deviation are recorded.
     renamed
-        Initializers of the newer exporter that have the name of another parameter, and whose value they are.
+        Initializers of the newer exporter that have the name of another parameter, and the parameter whose value they
+        have.
     other
-        Sizes of a second batch, of other extents.
+        Sizes of a second batch, of another shape.
     """
 
     make: Callable[[], nn.Module]

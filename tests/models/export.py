@@ -1,7 +1,7 @@
 """Export the networks of ``architectures.py`` and record what PyTorch computes with them.
 
 Writes ``<out>/<architecture>/<exporter>_<opset>.onnx``, ``record.npz`` beside them, and ``<out>/cases.json``. Needs
-torch 2.13, onnx and onnxscript; the project and its tests need none of what this file imports, only what it wrote.
+torch 2.13, onnx and onnxscript; the project and its tests need only the files that it wrote, not what it imports.
 
 The record of an architecture holds, under the name of a variant of the network:
 
@@ -10,16 +10,16 @@ The record of an architecture holds, under the name of a variant of the network:
 ``gradient/<parameter>``
     of the first step
 ``output``, ``trained_output``
-    what the network gives in eval mode, before the first and after the last step
+    what the network returns in eval mode, before the first and after the last step
 ``statistics/<buffer>``
     running mean and variance after the last step, as ONNX defines them: with the variance of the batch itself,
-    where PyTorch takes the unbiased estimate
+    while PyTorch uses the unbiased estimate
 ``other_loss``, ``other_norm/<parameter>``
-    loss and L2 norms of the gradients of a batch of other extents, before the first step
+    loss and L2 norms of the gradients of a batch of another shape, before the first step
 ``mean_loss``, ``deviation``
     of a network with dropout, over many runs
 
-Variants are what the exporters make of a network:
+Variants are the forms that the exporters give a network:
 
 ``train``
     the network in training mode
@@ -63,7 +63,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def made(architecture: Architecture) -> nn.Module:
-    """Return the network with weights that tell its parameters apart (fresh ones hold many zeros and ones)."""
+    """Return the network with weights that distinguish its parameters (fresh ones are often zeros or ones)."""
     torch.manual_seed(1)
     network = architecture.make()
     with torch.no_grad():
@@ -88,7 +88,7 @@ def frozen(network: nn.Module) -> nn.Module:
 
 
 def untied(network: nn.Module) -> nn.Module:
-    """Give every use of a weight a parameter of its own, in place."""
+    """Give every use of a weight its own parameter, in place."""
     seen: set[int] = set()
     for module in network.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -99,7 +99,7 @@ def untied(network: nn.Module) -> nn.Module:
 
 
 def folded(network: nn.Module) -> nn.Module:
-    """Put normalizations of weights and by running statistics into the weights, in place."""
+    """Fold weight normalization, and normalization by running statistics, into the weights, in place."""
     network.eval()
     for module in network.modules():
         if nn.utils.parametrize.is_parametrized(module):
@@ -131,7 +131,7 @@ def variant_of(network: nn.Module, exporter: str) -> str:
 
 
 class PopulationStatistics:
-    """Running variances with the variance of the batch itself, which is what ONNX's operator keeps."""
+    """Running variances with the variance of the batch itself, as in ONNX's operator."""
 
     def __init__(self, network: nn.Module) -> None:
         self.variances: dict[str, Tensor] = {}
@@ -154,9 +154,10 @@ def trainable(network: nn.Module) -> dict[str, Tensor]:
 
 
 def packed_recurrent(network: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of recurrent layers as ONNX wants them: both directions together, gates in ONNX's order.
+    """The tensors of recurrent layers in ONNX's form: both directions together, gates in ONNX's order.
 
-    The newer exporter packs them when it exports. The same is done to gradients, as nothing but order changes.
+    The newer exporter packs them when it exports. Gradients are treated in the same way, because only the order
+    changes.
     """
     packed: dict[str, Tensor] = {}
     for name, module in network.named_modules():
@@ -182,7 +183,7 @@ def numpy_of(tensors: dict[str, Tensor], prefix: str) -> Arrays:
 
 
 def recorded(architecture: Architecture, network: nn.Module) -> Arrays:
-    """Train a copy of the network and return everything that is to be compared."""
+    """Train a copy of the network and return everything that is compared."""
     record: Arrays = {}
     inputs, target = example(architecture, architecture.sizes, seed=11)
     other_inputs, other_target = example(architecture, architecture.other, seed=12)
@@ -232,7 +233,7 @@ def recorded(architecture: Architecture, network: nn.Module) -> Arrays:
             record |= numpy_of(means | statistics.variances, "statistics/")
     record["losses"] = np.array(losses)
     with torch.no_grad():
-        # The run after the last step has changed the running statistics once more.
+        # The run after the last step has updated the running statistics once more.
         for name, buffer in network.named_buffers():
             if f"statistics/{name}" in record:
                 buffer.copy_(torch.from_numpy(record[f"statistics/{name}"]))
@@ -243,7 +244,7 @@ def recorded(architecture: Architecture, network: nn.Module) -> Arrays:
 def export(
     architecture: Architecture, network: nn.Module, exporter: str, opset: int, path: pathlib.Path
 ) -> None:
-    """Export as a user would; only what names files of this machine is taken out."""
+    """Export as a user would; only paths of this machine are removed."""
     inputs, _ = example(architecture, architecture.sizes, seed=13)
     before = dict(network.named_buffers())
     network = copy.deepcopy(network)
@@ -292,7 +293,7 @@ def same(a: NDArray[Any], b: NDArray[Any]) -> bool:
 def matched(
     path: pathlib.Path, network: nn.Module, renamed: dict[str, str]
 ) -> tuple[dict[str, Any], dict[str, str], list[str]]:
-    """Find which initializer holds which parameter or running statistic, by name or by value.
+    """Find out which initializer holds which parameter or running statistic, by name or by value.
 
     Returns the parameters, as name and permutation of the axes or shape; the statistics; and float initializers
     that are neither.

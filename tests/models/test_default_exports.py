@@ -1,7 +1,7 @@
-"""Exports of real architectures train with no argument but a loss, as they do in PyTorch.
+"""Exports of real architectures train as in PyTorch if only a loss is given.
 
-``tests/data/exports`` says where the exports come from. The initializers that are to be trained are not listed:
-PyTorch's own parameters are, and what the exporter made of them is found by their values.
+``tests/data/exports`` says where the exports come from. PyTorch's parameters are listed, not the initializers to be
+trained: those are found by their values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FROZEN_IN_PYTORCH = {"hf_whisper__dyn23d": {"embedding"}}
 
 
 def rows_of(parameter: Array, found: Array) -> Back | None:
-    """How gradients come back to a table of which ``found`` has some rows, some of them several times."""
+    """How gradients map back to a table of which ``found`` has some rows, some of them several times."""
     if parameter.ndim < 2 or found.ndim < 2 or found.shape[-1] != parameter.shape[-1]:
         return None
     table = parameter.reshape(-1, parameter.shape[-1])
@@ -49,7 +49,7 @@ def rows_of(parameter: Array, found: Array) -> Back | None:
 
 
 def relation(parameter: Array, found: Array) -> Back | None:
-    """How a gradient of ``found`` comes back to the parameter that it was made from; None where it was not."""
+    """How a gradient of ``found`` maps back to the parameter that it was made from; None if it was not."""
     if parameter.shape == found.shape and np.array_equal(parameter, found):
         return lambda gradient: gradient
     if parameter.shape == found.shape and np.array_equal(parameter + 1, found):
@@ -64,7 +64,7 @@ def relation(parameter: Array, found: Array) -> Back | None:
 
 
 def of_weight_norm(gain: Array, direction: Array, gradient: Array) -> tuple[Array, Array]:
-    """The gradients of g and v of w = g v / |v|, from that of w; the norm leaves the axis of g's elements."""
+    """The gradients of g and v of w = g v / |v|, from that of w; the norm keeps the axis of g's elements."""
     axes = tuple(axis for axis in range(direction.ndim) if gain.shape[axis] == 1)
     norm = np.sqrt((direction**2).sum(axes, keepdims=True))
     along = (gradient * direction).sum(axes, keepdims=True) / norm
@@ -115,7 +115,7 @@ class Export:
         return state, module, Optimizer(self.folder / "optimizer_model.onnx", module)
 
     def gradients(self, found: dict[str, Array]) -> dict[str, Array]:
-        """The gradients of PyTorch's parameters, from those of the initializers; every one has to be used."""
+        """The gradients of PyTorch's parameters, from those of the initializers, each of which must be used."""
         total = {name: np.zeros_like(value) for name, value in self.parameters.items()}
         unused = dict(found)
 

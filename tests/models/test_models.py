@@ -1,4 +1,4 @@
-"""Networks as PyTorch's exporters write them train as they do in PyTorch, without an edit of the model.
+"""Networks exported by PyTorch train as they do in PyTorch, without changes to the model.
 
 ``architectures.py`` has the networks, ``export.py`` exported them and recorded what PyTorch computes; see there.
 """
@@ -34,7 +34,7 @@ LOSSES = {
 #: Tables of fixed positions are parameters with requires_grad=False, which no export records.
 FROZEN_IN_PYTORCH = {"distilbert": ("position.weight",)}
 
-#: How many blocks of attention an architecture has.
+#: The number of attention blocks of an architecture.
 ATTENTION_BLOCKS = {
     "bert": 2,
     "distilbert": 2,
@@ -84,7 +84,7 @@ class Export:
         )
 
     def session(self, without: str = "") -> tuple[Module, Optimizer, CheckpointState]:
-        """A session, where `without` names a pass without that pass."""
+        """A session; without a pass if `without` names one."""
         options = SessionOptions()
         if without:
             options.add_session_config_entry(f"ortrain.disable_pass.{without}", "1")
@@ -100,7 +100,7 @@ class Export:
         return module, optimizer, state
 
     def inputs(self, which: str = "batch") -> list[Array]:
-        """A batch as the module takes it."""
+        """A batch in the form that the module accepts."""
         values = [self.data[f"{which}/input/{name}"] for name in self.input_names]
         return values if self.loss == "reconstruction" else [*values, self.data[f"{which}/target"]]
 
@@ -127,7 +127,7 @@ def exports(random: bool) -> list[Any]:
 
 
 def assert_near(found: Array, expected: Array, rtol: float, what: str, floor: float = 0.0) -> None:
-    """Equal within a fraction of the largest number (which is taken to be `floor` at least)."""
+    """Equal within a fraction of the largest value (or of `floor` if that is larger)."""
     assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
     scale = max(float(np.abs(expected).max(initial=0.0)), floor)
     error = float(np.abs(found - expected).max(initial=0.0))
@@ -143,7 +143,7 @@ def test_an_exported_network_trains_as_in_pytorch(
     module, _, state = case.session()
     record = case.record
 
-    # Before training: the eval model, and a batch of other extents.
+    # Before training: the eval model, and a batch of another shape.
     _, output = module.eval()(*case.inputs())
     assert_near(output, record["output"], 1e-4, "output of the eval model")
     module.train()
@@ -211,7 +211,7 @@ def test_an_exported_network_with_dropout_evaluates_without_it(
     _, output = module.eval()(*case.inputs())
     assert_near(output, case.record["output"], 1e-4, "output of the eval model")
 
-    # In training the loss differs from run to run, about the mean that PyTorch's has.
+    # In training the loss differs from run to run, around the mean of PyTorch's.
     module.train()
     losses = [float(module(*case.inputs())[0]) for _ in range(400)]
     spread = float(case.record["deviation"])
@@ -269,7 +269,7 @@ def operators_of(module: Module, inputs: list[Array]) -> tuple[float, Counter[st
 
 
 def exports_with_attention() -> list[tuple[str, str]]:
-    """Those that write attention as single steps, and not as the operator Attention of opset 23."""
+    """Those that write attention as separate steps, and not as the operator Attention of opset 23."""
     return [
         (architecture, export)
         for architecture in ATTENTION_BLOCKS

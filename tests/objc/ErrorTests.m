@@ -1,4 +1,4 @@
-// Bad input ends in an NSError that says which argument was wrong, never in a crash.
+// Bad input results in an NSError that says which argument was wrong, never in a crash.
 #import "support.h"
 
 @interface ErrorTests : ORTTestCase
@@ -6,10 +6,10 @@
 
 @implementation ErrorTests
 
-// Something of a class that a method does not expect, behind the compiler's back.
+// An object of a class that a method does not expect, hidden from the compiler.
 static id Foreign(void) { return @"a text"; }
 
-// A nil where the headers allow none, behind the compiler's back.
+// A nil where the headers allow none, hidden from the compiler.
 static id Nothing(void) { return nil; }
 
 // An object that was allocated and never initialized, as -init would have left it.

@@ -1,4 +1,4 @@
-// A forward session gives what the eval step of the session that exported its model gave.
+// A forward session returns what the eval step of the session that exported its model returned.
 #import "support.h"
 
 @interface InferenceTests : ORTTestCase
@@ -8,7 +8,7 @@
 
 static NSString *const kRun = @"mlp_adamw";
 
-// Exports the eval model of a recorded run; gives the path, and the names of inputs and loss.
+// Exports the eval model of a recorded run; returns the path, and the names of inputs and loss.
 - (NSString *)exportWithInputs:(NSArray<NSString *> **)inputs loss:(NSString **)loss value:(float *)value {
   NSString *path = [self scratch:@"model.onnx"];
   ORTTrainingSession *session = [self sessionOf:kRun];
@@ -171,7 +171,7 @@ static NSString *const kRun = @"mlp_adamw";
   XCTAssertSays(error, ORTErrorCodeInvalidProtobuf);
 }
 
-// A run needs neither session options nor the environment's first reference any more.
+// A run no longer needs the session options or the first reference to the environment.
 - (void)testOutputsOutliveTheirSession {
   NSArray<NSString *> *names = nil;
   NSString *loss = nil;

@@ -1,4 +1,4 @@
-// Objects may go in any order, and threads may share what they are allowed to.
+// Objects may be released in any order, and threads may share what is documented as shareable.
 #import "support.h"
 
 @interface LifetimeTests : ORTTestCase {
@@ -76,7 +76,7 @@
   ORT_TEST_RELEASE(error);
 }
 
-// Runs a method in as many threads, and waits for all of them.
+// Runs a method in several threads, and waits for all of them.
 - (void)run:(SEL)selector threads:(NSUInteger)count {
   _lock = [[NSLock alloc] init];
   _results = [[NSMutableArray alloc] init];
@@ -133,7 +133,7 @@
   XCTAssertEqualWithAccuracy([[_results lastObject] doubleValue], [recorded doubleValue], 1e-3);
 }
 
-// Trains on what other threads train on; a step works, or says that the session is busy.
+// Trains with the session of other threads; a step works, or returns an error that the session is busy.
 - (void)trainTogether {
   @autoreleasepool {
     unsigned strange = 0;

@@ -1,4 +1,4 @@
-// Every method that programs were written against is there, with its types; selectors.txt lists them.
+// Every method that existing programs use is present, with its types; selectors.txt lists them.
 #import "support.h"
 
 @interface SelectorTests : ORTTestCase
@@ -26,7 +26,7 @@ static NSString *EncodingOf(NSString *type) {
   return [numbers objectForKey:type];
 }
 
-// What the list says of a method: its selector, and the encodings of its return value and arguments.
+// The entry of a method in the list: its selector, and the encodings of its return value and arguments.
 static NSString *ReadDeclaration(NSString *declaration, NSMutableArray<NSString *> *encodings) {
   NSMutableString *selector = [NSMutableString string];
   NSArray *parts = [declaration componentsSeparatedByString:@"("];

@@ -1,4 +1,4 @@
-// The training loop does what the recorded runs did.
+// The training loop reproduces the recorded runs.
 #import "support.h"
 
 @interface TrainingTests : ORTTestCase
@@ -18,7 +18,7 @@ static void CheckClose(TrainingTests *self, float found, NSNumber *recorded, NSS
   NSDictionary *schedule = [record objectForKey:@"scheduler"];
   const BOOL scheduled = [schedule isKindOfClass:[NSDictionary class]];
   if (scheduled) {
-    // As it ran: its counts were handed on in the wrong order.
+    // As it ran: its counts were passed in the wrong order.
     XCTAssertTrue([session
         registerLinearLRSchedulerWithWarmupStepCount:[[schedule objectForKey:@"total"] longLongValue]
                                       totalStepCount:[[schedule objectForKey:@"warmup"] longLongValue]

@@ -1,4 +1,4 @@
-// Tensors: no copies, and memory that lives as long as somebody looks at it.
+// Tensors: no copies, and memory that lives as long as something refers to it.
 #import "support.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 static unsigned freed;
 
-/** Data that counts its end, and spoils its memory then. */
+/** Data that counts its deallocations, and overwrites its memory then. */
 @interface WatchedData : NSMutableData {
  @private
   unsigned char *_memory;
@@ -98,7 +98,7 @@ static ORTValue *MakeValue(NSMutableData *data, ORTTensorElementDataType type, N
   ((float *)[data mutableBytes])[1] = 5;
   XCTAssertEqual(((const float *)[[value tensorDataWithError:NULL] bytes])[1], 5.0f);
 
-  // More data than elements: the tensor is the front of it.
+  // More data than elements: the tensor is the beginning of it.
   value = MakeValue(data, ORTTensorElementDataTypeFloat, @[ @2 ], NULL);
   NSMutableData *front = [value tensorDataWithError:NULL];
   XCTAssertEqual([front length], 2 * sizeof(float));

@@ -1,6 +1,6 @@
-"""Writes what the Objective-C tests read: the recorded runs with their batches as raw files.
+"""Writes the files that the Objective-C tests read: the recorded runs with their batches as raw files.
 
-For each run a folder with its artifacts, `<name>.bin` for every array of its batches, little-endian and row by row, and
+Each run has a folder with its artifacts, `<name>.bin` for every array of its batches, little-endian and row by row, and
 `run.json` with the recorded numbers and type and shape of every array.
 """
 

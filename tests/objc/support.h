@@ -1,4 +1,4 @@
-// What the tests share: recorded runs, a folder of its own for each test, and what an error must say.
+// Shared by the tests: recorded runs, a separate folder for each test, and checks of errors.
 #pragma once
 
 #import <XCTest/XCTest.h>
@@ -26,7 +26,7 @@
   ORTEnv *_env;
 }
 
-/** An environment that writes nothing but fatal messages. */
+/** An environment that logs only fatal messages. */
 - (ORTEnv *)env;
 
 /** A path in a folder that is removed after the test. */
@@ -35,7 +35,7 @@
 /** A file of a recorded run. */
 - (NSString *)file:(NSString *)name of:(NSString *)run;
 
-/** What was recorded of a run. */
+/** The recorded values of a run. */
 - (NSDictionary *)recordOf:(NSString *)run;
 
 /** An array of a recorded run as a tensor. */
@@ -47,7 +47,7 @@
 /** The state that a recorded run began with. */
 - (ORTCheckpoint *)stateOf:(NSString *)run;
 
-/** A session with all models of a recorded run, over a state or one that nobody else has. */
+/** A session with all models of a recorded run, over a given state or a new one. */
 - (ORTTrainingSession *)sessionOf:(NSString *)run;
 - (ORTTrainingSession *)sessionOf:(NSString *)run over:(ORTCheckpoint *)state;
 

@@ -1,4 +1,4 @@
-"""The Objective-C headers say what programs were written against; a new call reaches them and compiles."""
+"""The Objective-C headers declare what existing programs use; a new call appears in them and compiles."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ EXPECTED = """
 
 
 def plain(declaration: str) -> str:
-    """A declaration without line breaks, parameter names, and what is so where nothing is said."""
+    """A declaration without line breaks, parameter names, and defaults."""
     text = re.sub(r"\s+", " ", declaration).strip().rstrip(";")
     text = re.sub(r" (ORT_FAILS_BY_ERROR|NS_DESIGNATED_INITIALIZER|ORT_SWIFT_NAME\(.*?\)\)?)", "", text)
     text = text.replace("nonnull ", "")
@@ -130,7 +130,7 @@ def test_the_headers_declare_it(api, cls, declaration, swift):
 
 
 def swift_types(declaration: str) -> str:
-    """A Swift declaration without the names that only its body would see."""
+    """A Swift declaration without the names that only its body would use."""
     return re.sub(r"(?<=[(,]) ?(\w+)(?: \w+)?:", r"\1:", declaration)
 
 
@@ -286,7 +286,7 @@ ATTRIBUTES = {
         "getLearningRateWithError:": "error",
     },
 }
-"""What the original headers say of methods beyond their types."""
+"""What the original headers say about methods beyond their types."""
 
 NOT_DESIGNATED = {"ORTSessionOptions": "initWithError:", "ORTRunOptions": "initWithError:"}
 
@@ -345,7 +345,7 @@ def test_what_the_headers_forbid_does_not_compile(line, said, flat):
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with what a spec with four more calls gives, and the sources that it goes with."""
+    """A checkout with the files generated from a spec with four more calls, and the other sources."""
     root = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "spec", root / "spec")
     shutil.copytree(BINDING, root / "bindings/objc")
@@ -359,7 +359,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     call = CALL
     for i, place in enumerate(("FREE", "NEXT", "LAST", "OWN")):
         call = call.replace(f"slot: {place}", f"slot: {free + i}")
-    # Some kinds of results have no form in other languages.
+    # Some kinds of results do not exist in other languages.
     for language in ("cpp", "csharp"):
         path = root / f"spec/languages/{language}.yaml"
         path.write_text(path.read_text().replace("      complete: true\n", ""))

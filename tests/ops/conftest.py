@@ -1,4 +1,5 @@
-"""Runs every case with the session's passes and without; puts the table of gradients behind what it is made of."""
+"""Runs every case with and without the session's passes; runs the table of gradients after the tests that it is made
+from."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def passes(request: pytest.FixtureRequest) -> None:
-    """Switch the passes of sessions, of which a wrong one would hide behind the kernels and the other way round."""
+    """Run with and without the passes of sessions, so that a wrong pass and a wrong kernel cannot hide each other."""
     gradient_coverage.noting = getattr(request, "param", "on") == "on"
     runner.switch_passes(gradient_coverage.noting)
 
@@ -45,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Note whether every gradient test is to run: the table says nothing after a part of them."""
+    """Record whether every gradient test is selected: the table is meaningless after only some of them."""
     here = pathlib.Path(__file__).parent
     wanted = {path for path in here.rglob("test_*.py") if "check_gradient(" in path.read_text()}
     collected = {item.path for item in session.items if here in item.path.parents}

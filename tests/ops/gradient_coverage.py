@@ -1,4 +1,4 @@
-"""What the gradient tests covered: `helpers.check_gradient` notes it, and a page of the reference is made of it."""
+"""What the gradient tests covered: recorded by `helpers.check_gradient`, and shown on a page of the reference."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Key = tuple[str, str]  # domain and type of an operator
 
-#: Whether all the gradient tests are part of a run.
+#: Whether a run includes all gradient tests.
 COMPLETE = pytest.StashKey[bool]()
 COMMAND = "python -m pytest tests/ops --write-gradient-table"
 
 
 @dataclass
 class Case:
-    """What a test gave to `check_gradient`."""
+    """What a test passed to `check_gradient`."""
 
     op: Op
     inputs: list[Array | None]
@@ -40,23 +40,23 @@ class Case:
 
 @dataclass
 class Coverage:
-    """What is known of the gradient of one operator."""
+    """What is known about the gradient of one operator."""
 
     cases: int = 0
     opsets: set[int] = field(default_factory=set)
     empty: bool = False  # a case with an input without elements
-    single: bool = False  # one whose inputs have one element at most
+    single: bool = False  # one whose inputs have at most one element
     second: Counter[int] = field(
         default_factory=Counter
     )  # by opset, cases whose second derivative was compared
-    second_misses: set[str] = field(default_factory=set)  # operators that it lacks a gradient of
+    second_misses: set[str] = field(default_factory=set)  # operators whose gradient it lacks
     smallest: dict[tuple[str, ...], Case] = field(default_factory=dict)  # by the attributes that are given
 
 
-#: Whether what is compared is noted. Cases run with passes and without, and count once: with passes.
+#: Whether comparisons are recorded. Cases run with and without passes, and count once: with passes.
 noting = True
 COVERED: dict[Key, Coverage] = {}
-#: Operators that stand in a gradient whose derivative was compared, and in how many.
+#: Operators that occur in a gradient whose derivative was compared, and in how many.
 IN_GRADIENTS: Counter[Key] = Counter()
 
 
@@ -69,7 +69,7 @@ def is_covered(key: Key) -> bool:
 
 
 def note_model(graph: onnx.GraphProto) -> None:
-    """Note the operators of a model whose gradients were right, those of its subgraphs among them."""
+    """Record the operators of a model whose gradients were right, including those of its subgraphs."""
     if not noting:
         return
     for node in graph.node:
@@ -84,20 +84,20 @@ def of(op: Op) -> Coverage:
 
 
 def note_in_gradient(keys: Iterable[Key]) -> None:
-    """Note operators of a gradient whose own derivative was right."""
+    """Record the operators of a gradient whose own derivative was right."""
     if noting:
         IN_GRADIENTS.update(keys)
 
 
 def note(case: Case, floating: Iterable[Array], second: Collection[str] | None) -> None:
-    """Note a case whose gradient was right.
+    """Record a case whose gradient was right.
 
     Parameters
     ----------
     floating
-        The inputs that are no settings.
+        The inputs that are not settings.
     second
-        Operators that the second derivative lacks a gradient of; None where it was not asked for.
+        Operators whose gradient the second derivative lacks; None if it was not requested.
     """
     if not noting:
         return
@@ -127,7 +127,7 @@ def name_of(key: Key) -> str:
 
 
 def page() -> str:
-    """The page of the reference, from what has been noted."""
+    """The page of the reference, from the recorded cases."""
     operators = registered()
     rows, second = [], 0
     for key, gradient in operators.items():
@@ -179,7 +179,8 @@ A model that would be trained through one of these is rejected, with the names o
 """
 
 
-#: Operators whose gradient is no derivative, so that no difference can tell: it passes straight through the rounding.
+#: Operators whose gradient is not a derivative, so that finite differences do not apply: it passes straight
+#: through the rounding.
 STRAIGHT_THROUGH = {
     ("", "QuantizeLinear"),
     ("", "DequantizeLinear"),
@@ -202,7 +203,7 @@ def versions(type: str) -> dict[int, int]:
 
 
 def effective(type: str, opset: int) -> int:
-    """The version of an operator in an opset; 0 where it has none."""
+    """The version of an operator in an opset; 0 if it does not have it."""
     try:
         return int(onnx.defs.get_schema(type, opset, "").since_version)
     except onnx.defs.SchemaError:
@@ -210,7 +211,7 @@ def effective(type: str, opset: int) -> int:
 
 
 def variants(case: Case) -> list[Case]:
-    """The case with one element an input, with none, and with the axis counted from the other end."""
+    """The case with one element per input, with none, and with the axis counted from the other end."""
     wrt = set(case.arguments["wrt"])
     found = []
     for extent in (1, 0):
@@ -228,7 +229,7 @@ def variants(case: Case) -> list[Case]:
 
 
 def moved(case: Case, opset: int) -> Case | None:
-    """The case in another opset, with settings as attributes or inputs as that opset has them; None if it has not."""
+    """The case in another opset, with settings in that opset's form; None if there is none."""
     source = onnx.defs.get_schema(case.op.type, case.op.opset, "")
     target = onnx.defs.get_schema(case.op.type, opset, "")
     names = [value.name for value in source.inputs]

@@ -1,14 +1,14 @@
 """Everything that operator tests import: models of one node, an outside oracle for values, finite differences for gradients.
 
-Whole models (models.py), running them (runner.py) and differences are imported here, so that a test has one import. A test names
-an operator and its inputs::
+Whole models (models.py), running them (runner.py) and finite differences are imported here, so that a test needs one
+import. A test names an operator and its inputs::
 
     check_forward(Op("Softmax", {"axis": 1}), [x])                  # against onnx.reference
     check_forward(Op("Gelu", domain=MICROSOFT), [x], [gelu(x)])  # against a formula of the test's own
     check_gradient(Op("Softmax", {"axis": 1}), [x])                 # against central differences in double
     check_rejected(Op("Add"), [x, y], "do not broadcast")           # a clear error and no crash
 
-Inputs are positional and named ``x0, x1, ...``; ``None`` leaves one out. Outputs are ``y0, y1, ...``.
+Inputs are positional and named ``x0, x1, ...``; ``None`` omits one. Outputs are ``y0, y1, ...``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Op:
     version
         Version of any other domain.
     outputs
-        How many outputs the node has, or which it names: ``(True, False, True)`` leaves the second out.
+        How many outputs the node has, or which are named: ``(True, False, True)`` omits the second.
     """
 
     type: str
@@ -59,7 +59,7 @@ class Op:
 
     @property
     def output_names(self) -> list[str]:
-        """``y0, y1, ...``, empty where an output is left out."""
+        """``y0, y1, ...``, empty if an output is omitted."""
         wanted = (True,) * self.outputs if isinstance(self.outputs, int) else self.outputs
         return [f"y{i}" if named else "" for i, named in enumerate(wanted)]
 
@@ -71,12 +71,12 @@ class Op:
 def uniform(
     *shape: int, low: float = -1.0, high: float = 1.0, dtype: Any = np.float64, seed: int = 0
 ) -> Array:
-    """Numbers spread evenly over [low, high), the same for the same arguments."""
+    """Uniform random values in [low, high), the same for the same arguments."""
     return np.random.default_rng([seed, *shape]).uniform(low, high, shape).astype(dtype)
 
 
 def apart(*shape: int, dtype: Any = np.float64, scale: float = 1.0, seed: int = 0) -> Array:
-    """Distinct numbers around zero, at least 0.1 * scale from each other and from zero, shuffled.
+    """Distinct values around zero, at least 0.1 * scale from each other and from zero, shuffled.
 
     For functions with kinks or ties (Relu, Max, MaxPool): finite differences never cross one.
     """
@@ -99,11 +99,11 @@ def make_model(
     Parameters
     ----------
     constants
-        Indices of the inputs that are initializers of the model, the others are its inputs.
+        Indices of the inputs that are initializers of the model; the others are its inputs.
     extra_nodes, extra_constants
-        Nodes behind the operator and their initializers.
+        Nodes after the operator and their initializers.
     outputs
-        Names of the model's outputs; the operator's own when left out.
+        Names of the model's outputs; by default the operator's own.
     """
     names = [f"x{i}" if value is not None else "" for i, value in enumerate(inputs)]
     node = helper.make_node(
@@ -124,7 +124,7 @@ def make_model(
     for name, value in (extra_constants or {}).items():
         initializers.append(numpy_helper.from_array(value, name))
     wanted = [name for name in (outputs or op.output_names) if name]
-    # Types of outputs are left open: the core infers them, which is part of what is tested.
+    # Types of outputs are omitted: the core infers them, which is part of the test.
     graph_outputs = [onnx.ValueInfoProto(name=name) for name in wanted]
     graph = helper.make_graph([node, *extra_nodes], "test", graph_inputs, graph_outputs, initializers)
     return helper.make_model(
@@ -161,12 +161,12 @@ def check_forward(
     atol: float | None = None,
     constants: Collection[int] = (),
 ) -> list[Array]:
-    """Runs the operator and compares every named output with what is expected; returns the outputs.
+    """Runs the operator and compares every named output with the expected one; returns the outputs.
 
     Parameters
     ----------
     expected
-        One array a named output; when left out, what ``onnx.reference`` computes.
+        One array per named output; by default what ``onnx.reference`` computes.
     rtol, atol
         Relative (default: `tolerance`) and absolute tolerance (default: rtol times the largest magnitude).
     """
@@ -197,9 +197,9 @@ def check_gradient(
 ) -> dict[int, Array]:
     """Compares the gradient of a weighted sum of the outputs with central finite differences, all in double.
 
-    The loss is sum_o <w_o, y_o> with fixed weights w_o, so that every entry of the Jacobian counts. Where the
-    gradient is made of operators that have gradients themselves, the second derivative is compared too. What was
-    covered is noted for the page on gradients in the reference.
+    The loss is sum_o <w_o, y_o> with fixed weights w_o, so that every entry of the Jacobian counts. If the gradient
+    consists of operators that have gradients themselves, the second derivative is compared too. What was covered is
+    recorded for the page on gradients in the reference.
 
     Parameters
     ----------
@@ -208,8 +208,8 @@ def check_gradient(
     outputs
         Outputs that enter the loss; by default every floating one that is named.
     step
-        Half the distance of the two points of a difference, in units of the input. Operators that give float whatever
-        they take need a longer one, and a tolerance that fits.
+        Half the distance of the two points of a difference, in units of the input. Operators that return float for any
+        input type need a larger step and tolerance.
     always_second
         Whether the second derivative is compared even where that of enough other cases of the operator has been.
 
@@ -271,7 +271,7 @@ def check_gradient(
     return gradients
 
 
-#: How many cases of an operator in an opset have their second derivative compared.
+#: The number of cases of an operator in an opset whose second derivative is compared.
 _MOST_SECOND = 8
 
 
@@ -316,14 +316,14 @@ def _check_second_order(
 ) -> set[str]:
     """Compares the derivative of the gradient along some directions with finite differences of the gradient.
 
-    The gradient is that of a loss that is curved, so that what comes back to the operator depends on the inputs. The
-    loss here is sum_i <v_i, dx_i> + |x_i|^2 / 2 with fixed weights v_i and the gradients dx_i; the second term makes it
-    depend on inputs in which the operator is linear.
+    The gradient is that of a loss that is curved, so that the incoming gradient of the operator depends on the inputs.
+    The loss here is sum_i <v_i, dx_i> + |x_i|^2 / 2 with fixed weights v_i and the gradients dx_i; the second term
+    makes it depend on inputs in which the operator is linear.
 
     Returns
     -------
     set
-        The operators that the second derivative lacks a gradient of.
+        The operators whose gradient the second derivative lacks.
     """
     model = onnx.load_from_string(gradient_model(forward, names, "loss"))
     firsts = {f"{name}_grad": f"first_{name}" for name in names}
@@ -331,7 +331,7 @@ def _check_second_order(
         for values in (node.input, node.output):
             values[:] = [firsts.get(value, value) for value in values]
     for value in model.graph.output:
-        if value.name in firsts:  # gradients of pooling read their shape from what the model states of them
+        if value.name in firsts:  # gradients of pooling take their shape from the model's declaration
             value.name = firsts[value.name]
             model.graph.value_info.append(value)
     del model.graph.output[:]
@@ -387,7 +387,7 @@ def _check_second_order(
 
 
 def gradients_of_sum(op: Op, inputs: Sequence[Array | None], wrt: Sequence[int]) -> list[Array]:
-    """What ortrain gives as the gradient of the sum of output 0: for ties, where no difference can tell."""
+    """The gradient of the sum of output 0 as computed by ortrain: for ties, where finite differences do not apply."""
     total = helper.make_node("ReduceSum", ["y0"], ["loss"], keepdims=0)
     model = make_model(op, inputs, extra_nodes=[total], outputs=["loss"])
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("loss", TensorProto.DOUBLE, []))
@@ -399,7 +399,7 @@ def gradients_of_sum(op: Op, inputs: Sequence[Array | None], wrt: Sequence[int])
 def check_rejected(
     op: Op, inputs: Sequence[Array | None], match: str, constants: Collection[int] = ()
 ) -> None:
-    """The operator must refuse the inputs with a message that names the node and matches `match`."""
+    """The operator must reject the inputs with a message that names the node and matches `match`."""
     with pytest.raises(Exception, match=match) as caught:
         run(op, inputs, constants)
     assert "under_test" in str(caught.value), f"the message does not name the node: {caught.value}"

@@ -134,7 +134,7 @@ def fill_in(case: str) -> str:
         "scheduler_step": "",
     }
     if schedule:
-        # As it ran: the Python class of 1.19.2 handed the two counts on in the wrong order.
+        # As it ran: the Python class of 1.19.2 passed the two counts in the wrong order.
         values["schedule"] = f"schedule s {schedule['total']} {schedule['warmup']} {schedule['initial_lr']}"
         values["scheduler_step"] = "scheduler_step s"
     return string.Template((HERE / "training.txt").read_text(encoding="utf-8")).substitute(values)

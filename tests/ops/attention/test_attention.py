@@ -1,4 +1,4 @@
-"""Attention against the reference implementation and stock onnxruntime, gradients against differences."""
+"""Attention compared with the reference implementation and stock onnxruntime, gradients with finite differences."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def test_float(name: str) -> None:
 @pytest.mark.parametrize("mask", masks())
 def test_masks(mask: str, settings: str) -> None:
     inputs: list[Array | None] = [*operands(), masks()[mask]]
-    # A mask of opset 23 broadcasts along the keys; since 24 what it lacks is not seen.
+    # A mask of opset 23 broadcasts along the keys; since opset 24 keys beyond it are hidden.
     attention = op(SETTINGS[settings], opset=23 if mask == "added_of_queries" else 25)
-    # The reference takes the extents of the scores from the mask, so it gets the whole one.
+    # The reference takes the shape of the scores from the mask, so it gets the whole mask.
     whole = np.array(np.broadcast_to(masks()[mask], (BATCH, HEADS, QUERIES, KEYS)))
     expected = reference(attention, [*operands(), whole])
     check_forward(attention, inputs, expected[:1], rtol=1e-11)
@@ -105,7 +105,7 @@ def test_masks(mask: str, settings: str) -> None:
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("kv_heads", [HEADS, 2])
 def test_few_queries(name: str, queries: int, kv_heads: int) -> None:
-    """So few that keys and values are not packed."""
+    """So few queries that keys and values are not packed."""
     q, k, v = operands(kv_heads=kv_heads)
     mask = masks()["bool"][:, :, 3 - queries : 3]
     inputs: list[Array | None] = [q[:, :, :queries].copy(), k, v, mask.copy()]
@@ -117,7 +117,7 @@ def test_few_queries(name: str, queries: int, kv_heads: int) -> None:
 
 
 def test_scores_far_apart_and_no_numbers() -> None:
-    """Probabilities down to the smallest float, and NaN in the rows that it reaches and no others."""
+    """Probabilities down to the smallest float, and NaN only in the rows that it affects."""
     q = np.ones((1, 1, 3, 1), np.float32)
     k = -np.linspace(0, 120, 41, dtype=np.float32).reshape(1, 1, -1, 1)
     q[0, 0, 2] = np.nan
@@ -205,7 +205,7 @@ def test_empty_and_single(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("causal", [0, 1])
 def test_many_tiles(queries: int, keys: int, size: int, dtype: Any, causal: int) -> None:
-    """Extents that are not multiples of tiles and vectors; gradients against formulas in double."""
+    """Sizes that are not multiples of tiles and vectors; gradients compared with formulas in double."""
     q, k = uniform(1, 3, queries, size, dtype=dtype), uniform(1, 3, keys, size, dtype=dtype, seed=1)
     v = uniform(1, 3, keys, size + 2, dtype=dtype, seed=2)
     weight = uniform(1, 3, queries, size + 2, dtype=dtype, seed=3)

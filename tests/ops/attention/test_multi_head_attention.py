@@ -53,7 +53,7 @@ def test_multi_head_attention(bias: bool, attributes: dict[str, Any]) -> None:
     if "unidirectional" in attributes:
         assert k is not None
         assert v is not None
-        k, v = k[:, :QUERIES], v[:, :QUERIES]  # onnxruntime lets the last query see all keys there are
+        k, v = k[:, :QUERIES], v[:, :QUERIES]  # onnxruntime lets the last query see all keys
     inputs = [q, k, v, *([BIAS] if bias else [])]
     check_like_onnxruntime(op(**attributes), inputs)
     check_gradient(op(**attributes), inputs)
@@ -96,7 +96,7 @@ def test_past_and_present(attributes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("attributes", [{}, {"unidirectional": 1}], ids=str)
 def test_past_and_present_have_gradients(attributes: dict[str, Any], outputs: int, extra: str) -> None:
-    """With the present keys and values as outputs, the gradient comes by way of them too."""
+    """With the present keys and values as outputs, gradients also flow through them."""
     q, k, v = operands()
     past = [uniform(BATCH, HEADS, 2, SIZE, seed=5), uniform(BATCH, HEADS, 2, V_SIZE, seed=6)]
     seen = np.ones((BATCH, KEYS + 2), np.int32)

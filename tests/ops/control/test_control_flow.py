@@ -350,7 +350,7 @@ def test_scan_of_nothing_gives_the_state_it_got() -> None:
 
 
 def scan_model(attributes: str) -> str:
-    """A scan over two inputs along other axes than the first, or backwards."""
+    """A scan over two inputs along axes other than the first, or backwards."""
     return (
         HEADER
         + f"""

@@ -65,7 +65,7 @@ def check(text: str, *feeds: Mapping[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("position", [None, 0, 1, 2, -1, -2])
 def test_insert(position: int | None) -> None:
-    """The reference takes the position of the end for that of the front."""
+    """The reference confuses the position of the end with that of the front."""
     at = "" if position is None else ", at"
     constant = "" if position is None else f"<int64 at = {{{position}}}>"
     session = session_of(
@@ -155,7 +155,7 @@ def test_elements_have_any_type(kind: str) -> None:
 
 
 def test_an_element_stays_what_it_was() -> None:
-    """Memory of intermediate values is used again; that of elements is not."""
+    """Memory of intermediate values is reused; that of elements is not."""
     session = session_of(
         "g (float[N] x) => (seq(float) s) "
         "{ a = Exp(x) t = SequenceConstruct(a) b = Neg(a) c = Exp(b) u = SequenceInsert(t, c) d = Mul(c, c) "
@@ -321,7 +321,7 @@ LOSS = "z = Mul(y, y) w = Mul(z, k) loss = ReduceSum<keepdims = 0>(w)"
 
 
 def test_gradient_of_construct_and_at() -> None:
-    """An element that is read twice, one that is read by a position from the end, and one that nobody reads."""
+    """An element that is read twice, one that is read by a position from the end, and one that is not read."""
     check_gradient(
         f"g (double[3] a, double[3] b, double[3] c, double[3] k) => (double loss) <int64 one = {{1}}, int64 last = {{-3}}> "
         "{ s = SequenceConstruct(a, b, c) p = SequenceAt(s, one) q = SequenceAt(s, one) r = SequenceAt(s, last) "
@@ -479,7 +479,7 @@ def test_gradient_of_an_optional_value() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is wrong is said, and when a model is loaded where it can be known.
+# Errors are clear, and are raised when a model is loaded if they can be detected then.
 
 
 def test_wrong_types_are_named_at_load_all_at_once() -> None:

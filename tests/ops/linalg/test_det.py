@@ -28,7 +28,7 @@ def test_det_gradient(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
 def test_det_gradient_of_singular_matrices(rank: int) -> None:
-    """The adjugate exists where the inverse does not."""
+    """The adjugate exists even if the inverse does not."""
     x = uniform(4, rank) @ uniform(rank, 4, seed=1)
     check_gradient(Op("Det"), [x])
     check_gradient(Op("Det"), [np.eye(4)[:, ::-1] * [1, 0, 2, 3]])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, run, uniform
 
-# (A, B): vectors, matrices, batches, broadcast batches, extents of one and none.
+# (A, B): vectors, matrices, batches, broadcast batches, dimensions of one and zero.
 MATMUL_SHAPES = [
     ((3,), (3,)),
     ((3,), (3, 4)),
@@ -30,7 +30,7 @@ EMPTY_SHAPES = [((0, 3), (3, 4)), ((5, 0), (0, 4)), ((2, 5, 3), (2, 3, 0)), ((0,
 
 
 def transposed(x: Array, trans: int, trans_batch: int = 0) -> Array:
-    """An operand as FusedMatMul reads it: first axis behind the batch axes, then the last two exchanged."""
+    """An operand as FusedMatMul reads it: first axis after the batch axes, then the last two exchanged."""
     if x.ndim < 2:
         return x
     if trans_batch and x.ndim > 2:

@@ -21,7 +21,7 @@ from helpers import (
 )
 from onnx import TensorProto, helper
 
-# Every way in which two operands meet.
+# Every kind of broadcasting of two operands.
 PAIRS = {
     "same": ((3, 4), (3, 4)),
     "vectors and a rest": ((5, 67), (5, 67)),
@@ -117,16 +117,14 @@ def test_integer_division_cuts_toward_zero_and_never_traps() -> None:
     check_forward(Op("Mod"), [a, b], [np.array([1, -1, 0, 0], np.int32)])
     check_forward(Op("Mod", {"fmod": 1}), [a, b], [np.array([-1, 1, 0, 0], np.int32)])
     for type in ("Div", "Mod"):
-        check_rejected(
-            Op(type), [a, np.array([1, 0, 2, 3], np.int32)], "integer division by zero"
-        )
+        check_rejected(Op(type), [a, np.array([1, 0, 2, 3], np.int32)], "integer division by zero")
 
 
 @pytest.mark.parametrize("fmod", [0, 1])
 def test_floating_remainder(fmod: int) -> None:
     a, b = np.array([-7.5, 7.5, 5.0, -5.0]), np.array([2.0, -2.0, 2.5, 2.5])
     check_forward(Op("Mod", {"fmod": fmod}), [a, b], [np.fmod(a, b) if fmod else np.mod(a, b)])
-    # No quotient is whole: there the remainder jumps.
+    # No quotient is an integer: the remainder is discontinuous there.
     for shape in ((3, 4), (1, 4), (3, 1), (1,), ()):
         check_gradient(Op("Mod", {"fmod": fmod}), [uniform(3, 4, low=-9, high=9), apart(*shape, scale=3.1)])
     check_gradient(Op("Mod", {"fmod": fmod}), [uniform(0, 4), apart(1, 4)])
@@ -197,7 +195,7 @@ def test_variadic(type: str, shapes: list[tuple[int, ...]]) -> None:
 
 
 def test_sum_that_reads_a_value_twice() -> None:
-    """The output may not be written over a value that a later pass reads again."""
+    """The output must not overwrite a value that a later pass reads again."""
     nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Sum", ["a", "x", "a", "a"], ["y"])]
     graph = helper.make_graph(
         nodes,
@@ -300,7 +298,9 @@ def test_refusals() -> None:
         "must have the same type, found float64 and float32",
     )
     check_rejected(Op("Sum"), [uniform(3), uniform(3, dtype=np.float32)], "must have the same type")
-    check_rejected(Op("Add"), [np.array([True]), np.array([True])], "bool, which this operator does not accept")
+    check_rejected(
+        Op("Add"), [np.array([True]), np.array([True])], "bool, which this operator does not accept"
+    )
     check_rejected(Op("Where"), [uniform(3), uniform(3), uniform(3)], "condition must be bool")
 
 

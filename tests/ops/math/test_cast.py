@@ -1,4 +1,4 @@
-"""Cast: every pair of types, 16-bit floats bit by bit, numbers that do not fit."""
+"""Cast: every pair of types, 16-bit floats bit by bit, values out of range."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_normal_numbers(suffix: str, dtype: Any) -> None:
     assert x.dtype == dtype
     assert x.shape == (MANY,)
     z = (x.astype(np.float64) - 2) / 3
-    # Moments of the normal distribution, with five standard errors on either side.
+    # Moments of the normal distribution, within five standard errors.
     error = 5 / np.sqrt(MANY)
     assert abs(z.mean()) < error
     assert abs((z**2).mean() - 1) < np.sqrt(2) * error
@@ -60,7 +60,7 @@ def test_numbers_differ_between_runs_and_repeat_with_the_seed() -> None:
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 3)])
 def test_shapes(shape: tuple[int, ...]) -> None:
     assert drawn("RandomUniformLike", {}, shape).shape == shape
-    if shape:  # an empty list of extents has no type
+    if shape:  # an empty list has no type
         assert drawn("RandomNormal", {}, shape).shape == shape
 
 

@@ -50,7 +50,7 @@ IDS = [f"{shape}-{axes}" for shape, axes in CASES]
 
 
 def _op(type: str, axes: tuple[int, ...] | None, keepdims: bool, opset: int) -> tuple[Op, list[Array]]:
-    """The operator with axes as an attribute or, where its version wants that, as an input."""
+    """The operator with axes as an attribute or, if its version requires that, as an input."""
     attributes: dict[str, Any] = {"keepdims": int(keepdims)}
     inputs = []
     if axes is not None:
@@ -147,7 +147,7 @@ def test_reduce_sum_training() -> None:
     ("shape", "axis"), [((3, 1_000_003), 1), ((100_003, 5), 0), ((2_000_003,), 0)], ids=str
 )
 def test_long_sums_stay_accurate(shape: tuple[int, ...], axis: int) -> None:
-    # All of one sign and far from representable: what is lost by adding up in float alone shows.
+    # All of one sign and not representable exactly, so that the loss of summing only in float is visible.
     x = (uniform(*shape, low=0, high=1) + 0.1).astype(np.float32)
     op, rest = _op("ReduceSum", (axis,), False, 13)
     exact = x.astype(np.float64).sum(axis)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import MICROSOFT, Array, Op, apart, check_forward, check_gradient, check_rejected, run, uniform
 
-# Shapes that meet every way through a vector loop: none, one, less than a vector, many vectors and a rest.
+# Shapes for every path through a vector loop: none, one, less than a vector, many vectors and a remainder.
 SHAPES = [(0,), (), (1,), (3,), (2, 5, 7), (1, 257), (3, 0, 2)]
 
 
@@ -29,7 +29,7 @@ def _fast_gelu(x: Array) -> Array:
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-# Operator, range of the inputs, formula (None: the one of onnx.reference).
+# Operator, range of the inputs, formula (None: that of onnx.reference).
 TABLE: list[tuple[Op, float, float, Any]] = [
     (Op("Neg"), -3, 3, None),
     (Op("Abs"), -3, 3, None),
@@ -90,7 +90,7 @@ def _inputs(low: float, high: float, shape: tuple[int, ...], dtype: Any) -> Arra
 def test_values(op: Op, low: float, high: float, formula: Any, shape: tuple[int, ...]) -> None:
     for dtype, rtol in ((np.float32, 2e-6), (np.float64, 1e-12)):
         x = _inputs(low, high, shape, dtype)
-        # The formula in double, rounded to the type: the error that is measured is the kernel's alone.
+        # The formula in double, rounded to the type: the measured error is only that of the kernel.
         expected = None if formula is None else [np.asarray(formula(x.astype(np.float64))).astype(dtype)]
         check_forward(op, [x], expected, rtol=rtol)
 

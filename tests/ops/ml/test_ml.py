@@ -137,7 +137,9 @@ def test_one_hot_encoder() -> None:
         expected = (x[..., None] == np.array([3, 1, 7])).astype(np.float32)
         check_forward(ml("OneHotEncoder", categories), [x], [expected])
     check_against_onnxruntime(ml("OneHotEncoder", categories), [np.array([[1, 3], [7, 2]])])
-    check_rejected(ml("OneHotEncoder", {**categories, "zeros": 0}), [np.array([[1, 4]])], "is not in cats_int64s")
+    check_rejected(
+        ml("OneHotEncoder", {**categories, "zeros": 0}), [np.array([[1, 4]])], "is not in cats_int64s"
+    )
     check_rejected(ml("OneHotEncoder", {"cats_strings": ["a"]}), [np.array([1])], "strings")
 
 

@@ -216,8 +216,14 @@ def test_bad_inputs_are_refused() -> None:
     check_rejected(
         Op("QuantizeLinear", {"block_size": 2}, opset=21), [x, np.ones(3, np.float32)], "must have shape"
     )
-    check_rejected(Op("QuantizeLinear", opset=12), [x, np.ones(3, np.float32)], "before version 13 the scale must be a single value")
-    check_rejected(Op("DequantizeLinear"), [np.zeros(3, np.uint8), one, np.int8(0)], "must have the same type")
+    check_rejected(
+        Op("QuantizeLinear", opset=12),
+        [x, np.ones(3, np.float32)],
+        "before version 13 the scale must be a single value",
+    )
+    check_rejected(
+        Op("DequantizeLinear"), [np.zeros(3, np.uint8), one, np.int8(0)], "must have the same type"
+    )
 
 
 def model_of_unknown_rank(*nodes: onnx.NodeProto) -> bytes:

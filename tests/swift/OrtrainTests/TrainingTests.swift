@@ -1,4 +1,4 @@
-// The training loop does what the recorded runs did.
+// The training loop reproduces the recorded runs.
 import Foundation
 import Testing
 import onnxruntime_training_objc
@@ -7,7 +7,7 @@ import onnxruntime_training_objc
   func repeated(_ run: Run, _ session: ORTTrainingSession) throws {
     let record = try run.record()
     if let schedule = record.scheduler {
-      // As it ran: its counts were handed on in the wrong order.
+      // As it ran: its counts were passed in the wrong order.
       try session.registerLinearLRScheduler(
         withWarmupStepCount: schedule.total, totalStepCount: schedule.warmup, initialLr: schedule.initial_lr)
     }

@@ -8,16 +8,16 @@
 
 @interface XCTestCase : NSObject
 
-/** Called before and after each test method, on an object made for that method. */
+/** Called before and after each test method, on an object created for that method. */
 - (void)setUp;
 - (void)tearDown;
 
-/** Notes a failure of the test that runs. */
+/** Records a failure of the running test. */
 - (void)recordFailureInFile:(const char *)file line:(int)line reason:(NSString *)reason;
 
 @end
 
-/** The failure's own words and those of the test behind them. */
+/** The failure's own message, followed by that of the test. */
 NSString *XCTReason(NSString *reason, NSString *format, ...);
 
 #define XCTFailWith_(why, ...) \
