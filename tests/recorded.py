@@ -12,7 +12,7 @@ CASES = sorted(p.name for p in DATA.iterdir() if p.is_dir())
 
 
 class Fixture:
-    """One recorded run: its folder, its batches, and what is expected of it."""
+    """One recorded run: its folder, its batches, and the expected values."""
 
     def __init__(self, name: str):
         self.name = name

@@ -26,8 +26,8 @@ class Training:
 
     Parameters
     ----------
-    config : configuration entries of the session.
-    state : the state to train; by default that of the file `checkpoint` in the folder.
+    config : configuration entries of the session. state : the state to train; by default that of the file `checkpoint`
+    in the folder.
     """
 
     def __init__(

@@ -154,8 +154,7 @@ def has_other_types(model: ModelProto) -> bool:
 
 
 def load(kind: str) -> tuple[list[Case], int]:
-    """Return the cases of a kind, by name, and the number of cases omitted because they have other types than
-    tensors."""
+    """Return the cases of a kind, by name, and the number of omitted cases, which have types other than tensors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the cases are computed with NumPy and may overflow
         found = load_model_tests(kind={"light": "real", "sequence": "node"}.get(kind, kind))

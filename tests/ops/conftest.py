@@ -1,5 +1,4 @@
-"""Runs every case with and without the session's passes; runs the table of gradients after the tests that it is made
-from."""
+"""Runs every case with and without the session's passes, and the table of gradients after the tests behind it."""
 
 from __future__ import annotations
 

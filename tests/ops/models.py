@@ -14,7 +14,7 @@ from runner import Array, gradient_model, run_in_turn, run_model
 
 
 def model_of(text: str) -> bytes:
-    """The model that a text in the syntax of onnx.parser stands for."""
+    """The model written in the syntax of onnx.parser."""
     return onnx.parser.parse_model(text).SerializeToString()
 
 
@@ -28,7 +28,7 @@ def check_model(
     text
         The model, as onnx.parser reads it.
     feeds
-        Values of all inputs by name, one mapping a run.
+        Values of all inputs by name, one mapping per run.
     """
     model = model_of(text)
     reference = ReferenceEvaluator(onnx.load_from_string(model))

@@ -1,4 +1,4 @@
-"""Runs models through the C interface by slot, as a program in C does: what the operator tests stand on."""
+"""Runs models through the C interface by slot, like a C program, for the operator tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIBRARY = ctypes.CDLL(str(pathlib.Path(ortrain.__file__).parent / "lib" / "libo
 _API_VERSION = 19
 _BUILD_GRADIENT_MODEL = 16  # its slot in OrtrainApi
 
-# Types whose elements take less than a byte: NumPy has one byte for each.
+# Types whose elements are smaller than a byte: NumPy uses one byte for each.
 _PACKED = frozenset({
     TensorProto.UINT4, TensorProto.INT4, TensorProto.FLOAT4E2M1, TensorProto.UINT2, TensorProto.INT2,
     TensorProto.FLOAT6E2M3, TensorProto.FLOAT6E3M2,
@@ -70,7 +70,7 @@ def _size(value: int) -> ctypes.c_size_t:
 
 
 def _made(name: str, *arguments: Any) -> int:
-    """Call what gives a handle in its last argument."""
+    """Call a function that returns a handle in its last argument."""
     out = ctypes.c_void_p()
     _call(name, *arguments, ctypes.byref(out))
     assert out.value is not None
@@ -85,7 +85,7 @@ _ALLOCATOR = _made("GetAllocatorWithDefaultOptions")
 
 
 def switch_passes(on: bool) -> None:
-    """Have sessions from now on run their passes, as they do by default, or none."""
+    """Make later sessions run their passes, as they do by default, or none."""
     level = _ENABLE_ALL if on else _DISABLE_ALL
     _call("SetSessionGraphOptimizationLevel", _OPTIONS, ctypes.c_int(level))
 
@@ -103,7 +103,7 @@ def _names(session: int, kind: str) -> list[str]:
 
 
 def _packed(array: Array) -> tuple[int, Array]:
-    """The number of the array's element type, and the elements as they lie in a tensor."""
+    """The array's element type as a number, and the elements as they are stored in a tensor."""
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     if kind in _PACKED:
         return kind, np.frombuffer(numpy_helper.from_array(array).raw_data, np.uint8)
@@ -147,7 +147,7 @@ def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dic
     inputs
         A value for each input. Types that NumPy does not have are those of ml_dtypes.
     repeat
-        How many times to run; the last result counts.
+        How many times to run; the last result is returned.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dic
 
 
 def run_in_turn(model: bytes, feeds: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
-    """Run a model once with each of some inputs, all in one session. See `run_model`."""
+    """Run a model once for each set of inputs, all in one session. See `run_model`."""
     session = _made(
         "CreateSessionFromArray",
         _ENV,
@@ -206,7 +206,7 @@ def gradient_model(model: bytes, values: Sequence[str], loss: str) -> bytes:
     model
         A serialized ONNX model.
     values
-        Inputs or initializers whose gradients are wanted.
+        Inputs or initializers whose gradients are requested.
     loss
         The output that is differentiated.
     """

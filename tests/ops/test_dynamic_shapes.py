@@ -1,4 +1,4 @@
-"""Shapes that depend on values: inputs known only at run time, and outputs as large as the data make them."""
+"""Shapes that depend on values: inputs known only at run time, and outputs whose size depends on the data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ints(*values: int) -> Array:
 
 X = uniform(2, 3, 4, dtype=np.float32)
 
-# Every input is an input of the model, so the values that decide shapes are known to nobody beforehand.
+# Every input is an input of the model, so the values that determine shapes are not known in advance.
 DECIDED_BY_INPUTS = [
     (Op("Reshape"), [X, ints(4, -1)]),
     (Op("Reshape", {"allowzero": 1}), [np.zeros((0, 3), np.float32), ints(3, 0)]),
@@ -96,7 +96,7 @@ def test_the_same_session_takes_one_value_after_another() -> None:
 
 
 def test_a_computed_value_decides_a_shape() -> None:
-    # The number of rows is the largest label + 1; what follows uses the shape of what came out.
+    # The number of rows is the largest label + 1; what follows uses the shape of the result.
     check_model(
         """
         <ir_version: 8, opset_import: ["" : 17]>
@@ -257,8 +257,8 @@ def test_gradients_where_an_input_decides_the_shape(op: Op, inputs: Sequence[Arr
 
 
 # How PyTorch's TorchScript exporter writes the padding of the last axes of a tensor: it pads the list of pads
-# with zeros for the other axes, and turns it from pairs in reverse order into all that come before and all
-# that come after.
+# with zeros for the other axes, and rearranges it from pairs in reverse order into all leading and then all trailing
+# pads.
 PADS_OF_TORCHSCRIPT = """
       asked = Constant<value = int64[4] {1, 2, 2, 1}>()
       whole = Cast<to = 7>(asked)
@@ -323,8 +323,7 @@ def test_pads_that_torchscript_computes_have_gradients(mode: str, missing: str, 
     }
     check_model(model, [feeds])
     check_model_gradient(model, feeds, ["given_x", "weights"])
-    # Pads that follow from constants are folded: the gradient goes axis by axis, without a number for each
-    # element.
+    # Pads that follow from constants are folded: the gradient goes axis by axis, without an index for each element.
     graph = onnx.load_from_string(gradient_model(model_of(model), ["given_x"], "loss")).graph
     axes = [helper.get_node_attr_value(n, "axis") for n in graph.node if n.op_type == "GatherGrad"]
     assert axes == ([0] if missing == "an input" or dims == "K" else [2, 3])
@@ -345,7 +344,7 @@ def test_pads_without_an_entry_for_every_axis_are_refused_by_the_gradient() -> N
 
 
 def test_a_value_that_only_a_kernel_wants_is_found_while_the_model_runs() -> None:
-    # The start of the range is computed; its extent follows from it.
+    # The start of the range is computed; its length follows from it.
     node = [
         helper.make_node("ReduceSum", ["x"], ["start"], keepdims=0),
         helper.make_node("Range", ["start", "limit", "delta"], ["y"]),

@@ -25,9 +25,9 @@ from onnx.reference import ReferenceEvaluator
 
 Array = NDArray[Any]
 
-# The type decides how these work, beyond what a formula on real numbers says; they have tests of their own.
+# The behaviour of these depends on the type beyond a formula on real numbers; they have their own tests.
 OWN_TESTS = {"Cast", "CastLike", "BitCast", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
-# They draw random numbers.
+# They draw random values.
 RANDOM = {
     "Bernoulli",
     "Multinomial",
@@ -45,7 +45,7 @@ NUMPY = {
     for name in PLAIN
 }
 FLOATS = {NUMPY[name] for name in ("float", "double", "float16", "bfloat16")}
-# What onnx.reference computes in float32 whatever the type.
+# Operators that onnx.reference computes in float32 for any type.
 REFERENCE_IN_FLOAT = {
     "AffineGrid",
     "DeformConv",
@@ -55,24 +55,24 @@ REFERENCE_IN_FLOAT = {
     "GroupNormalization",
     "HardSwish",
 }
-# Where onnx.reference rounds inner numbers to the integers of the input: it gets them as float64, and what
-# comes of them is cut.
+# Operators for which onnx.reference rounds intermediate values to the integer type of the input: it gets float64, and
+# its results are truncated.
 INTEGERS_AS_FLOAT = {"GridSample"}
-# Types of one input that have to go with those of another here: float32 goes with float16 and bfloat16, and
-# float64 with itself alone.
+# Types of one input that have to match those of another here: float32 goes with float16 and bfloat16, and float64 only
+# with itself.
 NOT_MIXED = {
     "Attention": {"double"},
     "BatchNormalization": {"double"},
     "RMSNormalization": {"double"},
 }
-# Inputs that decide the shape of a result are constants of the model.
+# Inputs that determine the shape of a result are constants of the model.
 DECIDE_SHAPES = {
     "axes", "block_shape", "delta", "depth", "ends", "image_shape", "input_shape", "k", "limit", "new_shape", "pads",
     "repeats", "scales", "shape", "size", "sizes", "split", "start", "starts", "steps", "windowsize",
 }  # fmt: skip
-# Kernels do not look at the version: what earlier ones are tried with beside the newest.
+# Kernels do not depend on the version: the types that earlier versions are tested with beside the newest.
 OF_OLDER_OPSETS = {"double", "float16", "int64", "bool"}
-# Cases of an operator beyond these show nothing new about types.
+# More cases of an operator show nothing new about types.
 CASES_OF_AN_OPERATOR = 2
 LARGEST_CASE = 4000
 OLDEST_OPSET = 12
@@ -120,7 +120,7 @@ def _opsets(case: Any) -> Iterator[int]:
     (newest,) = (o.version for o in case.model.opset_import if o.domain == "")
     yield max(newest, OLDEST_OPSET)
     seen = {onnx.defs.get_schema(node.op_type, max(newest, OLDEST_OPSET)).since_version}
-    # Before version 14 the reference normalizes a batch by itself whatever the model says.
+    # Before version 14 the reference always normalizes by the batch's own statistics, whatever the model says.
     oldest = 14 if node.op_type == "BatchNormalization" else OLDEST_OPSET
     for opset in range(oldest, newest):
         try:
@@ -166,7 +166,7 @@ def _variants(case: Any) -> Iterator[Typed]:
 
 def _load() -> list[Typed]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the cases are computed with NumPy, overflow is part of them
+        warnings.simplefilter("ignore")  # the cases are computed with NumPy and may overflow
         cases = [case for case in load_model_tests(kind="node") if _usable(case)]
     seen: dict[str, int] = {}
     chosen = []
@@ -201,7 +201,7 @@ def _converted(x: Array, name: str, operator: str, divisor: bool) -> Array:
 
 
 def _wide(x: Array, typed: Typed) -> Array:
-    """The values as the reference gets them."""
+    """The values in the form passed to the reference."""
     operator = typed.case.model.graph.node[0].op_type
     return x.astype(np.float64) if x.dtype in FLOATS or operator in INTEGERS_AS_FLOAT else x
 
@@ -257,7 +257,7 @@ def test_type_of_the_schema(typed: Typed) -> None:
         warnings.simplefilter("ignore")
         try:
             expected = ReferenceEvaluator(_model(typed, arrays, wide=True)).run(None, wide)
-        except Exception as error:  # the reference does not have every type: then that it runs is all
+        except Exception as error:  # the reference does not have every type: then only check that it runs
             pytest.skip(f"onnx.reference: {error}")
     schema = onnx.defs.get_schema(node.op_type, typed.opset)
     types = {
@@ -282,9 +282,9 @@ def test_type_of_the_schema(typed: Typed) -> None:
                 limit = max(limit, 1e-6)
             largest = np.abs(reference[np.isfinite(reference)]).max(initial=0)
             np.testing.assert_allclose(mine.astype(np.float64), reference, limit, limit * largest)
-        elif node.op_type in INTEGERS_AS_FLOAT:  # a hair below an integer is cut to the one below
+        elif node.op_type in INTEGERS_AS_FLOAT:  # a value just below an integer is truncated to the one below
             np.testing.assert_allclose(mine.astype(np.float64), reference.astype(mine.dtype), atol=1)
         else:
-            # NumPy's sums of small integers have 64 bits.
+            # NumPy sums small integers in 64 bits.
             assert stated[output.name] or mine.dtype == reference.dtype
             np.testing.assert_array_equal(mine, reference.astype(mine.dtype))

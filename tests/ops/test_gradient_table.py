@@ -1,7 +1,7 @@
 """Every operator with a gradient has it compared with finite differences, in every opset where it differs.
 
-The cases are those that the other tests gave to `helpers.check_gradient`; this module runs after them. A new operator
-is covered once a test of its own calls `check_gradient`.
+The cases are those that other tests passed to `helpers.check_gradient`; this module runs after them. A new operator is
+covered once its own test calls `check_gradient`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import onnx
 import pytest
 from helpers import check_gradient, make_model, run
 
-# Versions that take no tensors in double precision.
+# Versions that do not accept tensors in double precision.
 WITHOUT_DOUBLE = {
-    ("MeanVarianceNormalization", 9),  # a function of float alone
-    ("OptionalGetElement", 15),  # optional values alone
+    ("MeanVarianceNormalization", 9),  # a function of float only
+    ("OptionalGetElement", 15),  # optional values only
 }
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "gradients.md"
 
@@ -40,7 +40,7 @@ def test_every_differentiable_operator_is_covered() -> None:
 
 
 def test_gradients_in_every_opset_that_changes_an_operator() -> None:
-    """What the operators' own tests do not try: their smallest cases again, in the form of the other opsets."""
+    """What the operators' own tests do not cover: their smallest cases again, in the form of the other opsets."""
     problems = []
     for (domain, type), found in list(coverage.COVERED.items()):
         if domain or coverage.registered().get((domain, type)) != "yes":
@@ -64,7 +64,7 @@ def test_gradients_in_every_opset_that_changes_an_operator() -> None:
 
 
 def test_gradients_of_few_elements_and_along_axes_from_both_ends() -> None:
-    """The smallest cases of the operators' own tests again; where an operator refuses such extents, nothing is asked."""
+    """The smallest cases of the operators' own tests again; if an operator rejects such shapes, nothing is compared."""
     problems, tried = [], 0
     for key, found in list(coverage.COVERED.items()):
         if coverage.registered().get(key) != "yes":
@@ -84,7 +84,7 @@ def test_gradients_of_few_elements_and_along_axes_from_both_ends() -> None:
 
 
 def is_finite(case: coverage.Case) -> bool:
-    """Whether the operator takes the case and gives numbers."""
+    """Whether the operator accepts the case and returns values."""
     try:
         results = run(case.op, case.inputs, case.arguments["constants"])
     except RuntimeError:
@@ -93,7 +93,7 @@ def is_finite(case: coverage.Case) -> bool:
 
 
 def valid(case: coverage.Case) -> bool:
-    """Whether ONNX allows the case, which is in double precision; of other domains it knows nothing."""
+    """Whether ONNX allows the case, which is in double precision; it has no schemas of other domains."""
     if case.op.domain:
         return True
     model = make_model(case.op, case.inputs, constants=case.arguments["constants"])

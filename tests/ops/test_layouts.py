@@ -1,4 +1,4 @@
-"""Values stay in the layouts of the convolution library between operators; numbers must not show it.
+"""Values stay in the layouts of the convolution library between operators; results must not depend on it.
 
 Each network runs in float, where layouts are chosen, and in double, where everything is row-major, and both
 must agree: values and gradients. Channel counts fill blocks of 8 and 16 exactly, partly, and not at all.
@@ -21,7 +21,7 @@ def stem(c: int) -> Nodes:
 
 
 def tail(last: str) -> Nodes:
-    """One more convolution behind what is tested, so that gradients arrive in a blocked layout, then a loss."""
+    """One more convolution after the operator under test, so that gradients arrive in a blocked layout, then a loss."""
     return [
         ("Conv", [last, "w2"], ["c2"], {"pads": [1, 1, 1, 1]}),
         ("Mul", ["c2", "c2"], ["squares"], {}),

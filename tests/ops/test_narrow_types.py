@@ -1,5 +1,5 @@
-"""Floats of 16 bits and less, integers of less than a byte: conversion, quantization, movement, and models that
-compute with them. The oracles are `ml_dtypes`, `onnx.reference`, and the same model in float32.
+"""Floats of 16 bits or less, integers smaller than a byte: conversion, quantization, movement, and models that compute
+with them. The oracles are `ml_dtypes`, `onnx.reference`, and the same model in float32.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def same(found: Array, expected: Array) -> None:
 
 
 def check_bits(found: Array, expected: Array) -> None:
-    """The same bits, of those that the type has."""
+    """The same bits, as far as the type has them."""
     assert found.dtype == expected.dtype
     assert found.shape == expected.shape
     mask = 2 ** BITS.get(found.dtype.name, 8) - 1
@@ -382,12 +382,12 @@ def test_a_model_of_half_precision_runs_in_float_inside(half: str) -> None:
     kind = HALVES[half]
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),
-        helper.make_node("Reshape", ["a", "shape"], ["b"]),  # moves what lies as float
+        helper.make_node("Reshape", ["a", "shape"], ["b"]),  # moves values stored as float
         helper.make_node("Relu", ["b"], ["r"]),
         helper.make_node("Mul", ["r", "r"], ["s"]),
         helper.make_node("Transpose", ["s"], ["t"]),
         helper.make_node("Softmax", ["t"], ["y"]),
-        helper.make_node("Transpose", ["x"], ["xt"]),  # moves what lies in half precision
+        helper.make_node("Transpose", ["x"], ["xt"]),  # moves values stored in half precision
         helper.make_node("Concat", ["xt", "tall"], ["joined"], axis=0),  # both kinds
         helper.make_node("ReduceMean", ["joined"], ["z"], axes=[1]),
         helper.make_node("Exp", ["ten"], ["e"]),  # a constant that is folded
@@ -421,7 +421,7 @@ def test_values_that_are_read_in_both_forms_are_not_overwritten(half: str) -> No
         helper.make_node("Exp", ["a"], ["b"]),
         helper.make_node(
             "Cast", ["a"], ["c"], to=TensorProto.FLOAT
-        ),  # wants it rounded, after the float was read
+        ),  # needs it rounded, after the float was read
         helper.make_node("Abs", ["a"], ["d"]),
         helper.make_node("Cast", ["x"], ["f"], to=TensorProto.DOUBLE),
         helper.make_node("Sqrt", ["d"], ["g"]),

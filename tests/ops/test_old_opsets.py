@@ -1,4 +1,4 @@
-"""Operators in the form that they had before version 12, against stock onnxruntime."""
+"""Operators in the forms that they had before version 12, against stock onnxruntime."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def test_old_forms_agree_with_onnxruntime(case: Case, opset: int) -> None:
     doubles = [x.astype(np.float64) if i in floating else x for i, x in enumerate(inputs)]
     if kind in ("BatchNormalization", "Clip"):
         doubles = [x.astype(np.float64) for x in inputs]
-    # The loss behind the operator is of the same version.
+    # The loss after the operator is of the same version.
     check_gradient(op, doubles, wrt=wrt, outputs=[0], constants=constants)
 
 
 B = uniform(3, seed=1, low=0.5, dtype=np.float32)
-# The older definition's inputs: input 1 is then reshaped as a newer one takes it.
+# The inputs of the older definition: input 1 is then reshaped to what a newer one accepts.
 BEFORE_7: list[tuple[str, dict[str, Any], Sequence[Array], int]] = [
     ("Add", {"broadcast": 1}, [X, X[0, 0]], 6),
     ("Add", {"broadcast": 1, "axis": 1}, [X, B], 6),

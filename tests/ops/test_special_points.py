@@ -2,8 +2,8 @@
 
 Finite differences say nothing about such points, so the oracle is a recording: ``tests/data/special_points`` has inputs,
 incoming gradients, outputs and gradients of PyTorch 2.13 in double precision. Each case runs in double, and in float with
-the elements that float can hold. What deviates on purpose is listed in `DEVIATIONS` with the reason, and has to deviate
-in that very way; what has no case is listed in `WITHOUT_CASE`.
+the elements that float can hold. Intended deviations are listed in `DEVIATIONS` with the reason, and have to be exactly
+as listed; operators without a case are listed in `WITHOUT_CASE`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ CASES = load_cases()
 
 
 def in_float(case: Case) -> Case:
-    """The case with the elements whose numbers float holds without overflow or underflow."""
+    """The case with those elements that float represents without overflow or underflow."""
     limits = np.finfo(np.float32)
 
     def fits(x: Array) -> Array:
@@ -109,8 +109,8 @@ def integers(*values: int) -> Array:
 def arguments(case: Case, dtype: Any) -> tuple[Op, list[Array], list[int]]:
     """The node of a case, its inputs, and which of them the recorded gradients belong to.
 
-    PyTorch's arguments are attributes in the recording; where they are inputs in ONNX, or integers that the note alone
-    names, they are put in their places here.
+    PyTorch's arguments are attributes in the recording; if they are inputs in ONNX, or integers that only the note
+    names, they are put in place here.
     """
     attributes = dict(case.attributes)
     inputs = [x.astype(dtype) for x in case.inputs]
@@ -140,8 +140,8 @@ def arguments(case: Case, dtype: Any) -> tuple[Op, list[Array], list[int]]:
 def run_case(case: Case, dtype: Any) -> tuple[Array, list[Array]]:
     """The output, and its gradients from the recorded incoming one, by the models that the core builds.
 
-    Where gradients stop, which PyTorch calls a gradient of 0, the loss is made to depend on the inputs in another way too:
-    each gets 1 from it, and that is taken off again.
+    Where gradients stop, which in PyTorch is a gradient of 0, the loss also depends on the inputs directly: each gets 1
+    from it, which is subtracted again.
     """
     op, inputs, wrt = arguments(case, dtype)
     stops = coverage.registered()["", case.op] == "stop"
@@ -177,7 +177,7 @@ class Deviation:
     output: Mapping[int, float] = field(default_factory=dict)
     gradient: Mapping[int, float] = field(default_factory=dict)
     dtypes: tuple[Any, ...] = (np.float64, np.float32)
-    everywhere: bool = True  # else only in some builds, and in the others as PyTorch
+    everywhere: bool = True  # otherwise only in some builds, while the others agree with PyTorch
 
 
 DEVIATIONS = {
@@ -204,11 +204,11 @@ DEVIATIONS = {
     ),
 }  # fmt: skip
 
-#: Relative errors of float that the formula itself has, in PyTorch too, where they exceed 1e-6.
+#: Relative errors of float inherent in the formula, also in PyTorch, if they exceed 1e-6.
 ROUNDED = {
-    # dx = e^(x - y) at y = 1000.69 takes the error of y, half of 2^-14
+    # dx = e^(x - y) at y = 1000.69 has the error of y, half of 2^-14
     "ReduceLogSumExp axes=[1] keepdims=0": 1e-4,
-    # a tenth is what is left of numbers near 2 that are taken from each other
+    # the difference of two values near 2 is a tenth
     "LayerNormalization axis=-1 epsilon=1e-05": 1e-5,
 }
 
@@ -226,7 +226,7 @@ def deviated(case: Case, deviation: Deviation) -> Case:
 
 
 def compare(case: Case, dtype: Any, output: Array, gradients: Sequence[Array]) -> None:
-    """Compare values with those of a case, infinities and what is no number included."""
+    """Compare values with those of a case, including infinities and NaN."""
     exact = case.op != "Selu" and all(  # attributes of ONNX are float32, and so are the defaults of Selu
         float(np.float32(v)) == v for v in case.attributes.values() if isinstance(v, float)
     )
@@ -314,7 +314,7 @@ WITHOUT_CASE = {
 
 
 def test_every_differentiable_operator_has_a_case_or_a_reason() -> None:
-    """An operator that is new here needs a recorded case, or a place in `WITHOUT_CASE`."""
+    """A new operator needs a recorded case, or an entry in `WITHOUT_CASE`."""
     recorded = {case.op for case in CASES}
     differentiable = {key for key, gradient in coverage.registered().items() if gradient == "yes"}
     with_case = {key for key in differentiable if key in SAME_RULE or (not key[0] and key[1] in recorded)}

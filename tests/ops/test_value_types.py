@@ -1,4 +1,4 @@
-"""What is known of values before any input is: types flow where shapes are unknown, and inputs that do not fit are refused."""
+"""Types are inferred without any input, even if shapes are unknown, and inputs that do not match are rejected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner import gradient_model, run_model
 
 
 def unknown_rank(text: str, *names: str) -> bytes:
-    """The model of a text, with nothing but the element type stated of some inputs."""
+    """The model of a text, with only the element type declared for some inputs."""
     model = onnx.load_from_string(model_of(text))
     for value in model.graph.input:
         if value.name in names:
@@ -37,7 +37,7 @@ HEAD = '<ir_version: 9, opset_import: ["" : 18]>'
     ],
 )
 def test_a_gradient_beside_values_of_other_types(nodes: str, factor: Callable[[Array], float]) -> None:
-    """The loss is k sum x^2, and no gradient goes through k, which comes from integers or truth values."""
+    """The loss is k sum x^2, and no gradient goes through k, which comes from integers or bools."""
     model = unknown_rank(
         f"""{HEAD} g (float[2, 3] x) => (float loss)
         <float half = {{0.5}}, int64[1] one = {{1}}>
@@ -72,7 +72,7 @@ def test_a_branch_that_never_runs_may_have_shapes_that_do_not_fit() -> None:
 
 
 def test_a_wrong_statement_about_a_shape_that_nothing_else_tells_is_no_reason_to_refuse() -> None:
-    """Exporters leave shapes of other inputs behind; the run knows better."""
+    """Exporters may leave shapes of other inputs in the model; those of the run are used."""
     model = onnx.load_from_string(
         model_of(
             f"""{HEAD} g (float[6] x, int64[2] wanted, float[3] w) => (float loss)

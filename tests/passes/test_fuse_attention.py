@@ -1,4 +1,4 @@
-"""Attention written as single steps is trained as one node, and gives what the steps give."""
+"""Attention written as separate steps is trained as one node, with the same results."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ class Form:
     scale: str = "div"  # div, mul, operands: of the scores or of both operands; none
     mask: str = ""  # input, learned, both, where, where_inverted, bool
     dropout: bool = False
-    guard: bool = False  # rows that are no numbers become zeros
+    guard: bool = False  # rows of NaN become zeros
     heads: bool = True
-    transposes: str = "one"  # of the keys: one, two, by way of three axes
-    size: int = 4  # of a head; where it is much less than LENGTH, no probabilities are kept
-    computed: bool = False  # extents are computed from those of x, so that nothing knows them beforehand
-    learned_queries: bool = False  # the same for all of the batch
-    extra: str = ""  # what else reads a value of it: scores, weights, transposed; or their shapes
+    transposes: str = "one"  # of the keys: one, two, through three axes
+    size: int = 4  # of a head; if it is much less than LENGTH, no probabilities are kept
+    computed: bool = False  # dimensions are computed from those of x, so that they are not known in advance
+    learned_queries: bool = False  # the same for the whole batch
+    extra: str = (
+        ""  # which of its values is also read elsewhere: scores, weights, transposed; or their shapes
+    )
 
     @property
     def fuses(self) -> bool:
@@ -264,14 +266,14 @@ def test_fused_attention_trains_the_same(form, tmp_path):
 
 @pytest.mark.parametrize("mask", ["where", "where_inverted"])
 def test_a_query_that_sees_nothing_looks_at_all_alike(mask, tmp_path):
-    """The number that replaces its scores is finite: all of them are the same, and do not depend on Q and K."""
+    """The value that replaces its scores is finite: all of them are the same, and do not depend on Q and K."""
     make_artifacts(Form(mask=mask), tmp_path)
     fused, plain = (train(tmp_path, Form(mask=mask), fuse, unseen=True) for fuse in (True, False))
     np.testing.assert_allclose(fused.losses, plain.losses, rtol=2e-5)
 
 
 def test_a_guarded_query_that_sees_nothing_has_a_gradient_of_zero(tmp_path):
-    """The single steps multiply the zero by the softmax, which is no number there."""
+    """The separate steps multiply the zero by the softmax, which is NaN there."""
     form = Form(mask="bool", guard=True)
     make_artifacts(form, tmp_path)
     fused, plain = (train(tmp_path, form, fuse, unseen=True) for fuse in (True, False))

@@ -1,4 +1,4 @@
-"""A position that is selected at the end of a model is the only one that its last layers compute."""
+"""If only one position is selected at the end of a model, its last layers compute only that position."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ def sliced(begin: int, end: int) -> Selection:
 
 
 def classifier(select: Selection, fixed_length: bool = True) -> tuple[onnx.ModelProto, str]:
-    """Return a model of two layers and the name of what its last layer gives."""
+    """Return a model of two layers and the name of the output of the last layer."""
     b = Builder()
     last = b.layer(b.layer("x", fixed_length), fixed_length)
     return b.model([b.linear(select(b, last), WIDTH, 4)]), last
 
 
 def make(folder: pathlib.Path, model: onnx.ModelProto, disabled: list[str], outputs: list[str]) -> set[str]:
-    """Make artifacts; return the values of the training model."""
+    """Create artifacts; return the values of the training model."""
     artifacts.generate_artifacts(
         model,
         requires_grad=[t.name for t in model.graph.initializer if t.name.startswith("w")],
@@ -144,7 +144,7 @@ def train(folder: pathlib.Path) -> tuple[list[float], dict[str, npt.NDArray[np.f
 
 
 def gathered_in_a_matrix(b: Builder, x: str) -> str:
-    """The index has two axes, which the result then has in place of the one."""
+    """The index has two axes, which replace one axis in the result."""
     return b.add("Squeeze", b.add("Gather", x, b.integers([[0]]), axis=1), b.integers([1, 2]))
 
 
@@ -183,8 +183,8 @@ def test_only_the_last_layer_is_left_out(tmp_path: pathlib.Path) -> None:
     make(tmp_path, model, [], [])
     training = onnx.load(tmp_path / "training_model.onnx")
     selected = [n for n in training.graph.node if n.op_type == "Gather" and "_selected" in n.output[0]]
-    # The positions meet in the attention of the last layer: in front of it lies what the first layer gives, behind
-    # it the mask of the one query that is left.
+    # The positions interact in the attention of the last layer: before it is the output of the first layer, after it
+    # the mask of the single remaining query.
     assert {n.input[0] for n in selected} == {"mask", "LayerNormalization_28"}
 
 

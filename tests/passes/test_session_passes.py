@@ -1,4 +1,4 @@
-"""Every pass of a session can be switched off by name, and training goes the same way without it."""
+"""Every pass of a session can be switched off by name, and training gives the same results without it."""
 
 from __future__ import annotations
 

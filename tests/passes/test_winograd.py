@@ -1,4 +1,4 @@
-"""Convolutions of 3 x 3 windows by Winograd's algorithm: they round otherwise, and give the same."""
+"""Convolutions of 3 x 3 windows by Winograd's algorithm: they round differently, but agree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from training import Array, Training, options_of
 OFF = {"ortrain.disable_pass.winograd": "1"}
 BF16 = {"ortrain.mixed_precision": "bf16"}
 
-# The algorithm works on blocks of channels, which only this build and its vectors of 8 or 16 floats have.
+# The algorithm works on blocks of channels, which only this build with its vectors of 8 or 16 floats has.
 CPU = pathlib.Path("/proc/cpuinfo")
 USED = bool(list(pathlib.Path(ortrain.__file__).parent.rglob("libdnnl*"))) and (
     CPU.exists() and "avx2" in CPU.read_text()
@@ -24,7 +24,7 @@ USED = bool(list(pathlib.Path(ortrain.__file__).parent.rglob("libdnnl*"))) and (
 
 
 def network(extent: int, activation: str) -> tuple[onnx.ModelProto, list[str]]:
-    """Return a residual network with biases whose convolutions the algorithm takes, and the names of its weights."""
+    """Return a residual network with biases whose convolutions use the algorithm, and the names of its weights."""
     rng = np.random.default_rng(3)
     weights: list[onnx.TensorProto] = []
 
@@ -69,7 +69,7 @@ def images(seed: int, size: int, extent: int) -> tuple[Array, Array]:
 
 
 def make(folder: pathlib.Path, extent: int) -> None:
-    # A derivative that jumps would make much of a last bit.
+    # A discontinuous derivative would amplify a difference in the last bit.
     model, names = network(extent, "Tanh")
     artifacts.generate_artifacts(
         model,
@@ -100,7 +100,7 @@ def test_losses_and_gradients_are_those_of_the_direct_convolution(
     np.testing.assert_allclose(losses, direct_losses, rtol=1e-5)
     for name, expected in direct_gradients.items():
         largest = np.abs(expected).max()
-        # The direct convolution adds a bias's gradient up element by element, which loses more than all else.
+        # The direct convolution sums a bias's gradient element by element, which loses more precision than all else.
         atol = 3e-5 if name.endswith(".bias") else 3e-6
         np.testing.assert_allclose(gradients[name] / largest, expected / largest, atol=atol, err_msg=name)
     same = all((gradients[name] == expected).all() for name, expected in direct_gradients.items())

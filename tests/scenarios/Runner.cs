@@ -10,7 +10,7 @@ using System.Text;
 using Microsoft.ML.OnnxRuntime;
 using Microsoft.ML.OnnxRuntime.Tensors;
 
-/// <summary>The script is at fault, or something went otherwise than it says.</summary>
+/// <summary>The script is wrong, or something happened that it does not expect.</summary>
 public sealed class ScriptError : Exception
 {
     public ScriptError(string message)
@@ -19,7 +19,7 @@ public sealed class ScriptError : Exception
     }
 }
 
-/// <summary>Numbers as scripts and logs write them.</summary>
+/// <summary>Numbers in the notation of scripts and logs.</summary>
 public static class Text
 {
     public static long Integer(string text)
@@ -56,14 +56,14 @@ public static class Text
     }
 }
 
-/// <summary>A tensor of a script: an array, and the two kinds of values that steps take over it.</summary>
+/// <summary>A tensor of a script: an array, and the two kinds of values over it that steps accept.</summary>
 public abstract class Held : IDisposable
 {
     private FixedBufferOnnxValue fixedValue;
 
     public OrtValue Value { get; protected set; }
 
-    /// <summary>The value that steps into given outputs take.</summary>
+    /// <summary>The value for steps that write into given outputs.</summary>
     public FixedBufferOnnxValue Fixed => fixedValue ?? (fixedValue = MakeFixed());
 
     public static Held Over(string type, long[] shape, byte[] bytes)
@@ -119,7 +119,7 @@ public sealed class Held<T> : Held
     }
 }
 
-/// <summary>A tensor that the library made.</summary>
+/// <summary>A tensor that the library created.</summary>
 public sealed class Given : Held
 {
     public Given(OrtValue value)
@@ -566,7 +566,7 @@ public sealed partial class Runner
         Write(what + " " + name + " " + type + " " + dims);
     }
 
-    /// <summary>Where the inputs of a run end.</summary>
+    /// <summary>The end of the inputs of a run.</summary>
     private static int EndOfInputs(string[] a)
     {
         long count = Text.Integer(a[1]);

@@ -24,7 +24,7 @@ static size_t script_line;
 static const char* command = "";
 static bool logging = true;
 
-/* Ends the runner: the script is at fault, or something went otherwise than it says. */
+/* Ends the runner: the script is wrong, or something happened that it does not expect. */
 static void stop(const char* format, ...) {
   fflush(stdout);
   fprintf(stderr, "%s:%zu: %s: ", script_path, script_line, command);
@@ -50,14 +50,14 @@ static void* allocate(size_t bytes) {
   return memory;
 }
 
-/* Hands a failed status on to whoever runs the command. */
+/* Returns a failed status to the caller of the command. */
 #define TRY(call)                        \
   do {                                   \
     OrtStatus* status_ = (call);         \
     if (status_ != NULL) return status_; \
   } while (false)
 
-/* For calls that no script makes fail. */
+/* For calls that do not fail in any script. */
 static void must(OrtStatus* status) {
   if (status != NULL) stop("%s", ort->GetErrorMessage(status));
 }
@@ -200,7 +200,7 @@ static OrtValue* make_tensor(const struct type* type, const struct shape* shape,
   return value;
 }
 
-/* Writes type and extents, the first part of a line; gives them too. */
+/* Writes type and dimensions, the first part of a line, and returns them. */
 static const struct type* log_type(const char* what, const char* name, const OrtTensorTypeAndShapeInfo* info,
                                    struct shape* shape) {
   ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
@@ -254,7 +254,7 @@ static char* read_file(const char* path, size_t* bytes) {
   return content;
 }
 
-/* Commands: each gets its arguments, and returns null or the status with which the library refused. */
+/* Commands: each gets its arguments, and returns null or the status of the library's error. */
 
 static OrtStatus* command_seed(int count, char** arguments) {
   (void)count;
@@ -373,7 +373,7 @@ static OrtStatus* command_show_learning_rate(int count, char** arguments) {
   return NULL;
 }
 
-/* A step with `inputs_len` tensors; the outputs are new ones, or the tensors behind the inputs. */
+/* A step with `inputs_len` tensors; the outputs are new ones, or the tensors after the inputs. */
 static OrtStatus* step(bool train, const char* label, int inputs_len, char** tensors, int outputs_len) {
   OrtTrainingSession* on = session_of(label);
   const OrtValue* inputs[kTokens];
@@ -471,7 +471,7 @@ static OrtStatus* command_describe(int count, char** arguments) {
   return NULL;
 }
 
-/* A run; behind the inputs are names of outputs, or pairs of a name and the tensor that receives it. */
+/* A run; after the inputs are names of outputs, or pairs of a name and the tensor that receives it. */
 static OrtStatus* run_forward(int count, char** arguments, bool into) {
   OrtSession* on = model_of(arguments[0]);
   const int64_t inputs_len = read_integer(arguments[1]);
@@ -597,7 +597,7 @@ static OrtStatus* command_measure(int count, char** arguments) {
   if (steps < 1) stop("expected 1 step or more");
   OrtTrainingSession* on = session_of(arguments[1]);
   const OrtValue* inputs[kTokens];
-  OrtValue* outputs[kTokens] = {NULL}; /* made by the first step, written into by the others */
+  OrtValue* outputs[kTokens] = {NULL}; /* created by the first step, overwritten by the others */
   const size_t inputs_len = (size_t)count - 2;
   for (size_t i = 0; i < inputs_len; ++i) inputs[i] = tensor_of(arguments[2 + i]);
   size_t outputs_len = 0;

@@ -22,7 +22,7 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-/** The script is at fault, or something went otherwise than it says. */
+/** The script is wrong, or something happened that it does not expect. */
 struct ScriptError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -136,7 +136,7 @@ struct Session {
   bool has_eval;
 };
 
-/** Tensors of a script as the list that a step takes; they stay the script's. */
+/** Tensors of a script as the list for a step; the script keeps owning them. */
 class Borrowed {
  public:
   Borrowed() = default;
@@ -156,7 +156,7 @@ class Runner {
  public:
   Runner(std::string data, std::string out) : data_(std::move(data)), out_(std::move(out)) {}
 
-  /** Runs a script; returns whether it did what it says. */
+  /** Runs a script; returns whether everything happened as expected. */
   bool run(const std::string& path) {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) lines_.push_back(line);
@@ -285,7 +285,7 @@ class Runner {
     for (size_t i = 0; i < outputs.size(); ++i) log((training ? "train " : "eval ") + names[i], outputs[i]);
   }
 
-  /** Steps of this API give new outputs always. */
+  /** Steps of this API always return new outputs. */
   void step_into(bool training, const Arguments& arguments) {
     const int64_t inputs = read_integer(arguments[1]);
     if (inputs < 0 || static_cast<size_t>(inputs) + 2 >= arguments.size())
@@ -304,7 +304,7 @@ class Runner {
     for (size_t i = 0; i < outputs.size(); ++i) line("output", outputs[i], model.GetOutputTypeInfo(i));
   }
 
-  /** A run; behind the inputs are names of outputs, or pairs of a name and the tensor that receives it. */
+  /** A run; after the inputs are names of outputs, or pairs of a name and the tensor that receives it. */
   void run_model(const Arguments& arguments, bool into) {
     Ort::Session& on = find<Ort::Session>(arguments[0]);
     const int64_t count = read_integer(arguments[1]);

@@ -29,7 +29,7 @@ static ORTEnv *env;
 static NSMutableDictionary<NSString *, id> *objects;  // by label
 static NSMutableSet<NSString *> *with_eval;           // labels of sessions with an eval model
 
-// Ends the runner: the script is at fault, or something went otherwise than it says.
+// Ends the runner: the script is wrong, or something happened that it does not expect.
 static void stop(NSString *format, ...) NS_FORMAT_FUNCTION(1, 2);
 static void stop(NSString *format, ...) {
   va_list values;
@@ -73,7 +73,7 @@ static NSArray<ORTValue *> *tensors_of(NSArray<NSString *> *labels) {
   return values;
 }
 
-// NO for an object that could not be made.
+// NO for an object that could not be created.
 static BOOL keep(NSString *label, id object) {
   if (object == nil) return NO;
   [objects setObject:object forKey:label];
@@ -194,7 +194,7 @@ static BOOL flag(NSString *text, NSString *yes, NSString *no) {
   return [text isEqualToString:yes];
 }
 
-// Commands: each gets its arguments, and returns NO with the error with which the library refused.
+// Commands: each gets its arguments, and returns NO with the library's error.
 
 typedef NSArray<NSString *> Arguments;
 
@@ -381,7 +381,7 @@ static NSDictionary<NSString *, ORTValue *> *named(Arguments *pairs, NSMutableAr
   return values;
 }
 
-// The inputs of a run, and the tokens behind them.
+// The inputs of a run, and the tokens after them.
 static NSDictionary<NSString *, ORTValue *> *inputs_of(Arguments *arguments, Arguments **rest) {
   const int64_t count = read_integer([arguments objectAtIndex:1]);
   if (count < 0 || 2 * count > (int64_t)[arguments count] - 2) stop(@"there are not so many inputs");
@@ -430,7 +430,7 @@ static BOOL command_to_buffer(Arguments *arguments, NSError **error) {
   return YES;
 }
 
-// The method finds out by itself which parameters the tensor is for.
+// The method determines by itself which parameters the tensor is for.
 static BOOL command_from_buffer(Arguments *arguments, NSError **error) {
   flag([arguments objectAtIndex:2], @"trainable", @"all");
   ORTValue *buffer = tensor_of([arguments objectAtIndex:1]);
@@ -479,7 +479,7 @@ static BOOL command_show_parameter(Arguments *arguments, NSError **error) {
   return YES;
 }
 
-// The pool around the line gives up what else holds the object.
+// The pool around the line releases all other references to the object.
 static BOOL command_release(Arguments *arguments, NSError **error) {
   (void)error;
   NSString *label = [arguments objectAtIndex:0];
@@ -527,7 +527,7 @@ static BOOL command_measure(Arguments *arguments, NSError **error) {
   ORTTrainingSession *on = session_of([arguments objectAtIndex:1]);
   NSArray<ORTValue *> *inputs =
       tensors_of([arguments subarrayWithRange:NSMakeRange(2, [arguments count] - 2)]);
-  // Made by the first step, written into by the others.
+  // Created by the first step, overwritten by the others.
   NSArray<ORTValue *> *outputs = [on trainStepWithInputValues:inputs error:error];
   if (outputs == nil) return NO;
   int64_t *times = malloc((size_t)steps * sizeof *times);
@@ -619,7 +619,7 @@ static NSUInteger end_of(NSArray<NSString *> *lines, NSUInteger start) {
 
 static void run_lines(NSArray<NSString *> *lines, NSUInteger begin, NSUInteger end, int64_t number) {
   for (NSUInteger at = begin; at < end; ++at) {
-    // What a line made on the way goes with it.
+    // Temporary objects of a line are released with it.
     @autoreleasepool {
       script_line = at + 1;
       command = [lines objectAtIndex:at];

@@ -28,12 +28,12 @@ NAMES = {np.dtype(kind): name for name, kind in TYPES.items()}
 
 
 class ScriptError(Exception):
-    """The script, not the library, is at fault, or something went otherwise than the script says."""
+    """The script, not the library, is wrong, or something happened that the script does not expect."""
 
 
 @dataclass
 class Session:
-    """A module with what belongs to it."""
+    """A module with the objects that belong to it."""
 
     module: Module
     optimizer: Optimizer | None
@@ -140,8 +140,8 @@ class Runner:
             self.log(" ".join([mode, "inputs", *session.module.input_names()]))
             self.log(" ".join([mode, "outputs", *session.module.output_names()]))
 
-    # A session without an optimizer model has no Optimizer in this API, so what is wrong without one is asked of
-    # the layer below.
+    # A session without an optimizer model has no Optimizer in this API, so errors of that kind come from the layer
+    # below.
 
     def command_learning_rate(self, label: str, rate: str) -> None:
         session = self.session_of(label)
@@ -182,7 +182,7 @@ class Runner:
         module = self.session_of(label).module.train(mode == "train")
         values = self.values(inputs)
         if self.expects_failure:
-            # The class refuses wrong inputs in its own words; the library's are wanted here.
+            # The class rejects wrong inputs with its own message; that of the library is needed here.
             handle = module._handle
             if mode == "train":
                 count = _ortrain.training_session_get_training_model_output_count(handle)
@@ -203,7 +203,7 @@ class Runner:
     def command_eval(self, label: str, *inputs: str) -> None:
         self.step("eval", label, inputs)
 
-    # Steps of this API give new outputs always.
+    # Steps of this API always return new outputs.
 
     def command_train_into(self, label: str, count: str, *tensors: str) -> None:
         self.step("train", label, tensors[: int(count)])
@@ -270,7 +270,7 @@ class Runner:
         self.state(label).properties[name] = readers[kind](value)
 
     def command_show_property(self, label: str, kind: str, name: str) -> None:
-        # The mapping raises KeyError where the library has an error of its own.
+        # The mapping raises KeyError, while the library has its own error.
         value = _ortrain.get_property(self.state(label)._handle, name)
         if type(value).__name__ != {"string": "str"}.get(kind, kind):
             raise ScriptError(f"{name} is of type {type(value).__name__}")
@@ -351,7 +351,7 @@ class Runner:
         return token
 
     def run(self, lines: list[tuple[int, list[str]]], number: int = 0) -> None:
-        """Run lines, each with its place in the script; `number` is that of the round."""
+        """Run lines, each with its position in the script; `number` is the index of the round."""
         at = 0
         while at < len(lines):
             place, tokens = lines[at]

@@ -2,7 +2,7 @@
 import Foundation
 import onnxruntime_training_objc
 
-/// The script is at fault, or something went otherwise than it says.
+/// The script is wrong, or something happened that it does not expect.
 struct Fault: Error {
   let why: String
 
@@ -252,7 +252,7 @@ final class Runner {
     return (values, names)
   }
 
-  /// The inputs of a run, and the tokens behind them.
+  /// The inputs of a run, and the tokens after them.
   func inputs(_ arguments: [String]) throws -> ([String: ORTValue], ArraySlice<String>) {
     let count = Int(try integer(arguments[1]))
     if count < 0 || 2 * count > arguments.count - 2 { throw Fault("there are not so many inputs") }
@@ -279,7 +279,7 @@ final class Runner {
     try show("buffer", buffer)
   }
 
-  /// The method finds out by itself which parameters the tensor is for.
+  /// The method determines by itself which parameters the tensor is for.
   func command_from_buffer(_ arguments: [String]) throws {
     _ = try flag(arguments[2], "trainable", "all")
     try session(arguments[0]).fromBuffer(with: try tensor(arguments[1]))
@@ -334,7 +334,7 @@ final class Runner {
     if steps < 1 { throw Fault("expected 1 step or more") }
     let session = try session(arguments[1])
     let inputs = try tensors(arguments[2...])
-    // Made by the first step, written into by the others.
+    // Created by the first step, overwritten by the others.
     let outputs = try session.trainStep(withInputValues: inputs)
     var times: [UInt64] = []
     times.reserveCapacity(Int(steps))

@@ -1,4 +1,4 @@
-"""Prepares the folders in which the scripts find their files."""
+"""Prepares the folders with the files of the scripts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TYPES = {
 
 
 def expected(case: str) -> dict[str, Any]:
-    """What was recorded of a run."""
+    """The recorded values of a run."""
     recorded: dict[str, Any] = json.loads((FIXTURES / case / "expected.json").read_text())
     return recorded
 
@@ -52,7 +52,7 @@ def prepare_fixture(case: str, folder: Path) -> None:
 
 
 def two_outputs() -> onnx.ModelProto:
-    """A network from 64 numbers to ten classes with a dropout; `hidden` is a value inside."""
+    """A network from 64 values to ten classes with dropout; `hidden` is an intermediate value."""
     rng = np.random.default_rng(5)
     weights = {
         "fc1.weight": rng.normal(0, 0.2, (32, 64)),
@@ -101,7 +101,7 @@ def prepare_values(folder: Path) -> None:
 
 
 def half(second: type[np.floating[Any]]) -> onnx.ModelProto:
-    """A network of two layers from eight float16 numbers to four classes; the second layer computes in its own type."""
+    """A network of two layers from eight float16 values to four classes; the second layer computes in its own type."""
     rng = np.random.default_rng(8)
     weights = {
         "w1": rng.normal(0, 0.3, (8, 16)).astype(np.float16),
@@ -201,7 +201,7 @@ def with_gradients() -> onnx.ModelProto:
 
 
 def prepare_inference(folder: Path) -> None:
-    """What inference.txt needs: models, their inputs, and files that are no models."""
+    """What inference.txt needs: models, their inputs, and files that are not models."""
     folder.mkdir(parents=True)
     onnx.save(several_types(), folder / "several.onnx")
     onnx.save(two_outputs(), folder / "two.onnx")
@@ -228,7 +228,7 @@ def prepare_errors(folder: Path) -> None:
     checkpoint = (folder / "checkpoint").read_bytes()
     (folder / "checkpoint_truncated").write_bytes(checkpoint[: len(checkpoint) // 2])
     damaged = bytearray(checkpoint)
-    damaged[0:4] = b"\xf0\xff\xff\x7f"  # where the content begins
+    damaged[0:4] = b"\xf0\xff\xff\x7f"  # the start of the contents
     (folder / "checkpoint_damaged").write_bytes(damaged)
     model_bytes = (folder / "training_model.onnx").read_bytes()
     (folder / "model_truncated.onnx").write_bytes(model_bytes[: len(model_bytes) // 2])

@@ -1,4 +1,4 @@
-"""Bad input ends in an error that says what was found and expected, and leaves session and files usable."""
+"""Bad input results in an error that says what was found and expected, and leaves session and files usable."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_unavailable_device_names_those_that_are_there(mlp: Fixture) -> None:
 
 
 def test_full_disk_leaves_the_old_checkpoint(mlp: Fixture, tmp_path: pathlib.Path) -> None:
-    """A limit on file size stands in for a full disk: the write fails half-way in the same manner."""
+    """A limit on file size simulates a full disk: the write fails half-way in the same manner."""
     state, module, optimizer = load(mlp)
     path = tmp_path / "checkpoint"
     CheckpointState.save_checkpoint(state, path, include_optimizer_state=True)

@@ -1,4 +1,4 @@
-"""Checkpoints written here go on in onnxruntime-training 1.19.2, and the other way round."""
+"""Training continues in onnxruntime-training 1.19.2 from checkpoints written here, and the other way round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recorded import Fixture
 
 STEPS = 3
 
-# Run by the other interpreter: takes up a checkpoint, trains, prints losses, saves.
+# Run by the other interpreter: loads a checkpoint, trains, prints losses, saves.
 CONTINUE = """
 import json, sys
 import numpy as np

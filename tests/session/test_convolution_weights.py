@@ -1,4 +1,4 @@
-"""Convolution weights lie in another order while they are trained, which nobody sees."""
+"""Convolution weights are stored in another order while they are trained, which is not visible from outside."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def network() -> tuple[onnx.ModelProto, list[str]]:
         helper.make_node(
             "Gemm", ["flat", weight("dense", 10, 32), weight("dense.bias", 10)], ["z"], transB=1
         ),
-        # The weights of a convolution, read by something that looks at their order.
+        # The weights of a convolution, read by an operator that depends on their order.
         helper.make_node("ReduceMean", ["point"], ["row"], axes=[1, 2, 3], keepdims=0),
         helper.make_node("ReduceMean", ["row"], ["mean"], axes=[0], keepdims=0),
         helper.make_node("Add", ["z", "mean"], ["y"]),
@@ -105,13 +105,13 @@ class Training(training.Training):
 
 
 def story(session: Training, folder: pathlib.Path, config: dict[str, str]) -> list[Any]:
-    """Do all that one can do with a session, and return all that came of it."""
+    """Use everything that a session offers, and return all results."""
     seen: list[Any] = [session.evaluate(), session.parameters()]
     for seed, size in enumerate([8, 5, 8]):
         seen.append(session.step(seed, size))
     seen += [session.evaluate(), session.parameters()]
 
-    # Gradients of several steps, looked at on the way.
+    # Gradients of several steps, read in between.
     session.module.train()
     for seed, size in [(10, 8), (11, 5), (12, 8)]:
         seen += [session.loss(seed, size), session.gradients()]
@@ -164,7 +164,7 @@ def test_everything_is_as_with_row_major_weights(folder: pathlib.Path, more: dic
     for i, (found, expected) in enumerate(zip(kept, plain, strict=True)):
         assert_same(found, expected, f"thing {i}")
 
-    # The exported model holds what the eval model computes with.
+    # The exported model has the values that the eval model computes with.
     training = Training(folder, more)
     training.module.export_model_for_inferencing(folder / "start.onnx", ["y"])
     x, labels = batch(99, 7)
@@ -194,9 +194,9 @@ def test_sessions_over_one_state_agree_about_the_order(folder: pathlib.Path) -> 
     alone = Training(folder, OFF)
     kept = Training(folder, {}, state)
     found = [kept.step(0, 8), kept.step(1, 8)]
-    twin = Training(folder, {}, state)  # takes the order that is there
+    twin = Training(folder, {}, state)  # uses the existing order
     found += [twin.step(2, 8), kept.step(3, 8)]
-    plain = Training(folder, OFF, state)  # wants another one
+    plain = Training(folder, OFF, state)  # prefers another one
     found += [plain.step(4, 8), kept.step(5, 5), twin.evaluate(), plain.step(6, 8)]
     late = Training(folder, {}, state)
     found += [late.step(7, 8), kept.evaluate()]

@@ -1,4 +1,4 @@
-"""Denormal numbers count as zero in training sessions, unless they are asked for."""
+"""Denormal numbers count as zero in training sessions, unless the user requests them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import SessionOptions, artifacts
 from ortrain.api import CheckpointState, Module
 
-TINY = np.float32(1e-20)  # times itself a denormal number
+TINY = np.float32(1e-20)  # its square is a denormal number
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ Weights = Mapping[str, Array]
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
 
-# The squared error of a prediction at the places where a mask holds, after a layer on the chosen rows alone.
+# The squared error of a prediction at the positions selected by a mask, after a layer on only the selected rows.
 MASKED = (
     HEADER
     + """
@@ -52,8 +52,8 @@ def masked_loss(w: Weights, x: Array, target: Array, mask: Array) -> float:
     return float(np.mean((predicted - target[mask]) ** 2))
 
 
-# A recurrent layer by Scan, whose last state a Loop refines as often as its input says, by another formula
-# where the state is large.
+# A recurrent layer by Scan, whose last state is refined by a Loop for a number of iterations given as input, with
+# another formula if the state is large.
 CONTROLLED = (
     HEADER
     + """
@@ -104,7 +104,7 @@ def controlled_loss(w: Weights, x: Array, target: Array, refinements: Array) -> 
 
 
 def model_of(text: str, shapes: Mapping[str, Sequence[int]]) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The model with random weights, and these."""
+    """The model with random weights, and the weights."""
     rng = np.random.default_rng(0)
     weights = {name: rng.normal(0, 0.7, shape).astype(np.float32) for name, shape in shapes.items()}
     model = onnx.parser.parse_model(text)

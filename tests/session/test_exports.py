@@ -1,4 +1,4 @@
-"""An exported model is a valid ONNX model, whatever is asked for and however little the given model stated."""
+"""An exported model is valid ONNX, whatever outputs are requested and however little the given model declares."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def model_of(text: str, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProt
 
 
 def module_of(model: onnx.ModelProto | Path, trained: list[str], folder: Path) -> Module:
-    """Return a module whose eval model states nothing that ONNX does not demand."""
+    """Return a module whose eval model declares nothing that ONNX does not require."""
     artifacts.generate_artifacts(
         model, requires_grad=trained, loss=artifacts.LossType.MSELoss, artifact_directory=folder
     )

@@ -1,4 +1,4 @@
-"""Recorded runs of onnxruntime-training 1.19.2 repeat here, with its artifacts and with ours."""
+"""Recorded runs of onnxruntime-training 1.19.2 are reproduced, with its artifacts and with ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPTIMIZER = {"AdamW": artifacts.OptimType.AdamW, "SGD": artifacts.OptimType.SGD}
 
 
 def replay(fixture: Fixture, folder: pathlib.Path, check_eval: bool) -> tuple[CheckpointState, Module]:
-    """Train as recorded and compare every number on the way."""
+    """Train as recorded and compare every value along the way."""
     expected = fixture.expected
     state = CheckpointState.load_checkpoint(folder / "checkpoint")
     module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
@@ -23,8 +23,8 @@ def replay(fixture: Fixture, folder: pathlib.Path, check_eval: bool) -> tuple[Ch
     scheduler = None
     if expected["scheduler"]:
         s = expected["scheduler"]
-        # The Python class of 1.19.2 hands the two counts on in the wrong order, so what ran there was a warm-up over
-        # "total" steps: the recorded rates show it. Ours means what it says; the recorded run is given as it ran.
+        # The Python class of 1.19.2 passes the two counts in the wrong order, so what ran there was a warm-up over
+        # "total" steps, as the recorded rates show. Ours passes them correctly; here they are given as they ran.
         scheduler = LinearLRScheduler(optimizer, s["total"], s["warmup"], s["initial_lr"])
     losses, rates = [], []
     module.train()
@@ -45,11 +45,12 @@ def replay(fixture: Fixture, folder: pathlib.Path, check_eval: bool) -> tuple[Ch
         data = state.parameters[name].data.astype(np.float64)
         assert list(data.shape) == after["shape"]
         # In the third step of resnet_bn one sum before a Relu is 1.3e-7, less than the rounding error of its operands of
-        # 1.03. The recorded run rounded it to the other side of zero than exact arithmetic does, and Adam makes a
-        # difference of up to the learning rate of 1e-3 a weight of that: seen in biases whose whole norm is 0.004.
+        # 1.03. The recorded run rounded it to the other side of zero than exact arithmetic does, which Adam turns into
+        # a difference of up to the learning rate of 1e-3 per weight: visible in biases whose whole norm is 0.004.
         noise = 5e-4 if fixture.name == "resnet_bn" else 1e-6
         np.testing.assert_allclose(np.linalg.norm(data), after["l2"], rtol=1e-3, atol=noise, err_msg=name)
-        # What parameters within 1e-3 of the recorded ones, as vectors, may differ by in their sum (Cauchy-Schwarz).
+        # The possible difference of the sums of parameters that are within 1e-3 of the recorded ones as vectors
+        # (Cauchy-Schwarz).
         apart = 1e-3 * after["l2"] * np.sqrt(data.size) + noise
         np.testing.assert_allclose(data.sum(), after["sum"], rtol=0, atol=apart, err_msg=name)
     return state, module
@@ -90,7 +91,7 @@ def test_checkpoint_after_holds_the_recorded_parameters(recorded: Fixture) -> No
 def test_training_goes_on_from_a_checkpoint_with_optimizer_state(
     recorded: Fixture, tmp_path: pathlib.Path
 ) -> None:
-    """Half the steps, save, load into a new session, the other half: the same numbers to the last bit."""
+    """Half the steps, save, load into a new session, the other half: the same results to the last bit."""
     steps = recorded.batches[:6]
 
     def session(checkpoint: str | pathlib.Path) -> tuple[CheckpointState, Module, Optimizer]:

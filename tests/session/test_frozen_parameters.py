@@ -1,4 +1,4 @@
-"""Frozen parameters are folded into the program; values given to them later count all the same."""
+"""Frozen parameters are folded into the program; values assigned later still take effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recorded import Fixture
 
 @pytest.fixture
 def frozen() -> Fixture:
-    """The recorded run whose last layer alone is trained."""
+    """The recorded run in which only the last layer is trained."""
     return Fixture("resnet_frozen")
 
 

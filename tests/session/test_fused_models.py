@@ -1,5 +1,4 @@
-"""Models as onnxruntime's optimizers and quantizers leave them, trained as they come: against the same models before
-that, and what is exported against stock onnxruntime."""
+"""Models from onnxruntime's optimizers and quantizers train like the originals, and their exports run there."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ HIDDEN, WORDS, POSITIONS, CLASSES = 8, 20, 6, 3
 
 
 class Model:
-    """A model under construction: nodes in order, and weights that depend on their name alone."""
+    """A model under construction: nodes in order, and weights that depend only on their name."""
 
     def __init__(self, opset: int = 17):
         self.opset = opset
@@ -72,7 +71,7 @@ def train(
     steps: int = 12,
     rate: float = 0.02,
 ) -> list[float]:
-    """The losses of some steps on one batch, and after the last; leaves the inference model in the folder."""
+    """The losses of some steps on one batch, and after the last one; writes the inference model to the folder."""
     folder.mkdir()
     artifacts.generate_artifacts(
         model,
@@ -113,7 +112,7 @@ def types(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for node in model.graph.node}
 
 
-# An encoder, with everything that is fused written as single steps or as one node.
+# An encoder, with everything that can be fused written as separate steps or as one node.
 
 
 def gelu(m: Model, x: str, tag: str) -> str:
@@ -214,7 +213,7 @@ def test_an_encoder_with_fused_nodes_trains_like_its_single_steps(tmp_path: Path
     expected = train(plain, parameters, feeds, tmp_path / "plain", steps=25)
     np.testing.assert_allclose(losses, expected, rtol=2e-4)
     assert losses[-1] < 0.6 * losses[0]
-    # What is exported is fused as it came, and stock onnxruntime computes the same from both.
+    # The exported model is fused like the given one, and stock onnxruntime computes the same from both.
     inference = onnx.load(tmp_path / "fused" / "inference.onnx")
     assert types(fused) <= types(inference)
     logits = [
@@ -295,10 +294,10 @@ def test_a_model_with_quantized_weights_and_activations_trains(
     feeds = classifier_batch()
     losses = train(model, parameters, feeds, tmp_path / "quantized", steps=40, rate=0.01)
     assert losses[-1] < 0.6 * losses[0]
-    # The exported model is quantized as it came, and stock onnxruntime finds the loss that our eval model has.
+    # The exported model is quantized like the given one, and stock onnxruntime computes the loss of our eval model.
     logits = ours(tmp_path / "quantized" / "inference.onnx", ["x"], feeds[:1])
     assert "QuantizeLinear" in types(onnx.load(tmp_path / "quantized" / "inference.onnx"))
-    # An activation that lies on the edge between two codes may fall to either side.
+    # An activation on the edge between two codes may be rounded to either.
     assert abs(cross_entropy(logits, feeds[1]) - losses[-1]) < 0.01
 
 
@@ -359,7 +358,7 @@ def test_what_the_quantizer_writes_runs_as_in_onnxruntime(
     expected = ours(tmp_path / "quantized.onnx", ["x"], [x])
     session = InferenceSession(tmp_path / "quantized.onnx")
     found = np.asarray(session.run(None, {"x": x})[0])
-    # Codes on the edge between two fall to either side, so a result may be a code or two away.
+    # Values on the edge between two codes may be rounded to either, so a result may differ by a code or two.
     step = np.abs(expected).max() / 100
     assert np.abs(found - expected).max() <= 2 * step
     assert np.abs(found - expected).mean() <= 0.2 * step
@@ -367,7 +366,7 @@ def test_what_the_quantizer_writes_runs_as_in_onnxruntime(
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_an_adapter_on_packed_weights_trains(bits: int, tmp_path: Path) -> None:
-    """Weights of few bits stay as they are; two thin matrices beside each learn."""
+    """Weights of few bits do not change; two thin matrices beside each are trained."""
     m = Model()
     block = 16
 

@@ -77,7 +77,7 @@ def test_the_gradient_of_a_value_between_is_given(perceptron: bytes) -> None:
 
 
 def test_gradients_of_other_values_come_in(perceptron: bytes) -> None:
-    """Without a loss, or beside it, the gradient of an output is an input of the built model."""
+    """Without a loss, or in addition to it, the gradient of an output is an input of the built model."""
     x, target, upstream = (RNG.standard_normal(s) for s in ((5, 3), (5, 2), (5, 2)))
     w2 = with_inputs(perceptron, "w2")[1]["w2"]
     alone = GradientGraphBuilder(perceptron, {"out"}, {"a"}, "")
@@ -152,7 +152,7 @@ def test_the_gradient_of_several_numbers_is_that_of_their_sum() -> None:
 
 
 def test_a_value_between_is_independent_of_what_it_was_made_from() -> None:
-    """H is made from W, but as one of the xs it stands for itself."""
+    """H is computed from W, but as one of the xs it is a variable of its own."""
     nodes = [
         helper.make_node("Mul", ["w", "w"], ["h"]),
         helper.make_node("Mul", ["h", "w"], ["y"]),
@@ -165,7 +165,7 @@ def test_a_value_between_is_independent_of_what_it_was_made_from() -> None:
 
 
 def test_the_gradient_at_another_point() -> None:
-    """The inputs of the node say where; y itself stays what the graph makes of its own inputs."""
+    """The inputs of the node give the point; y itself is still what the graph computes from its own inputs."""
     nodes = [
         helper.make_node("Exp", ["h"], ["e"]),
         helper.make_node("Mul", ["e", "z"], ["y"]),
@@ -191,7 +191,7 @@ def test_the_gradient_with_respect_to_what_does_not_matter_is_zero() -> None:
 
 @pytest.mark.parametrize("order", [2, 3, 4])
 def test_higher_derivatives(order: int) -> None:
-    """y = exp(a) a^3, derived again and again; the nodes stand in the graph in reverse."""
+    """y = exp(a) a^3, differentiated repeatedly; the nodes are in the graph in reverse order."""
     nodes = [
         helper.make_node("Exp", ["a"], ["e"]),
         helper.make_node("Mul", ["a", "a"], ["a2"]),
@@ -209,7 +209,7 @@ def test_higher_derivatives(order: int) -> None:
 
 
 def test_the_norm_of_a_gradient_is_differentiated() -> None:
-    """A gradient penalty: sum of squares of dO/dX, derived by W."""
+    """A gradient penalty: the sum of squares of dO/dX, differentiated by W."""
     nodes = [
         helper.make_node("MatMul", ["X", "W"], ["P"]),
         helper.make_node("Sin", ["P"], ["T"]),
@@ -239,7 +239,7 @@ def test_random_numbers_of_the_forward_pass_are_those_of_the_gradient() -> None:
 
 
 def test_a_model_with_a_gradient_in_it_can_be_trained() -> None:
-    """The loss of a gradient penalty, with its own gradient built over the node."""
+    """The loss of a gradient penalty, whose own gradient is built through the node."""
     nodes = [
         helper.make_node("MatMul", ["X", "W"], ["P"]),
         helper.make_node("Exp", ["P"], ["T"]),

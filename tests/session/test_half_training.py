@@ -22,7 +22,7 @@ HALVES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 def make_model(dtype: Any, network: str = "mlp") -> onnx.ModelProto:
-    """A classifier of 8 numbers in 4 classes, with the same weights in every type but for rounding."""
+    """A classifier of 8 values in 4 classes, with the same weights in every type except for rounding."""
     rng = np.random.default_rng(0)
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     shapes = {"w1": (8, 32), "b1": (32,), "w2": (32, 4), "b2": (4,)}

@@ -1,4 +1,4 @@
-"""Forward sessions, as a user of onnxruntime writes them."""
+"""Forward sessions, used like those of onnxruntime."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def test_inputs_that_the_wanted_outputs_do_not_need_may_be_left_out() -> None:
         for outputs in (["yb"], ["ya", "yb"], None):
             with pytest.raises(ortrain.InvalidArgumentError, match="input 'b' was not given"):
                 ours.run(outputs, feed)
-    # What is given is checked, needed or not.
+    # All given inputs are checked, needed or not.
     for wrong in (np.ones(2, np.int64), np.ones((2, 2), np.float32)):
         with pytest.raises(ortrain.InvalidArgumentError, match="'b'"):
             ours.run(["ya"], feed | {"b": wrong})

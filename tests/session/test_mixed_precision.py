@@ -19,13 +19,13 @@ from recorded import Fixture
 DIGITS = pathlib.Path(__file__).resolve().parents[2] / "examples/digits"
 STEPS = 200
 
-# Products in float32 of operands that are kept in bfloat16, and products of bfloat16 operands. Where the processor has
-# no instructions for the latter, or the build no oneDNN, both are the same: the tests then say less, but hold.
+# Products in float32 of operands that are stored in bfloat16, and products of bfloat16 operands. If the processor has
+# no instructions for the latter, or the build no oneDNN, both are the same: the tests are then weaker, but valid.
 PRODUCTS = ["fp32", "bf16"]
 
 
 class Training(training.Training):
-    """A session in mixed precision, or in float32 where `products` is None."""
+    """A session in mixed precision, or in float32 if `products` is None."""
 
     def __init__(
         self, folder: pathlib.Path, products: str | None, checkpoint: pathlib.Path | str = "checkpoint"
@@ -42,7 +42,7 @@ class Training(training.Training):
 
 @pytest.mark.parametrize("products", PRODUCTS)
 def test_losses_are_those_of_float32_within_one_percent(recorded: Fixture, products: str) -> None:
-    # That float32 repeats the recorded losses is another test's subject; here no schedule runs.
+    # Another test checks that float32 reproduces the recorded losses; here no schedule runs.
     exact, mixed = Training(recorded.folder, None), Training(recorded.folder, products)
     batches = recorded.batches
     np.testing.assert_allclose(
@@ -56,7 +56,7 @@ def test_losses_are_those_of_float32_within_one_percent(recorded: Fixture, produ
 
 
 def network(kind: str) -> tuple[onnx.ModelProto, list[str], tuple[int, ...]]:
-    """Make a small network without kinks: where a rounding moves a value over one, gradients differ by more."""
+    """Create a small network without kinks: if rounding moves a value across one, gradients differ by more."""
     rng = np.random.default_rng(4)
     weights: list[onnx.TensorProto] = []
     trainable: list[str] = []
@@ -201,7 +201,7 @@ def test_gradients_are_those_of_float32_within_bfloat16(
     for name, gradient in exact.items():
         assert found[name].dtype == np.float32
         apart = float(np.linalg.norm(found[name] - gradient))
-        # bfloat16 has 8 bits: a rounding is off by up to 1/256. Gradients that are sums of what nearly cancels have
+        # bfloat16 has 8 bits: a rounding is off by up to 1/256. Gradients that are sums of nearly cancelling terms have
         # the absolute error of the others.
         assert apart <= 0.02 * float(np.linalg.norm(gradient)) + 1e-3 * largest, (name, apart)
 
@@ -233,7 +233,7 @@ def test_what_is_saved_is_float32_and_trains_on_in_float32(tmp_path: pathlib.Pat
     for name, parameter in plain.state.parameters:
         assert parameter.data.dtype == np.float32
         np.testing.assert_array_equal(parameter.data, mixed.state.parameters[name].data)
-    # Masters are not rounded to bfloat16: nearly all of their lower halves are in use.
+    # Master weights are not rounded to bfloat16: nearly all of their lower halves are nonzero.
     lower = mixed.state.parameters["wq"].data.view(np.uint32) & 0xFFFF
     assert (lower != 0).mean() > 0.9
     np.testing.assert_allclose(plain.evaluate(*batch), mixed.evaluate(*batch), rtol=1e-2)

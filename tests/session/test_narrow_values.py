@@ -1,4 +1,4 @@
-"""OrtValue and NumPy: types that NumPy does not have come and go by way of ml_dtypes."""
+"""OrtValue and NumPy: types that NumPy does not have are converted through ml_dtypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each graph optimization level leaves of a model, seen in the kernels of a recorded train step."""
+"""The effect of each graph optimization level on a model, seen in the kernels of a recorded train step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Level = GraphOptimizationLevel
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A layer with an Identity and two equal nodes behind it, and a bias that a product can take along."""
+    """A layer followed by an Identity and two equal nodes, with a bias that can be fused into the product."""
     path = tmp_path_factory.mktemp("levels")
     rng = np.random.default_rng(3)
     weights = {"w": (8, 8), "b": (8,), "scale": (8,)}

@@ -1,5 +1,4 @@
-"""An optimizer model runs in a forward session, over sequences of parameters, and does what the optimizer of a training
-session does with it."""
+"""An optimizer model runs in a forward session, over sequences, with the results of a training session's optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ortrain profile` and the calls that it stands on."""
+"""`ortrain profile` and the calls that it is based on."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_kernels_lie_within_their_run(artifacts):
 def test_the_memory_of_a_step_is_in_the_recording(artifacts):
     trace = profiling.record(artifacts, steps=1, batch=64, given={})
     step = next(e["args"] for e in trace["traceEvents"] if e["name"] == "train step")
-    # The activations that the backward pass reads are among what is in use.
+    # The memory in use includes the activations that the backward pass reads.
     assert 64 * 16 * 4 <= step["live_bytes"] <= step["arena_bytes"] <= 1.1 * step["live_bytes"]
     assert "in use at the same time" in profiling.memory_line(trace)
 

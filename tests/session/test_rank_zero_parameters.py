@@ -1,6 +1,7 @@
-"""Parameters of rank 0, such as the temperature of CLIP, keep their shape on every way that parameters take.
+"""Parameters of rank 0, such as the temperature of CLIP, keep their shape wherever parameters are passed.
 
-The model is y = gain * x + offset, with the mean squared error to a target, so that all values can be written down.
+The model is y = gain * x + offset, with the mean squared error to a target, so that all values are known in closed
+form.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def test_a_scalar_is_trained_saved_loaded_and_exported(tmp_path: Path) -> None:
     np.testing.assert_allclose(gradient, gradient_of_gain(GAIN, OFFSET), rtol=1e-6)
     optimizer.step()
     module.lazy_reset_grad()
-    # The first step of Adam is the rate, against the sign of the gradient.
+    # The first step of Adam is the learning rate, opposite to the sign of the gradient.
     np.testing.assert_allclose(state.parameters["gain"].data, GAIN - RATE, rtol=1e-5)
     CheckpointState.save_checkpoint(state, tmp_path / "later", include_optimizer_state=True)
     losses += [step(module, optimizer) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""The gradient of a gradient, through operators whose first gradient is an operator of its own."""
+"""The gradient of a gradient, through operators whose first gradient is a separate operator."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_second_derivatives_of_activations(operator: str, domain: str, opset: in
 
 
 def penalty(nodes: list, inputs: list, result: str, opset: int = 17) -> bytes:
-    """Return a model with the squared gradient of a sum by X, and its gradient by W."""
+    """Return a model with the squared gradient of a sum with respect to X, and its gradient with respect to W."""
     zs = [value.name for value in inputs if value.name not in ("X", "W")]
     nodes = [
         *nodes,

@@ -1,4 +1,4 @@
-"""Entries of a session's configuration: those that are not known are refused, with the nearest that are."""
+"""Entries of a session's configuration: unknown ones are rejected, with the most similar known ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeing what a session does: its graph after each pass, the graph that it runs, and the node that makes a NaN."""
+"""Seeing what a session does: its graph after each pass, the graph that it runs, and the node that produces a NaN."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="GC
 
 
 def spin_count(**settings: str) -> tuple[str, str]:
-    """How often threads spin in a process that loads the library, and what it leaves in the environment."""
+    """How often threads spin in a process that loads the library, and how it changes the environment."""
     theirs = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
     env = {name: value for name, value in os.environ.items() if name not in theirs}
     ran = subprocess.run(

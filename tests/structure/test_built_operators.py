@@ -16,7 +16,7 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "cmake" / "built_operators.py"
 def check(
     tmp_path: pathlib.Path, entries: list[str], built: list[tuple[str, str]], left_out: list[tuple[str, str]]
 ) -> None:
-    """Compile statements on what the header that is written says."""
+    """Compile statements about the generated header."""
     header = tmp_path / "built_operators.h"
     subprocess.run([sys.executable, SCRIPT, header, *entries], check=True)
     source = tmp_path / "test.cpp"

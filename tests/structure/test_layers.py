@@ -9,7 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = ROOT / "core" / "src"
-# Includes from one family of operators to another, beside those of ops/common.
+# Includes from one family of operators to another, except those of ops/common.
 ACROSS_FAMILIES = {
     ("ops/nn/axis_normalization.cpp", "ops/math/reduce.h"),
     ("ops/optimizer/sequence_optimizers.cpp", "ops/control/sequence.h"),
@@ -42,7 +42,7 @@ def arrows(depth: int) -> set[tuple[str, str]]:
         name = source.relative_to(SOURCES)
         for included in includes(source):
             if not (SOURCES / included).exists():
-                continue  # made while building, or from core/include
+                continue  # generated during the build, or from core/include
             ends = [
                 pathlib.PurePath(*[part for part in path.parts[:-1] if part != "generated"][:depth])
                 for path in (name, pathlib.PurePath(included))
@@ -53,7 +53,7 @@ def arrows(depth: int) -> set[tuple[str, str]]:
 
 
 def circle(graph: set[tuple[str, str]]) -> list[str]:
-    """Return folders that include each other in a circle; nothing where there is none."""
+    """Return folders that include each other in a circle; None if there are none."""
     after: dict[str, set[str]] = {}
     for source, target in graph:
         after.setdefault(source, set()).add(target)

@@ -1,5 +1,4 @@
-"""Fused operators of com.microsoft against stock onnxruntime, or a formula where it has no kernel for the CPU; their
-gradients against finite differences."""
+"""Fused operators of com.microsoft against stock onnxruntime, or formulas if it has no kernel; gradients against differences."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ def check(
     constants: Collection[int] = (),
     gradient: bool = True,
 ) -> None:
-    """Values in float against onnxruntime, gradients in double."""
+    """Values in float compared with onnxruntime, gradients in double."""
     check_forward(op, inputs, by_onnxruntime(op, inputs), rtol=rtol, constants=constants)
     if gradient:
         wide = [x.astype(np.float64) if x is not None and x.dtype == np.float32 else x for x in inputs]
@@ -287,7 +286,7 @@ def test_fused_conv(activation: str, settings: list[float], biased: bool, added:
     check(Op("FusedConv", attributes, MICROSOFT), inputs)
 
 
-# Forms of the standard's operators.
+# Variants of the standard's operators.
 
 
 def test_expand_dims() -> None:
@@ -412,7 +411,7 @@ def test_inverse_pivots_and_names_singular_matrices() -> None:
     check_rejected(Op("Inverse", {}, MICROSOFT), [uniform(2, 3)], "square matrices")
 
 
-# Half precision: as in float, but for the rounding of inputs and results.
+# Half precision: as in float, except for the rounding of inputs and results.
 
 HALF: list[tuple[str, dict[str, Any], list[tuple[int, ...]]]] = [
     ("SkipLayerNormalization", {"epsilon": 1e-5}, [(2, 3, 8), (2, 3, 8), (8,), (8,), (8,)]),
@@ -442,7 +441,7 @@ def test_half(kind: str, attributes: dict[str, Any], shapes: list[tuple[int, ...
 
 @pytest.mark.parametrize("opset", [12, 17])
 def test_an_expansion_inside_a_branch(opset: int) -> None:
-    """The branch reads values from around it, and its own nodes are expanded."""
+    """The branch reads values of the enclosing graph, and its own nodes are decomposed."""
     h = onnx.helper
     nodes = [
         h.make_node("BiasAdd", ["x", "bias", "x"], ["sum"], "inner", domain=MICROSOFT),
@@ -476,7 +475,7 @@ def test_an_expansion_inside_a_branch(opset: int) -> None:
     assert not run_model(model, {"c": np.array(False), "x": x, "bias": bias})["y"].any()
 
 
-# What an expansion cannot do is said with the node's name.
+# A decomposition that fails names the node.
 
 
 def test_unsupported_forms_are_named() -> None:

@@ -1,5 +1,4 @@
-"""The operators of training graphs against what onnxruntime-training 1.19.2 computed (data/training_ops), and
-those for which it has no kernel against formulas."""
+"""The operators of training graphs, against onnxruntime-training 1.19.2 (data/training_ops), or formulas without it."""
 
 from __future__ import annotations
 
@@ -134,7 +133,7 @@ def test_likelihood_with_ignore_index_as_input(form: str, reduction: str) -> Non
     check_gradient(op, inputs, wrt=[0])
 
 
-# Sums, tests and passing on.
+# Sums, tests, and passing values through.
 
 
 @pytest.mark.parametrize("count", [2, 3])

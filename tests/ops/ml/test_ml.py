@@ -37,7 +37,7 @@ def check_against_onnxruntime(op: Op, inputs: Sequence[Array], rtol: float = 1e-
 
 
 def check_gradient_in_float(op: Op, inputs: Sequence[Array]) -> None:
-    """These operators give float whatever they take, so differences are long and coarse."""
+    """These operators return float for any input type, so steps and tolerances are large."""
     check_gradient(op, inputs, rtol=1e-3, step=1e-2)
 
 
@@ -157,7 +157,7 @@ def test_label_encoder() -> None:
     check_against_onnxruntime(
         ml("LabelEncoder", {"keys_int64s": keys, "values_int64s": [1, 2, 3]}, version=2), [x]
     )
-    # The standard compares bits, so what is no number is a key too.
+    # The standard compares bits, so NaN is a key too.
     floats = {"keys_floats": [0.5, float("nan"), 4.0], "values_int64s": [1, 2, 3], "default_int64": 7}
     check_forward(
         ml("LabelEncoder", floats, version=2), [np.float32([0.5, np.nan, 4.0, 3.0])], [np.array([1, 2, 3, 7])]
@@ -346,7 +346,7 @@ def test_tree_ensemble_classifier(classes: int, transform: str) -> None:
     op = ml("TreeEnsembleClassifier", attributes, outputs=2, version=1)
     if classes == 3:
         check_against_onnxruntime(op, [x])
-    else:  # where onnxruntime takes neither the largest score nor the given labels
+    else:  # if onnxruntime uses neither the largest score nor the given labels
         expected = ReferenceEvaluator(make_model(op, [x])).run(None, {"x0": x})
         check_forward(op, [x], expected, rtol=1e-5)
 

@@ -110,7 +110,7 @@ def test_lrn_refuses_what_does_not_fit() -> None:
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_hardmax(axis: int, dtype: Any) -> None:
-    x = np.round(uniform(3, 4, 5, low=-2, high=2)).astype(dtype)  # with ties: the first counts
+    x = np.round(uniform(3, 4, 5, low=-2, high=2)).astype(dtype)  # with ties: the first wins
     expected = np.zeros_like(x)
     np.put_along_axis(expected, np.expand_dims(x.argmax(axis), axis), 1, axis)
     check_forward(Op("Hardmax", {"axis": axis}, opset=13), [x], [expected])

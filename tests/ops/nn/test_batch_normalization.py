@@ -23,7 +23,7 @@ from onnx import helper
 
 EPSILON = 1e-3
 
-# Planes, vectors, one value a channel, channel counts with and without oneDNN's blocks.
+# Planes, vectors, one value per channel, channel counts with and without oneDNN's blocks.
 SHAPES = [
     (4, 3, 5, 6),
     (2, 16, 4, 4),
@@ -158,7 +158,7 @@ def test_an_empty_batch_leaves_running_statistics_as_they_are(dtype: Any) -> Non
 
 @pytest.mark.parametrize("count", [8, 16, 20])
 def test_normalization_between_convolutions_keeps_its_values(count: int) -> None:
-    """In the layouts that convolutions leave behind, forward and backward, against the same in double."""
+    """In the layouts that convolutions produce, forward and backward, compared with the same in double."""
     x, w = uniform(4, count, 9, 8), uniform(count, count, 3, 3, seed=1)
     v = uniform(count, count, 1, 1, seed=2)
     _, scale, bias, mean, variance = inputs((1, count))

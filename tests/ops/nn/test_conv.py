@@ -34,7 +34,7 @@ def convolve(
     group: int = 1,
     kernel_shape: Shape | None = None,
 ) -> Array:
-    """Convolution as ONNX defines it, by adding up one kernel element after the other."""
+    """Convolution as ONNX defines it, summed over the kernel's elements one by one."""
     axes = x.ndim - 2
     strides, dilations = strides or (1,) * axes, dilations or (1,) * axes
     pads = pads or (0,) * (2 * axes)
@@ -80,7 +80,7 @@ CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     "3d-grouped": ((1, 4, 3, 3, 4), (6, 2, 2, 2, 2), {"group": 2, "dilations": (1, 1, 2)}),
 }
 
-# Channel counts that oneDNN's blocked formats take whole, with padding, or not at all.
+# Channel counts that oneDNN's blocked formats support without padding, with padding, or not at all.
 FLOAT_CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     **CASES,
     "image": ((4, 3, 17, 15), (32, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
@@ -255,7 +255,7 @@ def test_fused_convolution_names_what_it_does_not_take():
 @pytest.mark.parametrize("channels", [16, 24, 40])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_depthwise_between_pointwise_convolutions(channels, stride):
-    """Chains as in mobile networks, where a layout is handed from one convolution to the next."""
+    """Chains as in mobile networks, where a layout is passed from one convolution to the next."""
     x = uniform(2, 8, 9, 7, dtype=np.float32)
     expand, project = (
         uniform(channels, 8, 1, 1, dtype=np.float32),

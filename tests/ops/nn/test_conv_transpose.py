@@ -99,7 +99,7 @@ CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     "3d-grouped": ((1, 4, 2, 2, 3), (4, 1, 2, 2, 2), {"group": 2, "dilations": (1, 1, 2)}),
 }
 
-# Channel counts that oneDNN's blocked formats take whole, with padding, or not at all.
+# Channel counts that oneDNN's blocked formats support without padding, with padding, or not at all.
 FLOAT_CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     **CASES,
     "decoder": ((2, 64, 7, 9), (64, 32, 2, 2), {"strides": (2, 2)}),
@@ -216,7 +216,7 @@ def test_transposed_convolutions_that_do_not_fit_are_refused() -> None:
 
 
 def test_a_decoder_in_float_agrees_with_double() -> None:
-    """Convolution, transposed convolution, resize and normalization, which hand their layouts on."""
+    """Convolution, transposed convolution, resize and normalization, which pass their layouts on."""
     x = uniform(2, 3, 8, 10)
     weights = {
         "down": uniform(16, 3, 3, 3, seed=1),

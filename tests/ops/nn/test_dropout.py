@@ -42,9 +42,9 @@ def test_keeps_the_share_and_scales(ratio: float, dtype: type) -> None:
     y, mask = run(Op("Dropout", outputs=2), [x, _ratio(ratio), TRAINING])
     share = float(_ratio(ratio))
     np.testing.assert_allclose(y, np.where(mask, x / (1 - share), 0), rtol=1e-6)
-    # Five standard deviations of a binomial share.
+    # Five standard deviations of a binomial proportion.
     assert abs(mask.mean() - (1 - ratio)) < 5 * np.sqrt(ratio * (1 - ratio) / x.size)
-    # Neighbours do not know of each other.
+    # Neighbours are independent.
     assert abs(np.corrcoef(mask[1:], mask[:-1])[0, 1]) < 0.02
 
 
@@ -58,7 +58,7 @@ def test_a_seed_of_its_own_repeats() -> None:
 
 
 def test_an_element_does_not_know_how_many_there_are() -> None:
-    """Vectors, their rest and the parts of threads draw the same numbers."""
+    """Vectors, remainders and the shares of threads draw the same values."""
     ratio = _ratio(0.5)
     (longest,) = run(Op("Dropout", {"seed": 7}), [np.ones(300_000, np.float32), ratio, TRAINING])
     for n in (1, 3, 5, 63, 64, 65, 1023, 1025, 5000, 262_147):

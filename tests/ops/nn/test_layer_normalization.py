@@ -34,7 +34,7 @@ EPSILON = np.float32(1e-3).astype(float)
 def test_layer_normalization(shape: tuple[int, ...], axis: int, with_bias: bool) -> None:
     inner = shape[axis % len(shape) :]
     x, scale, bias = uniform(*shape, low=-3, high=4), uniform(*inner, seed=1), uniform(*inner, seed=2)
-    for opset in (14, 17):  # exporters wrote it into older models, too
+    for opset in (14, 17):  # exporters also wrote it into older models
         op = Op("LayerNormalization", {"axis": axis, "epsilon": 1e-3}, opset=opset, outputs=3)
         inputs: list[Array | None] = [x, scale, bias] if with_bias else [x, scale]
         expected = _layer_norm(x, scale, bias if with_bias else None, axis, EPSILON)
@@ -70,7 +70,7 @@ def test_layer_normalization_gradient_of_many_rows_in_float() -> None:
     given = [v.astype(np.float32) for v in (dy, x, scale, mean, inverse)]
     op = Op("LayerNormalizationGrad", {"axis": -1}, MICROSOFT, outputs=3)
     check_forward(op, given, expected, rtol=3e-6)
-    # Each output may be left out.
+    # Each output may be omitted.
     check_forward(
         Op(op.type, op.attributes, MICROSOFT, outputs=(True, False, False)), given, expected[:1], rtol=3e-6
     )

@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 
 def windows(shape: Shape, attributes: dict[str, Any]) -> tuple[Shape, list[list[tuple[list[int], int]]]]:
-    """The windows along each spatial axis: which inputs each one holds, and how many counting padding."""
+    """The windows along each spatial axis: the inputs in each, and their number including padding."""
     kernel = attributes["kernel_shape"]
     axes = len(kernel)
     strides = attributes.get("strides", (1,) * axes)
@@ -185,7 +185,7 @@ def test_gradient_of_average_pool(name: str, count_include_pad: int) -> None:
 def pooled_loss(
     op: Op, x: Array, spatial: tuple[int | str, ...] | None = None
 ) -> tuple[bytes, dict[str, Array]]:
-    """The gradient model of sum(weight * pool(x)), `spatial` being the extents that the model states of x."""
+    """The gradient model of sum(weight * pool(x)); `spatial` are the dimensions that the model declares for x."""
     weight = uniform(*pool(np.zeros(x.shape), dict(op.attributes), op.type)[0].shape, dtype=x.dtype, seed=5)
     nodes = [
         helper.make_node(op.type, ["x"], ["y"], **op.attributes),
@@ -248,7 +248,7 @@ def test_an_empty_batch_is_pooled_to_an_empty_result(dtype: Any) -> None:
 @pytest.mark.parametrize("channels", [3, 16, 20])
 @pytest.mark.parametrize("pooling", ["MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"])
 def test_pools_between_convolutions_keep_their_values(pooling: str, channels: int) -> None:
-    """Values in the layouts that convolutions leave, forward and backward, against the same in double."""
+    """Values in the layouts that convolutions produce, forward and backward, compared with the same in double."""
     attributes: dict[str, Any] = {}
     if not pooling.startswith("Global"):
         attributes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}

@@ -39,7 +39,7 @@ def _some_ignored(shape: tuple[int, ...], ignored: int | None) -> Array:
     return labels
 
 
-# Without those of which nothing is left (0 / 0): test_everything_ignored.
+# Without those that ignore everything (0 / 0): see test_everything_ignored.
 CASES = [(s, i) for s in SHAPES for i in (None, 0, -100) if (_some_ignored(s, i) != i).any()]
 
 

@@ -33,7 +33,7 @@ def test_optimizers(
     n = len(shapes)
     expected = []
     for i in range(n):
-        # One tensor at a time, and in double: the reference may give another type than it is given.
+        # One tensor at a time, and in double: the reference may return another type than that of its inputs.
         one = [inputs[0], inputs[1], *(np.asarray(x, np.float64) for x in inputs[2 + i :: n])]
         model = make_model(Op(rule, attributes, DOMAIN, outputs=1 + states), one)
         results = ReferenceEvaluator(model).run(None, {f"x{k}": x for k, x in enumerate(one)})

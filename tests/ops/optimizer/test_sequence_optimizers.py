@@ -42,7 +42,7 @@ def recorded() -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def model_of(op: str, inputs: dict[str, Any], outputs: list[str], **attributes: Any) -> bytes:
-    """One node over sequences; the outputs but for the flag are sequences like the first one."""
+    """One node over sequences; all outputs except the flag are sequences like the first one."""
 
     def sequence(name: str, value: list[Array]) -> onnx.ValueInfoProto:
         kind = helper.np_dtype_to_tensor_dtype(value[0].dtype)
@@ -181,7 +181,7 @@ def lamb(
 def test_lamb(settings: dict[str, Any]) -> None:
     shapes = [(3, 4), (5,)]
     w, g, m = ([uniform(*s, seed=k) for s in shapes] for k in range(3))
-    w[1] = np.zeros(5)  # without a length there is no ratio
+    w[1] = np.zeros(5)  # without a norm there is no ratio
     v = [np.abs(uniform(*s, seed=3)) for s in shapes]
     groups = [[w[k], g[k], m[k], v[k], None] for k in range(2)]
     attributes: dict[str, Any] = {}

@@ -99,7 +99,7 @@ def test_shifts(dtype: Any) -> None:
     bits = np.iinfo(dtype).bits
     x = integers((3, bits + 2), dtype)
     by = np.arange(bits + 2).astype(dtype)
-    # With Python's integers, which have as many bits as it takes.
+    # With Python's integers, which have unlimited bits.
     left = [[(int(v) << k if k < bits else 0) & (2**bits - 1) for k, v in enumerate(row)] for row in x]
     right = [[int(v) >> k for k, v in enumerate(row)] for row in x]
     unsigned = np.array(left, np.uint64).astype(f"uint{bits}").view(dtype)
@@ -154,7 +154,7 @@ def test_convolutions_of_integers(
     inputs = [x, np.float32(0.5), x_zero, w, scales, w_zero, y_scale, y_zero, bias]
     (found,) = run(Op("QLinearConv", attributes), inputs)
     assert found.dtype == x_type
-    # A tie may be rounded the other way where scales are multiplied in another order.
+    # A tie may be rounded the other way if scales are multiplied in another order.
     assert np.abs(found.astype(np.int64) - wanted.astype(np.int64)).max(initial=0) <= 1
     assert np.mean(found != wanted) <= 0.01
 

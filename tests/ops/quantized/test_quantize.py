@@ -227,7 +227,7 @@ def test_bad_inputs_are_refused() -> None:
 
 
 def model_of_unknown_rank(*nodes: onnx.NodeProto) -> bytes:
-    """A model from ``x``, of which nothing but the type is stated, to ``loss``."""
+    """A model from ``x``, for which only the type is declared, to ``loss``."""
     graph = helper.make_graph(
         nodes,
         "unknown",

@@ -1,5 +1,4 @@
-"""Quantized operators of com.microsoft against stock onnxruntime; gradients through what they make of activations, and
-of products with packed weights."""
+"""Quantized operators of com.microsoft against stock onnxruntime, and gradients through them."""
 
 from __future__ import annotations
 
@@ -200,7 +199,7 @@ def test_dynamic_quantize_matmul(per_column: bool, zero: bool, biased: bool) -> 
 
 
 def test_a_long_product_is_summed_in_integers() -> None:
-    """Its sum does not fit the 24 bits of a float, and nothing of it is lost before it is scaled."""
+    """The sum does not fit in the 24 bits of a float, and must not lose precision before it is scaled."""
     length = 1024
     a = np.full((1, length), 255, np.uint8)
     b = np.full((length, 2), 127, np.int8)

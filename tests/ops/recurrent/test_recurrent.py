@@ -239,7 +239,7 @@ def test_extents(kind: str, steps: int, batch: int, hidden: int) -> None:
 def test_layers_that_are_large_enough_for_threads(kind: str, direction: str) -> None:
     attributes = {"direction": direction}
     inputs = arguments(kind, attributes, "blhcp", 12, 9, 20, 48, np.float32)
-    # Recurrent weights of the usual size: with larger ones each step multiplies the roundings of the one before.
+    # Recurrent weights of the usual size: with larger ones each step amplifies the rounding errors of the one before.
     inputs[2] *= np.float32(48**-0.5)
     op = Op(kind, {"hidden_size": 48, **attributes}, outputs=outputs(kind))
     check_forward(op, inputs, expected(kind, inputs, attributes), rtol=2e-5)

@@ -1,4 +1,4 @@
-"""Operators that follow indices: Gather, GatherElements, GatherND, the Scatters, and their gradients."""
+"""Operators that use indices: Gather, GatherElements, GatherND, the Scatters, and their gradients."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def gather_axis_first(dy: Array, shape: tuple[int, ...], axis: int, index_rank: 
 def test_large_embedding_gradients_add_up_in_the_order_of_the_indices(
     rows: int, width: int, count: int, dtype: Any
 ) -> None:
-    """Bit for bit what adding one after another gives, however the work was shared between threads."""
+    """Bit for bit the result of adding one by one, however the work is divided among threads."""
     at, dy = indices(count, below=rows), uniform(count, width, dtype=dtype)
     expected = np.zeros((rows, width), dtype)
     np.add.at(expected, at, dy)
@@ -179,7 +179,7 @@ def tuple_indices(batch_dims: int, shape: tuple[int, ...], index_shape: tuple[in
 
 
 def tuple_positions(batch_dims: int, at: Array) -> list[tuple[int, ...]]:
-    """The slice of the data that each tuple names, in order."""
+    """The slice of the data that each tuple selects, in order."""
     return [position[:batch_dims] + tuple(map(int, at[position])) for position in np.ndindex(*at.shape[:-1])]
 
 
@@ -219,7 +219,7 @@ REDUCTIONS: dict[str, Any] = {
 def test_scatter_elements(
     reduction: str, axis: int, shape: tuple[int, ...], index_shape: tuple[int, ...]
 ) -> None:
-    """Repeated indices are worked off in order, so that the last update wins where nothing is reduced."""
+    """Repeated indices are processed in order, so the last update wins without a reduction."""
     x, at, updates = uniform(*shape), indices(*index_shape, below=shape[axis]), uniform(*index_shape, seed=1)
     expected = x.copy()
     for position in np.ndindex(*index_shape):
@@ -262,7 +262,7 @@ def test_scatter_elements_gradient(
     x, updates = values[: np.prod(shape)].reshape(shape), values[np.prod(shape) :].reshape(index_shape)
     at = distinct(*index_shape, below=shape[axis], axis=axis % len(shape))
     if reduction != "none":
-        at = np.where(at == 1, 0, at)  # where updates are reduced they may meet
+        at = np.where(at == 1, 0, at)  # with a reduction, indices may repeat
     check_gradient(Op("ScatterElements", {"axis": axis, "reduction": reduction}, opset=18), [x, at, updates])
 
 
@@ -318,7 +318,7 @@ def test_scatter_nd_gradient(at: Any, update_shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("zeros", [[], [0], [3], [0, 3], [3, 4], [0, 3, 4], [1, 3]])
 @pytest.mark.parametrize("nd", [False, True])
 def test_gradient_of_a_scattered_product_where_factors_are_zero(zeros: list[int], nd: bool) -> None:
-    """Element 0 of the data meets updates 3, 4 and 5 of the list, element 1 meets none."""
+    """Element 0 of the data gets updates 3, 4 and 5 of the list, element 1 gets none."""
     factors = np.array([2.0, 3.0, 1.5, -1.0, 0.5, 4.0])
     factors[zeros] = 0
     data, updates, at = factors[:3], factors[3:], np.array([0, 0, 0])

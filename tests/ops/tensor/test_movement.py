@@ -1,4 +1,4 @@
-"""Operators that make, reshape, move, join, cut, repeat and pad, against onnx and finite differences."""
+"""Operators that create, reshape, move, join, split, repeat and pad tensors, against onnx and finite differences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-# The operators of this file, and which of their inputs decide the shape of the result (constants here).
+# The operators of this file, and which of their inputs determine the shape of the result (constants here).
 SHAPE_INPUTS: dict[str, tuple[int, ...]] = {
     "Concat": (),
     "Constant": (),
@@ -116,7 +116,7 @@ def ints(*values: int) -> Array:
 
 
 def pair(op_type: str, x: Array, *constants: Array | None, opset: int = 17, **attributes: Any) -> Any:
-    """An operator with its first input and the constants behind it."""
+    """An operator with its first input and the constants that follow."""
     return Op(op_type, attributes, opset=opset), [x, *constants], tuple(range(1, 1 + len(constants)))
 
 
@@ -278,7 +278,7 @@ def test_forward(op: Op, inputs: list[Array | None], constants: tuple[int, ...])
 
 
 def numpy_answer(op: Op, inputs: list[Array | None]) -> list[Any] | None:
-    """What NumPy says where the reference evaluator is known to be wrong or refuses; nothing elsewhere."""
+    """The result of NumPy if the reference evaluator is known to be wrong or to fail; otherwise None."""
     x = inputs[0] if inputs else None
     if op.type == "EyeLike" and x is not None:
         dtype = helper.tensor_dtype_to_np_dtype(
@@ -398,7 +398,7 @@ def test_gradient_reaches_the_input_of_a_split_from_one_output_alone() -> None:
 def test_gradient_does_not_need_the_extents_when_it_is_built(
     op: Op, inputs: list[Array | None], constants: tuple[int, ...], emitted: set[str]
 ) -> None:
-    """With named extents the rules take the general way; the numbers are those with known extents."""
+    """With named dimensions the rules take the general path; the results are those with known dimensions."""
     losses = [helper.make_node("ReduceSum", [y], [f"{y}_sum"], keepdims=0) for y in op.output_names]
     squares = [helper.make_node("Mul", [y, y], [f"{y}_square"]) for y in op.output_names]
     for loss, square in zip(losses, squares, strict=True):
@@ -523,7 +523,7 @@ def test_transpose_of_any_shape_and_type(data: st.DataObject, shape: tuple[int, 
 @given(st.data(), SHAPES, DTYPES)
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_slice_is_that_of_numpy(data: st.DataObject, shape: tuple[int, ...], dtype: Any) -> None:
-    """Starts lie inside: in front of the first element ONNX and NumPy differ for negative steps."""
+    """Starts are inside: before the first element ONNX and NumPy differ for negative steps."""
     x = counted(shape, dtype)
     parts = [
         (
@@ -547,7 +547,7 @@ def test_equal_elements_rank_by_position_and_nan_ranks_highest() -> None:
 
 
 def test_shapes_computed_in_the_graph_are_known_when_it_is_compiled() -> None:
-    """Shape → Gather → Unsqueeze → Concat → Reshape, as exporters write it."""
+    """Shape → Gather → Unsqueeze → Concat → Reshape, as exporters write them."""
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("Gather", ["shape", "zero"], ["batch"]),

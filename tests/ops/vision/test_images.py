@@ -1,4 +1,4 @@
-"""Operators that cut, join and place images: CenterCropPad, Col2Im, AffineGrid, GridSample."""
+"""Operators that crop, assemble and sample images: CenterCropPad, Col2Im, AffineGrid, GridSample."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_affine_grid_refuses_what_does_not_fit() -> None:
 
 
 def sample(x: Array, grid: Array, mode: str, padding: str, align: int) -> Array:
-    """The reference implementation, which keeps coordinates in float."""
+    """The reference implementation, which stores coordinates in float."""
     op = Op(
         "GridSample",
         {"mode": mode, "padding_mode": padding, "align_corners": align},

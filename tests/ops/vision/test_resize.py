@@ -154,7 +154,7 @@ def test_resize_of_nothing(mode: str) -> None:
 
 
 def test_resize_of_a_large_image_in_float() -> None:
-    """Rows and threads that a small case never has."""
+    """More rows and threads than in a small case."""
     x = uniform(2, 8, 33, 47)
     for mode in ("nearest", "linear", "cubic"):
         for inputs in (scaled(x, 1, 1, 2, 2), scaled(x, 1, 1, 0.5, 0.4)):
@@ -177,7 +177,7 @@ def test_upsample(mode: str) -> None:
 
 
 def test_sizes_that_follow_from_another_shape() -> None:
-    """A decoder resizes to the size of what it is joined with: known when the program is compiled."""
+    """A decoder resizes to the size of the value that it is concatenated with: known when the program is compiled."""
     x, like = uniform(1, 2, 3, 4), uniform(1, 5, 7, 9, seed=1)
     nodes = [
         helper.make_node("Shape", ["like"], ["size"], start=2),

@@ -1,4 +1,4 @@
-// Bad input ends in an NSError that says what was wrong, never in a crash.
+// Bad input results in an NSError that says what was wrong, never in a crash.
 import Foundation
 import Testing
 import onnxruntime_training_objc

@@ -1,4 +1,4 @@
-// What ten thousand cycles make is given back; tests/scenarios does the same for the calls that every language has.
+// The memory of ten thousand cycles is freed; tests/scenarios checks this for the calls that every language has.
 import Foundation
 import Testing
 import onnxruntime_training_objc

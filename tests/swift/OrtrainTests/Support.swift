@@ -1,9 +1,9 @@
-// What the tests stand on: the recorded runs that run.sh prepared.
+// The basis of the tests: the recorded runs that run.sh prepared.
 import Foundation
 import Testing
 import onnxruntime_training_objc
 
-/// A recorded run: its artifacts, its batches, and the numbers that it had.
+/// A recorded run: its artifacts, its batches, and its values.
 struct Run: CustomTestStringConvertible, Sendable {
   struct Record: Decodable {
     struct Array: Decodable {
