@@ -1,4 +1,4 @@
-# Everything that the project does is a target here; `make help` lists them.
+# Everything that the project does is a target; `make help` lists them.
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 BUILD ?= build
@@ -39,16 +39,16 @@ test: check test-cpp test-csharp test-objc test-swift test-python test-portable 
 	@$(call without,clang gnustep-config,Objective-C: the library and its tests were neither built nor run)
 	@$(call without,swift,Swift: the package and its tests were neither built nor run)
 
-# Says on the standard output, for a list of tools, what is skipped because one of them is missing.
+# Prints, for a list of tools, what is skipped because one of them is missing.
 without = for tool in $(1); do command -v $$tool >/dev/null || { echo "make test: SKIPPED $(2); there is no $$tool"; break; }; done
-# True where all the tools are there.
+# True if all the tools are available.
 have = ( for tool in $(1); do command -v $$tool >/dev/null || exit 1; done )
 
-# The sources that clang-format writes, without those that are rendered.
+# The sources that clang-format formats, without generated ones.
 CLANG_FORMAT = git ls-files -z '*.c' '*.cpp' '*.h' '*.m' | grep -zv core/include | grep -zv generated/ | \
   xargs -0 $(VENV)/bin/clang-format
 
-# The same for Swift, with the formatter of its toolchain where there is one.
+# The same for Swift, with the formatter of its toolchain if there is one.
 SWIFT_FORMAT = if $(call have,swift); then git ls-files -z '*.swift' | grep -zv generated/ | xargs -0 swift format
 
 .PHONY: check
@@ -61,12 +61,12 @@ check: setup ## Generated files, formatting, types
 	@$(SWIFT_FORMAT) lint --strict; fi
 
 .PHONY: format
-format: setup ## Format the sources of all languages but C#
+format: setup ## Format the sources of all languages except C#
 	$(VENV)/bin/ruff format .
 	$(CLANG_FORMAT) -i
 	@$(SWIFT_FORMAT) -i; fi
 
-# pytest keeps about one processor busy, so the operators and everything else run side by side.
+# pytest uses about one processor, so the operator tests and all others run in parallel.
 SIDE_BY_SIDE = $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .PHONY: test-python pytest-ops pytest-others
@@ -78,7 +78,7 @@ pytest-others:
 	$(PYTHON) -m pytest -q tests --ignore=tests/ops
 
 .PHONY: conformance
-conformance: install ## Run the cases of the onnx package here and in onnxruntime, and write what passes
+conformance: install ## Run the cases of the onnx package here and in onnxruntime, and record what passes
 	$(PYTHON) -m tests.conformance
 
 .PHONY: csharp
@@ -94,7 +94,7 @@ test-csharp: install ## The C# tests
 	  tests/csharp/run.sh $(PYTHON) $$($(LIBRARY_FOLDER)); else $(call without,mcs mono nunit-console,C#); fi
 
 .PHONY: objc
-objc: install ## Build the Objective-C library (clang; GNUstep where there is no Foundation of Apple's)
+objc: install ## Build the Objective-C library (clang; GNUstep if Apple's Foundation is not available)
 	cmake -S bindings/objc -B $(BUILD)/objc -G Ninja -DORTRAIN_LIBRARY=$$($(LIBRARY_FOLDER)) \
 	  -DORTRAIN_OBJC_TESTS=ON -DPython_EXECUTABLE=$(abspath $(PYTHON))
 	cmake --build $(BUILD)/objc
@@ -104,7 +104,7 @@ test-objc: install ## The Objective-C tests
 	@if $(call have,clang gnustep-config); then $(MAKE) --no-print-directory objc && \
 	  ctest --test-dir $(BUILD)/objc --output-on-failure; else $(call without,clang gnustep-config,Objective-C); fi
 
-# A file that tells the package manager where the library under test and its headers lie.
+# A file that tells the package manager where to find the library under test and its headers.
 SWIFT = PKG_CONFIG_PATH=$(abspath $(BUILD))/swift swift
 .PHONY: swift
 swift: install ## Build the Swift package
@@ -118,7 +118,7 @@ test-swift: install ## The Swift tests
 	@if $(call have,swift); then $(MAKE) --no-print-directory swift && tests/swift/run.sh $(PYTHON) $(BUILD)/swift \
 	  $$($(LIBRARY_FOLDER)); else $(call without,swift,Swift); fi
 
-# Prints where the installed libortrain lies.
+# Prints the folder of the installed libortrain.
 LIBRARY_FOLDER = $(PYTHON) -c "import ortrain, pathlib; print(pathlib.Path(ortrain.__file__).parent / 'lib')"
 
 .PHONY: cpp
@@ -170,5 +170,5 @@ wheel: setup ## Build a wheel and show what it needs from the system
 	$(VENV)/bin/auditwheel show dist/ortrain-*.whl
 
 .PHONY: clean
-clean: ## Remove what was built
+clean: ## Remove build results
 	rm -rf $(BUILD) dist docs/_build

@@ -105,7 +105,7 @@ def main() -> int:
     options = parse()
     cache = ROOT / "build" / "bench"
     cache.mkdir(parents=True, exist_ok=True)
-    # The peers' interpreters are links into their environments: made absolute, but not resolved.
+    # The peers' interpreters are links into their environments, so make paths absolute, but do not resolve links.
     settings = Settings(cache, options.peers.absolute(), options.threads, options.rounds, options.steps)
     facts = machine()
     print(f"{facts['cpu']}, {facts['cores']} cores, {settings.threads} threads, {settings.rounds} rounds")

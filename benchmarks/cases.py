@@ -34,11 +34,11 @@ class Case:
     shape : shape of one example.
     classes : number of labels.
     vocabulary : number of token ids of an example made of int64 tokens; 0 for an example of float32 numbers.
-    tolerance : largest relative difference of contestants' losses at one of the first steps. Float32 differs
-        from float64 by 1e-7 there, and by 6e-5 in resnet18, whose batch normalizations amplify rounding; a
-        first layer that does not learn makes a difference of 2e-5 or more, and of 9e-4 in resnet18.
-    steps : timed steps in a round, chosen so that a round lasts a second or so.
-    differing : contestants that compute something else, and what; their losses are not compared.
+    tolerance : largest relative difference of contestants' losses at one of the first steps. Float32 differs from
+    float64 by 1e-7, and by 6e-5 in resnet18, whose batch normalizations amplify rounding; a first layer that is not
+    trained makes a difference of 2e-5 or more, and of 9e-4 in resnet18. steps : timed steps in a round, chosen so that
+    a round takes about a second. differing : contestants that compute something different, and what; their losses are
+    not compared.
     """
 
     name: str
@@ -71,7 +71,7 @@ CASES = (
 
 
 def select(names: list[str]) -> list[Case]:
-    """Return the cases that are named, or whose model is named, in the order of `CASES`.
+    """Return the cases with the given names or of the given models, in the order of `CASES`.
 
     Raises
     ------
@@ -128,7 +128,7 @@ class ModelFiles:
 
     @property
     def stamp(self) -> Path:
-        """Digest of the source that made the export; an export with another digest is recreated."""
+        """Digest of the source of the export; an export with another digest is recreated."""
         return self.folder / "stamp"
 
     def artifacts(self, contestant: str) -> Path:

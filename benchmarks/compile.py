@@ -1,8 +1,8 @@
-"""How long a graph of thousands of small nodes takes until its second step: `python -m benchmarks.compile --help`.
+"""The time until the second step of a graph of thousands of small nodes: `python -m benchmarks.compile --help`.
 
-The graph is that of `benchmarks/sliding_chunks.py`: shape arithmetic, tensors filled in place, and masks whose
-number of elements is known only when they are. Steps with new batches have masks of other sizes, so parts of the
-graph are compiled again.
+The graph is that of `benchmarks/sliding_chunks.py`: shape arithmetic, tensors filled in place, and masks whose number
+of elements depends on their values. Steps with new batches have masks of other sizes, so parts of the graph are
+recompiled.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from benchmarks.cases import Case
 
 Step = Callable[[Any, Any], float]
-"""Takes NumPy input and labels: trains one step, resets the gradients, returns the loss."""
+"""Trains one step on NumPy input and labels, resets the gradients, returns the loss."""
 
 
 class Trainer(Protocol):
@@ -36,8 +36,8 @@ class Contestant:
     venv : folder below `--peers` with the virtual environment it runs in; None for the running interpreter.
     trainer : module, class and argument of its `Trainer`.
     artifacts : whether `Trainer.make_artifacts` must run first.
-    tolerance : largest relative difference of its first losses from those of `OURS`, for who computes in another
-        precision; None where the case's tolerance holds.
+    tolerance : largest relative difference of its first losses from those of `OURS`, if it computes in another
+    precision; None for the case's tolerance.
     """
 
     name: str

@@ -1,11 +1,11 @@
-// How long a train step takes in the core itself, without any of the interfaces around it: what overhead.py
-// compares the languages with. It is linked with the core's objects, for libortrain shows its C interface
-// only.
+// The time of a train step in the core itself, without any interface around it, with which overhead.py
+// compares the languages. It is linked with the core's objects, because libortrain exports only its C
+// interface.
 //
 //     core_step FOLDER STEPS
 //
-// FOLDER has the artifacts of a model from 64 numbers to ten classes. Two hundred steps are taken to warm up,
-// then the median time of the others is printed, as the runners of tests/scenarios print it.
+// FOLDER has the artifacts of a model from 64 values to ten classes. After two hundred warm-up steps, the
+// median time of the others is printed, in the format of the runners of tests/scenarios.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

@@ -1,14 +1,14 @@
-// How fast oneDNN does given products and convolutions alone: reads problems in the words of its verbose
-// output, lets each primitive choose its layouts, and does them one after the other, as a step does.
+// The speed of oneDNN for given products and convolutions alone: reads problems in the format of its verbose
+// output, lets each primitive choose its layouts, and runs them one after the other, as in a step.
 //
 //   limit THREADS               on its standard input a line for each problem, in their order in a step:
 //   convolution backward_weights mb16_ic64oc64_ih32oh32kh3sh1dh0ph1_iw32ow32kw3sw1dw0pw1
 //   matmul undef 1024x256:256x1024
 //   stream - 44700000           an optimizer step over so many bytes of parameters
 //
-// An empty line ends them and is answered by `ready`. Each line behind it is a number of steps; the answer
-// has a line for each step: the milliseconds of convolutions, products and optimizer. Equal problems share
-// their memory.
+// An empty line ends them and is answered by `ready`. Each line after it is a number of steps; the answer has
+// one line per step: the milliseconds of convolutions, products and optimizer. Equal problems share their
+// memory.
 #include <omp.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ using Arguments = std::unordered_map<int, memory>;
 const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
 dnnl::stream stream(engine);
 
-// Memory with small numbers in it: zeros and denormals have speeds of their own.
+// Memory filled with small values: zeros and denormals would change the speed.
 memory filled(const memory::desc& desc) {
   memory m(desc, engine);
   auto* values = static_cast<float*>(m.get_data_handle());
@@ -42,7 +42,7 @@ memory filled(const memory::desc& desc) {
   return m;
 }
 
-// Does a problem once.
+// Runs a problem once.
 using Work = std::function<void()>;
 
 Work work_of(const dnnl::primitive& primitive, const Arguments& arguments) {
@@ -54,7 +54,7 @@ Work work_of(const dnnl::primitive& primitive, const Arguments& arguments) {
 
 memory::desc any(const memory::dims& dims) { return {dims, memory::data_type::f32, memory::format_tag::any}; }
 
-// "mb4_ic32oc64_ih7oh7kh1..." as numbers by name; names are letters, "_" only separates.
+// "mb4_ic32oc64_ih7oh7kh1..." as numbers by name; names consist of letters, "_" is a separator.
 std::map<std::string, int64_t> read_description(const std::string& text) {
   std::map<std::string, int64_t> numbers;
   size_t i = 0;
@@ -135,7 +135,7 @@ Work matmul(const std::string& description) {
                                     {DNNL_ARG_DST, filled(pd.dst_desc())}});
 }
 
-// AdamW reads parameter, gradient and two moments and writes all but the gradient.
+// AdamW reads parameter, gradient and two moments and writes all except the gradient.
 Work optimizer(size_t bytes) {
   struct State {
     std::vector<float> p, g, m, v;

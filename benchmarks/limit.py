@@ -1,10 +1,10 @@
 """The minimum time of a step on this machine, from its parts alone: `python -m benchmarks.limit --help`.
 
-The products and convolutions of the model, as it is written, are taken from oneDNN's own record of a step. A process
-of its own does them one after the other, each in the layouts that oneDNN likes best, and then moves the bytes that the
-optimizer has to move. It takes turns with the contestants, so that what slows them slows it. What a step takes beyond
-that is elementwise work, reductions, reordering and waiting; what it may save are products whose result nobody needs,
-and multiplications of a convolution (Winograd's).
+The products and convolutions of the model, as it is written, are taken from oneDNN's own record of a step. A separate
+process runs them one after the other, each in the layouts that oneDNN prefers, and then moves the bytes that the
+optimizer has to move. It takes turns with the contestants, so that it is slowed down like them. The rest of a step is
+elementwise work, reductions, reordering and waiting; a step may save products whose result is not needed, and
+multiplications of a convolution (Winograd's algorithm).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BY_ONEDNN = {"ortrain.disable_pass.fuse_attention": "1", "ortrain.disable_pass.
 AS_WRITTEN = ours("limit", _BY_ONEDNN, ["hoist_selection"])
 """The process that computes every product of the model, including those whose result is not needed."""
 AS_DONE = ours("limit", _BY_ONEDNN, [])
-"""The process that computes the products that ortrain computes, each on its own."""
+"""The process that computes the products that ortrain computes, each separately."""
 PARTS = ("convolutions", "products", "optimizer")
 
 
@@ -78,7 +78,7 @@ def build(cache: Path) -> Path:
 
 
 def problems_of(case: Case, cache: Path, threads: int, as_done: bool = False) -> list[Problem]:
-    """Return the problems of the model that a step solves, in order; with `as_done` those that ortrain solves.
+    """Return the problems in a step of the model, in order; with `as_done`, those that ortrain runs.
 
     Raises
     ------
@@ -114,12 +114,12 @@ def parameter_bytes(case: Case, cache: Path) -> int:
 
 
 def limits_of(case: Case, settings: Settings) -> dict[str, Limit]:
-    """Return the limit of a case as its model is written, and where that differs, as ortrain does it.
+    """Return the limit of a case as its model is written and, if different, as ortrain runs it.
 
     Raises
     ------
     Unavailable
-        Something that it takes is missing; the message says what.
+        Something that it needs is missing; the message says what.
     """
     export_model(case, settings)
     written, done = (
@@ -141,7 +141,7 @@ class Limit:
     Raises
     ------
     Unavailable
-        Something that it takes is missing; the message says what.
+        Something that it needs is missing; the message says what.
     """
 
     def __init__(self, case: Case, settings: Settings, problems: list[Problem]) -> None:
@@ -170,7 +170,7 @@ class Limit:
             self.process.stdin.write(text)
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # the missing answer tells the status and the log
+            pass  # no answer: report the status and the log
 
     def _answer(self) -> str:
         assert self.process.stdout is not None
@@ -180,7 +180,7 @@ class Limit:
         return line
 
     def take_turn(self, steps: int) -> None:
-        """Do `steps` steps, after one that brings the data back into the caches."""
+        """Run `steps` steps, after one that brings the data back into the caches."""
         self._send(f"{steps + 1}\n")
         times = [[float(part) for part in self._answer().split()] for _ in range(steps + 1)]
         self.times += times[1:]

@@ -1,9 +1,9 @@
-"""What a memory budget costs: the memory of a step and its time for smaller and smaller budgets.
+"""The cost of a memory budget: the memory and time of a step for smaller and smaller budgets.
 
 `python -m benchmarks.memory_curve resnet18 bert-mini` trains each case with the session config entry
-`ortrain.memory_budget` at several shares of what the step takes without it, down to the least that is
-possible. All sessions of a case take turns in one process; their first losses must be equal to the bit. It
-prints a table and writes a plot. The artifacts are those of `make bench`.
+`ortrain.memory_budget` at several fractions of the memory of a step without it, down to the least that is possible. All
+sessions of a case take turns in one process; their first losses must be equal to the bit. It prints a table and writes
+a plot. The artifacts are those of `make bench`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Point:
 
 
 def prepare(case: Case, cache: Path, threads: int, budget: int) -> Point:
-    """Make a session with the budget and train one step.
+    """Create a session with the budget and train one step.
 
     Raises
     ------
     ortrain.OrtrainError
-        The budget is refused; the message names the least.
+        The budget is rejected; the message names the least.
     """
     from ortrain import SessionOptions
     from ortrain.api import CheckpointState, Module, Optimizer
@@ -97,7 +97,7 @@ def least_budget(case: Case, cache: Path, threads: int) -> int:
 
 
 def measure(case: Case, cache: Path, threads: int, shares: Sequence[float], rounds: int) -> list[Point]:
-    """Return a point without a budget, one for each share of its memory that is possible, and the least."""
+    """Return a point without a budget, one for each possible fraction of its memory, and the least."""
     whole = prepare(case, cache, threads, NO_BUDGET)
     least = least_budget(case, cache, threads)
     budgets = [int(share * whole.arena) for share in sorted(shares, reverse=True)]

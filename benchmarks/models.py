@@ -96,7 +96,7 @@ def convolution(inputs: int, outputs: int, size: int, stride: int = 1, groups: i
 
 
 class MobileNetV2Head(nn.Module):
-    """MobileNetV2 for 10 classes as it is personalized: the backbone frozen and in eval mode, the head trained."""
+    """MobileNetV2 for 10 classes, personalized: the backbone is frozen and in eval mode, the head is trained."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,9 +118,7 @@ class MobileNetV2Head(nn.Module):
         self.backbone = nn.Sequential(*layers)
         self.head = nn.Linear(1280, 10)
         self.backbone.requires_grad_(False)
-        for (
-            module
-        ) in self.backbone.modules():  # statistics and scales as a trained network has them, not 0 and 1
+        for module in self.backbone.modules():  # statistics and scales as after training, not 0 and 1
             if isinstance(module, nn.BatchNorm2d):
                 nn.init.uniform_(module.weight, 0.5, 1.5)
                 nn.init.normal_(module.bias, 0.0, 0.1)
@@ -219,11 +217,11 @@ def export(case: Case, cache: Path) -> None:
     )
     written = onnx.load(str(files.onnx))
     weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in written.graph.initializer}
-    # num_batches_tracked counts steps for PyTorch alone; it is no part of the computation.
+    # num_batches_tracked only counts steps for PyTorch; it is not part of the computation.
     wanted = {name for name in state if not name.endswith("num_batches_tracked")}
     if missing := sorted(wanted - weights.keys()):
         raise RuntimeError(f"{case.model}: the export to ONNX lost the weights {missing}")
-    # Tracing ran the model once, which moved the running statistics of its normalizations; undo that.
+    # Tracing ran the model once, which updated the running statistics of its normalizations; undo that.
     for tensor in written.graph.initializer:
         if tensor.name in wanted:
             weights[tensor.name] = state[tensor.name].numpy()

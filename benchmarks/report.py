@@ -43,8 +43,8 @@ def machine() -> Entry:
 def ratios(entry: Entry) -> Entry:
     """Return, by peer, our value divided by the peer's, for the step time and the memory above the baseline.
 
-    `best` is the ratio to the quickest peer or the one with the least memory; who runs our own code in another
-    precision is no peer. Below 1 we are better. Empty where we or all others are missing.
+    `best` is the ratio to the fastest peer or the one with the least memory; contestants that run our own code in
+    another precision are not peers. Below 1 we are better. Empty if we or all others are missing.
     """
     contestants = entry["contestants"]
     others = [name for name in contestants if name != OURS]

@@ -22,7 +22,7 @@ from benchmarks.contestants import OURS, Contestant
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKED_STEPS = 5
-"""Steps from the initial weights whose losses must agree among all contestants."""
+"""The number of first steps whose losses must agree among all contestants."""
 REPLY_TIMEOUT_S = 900
 PAUSE_S = 0.05
 """Pause between turns, in which the threads of the last contestant stop spinning."""
@@ -34,7 +34,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """The user's choices; `steps` is None if each case takes its own number."""
+    """The user's choices; `steps` is None if each case uses its own number."""
 
     cache: Path
     peers: Path
@@ -70,7 +70,7 @@ def last_line(log: Path) -> str:
 
 
 def call(doing: str, command: Sequence[str], log: Path, env: dict[str, str] | None = None) -> None:
-    """Run `command`, which is `doing` something, to its end in the checkout; its output goes to `log`.
+    """Run `command` to its end in the checkout; its output goes to `log`, and `doing` describes it in errors.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def export_model(case: Case, settings: Settings) -> None:
     Raises
     ------
     Unavailable
-        There is none and it could not be made.
+        There is none and it could not be created.
     """
     files = model_files(settings.cache, case)
     source = b"".join((ROOT / "benchmarks" / name).read_bytes() for name in ("models.py", "cases.py"))
@@ -160,7 +160,7 @@ class Worker:
             self.process.stdin.write(json.dumps({"steps": steps}) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # the missing answer tells the status and the log
+            pass  # no answer: report the status and the log
         return self._reply()
 
     def close(self) -> None:
@@ -188,8 +188,8 @@ def run_case(
 ) -> dict[str, Any]:
     """Measure one case and return its entry of the result file.
 
-    Who cannot take part is left out, with the reason under `missing`. `say` is told of the progress; `in_turn`
-    takes its turn in each round too, with the number of steps.
+    Contestants that cannot take part are omitted, with the reason under `missing`. `say` reports the progress;
+    `in_turn` is called in each round too, with the number of steps.
 
     Raises
     ------

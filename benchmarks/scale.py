@@ -1,7 +1,7 @@
 """How the time of a step grows with the work: `python -m benchmarks.scale --help`.
 
-Networks of three layers are trained at batch sizes from 1 to 256 and widths from 64 to 2048. Time should grow as the
-work does, without a cliff where another kernel, layout or number of threads takes over.
+Networks of three layers are trained at batch sizes from 1 to 256 and widths from 64 to 2048. Time should grow with the
+work, without a cliff where another kernel, layout or number of threads takes over.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Point:
     ----------
     width, batch : size of the hidden layers and examples in a step.
     step_ms : median of a train step with its optimizer step.
-    gflops : billions of multiplications and additions a second that this is, of the matrix products alone.
-    new_shape_ms : what the first step with a new batch size takes beyond a later one, median.
+    gflops : billions of multiplications and additions per second, counting only matrix products.
+    new_shape_ms : additional time of the first step with a new batch size, median.
     """
 
     width: int
@@ -122,7 +122,7 @@ def measure_width(width: int, batches: tuple[int, ...], threads: int, folder: Pa
 
 
 def plot(points: list[Point], path: Path) -> bool:
-    """Draw the time a step over batch and over width; return whether matplotlib could do it."""
+    """Draw the time per step over batch and over width; return whether matplotlib is installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

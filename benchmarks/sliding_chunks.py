@@ -2,8 +2,8 @@
 
 The graph has thousands of small nodes of shape arithmetic, tensors filled in place by ScatterND, and masks that NonZero
 turns into indices. Longformer becomes such a graph. Every assignment to a slice (`chunks[:, 1] = x[:, 8:24]`) is a
-Range for each axis, sliced, expanded and joined into indices; every `scores[mask] = -1e4` is a NonZero, whose number of
-rows is known only when the mask is.
+Range for each axis, sliced, expanded and concatenated to indices; every `scores[mask] = -1e4` is a NonZero, whose
+number of rows depends on the mask.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Writer:
         where = self("Concat", *columns, axis=-1)
         rest = self.slice(self("Shape", x), 0, len(places), LARGEST)
         wanted = self("Concat", grid, rest, axis=0)
-        # Sizes of -1 keep the values' own, as the exporter's Expand has it.
+        # Sizes of -1 keep the values' own, as in the exporter's Expand.
         unset = self("ConstantOfShape", self("Shape", wanted), value=numpy_helper.from_array(np.array([1])))
         kept = self("Equal", wanted, self("Mul", unset, self.constant(-1)))
         return self("ScatterND", x, where, self("Expand", values, self("Where", kept, unset, wanted)))
@@ -175,7 +175,7 @@ def sliding_chunks(
 
 
 def batch_of(model: onnx.ModelProto, size: int, seed: int) -> dict[str, Array]:
-    """Return inputs of the model, and under `target` what its output is compared with."""
+    """Return inputs of the model and, under `target`, the target of its output."""
     rng = np.random.default_rng(seed)
     kind, dims = (
         model.graph.input[0].type.tensor_type.elem_type,

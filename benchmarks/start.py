@@ -1,7 +1,7 @@
-"""How long a program takes from its start to the end of its first step: `python -m benchmarks.start --help`.
+"""The time from the start of a program to the end of its first step: `python -m benchmarks.start --help`.
 
-Each of several fresh processes imports the package, loads the artifacts and takes a step. The time from `import ortrain` to
-the end of the first step counts; Python itself and numpy are shown beside it.
+Each of several fresh processes imports the package, loads the artifacts and takes a step. What counts is the time from
+`import ortrain` to the end of the first step; Python itself and numpy are shown separately.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo  # AdamW and torch.compile import it at first use; it belongs to the baseline of memory
+import torch._dynamo  # AdamW and torch.compile import it at first use; it is part of the baseline of memory
 import torch._inductor.config
 import torch.nn.functional as F
 
@@ -47,7 +47,7 @@ class TorchTrainer:
         )
 
         if self.compiled and any(isinstance(part, torch.nn.MaxPool2d) for part in model.modules()):
-            # With its layout optimization torch 2.13 compiles a wrong gradient of max pooling: all zeros.
+            # With its layout optimization, torch 2.13 compiles a wrong gradient of max pooling: all zeros.
             torch._inductor.config.layout_optimization = False
 
         def loss_of(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

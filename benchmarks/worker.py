@@ -1,4 +1,4 @@
-"""One contestant in a process of its own, driven by lines of JSON.
+"""One contestant in a separate process, driven by lines of JSON.
 
 `python -m benchmarks.worker CONTESTANT CASE --cache FOLDER --threads N` prints, once it is ready,
 `{"version", "python", "baseline_mb", "prepare_s"}`. Each line `{"steps": n}` on its standard input trains
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--make-artifacts", action="store_true")
     arguments = parser.parse_args()
 
-    # What the frameworks print must not mix with the protocol: their standard output becomes standard error.
+    # Output of the frameworks must not mix with the protocol: their standard output becomes standard error.
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 

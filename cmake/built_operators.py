@@ -1,8 +1,8 @@
-"""Write the header that says which operators a build has.
+"""Write the header that lists the operators of a build.
 
 ``built_operators.py HEADER [ENTRY ...]``: without entries the build has all. An entry is the name of an
-operator ("Conv", "com.microsoft.Gelu"), or an ONNX file whose operators are taken, those of its subgraphs and
-functions among them.
+operator ("Conv", "com.microsoft.Gelu"), or an ONNX file whose operators are included, with those of its subgraphs and
+functions.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def nodes_of(nodes: Iterable[Any]) -> Iterator[Any]:
 
 
 def names_in(path: pathlib.Path) -> set[str]:
-    """Return the operators of a model, with the domain in front where it is not ONNX's."""
-    import onnx  # needed for models alone
+    """Return the operators of a model, prefixed with the domain unless it is ONNX's."""
+    import onnx  # needed only for models
 
     model = onnx.load(path, load_external_data=False)
     found = set()
@@ -71,7 +71,7 @@ def header(entries: list[str]) -> str:
 
 
 def main() -> None:
-    """Write the header where it is not there or says something else."""
+    """Write the header if it is missing or differs."""
     path = pathlib.Path(sys.argv[1])
     text = header([entry for entry in sys.argv[2:] if entry])
     if not path.exists() or path.read_text() != text:

@@ -1,4 +1,4 @@
-"""Print where a build dependency that pip installed lies: `locate.py onednn` or `locate.py onnx-proto`."""
+"""Print the path of a build dependency installed by pip: `locate.py onednn` or `locate.py onnx-proto`."""
 
 import importlib.metadata
 import importlib.util

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what building and testing needs: Debian packages where they are missing, and a virtual environment.
+# Installs what building and testing need: missing Debian packages, and a virtual environment.
 # Usage: scripts/setup.sh [VENV]     (default .venv)
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,4 @@
-"""The network of the demo: a plain ONNX model, built with ``onnx.helper`` alone."""
+"""The network of the demo: a plain ONNX model, built only with ``onnx.helper``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Network:
     def batch_norm(self, name: str, channels: int) -> None:
         """Add a batch normalization.
 
-        It is written in its training form, as exporters write a model that is to be trained: the second and
+        It is written in its training form, as exporters write a model for training: the second and
         third output are the running statistics. Those are state without a gradient, hence frozen parameters.
         """
         inputs = [

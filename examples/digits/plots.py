@@ -30,7 +30,7 @@ def draw_curves(
     step_losses : list of float
         Loss of every training step.
     train_accuracies, test_losses, test_accuracies : list of float
-        One number an epoch; accuracies from 0 to 1.
+        One value per epoch; accuracies from 0 to 1.
     """
     epochs = np.arange(1, len(test_losses) + 1)
     steps = np.arange(1, len(step_losses) + 1) * len(epochs) / len(step_losses)
@@ -66,7 +66,7 @@ def draw_misread(
     labels, predictions : numpy.ndarray
         int64 of shape [n].
     columns : int
-        How many digits stand in a row; at most three rows are drawn.
+        The number of digits per row; at most three rows are drawn.
     """
     misread = np.flatnonzero(labels != predictions)
     shown = misread[: 3 * columns]

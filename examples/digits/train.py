@@ -149,7 +149,7 @@ def make_artifacts(folder: Path, seed: int) -> None:
         artifact_directory=folder,
         additional_output_names=[
             "logits"
-        ],  # every step returns them besides the loss: accuracy needs no second pass
+        ],  # every step returns them besides the loss, so accuracy needs no second pass
     )
 
 

@@ -39,7 +39,7 @@ public sealed class WrongUsage : Exception
     }
 }
 
-/// <summary>Images with their class numbers.</summary>
+/// <summary>Images with their class indices.</summary>
 public sealed class Samples
 {
     private readonly List<float> pixels = new List<float>();

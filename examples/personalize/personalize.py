@@ -23,7 +23,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Samples:
-    """Images with their class numbers.
+    """Images with their class indices.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ struct WrongUsage: Error {
   init(_ message: String) { self.message = message }
 }
 
-/// Images with their class numbers.
+/// Images with their class indices.
 struct Samples {
   let size: Int
   private(set) var classes = 0
@@ -98,7 +98,7 @@ struct Samples {
     labels.append(label)
   }
 
-  /// The header of an image, behind `P5`.
+  /// The header of an image, after `P5`.
   private struct Header {
     let content: [UInt8]
     var at = 2
@@ -334,7 +334,7 @@ enum Program {
     }
   }
 
-  /// Writes at once, past the buffer of `print`.
+  /// Writes immediately, bypassing the buffer of `print`.
   private static func write(_ text: String) {
     FileHandle.standardOutput.write(Data(text.utf8))
   }

@@ -1,4 +1,4 @@
-"""Create what is needed to try the program in this folder: training artifacts and a folder of samples.
+"""Create the files to try the program in this folder: training artifacts and a folder of samples.
 
 The samples are the 1,797 handwritten digits of 8x8 pixels that scikit-learn ships, written as PGM images into one folder per
 digit. The artifacts are those of a small convolutional network with random weights.

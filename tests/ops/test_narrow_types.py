@@ -1,5 +1,6 @@
-"""Floats of 16 bits or less, integers smaller than a byte: conversion, quantization, movement, and models that compute
-with them. The oracles are `ml_dtypes`, `onnx.reference`, and the same model in float32.
+"""Floats of 16 bits or less, integers smaller than a byte: conversion, quantization, movement, and whole models.
+
+The oracles are `ml_dtypes`, `onnx.reference`, and the same model in float32.
 """
 
 from __future__ import annotations
