@@ -52,7 +52,7 @@ def check_providers(
     absent = [name for name in names if name != _PROVIDER]
     if absent:
         # Attribute the warning to the caller of the constructor, two levels up.
-        message = f"there is no {', '.join(absent)}; the model runs on {_PROVIDER}"
+        message = f"not available: {', '.join(absent)}; the model runs on {_PROVIDER}"
         warnings.warn(message, UserWarning, stacklevel=3)
 
 

@@ -259,7 +259,7 @@ Kernel kernel(KernelContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  if (!g.dy(3).empty()) g.reject("there is no gradient through its output qk_matmul_output");
+  if (!g.dy(3).empty()) g.reject("the gradient through its output qk_matmul_output is not supported");
   const bool joins = g.has_x(kPastKey);
   if (joins || !g.dy(1).empty() || !g.dy(2).empty()) {
     const auto rank = g.rank(g.x(1));

@@ -43,7 +43,7 @@ ORTRAIN_OPERATOR({.type = "OptionalHasElement",
                   .kernels = {.run = has_run}});
 
 void get_shape(ShapeContext& c) {
-  c.expect(c.has_input(0), "there is no element to get");
+  c.expect(c.has_input(0), "the optional value is empty, so it has no element");
   shape_like_first(c);
 }
 
@@ -59,7 +59,7 @@ void get_types(TypeContext& c) {
 }
 
 void get_run(DynamicContext& c) {
-  c.expect(!c.value(0).is_nothing(), "there is no element to get");
+  c.expect(!c.value(0).is_nothing(), "the optional value is empty, so it has no element");
   c.set(0, c.value(0));
 }
 

@@ -74,7 +74,7 @@ std::string activation_gradient(GradientContext& g) {
     case Kind::kRelu:
       return dy.call("ReluGrad", y, {}, kMicrosoft);
     case Kind::kLeakyRelu:
-      if (a < 0) g.reject("there is no gradient for LeakyRelu with a negative slope");
+      if (a < 0) g.reject("the gradient of LeakyRelu with a negative slope is not supported");
       return dy.call("LeakyReluGrad", y, {{"alpha", activation.a}}, kMicrosoft);
     case Kind::kClip:
       return (y > a && y < b).as(dy) * dy;

@@ -72,7 +72,7 @@ bool knows_space(GradientContext& g) {
 }
 
 void max_pool_gradient(GradientContext& g) {
-  if (g.node().int_or("storage_order", 0) != 0) g.reject("there is no gradient for storage_order 1");
+  if (g.node().int_or("storage_order", 0) != 0) g.reject("the gradient for storage_order 1 is not supported");
   const std::string indices = g.want_y(1);
   if (knows_space(g)) {
     g.set(0, g("MaxPoolGrad", {g.dy(0), indices}, g.node().attributes));

@@ -52,7 +52,7 @@ std::optional<Kernel> portable_max_pool(KernelContext& c) {
 
 std::optional<Kernel> portable_max_pool_grad(KernelContext& c) {
   const PoolSizes s = sizes_of(c, c.out_shape(0), read_pool(c, c.out_shape(0)));
-  c.expect(!s.column_major, "there is no gradient for indices in storage_order 1");
+  c.expect(!s.column_major, "the gradient for indices in storage_order 1 is not supported");
   return floating_kernel(c, 0, [&](auto zero) -> Kernel {
     using T = decltype(zero);
     const Slot dy = c.in(0), indices = c.in(1), dx = c.out(0);
