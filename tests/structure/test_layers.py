@@ -11,7 +11,6 @@ ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = ROOT / "core" / "src"
 # Includes from one family of operators to another, except those of ops/common.
 ACROSS_FAMILIES = {
-    ("ops/nn/axis_normalization.cpp", "ops/math/reduce.h"),
     ("ops/optimizer/sequence_optimizers.cpp", "ops/control/sequence.h"),
 }
 
@@ -123,3 +122,12 @@ def test_headers_of_libraries_stay_in_the_folder_of_the_library() -> None:
     for source in sources():
         if "backend/cpu/onednn" not in source.as_posix():
             assert not re.search(r"#include [<\"](dnnl|backend/cpu/onednn/dnnl)", source.read_text()), source
+
+
+def test_operators_are_rules_without_vector_code() -> None:
+    vectorized = [
+        path.relative_to(SOURCES).as_posix()
+        for path in sorted((SOURCES / "ops").rglob("*"))
+        if path.suffix in {".cpp", ".h"} and re.search(r"hwy|HWY|-inl\.h|immintrin", path.read_text())
+    ]
+    assert not vectorized, f"vector code belongs in backend/cpu: {vectorized}"

@@ -251,6 +251,20 @@ struct RegisterOperator {
       return ::ortrain::RegisterOperator();                                            \
   }()
 
+// Registers the operators of a table, of<0>() to of<N - 1>(), that are part of this build.
+template <size_t N, class Of>
+bool register_rows(Of, const std::source_location& where = std::source_location::current()) {
+  const auto row = [&]<size_t I>() {
+    constexpr Operator op = Of().template operator()<I>();
+    if constexpr (is_built(op.domain, op.type)) RegisterOperator(op, where);
+  };
+  return [&]<size_t... I>(std::index_sequence<I...>) {
+    (row.template operator()<I>(), ...);
+    return true;
+  }
+  (std::make_index_sequence<N>());
+}
+
 // The shape rule of operators whose only output is like their first input.
 void shape_like_first(ShapeContext& c);
 

@@ -13,17 +13,18 @@ void expect_same(const NodeContext& c, size_t i, size_t j) {
            to_string(c.shape(i)), " and ", to_string(c.shape(j)));
 }
 
-std::optional<int64_t> operand_axis(const Node& node, int64_t opset, int64_t rank, bool slopes) {
+std::optional<int64_t> operand_axis(const Node& node, int64_t opset, int64_t rank, bool channels) {
   if (opset >= since::kBroadcasting || !node.domain.empty()) return {};
-  if (node.op_type == "PRelu" && slopes) return 1;  // one for each channel
+  if (channels) return 1;
   if (!node.has("axis")) return {};
   return normalize_axis(node.int_or("axis", 0), rank, node.label());
 }
 
-Shape operand_shape(const NodeContext& c, size_t i) {
+Shape operand_shape(const NodeContext& c, size_t i, bool slopes) {
   Shape shape = c.shape(i);
   if (i != 1) return shape;
-  const auto axis = operand_axis(c.node(), c.opset(), c.rank(0), c.rank(1) == 1 && c.size(1) > 1);
+  const bool channels = slopes && c.rank(1) == 1 && c.size(1) > 1;
+  const auto axis = operand_axis(c.node(), c.opset(), c.rank(0), channels);
   if (!axis) return shape;
   c.expect(*axis + c.rank(1) <= c.rank(0), "input 1 of shape ", to_string(shape), " does not fit axis ",
            *axis, " of input 0 of shape ", to_string(c.shape(0)));
@@ -31,7 +32,7 @@ Shape operand_shape(const NodeContext& c, size_t i) {
   return shape;
 }
 
-Shape broadcast_inputs(const NodeContext& c, size_t first) {
+Shape broadcast_inputs(const NodeContext& c, size_t first, bool slopes) {
   c.expect(c.input_count() > first, "it needs at least ", first + 1, " inputs");
   Shape out = c.shape(0);
   for (size_t i = 0; i < c.input_count(); ++i) {
@@ -39,7 +40,7 @@ Shape broadcast_inputs(const NodeContext& c, size_t first) {
       c.expect(c.dtype(i) == c.dtype(first), "its inputs must have the same type, found ",
                to_string(c.dtype(first)), " and ", to_string(c.dtype(i)));
     try {
-      out = broadcast(out, operand_shape(c, i));
+      out = broadcast(out, operand_shape(c, i, slopes));
     } catch (const Error& error) {
       c.reject(error.message());
     }
@@ -47,11 +48,11 @@ Shape broadcast_inputs(const NodeContext& c, size_t first) {
   return out;
 }
 
-Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost) {
+Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost, bool slopes) {
   // Blocked layouts can be kept if elements correspond in storage order: same shapes, or a scalar. Only
   // floats have them.
   LayoutPtr layout_a, layout_b;
-  const Shape shape_b = operand_shape(c, 1);
+  const Shape shape_b = operand_shape(c, 1, slopes);
   const bool same_types = c.dtype(0) == c.dtype(1);
   if (c.out_dtype(0) != c.dtype(0)) {
     // The result could not be stored in the layout of the operands.

@@ -12,21 +12,22 @@ namespace ortrain {
 
 // A kernel that applies the function to inputs 0 and 1, which broadcast to output 0. `cost` is that of one
 // element, in additions.
-Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost);
+Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost, bool slopes = false);
 
 // Rejects the node unless inputs i and j have the same type and shape.
 void expect_same(const NodeContext& c, size_t i, size_t j);
 
 // The axis of the first operand, of the given rank, with which the second one is aligned; nullopt if the last
-// axes are aligned, as they always are since version 7 of the ONNX operators. `slopes`: the second one is a
-// vector of more than one element.
-std::optional<int64_t> operand_axis(const Node& node, int64_t opset, int64_t rank, bool slopes);
+// axes are aligned, as they always are since version 7 of the ONNX operators. `channels`: the second one
+// has an element for each channel.
+std::optional<int64_t> operand_axis(const Node& node, int64_t opset, int64_t rank, bool channels);
 // The shape with which input i broadcasts: its own or, if it is aligned with an axis, with ones appended.
-Shape operand_shape(const NodeContext& c, size_t i);
+// `slopes`, here and below: a second operand of several elements has one for each channel.
+Shape operand_shape(const NodeContext& c, size_t i, bool slopes = false);
 
 // The shape that all inputs broadcast to; rejects the node if they do not, or if their types differ (`first`
 // and later ones).
-Shape broadcast_inputs(const NodeContext& c, size_t first = 0);
+Shape broadcast_inputs(const NodeContext& c, size_t first = 0, bool slopes = false);
 
 // The layout in which the floats of input i can be processed as a flat array: its own if that has no padding,
 // else row-major.

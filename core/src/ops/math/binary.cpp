@@ -4,16 +4,17 @@
 // broadcast. The computation is in backend/cpu/elementwise/binary_functions.cpp.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 
 #include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/elementwise/integers.h"
+#include "backend/cpu/reduce/reduction.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
 #include "ops/common/elementwise.h"
-#include "ops/math/reduce.h"
 #include "runtime/broadcast.h"
 #include "runtime/threads.h"
 
@@ -31,7 +32,9 @@ using Rule = Expression (*)(const Expression& dy, const Expression& a, const Exp
 
 struct BinaryRow {
   std::string_view type;
-  Rule rules[2];  // of operand a and of operand b
+  Rule rules[2];         // of operand a and of operand b
+  bool divides = false;  // by b, which must not be 0 where it is an integer
+  bool slopes = false;   // a vector b has one element for each channel of a before opset 7
 };
 
 // A scalar formula, for the integer or for the floating-point types.
@@ -50,26 +53,20 @@ BinaryFunction plain_function(DType dtype, F) {
      [[maybe_unused]] const Expression& y) -> Expression { return __VA_ARGS__; }
 // Max and Min are variadic and have their gradients in sum.cpp; that of Mod is below.
 // clang-format off
-const BinaryRow kRows[] = {
+constexpr BinaryRow kRows[] = {
     {"Add", {RULE(dy), RULE(dy)}},
     {"Sub", {RULE(dy), RULE(-dy)}},
     {"Mul", {RULE(dy * b), RULE(dy * a)}},
-    {"Div", {RULE(dy / b), RULE(-(dy / b * y))}},
+    {"Div", {RULE(dy / b), RULE(-(dy / b * y))}, true},
     // Its derivative at 0 is the left derivative.
-    {"PRelu", {RULE((a > 0.0).choose(dy, dy * b)), RULE((a > 0.0).choose(a.number(0), dy * a))}},
+    {"PRelu", {RULE((a > 0.0).choose(dy, dy * b)), RULE((a > 0.0).choose(a.number(0), dy * a))}, false, true},
 };
 // clang-format on
 #undef RULE
 
-size_t find_row(std::string_view type) {
-  size_t i = 0;
-  while (kRows[i].type != type) ++i;
-  return i;
-}
-
 // The kernel for a result stored in bfloat16. Operands are read as they are stored: biases and factors in
 // float.
-Kernel bf16_kernel(KernelContext& c) {
+Kernel bf16_kernel(KernelContext& c, std::string_view type) {
   const bool same = c.shape(0) == c.shape(1);
   const auto narrow = [&](size_t i) { return lies_in_bf16(c, i); };
   LayoutPtr layouts[2], made;
@@ -93,7 +90,7 @@ Kernel bf16_kernel(KernelContext& c) {
   }
   const Slot a = c.in(0, layouts[0]), b = c.in(1, layouts[1]);
   const bool bf16_a = layouts[0] != nullptr, bf16_b = layouts[1] != nullptr;
-  const BinaryFunction function = bf16_function(c.node().op_type, bf16_a, bf16_b);
+  const BinaryFunction function = bf16_function(type, bf16_a, bf16_b);
   const Slot y = bf16_a && bf16_b ? out_over(c, {0, 1}, made)
                  : bf16_a         ? out_over(c, {0}, made)
                                   : out_over(c, {1}, made);
@@ -130,26 +127,30 @@ Kernel guard_divisor(KernelContext& c, Kernel kernel) {
   return guarded;
 }
 
-void binary_shape(ShapeContext& c) { c.output(0, c.dtype(0), broadcast_inputs(c)); }
+template <bool Slopes = false>
+void binary_shape(ShapeContext& c) {
+  c.output(0, c.dtype(0), broadcast_inputs(c, 0, Slopes));
+}
 
-Kernel binary_kernel(KernelContext& c) {
-  if (follows_bf16(c, {0, 1}) && operand_shape(c, 1) == c.shape(1)) return bf16_kernel(c);
-  const BinaryFunction function = binary_function(c.node().op_type, c.dtype(0));
+Kernel binary_kernel(KernelContext& c, const BinaryRow& row) {
+  if (follows_bf16(c, {0, 1}) && operand_shape(c, 1, row.slopes) == c.shape(1))
+    return bf16_kernel(c, row.type);
+  const BinaryFunction function = binary_function(row.type, c.dtype(0));
   if (!function) c.reject_dtype(0);
-  Kernel kernel = broadcast_kernel(c, function, 1);
-  return c.node().op_type == "Div" ? guard_divisor(c, kernel) : kernel;
+  Kernel kernel = broadcast_kernel(c, function, 1, row.slopes);
+  return row.divides ? guard_divisor(c, kernel) : kernel;
 }
 
 // The second operand of a rule. If it is aligned with an axis of the first (operand_axis), axes of size 1 are
 // appended, so that the rule's nodes broadcast it as the node did.
 class SecondOperand {
  public:
-  explicit SecondOperand(GradientContext& g) : g_(g), name_(g.x(1)) {
-    if (g.opset() >= since::kBroadcasting || !(g.node().has("axis") || g.node().op_type == "PRelu")) return;
+  explicit SecondOperand(GradientContext& g, bool slopes = false) : g_(g), name_(g.x(1)) {
+    if (g.opset() >= since::kBroadcasting || !(g.node().has("axis") || slopes)) return;
     const auto rank = g.rank(g.x(0)), own = g.rank(name_);
     if (!rank || !own) g.reject("the gradient of an operand at an axis needs operands of known rank");
-    const bool slopes = *own == 1 && (*g.dims(name_))[0].value != 1;
-    const auto axis = operand_axis(g.node(), g.opset(), *rank, slopes);
+    const bool channels = slopes && *own == 1 && (*g.dims(name_))[0].value != 1;
+    const auto axis = operand_axis(g.node(), g.opset(), *rank, channels);
     if (!axis || *axis + *own == *rank) return;
     std::vector<int64_t> behind;
     for (int64_t i = 0; i < *rank; ++i) {
@@ -170,9 +171,8 @@ class SecondOperand {
   std::vector<int64_t> outside_;  // axes of the result that it does not have
 };
 
-void binary_gradient(GradientContext& g) {
-  const BinaryRow& row = kRows[find_row(g.node().op_type)];
-  const SecondOperand second(g);
+void binary_gradient(GradientContext& g, const BinaryRow& row) {
+  const SecondOperand second(g, row.slopes);
   const Expression dy(g, g.dy(0)), a(g, g.x(0)), b = second.value(), y(g, g.y(0));
   if (g.needs(0)) g.set(0, g.unbroadcast(row.rules[0](dy, a, b, y), y, 0));
   if (g.needs(1)) g.set(1, second.sum(row.rules[1](dy, a, b, y)));
@@ -343,16 +343,15 @@ Kernel div_grad_kernel(KernelContext& c) {
   return kernel;
 }
 
-const bool registered = [] {
-  for (const BinaryRow& row : kRows)
-    RegisterOperator({.type = row.type,
-                      .rules = {.shape = binary_shape, .gradient = binary_gradient},
-                      .traits = {.takes_bf16 = true, .positions = broadcast_positions},
-                      .kernels = {.cpu = binary_kernel}});
-  return true;
-}();
+const bool registered = register_rows<std::size(kRows)>([]<size_t I>() -> Operator {
+  return {.type = kRows[I].type,
+          .rules = {.shape = binary_shape<kRows[I].slopes>,
+                    .gradient = [](GradientContext& g) { binary_gradient(g, kRows[I]); }},
+          .traits = {.takes_bf16 = true, .positions = broadcast_positions},
+          .kernels = {.cpu = [](KernelContext& c) { return binary_kernel(c, kRows[I]); }}};
+});
 ORTRAIN_OPERATOR({.type = "Mod",
-                  .rules = {.shape = binary_shape, .gradient = mod_gradient},
+                  .rules = {.shape = binary_shape<>, .gradient = mod_gradient},
                   .kernels = {.cpu = mod_kernel}});
 ORTRAIN_OPERATOR({.type = "Pow",
                   .rules = {.shape = pow_shape, .gradient = pow_gradient},

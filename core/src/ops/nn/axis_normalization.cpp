@@ -4,12 +4,12 @@
 //   0 where the norm is 0
 #include <cmath>
 
+#include "backend/cpu/reduce/reduction.h"
 #include "op/floating_kernel.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
 #include "ops/common/shape_helpers.h"
-#include "ops/math/reduce.h"
 #include "runtime/threads.h"
 
 namespace ortrain {

@@ -3,150 +3,20 @@
 // Over everything from `axis` on: h = (x - mean) s with s = 1 / sqrt(var + epsilon), y = scale h + bias. The
 // simplified form has no mean and no bias. J. L. Ba et al., "Layer normalization", 2016; B. Zhang, R.
 // Sennrich, "Root mean square layer normalization", 2019.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ops/nn/layer_normalization.cpp"
-// The per-target passes over this file come first.
-#include <hwy/foreach_target.h>
-
-#include "backend/cpu/simd/simd_math-inl.h"
-
-#ifndef ORTRAIN_LAYER_NORMALIZATION_FUNCTIONS
-#define ORTRAIN_LAYER_NORMALIZATION_FUNCTIONS
-namespace ortrain {
-// X, Y and their gradients are stored as V, everything else as T; all arithmetic is in T.
-template <typename T, typename V>
-struct LayerNormalizationFunctions {
-  // One row of n elements. `bias` may be null; mean and s are returned.
-  void (*forward)(const V* x, const T* scale, const T* bias, V* y, int64_t n, double epsilon, T* mean, T* s);
-  // One row; dx and each of the sums for scale and bias may be null. The sums are accumulated.
-  void (*backward)(const V* dy, const V* x, const T* scale, T mean, T s, V* dx, T* scale_sum, T* bias_sum,
-                   int64_t n);
-};
-}  // namespace ortrain
-#endif
-
-HWY_BEFORE_NAMESPACE();
-namespace ortrain {
-namespace HWY_NAMESPACE {
-namespace {
-
-template <typename T, typename V, bool kCentered>
-void Forward(const V* x, const T* scale, const T* bias, V* y, int64_t n, double epsilon, T* mean, T* s) {
-  const hn::ScalableTag<T> d;
-  T average = 0;
-  if constexpr (kCentered)
-    average = static_cast<T>(
-        SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR { return LoadUpTo(d, x + i, count); }) /
-        static_cast<double>(n));
-  const auto m = hn::Set(d, average);
-  const double squares = SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
-    // Lanes beyond the row contain zeros, which must not count as terms.
-    const auto v = hn::Sub(LoadUpTo(d, x + i, count), m);
-    return hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(count)), hn::Mul(v, v));
-  });
-  const T inverse = static_cast<T>(1 / std::sqrt(squares / static_cast<double>(n) + epsilon));
-  *mean = average;
-  *s = inverse;
-  const auto factor = hn::Set(d, inverse);
-  ForVectors<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
-    const auto h = hn::Mul(hn::Sub(LoadUpTo(d, x + i, count), m), factor);
-    const auto scaled = hn::Mul(h, LoadUpTo(d, scale + i, count));
-    StoreUpTo(bias ? hn::Add(scaled, LoadUpTo(d, bias + i, count)) : scaled, d, y + i, count);
-  });
-}
-
-// dx = s (g - mean(g) - h mean(g h)) with g = dy scale; without the mean of x there is no mean(g).
-template <typename T, typename V, bool kCentered>
-void Backward(const V* dy, const V* x, const T* scale, T mean, T s, V* dx, T* scale_sum, T* bias_sum,
-              int64_t n) {
-  const hn::ScalableTag<T> d;
-  const auto m = hn::Set(d, mean), factor = hn::Set(d, s);
-  const auto normalized = [&](int64_t i, int64_t count)
-                              HWY_ATTR { return hn::Mul(hn::Sub(LoadUpTo(d, x + i, count), m), factor); };
-  const auto scaled = [&](int64_t i, int64_t count) HWY_ATTR {
-    return hn::Mul(LoadUpTo(d, dy + i, count), LoadUpTo(d, scale + i, count));
-  };
-  auto mean_g = hn::Zero(d), mean_gh = mean_g;
-  if (dx) {
-    const double share = 1 / static_cast<double>(n);
-    if constexpr (kCentered) mean_g = C(d, share * SumOver<T>(n, scaled));
-    mean_gh = C(d, share * SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
-                     return hn::Mul(scaled(i, count), normalized(i, count));
-                   }));
-  }
-  ForVectors<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
-    const auto h = normalized(i, count);
-    // dx may share memory with dy: elements of dy are read before they are overwritten.
-    const auto incoming = LoadUpTo(d, dy + i, count), g = scaled(i, count);
-    if (scale_sum) {
-      StoreUpTo(hn::MulAdd(incoming, h, LoadUpTo(d, scale_sum + i, count)), d, scale_sum + i, count);
-      StoreUpTo(hn::Add(incoming, LoadUpTo(d, bias_sum + i, count)), d, bias_sum + i, count);
-    }
-    if (dx) StoreUpTo(hn::Mul(factor, hn::NegMulAdd(h, mean_gh, hn::Sub(g, mean_g))), d, dx + i, count);
-  });
-}
-
-template <typename T, typename V>
-LayerNormalizationFunctions<T, V> Find(bool centered) {
-  return centered ? LayerNormalizationFunctions<T, V>{Forward<T, V, true>, Backward<T, V, true>}
-                  : LayerNormalizationFunctions<T, V>{Forward<T, V, false>, Backward<T, V, false>};
-}
-
-LayerNormalizationFunctions<float, float> FindFloat(bool centered) { return Find<float, float>(centered); }
-LayerNormalizationFunctions<double, double> FindDouble(bool centered) {
-  return Find<double, double>(centered);
-}
-LayerNormalizationFunctions<float, BFloat16> FindBf16(bool centered) {
-  return Find<float, BFloat16>(centered);
-}
-
-}  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace ortrain
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-
 #include <algorithm>
-#include <type_traits>
 
-#include "backend/cpu/bf16_storage.h"
-#include "op/floating_kernel.h"
+#include "backend/cpu/norm/layer_normalization_kernels.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "ops/nn/normalization_gradient.h"
-#include "runtime/memory.h"
-#include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
-
-HWY_EXPORT(FindFloat);
-HWY_EXPORT(FindDouble);
-HWY_EXPORT(FindBf16);
-
-template <typename T, typename V>
-LayerNormalizationFunctions<T, V> find(bool centered) {
-  if constexpr (std::is_same_v<V, BFloat16>)
-    return HWY_DYNAMIC_DISPATCH(FindBf16)(centered);
-  else if constexpr (std::is_same_v<T, float>)
-    return HWY_DYNAMIC_DISPATCH(FindFloat)(centered);
-  else
-    return HWY_DYNAMIC_DISPATCH(FindDouble)(centered);
-}
-
-constexpr int64_t kCost = 6;  // of one element, in additions
-constexpr int64_t kRowBlock =
-    32;  // rows whose sums are added in their own type, before they are added in double
-
-size_t axis_of(const NodeContext& c, size_t input) {
-  return static_cast<size_t>(normalize_axis(c.node().int_or("axis", -1), c.rank(input), c.node().label()));
-}
 
 // The shape of the saved statistics: size 1 from the axis on.
 Shape statistics_shape(const NodeContext& c, size_t input) {
   Shape shape = c.shape(input);
-  std::fill(shape.begin() + static_cast<ptrdiff_t>(axis_of(c, input)), shape.end(), 1);
+  std::fill(shape.begin() + static_cast<ptrdiff_t>(normalized_axis(c, input)), shape.end(), 1);
   return shape;
 }
 
@@ -155,7 +25,7 @@ void expect_parameter(const NodeContext& c, size_t x, size_t input, const char* 
   // Float and the 16-bit floats may be mixed: they have the same wide form.
   c.expect(wide_of(c.dtype(input)) == wide_of(c.dtype(x)), what, " must have the type of X, ",
            to_string(c.dtype(x)), ", found ", to_string(c.dtype(input)));
-  const Shape wanted(c.shape(x).begin() + static_cast<ptrdiff_t>(axis_of(c, x)), c.shape(x).end());
+  const Shape wanted(c.shape(x).begin() + static_cast<ptrdiff_t>(normalized_axis(c, x)), c.shape(x).end());
   Shape found = c.shape(input);
   while (found.size() > wanted.size() && found.front() == 1) found.erase(found.begin());
   c.expect(found == wanted, what, " must have the shape of X from the axis on, ", to_string(wanted),
@@ -180,45 +50,6 @@ void shape(ShapeContext& c) {
     if (c.has_output(o)) c.output(o, wide_of(c.dtype(0)), statistics_shape(c, 0));  // float at least
 }
 
-// The layout of values of that shape that are stored as V.
-template <typename V>
-LayoutPtr row_major(const Shape& shape) {
-  return std::is_same_v<V, BFloat16> ? bf16_row_major(shape) : nullptr;
-}
-
-template <typename T, typename V>
-Kernel forward(KernelContext& c, bool simplified) {
-  const auto functions = find<T, V>(!simplified);
-  const LayoutPtr layout = row_major<V>(c.shape(0));
-  const Slot x = c.in(0, layout), scale = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{};
-  const Slot y = c.out_inplace(0, {0}, layout);
-  const Slot mean = simplified || !c.has_output(1) ? Slot{} : c.out(1);
-  const size_t s_index = simplified ? 1 : 2;
-  const Slot s = c.has_output(s_index) ? c.out(s_index) : Slot{};
-  const size_t axis = axis_of(c, 0);
-  const int64_t rows = element_count(c.shape(0), 0, axis);
-  const int64_t n = element_count(c.shape(0), axis, c.shape(0).size());
-  const double epsilon = c.node().float_or("epsilon", 1e-5f);
-  return [=](const Frame& f) {
-    parallel_for(rows, n * kCost, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        T row_mean, row_s;
-        functions.forward(f.at<V>(x) + r * n, f.at<T>(scale), f.at_or_null<T>(bias), f.at<V>(y) + r * n, n,
-                          epsilon, &row_mean, &row_s);
-        if (mean.defined()) f.at<T>(mean)[r] = row_mean;
-        if (s.defined()) f.at<T>(s)[r] = row_s;
-      }
-    });
-  };
-}
-
-template <bool Simplified>
-Kernel kernel(KernelContext& c) {
-  if (follows_bf16(c, {0})) return forward<float, BFloat16>(c, Simplified);
-  return floating_kernel(c, 0,
-                         [&](auto zero) { return forward<decltype(zero), decltype(zero)>(c, Simplified); });
-}
-
 DType gradient_types(const ElementTypes& types, size_t o) { return types[o == 0 ? 1 : 2]; }
 
 // Outputs of the gradient operators: dX, dscale and, unless simplified, dbias.
@@ -237,65 +68,6 @@ void gradient_shape(ShapeContext& c) {
   if (c.has_output(0)) c.output(0, c.dtype(1), c.shape(1));
   for (size_t o = 1; o < c.output_count(); ++o)
     if (c.has_output(o)) c.output(o, c.dtype(2), c.shape(2));
-}
-
-template <typename T, typename V>
-Kernel backward(KernelContext& c, bool simplified) {
-  const auto functions = find<T, V>(!simplified);
-  const LayoutPtr layout = row_major<V>(c.shape(1));
-  const Slot dy = c.in(0, layout), x = c.in(1, layout), scale = c.in(2);
-  const Slot mean = simplified ? Slot{} : c.in(3), s = c.in(simplified ? 3 : 4);
-  const Slot dx = c.has_output(0) ? c.out_inplace(0, {0}, layout) : Slot{};
-  const Slot dscale = c.has_output(1) ? c.out(1) : Slot{}, dbias = c.has_output(2) ? c.out(2) : Slot{};
-  const size_t axis = axis_of(c, 1);
-  const int64_t rows = element_count(c.shape(1), 0, axis);
-  const int64_t n = element_count(c.shape(1), axis, c.shape(1).size());
-  const bool sums = dscale.defined() || dbias.defined();
-  // Each part of the rows has its own sums: of a block of rows, and, in double, of all blocks.
-  const int64_t parts = std::clamp<int64_t>(rows * n * kCost / kGrain, 1, max_threads());
-  const int64_t block_bytes = static_cast<int64_t>(align_up(static_cast<size_t>(2 * n) * sizeof(T)));
-  const int64_t part_bytes =
-      block_bytes + static_cast<int64_t>(align_up(static_cast<size_t>(2 * n) * sizeof(double)));
-  const Slot scratch = c.scratch(sums ? static_cast<size_t>(parts * part_bytes) : 0);
-  return [=](const Frame& f) {
-    V* out = f.at_or_null<V>(dx);
-    std::byte* memory = sums ? f.at<std::byte>(scratch) : nullptr;
-    parallel_for(parts, kGrain, [&](int64_t first_part, int64_t last_part) {
-      for (int64_t part = first_part; part < last_part; ++part) {
-        T* block = sums ? reinterpret_cast<T*>(memory + part * part_bytes) : nullptr;
-        double* totals = sums ? reinterpret_cast<double*>(memory + part * part_bytes + block_bytes) : nullptr;
-        if (sums) std::fill(totals, totals + 2 * n, 0.0);
-        const int64_t end = rows * (part + 1) / parts;
-        for (int64_t r = rows * part / parts; r < end;) {
-          const int64_t stop = std::min(end, r + kRowBlock);
-          if (sums) std::fill(block, block + 2 * n, T{0});
-          for (; r < stop; ++r)
-            functions.backward(f.at<V>(dy) + r * n, f.at<V>(x) + r * n, f.at<T>(scale),
-                               mean.defined() ? f.at<T>(mean)[r] : T{0}, f.at<T>(s)[r],
-                               out ? out + r * n : nullptr, block, sums ? block + n : nullptr, n);
-          if (sums)
-            for (int64_t i = 0; i < 2 * n; ++i) totals[i] += static_cast<double>(block[i]);
-        }
-      }
-    });
-    for (const auto& [slot, offset] : {std::pair(dscale, int64_t{0}), std::pair(dbias, n)}) {
-      if (!slot.defined()) continue;
-      T* to = f.at<T>(slot);
-      for (int64_t i = 0; i < n; ++i) {
-        double sum = 0;
-        for (int64_t part = 0; part < parts; ++part)
-          sum += reinterpret_cast<const double*>(memory + part * part_bytes + block_bytes)[offset + i];
-        to[i] = static_cast<T>(sum);
-      }
-    }
-  };
-}
-
-template <bool Simplified>
-Kernel gradient_kernel(KernelContext& c) {
-  if (follows_bf16(c, {0, 1})) return backward<float, BFloat16>(c, Simplified);
-  return floating_kernel(c, 0,
-                         [&](auto zero) { return backward<decltype(zero), decltype(zero)>(c, Simplified); });
 }
 
 template <bool Simplified>
@@ -342,32 +114,31 @@ ORTRAIN_OPERATOR(
     {.type = "LayerNormalization",
      .rules = {.shape = shape<false>, .gradient = gradient<false>, .element_type = element_types<false>},
      .traits = {.takes_bf16 = true, .independent_outputs = true, .positions = layer_positions},
-     .kernels = {.cpu = kernel<false>}});
+     .kernels = {.cpu = layer_normalization<false>}});
 ORTRAIN_OPERATOR(
     {.type = "SimplifiedLayerNormalization",
      .rules = {.shape = shape<true>, .gradient = gradient<true>, .element_type = element_types<true>},
      .traits = {.takes_bf16 = true, .independent_outputs = true, .positions = layer_positions},
-     .kernels = {.cpu = kernel<true>}});
+     .kernels = {.cpu = layer_normalization<true>}});
 ORTRAIN_OPERATOR(
     {.type = "RMSNormalization",
      .rules = {.shape = shape<true>, .gradient = rms_gradient, .element_type = element_types<true>},
      .traits = {.takes_bf16 = true, .positions = layer_positions},
-     .kernels = {.cpu = kernel<true>}});
+     .kernels = {.cpu = layer_normalization<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LayerNormalizationGrad",
                   .rules = {.shape = gradient_shape<false>,
                             .gradient = grad_gradient<false>,
                             .element_type = gradient_types},
                   .traits = {.takes_bf16 = true},
-                  .kernels = {.cpu = gradient_kernel<false>}});
+                  .kernels = {.cpu = layer_normalization_grad<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SimplifiedLayerNormalizationGrad",
                   .rules = {.shape = gradient_shape<true>,
                             .gradient = grad_gradient<true>,
                             .element_type = gradient_types},
                   .traits = {.takes_bf16 = true},
-                  .kernels = {.cpu = gradient_kernel<true>}});
+                  .kernels = {.cpu = layer_normalization_grad<true>}});
 
 }  // namespace
 }  // namespace ortrain
-#endif

@@ -9,10 +9,10 @@
 #include <limits>
 #include <optional>
 
+#include "backend/cpu/norm/softmax.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "ops/common/elementwise.h"
-#include "ops/nn/softmax.h"
 #include "runtime/threads.h"
 
 namespace ortrain {

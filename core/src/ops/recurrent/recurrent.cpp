@@ -90,7 +90,7 @@ std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& 
   struct Row {
     std::string_view name;
     Kind kind;
-    std::string_view function;  // its row of unary.cpp
+    std::string_view function;  // its row of unary_functions.cpp
     int parameters;
     double alpha, beta;
   };

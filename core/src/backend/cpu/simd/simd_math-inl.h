@@ -5,7 +5,7 @@
 // HWY_DISABLED_TARGETS) and picks the best at run time:
 //
 //     #undef HWY_TARGET_INCLUDE
-//     #define HWY_TARGET_INCLUDE "ops/math/unary.cpp"
+//     #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/unary_functions.cpp"
 //     #include <hwy/foreach_target.h>
 //     #include "backend/cpu/simd/simd_math-inl.h"
 //     HWY_BEFORE_NAMESPACE();

@@ -1,0 +1,297 @@
+// Functions of one value, of one value and the incoming gradient, and of one value with its derivative.
+//
+// A row is: name, cost in additions, formula on vectors. `a` and `b` are attributes of the operator, `d` is
+// Highway's tag of the lanes. The gradients are defined with the operators (ops/math/unary.cpp).
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/elementwise/unary_functions.cpp"
+// The per-target passes over this file come first.
+#include <hwy/foreach_target.h>
+
+#include "backend/cpu/simd/simd_math-inl.h"
+
+#ifndef ORTRAIN_UNARY_ROWS
+// clang-format off
+#define ORTRAIN_UNARY_ROWS(ROW) \
+  ROW(Neg, 1, Neg(x)) \
+  ROW(Abs, 1, Abs(x)) \
+  ROW(Sign, 1, IfThenElse(Gt(Abs(x), Zero(d)), CopySign(C(d, 1), x), x)) \
+  ROW(Floor, 1, Floor(x)) \
+  ROW(Ceil, 1, Ceil(x)) \
+  ROW(Round, 1, Round(x)) \
+  ROW(Reciprocal, 3, Div(C(d, 1), x)) \
+  ROW(Sqrt, 4, Sqrt(x)) \
+  ROW(Exp, 8, math::Exp(d, x)) \
+  ROW(Log, 10, math::Log(d, x)) \
+  ROW(Erf, 12, math::Erf(d, x)) \
+  ROW(Sin, 30, LANES(std::sin(v))) \
+  ROW(Cos, 30, LANES(std::cos(v))) \
+  ROW(Tan, 40, LANES(std::tan(v))) \
+  ROW(Asin, 40, LANES(std::asin(v))) \
+  ROW(Acos, 40, LANES(std::acos(v))) \
+  ROW(Atan, 40, LANES(std::atan(v))) \
+  ROW(Sinh, 40, LANES(std::sinh(v))) \
+  ROW(Cosh, 40, LANES(std::cosh(v))) \
+  ROW(Asinh, 50, LANES(std::asinh(v))) \
+  ROW(Acosh, 50, LANES(std::acosh(v))) \
+  ROW(Atanh, 50, LANES(std::atanh(v))) \
+  ROW(Tanh, 10, math::Tanh(d, x)) \
+  ROW(Sigmoid, 10, math::Sigmoid(d, x)) \
+  ROW(HardSigmoid, 2, math::MaxNan(d, Zero(d), math::MinNan(d, C(d, 1), MulAdd(a, x, b)))) \
+  ROW(Softplus, 20, math::Softplus(d, x)) \
+  ROW(Softsign, 4, Div(x, Add(C(d, 1), Abs(x)))) \
+  /* max(x, 0) */ \
+  ROW(Relu, 1, math::Positive(d, x)) \
+  /* x, below zero alpha x. Y tells the sign of X only where alpha is not negative. */ \
+  ROW(LeakyRelu, 1, IfThenElse(Lt(x, Zero(d)), Mul(a, x), x)) \
+  /* x above alpha, else 0 */ \
+  ROW(ThresholdedRelu, 1, IfThenZeroElse(Le(x, a), x)) \
+  /* x, below zero alpha (e^x - 1) */ \
+  ROW(Elu, 8, IfThenElse(Lt(x, Zero(d)), Mul(a, math::Expm1(d, x)), x)) \
+  /* gamma times Elu */ \
+  ROW(Selu, 8, Mul(b, IfThenElse(Lt(x, Zero(d)), Mul(a, math::Expm1(d, x)), x))) \
+  /* max(x, 0) + min(0, alpha (e^(x/alpha) - 1)) */ \
+  ROW(Celu, 8, Add(math::Positive(d, x), math::MinNan(d, Zero(d), Mul(a, math::Expm1(d, Div(x, a)))))) \
+  /* x max(0, min(1, x/6 + 1/2)) */ \
+  ROW(HardSwish, 3, Mul(x, math::MaxNan(d, Zero(d), math::MinNan(d, C(d, 1), MulAdd(x, C(d, 1.0 / 6), C(d, 0.5)))))) \
+  /* x tanh(ln(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); for x > 20 the quotient is 1 */ \
+  ROW(Mish, 12, Mish(d, x)) \
+  /* x - bias above lambd, x + bias below -lambd, else 0 */ \
+  ROW(Shrink, 2, IfThenElse(Lt(x, Neg(a)), Add(x, b), IfThenElse(Gt(x, a), Sub(x, b), IfThenElse(Le(Abs(x), a), Zero(d), x)))) \
+  /* x times the normal distribution function of x */ \
+  ROW(Gelu, 15, Mul(x, math::Normal<D>(d, x).cdf)) \
+  /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)) */ \
+  ROW(FastGelu, 15, Mul(x, math::Sigmoid(d, FastGeluArgument(d, x)))) \
+  /* x sigmoid(alpha x) */ \
+  ROW(QuickGelu, 12, Mul(x, math::Sigmoid(d, Mul(a, x)))) \
+  ROW(Swish, 12, Mul(x, math::Sigmoid(d, Mul(a, x))))
+
+// Of dy and x (the operator's input, or its output where the row says y).
+#define ORTRAIN_PAIR_ROWS(ROW) \
+  /* X may be the output as well: both are positive at the same places */ \
+  ROW(ReluGrad, 1, IfThenElseZero(Gt(x, Zero(d)), dy)) \
+  /* dy y (1 - y) */ \
+  ROW(SigmoidGrad, 2, Mul(Mul(dy, x), Sub(C(d, 1), x))) \
+  /* dy (1 - y^2) */ \
+  ROW(TanhGrad, 2, Mul(dy, NegMulAdd(x, x, C(d, 1)))) \
+  /* dy, where y is not positive alpha dy */ \
+  ROW(LeakyReluGrad, 1, IfThenElse(Gt(x, Zero(d)), dy, Mul(a, dy))) \
+  /* dy (Phi(x) + x phi(x)), the distribution function and the density of the normal distribution */ \
+  ROW(GeluGrad, 15, Mul(dy, GeluAndSlope(d, x).slope)) \
+  /* dy (s + x s (1 - s) u'(x)), s = sigmoid(u(x)), u' = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2) */ \
+  ROW(FastGeluGrad, 18, Mul(dy, FastGeluAndSlope(d, x).slope)) \
+  /* the same with u = alpha x */ \
+  ROW(QuickGeluGrad, 14, Mul(dy, SigmoidProductAndSlope(d, x, Mul(a, x), a).slope))
+
+// Value and slope.
+#define ORTRAIN_SLOPE_ROWS(ROW) \
+  ROW(Gelu, 18, GeluAndSlope(d, x)) \
+  ROW(FastGelu, 20, FastGeluAndSlope(d, x)) \
+  ROW(QuickGelu, 16, SigmoidProductAndSlope(d, x, Mul(a, x), a))
+// clang-format on
+#define LANES(...) math::PerLane(d, x, [](auto v) { return __VA_ARGS__; })
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+template <class D>
+HWY_INLINE Vec<D> Mish(D d, Vec<D> x) {
+  const Vec<D> e = math::Exp(d, math::MinNan(d, x, C(d, 20)));
+  const Vec<D> n = hn::Mul(e, hn::Add(e, C(d, 2)));
+  return hn::Mul(x, hn::Div(n, hn::Add(n, C(d, 2))));
+}
+
+constexpr double kTwiceSqrtTwoOverPi = 1.5957691216057307117597842397375;
+
+template <class D>
+HWY_INLINE Vec<D> FastGeluArgument(D d, Vec<D> x) {
+  const Vec<D> square = hn::Mul(x, x);
+  return hn::Mul(hn::Mul(x, C(d, kTwiceSqrtTwoOverPi)), hn::MulAdd(square, C(d, 0.044715), C(d, 1)));
+}
+
+template <class D>
+HWY_INLINE Vec<D> FastGeluSlope(D d, Vec<D> x) {
+  return hn::Mul(C(d, kTwiceSqrtTwoOverPi), hn::MulAdd(hn::Mul(x, x), C(d, 3 * 0.044715), C(d, 1)));
+}
+
+// The value and the derivative of a function.
+template <class V>
+struct WithSlope {
+  V value, slope;
+};
+
+// x cdf(x), the derivative is cdf(x) + x bell(x) / sqrt(2 pi).
+template <class D>
+HWY_INLINE WithSlope<Vec<D>> GeluAndSlope(D d, Vec<D> x) {
+  const math::Normal<D> normal(d, x);
+  return {hn::Mul(x, normal.cdf),
+          hn::MulAdd(hn::Mul(x, C(d, 0.39894228040143267794)), normal.bell, normal.cdf)};
+}
+
+// x sigmoid(u), the derivative is s + x s (1 - s) u'.
+template <class D>
+HWY_INLINE WithSlope<Vec<D>> SigmoidProductAndSlope(D d, Vec<D> x, Vec<D> u, Vec<D> slope) {
+  const Vec<D> s = math::Sigmoid(d, u);
+  const Vec<D> bend = hn::Mul(s, hn::Sub(C(d, 1), s));
+  // Where s (1 - s) has become 0, x u' may be infinite, and 0 times infinity is NaN.
+  return {hn::Mul(x, s),
+          hn::IfThenElse(hn::Eq(bend, hn::Zero(d)), s, hn::MulAdd(hn::Mul(x, slope), bend, s))};
+}
+
+template <class D>
+HWY_INLINE WithSlope<Vec<D>> FastGeluAndSlope(D d, Vec<D> x) {
+  return SigmoidProductAndSlope(d, x, FastGeluArgument(d, x), FastGeluSlope(d, x));
+}
+
+#define ORTRAIN_ROW(type, cost, formula)                                \
+  struct Row##type {                                                    \
+    template <class D>                                                  \
+    static HWY_INLINE Vec<D> Apply(D d, Vec<D> x, Vec<D> a, Vec<D> b) { \
+      (void)d, (void)a, (void)b;                                        \
+      return formula;                                                   \
+    }                                                                   \
+  };
+ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)
+#undef ORTRAIN_ROW
+
+#define ORTRAIN_ROW(type, cost, formula)                                 \
+  struct Row##type {                                                     \
+    template <class D>                                                   \
+    static HWY_INLINE Vec<D> Apply(D d, Vec<D> dy, Vec<D> x, Vec<D> a) { \
+      (void)d, (void)a;                                                  \
+      return formula;                                                    \
+    }                                                                    \
+  };
+ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)
+#undef ORTRAIN_ROW
+
+#define ORTRAIN_ROW(type, cost, formula)                                 \
+  struct Row##type##AndSlope {                                           \
+    template <class D>                                                   \
+    static HWY_INLINE WithSlope<Vec<D>> Apply(D d, Vec<D> x, Vec<D> a) { \
+      (void)d, (void)a;                                                  \
+      return formula;                                                    \
+    }                                                                    \
+  };
+ORTRAIN_SLOPE_ROWS(ORTRAIN_ROW)
+#undef ORTRAIN_ROW
+
+template <class Row, typename T>
+void RunUnary(const void* x, void* y, int64_t n, double a, double b) {
+  const hn::ScalableTag<Lane<T>> d;
+  const auto va = C(d, a), vb = C(d, b);
+  Map(static_cast<const T*>(x), static_cast<T*>(y), n,
+      [d, va, vb](auto, auto v) HWY_ATTR { return Row::Apply(d, v, va, vb); });
+}
+
+template <class Row, typename T>
+void RunPair(const void* u, const void* v, void* y, int64_t n, double a) {
+  const hn::ScalableTag<Lane<T>> d;
+  const auto va = C(d, a);
+  Map2<1, 1>(static_cast<const T*>(u), static_cast<const T*>(v), static_cast<T*>(y), n,
+             [d, va](auto, auto p, auto q) HWY_ATTR { return Row::Apply(d, p, q, va); });
+}
+
+template <class Row, typename T>
+void RunWithSlope(const void* x, void* y, void* slope, int64_t n, double a) {
+  const hn::ScalableTag<Lane<T>> d;
+  const auto va = C(d, a);
+  const T* from = static_cast<const T*>(x);
+  T *to = static_cast<T*>(y), *to_slope = static_cast<T*>(slope);
+  ForVectors<Lane<T>>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+    const auto result = Row::Apply(d, LoadUpTo(d, from + i, count), va);
+    StoreUpTo(result.value, d, to + i, count);
+    StoreUpTo(result.slope, d, to_slope + i, count);
+  });
+}
+
+using UnaryRun = void (*)(const void*, void*, int64_t, double, double);
+using WithSlopeRun = void (*)(const void*, void*, void*, int64_t, double);
+using PairRun = void (*)(const void*, const void*, void*, int64_t, double);
+
+// `kind`: 0 for float, 1 for double, 2 for float kept in bfloat16.
+UnaryRun FindUnary(size_t row, size_t kind) {
+#define ORTRAIN_ROW(type, ...) \
+  {RunUnary<Row##type, float>, RunUnary<Row##type, double>, RunUnary<Row##type, BFloat16>},
+  static constexpr UnaryRun kRuns[][3] = {ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+  return kRuns[row][kind];
+}
+
+PairRun FindPair(size_t row, size_t kind) {
+#define ORTRAIN_ROW(type, ...) \
+  {RunPair<Row##type, float>, RunPair<Row##type, double>, RunPair<Row##type, BFloat16>},
+  static constexpr PairRun kRuns[][3] = {ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+  return kRuns[row][kind];
+}
+
+WithSlopeRun FindWithSlope(size_t row, size_t kind) {
+#define ORTRAIN_ROW(type, ...)                                                          \
+  {RunWithSlope<Row##type##AndSlope, float>, RunWithSlope<Row##type##AndSlope, double>, \
+   RunWithSlope<Row##type##AndSlope, BFloat16>},
+  static constexpr WithSlopeRun kRuns[][3] = {ORTRAIN_SLOPE_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+  return kRuns[row][kind];
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include <cmath>
+#include <string_view>
+
+#include "backend/cpu/elementwise/functions.h"
+#include "runtime/error.h"
+
+namespace ortrain {
+namespace {
+
+HWY_EXPORT(FindUnary);
+HWY_EXPORT(FindPair);
+HWY_EXPORT(FindWithSlope);
+
+struct FunctionRow {
+  std::string_view type;
+  int64_t cost;
+};
+#define ORTRAIN_ROW(type, cost, formula) {#type, cost},
+constexpr FunctionRow kUnaryRows[] = {ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)};
+constexpr FunctionRow kPairRows[] = {ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)};
+constexpr FunctionRow kSlopeRows[] = {ORTRAIN_SLOPE_ROWS(ORTRAIN_ROW)};
+#undef ORTRAIN_ROW
+
+template <size_t N>
+size_t find_row(const FunctionRow (&rows)[N], std::string_view type) {
+  for (size_t i = 0; i < N; ++i)
+    if (rows[i].type == type) return i;
+  fail(ErrorCode::kFail, "there is no elementwise formula of the name ", type);
+}
+
+size_t kind_of(DType dtype) { return dtype == DType::kDouble ? 1 : dtype == DType::kBFloat16 ? 2 : 0; }
+
+}  // namespace
+
+UnaryFunction unary_function(std::string_view type, DType dtype) {
+  const size_t row = find_row(kUnaryRows, type);
+  return {HWY_DYNAMIC_DISPATCH(FindUnary)(row, kind_of(dtype)), kUnaryRows[row].cost};
+}
+
+PairFunction pair_function(std::string_view type, DType dtype) {
+  const size_t row = find_row(kPairRows, type);
+  return {HWY_DYNAMIC_DISPATCH(FindPair)(row, kind_of(dtype)), kPairRows[row].cost};
+}
+
+WithSlopeFunction with_slope_function(std::string_view type, DType dtype) {
+  const size_t row = find_row(kSlopeRows, type);
+  return {HWY_DYNAMIC_DISPATCH(FindWithSlope)(row, kind_of(dtype)), kSlopeRows[row].cost};
+}
+
+}  // namespace ortrain
+#endif
