@@ -180,6 +180,7 @@ class Base(ABC):
         parameters = [self._parameter(p, own.get("parameters", {}).get(p.name)) for p in m.parameters]
         made = replace(m, parameters=parameters, exceptions=own.get("errors", {}))
         made.overloads = own.get("overloads", [])
+        made.is_property = own.get("property", False)
         made.summary = own.get("summary", m.summary)
         made.details = own.get("details", m.details)
         if made.returns and "returns" in own:

@@ -254,11 +254,10 @@ class _Meaning:
             )
 
     def _class(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
-        if entry.get("handle") and entry["handle"] not in self.names["handles"]:
+        handles = {**self.names["handles"], **self.names["structs"]}
+        if entry.get("handle") and entry["handle"] not in handles:
             message = f"expected a handle of the spec, found '{entry['handle']}'"
-            yield document.problem(
-                (*trail, "handle"), message + nearest(entry["handle"], self.names["handles"])
-            )
+            yield document.problem((*trail, "handle"), message + nearest(entry["handle"], handles))
         if entry.get("view_of") and entry["view_of"] not in self.names["classes"]:
             message = f"expected a class of the spec, found '{entry['view_of']}'"
             yield document.problem(

@@ -162,6 +162,8 @@ class Method:
     constant: bool = False
     property_type: str = ""
     implied: bool = False
+    is_property: bool = False
+    """Whether the language has it as a property, although it makes a call each time."""
     own: str = ""
     """Its name in the language that it was resolved for."""
     labels: tuple[str, ...] = ()

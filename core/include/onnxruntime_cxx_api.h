@@ -276,16 +276,26 @@ using detail::TypeToTensorType;
 /** A string in memory of an allocator, which frees it. */
 using AllocatedStringPtr = std::unique_ptr<char, detail::AllocatedFree>;
 
-/** The CPU allocator. */
+/** Allocates and frees memory of the CPU. There is one allocator, which nobody releases. */
 struct AllocatorWithDefaultOptions {
-  AllocatorWithDefaultOptions() { ThrowOnError(GetApi().GetAllocatorWithDefaultOptions(&p_)); }
   operator OrtAllocator*() const noexcept { return p_; }
-  void* Alloc(size_t size) {
-    void* out = nullptr;
+
+  /** Gets the CPU allocator. */
+  AllocatorWithDefaultOptions() {
+    ThrowOnError(GetApi().GetAllocatorWithDefaultOptions(&p_));
+  }
+
+  /** Allocates memory. */
+  void* Alloc(size_t size) const {
+    void* out{};
     ThrowOnError(GetApi().AllocatorAlloc(p_, size, &out));
     return out;
   }
-  void Free(void* p) { ThrowOnError(GetApi().AllocatorFree(p_, p)); }
+
+  /** Frees memory of this allocator. */
+  void Free(void* p) const {
+    ThrowOnError(GetApi().AllocatorFree(p_, p));
+  }
 
  private:
   OrtAllocator* p_ = nullptr;
@@ -678,10 +688,31 @@ struct TensorTypeAndShapeInfo : detail::TensorTypeAndShapeInfoCalls<detail::Base
 /** The same as part of another object, valid as long as that object. */
 using ConstTensorTypeAndShapeInfo = detail::TensorTypeAndShapeInfoCalls<detail::Unowned<OrtTensorTypeAndShapeInfo>>;
 
+struct TypeInfo;
+
+/** The type of the elements of a sequence. It is part of another object, and valid as long as that object. */
+struct ConstSequenceTypeInfo : detail::Unowned<OrtSequenceTypeInfo> {
+  using Unowned::Unowned;
+
+  /** Type of the elements. */
+  TypeInfo GetSequenceElementType() const;
+
+};
+
+/** The type of what an optional value may hold. It is part of another object, and valid as long as that object. */
+struct ConstOptionalTypeInfo : detail::Unowned<OrtOptionalTypeInfo> {
+  using Unowned::Unowned;
+
+  /** Type of what it may hold. */
+  TypeInfo GetOptionalElementType() const;
+
+};
+
 /** The kind of a value; for tensors also their type and shape. */
 struct TypeInfo : detail::Base<OrtTypeInfo> {
   explicit TypeInfo(std::nullptr_t) {}
   explicit TypeInfo(OrtTypeInfo* p) : Base(p) {}
+
   /** The kind of the value. */
   ONNXType GetONNXType() const {
     ONNXType out{};
@@ -689,13 +720,40 @@ struct TypeInfo : detail::Base<OrtTypeInfo> {
     return out;
   }
 
-  /** Type and shape, valid as long as this object. */
+  /** Element type and shape of a tensor, valid as long as this object. */
   ConstTensorTypeAndShapeInfo GetTensorTypeAndShapeInfo() const {
-    const OrtTensorTypeAndShapeInfo* info = nullptr;
-    ThrowOnError(GetApi().CastTypeInfoToTensorInfo(p_, &info));
-    return ConstTensorTypeAndShapeInfo{info};
+    const OrtTensorTypeAndShapeInfo* out{};
+    ThrowOnError(GetApi().CastTypeInfoToTensorInfo(p_, &out));
+    return ConstTensorTypeAndShapeInfo{out};
   }
+
+  /** Type of a sequence, valid as long as this object. */
+  ConstSequenceTypeInfo GetSequenceTypeInfo() const {
+    const OrtSequenceTypeInfo* out{};
+    ThrowOnError(GetApi().CastTypeInfoToSequenceTypeInfo(p_, &out));
+    return ConstSequenceTypeInfo{out};
+  }
+
+  /** Type of an optional value, valid as long as this object. */
+  ConstOptionalTypeInfo GetOptionalTypeInfo() const {
+    const OrtOptionalTypeInfo* out{};
+    ThrowOnError(GetApi().CastTypeInfoToOptionalTypeInfo(p_, &out));
+    return ConstOptionalTypeInfo{out};
+  }
+
 };
+
+inline TypeInfo ConstSequenceTypeInfo::GetSequenceElementType() const {
+    OrtTypeInfo* type_info{};
+    ThrowOnError(GetApi().GetSequenceElementType(p_, &type_info));
+    return TypeInfo{type_info};
+}
+
+inline TypeInfo ConstOptionalTypeInfo::GetOptionalElementType() const {
+    OrtTypeInfo* out{};
+    ThrowOnError(GetApi().GetOptionalContainedTypeInfo(p_, &out));
+    return TypeInfo{out};
+}
 
 /** A tensor, a sequence of tensors, or an empty optional value. It is moved, never copied. */
 struct Value : detail::Base<OrtValue> {

@@ -97,6 +97,31 @@ TEST_CASE("C++: errors are exceptions with code and message") {
   CHECK_THROWS_AS(run.state.GetProperty("none"), Ort::Exception);
 }
 
+TEST_CASE("C++: the types of a sequence and of an optional value") {
+  const Ort::AllocatorWithDefaultOptions allocator;
+  const std::vector<int64_t> shape{2, 3};
+  const Ort::Value tensor = Ort::Value::CreateTensor<int64_t>(allocator, shape.data(), shape.size());
+  const OrtValue* const parts[] = {tensor};
+  OrtValue* made = nullptr;
+  Ort::ThrowOnError(Ort::GetApi().CreateValue(parts, 1, ONNX_TYPE_SEQUENCE, &made));
+  const Ort::Value sequence{made};
+
+  const Ort::TypeInfo type = sequence.GetTypeInfo();
+  CHECK(type.GetONNXType() == ONNX_TYPE_SEQUENCE);
+  const Ort::TypeInfo element = type.GetSequenceTypeInfo().GetSequenceElementType();
+  CHECK(element.GetONNXType() == ONNX_TYPE_TENSOR);
+  CHECK(element.GetTensorTypeAndShapeInfo().GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64);
+
+  // What a type is not is null, which calls reject by name.
+  const Ort::ConstOptionalTypeInfo none = type.GetOptionalTypeInfo();
+  CHECK(static_cast<const OrtOptionalTypeInfo*>(none) == nullptr);
+  CHECK_THROWS_AS(none.GetOptionalElementType(), Ort::Exception);
+
+  void* memory = allocator.Alloc(16);
+  CHECK(memory != nullptr);
+  allocator.Free(memory);
+}
+
 TEST_CASE("C++: run a model forward, and with its gradients") {
   Run run;
   const auto batch = run.batch();

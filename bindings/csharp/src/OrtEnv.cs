@@ -13,13 +13,7 @@ namespace Microsoft.ML.OnnxRuntime
         public OrtLoggingLevel? logLevel;
     }
 
-    /// <summary>The environment of the process: where log messages go and which of them. There is
-    /// one.</summary>
-    /// <remarks>
-    /// It need not be created or disposed of: sessions create it when they need it. If it is disposed of,
-    /// the next use creates a new one.
-    /// </remarks>
-    public sealed class OrtEnv : SafeHandle
+    public sealed partial class OrtEnv
     {
         private const OrtLoggingLevel DefaultLogLevel = OrtLoggingLevel.ORT_LOGGING_LEVEL_WARNING;
         private const string DefaultLogId = "ortrain";
@@ -27,14 +21,12 @@ namespace Microsoft.ML.OnnxRuntime
         private static readonly object Gate = new object();
         private static volatile OrtEnv instance;
 
-        private OrtLoggingLevel logLevel;
-
         private OrtEnv(OrtLoggingLevel logLevel, string logId)
             : base(IntPtr.Zero, true)
         {
             NativeStatus.ThrowOnError(
                 OrtApi.CreateEnv(logLevel, NativeText.Utf8(logId, nameof(logId)), out IntPtr environment));
-            this.logLevel = logLevel;
+            envLogLevel = logLevel;
             SetHandle(environment);
         }
 
@@ -45,26 +37,6 @@ namespace Microsoft.ML.OnnxRuntime
             {
                 OrtEnv present = instance;
                 return present != null && !present.IsClosed;
-            }
-        }
-
-        /// <summary>Whether the handle is null.</summary>
-        public override bool IsInvalid => handle == IntPtr.Zero;
-
-        /// <summary>The minimum severity that is logged.</summary>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such severity.</exception>
-        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
-        public OrtLoggingLevel EnvLogLevel
-        {
-            get
-            {
-                return Arguments.NotDisposed(this).logLevel;
-            }
-            set
-            {
-                NativeStatus.ThrowOnError(
-                    OrtApi.UpdateEnvWithCustomLogLevel(Arguments.NotDisposed(this), value));
-                logLevel = value;
             }
         }
 
@@ -131,26 +103,6 @@ namespace Microsoft.ML.OnnxRuntime
             {
                 NativeStatus.ThrowOnError(OrtApi.ReleaseAvailableProviders((IntPtr*)names, count));
             }
-        }
-
-        /// <summary>Accepted but has no effect: this library collects no telemetry.</summary>
-        public void EnableTelemetryEvents()
-        {
-            NativeStatus.ThrowOnError(OrtApi.EnableTelemetryEvents(Arguments.NotDisposed(this)));
-        }
-
-        /// <summary>Accepted but has no effect: this library collects no telemetry.</summary>
-        public void DisableTelemetryEvents()
-        {
-            NativeStatus.ThrowOnError(OrtApi.DisableTelemetryEvents(Arguments.NotDisposed(this)));
-        }
-
-        /// <summary>Frees the object.</summary>
-        /// <returns>Always true, because it cannot fail.</returns>
-        protected override bool ReleaseHandle()
-        {
-            OrtApi.ReleaseEnv(handle);
-            return true;
         }
     }
 }

@@ -5,15 +5,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A tensor, over the caller's memory or its own.</summary>
-    /// <remarks>
-    /// A value over an array or a Memory keeps that pinned until it is disposed of, and copies nothing: what
-    /// is written into the array is what the next step reads. Spans of a value with memory of its own point
-    /// into that memory and end with the value: keep the value referenced, and do not dispose of it, while a
-    /// span is in use (<see cref="GC.KeepAlive"/> or a using statement does it). Spans of a value over
-    /// managed memory stay valid.
-    /// </remarks>
-    public sealed class OrtValue : IDisposable
+    public sealed partial class OrtValue : IDisposable
     {
         private readonly OrtValueHandle handle;
         private readonly ManagedMemory managed;
@@ -28,39 +20,6 @@ namespace Microsoft.ML.OnnxRuntime
         {
             this.handle = handle;
             this.managed = managed;
-        }
-
-        /// <summary>The kind of the value.</summary>
-        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
-        public OnnxValueType OnnxType
-        {
-            get
-            {
-                NativeStatus.ThrowOnError(OrtApi.GetValueType(Live, out OnnxValueType type));
-                return type;
-            }
-        }
-
-        /// <summary>Whether the value is a dense tensor.</summary>
-        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
-        public bool IsTensor
-        {
-            get
-            {
-                NativeStatus.ThrowOnError(OrtApi.IsTensor(Live, out int flag));
-                return flag != 0;
-            }
-        }
-
-        /// <summary>Whether the value is a sparse tensor.</summary>
-        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
-        public bool IsSparseTensor
-        {
-            get
-            {
-                NativeStatus.ThrowOnError(OrtApi.IsSparseTensor(Live, out int flag));
-                return flag != 0;
-            }
         }
 
         /// <summary>The native value; throws if it was disposed of.</summary>
@@ -83,8 +42,7 @@ namespace Microsoft.ML.OnnxRuntime
             {
                 if (info == null)
                 {
-                    NativeStatus.ThrowOnError(OrtApi.GetTensorTypeAndShape(Live, out IntPtr native));
-                    info = OrtTensorTypeAndShapeInfo.Take(native);
+                    info = GetTensorTypeAndShape();
                 }
                 return (OrtTensorTypeAndShapeInfo)info;
             }
@@ -196,7 +154,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>The bytes of the elements, to read and write.</summary>
-        /// <returns>The bytes. They are valid as long as the value; see the remarks of the say.</returns>
+        /// <returns>The bytes. They are valid as long as the value; see the remarks of the class.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public unsafe Span<byte> GetTensorMutableRawData()
         {
@@ -211,30 +169,12 @@ namespace Microsoft.ML.OnnxRuntime
             return new Span<byte>((void*)data, size);
         }
 
-        /// <summary>Element type and dimensions.</summary>
-        /// <returns>Type and dimensions.</returns>
-        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
-        public OrtTensorTypeAndShapeInfo GetTensorTypeAndShape()
-        {
-            NativeStatus.ThrowOnError(OrtApi.GetTensorTypeAndShape(Live, out IntPtr native));
-            return OrtTensorTypeAndShapeInfo.Take(native);
-        }
-
         /// <summary>Kind, element type and dimensions.</summary>
         /// <returns>The type information.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtTypeInfo GetTypeInfo()
         {
             return new OrtTypeInfo(OnnxType, GetTensorTypeAndShape());
-        }
-
-        /// <summary>Size of the elements.</summary>
-        /// <returns>The size in bytes.</returns>
-        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
-        public long GetTensorSizeInBytes()
-        {
-            NativeStatus.ThrowOnError(OrtApi.GetTensorSizeInBytes(Live, out UIntPtr size));
-            return (long)size;
         }
 
         /// <summary>Location of the elements.</summary>

@@ -100,7 +100,12 @@ class Language(Base):
             return f"{cls.own}&" if cls.has("option") else "void"
         if m.returns.type == "results":
             return f"std::tuple<{', '.join(self.type_of(p.type) for p in m.call.results)}>"
-        return self.type_of(m.returns.type)
+        view = m.pattern == "direct" and self._is_view(m.call.results[0])
+        return f"{'Const' if view else ''}{self.type_of(m.returns.type)}"
+
+    def _is_view(self, p: Parameter) -> bool:
+        """Whether a result is a handle that another object owns, which has a class of its own."""
+        return p.owner == "callee" and p.type in self.spec.handles
 
     def returns_itself(self, cls: Class, m: Method) -> bool:
         """Whether a method returns its object, because there is nothing else to return."""
@@ -134,6 +139,11 @@ class Language(Base):
             static = "static " if m.pattern in ("create", "static") else ""
             head = f"{static}{self.result_type(m, cls)} {m.own}"
         return broken(margin + head, self.signature(m), " const" if self.is_const(cls, m) else "", 130)
+
+    def definition(self, cls: Class, m: Method, name: str) -> str:
+        """Return the head of a method that is defined outside of its class."""
+        tail = " const" if self.is_const(cls, m) else ""
+        return f"inline {self.result_type(m, cls)} {name}::{m.own}({', '.join(self.signature(m))}){tail}"
 
     def has_factory(self, cls: Class) -> bool:
         """Whether a static method makes objects of a class."""
@@ -236,10 +246,10 @@ class Language(Base):
         return values[0] if len(values) == 1 else f"{{{', '.join(values)}}}"
 
     def _taken(self, p: Parameter) -> str:
-        if p.type == "bytes":
+        if p.type == "bytes" and p.length:
             return f"detail::TakeBytes({p.name}, {p.length})"
         if p.type in self.spec.handles:
-            return f"{self.type_of(p.type)}{{{p.name}}}"
+            return f"{'Const' if self._is_view(p) else ''}{self.type_of(p.type)}{{{p.name}}}"
         if p.type == "string" and p.owner == "callee":
             return p.name
         if p.type == "string":

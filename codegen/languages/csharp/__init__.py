@@ -21,8 +21,8 @@ NAMESPACE = "Microsoft.ML.OnnxRuntime"
 NAMESPACES = {"tensor_element_type": f"{NAMESPACE}.Tensors"}
 """The enumerations outside the main namespace."""
 
-HANDLE_CLASSES = {"env": "OrtEnv", "memory_info": "OrtMemoryInfo", "value": "OrtValueHandle"}
-"""The hand-written safe handles; those of generated classes follow from the spec."""
+OWN_HANDLES = {"value": "OrtValueHandle"}
+"""Safe handles written by hand, because they own more than the handle. The classes that use them have their lifetime by hand, too."""
 
 HOLDERS = {"strings": "NativeTexts", "values": "NativeValues"}
 """What owns the memory of an argument during a call."""
@@ -106,9 +106,14 @@ class Language(Base):
     def handle_class(self, handle: str) -> str:
         """Return the type of a handle in a delegate; a bare pointer if C# has no class for it."""
         cls = self.class_of(handle)
-        if cls:
-            return f"{self.c.base(handle)}Handle" if self.holds_handle(cls) else cls.own
-        return HANDLE_CLASSES.get(handle, "IntPtr")
+        if handle in OWN_HANDLES or cls is None:
+            return OWN_HANDLES.get(handle, "IntPtr")
+        return f"{self.c.base(handle)}Handle" if self.holds_handle(cls) else cls.own
+
+    @staticmethod
+    def has_lifetime(cls: Class) -> bool:
+        """Whether what releases the object is rendered, instead of written by hand."""
+        return cls.handle not in OWN_HANDLES
 
     def function(self, call: Call) -> str:
         """Return the expression of a call's function."""
@@ -167,12 +172,12 @@ class Language(Base):
         """Return the documentation comment of a method, or of one of its declarations, whose parameters are given."""
         given = [p for p in (m.parameters if parameters is None else parameters) if p.type != "env"]
         parts = self._opening(m)
-        if m.pattern in lower.SETTINGS:
+        if m.pattern in lower.SETTINGS or m.is_property:
             parts += self._element("value", m.returns.doc if m.returns else m.summary)
             given = []
         for p in given:
             parts += self._element("param", p.doc, f' name="{p.own.lstrip("@")}"')
-        if m.returns and m.pattern not in lower.SETTINGS and not self.is_constructor(cls, m):
+        if m.returns and not (m.pattern in lower.SETTINGS or m.is_property or self.is_constructor(cls, m)):
             parts += self._element("returns", self.returned_doc(m))
         return self._comment([*parts, *self.exceptions(m, given)], 8)
 
@@ -427,9 +432,14 @@ class Language(Base):
             return by_kind[p.type]
         if p.type == "bytes" or p.type.endswith("[]"):
             return name if p.nullable else f"Arguments.NotNull({name}, nameof({name}))"
-        if p.type == "value" or self.class_of(p.type):
+        if self.class_of(p.type):
             return f"Arguments.NotNull({name}, nameof({name})).Live"
         return name
+
+    @staticmethod
+    def reads_from_object(results: list[Parameter]) -> bool:
+        """Whether a result is read from memory of the object, which then has to outlive the reading."""
+        return any(p.owner == "callee" for p in results)
 
     def taken(self, call: Call, results: list[Parameter]) -> str:
         """Return the expression of a method's result or results."""
@@ -438,8 +448,6 @@ class Language(Base):
 
     def _taken(self, call: Call, p: Parameter) -> str:
         name = self.result_name(call, p)
-        if p.type == "value":
-            return f"new OrtValue({name})"
         if p.type == "tensor_type_and_shape_info":
             return f"OrtTensorTypeAndShapeInfo.{'Read' if p.owner == 'callee' else 'Take'}({name})"
         if p.type == "string":
@@ -510,7 +518,7 @@ class Language(Base):
         """Return the declarations of a method."""
         if m.pattern in lower.SETTINGS:
             return [f"{self.result_type(m)} {m.own} {{ get; set; }}"]
-        if m.pattern == "value_infos":
+        if m.pattern == "value_infos" or m.is_property:
             return [f"{self.result_type(m)} {m.own} {{ get; }}"]
         if m.pattern == "names" and m.constant:
             return [f"IReadOnlyList<string> {m.own} {{ get; }}"]
