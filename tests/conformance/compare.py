@@ -141,7 +141,7 @@ _REASONS = (
 _VARYING = (
     r"\[ONNXRuntimeError\] : \d+ : \w+ : ",
     r"(?:CreateSessionFromArray|Run): ",
-    r"node (?:making )?[\"'][^\"']*[\"'] \([\w.]+\): ",
+    r"node (?:producing )?[\"'][^\"']*[\"'] \([\w.]+\): ",
     r"(/[\w.+-]+)+/?:\d*",
 )
 """Parts of messages that differ between cases, and operators, which the record lists separately."""
