@@ -321,12 +321,15 @@ class _Meaning:
 
     def _command(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
         methods = {f"{c['name']}.{m['name']}" for _, _, c in self._entries("classes") for m in c["methods"]}
-        method = entry.get("method")
-        if method is not None and method not in methods:
-            message = (
-                f"expected a method of the spec, such as checkpoint_state.save_checkpoint, found '{method}'"
-            )
-            yield document.problem((*trail, "method"), message + nearest(method, methods))
+        for i, method in enumerate(entry.get("methods", [])):
+            if method not in methods:
+                message = f"expected a method of the spec, such as checkpoint_state.save_checkpoint, found '{method}'"
+                yield document.problem((*trail, "methods", i), message + nearest(method, methods))
+        commands = [command["name"] for _, _, command in self._entries("commands")]
+        for key, kind, known in (("call", "a call", self.calls), ("names", "a command", commands)):
+            if key in entry and entry[key] not in known:
+                message = f"expected {kind} of the spec, found '{entry[key]}'"
+                yield document.problem((*trail, key), message + nearest(entry[key], known))
 
     # ---- languages ----
 

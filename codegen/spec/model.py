@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from string import Formatter
 from typing import Any
 
 from codegen.spec.source import Document
@@ -210,16 +211,33 @@ class Class:
 
 @dataclass
 class Command:
-    """A command of the scenarios in ``tests/scenarios``: the tokens behind its name, and the method that it calls."""
+    """A command of the scenarios; see ``command`` in ``spec/schema.json`` for the meaning of the fields."""
 
     name: str
     tokens: list[str]
-    method: str = ""
+    call: str = ""
+    methods: list[str] = field(default_factory=list)
+    fixed: dict[str, bool] = field(default_factory=dict)
+    names: str = ""
+    log: str = ""
 
     @property
     def fewest(self) -> int:
         """How many tokens it takes at least."""
         return len([token for token in self.tokens if not token.endswith("s")])
+
+    @property
+    def label(self) -> int | None:
+        """The index of the token that is the label for the result."""
+        return self.tokens.index("label") if "label" in self.tokens else None
+
+    @property
+    def log_parts(self) -> list[str | int]:
+        """The parts of ``log``: texts, and indices of tokens."""
+        out: list[str | int] = []
+        for text, index, _, _ in Formatter().parse(self.log):
+            out += [part for part in (text, int(index) if index else "") if part != ""]
+        return out
 
     @property
     def is_open(self) -> bool:
@@ -296,6 +314,10 @@ class Spec:
         """Return what the spec says of a language."""
         found: dict[str, Any] = self.languages[name].data["language"]
         return found
+
+    def command(self, name: str) -> Command:
+        """Return the command of that name."""
+        return next(c for c in self.commands if c.name == name)
 
     def slots(self, table: str) -> list[Call]:
         """Everything in a table, by slot."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from codegen import lower
-from codegen.languages import File
+from codegen.languages import Action, File
 from codegen.languages.labels import Labelled
 from codegen.lower import Operand
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, Returned, argument_kind
@@ -332,35 +332,49 @@ class Language(Labelled):
 
     # ---- commands of the scenarios ----
 
+    token = "[arguments objectAtIndex:{i}]"
     tokens = {  # noqa: RUF012
-        "state": "state_of({})",
-        "session": "session_of({})",
-        "tensor": "tensor_of({})",
-        "integer": "read_integer({})",
-        "number": "read_number({})",
-        "path": "{}",
-        "text": "{}",
-        "texts": "{}",
-        "choice": 'flag({}, @"{}", @"{}")',
+        "state": "state_of({t})",
+        "session": "session_of({t})",
+        "tensor": "tensor_of({t})",
+        "tensors": "tensors_of(from(arguments, {i}))",
+        "counted_tensors": "counted(arguments, {i})",
+        "outputs": "rest(arguments, {i})",
+        "written": "rest(arguments, {i})",
+        "integer": "read_integer({t})",
+        "number": "read_number({t})",
+        "path": "{t}",
+        "path_or_none": "optional({t})",
+        "text": "{t}",
+        "texts": "from(arguments, {i})",
+        "content": "read_file({t})",
+        "choice": 'flag({t}, @"{yes}", @"{no}")',
     }
+    ambient = {"env": "env", "session_options": "make_options()", "run_options": "nil"}  # noqa: RUF012
 
-    def command_call(self, command: Command) -> str:
-        """Return the call that a command makes; empty if its body is written by hand."""
-        found = self.called_by(command)
-        if found is None:
-            return ""
-        m = found[1]
+    def arguments_of(self, m: Method) -> list[Given]:
+        """Return what a command passes to a method."""
+        return self.arguments(m)
 
-        def token(i: int) -> str:
-            return (
-                f"from(arguments, {i})" if command.tokens[i] == "texts" else f"[arguments objectAtIndex:{i}]"
-            )
+    def command_call(self, action: Action, error: str = "error") -> str:
+        """Return the expression of the call that a command makes; ``error`` receives what fails."""
+        receiver = action.receiver or f"[{action.cls.own} alloc]"
+        pieces = self.pieces(action.m)
+        if not action.arguments:
+            return f"[{receiver} {pieces[0]}WithError:{error}]"
+        parts = [f"{piece}:{value}" for piece, value in zip(pieces, action.arguments, strict=True)]
+        return f"[{receiver} {' '.join(parts)} error:{error}]"
 
-        receiver, *read = self.read(command, token)
-        if not read:
-            return f"[{receiver} {self.pieces(m)[0]}WithError:error]"
-        parts = [f"{piece}:{value}" for piece, value in zip(self.pieces(m), read, strict=True)]
-        return f"[{receiver} {' '.join(parts)} error:error]"
+    def logs_number(self, action: Action) -> bool:
+        """Whether what is logged is a number, so that the error alone says that the call failed."""
+        return bool(action.result) and action.result in ENCODED
+
+    def log_text(self, command: Command) -> str:
+        """Return the expression of what the log has in front of a result."""
+        tokens = [self.token.format(i=part) for part in command.log_parts if isinstance(part, int)]
+        text = "".join(part if isinstance(part, str) else "%@" for part in command.log_parts)
+        format = ", ".join([f'@"{text}"', *tokens])
+        return f"[NSString stringWithFormat:{format}]" if tokens else format
 
     # ---- steps ----
 

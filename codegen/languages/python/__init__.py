@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from codegen import lower
-from codegen.languages import Base, File
+from codegen.languages import Action, Base, File
 from codegen.lower import Operand, Step
 from codegen.spec.model import Call, Class, Given, Method, Parameter
 from codegen.spec.names import pascal, snake
@@ -283,6 +283,22 @@ class Language(Base):
     def handle_name(self, handle: str) -> str:
         """Return the name of a handle's class in the extension."""
         return f"{pascal(handle, self.words)}Handle"
+
+    # ---- commands of the scenarios ----
+
+    token = "tokens[{i}]"
+    tokens = {  # noqa: RUF012
+        "state": "self.state({t})",
+        "path": "{t}",
+        "content": "Path({t}).read_bytes()",
+        "choice": '{t} == "{yes}"',
+    }
+
+    @staticmethod
+    def command_call(action: Action) -> str:
+        """Return the expression of the call that a command makes."""
+        receiver = action.receiver or action.cls.own
+        return f"{receiver}.{action.m.own}({', '.join(action.arguments)})"
 
     # ---- the classes ----
 

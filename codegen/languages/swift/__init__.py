@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from codegen import lower
-from codegen.languages import File
+from codegen.languages import Action, File
 from codegen.languages.labels import Labelled
 from codegen.lower import Operand
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, argument_kind
@@ -183,33 +183,45 @@ class Language(Labelled):
 
     # ---- commands of the scenarios ----
 
+    token = "arguments[{i}]"
     tokens = {  # noqa: RUF012
-        "state": "state({})",
-        "session": "session({})",
-        "tensor": "tensor({})",
-        "integer": "integer({})",
-        "number": "number({})",
-        "path": "{}",
-        "text": "{}",
-        "texts": "{}",
-        "choice": 'flag({}, "{}", "{}")',
+        "state": "state({t})",
+        "session": "session({t})",
+        "tensor": "tensor({t})",
+        "tensors": "tensors(arguments[{i}...])",
+        "counted_tensors": "counted(arguments, {i})",
+        "outputs": "rest(arguments, {i})",
+        "written": "rest(arguments, {i})",
+        "integer": "integer({t})",
+        "number": "number({t})",
+        "path": "{t}",
+        "path_or_none": "optional({t})",
+        "text": "{t}",
+        "texts": "Array(arguments[{i}...])",
+        "content": "Self.file({t})",
+        "choice": 'flag({t}, "{yes}", "{no}")',
     }
+    ambient = {"env": "env", "session_options": "ORTSessionOptions()", "run_options": "nil"}  # noqa: RUF012
 
-    def command_call(self, command: Command) -> str:
-        """Return the call that a command makes; empty if its body is written by hand."""
-        found = self.called_by(command)
-        if found is None:
-            return ""
-        base, *labels = found[1].labels
+    def arguments_of(self, m: Method) -> list[Given]:
+        """Return what a command passes to a method."""
+        return self.arguments(m)
 
-        def token(i: int) -> str:
-            return f"Array(arguments[{i}...])" if command.tokens[i] == "texts" else f"arguments[{i}]"
+    def command_call(self, action: Action) -> str:
+        """Return the expression of the call that a command makes."""
+        base, *labels = action.m.labels
+        arguments = ", ".join(
+            value if label == "_" else f"{label}: {value}"
+            for label, value in zip(labels, action.arguments, strict=True)
+        )
+        callee = f"{action.receiver}.{base}" if action.receiver else action.cls.own
+        return f"{callee}({arguments})"
 
-        receiver, *read = self.read(command, token)
-        named = [
-            value if label == "_" else f"{label}: {value}" for label, value in zip(labels, read, strict=True)
-        ]
-        return f"{receiver}.{base}({', '.join(named)})"
+    @staticmethod
+    def log_text(command: Command) -> str:
+        """Return the expression of what the log has in front of a result."""
+        parts = (part if isinstance(part, str) else f"\\(arguments[{part}])" for part in command.log_parts)
+        return f'"{"".join(parts)}"'
 
     # ---- steps ----
 
