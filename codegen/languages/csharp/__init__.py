@@ -191,7 +191,7 @@ class Language(Base):
             return " ".join(f"{pascal(p.name, PLAIN)}: {self.said(p.doc)}" for p in m.call.results)
         doc = self.said(m.returns.doc) if m.returns else ""
         gives = m.pattern == "step"
-        return (doc[:1].upper() + doc[1:]) + (" The caller disposes of them." if gives else "")
+        return doc + (" The caller disposes of them." if gives else "")
 
     @staticmethod
     def _comment(lines: list[str], indent: int) -> str:
@@ -364,12 +364,13 @@ class Language(Base):
             return line
         lines = [f"NativeStatus.ThrowOnError({self.function(call)}("]
         margin = " " * (indent + 4)
-        for argument in arguments:
+        for i, argument in enumerate(arguments):
+            part = argument + ("," if i + 1 < len(arguments) else "));")
             if len(lines) > 1 and len(lines[-1]) + len(argument) < 105:
-                lines[-1] += f" {argument},"
+                lines[-1] += f" {part}"
             else:
-                lines.append(f"{margin}{argument},")
-        return "\n".join(lines).removesuffix(",") + "));"
+                lines.append(f"{margin}{part}")
+        return "\n".join(lines)
 
     operands = {  # noqa: RUF012
         "receiver": "Live",

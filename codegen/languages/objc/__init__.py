@@ -227,14 +227,25 @@ class Language(Labelled):
         if m.returns is None or m.pattern in lower.SETTINGS or m.returns.type == "results":
             return "BOOL"
         kind = self.object_type(m.returns.type)
-        return f"nullable {kind}" if kind.endswith("*") else kind
+        return f"nullable {kind}" if self.is_object(m.returns.type) else kind
+
+    def is_object(self, kind: str) -> bool:
+        """Whether an object stands for a kind of value, instead of a number."""
+        return kind in COLLECTIONS or kind.endswith("[]") or bool(self._handle_of(kind))
+
+    def returns_object(self, m: Method) -> bool:
+        """Whether a method returns an object, so that nil says that it failed."""
+        if m.pattern == "create":
+            return True
+        returns = m.returns is not None and m.pattern not in lower.SETTINGS
+        return returns and self.is_object(m.returns.type if m.returns else "")
 
     def is_number(self, m: Method) -> bool:
         """Whether a method returns a number, so that the error alone says that it failed."""
         if self.returned(m) == "BOOL":
             setter = m.pattern in lower.SETTINGS
             return m.returns is not None and not setter and m.returns.type in ("bool", "flag")
-        return not self.returned(m).startswith("nullable")
+        return not self.returns_object(m)
 
     def fails_by_error(self, m: Method) -> bool:
         """Whether Swift is told that the error alone says that a method failed.
@@ -245,7 +256,7 @@ class Language(Labelled):
 
     def failed(self, m: Method) -> str:
         """Return what a method returns when it fails."""
-        if self.returned(m).startswith("nullable"):
+        if self.returns_object(m):
             return "nil"
         return "NO" if self.returned(m) == "BOOL" else "0"
 
@@ -263,7 +274,7 @@ class Language(Labelled):
     def out_type(self, p: Parameter) -> str:
         """Return how a method takes the place of a result."""
         kind = self.object_type(argument_kind(p))
-        return f"{kind}_Nullable *_Nullable" if kind.endswith("*") else f"{kind} *_Nullable"
+        return f"{kind}_Nullable *_Nullable" if self.is_object(argument_kind(p)) else f"{kind} *_Nullable"
 
     # ---- declarations ----
 
@@ -292,7 +303,7 @@ class Language(Labelled):
 
     def attributes(self, m: Method) -> str:
         """Return the attributes after a declaration."""
-        if self.returned(m) == "nullable instancetype":
+        if m.pattern == "create":
             return " NS_DESIGNATED_INITIALIZER" if m.parameters else " ORT_SWIFT_NAME(init())"
         return " ORT_FAILS_BY_ERROR" if self.fails_by_error(m) else ""
 
@@ -323,12 +334,12 @@ class Language(Labelled):
 
     def return_doc(self, m: Method) -> str:
         """Return what a method returns, also when it fails, in words."""
-        if self.returned(m) == "nullable instancetype":
+        if m.pattern == "create":
             return "The object, or nil on failure."
         if self.returned(m) == "BOOL" and not self.is_number(m):
             return "YES, or NO on failure."
-        doc = self.said((m.returns or Returned("", "")).doc).rstrip(".")
-        return f"{doc}; {self.failed(m)} on failure."
+        doc = self.said((m.returns or Returned("", "")).doc)
+        return f"{doc} On failure, {self.failed(m)}."
 
     # ---- commands of the scenarios ----
 
@@ -407,7 +418,7 @@ class Language(Labelled):
         variable = self.variable(p)
         if p.type in TAKERS:
             kind, taker = TAKERS[p.type]
-            freed = " ORT_FREED" if kind.endswith("**") else ""
+            freed = " ORT_FREED" if p.type in ("strings", "name_set", "values") else ""
             start = "NULL"
             if p.type == "named_values":
                 freed, start = " ORT_NAMED_VALUES_FREED", "{0}"

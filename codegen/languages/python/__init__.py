@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import ast
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -69,6 +69,11 @@ class Function:
         if len(stubs) > 1:
             return f"tuple[{', '.join(stubs)}]"
         return stubs[0] if stubs else "None"
+
+
+def names_in(annotation: str) -> set[str]:
+    """Return the names that a type of the spec mentions, which a file has to import."""
+    return {node.id for node in ast.walk(ast.parse(annotation)) if isinstance(node, ast.Name)}
 
 
 class Language(Base):
@@ -447,7 +452,7 @@ class Language(Base):
             return ["from dataclasses import dataclass"]
         settings = [p for m in methods if m.pattern not in lower.SETTINGS for p in m.parameters]
         kinds = {p.type for p in settings} | {m.returns.type for m in methods if m.returns}
-        mentioned = set(re.findall(r"\w+", " ".join(self.annotation(kind) for kind in kinds)))
+        mentioned = {name for kind in kinds for name in names_in(self.annotation(kind))}
         classes = {c.name: c.own for c in self.classes if c is not cls}
         run_time: set[str] = set()
         typing_only = {classes[cls.view_of]} if cls.view_of else set()

@@ -6,7 +6,6 @@ default it is the name under which Swift imports the method of Objective-C.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from codegen import lower
@@ -94,10 +93,9 @@ class Language(Labelled):
         return f"{self.enum_name('error_code')}.{self.value_name('error_code', name)}"
 
     def default_value_name(self, enum: str, value: str) -> str:
-        """Return the name of a value: that of Objective-C without the type, with its first word in lower case."""
+        """Return the name of a value: that of Objective-C without the type, with its first letter in lower case."""
         name = pascal(value, self.words)
-        capitals = re.match(r"[A-Z]+(?=[A-Z][a-z]|$)|[A-Z]", name)
-        return name[: capitals.end()].lower() + name[capitals.end() :] if capitals else name
+        return name[:1].lower() + name[1:]
 
     # ---- types ----
 
