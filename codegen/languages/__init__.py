@@ -48,11 +48,11 @@ class Action:
     names: Action | None
     """What gives the names of several results."""
     written: str
-    """The tensors that the call wrote into, if it returns none."""
+    """The tensors that the call writes into, if it returns none."""
 
     @property
     def result(self) -> str:
-        """The kind of what is logged."""
+        """The type of what is logged."""
         if self.written:
             return "values"
         return self.m.returns.type if self.m.returns and self.command.log else ""
@@ -81,7 +81,7 @@ class Base(ABC):
     """What ``@true``, ``@false`` and ``@none`` are in texts."""
 
     released: ClassVar[str] = ""
-    """What releases an object, in words."""
+    """What releases an object, for the reference pages."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -195,7 +195,7 @@ class Base(ABC):
             calls = [c for table in self.spec.tables for c in self.spec.calls_of(table["name"])]
             release = self.spec.handles[cls.handle].get("release", "")
             made.methods += [self._method(made, m, None) for m in implied_methods(made, calls, release)]
-        self._refuse_clashes(made)
+        self._reject_clashes(made)
         return made
 
     def _method(self, cls: Class, m: Method, over: str | dict[str, Any] | None) -> Method:
@@ -227,7 +227,7 @@ class Base(ABC):
         made.own = made.own or self.parameter_name(p.name)
         return made
 
-    def _refuse_clashes(self, cls: Class) -> None:
+    def _reject_clashes(self, cls: Class) -> None:
         """Reject two methods with the same name and the same parameters."""
         document = self.spec.languages[self.key]
         taken: dict[tuple[str, ...], str] = {}
@@ -250,7 +250,7 @@ class Base(ABC):
     that a call writes into, and ``written`` what is logged of them."""
 
     ambient: ClassVar[dict[str, str]] = {}
-    """Arguments that no token gives, by their type; an empty text for one that the language never passes."""
+    """Arguments that come from no token, by their type; an empty string for one that the language never passes."""
 
     token: ClassVar[str] = "a[{i}]"
     """The expression of a token."""
@@ -314,7 +314,7 @@ class Base(ABC):
         return said[:1].upper() + said[1:] if text.startswith("@") else said
 
     def mention(self, name: str) -> str:
-        """Return the name of a call, a type or a value of the spec in a text."""
+        """Return how a text names a call, a type or a value of the spec."""
         return self.truth.get(name) or self.c.mention(name)
 
     # ---- steps ----

@@ -13,7 +13,7 @@ from codegen.spec.model import Call, Class, Command, Given, Parameter
 from codegen.spec.names import pascal, snake
 
 PATCHES = 10
-"""How many releases of a version of onnxruntime are reckoned with, 1.30.0 to 1.30.9."""
+"""The number of patch releases per version of onnxruntime: 1.30.0 to 1.30.9."""
 
 
 class Language(Base):
@@ -249,7 +249,7 @@ class Language(Base):
         return self.block(lines, indent)
 
     def remarks(self, p: Parameter) -> str:
-        """Return what the other keys of a parameter say, as sentences after its documentation."""
+        """Return sentences about the other properties of a parameter, for the end of its documentation."""
         said = []
         if p.unit:
             said.append(f"In {p.unit}.")
@@ -285,7 +285,7 @@ class Language(Base):
         return self.block(self.wrap(self.said(text)), indent)
 
     def checks(self, call: Call) -> list[str]:
-        """Statements that refuse null arguments by name."""
+        """Return the statements that reject null arguments by name."""
         out = []
         for p in call.parameters:
             length = next((q for q in call.parameters if q.name == p.length), None)
@@ -305,7 +305,7 @@ class Language(Base):
         return out
 
     def core_call(self, call: Call) -> str:
-        """Return the statement that does the work."""
+        """Return the statement that calls the core."""
         if call.core == "body":
             return f"capi::{self.function(call)}({self.names(call)});"
         owner, method = call.core.split("::")

@@ -45,7 +45,7 @@ class Language(Base):
         return cls.own if cls else self.types.get(kind) or self.c.base(kind)
 
     def argument_type(self, m: Method, p: Given) -> str:
-        """Return how a method takes an argument."""
+        """Return the type of a parameter."""
         kind = self.type_of(p.type)
         if p.type in ("memory", "path_pointer", "text_pointer", "pointer") or p.type in self.spec.callbacks:
             return kind
@@ -112,7 +112,7 @@ class Language(Base):
         return not self.is_constructor(cls, m) and self.result_type(m, cls) == f"{cls.own}&"
 
     def is_const(self, cls: Class, m: Method) -> bool:
-        """Whether a method leaves its object as it is."""
+        """Whether a method does not change its object."""
         if self.returns_itself(cls, m):
             return False
         if m.pattern in ("names", "numbers", "property_get"):
@@ -146,7 +146,7 @@ class Language(Base):
         return f"inline {self.result_type(m, cls)} {name}::{m.own}({', '.join(self.signature(m))}){tail}"
 
     def has_factory(self, cls: Class) -> bool:
-        """Whether a static method makes objects of a class."""
+        """Whether a static method creates objects of a class."""
         return any(m.pattern == "create" and not self.is_constructor(cls, m) for m in cls.methods)
 
     def doc(self, text: str, indent: int = 0) -> str:

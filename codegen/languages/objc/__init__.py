@@ -49,7 +49,7 @@ TAKERS = {
     "values": ("const OrtValue **", "ORTTakeValues"),
     "bytes": ("const void *", "ORTTakeData"),
 }
-"""The C form of arguments, and the function that converts to it."""
+"""The C type of arguments, and the function that converts to it."""
 
 WIDTH = 110
 
@@ -154,7 +154,7 @@ class Language(Labelled):
         return self.enum_name(enum) + pascal(value, self.words)
 
     def mentioned(self, classes: list[Class]) -> list[str]:
-        """Return the names of the other classes that the methods of some mention."""
+        """Return the names of the other classes in the methods of these classes."""
         kinds = {p.type for cls in classes for m in self.methods(cls) for p in m.parameters}
         kinds |= {
             m.returns.type for cls in classes for m in cls.methods if m.returns and m.pattern != "create"
@@ -165,7 +165,7 @@ class Language(Labelled):
         return sorted(found - {cls.own for cls in classes})
 
     def class_of_kind(self, kind: str) -> str:
-        """Return the class of the objects of a class of the spec, or of a handle.
+        """Return the name of the class for a class of the spec, or for a handle.
 
         Raises
         ------
@@ -184,14 +184,14 @@ class Language(Labelled):
 
     @staticmethod
     def pieces(m: Method) -> list[str]:
-        """Return the pieces of a method's selector, without that of the error."""
+        """Return the parts of a method's selector, without that of the error."""
         base, *labels = m.labels
         return [f"{base}{labels[0]}", *labels[1:]] if labels else [base]
 
     # ---- types ----
 
     def argument_type(self, p: Given) -> str:
-        """Return how a method takes an argument."""
+        """Return the type of a parameter."""
         return ("nullable " if self.is_nullable(p) else "") + self.object_type(p.type)
 
     def object_type(self, kind: str) -> str:
@@ -234,21 +234,21 @@ class Language(Labelled):
         return kind in COLLECTIONS or kind.endswith("[]") or bool(self._handle_of(kind))
 
     def returns_object(self, m: Method) -> bool:
-        """Whether a method returns an object, so that nil says that it failed."""
+        """Whether a method returns an object, so that nil shows a failure."""
         if m.pattern == "create":
             return True
         returns = m.returns is not None and m.pattern not in lower.SETTINGS
         return returns and self.is_object(m.returns.type if m.returns else "")
 
     def is_number(self, m: Method) -> bool:
-        """Whether a method returns a number, so that the error alone says that it failed."""
+        """Whether a method returns a number, so that only the error shows a failure."""
         if self.returned(m) == "BOOL":
             setter = m.pattern in lower.SETTINGS
             return m.returns is not None and not setter and m.returns.type in ("bool", "flag")
         return not self.returns_object(m)
 
     def fails_by_error(self, m: Method) -> bool:
-        """Whether Swift is told that the error alone says that a method failed.
+        """Whether the declaration tells Swift that only the error shows a failure.
 
         The getter of texts is among those of properties, which the original header declares all alike.
         """
@@ -272,14 +272,14 @@ class Language(Labelled):
         return f"{camel(p.name, self.words)}Result"
 
     def out_type(self, p: Parameter) -> str:
-        """Return how a method takes the place of a result."""
+        """Return the type of the pointer that receives a result."""
         kind = self.object_type(argument_kind(p))
         return f"{kind}_Nullable *_Nullable" if self.is_object(argument_kind(p)) else f"{kind} *_Nullable"
 
     # ---- declarations ----
 
     def declaration(self, m: Method) -> str:
-        """Return a method's declaration without what ends it, broken at the colons where it is long."""
+        """Return a method's declaration without its end, broken at the colons if it is long."""
         taken = [(self.argument_type(p), p.own) for p in self.arguments(m)]
         taken += [(self.out_type(p), self.stored_name(p)) for p in self.stored(m)]
         pieces = self.pieces(m)

@@ -1,4 +1,4 @@
-"""How Python says what the spec describes: the functions of the extension, and the classes over them."""
+"""Python: the functions of the extension, and the classes over them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Argument:
 
 @dataclass
 class Function:
-    """One function of the extension: a call as Python sees it, in the pieces that its C++ text is made of."""
+    """One function of the extension: a call as Python sees it, and the parts of its C++ code."""
 
     call: Call
     arguments: list[Argument] = field(default_factory=list)
@@ -118,7 +118,7 @@ class Language(Base):
         ]
 
     def bound_handles(self) -> list[str]:
-        """Return the handles that those calls speak of and that Python holds as opaque objects."""
+        """Return the handles in those calls that Python holds as opaque objects."""
         hidden = ("value", "env", "tensor_type_and_shape_info", "type_info")
         used = {p.type for call in self.bound_calls() for p in call.parameters}
         return [name for name in self.spec.handles if name in used and name not in hidden]
@@ -214,7 +214,7 @@ class Language(Base):
             if named is None:
                 f.prelude.append(f"Outputs {p.name}_({p.length});")
                 return
-            # An array that comes in says how many are wanted; tensors of the caller may receive them.
+            # An input array has as many elements as there are outputs; tensors of the caller may receive them.
             given = Given(p.name, "values", p.doc)
             prelude = f"Outputs {p.name}_({named.name}.size(), {p.name});"
             f.take(given, "const py::sequence&", "Sequence[OrtValue | None]", prelude, "py::tuple()", "()")
@@ -374,7 +374,7 @@ class Language(Base):
 
     @staticmethod
     def is_static(m: Method) -> bool:
-        """Whether a method is one of the class."""
+        """Whether a method is a class method."""
         return m.pattern == "static" or (m.pattern == "create" and m.own != "__init__")
 
     @staticmethod
@@ -436,7 +436,7 @@ class Language(Base):
         return [(exceptions.get(e["code"], "OrtrainError"), self.said(e["when"])) for e in m.errors]
 
     def field_doc(self, method: Method) -> str:
-        """Return the documentation of a field: what it is, and what its value says."""
+        """Return the documentation of a field and of its value."""
         details = method.returns.doc if method.returns else ""
         return self.docstring(replace(method, details=details, returns=None), 4)
 

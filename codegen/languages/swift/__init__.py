@@ -26,13 +26,13 @@ TAKERS = {
     "named_values": ("namedValues", "{}.free()"),
     "values": ("values", "{}.deallocate()"),
 }
-"""The function that gives an argument its C form, and how that is freed."""
+"""The function that converts an argument to C, and the statement that frees the result."""
 
 PASSED = {"bool", "flag", "int", "int64", "uint32", "uint64", "float", "size"}
 """Arguments that are passed on as numbers."""
 
 SAME_IN_C = ("bool", "int", "int64", "uint32", "uint64", "float")
-"""Elements that are stored in an array of Swift as C reads them: the call gets the array's own memory."""
+"""Elements with the same layout in Swift and C, so that a call gets the array's own memory."""
 ARRAYS = {f"{element}[]": element for element in SAME_IN_C}
 
 
@@ -126,7 +126,7 @@ class Language(Labelled):
                 f"{camel(p.name, self.words)}: {self.type_name(argument_kind(p))}" for p in m.call.results
             ]
             return f"({', '.join(parts)})"
-        # Objective-C declares the getters of properties all alike, so Swift imports the text as optional.
+        # Objective-C declares all getters of properties alike, so Swift imports the string as optional.
         optional = "?" if m.pattern == "property_get" and m.returns.type == "string" else ""
         return self.type_name(m.returns.type) + optional
 
