@@ -610,19 +610,19 @@ def _made_by(method: Method, receiver: bool) -> list[Step]:
 
 @pattern("call", open=True)
 def direct(cls: Class, m: Method) -> list[Step]:
-    """Lower one call on the object."""
+    """Lower a call on the object."""
     return _made_by(m, receiver=True)
 
 
 @pattern("call", open=True)
 def static(cls: Class, m: Method) -> list[Step]:
-    """Lower one call that needs no object, or takes it as an argument."""
+    """Lower a call that needs no object, or takes it as an argument."""
     return _made_by(m, receiver=False)
 
 
 @pattern("call", optional=("device_count", "device_name"), parameters=("device",), open=True)
 def create(cls: Class, m: Method) -> list[Step]:
-    """Make an object by a call."""
+    """Lower a call that creates an object."""
     given = _bound(m, m.call)
     steps: list[Step] = []
     for g in given:
@@ -638,7 +638,7 @@ def create(cls: Class, m: Method) -> list[Step]:
 
 @pattern("call", open=True)
 def attach(cls: Class, m: Method) -> list[Step]:
-    """Give another object what the new one stands for; the new one looks into it."""
+    """Lower a call that adds something to another object, of which the new object is a view."""
     given = _bound(m, m.call)
     owner = next(g for g in given if g.type == cls.view_of)
     operands = operands_of(m.call, given, receiver=False)
@@ -646,7 +646,7 @@ def attach(cls: Class, m: Method) -> list[Step]:
 
 
 SETTINGS = ("option", "switch")
-"""The patterns of settings, which are properties in some languages and setters in others."""
+"""The patterns of settings: properties in some languages, setters in others."""
 
 
 def value_of_setting(m: Method) -> Given:
@@ -660,7 +660,7 @@ def value_of_setting(m: Method) -> Given:
 
 @pattern("call")
 def option(cls: Class, m: Method) -> list[Step]:
-    """Lower a setting that one call sets."""
+    """Lower a setting with one call."""
     (value,) = m.parameters
     operands = operands_of(m.call, [value], receiver=True)
     return [Convert(value), Invoke(m.call, operands), Remember(value)]
@@ -668,7 +668,7 @@ def option(cls: Class, m: Method) -> list[Step]:
 
 @pattern("enable", "disable")
 def switch(cls: Class, m: Method) -> list[Step]:
-    """Lower a setting that one call switches on and another off."""
+    """Lower a setting with a call that enables it and a call that disables it."""
     on, off = (Invoke(m.calls[role], [Receiver()]) for role in ("enable", "disable"))
     (value,) = m.parameters
     return [Choose(value, [on], [off]), Remember(value)]
@@ -676,13 +676,13 @@ def switch(cls: Class, m: Method) -> list[Step]:
 
 @pattern("count", "name", fails=("count",))
 def names(cls: Class, m: Method) -> list[Step]:
-    """Lower names that one call counts and another one gives by number."""
+    """Lower names: one call returns the count, another one each name by index."""
     return [ReadNames(m.calls["count"], m.calls["name"])]
 
 
 @pattern("count", "fill")
 def numbers(cls: Class, m: Method) -> list[Step]:
-    """Lower numbers that one call counts and another one writes into an array."""
+    """Lower numbers: one call returns the count, another one fills an array."""
     return [ReadNumbers(m.calls["count"], m.calls["fill"])]
 
 
@@ -702,13 +702,13 @@ def _names_of_both(m: Method, by: Given | None) -> list[Step]:
     fails=("train_count", "eval_count"),
 )
 def names_by_flag(cls: Class, m: Method) -> list[Step]:
-    """Lower the names of one of two models, as an argument says."""
+    """Lower the names of the training or the eval model, depending on an argument."""
     return _names_of_both(m, m.parameter("training"))
 
 
 @pattern("train_count", "train_name", "eval_count", "eval_name")
 def names_by_mode(cls: Class, m: Method) -> list[Step]:
-    """Lower the names of one of two models, as the mode of the object says."""
+    """Lower the names of the training or the eval model, depending on the mode of the object."""
     return _names_of_both(m, None)
 
 
@@ -720,13 +720,13 @@ def value_infos(cls: Class, m: Method) -> list[Step]:
 
 @pattern("train_count", "train_name", "eval_count", "eval_name", "type")
 def value_infos_by_mode(cls: Class, m: Method) -> list[Step]:
-    """Lower name, type and shape of inputs, as the mode of the object says."""
+    """Lower name, type and shape of the inputs, depending on the mode of the object."""
     return [ReadInfosOfMode(m.calls["type"])]
 
 
 @pattern("step", "output_count", "output_name", parameters=("inputs",), fails=("step",))
 def step(cls: Class, m: Method) -> list[Step]:
-    """Lower a step of a training session, which makes its outputs."""
+    """Lower a step of a training session that returns new outputs."""
     call = m.calls["step"]
     given = _bound(m, call)
     known: dict[str, Operand] = {"outputs": Outputs(), "outputs_len": OutputCount()}
@@ -746,7 +746,7 @@ def step(cls: Class, m: Method) -> list[Step]:
 
 @pattern("step", parameters=("inputs", "outputs", "run_options"))
 def step_into(cls: Class, m: Method) -> list[Step]:
-    """Lower a step of a training session into values of the caller."""
+    """Lower a step of a training session that writes into values of the caller."""
     call = m.calls["step"]
     given = _bound(m, call)
     outputs = next(g for g in given if g.role == "outputs")
@@ -762,7 +762,7 @@ def step_into(cls: Class, m: Method) -> list[Step]:
 
 
 def _without(call: Call, known: dict[str, Operand]) -> Call:
-    """Return a call whose parameters with a known operand are optional, so that nothing else is sought for them."""
+    """Return a call whose parameters with a known operand are optional, so that no argument is required for them."""
     given = [
         replace(p, nullable=True, length="", direction="in") if p.name in known else p
         for p in call.parameters
@@ -798,26 +798,26 @@ def _run(m: Method, into: bool) -> list[Step]:
 
 @pattern("call", parameters=("inputs", "output_names", "run_options"))
 def run(cls: Class, m: Method) -> list[Step]:
-    """Lower a run of a model on named values, which makes its outputs."""
+    """Lower a run of a model on named values that returns new outputs."""
     return _run(m, into=False)
 
 
 @pattern("call", parameters=("inputs", "outputs", "run_options"))
 def run_into(cls: Class, m: Method) -> list[Step]:
-    """Lower a run of a model on named values into values of the caller."""
+    """Lower a run of a model on named values that writes into values of the caller."""
     return _run(m, into=True)
 
 
 @pattern("call", parameters=("inputs", "output_names", "run_options"))
 def run_arrays(cls: Class, m: Method) -> list[Step]:
-    """Lower a run of a model on what can be made a tensor, which returns arrays."""
+    """Lower a run of a model on anything that converts to a tensor; it returns arrays."""
     inputs, wanted, options = (m.parameter(r) for r in ("inputs", "output_names", "run_options"))
     return [RunModel(m.call, inputs, wanted, options, None)]
 
 
 @pattern("call", parameters=("inputs", "output_names", "run_options", "outputs"))
 def run_values(cls: Class, m: Method) -> list[Step]:
-    """Lower a run of a model on values, some of whose outputs may be given."""
+    """Lower a run of a model on values that writes some outputs into values of the caller."""
     inputs, wanted, options, outputs = (
         m.parameter(r) for r in ("inputs", "output_names", "run_options", "outputs")
     )
@@ -826,7 +826,7 @@ def run_values(cls: Class, m: Method) -> list[Step]:
 
 @pattern("file", "buffer", parameters=("model", "options", "providers", "provider_options"))
 def load(cls: Class, m: Method) -> list[Step]:
-    """Make an object of a file or of bytes, whichever is given."""
+    """Lower the creation of an object from a file or from bytes."""
     model, options, providers, more = (
         m.parameter(r) for r in ("model", "options", "providers", "provider_options")
     )
@@ -836,7 +836,7 @@ def load(cls: Class, m: Method) -> list[Step]:
 
 @pattern("copy", "size", parameters=("parameters_buffer",))
 def copy_in_buffer(cls: Class, m: Method) -> list[Step]:
-    """Copy a tensor over all parameters, or over the trainable ones where it has their number of elements."""
+    """Lower a copy of a tensor to all parameters, or to the trainable ones if it has as many elements as they have."""
     buffer = _bound(m, m.calls["copy"])[0]
     size = m.calls["size"]
     return [
@@ -849,7 +849,7 @@ def copy_in_buffer(cls: Class, m: Method) -> list[Step]:
 
 @pattern("call", parameters=("property_name", "property_value"), fails=())
 def property_set(cls: Class, m: Method) -> list[Step]:
-    """Set a property of a checkpoint: of one type, or of that which the value has."""
+    """Lower setting a property of a checkpoint, of a given type or of the type of the value."""
     name, value = _bound(m, m.call)
     kind, _ = m.call.parameters[2:4]
     if m.property_type:
@@ -861,7 +861,7 @@ def property_set(cls: Class, m: Method) -> list[Step]:
 
 @pattern("call", parameters=("property_name",))
 def property_get(cls: Class, m: Method) -> list[Step]:
-    """Get a property of a checkpoint: of one type, or of that which it has."""
+    """Lower getting a property of a checkpoint, of a given type or of the type that it has."""
     (name,) = _bound(m, m.call)
     operands = operands_of(m.call, [name], receiver=True)
     return [Convert(name), ReadByType(m.call, operands, m.property_type)]
@@ -869,7 +869,7 @@ def property_get(cls: Class, m: Method) -> list[Step]:
 
 @pattern("call", open=True)
 def allocated_name(cls: Class, m: Method) -> list[Step]:
-    """Lower a name by its number, in memory of the allocator that is given."""
+    """Lower a name by index, in memory of an allocator of the caller."""
     return [Invoke(m.call, operands_of(m.call, _bound(m, m.call), receiver=True)), Return(m.call.results)]
 
 
@@ -878,19 +878,19 @@ def allocated_name(cls: Class, m: Method) -> list[Step]:
 
 @pattern()
 def key(cls: Class, m: Method) -> list[Step]:
-    """Lower the name of the entry that an object is."""
+    """Lower the name of an entry."""
     return [ReturnKey()]
 
 
 @pattern("call")
 def keyed_value(cls: Class, m: Method) -> list[Step]:
-    """Lower what a call says of the entry that an object is."""
+    """Lower what a call returns for an entry."""
     return [ReadEntry(m.call, m.returns.type if m.returns else "")]
 
 
 @pattern("when", "get")
 def keyed_value_if(cls: Class, m: Method) -> list[Step]:
-    """Lower what a call says of the entry that an object is, where another call says that there is something."""
+    """Lower what a call returns for an entry if another call returns true for it."""
     return [ReadEntry(m.calls["get"], m.returns.type if m.returns else "", m.calls["when"])]
 
 
@@ -902,7 +902,7 @@ def view(cls: Class, m: Method) -> list[Step]:
 
 @pattern()
 def describe(cls: Class, m: Method) -> list[Step]:
-    """Lower a text for people."""
+    """Lower a human-readable representation."""
     return [Describe()]
 
 
@@ -914,13 +914,13 @@ def map_get(cls: Class, m: Method) -> list[Step]:
 
 @pattern("call", open=True)
 def map_set(cls: Class, m: Method) -> list[Step]:
-    """Set an entry."""
+    """Lower setting an entry by its name."""
     return [SetEntry(m.call, *_bound(m, m.call))]
 
 
 @pattern(parameters=("name",))
 def map_contains(cls: Class, m: Method) -> list[Step]:
-    """Lower whether there is an entry of a name."""
+    """Lower a check for an entry with a name."""
     return [HasEntry(m.parameters[0])]
 
 
@@ -938,23 +938,23 @@ def map_length(cls: Class, m: Method) -> list[Step]:
 
 @pattern()
 def mode(cls: Class, m: Method) -> list[Step]:
-    """Lower the mode of the object, which is set and read as it is."""
+    """Lower the mode of the object, a plain attribute."""
     return []
 
 
 @pattern()
 def field(cls: Class, m: Method) -> list[Step]:
-    """Lower a field of an object that is nothing but its fields."""
+    """Lower a field of an object that consists of fields only."""
     return []
 
 
 @pattern(parameters=("mode",))
 def set_mode(cls: Class, m: Method) -> list[Step]:
-    """Set the mode of the object."""
+    """Lower setting the mode of the object."""
     return [SetMode(m.mode, m.parameters[0] if m.parameters else None)]
 
 
 @pattern("train", "train_output_count", "eval", "eval_output_count", parameters=("inputs",))
 def step_by_mode(cls: Class, m: Method) -> list[Step]:
-    """Lower a train step or an eval step, as the mode of the object says."""
+    """Lower a train step or an eval step, depending on the mode of the object."""
     return [RunStep(m.calls["train"], m.calls["eval"], m.parameter("inputs"))]

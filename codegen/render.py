@@ -14,7 +14,7 @@ from codegen.spec.names import snake
 from codegen.spec.source import Problem, SpecError
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
-"""Templates of pages that are about all languages."""
+"""Templates of pages about all languages."""
 
 PAGES = (
     File("languages.md.j2", "docs/reference/languages.md"),
@@ -23,7 +23,7 @@ PAGES = (
 
 
 def tidy(text: str) -> str:
-    """Return a text without blanks at line ends and with no more than two empty lines together."""
+    """Return a text without trailing blanks, and with at most two empty lines in a row."""
     lines: list[str] = []
     for line in (line.rstrip() for line in text.splitlines()):
         if line or lines[-2:] != ["", ""]:

@@ -9,7 +9,7 @@ from codegen import languages
 
 
 def stale_files(rendered: dict[str, str], root: Path) -> list[str]:
-    """Files in the generated folders that the spec no longer gives."""
+    """Return the files in generated folders that the generator no longer writes."""
     found = []
     for folder in (f for name in languages.names() for f in languages.language_class(name).folders):
         for path in sorted((root / folder).rglob("*")):
@@ -20,7 +20,7 @@ def stale_files(rendered: dict[str, str], root: Path) -> list[str]:
 
 
 def write(rendered: dict[str, str], root: Path) -> list[str]:
-    """Write what changed and deletes what is stale; returns the names of the files touched."""
+    """Write what changed and delete what is stale; return the names of the files touched."""
     touched = []
     for name, text in rendered.items():
         path = root / name
@@ -36,7 +36,7 @@ def write(rendered: dict[str, str], root: Path) -> list[str]:
 
 
 def difference(rendered: dict[str, str], root: Path) -> str:
-    """Unified diff from the files in the checkout to what the spec gives; empty when they are the same."""
+    """Return a unified diff from the files in the checkout to the rendered ones; empty if they are the same."""
     parts: list[str] = []
     for name in [*rendered, *stale_files(rendered, root)]:
         path = root / name

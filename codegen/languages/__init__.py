@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,30 @@ class File:
     context: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass
+class Action:
+    """What a command of the scenarios does in a language: the method that it calls, and what its tokens are read as."""
+
+    command: Command
+    cls: Class
+    m: Method
+    receiver: str
+    arguments: list[str]
+    label: str
+    """The token under which the result is kept."""
+    names: Action | None
+    """What gives the names of several results."""
+    written: str
+    """The tensors that the call writes into, if it returns none."""
+
+    @property
+    def result(self) -> str:
+        """The type of what is logged."""
+        if self.written:
+            return "values"
+        return self.m.returns.type if self.m.returns and self.command.log else ""
+
+
 class Base(ABC):
     """A language. Its templates see an instance under the name of the language.
 
@@ -57,7 +81,7 @@ class Base(ABC):
     """What ``@true``, ``@false`` and ``@none`` are in texts."""
 
     released: ClassVar[str] = ""
-    """What releases an object, in words."""
+    """What releases an object, for the reference pages."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -171,7 +195,7 @@ class Base(ABC):
             calls = [c for table in self.spec.tables for c in self.spec.calls_of(table["name"])]
             release = self.spec.handles[cls.handle].get("release", "")
             made.methods += [self._method(made, m, None) for m in implied_methods(made, calls, release)]
-        self._refuse_clashes(made)
+        self._reject_clashes(made)
         return made
 
     def _method(self, cls: Class, m: Method, over: str | dict[str, Any] | None) -> Method:
@@ -203,7 +227,7 @@ class Base(ABC):
         made.own = made.own or self.parameter_name(p.name)
         return made
 
-    def _refuse_clashes(self, cls: Class) -> None:
+    def _reject_clashes(self, cls: Class) -> None:
         """Reject two methods with the same name and the same parameters."""
         document = self.spec.languages[self.key]
         taken: dict[tuple[str, ...], str] = {}
@@ -222,24 +246,65 @@ class Base(ABC):
     # ---- commands of the scenarios ----
 
     tokens: ClassVar[dict[str, str]] = {}
-    """How the runner of the scenarios reads a token, by its kind; ``{}`` stands for the token."""
+    """How a runner reads a token, by its kind: ``{t}`` is the expression of the token, ``{i}`` its index. ``outputs`` are tensors
+    that a call writes into, and ``written`` what is logged of them."""
 
-    def called_by(self, command: Command) -> tuple[Class, Method] | None:
-        """Return the method that a command calls, if the language has it."""
-        name, _, method = command.method.partition(".")
-        found = ((c, m) for c in self.classes for m in c.methods if (c.name, m.name) == (name, method))
-        return next(found, None)
+    ambient: ClassVar[dict[str, str]] = {}
+    """Arguments that come from no token, by their type; an empty string for one that the language never passes."""
 
-    def read(self, command: Command, token: Callable[[int], str]) -> list[str]:
-        """Return what the tokens of a command are read as; ``token`` is the expression of one."""
-        out = []
-        for i, kind in enumerate(command.tokens):
-            if "|" in kind:
-                yes, no = kind.split("|")
-                out.append(self.tokens["choice"].format(token(i), yes, no))
-            else:
-                out.append(self.tokens[kind].format(token(i)))
-        return out
+    token: ClassVar[str] = "a[{i}]"
+    """The expression of a token."""
+
+    def action(self, command: Command) -> Action | None:
+        """Return what a command does; nothing if the language has none of its methods."""
+        for path in command.methods:
+            name, _, method = path.partition(".")
+            found = (
+                (c, m)
+                for c in self.scenario_classes()
+                for m in c.methods
+                if (c.name, m.name) == (name, method)
+            )
+            for cls, m in found:
+                return self._action(command, cls, m)
+        return None
+
+    def scenario_classes(self) -> list[Class]:
+        """Return the classes whose methods commands call."""
+        return self.classes
+
+    def _action(self, command: Command, cls: Class, m: Method) -> Action:
+        rest = [(i, kind) for i, kind in enumerate(command.tokens) if kind != "label"]
+        receiver = ""
+        if m.pattern not in ("static", "create"):
+            receiver = self.read(command, *rest.pop(0))
+        arguments = []
+        for p in self.arguments_of(m):
+            if p.name in command.fixed:
+                arguments.append(self.truth["true" if command.fixed[p.name] else "false"])
+            elif p.type in self.ambient:
+                arguments += [self.ambient[p.type]] if self.ambient[p.type] else []
+            elif rest:
+                i, kind = rest.pop(0)
+                arguments.append(self.read(command, i, "outputs" if p.role == "outputs" else kind, p))
+        names = self.action(self.spec.command(command.names)) if command.names else None
+        label = "" if command.label is None else self.token.format(i=command.label)
+        written = ""
+        if names and m.returns is None:
+            written = self.read(command, command.tokens.index("tensors"), "written")
+        return Action(command, cls, m, receiver, arguments, label, names, written)
+
+    def arguments_of(self, m: Method) -> list[Given]:
+        """Return what a command passes to a method."""
+        return m.parameters
+
+    def read(self, command: Command, i: int, kind: str, p: Given | None = None) -> str:
+        """Return what a token is read as, for a parameter of a method."""
+        token = self.token.format(i=i)
+        if "|" in kind:
+            yes, no = kind.split("|")
+            return self.tokens["choice"].format(t=token, i=i, yes=yes, no=no)
+        return self.tokens[kind].format(t=token, i=i)
 
     # ---- texts ----
 
@@ -249,7 +314,7 @@ class Base(ABC):
         return said[:1].upper() + said[1:] if text.startswith("@") else said
 
     def mention(self, name: str) -> str:
-        """Return the name of a call, a type or a value of the spec in a text."""
+        """Return how a text names a call, a type or a value of the spec."""
         return self.truth.get(name) or self.c.mention(name)
 
     # ---- steps ----

@@ -1,4 +1,4 @@
-"""Checking: the schema, then what a schema cannot say. All problems are said at once, each with its place."""
+"""Checking: the schema, then what a schema cannot express. All problems are reported at once, each with its place."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CORE_CLASSES = {"training_session": "TrainingSession", "checkpoint_state": "Chec
 
 
 def load(folder: Path) -> Spec:
-    """Read and checks the spec in ``folder``.
+    """Read and check the spec in ``folder``.
 
     Raises
     ------
     SpecError
-        With every reason why the spec is refused.
+        With every reason why the spec is rejected.
     """
     documents = read_folder(folder)
     problems = list(_schema_problems(documents, folder / "schema.json"))
@@ -76,7 +76,7 @@ def _schema_problem(document: Document, error: jsonschema.ValidationError) -> It
         message = f"expected one of {', '.join(expected)}, found '{found}'{nearest(str(found), expected)}"
         yield document.problem(trail, message)
     elif error.validator == "anyOf":
-        # What is wrong with the choice that is of the right type.
+        # Report the problems of the alternative that has the right type.
         choices: dict[Any, list[jsonschema.ValidationError]] = {}
         for inner in error.context or []:
             choices.setdefault(inner.schema_path[0], []).append(inner)
@@ -94,7 +94,7 @@ def _schema_problem(document: Document, error: jsonschema.ValidationError) -> It
 
 
 class _Meaning:
-    """What the schema cannot say: names that must exist, slots that must be there once."""
+    """What the schema cannot express: names must exist, and each slot must occur once."""
 
     def __init__(self, documents: list[Document]) -> None:
         self.documents = documents
@@ -321,12 +321,15 @@ class _Meaning:
 
     def _command(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
         methods = {f"{c['name']}.{m['name']}" for _, _, c in self._entries("classes") for m in c["methods"]}
-        method = entry.get("method")
-        if method is not None and method not in methods:
-            message = (
-                f"expected a method of the spec, such as checkpoint_state.save_checkpoint, found '{method}'"
-            )
-            yield document.problem((*trail, "method"), message + nearest(method, methods))
+        for i, method in enumerate(entry.get("methods", [])):
+            if method not in methods:
+                message = f"expected a method of the spec, such as checkpoint_state.save_checkpoint, found '{method}'"
+                yield document.problem((*trail, "methods", i), message + nearest(method, methods))
+        commands = [command["name"] for _, _, command in self._entries("commands")]
+        for key, kind, known in (("call", "a call", self.calls), ("names", "a command", commands)):
+            if key in entry and entry[key] not in known:
+                message = f"expected {kind} of the spec, found '{entry[key]}'"
+                yield document.problem((*trail, key), message + nearest(entry[key], known))
 
     # ---- languages ----
 

@@ -1,8 +1,9 @@
-"""The checked spec as objects. Nothing here knows a language; that is decided when it is rendered."""
+"""The checked spec as objects. Nothing here depends on a language."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from string import Formatter
 from typing import Any
 
 from codegen.spec.source import Document
@@ -54,12 +55,12 @@ class Call:
 
     @property
     def is_implemented(self) -> bool:
-        """Whether it does anything but fail."""
+        """Whether there is an implementation."""
         return bool(self.core)
 
     @property
     def can_fail(self) -> bool:
-        """Whether it returns a status that says whether it failed."""
+        """Whether it returns a status."""
         return self.returns is None and self.core != "release"
 
     def parameter(self, name: str) -> Parameter:
@@ -103,17 +104,17 @@ class Call:
         ]
 
     def types_another(self, p: Parameter) -> bool:
-        """Whether a parameter says what another one is."""
+        """Whether a parameter holds the type of another one."""
         return self.typed_by(p) is not None
 
     def typed_by(self, p: Parameter) -> Parameter | None:
-        """Return the parameter whose type another one says."""
+        """Return the parameter whose type another one holds."""
         return next((q for q in self.parameters if q.typed_by == p.name), None)
 
 
 @dataclass
 class Given:
-    """A parameter of a method: what a caller gives."""
+    """A parameter of a method: what a caller passes."""
 
     name: str
     type: str
@@ -124,7 +125,7 @@ class Given:
     own: str = ""
     """Its name in the language that the method was resolved for."""
     passed: Parameter | None = None
-    """The parameter of the call that it becomes, where it becomes one as it is."""
+    """The parameter of the call that it is passed as, if any."""
 
     def __post_init__(self) -> None:
         self.role = self.role or self.name
@@ -146,7 +147,7 @@ class Returned:
 
 @dataclass
 class Method:
-    """A method of a class: the calls it stands on, each in its role, and the pattern in which it uses them."""
+    """A method of a class: the calls it uses, each in its role, and the pattern in which it uses them."""
 
     name: str
     pattern: str
@@ -167,11 +168,11 @@ class Method:
     own: str = ""
     """Its name in the language that it was resolved for."""
     labels: tuple[str, ...] = ()
-    """Its base name and the labels of its arguments, in a language whose methods have labels."""
+    """Its base name and the labels of its arguments, in languages with labels."""
     exceptions: dict[str, str] = field(default_factory=dict)
-    """Exceptions by codes of errors, where the language has others for this method."""
+    """Its exceptions by error code, if they differ from those of the language."""
     overloads: list[list[str]] = field(default_factory=list)
-    """The parameters of each of its declarations, by their names in the spec, where the language has several."""
+    """The parameters of each overload, by their names in the spec, if the language has several."""
 
     @property
     def call(self) -> Call:
@@ -189,7 +190,7 @@ class Method:
 
 @dataclass
 class Class:
-    """A class: an object that owns a handle, or looks into one of another object."""
+    """A class: its objects own a handle, or are views of an object that does."""
 
     name: str
     summary: str
@@ -204,38 +205,55 @@ class Class:
     """Its name in the language that it was resolved for."""
 
     def has(self, pattern: str) -> bool:
-        """Whether a method is of a pattern."""
+        """Whether any method has a pattern."""
         return any(m.pattern == pattern for m in self.methods)
 
 
 @dataclass
 class Command:
-    """A command of the scenarios in ``tests/scenarios``: the tokens behind its name, and the method that it calls."""
+    """A command of the scenarios; see ``command`` in ``spec/schema.json`` for the meaning of the fields."""
 
     name: str
     tokens: list[str]
-    method: str = ""
+    call: str = ""
+    methods: list[str] = field(default_factory=list)
+    fixed: dict[str, bool] = field(default_factory=dict)
+    names: str = ""
+    log: str = ""
 
     @property
     def fewest(self) -> int:
-        """How many tokens it takes at least."""
+        """The minimum number of tokens."""
         return len([token for token in self.tokens if not token.endswith("s")])
 
     @property
+    def label(self) -> int | None:
+        """The index of the token that is the label for the result."""
+        return self.tokens.index("label") if "label" in self.tokens else None
+
+    @property
+    def log_parts(self) -> list[str | int]:
+        """The parts of ``log``: texts, and indices of tokens."""
+        out: list[str | int] = []
+        for text, index, _, _ in Formatter().parse(self.log):
+            out += [part for part in (text, int(index) if index else "") if part != ""]
+        return out
+
+    @property
     def is_open(self) -> bool:
-        """Whether it takes any number of tokens from there on."""
+        """Whether there is no maximum."""
         return self.fewest < len(self.tokens)
 
 
 def argument_kind(p: Parameter) -> str:
-    """Return the type that a method gives an argument of a call: arrays have types of their own."""
+    """Return the type of a method's parameter that is passed to a call; arrays have types of their own."""
     if p.length and p.type != "bytes" and not p.room:
         return {"string": "strings", "value": "values"}.get(p.type, f"{p.type}[]")
     return p.type
 
 
 def implied_methods(cls: Class, calls: list[Call], release: str) -> list[Method]:
-    """Return the methods that the calls on the handle of a class are by themselves, where no method uses them.
+    """Return a method for each call on the handle of a class that no method uses.
 
     A method with several results has ``results`` as its type.
     """
@@ -271,7 +289,7 @@ def implied_methods(cls: Class, calls: list[Call], release: str) -> list[Method]
 
 @dataclass
 class Spec:
-    """Everything."""
+    """The whole spec."""
 
     library: dict[str, Any]
     tables: list[dict[str, Any]]
@@ -293,9 +311,13 @@ class Spec:
     """The files of the languages, by the names of the languages."""
 
     def language(self, name: str) -> dict[str, Any]:
-        """Return what the spec says of a language."""
+        """Return the spec's description of a language."""
         found: dict[str, Any] = self.languages[name].data["language"]
         return found
+
+    def command(self, name: str) -> Command:
+        """Return the command of that name."""
+        return next(c for c in self.commands if c.name == name)
 
     def slots(self, table: str) -> list[Call]:
         """Everything in a table, by slot."""

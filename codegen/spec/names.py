@@ -1,4 +1,4 @@
-"""Casing: the names of the spec, in lower case with ``_``, as languages write them; and names mentioned in texts."""
+"""Casing: from the snake_case names of the spec to those of languages; and names mentioned in texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Words = Mapping[str, str]
 
 
 def capitalized(word: str, words: Words) -> str:
-    """Return a word with a capital first letter, or as ``words`` has it."""
+    """Return a word with a capital first letter, or its entry in ``words``."""
     return words.get(word, word[:1].upper() + word[1:])
 
 
@@ -33,7 +33,7 @@ def by_rule(rule: str, name: str, words: Words) -> str:
 
 
 def resolved(text: str, name: Callable[[str], str]) -> str:
-    """Return a text with the names that it mentions as ``name`` gives them."""
+    """Return a text in which ``name`` has replaced each mention."""
     return MENTION.sub(lambda found: name(found[1]), text)
 
 

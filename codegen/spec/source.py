@@ -1,4 +1,4 @@
-"""Reading: YAML files with the place of every entry, so that a refusal can name file and line."""
+"""Reading: YAML files with the place of every entry, so that errors can name file and line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Trail = tuple[str | int, ...]
 
 
 KINDS = {"classes": "class", "details": "details", "returns": "returns", "library": "library"}
-"""What an entry under a key is called, where that is not the key without its s."""
+"""What an entry under a key is called, if not the key without its s."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One reason why the spec is refused."""
+    """One reason why the spec is rejected."""
 
     file: str
     line: int
@@ -32,7 +32,7 @@ class Problem:
 
 
 class SpecError(Exception):
-    """The spec is refused.
+    """The spec is rejected.
 
     Attributes
     ----------

@@ -205,7 +205,7 @@ class Pointers {
   std::vector<const char*> pointers_;
 };
 
-/** Refuses two lists that a call takes with one length. */
+/** Rejects two lists of different lengths that a call takes with one length. */
 inline void CheckSameLength(const char* first, size_t first_size, const char* other, size_t other_size) {
   if (first_size == other_size) return;
   throw Exception(std::string("argument ") + other + ": expected " + std::to_string(first_size) + " elements, as in " + first +

@@ -98,7 +98,7 @@ static const char* const kOrtSessionOptionsConfigForceSpinningStop = "session.fo
 /** Whether contradictions between inferred shapes are errors. Not honoured. */
 static const char* const kOrtSessionOptionsConfigStrictShapeTypeInference = "session.strict_shape_type_inference";
 
-/** Whether models of unreleased opsets are refused. Not honoured. */
+/** Whether models of unreleased opsets are rejected. Not honoured. */
 static const char* const kOrtSessionOptionsConfigStrictAllowReleasedOpsetsOnly = "session.allow_released_opsets_only";
 
 /** A file that distributes nodes over streams. Not honoured. */
@@ -158,10 +158,10 @@ static const char* const kOrtSessionOptionStopShareEpContexts = "ep.stop_share_e
 /** File for the initializers of the compiled model. Not honoured. */
 static const char* const kOrtSessionOptionsEpContextModelExternalInitializersFileName = "ep.context_model_external_initializers_file_name";
 
-/** Whether models that need compiling are refused. Not honoured. */
+/** Whether models that need compiling are rejected. Not honoured. */
 static const char* const kOrtSessionOptionsDisableModelCompile = "session.disable_model_compile";
 
-/** Whether compiled models that should be recompiled are refused. Not honoured. */
+/** Whether compiled models that should be recompiled are rejected. Not honoured. */
 static const char* const kOrtSessionOptionsFailOnSuboptimalCompiledModel = "session.fail_on_suboptimal_compiled_model";
 
 /** Whether products on ARM are computed in bfloat16. Here `ortrain.mixed_precision` does that, for

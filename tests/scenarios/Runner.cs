@@ -133,18 +133,6 @@ public sealed class Given : Held
     }
 }
 
-/// <summary>A session and whether it can evaluate.</summary>
-public sealed class Session : IDisposable
-{
-    public TrainingSession Training;
-    public bool HasEval;
-
-    public void Dispose()
-    {
-        Training.Dispose();
-    }
-}
-
 public sealed partial class Runner
 {
     private readonly string script;
@@ -358,6 +346,37 @@ public sealed partial class Runner
         Write(what + " " + type + " " + dims + " " + hash.ToString("x16"));
     }
 
+    private void Log(string what, float value)
+    {
+        Write(what + " " + Text.Bits(value));
+    }
+
+    private void Log(string what, IEnumerable<string> names)
+    {
+        Write(what + " " + string.Join(" ", names));
+    }
+
+    /// <summary>Logs a property, which has one of three types.</summary>
+    private void Log(string what, object value)
+    {
+        string text = value is float number ? Text.Bits(number) : Convert.ToString(value, CultureInfo.InvariantCulture);
+        Write(what + " " + text);
+    }
+
+    private void LogEach(string what, IReadOnlyList<string> names, IEnumerable<OrtValue> values)
+    {
+        int i = 0;
+        foreach (OrtValue value in values)
+        {
+            Log(what + " " + names[i++], value);
+        }
+    }
+
+    private void Keep(string label, OrtValue made)
+    {
+        Keep(label, new Given(made));
+    }
+
     private void Keep(string label, IDisposable made)
     {
         objects.TryGetValue(label, out IDisposable former);
@@ -384,7 +403,7 @@ public sealed partial class Runner
 
     private TrainingSession Training(string label)
     {
-        return Find<Session>(label, "session").Training;
+        return Find<TrainingSession>(label, "session");
     }
 
     private static bool Flag(string text, string yes, string no)
@@ -394,11 +413,6 @@ public sealed partial class Runner
             throw new ScriptError("expected " + yes + " or " + no + ", found " + text);
         }
         return text == yes;
-    }
-
-    private void Seed(string[] a)
-    {
-        TrainingUtils.SetSeed(Text.Integer(a[0]));
     }
 
     private void Zeros(string[] a)
@@ -411,49 +425,52 @@ public sealed partial class Runner
         Log("tensor", Tensor(a[0]).Value);
     }
 
-    private void Load(string[] a)
-    {
-        Keep(a[0], CheckpointState.LoadCheckpoint(a[1]));
-    }
-
-    private void Train(string[] a)
-    {
-        Step(true, a);
-    }
-
-    private void Eval(string[] a)
-    {
-        Step(false, a);
-    }
-
-    private void TrainInto(string[] a)
-    {
-        StepInto(true, a);
-    }
-
-    private void EvalInto(string[] a)
-    {
-        StepInto(false, a);
-    }
-
     private void Log(string[] a)
     {
         logging = Flag(a[0], "on", "off");
     }
 
-    private void Model(string[] a)
-    {
-        Keep(a[0], new InferenceSession(a[1]));
-    }
-
-    private void ModelBuffer(string[] a)
-    {
-        Keep(a[0], new InferenceSession(File.ReadAllBytes(a[1])));
-    }
-
     private static IReadOnlyCollection<string> From(string[] a, int begin)
     {
         return a.Skip(begin).ToList();
+    }
+
+    private static string Optional(string path)
+    {
+        return path == "-" ? null : path;
+    }
+
+    private List<OrtValue> Values(string[] a, int begin)
+    {
+        return a.Skip(begin).Select(label => Tensor(label).Value).ToList();
+    }
+
+    /// <summary>As many tensors as a token says, which stand behind it.</summary>
+    private FixedBufferOnnxValue[] Counted(string[] a, int at)
+    {
+        return a.Skip(at + 1).Take(CountAt(a, at)).Select(label => Tensor(label).Fixed).ToArray();
+    }
+
+    /// <summary>The tensors behind counted ones.</summary>
+    private FixedBufferOnnxValue[] Rest(string[] a, int at)
+    {
+        return a.Skip(at + CountAt(a, at - 1)).Select(label => Tensor(label).Fixed).ToArray();
+    }
+
+    /// <summary>The values over the same arrays as the tensors that a step wrote into.</summary>
+    private List<OrtValue> Written(string[] a, int at)
+    {
+        return Values(a, at + CountAt(a, at - 1));
+    }
+
+    private static int CountAt(string[] a, int at)
+    {
+        long count = Text.Integer(a[at]);
+        if (count < 0 || count >= a.Length - at - 1)
+        {
+            throw new ScriptError("there are no tensors for the outputs");
+        }
+        return (int)count;
     }
 
     private void Tensor(string[] a)
@@ -466,79 +483,6 @@ public sealed partial class Runner
             throw new ScriptError(a[1] + " is no tensor file");
         }
         Keep(a[0], Held.Over(header[0], Text.Shape(header[1]), content.Skip(end + 1).ToArray()));
-    }
-
-    private void LoadBuffer(string[] a)
-    {
-        Keep(a[0], CheckpointState.LoadCheckpointFromBuffer(File.ReadAllBytes(a[1])));
-    }
-
-    private void Session(string[] a)
-    {
-        string[] models = a.Skip(2).Select(path => path == "-" ? null : path).ToArray();
-        using (var options = new SessionOptions())
-        {
-            var made = new TrainingSession(options, State(a[1]), models[0], models[1], models[2]);
-            Keep(a[0], new Session { Training = made, HasEval = models[1] != null });
-        }
-    }
-
-    private void Names(string[] a)
-    {
-        var session = Find<Session>(a[0], "session");
-        foreach (bool training in session.HasEval ? new[] { true, false } : new[] { true })
-        {
-            string which = training ? "train" : "eval";
-            Write(which + " inputs " + string.Join(" ", session.Training.InputNames(training)));
-            Write(which + " outputs " + string.Join(" ", session.Training.OutputNames(training)));
-        }
-    }
-
-    private void ShowLearningRate(string[] a)
-    {
-        Write("learning_rate " + Text.Bits(Training(a[0]).GetLearningRate()));
-    }
-
-    private void Step(bool train, string[] a)
-    {
-        TrainingSession session = Training(a[0]);
-        List<OrtValue> inputs = a.Skip(1).Select(label => Tensor(label).Value).ToList();
-        using (var outputs = train ? session.TrainStep(inputs) : session.EvalStep(inputs))
-        {
-            LogOutputs(train, session, outputs);
-        }
-    }
-
-    private void StepInto(bool train, string[] a)
-    {
-        TrainingSession session = Training(a[0]);
-        long count = Text.Integer(a[1]);
-        if (count < 0 || count >= a.Length - 2)
-        {
-            throw new ScriptError("there are no tensors for the outputs");
-        }
-        Held[] held = a.Skip(2).Select(Tensor).ToArray();
-        FixedBufferOnnxValue[] inputs = held.Take((int)count).Select(tensor => tensor.Fixed).ToArray();
-        FixedBufferOnnxValue[] outputs = held.Skip((int)count).Select(tensor => tensor.Fixed).ToArray();
-        if (train)
-        {
-            session.TrainStep(inputs, outputs);
-        }
-        else
-        {
-            session.EvalStep(inputs, outputs);
-        }
-        // The value of a tensor lies over the same array as that which the step wrote into.
-        LogOutputs(train, session, held.Skip((int)count).Select(tensor => tensor.Value).ToList());
-    }
-
-    private void LogOutputs(bool train, TrainingSession session, IReadOnlyList<OrtValue> outputs)
-    {
-        List<string> names = session.OutputNames(train);
-        for (int i = 0; i < outputs.Count; ++i)
-        {
-            Log((train ? "train " : "eval ") + names[i], outputs[i]);
-        }
     }
 
     private InferenceSession Model(string label)
@@ -616,51 +560,6 @@ public sealed partial class Runner
         for (int i = 0; i < outputs.Length; ++i)
         {
             Log("run " + outputNames[i], outputs[i]);
-        }
-    }
-
-    private void ToBuffer(string[] a)
-    {
-        OrtValue buffer = Training(a[0]).ToBuffer(Flag(a[2], "trainable", "all"));
-        Keep(a[1], new Given(buffer));
-        Log("buffer", buffer);
-    }
-
-    private void Property(string[] a)
-    {
-        switch (a[1])
-        {
-            case "int":
-                State(a[0]).AddProperty(a[2], Text.Integer(a[3]));
-                break;
-            case "float":
-                State(a[0]).AddProperty(a[2], Text.Number(a[3]));
-                break;
-            case "string":
-                State(a[0]).AddProperty(a[2], a[3]);
-                break;
-            default:
-                throw new ScriptError("there is no property of type " + a[1]);
-        }
-    }
-
-    private void ShowProperty(string[] a)
-    {
-        object value = State(a[0]).GetProperty(a[2]);
-        string type = value is long ? "int" : value is float ? "float" : "string";
-        if (type != a[1])
-        {
-            throw new ScriptError(a[2] + " is of type " + type);
-        }
-        string text = value is float number ? Text.Bits(number) : Convert.ToString(value, CultureInfo.InvariantCulture);
-        Write("property " + a[2] + " " + type + " " + text);
-    }
-
-    private void ShowParameter(string[] a)
-    {
-        using (OrtValue parameter = State(a[0]).GetParameter(a[1]))
-        {
-            Log("parameter " + a[1], parameter);
         }
     }
 

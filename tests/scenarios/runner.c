@@ -24,7 +24,7 @@ static size_t script_line;
 static const char* command = "";
 static bool logging = true;
 
-/* Ends the runner: the script is wrong, or something happened that it does not expect. */
+/* Ends the runner: the script is at fault, or something went otherwise than it says. */
 static void stop(const char* format, ...) {
   fflush(stdout);
   fprintf(stderr, "%s:%zu: %s: ", script_path, script_line, command);
@@ -50,14 +50,14 @@ static void* allocate(size_t bytes) {
   return memory;
 }
 
-/* Returns a failed status to the caller of the command. */
+/* Hands a failed status on to whoever runs the command. */
 #define TRY(call)                        \
   do {                                   \
     OrtStatus* status_ = (call);         \
     if (status_ != NULL) return status_; \
   } while (false)
 
-/* For calls that do not fail in any script. */
+/* For calls that no script makes fail. */
 static void must(OrtStatus* status) {
   if (status != NULL) stop("%s", ort->GetErrorMessage(status));
 }
@@ -70,7 +70,6 @@ struct object {
   char* label;
   enum kind kind;
   void* handle;
-  bool has_eval; /* of a session */
 };
 
 static struct object* objects;
@@ -101,7 +100,6 @@ static struct object* keep(const char* label, enum kind kind, void* handle) {
   }
   object->kind = kind;
   object->handle = handle;
-  object->has_eval = false;
   return object;
 }
 
@@ -200,7 +198,7 @@ static OrtValue* make_tensor(const struct type* type, const struct shape* shape,
   return value;
 }
 
-/* Writes type and dimensions, the first part of a line, and returns them. */
+/* Writes type and extents, the first part of a line; gives them too. */
 static const struct type* log_type(const char* what, const char* name, const OrtTensorTypeAndShapeInfo* info,
                                    struct shape* shape) {
   ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
@@ -254,12 +252,7 @@ static char* read_file(const char* path, size_t* bytes) {
   return content;
 }
 
-/* Commands: each gets its arguments, and returns null or the status of the library's error. */
-
-static OrtStatus* command_seed(int count, char** arguments) {
-  (void)count;
-  return training->SetSeed(read_integer(arguments[0]));
-}
+/* Commands: each gets its arguments, and returns null or the status with which the library refused. */
 
 static OrtStatus* command_tensor(int count, char** arguments) {
   (void)count;
@@ -297,42 +290,6 @@ static OrtStatus* command_show(int count, char** arguments) {
   return NULL;
 }
 
-static OrtStatus* command_load(int count, char** arguments) {
-  (void)count;
-  OrtCheckpointState* state = NULL;
-  TRY(training->LoadCheckpoint(arguments[1], &state));
-  keep(arguments[0], kState, state);
-  return NULL;
-}
-
-static OrtStatus* command_load_buffer(int count, char** arguments) {
-  (void)count;
-  size_t bytes = 0;
-  char* content = read_file(arguments[1], &bytes);
-  OrtCheckpointState* state = NULL;
-  OrtStatus* status = training->LoadCheckpointFromBuffer(content, bytes, &state);
-  free(content);
-  TRY(status);
-  keep(arguments[0], kState, state);
-  return NULL;
-}
-
-static OrtStatus* command_session(int count, char** arguments) {
-  (void)count;
-  OrtCheckpointState* state = state_of(arguments[1]);
-  const char* models[3];
-  for (int i = 0; i < 3; ++i) models[i] = strcmp(arguments[2 + i], "-") == 0 ? NULL : arguments[2 + i];
-  OrtSessionOptions* options = NULL;
-  OrtTrainingSession* made = NULL;
-  must(ort->CreateSessionOptions(&options));
-  OrtStatus* status =
-      training->CreateTrainingSession(env, options, state, models[0], models[1], models[2], &made);
-  ort->ReleaseSessionOptions(options);
-  TRY(status);
-  keep(arguments[0], kSession, made)->has_eval = models[1] != NULL;
-  return NULL;
-}
-
 typedef OrtStatus*(ORT_API_CALL* count_call)(const OrtTrainingSession*, size_t*);
 typedef OrtStatus*(ORT_API_CALL* name_call)(const OrtTrainingSession*, size_t, OrtAllocator*, char**);
 
@@ -351,73 +308,66 @@ static OrtStatus* log_names(const char* what, const OrtTrainingSession* from, co
   return NULL;
 }
 
-static OrtStatus* command_names(int count, char** arguments) {
-  (void)count;
-  const struct object* object = find(arguments[0], kSession);
-  TRY(log_names("train inputs", object->handle, training->TrainingSessionGetTrainingModelInputCount,
-                training->TrainingSessionGetTrainingModelInputName));
-  TRY(log_names("train outputs", object->handle, training->TrainingSessionGetTrainingModelOutputCount,
-                training->TrainingSessionGetTrainingModelOutputName));
-  if (!object->has_eval) return NULL;
-  TRY(log_names("eval inputs", object->handle, training->TrainingSessionGetEvalModelInputCount,
-                training->TrainingSessionGetEvalModelInputName));
-  return log_names("eval outputs", object->handle, training->TrainingSessionGetEvalModelOutputCount,
-                   training->TrainingSessionGetEvalModelOutputName);
-}
-
-static OrtStatus* command_show_learning_rate(int count, char** arguments) {
-  (void)count;
-  float rate = 0;
-  TRY(training->GetLearningRate(session_of(arguments[0]), &rate));
-  write_log("learning_rate %08" PRIx32 "\n", bits_of(rate));
-  return NULL;
-}
-
-/* A step with `inputs_len` tensors; the outputs are new ones, or the tensors after the inputs. */
-static OrtStatus* step(bool train, const char* label, int inputs_len, char** tensors, int outputs_len) {
-  OrtTrainingSession* on = session_of(label);
-  const OrtValue* inputs[kTokens];
-  OrtValue* outputs[kTokens] = {NULL};
-  for (int i = 0; i < inputs_len; ++i) inputs[i] = tensor_of(tensors[i]);
-  for (int i = 0; i < outputs_len; ++i) outputs[i] = tensor_of(tensors[inputs_len + i]);
-
-  size_t count = 0;
-  TRY(train ? training->TrainingSessionGetTrainingModelOutputCount(on, &count)
-            : training->TrainingSessionGetEvalModelOutputCount(on, &count));
-  if (count > kTokens) stop("the model has %zu outputs", count);
-  if (outputs_len > 0 && (size_t)outputs_len != count) stop("the model has %zu outputs", count);
-  TRY(train ? training->TrainStep(on, NULL, (size_t)inputs_len, inputs, count, outputs)
-            : training->EvalStep(on, NULL, (size_t)inputs_len, inputs, count, outputs));
+static OrtStatus* log_outputs(const char* what, const OrtTrainingSession* from, name_call name_of,
+                              size_t count, OrtValue* const* outputs) {
   for (size_t i = 0; i < count; ++i) {
     char* name = NULL;
-    TRY(train ? training->TrainingSessionGetTrainingModelOutputName(on, i, allocator, &name)
-              : training->TrainingSessionGetEvalModelOutputName(on, i, allocator, &name));
-    log_tensor(train ? "train" : "eval", name, outputs[i]);
+    TRY(name_of(from, i, allocator, &name));
+    log_tensor(what, name, outputs[i]);
     allocator->Free(allocator, name);
-    if (outputs_len == 0) ort->ReleaseValue(outputs[i]);
   }
   return NULL;
 }
 
-static OrtStatus* command_train(int count, char** arguments) {
-  return step(true, arguments[0], count - 1, arguments + 1, 0);
+/* What a log line begins with, until the next call. */
+static const char* text(const char* format, ...) {
+  static char buffer[4096];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(buffer, sizeof buffer, format, arguments);
+  va_end(arguments);
+  return buffer;
 }
 
-static OrtStatus* command_eval(int count, char** arguments) {
-  return step(false, arguments[0], count - 1, arguments + 1, 0);
+static void log_value(const char* what, OrtValue* value) { log_tensor(what, "", value); }
+static void log_float(const char* what, float value) {
+  write_log("%s %08" PRIx32 "\n", what, bits_of(value));
+}
+static void log_int64(const char* what, int64_t value) { write_log("%s %" PRId64 "\n", what, value); }
+static void log_string(const char* what, const char* value) { write_log("%s %s\n", what, value); }
+
+/* A path; none for `-`. */
+static const char* optional(const char* path) { return strcmp(path, "-") == 0 ? NULL : path; }
+
+struct tensors {
+  OrtValue* values[kTokens];
+  size_t length;
+};
+
+static struct tensors read_tensors(char** labels, int count) {
+  struct tensors tensors = {{NULL}, (size_t)count};
+  for (int i = 0; i < count; ++i) tensors.values[i] = tensor_of(labels[i]);
+  return tensors;
 }
 
-static OrtStatus* step_into(bool train, int count, char** arguments) {
-  const int inputs_len = (int)read_integer(arguments[1]);
-  if (inputs_len < 0 || inputs_len >= count - 2) stop("there are no tensors for the outputs");
-  return step(train, arguments[0], inputs_len, arguments + 2, count - 2 - inputs_len);
+static struct tensors tensors_from(int count, char** arguments, int at) {
+  return read_tensors(arguments + at, count - at);
 }
 
-static OrtStatus* command_train_into(int count, char** arguments) {
-  return step_into(true, count, arguments);
+static int count_at(int count, char** arguments, int at) {
+  const int64_t found = read_integer(arguments[at]);
+  if (found < 0 || found >= count - at - 1) stop("there are no tensors for the outputs");
+  return (int)found;
 }
-static OrtStatus* command_eval_into(int count, char** arguments) {
-  return step_into(false, count, arguments);
+
+/* As many tensors as an argument says, which stand behind it. */
+static struct tensors tensors_counted(int count, char** arguments, int at) {
+  return read_tensors(arguments + at + 1, count_at(count, arguments, at));
+}
+
+/* The tensors behind counted ones. */
+static struct tensors tensors_behind(int count, char** arguments, int at) {
+  return tensors_from(count, arguments, at + count_at(count, arguments, at - 1));
 }
 
 static bool flag(const char* text, const char* yes, const char* no) {
@@ -426,26 +376,6 @@ static bool flag(const char* text, const char* yes, const char* no) {
 }
 
 /* Forward sessions. */
-
-static OrtStatus* command_model(int count, char** arguments) {
-  (void)count;
-  OrtSession* made = NULL;
-  TRY(ort->CreateSession(env, arguments[1], NULL, &made));
-  keep(arguments[0], kModel, made);
-  return NULL;
-}
-
-static OrtStatus* command_model_buffer(int count, char** arguments) {
-  (void)count;
-  size_t bytes = 0;
-  char* content = read_file(arguments[1], &bytes);
-  OrtSession* made = NULL;
-  OrtStatus* status = ort->CreateSessionFromArray(env, content, bytes, NULL, &made);
-  free(content);
-  TRY(status);
-  keep(arguments[0], kModel, made);
-  return NULL;
-}
 
 static OrtStatus* command_describe(int count, char** arguments) {
   (void)count;
@@ -471,7 +401,7 @@ static OrtStatus* command_describe(int count, char** arguments) {
   return NULL;
 }
 
-/* A run; after the inputs are names of outputs, or pairs of a name and the tensor that receives it. */
+/* A run; behind the inputs are names of outputs, or pairs of a name and the tensor that receives it. */
 static OrtStatus* run_forward(int count, char** arguments, bool into) {
   OrtSession* on = model_of(arguments[0]);
   const int64_t inputs_len = read_integer(arguments[1]);
@@ -500,57 +430,6 @@ static OrtStatus* run_forward(int count, char** arguments, bool into) {
 static OrtStatus* command_run(int count, char** arguments) { return run_forward(count, arguments, false); }
 static OrtStatus* command_run_into(int count, char** arguments) {
   return run_forward(count, arguments, true);
-}
-
-static OrtStatus* command_to_buffer(int count, char** arguments) {
-  (void)count;
-  OrtTrainingSession* from = session_of(arguments[0]);
-  const bool trainable = flag(arguments[2], "trainable", "all");
-  OrtValue* buffer = NULL;
-  TRY(extension->GetContiguousParameters(from, trainable, allocator, &buffer));
-  keep(arguments[1], kTensor, buffer);
-  log_tensor("buffer", "", buffer);
-  return NULL;
-}
-
-static OrtPropertyType property_type(const char* text) {
-  if (strcmp(text, "int") == 0) return OrtIntProperty;
-  if (strcmp(text, "float") == 0) return OrtFloatProperty;
-  if (strcmp(text, "string") != 0) stop("there is no property of type %s", text);
-  return OrtStringProperty;
-}
-
-static OrtStatus* command_property(int count, char** arguments) {
-  (void)count;
-  OrtCheckpointState* state = state_of(arguments[0]);
-  const OrtPropertyType type = property_type(arguments[1]);
-  int64_t number = type == OrtIntProperty ? read_integer(arguments[3]) : 0;
-  float real = type == OrtFloatProperty ? read_number(arguments[3]) : 0;
-  void* const values[] = {&number, &real, arguments[3]};
-  return training->AddProperty(state, arguments[2], type, values[type]);
-}
-
-static OrtStatus* command_show_property(int count, char** arguments) {
-  (void)count;
-  OrtPropertyType type = OrtIntProperty;
-  void* value = NULL;
-  TRY(training->GetProperty(state_of(arguments[0]), arguments[2], allocator, &type, &value));
-  if (type != property_type(arguments[1])) stop("%s is of type %d", arguments[2], (int)type);
-  write_log("property %s %s ", arguments[2], arguments[1]);
-  if (type == OrtIntProperty) write_log("%" PRId64 "\n", *(const int64_t*)value);
-  if (type == OrtFloatProperty) write_log("%08" PRIx32 "\n", bits_of(*(const float*)value));
-  if (type == OrtStringProperty) write_log("%s\n", (const char*)value);
-  allocator->Free(allocator, value);
-  return NULL;
-}
-
-static OrtStatus* command_show_parameter(int count, char** arguments) {
-  (void)count;
-  OrtValue* parameter = NULL;
-  TRY(training->GetParameter(state_of(arguments[0]), arguments[1], allocator, &parameter));
-  log_tensor("parameter", arguments[1], parameter);
-  ort->ReleaseValue(parameter);
-  return NULL;
 }
 
 static OrtStatus* command_release(int count, char** arguments) {
@@ -597,7 +476,7 @@ static OrtStatus* command_measure(int count, char** arguments) {
   if (steps < 1) stop("expected 1 step or more");
   OrtTrainingSession* on = session_of(arguments[1]);
   const OrtValue* inputs[kTokens];
-  OrtValue* outputs[kTokens] = {NULL}; /* created by the first step, overwritten by the others */
+  OrtValue* outputs[kTokens] = {NULL}; /* made by the first step, written into by the others */
   const size_t inputs_len = (size_t)count - 2;
   for (size_t i = 0; i < inputs_len; ++i) inputs[i] = tensor_of(arguments[2 + i]);
   size_t outputs_len = 0;

@@ -22,7 +22,7 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-/** The script is wrong, or something happened that it does not expect. */
+/** The script is at fault, or something went otherwise than it says. */
 struct ScriptError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -131,12 +131,12 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-struct Session {
-  Ort::TrainingSession session;
-  bool has_eval;
-};
+std::vector<uint8_t> bytes_of_file(const std::string& path) {
+  const std::string content = read_file(path);
+  return {content.begin(), content.end()};
+}
 
-/** Tensors of a script as the list for a step; the script keeps owning them. */
+/** Tensors of a script as the list that a step takes; they stay the script's. */
 class Borrowed {
  public:
   Borrowed() = default;
@@ -156,7 +156,7 @@ class Runner {
  public:
   Runner(std::string data, std::string out) : data_(std::move(data)), out_(std::move(out)) {}
 
-  /** Runs a script; returns whether everything happened as expected. */
+  /** Runs a script; returns whether it did what it says. */
   bool run(const std::string& path) {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) lines_.push_back(line);
@@ -172,7 +172,7 @@ class Runner {
   }
 
  private:
-  using Object = std::variant<Ort::CheckpointState, Session, Ort::Session, Ort::Value>;
+  using Object = std::variant<Ort::CheckpointState, Ort::TrainingSession, Ort::Session, Ort::Value>;
 
   struct Command {
     size_t fewest, most;  // number of arguments
@@ -194,6 +194,32 @@ class Runner {
     if (logging_) log(what + " " + print(value));
   }
 
+  void log(const std::string& what, float value) const { log(what + " " + bits_of(value)); }
+
+  void log(const std::string& what, const std::vector<std::string>& names) const {
+    std::string line = what;
+    for (const std::string& name : names) line += " " + name;
+    log(line);
+  }
+
+  void log(const std::string& what, const Ort::Property& value) const {
+    const auto text = [](const auto& held) -> std::string {
+      using Held = std::decay_t<decltype(held)>;
+      if constexpr (std::is_same_v<Held, int64_t>)
+        return std::to_string(held);
+      else if constexpr (std::is_same_v<Held, float>)
+        return bits_of(held);
+      else
+        return held;
+    };
+    log(what + " " + std::visit(text, value));
+  }
+
+  void log_each(const std::string& what, const std::vector<std::string>& names,
+                const std::vector<Ort::Value>& values) const {
+    for (size_t i = 0; i < values.size(); ++i) log(what + " " + names.at(i), values[i]);
+  }
+
   // Labels.
 
   template <typename Kind>
@@ -205,7 +231,7 @@ class Runner {
   }
 
   Ort::CheckpointState& state(const std::string& label) { return find<Ort::CheckpointState>(label); }
-  Ort::TrainingSession& session(const std::string& label) { return find<Session>(label).session; }
+  Ort::TrainingSession& session(const std::string& label) { return find<Ort::TrainingSession>(label); }
   Ort::Value& tensor(const std::string& label) { return find<Ort::Value>(label); }
 
   template <typename Kind>
@@ -218,7 +244,28 @@ class Runner {
     return text == yes;
   }
 
-  // What the longer commands do.
+  /** A path; none for `-`. */
+  static std::optional<std::string> optional(const std::string& text) {
+    return text == "-" ? std::nullopt : std::optional<std::string>(text);
+  }
+
+  /** The tensors from a token on. */
+  Borrowed borrowed(const Arguments& a, size_t begin) { return borrowed(a, begin, a.size()); }
+
+  /** As many tensors as a token says, which stand behind it; others follow. */
+  Borrowed counted(const Arguments& a, size_t at) {
+    const int64_t count = read_integer(a[at]);
+    if (count < 0 || static_cast<size_t>(count) + at + 1 >= a.size()) stop("there are no other tensors");
+    return borrowed(a, at + 1, at + 1 + static_cast<size_t>(count));
+  }
+
+  Borrowed borrowed(const Arguments& a, size_t begin, size_t end) {
+    Borrowed tensors;
+    for (; begin < end; ++begin) tensors.add(tensor(a[begin]));
+    return tensors;
+  }
+
+  // What commands do.
 
   void read_tensor(const std::string& label, const std::string& path) {
     const std::string content = read_file(path);
@@ -241,58 +288,6 @@ class Runner {
     keep(label, std::move(value));
   }
 
-  void load_buffer(const std::string& label, const std::string& path) {
-    const std::string content = read_file(path);
-    const std::vector<uint8_t> bytes(content.begin(), content.end());
-    keep(label, Ort::CheckpointState::LoadCheckpointFromBuffer(bytes));
-  }
-
-  void make_session(const Arguments& arguments) {
-    const auto path = [&](size_t i) {
-      return arguments[i] == "-" ? std::nullopt : std::optional<std::string>(arguments[i]);
-    };
-    const Ort::SessionOptions options;
-    Ort::TrainingSession made(env_, options, state(arguments[1]), arguments[2], path(3), path(4));
-    keep(arguments[0], Session{std::move(made), arguments[3] != "-"});
-  }
-
-  void names(const std::string& label) {
-    auto& [session, has_eval] = find<Session>(label);
-    for (const bool training : {true, false}) {
-      if (!training && !has_eval) break;
-      std::string inputs = training ? "train inputs" : "eval inputs";
-      std::string outputs = training ? "train outputs" : "eval outputs";
-      for (const std::string& name : session.InputNames(training)) inputs += " " + name;
-      for (const std::string& name : session.OutputNames(training)) outputs += " " + name;
-      log(inputs);
-      log(outputs);
-    }
-  }
-
-  Borrowed borrow(Arguments::const_iterator begin, Arguments::const_iterator end) {
-    Borrowed inputs;
-    for (; begin != end; ++begin) inputs.add(tensor(*begin));
-    return inputs;
-  }
-
-  void step(bool training, const std::string& label, Arguments::const_iterator begin,
-            Arguments::const_iterator end) {
-    Ort::TrainingSession& on = session(label);
-    const Borrowed inputs = borrow(begin, end);
-    const std::vector<Ort::Value> outputs =
-        training ? on.TrainStep(inputs.values()) : on.EvalStep(inputs.values());
-    const std::vector<std::string> names = on.OutputNames(training);
-    for (size_t i = 0; i < outputs.size(); ++i) log((training ? "train " : "eval ") + names[i], outputs[i]);
-  }
-
-  /** Steps of this API always return new outputs. */
-  void step_into(bool training, const Arguments& arguments) {
-    const int64_t inputs = read_integer(arguments[1]);
-    if (inputs < 0 || static_cast<size_t>(inputs) + 2 >= arguments.size())
-      stop("there are no tensors for the outputs");
-    step(training, arguments[0], arguments.begin() + 2, arguments.begin() + 2 + inputs);
-  }
-
   void describe(const std::string& label) {
     const Ort::Session& model = find<Ort::Session>(label);
     const Type* type = nullptr;
@@ -304,7 +299,7 @@ class Runner {
     for (size_t i = 0; i < outputs.size(); ++i) line("output", outputs[i], model.GetOutputTypeInfo(i));
   }
 
-  /** A run; after the inputs are names of outputs, or pairs of a name and the tensor that receives it. */
+  /** A run; behind the inputs are names of outputs, or pairs of a name and the tensor that receives it. */
   void run_model(const Arguments& arguments, bool into) {
     Ort::Session& on = find<Ort::Session>(arguments[0]);
     const int64_t count = read_integer(arguments[1]);
@@ -334,46 +329,6 @@ class Runner {
     for (size_t i = 0; i < outputs.size(); ++i) log(std::string("run ") + output_names[i], outputs[i]);
   }
 
-  void make_model_of_buffer(const std::string& label, const std::string& path) {
-    const std::string content = read_file(path);
-    keep(label, Ort::Session(env_, content.data(), content.size(), Ort::SessionOptions()));
-  }
-
-  void to_buffer(const std::string& label, const std::string& target, const std::string& which) {
-    Ort::Value buffer = session(label).ToBuffer(flag(which, "trainable", "all"));
-    log("buffer", buffer);
-    keep(target, std::move(buffer));
-  }
-
-  void add_property(const Arguments& arguments) {
-    Ort::Property value;
-    if (arguments[1] == "int")
-      value = read_integer(arguments[3]);
-    else if (arguments[1] == "float")
-      value = read_number(arguments[3]);
-    else if (arguments[1] == "string")
-      value = arguments[3];
-    else
-      stop("there is no property of type ", arguments[1]);
-    state(arguments[0]).AddProperty(arguments[2], value);
-  }
-
-  void show_property(const Arguments& arguments) {
-    const Ort::Property value = state(arguments[0]).GetProperty(arguments[2]);
-    const char* kinds[] = {"int", "float", "string"};
-    if (arguments[1] != kinds[value.index()]) stop(arguments[2], " is of type ", kinds[value.index()]);
-    const auto text = [](const auto& held) -> std::string {
-      using Held = std::decay_t<decltype(held)>;
-      if constexpr (std::is_same_v<Held, int64_t>)
-        return std::to_string(held);
-      else if constexpr (std::is_same_v<Held, float>)
-        return bits_of(held);
-      else
-        return held;
-    };
-    log("property " + arguments[2] + " " + arguments[1] + " " + std::visit(text, value));
-  }
-
   void resident() const {
     std::ifstream status("/proc/self/status");
     for (std::string line; std::getline(status, line);)
@@ -384,7 +339,7 @@ class Runner {
     const int64_t steps = read_integer(arguments[0]);
     if (steps < 1) stop("expected 1 step or more");
     Ort::TrainingSession& on = session(arguments[1]);
-    const Borrowed inputs = borrow(arguments.begin() + 2, arguments.end());
+    const Borrowed inputs = borrowed(arguments, 2);
     std::vector<int64_t> times;
     for (int64_t i = 0; i < steps; ++i) {
       const auto began = std::chrono::steady_clock::now();
@@ -398,35 +353,38 @@ class Runner {
 
   static const std::map<std::string, Command>& commands();
 
-  // Commands. Those that are one call are in the generated table.
+  // Commands. Those that call a method of the API are generated.
 
-  void command_seed(const Arguments& a) { Ort::SetSeed(read_integer(a[0])); }
+  void command_seed(const Arguments& a);
   void command_tensor(const Arguments& a) { read_tensor(a[0], a[1]); }
   void command_zeros(const Arguments& a) { make_zeros(a[0], a[1], a[2]); }
   void command_show(const Arguments& a) { log("tensor", tensor(a[0])); }
-  void command_load(const Arguments& a) { keep(a[0], Ort::CheckpointState::LoadCheckpoint(a[1])); }
-  void command_load_buffer(const Arguments& a) { load_buffer(a[0], a[1]); }
-  void command_session(const Arguments& a) { make_session(a); }
-  void command_names(const Arguments& a) { names(a[0]); }
+  void command_load(const Arguments& a);
+  void command_load_buffer(const Arguments& a);
+  void command_session(const Arguments& a);
+  void command_train_input_names(const Arguments& a);
+  void command_train_output_names(const Arguments& a);
+  void command_eval_input_names(const Arguments& a);
+  void command_eval_output_names(const Arguments& a);
   void command_learning_rate(const Arguments& a);
-  void command_show_learning_rate(const Arguments& a) {
-    log("learning_rate " + bits_of(session(a[0]).GetLearningRate()));
-  }
+  void command_show_learning_rate(const Arguments& a);
   void command_schedule(const Arguments& a);
-  void command_train(const Arguments& a) { step(true, a[0], a.begin() + 1, a.end()); }
-  void command_eval(const Arguments& a) { step(false, a[0], a.begin() + 1, a.end()); }
-  void command_train_into(const Arguments& a) { step_into(true, a); }
-  void command_eval_into(const Arguments& a) { step_into(false, a); }
+  void command_train(const Arguments& a);
+  void command_eval(const Arguments& a);
+  void command_train_into(const Arguments& a);
+  void command_eval_into(const Arguments& a);
   void command_optimizer_step(const Arguments& a);
   void command_scheduler_step(const Arguments& a);
   void command_reset(const Arguments& a);
-  void command_to_buffer(const Arguments& a) { to_buffer(a[0], a[1], a[2]); }
-  void command_from_buffer(const Arguments& a) { session(a[0]).FromBuffer(tensor(a[1])); }
-  void command_property(const Arguments& a) { add_property(a); }
-  void command_show_property(const Arguments& a) { show_property(a); }
-  void command_show_parameter(const Arguments& a) {
-    log("parameter " + a[1], state(a[0]).GetParameter(a[1]));
-  }
+  void command_to_buffer(const Arguments& a);
+  void command_from_buffer(const Arguments& a);
+  void command_int_property(const Arguments& a);
+  void command_float_property(const Arguments& a);
+  void command_string_property(const Arguments& a);
+  void command_show_int_property(const Arguments& a);
+  void command_show_float_property(const Arguments& a);
+  void command_show_string_property(const Arguments& a);
+  void command_show_parameter(const Arguments& a);
   void command_update_parameter(const Arguments& a);
   void command_save(const Arguments& a);
   void command_export(const Arguments& a);
@@ -436,10 +394,8 @@ class Runner {
   void command_log(const Arguments& a) { logging_ = flag(a[0], "on", "off"); }
   void command_resident(const Arguments&) { resident(); }
   void command_measure(const Arguments& a) { measure(a); }
-  void command_model(const Arguments& a) {
-    keep(a[0], Ort::Session(env_, a[1].c_str(), Ort::SessionOptions()));
-  }
-  void command_model_buffer(const Arguments& a) { make_model_of_buffer(a[0], a[1]); }
+  void command_model(const Arguments& a);
+  void command_model_buffer(const Arguments& a);
   void command_describe(const Arguments& a) { describe(a[0]); }
   void command_run(const Arguments& a) { run_model(a, false); }
   void command_run_into(const Arguments& a) { run_model(a, true); }

@@ -27,9 +27,8 @@ static BOOL logging = YES;
 
 static ORTEnv *env;
 static NSMutableDictionary<NSString *, id> *objects;  // by label
-static NSMutableSet<NSString *> *with_eval;           // labels of sessions with an eval model
 
-// Ends the runner: the script is wrong, or something happened that it does not expect.
+// Ends the runner: the script is at fault, or something went otherwise than it says.
 static void stop(NSString *format, ...) NS_FORMAT_FUNCTION(1, 2);
 static void stop(NSString *format, ...) {
   va_list values;
@@ -73,11 +72,10 @@ static NSArray<ORTValue *> *tensors_of(NSArray<NSString *> *labels) {
   return values;
 }
 
-// NO for an object that could not be created.
+// NO for an object that could not be made.
 static BOOL keep(NSString *label, id object) {
   if (object == nil) return NO;
   [objects setObject:object forKey:label];
-  [with_eval removeObject:label];
   return YES;
 }
 
@@ -194,13 +192,71 @@ static BOOL flag(NSString *text, NSString *yes, NSString *no) {
   return [text isEqualToString:yes];
 }
 
-// Commands: each gets its arguments, and returns NO with the library's error.
+// Commands: each gets its arguments, and returns NO with the error with which the library refused.
 
 typedef NSArray<NSString *> Arguments;
 
-static BOOL command_seed(Arguments *arguments, NSError **error) {
-  (void)error;
-  ORTSetSeed(read_integer([arguments objectAtIndex:0]));
+// The arguments from a place on.
+static Arguments *from(Arguments *arguments, NSUInteger begin) {
+  return [arguments subarrayWithRange:NSMakeRange(begin, [arguments count] - begin)];
+}
+
+static NSString *optional(NSString *path) { return [path isEqualToString:@"-"] ? nil : path; }
+
+static NSUInteger count_at(Arguments *arguments, NSUInteger at) {
+  const int64_t count = read_integer([arguments objectAtIndex:at]);
+  if (count < 0 || count >= (int64_t)([arguments count] - at - 1))
+    stop(@"there are no tensors for the outputs");
+  return (NSUInteger)count;
+}
+
+// As many tensors as an argument says, which stand behind it.
+static NSArray<ORTValue *> *counted(Arguments *arguments, NSUInteger at) {
+  return tensors_of([arguments subarrayWithRange:NSMakeRange(at + 1, count_at(arguments, at))]);
+}
+
+// The tensors behind counted ones.
+static NSArray<ORTValue *> *rest(Arguments *arguments, NSUInteger at) {
+  return tensors_of(from(arguments, at + count_at(arguments, at - 1)));
+}
+
+static ORTSessionOptions *make_options(void) {
+  NSError *error = nil;
+  ORTSessionOptions *options = AUTORELEASED([[ORTSessionOptions alloc] initWithError:&error]);
+  if (options == nil) stop(@"%@", [error localizedDescription]);
+  return options;
+}
+
+// What is nil could not be made: nothing is logged, and the command fails.
+
+static BOOL log_value(NSString *what, ORTValue *value) {
+  if (value != nil) log_tensor(what, value);
+  return value != nil;
+}
+
+static BOOL log_float(NSString *what, float value) {
+  write_log(@"%@ %08" PRIx32, what, bits_of(value));
+  return YES;
+}
+
+static BOOL log_int64(NSString *what, int64_t value) {
+  write_log(@"%@ %" PRId64, what, value);
+  return YES;
+}
+
+static BOOL log_string(NSString *what, NSString *text) {
+  if (text != nil) write_log(@"%@ %@", what, text);
+  return text != nil;
+}
+
+static BOOL log_strings(NSString *what, NSArray<NSString *> *texts) {
+  return texts != nil && log_string(what, [texts componentsJoinedByString:@" "]);
+}
+
+static BOOL log_each(NSString *what, NSArray<NSString *> *names, NSArray<ORTValue *> *values) {
+  if (names == nil) return NO;
+  for (NSUInteger i = 0; i < [values count]; ++i)
+    log_tensor([NSString stringWithFormat:@"%@ %@", what, [names objectAtIndex:i]], [values objectAtIndex:i]);
   return YES;
 }
 
@@ -238,121 +294,6 @@ static BOOL command_show(Arguments *arguments, NSError **error) {
   return YES;
 }
 
-static BOOL command_load(Arguments *arguments, NSError **error) {
-  ORTCheckpoint *state = [[ORTCheckpoint alloc] initWithPath:[arguments objectAtIndex:1] error:error];
-  return keep([arguments objectAtIndex:0], AUTORELEASED(state));
-}
-
-static BOOL command_load_buffer(Arguments *arguments, NSError **error) {
-  NSData *content = read_file([arguments objectAtIndex:1]);
-  ORTCheckpoint *state = [[ORTCheckpoint alloc] initWithData:content error:error];
-  return keep([arguments objectAtIndex:0], AUTORELEASED(state));
-}
-
-static BOOL command_session(Arguments *arguments, NSError **error) {
-  NSString *models[3];
-  for (NSUInteger i = 0; i < 3; ++i) {
-    NSString *path = [arguments objectAtIndex:2 + i];
-    models[i] = [path isEqualToString:@"-"] ? nil : path;
-  }
-  ORTSessionOptions *options = AUTORELEASED([[ORTSessionOptions alloc] initWithError:error]);
-  ORTTrainingSession *made = [[ORTTrainingSession alloc] initWithEnv:env
-                                                      sessionOptions:options
-                                                          checkpoint:state_of([arguments objectAtIndex:1])
-                                                      trainModelPath:models[0]
-                                                       evalModelPath:models[1]
-                                                  optimizerModelPath:models[2]
-                                                               error:error];
-  if (!keep([arguments objectAtIndex:0], AUTORELEASED(made))) return NO;
-  if (models[1] != nil) [with_eval addObject:[arguments objectAtIndex:0]];
-  return YES;
-}
-
-static BOOL log_names(NSString *what, NSArray<NSString *> *names) {
-  if (names == nil) return NO;
-  write_log(@"%@ %@", what, [names componentsJoinedByString:@" "]);
-  return YES;
-}
-
-static BOOL command_names(Arguments *arguments, NSError **error) {
-  ORTTrainingSession *from = session_of([arguments objectAtIndex:0]);
-  if (!log_names(@"train inputs", [from getTrainInputNamesWithError:error])) return NO;
-  if (!log_names(@"train outputs", [from getTrainOutputNamesWithError:error])) return NO;
-  if (![with_eval containsObject:[arguments objectAtIndex:0]]) return YES;
-  if (!log_names(@"eval inputs", [from getEvalInputNamesWithError:error])) return NO;
-  return log_names(@"eval outputs", [from getEvalOutputNamesWithError:error]);
-}
-
-static BOOL command_show_learning_rate(Arguments *arguments, NSError **error) {
-  NSError *failure = nil;
-  const float rate = [session_of([arguments objectAtIndex:0]) getLearningRateWithError:&failure];
-  *error = failure;
-  if (failure != nil) return NO;
-  write_log(@"learning_rate %08" PRIx32, bits_of(rate));
-  return YES;
-}
-
-static BOOL log_outputs(BOOL train, ORTTrainingSession *from, NSArray<ORTValue *> *outputs, NSError **error) {
-  if (outputs == nil) return NO;
-  NSArray<NSString *> *names =
-      train ? [from getTrainOutputNamesWithError:error] : [from getEvalOutputNamesWithError:error];
-  if (names == nil) return NO;
-  for (NSUInteger i = 0; i < [outputs count]; ++i) {
-    NSString *what = [NSString stringWithFormat:@"%s %@", train ? "train" : "eval", [names objectAtIndex:i]];
-    log_tensor(what, [outputs objectAtIndex:i]);
-  }
-  return YES;
-}
-
-static BOOL step(BOOL train, Arguments *arguments, NSError **error) {
-  ORTTrainingSession *on = session_of([arguments objectAtIndex:0]);
-  NSRange rest = NSMakeRange(1, [arguments count] - 1);
-  NSArray<ORTValue *> *inputs = tensors_of([arguments subarrayWithRange:rest]);
-  NSArray<ORTValue *> *outputs = train ? [on trainStepWithInputValues:inputs error:error]
-                                       : [on evalStepWithInputValues:inputs error:error];
-  return log_outputs(train, on, outputs, error);
-}
-
-static BOOL command_train(Arguments *arguments, NSError **error) { return step(YES, arguments, error); }
-static BOOL command_eval(Arguments *arguments, NSError **error) { return step(NO, arguments, error); }
-
-static BOOL step_into(BOOL train, Arguments *arguments, NSError **error) {
-  ORTTrainingSession *on = session_of([arguments objectAtIndex:0]);
-  const int64_t count = read_integer([arguments objectAtIndex:1]);
-  if (count < 0 || count >= (int64_t)[arguments count] - 2) stop(@"there are no tensors for the outputs");
-  NSRange first = NSMakeRange(2, (NSUInteger)count);
-  NSRange rest = NSMakeRange(2 + first.length, [arguments count] - 2 - first.length);
-  NSArray<ORTValue *> *inputs = tensors_of([arguments subarrayWithRange:first]);
-  NSArray<ORTValue *> *outputs = tensors_of([arguments subarrayWithRange:rest]);
-  const BOOL done = train
-                        ? [on trainStepWithInputValues:inputs outputValues:outputs runOptions:nil error:error]
-                        : [on evalStepWithInputValues:inputs outputValues:outputs runOptions:nil error:error];
-  return done && log_outputs(train, on, outputs, error);
-}
-
-static BOOL command_train_into(Arguments *arguments, NSError **error) {
-  return step_into(YES, arguments, error);
-}
-static BOOL command_eval_into(Arguments *arguments, NSError **error) {
-  return step_into(NO, arguments, error);
-}
-
-static BOOL command_model(Arguments *arguments, NSError **error) {
-  ORTSession *made = [[ORTSession alloc] initWithEnv:env
-                                           modelPath:[arguments objectAtIndex:1]
-                                      sessionOptions:nil
-                                               error:error];
-  return keep([arguments objectAtIndex:0], AUTORELEASED(made));
-}
-
-static BOOL command_model_buffer(Arguments *arguments, NSError **error) {
-  ORTSession *made = [[ORTSession alloc] initWithEnv:env
-                                           modelData:read_file([arguments objectAtIndex:1])
-                                      sessionOptions:nil
-                                               error:error];
-  return keep([arguments objectAtIndex:0], AUTORELEASED(made));
-}
-
 static BOOL command_describe(Arguments *arguments, NSError **error) {
   ORTSession *of = model_of([arguments objectAtIndex:0]);
   for (NSString *what in @[ @"input", @"output" ]) {
@@ -381,7 +322,7 @@ static NSDictionary<NSString *, ORTValue *> *named(Arguments *pairs, NSMutableAr
   return values;
 }
 
-// The inputs of a run, and the tokens after them.
+// The inputs of a run, and the tokens behind them.
 static NSDictionary<NSString *, ORTValue *> *inputs_of(Arguments *arguments, Arguments **rest) {
   const int64_t count = read_integer([arguments objectAtIndex:1]);
   if (count < 0 || 2 * count > (int64_t)[arguments count] - 2) stop(@"there are not so many inputs");
@@ -422,70 +363,12 @@ static BOOL command_run_into(Arguments *arguments, NSError **error) {
   return YES;
 }
 
-static BOOL command_to_buffer(Arguments *arguments, NSError **error) {
-  const BOOL trainable = flag([arguments objectAtIndex:2], @"trainable", @"all");
-  ORTValue *buffer = [session_of([arguments objectAtIndex:0]) toBufferWithTrainable:trainable error:error];
-  if (!keep([arguments objectAtIndex:1], buffer)) return NO;
-  log_tensor(@"buffer", buffer);
-  return YES;
-}
-
-// The method determines by itself which parameters the tensor is for.
-static BOOL command_from_buffer(Arguments *arguments, NSError **error) {
-  flag([arguments objectAtIndex:2], @"trainable", @"all");
-  ORTValue *buffer = tensor_of([arguments objectAtIndex:1]);
-  return [session_of([arguments objectAtIndex:0]) fromBufferWithValue:buffer error:error];
-}
-
-static BOOL command_property(Arguments *arguments, NSError **error) {
-  ORTCheckpoint *state = state_of([arguments objectAtIndex:0]);
-  NSString *type = [arguments objectAtIndex:1], *name = [arguments objectAtIndex:2];
-  NSString *value = [arguments objectAtIndex:3];
-  if ([type isEqualToString:@"int"]) {
-    return [state addIntPropertyWithName:name value:read_integer(value) error:error];
-  }
-  if ([type isEqualToString:@"float"]) {
-    return [state addFloatPropertyWithName:name value:read_number(value) error:error];
-  }
-  if (![type isEqualToString:@"string"]) stop(@"there is no property of type %@", type);
-  return [state addStringPropertyWithName:name value:value error:error];
-}
-
-static BOOL command_show_property(Arguments *arguments, NSError **error) {
-  ORTCheckpoint *state = state_of([arguments objectAtIndex:0]);
-  NSString *type = [arguments objectAtIndex:1], *name = [arguments objectAtIndex:2], *value = nil;
-  NSError *failure = nil;
-  if ([type isEqualToString:@"int"]) {
-    value = [NSString stringWithFormat:@"%" PRId64, [state getIntPropertyWithName:name error:&failure]];
-  } else if ([type isEqualToString:@"float"]) {
-    const float number = [state getFloatPropertyWithName:name error:&failure];
-    value = [NSString stringWithFormat:@"%08" PRIx32, bits_of(number)];
-  } else if ([type isEqualToString:@"string"]) {
-    value = [state getStringPropertyWithName:name error:&failure];
-  } else {
-    stop(@"there is no property of type %@", type);
-  }
-  *error = failure;
-  if (failure != nil) return NO;
-  write_log(@"property %@ %@ %@", name, type, value);
-  return YES;
-}
-
-static BOOL command_show_parameter(Arguments *arguments, NSError **error) {
-  NSString *name = [arguments objectAtIndex:1];
-  ORTValue *value = [state_of([arguments objectAtIndex:0]) getParameterWithName:name error:error];
-  if (value == nil) return NO;
-  log_tensor([@"parameter " stringByAppendingString:name], value);
-  return YES;
-}
-
-// The pool around the line releases all other references to the object.
+// The pool around the line gives up what else holds the object.
 static BOOL command_release(Arguments *arguments, NSError **error) {
   (void)error;
   NSString *label = [arguments objectAtIndex:0];
   if ([objects objectForKey:label] == nil) stop(@"%@ names nothing", label);
   [objects removeObjectForKey:label];
-  [with_eval removeObject:label];
   return YES;
 }
 
@@ -527,7 +410,7 @@ static BOOL command_measure(Arguments *arguments, NSError **error) {
   ORTTrainingSession *on = session_of([arguments objectAtIndex:1]);
   NSArray<ORTValue *> *inputs =
       tensors_of([arguments subarrayWithRange:NSMakeRange(2, [arguments count] - 2)]);
-  // Created by the first step, overwritten by the others.
+  // Made by the first step, written into by the others.
   NSArray<ORTValue *> *outputs = [on trainStepWithInputValues:inputs error:error];
   if (outputs == nil) return NO;
   int64_t *times = malloc((size_t)steps * sizeof *times);
@@ -545,11 +428,6 @@ static BOOL command_measure(Arguments *arguments, NSError **error) {
 }
 
 enum { kMost = 64 };
-
-// The arguments from a place on.
-static Arguments *from(Arguments *arguments, NSUInteger begin) {
-  return [arguments subarrayWithRange:NSMakeRange(begin, [arguments count] - begin)];
-}
 
 #include "generated/objc/commands.h"
 
@@ -619,7 +497,7 @@ static NSUInteger end_of(NSArray<NSString *> *lines, NSUInteger start) {
 
 static void run_lines(NSArray<NSString *> *lines, NSUInteger begin, NSUInteger end, int64_t number) {
   for (NSUInteger at = begin; at < end; ++at) {
-    // Temporary objects of a line are released with it.
+    // What a line made on the way goes with it.
     @autoreleasepool {
       script_line = at + 1;
       command = [lines objectAtIndex:at];
@@ -652,7 +530,6 @@ int main(int argc, char **argv) {
     env = AUTORELEASED([[ORTEnv alloc] initWithLoggingLevel:ORTLoggingLevelError error:&error]);
     if (env == nil) stop(@"%@", [error localizedDescription]);
     objects = [NSMutableDictionary dictionary];
-    with_eval = [NSMutableSet set];
 
     NSString *script = AUTORELEASED([[NSString alloc] initWithData:read_file(script_path)
                                                           encoding:NSUTF8StringEncoding]);

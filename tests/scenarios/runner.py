@@ -6,13 +6,12 @@ import gc
 import struct
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import ortrain
-from generated.python.commands import COMMANDS
+from generated.python.commands import COMMANDS, Commands
 from ortrain import InferenceSession, NodeArg, OrtrainError, OrtValue, _ortrain
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 
@@ -28,16 +27,15 @@ NAMES = {np.dtype(kind): name for name, kind in TYPES.items()}
 
 
 class ScriptError(Exception):
-    """The script, not the library, is wrong, or something happened that the script does not expect."""
+    """The script, not the library, is at fault, or something went otherwise than the script says."""
 
 
 @dataclass
 class Session:
-    """A module with the objects that belong to it."""
+    """A module with what belongs to it."""
 
     module: Module
     optimizer: Optimizer | None
-    has_eval: bool
     scheduler: LinearLRScheduler | None = None
 
 
@@ -68,12 +66,12 @@ def print_tensor(value: OrtValue) -> str:
     return f"{NAMES[array.dtype]} {shape} {code:016x}"
 
 
-class Runner:
+class Runner(Commands):
     """The objects of a script, and a method for every command."""
 
     def __init__(self, data: str, out: str) -> None:
         self.folders = {"data:": data, "out:": out}
-        self.objects: dict[str, CheckpointState | Session | InferenceSession | OrtValue] = {}
+        self.objects: dict[str, object] = {}
         self.logging = True
         self.expects_failure = False
 
@@ -86,6 +84,9 @@ class Runner:
             print(f"{what} {print_tensor(value)}")
 
     # Labels.
+
+    def keep(self, label: str, made: object) -> None:
+        self.objects[label] = made
 
     def find(self, label: str, kind: type) -> object:
         found = self.objects.get(label)
@@ -119,29 +120,29 @@ class Runner:
     def command_show(self, label: str) -> None:
         self.log_tensor("tensor", *self.values((label,)))
 
-    def command_load(self, label: str, path: str) -> None:
-        self.objects[label] = CheckpointState.load_checkpoint(path)
-
-    def command_load_buffer(self, label: str, path: str) -> None:
-        self.objects[label] = CheckpointState.load_checkpoint_from_buffer(Path(path).read_bytes())
-
     def command_session(self, label: str, state: str, train: str, evaluation: str, optimizer: str) -> None:
-        has_eval = evaluation != "-"
         options = ortrain.SessionOptions()
-        module = Module(train, self.state(state), evaluation if has_eval else None, session_options=options)
-        self.objects[label] = Session(
-            module, None if optimizer == "-" else Optimizer(optimizer, module), has_eval
-        )
+        eval_model = None if evaluation == "-" else evaluation
+        module = Module(train, self.state(state), eval_model, session_options=options)
+        self.keep(label, Session(module, None if optimizer == "-" else Optimizer(optimizer, module)))
 
-    def command_names(self, label: str) -> None:
-        session = self.session_of(label)
-        for mode in ("train", "eval") if session.has_eval else ("train",):
-            session.module.train(mode == "train")
-            self.log(" ".join([mode, "inputs", *session.module.input_names()]))
-            self.log(" ".join([mode, "outputs", *session.module.output_names()]))
+    def module(self, label: str, mode: str) -> Module:
+        return self.session_of(label).module.train(mode == "train")
 
-    # A session without an optimizer model has no Optimizer in this API, so errors of that kind come from the layer
-    # below.
+    def command_train_input_names(self, label: str) -> None:
+        self.log(" ".join(["train inputs", *self.module(label, "train").input_names()]))
+
+    def command_train_output_names(self, label: str) -> None:
+        self.log(" ".join(["train outputs", *self.module(label, "train").output_names()]))
+
+    def command_eval_input_names(self, label: str) -> None:
+        self.log(" ".join(["eval inputs", *self.module(label, "eval").input_names()]))
+
+    def command_eval_output_names(self, label: str) -> None:
+        self.log(" ".join(["eval outputs", *self.module(label, "eval").output_names()]))
+
+    # A session without an optimizer model has no Optimizer in this API, so what is wrong without one is asked of
+    # the layer below.
 
     def command_learning_rate(self, label: str, rate: str) -> None:
         session = self.session_of(label)
@@ -179,10 +180,10 @@ class Runner:
             _ortrain.scheduler_step(session.module._handle)
 
     def step(self, mode: str, label: str, inputs: tuple[str, ...]) -> None:
-        module = self.session_of(label).module.train(mode == "train")
+        module = self.module(label, mode)
         values = self.values(inputs)
         if self.expects_failure:
-            # The class rejects wrong inputs with its own message; that of the library is needed here.
+            # The class refuses wrong inputs in its own words; the library's are wanted here.
             handle = module._handle
             if mode == "train":
                 count = _ortrain.training_session_get_training_model_output_count(handle)
@@ -203,7 +204,7 @@ class Runner:
     def command_eval(self, label: str, *inputs: str) -> None:
         self.step("eval", label, inputs)
 
-    # Steps of this API always return new outputs.
+    # Steps of this API give new outputs always.
 
     def command_train_into(self, label: str, count: str, *tensors: str) -> None:
         self.step("train", label, tensors[: int(count)])
@@ -261,20 +262,30 @@ class Runner:
         (buffer,) = self.values((source,))
         self.session_of(label).module.copy_buffer_to_parameters(buffer.numpy(), which == "trainable")
 
-    def command_property(self, label: str, kind: str, name: str, value: str) -> None:
-        readers: dict[str, Callable[[str], int | float | str]] = {
-            "int": int,
-            "float": read_number,
-            "string": str,
-        }
-        self.state(label).properties[name] = readers[kind](value)
+    def command_int_property(self, label: str, name: str, value: str) -> None:
+        self.state(label).properties[name] = int(value)
 
-    def command_show_property(self, label: str, kind: str, name: str) -> None:
-        # The mapping raises KeyError, while the library has its own error.
+    def command_float_property(self, label: str, name: str, value: str) -> None:
+        self.state(label).properties[name] = read_number(value)
+
+    def command_string_property(self, label: str, name: str, value: str) -> None:
+        self.state(label).properties[name] = value
+
+    def property(self, label: str, name: str, kind: type) -> int | float | str:
+        # The mapping raises KeyError where the library has an error of its own.
         value = _ortrain.get_property(self.state(label)._handle, name)
-        if type(value).__name__ != {"string": "str"}.get(kind, kind):
+        if type(value) is not kind:
             raise ScriptError(f"{name} is of type {type(value).__name__}")
-        self.log(f"property {name} {kind} {bits(value) if isinstance(value, float) else value}")
+        return value
+
+    def command_show_int_property(self, label: str, name: str) -> None:
+        self.log(f"property {name} int {self.property(label, name, int)}")
+
+    def command_show_float_property(self, label: str, name: str) -> None:
+        self.log(f"property {name} float {bits(float(self.property(label, name, float)))}")
+
+    def command_show_string_property(self, label: str, name: str) -> None:
+        self.log(f"property {name} string {self.property(label, name, str)}")
 
     def command_show_parameter(self, label: str, name: str) -> None:
         value = _ortrain.get_parameter(self.state(label)._handle, name)  # as above
@@ -283,9 +294,6 @@ class Runner:
     def command_update_parameter(self, label: str, name: str, source: str) -> None:
         (value,) = self.values((source,))
         _ortrain.update_parameter(self.state(label)._handle, name, value)  # as above
-
-    def command_save(self, label: str, path: str, which: str) -> None:
-        CheckpointState.save_checkpoint(self.state(label), path, include_optimizer_state=which == "with")
 
     def command_export(self, label: str, path: str, *names: str) -> None:
         self.session_of(label).module.export_model_for_inferencing(path, list(names))
@@ -351,7 +359,7 @@ class Runner:
         return token
 
     def run(self, lines: list[tuple[int, list[str]]], number: int = 0) -> None:
-        """Run lines, each with its position in the script; `number` is the index of the round."""
+        """Run lines, each with its place in the script; `number` is that of the round."""
         at = 0
         while at < len(lines):
             place, tokens = lines[at]

@@ -2,7 +2,7 @@
 import Foundation
 import onnxruntime_training_objc
 
-/// The script is wrong, or something happened that it does not expect.
+/// The script is at fault, or something went otherwise than it says.
 struct Fault: Error {
   let why: String
 
@@ -18,7 +18,6 @@ final class Runner {
   var text: Substring = ""
   var logging = true
   var objects: [String: AnyObject] = [:]
-  var withEval: Set<String> = []  // labels of sessions with an eval model
 
   init(data: String, out: String) throws {
     self.data = data
@@ -65,7 +64,6 @@ final class Runner {
 
   func keep(_ label: String, _ object: AnyObject) {
     objects[label] = object
-    withEval.remove(label)
   }
 
   // MARK: Numbers and tensors as the script writes them
@@ -132,16 +130,41 @@ final class Runner {
     log("\(what) \(description) \(hex(hash, 16))")
   }
 
+  func show(_ what: String, _ value: Float) throws { log("\(what) \(bits(value))") }
+  func show(_ what: String, _ value: Int64) throws { log("\(what) \(value)") }
+  func show(_ what: String, _ text: String?) throws { log("\(what) \(text!)") }
+  func show(_ what: String, _ names: [String]) throws { log(([what] + names).joined(separator: " ")) }
+
+  func showEach(_ what: String, _ names: [String], _ values: [ORTValue]) throws {
+    for (name, value) in zip(names, values) { try show("\(what) \(name)", value) }
+  }
+
+  // MARK: Tokens
+
+  func optional(_ path: String) -> String? { path == "-" ? nil : path }
+
+  func count(_ arguments: [String], _ at: Int) throws -> Int {
+    let count = Int(try integer(arguments[at]))
+    if count < 0 || count >= arguments.count - at - 1 { throw Fault("there are no tensors for the outputs") }
+    return count
+  }
+
+  /// As many tensors as a token says, which stand behind it.
+  func counted(_ arguments: [String], _ at: Int) throws -> [ORTValue] {
+    try tensors(arguments[(at + 1)..<(at + 1 + count(arguments, at))])
+  }
+
+  /// The tensors behind counted ones.
+  func rest(_ arguments: [String], _ at: Int) throws -> [ORTValue] {
+    try tensors(arguments[(at + count(arguments, at - 1))...])
+  }
+
   static func file(_ path: String) throws -> Data {
     guard let content = FileManager.default.contents(atPath: path) else { throw Fault("cannot read \(path)") }
     return content
   }
 
   // MARK: Commands
-
-  func command_seed(_ arguments: [String]) throws {
-    ORTSetSeed(try integer(arguments[0]))
-  }
 
   func command_tensor(_ arguments: [String]) throws {
     let content = try Self.file(arguments[1])
@@ -157,77 +180,6 @@ final class Runner {
 
   func command_show(_ arguments: [String]) throws {
     try show("tensor", try tensor(arguments[0]))
-  }
-
-  func command_load(_ arguments: [String]) throws {
-    keep(arguments[0], try ORTCheckpoint(path: arguments[1]))
-  }
-
-  func command_load_buffer(_ arguments: [String]) throws {
-    keep(arguments[0], try ORTCheckpoint(data: try Self.file(arguments[1])))
-  }
-
-  func command_session(_ arguments: [String]) throws {
-    let optional = arguments.map { $0 == "-" ? nil : $0 }
-    let made = try ORTTrainingSession(
-      env: env, sessionOptions: try ORTSessionOptions(), checkpoint: try state(arguments[1]), trainModelPath: arguments[2],
-      evalModelPath: optional[3], optimizerModelPath: optional[4])
-    keep(arguments[0], made)
-    if optional[3] != nil { withEval.insert(arguments[0]) }
-  }
-
-  func command_names(_ arguments: [String]) throws {
-    let session = try session(arguments[0])
-    log("train inputs " + (try session.getTrainInputNames()).joined(separator: " "))
-    log("train outputs " + (try session.getTrainOutputNames()).joined(separator: " "))
-    if !withEval.contains(arguments[0]) { return }
-    log("eval inputs " + (try session.getEvalInputNames()).joined(separator: " "))
-    log("eval outputs " + (try session.getEvalOutputNames()).joined(separator: " "))
-  }
-
-  func command_show_learning_rate(_ arguments: [String]) throws {
-    let rate = try session(arguments[0]).getLearningRate()
-    log("learning_rate \(bits(rate))")
-  }
-
-  func showOutputs(_ train: Bool, _ session: ORTTrainingSession, _ outputs: [ORTValue]) throws {
-    let names = try train ? session.getTrainOutputNames() : session.getEvalOutputNames()
-    for (name, output) in zip(names, outputs) { try show("\(train ? "train" : "eval") \(name)", output) }
-  }
-
-  func step(_ train: Bool, _ arguments: [String]) throws {
-    let session = try session(arguments[0])
-    let inputs = try tensors(arguments[1...])
-    let outputs = try train ? session.trainStep(withInputValues: inputs) : session.evalStep(withInputValues: inputs)
-    try showOutputs(train, session, outputs)
-  }
-
-  func command_train(_ arguments: [String]) throws { try step(true, arguments) }
-  func command_eval(_ arguments: [String]) throws { try step(false, arguments) }
-
-  func stepInto(_ train: Bool, _ arguments: [String]) throws {
-    let session = try session(arguments[0])
-    let count = Int(try integer(arguments[1]))
-    if count < 0 || count >= arguments.count - 2 { throw Fault("there are no tensors for the outputs") }
-    let inputs = try tensors(arguments[2..<(2 + count)])
-    let outputs = try tensors(arguments[(2 + count)...])
-    if train {
-      try session.trainStep(withInputValues: inputs, outputValues: outputs, runOptions: nil)
-    } else {
-      try session.evalStep(withInputValues: inputs, outputValues: outputs, runOptions: nil)
-    }
-    try showOutputs(train, session, outputs)
-  }
-
-  func command_train_into(_ arguments: [String]) throws { try stepInto(true, arguments) }
-  func command_eval_into(_ arguments: [String]) throws { try stepInto(false, arguments) }
-
-  func command_model(_ arguments: [String]) throws {
-    keep(arguments[0], try ORTSession(env: env, modelPath: arguments[1], sessionOptions: nil))
-  }
-
-  func command_model_buffer(_ arguments: [String]) throws {
-    keep(arguments[0], try ORTSession(env: env, modelData: try Self.file(arguments[1]), sessionOptions: nil))
   }
 
   func command_describe(_ arguments: [String]) throws {
@@ -252,7 +204,7 @@ final class Runner {
     return (values, names)
   }
 
-  /// The inputs of a run, and the tokens after them.
+  /// The inputs of a run, and the tokens behind them.
   func inputs(_ arguments: [String]) throws -> ([String: ORTValue], ArraySlice<String>) {
     let count = Int(try integer(arguments[1]))
     if count < 0 || 2 * count > arguments.count - 2 { throw Fault("there are not so many inputs") }
@@ -273,49 +225,8 @@ final class Runner {
     for name in outputs.names { try show("run \(name)", outputs.values[name]!) }
   }
 
-  func command_to_buffer(_ arguments: [String]) throws {
-    let buffer = try session(arguments[0]).toBuffer(withTrainable: try flag(arguments[2], "trainable", "all"))
-    keep(arguments[1], buffer)
-    try show("buffer", buffer)
-  }
-
-  /// The method determines by itself which parameters the tensor is for.
-  func command_from_buffer(_ arguments: [String]) throws {
-    _ = try flag(arguments[2], "trainable", "all")
-    try session(arguments[0]).fromBuffer(with: try tensor(arguments[1]))
-  }
-
-  func command_property(_ arguments: [String]) throws {
-    let state = try state(arguments[0])
-    let (type, name, value) = (arguments[1], arguments[2], arguments[3])
-    switch type {
-    case "int": try state.addIntProperty(withName: name, value: try integer(value))
-    case "float": try state.addFloatProperty(withName: name, value: try number(value))
-    case "string": try state.addStringProperty(withName: name, value: value)
-    default: throw Fault("there is no property of type \(type)")
-    }
-  }
-
-  func command_show_property(_ arguments: [String]) throws {
-    let state = try state(arguments[0])
-    let (type, name) = (arguments[1], arguments[2])
-    let value =
-      switch type {
-      case "int": String(try state.getIntProperty(withName: name))
-      case "float": bits(try state.getFloatProperty(withName: name))
-      case "string": try state.getStringProperty(withName: name)!
-      default: throw Fault("there is no property of type \(type)")
-      }
-    log("property \(name) \(type) \(value)")
-  }
-
-  func command_show_parameter(_ arguments: [String]) throws {
-    try show("parameter \(arguments[1])", try state(arguments[0]).getParameter(withName: arguments[1]))
-  }
-
   func command_release(_ arguments: [String]) throws {
     if objects.removeValue(forKey: arguments[0]) == nil { throw Fault("\(arguments[0]) names nothing") }
-    withEval.remove(arguments[0])
   }
 
   func command_log(_ arguments: [String]) throws {
@@ -334,7 +245,7 @@ final class Runner {
     if steps < 1 { throw Fault("expected 1 step or more") }
     let session = try session(arguments[1])
     let inputs = try tensors(arguments[2...])
-    // Created by the first step, overwritten by the others.
+    // Made by the first step, written into by the others.
     let outputs = try session.trainStep(withInputValues: inputs)
     var times: [UInt64] = []
     times.reserveCapacity(Int(steps))

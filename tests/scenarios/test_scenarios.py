@@ -1,4 +1,4 @@
-"""Every language does the same with the same script, to the last bit, and reproduces the recorded runs.
+"""Every language does the same with the same script, to the last bit, and what the recorded runs did.
 
 README.md beside this file describes the scripts and their runners.
 """
@@ -43,20 +43,20 @@ RUNNERS = {
 }
 
 LEAST_GROWTH_OF_A_LEAK_KIB = 2 * 1024
-"""The growth of memory allowed for ten thousand cycles: 210 bytes each. Less than the smallest object of a cycle, a
-tensor of 16 floats with its handles (a test below leaks those); more than heaps and garbage collectors keep for later,
-which was up to 0.6 MiB."""
+"""What ten thousand cycles may grow by: 210 bytes each. Less than the smallest thing that a cycle makes, a tensor of 16
+floats with its handles (a test below leaks those); more than what heaps and garbage collectors keep for later, of which
+up to 0.6 MiB were seen."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """The output of a runner."""
+    """What a runner left behind."""
 
     log: list[str]
     files: dict[str, bytes]
 
     def floats(self, prefix: str) -> list[float]:
-        """The floats at the end of the lines with this prefix, in scalars and alone."""
+        """The floats at the end of the lines that begin so, in scalars and alone."""
         found = [re.fullmatch(prefix + r"(?:\S+ float - )?([0-9a-f]{8})", line) for line in self.log]
         return [bits_to_float(match[1]) for match in found if match]
 
@@ -81,7 +81,7 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def runner_of(builds: Path) -> Callable[[str], Program]:
-    """Returns the runner of a language; skips if it is missing, or fails if it is required."""
+    """Gives the runner of a language; skips where it is missing, or fails where it is required."""
 
     def give(language: str) -> Program:
         try:
@@ -116,7 +116,7 @@ class Scenario:
         return self.ran[language]
 
     def comparable(self, line: str, out: Path) -> str:
-        """A line without what may differ: folders, and the call that made a check."""
+        """A line without what may differ: folders, and by which call a check was reached."""
         line = line.replace(str(self.data), "DATA").replace(str(out), "OUT")
         return re.sub(r"^(error \d+ )[A-Za-z]+: ", r"\1", line)
 
@@ -134,7 +134,7 @@ def fill_in(case: str) -> str:
         "scheduler_step": "",
     }
     if schedule:
-        # As it ran: the Python class of 1.19.2 passed the two counts in the wrong order.
+        # As it ran: the Python class of 1.19.2 handed the two counts on in the wrong order.
         values["schedule"] = f"schedule s {schedule['total']} {schedule['warmup']} {schedule['initial_lr']}"
         values["scheduler_step"] = "scheduler_step s"
     return string.Template((HERE / "training.txt").read_text(encoding="utf-8")).substitute(values)
@@ -142,7 +142,7 @@ def fill_in(case: str) -> str:
 
 @pytest.fixture(scope="session")
 def scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Scenario]:
-    """Returns a scenario by the name of its script, or of the recorded run that training.txt repeats."""
+    """Gives a scenario by the name of its script, or of the recorded run that training.txt repeats."""
 
     @functools.cache
     def give(name: str) -> Scenario:
@@ -188,7 +188,7 @@ def test_a_run_has_the_recorded_numbers(case, scenario, runner_of):
     ran = scenario(case).run("c", runner_of("c"))
     steps = len(recorded["train_losses"])
     np.testing.assert_allclose(ran.floats("train ")[:steps], recorded["train_losses"], rtol=1e-4)
-    # One rate was logged before the schedule.
+    # One rate was shown in front of the schedule.
     np.testing.assert_allclose(
         ran.floats("learning_rate ")[1 : steps + 1], recorded["learning_rates"], rtol=1e-4
     )
@@ -215,7 +215,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(case, scenario, runner_of):
     steps = len(expected(case)["train_losses"])
     losses = ran.floats("train ")
     rest = steps - steps // 2
-    # After the recorded run come two unrelated steps, then the second half.
+    # After the recorded run come two steps that have nothing to do with it, then the second half.
     assert losses[steps + 2 : steps + 2 + rest] == losses[steps // 2 : steps]
     assert ran.files["after_resumed"] == ran.files["after"]
     assert ran.files["after_resumed.onnx"] == ran.files["after.onnx"]
@@ -247,7 +247,7 @@ def test_seeds_rates_parameters_and_properties_do_what_they_say(scenario, runner
 
     rates = ran.floats("learning_rate ")
     assert rates[:3] == [0.0, bits_to_float("3dcccccd"), bits_to_float("3dcccccc")]
-    # The first of these comes after four optimizer steps, the second after five, and so on.
+    # Four optimizer steps lie behind the first of these, five behind the second and so on.
     np.testing.assert_allclose(rates[3:], [0.3 * (9 - t) / 7 for t in range(4, 10)], rtol=1e-6)
 
     assert "property large int 9223372036854775807" in ran.log
@@ -319,7 +319,7 @@ def fnv(array):
 
 
 def growth(ran: Ran) -> int:
-    """By how many KiB memory grew between the two lines of the script that log it."""
+    """By how many KiB memory grew between the two places of the script that show it."""
     before, after = (int(line.split()[1]) for line in ran.log if line.startswith("resident "))
     print(f"{before} KiB, then {after} KiB")
     return after - before
@@ -374,9 +374,10 @@ def test_every_command_is_described():
     text = (HERE / "README.md").read_text(encoding="utf-8")
     listed = (HERE.parents[1] / "spec/scenarios.yaml").read_text(encoding="utf-8")
     commands = set(re.findall(r"^  - \{name: (\w+),", listed, re.MULTILINE))
-    assert len(commands) == 35
+    assert len(commands) == 42
     described = set(re.findall(r"`(\w+)[^`]*`", "".join(re.findall(r"^\| `.*?\|", text, re.MULTILINE))))
     assert commands <= described
-    # In the other languages the compilers find what is missing.
-    runner = (HERE / "runner.py").read_text(encoding="utf-8")
+    # The compilers see what other runners lack.
+    sources = [HERE / name for name in ("runner.py", "generated/python/commands.py")]
+    runner = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     assert commands == set(re.findall(r"^    def command_(\w+)\(self", runner, re.MULTILINE))

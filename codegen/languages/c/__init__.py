@@ -5,13 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from codegen.languages import Base, File
+from codegen import lower
+from codegen.languages import Action, Base, File
+from codegen.lower import Operand
 from codegen.spec.check import CORE_CLASSES
-from codegen.spec.model import Call, Command, Parameter
+from codegen.spec.model import Call, Class, Command, Given, Parameter
 from codegen.spec.names import pascal, snake
 
 PATCHES = 10
-"""How many releases of a version of onnxruntime are reckoned with, 1.30.0 to 1.30.9."""
+"""The number of patch releases per version of onnxruntime: 1.30.0 to 1.30.9."""
 
 
 class Language(Base):
@@ -50,37 +52,80 @@ class Language(Base):
 
     # ---- commands of the scenarios ----
 
+    token = "arguments[{i}]"
     tokens = {  # noqa: RUF012
-        "state": "state_of({})",
-        "session": "session_of({})",
-        "tensor": "tensor_of({})",
-        "integer": "read_integer({})",
-        "number": "read_number({})",
-        "path": "{}",
-        "text": "{}",
-        "texts": "(const char* const*)&{}",
-        "choice": 'flag({}, "{}", "{}")',
+        "state": "state_of({t})",
+        "session": "session_of({t})",
+        "tensor": "tensor_of({t})",
+        "tensors": "tensors_from(count, arguments, {i})",
+        "counted_tensors": "tensors_counted(count, arguments, {i})",
+        "outputs": "tensors_behind(count, arguments, {i})",
+        "written": "tensors_behind(count, arguments, {i})",
+        "integer": "read_integer({t})",
+        "number": "read_number({t})",
+        "path": "{t}",
+        "path_or_none": "optional({t})",
+        "text": "{t}",
+        "texts": "(const char* const*)&{t}",
+        "content": "read_file({t}, &content_length)",
+        "choice": 'flag({t}, "{yes}", "{no}")',
+    }
+    ambient = {"env": "env", "session_options": "options", "run_options": "NULL"}  # noqa: RUF012
+    operands = {  # noqa: RUF012
+        "receiver": "object",
+        "allocator": "allocator",
+        "absent": "NULL",
+        "made": "&result",
+        "out": "&result",
+        "output_count": "outputs_len",
+        "outputs": "outputs",
     }
 
-    def command_call(self, command: Command) -> str:
-        """Return the call that a command makes; empty if its body is written by hand."""
-        if not command.method:
-            return ""
-        name, _, method = command.method.partition(".")
-        m = next(m for m in self.spec.class_named(name).methods if m.name == method)
-        read = self.read(command, lambda i: f"arguments[{i}]")
-        first = m.call.parameters[0]
-        roles = {first.name: read[0], **dict(zip((p.role for p in m.parameters), read[1:], strict=False))}
-        if m.pattern == "static":
-            roles = dict(zip((p.role for p in m.parameters), read, strict=True))
-        passed = []
-        for p in m.call.parameters:
-            if p.name in roles:
-                passed.append(roles[p.name])
-            else:
-                passed.append(f"(size_t)count - {command.fewest}" if m.call.arrays.get(p.name) else "NULL")
-        table = {"general": "ort", "training": "training", "extension": "extension"}[m.call.table]
-        return f"{table}->{self.function(m.call)}({', '.join(passed)})"
+    def scenario_classes(self) -> list[Class]:
+        """Return the classes of the spec, whose calls C makes without them."""
+        return self.spec.classes
+
+    @staticmethod
+    def argument(action: Action, p: Given) -> str:
+        """Return what a token is read as for a parameter."""
+        return action.arguments[[q.name for q in action.m.parameters].index(p.name)]
+
+    def function_of(self, call: Call) -> str:
+        """Return the expression of a call's function."""
+        table = {"general": "ort", "training": "training", "extension": "extension"}[call.table]
+        return f"{table}->{self.function(call)}"
+
+    def invocation(self, s: lower.Invoke | lower.Make, action: Action) -> str:
+        """Return the expression of a call."""
+        return f"{self.function_of(s.call)}({', '.join(self.operand(o, action) for o in s.operands)})"
+
+    def operand(self, o: Operand, action: Action) -> str:
+        """Return one operand of a call."""
+        match o:
+            case lower.Passed(p) if p.type == "values":
+                cast = "" if p.role == "outputs" else "(const OrtValue* const*)"
+                return f"{cast}{p.name}.values"
+            case lower.Passed(p):
+                return "content" if p.type == "bytes" else self.argument(action, p)
+            case lower.AddressOf(p) if p.type == "string":
+                return f"(void*){self.argument(action, p)}"
+            case lower.AddressOf(p):
+                return f"&({self.base(p.type)}){{{self.argument(action, p)}}}"
+            case lower.Length(p):
+                lengths = {"values": f"{p.name}.length", "bytes": "content_length"}
+                return lengths.get(p.type, f"(size_t)count - {action.command.fewest}")
+        return self.fixed_operand(o)
+
+    def kind_kept(self, action: Action) -> str:
+        """Return the kind of the object that a command keeps."""
+        kinds = {"checkpoint_state": "kState", "training_session": "kSession", "inference_session": "kModel"}
+        return kinds[action.cls.name] if action.m.pattern == "create" else "kTensor"
+
+    def log_text(self, command: Command) -> str:
+        """Return the expression of what the log has in front of a result."""
+        tokens = [self.token.format(i=part) for part in command.log_parts if isinstance(part, int)]
+        text = "".join(part if isinstance(part, str) else "%s" for part in command.log_parts)
+        return f'text("{text}", {", ".join(tokens)})' if tokens else f'"{text}"'
 
     # ---- names ----
 
@@ -204,7 +249,7 @@ class Language(Base):
         return self.block(lines, indent)
 
     def remarks(self, p: Parameter) -> str:
-        """Return what the other keys of a parameter say, as sentences after its documentation."""
+        """Return sentences about the other properties of a parameter, for the end of its documentation."""
         said = []
         if p.unit:
             said.append(f"In {p.unit}.")
@@ -240,7 +285,7 @@ class Language(Base):
         return self.block(self.wrap(self.said(text)), indent)
 
     def checks(self, call: Call) -> list[str]:
-        """Statements that refuse null arguments by name."""
+        """Return the statements that reject null arguments by name."""
         out = []
         for p in call.parameters:
             length = next((q for q in call.parameters if q.name == p.length), None)
@@ -260,7 +305,7 @@ class Language(Base):
         return out
 
     def core_call(self, call: Call) -> str:
-        """Return the statement that does the work."""
+        """Return the statement that calls the core."""
         if call.core == "body":
             return f"capi::{self.function(call)}({self.names(call)});"
         owner, method = call.core.split("::")

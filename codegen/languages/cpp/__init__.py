@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from codegen import lower
-from codegen.languages import Base, File, broken
+from codegen.languages import Action, Base, File, broken
 from codegen.lower import Operand
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter
 
@@ -45,7 +45,7 @@ class Language(Base):
         return cls.own if cls else self.types.get(kind) or self.c.base(kind)
 
     def argument_type(self, m: Method, p: Given) -> str:
-        """Return how a method takes an argument."""
+        """Return the type of a parameter."""
         kind = self.type_of(p.type)
         if p.type in ("memory", "path_pointer", "text_pointer", "pointer") or p.type in self.spec.callbacks:
             return kind
@@ -112,7 +112,7 @@ class Language(Base):
         return not self.is_constructor(cls, m) and self.result_type(m, cls) == f"{cls.own}&"
 
     def is_const(self, cls: Class, m: Method) -> bool:
-        """Whether a method leaves its object as it is."""
+        """Whether a method does not change its object."""
         if self.returns_itself(cls, m):
             return False
         if m.pattern in ("names", "numbers", "property_get"):
@@ -146,7 +146,7 @@ class Language(Base):
         return f"inline {self.result_type(m, cls)} {name}::{m.own}({', '.join(self.signature(m))}){tail}"
 
     def has_factory(self, cls: Class) -> bool:
-        """Whether a static method makes objects of a class."""
+        """Whether a static method creates objects of a class."""
         return any(m.pattern == "create" and not self.is_constructor(cls, m) for m in cls.methods)
 
     def doc(self, text: str, indent: int = 0) -> str:
@@ -160,27 +160,42 @@ class Language(Base):
     # ---- commands of the scenarios ----
 
     tokens = {  # noqa: RUF012
-        "state": "state({})",
-        "session": "session({})",
-        "tensor": "tensor({})",
-        "integer": "read_integer({})",
-        "number": "read_number({})",
-        "path": "{}",
-        "text": "{}",
-        "texts": "std::vector<std::string>(a.begin() + {}, a.end())",
-        "choice": 'flag({}, "{}", "{}")',
+        "state": "state({t})",
+        "session": "session({t})",
+        "tensor": "tensor({t})",
+        "tensors": "borrowed(a, {i}).values()",
+        "counted_tensors": "counted(a, {i}).values()",
+        "integer": "read_integer({t})",
+        "number": "read_number({t})",
+        "path": "{t}",
+        "path_or_none": "optional({t})",
+        "text": "{t}",
+        "texts": "std::vector<std::string>(a.begin() + {i}, a.end())",
+        "content": "content",
+        "choice": 'flag({t}, "{yes}", "{no}")',
     }
+    ambient = {"env": "env_", "session_options": "Ort::SessionOptions()"}  # noqa: RUF012
 
-    def command_call(self, command: Command) -> str:
-        """Return the call that a command makes; empty if its body is written by hand."""
-        found = self.called_by(command)
-        if found is None:
-            return ""
-        cls, m = found
-        read = self.read(command, lambda i: str(i) if command.tokens[i] == "texts" else f"a[{i}]")
-        if m.pattern == "static":
-            return f"Ort::{cls.own}::{m.own}({', '.join(read)})"
-        return f"{read[0]}.{m.own}({', '.join(read[1:])})"
+    def read(self, command: Command, i: int, kind: str, p: Given | None = None) -> str:
+        """Return what a token is read as, for a parameter of a method."""
+        form = {"path_pointer": "{}.c_str()", "memory": "{0}.data(), {0}.size()"}.get(
+            p.type if p else "", "{}"
+        )
+        return form.format(super().read(command, i, kind, p))
+
+    def command_call(self, action: Action) -> str:
+        """Return the expression of the call that a command makes."""
+        arguments = f"({', '.join(action.arguments)})"
+        own = "" if self.is_constructor(action.cls, action.m) else action.m.own
+        if action.receiver:
+            return f"{action.receiver}.{own}{arguments}"
+        return f"Ort::{action.cls.own}{'::' if own else ''}{own}{arguments}"
+
+    def log_text(self, command: Command) -> str:
+        """Return the expression of what the log has in front of a result."""
+        return " + ".join(
+            f'"{part}"' if isinstance(part, str) else f"a[{part}]" for part in command.log_parts
+        )
 
     # ---- steps ----
 

@@ -9,7 +9,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from codegen import lower
-from codegen.languages import Base, File
+from codegen.languages import Action, Base, File
 from codegen.lower import Operand, Step
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, argument_kind
 from codegen.spec.names import Words, camel, pascal
@@ -22,7 +22,7 @@ NAMESPACES = {"tensor_element_type": f"{NAMESPACE}.Tensors"}
 """The enumerations outside the main namespace."""
 
 OWN_HANDLES = {"value": "OrtValueHandle"}
-"""Safe handles written by hand, because they own more than the handle. The classes that use them have their lifetime by hand, too."""
+"""Safe handles written by hand, because they own more than the handle; so is what releases objects of their classes."""
 
 HOLDERS = {"strings": "NativeTexts", "values": "NativeValues"}
 """What owns the memory of an argument during a call."""
@@ -191,7 +191,7 @@ class Language(Base):
             return " ".join(f"{pascal(p.name, PLAIN)}: {self.said(p.doc)}" for p in m.call.results)
         doc = self.said(m.returns.doc) if m.returns else ""
         gives = m.pattern == "step"
-        return (doc[:1].upper() + doc[1:]) + (" The caller disposes of them." if gives else "")
+        return doc + (" The caller disposes of them." if gives else "")
 
     @staticmethod
     def _comment(lines: list[str], indent: int) -> str:
@@ -364,12 +364,13 @@ class Language(Base):
             return line
         lines = [f"NativeStatus.ThrowOnError({self.function(call)}("]
         margin = " " * (indent + 4)
-        for argument in arguments:
+        for i, argument in enumerate(arguments):
+            part = argument + ("," if i + 1 < len(arguments) else "));")
             if len(lines) > 1 and len(lines[-1]) + len(argument) < 105:
-                lines[-1] += f" {argument},"
+                lines[-1] += f" {part}"
             else:
-                lines.append(f"{margin}{argument},")
-        return "\n".join(lines).removesuffix(",") + "));"
+                lines.append(f"{margin}{part}")
+        return "\n".join(lines)
 
     operands = {  # noqa: RUF012
         "receiver": "Live",
@@ -482,6 +483,10 @@ class Language(Base):
             return "Arguments.Byte(value)"
         return "(int)value" if kind in self.spec.enums and wanted not in self.spec.enums else "value"
 
+    def method_of(self, command: Command) -> str:
+        """Return the name of the runner's method for a command."""
+        return pascal(command.name, PLAIN)
+
     @staticmethod
     def field(m: Method) -> str:
         """Return the backing field of a property."""
@@ -490,27 +495,39 @@ class Language(Base):
     # ---- commands of the scenarios ----
 
     tokens = {  # noqa: RUF012
-        "state": "State({})",
-        "session": "Training({})",
-        "tensor": "Tensor({}).Value",
-        "integer": "Text.Integer({})",
-        "number": "Text.Number({})",
-        "path": "{}",
-        "text": "{}",
-        "texts": "From({})",
-        "choice": 'Flag({}, "{}", "{}")',
+        "state": "State({t})",
+        "session": "Training({t})",
+        "tensor": "Tensor({t}).Value",
+        "tensors": "Values(a, {i})",
+        "counted_tensors": "Counted(a, {i})",
+        "outputs": "Rest(a, {i})",
+        "written": "Written(a, {i})",
+        "integer": "Text.Integer({t})",
+        "number": "Text.Number({t})",
+        "path": "{t}",
+        "path_or_none": "Optional({t})",
+        "text": "{t}",
+        "texts": "From(a, {i})",
+        "content": "File.ReadAllBytes({t})",
+        "choice": 'Flag({t}, "{yes}", "{no}")',
     }
+    ambient = {"env": "", "session_options": "options", "run_options": ""}  # noqa: RUF012
 
-    def command_call(self, command: Command) -> str:
-        """Return the call that a command makes, or that of its hand-written body."""
-        found = self.called_by(command)
-        if found is None:
-            return f"{pascal(command.name, PLAIN)}(a)"
-        cls, m = found
-        read = self.read(command, lambda i: f"a, {i}" if command.tokens[i] == "texts" else f"a[{i}]")
-        if m.pattern == "static":
-            return f"{cls.own}.{m.own}({', '.join(read)})"
-        return f"{read[0]}.{m.own}({', '.join(read[1:])})"
+    def command_call(self, action: Action) -> str:
+        """Return the expression of the call that a command makes."""
+        arguments = f"({', '.join(action.arguments)})"
+        if action.receiver:
+            return f"{action.receiver}.{action.m.own}{arguments}"
+        if self.is_constructor(action.cls, action.m):
+            return f"new {action.cls.own}{arguments}"
+        return f"{action.cls.own}.{action.m.own}{arguments}"
+
+    @staticmethod
+    def log_text(command: Command) -> str:
+        """Return the expression of what the log has in front of a result."""
+        return " + ".join(
+            f'"{part}"' if isinstance(part, str) else f"a[{part}]" for part in command.log_parts
+        )
 
     # ---- the reference page ----
 

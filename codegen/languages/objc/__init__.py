@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from codegen import lower
-from codegen.languages import File
+from codegen.languages import Action, File
 from codegen.languages.labels import Labelled
 from codegen.lower import Operand
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, Returned, argument_kind
@@ -49,7 +49,7 @@ TAKERS = {
     "values": ("const OrtValue **", "ORTTakeValues"),
     "bytes": ("const void *", "ORTTakeData"),
 }
-"""The C form of arguments, and the function that converts to it."""
+"""The C type of arguments, and the function that converts to it."""
 
 WIDTH = 110
 
@@ -154,7 +154,7 @@ class Language(Labelled):
         return self.enum_name(enum) + pascal(value, self.words)
 
     def mentioned(self, classes: list[Class]) -> list[str]:
-        """Return the names of the other classes that the methods of some mention."""
+        """Return the names of the other classes in the methods of these classes."""
         kinds = {p.type for cls in classes for m in self.methods(cls) for p in m.parameters}
         kinds |= {
             m.returns.type for cls in classes for m in cls.methods if m.returns and m.pattern != "create"
@@ -165,7 +165,7 @@ class Language(Labelled):
         return sorted(found - {cls.own for cls in classes})
 
     def class_of_kind(self, kind: str) -> str:
-        """Return the class of the objects of a class of the spec, or of a handle.
+        """Return the name of the class for a class of the spec, or for a handle.
 
         Raises
         ------
@@ -184,14 +184,14 @@ class Language(Labelled):
 
     @staticmethod
     def pieces(m: Method) -> list[str]:
-        """Return the pieces of a method's selector, without that of the error."""
+        """Return the parts of a method's selector, without that of the error."""
         base, *labels = m.labels
         return [f"{base}{labels[0]}", *labels[1:]] if labels else [base]
 
     # ---- types ----
 
     def argument_type(self, p: Given) -> str:
-        """Return how a method takes an argument."""
+        """Return the type of a parameter."""
         return ("nullable " if self.is_nullable(p) else "") + self.object_type(p.type)
 
     def object_type(self, kind: str) -> str:
@@ -227,17 +227,28 @@ class Language(Labelled):
         if m.returns is None or m.pattern in lower.SETTINGS or m.returns.type == "results":
             return "BOOL"
         kind = self.object_type(m.returns.type)
-        return f"nullable {kind}" if kind.endswith("*") else kind
+        return f"nullable {kind}" if self.is_object(m.returns.type) else kind
+
+    def is_object(self, kind: str) -> bool:
+        """Whether an object stands for a kind of value, instead of a number."""
+        return kind in COLLECTIONS or kind.endswith("[]") or bool(self._handle_of(kind))
+
+    def returns_object(self, m: Method) -> bool:
+        """Whether a method returns an object, so that nil shows a failure."""
+        if m.pattern == "create":
+            return True
+        returns = m.returns is not None and m.pattern not in lower.SETTINGS
+        return returns and self.is_object(m.returns.type if m.returns else "")
 
     def is_number(self, m: Method) -> bool:
-        """Whether a method returns a number, so that the error alone says that it failed."""
+        """Whether a method returns a number, so that only the error shows a failure."""
         if self.returned(m) == "BOOL":
             setter = m.pattern in lower.SETTINGS
             return m.returns is not None and not setter and m.returns.type in ("bool", "flag")
-        return not self.returned(m).startswith("nullable")
+        return not self.returns_object(m)
 
     def fails_by_error(self, m: Method) -> bool:
-        """Whether Swift is told that the error alone says that a method failed.
+        """Whether the declaration tells Swift that only the error shows a failure.
 
         The getter of texts is among those of properties, which the original header declares all alike.
         """
@@ -245,7 +256,7 @@ class Language(Labelled):
 
     def failed(self, m: Method) -> str:
         """Return what a method returns when it fails."""
-        if self.returned(m).startswith("nullable"):
+        if self.returns_object(m):
             return "nil"
         return "NO" if self.returned(m) == "BOOL" else "0"
 
@@ -261,14 +272,14 @@ class Language(Labelled):
         return f"{camel(p.name, self.words)}Result"
 
     def out_type(self, p: Parameter) -> str:
-        """Return how a method takes the place of a result."""
+        """Return the type of the pointer that receives a result."""
         kind = self.object_type(argument_kind(p))
-        return f"{kind}_Nullable *_Nullable" if kind.endswith("*") else f"{kind} *_Nullable"
+        return f"{kind}_Nullable *_Nullable" if self.is_object(argument_kind(p)) else f"{kind} *_Nullable"
 
     # ---- declarations ----
 
     def declaration(self, m: Method) -> str:
-        """Return a method's declaration without what ends it, broken at the colons where it is long."""
+        """Return a method's declaration without its end, broken at the colons if it is long."""
         taken = [(self.argument_type(p), p.own) for p in self.arguments(m)]
         taken += [(self.out_type(p), self.stored_name(p)) for p in self.stored(m)]
         pieces = self.pieces(m)
@@ -292,7 +303,7 @@ class Language(Labelled):
 
     def attributes(self, m: Method) -> str:
         """Return the attributes after a declaration."""
-        if self.returned(m) == "nullable instancetype":
+        if m.pattern == "create":
             return " NS_DESIGNATED_INITIALIZER" if m.parameters else " ORT_SWIFT_NAME(init())"
         return " ORT_FAILS_BY_ERROR" if self.fails_by_error(m) else ""
 
@@ -323,44 +334,58 @@ class Language(Labelled):
 
     def return_doc(self, m: Method) -> str:
         """Return what a method returns, also when it fails, in words."""
-        if self.returned(m) == "nullable instancetype":
+        if m.pattern == "create":
             return "The object, or nil on failure."
         if self.returned(m) == "BOOL" and not self.is_number(m):
             return "YES, or NO on failure."
-        doc = self.said((m.returns or Returned("", "")).doc).rstrip(".")
-        return f"{doc}; {self.failed(m)} on failure."
+        doc = self.said((m.returns or Returned("", "")).doc)
+        return f"{doc} On failure, {self.failed(m)}."
 
     # ---- commands of the scenarios ----
 
+    token = "[arguments objectAtIndex:{i}]"
     tokens = {  # noqa: RUF012
-        "state": "state_of({})",
-        "session": "session_of({})",
-        "tensor": "tensor_of({})",
-        "integer": "read_integer({})",
-        "number": "read_number({})",
-        "path": "{}",
-        "text": "{}",
-        "texts": "{}",
-        "choice": 'flag({}, @"{}", @"{}")',
+        "state": "state_of({t})",
+        "session": "session_of({t})",
+        "tensor": "tensor_of({t})",
+        "tensors": "tensors_of(from(arguments, {i}))",
+        "counted_tensors": "counted(arguments, {i})",
+        "outputs": "rest(arguments, {i})",
+        "written": "rest(arguments, {i})",
+        "integer": "read_integer({t})",
+        "number": "read_number({t})",
+        "path": "{t}",
+        "path_or_none": "optional({t})",
+        "text": "{t}",
+        "texts": "from(arguments, {i})",
+        "content": "read_file({t})",
+        "choice": 'flag({t}, @"{yes}", @"{no}")',
     }
+    ambient = {"env": "env", "session_options": "make_options()", "run_options": "nil"}  # noqa: RUF012
 
-    def command_call(self, command: Command) -> str:
-        """Return the call that a command makes; empty if its body is written by hand."""
-        found = self.called_by(command)
-        if found is None:
-            return ""
-        m = found[1]
+    def arguments_of(self, m: Method) -> list[Given]:
+        """Return what a command passes to a method."""
+        return self.arguments(m)
 
-        def token(i: int) -> str:
-            return (
-                f"from(arguments, {i})" if command.tokens[i] == "texts" else f"[arguments objectAtIndex:{i}]"
-            )
+    def command_call(self, action: Action, error: str = "error") -> str:
+        """Return the expression of the call that a command makes; ``error`` receives what fails."""
+        receiver = action.receiver or f"[{action.cls.own} alloc]"
+        pieces = self.pieces(action.m)
+        if not action.arguments:
+            return f"[{receiver} {pieces[0]}WithError:{error}]"
+        parts = [f"{piece}:{value}" for piece, value in zip(pieces, action.arguments, strict=True)]
+        return f"[{receiver} {' '.join(parts)} error:{error}]"
 
-        receiver, *read = self.read(command, token)
-        if not read:
-            return f"[{receiver} {self.pieces(m)[0]}WithError:error]"
-        parts = [f"{piece}:{value}" for piece, value in zip(self.pieces(m), read, strict=True)]
-        return f"[{receiver} {' '.join(parts)} error:error]"
+    def logs_number(self, action: Action) -> bool:
+        """Whether what is logged is a number, so that the error alone says that the call failed."""
+        return bool(action.result) and action.result in ENCODED
+
+    def log_text(self, command: Command) -> str:
+        """Return the expression of what the log has in front of a result."""
+        tokens = [self.token.format(i=part) for part in command.log_parts if isinstance(part, int)]
+        text = "".join(part if isinstance(part, str) else "%@" for part in command.log_parts)
+        format = ", ".join([f'@"{text}"', *tokens])
+        return f"[NSString stringWithFormat:{format}]" if tokens else format
 
     # ---- steps ----
 
@@ -393,7 +418,7 @@ class Language(Labelled):
         variable = self.variable(p)
         if p.type in TAKERS:
             kind, taker = TAKERS[p.type]
-            freed = " ORT_FREED" if kind.endswith("**") else ""
+            freed = " ORT_FREED" if p.type in ("strings", "name_set", "values") else ""
             start = "NULL"
             if p.type == "named_values":
                 freed, start = " ORT_NAMED_VALUES_FREED", "{0}"

@@ -1,15 +1,15 @@
-"""How Python says what the spec describes: the functions of the extension, and the classes over them."""
+"""Python: the functions of the extension, and the classes over them."""
 
 from __future__ import annotations
 
-import re
+import ast
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from codegen import lower
-from codegen.languages import Base, File
+from codegen.languages import Action, Base, File
 from codegen.lower import Operand, Step
 from codegen.spec.model import Call, Class, Given, Method, Parameter
 from codegen.spec.names import pascal, snake
@@ -43,7 +43,7 @@ class Argument:
 
 @dataclass
 class Function:
-    """One function of the extension: a call as Python sees it, in the pieces that its C++ text is made of."""
+    """One function of the extension: a call as Python sees it, and the parts of its C++ code."""
 
     call: Call
     arguments: list[Argument] = field(default_factory=list)
@@ -69,6 +69,11 @@ class Function:
         if len(stubs) > 1:
             return f"tuple[{', '.join(stubs)}]"
         return stubs[0] if stubs else "None"
+
+
+def names_in(annotation: str) -> set[str]:
+    """Return the names that a type of the spec mentions, which a file has to import."""
+    return {node.id for node in ast.walk(ast.parse(annotation)) if isinstance(node, ast.Name)}
 
 
 class Language(Base):
@@ -113,7 +118,7 @@ class Language(Base):
         ]
 
     def bound_handles(self) -> list[str]:
-        """Return the handles that those calls speak of and that Python holds as opaque objects."""
+        """Return the handles in those calls that Python holds as opaque objects."""
         hidden = ("value", "env", "tensor_type_and_shape_info", "type_info")
         used = {p.type for call in self.bound_calls() for p in call.parameters}
         return [name for name in self.spec.handles if name in used and name not in hidden]
@@ -209,7 +214,7 @@ class Language(Base):
             if named is None:
                 f.prelude.append(f"Outputs {p.name}_({p.length});")
                 return
-            # An array that comes in says how many are wanted; tensors of the caller may receive them.
+            # An input array has as many elements as there are outputs; tensors of the caller may receive them.
             given = Given(p.name, "values", p.doc)
             prelude = f"Outputs {p.name}_({named.name}.size(), {p.name});"
             f.take(given, "const py::sequence&", "Sequence[OrtValue | None]", prelude, "py::tuple()", "()")
@@ -284,6 +289,22 @@ class Language(Base):
         """Return the name of a handle's class in the extension."""
         return f"{pascal(handle, self.words)}Handle"
 
+    # ---- commands of the scenarios ----
+
+    token = "tokens[{i}]"
+    tokens = {  # noqa: RUF012
+        "state": "self.state({t})",
+        "path": "{t}",
+        "content": "Path({t}).read_bytes()",
+        "choice": '{t} == "{yes}"',
+    }
+
+    @staticmethod
+    def command_call(action: Action) -> str:
+        """Return the expression of the call that a command makes."""
+        receiver = action.receiver or action.cls.own
+        return f"{receiver}.{action.m.own}({', '.join(action.arguments)})"
+
     # ---- the classes ----
 
     def annotation(self, kind: str, nullable: bool = False) -> str:
@@ -353,7 +374,7 @@ class Language(Base):
 
     @staticmethod
     def is_static(m: Method) -> bool:
-        """Whether a method is one of the class."""
+        """Whether a method is a class method."""
         return m.pattern == "static" or (m.pattern == "create" and m.own != "__init__")
 
     @staticmethod
@@ -415,7 +436,7 @@ class Language(Base):
         return [(exceptions.get(e["code"], "OrtrainError"), self.said(e["when"])) for e in m.errors]
 
     def field_doc(self, method: Method) -> str:
-        """Return the documentation of a field: what it is, and what its value says."""
+        """Return the documentation of a field and of its value."""
         details = method.returns.doc if method.returns else ""
         return self.docstring(replace(method, details=details, returns=None), 4)
 
@@ -431,7 +452,7 @@ class Language(Base):
             return ["from dataclasses import dataclass"]
         settings = [p for m in methods if m.pattern not in lower.SETTINGS for p in m.parameters]
         kinds = {p.type for p in settings} | {m.returns.type for m in methods if m.returns}
-        mentioned = set(re.findall(r"\w+", " ".join(self.annotation(kind) for kind in kinds)))
+        mentioned = {name for kind in kinds for name in names_in(self.annotation(kind))}
         classes = {c.name: c.own for c in self.classes if c is not cls}
         run_time: set[str] = set()
         typing_only = {classes[cls.view_of]} if cls.view_of else set()

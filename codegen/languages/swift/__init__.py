@@ -6,11 +6,10 @@ default it is the name under which Swift imports the method of Objective-C.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from codegen import lower
-from codegen.languages import File
+from codegen.languages import Action, File
 from codegen.languages.labels import Labelled
 from codegen.lower import Operand
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, argument_kind
@@ -27,13 +26,13 @@ TAKERS = {
     "named_values": ("namedValues", "{}.free()"),
     "values": ("values", "{}.deallocate()"),
 }
-"""The function that gives an argument its C form, and how that is freed."""
+"""The function that converts an argument to C, and the statement that frees the result."""
 
 PASSED = {"bool", "flag", "int", "int64", "uint32", "uint64", "float", "size"}
 """Arguments that are passed on as numbers."""
 
 SAME_IN_C = ("bool", "int", "int64", "uint32", "uint64", "float")
-"""Elements that are stored in an array of Swift as C reads them: the call gets the array's own memory."""
+"""Elements with the same layout in Swift and C, so that a call gets the array's own memory."""
 ARRAYS = {f"{element}[]": element for element in SAME_IN_C}
 
 
@@ -94,10 +93,9 @@ class Language(Labelled):
         return f"{self.enum_name('error_code')}.{self.value_name('error_code', name)}"
 
     def default_value_name(self, enum: str, value: str) -> str:
-        """Return the name of a value: that of Objective-C without the type, with its first word in lower case."""
+        """Return the name of a value: that of Objective-C without the type, with its first letter in lower case."""
         name = pascal(value, self.words)
-        capitals = re.match(r"[A-Z]+(?=[A-Z][a-z]|$)|[A-Z]", name)
-        return name[: capitals.end()].lower() + name[capitals.end() :] if capitals else name
+        return name[:1].lower() + name[1:]
 
     # ---- types ----
 
@@ -128,7 +126,7 @@ class Language(Labelled):
                 f"{camel(p.name, self.words)}: {self.type_name(argument_kind(p))}" for p in m.call.results
             ]
             return f"({', '.join(parts)})"
-        # Objective-C declares the getters of properties all alike, so Swift imports the text as optional.
+        # Objective-C declares all getters of properties alike, so Swift imports the string as optional.
         optional = "?" if m.pattern == "property_get" and m.returns.type == "string" else ""
         return self.type_name(m.returns.type) + optional
 
@@ -183,33 +181,45 @@ class Language(Labelled):
 
     # ---- commands of the scenarios ----
 
+    token = "arguments[{i}]"
     tokens = {  # noqa: RUF012
-        "state": "state({})",
-        "session": "session({})",
-        "tensor": "tensor({})",
-        "integer": "integer({})",
-        "number": "number({})",
-        "path": "{}",
-        "text": "{}",
-        "texts": "{}",
-        "choice": 'flag({}, "{}", "{}")',
+        "state": "state({t})",
+        "session": "session({t})",
+        "tensor": "tensor({t})",
+        "tensors": "tensors(arguments[{i}...])",
+        "counted_tensors": "counted(arguments, {i})",
+        "outputs": "rest(arguments, {i})",
+        "written": "rest(arguments, {i})",
+        "integer": "integer({t})",
+        "number": "number({t})",
+        "path": "{t}",
+        "path_or_none": "optional({t})",
+        "text": "{t}",
+        "texts": "Array(arguments[{i}...])",
+        "content": "Self.file({t})",
+        "choice": 'flag({t}, "{yes}", "{no}")',
     }
+    ambient = {"env": "env", "session_options": "ORTSessionOptions()", "run_options": "nil"}  # noqa: RUF012
 
-    def command_call(self, command: Command) -> str:
-        """Return the call that a command makes; empty if its body is written by hand."""
-        found = self.called_by(command)
-        if found is None:
-            return ""
-        base, *labels = found[1].labels
+    def arguments_of(self, m: Method) -> list[Given]:
+        """Return what a command passes to a method."""
+        return self.arguments(m)
 
-        def token(i: int) -> str:
-            return f"Array(arguments[{i}...])" if command.tokens[i] == "texts" else f"arguments[{i}]"
+    def command_call(self, action: Action) -> str:
+        """Return the expression of the call that a command makes."""
+        base, *labels = action.m.labels
+        arguments = ", ".join(
+            value if label == "_" else f"{label}: {value}"
+            for label, value in zip(labels, action.arguments, strict=True)
+        )
+        callee = f"{action.receiver}.{base}" if action.receiver else action.cls.own
+        return f"{callee}({arguments})"
 
-        receiver, *read = self.read(command, token)
-        named = [
-            value if label == "_" else f"{label}: {value}" for label, value in zip(labels, read, strict=True)
-        ]
-        return f"{receiver}.{base}({', '.join(named)})"
+    @staticmethod
+    def log_text(command: Command) -> str:
+        """Return the expression of what the log has in front of a result."""
+        parts = (part if isinstance(part, str) else f"\\(arguments[{part}])" for part in command.log_parts)
+        return f'"{"".join(parts)}"'
 
     # ---- steps ----
 

@@ -101,7 +101,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param name Name of the property.
  * @param error Set when it fails. May be NULL.
- * @return Its value; 0 on failure.
+ * @return Its value. On failure, 0.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no property with this name, or the property has
  * another type.
@@ -112,7 +112,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param name Name of the property.
  * @param error Set when it fails. May be NULL.
- * @return Its value; 0 on failure.
+ * @return Its value. On failure, 0.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no property with this name, or the property has
  * another type.
@@ -123,7 +123,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param name Name of the property.
  * @param error Set when it fails. May be NULL.
- * @return Its value; nil on failure.
+ * @return Its value. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no property with this name, or the property has
  * another type.
@@ -133,14 +133,14 @@ NS_ASSUME_NONNULL_BEGIN
 /** Names of the parameters, trainable ones first.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names; nil on failure.
+ * @return The names. On failure, nil.
  */
 - (nullable NSArray<NSString *> *)getParameterNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the properties, in alphabetical order.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names; nil on failure.
+ * @return The names. On failure, nil.
  */
 - (nullable NSArray<NSString *> *)getPropertyNamesWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -162,7 +162,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param name Name of the parameter.
  * @param error Set when it fails. May be NULL.
- * @return The copy; nil on failure.
+ * @return The copy. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name.
  */
@@ -172,7 +172,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param parameterName Name of the parameter.
  * @param error Set when it fails. May be NULL.
- * @return Type and shape; nil on failure.
+ * @return Type and shape. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name.
  */
@@ -183,7 +183,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param parameterName Name of the parameter.
  * @param error Set when it fails. May be NULL.
- * @return YES for trainable, NO for frozen; NO on failure.
+ * @return YES for trainable, NO for frozen. On failure, NO.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name.
  */
@@ -194,7 +194,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param parameterName Name of the parameter.
  * @param error Set when it fails. May be NULL.
- * @return The copy, with the parameter's type and shape; nil on failure.
+ * @return The copy, with the parameter's type and shape. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name, or it is frozen;
  * ORTErrorCodeRuntimeException when no train step has run on this state.
@@ -206,7 +206,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param propertyName Name of the property.
  * @param error Set when it fails. May be NULL.
- * @return The type; 0 on failure.
+ * @return The type. On failure, 0.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no property with this name.
  */
@@ -218,14 +218,14 @@ NS_ASSUME_NONNULL_BEGIN
  * Such a state needs -[ORTTrainingSession fromBufferWithValue:error:] before the first step.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES for nominal, NO if the values are there; NO on failure.
+ * @return YES for nominal, NO if the values are there. On failure, NO.
  */
 - (BOOL)isNominalWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
 /** Number of optimizer steps taken on a state.
  *
  * @param error Set when it fails. May be NULL.
- * @return The number; 0 if there is no optimizer state; 0 on failure.
+ * @return The number; 0 if there is no optimizer state. On failure, 0.
  */
 - (int64_t)getOptimizerStepCountWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 

@@ -57,7 +57,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param error Set when it fails. May be NULL.
  * @return A serialized ONNX model. Its outputs are those of the forward model, followed by <name>_grad
- *     for each requested value; nil on failure.
+ *     for each requested value. On failure, nil.
  *
  * Errors: ORTErrorCodeFail when the gradients have not been built yet.
  */

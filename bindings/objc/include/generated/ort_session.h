@@ -133,7 +133,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param key The key.
  * @param error Set when it fails. May be NULL.
- * @return YES if it is set; NO on failure.
+ * @return YES if it is set. On failure, NO.
  */
 - (BOOL)hasConfigEntryWithKey:(NSString *)key error:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
@@ -141,7 +141,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param key The key.
  * @param error Set when it fails. May be NULL.
- * @return The value; nil on failure.
+ * @return The value. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when the entry is not set or the buffer is too small.
  */
@@ -265,21 +265,21 @@ NS_ASSUME_NONNULL_BEGIN
 /** Names of the inputs.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the model's order; nil on failure.
+ * @return The names, in the model's order. On failure, nil.
  */
 - (nullable NSArray<NSString *> *)inputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the outputs.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the model's order; nil on failure.
+ * @return The names, in the model's order. On failure, nil.
  */
 - (nullable NSArray<NSString *> *)outputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the initializers that a run may replace.
  *
  * @param error Set when it fails. May be NULL.
- * @return Always empty: initializers are constants here; nil on failure.
+ * @return Always empty: initializers are constants here. On failure, nil.
  */
 - (nullable NSArray<NSString *> *)overridableInitializerNamesWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -287,7 +287,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param index Zero-based index.
  * @param error Set when it fails. May be NULL.
- * @return What the model declares; unknown dimensions are -1; nil on failure.
+ * @return What the model declares; unknown dimensions are -1. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when the index is out of range.
  */
@@ -298,7 +298,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param index Zero-based index.
  * @param error Set when it fails. May be NULL.
- * @return What the model declares; unknown dimensions are -1; nil on failure.
+ * @return What the model declares; unknown dimensions are -1. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when the index is out of range.
  */
@@ -313,7 +313,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param outputNames Names of the requested outputs.
  * @param runOptions Settings for this run.
  * @param error Set when it fails. May be NULL.
- * @return The outputs, by name; nil on failure.
+ * @return The outputs, by name. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when a name is unknown, an input that the requested outputs need
  * is missing, or a type or shape is wrong; ORTErrorCodeRuntimeException when a node fails;

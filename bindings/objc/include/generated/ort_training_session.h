@@ -98,7 +98,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param inputs The inputs, in the order of the input names.
  * @param error Set when it fails. May be NULL.
- * @return The outputs, in the order of the output names; the loss comes first; nil on failure.
+ * @return The outputs, in the order of the output names; the loss comes first. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when the number, types, ranks or shapes of inputs or outputs are
  * wrong; the message lists the inputs; ORTErrorCodeRuntimeException when a node fails, the session is
@@ -134,7 +134,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param inputs The inputs, in the order of the input names.
  * @param error Set when it fails. May be NULL.
- * @return The outputs, in the order of the output names; nil on failure.
+ * @return The outputs, in the order of the output names. On failure, nil.
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
  * number, types, ranks or shapes of inputs or outputs are wrong; ORTErrorCodeRuntimeException when a
@@ -187,7 +187,7 @@ NS_ASSUME_NONNULL_BEGIN
 /** The learning rate of the next optimizer step.
  *
  * @param error Set when it fails. May be NULL.
- * @return The rate; 0 on failure.
+ * @return The rate. On failure, 0.
  */
 - (float)getLearningRateWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
@@ -270,28 +270,28 @@ NS_ASSUME_NONNULL_BEGIN
 /** Names of the inputs that a train step takes.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order in which the step takes the inputs; nil on failure.
+ * @return The names, in the order in which the step takes the inputs. On failure, nil.
  */
 - (nullable NSArray<NSString *> *)getTrainInputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the inputs that an eval step takes.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order in which the step takes the inputs; nil on failure.
+ * @return The names, in the order in which the step takes the inputs. On failure, nil.
  */
 - (nullable NSArray<NSString *> *)getEvalInputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the outputs that a train step returns.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order in which the step returns the outputs; nil on failure.
+ * @return The names, in the order in which the step returns the outputs. On failure, nil.
  */
 - (nullable NSArray<NSString *> *)getTrainOutputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
 /** Names of the outputs that an eval step returns.
  *
  * @param error Set when it fails. May be NULL.
- * @return The names, in the order in which the step returns the outputs; nil on failure.
+ * @return The names, in the order in which the step returns the outputs. On failure, nil.
  */
 - (nullable NSArray<NSString *> *)getEvalOutputNamesWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -299,7 +299,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param onlyTrainable Whether to leave out frozen parameters.
  * @param error Set when it fails. May be NULL.
- * @return A rank-1 tensor of the parameters' element type; nil on failure.
+ * @return A rank-1 tensor of the parameters' element type. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when the parameters have several types, or their values are not
  * there yet, for the checkpoint is nominal.
@@ -353,7 +353,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param training True for the train step, false for the eval step.
  * @param index Zero-based index of the input.
  * @param error Set when it fails. May be NULL.
- * @return Type and shape; unknown dimensions are -1; nil on failure.
+ * @return Type and shape; unknown dimensions are -1. On failure, nil.
  *
  * Errors: ORTErrorCodeNoModel when the session has no eval model; ORTErrorCodeInvalidArgument when the
  * index is out of range.
@@ -378,7 +378,7 @@ NS_ASSUME_NONNULL_BEGIN
  * arguments. Times are in microseconds.
  *
  * @param error Set when it fails. May be NULL.
- * @return The recording; nil on failure.
+ * @return The recording. On failure, nil.
  *
  * Errors: ORTErrorCodeRuntimeException when no recording is in progress.
  */
