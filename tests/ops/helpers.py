@@ -68,6 +68,17 @@ class Op:
         return f"{self.domain + '.' if self.domain else ''}{self.type}-{self.opset}({settings})"
 
 
+def single(x: Array) -> Array:
+    """Return an array in single precision."""
+    return x.astype(np.float32)
+
+
+def integers(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Array:
+    """Return random integers over the whole range of their type."""
+    info = np.iinfo(dtype)
+    return np.random.default_rng([seed, *shape]).integers(info.min, info.max, shape, dtype, endpoint=True)
+
+
 def uniform(
     *shape: int, low: float = -1.0, high: float = 1.0, dtype: Any = np.float64, seed: int = 0
 ) -> Array:
