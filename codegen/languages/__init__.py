@@ -276,7 +276,7 @@ class Base(ABC):
     def _action(self, command: Command, cls: Class, m: Method) -> Action:
         rest = [(i, kind) for i, kind in enumerate(command.tokens) if kind != "label"]
         receiver = ""
-        if m.pattern not in ("static", "create"):
+        if m.pattern not in ("static", "create", "load"):
             receiver = self.read(command, *rest.pop(0))
         arguments = []
         for p in self.arguments_of(m):

@@ -83,6 +83,17 @@ class Runner(Commands):
         if self.logging:
             print(f"{what} {print_tensor(value)}")
 
+    def show(self, what: str, result: OrtValue | list[str]) -> None:
+        if isinstance(result, OrtValue):
+            self.log_tensor(what, result)
+        else:
+            self.log(" ".join([what, *result]))
+
+    def flag(self, token: str, yes: str, no: str) -> bool:
+        if token not in (yes, no):
+            raise ScriptError(f"expected {yes} or {no}, found {token}")
+        return token == yes
+
     # Labels.
 
     def keep(self, label: str, made: object) -> None:
@@ -100,13 +111,16 @@ class Runner(Commands):
     def session_of(self, label: str) -> Session:
         return self.find(label, Session)  # type: ignore[return-value]
 
+    def module(self, label: str, training: bool) -> Module:
+        return self.session_of(label).module.train(training)
+
+    def tensor(self, label: str) -> OrtValue:
+        return self.find(label, OrtValue)  # type: ignore[return-value]
+
     def values(self, labels: tuple[str, ...]) -> list[OrtValue]:
-        return [self.find(label, OrtValue) for label in labels]  # type: ignore[misc]
+        return [self.tensor(label) for label in labels]
 
     # Commands.
-
-    def command_seed(self, number: str) -> None:
-        ortrain.set_seed(int(number))
 
     def command_tensor(self, label: str, path: str) -> None:
         header, _, content = Path(path).read_bytes().partition(b"\n")
@@ -125,21 +139,6 @@ class Runner(Commands):
         eval_model = None if evaluation == "-" else evaluation
         module = Module(train, self.state(state), eval_model, session_options=options)
         self.keep(label, Session(module, None if optimizer == "-" else Optimizer(optimizer, module)))
-
-    def module(self, label: str, mode: str) -> Module:
-        return self.session_of(label).module.train(mode == "train")
-
-    def command_train_input_names(self, label: str) -> None:
-        self.log(" ".join(["train inputs", *self.module(label, "train").input_names()]))
-
-    def command_train_output_names(self, label: str) -> None:
-        self.log(" ".join(["train outputs", *self.module(label, "train").output_names()]))
-
-    def command_eval_input_names(self, label: str) -> None:
-        self.log(" ".join(["eval inputs", *self.module(label, "eval").input_names()]))
-
-    def command_eval_output_names(self, label: str) -> None:
-        self.log(" ".join(["eval outputs", *self.module(label, "eval").output_names()]))
 
     # A session without an optimizer model has no Optimizer in this API, so what is wrong without one is asked of
     # the layer below.
@@ -180,7 +179,7 @@ class Runner(Commands):
             _ortrain.scheduler_step(session.module._handle)
 
     def step(self, mode: str, label: str, inputs: tuple[str, ...]) -> None:
-        module = self.module(label, mode)
+        module = self.module(label, mode == "train")
         values = self.values(inputs)
         if self.expects_failure:
             # The class refuses wrong inputs in its own words; the library's are wanted here.
@@ -212,16 +211,7 @@ class Runner(Commands):
     def command_eval_into(self, label: str, count: str, *tensors: str) -> None:
         self.step("eval", label, tensors[: int(count)])
 
-    def command_reset(self, label: str) -> None:
-        self.session_of(label).module.lazy_reset_grad()
-
     # Forward sessions.
-
-    def command_model(self, label: str, path: str) -> None:
-        self.objects[label] = InferenceSession(path)
-
-    def command_model_buffer(self, label: str, path: str) -> None:
-        self.objects[label] = InferenceSession(Path(path).read_bytes())
 
     def model_of(self, label: str) -> InferenceSession:
         return self.find(label, InferenceSession)  # type: ignore[return-value]
@@ -252,15 +242,6 @@ class Runner(Commands):
         self.model_of(label).run_with_ort_values(list(outputs), inputs, output_values=outputs)
         for name, value in outputs.items():
             self.log_tensor(f"run {name}", value)
-
-    def command_to_buffer(self, label: str, target: str, which: str) -> None:
-        buffer = self.session_of(label).module.get_contiguous_parameters(which == "trainable")
-        self.objects[target] = buffer
-        self.log_tensor("buffer", buffer)
-
-    def command_from_buffer(self, label: str, source: str, which: str) -> None:
-        (buffer,) = self.values((source,))
-        self.session_of(label).module.copy_buffer_to_parameters(buffer.numpy(), which == "trainable")
 
     def command_int_property(self, label: str, name: str, value: str) -> None:
         self.state(label).properties[name] = int(value)
@@ -295,11 +276,8 @@ class Runner(Commands):
         (value,) = self.values((source,))
         _ortrain.update_parameter(self.state(label)._handle, name, value)  # as above
 
-    def command_export(self, label: str, path: str, *names: str) -> None:
-        self.session_of(label).module.export_model_for_inferencing(path, list(names))
-
     def command_log(self, which: str) -> None:
-        self.logging = which == "on"
+        self.logging = self.flag(which, "on", "off")
 
     def command_release(self, label: str) -> None:
         if label not in self.objects:

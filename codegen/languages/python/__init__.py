@@ -11,7 +11,7 @@ from typing import Any
 from codegen import lower
 from codegen.languages import Action, Base, File
 from codegen.lower import Operand, Step
-from codegen.spec.model import Call, Class, Given, Method, Parameter
+from codegen.spec.model import Call, Class, Command, Given, Method, Parameter
 from codegen.spec.names import pascal, snake
 from codegen.spec.source import Problem, SpecError
 
@@ -294,16 +294,38 @@ class Language(Base):
     token = "tokens[{i}]"
     tokens = {  # noqa: RUF012
         "state": "self.state({t})",
+        "session": "self.module({t}, {training})",
+        "tensor": "self.tensor({t})",
         "path": "{t}",
+        "text": "{t}",
+        "texts": "list(tokens[{i}:])",
+        "integer": "int({t})",
         "content": "Path({t}).read_bytes()",
-        "choice": '{t} == "{yes}"',
+        "choice": 'self.flag({t}, "{yes}", "{no}")',
     }
+
+    def read(self, command: Command, i: int, kind: str, p: Given | None = None) -> str:
+        """Return what a token is read as; a module is in the mode of the command."""
+        if kind == "session":
+            return self.tokens[kind].format(
+                t=self.token.format(i=i), training=command.fixed.get("training", True)
+            )
+        read = super().read(command, i, kind, p)
+        return f"{read}.numpy()" if p and p.type == "array" else read
 
     @staticmethod
     def command_call(action: Action) -> str:
         """Return the expression of the call that a command makes."""
-        receiver = action.receiver or action.cls.own
-        return f"{receiver}.{action.m.own}({', '.join(action.arguments)})"
+        arguments = f"({', '.join(action.arguments)})"
+        if action.m.own == "__init__":
+            return f"{action.cls.own}{arguments}"
+        return f"{action.receiver or action.cls.own}.{action.m.own}{arguments}"
+
+    @staticmethod
+    def log_text(command: Command) -> str:
+        """Return the expression of what the log has in front of a result."""
+        parts = (part if isinstance(part, str) else f"{{tokens[{part}]}}" for part in command.log_parts)
+        return f'f"{"".join(parts)}"' if "{" in command.log else f'"{command.log}"'
 
     # ---- the classes ----
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Protocol
 
-from ortrain.api import CheckpointState
+import ortrain
+from ortrain import InferenceSession, OrtValue
+from ortrain.api import CheckpointState, Module
 
 COMMANDS: dict[str, tuple[int, int | None]] = {
     "seed": (1, 1),
@@ -55,16 +57,29 @@ COMMANDS: dict[str, tuple[int, int | None]] = {
 """How many tokens each takes at least and at most."""
 
 
-class Commands(ABC):
-    """The commands that only call a method."""
+class Commands(Protocol):
+    """The commands that call a method which Python has. A runner derives from this class and has the other methods."""
 
-    @abstractmethod
     def keep(self, label: str, made: object) -> None:
         """Keep an object under a label."""
 
-    @abstractmethod
     def state(self, label: str) -> CheckpointState:
         """Return the state with a label."""
+
+    def module(self, label: str, training: bool) -> Module:
+        """Return the module of the session with a label, in the given mode."""
+
+    def tensor(self, label: str) -> OrtValue:
+        """Return the tensor with a label."""
+
+    def flag(self, token: str, yes: str, no: str) -> bool:
+        """Return whether a token is the first of two words."""
+
+    def show(self, what: str, result: OrtValue | list[str]) -> None:
+        """Log a result."""
+
+    def command_seed(self, *tokens: str) -> None:
+        ortrain.set_seed(int(tokens[0]))
 
     def command_load(self, *tokens: str) -> None:
         self.keep(tokens[0], CheckpointState.load_checkpoint(tokens[1]))
@@ -72,5 +87,37 @@ class Commands(ABC):
     def command_load_buffer(self, *tokens: str) -> None:
         self.keep(tokens[0], CheckpointState.load_checkpoint_from_buffer(Path(tokens[1]).read_bytes()))
 
+    def command_train_input_names(self, *tokens: str) -> None:
+        self.show("train inputs", self.module(tokens[0], True).input_names())
+
+    def command_train_output_names(self, *tokens: str) -> None:
+        self.show("train outputs", self.module(tokens[0], True).output_names())
+
+    def command_eval_input_names(self, *tokens: str) -> None:
+        self.show("eval inputs", self.module(tokens[0], False).input_names())
+
+    def command_eval_output_names(self, *tokens: str) -> None:
+        self.show("eval outputs", self.module(tokens[0], False).output_names())
+
+    def command_reset(self, *tokens: str) -> None:
+        self.module(tokens[0], True).lazy_reset_grad()
+
+    def command_to_buffer(self, *tokens: str) -> None:
+        result = self.module(tokens[0], True).get_contiguous_parameters(self.flag(tokens[2], "trainable", "all"))
+        self.keep(tokens[1], result)
+        self.show("buffer", result)
+
+    def command_from_buffer(self, *tokens: str) -> None:
+        self.module(tokens[0], True).copy_buffer_to_parameters(self.tensor(tokens[1]).numpy(), self.flag(tokens[2], "trainable", "all"))
+
     def command_save(self, *tokens: str) -> None:
-        CheckpointState.save_checkpoint(self.state(tokens[0]), tokens[1], tokens[2] == "with")
+        CheckpointState.save_checkpoint(self.state(tokens[0]), tokens[1], self.flag(tokens[2], "with", "without"))
+
+    def command_export(self, *tokens: str) -> None:
+        self.module(tokens[0], True).export_model_for_inferencing(tokens[1], list(tokens[2:]))
+
+    def command_model(self, *tokens: str) -> None:
+        self.keep(tokens[0], InferenceSession(tokens[1]))
+
+    def command_model_buffer(self, *tokens: str) -> None:
+        self.keep(tokens[0], InferenceSession(Path(tokens[1]).read_bytes()))
