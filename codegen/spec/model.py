@@ -224,7 +224,7 @@ class Command:
     @property
     def fewest(self) -> int:
         """The minimum number of tokens."""
-        return len([token for token in self.tokens if not token.endswith("s")])
+        return len([token for token in self.tokens if token.startswith("counted_") or not token.endswith("s")])
 
     @property
     def label(self) -> int | None:
@@ -242,7 +242,7 @@ class Command:
     @property
     def is_open(self) -> bool:
         """Whether there is no maximum."""
-        return self.fewest < len(self.tokens)
+        return any(token.endswith("s") for token in self.tokens)
 
 
 def argument_kind(p: Parameter) -> str:

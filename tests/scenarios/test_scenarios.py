@@ -356,6 +356,7 @@ def test_a_step_can_be_measured(language, runner_of, tmp_path):
         ("train nothing", "nothing"),
         ("dance", "dance"),
         ("seed", "seed"),
+        ("train_into nothing", "wrong number of tokens"),
     ],
 )
 @pytest.mark.parametrize("language", LANGUAGES)
