@@ -11,6 +11,7 @@ from codegen.languages import Base
 from codegen.lower import Step
 from codegen.spec.model import Call, Class, Given, Method
 from codegen.spec.names import camel, pascal
+from codegen.spec.source import Problem, SpecError
 
 
 class Labelled(Base):
@@ -117,6 +118,15 @@ class Labelled(Base):
     def lowered(self, cls: Class, m: Method) -> list[Step]:
         """Return the steps of a method; the value of a setting is not kept, because nothing returns it."""
         return [s for s in self.lower(cls, m) if not isinstance(s, lower.Remember)]
+
+    def arguments_of(self, m: Method) -> list[Given]:
+        """Return what a command passes to a method."""
+        return self.arguments(m)
+
+    def no_form(self, name: str, expected: str) -> SpecError:
+        """Return the error for a type that the language lacks."""
+        message = f"{expected}, found none, so it has no form in {self.own['title']}"
+        return SpecError([Problem("spec", 1, name, message)])
 
     # ---- documentation ----
 

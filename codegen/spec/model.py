@@ -224,7 +224,9 @@ class Command:
     @property
     def fewest(self) -> int:
         """The minimum number of tokens."""
-        return len([token for token in self.tokens if token.startswith("counted_") or not token.endswith("s")])
+        return len(
+            [token for token in self.tokens if token.startswith("counted_") or not token.endswith("s")]
+        )
 
     @property
     def label(self) -> int | None:

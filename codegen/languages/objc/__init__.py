@@ -15,7 +15,6 @@ from codegen.languages.labels import Labelled
 from codegen.lower import Operand
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, Returned, argument_kind
 from codegen.spec.names import camel, pascal, snake
-from codegen.spec.source import Problem, SpecError
 
 BINDING = "bindings/objc"
 
@@ -96,10 +95,6 @@ GROUPS = (
 """The generated files with classes. Their names are those that programs import."""
 
 
-def _no_form(name: str, expected: str) -> SpecError:
-    return SpecError([Problem("spec", 1, name, f"{expected}, found none, so it has no form in Objective-C")])
-
-
 class Language(Labelled):
     """The filters of the Objective-C templates."""
 
@@ -175,7 +170,7 @@ class Language(Labelled):
         cls = self.class_of(kind)
         found = cls.own if cls else self.types.get(kind)
         if found is None:
-            raise _no_form(kind, "expected a class of Objective-C that has this handle")
+            raise self.no_form(kind, "expected a class of Objective-C that has this handle")
         return found
 
     def code(self, name: str) -> str:
@@ -212,7 +207,7 @@ class Language(Labelled):
             return self.types[kind]
         if kind in self.spec.enums and self.enum_name(kind):
             return self.enum_name(kind)
-        raise _no_form(kind, "expected a type, an enumeration or a class of Objective-C")
+        raise self.no_form(kind, "expected a type, an enumeration or a class of Objective-C")
 
     def _handle_of(self, kind: str) -> str:
         cls = self.class_of(kind)
@@ -363,10 +358,6 @@ class Language(Labelled):
     }
     ambient = {"env": "env", "session_options": "make_options()", "run_options": "nil"}  # noqa: RUF012
 
-    def arguments_of(self, m: Method) -> list[Given]:
-        """Return what a command passes to a method."""
-        return self.arguments(m)
-
     def command_call(self, action: Action, error: str = "error") -> str:
         """Return the expression of the call that a command makes; ``error`` receives what fails."""
         receiver = action.receiver or f"[{action.cls.own} alloc]"
@@ -408,7 +399,7 @@ class Language(Labelled):
         """Return the C type of the elements of an array of numbers."""
         base = kind.removesuffix("[]")
         if base not in ENCODED and base not in self.spec.enums:
-            raise _no_form(kind, "expected an array of numbers or of values")
+            raise self.no_form(kind, "expected an array of numbers or of values")
         return ENCODED.get(base, "int32_t")
 
     def conversion(self, p: Given) -> tuple[str, str]:

@@ -14,7 +14,6 @@ from codegen.languages.labels import Labelled
 from codegen.lower import Operand
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, argument_kind
 from codegen.spec.names import camel, pascal
-from codegen.spec.source import Problem, SpecError
 
 SOURCES = "bindings/swift/Sources/onnxruntime_training_objc/generated"
 
@@ -34,10 +33,6 @@ PASSED = {"bool", "flag", "int", "int64", "uint32", "uint64", "float", "size"}
 SAME_IN_C = ("bool", "int", "int64", "uint32", "uint64", "float")
 """Elements with the same layout in Swift and C, so that a call gets the array's own memory."""
 ARRAYS = {f"{element}[]": element for element in SAME_IN_C}
-
-
-def _no_form(name: str, expected: str) -> SpecError:
-    return SpecError([Problem("spec", 1, name, f"{expected}, found none, so it has no form in Swift")])
 
 
 class Language(Labelled):
@@ -114,7 +109,7 @@ class Language(Labelled):
         if found is None and kind in self.spec.enums:
             found = self.enum_name(kind)
         if not found:
-            raise _no_form(kind, "expected a type, an enumeration or a class of Swift")
+            raise self.no_form(kind, "expected a type, an enumeration or a class of Swift")
         return found
 
     def returned(self, m: Method) -> str:
@@ -200,10 +195,6 @@ class Language(Labelled):
         "choice": 'flag({t}, "{yes}", "{no}")',
     }
     ambient = {"env": "env", "session_options": "ORTSessionOptions()", "run_options": "nil"}  # noqa: RUF012
-
-    def arguments_of(self, m: Method) -> list[Given]:
-        """Return what a command passes to a method."""
-        return self.arguments(m)
 
     def command_call(self, action: Action) -> str:
         """Return the expression of the call that a command makes."""
@@ -317,7 +308,7 @@ class Language(Labelled):
             if self._is_array_of_values(p):
                 return f"let {variable} = Outputs(count: {count})\n    defer {{ {variable}.free() }}"
             if p.type not in SAME_IN_C:
-                raise _no_form(p.name, "expected an array of values or of numbers")
+                raise self.no_form(p.name, "expected an array of values or of numbers")
             zero = "false" if p.type == "bool" else "0"
             return f"var {variable} = [{self.type_name(p.type)}](repeating: {zero}, count: {count})"
         if p.type in ("string", "path"):
