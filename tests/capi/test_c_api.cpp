@@ -516,7 +516,7 @@ TEST_CASE("a run can be ended by its options") {
   ok(ort().RunOptionsSetTerminate(options));
   const OrtValue* inputs[] = {run.xs, run.ys};
   OrtValue* loss = nullptr;
-  refused_with(training().TrainStep(run.session, options, 2, inputs, 1, &loss), "ended");
+  refused_with(training().TrainStep(run.session, options, 2, inputs, 1, &loss), "terminated");
   ok(ort().RunOptionsUnsetTerminate(options));
   ok(training().TrainStep(run.session, options, 2, inputs, 1, &loss));
   ort().ReleaseValue(loss);

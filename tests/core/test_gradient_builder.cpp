@@ -333,12 +333,12 @@ TEST_CASE("With nothing to train, the training model computes the loss") {
   CHECK(made.graph.nodes.size() == 2);
 }
 
-TEST_CASE("A loss must be one number") {
+TEST_CASE("A loss must be a scalar") {
   Model model = small_model();
   model.graph.outputs = {ValueInfo{"y", DType::kFloat, std::nullopt}};
   GradientRequest request = train({"w"});
   request.loss = "y";
-  check_problems(model, request, {"loss \"y\"", "[n, 3]", "one number"});
+  check_problems(model, request, {"loss \"y\"", "[n, 3]", "must be a scalar"});
   request.loss = "nothing";
   check_error(ErrorCode::kInvalidArgument, {"\"nothing\""}, [&] { find_untrainable(model, request); });
 }

@@ -102,7 +102,7 @@ def test_what_cannot_be_built_is_said(perceptron: bytes) -> None:
         builder.build()
     with pytest.raises(ortrain.OrtrainError, match="have not been built yet"):
         builder.save("nowhere.onnx")
-    with pytest.raises(ortrain.OrtrainError, match="one number"):
+    with pytest.raises(ortrain.OrtrainError, match="must be a scalar"):
         GradientGraphBuilder(perceptron, {"out"}, {"w1"}, "out").build()
     with pytest.raises(ortrain.InvalidArgumentError, match="'loss' to be among"):
         GradientGraphBuilder(perceptron, {"out"}, {"w1"}, "loss")

@@ -268,7 +268,7 @@ def test_bfloat16_is_that_of_ml_dtypes() -> None:
 
 
 def test_providers_that_there_are_not_are_left_out_with_a_warning(affine: bytes) -> None:
-    with pytest.warns(UserWarning, match=r"no CUDAExecutionProvider.*CPUExecutionProvider"):
+    with pytest.warns(UserWarning, match=r"not available: CUDAExecutionProvider.*CPUExecutionProvider"):
         ortrain.InferenceSession(affine, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
