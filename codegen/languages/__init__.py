@@ -49,6 +49,8 @@ class Action:
     """What gives the names of several results."""
     written: str
     """The tensors that the call writes into, if it returns none."""
+    ordered: str
+    """The names of the outputs of a run, in the order of the script."""
 
     @property
     def result(self) -> str:
@@ -286,13 +288,20 @@ class Base(ABC):
                 arguments += [self.ambient[p.type]] if self.ambient[p.type] else []
             elif rest:
                 i, kind = rest.pop(0)
-                arguments.append(self.read(command, i, "outputs" if p.role == "outputs" else kind, p))
+                arguments.append(
+                    self.read(command, i, "outputs" if p.role == "outputs" and kind == "tensors" else kind, p)
+                )
         names = self.action(self.spec.command(command.names)) if command.names else None
         label = "" if command.label is None else self.token.format(i=command.label)
         written = ""
         if names and m.returns is None:
             written = self.read(command, command.tokens.index("tensors"), "written")
-        return Action(command, cls, m, receiver, arguments, label, names, written)
+        ordered = ""
+        if m.pattern in ("run", "run_into"):
+            i, kind = len(command.tokens) - 1, command.tokens[-1]
+            ordered = self.read(command, i, f"names_of_{kind}")
+            written = self.read(command, i, f"values_of_{kind}") if m.pattern == "run_into" else ""
+        return Action(command, cls, m, receiver, arguments, label, names, written, ordered)
 
     def arguments_of(self, m: Method) -> list[Given]:
         """Return what a command passes to a method."""

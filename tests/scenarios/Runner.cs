@@ -463,6 +463,38 @@ public sealed partial class Runner
         return Values(a, at + CountAt(a, at - 1));
     }
 
+    /// <summary>As many pairs of a name and a tensor as a token says, which stand behind it.</summary>
+    private static string[] Pairs(string[] a, int at)
+    {
+        return a.Skip(at + 1).Take(2 * CountOfPairs(a, at)).ToArray();
+    }
+
+    /// <summary>The tokens behind counted pairs.</summary>
+    private static string[] BehindPairs(string[] a, int at)
+    {
+        return a.Skip(at + (2 * CountOfPairs(a, at - 1))).ToArray();
+    }
+
+    private static int CountOfPairs(string[] a, int at)
+    {
+        long count = Text.Integer(a[at]);
+        if (count < 0 || 2 * count > a.Length - at - 1)
+        {
+            throw new ScriptError("there are not so many inputs");
+        }
+        return (int)count;
+    }
+
+    private static string[] Names(string[] pairs)
+    {
+        return pairs.Where((token, i) => i % 2 == 0).ToArray();
+    }
+
+    private OrtValue[] Values(string[] pairs)
+    {
+        return pairs.Where((token, i) => i % 2 == 1).Select(label => Tensor(label).Value).ToArray();
+    }
+
     private static int CountAt(string[] a, int at)
     {
         long count = Text.Integer(a[at]);
@@ -508,59 +540,6 @@ public sealed partial class Runner
         string type = metadata.ElementDataType.ToString().ToLowerInvariant();
         string dims = metadata.Dimensions.Length == 0 ? "-" : string.Join("x", metadata.Dimensions);
         Write(what + " " + name + " " + type + " " + dims);
-    }
-
-    /// <summary>The end of the inputs of a run.</summary>
-    private static int EndOfInputs(string[] a)
-    {
-        long count = Text.Integer(a[1]);
-        if (count < 0 || 2 * count > a.Length - 2)
-        {
-            throw new ScriptError("there are not so many inputs");
-        }
-        return 2 + (2 * (int)count);
-    }
-
-    /// <summary>Every other token of a range, from its first.</summary>
-    private static IEnumerable<string> Every2nd(string[] a, int begin, int end)
-    {
-        for (int i = begin; i < end; i += 2)
-        {
-            yield return a[i];
-        }
-    }
-
-    private void Run(string[] a)
-    {
-        int end = EndOfInputs(a);
-        var inputs = new Dictionary<string, OrtValue>();
-        for (int i = 2; i < end; i += 2)
-        {
-            inputs.Add(a[i], Tensor(a[i + 1]).Value);
-        }
-        string[] names = a.Skip(end).ToArray();
-        using (var options = new RunOptions())
-        using (IDisposableReadOnlyCollection<OrtValue> outputs = Model(a[0]).Run(options, inputs, names))
-        {
-            for (int i = 0; i < names.Length; ++i)
-            {
-                Log("run " + names[i], outputs[i]);
-            }
-        }
-    }
-
-    private void RunInto(string[] a)
-    {
-        int end = EndOfInputs(a);
-        string[] outputNames = Every2nd(a, end, a.Length).ToArray();
-        OrtValue[] outputs = Every2nd(a, end + 1, a.Length).Select(label => Tensor(label).Value).ToArray();
-        Model(a[0]).Run(
-            null, Every2nd(a, 2, end).ToArray(), Every2nd(a, 3, end).Select(label => Tensor(label).Value).ToArray(),
-            outputNames, outputs);
-        for (int i = 0; i < outputs.Length; ++i)
-        {
-            Log("run " + outputNames[i], outputs[i]);
-        }
     }
 
     private void Release(string[] a)

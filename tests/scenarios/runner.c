@@ -370,6 +370,48 @@ static struct tensors tensors_behind(int count, char** arguments, int at) {
   return tensors_from(count, arguments, at + count_at(count, arguments, at - 1));
 }
 
+/* Names, and tensors unless only names are given. */
+struct pairs {
+  const char* names[kTokens];
+  OrtValue* values[kTokens];
+  size_t length;
+};
+
+static struct pairs read_pairs(char** tokens, int count) {
+  struct pairs pairs = {{NULL}, {NULL}, 0};
+  if (count % 2 != 0) stop("there is no tensor for %s", tokens[count - 1]);
+  for (int i = 0; i < count; i += 2) {
+    pairs.names[pairs.length] = tokens[i];
+    pairs.values[pairs.length++] = tensor_of(tokens[i + 1]);
+  }
+  return pairs;
+}
+
+static int count_of_pairs(int count, char** arguments, int at) {
+  const int64_t found = read_integer(arguments[at]);
+  if (found < 0 || 2 * found > count - at - 1) stop("there are not so many inputs");
+  return (int)found;
+}
+
+/* As many pairs as an argument says, which stand behind it. */
+static struct pairs pairs_counted(int count, char** arguments, int at) {
+  return read_pairs(arguments + at + 1, 2 * count_of_pairs(count, arguments, at));
+}
+
+/* The pairs behind counted ones. */
+static struct pairs pairs_behind(int count, char** arguments, int at) {
+  const int begin = at + 2 * count_of_pairs(count, arguments, at - 1);
+  return read_pairs(arguments + begin, count - begin);
+}
+
+/* The names behind counted pairs. */
+static struct pairs names_behind(int count, char** arguments, int at) {
+  struct pairs names = {{NULL}, {NULL}, 0};
+  for (int i = at + 2 * count_of_pairs(count, arguments, at - 1); i < count; ++i)
+    names.names[names.length++] = arguments[i];
+  return names;
+}
+
 static bool flag(const char* text, const char* yes, const char* no) {
   if (strcmp(text, yes) != 0 && strcmp(text, no) != 0) stop("expected %s or %s, found %s", yes, no, text);
   return strcmp(text, yes) == 0;
@@ -399,37 +441,6 @@ static OrtStatus* command_describe(int count, char** arguments) {
     }
   }
   return NULL;
-}
-
-/* A run; behind the inputs are names of outputs, or pairs of a name and the tensor that receives it. */
-static OrtStatus* run_forward(int count, char** arguments, bool into) {
-  OrtSession* on = model_of(arguments[0]);
-  const int64_t inputs_len = read_integer(arguments[1]);
-  if (inputs_len < 0 || 2 * inputs_len > count - 2) stop("there are not so many inputs");
-  const char *input_names[kTokens], *output_names[kTokens];
-  const OrtValue* inputs[kTokens];
-  OrtValue* outputs[kTokens] = {NULL};
-  size_t outputs_len = 0;
-  for (int64_t i = 0; i < inputs_len; ++i) {
-    input_names[i] = arguments[2 + 2 * i];
-    inputs[i] = tensor_of(arguments[3 + 2 * i]);
-  }
-  for (int64_t i = 2 + 2 * inputs_len; i < count; i += into ? 2 : 1) {
-    output_names[outputs_len] = arguments[i];
-    if (into && i + 1 == count) stop("there is no tensor for %s", arguments[i]);
-    outputs[outputs_len++] = into ? tensor_of(arguments[i + 1]) : NULL;
-  }
-  TRY(ort->Run(on, NULL, input_names, inputs, (size_t)inputs_len, output_names, outputs_len, outputs));
-  for (size_t i = 0; i < outputs_len; ++i) {
-    log_tensor("run", output_names[i], outputs[i]);
-    if (!into) ort->ReleaseValue(outputs[i]);
-  }
-  return NULL;
-}
-
-static OrtStatus* command_run(int count, char** arguments) { return run_forward(count, arguments, false); }
-static OrtStatus* command_run_into(int count, char** arguments) {
-  return run_forward(count, arguments, true);
 }
 
 static OrtStatus* command_release(int count, char** arguments) {

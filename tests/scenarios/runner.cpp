@@ -151,6 +151,31 @@ class Borrowed {
   std::vector<Ort::Value> values_;
 };
 
+/** Names, and tensors unless only names are given. */
+class Pairs {
+ public:
+  void add(const std::string& name) { names_.push_back(name); }
+  void add(const std::string& name, const Ort::Value& value) {
+    names_.push_back(name);
+    values_.add(value);
+  }
+  size_t size() const { return names_.size(); }
+  const std::vector<std::string>& texts() const { return names_; }
+  const std::vector<Ort::Value>& all() const { return values_.values(); }
+  const Ort::Value* values() const { return all().data(); }
+  Ort::Value* values() { return const_cast<Ort::Value*>(all().data()); }
+  const char* const* names() const {
+    pointers_.clear();
+    for (const std::string& name : names_) pointers_.push_back(name.c_str());
+    return pointers_.data();
+  }
+
+ private:
+  std::vector<std::string> names_;
+  mutable std::vector<const char*> pointers_;
+  Borrowed values_;
+};
+
 /** The objects of a script, and what its commands do. */
 class Runner {
  public:
@@ -232,6 +257,7 @@ class Runner {
 
   Ort::CheckpointState& state(const std::string& label) { return find<Ort::CheckpointState>(label); }
   Ort::TrainingSession& session(const std::string& label) { return find<Ort::TrainingSession>(label); }
+  Ort::Session& model(const std::string& label) { return find<Ort::Session>(label); }
   Ort::Value& tensor(const std::string& label) { return find<Ort::Value>(label); }
 
   template <typename Kind>
@@ -257,6 +283,34 @@ class Runner {
     const int64_t count = read_integer(a[at]);
     if (count < 0 || static_cast<size_t>(count) + at + 1 >= a.size()) stop("there are no other tensors");
     return borrowed(a, at + 1, at + 1 + static_cast<size_t>(count));
+  }
+
+  static size_t count_of_pairs(const Arguments& a, size_t at) {
+    const int64_t count = read_integer(a[at]);
+    if (count < 0 || static_cast<size_t>(count) * 2 + at + 1 > a.size()) stop("there are not so many inputs");
+    return static_cast<size_t>(count);
+  }
+
+  Pairs pairs(const Arguments& a, size_t begin, size_t end) {
+    Pairs found;
+    if ((end - begin) % 2 != 0) stop("there is no tensor for ", a[end - 1]);
+    for (; begin < end; begin += 2) found.add(a[begin], tensor(a[begin + 1]));
+    return found;
+  }
+
+  /** As many pairs as a token says, which stand behind it. */
+  Pairs pairs(const Arguments& a, size_t at) { return pairs(a, at + 1, at + 1 + 2 * count_of_pairs(a, at)); }
+
+  /** The pairs behind counted ones. */
+  Pairs pairs_behind(const Arguments& a, size_t at) {
+    return pairs(a, at + 2 * count_of_pairs(a, at - 1), a.size());
+  }
+
+  /** The names behind counted pairs. */
+  static Pairs names_behind(const Arguments& a, size_t at) {
+    Pairs found;
+    for (size_t i = at + 2 * count_of_pairs(a, at - 1); i < a.size(); ++i) found.add(a[i]);
+    return found;
   }
 
   Borrowed borrowed(const Arguments& a, size_t begin, size_t end) {
@@ -297,36 +351,6 @@ class Runner {
     const std::vector<std::string> inputs = model.GetInputNames(), outputs = model.GetOutputNames();
     for (size_t i = 0; i < inputs.size(); ++i) line("input", inputs[i], model.GetInputTypeInfo(i));
     for (size_t i = 0; i < outputs.size(); ++i) line("output", outputs[i], model.GetOutputTypeInfo(i));
-  }
-
-  /** A run; behind the inputs are names of outputs, or pairs of a name and the tensor that receives it. */
-  void run_model(const Arguments& arguments, bool into) {
-    Ort::Session& on = find<Ort::Session>(arguments[0]);
-    const int64_t count = read_integer(arguments[1]);
-    if (count < 0 || static_cast<size_t>(count) * 2 + 2 > arguments.size())
-      stop("there are not so many inputs");
-    std::vector<const char*> input_names, output_names;
-    Borrowed inputs;
-    size_t at = 2;
-    for (; at < static_cast<size_t>(count) * 2 + 2; at += 2) {
-      input_names.push_back(arguments[at].c_str());
-      inputs.add(tensor(arguments[at + 1]));
-    }
-    Borrowed given;
-    for (; at < arguments.size(); at += into ? 2 : 1) {
-      output_names.push_back(arguments[at].c_str());
-      if (into) given.add(tensor(arguments.at(at + 1)));
-    }
-    const Ort::RunOptions options;
-    std::vector<Ort::Value> made;
-    if (into)
-      on.Run(options, input_names.data(), inputs.values().data(), input_names.size(), output_names.data(),
-             const_cast<Ort::Value*>(given.values().data()), output_names.size());
-    else
-      made = on.Run(options, input_names.data(), inputs.values().data(), input_names.size(),
-                    output_names.data(), output_names.size());
-    const std::vector<Ort::Value>& outputs = into ? given.values() : made;
-    for (size_t i = 0; i < outputs.size(); ++i) log(std::string("run ") + output_names[i], outputs[i]);
   }
 
   void resident() const {
@@ -397,8 +421,8 @@ class Runner {
   void command_model(const Arguments& a);
   void command_model_buffer(const Arguments& a);
   void command_describe(const Arguments& a) { describe(a[0]); }
-  void command_run(const Arguments& a) { run_model(a, false); }
-  void command_run_into(const Arguments& a) { run_model(a, true); }
+  void command_run(const Arguments& a);
+  void command_run_into(const Arguments& a);
 
   // Scripts.
 

@@ -220,6 +220,37 @@ static NSArray<ORTValue *> *rest(Arguments *arguments, NSUInteger at) {
   return tensors_of(from(arguments, at + count_at(arguments, at - 1)));
 }
 
+static NSUInteger count_of_pairs(Arguments *arguments, NSUInteger at) {
+  const int64_t count = read_integer([arguments objectAtIndex:at]);
+  if (count < 0 || 2 * count > (int64_t)([arguments count] - at - 1)) stop(@"there are not so many inputs");
+  return (NSUInteger)count;
+}
+
+// As many pairs of a name and a tensor as an argument says, which stand behind it.
+static Arguments *pairs_counted(Arguments *arguments, NSUInteger at) {
+  return [arguments subarrayWithRange:NSMakeRange(at + 1, 2 * count_of_pairs(arguments, at))];
+}
+
+// The arguments behind counted pairs.
+static Arguments *behind_pairs(Arguments *arguments, NSUInteger at) {
+  return from(arguments, at + 2 * count_of_pairs(arguments, at - 1));
+}
+
+static NSArray<NSString *> *names_of(Arguments *pairs) {
+  NSMutableArray<NSString *> *names = [NSMutableArray array];
+  for (NSUInteger i = 0; i < [pairs count]; i += 2) [names addObject:[pairs objectAtIndex:i]];
+  return names;
+}
+
+static NSDictionary<NSString *, ORTValue *> *values_of(Arguments *pairs) {
+  NSMutableDictionary<NSString *, ORTValue *> *values = [NSMutableDictionary dictionary];
+  if ([pairs count] % 2 != 0) stop(@"there is no tensor for %@", [pairs lastObject]);
+  for (NSUInteger i = 0; i < [pairs count]; i += 2) {
+    [values setObject:tensor_of([pairs objectAtIndex:i + 1]) forKey:[pairs objectAtIndex:i]];
+  }
+  return values;
+}
+
 static ORTSessionOptions *make_options(void) {
   NSError *error = nil;
   ORTSessionOptions *options = AUTORELEASED([[ORTSessionOptions alloc] initWithError:&error]);
@@ -257,6 +288,14 @@ static BOOL log_each(NSString *what, NSArray<NSString *> *names, NSArray<ORTValu
   if (names == nil) return NO;
   for (NSUInteger i = 0; i < [values count]; ++i)
     log_tensor([NSString stringWithFormat:@"%@ %@", what, [names objectAtIndex:i]], [values objectAtIndex:i]);
+  return YES;
+}
+
+static BOOL log_named(NSString *what, NSArray<NSString *> *names,
+                      NSDictionary<NSString *, ORTValue *> *values) {
+  if (values == nil) return NO;
+  for (NSString *name in names)
+    log_tensor([NSString stringWithFormat:@"%@ %@", what, name], [values objectForKey:name]);
   return YES;
 }
 
@@ -308,58 +347,6 @@ static BOOL command_describe(Arguments *arguments, NSError **error) {
       write_log(@"%@ %@ %s %@", what, [names objectAtIndex:i], type_of(what, info) -> name, dims_of(info));
     }
   }
-  return YES;
-}
-
-// Pairs of a name and a tensor, and their names in the order of the script.
-static NSDictionary<NSString *, ORTValue *> *named(Arguments *pairs, NSMutableArray<NSString *> *names) {
-  NSMutableDictionary<NSString *, ORTValue *> *values = [NSMutableDictionary dictionary];
-  if ([pairs count] % 2 != 0) stop(@"there is no tensor for %@", [pairs lastObject]);
-  for (NSUInteger i = 0; i < [pairs count]; i += 2) {
-    [names addObject:[pairs objectAtIndex:i]];
-    [values setObject:tensor_of([pairs objectAtIndex:i + 1]) forKey:[pairs objectAtIndex:i]];
-  }
-  return values;
-}
-
-// The inputs of a run, and the tokens behind them.
-static NSDictionary<NSString *, ORTValue *> *inputs_of(Arguments *arguments, Arguments **rest) {
-  const int64_t count = read_integer([arguments objectAtIndex:1]);
-  if (count < 0 || 2 * count > (int64_t)[arguments count] - 2) stop(@"there are not so many inputs");
-  const NSUInteger end = 2 + 2 * (NSUInteger)count;
-  *rest = [arguments subarrayWithRange:NSMakeRange(end, [arguments count] - end)];
-  return named([arguments subarrayWithRange:NSMakeRange(2, end - 2)], nil);
-}
-
-static void log_run(NSArray<NSString *> *names, NSDictionary<NSString *, ORTValue *> *outputs) {
-  for (NSString *name in names)
-    log_tensor([@"run " stringByAppendingString:name], [outputs objectForKey:name]);
-}
-
-static BOOL command_run(Arguments *arguments, NSError **error) {
-  Arguments *names = nil;
-  NSDictionary<NSString *, ORTValue *> *inputs = inputs_of(arguments, &names);
-  NSDictionary<NSString *, ORTValue *> *outputs =
-      [model_of([arguments objectAtIndex:0]) runWithInputs:inputs
-                                               outputNames:[NSSet setWithArray:names]
-                                                runOptions:nil
-                                                     error:error];
-  if (outputs == nil) return NO;
-  log_run(names, outputs);
-  return YES;
-}
-
-static BOOL command_run_into(Arguments *arguments, NSError **error) {
-  Arguments *rest = nil;
-  NSDictionary<NSString *, ORTValue *> *inputs = inputs_of(arguments, &rest);
-  NSMutableArray<NSString *> *names = [NSMutableArray array];
-  NSDictionary<NSString *, ORTValue *> *outputs = named(rest, names);
-  if (![model_of([arguments objectAtIndex:0]) runWithInputs:inputs
-                                                    outputs:outputs
-                                                 runOptions:nil
-                                                      error:error])
-    return NO;
-  log_run(names, outputs);
   return YES;
 }
 

@@ -139,6 +139,10 @@ final class Runner {
     for (name, value) in zip(names, values) { try show("\(what) \(name)", value) }
   }
 
+  func showNamed(_ what: String, _ names: [String], _ values: [String: ORTValue]) throws {
+    for name in names { try show("\(what) \(name)", values[name]!) }
+  }
+
   // MARK: Tokens
 
   func optional(_ path: String) -> String? { path == "-" ? nil : path }
@@ -157,6 +161,31 @@ final class Runner {
   /// The tensors behind counted ones.
   func rest(_ arguments: [String], _ at: Int) throws -> [ORTValue] {
     try tensors(arguments[(at + count(arguments, at - 1))...])
+  }
+
+  func countOfPairs(_ arguments: [String], _ at: Int) throws -> Int {
+    let count = Int(try integer(arguments[at]))
+    if count < 0 || 2 * count > arguments.count - at - 1 { throw Fault("there are not so many inputs") }
+    return count
+  }
+
+  /// As many pairs of a name and a tensor as a token says, which stand behind it.
+  func pairs(_ arguments: [String], _ at: Int) throws -> [String] {
+    Array(arguments[(at + 1)..<(at + 1 + 2 * (try countOfPairs(arguments, at)))])
+  }
+
+  /// The tokens behind counted pairs.
+  func behindPairs(_ arguments: [String], _ at: Int) throws -> [String] {
+    Array(arguments[(at + 2 * (try countOfPairs(arguments, at - 1)))...])
+  }
+
+  func names(_ pairs: [String]) -> [String] { stride(from: 0, to: pairs.count, by: 2).map { pairs[$0] } }
+
+  func values(_ pairs: [String]) throws -> [String: ORTValue] {
+    if pairs.count % 2 != 0 { throw Fault("there is no tensor for \(pairs.last!)") }
+    var values: [String: ORTValue] = [:]
+    for i in stride(from: 0, to: pairs.count, by: 2) { values[pairs[i]] = try tensor(pairs[i + 1]) }
+    return values
   }
 
   static func file(_ path: String) throws -> Data {
@@ -190,39 +219,6 @@ final class Runner {
     for (i, name) in try model.outputNames().enumerated() {
       log("output \(name) \(try described(try model.outputTypeInfo(at: UInt(i)).tensorTypeAndShapeInfo!))")
     }
-  }
-
-  /// Pairs of a name and a tensor, and their names in the order of the script.
-  func named(_ pairs: ArraySlice<String>) throws -> (values: [String: ORTValue], names: [String]) {
-    if pairs.count % 2 != 0 { throw Fault("there is no tensor for \(pairs.last!)") }
-    var values: [String: ORTValue] = [:]
-    var names: [String] = []
-    for i in stride(from: pairs.startIndex, to: pairs.endIndex, by: 2) {
-      values[pairs[i]] = try tensor(pairs[i + 1])
-      names.append(pairs[i])
-    }
-    return (values, names)
-  }
-
-  /// The inputs of a run, and the tokens behind them.
-  func inputs(_ arguments: [String]) throws -> ([String: ORTValue], ArraySlice<String>) {
-    let count = Int(try integer(arguments[1]))
-    if count < 0 || 2 * count > arguments.count - 2 { throw Fault("there are not so many inputs") }
-    let end = 2 + 2 * count
-    return (try named(arguments[2..<end]).values, arguments[end...])
-  }
-
-  func command_run(_ arguments: [String]) throws {
-    let (inputs, names) = try inputs(arguments)
-    let outputs = try model(arguments[0]).run(withInputs: inputs, outputNames: Set(names), runOptions: nil)
-    for name in names { try show("run \(name)", outputs[name]!) }
-  }
-
-  func command_run_into(_ arguments: [String]) throws {
-    let (inputs, rest) = try inputs(arguments)
-    let outputs = try named(rest)
-    try model(arguments[0]).run(withInputs: inputs, outputs: outputs.values, runOptions: nil)
-    for name in outputs.names { try show("run \(name)", outputs.values[name]!) }
   }
 
   func command_release(_ arguments: [String]) throws {

@@ -61,6 +61,13 @@ class Language(Base):
         "counted_tensors": "tensors_counted(count, arguments, {i})",
         "outputs": "tensors_behind(count, arguments, {i})",
         "written": "tensors_behind(count, arguments, {i})",
+        "model": "model_of({t})",
+        "counted_pairs": "pairs_counted(count, arguments, {i})",
+        "rest_pairs": "pairs_behind(count, arguments, {i})",
+        "rest_texts": "names_behind(count, arguments, {i})",
+        "values_of_rest_pairs": "outputs.values",
+        "names_of_rest_pairs": "outputs.names",
+        "names_of_rest_texts": "output_names.names",
         "integer": "read_integer({t})",
         "number": "read_number({t})",
         "path": "{t}",
@@ -102,9 +109,11 @@ class Language(Base):
     def operand(self, o: Operand, action: Action) -> str:
         """Return one operand of a call."""
         match o:
-            case lower.Passed(p) if p.type == "values":
+            case lower.Passed(p) | lower.Values(p) if p.type in ("values", "named_values"):
                 cast = "" if p.role == "outputs" else "(const OrtValue* const*)"
                 return f"{cast}{p.name}.values"
+            case lower.Names(p) | lower.Passed(p) if p.type in ("named_values", "name_set"):
+                return f"{p.name}.names"
             case lower.Passed(p):
                 return "content" if p.type == "bytes" else self.argument(action, p)
             case lower.AddressOf(p) if p.type == "string":
@@ -112,7 +121,8 @@ class Language(Base):
             case lower.AddressOf(p):
                 return f"&({self.base(p.type)}){{{self.argument(action, p)}}}"
             case lower.Length(p):
-                lengths = {"values": f"{p.name}.length", "bytes": "content_length"}
+                lengths = dict.fromkeys(("values", "named_values"), f"{p.name}.length")
+                lengths["bytes"] = "content_length"
                 return lengths.get(p.type, f"(size_t)count - {action.command.fewest}")
         return self.fixed_operand(o)
 

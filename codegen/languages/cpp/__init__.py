@@ -172,9 +172,20 @@ class Language(Base):
         "text": "{t}",
         "texts": "std::vector<std::string>(a.begin() + {i}, a.end())",
         "content": "content",
+        "model": "model({t})",
+        "counted_pairs": "inputs.names(), inputs.values(), inputs.size()",
+        "rest_pairs": "outputs.names(), outputs.values(), outputs.size()",
+        "values_of_rest_pairs": "outputs.all()",
+        "names_of_rest_pairs": "outputs.texts()",
+        "rest_texts": "names.names(), names.size()",
+        "names_of_rest_texts": "names.texts()",
         "choice": 'flag({t}, "{yes}", "{no}")',
     }
-    ambient = {"env": "env_", "session_options": "Ort::SessionOptions()"}  # noqa: RUF012
+    ambient = {"env": "env_", "session_options": "Ort::SessionOptions()", "run_options": "Ort::RunOptions()"}  # noqa: RUF012
+
+    def arguments_of(self, m: Method) -> list[Given]:
+        """Return what a command passes to a method; run options come first."""
+        return sorted(m.parameters, key=lambda p: p.type != "run_options")
 
     def read(self, command: Command, i: int, kind: str, p: Given | None = None) -> str:
         """Return what a token is read as, for a parameter of a method."""

@@ -502,6 +502,13 @@ class Language(Base):
         "counted_tensors": "Counted(a, {i})",
         "outputs": "Rest(a, {i})",
         "written": "Written(a, {i})",
+        "model": "Model({t})",
+        "counted_pairs": "Names(Pairs(a, {i})), Values(Pairs(a, {i}))",
+        "rest_pairs": "Names(BehindPairs(a, {i})), Values(BehindPairs(a, {i}))",
+        "values_of_rest_pairs": "Values(BehindPairs(a, {i}))",
+        "names_of_rest_pairs": "Names(BehindPairs(a, {i}))",
+        "rest_texts": "BehindPairs(a, {i})",
+        "names_of_rest_texts": "BehindPairs(a, {i})",
         "integer": "Text.Integer({t})",
         "number": "Text.Number({t})",
         "path": "{t}",
@@ -511,7 +518,11 @@ class Language(Base):
         "content": "File.ReadAllBytes({t})",
         "choice": 'Flag({t}, "{yes}", "{no}")',
     }
-    ambient = {"env": "", "session_options": "options", "run_options": ""}  # noqa: RUF012
+    ambient = {"env": "", "session_options": "options", "run_options": "null"}  # noqa: RUF012
+
+    def arguments_of(self, m: Method) -> list[Given]:
+        """Return what a command passes to a method; run options come first."""
+        return sorted(m.parameters, key=lambda p: p.type != "run_options")
 
     def command_call(self, action: Action) -> str:
         """Return the expression of the call that a command makes."""

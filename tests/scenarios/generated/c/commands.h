@@ -290,6 +290,29 @@ static OrtStatus* command_model_buffer(int count, char** arguments) {
   return NULL;
 }
 
+static OrtStatus* command_run(int count, char** arguments) {
+  (void)count;
+  OrtSession* object = model_of(arguments[0]);
+  struct pairs inputs = pairs_counted(count, arguments, 1);
+  struct pairs output_names = names_behind(count, arguments, 2);
+  const size_t outputs_len = output_names.length;
+  OrtValue* outputs[kTokens] = {NULL};
+  TRY(ort->Run(object, NULL, inputs.names, (const OrtValue* const*)inputs.values, inputs.length, output_names.names, outputs_len, outputs));
+  for (size_t i = 0; i < outputs_len; ++i) log_tensor("run", output_names.names[i], outputs[i]);
+  for (size_t i = 0; i < outputs_len; ++i) ort->ReleaseValue(outputs[i]);
+  return NULL;
+}
+
+static OrtStatus* command_run_into(int count, char** arguments) {
+  (void)count;
+  OrtSession* object = model_of(arguments[0]);
+  struct pairs inputs = pairs_counted(count, arguments, 1);
+  struct pairs outputs = pairs_behind(count, arguments, 2);
+  TRY(ort->Run(object, NULL, inputs.names, (const OrtValue* const*)inputs.values, inputs.length, outputs.names, outputs.length, outputs.values));
+  for (size_t i = 0; i < outputs.length; ++i) log_tensor("run", outputs.names[i], outputs.values[i]);
+  return NULL;
+}
+
 static const struct entry {
   const char* name;
   OrtStatus* (*run)(int, char**);
@@ -335,6 +358,6 @@ static const struct entry {
     {"model", command_model, 2, 2},
     {"model_buffer", command_model_buffer, 2, 2},
     {"describe", command_describe, 1, 1},
-    {"run", command_run, 3, kTokens},
-    {"run_into", command_run_into, 3, kTokens},
+    {"run", command_run, 2, kTokens},
+    {"run_into", command_run_into, 2, kTokens},
 };

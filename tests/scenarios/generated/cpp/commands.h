@@ -135,6 +135,19 @@ inline void Runner::command_model_buffer(const Arguments& a) {
   keep(a[0], Ort::Session(env_, content.data(), content.size(), Ort::SessionOptions()));
 }
 
+inline void Runner::command_run(const Arguments& a) {
+  const Pairs inputs = pairs(a, 1);
+  const Pairs names = names_behind(a, 2);
+  log_each("run", names.texts(), model(a[0]).Run(Ort::RunOptions(), inputs.names(), inputs.values(), inputs.size(), names.names(), names.size()));
+}
+
+inline void Runner::command_run_into(const Arguments& a) {
+  const Pairs inputs = pairs(a, 1);
+  Pairs outputs = pairs_behind(a, 2);
+  model(a[0]).Run(Ort::RunOptions(), inputs.names(), inputs.values(), inputs.size(), outputs.names(), outputs.values(), outputs.size());
+  log_each("run", outputs.texts(), outputs.all());
+}
+
 inline const std::map<std::string, Runner::Command>& Runner::commands() {
   static const std::map<std::string, Command> all{
       {"seed", {1, 1, &Runner::command_seed}},
@@ -177,8 +190,8 @@ inline const std::map<std::string, Runner::Command>& Runner::commands() {
       {"model", {2, 2, &Runner::command_model}},
       {"model_buffer", {2, 2, &Runner::command_model_buffer}},
       {"describe", {1, 1, &Runner::command_describe}},
-      {"run", {3, kAny, &Runner::command_run}},
-      {"run_into", {3, kAny, &Runner::command_run_into}},
+      {"run", {2, kAny, &Runner::command_run}},
+      {"run_into", {2, kAny, &Runner::command_run_into}},
   };
   return all;
 }

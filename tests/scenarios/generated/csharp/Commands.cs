@@ -82,13 +82,13 @@ public sealed partial class Runner
 
     private void TrainInto(string[] a)
     {
-        Training(a[0]).TrainStep(Counted(a, 1), Rest(a, 2));
+        Training(a[0]).TrainStep(null, Counted(a, 1), Rest(a, 2));
         LogEach("train", Training(a[0]).OutputNames(true), Written(a, 2));
     }
 
     private void EvalInto(string[] a)
     {
-        Training(a[0]).EvalStep(Counted(a, 1), Rest(a, 2));
+        Training(a[0]).EvalStep(null, Counted(a, 1), Rest(a, 2));
         LogEach("eval", Training(a[0]).OutputNames(false), Written(a, 2));
     }
 
@@ -188,6 +188,20 @@ public sealed partial class Runner
         }
     }
 
+    private void Run(string[] a)
+    {
+        using (var outputs = Model(a[0]).Run(null, Names(Pairs(a, 1)), Values(Pairs(a, 1)), BehindPairs(a, 2)))
+        {
+            LogEach("run", BehindPairs(a, 2), outputs);
+        }
+    }
+
+    private void RunInto(string[] a)
+    {
+        Model(a[0]).Run(null, Names(Pairs(a, 1)), Values(Pairs(a, 1)), Names(BehindPairs(a, 2)), Values(BehindPairs(a, 2)));
+        LogEach("run", Names(BehindPairs(a, 2)), Values(BehindPairs(a, 2)));
+    }
+
     private Dictionary<string, Command> Commands()
     {
         return new Dictionary<string, Command>
@@ -232,8 +246,8 @@ public sealed partial class Runner
             { "model", new Command(2, 2, Model) },
             { "model_buffer", new Command(2, 2, ModelBuffer) },
             { "describe", new Command(1, 1, Describe) },
-            { "run", new Command(3, int.MaxValue, Run) },
-            { "run_into", new Command(3, int.MaxValue, RunInto) },
+            { "run", new Command(2, int.MaxValue, Run) },
+            { "run_into", new Command(2, int.MaxValue, RunInto) },
         };
     }
 }

@@ -148,6 +148,15 @@ static BOOL command_model_buffer(Arguments *arguments, NSError **error) {
   return keep([arguments objectAtIndex:0], AUTORELEASED([[ORTSession alloc] initWithEnv:env modelData:read_file([arguments objectAtIndex:1]) sessionOptions:make_options() error:error]));
 }
 
+static BOOL command_run(Arguments *arguments, NSError **error) {
+  return log_named(@"run", behind_pairs(arguments, 2), [model_of([arguments objectAtIndex:0]) runWithInputs:values_of(pairs_counted(arguments, 1)) outputNames:[NSSet setWithArray:behind_pairs(arguments, 2)] runOptions:nil error:error]);
+}
+
+static BOOL command_run_into(Arguments *arguments, NSError **error) {
+  if (![model_of([arguments objectAtIndex:0]) runWithInputs:values_of(pairs_counted(arguments, 1)) outputs:values_of(behind_pairs(arguments, 2)) runOptions:nil error:error]) return NO;
+  return log_named(@"run", names_of(behind_pairs(arguments, 2)), values_of(behind_pairs(arguments, 2)));
+}
+
 static const struct entry {
   const char *name;
   BOOL (*run)(Arguments *, NSError **);
@@ -193,6 +202,6 @@ static const struct entry {
     {"model", command_model, 2, 2},
     {"model_buffer", command_model_buffer, 2, 2},
     {"describe", command_describe, 1, 1},
-    {"run", command_run, 3, kMost},
-    {"run_into", command_run_into, 3, kMost},
+    {"run", command_run, 2, kMost},
+    {"run_into", command_run_into, 2, kMost},
 };

@@ -51,8 +51,8 @@ COMMANDS: dict[str, tuple[int, int | None]] = {
     "model": (2, 2),
     "model_buffer": (2, 2),
     "describe": (1, 1),
-    "run": (3, None),
-    "run_into": (3, None),
+    "run": (2, None),
+    "run_into": (2, None),
 }
 """How many tokens each takes at least and at most."""
 

@@ -137,6 +137,16 @@ extension Runner {
     keep(arguments[0], try ORTSession(env: env, modelData: Self.file(arguments[1]), sessionOptions: ORTSessionOptions()))
   }
 
+  func command_run(_ arguments: [String]) throws {
+    let outputs = try model(arguments[0]).run(withInputs: values(pairs(arguments, 1)), outputNames: Set(behindPairs(arguments, 2)), runOptions: nil)
+    try showNamed("run", try behindPairs(arguments, 2), outputs)
+  }
+
+  func command_run_into(_ arguments: [String]) throws {
+    try model(arguments[0]).run(withInputs: values(pairs(arguments, 1)), outputs: values(behindPairs(arguments, 2)), runOptions: nil)
+    try showNamed("run", try names(behindPairs(arguments, 2)), try values(behindPairs(arguments, 2)))
+  }
+
   /// A command by its name: its function, and the number of its arguments.
   func command(_ name: String) -> (run: ([String]) throws -> Void, count: ClosedRange<Int>)? {
     switch name {
@@ -180,8 +190,8 @@ extension Runner {
     case "model": return (command_model, 2...2)
     case "model_buffer": return (command_model_buffer, 2...2)
     case "describe": return (command_describe, 1...1)
-    case "run": return (command_run, 3...64)
-    case "run_into": return (command_run_into, 3...64)
+    case "run": return (command_run, 2...64)
+    case "run_into": return (command_run_into, 2...64)
     default: return nil
     }
   }
