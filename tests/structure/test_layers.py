@@ -131,3 +131,17 @@ def test_operators_are_rules_without_vector_code() -> None:
         if path.suffix in {".cpp", ".h"} and re.search(r"hwy|HWY|-inl\.h|immintrin", path.read_text())
     ]
     assert not vectorized, f"vector code belongs in backend/cpu: {vectorized}"
+
+
+def test_rules_do_not_read_variants_out_of_an_operators_name() -> None:
+    reads = re.compile(
+        r"op_type\s*(==|!=)|op_type\.(find|starts_with|ends_with|substr|compare)|[=!]=\s*[\w.()]*op_type"
+    )
+    found = [
+        f"{path.relative_to(SOURCES)}: {line.strip()}"
+        for path in sorted((SOURCES / "ops").rglob("*"))
+        if path.suffix in {".cpp", ".h"}
+        for line in path.read_text().splitlines()
+        if reads.search(line)
+    ]
+    assert not found, f"state the variant where the operator is registered: {found}"

@@ -389,6 +389,25 @@ class Reader {
     return Type::UNDEFINED;
   }
 
+  // The attributes of a call: those that the caller gives, and the defaults of the others.
+  template <typename Title>
+  Attributes call_attributes(const onnx::FunctionProto& function, Attributes given, const Title& title) {
+    for (const auto& [name, value] : given) {
+      const bool stated = std::find(function.attribute().begin(), function.attribute().end(), name) !=
+                              function.attribute().end() ||
+                          std::any_of(function.attribute_proto().begin(), function.attribute_proto().end(),
+                                      [&](const auto& attribute) { return attribute.name() == name; });
+      require(stated, ErrorCode::kInvalidGraph, title, ": it has no attribute \"", name, "\"");
+    }
+    for (const auto& attribute : function.attribute_proto())
+      if (given.count(attribute.name()) == 0) {
+        onnx::AttributeProto copy = attribute;
+        attempt([&] { return concat(title, ", default of attribute \"", attribute.name(), "\""); },
+                [&] { given.emplace(attribute.name(), attribute_value(copy, Names{}, nullptr)); });
+      }
+    return given;
+  }
+
   // Replaces a call by the function's body.
   void inline_function(const onnx::FunctionProto& function, Node caller, const Call* from,
                        std::vector<Node>& nodes) {
@@ -409,21 +428,7 @@ class Reader {
     for (const auto& opset : function.opset_import())
       import_opset(opset.domain(), opset.version(), &function);
 
-    Call call{&function, {}, from};
-    for (const auto& [name, value] : caller.attributes) {
-      const bool stated = std::find(function.attribute().begin(), function.attribute().end(), name) !=
-                              function.attribute().end() ||
-                          std::any_of(function.attribute_proto().begin(), function.attribute_proto().end(),
-                                      [&](const auto& attribute) { return attribute.name() == name; });
-      require(stated, ErrorCode::kInvalidGraph, title, ": it has no attribute \"", name, "\"");
-    }
-    call.attributes = std::move(caller.attributes);
-    for (const auto& attribute : function.attribute_proto())
-      if (call.attributes.count(attribute.name()) == 0) {
-        onnx::AttributeProto copy = attribute;
-        attempt([&] { return concat(title, ", default of attribute \"", attribute.name(), "\""); },
-                [&] { call.attributes.emplace(attribute.name(), attribute_value(copy, Names{}, nullptr)); });
-      }
+    const Call call{&function, call_attributes(function, std::move(caller.attributes), title), from};
 
     const std::string prefix_before = prefix_;
     prefix_ = (caller.name.empty() ? function.name() : caller.name) + "/";

@@ -377,6 +377,72 @@ void ValueTypes::problem(const std::string& text) {
   if (std::find(problems_.begin(), problems_.end(), text) == problems_.end()) problems_.push_back(text);
 }
 
+void ValueTypes::apply_type_rule(const Operator& op, const Node& node, bool tensors) {
+  try {
+    NodeTypes context(*this, node);
+    op.rules.types(context);
+  } catch (const Error& error) {
+    // What a model states about the elements of a sequence is never checked against its actual elements.
+    const bool checked = tensors && std::none_of(node.inputs.begin(), node.inputs.end(),
+                                                 [&](const std::string& input) { return is_claim(input); });
+    if (checked) problem(error.message());
+  }
+}
+
+void ValueTypes::apply_shape_rule(const Operator& op, const Node& node, NumberedShapes& first,
+                                  NumberedShapes& second) {
+  try {
+    op.rules.shape(first);
+    op.rules.shape(second);
+  } catch (const Unknown&) {
+    // The rule needs something that is known only later; what it stated before is kept, and so is what the
+    // model states.
+  } catch (const DataDependent&) {
+    // The same.
+  } catch (const Error& error) {
+    if (is_exact(node) && !first.asked_for_statement) problem(error.message());
+  }
+}
+
+// Runs an operator on small known values.
+void ValueTypes::run_on_known(const Operator& op, NumberedShapes& first, NumberedShapes& second) {
+  try {
+    NumberedRun a(*this, first, 0), b(*this, second, 1);
+    if (a.is_small() && b.is_small()) {
+      a.run(op), b.run(op);
+      first.values_out = std::move(a.results), second.values_out = std::move(b.results);
+    }
+  } catch (const std::exception&) {
+    // The values are then unknown.
+  }
+}
+
+// What the two runs found for output o.
+void ValueTypes::record(const std::string& name, size_t o, const NumberedShapes& first,
+                        const NumberedShapes& second) {
+  ValueInfo& known = info_[name];
+  const std::optional<Shape>&a = first.shapes_out[o], &b = second.shapes_out[o];
+  if (a && b && a->size() == b->size()) {
+    const std::vector<Dim> stated = known.dims.value_or(std::vector<Dim>());
+    std::vector<Dim> dims;
+    for (size_t d = 0; d < a->size(); ++d) {
+      if ((*a)[d] == (*b)[d]) {
+        dims.push_back(Dim{(*a)[d], ""});
+      } else {
+        dims.push_back(
+            Dim{-1, name_of({(*a)[d], (*b)[d]}, stated.size() == a->size() ? &stated[d] : nullptr)});
+      }
+    }
+    known.dims = dims;
+    claims_.erase(name);
+  } else {
+    if (known.dims) number_extents(known);
+    claims_.insert(name);
+  }
+  if (first.values_out[o].defined() && second.values_out[o].defined())
+    run_values_[name] = {first.values_out[o], second.values_out[o]};
+}
+
 void ValueTypes::infer(const Node& node) {
   if (node.domain.empty() && node.op_type == "Constant") {
     const Tensor tensor = value_of_constant_node(node);
@@ -385,46 +451,15 @@ void ValueTypes::infer(const Node& node) {
   const Operator* op = find_operator(node.domain, node.op_type);
   const bool tensors = std::all_of(node.inputs.begin(), node.inputs.end(),
                                    [&](const std::string& input) { return info(input).is_tensor(); });
-  if (op && op->rules.types) {
-    try {
-      NodeTypes context(*this, node);
-      op->rules.types(context);
-    } catch (const Error& error) {
-      // What a model states about the elements of a sequence is never checked against its actual elements.
-      const bool checked = tensors && std::none_of(node.inputs.begin(), node.inputs.end(),
-                                                   [&](const std::string& input) { return is_claim(input); });
-      if (checked) problem(error.message());
-    }
-  }
+  if (op && op->rules.types) apply_type_rule(*op, node, tensors);
   NumberedShapes first(*this, node, 0), second(*this, node, 1);
   if (op && !op->traits.takes_sequences && !tensors)
     problem(node.label() + ": one of its inputs is a sequence or an optional value, expected tensors");
-  if (op && op->rules.shape && tensors) {
-    try {
-      op->rules.shape(first);
-      op->rules.shape(second);
-    } catch (const Unknown&) {
-      // The rule needs something that is known only later; what it stated before is kept, and so is what the
-      // model states.
-    } catch (const DataDependent&) {
-      // The same.
-    } catch (const Error& error) {
-      if (is_exact(node) && !first.asked_for_statement) problem(error.message());
-    }
-  }
+  if (op && op->rules.shape && tensors) apply_shape_rule(*op, node, first, second);
   const bool stated = std::all_of(first.values_out.begin(), first.values_out.end(),
                                   [](const Tensor& value) { return value.defined(); });
-  if (op && has_kernel(*op) && !op->traits.impure && op->traits.updates == 0 && !stated) {
-    try {
-      NumberedRun a(*this, first, 0), b(*this, second, 1);
-      if (a.is_small() && b.is_small()) {
-        a.run(*op), b.run(*op);
-        first.values_out = std::move(a.results), second.values_out = std::move(b.results);
-      }
-    } catch (const std::exception&) {
-      // The values are then unknown.
-    }
-  }
+  if (op && has_kernel(*op) && !op->traits.impure && op->traits.updates == 0 && !stated)
+    run_on_known(*op, first, second);
   // Operators with a type rule have already stated everything.
   std::optional<ElementTypes> ruled;
   if (op && (op->rules.element_type || !op->rules.types)) {
@@ -444,26 +479,7 @@ void ValueTypes::infer(const Node& node) {
         problem(error.message());
       }
     }
-    const std::optional<Shape>&a = first.shapes_out[o], &b = second.shapes_out[o];
-    if (a && b && a->size() == b->size()) {
-      const std::vector<Dim> stated = known.dims.value_or(std::vector<Dim>());
-      std::vector<Dim> dims;
-      for (size_t d = 0; d < a->size(); ++d) {
-        if ((*a)[d] == (*b)[d]) {
-          dims.push_back(Dim{(*a)[d], ""});
-        } else {
-          dims.push_back(
-              Dim{-1, name_of({(*a)[d], (*b)[d]}, stated.size() == a->size() ? &stated[d] : nullptr)});
-        }
-      }
-      known.dims = dims;
-      claims_.erase(node.outputs[o]);
-    } else {
-      if (known.dims) number_extents(known);
-      claims_.insert(node.outputs[o]);
-    }
-    if (first.values_out[o].defined() && second.values_out[o].defined())
-      run_values_[node.outputs[o]] = {first.values_out[o], second.values_out[o]};
+    record(node.outputs[o], o, first, second);
   }
 }
 

@@ -23,6 +23,9 @@ namespace ortrain {
 // Clears the dimension names invented by ValueTypes, which mean nothing in a model.
 void forget_made_up_names(ValueInfo& info);
 
+class NumberedShapes;
+struct Operator;
+
 class ValueTypes {
  public:
   // Processes all nodes of the model, which must outlive this.
@@ -74,6 +77,10 @@ class ValueTypes {
   // which nodes of subgraphs are not.
   bool is_exact(const Node& node) const;
   void problem(const std::string& text);
+  void apply_type_rule(const Operator& op, const Node& node, bool tensors);
+  void apply_shape_rule(const Operator& op, const Node& node, NumberedShapes& first, NumberedShapes& second);
+  void run_on_known(const Operator& op, NumberedShapes& first, NumberedShapes& second);
+  void record(const std::string& name, size_t o, const NumberedShapes& first, const NumberedShapes& second);
   const std::pair<Tensor, Tensor>* run_values(const std::string& value) const;
   // The value of an input in one of the runs, null if it is not known.
   const Tensor* run_value(const std::string& value, int run) const;

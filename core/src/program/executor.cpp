@@ -184,6 +184,10 @@ struct Executor::Impl {
   Segment& add(Segments& list, size_t most, std::span<const Cell* const> values,
                std::shared_ptr<Segment> segment);
   std::shared_ptr<Segment> compile(Segment* before, const RunScope& scope);
+  SegmentRequest segment_request(const Segment* before, const RunScope& scope);
+  void plan_and_compile(Segment& segment, SegmentRequest& wanted, Segment* before, const RunScope& scope);
+  void connect(Segment& segment, const SegmentRequest& wanted, const RunScope& scope);
+  void keep_known(Segment& segment, const SegmentRequest& wanted);
   std::unique_ptr<Program> compile_planned(const SegmentPlan& plan, const RunScope& scope);
   std::shared_ptr<Segment> compile_whole(const RunScope& scope);
   Tail* split(Segment& before, const SegmentPlan& plan, const RunScope& scope);
@@ -384,11 +388,10 @@ Tail* Executor::Impl::split(Segment& before, const SegmentPlan& plan, const RunS
   return &before.tails.back();
 }
 
-std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope& scope) {
-  if (!plan_graph) plan_graph.emplace(graph, settings.model->opsets, *scope.states);
-  PlanGraph& planned = *plan_graph;
+// What is left to do after a segment, or, without one, all that the graph does.
+SegmentRequest Executor::Impl::segment_request(const Segment* before, const RunScope& scope) {
   SegmentRequest wanted;
-  wanted.graph = &planned;
+  wanted.graph = &*plan_graph;
   wanted.states = scope.states;
   wanted.fixed = &constants;
   wanted.of_variant = scope.constants;
@@ -398,82 +401,107 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
     for (const auto& [value, known] : before->known) wanted.values.emplace_back(value, known->value);
   } else {
     for (size_t i = 0; i < inputs.size(); ++i)
-      wanted.values.emplace_back(planned.number(inputs[i]), input_cells[i]->value);
-    for (const auto& [name, index] : output_indices) wanted.outputs.push_back(planned.number(name));
+      wanted.values.emplace_back(plan_graph->number(inputs[i]), input_cells[i]->value);
+    for (const auto& [name, index] : output_indices) wanted.outputs.push_back(plan_graph->number(name));
     std::sort(wanted.outputs.begin(), wanted.outputs.end());
   }
+  return wanted;
+}
 
-  auto segment = std::make_shared<Segment>();
-  SegmentPlan& plan = segment->plan;
+// The plan of a segment and its Program.
+void Executor::Impl::plan_and_compile(Segment& segment, SegmentRequest& wanted, Segment* before,
+                                      const RunScope& scope) {
+  SegmentPlan& plan = segment.plan;
   while (true) {
     plan = plan_segment(wanted);
     if (before && wanted.later.empty()) {
-      if ((segment->tail = split(*before, plan, scope))) {
-        wanted.later = segment->tail->nodes;
+      if ((segment.tail = split(*before, plan, scope))) {
+        wanted.later = segment.tail->nodes;
         plan = plan_segment(wanted);
       }
     }
     try {
-      segment->program = compile_planned(plan, scope);
+      segment.program = compile_planned(plan, scope);
       break;
     } catch (const DataDependent& e) {
       // A kernel needs a value that no shape depends on.
-      if (!wanted.wanted.insert(planned.number(e.value)).second) throw;
+      if (!wanted.wanted.insert(plan_graph->number(e.value)).second) throw;
     }
   }
   require(!plan.nodes.empty() || !plan.dynamic.empty() || plan.rest.empty(), ErrorCode::kFail,
           plan.rest.empty() ? "" : plan.rest.front()->node->label(), ": its inputs are never known");
+}
 
-  if (plan.of_variant) segment->variant = scope.variant;
+// Where the segment's values come from and where they go.
+void Executor::Impl::connect(Segment& segment, const SegmentRequest& wanted, const RunScope& scope) {
+  const PlanGraph& planned = *plan_graph;
+  const SegmentPlan& plan = segment.plan;
+  if (plan.of_variant) segment.variant = scope.variant;
   for (const int value : plan.shape_deciders) {
     Source decider;
     if (planned.is_state(value))
       decider.fixed = scope.states->at(planned.name(value));
     else
       decider.cell = &cell(value);
-    segment->contents.emplace_back(decider, *plan.constant(value));
+    segment.contents.emplace_back(decider, *plan.constant(value));
   }
-  for (const int value : plan.inputs) segment->inputs.push_back({&cell(value), {}});
-  for (const int value : plan.outputs) segment->targets.push_back({&cell(value), 0});
+  for (const int value : plan.inputs) segment.inputs.push_back({&cell(value), {}});
+  for (const int value : plan.outputs) segment.targets.push_back({&cell(value), 0});
   std::unordered_set<int> made(plan.made.begin(), plan.made.end());
-  for (const int value : plan.made) segment->targets.push_back({nullptr, output_index(planned.name(value))});
+  for (const int value : plan.made) segment.targets.push_back({nullptr, output_index(planned.name(value))});
   for (const PlanNode* node : plan.dynamic) {
-    segment->dynamic.push_back(prepare(*node->node, plan, scope));
+    segment.dynamic.push_back(prepare(*node->node, plan, scope));
     made.insert(node->outputs.begin(), node->outputs.end());
   }
   for (const int value : wanted.outputs) {
     const KnownValue* known = plan.find(value);
     if (!known || known->kind != KnownValue::Kind::kOther) continue;
-    segment->passed.emplace_back(&cell(value), output_index(planned.name(value)));
+    segment.passed.emplace_back(&cell(value), output_index(planned.name(value)));
     made.insert(value);
   }
   for (const int value : wanted.outputs)
-    if (!made.count(value)) segment->outputs.push_back(value);
-  segment->last = plan.rest.empty() && segment->outputs.empty();
-  require(segment->last || !plan.rest.empty(), ErrorCode::kInvalidGraph, "the graph's output '",
-          segment->outputs.empty() ? "" : planned.name(segment->outputs[0]), "' is produced by nothing");
+    if (!made.count(value)) segment.outputs.push_back(value);
+  segment.last = plan.rest.empty() && segment.outputs.empty();
+  require(segment.last || !plan.rest.empty(), ErrorCode::kInvalidGraph, "the graph's output '",
+          segment.outputs.empty() ? "" : planned.name(segment.outputs[0]), "' is produced by nothing");
+}
 
-  std::vector<bool> needed(planned.value_count());
-  for (const int value : segment->outputs) needed[static_cast<size_t>(value)] = true;
+// Which of the values known at the segment's end are read later.
+void Executor::Impl::keep_known(Segment& segment, const SegmentRequest& wanted) {
+  const SegmentPlan& plan = segment.plan;
+  std::vector<bool> needed(plan_graph->value_count());
+  for (const int value : segment.outputs) needed[static_cast<size_t>(value)] = true;
   for (const PlanNode* node : plan.rest)
     for (const int value : node->read) needed[static_cast<size_t>(value)] = true;
   const auto keep = [&](int value) {
     if (value < 0 || !needed[static_cast<size_t>(value)]) return false;
     needed[static_cast<size_t>(value)] = false;  // once
-    segment->known.emplace_back(value, &cell(value));
+    segment.known.emplace_back(value, &cell(value));
     return true;
   };
   for (const auto& [value, given] : wanted.values) keep(value);
   for (const int value : plan.outputs) keep(value);
   for (const PlanNode* node : plan.dynamic)
     for (const int value : node->outputs)
-      if (keep(value)) segment->results.push_back(&cell(value));
-  plan.nodes.clear();
-  plan.dynamic.clear();
-  if (segment->last) plan = {};
+      if (keep(value)) segment.results.push_back(&cell(value));
+}
+
+std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope& scope) {
+  if (!plan_graph) plan_graph.emplace(graph, settings.model->opsets, *scope.states);
+  SegmentRequest wanted = segment_request(before, scope);
+  auto segment = std::make_shared<Segment>();
+  plan_and_compile(*segment, wanted, before, scope);
+  connect(*segment, wanted, scope);
+  keep_known(*segment, wanted);
+  segment->plan.nodes.clear();
+  segment->plan.dynamic.clear();
+  if (segment->last) segment->plan = {};
+  // A tail that is there already was compiled for values known at the end of another segment. They may
+  // differ: variants have references of their own, and a kernel of one segment may have needed the contents
+  // of a value.
   if (segment->tail)
     for (const auto& [variant, known] : segment->tail->compiled)
-      if (same_rest(plan, known.before)) segment->next.push_front(known.segment);
+      if (same_rest(segment->plan, known.before)) segment->next.push_front(known.segment);
   return segment;
 }
 

@@ -185,6 +185,11 @@ class Compiler {
   void add_narrow_form(int wide, DType dtype);
 
  private:
+  void count_uses();
+  void add_given(const std::string& name, const Tensor& tensor, bool constant);
+  void add_inputs_and_constants();
+  void set_outputs();
+  void place_storages();
   void compile_node(const Node& node);
   void find_placements();
   void run_now(size_t from);
@@ -620,8 +625,8 @@ void Compiler::compile_node(const Node& node) {
   }
 }
 
-void Compiler::compile(const std::vector<Node>& nodes) {
-  program_.graph.nodes = nodes;  // our own copy, so that the request need not outlive us
+// Who reads which value.
+void Compiler::count_uses() {
   uses_ = {};
   for (const Node& node : program_.graph.nodes)
     for (const std::string& name : node.inputs)
@@ -633,20 +638,25 @@ void Compiler::compile(const std::vector<Node>& nodes) {
     ++uses_[name];
     ++output_names_[name];
   }
+}
 
-  const auto add_fixed = [&](const std::string& name, const Tensor& tensor, bool constant) {
-    if (find_value(name) >= 0) return;
-    Value v;
-    v.name = name;
-    v.dtype = tensor.dtype();
-    v.shape = tensor.shape();
-    v.constant = constant;
-    v.uses_left = uses(name);
-    if (const auto layout = request_.layouts.find(name); !constant && layout != request_.layouts.end())
-      v.layout = layout->second;
-    v.storage = program_.add_fixed(tensor);
-    add_value(std::move(v));
-  };
+// A constant, or state of the model.
+void Compiler::add_given(const std::string& name, const Tensor& tensor, bool constant) {
+  if (find_value(name) >= 0) return;
+  Value v;
+  v.name = name;
+  v.dtype = tensor.dtype();
+  v.shape = tensor.shape();
+  v.constant = constant;
+  v.uses_left = uses(name);
+  if (const auto layout = request_.layouts.find(name); !constant && layout != request_.layouts.end())
+    v.layout = layout->second;
+  v.storage = program_.add_fixed(tensor);
+  add_value(std::move(v));
+}
+
+// The values that are there before the first node runs.
+void Compiler::add_inputs_and_constants() {
   for (size_t i = 0; i < request_.inputs.size(); ++i) {
     Value v;
     v.name = request_.inputs[i];
@@ -666,14 +676,14 @@ void Compiler::compile(const std::vector<Node>& nodes) {
     if (const int v = find_value(name); v >= 0) return &value(v).shape;
     return request_.shape_of ? request_.shape_of(name) : nullptr;
   });
-  for (const auto& [name, tensor] : request_.constants) add_fixed(name, tensor, true);
-  for (const auto& [name, tensor] : request_.states) add_fixed(name, tensor, false);
+  for (const auto& [name, tensor] : request_.constants) add_given(name, tensor, true);
+  for (const auto& [name, tensor] : request_.states) add_given(name, tensor, false);
   for (const auto& [name, tensor] : request_.graph->initializers)
-    if (uses(name) > 0) add_fixed(name, tensor, true);
+    if (uses(name) > 0) add_given(name, tensor, true);
+}
 
-  find_placements();
-  for (const Node& node : program_.graph.nodes) compile_node(node);
-
+// The requested outputs; the first of them are written where the caller wants them, if nothing else is there.
+void Compiler::set_outputs() {
   for (const std::string& name : request_.outputs) {
     const int v = find_value(name);
     require(v >= 0, ErrorCode::kInvalidGraph, "the graph's output '", name, "' is not produced by any node");
@@ -689,7 +699,10 @@ void Compiler::compile(const std::vector<Node>& nodes) {
     s.output = o;
     program_.direct_storages.push_back(program_.outputs[o].slot.index);
   }
+}
 
+// Gives each storage a place in the arena for as long as it is in use.
+void Compiler::place_storages() {
   std::vector<MemoryRequest> requests, exact;
   std::vector<size_t> owners;
   for (size_t i = 0; i < program_.storages.size(); ++i) {
@@ -704,6 +717,16 @@ void Compiler::compile(const std::vector<Node>& nodes) {
   for (size_t k = 0; k < owners.size(); ++k) program_.offsets[owners[k]] = plan.offsets[k];
   program_.memory = {plan.bytes, most_in_use(exact)};
   program_.arena = request_.arena ? request_.arena : std::make_shared<Arena>();
+}
+
+void Compiler::compile(const std::vector<Node>& nodes) {
+  program_.graph.nodes = nodes;  // our own copy, so that the request need not outlive us
+  count_uses();
+  add_inputs_and_constants();
+  find_placements();
+  for (const Node& node : program_.graph.nodes) compile_node(node);
+  set_outputs();
+  place_storages();
 }
 
 // Roughly how long a node takes, for recomputation: the data it moves at one speed, plus the arithmetic it

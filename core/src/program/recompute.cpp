@@ -81,8 +81,18 @@ Recomputation::Recomputation(const std::vector<Node>& nodes, const std::vector<s
     items_.push_back(std::move(item));
   }
   for (const std::string& name : outputs) wanted_.push_back(value(name));
+  mark_forward();
+  group_values();
+  mark_reads();
 
-  // The forward pass consists of the nodes that the requested outputs need.
+  Kept all(groups_.size());
+  for (size_t g = 0; g < groups_.size(); ++g) all[g] = must_keep_[g] || read_backward_[g];
+  if (const size_t peak = estimate(all, 0).peak; peak > 0)
+    scale_ = static_cast<double>(footprint.live) / static_cast<double>(peak);
+}
+
+// The forward pass consists of the nodes that the requested outputs need.
+void Recomputation::mark_forward() {
   std::vector<int> open = wanted_;
   while (!open.empty()) {
     const int producer = values_[static_cast<size_t>(open.back())].producer;
@@ -92,16 +102,18 @@ Recomputation::Recomputation(const std::vector<Node>& nodes, const std::vector<s
     for (const int input : items_[static_cast<size_t>(producer)].inputs)
       if (input >= 0) open.push_back(input);
   }
+}
 
-  // Groups of forward values that share memory.
-  const auto updated = updated_state(nodes);
+// Groups of forward values that share memory.
+void Recomputation::group_values() {
+  const auto updated = updated_state(nodes_);
   std::unordered_set<std::string> read;
-  for (const Node& node : nodes)
+  for (const Node& node : nodes_)
     for (const std::string& name : values_read(node)) read.insert(name);
   for (size_t i = 0; i < items_.size(); ++i) {
     const Item& item = items_[i];
     if (!item.forward) continue;
-    const Again again = how_again(nodes[i], read, updated);
+    const Again again = how_again(nodes_[i], read, updated);
     for (size_t o = 0; o < item.outputs.size(); ++o) {
       if (item.outputs[o] < 0) continue;
       Value& v = values_[static_cast<size_t>(item.outputs[o])];
@@ -123,6 +135,10 @@ Recomputation::Recomputation(const std::vector<Node>& nodes, const std::vector<s
         must_keep_[group] = true;
     }
   }
+}
+
+// When each group is read, and by which pass.
+void Recomputation::mark_reads() {
   for (size_t i = 0; i < items_.size(); ++i)
     for (const int input : items_[i].inputs) {
       const int group = input < 0 ? -1 : values_[static_cast<size_t>(input)].group;
@@ -135,70 +151,80 @@ Recomputation::Recomputation(const std::vector<Node>& nodes, const std::vector<s
   for (const int v : wanted_)
     if (const int group = values_[static_cast<size_t>(v)].group; group >= 0)
       must_keep_[static_cast<size_t>(group)] = true;
-
-  Kept all(groups_.size());
-  for (size_t g = 0; g < groups_.size(); ++g) all[g] = must_keep_[g] || read_backward_[g];
-  if (const size_t peak = estimate(all, 0).peak; peak > 0)
-    scale_ = static_cast<double>(footprint.live) / static_cast<double>(peak);
 }
 
-// Visits the nodes in the order that rewrite() would give them.
-Recomputation::Estimate Recomputation::estimate(const Kept& kept, size_t target) {
-  const auto count = static_cast<int>(values_.size());
-  work_left_ -= static_cast<long>(items_.size());
-  // A recomputed value v has number v + count.
-  const auto dropped = [&](int v) {
-    const int group = values_[static_cast<size_t>(v)].group;
-    return group >= 0 && !kept[static_cast<size_t>(group)];
-  };
-  const auto resolve = [&](int v) { return v >= 0 && dropped(v) ? v + count : v; };
+bool Recomputation::is_dropped(const Kept& kept, int v) const {
+  const int group = values_[static_cast<size_t>(v)].group;
+  return group >= 0 && !kept[static_cast<size_t>(group)];
+}
 
-  Estimate result;
+// A recomputed value v has number v + the number of values.
+int Recomputation::input_of(const Kept& kept, const Run& run, size_t k) const {
+  const Item& item = items_[static_cast<size_t>(run.item)];
+  const int v = item.inputs[k];
+  const bool first_time = item.forward && !run.again;
+  return !first_time && v >= 0 && is_dropped(kept, v) ? v + static_cast<int>(values_.size()) : v;
+}
+
+int Recomputation::output_of(const Run& run, size_t o) const {
+  const int v = items_[static_cast<size_t>(run.item)].outputs[o];
+  return run.again && v >= 0 ? v + static_cast<int>(values_.size()) : v;
+}
+
+// The order that rewrite() would give the nodes; returns the time that recomputing takes.
+double Recomputation::order_runs(const Kept& kept) {
+  double seconds = 0;
   order_.clear();
-  made_.assign(static_cast<size_t>(count), false);
+  made_.assign(values_.size(), false);
   const auto make = [&](int v, const auto& self) -> void {
-    if (v < 0 || !dropped(v) || made_[static_cast<size_t>(v)]) return;
+    if (v < 0 || !is_dropped(kept, v) || made_[static_cast<size_t>(v)]) return;
     const int producer = values_[static_cast<size_t>(v)].producer;
     const Item& item = items_[static_cast<size_t>(producer)];
     for (const int output : item.outputs)
       if (output >= 0) made_[static_cast<size_t>(output)] = true;
     for (const int input : item.inputs) self(input, self);
     order_.push_back({producer, true});
-    result.seconds += item.cost.seconds;
+    seconds += item.cost.seconds;
   };
   for (size_t i = 0; i < items_.size(); ++i) {
     if (!items_[i].forward)
       for (const int input : items_[i].inputs) make(input, make);
     order_.push_back({static_cast<int>(i), false});
   }
+  return seconds;
+}
 
+// Which memory each value is in (its root), and when that is used last.
+void Recomputation::find_last_uses(const Kept& kept) {
+  const auto count = static_cast<int>(values_.size());
   root_.resize(static_cast<size_t>(2 * count));
   last_.assign(static_cast<size_t>(2 * count), -1);
   for (int v = 0; v < 2 * count; ++v) root_[static_cast<size_t>(v)] = v;
-  const auto input_of = [&](const Run& run, size_t k) {
-    const Item& item = items_[static_cast<size_t>(run.item)];
-    return item.forward && !run.again ? item.inputs[k] : resolve(item.inputs[k]);
-  };
-  const auto output_of = [&](const Run& run, size_t o) {
-    const int v = items_[static_cast<size_t>(run.item)].outputs[o];
-    return run.again && v >= 0 ? v + count : v;
-  };
   for (size_t t = 0; t < order_.size(); ++t) {
     const Run& run = order_[t];
     const Item& item = items_[static_cast<size_t>(run.item)];
     for (size_t k = 0; k < item.inputs.size(); ++k)
-      if (const int v = input_of(run, k); v >= 0)
+      if (const int v = input_of(kept, run, k); v >= 0)
         last_[static_cast<size_t>(root_[static_cast<size_t>(v)])] = static_cast<int>(t);
     for (size_t o = 0; o < item.outputs.size(); ++o) {
       const int v = output_of(run, o);
       if (v < 0) continue;
-      if (item.cost.alias && !item.inputs.empty() && input_of(run, 0) >= 0)
-        root_[static_cast<size_t>(v)] = root_[static_cast<size_t>(input_of(run, 0))];
+      if (item.cost.alias && !item.inputs.empty() && input_of(kept, run, 0) >= 0)
+        root_[static_cast<size_t>(v)] = root_[static_cast<size_t>(input_of(kept, run, 0))];
       last_[static_cast<size_t>(root_[static_cast<size_t>(v)])] = static_cast<int>(t);
     }
   }
   for (const int v : wanted_)
     last_[static_cast<size_t>(root_[static_cast<size_t>(v)])] = static_cast<int>(order_.size());
+}
+
+// Visits the nodes in that order.
+Recomputation::Estimate Recomputation::estimate(const Kept& kept, size_t target) {
+  const auto count = static_cast<int>(values_.size());
+  work_left_ -= static_cast<long>(items_.size());
+  Estimate result;
+  result.seconds = order_runs(kept);
+  find_last_uses(kept);
 
   taken_.assign(static_cast<size_t>(2 * count), false);
   size_t live = 0;
@@ -215,7 +241,7 @@ Recomputation::Estimate Recomputation::estimate(const Kept& kept, size_t target)
       const int v = output_of(run, o);
       if (v < 0 || root_[static_cast<size_t>(v)] != v || bytes_of(v) == 0) continue;
       if (o == 0 && item.cost.over >= 0) {
-        const int below = input_of(run, static_cast<size_t>(item.cost.over));
+        const int below = input_of(kept, run, static_cast<size_t>(item.cost.over));
         const int root = below < 0 ? -1 : root_[static_cast<size_t>(below)];
         if (root >= 0 && last_[static_cast<size_t>(root)] == static_cast<int>(t) &&
             bytes_of(root) == bytes_of(v))
@@ -228,7 +254,7 @@ Recomputation::Estimate Recomputation::estimate(const Kept& kept, size_t target)
     result.peak = std::max(result.peak, now);
     if (now > target) result.excess += static_cast<double>(now - target);
     for (size_t k = 0; k < item.inputs.size(); ++k)
-      if (const int v = input_of(run, k); v >= 0)
+      if (const int v = input_of(kept, run, k); v >= 0)
         if (const int root = root_[static_cast<size_t>(v)];
             last_[static_cast<size_t>(root)] == static_cast<int>(t))
           release(root);

@@ -63,6 +63,20 @@ class Recomputation {
     int group = -1;  // values in the same memory with other shapes; -1: it is always in memory
   };
 
+  // A node in the order of a step, for the first time or again.
+  struct Run {
+    int item;
+    bool again;
+  };
+
+  void mark_forward();
+  void group_values();
+  void mark_reads();
+  bool is_dropped(const Kept& kept, int v) const;
+  int input_of(const Kept& kept, const Run& run, size_t k) const;
+  int output_of(const Run& run, size_t o) const;
+  double order_runs(const Kept& kept);
+  void find_last_uses(const Kept& kept);
   Estimate estimate(const Kept& kept, size_t target);
   std::optional<std::pair<Kept, Estimate>> search(size_t target);
   bool drop_until_it_fits(Kept& kept, Estimate& now, size_t target, size_t goal);
@@ -82,10 +96,6 @@ class Recomputation {
   double scale_ = 1;    // difference between estimated bytes and those of the footprint
   long work_left_ = 0;  // nodes that this search may still visit
   // Working memory of estimate().
-  struct Run {
-    int item;
-    bool again;
-  };
   std::vector<Run> order_;
   std::vector<int> root_, last_, stack_;
   std::vector<char> made_, taken_;

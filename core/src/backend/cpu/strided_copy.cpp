@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "backend/cpu/tuning.h"
 #include "runtime/error.h"
 #include "runtime/threads.h"
 
@@ -11,9 +12,7 @@ namespace ortrain {
 namespace {
 
 constexpr size_t kMaxLoops = 40;
-constexpr int64_t kLine = 64;          // bytes of a cache line
-constexpr int64_t kPieceBytes = 8192;  // roughly what one unit of a long inner loop moves
-constexpr int64_t kBytesPerCost = 4;   // copying four bytes costs about one item of kGrain
+constexpr int64_t kLine = 64;  // bytes of a cache line
 
 template <typename T>
 T load(const std::byte* p) {
@@ -213,7 +212,7 @@ void StridedCopy::plan() {
   way_ = is_element ? Way::kElements : Way::kRuns;
   inner_ = loops_.back();
   loops_.pop_back();
-  cut(kPieceBytes / width_, loops_.size());
+  cut(tuning::kCopyPieceBytes / width_, loops_.size());
 }
 
 void StridedCopy::operator()(const std::byte* source, std::byte* target) const {
@@ -250,7 +249,7 @@ void StridedCopy::operator()(const std::byte* source, std::byte* target) const {
   };
 
   if (way_ == Way::kRuns) {
-    parallel_for(units_, piece_ * width_ / kBytesPerCost, [&](int64_t begin, int64_t end) {
+    parallel_for(units_, piece_ * width_ / tuning::kCopyBytesPerItem, [&](int64_t begin, int64_t end) {
       walk(begin, end, [&](const std::byte* s, std::byte* t, int64_t items) {
         copy_runs(s, inner_.source, t, inner_.target, width_, items);
       });
@@ -276,7 +275,7 @@ void StridedCopy::operator()(const std::byte* source, std::byte* target) const {
 
 void copy_bytes(std::byte* target, const std::byte* source, size_t bytes) {
   const int64_t lines = (static_cast<int64_t>(bytes) + kLine - 1) / kLine;
-  parallel_for(lines, kLine / kBytesPerCost, [&](int64_t begin, int64_t end) {
+  parallel_for(lines, kLine / tuning::kCopyBytesPerItem, [&](int64_t begin, int64_t end) {
     const size_t from = static_cast<size_t>(begin * kLine),
                  to = std::min(static_cast<size_t>(end * kLine), bytes);
     std::memcpy(target + from, source + from, to - from);
@@ -285,7 +284,7 @@ void copy_bytes(std::byte* target, const std::byte* source, size_t bytes) {
 
 void zero_bytes(std::byte* target, size_t bytes) {
   const int64_t lines = (static_cast<int64_t>(bytes) + kLine - 1) / kLine;
-  parallel_for(lines, kLine / kBytesPerCost, [&](int64_t begin, int64_t end) {
+  parallel_for(lines, kLine / tuning::kCopyBytesPerItem, [&](int64_t begin, int64_t end) {
     const size_t from = static_cast<size_t>(begin * kLine),
                  to = std::min(static_cast<size_t>(end * kLine), bytes);
     std::memset(target + from, 0, to - from);

@@ -1,48 +1,98 @@
-// The constants of the CPU kernels that affect only speed, all in one place.
+// The constants of the CPU kernels that affect only speed, all in one place. Constants that also decide how
+// sums are grouped, and so the last bits of a result, are next to the sums.
 //
 // To measure one, change it, build, and let the old and the new library take turns in one run
-// (`python -m benchmarks`, docs/performance.md). Recorded measurements are stated below; the other constants
-// were chosen when the kernel was written.
+// (`python -m benchmarks`, docs/performance.md); write down the command, the kind of machine, and the times
+// of the neighbouring values. Each constant says where it comes from:
+//
+//     measured   against its neighbours; what is known of the measurement follows
+//     derived    from sizes of caches, registers or vectors, as stated; its neighbours were not measured
+//     chosen     when the kernel was written, by trying a few values, of which there is no record
+//
+// What is measured was measured on virtual machines with two cores of a Xeon with AVX-512
+// (docs/performance.md).
 #pragma once
 
 #include <cstdint>
 
 namespace ortrain::tuning {
 
+// Elementwise kernels of several passes.
+
+// Elements that stay in the first-level cache from one pass to the next. Derived: an operand and a result of
+// 4096 floats take 32 KiB of the 48 KiB of recent cores.
+inline constexpr int64_t kPiece = 4096;
+// Draws of random numbers at a time. Derived: their 1024 words are 4 KiB of the first-level cache.
+inline constexpr int64_t kDraws = 256;
+// Elements of LRN at a time. Derived: two roots of 512 doubles each take 8 KiB of the first-level cache.
+inline constexpr int64_t kLrnPiece = 512;
+// Softmaxes side by side in one task. Derived: 64 floats are four cache lines of each row. Chosen among such
+// multiples.
+inline constexpr int64_t kSoftmaxColumns = 64;
+// Columns whose sums one task of a recurrent layer's bias gradient keeps. Chosen.
+inline constexpr int64_t kBiasColumns = 64;
+
+// Copies.
+
+// Bytes that one unit of work moves along a long inner loop. Chosen.
+inline constexpr int64_t kCopyPieceBytes = 8192;
+// Copying this many bytes takes about as long as one item of work for parallel_for (runtime/threads.h).
+// Derived: an item is the addition of a float.
+inline constexpr int64_t kCopyBytesPerItem = 4;
+
 // Matrix products.
 
-// Below this many multiplications calling a library costs more than the product.
+// Below this many multiplications calling a library costs more than the product. Chosen.
 inline constexpr int64_t kSmallProduct = 4096;
 // From this many rows on, it pays to convert the right operand to the blocks that oneDNN's primitive prefers,
 // once for all threads. Measured: 4 to 8 % of the time of a product of 512 rows and more, while one of 256
 // takes longer.
 inline constexpr int64_t kPackedRows = 512;
 // Blocks of the operands that stay in the second-level cache while they are used: bytes of rows of B, and
-// rows of A.
+// rows of A. Derived: 128 products deep (kDepth), they take 256 KiB and, in float, 84 KiB of 1 MiB or more.
 inline constexpr int64_t kBlockColumns = 2048, kBlockRows = 168;
-// Bytes between elements that need no packing.
+// Bytes between elements that need no packing. Chosen.
 inline constexpr int64_t kNearby = 512;
-// With more rows than this, packing B pays off: if its columns are contiguous, and if its rows are.
+// With more rows than this, packing B pays off: if its columns are contiguous, and if its rows are. Chosen:
+// the first is the rows of one tile.
 inline constexpr int64_t kFewDots = 6, kFewRows = 36;
-// This many multiplications take as long as one item of work for parallel_for (runtime/threads.h).
+// This many multiplications take as long as one item of work for parallel_for. Derived: a vector of 16 floats
+// is multiplied and added in one instruction.
 inline constexpr int64_t kMultiplications = 16;
+// Rows of quantized weights that are unpacked at a time. Chosen.
+inline constexpr int64_t kUnpackedRows = 64;
+
+// Convolutions of the portable build.
+
+// Output points of a tile, whose columns stay in the cache. Derived: with 3 x 3 windows over 64 channels 576
+// KiB of float, the second-level cache.
+inline constexpr int64_t kConvTile = 256;
 
 // Attention.
 
 // Bytes of the scores of a block of queries, which are to stay in the second-level cache, and the least and
-// the most queries of a block.
+// the most queries of a block. Derived: a fourth of a second-level cache of 1 MiB; the limits are chosen.
 inline constexpr int64_t kScoreBytes = 256 * 1024, kLeastQueries = 48, kLargestQueries = 96;
-// Up to this many queries, keys and values are read where they are stored instead of being packed.
+// Up to this many queries, keys and values are read where they are stored instead of being packed. Measured
+// with alternating calls on one thread, least of 180: 8 x 4 heads, 1 query, 128 keys of 64 take 66 us instead
+// of 140, the gradient 180 instead of 251. From 3 queries on it was not measured.
 inline constexpr int64_t kFewQueries = 2;
+// The largest number of keys, as a multiple of the size of a row of Q, for which probabilities are kept for
+// the gradient instead of being recomputed. Chosen: memory is the reason, not time alone.
+inline constexpr int64_t kKeptKeys = 4;
 
 // Winograd's convolution.
 
 // Bytes of a thread's own cache, for its working set, and of the data that are transformed for all threads.
+// Derived: second-level caches of 1 MiB and shared caches of 16 MiB or more.
 inline constexpr int64_t kOwnCacheBytes = 1 << 20, kSharedCacheBytes = 1 << 24;
-// Tiles that a thread takes through all three stages at once.
+// Tiles that a thread takes through all three stages at once. Chosen: multiples of the rows of a tile (6).
 inline constexpr int64_t kLeastChunk = 48, kLargestChunk = 192;
-// When it is faster than oneDNN's direct convolution. Measured (docs/performance.md): with few channels the
-// transforms of tiles do not pay off, with few tiles those of the weights do not,
+// Floats after rows and matrices, so that neighbours do not map to the same cache set. Derived: a cache line.
+inline constexpr int64_t kWinogradPad = 16;
+// When it is faster than oneDNN's direct convolution. Measured (docs/performance.md): 0.45 to 0.9 of its
+// time, in a few cases 1.0 to 1.2, for the sizes that these select. With few channels the transforms of tiles
+// do not pay off, with few tiles those of the weights do not,
 inline constexpr int64_t kLeastChannels = 32, kLeastTiles = 32;  // the second per thread
 inline constexpr int64_t kLeastProducts = 1 << 19;               // tiles times channels times filters
 // and tiles must not reach far beyond the results: 4 values per tile, at most 6 for 5 results.

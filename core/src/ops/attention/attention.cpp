@@ -12,6 +12,7 @@
 
 #include "backend/cpu/dropout_random.h"
 #include "backend/cpu/strided_copy.h"
+#include "backend/cpu/tuning.h"
 #include "op/opset.h"
 #include "ops/attention/attention_node.h"
 #include "ops/common/dropout.h"
@@ -320,9 +321,6 @@ ORTRAIN_OPERATOR({.type = "Attention",
 // before dropout are passed on too if they are not much larger than the operands; otherwise the gradient
 // recomputes them.
 
-// The largest number of keys, as a multiple of the size of a row of Q, for which probabilities are kept.
-constexpr int64_t kKeptKeys = 4;
-
 HeadsView ordered(const NodeContext& c, const Shape& shape, const char* name) {
   std::vector<int64_t> order = c.node().ints_or(name, {});
   if (order.empty())
@@ -408,7 +406,7 @@ void fused_shape(ShapeContext& c) {
   expect_scalar(c, 5, "training_mode");
   const Attention a = read_fused(c, 0, 3);
   c.output(0, a.dtype, reordered(c, a, c.shape(0).size(), "y_order"));
-  const bool keeps = a.keys <= kKeptKeys * a.size;
+  const bool keeps = a.keys <= tuning::kKeptKeys * a.size;
   if (c.has_output(1)) c.output(1, a.dtype, keeps ? Shape{a.batch, a.heads, a.queries, a.keys} : Shape{0});
   if (c.has_output(2)) c.output(2, DType::kUInt64, {2});
 }

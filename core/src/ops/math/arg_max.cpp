@@ -24,9 +24,10 @@ void shape(ShapeContext& c) {
 
 // The first of several equal elements is taken, or the last with select_last_index. A NaN counts as larger,
 // or as smaller, than every number.
+template <bool Largest>
 Kernel kernel(KernelContext& c) {
   Kernel kernel;
-  const bool last = c.node().int_or("select_last_index", 0) != 0, largest = c.node().op_type == "ArgMax";
+  const bool last = c.node().int_or("select_last_index", 0) != 0;
   const size_t axis = axis_of(c);
   const int64_t outer = element_count(c.shape(0), 0, axis), length = c.shape(0)[axis];
   const int64_t inner = element_count(c.shape(0), axis + 1, c.shape(0).size());
@@ -42,7 +43,7 @@ Kernel kernel(KernelContext& c) {
           int64_t best = 0;
           for (int64_t i = 1; i < length; ++i) {
             const T a = p[i * inner], b = p[best * inner];
-            const bool beats = b == b && (a != a || (largest ? a > b : a < b));
+            const bool beats = b == b && (a != a || (Largest ? a > b : a < b));
             if (beats || (last && (a == b || (a != a && b != b)))) best = i;
           }
           to[o] = best;
@@ -57,11 +58,11 @@ Kernel kernel(KernelContext& c) {
 ORTRAIN_OPERATOR({.type = "ArgMax",
                   .rules = {.shape = shape, .element_type = always<DType::kInt64>},
                   .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = kernel<true>}});
 ORTRAIN_OPERATOR({.type = "ArgMin",
                   .rules = {.shape = shape, .element_type = always<DType::kInt64>},
                   .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = kernel<false>}});
 
 }  // namespace
 }  // namespace ortrain

@@ -30,33 +30,36 @@ T shift_right(T x, T by) {
 
 void pair_shape(ShapeContext& c) {
   if (!visit_integer(c.dtype(0), [](auto) {})) c.reject_dtype(0);
-  if (c.node().op_type == "BitShift") {
-    const std::string direction = c.node().string_or("direction", "");
-    c.expect(direction == "LEFT" || direction == "RIGHT", "direction must be 'LEFT' or 'RIGHT', found '",
-             direction, "'");
-  }
   c.output(0, c.dtype(0), broadcast_inputs(c));
 }
 
+// `Formula`, of two elements, is stateless.
+template <class Formula>
 Kernel pair_kernel(KernelContext& c) {
   BinaryFunction function = nullptr;
-  const std::string& type = c.node().op_type;
-  const bool left = c.node().string_or("direction", "") == "LEFT";
   visit_integer(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
-    const auto use = [&](auto formula) { function = plain_loop<T, T, decltype(formula)>; };
-    if (type == "BitwiseAnd")
-      use([](T a, T b) { return a & b; });
-    else if (type == "BitwiseOr")
-      use([](T a, T b) { return a | b; });
-    else if (type == "BitwiseXor")
-      use([](T a, T b) { return a ^ b; });
-    else if (left)
-      use([](T a, T b) { return shift_left(a, b); });
-    else
-      use([](T a, T b) { return shift_right(a, b); });
+    function = plain_loop<T, T, Formula>;
   });
   return broadcast_kernel(c, function, 1);
+}
+
+bool shifts_left(const NodeContext& c) {
+  const std::string direction = c.node().string_or("direction", "");
+  c.expect(direction == "LEFT" || direction == "RIGHT", "direction must be 'LEFT' or 'RIGHT', found '",
+           direction, "'");
+  return direction == "LEFT";
+}
+
+void shift_shape(ShapeContext& c) {
+  shifts_left(c);
+  pair_shape(c);
+}
+
+Kernel shift_kernel(KernelContext& c) {
+  using Left = decltype([](auto a, auto b) { return shift_left(a, b); });
+  using Right = decltype([](auto a, auto b) { return shift_right(a, b); });
+  return shifts_left(c) ? pair_kernel<Left>(c) : pair_kernel<Right>(c);
 }
 
 void not_shape(ShapeContext& c) {
@@ -81,15 +84,20 @@ Kernel not_kernel(KernelContext& c) {
   return kernel;
 }
 
-#define ORTRAIN_BITWISE(name)                           \
-  ORTRAIN_OPERATOR({.type = name,                       \
-                    .rules = {.shape = pair_shape},     \
-                    .traits = {.stops_gradient = true}, \
-                    .kernels = {.cpu = pair_kernel}})
-ORTRAIN_BITWISE("BitwiseAnd");
-ORTRAIN_BITWISE("BitwiseOr");
-ORTRAIN_BITWISE("BitwiseXor");
-ORTRAIN_BITWISE("BitShift");
+template <class Formula>
+constexpr Operator bitwise(std::string_view type, Formula) {
+  return {.type = type,
+          .rules = {.shape = pair_shape},
+          .traits = {.stops_gradient = true},
+          .kernels = {.cpu = pair_kernel<Formula>}};
+}
+ORTRAIN_OPERATOR({bitwise("BitwiseAnd", [](auto a, auto b) { return a & b; })});
+ORTRAIN_OPERATOR({bitwise("BitwiseOr", [](auto a, auto b) { return a | b; })});
+ORTRAIN_OPERATOR({bitwise("BitwiseXor", [](auto a, auto b) { return a ^ b; })});
+ORTRAIN_OPERATOR({.type = "BitShift",
+                  .rules = {.shape = shift_shape},
+                  .traits = {.stops_gradient = true},
+                  .kernels = {.cpu = shift_kernel}});
 ORTRAIN_OPERATOR({.type = "BitwiseNot",
                   .rules = {.shape = not_shape},
                   .traits = {.stops_gradient = true},

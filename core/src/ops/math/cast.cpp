@@ -28,18 +28,20 @@ bool visit_castable(DType dtype, F&& f) {
 // The type that the attribute names; none if it is missing, which the shape rule rejects.
 DType stated_type(const ElementTypes& types, size_t) { return types.attribute("to", DType::kUndefined); }
 
-DType target_of(const NodeContext& c) {
-  if (c.node().op_type == "CastLike") return c.dtype(1);
+DType stated_target(const NodeContext& c) {
   c.expect(c.node().has("to"), "the attribute 'to' is missing");
   return static_cast<DType>(c.node().int_or("to", 0));
 }
 
-void shape(ShapeContext& c) {
-  const DType to = target_of(c);
+void shape_of(ShapeContext& c, DType to) {
   if (!is_real(c.dtype(0))) c.reject_dtype(0);
   c.expect(is_real(to), "it cannot cast to ", to_string(to));
   c.output(0, to, c.shape(0));
 }
+
+void shape(ShapeContext& c) { shape_of(c, stated_target(c)); }
+
+void shape_like_second(ShapeContext& c) { shape_of(c, c.dtype(1)); }
 
 Rounding rounding_of(const NodeContext& c) {
   Rounding rounding;
@@ -133,14 +135,15 @@ ORTRAIN_OPERATOR(
      .rules = {.shape = shape, .gradient = gradient, .element_type = stated_type},
      .traits = {.since = 6, .narrow_types = NarrowTypes::kTaken, .positions = elementwise_positions},
      .kernels = {.cpu = kernel}});
-ORTRAIN_OPERATOR({.type = "CastLike",
-                  .rules = {.shape = shape, .gradient = gradient, .element_type = type_of_input<1>},
-                  .traits = {.narrow_types = NarrowTypes::kTaken},
-                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR(
+    {.type = "CastLike",
+     .rules = {.shape = shape_like_second, .gradient = gradient, .element_type = type_of_input<1>},
+     .traits = {.narrow_types = NarrowTypes::kTaken},
+     .kernels = {.cpu = kernel}});
 
 // BitCast: the same bits as elements of another type of the same width.
 void bit_cast_shape(ShapeContext& c) {
-  const DType from = c.dtype(0), to = target_of(c);
+  const DType from = c.dtype(0), to = stated_target(c);
   c.expect(bits_of(to) > 0 && bits_of(to) == bits_of(from), "it cannot reinterpret ", to_string(from), " of ",
            bits_of(from), " bits as ", to_string(to), " of ", bits_of(to), " bits: the widths must be equal");
   c.output(0, to, c.shape(0));

@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "backend/cpu/tuning.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "ops/common/elementwise.h"
@@ -41,7 +42,7 @@ Kernel kernel(KernelContext& c) {
     const BinaryFunction larger = binary_function("Max", c.dtype(0)),
                          smaller = binary_function("Min", c.dtype(0));
     const int64_t n = c.out_size(0);
-    constexpr int64_t kPiece = 4096;  // both passes find it in the first-level cache
+    using tuning::kPiece;
     kernel = [=](const Frame& f) {
       const T at_least = low.defined() ? *f.at<T>(low) : lowest,
               at_most = high.defined() ? *f.at<T>(high) : highest;

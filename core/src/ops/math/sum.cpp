@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cpu/bf16_storage.h"
+#include "backend/cpu/tuning.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "ops/common/elementwise.h"
@@ -22,14 +23,16 @@ bool any_in_bf16(const KernelContext& c) {
   return false;
 }
 
+enum class Of { kSum, kMean, kMax, kMin };
+
 // y = x0, then y = f(y, x_i) for the others, in pieces that stay in the first-level cache.
+template <Of F>
 Kernel kernel(KernelContext& c) {
-  const std::string& type = c.node().op_type;
-  const bool mean = type == "Mean";
-  const bool narrow = type == "Sum" && any_in_bf16(c) && c.wants_bf16(0);
+  constexpr bool mean = F == Of::kMean;
+  const bool narrow = F == Of::kSum && any_in_bf16(c) && c.wants_bf16(0);
+  const char* function = F == Of::kMax ? "Max" : F == Of::kMin ? "Min" : "Add";
   const BinaryFunction combine =
-      narrow ? bf16_function("Add", true, true)
-             : binary_function(type == "Max" || type == "Min" ? type : "Add", c.dtype(0));
+      narrow ? bf16_function("Add", true, true) : binary_function(function, c.dtype(0));
   if (!combine || (mean && !is_floating(c.dtype(0)))) c.reject_dtype(0);
   const size_t count = c.input_count();
   if (count == 1) {
@@ -71,7 +74,7 @@ Kernel kernel(KernelContext& c) {
   const bool is_double = c.dtype(0) == DType::kDouble;
   const int64_t n = c.out_size(0);
   const int64_t width = static_cast<int64_t>(size_of(narrow ? DType::kBFloat16 : c.dtype(0)));
-  constexpr int64_t kPiece = 4096;
+  using tuning::kPiece;
   return [=](const Frame& f) {
     std::byte* to = f.at<std::byte>(y);
     const float factor_float = static_cast<float>(factor);
@@ -106,11 +109,11 @@ void mean_gradient(GradientContext& g) {
 
 // The gradient goes to the operands that are the extreme, divided evenly among equal ones. If an operand is
 // NaN, no comparison holds, and every operand gets the whole gradient.
+template <bool Max>
 void extreme_gradient(GradientContext& g) {
   const Expression dy(g, g.dy(0)), y(g, g.y(0));
   const size_t count = g.node().inputs.size();
   if (count == 1) return g.set(0, g.dy(0));
-  const bool max = g.node().op_type == "Max";
   std::vector<Expression> x;
   for (size_t i = 0; i < count; ++i) x.emplace_back(g, g.x(i));
   const auto share = [&] {
@@ -123,7 +126,7 @@ void extreme_gradient(GradientContext& g) {
     if (!g.needs(i)) continue;
     // Two operands are compared with each other, so Y need not be kept.
     const Expression& other = count == 2 ? x[1 - i] : y;
-    const Expression loses = max ? x[i] < other : x[i] > other;
+    const Expression loses = Max ? x[i] < other : x[i] > other;
     g.set(i, g.unbroadcast(loses.choose(y.number(0), share), y, i));
   }
 }
@@ -131,19 +134,19 @@ void extreme_gradient(GradientContext& g) {
 ORTRAIN_OPERATOR({.type = "Sum",
                   .rules = {.shape = shape, .gradient = sum_gradient},
                   .traits = {.takes_bf16 = true, .positions = broadcast_positions},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = kernel<Of::kSum>}});
 ORTRAIN_OPERATOR({.type = "Mean",
                   .rules = {.shape = shape, .gradient = mean_gradient},
                   .traits = {.positions = broadcast_positions},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = kernel<Of::kMean>}});
 ORTRAIN_OPERATOR({.type = "Max",
-                  .rules = {.shape = shape, .gradient = extreme_gradient},
+                  .rules = {.shape = shape, .gradient = extreme_gradient<true>},
                   .traits = {.positions = broadcast_positions},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = kernel<Of::kMax>}});
 ORTRAIN_OPERATOR({.type = "Min",
-                  .rules = {.shape = shape, .gradient = extreme_gradient},
+                  .rules = {.shape = shape, .gradient = extreme_gradient<false>},
                   .traits = {.positions = broadcast_positions},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = kernel<Of::kMin>}});
 
 }  // namespace
 }  // namespace ortrain

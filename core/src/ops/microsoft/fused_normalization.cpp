@@ -61,8 +61,8 @@ void embed_layer_normalization(DecompositionContext& e) {
 
 // The sum of X, skip and bias (none of them: X), normalized over groups of channels, with a scale and a shift
 // for each channel; then x sigmoid(x) if activation is 1.
+template <bool Skips>
 void group_norm(DecompositionContext& e) {
-  const bool skip = e.node().op_type == "SkipGroupNorm";
   const int64_t groups = e.node().int_or("groups", 0), activation = e.node().int_or("activation", 0);
   if (groups < 1) e.reject(concat("groups must be 1 or more, found ", groups));
   if (activation != 0 && activation != 1)
@@ -77,7 +77,7 @@ void group_norm(DecompositionContext& e) {
     const std::string typed = cast_like(e, value, e.x(0));
     return Expression(e, behind.empty() ? typed : e.unsqueeze(typed, behind));
   };
-  if (skip) {
+  if (Skips) {
     sum = e("Add", {sum, e.x(3)});
     if (e.has_x(4)) sum = e("Add", {sum, of_channel(e.x(4))});
     e.set(1, sum);
@@ -109,8 +109,8 @@ void invertible_layer_normalization_gradient(DecompositionContext& e) {
 ORTRAIN_DECOMPOSITION("SkipLayerNormalization", skip_layer_normalization);
 ORTRAIN_DECOMPOSITION("SkipSimplifiedLayerNormalization", skip_simplified_layer_normalization);
 ORTRAIN_DECOMPOSITION("EmbedLayerNormalization", embed_layer_normalization);
-ORTRAIN_DECOMPOSITION("GroupNorm", group_norm);
-ORTRAIN_DECOMPOSITION("SkipGroupNorm", group_norm);
+ORTRAIN_DECOMPOSITION("GroupNorm", group_norm<false>);
+ORTRAIN_DECOMPOSITION("SkipGroupNorm", group_norm<true>);
 ORTRAIN_DECOMPOSITION("InvertibleLayerNormalizationGrad", invertible_layer_normalization_gradient);
 
 }  // namespace

@@ -94,14 +94,14 @@ void cdist(DecompositionContext& e) {
 }
 
 // Complex numbers as pairs along the last axis: (a + bi)(c + di), or (a + bi)(c - di) with the conjugate.
+template <bool Conjugate>
 void complex_mul(DecompositionContext& e) {
-  const bool conjugate = e.node().op_type == "ComplexMulConj";
   const auto part = [&](size_t i, int64_t which) {
     return Expression(e, e("Slice", {e.x(i), e.int64s({which}), e.int64s({which + 1}), e.int64s({-1})}));
   };
   const Expression a = part(0, 0), b = part(0, 1), c = part(1, 0), d = part(1, 1);
-  const Expression real = conjugate ? a * c + b * d : a * c - b * d;
-  const Expression imaginary = conjugate ? b * c - a * d : a * d + b * c;
+  const Expression real = Conjugate ? a * c + b * d : a * c - b * d;
+  const Expression imaginary = Conjugate ? b * c - a * d : a * d + b * c;
   e.set(0, e("Concat", {real, imaginary}, {{"axis", int64_t{-1}}}));
 }
 
@@ -157,8 +157,8 @@ ORTRAIN_DECOMPOSITION("Range", range);
 ORTRAIN_DECOMPOSITION("NhwcMaxPool", nhwc_max_pool);
 ORTRAIN_DECOMPOSITION("RotaryEmbedding", rotary_embedding);
 ORTRAIN_DECOMPOSITION("CDist", cdist);
-ORTRAIN_DECOMPOSITION("ComplexMul", complex_mul);
-ORTRAIN_DECOMPOSITION("ComplexMulConj", complex_mul);
+ORTRAIN_DECOMPOSITION("ComplexMul", complex_mul<false>);
+ORTRAIN_DECOMPOSITION("ComplexMulConj", complex_mul<true>);
 
 }  // namespace
 }  // namespace ortrain

@@ -13,8 +13,6 @@
 namespace ortrain {
 namespace {
 
-bool classifies(const Node& node) { return node.op_type == "LinearClassifier"; }
-
 struct Linear {
   Rows rows;
   std::vector<float> weights, bias;
@@ -23,7 +21,7 @@ struct Linear {
   bool mirrored = false;
   PostTransform transform;
 
-  explicit Linear(const NodeContext& c)
+  Linear(const NodeContext& c, bool classifies)
       : rows(c),
         weights(floats_of(c, "coefficients")),
         bias(floats_of(c, "intercepts")),
@@ -36,7 +34,7 @@ struct Linear {
     if (bias.empty()) bias.assign(static_cast<size_t>(scores), 0);
     c.expect(static_cast<int64_t>(bias.size()) == scores, "it has coefficients for ", scores, " scores, but ",
              bias.size(), " intercepts");
-    if (!classifies(c.node())) {
+    if (!classifies) {
       const int64_t targets = c.node().int_or("targets", 1);
       c.expect(targets == scores, "attribute targets is ", targets, ", but there are coefficients for ",
                scores);
@@ -52,23 +50,24 @@ struct Linear {
   int64_t width() const { return mirrored ? 2 : scores; }
 };
 
+template <bool Classifies>
 void shape(ShapeContext& c) {
-  const Linear l(c);
-  const size_t at = classifies(c.node()) ? 1 : 0;
-  if (at == 1 && c.has_output(0)) c.output(0, DType::kInt64, {l.rows.count});
+  const Linear l(c, Classifies);
+  constexpr size_t at = Classifies ? 1 : 0;
+  if (Classifies && c.has_output(0)) c.output(0, DType::kInt64, {l.rows.count});
   if (c.has_output(at)) c.output(at, DType::kFloat, {l.rows.count, l.width()});
 }
 
+template <bool Classifies>
 Kernel kernel(KernelContext& c) {
-  const Linear l(c);
+  const Linear l(c, Classifies);
   const int64_t n = l.rows.count, features = l.rows.features, width = l.width();
   const Slot x = c.in(0), weights = c.fixed(Tensor::of(l.weights)),
              floats = c.scratch(static_cast<size_t>(n * features) * 4),
              raw = c.scratch(static_cast<size_t>(n * l.scores) * 4),
              made = c.scratch(static_cast<size_t>(n * width) * 4);
-  const bool classifier = classifies(c.node());
-  const Slot label = classifier && c.has_output(0) ? c.out(0) : Slot{};
-  const size_t at = classifier ? 1 : 0;
+  const Slot label = Classifies && c.has_output(0) ? c.out(0) : Slot{};
+  constexpr size_t at = Classifies ? 1 : 0;
   const Slot y = c.has_output(at) ? c.out(at) : made;
   Kernel kernel;
   visit_ml(c, 0, [&](auto zero) {
@@ -99,27 +98,30 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
+template <bool Classifies>
 void gradient(GradientContext& g) {
-  const size_t at = classifies(g.node()) ? 1 : 0;
+  constexpr size_t at = Classifies ? 1 : 0;
   std::string d = scores_gradient(g, g.dy(at), g.y(at));
   const auto& weights = std::get<std::vector<float>>(g.node().attributes.at("coefficients"));
   const auto dims = g.dims(g.x(0));
   if (!dims || !dims->back().known()) g.reject("its gradient needs an input with a known number of features");
   const int64_t features = dims->back().value, scores = static_cast<int64_t>(weights.size()) / features;
-  if (at == 1 && scores == 1 && g.node().ints_or("classlabels_ints", {}).size() == 2)
+  if (Classifies && scores == 1 && g.node().ints_or("classlabels_ints", {}).size() == 2)
     d = g("MatMul", {d, g.constant(Tensor::of(std::vector<float>{-1, 1}, {2, 1}))});
   const Expression x(g, g.x(0)), dx(g, g("MatMul", {d, g.constant(Tensor::of(weights, {scores, features}))}));
   g.set(0, reshape_like(g, g.dtype(x) == DType::kFloat ? dx : dx.as(x), x));
 }
 
-ORTRAIN_OPERATOR({.domain = kMl,
-                  .type = "LinearRegressor",
-                  .rules = {.shape = shape, .gradient = gradient, .element_type = always<DType::kFloat>},
-                  .kernels = {.cpu = kernel}});
-ORTRAIN_OPERATOR({.domain = kMl,
-                  .type = "LinearClassifier",
-                  .rules = {.shape = shape, .gradient = gradient, .element_type = classifier_types},
-                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR(
+    {.domain = kMl,
+     .type = "LinearRegressor",
+     .rules = {.shape = shape<false>, .gradient = gradient<false>, .element_type = always<DType::kFloat>},
+     .kernels = {.cpu = kernel<false>}});
+ORTRAIN_OPERATOR(
+    {.domain = kMl,
+     .type = "LinearClassifier",
+     .rules = {.shape = shape<true>, .gradient = gradient<true>, .element_type = classifier_types},
+     .kernels = {.cpu = kernel<true>}});
 
 }  // namespace
 }  // namespace ortrain

@@ -212,6 +212,15 @@ std::shared_ptr<const Ensemble> read_new(const NodeContext& c) {
   return e;
 }
 
+Aggregate read_aggregate(const NodeContext& c) {
+  const std::string how = c.node().string_or("aggregate_function", "SUM");
+  static constexpr std::string_view kNames[] = {"AVERAGE", "SUM", "MIN", "MAX"};
+  const auto name = std::find(std::begin(kNames), std::end(kNames), how);
+  c.expect(name != std::end(kNames), "attribute aggregate_function must be AVERAGE, SUM, MIN or MAX, found '",
+           how, "'");
+  return static_cast<Aggregate>(name - std::begin(kNames));
+}
+
 // The forms before version 5: nodes and weights have the ids of their tree and node.
 std::shared_ptr<const Ensemble> read_old(const NodeContext& c, const std::string& leaf, int64_t targets) {
   auto e = std::make_shared<Ensemble>();
@@ -285,12 +294,7 @@ std::shared_ptr<const Ensemble> read_old(const NodeContext& c, const std::string
   e->targets = targets;
   e->base = numbers_of(c, "base_values");
   e->transform = read_post_transform(c);
-  const std::string how = c.node().string_or("aggregate_function", "SUM");
-  static constexpr std::string_view kNames[] = {"AVERAGE", "SUM", "MIN", "MAX"};
-  const auto name = std::find(std::begin(kNames), std::end(kNames), how);
-  c.expect(name != std::end(kNames), "attribute aggregate_function must be AVERAGE, SUM, MIN or MAX, found '",
-           how, "'");
-  e->aggregate = static_cast<Aggregate>(name - std::begin(kNames));
+  e->aggregate = read_aggregate(c);
   e->check(c);
   return e;
 }
@@ -308,20 +312,23 @@ void predict_rows(const Ensemble& e, const Rows& rows, const T* x, double* memor
   });
 }
 
+// Old: TreeEnsembleRegressor, which TreeEnsemble replaces.
+template <bool Old>
 std::shared_ptr<const Ensemble> read_regressor(const NodeContext& c) {
-  if (c.node().op_type == "TreeEnsemble") return read_new(c);
+  if (!Old) return read_new(c);
   const int64_t targets = c.node().int_or("n_targets", 1);
   c.expect(targets >= 1, "attribute n_targets must be positive, found ", targets);
   return read_old(c, "target", targets);
 }
 
+template <bool Old>
 void regressor_shape(ShapeContext& c) {
-  const bool old = c.node().op_type == "TreeEnsembleRegressor";
-  c.output(0, old ? DType::kFloat : c.dtype(0), {Rows(c).count, read_regressor(c)->targets});
+  c.output(0, Old ? DType::kFloat : c.dtype(0), {Rows(c).count, read_regressor<Old>(c)->targets});
 }
 
+template <bool Old>
 Kernel regressor_kernel(KernelContext& c) {
-  const auto e = read_regressor(c);
+  const auto e = read_regressor<Old>(c);
   const Rows rows(c);
   const Slot x = c.in(0), y = c.out(0),
              memory = c.scratch(static_cast<size_t>(rows.count * e->targets) * sizeof(double));
@@ -418,14 +425,14 @@ Kernel classifier_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "TreeEnsemble",
-                  .rules = {.shape = regressor_shape},
+                  .rules = {.shape = regressor_shape<false>},
                   .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = regressor_kernel}});
+                  .kernels = {.cpu = regressor_kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "TreeEnsembleRegressor",
-                  .rules = {.shape = regressor_shape, .element_type = always<DType::kFloat>},
+                  .rules = {.shape = regressor_shape<true>, .element_type = always<DType::kFloat>},
                   .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = regressor_kernel}});
+                  .kernels = {.cpu = regressor_kernel<true>}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "TreeEnsembleClassifier",
                   .rules = {.shape = classifier_shape, .element_type = classifier_types},

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "backend/cpu/dropout_random.h"
+#include "backend/cpu/tuning.h"
 #include "op/operator.h"
 #include "op/opset.h"
 #include "ops/common/dropout.h"
@@ -20,7 +21,7 @@
 namespace ortrain {
 namespace {
 
-constexpr int64_t kBlocks = 256;  // draws at a time: their words fit in the first-level cache
+constexpr int64_t kBlocks = tuning::kDraws;
 
 Shape bitmask_shape(const NodeContext& c) { return {(c.size(0) + 31) / 32}; }
 

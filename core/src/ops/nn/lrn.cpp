@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cpu/tuning.h"
 #include "op/decomposition.h"
 #include "op/gradient_expression.h"
 #include "ops/common/decomposed.h"
@@ -13,7 +14,7 @@
 namespace ortrain {
 namespace {
 
-constexpr int64_t kBlock = 512;  // elements whose intermediate values stay in the cache
+constexpr int64_t kBlock = tuning::kLrnPiece;
 
 struct Settings {
   int64_t planes, channels, points;  // X is [.., channels, points], planes in all

@@ -28,17 +28,24 @@ Average reduction_of(const NodeContext& c) {
   return Average::kMean;
 }
 
-// The indices of a node's inputs, by the operator's form.
+// ONNX's operators, and the Internal ones, whose gradient may have a bias.
+enum class Form { kOnnx, kInternal };
+
+// The indices of a node's inputs.
 struct Inputs {
   size_t scores, labels, weights, ignore_index;
 };
 
-bool is_internal(const Node& node) { return node.op_type.find("Internal") != std::string::npos; }
+constexpr size_t kNoInput = 99, kBias = 5;
 
-constexpr size_t kNoInput = 99;
+template <Form F>
+constexpr Inputs kForward = {0, 1, 2, F == Form::kInternal ? 3 : kNoInput};
+template <Form F>
+constexpr Inputs kBackward = {1, 2, 3, F == Form::kInternal ? 4 : kNoInput};
 
-Inputs forward_inputs(const Node& node) { return {0, 1, 2, is_internal(node) ? 3 : kNoInput}; }
-Inputs backward_inputs(const Node& node) { return {1, 2, 3, is_internal(node) ? 4 : kNoInput}; }
+template <Form F>
+constexpr const char* kLossGrad =
+    F == Form::kInternal ? "SoftmaxCrossEntropyLossInternalGrad" : "SoftmaxCrossEntropyLossGrad";
 
 void expect_inputs(const NodeContext& c, const Inputs& in) {
   const Shape &scores = c.shape(in.scores), &labels = c.shape(in.labels);
@@ -114,17 +121,18 @@ class Labels {
   std::optional<int64_t> ignored_;
 };
 
+template <Form F>
 void shape(ShapeContext& c) {
-  const Inputs in = forward_inputs(c.node());
+  const Inputs in = kForward<F>;
   expect_inputs(c, in);
   c.output(0, c.dtype(0), reduction_of(c) == Average::kNone ? c.shape(in.labels) : Shape{});
   if (c.has_output(1)) c.output(1, c.dtype(0), c.shape(0));
 }
 
 template <typename T>
-Kernel loss_kernel(KernelContext& c, bool from_scores) {
+Kernel loss_kernel(KernelContext& c, const Inputs& in, bool from_scores) {
   const Average average = reduction_of(c);
-  const Labels<T> labels(c, forward_inputs(c.node()));
+  const Labels<T> labels(c, in);
   const Slot scores = c.in(0), loss = c.out(0);
   const SoftmaxShape s = softmax_shape(c.shape(0));
   Slot log_prob = scores;
@@ -150,14 +158,15 @@ Kernel loss_kernel(KernelContext& c, bool from_scores) {
   };
 }
 
-template <bool kFromScores>
+template <Form F, bool kFromScores>
 Kernel kernel(KernelContext& c) {
-  return c.dtype(0) == DType::kDouble ? loss_kernel<double>(c, kFromScores)
-                                      : loss_kernel<float>(c, kFromScores);
+  return c.dtype(0) == DType::kDouble ? loss_kernel<double>(c, kForward<F>, kFromScores)
+                                      : loss_kernel<float>(c, kForward<F>, kFromScores);
 }
 
+template <Form F>
 void gradient_shape(ShapeContext& c) {
-  const Inputs in = backward_inputs(c.node());
+  const Inputs in = kBackward<F>;
   expect_inputs(c, in);
   const bool none = reduction_of(c) == Average::kNone;
   c.expect(c.dtype(0) == c.dtype(1), "dY must have the type of log_prob, ", to_string(c.dtype(1)), ", found ",
@@ -165,22 +174,22 @@ void gradient_shape(ShapeContext& c) {
   c.expect(none ? c.shape(0) == c.shape(in.labels) : c.size(0) == 1, "dY must ",
            none ? "have the shape of the labels, " + to_string(c.shape(in.labels)) : "be a scalar",
            ", found ", to_string(c.shape(0)));
-  if (c.has_input(5) && is_internal(c.node()))
-    c.expect(c.dtype(5) == c.dtype(1) && c.shape(5) == c.shape(1),
-             "bias must have the type and shape of log_prob, found ", to_string(c.dtype(5)), " ",
-             to_string(c.shape(5)));
+  if (F == Form::kInternal && c.has_input(kBias))
+    c.expect(c.dtype(kBias) == c.dtype(1) && c.shape(kBias) == c.shape(1),
+             "bias must have the type and shape of log_prob, found ", to_string(c.dtype(kBias)), " ",
+             to_string(c.shape(kBias)));
   c.output(0, c.dtype(1), c.shape(1));
 }
 
 // d scores_i = dY w (softmax_i - [i = label]) / divisor, and + bias in the Internal form.
-template <typename T>
+template <typename T, Form F>
 Kernel typed_gradient_kernel(KernelContext& c) {
   const Average average = reduction_of(c);
-  const Labels<T> labels(c, backward_inputs(c.node()));
+  const Labels<T> labels(c, kBackward<F>);
   const SoftmaxShape s = softmax_shape(c.shape(1));
   const int64_t places = s.outer * s.inner;
   const Slot dy = c.in(0), log_prob = c.in(1);
-  const Slot bias = is_internal(c.node()) && c.has_input(5) ? c.in(5) : Slot{};
+  const Slot bias = F == Form::kInternal && c.has_input(kBias) ? c.in(kBias) : Slot{};
   const Slot dx = c.out_inplace(0, {1});
   const Slot factors = c.scratch(static_cast<size_t>(places) * sizeof(T));
   const DType dtype = c.dtype(1);
@@ -217,8 +226,10 @@ Kernel typed_gradient_kernel(KernelContext& c) {
   };
 }
 
+template <Form F>
 Kernel gradient_kernel(KernelContext& c) {
-  return c.dtype(1) == DType::kDouble ? typed_gradient_kernel<double>(c) : typed_gradient_kernel<float>(c);
+  return c.dtype(1) == DType::kDouble ? typed_gradient_kernel<double, F>(c)
+                                      : typed_gradient_kernel<float, F>(c);
 }
 
 // The attributes that forward and gradient share.
@@ -230,6 +241,7 @@ Attributes loss_attributes(const Node& node) {
 
 // From the loss; and from the second output, whose classes are axis 1, as for LogSoftmax: d scores = dY -
 // softmax sum(dY).
+template <Form F>
 void gradient(GradientContext& g) {
   if (!g.needs(0)) return;
   const Expression log_prob(g, g.want_y(1));
@@ -237,7 +249,7 @@ void gradient(GradientContext& g) {
   if (const std::string dy = g.dy(0); !dy.empty()) {
     std::vector<std::string> inputs = {dy, log_prob};
     inputs.insert(inputs.end(), g.node().inputs.begin() + 1, g.node().inputs.end());
-    total = g(g.node().op_type + "Grad", inputs, loss_attributes(g.node()), kMicrosoft);
+    total = g(kLossGrad<F>, inputs, loss_attributes(g.node()), kMicrosoft);
   }
   if (const std::string given = g.dy(1); !given.empty()) {
     const Expression dy(g, given);
@@ -249,13 +261,14 @@ void gradient(GradientContext& g) {
 
 // dX = dY w (exp(log_prob) - [i = label]) / divisor (+ bias) is linear in dY; of its two terms only the first
 // depends on log_prob; it is dX minus the dX for zero probabilities.
+template <Form F>
 void grad_gradient(GradientContext& g) {
   const Expression u(g, g.dy(0)), dy(g, g.x(0)), log_prob(g, g.x(1));
   const auto with = [&](const Expression& incoming, const Expression& logs) {
     std::vector<std::string> inputs = {incoming, logs};
     for (size_t i = 2; i < std::min<size_t>(5, g.node().inputs.size()); ++i)
       inputs.push_back(g.node().inputs[i]);
-    return Expression(g, g(g.node().op_type, inputs, g.node().attributes, kMicrosoft));
+    return Expression(g, g(kLossGrad<F>, inputs, g.node().attributes, kMicrosoft));
   };
   if (g.needs(0)) {
     const Expression one(g, g("Expand", {dy.number(1), dy.call("Shape")}));
@@ -272,15 +285,17 @@ void grad_gradient(GradientContext& g) {
         g, g("Expand", {dy.number(-std::numeric_limits<double>::infinity()), log_prob.call("Shape")}));
     g.set(1, u * (with(dy, log_prob) - with(dy, nowhere)));
   }
-  if (is_internal(g.node()) && g.has_x(5) && g.needs(5)) g.set(5, u);
+  if (F == Form::kInternal && g.has_x(kBias) && g.needs(kBias)) g.set(kBias, u);
 }
 
+template <Form F>
 void likelihood_shape(ShapeContext& c) {
-  expect_inputs(c, forward_inputs(c.node()));
+  expect_inputs(c, kForward<F>);
   c.output(0, c.dtype(0), reduction_of(c) == Average::kNone ? c.shape(1) : Shape{});
 }
 
 // d log_prob_i = -dY w [i = label] / divisor: the gradient of the cross entropy if every probability is zero.
+template <Form F>
 void likelihood_gradient(GradientContext& g) {
   if (!g.needs(0)) return;
   const Expression x(g, g.x(0));
@@ -288,36 +303,37 @@ void likelihood_gradient(GradientContext& g) {
       g("Expand", {x.number(-std::numeric_limits<double>::infinity()), x.call("Shape")});
   std::vector<std::string> inputs = {g.dy(0), nowhere};
   inputs.insert(inputs.end(), g.node().inputs.begin() + 1, g.node().inputs.end());
-  g.set(0, g(is_internal(g.node()) ? "SoftmaxCrossEntropyLossInternalGrad" : "SoftmaxCrossEntropyLossGrad",
-             inputs, loss_attributes(g.node()), kMicrosoft));
+  g.set(0, g(kLossGrad<F>, inputs, loss_attributes(g.node()), kMicrosoft));
 }
 
-ORTRAIN_OPERATOR({.type = "SoftmaxCrossEntropyLoss",
-                  .rules = {.shape = shape, .gradient = gradient},
-                  .kernels = {.cpu = kernel<true>}});
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "SoftmaxCrossEntropyLossInternal",
-                  .rules = {.shape = shape, .gradient = gradient},
-                  .kernels = {.cpu = kernel<true>}});
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "SoftmaxCrossEntropyLossGrad",
-                  .rules = {.shape = gradient_shape, .gradient = grad_gradient},
-                  .kernels = {.cpu = gradient_kernel}});
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "SoftmaxCrossEntropyLossInternalGrad",
-                  .rules = {.shape = gradient_shape, .gradient = grad_gradient},
-                  .kernels = {.cpu = gradient_kernel}});
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "NegativeLogLikelihoodLossInternal",
-                  .rules = {.shape = likelihood_shape, .gradient = likelihood_gradient},
-                  .kernels = {.cpu = kernel<false>}});
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "NegativeLogLikelihoodLossInternal2",
-                  .rules = {.shape = likelihood_shape, .gradient = likelihood_gradient},
-                  .kernels = {.cpu = kernel<false>}});
-ORTRAIN_OPERATOR({.type = "NegativeLogLikelihoodLoss",
-                  .rules = {.shape = likelihood_shape, .gradient = likelihood_gradient},
-                  .kernels = {.cpu = kernel<false>}});
+template <Form F>
+constexpr Operator cross_entropy(std::string_view domain, std::string_view type) {
+  return {.domain = domain,
+          .type = type,
+          .rules = {.shape = shape<F>, .gradient = gradient<F>},
+          .kernels = {.cpu = kernel<F, true>}};
+}
+template <Form F>
+constexpr Operator cross_entropy_grad() {
+  return {.domain = kMicrosoft,
+          .type = kLossGrad<F>,
+          .rules = {.shape = gradient_shape<F>, .gradient = grad_gradient<F>},
+          .kernels = {.cpu = gradient_kernel<F>}};
+}
+template <Form F>
+constexpr Operator likelihood(std::string_view domain, std::string_view type) {
+  return {.domain = domain,
+          .type = type,
+          .rules = {.shape = likelihood_shape<F>, .gradient = likelihood_gradient<F>},
+          .kernels = {.cpu = kernel<F, false>}};
+}
+ORTRAIN_OPERATOR({cross_entropy<Form::kOnnx>("", "SoftmaxCrossEntropyLoss")});
+ORTRAIN_OPERATOR({cross_entropy<Form::kInternal>(kMicrosoft, "SoftmaxCrossEntropyLossInternal")});
+ORTRAIN_OPERATOR({cross_entropy_grad<Form::kOnnx>()});
+ORTRAIN_OPERATOR({cross_entropy_grad<Form::kInternal>()});
+ORTRAIN_OPERATOR({likelihood<Form::kOnnx>("", "NegativeLogLikelihoodLoss")});
+ORTRAIN_OPERATOR({likelihood<Form::kInternal>(kMicrosoft, "NegativeLogLikelihoodLossInternal")});
+ORTRAIN_OPERATOR({likelihood<Form::kInternal>(kMicrosoft, "NegativeLogLikelihoodLossInternal2")});
 
 }  // namespace
 }  // namespace ortrain

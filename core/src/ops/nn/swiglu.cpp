@@ -1,6 +1,7 @@
 // SwiGLU: Y = Swish(A) B with Swish(a) = a sigmoid(alpha a), the gate of a feed-forward layer.
 //
 // N. Shazeer, "GLU variants improve transformer", 2020.
+#include "backend/cpu/tuning.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "ops/common/elementwise.h"
@@ -21,7 +22,7 @@ Kernel kernel(KernelContext& c) {
   const BinaryFunction multiply = binary_function("Mul", c.dtype(0));
   const Slot gate = c.in(0), value = c.in(1), y = c.out_inplace(0, {0});
   const int64_t n = c.out_size(0), width = static_cast<int64_t>(size_of(c.dtype(0)));
-  constexpr int64_t kPiece = 4096;  // elements that stay in the first-level cache between the two functions
+  using tuning::kPiece;
   return [=](const Frame& f) {
     const std::byte *a = f.at<std::byte>(gate), *b = f.at<std::byte>(value);
     std::byte* to = f.at<std::byte>(y);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "backend/cpu/conv/portable_conv.h"
 #include "op/operator.h"
@@ -20,46 +21,43 @@ struct Places {
   size_t x, x_zero, w, w_zero;
 };
 constexpr Places kInteger = {0, 2, 1, 3}, kLinear = {0, 2, 3, 5};
-const Places& places_of(const Node& node) { return node.op_type == "ConvInteger" ? kInteger : kLinear; }
 
-ConvSizes sizes_of(const NodeContext& c) {
-  const Places& at = places_of(c.node());
+ConvSizes sizes_of(const NodeContext& c, const Places& at) {
   const Shape &x = c.shape(at.x), &w = c.shape(at.w);
   return {x[0], x[1], w[0], c.node().int_or("group", 1), three_axes(read_convolution(c, x, w))};
 }
 
-// Inputs with a single value, or one per filter.
-void expect_count(const NodeContext& c, size_t i, bool by_filter) {
-  const int64_t filters = c.shape(places_of(c.node()).w)[0];
-  c.expect(c.size(i) == 1 || (by_filter && c.shape(i) == Shape{filters}), "input ", i, " ('",
+// Inputs with a single value, or, where the number of filters is given, one per filter.
+void expect_count(const NodeContext& c, size_t i, std::optional<int64_t> filters) {
+  c.expect(c.size(i) == 1 || (filters && c.shape(i) == Shape{*filters}), "input ", i, " ('",
            c.node().inputs[i], "') must be a single value",
-           by_filter ? concat(" or one for each of the ", filters, " filters") : std::string(),
+           filters ? concat(" or one for each of the ", *filters, " filters") : std::string(),
            ", found shape ", to_string(c.shape(i)));
 }
 
-Shape result_shape(const NodeContext& c) {
-  const Places& at = places_of(c.node());
+Shape result_shape(const NodeContext& c, const Places& at) {
+  const std::optional<int64_t> filters = c.shape(at.w)[0];
   for (const auto& [operand, zero] : {std::pair{at.x, at.x_zero}, std::pair{at.w, at.w_zero}}) {
     if (!visit_types<uint8_t, int8_t>(c.dtype(operand), [](auto) {})) c.reject_dtype(operand);
     if (!c.has_input(zero)) continue;
     c.expect(c.dtype(zero) == c.dtype(operand), "input ", zero, " must have the type of input ", operand,
              ", ", to_string(c.dtype(operand)), ", found ", to_string(c.dtype(zero)));
-    expect_count(c, zero, operand == at.w);
+    expect_count(c, zero, operand == at.w ? filters : std::nullopt);
   }
   const Shape &x = c.shape(at.x), &w = c.shape(at.w);
   return output_shape(x[0], w[0], read_convolution(c, x, w));
 }
 
-void integer_shape(ShapeContext& c) { c.output(0, DType::kInt32, result_shape(c)); }
+void integer_shape(ShapeContext& c) { c.output(0, DType::kInt32, result_shape(c, kInteger)); }
 
 void linear_shape(ShapeContext& c) {
   for (size_t i = 0; i < 8; ++i) c.expect(c.has_input(i), "input ", i, " is missing");
-  const Shape y = result_shape(c);
+  const Shape y = result_shape(c, kLinear);
   for (const size_t i : {1, 4, 6}) {
     c.expect(c.dtype(i) == DType::kFloat, "input ", i, " must be float32, found ", to_string(c.dtype(i)));
-    expect_count(c, i, i == 4);
+    expect_count(c, i, i == 4 ? std::optional(c.shape(kLinear.w)[0]) : std::nullopt);
   }
-  expect_count(c, 7, false);
+  expect_count(c, 7, std::nullopt);
   if (!visit_types<uint8_t, int8_t>(c.dtype(7), [](auto) {})) c.reject_dtype(7);
   if (c.has_input(8))
     c.expect(c.dtype(8) == DType::kInt32 && c.shape(8) == Shape{y[1]}, "the bias B must be int32[", y[1],
@@ -89,9 +87,8 @@ Kernel widen(KernelContext& c, size_t operand, size_t zero, int64_t blocks, Slot
 }
 
 // The integer convolution into `y`; `bias` may be undefined.
-Kernel integer_convolution(KernelContext& c, Slot bias, Slot y) {
-  const Places& at = places_of(c.node());
-  const ConvSizes s = sizes_of(c);
+Kernel integer_convolution(KernelContext& c, const Places& at, Slot bias, Slot y) {
+  const ConvSizes s = sizes_of(c, at);
   const int64_t workers = conv_workers(s);
   const Slot x = c.scratch(static_cast<size_t>(c.size(at.x)) * 4),
              w = c.scratch(static_cast<size_t>(c.size(at.w)) * 4),
@@ -106,13 +103,13 @@ Kernel integer_convolution(KernelContext& c, Slot bias, Slot y) {
   };
 }
 
-Kernel integer_kernel(KernelContext& c) { return integer_convolution(c, {}, c.out(0)); }
+Kernel integer_kernel(KernelContext& c) { return integer_convolution(c, kInteger, {}, c.out(0)); }
 
 Kernel linear_kernel(KernelContext& c) {
   const int64_t filters = c.out_shape(0)[1], planes = c.out_shape(0)[0] * filters;
   const int64_t points = planes > 0 ? c.out_size(0) / planes : 0;
   const Slot sums = c.scratch(static_cast<size_t>(c.out_size(0)) * 4);
-  const Kernel convolution = integer_convolution(c, c.has_input(8) ? c.in(8) : Slot{}, sums);
+  const Kernel convolution = integer_convolution(c, kLinear, c.has_input(8) ? c.in(8) : Slot{}, sums);
   const Slot x_scale = c.in(1), w_scale = c.in(4), y_scale = c.in(6), y_zero = c.in(7), y = c.out(0);
   const int64_t step = c.size(4) > 1 ? 1 : 0;
   Kernel kernel;

@@ -24,9 +24,6 @@ struct Places {
   size_t a, a_zero, b, b_zero;
 };
 constexpr Places kInteger = {0, 2, 1, 3}, kLinear = {0, 2, 3, 5}, kToFloat = {0, 4, 1, 5};
-const Places& places_of(const Node& node) {
-  return node.op_type == "MatMulInteger" ? kInteger : node.op_type == "QLinearMatMul" ? kLinear : kToFloat;
-}
 
 constexpr size_t kBias = 6;  // of MatMulIntegerToFloat
 
@@ -37,8 +34,7 @@ struct Batches {
   std::vector<int64_t> a, b;
 };
 
-Batches read_batches(const NodeContext& c) {
-  const Places& at = places_of(c.node());
+Batches read_batches(const NodeContext& c, const Places& at) {
   Shape a = c.shape(at.a), b = c.shape(at.b);
   c.expect(!a.empty() && !b.empty(), "its operands must have at least one axis, found ", to_string(a),
            " and ", to_string(b));
@@ -87,11 +83,10 @@ Parameter read_parameter(const NodeContext& c, size_t i, size_t operand, int64_t
   return p;
 }
 
-void check_operands(const NodeContext& c) {
-  const Places& at = places_of(c.node());
+void check_operands(const NodeContext& c, const Places& at) {
   for (const size_t i : {at.a, at.b})
     if (!is_small(c.dtype(i))) c.reject_dtype(i);
-  const Batches p = read_batches(c);
+  const Batches p = read_batches(c, at);
   const std::pair<size_t, size_t> zeros[] = {{at.a_zero, at.a}, {at.b_zero, at.b}};
   for (const auto& [zero, operand] : zeros) {
     if (!c.has_input(zero)) continue;
@@ -101,9 +96,8 @@ void check_operands(const NodeContext& c) {
   }
 }
 
-Shape result_shape(const NodeContext& c) {
-  const Places& at = places_of(c.node());
-  const Batches p = read_batches(c);
+Shape result_shape(const NodeContext& c, const Places& at) {
+  const Batches p = read_batches(c, at);
   Shape y = p.batch;
   if (c.rank(at.a) > 1) y.push_back(p.m);
   if (c.rank(at.b) > 1) y.push_back(p.n);
@@ -111,14 +105,14 @@ Shape result_shape(const NodeContext& c) {
 }
 
 void integer_shape(ShapeContext& c) {
-  check_operands(c);
-  c.output(0, DType::kInt32, result_shape(c));
+  check_operands(c, kInteger);
+  c.output(0, DType::kInt32, result_shape(c, kInteger));
 }
 
 void linear_shape(ShapeContext& c) {
   for (size_t i = 0; i < 8; ++i) c.expect(c.has_input(i), "input ", i, " is missing");
-  check_operands(c);
-  const Batches p = read_batches(c);
+  check_operands(c, kLinear);
+  const Batches p = read_batches(c, kLinear);
   for (const size_t i : {1, 4, 6})
     c.expect(wide_of(c.dtype(i)) == DType::kFloat, "input ", i, " must be float32 or a 16-bit float, found ",
              to_string(c.dtype(i)));
@@ -128,12 +122,12 @@ void linear_shape(ShapeContext& c) {
     c.expect(c.size(i) == 1, "scale and zero point of the result must be a single value each, found shape ",
              to_string(c.shape(i)));
   if (!is_small(c.dtype(7))) c.reject_dtype(7);
-  c.output(0, c.dtype(7), result_shape(c));
+  c.output(0, c.dtype(7), result_shape(c, kLinear));
 }
 
 void to_float_shape(ShapeContext& c) {
-  check_operands(c);
-  const Batches p = read_batches(c);
+  check_operands(c, kToFloat);
+  const Batches p = read_batches(c, kToFloat);
   for (const size_t i : {size_t{2}, size_t{3}, kBias}) {
     if (i == kBias && !c.has_input(i)) continue;
     c.expect(wide_of(c.dtype(i)) == DType::kFloat && c.dtype(i) == c.dtype(2),
@@ -144,7 +138,7 @@ void to_float_shape(ShapeContext& c) {
   read_parameter(c, 3, 1, p.n, false);
   c.expect(!c.has_input(kBias) || c.shape(kBias) == Shape{p.n}, "the bias must have shape [", p.n,
            "], found ", c.has_input(kBias) ? to_string(c.shape(kBias)) : "");
-  c.output(0, c.dtype(2), result_shape(c));
+  c.output(0, c.dtype(2), result_shape(c, kToFloat));
 }
 
 // The operand's elements minus their zero points, as int32.
@@ -174,8 +168,7 @@ Kernel widen(KernelContext& c, size_t operand, size_t zero, bool rows, int64_t h
 }
 
 // Adds the steps that compute the integer product into `y`.
-Kernel integer_product(KernelContext& c, const Batches& p, Slot y) {
-  const Places& at = places_of(c.node());
+Kernel integer_product(KernelContext& c, const Places& at, const Batches& p, Slot y) {
   const Slot a = c.scratch(static_cast<size_t>(c.size(at.a)) * 4),
              b = c.scratch(static_cast<size_t>(c.size(at.b)) * 4);
   const Kernel widen_a = widen(c, at.a, at.a_zero, true, p.m, p.k, a),
@@ -191,18 +184,18 @@ Kernel integer_product(KernelContext& c, const Batches& p, Slot y) {
 }
 
 Kernel integer_kernel(KernelContext& c) {
-  const Batches p = read_batches(c);
+  const Batches p = read_batches(c, kInteger);
   const Slot y = c.out(0);
-  return integer_product(c, p, y);
+  return integer_product(c, kInteger, p, y);
 }
 
 Kernel linear_kernel(KernelContext& c) {
-  const Batches p = read_batches(c);
+  const Batches p = read_batches(c, kLinear);
   Parameter a_scale = read_parameter(c, 1, 0, p.m, true), b_scale = read_parameter(c, 4, 3, p.n, false);
   a_scale.slot = c.in(1), b_scale.slot = c.in(4);
   const Slot y_scale = c.in(6), y_zero = c.in(7);
   const Slot sums = c.scratch(static_cast<size_t>(c.out_size(0)) * 4);
-  const Kernel product = integer_product(c, p, sums);
+  const Kernel product = integer_product(c, kLinear, p, sums);
   const Slot y = c.out(0);
   Kernel kernel;
   visit_types<uint8_t, int8_t>(c.out_dtype(0), [&](auto type) {
@@ -231,12 +224,12 @@ Kernel linear_kernel(KernelContext& c) {
 }
 
 Kernel to_float_kernel(KernelContext& c) {
-  const Batches p = read_batches(c);
+  const Batches p = read_batches(c, kToFloat);
   Parameter a_scale = read_parameter(c, 2, 0, p.m, true), b_scale = read_parameter(c, 3, 1, p.n, false);
   a_scale.slot = c.in(2), b_scale.slot = c.in(3);
   const Slot bias = c.has_input(kBias) ? c.in(kBias) : Slot{};
   const Slot sums = c.scratch(static_cast<size_t>(c.out_size(0)) * 4);
-  const Kernel product = integer_product(c, p, sums);
+  const Kernel product = integer_product(c, kToFloat, p, sums);
   const Slot y = c.out(0);
   return [=](const Frame& f) {
     product(f);

@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "backend/cpu/matmul/product.h"
+#include "backend/cpu/tuning.h"
 #include "op/operator.h"
 #include "ops/common/indices.h"
 #include "runtime/threads.h"
@@ -19,7 +20,7 @@
 namespace ortrain {
 namespace {
 
-constexpr int64_t kTile = 64;  // rows that are unpacked at a time
+constexpr int64_t kTile = tuning::kUnpackedRows;
 
 // What the node declares about its weights.
 struct Weights {
@@ -161,17 +162,22 @@ Unpack<T> codebook_rows(KernelContext& c, const Weights& w) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Products. The node's A is [..., columns] and its result [..., rows]; if transposed, the other way round.
 
-bool is_codebook(const Node& node) { return node.op_type == "MatMulBnb4"; }
-bool is_turned(const Node& node) {
-  return node.op_type == "MatMulNBitsGrad" || (is_codebook(node) && node.int_or("transB", 1) == 0);
+enum class Product { kNBits, kNBitsGrad, kCodebook };
+
+template <Product P>
+bool is_transposed(const Node& node) {
+  if constexpr (P == Product::kCodebook) return node.int_or("transB", 1) == 0;
+  return P == Product::kNBitsGrad;
 }
 
+template <Product P>
 void product_shape(ShapeContext& c) {
   const Weights w(c);
   if (!is_floating(c.dtype(0))) c.reject_dtype(0);
   c.expect(c.dtype(2) == c.dtype(0), "the scales must have the type of A, ", to_string(c.dtype(0)),
            ", found ", to_string(c.dtype(2)));
-  if (is_codebook(c.node())) {
+  const bool transposed = is_transposed<P>(c.node());
+  if constexpr (P == Product::kCodebook) {
     check_codebook(c, w);
   } else {
     c.expect(c.node().int_or("weight_prepacked", 0) == 0,
@@ -179,36 +185,37 @@ void product_shape(ShapeContext& c) {
     check_packed(c, kNBits, w);
     expect_size(c, 1, "the weights", w.n * w.blocks * w.block * w.bits / 8);
     expect_size(c, 2, "scales", w.n * w.blocks);
-    if (c.has_input(5) && !is_turned(c.node()))
+    if (c.has_input(5) && !transposed)
       c.expect(c.dtype(5) == c.dtype(0) && c.shape(5) == Shape{w.n}, "bias must be ", to_string(c.dtype(0)),
                "[", w.n, "], found ", to_string(c.dtype(5)), to_string(c.shape(5)));
   }
-  const bool turned = is_turned(c.node());
   Shape y = c.shape(0);
-  c.expect(!y.empty() && y.back() == (turned ? w.n : w.k), "the last axis of A must have size ",
-           turned ? w.n : w.k, ", found shape ", to_string(y));
-  y.back() = turned ? w.k : w.n;
+  c.expect(!y.empty() && y.back() == (transposed ? w.n : w.k), "the last axis of A must have size ",
+           transposed ? w.n : w.k, ", found shape ", to_string(y));
+  y.back() = transposed ? w.k : w.n;
   c.output(0, c.dtype(0), std::move(y));
 }
 
-template <typename T>
+template <typename T, Product P>
 Kernel typed_product(KernelContext& c) {
   const Weights w(c);
   const Node& node = c.node();
-  const Unpack<T> unpack = is_codebook(node) ? codebook_rows<T>(c, w) : packed_rows<T>(c, kNBits, w);
-  const bool turned = is_turned(node), biased = !turned && !is_codebook(node) && c.has_input(5);
+  constexpr bool kCodebook = P == Product::kCodebook;
+  const Unpack<T> unpack = kCodebook ? codebook_rows<T>(c, w) : packed_rows<T>(c, kNBits, w);
+  const bool transposed = is_transposed<P>(node);
+  const bool biased = !transposed && !kCodebook && c.has_input(5);
   const Slot a_slot = c.in(0), bias_slot = biased ? c.in(5) : Slot{}, y_slot = c.out(0);
-  const Slot groups_slot = !is_codebook(node) && c.has_input(4) ? c.in(4) : Slot{};
+  const Slot groups_slot = !kCodebook && c.has_input(4) ? c.in(4) : Slot{};
   const std::string label = node.label();
-  const int64_t m = c.size(0) / (turned ? w.n : w.k), tiles = (w.n + kTile - 1) / kTile;
-  const int64_t parts = turned ? 1 : std::min<int64_t>(tiles, max_threads());
+  const int64_t m = c.size(0) / (transposed ? w.n : w.k), tiles = (w.n + kTile - 1) / kTile;
+  const int64_t parts = transposed ? 1 : std::min<int64_t>(tiles, max_threads());
   const Slot scratch = c.scratch(static_cast<size_t>(parts * kTile * w.k) * sizeof(T));
   return [=](const Frame& f) {
     if (groups_slot.defined()) check_indices(label, f.at<const int32_t>(groups_slot), w.k, w.blocks);
     const T* a = f.at<const T>(a_slot);
     const T* bias = f.at_or_null<const T>(bias_slot);
     T *y = f.at<T>(y_slot), *rows = f.at<T>(scratch);
-    if (turned) {  // one tile after the other: each adds to the whole result
+    if (transposed) {  // one tile after the other: each adds to the whole result
       for (int64_t at = 0; at < w.n; at += kTile) {
         const int64_t count = std::min(kTile, w.n - at);
         parallel_for(count, 4 * w.k, [&](int64_t begin, int64_t end) {
@@ -233,9 +240,10 @@ Kernel typed_product(KernelContext& c) {
   };
 }
 
+template <Product P>
 Kernel product_kernel(KernelContext& c) {
   Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed_product<decltype(zero)>(c); }))
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed_product<decltype(zero), P>(c); }))
     c.reject_dtype(0);
   return kernel;
 }
@@ -261,7 +269,7 @@ void nbits_gradient(GradientContext& g) {
 }
 
 // d dY of dA = dY W
-void turned_nbits_gradient(GradientContext& g) {
+void nbits_grad_gradient(GradientContext& g) {
   expect_frozen(g, 1, 4);
   std::vector<std::string> inputs = g.node().inputs;
   inputs[0] = g.dy(0);
@@ -271,7 +279,7 @@ void turned_nbits_gradient(GradientContext& g) {
 void codebook_gradient(GradientContext& g) {
   expect_frozen(g, 1, 2);
   Attributes attributes = g.node().attributes;
-  attributes["transB"] = int64_t{is_turned(g.node())};
+  attributes["transB"] = int64_t{is_transposed<Product::kCodebook>(g.node())};
   g.set(0, g("MatMulBnb4", {g.dy(0), g.x(1), g.x(2)}, attributes, kMicrosoft));
 }
 
@@ -343,16 +351,16 @@ Kernel gather_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulNBits",
-                  .rules = {.shape = product_shape, .gradient = nbits_gradient},
-                  .kernels = {.cpu = product_kernel}});
+                  .rules = {.shape = product_shape<Product::kNBits>, .gradient = nbits_gradient},
+                  .kernels = {.cpu = product_kernel<Product::kNBits>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulNBitsGrad",
-                  .rules = {.shape = product_shape, .gradient = turned_nbits_gradient},
-                  .kernels = {.cpu = product_kernel}});
+                  .rules = {.shape = product_shape<Product::kNBitsGrad>, .gradient = nbits_grad_gradient},
+                  .kernels = {.cpu = product_kernel<Product::kNBitsGrad>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulBnb4",
-                  .rules = {.shape = product_shape, .gradient = codebook_gradient},
-                  .kernels = {.cpu = product_kernel}});
+                  .rules = {.shape = product_shape<Product::kCodebook>, .gradient = codebook_gradient},
+                  .kernels = {.cpu = product_kernel<Product::kCodebook>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GatherBlockQuantized",
                   .rules = {.shape = gather_shape, .element_type = type_of_input<2>},

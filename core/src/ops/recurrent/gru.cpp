@@ -113,6 +113,85 @@ void gradient_shape(ShapeContext& c) {
     if (c.has_output(o)) c.output(o, c.dtype(0), shapes[o]);
 }
 
+// One step of one sample on the way back.
+template <typename T>
+struct GatesStep {
+  const T* gates;   // z, reset, candidate
+  const T* before;  // the state before the step
+  T* changes;       // the gates' gradients, in the same order
+  T* dh;            // the gradient of the state
+  T* own;           // what Rh was multiplied with; with linear_before_reset first s, then ds
+};
+
+// The gradients of z and of the candidate, and the part of dh that does not go through them.
+template <typename T>
+void candidate_gradient(const Activation* act, int64_t h, const T* incoming, const GatesStep<T>& at) {
+  const T *z = at.gates, *candidate = z + 2 * h, *before = at.before;
+  T *dz = at.changes, *dc = dz + 2 * h, *dh = at.dh;
+  for (int64_t j = 0; j < h; ++j) {
+    if (incoming) dh[j] += incoming[j];
+    dz[j] = dh[j] * (before[j] - candidate[j]);
+    dc[j] = dh[j] * (1 - z[j]);
+    dh[j] *= z[j];
+  }
+  act[0].scale_by_derivative(z, dz, h);
+  act[1].scale_by_derivative(candidate, dc, h);
+}
+
+// The gradient of the reset gate with linear_before_reset, which multiplies Rh H.
+template <typename T>
+void linear_reset_gradient(const Activation* act, int64_t h, const T* bias, const GatesStep<T>& at) {
+  const T* reset = at.gates + h;
+  T *d_reset = at.changes + h, *dc = d_reset + h, *own = at.own;
+  for (int64_t j = 0; j < h; ++j) {
+    d_reset[j] = dc[j] * (own[j] + (bias ? bias[j] : T(0)));
+    own[j] = dc[j] * reset[j];
+  }
+  act[0].scale_by_derivative(reset, d_reset, h);
+}
+
+// The same without it, where the gate multiplies the state; `change` is the gradient of their product.
+template <typename T>
+void reset_gradient(const Activation* act, int64_t h, const T* change, const GatesStep<T>& at) {
+  const T *reset = at.gates + h, *before = at.before;
+  T *d_reset = at.changes + h, *own = at.own, *dh = at.dh;
+  for (int64_t j = 0; j < h; ++j) {
+    d_reset[j] = change[j] * before[j];
+    own[j] = reset[j] * before[j];
+    dh[j] += change[j] * reset[j];
+  }
+  act[0].scale_by_derivative(reset, d_reset, h);
+}
+
+// What the gradients of X, W, R and B are computed from once the gates have theirs, and where they go.
+struct Gradients {
+  Slot x, w, changes, inner, previous, dx, dw, dr, db;
+};
+
+template <typename T>
+void write_gradients(const Recurrent& r, bool linear, const Frame& f, const Gradients& at) {
+  const int64_t h = r.hidden, n = r.width();
+  const T *all = f.at<T>(at.changes), *own = f.at<T>(at.inner), *before = f.at<T>(at.previous);
+  if (at.dx.defined()) sequence_gradient<T>(r, all, f.at<T>(at.w), f.at<T>(at.dx));
+  if (at.dw.defined())
+    transposed_product<T>(r, {all, n, 0, n}, {f.at<T>(at.x), r.input, 0, r.input}, true, f.at<T>(at.dw),
+                          n * r.input);
+  if (at.dr.defined()) {
+    T* to = f.at<T>(at.dr);
+    transposed_product<T>(r, {all, n, 0, 2 * h}, {before, h, 0, h}, false, to, n * h);
+    if (linear)
+      transposed_product<T>(r, {own, h, 0, h}, {before, h, 0, h}, false, to + 2 * h * h, n * h);
+    else
+      transposed_product<T>(r, {all, n, 2 * h, h}, {own, h, 0, h}, false, to + 2 * h * h, n * h);
+  }
+  if (at.db.defined()) {
+    T* to = f.at<T>(at.db);
+    sum_rows<T>(r, {all, n, 0, n}, to, 2 * n);
+    sum_rows<T>(r, {all, n, 0, linear ? 2 * h : n}, to + n, 2 * n);
+    if (linear) sum_rows<T>(r, {own, h, 0, h}, to + n + 2 * h, 2 * n);
+  }
+}
+
 template <typename T>
 Kernel backward(KernelContext& c) {
   const Recurrent r = read_recurrent(c, 3);
@@ -146,6 +225,11 @@ Kernel backward(KernelContext& c) {
       const T *all_gates = f.at<T>(gates) + offset * n, *all_previous = f.at<T>(previous) + offset * h;
       const T* weights = f.at<T>(recurrence) + d * n * h;
       const T* candidate_bias = bias.defined() ? f.at<T>(bias) + d * 2 * n + n + 2 * h : nullptr;
+      const auto step_of = [&](int64_t t, int64_t s) {
+        const int64_t row = r.row(t, s);
+        return GatesStep<T>{all_gates + row * n, all_previous + row * h, all + row * n, states + s * h,
+                            all_inner + row * h};
+      };
       for (int64_t k = 0; k < r.steps; ++k) {
         const int64_t t = r.backward(d) ? k : r.steps - 1 - k, at = r.row(t, first),
                       row_step = r.sample_rows();
@@ -153,29 +237,13 @@ Kernel backward(KernelContext& c) {
           product<T>(count, h, h, {all_previous + at * h, row_step * h, 1}, {weights + 2 * h * h, 1, h}, T(0),
                      all_inner + at * h, row_step * h);
         for (int64_t s = first; s < last; ++s) {
-          T *dz = all + r.row(t, s) * n, *d_reset = dz + h, *dc = d_reset + h;
-          T *dh = states + s * h, *own = all_inner + r.row(t, s) * h;
-          if (t >= lengths.of(f, s)) {
-            std::fill_n(dz, n, T(0));
-            std::fill_n(own, h, T(0));
-            continue;
-          }
-          const T *z = all_gates + r.row(t, s) * n, *reset = z + h, *candidate = reset + h;
-          const T* before = all_previous + r.row(t, s) * h;
-          for (int64_t j = 0; j < h; ++j) {
-            if (incoming) dh[j] += incoming[r.result(t, d, s) + j];
-            dz[j] = dh[j] * (before[j] - candidate[j]);
-            dc[j] = dh[j] * (1 - z[j]);
-            dh[j] *= z[j];
-          }
-          act[0].scale_by_derivative(z, dz, h);
-          act[1].scale_by_derivative(candidate, dc, h);
-          if (linear) {
-            for (int64_t j = 0; j < h; ++j) {
-              d_reset[j] = dc[j] * (own[j] + (candidate_bias ? candidate_bias[j] : T(0)));
-              own[j] = dc[j] * reset[j];
-            }
-            act[0].scale_by_derivative(reset, d_reset, h);
+          const GatesStep<T> step = step_of(t, s);
+          if (t < lengths.of(f, s)) {
+            candidate_gradient(act, h, incoming ? incoming + r.result(t, d, s) : nullptr, step);
+            if (linear) linear_reset_gradient(act, h, candidate_bias, step);
+          } else {
+            std::fill_n(step.changes, n, T(0));
+            std::fill_n(step.own, h, T(0));
           }
         }
         if (linear) {
@@ -185,16 +253,7 @@ Kernel backward(KernelContext& c) {
           product<T>(count, h, h, {all + at * n + 2 * h, row_step * n, 1}, {weights + 2 * h * h, h, 1}, T(0),
                      part + first * h, h);
           for (int64_t s = first; s < last; ++s) {
-            if (t >= lengths.of(f, s)) continue;
-            const T *reset = all_gates + r.row(t, s) * n + h, *before = all_previous + r.row(t, s) * h;
-            T *d_reset = all + r.row(t, s) * n + h, *own = all_inner + r.row(t, s) * h, *dh = states + s * h;
-            const T* change = part + s * h;
-            for (int64_t j = 0; j < h; ++j) {
-              d_reset[j] = change[j] * before[j];
-              own[j] = reset[j] * before[j];
-              dh[j] += change[j] * reset[j];
-            }
-            act[0].scale_by_derivative(reset, d_reset, h);
+            if (t < lengths.of(f, s)) reset_gradient(act, h, part + s * h, step_of(t, s));
           }
         }
         product<T>(count, h, 2 * h, {all + at * n, row_step * n, 1}, {weights, h, 1}, T(1),
@@ -202,25 +261,7 @@ Kernel backward(KernelContext& c) {
       }
     });
     if (dinitial.defined()) state_out<T>(r, f.at<T>(held), f.at<T>(dinitial));
-    const T *all = f.at<T>(changes), *own = f.at<T>(inner), *before = f.at<T>(previous);
-    if (dx.defined()) sequence_gradient<T>(r, all, f.at<T>(w), f.at<T>(dx));
-    if (dw.defined())
-      transposed_product<T>(r, {all, n, 0, n}, {f.at<T>(x), r.input, 0, r.input}, true, f.at<T>(dw),
-                            n * r.input);
-    if (dr.defined()) {
-      T* to = f.at<T>(dr);
-      transposed_product<T>(r, {all, n, 0, 2 * h}, {before, h, 0, h}, false, to, n * h);
-      if (linear)
-        transposed_product<T>(r, {own, h, 0, h}, {before, h, 0, h}, false, to + 2 * h * h, n * h);
-      else
-        transposed_product<T>(r, {all, n, 2 * h, h}, {own, h, 0, h}, false, to + 2 * h * h, n * h);
-    }
-    if (db.defined()) {
-      T* to = f.at<T>(db);
-      sum_rows<T>(r, {all, n, 0, n}, to, 2 * n);
-      sum_rows<T>(r, {all, n, 0, linear ? 2 * h : n}, to + n, 2 * n);
-      if (linear) sum_rows<T>(r, {own, h, 0, h}, to + n + 2 * h, 2 * n);
-    }
+    write_gradients<T>(r, linear, f, {x, w, changes, inner, previous, dx, dw, dr, db});
   };
 }
 

@@ -136,6 +136,58 @@ void gradient_shape(ShapeContext& c) {
     if (c.has_output(o)) c.output(o, c.dtype(0), shapes[o]);
 }
 
+// One step of one sample on the way back.
+template <typename T>
+struct CellStep {
+  const T* gates;      // i, o, forget, candidate
+  const T* cell;       // after the step
+  const T* last_cell;  // before it, null where it is zero
+  T* changes;          // the gates' gradients, in the same order
+  T *dh, *dc;          // the gradients of state and cell; dh is used up, dc becomes that of the cell before
+  T* work;             // two rows
+  T* products;         // those of dP, or null
+};
+
+template <typename T>
+void cell_gradient(const Activation* act, bool coupled, int64_t h, const T* p, const CellStep<T>& at) {
+  const T *i = at.gates, *o = i + h, *forget = o + h, *candidate = forget + h, *cell = at.cell;
+  T *di = at.changes, *d_o = di + h, *df = d_o + h, *dg = df + h, *dh = at.dh, *dc = at.dc;
+  T *out = at.work, *d_out = out + h, *products = at.products;
+  const auto earlier = [last = at.last_cell](int64_t j) { return last ? last[j] : T(0); };
+  std::copy_n(cell, h, out);
+  act[2].apply(out, h);
+  for (int64_t j = 0; j < h; ++j) {
+    d_o[j] = dh[j] * out[j];
+    d_out[j] = dh[j] * o[j];
+  }
+  act[2].scale_by_derivative(out, d_out, h);
+  act[0].scale_by_derivative(o, d_o, h);
+  for (int64_t j = 0; j < h; ++j) {
+    dc[j] += d_out[j] + (p ? p[h + j] * d_o[j] : T(0));
+    di[j] = dc[j] * candidate[j];
+    dg[j] = dc[j] * i[j];
+    df[j] = dc[j] * earlier(j);
+  }
+  if (coupled)
+    for (int64_t j = 0; j < h; ++j) {
+      di[j] -= df[j];
+      df[j] = 0;
+    }
+  else
+    act[0].scale_by_derivative(forget, df, h);
+  act[0].scale_by_derivative(i, di, h);
+  act[1].scale_by_derivative(candidate, dg, h);
+  for (int64_t j = 0; j < h; ++j)
+    dc[j] = dc[j] * forget[j] + (p ? p[j] * di[j] + p[2 * h + j] * df[j] : T(0));
+  if (products)
+    for (int64_t j = 0; j < h; ++j) {
+      products[j] = di[j] * earlier(j);
+      products[h + j] = d_o[j] * cell[j];
+      products[2 * h + j] = df[j] * earlier(j);
+    }
+  std::fill_n(dh, h, T(0));
+}
+
 template <typename T>
 Kernel backward(KernelContext& c) {
   const Recurrent r = read_recurrent(c, 4);
@@ -172,7 +224,7 @@ Kernel backward(KernelContext& c) {
       for (int64_t k = 0; k < r.steps; ++k) {
         const int64_t t = r.backward(d) ? k : r.steps - 1 - k;
         for (int64_t s = first; s < last; ++s) {
-          T *di = all + r.row(t, s) * n, *d_o = di + h, *df = d_o + h, *dg = df + h;
+          T* di = all + r.row(t, s) * n;
           T* products = dp.defined() ? f.at<T>(peeped) + (d * r.rows() + r.row(t, s)) * 3 * h : nullptr;
           const int64_t length = lengths.of(f, s);
           if (t >= length) {
@@ -180,7 +232,6 @@ Kernel backward(KernelContext& c) {
             if (products) std::fill_n(products, 3 * h, T(0));
             continue;
           }
-          const T *i = all_gates + r.row(t, s) * n, *o = i + h, *forget = o + h, *candidate = forget + h;
           const T* cell = all_cells + r.row(t, s) * h;
           // The cell before the step, null where it is zero.
           const T* last_cell = nullptr;
@@ -188,43 +239,12 @@ Kernel backward(KernelContext& c) {
             last_cell = before ? before + r.state(d, s) : nullptr;
           else
             last_cell = all_cells + r.row(r.backward(d) ? t + 1 : t - 1, s) * h;
-          const auto earlier = [&](int64_t j) { return last_cell ? last_cell[j] : T(0); };
           T *dh = states + s * h, *dc = carried + s * h;
-          T *out = f.at<T>(work) + 2 * (d * r.batch + s) * h, *d_out = out + h;
           if (incoming)
             for (int64_t j = 0; j < h; ++j) dh[j] += incoming[r.result(t, d, s) + j];
-          std::copy_n(cell, h, out);
-          act[2].apply(out, h);
-          for (int64_t j = 0; j < h; ++j) {
-            d_o[j] = dh[j] * out[j];
-            d_out[j] = dh[j] * o[j];
-          }
-          act[2].scale_by_derivative(out, d_out, h);
-          act[0].scale_by_derivative(o, d_o, h);
-          for (int64_t j = 0; j < h; ++j) {
-            dc[j] += d_out[j] + (p ? p[h + j] * d_o[j] : T(0));
-            di[j] = dc[j] * candidate[j];
-            dg[j] = dc[j] * i[j];
-            df[j] = dc[j] * earlier(j);
-          }
-          if (coupled)
-            for (int64_t j = 0; j < h; ++j) {
-              di[j] -= df[j];
-              df[j] = 0;
-            }
-          else
-            act[0].scale_by_derivative(forget, df, h);
-          act[0].scale_by_derivative(i, di, h);
-          act[1].scale_by_derivative(candidate, dg, h);
-          for (int64_t j = 0; j < h; ++j)
-            dc[j] = dc[j] * forget[j] + (p ? p[j] * di[j] + p[2 * h + j] * df[j] : T(0));
-          if (products)
-            for (int64_t j = 0; j < h; ++j) {
-              products[j] = di[j] * earlier(j);
-              products[h + j] = d_o[j] * cell[j];
-              products[2 * h + j] = df[j] * earlier(j);
-            }
-          std::fill_n(dh, h, T(0));
+          cell_gradient(act, coupled, h, p,
+                        {all_gates + r.row(t, s) * n, cell, last_cell, di, dh, dc,
+                         f.at<T>(work) + 2 * (d * r.batch + s) * h, products});
         }
         product<T>(last - first, h, n, {all + r.row(t, first) * n, r.sample_rows() * n, 1},
                    {f.at<T>(recurrence) + d * n * h, h, 1}, T(1), states + first * h, h);

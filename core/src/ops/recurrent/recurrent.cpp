@@ -1,4 +1,5 @@
 #include "ops/recurrent/recurrent.h"
+#include "backend/cpu/tuning.h"
 
 #include <cctype>
 
@@ -246,7 +247,7 @@ void transposed_product(const Recurrent& r, Columns<T> a, Columns<T> b, bool sha
 
 template <typename T>
 void sum_rows(const Recurrent& r, Columns<T> a, T* y, int64_t y_step) {
-  constexpr int64_t kBlock = 64;
+  constexpr int64_t kBlock = tuning::kBiasColumns;
   const int64_t rows = r.rows(), blocks = (a.count + kBlock - 1) / kBlock;
   parallel_for(r.directions * blocks, rows * kBlock, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

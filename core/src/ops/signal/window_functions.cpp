@@ -1,6 +1,7 @@
 // HannWindow, HammingWindow and BlackmanWindow: sums of cosines over one period of `size` points, or over the
 // size - 1 gaps between them if the window is not periodic.
 #include <cmath>
+#include <iterator>
 #include <numbers>
 
 #include "op/operator.h"
@@ -13,9 +14,11 @@ struct Window {
   std::string_view type;
   double a, b, c;
 };
-constexpr Window kWindows[] = {{"HannWindow", 0.5, 0.5, 0},
-                               {"HammingWindow", 25.0 / 46, 21.0 / 46, 0},
-                               {"BlackmanWindow", 0.42, 0.5, 0.08}};
+constexpr Window kWindows[] = {
+    {"HannWindow", 0.5, 0.5, 0},
+    {"HammingWindow", 25.0 / 46, 21.0 / 46, 0},
+    {"BlackmanWindow", 0.42, 0.5, 0.08},
+};
 
 void shape(ShapeContext& c) {
   const Tensor& size = c.need_constant(0);
@@ -31,9 +34,7 @@ void shape(ShapeContext& c) {
   c.output(0, type, {n});
 }
 
-Kernel kernel(KernelContext& c) {
-  const Window* window = kWindows;
-  while (window->type != c.node().op_type) ++window;
+Kernel window_kernel(KernelContext& c, const Window& window) {
   const int64_t n = c.out_size(0);
   const int64_t period = c.node().int_or("periodic", 1) != 0 ? n : n - 1;
   const Slot y = c.out(0);
@@ -45,7 +46,7 @@ Kernel kernel(KernelContext& c) {
       for (int64_t i = 0; i < n; ++i) {
         const double x =
             period > 0 ? 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(period) : 0;
-        to[i] = static_cast<T>(window->a - window->b * std::cos(x) + window->c * std::cos(2 * x));
+        to[i] = static_cast<T>(window.a - window.b * std::cos(x) + window.c * std::cos(2 * x));
       }
     };
   });
@@ -57,18 +58,12 @@ DType window_type(const ElementTypes& types, size_t) {
   return types.attribute("output_datatype", DType::kFloat);
 }
 
-ORTRAIN_OPERATOR({.type = "HannWindow",
-                  .rules = {.shape = shape, .element_type = window_type},
-                  .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = kernel}});
-ORTRAIN_OPERATOR({.type = "HammingWindow",
-                  .rules = {.shape = shape, .element_type = window_type},
-                  .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = kernel}});
-ORTRAIN_OPERATOR({.type = "BlackmanWindow",
-                  .rules = {.shape = shape, .element_type = window_type},
-                  .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = kernel}});
+const bool registered = register_rows<std::size(kWindows)>([]<size_t I>() -> Operator {
+  return {.type = kWindows[I].type,
+          .rules = {.shape = shape, .element_type = window_type},
+          .traits = {.stops_gradient = true},
+          .kernels = {.cpu = [](KernelContext& c) { return window_kernel(c, kWindows[I]); }}};
+});
 
 }  // namespace
 }  // namespace ortrain

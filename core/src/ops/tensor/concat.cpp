@@ -65,6 +65,7 @@ Kernel kernel(KernelContext& c) {
 
 // Each input gets its part of dY: by Split if the sizes are known, else by the lengths that ConcatTraining
 // returns.
+template <bool ReturnsLengths>
 void gradient(GradientContext& g) {
   const size_t count = g.node().inputs.size();
   if (count == 1) return g.set(0, g.dy(0));
@@ -81,7 +82,7 @@ void gradient(GradientContext& g) {
   } else if (lengths.size() == count) {
     pieces = g.emit("Split", {g.dy(0)}, count, {{"axis", axis}, {"split", lengths}});
   } else {
-    if (g.node().op_type == "Concat") g.retype_node("ConcatTraining", kMicrosoft);
+    if (!ReturnsLengths) g.retype_node("ConcatTraining", kMicrosoft);
     pieces = g.emit("SplitTraining", {g.dy(0), g.want_y(1)}, count, {{"axis", axis}}, kMicrosoft);
   }
   for (size_t i = 0; i < count; ++i)
@@ -89,13 +90,13 @@ void gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "Concat",
-                  .rules = {.shape = shape, .gradient = gradient},
+                  .rules = {.shape = shape, .gradient = gradient<false>},
                   .traits = {.narrow_types = NarrowTypes::kMoved},
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft,
      .type = "ConcatTraining",
-     .rules = {.shape = shape, .gradient = gradient, .element_type = first_like_input<DType::kInt64>},
+     .rules = {.shape = shape, .gradient = gradient<true>, .element_type = first_like_input<DType::kInt64>},
      .traits = {.narrow_types = NarrowTypes::kMoved},
      .kernels = {.cpu = kernel}});
 

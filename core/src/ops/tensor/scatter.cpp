@@ -70,18 +70,18 @@ Kernel scatter_elements_kernel(KernelContext& c) {
 // the result share it evenly. mul: each factor f has dy times the product of the others. With zeros replaced
 // by ones that is Π / f, but 0 if another factor is zero, that is, if there are more zeros than f itself. A
 // single other zero is still written as a factor, for the second derivative.
+template <bool Elements>
 void scatter_gradient(GradientContext& g) {
   const std::string reduction = g.node().string_or("reduction", "none");
-  const bool elements = g.node().op_type != "ScatterND";
   Attributes attributes;
-  if (elements) attributes["axis"] = g.node().int_or("axis", 0);
+  if (Elements) attributes["axis"] = g.node().int_or("axis", 0);
   const auto gather = [&](const std::string& value) {
-    return Expression(g, g(elements ? "GatherElements" : "GatherND", {value, g.x(1)}, attributes));
+    return Expression(g, g(Elements ? "GatherElements" : "GatherND", {value, g.x(1)}, attributes));
   };
   const auto scatter = [&](const std::string& data, const std::string& updates, const char* how) {
     Attributes with = attributes;
     if (std::string_view(how) != "none") with["reduction"] = std::string(how);
-    return Expression(g, g(elements ? "ScatterElements" : "ScatterND", {data, g.x(1), updates}, with));
+    return Expression(g, g(Elements ? "ScatterElements" : "ScatterND", {data, g.x(1), updates}, with));
   };
   const Expression dy(g, g.dy(0)), data(g, g.x(0)), updates(g, g.x(2)), y(g, g.y(0));
   if (reduction == "none" || reduction == "add") {
@@ -117,11 +117,11 @@ void scatter_gradient(GradientContext& g) {
 }
 
 ORTRAIN_OPERATOR({.type = "ScatterElements",
-                  .rules = {.shape = scatter_elements_shape, .gradient = scatter_gradient},
+                  .rules = {.shape = scatter_elements_shape, .gradient = scatter_gradient<true>},
                   .kernels = {.cpu = scatter_elements_kernel}});
 // Its name before version 11.
 ORTRAIN_OPERATOR({.type = "Scatter",
-                  .rules = {.shape = scatter_elements_shape, .gradient = scatter_gradient},
+                  .rules = {.shape = scatter_elements_shape, .gradient = scatter_gradient<true>},
                   .kernels = {.cpu = scatter_elements_kernel}});
 
 void scatter_nd_shape(ShapeContext& c) {
@@ -150,7 +150,7 @@ Kernel scatter_nd_kernel(KernelContext& c) {
 }
 
 ORTRAIN_OPERATOR({.type = "ScatterND",
-                  .rules = {.shape = scatter_nd_shape, .gradient = scatter_gradient},
+                  .rules = {.shape = scatter_nd_shape, .gradient = scatter_gradient<false>},
                   .kernels = {.cpu = scatter_nd_kernel}});
 
 }  // namespace

@@ -81,23 +81,22 @@ std::vector<double> constant_numbers(const NodeContext& c, size_t i) {
 // Upsample, and Resize before version 11, know scales alone, and of all settings only the mode. They sample
 // at o / scale, in mode nearest rounded down where that enlarges and up where it shrinks, as onnxruntime
 // does.
-bool is_upsample(const Node& node, int64_t opset) {
-  return node.op_type.starts_with("Upsample") || (node.domain.empty() && opset < since::kResizeCoordinates);
+enum class Form { kResize, kUpsample };
+
+template <Form F>
+Form form_of(const Node& node, int64_t opset) {
+  return node.domain.empty() && opset < since::kResizeCoordinates ? Form::kUpsample : F;
 }
 
 constexpr double kLargestExtent = 1e15;  // of a result: up to here doubles count elements exactly
 
 bool given(const NodeContext& c, size_t i) { return c.has_input(i) && c.size(i) > 0; }
 
-// Reads a Resize whose input X has the given shape. `x_at` is where X stands among the inputs; roi, scales
-// and sizes follow it.
-Settings read_settings(const NodeContext& c, const Shape& x, size_t x_at) {
-  Settings s;
-  const bool upsample = s.upsample = is_upsample(c.node(), c.opset());
-  const size_t roi_at = x_at + 1, scales_at = upsample ? x_at + 1 : x_at + 2, sizes_at = x_at + 3;
+// How coordinates and borders are treated.
+void read_modes(const NodeContext& c, Settings& s) {
   s.mode = choice<Mode>(c, "mode", "nearest",
                         {{"nearest", Mode::kNearest}, {"linear", Mode::kLinear}, {"cubic", Mode::kCubic}});
-  if (!upsample) {
+  if (!s.upsample) {
     s.nearest = choice<Nearest>(c, "nearest_mode", "round_prefer_floor",
                                 {{"round_prefer_floor", Nearest::kRoundPreferFloor},
                                  {"round_prefer_ceil", Nearest::kRoundPreferCeil},
@@ -117,69 +116,91 @@ Settings read_settings(const NodeContext& c, const Shape& x, size_t x_at) {
   s.exclude_outside = c.node().int_or("exclude_outside", 0) != 0;
   s.antialias = c.node().int_or("antialias", 0) != 0;
   c.expect(!s.antialias || s.mode != Mode::kNearest, "there is no antialias in mode nearest");
+}
+
+// The attribute of old versions, or the input; empty if there is neither.
+std::vector<double> read_scales(const NodeContext& c, size_t scales_at) {
+  const auto at = c.node().attributes.find("scales");
+  if (at == c.node().attributes.end())
+    return given(c, scales_at) ? constant_numbers(c, scales_at) : std::vector<double>();
+  const auto* values = std::get_if<std::vector<float>>(&at->second);
+  c.expect(values != nullptr, "attribute scales must hold floats");
+  return {values->begin(), values->end()};
+}
+
+void apply_sizes(const NodeContext& c, Settings& s, const std::vector<int64_t>& axes,
+                 const std::vector<int64_t>& sizes) {
+  c.expect(sizes.size() == axes.size(), "sizes ", to_string(sizes), " must have ", axes.size(), " values");
+  // Which of the axes' scales all of them get: the smallest (-1), the largest (1), or each its own (0).
+  const int policy = choice<int>(c, "keep_aspect_ratio_policy", "stretch",
+                                 {{"stretch", 0}, {"not_larger", -1}, {"not_smaller", 1}});
+  double shared = 0;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    Axis& a = s.axes[static_cast<size_t>(axes[i])];
+    c.expect(sizes[i] >= 0 && (a.input > 0 || sizes[i] == 0), "cannot resize ", a.input, " elements to ",
+             sizes[i], " along axis ", axes[i]);
+    a.output = sizes[i];
+    a.scale = a.input > 0 ? static_cast<double>(a.output) / static_cast<double>(a.input) : 1;
+    shared = i == 0 ? a.scale : policy < 0 ? std::min(shared, a.scale) : std::max(shared, a.scale);
+  }
+  if (policy == 0) return;
+  for (const int64_t axis : axes) {
+    Axis& a = s.axes[static_cast<size_t>(axis)];
+    a.scale = shared;
+    a.output = static_cast<int64_t>(std::floor(shared * static_cast<double>(a.input) + 0.5));
+  }
+}
+
+void apply_scales(const NodeContext& c, Settings& s, const std::vector<int64_t>& axes,
+                  const std::vector<double>& scales, const Shape& x) {
+  c.expect(scales.size() == axes.size(), "scales must have ", axes.size(), " values, found ", scales.size());
+  for (size_t i = 0; i < axes.size(); ++i) {
+    Axis& a = s.axes[static_cast<size_t>(axes[i])];
+    c.expect(std::isfinite(scales[i]) && scales[i] > 0, "scales must be positive, found ", scales[i]);
+    c.expect(scales[i] * static_cast<double>(a.input) < kLargestExtent, "a scale of ", scales[i],
+             " makes axis ", axes[i], " of ", to_string(x), " too long");
+    a.scale = scales[i];
+    a.output = static_cast<int64_t>(std::floor(a.scale * static_cast<double>(a.input)));
+  }
+}
+
+// The part of X that tf_crop_and_resize takes.
+void apply_roi(const NodeContext& c, Settings& s, const std::vector<int64_t>& axes, size_t roi_at) {
+  c.expect(given(c, roi_at), "tf_crop_and_resize needs the input roi");
+  const std::vector<double> roi = constant_numbers(c, roi_at);
+  c.expect(roi.size() == 2 * axes.size(), "roi must have two values for each of ", axes.size(),
+           " axes, found ", roi.size());
+  for (size_t i = 0; i < axes.size(); ++i) {
+    s.axes[static_cast<size_t>(axes[i])].from = roi[i];
+    s.axes[static_cast<size_t>(axes[i])].to = roi[axes.size() + i];
+  }
+}
+
+// Reads a node whose input X, at `x_at`, has the given shape; roi, scales and sizes follow it.
+template <Form F>
+Settings read_settings(const NodeContext& c, const Shape& x, size_t x_at) {
+  Settings s;
+  s.upsample = form_of<F>(c.node(), c.opset()) == Form::kUpsample;
+  const size_t roi_at = x_at + 1, scales_at = s.upsample ? x_at + 1 : x_at + 2, sizes_at = x_at + 3;
+  read_modes(c, s);
 
   const int64_t rank = static_cast<int64_t>(x.size());
   std::vector<int64_t> axes = c.node().ints_or("axes", {});
   if (axes.empty())
     for (int64_t i = 0; i < rank; ++i) axes.push_back(i);
   axes = normalize_axes(c, axes, rank);
-
   s.axes.resize(x.size());
   for (size_t i = 0; i < x.size(); ++i) s.axes[i].input = s.axes[i].output = x[i];
-  std::vector<double> scales;
-  if (const auto at = c.node().attributes.find("scales"); at != c.node().attributes.end()) {
-    const auto* values = std::get_if<std::vector<float>>(&at->second);
-    c.expect(values != nullptr, "attribute scales must hold floats");
-    scales.assign(values->begin(), values->end());
-  } else if (given(c, scales_at)) {
-    scales = constant_numbers(c, scales_at);
-  }
-  const bool by_size = !upsample && given(c, sizes_at);
+
+  const std::vector<double> scales = read_scales(c, scales_at);
+  const bool by_size = !s.upsample && given(c, sizes_at);
   c.expect(by_size != !scales.empty() || rank == 0, "exactly one of scales and sizes must be given");
-  if (by_size) {
-    const std::vector<int64_t> sizes = constant_ints(c, sizes_at);
-    c.expect(sizes.size() == axes.size(), "sizes ", to_string(sizes), " must have ", axes.size(), " values");
-    // Which of the axes' scales all of them get: the smallest (-1), the largest (1), or each its own (0).
-    const int policy = choice<int>(c, "keep_aspect_ratio_policy", "stretch",
-                                   {{"stretch", 0}, {"not_larger", -1}, {"not_smaller", 1}});
-    double shared = 0;
-    for (size_t i = 0; i < axes.size(); ++i) {
-      Axis& a = s.axes[static_cast<size_t>(axes[i])];
-      c.expect(sizes[i] >= 0 && (a.input > 0 || sizes[i] == 0), "cannot resize ", a.input, " elements to ",
-               sizes[i], " along axis ", axes[i]);
-      a.output = sizes[i];
-      a.scale = a.input > 0 ? static_cast<double>(a.output) / static_cast<double>(a.input) : 1;
-      shared = i == 0 ? a.scale : policy < 0 ? std::min(shared, a.scale) : std::max(shared, a.scale);
-    }
-    if (policy != 0)
-      for (const int64_t axis : axes) {
-        Axis& a = s.axes[static_cast<size_t>(axis)];
-        a.scale = shared;
-        a.output = static_cast<int64_t>(std::floor(shared * static_cast<double>(a.input) + 0.5));
-      }
-  } else {
-    c.expect(scales.size() == axes.size(), "scales must have ", axes.size(), " values, found ",
-             scales.size());
-    for (size_t i = 0; i < axes.size(); ++i) {
-      Axis& a = s.axes[static_cast<size_t>(axes[i])];
-      c.expect(std::isfinite(scales[i]) && scales[i] > 0, "scales must be positive, found ", scales[i]);
-      c.expect(scales[i] * static_cast<double>(a.input) < kLargestExtent, "a scale of ", scales[i],
-               " makes axis ", axes[i], " of ", to_string(x), " too long");
-      a.scale = scales[i];
-      a.output = static_cast<int64_t>(std::floor(a.scale * static_cast<double>(a.input)));
-    }
-  }
+  if (by_size)
+    apply_sizes(c, s, axes, constant_ints(c, sizes_at));
+  else
+    apply_scales(c, s, axes, scales, x);
   const bool crop = s.coordinates == Coordinates::kTfCropAndResize;
-  if (crop) {
-    c.expect(given(c, roi_at), "tf_crop_and_resize needs the input roi");
-    const std::vector<double> roi = constant_numbers(c, roi_at);
-    c.expect(roi.size() == 2 * axes.size(), "roi must have two values for each of ", axes.size(),
-             " axes, found ", roi.size());
-    for (size_t i = 0; i < axes.size(); ++i) {
-      s.axes[static_cast<size_t>(axes[i])].from = roi[i];
-      s.axes[static_cast<size_t>(axes[i])].to = roi[axes.size() + i];
-    }
-  }
+  if (crop) apply_roi(c, s, axes, roi_at);
   for (Axis& a : s.axes)
     a.identity = a.input == a.output && a.scale == 1 && (!crop || (a.from == 0 && a.to == 1));
   return s;
@@ -453,10 +474,14 @@ Kernel run_passes(KernelContext& c, const Settings& s, bool back, Slot from, Slo
   };
 }
 
-void shape(ShapeContext& c) { c.output(0, c.dtype(0), read_settings(c, c.shape(0), 0).output_shape()); }
+template <Form F>
+void shape(ShapeContext& c) {
+  c.output(0, c.dtype(0), read_settings<F>(c, c.shape(0), 0).output_shape());
+}
 
+template <Form F>
 Kernel kernel(KernelContext& c) {
-  const Settings s = read_settings(c, c.shape(0), 0);
+  const Settings s = read_settings<F>(c, c.shape(0), 0);
   if (c.out_size(0) == 0) return c.out(0), nothing_to_do();
   Kernel kernel;
   const bool floating = visit_floating(c.dtype(0), [&](auto zero) {
@@ -474,8 +499,9 @@ Kernel kernel(KernelContext& c) {
 }
 
 // ResizeGrad(dY, X, roi, scales, sizes), UpsampleGrad(dY, X, scales): of X only the shape counts.
+template <Form F>
 void grad_shape(ShapeContext& c) {
-  const Shape y = read_settings(c, c.shape(1), 1).output_shape();
+  const Shape y = read_settings<F>(c, c.shape(1), 1).output_shape();
   c.expect(c.shape(0) == y, "the gradient dY must have shape ", to_string(y), ", found ",
            to_string(c.shape(0)));
   c.expect(c.dtype(0) == c.dtype(1), "dY and X must have the same type, found ", to_string(c.dtype(0)),
@@ -483,8 +509,9 @@ void grad_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), c.shape(1));
 }
 
+template <Form F>
 Kernel grad_kernel(KernelContext& c) {
-  const Settings s = read_settings(c, c.shape(1), 1);
+  const Settings s = read_settings<F>(c, c.shape(1), 1);
   if (c.out_size(0) == 0) return c.out(0), nothing_to_do();
   Kernel kernel;
   const bool known = visit_floating(c.dtype(0), [&](auto zero) {
@@ -502,35 +529,37 @@ Kernel grad_kernel(KernelContext& c) {
 }
 
 // roi, scales and sizes only place the elements: nothing can be learned about them.
+template <Form F>
 void gradient(GradientContext& g) {
   std::vector<std::string> inputs = {g.dy(0), g.x(0)};
   for (size_t i = 1; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
-  g.set(0, g(is_upsample(g.node(), g.opset()) ? "UpsampleGrad" : "ResizeGrad", inputs, g.node().attributes,
-             kMicrosoft));
+  g.set(0, g(form_of<F>(g.node(), g.opset()) == Form::kUpsample ? "UpsampleGrad" : "ResizeGrad", inputs,
+             g.node().attributes, kMicrosoft));
 }
 
 // dX is linear in dY with the same weights, so the gradient of dY is u resized.
+template <Form F>
 void grad_gradient(GradientContext& g) {
   std::vector<std::string> inputs = {g.dy(0)};
   inputs.insert(inputs.end(), g.node().inputs.begin() + 2, g.node().inputs.end());
-  g.set(0, g(is_upsample(g.node(), g.opset()) ? "Upsample" : "Resize", inputs, g.node().attributes));
+  g.set(0, g(F == Form::kUpsample ? "Upsample" : "Resize", inputs, g.node().attributes));
 }
 
 ORTRAIN_OPERATOR({.type = "Resize",
-                  .rules = {.shape = shape, .gradient = gradient},
-                  .kernels = {.cpu = kernel}});
+                  .rules = {.shape = shape<Form::kResize>, .gradient = gradient<Form::kResize>},
+                  .kernels = {.cpu = kernel<Form::kResize>}});
 ORTRAIN_OPERATOR({.type = "Upsample",
-                  .rules = {.shape = shape, .gradient = gradient},
+                  .rules = {.shape = shape<Form::kUpsample>, .gradient = gradient<Form::kUpsample>},
                   .traits = {.since = 7},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = kernel<Form::kUpsample>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ResizeGrad",
-                  .rules = {.shape = grad_shape, .gradient = grad_gradient},
-                  .kernels = {.cpu = grad_kernel}});
+                  .rules = {.shape = grad_shape<Form::kResize>, .gradient = grad_gradient<Form::kResize>},
+                  .kernels = {.cpu = grad_kernel<Form::kResize>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "UpsampleGrad",
-                  .rules = {.shape = grad_shape, .gradient = grad_gradient},
-                  .kernels = {.cpu = grad_kernel}});
+                  .rules = {.shape = grad_shape<Form::kUpsample>, .gradient = grad_gradient<Form::kUpsample>},
+                  .kernels = {.cpu = grad_kernel<Form::kUpsample>}});
 
 }  // namespace
 }  // namespace ortrain

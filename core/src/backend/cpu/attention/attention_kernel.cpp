@@ -199,6 +199,25 @@ HWY_INLINE void FetchRow(const T* x, int64_t n) {
   for (int64_t i = 0; i < n; i += kLine) hwy::Prefetch(x + i);
 }
 
+// The operands of the next head, from the same queries on.
+template <typename T>
+struct NextRows {
+  const T *q, *k, *v;
+  NextRows(const Attention& a, int64_t batch, int64_t head, const T* q_at, const T* k_at, const T* v_at) {
+    const int64_t kv_head = head / (a.heads / a.kv_heads);
+    q = q_at + NextHead(a.q, a.batch, a.heads, batch, head);
+    k = k_at + NextHead(a.k, a.batch, a.kv_heads, batch, kv_head);
+    v = v_at + NextHead(a.v, a.batch, a.kv_heads, batch, kv_head);
+  }
+  // Row i of the queries, and the keys and values of the same number as the query.
+  HWY_INLINE void Fetch(const Attention& a, int64_t i, int64_t query) const {
+    FetchRow(q + i * a.q.row, a.size);
+    if (query >= a.keys) return;
+    FetchRow(k + query * a.k.row, a.size);
+    FetchRow(v + query * a.v.row, a.v_size);
+  }
+};
+
 // The keys that some query of a block sees.
 inline AttentionRange KeysOfBlock(const Attention& a, const int64_t* lengths, int64_t batch, int64_t first,
                                   int64_t last) {
@@ -253,6 +272,21 @@ void AddRows(int64_t m, const T* a, int64_t a_row, const T* b, int64_t b_row, in
 
 // ---------------------------------------------------------------------------------------------------------
 
+// Products of the queries of a block with the keys in a range.
+template <typename T>
+void ScoresOfBlock(const Attention& a, const AttentionTiles& t, int64_t rows, const T* q, const T* k,
+                   const AttentionRange& range, T* memory) {
+  T* scores = memory + t.scores;
+  if (t.few)
+    MultiplyRows(rows, q, a.q.row, k, a.k.row, a.size, static_cast<T>(a.scale), range, scores, t.row);
+  else if (a.size > 0)
+    Multiply<T>(rows, q, a.q.row, 1,
+                {memory + t.keys_across, a.size, a.keys, 0, a.size, range.begin, range.end}, scores, t.row,
+                false, true);
+  else
+    std::fill_n(scores, rows * t.row, T{0});
+}
+
 template <typename T>
 void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles& t, AttentionPart& part,
              int64_t batch, int64_t head, int64_t block) {
@@ -271,14 +305,7 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
   const AttentionRange made = shows ? AttentionRange{0, a.keys} : seen;
   T* scores = memory + t.scores;
   const T* q = static_cast<const T*>(f.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
-  if (t.few)
-    MultiplyRows(rows, q, a.q.row, k, a.k.row, a.size, static_cast<T>(a.scale), made, scores, t.row);
-  else if (a.size > 0)
-    Multiply<T>(rows, q, a.q.row, 1,
-                {memory + t.keys_across, a.size, a.keys, 0, a.size, made.begin, made.end}, scores, t.row,
-                false, true);
-  else
-    std::fill_n(scores, rows * t.row, T{0});
+  ScoresOfBlock(a, t, rows, q, k, made, memory);
   // Probabilities that are an output are computed in the output's memory, and read from there. Outside of
   // what a query sees they are zero: for all keys if they are an output, else for the keys that the second
   // product reads.
@@ -288,16 +315,10 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
   const int64_t made_row = gives ? a.keys : t.row;
   const AttentionRange zeroed = gives ? AttentionRange{0, a.keys} : seen;
   T* factors = memory + t.kept;
-  const T* next_k = k + NextHead(a.k, a.batch, a.kv_heads, batch, kv_head);
-  const T* next_v = v + NextHead(a.v, a.batch, a.kv_heads, batch, kv_head);
-  const T* next_q = q + NextHead(a.q, a.batch, a.heads, batch, head);
+  const NextRows<T> next(a, batch, head, q, k, v);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t query = first + i;
-    FetchRow(next_q + i * a.q.row, a.size);
-    if (query < a.keys) {
-      FetchRow(next_k + query * a.k.row, a.size);
-      FetchRow(next_v + query * a.v.row, a.v_size);
-    }
+    next.Fetch(a, i, query);
     const AttentionRange range = seen_keys(a, f.lengths, batch, query);
     T *s = scores + i * t.row, *p = made_at + i * made_row;
     const auto show = [&](AttentionScores what, const AttentionRange& all, T outside) {
@@ -336,32 +357,108 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
                 false, false);
 }
 
+// dS from dP for the n keys that a query sees: g becomes scale P (g - sum P g), and without the scale the
+// gradient of the mask, where that is wanted. With a cap, `capped` is what the scores were capped to.
+// `kept`: the mask, where it makes a score constant.
+template <typename T>
+void SlopesRow(const Attention& a, const bool* kept, const T* p, const T* capped, int64_t n, T* dmask, T* g) {
+  const hn::ScalableTag<T> d;
+  const T sum = static_cast<T>(SumOver<T>(n, [&](int64_t j, int64_t count) HWY_ATTR {
+    return hn::Mul(LoadUpTo(d, g + j, count), LoadUpTo(d, p + j, count));
+  }));
+  if (kept)
+    for (int64_t j = 0; j < n; ++j) g[j] = kept[j * a.mask_key] != a.inverted_mask ? g[j] : sum;
+  const auto mean = hn::Set(d, sum), scale = hn::Set(d, static_cast<T>(a.scale));
+  if (!dmask && a.cap <= 0) {
+    Map2<1, 1>(g, p, g, n,
+               [&](auto, auto u, auto v) HWY_ATTR { return hn::Mul(hn::Mul(v, hn::Sub(u, mean)), scale); });
+    return;
+  }
+  Map2<1, 1>(g, p, g, n, [&](auto, auto u, auto v) HWY_ATTR { return hn::Mul(v, hn::Sub(u, mean)); });
+  if (dmask) std::copy_n(g, n, dmask);
+  if (a.cap > 0) {
+    const auto down = hn::Set(d, static_cast<T>(1 / a.cap));
+    Map2<1, 1>(g, capped, g, n, [&](auto, auto u, auto v) HWY_ATTR {
+      const auto tanh = hn::Mul(v, down);
+      return hn::NegMulAdd(hn::Mul(tanh, tanh), u, u);
+    });
+  }
+  Map(g, g, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, scale); });
+}
+
+// Packs the keys and values of a head where the thread's memory has those of another one.
+template <typename T>
+void PackBackward(const Attention& a, const AttentionBackward& b, const AttentionTiles& t,
+                  AttentionPart& part, const T* k, const T* v, int64_t filled, bool slopes) {
+  if (t.few || part.packed == filled) return;
+  T* memory = static_cast<T*>(part.memory);
+  if (!b.probabilities || a.cap > 0)
+    PackAcross(k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory + t.keys_across);
+  if (slopes) PackAcross(v, a.v.row, a.v_size, a.keys, T{1}, memory + t.values_across);
+  if (b.dq) PackAlong(k, a.k.row, a.keys, a.size, memory + t.keys_along);
+  part.packed = filled;
+}
+
+// The sums that dK and dV become over the blocks of queries: zero where this block does not reach.
+template <typename T>
+void ZeroSums(const Attention& a, const AttentionSums& sums) {
+  T *dk = static_cast<T*>(sums.dk), *dv = static_cast<T*>(sums.dv);
+  for (int64_t i = 0; i < a.keys; ++i) {
+    if (dk) std::fill_n(dk + i * sums.dk_row, a.size, T{0});
+    if (dv) std::fill_n(dv + i * sums.dv_row, a.v_size, T{0});
+  }
+}
+
+// The operands of a block of queries, from which its part of the gradients follows.
+template <typename T>
+struct BlockOperands {
+  const T *q, *k, *dy;
+  const T* weights;  // D
+  int64_t weights_row;
+  const T* ds;
+  T* dq;  // null where it is not needed
+};
+
+// Adds what a block of queries contributes to dK and dV, and writes its dQ.
+template <typename T>
+void AddGradients(const Attention& a, const AttentionTiles& t, const AttentionSums& sums, int64_t rows,
+                  const AttentionRange& seen, bool add, const BlockOperands<T>& b, T* memory) {
+  T *dk = static_cast<T*>(sums.dk), *dv = static_cast<T*>(sums.dv);
+  if (dv) {
+    PackAlong(b.dy, a.y.row, rows, a.v_size, memory + t.dy_along);
+    Multiply<T>(seen.end - seen.begin, b.weights + seen.begin, 1, b.weights_row,
+                {memory + t.dy_along, rows, a.v_size, 0, rows, 0, a.v_size}, dv + seen.begin * sums.dv_row,
+                sums.dv_row, add, false);
+  }
+  if (dk) {
+    PackAlong(b.q, a.q.row, rows, a.size, memory + t.q_along);
+    Multiply<T>(seen.end - seen.begin, b.ds + seen.begin, 1, t.row,
+                {memory + t.q_along, rows, a.size, 0, rows, 0, a.size}, dk + seen.begin * sums.dk_row,
+                sums.dk_row, add, false);
+  }
+  if (b.dq && t.few)
+    AddRows(rows, b.ds, t.row, b.k, a.k.row, a.size, seen, b.dq, a.q.row);
+  else if (b.dq)
+    Multiply<T>(rows, b.ds + seen.begin, t.row, 1,
+                {memory + t.keys_along, a.keys, a.size, seen.begin, seen.end, 0, a.size}, b.dq, a.q.row,
+                false, false);
+}
+
 // With P = softmax(S), D = drop(P), Y = D V:
 //     dV = Dᵀ dY,  dP = drop(dY Vᵀ),  dS = P (dP - sum_j P dP),  dQ = scale dS K,  dK = scale dSᵀ Q
 template <typename T>
 void Backward(const Attention& a, const AttentionBackward& b, const AttentionTiles& t, AttentionPart& part,
               int64_t batch, int64_t head, int64_t block, const AttentionSums& sums) {
   T* memory = static_cast<T*>(part.memory);
-  T *dk = static_cast<T*>(sums.dk), *dv = static_cast<T*>(sums.dv);
   const int64_t kv_head = head / (a.heads / a.kv_heads), filled = batch * a.kv_heads + kv_head;
-  const bool slopes = b.dq || dk || b.dmask;  // dS is needed
+  const bool slopes = b.dq || sums.dk || b.dmask;  // dS is needed
   const T* k = static_cast<const T*>(b.k) + batch * a.k.batch + kv_head * a.k.head;
   const T* v = static_cast<const T*>(b.v) + batch * a.v.batch + kv_head * a.v.head;
-  if (!t.few && part.packed != filled) {
-    if (!b.probabilities || a.cap > 0)
-      PackAcross(k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory + t.keys_across);
-    if (slopes) PackAcross(v, a.v.row, a.v_size, a.keys, T{1}, memory + t.values_across);
-    if (b.dq) PackAlong(k, a.k.row, a.keys, a.size, memory + t.keys_along);
-    part.packed = filled;
-  }
+  PackBackward(a, b, t, part, k, v, filled, slopes);
   const int64_t first = block * t.block, rows = HWY_MIN(t.block, a.queries - first);
   const AttentionRange seen = KeysOfBlock(a, b.lengths, batch, first, first + rows - 1);
   const bool whole = seen.begin == 0 && seen.end == a.keys;
-  if (sums.fresh && !whole)
-    for (int64_t i = 0; i < a.keys; ++i) {
-      if (dk) std::fill_n(dk + i * sums.dk_row, a.size, T{0});
-      if (dv) std::fill_n(dv + i * sums.dv_row, a.v_size, T{0});
-    }
+  if (sums.fresh && !whole) ZeroSums<T>(a, sums);
   const bool add = !sums.fresh || !whole;
   T* dq = b.dq ? static_cast<T*>(b.dq) + batch * a.q.batch + head * a.q.head + first * a.q.row : nullptr;
   const int64_t line = (batch * a.heads + head) * a.queries + first, place = line * a.keys;
@@ -379,32 +476,19 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
   const T* q = static_cast<const T*>(b.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
   const T* dy = static_cast<const T*>(b.dy) + batch * a.y.batch + head * a.y.head + first * a.y.row;
   const bool again = !b.probabilities || a.cap > 0;  // the scores are needed
-  if (t.few) {
-    if (again)
-      MultiplyRows(rows, q, a.q.row, k, a.k.row, a.size, static_cast<T>(a.scale), seen, scores, t.row);
-    if (slopes) MultiplyRows(rows, dy, a.y.row, v, a.v.row, a.v_size, T{1}, seen, ds, t.row);
-  } else {
-    if (again)
-      Multiply<T>(rows, q, a.q.row, 1,
-                  {memory + t.keys_across, a.size, a.keys, 0, a.size, seen.begin, seen.end}, scores, t.row,
-                  false, true);
-    if (slopes)
-      Multiply<T>(rows, dy, a.y.row, 1,
-                  {memory + t.values_across, a.v_size, a.keys, 0, a.v_size, seen.begin, seen.end}, ds, t.row,
-                  false, true);
-  }
-  const T* next_k = k + NextHead(a.k, a.batch, a.kv_heads, batch, kv_head);
-  const T* next_v = v + NextHead(a.v, a.batch, a.kv_heads, batch, kv_head);
-  const T* next_q = q + NextHead(a.q, a.batch, a.heads, batch, head);
+  if (again) ScoresOfBlock(a, t, rows, q, k, seen, memory);
+  if (slopes && t.few)
+    MultiplyRows(rows, dy, a.y.row, v, a.v.row, a.v_size, T{1}, seen, ds, t.row);
+  else if (slopes)
+    Multiply<T>(rows, dy, a.y.row, 1,
+                {memory + t.values_across, a.v_size, a.keys, 0, a.v_size, seen.begin, seen.end}, ds, t.row,
+                false, true);
   const T* next_dy = dy + NextHead(a.y, a.batch, a.heads, batch, head);
+  const NextRows<T> next(a, batch, head, q, k, v);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t query = first + i;
-    FetchRow(next_q + i * a.q.row, a.size);
+    next.Fetch(a, i, query);
     FetchRow(next_dy + i * a.y.row, a.v_size);
-    if (query < a.keys) {
-      FetchRow(next_k + query * a.k.row, a.size);
-      FetchRow(next_v + query * a.v.row, a.v_size);
-    }
     const AttentionRange range = seen_keys(a, b.lengths, batch, query);
     const int64_t n = range.end - range.begin;
     T *own = scores + i * t.row, *g = ds + i * t.row;
@@ -429,54 +513,18 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
       if (slopes) Map2<1, 1>(g, factors, g, n, product);
     }
     if (slopes) {
-      const hn::ScalableTag<T> d;
-      const T sum = static_cast<T>(SumOver<T>(n, [&](int64_t j, int64_t count) HWY_ATTR {
-        return hn::Mul(LoadUpTo(d, g + j, count), LoadUpTo(d, p + j, count));
-      }));
       // A score that the mask replaced does not depend on Q and K.
-      if (a.mask == AttentionMask::kBool && std::isfinite(a.replaced)) {
-        const bool* kept = static_cast<const bool*>(b.mask) + batch * a.mask_batch + head * a.mask_head +
-                           query * a.mask_query + range.begin * a.mask_key;
-        for (int64_t j = 0; j < n; ++j) g[j] = kept[j * a.mask_key] != a.inverted_mask ? g[j] : sum;
-      }
-      const auto mean = hn::Set(d, sum), scale = hn::Set(d, static_cast<T>(a.scale));
-      if (!dmask && a.cap <= 0) {
-        Map2<1, 1>(g, p, g, n, [&](auto, auto u, auto v) HWY_ATTR {
-          return hn::Mul(hn::Mul(v, hn::Sub(u, mean)), scale);
-        });
-      } else {
-        Map2<1, 1>(g, p, g, n, [&](auto, auto u, auto v) HWY_ATTR { return hn::Mul(v, hn::Sub(u, mean)); });
-        if (dmask) std::copy_n(g, n, dmask + i * a.mask_keys + range.begin);
-        if (a.cap > 0) {
-          const auto down = hn::Set(d, static_cast<T>(1 / a.cap));
-          Map2<1, 1>(g, capped, g, n, [&](auto, auto u, auto v) HWY_ATTR {
-            const auto tanh = hn::Mul(v, down);
-            return hn::NegMulAdd(hn::Mul(tanh, tanh), u, u);
-          });
-        }
-        Map(g, g, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, scale); });
-      }
+      const bool* mask = nullptr;
+      if (a.mask == AttentionMask::kBool && std::isfinite(a.replaced))
+        mask = static_cast<const bool*>(b.mask) + batch * a.mask_batch + head * a.mask_head +
+               query * a.mask_query + range.begin * a.mask_key;
+      SlopesRow<T>(a, mask, p, capped, n, dmask ? dmask + i * a.mask_keys + range.begin : nullptr, g);
     }
     if (drops) Map2<1, 1>(p, factors, own, n, product);
   }
-  if (dv) {
-    PackAlong(dy, a.y.row, rows, a.v_size, memory + t.dy_along);
-    Multiply<T>(seen.end - seen.begin, (as_kept ? kept : scores) + seen.begin, 1, as_kept ? kept_row : t.row,
-                {memory + t.dy_along, rows, a.v_size, 0, rows, 0, a.v_size}, dv + seen.begin * sums.dv_row,
-                sums.dv_row, add, false);
-  }
-  if (dk) {
-    PackAlong(q, a.q.row, rows, a.size, memory + t.q_along);
-    Multiply<T>(seen.end - seen.begin, ds + seen.begin, 1, t.row,
-                {memory + t.q_along, rows, a.size, 0, rows, 0, a.size}, dk + seen.begin * sums.dk_row,
-                sums.dk_row, add, false);
-  }
-  if (dq && t.few)
-    AddRows(rows, ds, t.row, k, a.k.row, a.size, seen, dq, a.q.row);
-  else if (dq)
-    Multiply<T>(rows, ds + seen.begin, t.row, 1,
-                {memory + t.keys_along, a.keys, a.size, seen.begin, seen.end, 0, a.size}, dq, a.q.row, false,
-                false);
+  const T* weights = as_kept ? kept : scores;  // D
+  AddGradients<T>(a, t, sums, rows, seen, add, {q, k, dy, weights, as_kept ? kept_row : t.row, ds, dq},
+                  memory);
 }
 
 AttentionFunctions FindAttention(DType dtype) {

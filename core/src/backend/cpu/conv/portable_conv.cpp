@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "backend/cpu/matmul/portable_matmul.h"
+#include "backend/cpu/tuning.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
 
 namespace {
 
-// Output points are processed in tiles of this many, so that a tile's columns stay in the cache.
-constexpr int64_t kTile = 256;
+constexpr int64_t kTile = tuning::kConvTile;
 
 int64_t tiles(const ConvSizes& s) { return (s.output_points() + kTile - 1) / kTile; }
 

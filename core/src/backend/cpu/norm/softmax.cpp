@@ -6,6 +6,7 @@
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "backend/cpu/tuning.h"
 #include "runtime/dtype.h"
 
 #ifndef ORTRAIN_SOFTMAX_FUNCTIONS
@@ -162,8 +163,8 @@ namespace {
 
 HWY_EXPORT(FindSoftmax);
 
-constexpr int64_t kCost = 12;     // of one element, in additions
-constexpr int64_t kColumns = 64;  // softmaxes side by side in one task
+constexpr int64_t kCost = 12;  // of one element, in additions
+constexpr int64_t kColumns = tuning::kSoftmaxColumns;
 
 // Calls row(offset) for each softmax over contiguous elements, or columns(offset, count) for groups of
 // softmaxes side by side.

@@ -434,7 +434,7 @@ HWY_EXPORT(FindWinograd);
 
 WinogradFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindWinograd)(); }
 
-constexpr int64_t kPad = 16;  // after rows and matrices: neighbours must not map to the same cache set
+constexpr int64_t kPad = tuning::kWinogradPad;
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
