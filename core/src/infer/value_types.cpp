@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <vector>
 
 #include "op/dynamic.h"
@@ -421,6 +422,8 @@ void ValueTypes::infer(const Node& node) {
         a.run(*op), b.run(*op);
         first.values_out = std::move(a.results), second.values_out = std::move(b.results);
       }
+    } catch (const std::bad_alloc&) {
+      throw;
     } catch (const std::exception&) {
       // The values are then unknown.
     }
