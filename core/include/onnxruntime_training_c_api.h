@@ -63,7 +63,7 @@ struct OrtTrainingApi {
    *
    * The session trains the given state in place and keeps it alive, so the handle of the state may be
    * released before the session; as long as it exists, it shows every change that training makes. A
-   * state belongs to one session at a time.
+   * state belongs to one session at a time; a second one is refused as long as the first exists.
    *
    * \param[in] env The environment.
    * \param[in] options Settings, copied; null for the defaults.
@@ -78,8 +78,8 @@ struct OrtTrainingApi {
    * \retval ORT_INVALID_PROTOBUF when a file is not an ONNX model.
    * \retval ORT_INVALID_GRAPH when a graph is not valid, for example because it has a cycle or an input
    *     that nothing provides.
-   * \retval ORT_INVALID_ARGUMENT when the models do not match the checkpoint; the message lists the
-   *     parameters that differ.
+   * \retval ORT_INVALID_ARGUMENT when the models do not match the checkpoint, of which the message lists
+   *     the parameters that differ, or the state belongs to another session.
    * \retval ORT_NOT_IMPLEMENTED when a model has operators without a kernel; the message names all of
    *     them.
    */
@@ -213,7 +213,8 @@ struct OrtTrainingApi {
    * \param[in] sess The session.
    * \param[in] run_options Settings for this step, or null.
    * \retval ORT_NO_MODEL when the session has no optimizer model.
-   * \retval ORT_RUNTIME_EXCEPTION when no train step has computed gradients yet.
+   * \retval ORT_RUNTIME_EXCEPTION when no train step has computed gradients yet, or a gradient is NaN or
+   *     infinite; the config entry ortrain.nonfinite_gradients chooses otherwise.
    * \retval ORT_FAIL when the step was terminated before it began.
    */
   OrtStatus*(ORT_API_CALL* OptimizerStep)(OrtTrainingSession* sess, const OrtRunOptions* run_options) NO_EXCEPTION;

@@ -407,6 +407,13 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     return detail::TakeString(out);
   }
 
+  /** Number of optimizer steps that a session has skipped because a gradient was NaN or infinite. */
+  int64_t GetSkippedStepCount() const {
+    int64_t out{};
+    ThrowOnError(GetOrtrainApi().GetSkippedStepCount(p_, &out));
+    return out;
+  }
+
 };
 
 /** Adds gradient computations to a model, so that a plain forward run produces them. */

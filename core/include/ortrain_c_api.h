@@ -359,6 +359,16 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* FindUnreached)(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** out) NO_EXCEPTION;
 
+  /** Number of optimizer steps that a session has skipped because a gradient was NaN or infinite.
+   *
+   * Steps are skipped if the session config entry ortrain.nonfinite_gradients is skip. They are not part
+   * of CheckpointGetOptimizerStepCount.
+   *
+   * \param[in] sess The session.
+   * \param[out] out The number since the session was created. In steps.
+   */
+  OrtStatus*(ORT_API_CALL* GetSkippedStepCount)(const OrtTrainingSession* sess, int64_t* out) NO_EXCEPTION;
+
 };
 
 /**

@@ -308,3 +308,30 @@ def test_unwritable_path_says_why(mlp: Fixture, tmp_path: pathlib.Path) -> None:
         CheckpointState.save_checkpoint(state, tmp_path / "missing" / "checkpoint")
     with pytest.raises((ortrain.OrtrainError, FileNotFoundError), match="missing"):
         module.export_model_for_inferencing(tmp_path / "missing" / "m.onnx", ["output"])
+
+
+def test_a_property_with_a_null_character_or_a_float_out_of_range_is_rejected() -> None:
+    fixture = Fixture("mlp_adamw")
+    state = CheckpointState.load_checkpoint(fixture.path("checkpoint"))
+    with pytest.raises(ValueError, match="property_name cannot contain a null character"):
+        state.properties["a\0b"] = 1
+    with pytest.raises(ValueError, match="cannot contain a null character"):
+        state.properties["a"] = "b\0c"
+    for value in (1e39, -3.5e38):
+        with pytest.raises(ortrain.InvalidArgumentError, match="a property's float has 32 bits, found"):
+            state.properties["a"] = value
+    assert "a" not in state.properties
+    state.properties["a"] = float("inf")
+    state.properties["b"] = 3.4e38
+    assert state.properties["a"] == float("inf")
+
+
+def test_a_second_session_over_a_state_is_rejected_while_the_first_exists() -> None:
+    fixture = Fixture("mlp_adamw")
+    state = CheckpointState.load_checkpoint(fixture.path("checkpoint"))
+    module = Module(fixture.path("training_model.onnx"), state)
+    with pytest.raises(ortrain.InvalidArgumentError, match="belongs to another training session"):
+        Module(fixture.path("training_model.onnx"), state)
+    module(*fixture.batches[0])
+    del module
+    Module(fixture.path("training_model.onnx"), state)(*fixture.batches[0])

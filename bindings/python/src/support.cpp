@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <cmath>
 #include <cstring>
 
 namespace ortrain::python {
@@ -57,12 +58,15 @@ PropertyValue::PropertyValue(const py::object& value) {
     }
   } else if (py::isinstance<py::float_>(plain)) {
     type_ = OrtFloatProperty;
-    float_ = plain.cast<float>();
+    const double given = plain.cast<double>();
+    float_ = static_cast<float>(given);
+    if (std::isinf(float_) && !std::isinf(given))
+      throw StatusError(ORT_INVALID_ARGUMENT,
+                        "a property's float has 32 bits, found " + py::str(plain).cast<std::string>());
   } else if (py::isinstance<py::str>(plain)) {
     type_ = OrtStringProperty;
     text_ = plain.cast<std::string>();
-    if (text_.find('\0') != std::string::npos)
-      throw py::value_error("a property's string cannot contain a null character");
+    c_text(text_, "a property's string");
   } else {
     throw py::type_error("a property is an int, a float or a str, found " +
                          py::str(py::type::of(value).attr("__name__")).cast<std::string>());

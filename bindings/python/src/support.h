@@ -139,11 +139,19 @@ class Value {
 py::dtype numpy_type(ONNXTensorElementDataType type);
 ONNXTensorElementDataType element_type(const py::dtype& dtype);
 
+// A string in the form that calls take; throws ValueError, naming the argument, if C would see its beginning
+// only.
+inline const char* c_text(const std::string& text, const char* argument) {
+  if (text.find('\0') != std::string::npos)
+    throw py::value_error(std::string(argument) + " cannot contain a null character");
+  return text.c_str();
+}
+
 // Strings in the form that calls take.
 class Texts {
  public:
   explicit Texts(const std::vector<std::string>& texts) {
-    for (const auto& text : texts) pointers_.push_back(text.c_str());
+    for (const auto& text : texts) pointers_.push_back(c_text(text, "a name"));
   }
   const char* const* data() const { return pointers_.data(); }
 

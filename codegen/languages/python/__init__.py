@@ -256,7 +256,7 @@ class Language(Base):
         if p.type in self.spec.handles:
             return f"{p.name} ? {p.name}->raw : nullptr" if p.nullable else f"{p.name}.raw"
         if p.type == "string":
-            return f"{p.name}.c_str()"
+            return f'c_text({p.name}, "{p.name}")'
         return f"static_cast<{self.c.base(p.type)}>({p.name})" if p.type in self.spec.enums else p.name
 
     def _taken(self, p: Parameter) -> tuple[str, str]:

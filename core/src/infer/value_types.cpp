@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <vector>
 
 #include "op/dynamic.h"
@@ -412,6 +413,8 @@ void ValueTypes::run_on_known(const Operator& op, NumberedShapes& first, Numbere
       a.run(op), b.run(op);
       first.values_out = std::move(a.results), second.values_out = std::move(b.results);
     }
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception&) {
     // The values are then unknown.
   }

@@ -39,7 +39,9 @@ class MappedFile {
 };
 
 // Replaces `path` in one step: writes to a temporary file next to it, syncs, renames, so that a crash or a
-// full disk leaves the old file or the new one. Throws Error(kFail) naming the path and the system's reason.
+// full disk leaves the old file or the new one. What is left of the temporary files of processes that were
+// killed is removed by the next one that writes to the same path. A link stays a link: what it leads to is
+// replaced or created. Throws Error(kFail) naming the path and the system's reason.
 void write_file(const std::filesystem::path& path, const std::string& what, const void* data, size_t bytes);
 
 // The same in parts. Without commit() nothing changes.
@@ -61,6 +63,7 @@ class FileWriter {
   void commit();
 
  private:
+  void open_temporary();
   void flush();
   void write_through(const std::byte* data, size_t bytes);
   [[noreturn]] void give_up(const char* step);
@@ -68,12 +71,14 @@ class FileWriter {
   std::filesystem::path path_;
   std::string what_;
   std::string temporary_;  // empty after it was renamed or removed
-  int descriptor_ = -1;
+  int descriptor_ = -1;    // locked as long as the temporary file is in use
+  bool synced_ = false;
   size_t position_ = 0;
   std::vector<std::byte> buffer_;  // collects small writes
 };
 
-// Makes renames in the folder of `path` durable.
+// Makes changes of names in the folder of `path` durable. Throws Error(kFail), unless the file system has no
+// such thing.
 void sync_folder(const std::filesystem::path& path);
 
 }  // namespace ortrain

@@ -1,9 +1,12 @@
 #include "session/optimizer.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "op/operator.h"
 #include "ops/optimizer/optimizer_update.h"
+#include "runtime/convert.h"
 
 namespace ortrain {
 
@@ -64,20 +67,64 @@ void for_runs(const CheckpointState& state, F&& f) {
 
 }  // namespace
 
-void Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step) const {
+bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step, bool finite_only) const {
   double squares = 0;
   for_runs(state, [&](const OptimizerRun& run) {
     require(is_floating(run.dtype), ErrorCode::kNotImplemented, "optimizer step: parameters of type ",
             to_string(run.dtype), " are not supported");
     if (max_norm_) squares += sum_of_squares(run);
   });
+  // The norm, where it is needed, saves looking at the gradients again.
+  if (finite_only && !(max_norm_ && std::isfinite(squares))) {
+    bool finite = true;
+    for_runs(state, [&](const OptimizerRun& run) { finite = finite && all_finite(run); });
+    if (!finite) return false;
+  }
   const double scale = max_norm_ ? clip_factor(squares, *max_norm_) : 1.0;
   if (kind_ == Kind::kSgd) {
     for_runs(state, [&](const OptimizerRun& run) { sgd(run, static_cast<double>(learning_rate) * scale); });
-    return;
+    return true;
   }
   const AdamWFactors<double> f = adamw_.factors(learning_rate, step, scale);
   for_runs(state, [&](const OptimizerRun& run) { adamw(run, f); });
+  return true;
+}
+
+namespace {
+
+template <typename T>
+std::pair<int64_t, int64_t> nans_and_infinities(const Tensor& gradient) {
+  std::pair<int64_t, int64_t> found;
+  for (const T element : gradient.elements<T>()) {
+    const auto value = cast_number<double>(element);
+    found.first += std::isnan(value);
+    found.second += std::isinf(value);
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string nonfinite_gradients(const CheckpointState& state) {
+  constexpr size_t kMostNames = 10;
+  std::vector<std::string> found;
+  size_t trainable = 0;
+  for (const Parameter& p : state.parameters()) {
+    if (!p.trainable) continue;
+    ++trainable;
+    std::pair<int64_t, int64_t> counts;
+    visit_types<float, double, Float16, BFloat16>(
+        p.gradient.dtype(), [&](auto zero) { counts = nans_and_infinities<decltype(zero)>(p.gradient); });
+    const auto [nans, infinities] = counts;
+    if (nans + infinities == 0) continue;
+    found.push_back(concat("\n  \"", p.name, "\": of ", p.gradient.size(), " elements ", nans,
+                           " are NaN and ", infinities, " infinite"));
+  }
+  std::string text =
+      concat("the gradients of ", found.size(), " of ", trainable, " parameters are not finite:");
+  for (size_t i = 0; i < std::min(found.size(), kMostNames); ++i) text += found[i];
+  if (found.size() > kMostNames) text += concat("\n  and ", found.size() - kMostNames, " more");
+  return text;
 }
 
 }  // namespace ortrain

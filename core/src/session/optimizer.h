@@ -26,8 +26,9 @@ class Optimizer {
   // The operator of the model that it implements.
   const char* type() const { return kind_ == Kind::kAdamW ? "AdamWOptimizer" : "SGDOptimizerV2"; }
 
-  // One update of all trainable parameters with their gradients. `step` counts from 1.
-  void apply(CheckpointState& state, float learning_rate, int64_t step) const;
+  // One update of all trainable parameters with their gradients. `step` counts from 1. With `finite_only`,
+  // changes nothing and returns false if a gradient is a NaN or infinite.
+  bool apply(CheckpointState& state, float learning_rate, int64_t step, bool finite_only) const;
 
  private:
   enum class Kind { kAdamW, kSgd };
@@ -35,5 +36,9 @@ class Optimizer {
   AdamWAttributes adamw_;
   std::optional<float> max_norm_;
 };
+
+// The trainable parameters with gradients that are NaN or infinite, for an error message, and how many of
+// each.
+std::string nonfinite_gradients(const CheckpointState& state);
 
 }  // namespace ortrain

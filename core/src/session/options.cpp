@@ -164,4 +164,10 @@ bool check_finite(const SessionOptions& options) {
   return config_choice(options, "ortrain.check_finite") == "1";
 }
 
+NonfiniteGradients nonfinite_gradients(const SessionOptions& options) {
+  const std::string choice = config_choice(options, "ortrain.nonfinite_gradients");
+  if (choice == "skip") return NonfiniteGradients::kSkip;
+  return choice == "apply" ? NonfiniteGradients::kApply : NonfiniteGradients::kError;
+}
+
 }  // namespace ortrain

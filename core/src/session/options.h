@@ -57,6 +57,11 @@ bool flush_denormals(const SessionOptions& options);
 // an infinity. Throws for other values.
 bool check_finite(const SessionOptions& options);
 
+// The entry "ortrain.nonfinite_gradients": what an optimizer step does with gradients that are NaN or
+// infinite.
+enum class NonfiniteGradients { kError, kSkip, kApply };
+NonfiniteGradients nonfinite_gradients(const SessionOptions& options);
+
 struct RunOptions {
   int log_severity_level = -1;
   int log_verbosity_level = 0;

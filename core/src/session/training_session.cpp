@@ -7,6 +7,7 @@
 #include "graph/onnx_io.h"
 #include "op/operator.h"
 #include "program/terminate.h"
+#include "runtime/convert.h"
 #include "runtime/denormals.h"
 #include "runtime/threads.h"
 #include "session/mixed_precision.h"
@@ -31,6 +32,23 @@ double linear_factor(int64_t step, int64_t warmup, int64_t total) {
   if (step < warmup) return static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, warmup));
   return std::max(
       0.0, static_cast<double>(total - step) / static_cast<double>(std::max<int64_t>(1, total - warmup)));
+}
+
+// The value of a floating-point tensor with one element.
+std::optional<double> scalar(const Tensor& tensor) {
+  std::optional<double> value;
+  if (tensor.size() == 1)
+    visit_types<float, double, Float16, BFloat16>(
+        tensor.dtype(), [&](auto zero) { value = cast_number<double>(*tensor.data<decltype(zero)>()); });
+  return value;
+}
+
+[[noreturn]] void refuse_gradients(const CheckpointState& state, std::optional<double> loss) {
+  fail(ErrorCode::kRuntimeException, "optimizer step ", state.optimizer().step + 1, ": ",
+       nonfinite_gradients(state), "\n",
+       loss ? concat("The loss of the last train step was ", *loss, ". ") : "",
+       "Nothing was changed. Reset the gradients before the next train step; with the session config entry "
+       "ortrain.nonfinite_gradients = skip such steps are left out and counted, with apply they are taken");
 }
 
 struct Schedule {
@@ -161,11 +179,32 @@ void expect_tensors(const std::vector<ValueInfo>& train_inputs, const Model& tra
 
 }  // namespace
 
+// Holds a state for one session.
+class StateOwnership {
+ public:
+  explicit StateOwnership(const std::shared_ptr<CheckpointState>& state) : state_(state) {
+    require(
+        state_->enter_session(), ErrorCode::kInvalidArgument,
+        "the checkpoint state belongs to another training session; release that session first, or load the "
+        "checkpoint again");
+  }
+  ~StateOwnership() { state_->leave_session(); }
+  StateOwnership(const StateOwnership&) = delete;
+  StateOwnership& operator=(const StateOwnership&) = delete;
+
+ private:
+  std::shared_ptr<CheckpointState> state_;
+};
+
 struct TrainingSession::Impl {
+  explicit Impl(const std::shared_ptr<CheckpointState>& state) : ownership(state) {}
+
+  StateOwnership ownership;
   SessionOptions options;
   Precision precision = Precision::kFloat;
   size_t memory_budget = 0;
   bool flush_denormals = false;
+  NonfiniteGradients nonfinite = NonfiniteGradients::kError;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
   Model train_model;                // as given: stages are created from it
   std::optional<Model> eval_model;  // the same; this one is exported
@@ -180,7 +219,9 @@ struct TrainingSession::Impl {
   bool overwrite_gradients = true;  // the next train step starts new gradients
   std::unordered_map<std::string, Tensor> train_states, eval_states;
   std::unordered_map<std::string, Tensor> overwrite, accumulate;  // lazy_reset_grad for both variants
-  std::optional<Profile> profile;                                 // while one is recorded
+  std::optional<double> loss;                                     // of the last train step
+  int64_t skipped_steps = 0;
+  std::optional<Profile> profile;  // while one is recorded
   std::atomic_flag busy = ATOMIC_FLAG_INIT;
 
   Profile* record(const char* what) {
@@ -247,7 +288,7 @@ struct TrainingSession::Impl {
 
 TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<CheckpointState> state, Model train,
                                  std::optional<Model> eval, std::optional<Model> optimizer)
-    : state_(std::move(state)), impl_(std::make_unique<Impl>()) {
+    : state_(std::move(state)), impl_(std::make_unique<Impl>(state_)) {
   Impl& s = *impl_;
   s.options = std::move(options);
   // Vanishing gradients pass through denormal numbers, which would make a step several times slower.
@@ -255,6 +296,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   s.precision = read_precision(s.options);
   s.memory_budget = memory_budget(s.options);
   s.flush_denormals = flush_denormals(s.options);
+  s.nonfinite = nonfinite_gradients(s.options);
   Tensor yes(DType::kBool, {1}), no(DType::kBool, {1});
   *yes.data<bool>() = true;
   *no.data<bool>() = false;
@@ -279,7 +321,6 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   s.eval_inputs = std::move(eval_inputs);
   state_->set_buffer_order(order);
   state_->make_arenas();
-  if (s.optimizer) state_->make_moments(s.optimizer->moment_count());
   s.learning_rate = state_->optimizer().initial_learning_rate;
   {
     const ThreadScope threads(s.options.intra_op_threads);
@@ -295,6 +336,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
     s.eval_states[p.name] = p.data;
     if (p.trainable) s.train_states[p.name + std::string(kBufferSuffix)] = p.gradient;
   }
+  if (s.optimizer) state_->make_moments(s.optimizer->moment_count());  // last: it is saved with the state
 }
 
 TrainingSession::~TrainingSession() = default;
@@ -318,6 +360,7 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
     throw;
   }
   s.overwrite_gradients = false;
+  s.loss = outputs.empty() ? std::nullopt : scalar(*outputs[0]);
   state_->set_gradients_ready(true);
 }
 
@@ -349,11 +392,17 @@ void TrainingSession::optimizer_step(const RunOptions* options) {
   const DenormalsAsZero denormals(s.flush_denormals);
   OptimizerState& o = state_->optimizer();
   const auto start = Profile::Clock::now();
-  s.optimizer->apply(*state_, s.learning_rate, o.step + 1);
+  if (!s.optimizer->apply(*state_, s.learning_rate, o.step + 1, s.nonfinite != NonfiniteGradients::kApply)) {
+    if (s.nonfinite == NonfiniteGradients::kError) refuse_gradients(*state_, s.loss);
+    ++s.skipped_steps;
+    return;
+  }
+  ++o.step;
   if (Profile* profile = s.record("optimizer step"))
     profile->record(s.optimizer->type(), "", start, Profile::Clock::now());
-  ++o.step;
 }
+
+int64_t TrainingSession::skipped_steps() const { return impl_->skipped_steps; }
 
 bool TrainingSession::has_optimizer() const { return impl_->optimizer.has_value(); }
 
@@ -361,8 +410,9 @@ void TrainingSession::attach_optimizer(const Model& optimizer) {
   const Impl::Use use(*impl_, "attach an optimizer model");
   require(!has_optimizer(), ErrorCode::kModelLoaded,
           "attach an optimizer model: the training session already has one");
-  impl_->optimizer.emplace(optimizer);
-  state_->make_moments(impl_->optimizer->moment_count());
+  const Optimizer attached(optimizer);
+  state_->make_moments(attached.moment_count());
+  impl_->optimizer = attached;
   impl_->learning_rate = state_->optimizer().initial_learning_rate;
 }
 

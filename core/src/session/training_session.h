@@ -35,6 +35,8 @@ class TrainingSession {
                  const RunOptions* options = nullptr);
   void lazy_reset_grad();
   void optimizer_step(const RunOptions* options = nullptr);
+  // How many optimizer steps were left out because a gradient was NaN or infinite.
+  int64_t skipped_steps() const;
 
   bool has_optimizer() const;
   // Adds an optimizer model to a session created without one. Throws kModelLoaded if it already has one.

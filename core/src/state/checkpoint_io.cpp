@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <string_view>
 #include <unordered_set>
@@ -35,12 +34,13 @@ fs::path old_data_path(const fs::path& checkpoint) { return checkpoint.string() 
 
 // The identity at the end of a data file; "" if it has none. Nothing if there is no such file.
 std::optional<std::string> identity_of_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  const MappedFile file(path, "data file of the checkpoint");
+  if (file.size() < kIdentityBytes) return "";
   std::string tail(kIdentityBytes, '\0');
-  file.seekg(-static_cast<std::streamoff>(kIdentityBytes), std::ios::end);
-  if (!file.read(tail.data(), static_cast<std::streamsize>(tail.size()))) return "";
-  return tail.compare(0, kIdentityPrefix.size(), kIdentityPrefix) == 0 ? tail : "";
+  file.read(reinterpret_cast<std::byte*>(tail.data()), file.data() + file.size() - tail.size(), tail.size());
+  return tail.starts_with(kIdentityPrefix) ? tail : "";
 }
 
 // A digest of the contents of a data file. It tells files apart, but does not protect against forgery.
@@ -457,8 +457,10 @@ size_t end_of(const std::vector<Blob>& blobs) {
 // The identity that the checkpoint at `path` names for its data file. Nothing if it has no second file or is
 // not a checkpoint.
 std::optional<std::string> identity_of_present(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  const MappedFile file(path, "checkpoint");  // that it cannot be read does not mean that it is none
   try {
-    const MappedFile file(path, "checkpoint");
     const fbs::Checkpoint& root = verified(file.data(), file.size());
     if (root.module_state() == nullptr || !root.module_state()->has_external_data()) return std::nullopt;
     return identity_of_checkpoint(root);
@@ -543,6 +545,8 @@ void CheckpointIo::write(const CheckpointState& state, const fs::path& path, boo
   const bool with_optimizer = include_optimizer_state && state.has_optimizer_state() && !state.is_nominal();
   TableWriter tables(state, with_optimizer, "", {});
   std::vector<Blob> blobs = place_blobs(state, with_optimizer, tables.size(), sizeof(flatbuffers::uoffset_t));
+  // Once the checkpoint is in place, no allocation may fail.
+  const fs::path data_now = data_path(path), data_old = old_data_path(path);
   FileWriter checkpoint(path, "checkpoint");
 
   const auto present = identity_of_present(path);
@@ -560,14 +564,14 @@ void CheckpointIo::write(const CheckpointState& state, const fs::path& path, boo
     checkpoint.commit();
     // The data file of the previous checkpoint is no longer needed.
     if (present) {
-      ::unlink(data_path(path).c_str());
-      ::unlink(old_data_path(path).c_str());
+      ::unlink(data_now.c_str());
+      ::unlink(data_old.c_str());
     }
     return;
   }
 
   blobs = place_blobs(state, with_optimizer, 0, 0);
-  FileWriter data(data_path(path), "checkpoint's data file");
+  FileWriter data(data_now, "checkpoint's data file");
   Digest digest;
   for (const Blob& blob : blobs) {
     if (blob.bytes == 0) continue;
@@ -586,7 +590,7 @@ void CheckpointIo::write(const CheckpointState& state, const fs::path& path, boo
   if (present) keep_old_data(path, *present);
   data.commit();
   checkpoint.commit();
-  ::unlink(old_data_path(path).c_str());
+  ::unlink(data_old.c_str());
 }
 
 }  // namespace ortrain

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/memory.h"
 #include "runtime/text.h"
@@ -261,29 +262,37 @@ const Property& CheckpointState::property(const std::string& name) const {
        known.empty() ? "it has none at all" : "it has " + known);
 }
 
+// What can fail in these three is done before anything changes.
 void CheckpointState::make_data_arenas(const CopyBytes& copy) {
   if (data_arena_.defined()) return;
+  std::vector<Tensor> placed(parameters_.size());
+  Tensor trainable_arena;
   for (const bool trainable : {true, false}) {
     const Places places = places_of(parameters_, trainable);
     const Tensor arena = new_arena(places);
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      Tensor& data = parameters_[i].data;
-      if (parameters_[i].trainable == trainable) data = place(arena, places.offsets[i], data, data, copy);
+      const Tensor& data = parameters_[i].data;
+      if (parameters_[i].trainable == trainable)
+        placed[i] = place(arena, places.offsets[i], data, data, copy);
     }
-    if (trainable) data_arena_ = arena;
+    if (trainable) trainable_arena = arena;
   }
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].data = std::move(placed[i]);
+  data_arena_ = std::move(trainable_arena);
 }
 
 void CheckpointState::make_arenas() {
   make_data_arenas();
   if (gradient_arena_.defined()) return;
   const Places places = places_of(parameters_, true);
-  gradient_arena_ = new_arena(places);
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    if (parameter.trainable)
-      parameter.gradient = place(gradient_arena_, places.offsets[i], parameter.data, Tensor(), std::memcpy);
-  }
+  Tensor arena = new_arena(places);
+  std::vector<Tensor> placed(parameters_.size());
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].trainable)
+      placed[i] = place(arena, places.offsets[i], parameters_[i].data, Tensor(), std::memcpy);
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].trainable) parameters_[i].gradient = std::move(placed[i]);
+  gradient_arena_ = std::move(arena);
 }
 
 void CheckpointState::set_layouts(const std::unordered_map<std::string, LayoutPtr>& layouts) {
@@ -328,18 +337,24 @@ void CheckpointState::make_moments(int count, const CopyBytes& copy) {
             ErrorCode::kInvalidArgument, "the checkpoint's optimizer state has ", parameter.moments.size(),
             " moments for each parameter, but the optimizer keeps ", count,
             "; it was created with another optimizer. To switch, save it without optimizer state");
-  has_optimizer_ = true;
-  if (moment_arenas_.size() == static_cast<size_t>(count)) return;
-  moment_arenas_.clear();
-  for (int m = 0; m < count; ++m) moment_arenas_.push_back(new_arena(places));
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    if (!parameter.trainable) continue;
-    parameter.moments.resize(static_cast<size_t>(count));
-    const Tensor like(wide_of(parameter.data.dtype()), parameter.data.shape(), nullptr);
-    for (size_t m = 0; m < parameter.moments.size(); ++m)
-      parameter.moments[m] = place(moment_arenas_[m], places.offsets[i], like, parameter.moments[m], copy);
+  if (moment_arenas_.size() != static_cast<size_t>(count)) {
+    std::vector<Tensor> arenas;
+    for (int m = 0; m < count; ++m) arenas.push_back(new_arena(places));
+    std::vector<std::vector<Tensor>> placed(parameters_.size());
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const Parameter& parameter = parameters_[i];
+      if (!parameter.trainable) continue;
+      const Tensor like(wide_of(parameter.data.dtype()), parameter.data.shape(), nullptr);
+      for (size_t m = 0; m < arenas.size(); ++m) {
+        const Tensor source = m < parameter.moments.size() ? parameter.moments[m] : Tensor();
+        placed[i].push_back(place(arenas[m], places.offsets[i], like, source, copy));
+      }
+    }
+    for (size_t i = 0; i < parameters_.size(); ++i)
+      if (parameters_[i].trainable) parameters_[i].moments = std::move(placed[i]);
+    moment_arenas_ = std::move(arenas);
   }
+  has_optimizer_ = true;
 }
 
 }  // namespace ortrain

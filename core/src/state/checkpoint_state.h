@@ -2,6 +2,7 @@
 // and the user's properties. A training session works on it; it can be saved at any time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -124,6 +125,10 @@ class CheckpointState {
   bool has_gradients() const { return gradients_ready_; }
   void set_gradients_ready(bool ready) { gradients_ready_ = ready; }
 
+  // A state belongs to one training session at a time. False if it belongs to another one.
+  bool enter_session() { return !std::atomic_ref(in_session_).exchange(true); }
+  void leave_session() { std::atomic_ref(in_session_).store(false); }
+
  private:
   friend struct CheckpointIo;
 
@@ -145,6 +150,7 @@ class CheckpointState {
   bool has_optimizer_ = false;
   bool nominal_ = false;
   bool gradients_ready_ = false;
+  bool in_session_ = false;
   uint64_t frozen_version_ = 0;
   uint64_t layouts_version_ = 0;
   std::unordered_set<std::string> row_major_;  // parameters that have to be

@@ -368,7 +368,7 @@ def test_trees_that_do_not_end_are_refused() -> None:
     check_rejected(ml("TreeEnsembleRegressor", attributes), [x], "node 77, which does not exist")
     attributes["nodes_truenodeids"][1] = 3
     attributes["nodes_featureids"][0] = 3
-    check_rejected(ml("TreeEnsembleRegressor", attributes), [x], "test 4 features")
+    check_rejected(ml("TreeEnsembleRegressor", attributes), [x], "use 4 features")
 
 
 def test_tfidf_vectorizer_of_integers() -> None:

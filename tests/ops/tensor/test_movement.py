@@ -582,7 +582,7 @@ REJECTED = [
     (pair("Squeeze", X, ints(7)), "axis 7 is outside"),
     (pair("Unsqueeze", X, ints(0, 0)), "twice"),
     (pair("Unsqueeze", X), "axes"),
-    ((Op("Concat", {"axis": 0}), [uniform(2, 3), uniform(2, 4)], ()), "does not fit"),
+    ((Op("Concat", {"axis": 0}), [uniform(2, 3), uniform(2, 4)], ()), "does not match"),
     ((Op("Concat", {"axis": 0}), [uniform(2, 3), uniform(2, 3, dtype=np.float32)], ()), "the same type"),
     ((Op("Concat", {"axis": 2}), [uniform(2, 3)], ()), "axis 2 is outside"),
     ((Op("Split", {"axis": 0}, outputs=2), [uniform(5), ints(2, 2)], (1,)), "add up to 4"),

@@ -199,5 +199,13 @@ namespace Microsoft.ML.OnnxRuntime
         internal static FindUnreachedCall FindUnreached => findUnreached ??
             (findUnreached = NativeTables.Bind<FindUnreachedCall>(NativeTables.OrtrainApi, 26));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSkippedStepCountCall(OrtTrainingSessionHandle sess, out long @out);
+        private static GetSkippedStepCountCall getSkippedStepCount;
+        /// <summary>Number of optimizer steps that a session has skipped because a gradient was NaN or
+        /// infinite.</summary>
+        internal static GetSkippedStepCountCall GetSkippedStepCount => getSkippedStepCount ??
+            (getSkippedStepCount = NativeTables.Bind<GetSkippedStepCountCall>(NativeTables.OrtrainApi, 27));
+
     }
 }

@@ -60,9 +60,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// name="trainModelPath"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when a model file does not exist; InvalidProtobuf
         /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for example because it has a
-        /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint;
-        /// the message lists the parameters that differ; NotImplemented when a model has operators without a
-        /// kernel; the message names all of them.</exception>
+        /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint,
+        /// of which the message lists the parameters that differ, or the state belongs to another session;
+        /// NotImplemented when a model has operators without a kernel; the message names all of them.</exception>
         public TrainingSession(CheckpointState state, string trainModelPath, string optimizerModelPath)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CreateTrainingSession(
@@ -84,9 +84,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// name="trainModelPath"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when a model file does not exist; InvalidProtobuf
         /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for example because it has a
-        /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint;
-        /// the message lists the parameters that differ; NotImplemented when a model has operators without a
-        /// kernel; the message names all of them.</exception>
+        /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint,
+        /// of which the message lists the parameters that differ, or the state belongs to another session;
+        /// NotImplemented when a model has operators without a kernel; the message names all of them.</exception>
         public TrainingSession(CheckpointState state, string trainModelPath, string evalModelPath, string optimizerModelPath)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CreateTrainingSession(
@@ -110,9 +110,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// name="trainModelPath"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when a model file does not exist; InvalidProtobuf
         /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for example because it has a
-        /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint;
-        /// the message lists the parameters that differ; NotImplemented when a model has operators without a
-        /// kernel; the message names all of them.</exception>
+        /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint,
+        /// of which the message lists the parameters that differ, or the state belongs to another session;
+        /// NotImplemented when a model has operators without a kernel; the message names all of them.</exception>
         public TrainingSession(SessionOptions options, CheckpointState state, string trainModelPath, string evalModelPath, string optimizerModelPath)
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.CreateTrainingSession(
@@ -390,8 +390,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Updates the trainable parameters from their gradients.</summary>
         /// <remarks>The optimizer model determines the update rule.</remarks>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer model;
-        /// RuntimeException when no train step has computed gradients yet; Fail when the step was terminated
-        /// before it began.</exception>
+        /// RuntimeException when no train step has computed gradients yet, or a gradient is NaN or infinite; the
+        /// config entry ortrain.nonfinite_gradients chooses otherwise; Fail when the step was terminated before
+        /// it began.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void OptimizerStep()
         {
@@ -402,8 +403,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <remarks>The optimizer model determines the update rule.</remarks>
         /// <param name="options">Settings for this step, or null.</param>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer model;
-        /// RuntimeException when no train step has computed gradients yet; Fail when the step was terminated
-        /// before it began.</exception>
+        /// RuntimeException when no train step has computed gradients yet, or a gradient is NaN or infinite; the
+        /// config entry ortrain.nonfinite_gradients chooses otherwise; Fail when the step was terminated before
+        /// it began.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void OptimizerStep(RunOptions options)
         {
@@ -574,6 +576,18 @@ namespace Microsoft.ML.OnnxRuntime
         {
             NativeStatus.ThrowOnError(OrtrainApi.EndProfiling(Live, OrtAllocator.Default, out IntPtr result));
             return NativeText.Take(result);
+        }
+
+        /// <summary>Number of optimizer steps that a session has skipped because a gradient was NaN or
+        /// infinite.</summary>
+        /// <remarks>Steps are skipped if the session config entry ortrain.nonfinite_gradients is skip. They are
+        /// not part of CheckpointGetOptimizerStepCount.</remarks>
+        /// <returns>The number since the session was created.</returns>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public long GetSkippedStepCount()
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.GetSkippedStepCount(Live, out long result));
+            return result;
         }
     }
 

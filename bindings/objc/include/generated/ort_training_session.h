@@ -53,8 +53,9 @@ NS_ASSUME_NONNULL_BEGIN
  * Errors: ORTErrorCodeNoSuchFile when a model file does not exist; ORTErrorCodeInvalidProtobuf when a
  * file is not an ONNX model; ORTErrorCodeInvalidGraph when a graph is not valid, for example because
  * it has a cycle or an input that nothing provides; ORTErrorCodeInvalidArgument when the models do not
- * match the checkpoint; the message lists the parameters that differ; ORTErrorCodeNotImplemented when
- * a model has operators without a kernel; the message names all of them.
+ * match the checkpoint, of which the message lists the parameters that differ, or the state belongs to
+ * another session; ORTErrorCodeNotImplemented when a model has operators without a kernel; the message
+ * names all of them.
  */
 - (nullable instancetype)initWithEnv:(ORTEnv *)env
                       sessionOptions:(nullable ORTSessionOptions *)sessionOptions
@@ -230,7 +231,8 @@ NS_ASSUME_NONNULL_BEGIN
  * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no optimizer model; ORTErrorCodeRuntimeException
- * when no train step has computed gradients yet; ORTErrorCodeFail when the step was terminated before
+ * when no train step has computed gradients yet, or a gradient is NaN or infinite; the config entry
+ * ortrain.nonfinite_gradients chooses otherwise; ORTErrorCodeFail when the step was terminated before
  * it began.
  */
 - (BOOL)optimizerStepWithError:(NSError *_Nullable *_Nullable)error;
@@ -244,7 +246,8 @@ NS_ASSUME_NONNULL_BEGIN
  * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no optimizer model; ORTErrorCodeRuntimeException
- * when no train step has computed gradients yet; ORTErrorCodeFail when the step was terminated before
+ * when no train step has computed gradients yet, or a gradient is NaN or infinite; the config entry
+ * ortrain.nonfinite_gradients chooses otherwise; ORTErrorCodeFail when the step was terminated before
  * it began.
  */
 - (BOOL)optimizerStepWithRunOptions:(nullable ORTRunOptions *)runOptions
@@ -383,6 +386,16 @@ NS_ASSUME_NONNULL_BEGIN
  * Errors: ORTErrorCodeRuntimeException when no recording is in progress.
  */
 - (nullable NSString *)endProfilingWithError:(NSError *_Nullable *_Nullable)error;
+
+/** Number of optimizer steps that a session has skipped because a gradient was NaN or infinite.
+ *
+ * Steps are skipped if the session config entry ortrain.nonfinite_gradients is skip. They are not part
+ * of -[ORTCheckpoint getOptimizerStepCountWithError:].
+ *
+ * @param error Set when it fails. May be NULL.
+ * @return The number since the session was created; 0 on failure.
+ */
+- (int64_t)getSkippedStepCountWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
 @end
 

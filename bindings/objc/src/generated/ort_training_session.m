@@ -301,4 +301,11 @@
   return ORTTextTaking(c_out);
 }
 
+- (int64_t)getSkippedStepCountWithError:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  int64_t c_out = 0;
+  if (!ORTSucceeded(&call, ORTExtensionTable()->GetSkippedStepCount(_handle, &c_out))) return 0;
+  return c_out;
+}
+
 @end

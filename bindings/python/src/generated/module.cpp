@@ -59,7 +59,7 @@ PYBIND11_MODULE(_ortrain, m) {
     check(api().SetSessionExecutionMode(options.raw, static_cast<ExecutionMode>(execution_mode)));
   }, py::arg("options"), py::arg("execution_mode"), "Sets whether nodes may run in parallel. They run one after another in either mode.");
   m.def("set_session_log_id", [](const Handle<OrtSessionOptions>& options, const std::string& logid) {
-    check(api().SetSessionLogId(options.raw, logid.c_str()));
+    check(api().SetSessionLogId(options.raw, c_text(logid, "logid")));
   }, py::arg("options"), py::arg("logid"), "Name of the session in log messages.");
   m.def("set_session_log_verbosity_level", [](const Handle<OrtSessionOptions>& options, int session_log_verbosity_level) {
     check(api().SetSessionLogVerbosityLevel(options.raw, session_log_verbosity_level));
@@ -133,7 +133,7 @@ PYBIND11_MODULE(_ortrain, m) {
     check(api().RunOptionsSetRunLogSeverityLevel(options.raw, log_severity_level));
   }, py::arg("options"), py::arg("log_severity_level"), "The minimum severity that the run logs.");
   m.def("run_options_set_run_tag", [](const Handle<OrtRunOptions>& options, const std::string& run_tag) {
-    check(api().RunOptionsSetRunTag(options.raw, run_tag.c_str()));
+    check(api().RunOptionsSetRunTag(options.raw, c_text(run_tag, "run_tag")));
   }, py::arg("options"), py::arg("run_tag"), "Name of the run in log messages.");
   m.def("run_options_set_terminate", [](const Handle<OrtRunOptions>& options) {
     check(api().RunOptionsSetTerminate(options.raw));
@@ -142,21 +142,21 @@ PYBIND11_MODULE(_ortrain, m) {
     check(api().RunOptionsUnsetTerminate(options.raw));
   }, py::arg("options"), "Clears the terminate flag, so that later runs with these options proceed.");
   m.def("add_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key, const std::string& config_value) {
-    check(api().AddSessionConfigEntry(options.raw, config_key.c_str(), config_value.c_str()));
+    check(api().AddSessionConfigEntry(options.raw, c_text(config_key, "config_key"), c_text(config_value, "config_value")));
   }, py::arg("options"), py::arg("config_key"), py::arg("config_value"), "Sets an entry of the session configuration.");
   m.def("add_run_config_entry", [](const Handle<OrtRunOptions>& options, const std::string& config_key, const std::string& config_value) {
-    check(api().AddRunConfigEntry(options.raw, config_key.c_str(), config_value.c_str()));
+    check(api().AddRunConfigEntry(options.raw, c_text(config_key, "config_key"), c_text(config_value, "config_value")));
   }, py::arg("options"), py::arg("config_key"), py::arg("config_value"), "Sets an entry of the run configuration. Entries have no effect here.");
   m.def("has_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key) {
     int out = {};
-    check(api().HasSessionConfigEntry(options.raw, config_key.c_str(), &out));
+    check(api().HasSessionConfigEntry(options.raw, c_text(config_key, "config_key"), &out));
     return out != 0;
   }, py::arg("options"), py::arg("config_key"), "Whether a configuration entry is set.");
   m.def("get_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key) {
     size_t size = 0;
-    check(api().GetSessionConfigEntry(options.raw, config_key.c_str(), nullptr, &size));
+    check(api().GetSessionConfigEntry(options.raw, c_text(config_key, "config_key"), nullptr, &size));
     std::string config_value(size, '\0');
-    check(api().GetSessionConfigEntry(options.raw, config_key.c_str(), config_value.data(), &size));
+    check(api().GetSessionConfigEntry(options.raw, c_text(config_key, "config_key"), config_value.data(), &size));
     return std::string(config_value.c_str());
   }, py::arg("options"), py::arg("config_key"), "Copies the value of a configuration entry into the caller's memory.");
   m.def("set_deterministic_compute", [](const Handle<OrtSessionOptions>& options, bool value) {
@@ -305,12 +305,12 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("sess"), py::arg("index"), "Name of an input of the eval step.");
   m.def("add_property", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& property_name, const py::object& property_value) {
     PropertyValue property_value_(property_value);
-    check(training_api().AddProperty(checkpoint_state.raw, property_name.c_str(), property_value_.type(), property_value_.data()));
+    check(training_api().AddProperty(checkpoint_state.raw, c_text(property_name, "property_name"), property_value_.type(), property_value_.data()));
   }, py::arg("checkpoint_state"), py::arg("property_name"), py::arg("property_value"), "Adds a property to a state, or replaces an existing one.");
   m.def("get_property", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& property_name) {
     OrtPropertyType property_type = {};
     void* property_value = {};
-    check(training_api().GetProperty(checkpoint_state.raw, property_name.c_str(), allocator(), &property_type, &property_value));
+    check(training_api().GetProperty(checkpoint_state.raw, c_text(property_name, "property_name"), allocator(), &property_type, &property_value));
     return take_property(property_type, property_value);
   }, py::arg("checkpoint_state"), py::arg("property_name"), "Value of a property of a state.");
   m.def("load_checkpoint_from_buffer", [](const std::optional<py::bytes>& checkpoint_buffer) {
@@ -324,15 +324,15 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("checkpoint_buffer"), "Reads a checkpoint from memory.");
   m.def("get_parameter_type_and_shape", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name) {
     OrtTensorTypeAndShapeInfo* parameter_type_and_shape = {};
-    check(training_api().GetParameterTypeAndShape(checkpoint_state.raw, parameter_name.c_str(), &parameter_type_and_shape));
+    check(training_api().GetParameterTypeAndShape(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), &parameter_type_and_shape));
     return take_type_and_shape(parameter_type_and_shape);
   }, py::arg("checkpoint_state"), py::arg("parameter_name"), "Element type and shape of a parameter.");
   m.def("update_parameter", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name, const Value& parameter) {
-    check(training_api().UpdateParameter(checkpoint_state.raw, parameter_name.c_str(), parameter.raw()));
+    check(training_api().UpdateParameter(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), parameter.raw()));
   }, py::arg("checkpoint_state"), py::arg("parameter_name"), py::arg("parameter"), "Overwrites a parameter with the values of a tensor.");
   m.def("get_parameter", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name) {
     OrtValue* parameter = {};
-    check(training_api().GetParameter(checkpoint_state.raw, parameter_name.c_str(), allocator(), &parameter));
+    check(training_api().GetParameter(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), allocator(), &parameter));
     return Value(parameter);
   }, py::arg("checkpoint_state"), py::arg("parameter_name"), "A copy of a parameter.");
   m.def("checkpoint_get_parameter_count", [](const Handle<OrtCheckpointState>& checkpoint_state) {
@@ -347,12 +347,12 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("checkpoint_state"), py::arg("index"), "Name of a parameter, by index.");
   m.def("checkpoint_is_parameter_trainable", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name) {
     int out = {};
-    check(extension_api().CheckpointIsParameterTrainable(checkpoint_state.raw, parameter_name.c_str(), &out));
+    check(extension_api().CheckpointIsParameterTrainable(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), &out));
     return out != 0;
   }, py::arg("checkpoint_state"), py::arg("parameter_name"), "Whether a parameter is trainable.");
   m.def("checkpoint_get_parameter_gradient", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name) {
     OrtValue* gradient = {};
-    check(extension_api().CheckpointGetParameterGradient(checkpoint_state.raw, parameter_name.c_str(), allocator(), &gradient));
+    check(extension_api().CheckpointGetParameterGradient(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), allocator(), &gradient));
     return Value(gradient);
   }, py::arg("checkpoint_state"), py::arg("parameter_name"), "A copy of the accumulated gradient of a parameter.");
   m.def("checkpoint_get_property_count", [](const Handle<OrtCheckpointState>& checkpoint_state) {
@@ -367,7 +367,7 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("checkpoint_state"), py::arg("index"), "Name of a property, by index in alphabetical order.");
   m.def("checkpoint_get_property_type", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& property_name) {
     OrtPropertyType out = {};
-    check(extension_api().CheckpointGetPropertyType(checkpoint_state.raw, property_name.c_str(), &out));
+    check(extension_api().CheckpointGetPropertyType(checkpoint_state.raw, c_text(property_name, "property_name"), &out));
     return static_cast<int>(out);
   }, py::arg("checkpoint_state"), py::arg("property_name"), "Type of a property.");
   m.def("create_checkpoint", [](const std::vector<std::string>& names, const std::vector<const Value*>& values, const std::vector<bool>& trainable, bool nominal) {
@@ -391,7 +391,7 @@ PYBIND11_MODULE(_ortrain, m) {
     size_t out_length = 0;
     {
       const GilReleased released;
-      check(extension_api().BuildTrainingModel(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), frozen_names_.data(), frozen_names.size(), input_names_.data(), input_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), disabled_passes_.data(), disabled_passes.size(), allocator(), &out, &out_length));
+      check(extension_api().BuildTrainingModel(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), frozen_names_.data(), frozen_names.size(), input_names_.data(), input_names.size(), c_text(loss_name, "loss_name"), output_names_.data(), output_names.size(), disabled_passes_.data(), disabled_passes.size(), allocator(), &out, &out_length));
     }
     return take_bytes(out, out_length);
   }, py::arg("model_data"), py::arg("trainable_names"), py::arg("frozen_names"), py::arg("input_names"), py::arg("loss_name"), py::arg("output_names"), py::arg("disabled_passes"), "Creates a training model from a forward model that ends in a loss.");
@@ -403,7 +403,7 @@ PYBIND11_MODULE(_ortrain, m) {
     char* report = {};
     {
       const GilReleased released;
-      check(extension_api().FindUntrainable(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), input_names_.data(), input_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), allocator(), &report));
+      check(extension_api().FindUntrainable(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), input_names_.data(), input_names.size(), c_text(loss_name, "loss_name"), output_names_.data(), output_names.size(), allocator(), &report));
     }
     return take_text(report);
   }, py::arg("model_data"), py::arg("trainable_names"), py::arg("input_names"), py::arg("loss_name"), py::arg("output_names"), "Lists everything that prevents a forward model from being trained.");
@@ -446,7 +446,7 @@ PYBIND11_MODULE(_ortrain, m) {
     size_t out_length = 0;
     {
       const GilReleased released;
-      check(extension_api().BuildGradientModel(model_data_.data(), model_data_.size(), value_names_.data(), value_names.size(), loss_name.c_str(), allocator(), &out, &out_length));
+      check(extension_api().BuildGradientModel(model_data_.data(), model_data_.size(), value_names_.data(), value_names.size(), c_text(loss_name, "loss_name"), allocator(), &out, &out_length));
     }
     return take_bytes(out, out_length);
   }, py::arg("model_data"), py::arg("value_names"), py::arg("loss_name"), "Adds the gradients with respect to chosen values to a model that ends in a loss.");
@@ -463,7 +463,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Texts y_node_names_(y_node_names);
     const Texts x_node_names_(x_node_names);
     OrtGradientGraphBuilder* out = {};
-    check(extension_api().CreateGradientGraphBuilder(model_data_.data(), model_data_.size(), y_node_names_.data(), y_node_names.size(), x_node_names_.data(), x_node_names.size(), loss_name.c_str(), &out));
+    check(extension_api().CreateGradientGraphBuilder(model_data_.data(), model_data_.size(), y_node_names_.data(), y_node_names.size(), x_node_names_.data(), x_node_names.size(), c_text(loss_name, "loss_name"), &out));
     return Handle<OrtGradientGraphBuilder>(out, extension_api().ReleaseGradientGraphBuilder);
   }, py::arg("model_data"), py::arg("y_node_names"), py::arg("x_node_names"), py::arg("loss_name"), "Creates a builder for a forward model.");
   m.def("gradient_graph_builder_build", [](const Handle<OrtGradientGraphBuilder>& builder) {
@@ -502,8 +502,13 @@ PYBIND11_MODULE(_ortrain, m) {
     char* out = {};
     {
       const GilReleased released;
-      check(extension_api().FindUnreached(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), loss_name.c_str(), output_names_.data(), output_names.size(), allocator(), &out));
+      check(extension_api().FindUnreached(model_data_.data(), model_data_.size(), trainable_names_.data(), trainable_names.size(), c_text(loss_name, "loss_name"), output_names_.data(), output_names.size(), allocator(), &out));
     }
     return take_text(out);
   }, py::arg("model_data"), py::arg("trainable_names"), py::arg("loss_name"), py::arg("output_names"), "Lists the parameters that no gradient of the loss reaches.");
+  m.def("get_skipped_step_count", [](const Handle<OrtTrainingSession>& sess) {
+    int64_t out = {};
+    check(extension_api().GetSkippedStepCount(sess.raw, &out));
+    return out;
+  }, py::arg("sess"), "Number of optimizer steps that a session has skipped because a gradient was NaN or infinite.");
 }

@@ -252,6 +252,14 @@ OrtStatus* ORT_API_CALL FindUnreached(const void* model_data, size_t model_lengt
   });
 }
 
+OrtStatus* ORT_API_CALL GetSkippedStepCount(const OrtTrainingSession* sess, int64_t* out) noexcept {
+  return guarded("GetSkippedStepCount", [&] {
+    check_pointer(sess, "sess");
+    check_pointer(out, "out");
+    *out = core_of(*sess).skipped_steps();
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -283,7 +291,8 @@ const OrtrainApi ortrain_api = {
     .ListOperators = entry::ListOperators,
     .GetContiguousParameters = entry::GetContiguousParameters,
     .FindUnreached = entry::FindUnreached,
+    .GetSkippedStepCount = entry::GetSkippedStepCount,
 };
-static_assert(sizeof(OrtrainApi) == 27 * sizeof(void*), "OrtrainApi has 27 slots");
+static_assert(sizeof(OrtrainApi) == 28 * sizeof(void*), "OrtrainApi has 28 slots");
 
 }  // namespace ortrain::capi

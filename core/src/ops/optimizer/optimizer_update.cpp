@@ -80,6 +80,19 @@ double clip_factor(double sum_of_squares, double max_norm) {
   return std::min(1.0, max_norm / (std::sqrt(sum_of_squares) + 1e-6));
 }
 
+bool all_finite(const OptimizerRun& run) {
+  switch (run.dtype) {
+    case DType::kDouble:
+      return all_below(reinterpret_cast<const uint64_t*>(run.gradients), run.n, uint64_t{0x7FF} << 52);
+    case DType::kFloat16:
+      return all_below(reinterpret_cast<const uint16_t*>(run.gradients), run.n, uint16_t{0x7C00});
+    case DType::kBFloat16:
+      return all_below(reinterpret_cast<const uint16_t*>(run.gradients), run.n, uint16_t{0x7F80});
+    default:
+      return all_below(reinterpret_cast<const uint32_t*>(run.gradients), run.n, uint32_t{0x7F800000});
+  }
+}
+
 double sum_of_squares(const OptimizerRun& run) {
   double sum = 0;
   const bool known = visit_floating(run.dtype,

@@ -33,6 +33,8 @@ struct AdamWAttributes {
   AdamWFactors<double> factors(double learning_rate, int64_t step, double gradient_scale) const;
 };
 
+// Whether none of the gradients is a NaN or infinite.
+bool all_finite(const OptimizerRun& run);
 // Throws kNotImplemented for types that parameters cannot have.
 double sum_of_squares(const OptimizerRun& run);
 void sgd(const OptimizerRun& run, double rate);

@@ -22,6 +22,7 @@ inline constexpr ConfigEntry kConfigEntries[] = {
     {"ortrain.disable_pass.", ConfigKind::kPass, "0 1", "0"},
     {"ortrain.dump_graph", ConfigKind::kFolder, "", ""},
     {"ortrain.check_finite", ConfigKind::kChoice, "0 1", "0"},
+    {"ortrain.nonfinite_gradients", ConfigKind::kChoice, "error skip apply", "error"},
     {"session.set_denormal_as_zero", ConfigKind::kChoice, "0 1", ""},
 };
 

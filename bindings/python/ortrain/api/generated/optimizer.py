@@ -41,9 +41,22 @@ class Optimizer:
         Raises
         ------
         OrtrainError
-            When no train step has computed gradients yet.
+            When no train step has computed gradients yet, or a gradient is NaN or infinite; the
+            configuration entry ortrain.nonfinite_gradients chooses otherwise.
         """
         _ortrain.optimizer_step(self._handle)
+
+    def get_skipped_step_count(self) -> int:
+        """Number of steps that were skipped because a gradient was NaN or infinite.
+
+        Steps are skipped if the configuration entry ortrain.nonfinite_gradients of the session is skip.
+
+        Returns
+        -------
+        int
+            The number since the module was created.
+        """
+        return _ortrain.get_skipped_step_count(self._handle)
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Sets the learning rate of the following steps.

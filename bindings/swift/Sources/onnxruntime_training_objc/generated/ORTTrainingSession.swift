@@ -29,8 +29,9 @@ public final class ORTTrainingSession: HandleOwner {
   ///   not exist; `ORTErrorCode.invalidProtobuf` when a file is not an ONNX model;
   ///   `ORTErrorCode.invalidGraph` when a graph is not valid, for example because it has a cycle or an
   ///   input that nothing provides; `ORTErrorCode.invalidArgument` when the models do not match the
-  ///   checkpoint; the message lists the parameters that differ; `ORTErrorCode.notImplemented` when a
-  ///   model has operators without a kernel; the message names all of them.
+  ///   checkpoint, of which the message lists the parameters that differ, or the state belongs to another
+  ///   session; `ORTErrorCode.notImplemented` when a model has operators without a kernel; the message
+  ///   names all of them.
   public init(env: ORTEnv, sessionOptions: ORTSessionOptions?, checkpoint: ORTCheckpoint, trainModelPath: String, evalModelPath: String?, optimizerModelPath: String?) throws {
     defer { withExtendedLifetime((env, sessionOptions, checkpoint)) {} }
     let call = Call("ORTTrainingSession.init(env:sessionOptions:checkpoint:trainModelPath:evalModelPath:optimizerModelPath:)")
@@ -245,7 +246,8 @@ public final class ORTTrainingSession: HandleOwner {
   /// The optimizer model determines the update rule.
   ///
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noModel` when the session has no
-  ///   optimizer model; `ORTErrorCode.runtimeException` when no train step has computed gradients yet;
+  ///   optimizer model; `ORTErrorCode.runtimeException` when no train step has computed gradients yet, or
+  ///   a gradient is NaN or infinite; the config entry ortrain.nonfinite_gradients chooses otherwise;
   ///   `ORTErrorCode.fail` when the step was terminated before it began.
   public func optimizerStep() throws {
     defer { withExtendedLifetime(self) {} }
@@ -260,7 +262,8 @@ public final class ORTTrainingSession: HandleOwner {
   /// - Parameters:
   ///   - runOptions: Settings for this step, or nil.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noModel` when the session has no
-  ///   optimizer model; `ORTErrorCode.runtimeException` when no train step has computed gradients yet;
+  ///   optimizer model; `ORTErrorCode.runtimeException` when no train step has computed gradients yet, or
+  ///   a gradient is NaN or infinite; the config entry ortrain.nonfinite_gradients chooses otherwise;
   ///   `ORTErrorCode.fail` when the step was terminated before it began.
   public func optimizerStep(with runOptions: ORTRunOptions?) throws {
     defer { withExtendedLifetime((self, runOptions)) {} }
@@ -459,6 +462,21 @@ public final class ORTTrainingSession: HandleOwner {
     var cOut: UnsafeMutablePointer<CChar>?
     try call.check(Tables.extension.pointee.EndProfiling(handle, Tables.allocator, &cOut))
     return textTaking(cOut)
+  }
+
+  /// Number of optimizer steps that a session has skipped because a gradient was NaN or infinite.
+  ///
+  /// Steps are skipped if the session config entry ortrain.nonfinite_gradients is skip. They are not part
+  /// of ORTCheckpoint.getOptimizerStepCount().
+  ///
+  /// - Returns: The number since the session was created.
+  /// - Throws: `NSError` of the domain `onnxruntime`.
+  public func getSkippedStepCount() throws -> Int64 {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTTrainingSession.getSkippedStepCount()")
+    var cOut: Int64 = 0
+    try call.check(Tables.extension.pointee.GetSkippedStepCount(handle, &cOut))
+    return cOut
   }
 
 }

@@ -5,6 +5,8 @@
 // After foreach_target.
 #include <hwy/highway.h>
 
+#include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "backend/cpu/optimizer/optimizer_kernels.h"
@@ -41,9 +43,14 @@ template <typename T>
 void adamw_part(T* w, const T* g, T* m, T* v, int64_t n, const AdamWFactors<T>& f) {
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) adamw_at(d, w + i, g + i, m + i, v + i, f);
-  for (; i < n; ++i) adamw_at(hn::CappedTag<T, 1>(), w + i, g + i, m + i, v + i, f);
+  // From the last block to the first: the end of the gradients has just been checked and is still in the
+  // cache.
+  constexpr int64_t kBlock = 16384;
+  for (int64_t end = n, i; end > 0; end = (end - 1) / kBlock * kBlock) {
+    for (i = (end - 1) / kBlock * kBlock; i + lanes <= end; i += lanes)
+      adamw_at(d, w + i, g + i, m + i, v + i, f);
+    for (; i < end; ++i) adamw_at(hn::CappedTag<T, 1>(), w + i, g + i, m + i, v + i, f);
+  }
 }
 void adamw_float(float* w, const float* g, float* m, float* v, int64_t n, const AdamWFactors<float>& f) {
   adamw_part(w, g, m, v, n, f);
@@ -65,6 +72,34 @@ void sgd_part(T* w, const T* g, int64_t n, T rate) {
 void sgd_float(float* w, const float* g, int64_t n, float rate) { sgd_part(w, g, n, rate); }
 void sgd_double(double* w, const double* g, int64_t n, double rate) { sgd_part(w, g, n, rate); }
 
+// The largest of the elements without their signs. Four maxima at a time hide the latency of each.
+template <typename U>
+U largest_part(const U* bits, int64_t n) {
+  const hn::ScalableTag<U> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto unsigned_bits = hn::Set(d, static_cast<U>(std::numeric_limits<U>::max() >> 1));
+  const auto at = [&](int64_t i) { return hn::And(hn::LoadU(d, bits + i), unsigned_bits); };
+  auto a = hn::Zero(d), b = a, c = a, e = a;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    a = hn::Max(a, at(i));
+    b = hn::Max(b, at(i + lanes));
+    c = hn::Max(c, at(i + 2 * lanes));
+    e = hn::Max(e, at(i + 3 * lanes));
+  }
+  for (; i + lanes <= n; i += lanes) a = hn::Max(a, at(i));
+  HWY_ALIGN U found[hn::MaxLanes(d)];
+  hn::Store(hn::Max(hn::Max(a, b), hn::Max(c, e)), d, found);
+  U largest = 0;
+  for (int64_t lane = 0; lane < lanes; ++lane) largest = std::max(largest, found[lane]);
+  for (; i < n; ++i)
+    largest = std::max(largest, static_cast<U>(bits[i] & (std::numeric_limits<U>::max() >> 1)));
+  return largest;
+}
+uint16_t largest_16(const uint16_t* bits, int64_t n) { return largest_part(bits, n); }
+uint32_t largest_32(const uint32_t* bits, int64_t n) { return largest_part(bits, n); }
+uint64_t largest_64(const uint64_t* bits, int64_t n) { return largest_part(bits, n); }
+
 }  // namespace ortrain::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -77,6 +112,9 @@ HWY_EXPORT(adamw_float);
 HWY_EXPORT(adamw_double);
 HWY_EXPORT(sgd_float);
 HWY_EXPORT(sgd_double);
+HWY_EXPORT(largest_16);
+HWY_EXPORT(largest_32);
+HWY_EXPORT(largest_64);
 
 void adamw_update(float* w, const float* g, float* m, float* v, int64_t n, const AdamWFactors<float>& f) {
   parallel_for(n, 4, [&](int64_t a, int64_t b) {
@@ -99,6 +137,27 @@ void sgd_update(double* w, const double* g, int64_t n, double rate) {
     HWY_DYNAMIC_DISPATCH(sgd_double)(w + a, g + a, b - a, rate);
   });
 }
+
+namespace {
+
+uint16_t largest(const uint16_t* bits, int64_t n) { return HWY_DYNAMIC_DISPATCH(largest_16)(bits, n); }
+uint32_t largest(const uint32_t* bits, int64_t n) { return HWY_DYNAMIC_DISPATCH(largest_32)(bits, n); }
+uint64_t largest(const uint64_t* bits, int64_t n) { return HWY_DYNAMIC_DISPATCH(largest_64)(bits, n); }
+
+template <typename U>
+bool all_parts_below(const U* bits, int64_t n, U limit) {
+  std::atomic<bool> below{true};
+  parallel_for(n, 1, [&](int64_t a, int64_t b) {
+    if (largest(bits + a, b - a) >= limit) below.store(false, std::memory_order_relaxed);
+  });
+  return below;
+}
+
+}  // namespace
+
+bool all_below(const uint16_t* bits, int64_t n, uint16_t limit) { return all_parts_below(bits, n, limit); }
+bool all_below(const uint32_t* bits, int64_t n, uint32_t limit) { return all_parts_below(bits, n, limit); }
+bool all_below(const uint64_t* bits, int64_t n, uint64_t limit) { return all_parts_below(bits, n, limit); }
 
 namespace {
 
