@@ -1,6 +1,7 @@
 #include "session/optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "op/operator.h"
 #include "ops/optimizer/optimizer_update.h"
@@ -63,6 +64,12 @@ void for_runs(const CheckpointState& state, F&& f) {
 }
 
 }  // namespace
+
+double gradient_norm(const CheckpointState& state) {
+  double squares = 0;
+  for_runs(state, [&](const OptimizerRun& run) { squares += sum_of_squares(run); });
+  return std::sqrt(squares);
+}
 
 void Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step) const {
   double squares = 0;

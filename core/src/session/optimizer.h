@@ -36,4 +36,7 @@ class Optimizer {
   std::optional<float> max_norm_;
 };
 
+// The Euclidean norm of the gradients of all trainable parameters together.
+double gradient_norm(const CheckpointState& state);
+
 }  // namespace ortrain
