@@ -398,6 +398,7 @@ class ReadEntry(Step):
     call: Call
     type: str
     when: Call | None = None
+    set: Call | None = None
 
 
 @dataclass
@@ -620,17 +621,19 @@ def static(cls: Class, m: Method) -> list[Step]:
     return _made_by(m, receiver=False)
 
 
-@pattern("call", optional=("device_count", "device_name"), parameters=("device",), open=True)
+@pattern("call", optional=("device_count", "device_name"), parameters=("device", "unused"), open=True)
 def create(cls: Class, m: Method) -> list[Step]:
-    """Lower a call that creates an object."""
+    """Lower a call that creates an object. An unused parameter is one that programs pass and that has no effect."""
     given = _bound(m, m.call)
     steps: list[Step] = []
     for g in given:
         if g.role == "device":
             steps.append(CheckDevice(g))
+        elif g.role == "unused":
+            continue
         elif g.nullable and g.passed and not g.passed.nullable:
             steps.append(Default(g))
-    given = [g for g in given if g.role != "device"]
+    given = [g for g in given if g.role not in ("device", "unused")]
     steps += _conversions(m.call, given)
     steps.append(Make(m.call, operands_of(m.call, given, False, made=True, fixed=m.fixed)))
     return steps + [KeepAlive(g) for g in given if g.passed and g.passed.mutable]
@@ -645,7 +648,7 @@ def attach(cls: Class, m: Method) -> list[Step]:
     return [*_conversions(m.call, given), Invoke(m.call, operands), KeepAlive(owner, owner=True)]
 
 
-SETTINGS = ("option", "switch")
+SETTINGS = ("option", "switch", "kept")
 """The patterns of settings: properties in some languages, setters in others."""
 
 
@@ -664,6 +667,13 @@ def option(cls: Class, m: Method) -> list[Step]:
     (value,) = m.parameters
     operands = operands_of(m.call, [value], receiver=True)
     return [Convert(value), Invoke(m.call, operands), Remember(value)]
+
+
+@pattern()
+def kept(cls: Class, m: Method) -> list[Step]:
+    """Lower a setting that nothing reads, for programs that set it."""
+    (value,) = m.parameters
+    return [Remember(value)]
 
 
 @pattern("enable", "disable")
@@ -888,10 +898,14 @@ def keyed_value(cls: Class, m: Method) -> list[Step]:
     return [ReadEntry(m.call, m.returns.type if m.returns else "")]
 
 
-@pattern("when", "get")
+@pattern("when", "get", optional=("set",))
 def keyed_value_if(cls: Class, m: Method) -> list[Step]:
-    """Lower what a call returns for an entry if another call returns true for it."""
-    return [ReadEntry(m.calls["get"], m.returns.type if m.returns else "", m.calls["when"])]
+    """Lower what a call returns for an entry if another call returns true for it.
+
+    With a call that sets the entry, it can be assigned to, and what is read is read-only.
+    """
+    kind = m.returns.type if m.returns else ""
+    return [ReadEntry(m.calls["get"], kind, m.calls["when"], m.calls.get("set"))]
 
 
 @pattern()

@@ -205,10 +205,8 @@ class _Meaning:
                     message = f"expected a parameter of {entry['name']}, found '{other}'{known}"
                     yield document.problem((*here, key), message)
             length = parameters.get(parameter.get("length", ""))
-            if length is not None and length["type"] not in ("size", "int"):
-                message = (
-                    f"expected a length of type size or int, found {length['name']} of type {length['type']}"
-                )
+            if length is not None and length["type"] not in ("size", "int", "int64"):
+                message = f"expected a length of type size, int or int64, found {length['name']} of type {length['type']}"
                 yield document.problem((*here, "length"), message)
             result = parameter.get("direction", "in") != "in"
             if result and parameter["type"] in self.names["handles"] and "owner" not in parameter:

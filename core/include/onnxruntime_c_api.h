@@ -59,6 +59,15 @@ typedef struct OrtThreadingOptions OrtThreadingOptions;
 /** A model ready to run forward. */
 typedef struct OrtSession OrtSession;
 
+/** The values that are bound to the inputs and outputs of a session. */
+typedef struct OrtIoBinding OrtIoBinding;
+
+/** What a model states about itself. */
+typedef struct OrtModelMetadata OrtModelMetadata;
+
+/** Texts by name. */
+typedef struct OrtKeyValuePairs OrtKeyValuePairs;
+
 /** Settings with which a session is created. */
 typedef struct OrtSessionOptions OrtSessionOptions;
 
@@ -269,9 +278,7 @@ typedef enum OrtCompiledModelCompatibility {
   OrtCompiledModelCompatibility_EP_UNSUPPORTED = 3  /**< It does not run. */
 } OrtCompiledModelCompatibility;
 
-typedef struct OrtIoBinding OrtIoBinding;
 typedef struct OrtMapTypeInfo OrtMapTypeInfo;
-typedef struct OrtModelMetadata OrtModelMetadata;
 typedef struct OrtThreadPoolParams OrtThreadPoolParams;
 typedef struct OrtArenaCfg OrtArenaCfg;
 typedef struct OrtPrepackedWeightsContainer OrtPrepackedWeightsContainer;
@@ -291,7 +298,6 @@ typedef struct OrtModel OrtModel;
 typedef struct OrtModelCompilationOptions OrtModelCompilationOptions;
 typedef struct OrtHardwareDevice OrtHardwareDevice;
 typedef struct OrtEpDevice OrtEpDevice;
-typedef struct OrtKeyValuePairs OrtKeyValuePairs;
 typedef struct OrtSyncStream OrtSyncStream;
 typedef struct OrtCustomOpDomain OrtCustomOpDomain;
 typedef struct OrtKernelInfo OrtKernelInfo;
@@ -315,7 +321,6 @@ typedef const struct OrtCustomHandleType* OrtCustomThreadHandle;
 typedef void (*OrtThreadWorkerFn)(void* ort_worker_fn_param);
 typedef OrtCustomThreadHandle (*OrtCustomCreateThreadFn)(void* ort_custom_thread_creation_options, OrtThreadWorkerFn ort_thread_worker_fn, void* ort_worker_fn_param);
 typedef void (*OrtCustomJoinThreadFn)(OrtCustomThreadHandle ort_custom_thread_handle);
-typedef void (*RunAsyncCallbackFn)(void* user_data, OrtValue** outputs, size_t num_outputs, OrtStatus* status);
 typedef OrtStatus* (*EpSelectionDelegate)(const OrtEpDevice** ep_devices, size_t num_devices, const OrtKeyValuePairs* model_metadata, const OrtKeyValuePairs* runtime_metadata, const OrtEpDevice** selected, size_t max_selected, size_t* num_selected, void* state);
 typedef void (*OrtExperimentalFnPtr)(void);
 typedef OrtStatus* (*OrtWriteBufferFunc)(void* state, const void* buffer, size_t buffer_num_bytes);
@@ -323,6 +328,9 @@ typedef OrtStatus* (*OrtGetInitializerLocationFunc)(void* state, const char* ini
 
 /** Receives log messages. May be called from any thread, and must not throw. */
 typedef void(ORT_API_CALL* OrtLoggingFunction)(void* param, OrtLoggingLevel severity, const char* category, const char* logid, const char* code_location, const char* message);
+
+/** Receives the outputs of a run in the background. Must not throw. */
+typedef void(ORT_API_CALL* RunAsyncCallbackFn)(void* user_data, OrtValue** outputs, size_t num_outputs, OrtStatus* status);
 
 /** Allocates and frees memory. A program may fill in its own and pass it wherever a call takes an
  * allocator; calls use only Alloc and Free.
@@ -498,10 +506,21 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetSessionExecutionMode)(OrtSessionOptions* options, ExecutionMode execution_mode) NO_EXCEPTION;
 
-  /** Slot 14, not implemented. */
+  /** Has forward sessions record how long each kernel of each run takes.
+   *
+   * The file is written by SessionEndProfiling, or when the session is released. It is JSON in Chrome's
+   * trace event format, for chrome://tracing or Perfetto. Training sessions record with StartProfiling
+   * instead.
+   *
+   * \param[in] options The options.
+   * \param[in] profile_file_prefix Start of the file's path. The time and .json follow it.
+   */
   OrtStatus*(ORT_API_CALL* EnableProfiling)(OrtSessionOptions* options, const ORTCHAR_T* profile_file_prefix) NO_EXCEPTION;
 
-  /** Slot 15, not implemented. */
+  /** Has forward sessions record nothing, which is the default.
+   *
+   * \param[in] options The options.
+   */
   OrtStatus*(ORT_API_CALL* DisableProfiling)(OrtSessionOptions* options) NO_EXCEPTION;
 
   /** Accepted but has no effect: memory is always planned in advance.
@@ -601,7 +620,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SessionGetOutputCount)(const OrtSession* session, size_t* out) NO_EXCEPTION;
 
-  /** Number of initializers that a run may replace, always 0.
+  /** Number of initializers that a run may replace.
    *
    * \param[in] session The session.
    * \param[out] out The number. In initializers.
@@ -626,12 +645,12 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SessionGetOutputTypeInfo)(const OrtSession* session, size_t index, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Kind, type and shape of an initializer that a run may replace. There are never any.
+  /** Kind, type and shape of an initializer that a run may replace.
    *
    * \param[in] session The session.
    * \param[in] index Zero-based index.
    * \param[out] type_info Its type information. Freed with ReleaseTypeInfo.
-   * \retval ORT_INVALID_ARGUMENT when always.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* SessionGetOverridableInitializerTypeInfo)(const OrtSession* session, size_t index, OrtTypeInfo** type_info) NO_EXCEPTION;
 
@@ -655,13 +674,16 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SessionGetOutputName)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
-  /** Name of an initializer that a run may replace. There are never any.
+  /** Name of an initializer that a run may replace.
+   *
+   * These are the initializers that are inputs of the model as well. A run takes a value for one like
+   * for an input.
    *
    * \param[in] session The session.
    * \param[in] index Zero-based index.
    * \param[in] allocator Allocates the memory for the name.
    * \param[out] value The name. Freed with the allocator.
-   * \retval ORT_INVALID_ARGUMENT when always.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* SessionGetOverridableInitializerName)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
@@ -958,7 +980,13 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetAllocatorWithDefaultOptions)(OrtAllocator** out) NO_EXCEPTION;
 
-  /** Slot 79, not implemented. */
+  /** Fixes every dimension of an input that a model marks with a denotation.
+   *
+   * \param[in] options The options.
+   * \param[in] dim_denotation The denotation, such as DATA_BATCH.
+   * \param[in] dim_value The extent.
+   * \retval ORT_INVALID_ARGUMENT when the extent is negative.
+   */
   OrtStatus*(ORT_API_CALL* AddFreeDimensionOverride)(OrtSessionOptions* options, const char* dim_denotation, int64_t dim_value) NO_EXCEPTION;
 
   /** A copy of a tensor in a sequence.
@@ -1114,31 +1142,74 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseSequenceTypeInfo)(OrtSequenceTypeInfo* input) NO_EXCEPTION;
 
-  /** Slot 110, not implemented. */
+  /** Stops recording and writes what was recorded to a file.
+   *
+   * \param[in] session The session.
+   * \param[in] allocator Allocates the memory for the path.
+   * \param[out] out Path of the file; empty if the session was not recording. Freed with the allocator.
+   * \retval ORT_FAIL when the file cannot be written.
+   */
   OrtStatus*(ORT_API_CALL* SessionEndProfiling)(OrtSession* session, OrtAllocator* allocator, char** out) NO_EXCEPTION;
 
-  /** Slot 111, not implemented. */
+  /** What a model states about itself.
+   *
+   * \param[in] session The session.
+   * \param[out] out The metadata, a copy. Freed with ReleaseModelMetadata.
+   */
   OrtStatus*(ORT_API_CALL* SessionGetModelMetadata)(const OrtSession* session, OrtModelMetadata** out) NO_EXCEPTION;
 
-  /** Slot 112, not implemented. */
+  /** Name of the program that wrote the model.
+   *
+   * \param[in] model_metadata The metadata.
+   * \param[in] allocator Allocates the memory for the text.
+   * \param[out] value The name. Freed with the allocator.
+   */
   OrtStatus*(ORT_API_CALL* ModelMetadataGetProducerName)(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
-  /** Slot 113, not implemented. */
+  /** Name of the graph.
+   *
+   * \param[in] model_metadata The metadata.
+   * \param[in] allocator Allocates the memory for the text.
+   * \param[out] value The name. Freed with the allocator.
+   */
   OrtStatus*(ORT_API_CALL* ModelMetadataGetGraphName)(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
-  /** Slot 114, not implemented. */
+  /** Domain of the model.
+   *
+   * \param[in] model_metadata The metadata.
+   * \param[in] allocator Allocates the memory for the text.
+   * \param[out] value The domain. Freed with the allocator.
+   */
   OrtStatus*(ORT_API_CALL* ModelMetadataGetDomain)(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
-  /** Slot 115, not implemented. */
+  /** Description of the model.
+   *
+   * \param[in] model_metadata The metadata.
+   * \param[in] allocator Allocates the memory for the text.
+   * \param[out] value The description. Freed with the allocator.
+   */
   OrtStatus*(ORT_API_CALL* ModelMetadataGetDescription)(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
-  /** Slot 116, not implemented. */
+  /** Value of an entry of the custom metadata.
+   *
+   * \param[in] model_metadata The metadata.
+   * \param[in] allocator Allocates the memory for the text.
+   * \param[in] key The key.
+   * \param[out] value The value; null if there is no such entry. Freed with the allocator.
+   */
   OrtStatus*(ORT_API_CALL* ModelMetadataLookupCustomMetadataMap)(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, const char* key, char** value) NO_EXCEPTION;
 
-  /** Slot 117, not implemented. */
+  /** Version of the model.
+   *
+   * \param[in] model_metadata The metadata.
+   * \param[out] value The version.
+   */
   OrtStatus*(ORT_API_CALL* ModelMetadataGetVersion)(const OrtModelMetadata* model_metadata, int64_t* value) NO_EXCEPTION;
 
-  /** Slot 118, not implemented. */
+  /** Frees metadata.
+   *
+   * \param[in] input The metadata, or null.
+   */
   void(ORT_API_CALL* ReleaseModelMetadata)(OrtModelMetadata* input) NO_EXCEPTION;
 
   /** Creates an environment with settings for the threads that its sessions share.
@@ -1175,10 +1246,23 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseThreadingOptions)(OrtThreadingOptions* input) NO_EXCEPTION;
 
-  /** Slot 123, not implemented. */
+  /** Keys of the custom metadata.
+   *
+   * \param[in] model_metadata The metadata.
+   * \param[in] allocator Allocates the memory for the array and for each key.
+   * \param[out] keys The keys, in alphabetical order; null if there are none. As many as num_keys says.
+   *     Freed with the allocator.
+   * \param[out] num_keys Their number. In keys.
+   */
   OrtStatus*(ORT_API_CALL* ModelMetadataGetCustomMetadataMapKeys)(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char*** keys, int64_t* num_keys) NO_EXCEPTION;
 
-  /** Slot 124, not implemented. */
+  /** Fixes every dimension of an input that has a name.
+   *
+   * \param[in] options The options.
+   * \param[in] dim_name The name, such as batch.
+   * \param[in] dim_value The extent.
+   * \retval ORT_INVALID_ARGUMENT when the extent is negative.
+   */
   OrtStatus*(ORT_API_CALL* AddFreeDimensionOverrideByName)(OrtSessionOptions* options, const char* dim_name, int64_t dim_value) NO_EXCEPTION;
 
   /** Names of the available execution providers.
@@ -1233,34 +1317,100 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseAllocator)(OrtAllocator* input) NO_EXCEPTION;
 
-  /** Slot 133, not implemented. */
+  /** Runs a model on the bound inputs for the bound outputs.
+   *
+   * \param[in] session The session of the binding.
+   * \param[in] run_options Settings for this run, or null.
+   * \param[in] binding_ptr The binding.
+   * \retval ORT_INVALID_ARGUMENT when no output is bound, an input that the outputs need is not bound,
+   *     the binding belongs to another session, or a type or shape is wrong.
+   * \retval ORT_RUNTIME_EXCEPTION when a node fails.
+   * \retval ORT_FAIL when the run was terminated.
+   */
   OrtStatus*(ORT_API_CALL* RunWithBinding)(OrtSession* session, const OrtRunOptions* run_options, const OrtIoBinding* binding_ptr) NO_EXCEPTION;
 
-  /** Slot 134, not implemented. */
+  /** Creates a binding, to which inputs and outputs of a session are bound before it runs.
+   *
+   * \param[in] session The session; it must outlive the binding.
+   * \param[out] out The binding. Freed with ReleaseIoBinding.
+   */
   OrtStatus*(ORT_API_CALL* CreateIoBinding)(OrtSession* session, OrtIoBinding** out) NO_EXCEPTION;
 
-  /** Slot 135, not implemented. */
+  /** Frees a binding.
+   *
+   * \param[in] input The binding, or null.
+   */
   void(ORT_API_CALL* ReleaseIoBinding)(OrtIoBinding* input) NO_EXCEPTION;
 
-  /** Slot 136, not implemented. */
+  /** Binds a value to an input; it replaces the one that was bound.
+   *
+   * Nothing is copied: a run reads what the memory of the value holds then. The value itself may be
+   * released.
+   *
+   * \param[in] binding_ptr The binding.
+   * \param[in] name Name of the input.
+   * \param[in] val_ptr The value.
+   * \retval ORT_INVALID_ARGUMENT when the model has no such input.
+   */
   OrtStatus*(ORT_API_CALL* BindInput)(OrtIoBinding* binding_ptr, const char* name, const OrtValue* val_ptr) NO_EXCEPTION;
 
-  /** Slot 137, not implemented. */
+  /** Binds a tensor to an output, in which runs compute it.
+   *
+   * \param[in] binding_ptr The binding.
+   * \param[in] name Name of the output.
+   * \param[in] val_ptr The tensor, with the type and shape of the output. It is not copied and may be
+   *     released.
+   * \retval ORT_INVALID_ARGUMENT when the model has no such output, or the value is not a tensor.
+   */
   OrtStatus*(ORT_API_CALL* BindOutput)(OrtIoBinding* binding_ptr, const char* name, const OrtValue* val_ptr) NO_EXCEPTION;
 
-  /** Slot 138, not implemented. */
+  /** Requests an output in memory that a run allocates.
+   *
+   * Later runs with the same binding write into the same memory if the output has the same type and
+   * shape, and otherwise allocate other memory.
+   *
+   * \param[in] binding_ptr The binding.
+   * \param[in] name Name of the output.
+   * \param[in] mem_info_ptr Location of the memory.
+   * \retval ORT_INVALID_ARGUMENT when the model has no such output.
+   */
   OrtStatus*(ORT_API_CALL* BindOutputToDevice)(OrtIoBinding* binding_ptr, const char* name, const OrtMemoryInfo* mem_info_ptr) NO_EXCEPTION;
 
-  /** Slot 139, not implemented. */
+  /** Names of the bound outputs, in the order in which they were bound.
+   *
+   * \param[in] binding_ptr The binding.
+   * \param[in] allocator Allocates the memory for both results.
+   * \param[out] buffer The names end to end, without zero bytes between them; null if there are none.
+   *     Freed with the allocator.
+   * \param[out] lengths The length of each name; null if there are none. In bytes. Freed with the
+   *     allocator.
+   * \param[out] count Their number. In names.
+   */
   OrtStatus*(ORT_API_CALL* GetBoundOutputNames)(const OrtIoBinding* binding_ptr, OrtAllocator* allocator, char** buffer, size_t** lengths, size_t* count) NO_EXCEPTION;
 
-  /** Slot 140, not implemented. */
+  /** Values of the bound outputs, in the order in which they were bound.
+   *
+   * They share the memory of the outputs. An output that no run has computed yet is an empty optional
+   * value.
+   *
+   * \param[in] binding_ptr The binding.
+   * \param[in] allocator Allocates the memory for the array.
+   * \param[out] output The values, each released with ReleaseValue; null if there are none. As many as
+   *     output_count says. Freed with the allocator.
+   * \param[out] output_count Their number. In values.
+   */
   OrtStatus*(ORT_API_CALL* GetBoundOutputValues)(const OrtIoBinding* binding_ptr, OrtAllocator* allocator, OrtValue*** output, size_t* output_count) NO_EXCEPTION;
 
-  /** Slot 141, not implemented. */
+  /** Removes all inputs from a binding.
+   *
+   * \param[in] binding_ptr The binding.
+   */
   void(ORT_API_CALL* ClearBoundInputs)(OrtIoBinding* binding_ptr) NO_EXCEPTION;
 
-  /** Slot 142, not implemented. */
+  /** Removes all outputs from a binding.
+   *
+   * \param[in] binding_ptr The binding.
+   */
   void(ORT_API_CALL* ClearBoundOutputs)(OrtIoBinding* binding_ptr) NO_EXCEPTION;
 
   /** One element of a tensor.
@@ -1284,10 +1434,10 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetLanguageProjection)(const OrtEnv* ort_env, OrtLanguageProjection projection) NO_EXCEPTION;
 
-  /** Time at which the session was created.
+  /** Time at which the recording of a profile began.
    *
    * \param[in] session The session.
-   * \param[out] out The time on a monotonic clock. In nanoseconds.
+   * \param[out] out The time on a monotonic clock; 0 if nothing was recorded. In nanoseconds.
    */
   OrtStatus*(ORT_API_CALL* SessionGetProfilingStartTimeNs)(const OrtSession* session, uint64_t* out) NO_EXCEPTION;
 
@@ -1316,7 +1466,17 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetGlobalSpinControl)(OrtThreadingOptions* tp_options, int allow_spinning) NO_EXCEPTION;
 
-  /** Slot 150, not implemented. */
+  /** Has sessions use a tensor of the caller instead of an initializer of their model.
+   *
+   * Memory of the caller is not copied and must outlive the sessions, which can share it. A name that a
+   * model does not have is ignored.
+   *
+   * \param[in] options The options.
+   * \param[in] name Name of the initializer.
+   * \param[in] val A tensor with the initializer's type and shape; the value itself may be released.
+   * \retval ORT_INVALID_ARGUMENT when the value is not a tensor, or the name is empty or has a tensor
+   *     already.
+   */
   OrtStatus*(ORT_API_CALL* AddInitializer)(OrtSessionOptions* options, const char* name, const OrtValue* val) NO_EXCEPTION;
 
   /** Like CreateEnvWithGlobalThreadPools, but messages go to a function of the caller.
@@ -1354,7 +1514,12 @@ struct OrtApi {
   /** Slot 157, not implemented. */
   void(ORT_API_CALL* ReleaseArenaCfg)(OrtArenaCfg* input) NO_EXCEPTION;
 
-  /** Slot 158, not implemented. */
+  /** Description of the graph.
+   *
+   * \param[in] model_metadata The metadata.
+   * \param[in] allocator Allocates the memory for the text.
+   * \param[out] value The description. Freed with the allocator.
+   */
   OrtStatus*(ORT_API_CALL* ModelMetadataGetGraphDescription)(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
   /** Slot 159, not implemented. */
@@ -1504,10 +1669,16 @@ struct OrtApi {
   /** Slot 201, not implemented. */
   OrtStatus*(ORT_API_CALL* SetGlobalCustomJoinThreadFn)(OrtThreadingOptions* tp_options, OrtCustomJoinThreadFn ort_custom_join_thread_fn) NO_EXCEPTION;
 
-  /** Slot 202, not implemented. */
+  /** Has no effect: bound inputs are in memory of the CPU.
+   *
+   * \param[in] binding_ptr The binding.
+   */
   OrtStatus*(ORT_API_CALL* SynchronizeBoundInputs)(OrtIoBinding* binding_ptr) NO_EXCEPTION;
 
-  /** Slot 203, not implemented. */
+  /** Has no effect: a run has computed its outputs when it returns.
+   *
+   * \param[in] binding_ptr The binding.
+   */
   OrtStatus*(ORT_API_CALL* SynchronizeBoundOutputs)(OrtIoBinding* binding_ptr) NO_EXCEPTION;
 
   /** Slot 204, not implemented. */
@@ -1528,7 +1699,19 @@ struct OrtApi {
   /** Slot 209, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_MIGraphX)(OrtSessionOptions* options, const OrtMIGraphXProviderOptions* migraphx_options) NO_EXCEPTION;
 
-  /** Slot 210, not implemented. */
+  /** Gives sessions the values of initializers whose data their model stores in files.
+   *
+   * The files need not exist. The values are shared, not copied. Creating a session fails if its model
+   * lacks one of the names, or does not store its data in a file.
+   *
+   * \param[in] options The options.
+   * \param[in] initializer_names Names of the initializers. As many as num_initializers says.
+   * \param[in] initializers Their values, with the types and shapes of the initializers. As many as
+   *     num_initializers says.
+   * \param[in] num_initializers Their number. In initializers.
+   * \retval ORT_INVALID_ARGUMENT when a value is not a tensor, or a name is empty or has a value
+   *     already.
+   */
   OrtStatus*(ORT_API_CALL* AddExternalInitializers)(OrtSessionOptions* options, const char* const* initializer_names, const OrtValue* const* initializers, size_t num_initializers) NO_EXCEPTION;
 
   /** Slot 211, not implemented. */
@@ -1727,7 +1910,26 @@ struct OrtApi {
   /** Slot 259, not implemented. */
   OrtStatus*(ORT_API_CALL* CreateAndRegisterAllocatorV2)(OrtEnv* env, const char* provider_type, const OrtMemoryInfo* mem_info, const OrtArenaCfg* arena_cfg, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Slot 260, not implemented. */
+  /** Starts a run of a model and returns; a function of the caller gets the outputs.
+   *
+   * Runs of one session follow one another on a thread of the session. The names are copied, and the
+   * inputs may be released when the call returns, but memory of the caller behind them, the array of
+   * outputs and the run options must stay until the function is called. Releasing the session waits for
+   * its runs, unless the function itself does so.
+   *
+   * \param[in] session The session.
+   * \param[in] run_options Settings for this run, or null.
+   * \param[in] input_names Names of the inputs. As many as input_len says.
+   * \param[in] input The inputs, in the order of the names. As many as input_len says.
+   * \param[in] input_len Number of inputs. In values.
+   * \param[in] output_names Names of the requested outputs. As many as output_names_len says.
+   * \param[in] output_names_len Number of outputs. In values.
+   * \param[in,out] output Receives the outputs. A null entry is replaced by a new value; a tensor of the
+   *     right type and shape is overwritten. As many as output_names_len says. Freed with ReleaseValue.
+   * \param[in] run_async_callback Called when the run has ended, on the thread of the session.
+   * \param[in] user_data Passed to the function; may be null.
+   * \retval ORT_INVALID_ARGUMENT when no output is requested.
+   */
   OrtStatus*(ORT_API_CALL* RunAsync)(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names, const OrtValue* const* input, size_t input_len, const char* const* output_names, size_t output_names_len, OrtValue** output, RunAsyncCallbackFn run_async_callback, void* user_data) NO_EXCEPTION;
 
   /** Slot 261, not implemented. */
@@ -1863,22 +2065,56 @@ struct OrtApi {
    */
   const OrtCompileApi*(ORT_API_CALL* GetCompileApi)(void) NO_EXCEPTION;
 
-  /** Slot 295, not implemented. */
+  /** Creates an empty collection of pairs.
+   *
+   * \param[out] out The pairs; null if there is no memory. Freed with ReleaseKeyValuePairs.
+   * \since version 22
+   */
   void(ORT_API_CALL* CreateKeyValuePairs)(OrtKeyValuePairs** out) NO_EXCEPTION;
 
-  /** Slot 296, not implemented. */
+  /** Adds a pair, or replaces the value of a key that is there.
+   *
+   * \param[in] kvps The pairs.
+   * \param[in] key The key, copied. An empty key adds nothing.
+   * \param[in] value The value, copied.
+   * \since version 22
+   */
   void(ORT_API_CALL* AddKeyValuePair)(OrtKeyValuePairs* kvps, const char* key, const char* value) NO_EXCEPTION;
 
-  /** Slot 297, not implemented. */
+  /** The value of a key.
+   *
+   * \param[in] kvps The pairs.
+   * \param[in] key The key.
+   * \return The value, valid until the pairs change; null if there is no such key.
+   * \since version 22
+   */
   const char*(ORT_API_CALL* GetKeyValue)(const OrtKeyValuePairs* kvps, const char* key) NO_EXCEPTION;
 
-  /** Slot 298, not implemented. */
+  /** All keys and values, in alphabetical order of the keys.
+   *
+   * \param[in] kvps The pairs.
+   * \param[out] keys The keys, valid until the pairs change. As many as num_entries says. Valid as long
+   *     as kvps.
+   * \param[out] values The values, in the order of the keys. As many as num_entries says. Valid as long
+   *     as kvps.
+   * \param[out] num_entries Their number. In pairs.
+   * \since version 22
+   */
   void(ORT_API_CALL* GetKeyValuePairs)(const OrtKeyValuePairs* kvps, const char* const** keys, const char* const** values, size_t* num_entries) NO_EXCEPTION;
 
-  /** Slot 299, not implemented. */
+  /** Removes a pair, if it is there.
+   *
+   * \param[in] kvps The pairs.
+   * \param[in] key The key.
+   * \since version 22
+   */
   void(ORT_API_CALL* RemoveKeyValuePair)(OrtKeyValuePairs* kvps, const char* key) NO_EXCEPTION;
 
-  /** Slot 300, not implemented. */
+  /** Frees pairs.
+   *
+   * \param[in] input The pairs, or null.
+   * \since version 22
+   */
   void(ORT_API_CALL* ReleaseKeyValuePairs)(OrtKeyValuePairs* input) NO_EXCEPTION;
 
   /** Slot 301, not implemented. */
@@ -2141,7 +2377,12 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetTensorData)(const OrtValue* value, const void** out) NO_EXCEPTION;
 
-  /** Slot 379, not implemented. */
+  /** A copy of all entries of the session configuration.
+   *
+   * \param[in] options The options.
+   * \param[out] out The entries. Freed with ReleaseKeyValuePairs.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* GetSessionOptionsConfigEntries)(const OrtSessionOptions* options, OrtKeyValuePairs** out) NO_EXCEPTION;
 
   /** Slot 380, not implemented. */

@@ -125,6 +125,18 @@ struct Release<OrtSession> {
   static void call(OrtSession* p) { GetApi().ReleaseSession(p); }
 };
 template <>
+struct Release<OrtIoBinding> {
+  static void call(OrtIoBinding* p) { GetApi().ReleaseIoBinding(p); }
+};
+template <>
+struct Release<OrtModelMetadata> {
+  static void call(OrtModelMetadata* p) { GetApi().ReleaseModelMetadata(p); }
+};
+template <>
+struct Release<OrtKeyValuePairs> {
+  static void call(OrtKeyValuePairs* p) { GetApi().ReleaseKeyValuePairs(p); }
+};
+template <>
 struct Release<OrtSessionOptions> {
   static void call(OrtSessionOptions* p) { GetApi().ReleaseSessionOptions(p); }
 };
@@ -374,125 +386,6 @@ struct Env : detail::Base<OrtEnv> {
   /** The lowest severity that is logged. */
   Env& UpdateEnvWithCustomLogLevel(OrtLoggingLevel value) {
     ThrowOnError(GetApi().UpdateEnvWithCustomLogLevel(p_, value));
-    return *this;
-  }
-
-};
-
-/** Settings that a session copies when it is created. */
-struct SessionOptions : detail::Base<OrtSessionOptions> {
-  explicit SessionOptions(std::nullptr_t) {}
-  explicit SessionOptions(OrtSessionOptions* p) : Base(p) {}
-  /** A copy of the options. */
-  SessionOptions Clone() const {
-    OrtSessionOptions* copy = nullptr;
-    ThrowOnError(GetApi().CloneSessionOptions(p_, &copy));
-    return SessionOptions{copy};
-  }
-
-  /** Creates options with default values. */
-  SessionOptions() {
-    ThrowOnError(GetApi().CreateSessionOptions(&p_));
-  }
-
-  /** Number of threads that a step uses; 0 for one per processor. */
-  SessionOptions& SetIntraOpNumThreads(int value) {
-    ThrowOnError(GetApi().SetIntraOpNumThreads(p_, value));
-    return *this;
-  }
-
-  /** Accepted but has no effect: nodes run one after another. */
-  SessionOptions& SetInterOpNumThreads(int value) {
-    ThrowOnError(GetApi().SetInterOpNumThreads(p_, value));
-    return *this;
-  }
-
-  /** How much models are optimized before they run. */
-  SessionOptions& SetGraphOptimizationLevel(GraphOptimizationLevel value) {
-    ThrowOnError(GetApi().SetSessionGraphOptimizationLevel(p_, value));
-    return *this;
-  }
-
-  /** Accepted but has no effect: nodes run one after another. */
-  SessionOptions& SetExecutionMode(ExecutionMode value) {
-    ThrowOnError(GetApi().SetSessionExecutionMode(p_, value));
-    return *this;
-  }
-
-  /** The minimum severity that is logged, from 0 (verbose) to 4 (fatal); -1 for that of the process. */
-  SessionOptions& SetLogSeverityLevel(int value) {
-    ThrowOnError(GetApi().SetSessionLogSeverityLevel(p_, value));
-    return *this;
-  }
-
-  /** File to which a session writes the graph that it runs, after its passes. */
-  SessionOptions& SetOptimizedModelFilePath(const std::basic_string<ORTCHAR_T>& value) {
-    ThrowOnError(GetApi().SetOptimizedModelFilePath(p_, value.c_str()));
-    return *this;
-  }
-
-  /** Name in log messages. */
-  SessionOptions& SetLogId(const char* value) {
-    ThrowOnError(GetApi().SetSessionLogId(p_, value));
-    return *this;
-  }
-
-  /** Whether bit-for-bit reproducible results are requested. */
-  SessionOptions& SetDeterministicCompute(bool value) {
-    ThrowOnError(GetApi().SetDeterministicCompute(p_, value));
-    return *this;
-  }
-
-  /** Sets a configuration entry. */
-  SessionOptions& AddConfigEntry(const std::string& key, const std::string& value) {
-    ThrowOnError(GetApi().AddSessionConfigEntry(p_, key.c_str(), value.c_str()));
-    return *this;
-  }
-
-  /** Whether a configuration entry is set. */
-  bool HasConfigEntry(const std::string& key) const {
-    int out{};
-    ThrowOnError(GetApi().HasSessionConfigEntry(p_, key.c_str(), &out));
-    return out != 0;
-  }
-
-  /** The value of a configuration entry. */
-  std::string GetConfigEntry(const std::string& key) const {
-    size_t size = 0;  // The caller supplies the buffer: one call queries its size, the next fills it.
-    ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), nullptr, &size));
-    std::string value(size, '\0');
-    ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), &value[0], &size));
-    value.resize(size - 1);
-    return value;
-  }
-
-  /** Accepted but has no effect: intermediate values are always stored in an arena. */
-  SessionOptions& EnableCpuMemArena() {
-    ThrowOnError(GetApi().EnableCpuMemArena(p_));
-    return *this;
-  }
-
-  /** Accepted but has no effect: intermediate values are always stored in an arena. */
-  SessionOptions& DisableCpuMemArena() {
-    ThrowOnError(GetApi().DisableCpuMemArena(p_));
-    return *this;
-  }
-
-  /** Accepted but has no effect: memory is always planned in advance. */
-  SessionOptions& EnableMemPattern() {
-    ThrowOnError(GetApi().EnableMemPattern(p_));
-    return *this;
-  }
-
-  /** Accepted but has no effect: memory is always planned in advance. */
-  SessionOptions& DisableMemPattern() {
-    ThrowOnError(GetApi().DisableMemPattern(p_));
-    return *this;
-  }
-
-  /** Accepted but has no effect: all sessions share one thread pool per process. */
-  SessionOptions& DisablePerSessionThreads() {
-    ThrowOnError(GetApi().DisablePerSessionThreads(p_));
     return *this;
   }
 
@@ -838,12 +731,276 @@ struct Value : detail::Base<OrtValue> {
 };
 static_assert(sizeof(Value) == sizeof(OrtValue*), "a list of values is a list of handles");
 
+namespace detail {
+
+/** Views a list of objects as a list of their handles: a Value contains only its handle. */
+inline const OrtValue* const* Handles(const std::vector<Value>& values) {
+  return reinterpret_cast<const OrtValue* const*>(values.data());
+}
+
+}  // namespace detail
+
+/** Settings that a session copies when it is created. */
+struct SessionOptions : detail::Base<OrtSessionOptions> {
+  explicit SessionOptions(std::nullptr_t) {}
+  explicit SessionOptions(OrtSessionOptions* p) : Base(p) {}
+  /** A copy of the options. */
+  SessionOptions Clone() const {
+    OrtSessionOptions* copy = nullptr;
+    ThrowOnError(GetApi().CloneSessionOptions(p_, &copy));
+    return SessionOptions{copy};
+  }
+
+  /** Creates options with default values. */
+  SessionOptions() {
+    ThrowOnError(GetApi().CreateSessionOptions(&p_));
+  }
+
+  /** Number of threads that a step uses; 0 for one per processor. */
+  SessionOptions& SetIntraOpNumThreads(int value) {
+    ThrowOnError(GetApi().SetIntraOpNumThreads(p_, value));
+    return *this;
+  }
+
+  /** Accepted but has no effect: nodes run one after another. */
+  SessionOptions& SetInterOpNumThreads(int value) {
+    ThrowOnError(GetApi().SetInterOpNumThreads(p_, value));
+    return *this;
+  }
+
+  /** How much models are optimized before they run. */
+  SessionOptions& SetGraphOptimizationLevel(GraphOptimizationLevel value) {
+    ThrowOnError(GetApi().SetSessionGraphOptimizationLevel(p_, value));
+    return *this;
+  }
+
+  /** Accepted but has no effect: nodes run one after another. */
+  SessionOptions& SetExecutionMode(ExecutionMode value) {
+    ThrowOnError(GetApi().SetSessionExecutionMode(p_, value));
+    return *this;
+  }
+
+  /** The minimum severity that is logged, from 0 (verbose) to 4 (fatal); -1 for that of the process. */
+  SessionOptions& SetLogSeverityLevel(int value) {
+    ThrowOnError(GetApi().SetSessionLogSeverityLevel(p_, value));
+    return *this;
+  }
+
+  /** File to which a session writes the graph that it runs, after its passes. */
+  SessionOptions& SetOptimizedModelFilePath(const std::basic_string<ORTCHAR_T>& value) {
+    ThrowOnError(GetApi().SetOptimizedModelFilePath(p_, value.c_str()));
+    return *this;
+  }
+
+  /** Name in log messages. */
+  SessionOptions& SetLogId(const char* value) {
+    ThrowOnError(GetApi().SetSessionLogId(p_, value));
+    return *this;
+  }
+
+  /** Whether bit-for-bit reproducible results are requested. */
+  SessionOptions& SetDeterministicCompute(bool value) {
+    ThrowOnError(GetApi().SetDeterministicCompute(p_, value));
+    return *this;
+  }
+
+  /** Sets a configuration entry. */
+  SessionOptions& AddConfigEntry(const std::string& key, const std::string& value) {
+    ThrowOnError(GetApi().AddSessionConfigEntry(p_, key.c_str(), value.c_str()));
+    return *this;
+  }
+
+  /** Whether a configuration entry is set. */
+  bool HasConfigEntry(const std::string& key) const {
+    int out{};
+    ThrowOnError(GetApi().HasSessionConfigEntry(p_, key.c_str(), &out));
+    return out != 0;
+  }
+
+  /** The value of a configuration entry. */
+  std::string GetConfigEntry(const std::string& key) const {
+    size_t size = 0;  // The caller supplies the buffer: one call queries its size, the next fills it.
+    ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), nullptr, &size));
+    std::string value(size, '\0');
+    ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), &value[0], &size));
+    value.resize(size - 1);
+    return value;
+  }
+
+  /** Accepted but has no effect: intermediate values are always stored in an arena. */
+  SessionOptions& EnableCpuMemArena() {
+    ThrowOnError(GetApi().EnableCpuMemArena(p_));
+    return *this;
+  }
+
+  /** Accepted but has no effect: intermediate values are always stored in an arena. */
+  SessionOptions& DisableCpuMemArena() {
+    ThrowOnError(GetApi().DisableCpuMemArena(p_));
+    return *this;
+  }
+
+  /** Accepted but has no effect: memory is always planned in advance. */
+  SessionOptions& EnableMemPattern() {
+    ThrowOnError(GetApi().EnableMemPattern(p_));
+    return *this;
+  }
+
+  /** Accepted but has no effect: memory is always planned in advance. */
+  SessionOptions& DisableMemPattern() {
+    ThrowOnError(GetApi().DisableMemPattern(p_));
+    return *this;
+  }
+
+  /** Accepted but has no effect: all sessions share one thread pool per process. */
+  SessionOptions& DisablePerSessionThreads() {
+    ThrowOnError(GetApi().DisablePerSessionThreads(p_));
+    return *this;
+  }
+
+  /** Fixes every dimension of an input that a model marks with a denotation. */
+  SessionOptions& AddFreeDimensionOverride(const std::string& denotation, int64_t extent) {
+    ThrowOnError(GetApi().AddFreeDimensionOverride(p_, denotation.c_str(), extent));
+    return *this;
+  }
+
+  /** Fixes every dimension of an input that has a name. */
+  SessionOptions& AddFreeDimensionOverrideByName(const std::string& name, int64_t extent) {
+    ThrowOnError(GetApi().AddFreeDimensionOverrideByName(p_, name.c_str(), extent));
+    return *this;
+  }
+
+  /** Has sessions use a tensor instead of an initializer of their model. */
+  SessionOptions& AddInitializer(const std::string& name, const Value& value) {
+    ThrowOnError(GetApi().AddInitializer(p_, name.c_str(), value));
+    return *this;
+  }
+
+  /** Gives sessions the values of initializers whose data their model stores in files. */
+  SessionOptions& AddExternalInitializers(const std::vector<std::string>& names, const std::vector<Value>& values) {
+    detail::CheckSameLength("names", names.size(), "values", values.size());
+    ThrowOnError(GetApi().AddExternalInitializers(p_, detail::Pointers(names).data(), detail::Handles(values), names.size()));
+    return *this;
+  }
+
+  /** Has forward sessions record how long each kernel of each run takes. */
+  SessionOptions& EnableProfiling(const std::basic_string<ORTCHAR_T>& prefix) {
+    ThrowOnError(GetApi().EnableProfiling(p_, prefix.c_str()));
+    return *this;
+  }
+
+  /** Has forward sessions record nothing, which is the default. */
+  SessionOptions& DisableProfiling() {
+    ThrowOnError(GetApi().DisableProfiling(p_));
+    return *this;
+  }
+
+};
+
+/** What a model states about itself. */
+struct ModelMetadata : detail::Base<OrtModelMetadata> {
+  explicit ModelMetadata(std::nullptr_t) {}
+  explicit ModelMetadata(OrtModelMetadata* p) : Base(p) {}
+  /** Keys of the custom metadata, in alphabetical order. */
+  std::vector<AllocatedStringPtr> GetCustomMetadataMapKeysAllocated(OrtAllocator* allocator) const {
+    char** keys = nullptr;
+    int64_t count = 0;
+    ThrowOnError(GetApi().ModelMetadataGetCustomMetadataMapKeys(p_, allocator, &keys, &count));
+    std::vector<AllocatedStringPtr> owned;
+    for (int64_t i = 0; i < count; ++i) owned.emplace_back(keys[i], detail::AllocatedFree(allocator));
+    if (keys != nullptr) allocator->Free(allocator, keys);
+    return owned;
+  }
+
+  /** Name of the program that wrote the model. */
+  AllocatedStringPtr GetProducerNameAllocated(OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().ModelMetadataGetProducerName(p_, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Name of the graph. */
+  AllocatedStringPtr GetGraphNameAllocated(OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().ModelMetadataGetGraphName(p_, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Description of the graph. */
+  AllocatedStringPtr GetGraphDescriptionAllocated(OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().ModelMetadataGetGraphDescription(p_, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Domain of the model. */
+  AllocatedStringPtr GetDomainAllocated(OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().ModelMetadataGetDomain(p_, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Description of the model. */
+  AllocatedStringPtr GetDescriptionAllocated(OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().ModelMetadataGetDescription(p_, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Value of an entry of the custom metadata. */
+  AllocatedStringPtr LookupCustomMetadataMapAllocated(const char* key, OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().ModelMetadataLookupCustomMetadataMap(p_, allocator, key, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Version of the model. */
+  int64_t GetVersion() const {
+    int64_t value{};
+    ThrowOnError(GetApi().ModelMetadataGetVersion(p_, &value));
+    return value;
+  }
+
+};
+
+struct IoBinding;
+
 /** Runs a model forward. Members have the names and meanings of onnxruntime's class. The model is
  * compiled once per set of input shapes; later runs with the same shapes only compute. Runs of one
  * session are serialized; runs of different sessions may overlap.
  */
 struct Session : detail::Base<OrtSession> {
   explicit Session(std::nullptr_t) {}
+  /** Runs the model on bound inputs for bound outputs. */
+  void Run(const RunOptions& run_options, const IoBinding& binding);
+  /** Starts a run and returns; a function gets the outputs. The array of outputs stays until it is called. */
+  void RunAsync(const RunOptions& run_options, const char* const* input_names, const Value* input_values, size_t input_count,
+                const char* const* output_names, Value* output_values, size_t output_count, RunAsyncCallbackFn callback,
+                void* user_data) {
+    ThrowOnError(GetApi().RunAsync(p_, run_options, input_names, reinterpret_cast<const OrtValue* const*>(input_values),
+                                   input_count, output_names, output_count, reinterpret_cast<OrtValue**>(output_values),
+                                   callback, user_data));
+  }
+
+  /** Stops recording and writes what was recorded to a file. */
+  AllocatedStringPtr EndProfilingAllocated(OrtAllocator* allocator) {
+    char* name = nullptr;
+    ThrowOnError(GetApi().SessionEndProfiling(p_, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** What the model states about itself. */
+  ModelMetadata GetModelMetadata() const {
+    OrtModelMetadata* out{};
+    ThrowOnError(GetApi().SessionGetModelMetadata(p_, &out));
+    return ModelMetadata{out};
+  }
+
+  /** Time at which the recording began, in nanoseconds. */
+  uint64_t GetProfilingStartTimeNs() const {
+    uint64_t out{};
+    ThrowOnError(GetApi().SessionGetProfilingStartTimeNs(p_, &out));
+    return out;
+  }
 
   /** Creates a session from a model. */
   Session(const Env& env, const ORTCHAR_T* model_path, const SessionOptions& options) {
@@ -869,7 +1026,7 @@ struct Session : detail::Base<OrtSession> {
     return out;
   }
 
-  /** Number of initializers that a run may replace, always 0. */
+  /** Number of initializers that a run may replace. */
   size_t GetOverridableInitializerCount() const {
     size_t out{};
     ThrowOnError(GetApi().SessionGetOverridableInitializerCount(p_, &out));
@@ -905,6 +1062,20 @@ struct Session : detail::Base<OrtSession> {
     return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
   }
 
+  /** Name of an initializer that a run may replace, in memory from an allocator. */
+  AllocatedStringPtr GetOverridableInitializerNameAllocated(size_t index, OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().SessionGetOverridableInitializerName(p_, index, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Kind, type and shape of an initializer that a run may replace. */
+  TypeInfo GetOverridableInitializerTypeInfo(size_t index) const {
+    OrtTypeInfo* type_info{};
+    ThrowOnError(GetApi().SessionGetOverridableInitializerTypeInfo(p_, index, &type_info));
+    return TypeInfo{type_info};
+  }
+
   /** Kind, type and shape of an input. */
   TypeInfo GetInputTypeInfo(size_t index) const {
     OrtTypeInfo* type_info{};
@@ -934,5 +1105,79 @@ struct Session : detail::Base<OrtSession> {
   }
 
 };
+
+/** Inputs and outputs of a session that are bound once and used by every run, without a copy. */
+struct IoBinding : detail::Base<OrtIoBinding> {
+  explicit IoBinding(std::nullptr_t) {}
+  /** Names of the bound outputs, in the order in which they were bound. */
+  std::vector<std::string> GetOutputNames() const {
+    AllocatorWithDefaultOptions allocator;
+    char* text = nullptr;
+    size_t* lengths = nullptr;
+    size_t count = 0;
+    ThrowOnError(GetApi().GetBoundOutputNames(p_, allocator, &text, &lengths, &count));
+    const AllocatedStringPtr owned_text(text, detail::AllocatedFree(allocator));
+    const std::unique_ptr<size_t, detail::AllocatedFree> owned_lengths(lengths, detail::AllocatedFree(allocator));
+    std::vector<std::string> names;
+    for (size_t i = 0; i < count; text += lengths[i++]) names.emplace_back(text, lengths[i]);
+    return names;
+  }
+  /** Values of the bound outputs, in the same order; they share the memory of the outputs. */
+  std::vector<Value> GetOutputValues() const {
+    AllocatorWithDefaultOptions allocator;
+    OrtValue** values = nullptr;
+    size_t count = 0;
+    ThrowOnError(GetApi().GetBoundOutputValues(p_, allocator, &values, &count));
+    const std::unique_ptr<OrtValue*, detail::AllocatedFree> owned(values, detail::AllocatedFree(allocator));
+    std::vector<Value> taken;
+    for (size_t i = 0; i < count; ++i) taken.emplace_back(values[i]);
+    return taken;
+  }
+
+  /** Creates a binding without inputs and outputs. */
+  explicit IoBinding(Session& session) {
+    ThrowOnError(GetApi().CreateIoBinding(session, &p_));
+  }
+
+  /** Binds a value to an input; a run reads what its memory holds then. */
+  void BindInput(const char* name, const Value& value) {
+    ThrowOnError(GetApi().BindInput(p_, name, value));
+  }
+
+  /** Binds a tensor to an output, in which runs compute it. */
+  void BindOutput(const char* name, const Value& value) {
+    ThrowOnError(GetApi().BindOutput(p_, name, value));
+  }
+
+  /** Requests an output in memory that runs allocate. */
+  void BindOutput(const char* name, const MemoryInfo& memory_info) {
+    ThrowOnError(GetApi().BindOutputToDevice(p_, name, memory_info));
+  }
+
+  /** Removes all inputs. */
+  void ClearBoundInputs() {
+    GetApi().ClearBoundInputs(p_);
+  }
+
+  /** Removes all outputs. */
+  void ClearBoundOutputs() {
+    GetApi().ClearBoundOutputs(p_);
+  }
+
+  /** Has no effect: bound inputs are in memory of the CPU. */
+  void SynchronizeInputs() {
+    ThrowOnError(GetApi().SynchronizeBoundInputs(p_));
+  }
+
+  /** Has no effect: a run has computed its outputs when it returns. */
+  void SynchronizeOutputs() {
+    ThrowOnError(GetApi().SynchronizeBoundOutputs(p_));
+  }
+
+};
+
+inline void Session::Run(const RunOptions& run_options, const IoBinding& binding) {
+  ThrowOnError(GetApi().RunWithBinding(p_, run_options, binding));
+}
 
 }  // namespace Ort

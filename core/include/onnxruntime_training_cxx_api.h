@@ -119,11 +119,6 @@ struct Release<OrtGradientGraphBuilder> {
   static void call(OrtGradientGraphBuilder* p) { GetOrtrainApi().ReleaseGradientGraphBuilder(p); }
 };
 
-/** Views a list of objects as a list of their handles: a Value contains only its handle. */
-inline const OrtValue* const* Handles(const std::vector<Value>& values) {
-  return reinterpret_cast<const OrtValue* const*>(values.data());
-}
-
 }  // namespace detail
 
 /** Everything that training changes: parameters, gradients, optimizer state, and the user's properties.
@@ -248,6 +243,11 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     int64_t out{};
     ThrowOnError(GetOrtrainApi().CheckpointGetOptimizerStepCount(p_, &out));
     return out;
+  }
+
+  /** Overwrites the gradient of a parameter with the values of a tensor. */
+  void SetParameterGradient(const std::string& parameter_name, const Value& gradient) {
+    ThrowOnError(GetOrtrainApi().CheckpointSetParameterGradient(p_, parameter_name.c_str(), gradient));
   }
 
 };
@@ -411,6 +411,24 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
   int64_t GetSkippedStepCount() const {
     int64_t out{};
     ThrowOnError(GetOrtrainApi().GetSkippedStepCount(p_, &out));
+    return out;
+  }
+
+  /** Copies the gradients of all trainable parameters into one tensor, end to end. */
+  void CopyGradientsToBuffer(const Value& gradients_buffer) const {
+    ThrowOnError(GetOrtrainApi().CopyGradientsToBuffer(p_,
+                                                       const_cast<OrtValue*>(static_cast<const OrtValue*>(gradients_buffer))));
+  }
+
+  /** Overwrites the gradients of all trainable parameters with the values of one tensor. */
+  void CopyBufferToGradients(const Value& gradients_buffer) {
+    ThrowOnError(GetOrtrainApi().CopyBufferToGradients(p_, gradients_buffer));
+  }
+
+  /** The Euclidean norm of all gradients together. */
+  float GetGradientNorm() const {
+    float out{};
+    ThrowOnError(GetOrtrainApi().GetGradientNorm(p_, &out));
     return out;
   }
 

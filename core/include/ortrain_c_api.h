@@ -261,19 +261,19 @@ struct OrtrainApi {
    *
    * \param[in] model_data The forward model, not needed after the call. As many as model_length says.
    * \param[in] model_length Its size. In bytes.
-   * \param[in] y_node_names The values to differentiate. For each value other than the loss, an input
-   *     <value>_grad is added to the model through which the caller supplies its gradient. As many as
-   *     y_len says.
+   * \param[in] y_node_names The values to differentiate. For each value that the loss is not computed
+   *     from, an input <value>_grad is added to the model through which the caller supplies its
+   *     gradient. As many as y_len says.
    * \param[in] y_len Their number. In names.
-   * \param[in] x_node_names The values with respect to which gradients are computed. As many as x_len
-   *     says.
+   * \param[in] x_node_names The values with respect to which gradients are computed; without any, the
+   *     model stays as it is. As many as x_len says.
    * \param[in] x_len Their number. In names.
-   * \param[in] loss_name The scalar loss, whose gradient is one; empty if there is none.
+   * \param[in] loss_name The scalar loss, whose gradient is one. It has no effect if it is empty or not
+   *     among the values to differentiate.
    * \param[out] out The builder. Freed with ReleaseGradientGraphBuilder.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
-   * \retval ORT_INVALID_ARGUMENT when no values are named, or the loss is not among the values to
-   *     differentiate.
+   * \retval ORT_INVALID_ARGUMENT when no values to differentiate are named.
    */
   OrtStatus*(ORT_API_CALL* CreateGradientGraphBuilder)(const void* model_data, size_t model_length, const char* const* y_node_names, size_t y_len, const char* const* x_node_names, size_t x_len, const char* loss_name, OrtGradientGraphBuilder** out) NO_EXCEPTION;
 
@@ -368,6 +368,70 @@ struct OrtrainApi {
    * \param[out] out The number since the session was created. In steps.
    */
   OrtStatus*(ORT_API_CALL* GetSkippedStepCount)(const OrtTrainingSession* sess, int64_t* out) NO_EXCEPTION;
+
+  /** Copies the gradients of all trainable parameters into one tensor, end to end.
+   *
+   * Their order is that of CopyParametersToBuffer, and each is row-major. CopyBufferToGradients is the
+   * reverse.
+   *
+   * \param[in] sess The session.
+   * \param[in] gradients_buffer A tensor of 32-bit floats, or of doubles if the parameters are doubles,
+   *     with as many elements as the trainable parameters have.
+   * \retval ORT_INVALID_ARGUMENT when the size or type of the tensor does not match.
+   * \retval ORT_RUNTIME_EXCEPTION when there are no gradients yet.
+   */
+  OrtStatus*(ORT_API_CALL* CopyGradientsToBuffer)(const OrtTrainingSession* sess, OrtValue* gradients_buffer) NO_EXCEPTION;
+
+  /** Overwrites the gradients of all trainable parameters with the values of one tensor.
+   *
+   * The next optimizer step uses them, and the next train step adds to them, even if LazyResetGrad was
+   * called before. Gradients of 16-bit parameters are rounded.
+   *
+   * \param[in] sess The session.
+   * \param[in] gradients_buffer A tensor as CopyGradientsToBuffer fills it.
+   * \retval ORT_INVALID_ARGUMENT when the size or type of the tensor does not match.
+   */
+  OrtStatus*(ORT_API_CALL* CopyBufferToGradients)(OrtTrainingSession* sess, const OrtValue* gradients_buffer) NO_EXCEPTION;
+
+  /** The Euclidean norm of all gradients together.
+   *
+   * This is the norm that clipping compares with its limit.
+   *
+   * \param[in] sess The session.
+   * \param[out] out The norm.
+   * \retval ORT_RUNTIME_EXCEPTION when there are no gradients yet.
+   */
+  OrtStatus*(ORT_API_CALL* GetGradientNorm)(const OrtTrainingSession* sess, float* out) NO_EXCEPTION;
+
+  /** Overwrites the gradient of a parameter with the values of a tensor.
+   *
+   * The next optimizer step uses it, and the next train step adds to it. If LazyResetGrad was called
+   * since the last train step, or no train step has run, the gradients of all other parameters become
+   * zero first.
+   *
+   * \param[in] checkpoint_state The state.
+   * \param[in] parameter_name Name of the parameter.
+   * \param[in] gradient The values, with the parameter's type and shape.
+   * \retval ORT_INVALID_ARGUMENT when there is no parameter with this name, it is frozen, or the type or
+   *     shape does not match.
+   * \retval ORT_RUNTIME_EXCEPTION when no training session has been created with this state.
+   */
+  OrtStatus*(ORT_API_CALL* CheckpointSetParameterGradient)(OrtCheckpointState* checkpoint_state, const char* parameter_name, const OrtValue* gradient) NO_EXCEPTION;
+
+  /** Whether a run that trains uses the training behaviour of operators such as Dropout. Forward sessions
+   * ignore it.
+   *
+   * \param[in] options The options.
+   * \param[in] training_mode The mode; true by default.
+   */
+  OrtStatus*(ORT_API_CALL* RunOptionsSetTrainingMode)(OrtRunOptions* options, bool training_mode) NO_EXCEPTION;
+
+  /** Whether a run that trains computes only what the requested outputs need. Forward sessions always do.
+   *
+   * \param[in] options The options.
+   * \param[in] only_execute_path_to_fetches Whether to leave out everything else; false by default.
+   */
+  OrtStatus*(ORT_API_CALL* RunOptionsSetOnlyExecutePathToFetches)(OrtRunOptions* options, bool only_execute_path_to_fetches) NO_EXCEPTION;
 
 };
 

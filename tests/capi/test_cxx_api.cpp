@@ -1,6 +1,8 @@
 // The C++ interface: the recorded run of the smallest model, with objects and exceptions.
 #include "onnxruntime_training_cxx_api.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -169,4 +171,90 @@ TEST_CASE("C++: run a model forward, and with its gradients") {
   outputs = gradients.Run(options, input_names, batch.data(), 2, both, 2);
   CHECK(std::abs(scalar(outputs[0]) - expected) < 1e-5f);
   CHECK(outputs[1].GetTensorTypeAndShapeInfo().GetShape() == std::vector<int64_t>{4, 64});
+}
+
+TEST_CASE("C++: gradients leave a session and enter it") {
+  Run run;
+  const auto batch = run.batch();
+  run.session.TrainStep(batch);
+  std::vector<float> gradients(run.session.GetParametersSize(true));
+  const Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+  const int64_t size = static_cast<int64_t>(gradients.size());
+  Ort::Value buffer = Ort::Value::CreateTensor<float>(memory, gradients.data(), gradients.size(), &size, 1);
+  run.session.CopyGradientsToBuffer(buffer);
+  double squares = 0;
+  for (const float g : gradients) squares += static_cast<double>(g) * g;
+  CHECK(std::abs(run.session.GetGradientNorm() - std::sqrt(squares)) < 1e-5 * std::sqrt(squares));
+
+  for (float& g : gradients) g = 1;
+  run.session.LazyResetGrad();
+  run.session.CopyBufferToGradients(buffer);
+  Ort::Value bias = run.state.GetParameter("fc2.bias");
+  float* values = bias.GetTensorMutableData<float>();
+  const size_t count = bias.GetTensorTypeAndShapeInfo().GetElementCount();
+  for (size_t i = 0; i < count; ++i) values[i] = -2;
+  run.state.SetParameterGradient("fc2.bias", bias);
+  run.session.CopyGradientsToBuffer(buffer);
+  CHECK(std::count(gradients.begin(), gradients.end(), -2.0f) == static_cast<std::ptrdiff_t>(count));
+  CHECK(std::count(gradients.begin(), gradients.end(), 1.0f) ==
+        static_cast<std::ptrdiff_t>(gradients.size() - count));
+  run.session.TrainStep(batch);  // adds to what was written
+  const std::vector<float> before = gradients;
+  run.session.CopyGradientsToBuffer(buffer);
+  CHECK(before != gradients);
+  CHECK_THROWS_AS(run.state.SetParameterGradient("fc1.bias", bias), Ort::Exception);
+}
+
+TEST_CASE("C++: bindings, metadata, profiles and runs in the background") {
+  const Scratch scratch;
+  Run run;
+  Ort::SessionOptions options;
+  options.EnableProfiling((scratch / "profile").c_str()).AddFreeDimensionOverrideByName("batch", 4);
+  Ort::Session session(run.env, (kMlp / "exported_after.onnx").c_str(), options);
+  Ort::AllocatorWithDefaultOptions allocator;
+  const Ort::ModelMetadata metadata = session.GetModelMetadata();
+  CHECK(std::string(metadata.GetProducerNameAllocated(allocator).get()) == "pytorch");
+  CHECK(std::string(metadata.GetGraphNameAllocated(allocator).get()) == "main_graph");
+  CHECK(metadata.GetCustomMetadataMapKeysAllocated(allocator).empty());
+  CHECK(metadata.LookupCustomMetadataMapAllocated("none", allocator) == nullptr);
+  CHECK(session.GetInputTypeInfo(0).GetTensorTypeAndShapeInfo().GetShape() == std::vector<int64_t>{4, 64});
+
+  const auto batch = run.batch();
+  Ort::IoBinding binding(session);
+  binding.BindInput("input", batch[0]);
+  binding.BindOutput("output", Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault));
+  session.Run(Ort::RunOptions(), binding);
+  CHECK(binding.GetOutputNames() == std::vector<std::string>{"output"});
+  std::vector<Ort::Value> bound = binding.GetOutputValues();
+  REQUIRE(bound.size() == 1);
+
+  struct Ended {
+    std::atomic<bool> done{false};
+    std::string error;
+  } ended;
+  const char *input = "input", *output = "output";
+  Ort::Value made{nullptr};
+  session.RunAsync(
+      Ort::RunOptions(nullptr), &input, batch.data(), 1, &output, &made, 1,
+      [](void* data, OrtValue**, size_t, OrtStatus* status) {
+        auto* result = static_cast<Ended*>(data);
+        if (const Ort::Status failure(status); !failure.IsOK()) result->error = failure.GetErrorMessage();
+        result->done = true;
+        result->done.notify_one();
+      },
+      &ended);
+  ended.done.wait(false);
+  CHECK(ended.error.empty());
+  const size_t count = bound[0].GetTensorTypeAndShapeInfo().GetElementCount();
+  CHECK(std::equal(bound[0].GetTensorData<float>(), bound[0].GetTensorData<float>() + count,
+                   made.GetTensorData<float>()));
+
+  CHECK(session.GetProfilingStartTimeNs() > 0);
+  const std::string path = session.EndProfilingAllocated(allocator).get();
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  CHECK(text.find("model_run") != std::string::npos);
+  binding.ClearBoundInputs();
+  binding.ClearBoundOutputs();
+  CHECK(binding.GetOutputValues().empty());
 }

@@ -402,6 +402,10 @@ class Runner {
   void command_reset(const Arguments& a);
   void command_to_buffer(const Arguments& a);
   void command_from_buffer(const Arguments& a);
+  void command_gradients_to_buffer(const Arguments& a);
+  void command_buffer_to_gradients(const Arguments& a);
+  void command_set_gradient(const Arguments& a);
+  void command_show_gradient_norm(const Arguments& a);
   void command_int_property(const Arguments& a);
   void command_float_property(const Arguments& a);
   void command_string_property(const Arguments& a);

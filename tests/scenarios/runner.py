@@ -276,6 +276,10 @@ class Runner(Commands):
         (value,) = self.values((source,))
         _ortrain.update_parameter(self.state(label)._handle, name, value)  # as above
 
+    def command_set_gradient(self, label: str, name: str, source: str) -> None:
+        (value,) = self.values((source,))
+        self.state(label).parameters[name].grad = value.numpy()
+
     def command_log(self, which: str) -> None:
         self.logging = self.flag(which, "on", "off")
 

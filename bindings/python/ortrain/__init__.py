@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from ortrain import _main_interpreter, _ortrain  # in this order
 from ortrain._ortrain import OrtValue, __version__
-from ortrain.api.generated.enums import ExecutionMode, GraphOptimizationLevel
+from ortrain.api.generated.enums import (
+    ExecutionMode,
+    GraphOptimizationLevel,
+    OrtAllocatorType,
+    OrtDeviceMemoryType,
+    OrtMemoryInfoDeviceType,
+    OrtMemType,
+)
 from ortrain.api.generated.gradient_graph_builder import GradientGraphBuilder
-from ortrain.api.generated.inference_session import InferenceSession
 from ortrain.api.generated.node_arg import NodeArg
-from ortrain.api.generated.run_options import RunOptions
-from ortrain.api.generated.session_options import SessionOptions
+from ortrain.devices import OrtDevice, OrtMemoryInfo
 from ortrain.errors import (
     InvalidArgumentError,
     InvalidModelError,
@@ -22,23 +27,53 @@ from ortrain.errors import (
     OrtErrorCode,
     OrtrainError,
 )
+from ortrain.inference_session import InferenceSession, ModelMetadata
+from ortrain.io_binding import IOBinding, OrtValueVector, SessionIOBinding
+from ortrain.library import (
+    get_all_providers,
+    get_available_providers,
+    get_build_info,
+    get_device,
+    get_version_string,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+)
+from ortrain.options import ExecutionOrder, RunOptions, SessionOptions
 
 __all__ = [
     "ExecutionMode",
+    "ExecutionOrder",
     "GradientGraphBuilder",
     "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
     "InvalidArgumentError",
     "InvalidModelError",
+    "ModelMetadata",
     "NoSuchFileError",
     "NodeArg",
     "NotImplementedInOrtrainError",
+    "OrtAllocatorType",
+    "OrtDevice",
+    "OrtDeviceMemoryType",
     "OrtErrorCode",
+    "OrtMemType",
+    "OrtMemoryInfo",
+    "OrtMemoryInfoDeviceType",
     "OrtValue",
+    "OrtValueVector",
     "OrtrainError",
     "RunOptions",
+    "SessionIOBinding",
     "SessionOptions",
     "__version__",
+    "get_all_providers",
+    "get_available_providers",
+    "get_build_info",
+    "get_device",
+    "get_version_string",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
     "set_seed",
 ]
 

@@ -44,6 +44,9 @@ def check_providers(
     provider_options: Sequence[Mapping[str, Any]] | None,
 ) -> None:
     """Reject options that do not match the providers, and warn about unavailable providers."""
+    for provider in providers or ():
+        if not isinstance(provider, str) and not (isinstance(provider, tuple) and len(provider) == 2):
+            raise _invalid(f"expected a provider's name, or a pair of name and options, found {provider!r}")
     names = [p if isinstance(p, str) else p[0] for p in providers or ()]
     if provider_options is not None and len(provider_options) != len(names):
         raise _invalid(
@@ -93,6 +96,30 @@ def to_array(value: Any) -> np.ndarray[Any, Any]:
 def to_value(value: Any) -> OrtValue:
     """Return a tensor over the memory of ``value``."""
     return value if isinstance(value, OrtValue) else OrtValue.ortvalue_from_numpy(to_array(value))
+
+
+def to_writable(value: Any) -> OrtValue:
+    """Return a tensor over the memory of ``value``, into which a call writes.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the call would write into a copy.
+    """
+    if isinstance(value, OrtValue):
+        return value
+    array = to_array(value)
+    if not (
+        array.flags.c_contiguous and array.flags.aligned and array.flags.writeable and array.dtype.isnative
+    ):
+        raise _invalid("expected a contiguous array that can be written to and has native byte order")
+    return OrtValue.ortvalue_from_numpy(array)
+
+
+def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array that cannot be written to, because it is a copy of what it shows."""
+    array.flags.writeable = False
+    return array
 
 
 def _convert_plain(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
@@ -207,6 +234,9 @@ class ModelSignature:
         inputs = range(_ortrain.session_get_input_count(session))
         names = [_ortrain.session_get_input_name(session, i) for i in inputs]
         infos = [_ortrain.session_get_input_type_info(session, i) for i in inputs]
+        defaults = range(_ortrain.session_get_overridable_initializer_count(session))
+        names += [_ortrain.session_get_overridable_initializer_name(session, i) for i in defaults]
+        infos += [_ortrain.session_get_overridable_initializer_type_info(session, i) for i in defaults]
         types = [info[1] for info in infos]
         sequences = frozenset(i for i, info in enumerate(infos) if _SEQUENCE in info[0])
         optional = frozenset(name for name, info in zip(names, infos, strict=True) if _OPTIONAL in info[0])

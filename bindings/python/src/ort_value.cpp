@@ -168,6 +168,44 @@ void check_cpu(const std::string& device_type, int device_id) {
                                                 std::to_string(device_id) + ", available: cpu");
 }
 
+// A tensor over the memory of an array that holds the bits of another type.
+Value from_bits(const py::array& array, int element_type) {
+  const TypeRow& type = row(static_cast<ONNXTensorElementDataType>(element_type));
+  if (is_packed(type) || array.itemsize() * 8 != type.bits)
+    throw StatusError(ORT_INVALID_ARGUMENT, "expected an array whose elements have the size of a " +
+                                                std::string(type.onnx) + ", " + std::to_string(type.bits) +
+                                                " bits, found " + std::to_string(array.itemsize() * 8));
+  const py::array contiguous = py::module_::import("numpy").attr("ascontiguousarray")(array);
+  const std::vector<int64_t> shape(array.shape(), array.shape() + array.ndim());
+  OrtValue* made = nullptr;
+  check(api().CreateTensorWithDataAsOrtValue(cpu_memory(), const_cast<void*>(contiguous.data()),
+                                             static_cast<size_t>(contiguous.nbytes()), shape.data(),
+                                             shape.size(), type.type, &made));
+  return Value(made, contiguous);
+}
+
+void update_in_place(const Value& value, const py::object& data) {
+  if (!value.is_writable())
+    throw py::value_error("the OrtValue shares the memory of an array that cannot be written to");
+  std::optional<Value> converted;
+  if (py::isinstance<py::array>(data))
+    converted.emplace(Value::from_array(data.cast<py::array>()));
+  else if (!py::isinstance<Value>(data))
+    throw py::type_error("expected a NumPy array or an OrtValue, found " +
+                         py::str(py::type::of(data).attr("__name__")).cast<std::string>());
+  const Value& source = converted ? *converted : data.cast<const Value&>();
+  const TypeRow& wanted = row(value.element_type());
+  const TypeRow& found = row(source.element_type());
+  const size_t count = count_of(value.shape()), given = count_of(source.shape());
+  if (wanted.type != found.type || count != given)
+    throw StatusError(ORT_INVALID_ARGUMENT, "expected " + std::to_string(count) + " elements of type " +
+                                                wanted.numpy + ", found " + std::to_string(given) +
+                                                " of type " + found.numpy);
+  size_t bytes = 0;
+  check(api().GetTensorSizeInBytes(value.raw(), &bytes));
+  if (bytes > 0) std::memmove(value.data(), source.data(), bytes);
+}
+
 std::string describe(const Value& value) {
   if (value.kind() == ONNX_TYPE_SEQUENCE)
     return "OrtValue(a sequence of " + std::to_string(value.elements().size()) + " tensors)";
@@ -314,28 +352,56 @@ void bind_support(py::module_& module) {
       "created from it.")
       .def_static(
           "ortvalue_from_numpy",
-          [](const py::array& array, const std::string& device_type, int device_id) {
+          [](const py::array& array, const std::string& device_type, int device_id, int) {
             check_cpu(device_type, device_id);
             return Value::from_array(array);
           },
           py::arg("numpy_obj"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
+          py::arg("vendor_id") = -1,
           "A tensor over the memory of an array, which it keeps alive.\n\n"
           "An array that is not contiguous, or not in native byte order, is copied, and so is one whose "
           "elements are smaller than a byte (int4 of ml_dtypes): a tensor packs them.")
       .def_static(
           "ortvalue_from_shape_and_type",
           [](const std::vector<int64_t>& shape, const py::object& type, const std::string& device_type,
-             int device_id) {
+             int device_id, int, const py::object&) {
             check_cpu(device_type, device_id);
             OrtValue* made = nullptr;
-            const auto element = python::element_type(py::dtype::from_args(type));
+            const auto element = py::isinstance<py::int_>(type)
+                                     ? static_cast<ONNXTensorElementDataType>(type.cast<int>())
+                                     : python::element_type(py::dtype::from_args(type));
             check(api().CreateTensorAsOrtValue(allocator(), shape.data(), shape.size(), element, &made));
             return Value(made);
           },
           py::arg("shape"), py::arg("element_type"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
+          py::arg("vendor_id") = -1, py::arg("memory_info") = py::none(),
           "A tensor that owns its memory; the elements are uninitialized.")
       .def_static("ortvalue_from_sequence", &Value::from_elements, py::arg("values"),
                   "A sequence of tensors, OrtValues of one element type, whose memory it shares.")
+      .def_static("ortvalue_from_numpy_with_onnx_type", &from_bits, py::arg("data"),
+                  py::arg("onnx_element_type"),
+                  "A tensor of a type that NumPy lacks, over the memory of an array with its bits.\n\n"
+                  "The elements of the array must have the size of those of the type.")
+      .def_static(
+          "from_dlpack",
+          [](const py::object& data) {
+            return Value::from_array(py::module_::import("numpy").attr("from_dlpack")(data));
+          },
+          py::arg("data"), "A tensor over the memory of an object that has __dlpack__.")
+      .def("update_inplace", &update_in_place, py::arg("data"),
+           "Copies the elements of an array or an OrtValue into the tensor, in row-major order.\n\n"
+           "It must have the tensor's type and number of elements; its shape may differ.")
+      .def(
+          "tensor_size_in_bytes",
+          [](const Value& value) {
+            size_t size = 0;
+            check(api().GetTensorSizeInBytes(value.raw(), &size));
+            return size;
+          },
+          "Size of the tensor's elements in bytes.")
+      .def(
+          "is_sparse_tensor", [](const Value&) { return false; },
+          "Whether this is a sparse tensor; it never is.")
       .def("elements", &Value::elements, "Copies of the tensors of a sequence.")
       .def(
           "numpy", [](const py::object& self) { return self.cast<const Value&>().to_array(self); },

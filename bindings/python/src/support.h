@@ -122,6 +122,8 @@ class Value {
   ONNXTensorElementDataType element_type() const;
   void* data() const;
   bool over_foreign_memory() const { return !keep_.is_none(); }
+  // False over an array that cannot be written to.
+  bool is_writable() const { return !py::isinstance<py::array>(keep_) || keep_.cast<py::array>().writeable(); }
 
   // A tensor over the array's memory; a copy if that is not contiguous or not in native byte order.
   static Value from_array(const py::array& array);
@@ -247,5 +249,7 @@ struct Outputs {
 
 // OrtValue, and the exceptions.
 void bind_support(py::module_& module);
+// Bindings, metadata and what the module says of the library; after the handles.
+void bind_forward(py::module_& module);
 
 }  // namespace ortrain::python

@@ -123,7 +123,9 @@ class Language(Base):
         """Return the declaration of a method, without body or semicolon."""
         margin = " " * indent
         if m.pattern == "allocated_name":
-            return f"{margin}AllocatedStringPtr {m.own}(size_t index, OrtAllocator* allocator) const"
+            const = " const" if not m.call.parameters[0].mutable else ""
+            parts = [*self.signature(m), "OrtAllocator* allocator"]
+            return f"{margin}AllocatedStringPtr {m.own}({', '.join(parts)}){const}"
         if m.pattern in ("run", "run_into"):
             into = m.pattern == "run_into"
             inputs = "const char* const* input_names, const Value* input_values, size_t input_count"
@@ -226,6 +228,12 @@ class Language(Base):
         "outputs": "reinterpret_cast<OrtValue**>(outputs.data())",
         "count_differs": "found != out",
     }
+
+    def allocated_operands(self, m: Method) -> str:
+        """Return the operands of a call that allocates a text for the caller."""
+        given = {p.role: p.own for p in m.parameters}
+        known = {"allocator": "allocator", m.call.results[0].name: "&name", m.call.parameters[0].name: "p_"}
+        return ", ".join(given.get(p.name) or known[p.name] for p in m.call.parameters)
 
     def operand(self, o: Operand, m: Method) -> str:
         """Return one operand of a call."""

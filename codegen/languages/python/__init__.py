@@ -389,7 +389,12 @@ class Language(Base):
         """Return an argument as the extension takes it."""
         if self.class_of(p.type) and p.type not in self.types:
             return f"{p.own}._handle if {p.own} is not None else None" if p.nullable else f"{p.own}._handle"
-        forms = {"array": "to_value({})", "strings": "list({})", "names_in_any_order": "sorted({})"}
+        forms = {
+            "array": "to_value({})",
+            "writable_array": "to_writable({})",
+            "strings": "list({})",
+            "names_in_any_order": "sorted({})",
+        }
         return forms.get(p.type, "{}").format(p.own)
 
     settings = lower.SETTINGS
@@ -489,6 +494,7 @@ class Language(Base):
             run_time.add(classes[cls.keys["entry"]])
         typing_only -= run_time
         steps = {s.kind for m in methods for s in self.lower(cls, m)}
+        assigned = any(isinstance(s, lower.ReadEntry) and s.set for m in methods for s in self.lower(cls, m))
         values = {
             "ModelSignature": "make_from_path_or_bytes" in steps,
             "as_arrays": "arrays" in kinds,
@@ -501,7 +507,9 @@ class Language(Base):
             "describe_mapping": "describe" in steps and not cls.keyed,
             "give_back": "run_step" in steps,
             "StepSignature": "run_step" in steps,
-            "to_value": "array" in {p.type for p in settings},
+            "read_only": assigned,
+            "to_value": assigned or "array" in {p.type for p in settings},
+            "to_writable": "writable_array" in {p.type for p in settings},
             "StrPath": "StrPath" in mentioned,
         }
         enums = sorted(self.enum_name(kind) for kind in kinds & set(self.spec.enums))

@@ -1,6 +1,7 @@
 // Creating artifacts: the training model of a forward model.
 #include <algorithm>
 #include <cstring>
+#include <unordered_set>
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
@@ -18,6 +19,16 @@ void give_model(const Model& model, OrtAllocator* allocator, void** out, size_t*
   std::memcpy(copy, bytes.data(), bytes.size());
   *out = copy;
   *out_length = bytes.size();
+}
+
+// The values that another one is computed from, and that one itself.
+std::unordered_set<std::string> values_before(const Graph& graph, const std::string& value) {
+  std::unordered_set<std::string> before{value};
+  for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node)
+    if (std::any_of(node->outputs.begin(), node->outputs.end(),
+                    [&](const std::string& output) { return before.contains(output); }))
+      for (std::string& read : values_read(*node)) before.insert(std::move(read));
+  return before;
 }
 
 }  // namespace
@@ -52,18 +63,20 @@ void CreateGradientGraphBuilder(const void* model_data, size_t model_length, con
   request.cotangents = texts(y_node_names, y_len);
   require(!request.cotangents.empty(), ErrorCode::kInvalidArgument,
           "expected the names of the values to differentiate, found none");
-  require(!request.trainable.empty(), ErrorCode::kInvalidArgument,
-          "expected the names of the values to differentiate by, found none");
-  const auto& ys = request.cotangents;
-  require(request.loss.empty() || std::find(ys.begin(), ys.end(), request.loss) != ys.end(),
-          ErrorCode::kInvalidArgument, "expected the loss '", request.loss,
-          "' to be among the values to differentiate");
-  *out = new OrtGradientGraphBuilder{read_model(model_data, model_length, "forward model"),
-                                     std::move(request), std::nullopt};
+  Model model = read_model(model_data, model_length, "forward model");
+  auto& ys = request.cotangents;
+  if (std::find(ys.begin(), ys.end(), request.loss) == ys.end()) {
+    request.loss.clear();  // it is not differentiated
+  } else {
+    const std::unordered_set<std::string> before = values_before(model.graph, request.loss);
+    std::erase_if(ys, [&](const std::string& y) { return y != request.loss && before.contains(y); });
+  }
+  *out = new OrtGradientGraphBuilder{std::move(model), std::move(request), std::nullopt};
 }
 
 void GradientGraphBuilderBuild(OrtGradientGraphBuilder* builder) {
-  builder->built = build_gradient_model(builder->forward, builder->request);
+  const bool nothing = builder->request.trainable.empty();
+  builder->built = nothing ? builder->forward : build_gradient_model(builder->forward, builder->request);
 }
 
 namespace {

@@ -96,6 +96,11 @@ void CheckpointGetParameterGradient(const OrtCheckpointState* checkpoint_state, 
   *gradient = copy_value(allocator, parameter.row_major(parameter.gradient));
 }
 
+void CheckpointSetParameterGradient(OrtCheckpointState* checkpoint_state, const char* parameter_name,
+                                    const OrtValue* gradient) {
+  core_of(*checkpoint_state).set_gradient(parameter_name, tensor_of(*gradient));
+}
+
 void CheckpointGetPropertyCount(const OrtCheckpointState* checkpoint_state, size_t* out) {
   *out = core_of(*checkpoint_state).properties().size();
 }

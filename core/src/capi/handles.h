@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +19,9 @@
 #include "runtime/random.h"
 #include "runtime/tensor.h"
 #include "runtime/value.h"
+#include "session/background.h"
 #include "session/inference_session.h"
+#include "session/io_binding.h"
 #include "session/options.h"
 #include "session/training_session.h"
 #include "state/checkpoint_state.h"
@@ -86,7 +89,25 @@ struct OrtTypeInfo {
 
 struct OrtSession {
   ortrain::InferenceSession session;
-  ortrain::Profile::Clock::time_point made = ortrain::Profile::Clock::now();
+  ortrain::Background background;  // its runs; the last member, because they use the others
+};
+
+struct OrtIoBinding {
+  OrtSession* session;
+  mutable ortrain::IoBinding binding;  // a run takes a const binding, and sets its outputs
+};
+
+struct OrtModelMetadata {
+  std::string producer, graph_name, graph_description, domain, description;
+  int64_t version = 0;
+  std::map<std::string, std::string> custom;
+};
+
+// The texts as a map, and as the arrays that a call returns.
+struct OrtKeyValuePairs {
+  std::map<std::string, std::string> entries;
+  std::vector<const char*> keys, values;
+  void changed();
 };
 
 struct OrtCheckpointState {

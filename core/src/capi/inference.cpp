@@ -1,27 +1,45 @@
 // Forward sessions.
-#include <chrono>
+#include <functional>
+#include <memory>
 
 #include "capi/generated/bodies.h"
+#include "capi/guard.h"
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
 
 namespace ortrain::capi {
 namespace {
 
-const std::vector<ValueInfo> kOverridable;  // initializers are constants
+// What a run stores in an array of the caller: new values where the array has none.
+void give(std::vector<Value>& results, OrtValue** outputs) {
+  for (size_t i = 0; i < results.size(); ++i)
+    if (outputs[i] == nullptr) outputs[i] = new OrtValue{std::move(results[i])};
+}
+
+std::vector<Value> values_of(const OrtValue* const* values, size_t count) {
+  std::vector<Value> out(count);
+  for (size_t i = 0; i < count; ++i)
+    if (values[i] != nullptr) out[i] = values[i]->value;
+  return out;
+}
 
 }  // namespace
 
 void CreateSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options,
                    OrtSession** out) {
-  *out = new OrtSession{
-      InferenceSession(options_of(*env, options), read_model(std::filesystem::path(model_path)))};
+  SessionOptions settings = options_of(*env, options);
+  ModelNotes notes;
+  Model model = read_model(std::filesystem::path(model_path), settings.initializers, &notes);
+  *out = new OrtSession{InferenceSession(std::move(settings), std::move(model), std::move(notes)), {}};
 }
 
 void CreateSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length,
                             const OrtSessionOptions* options, OrtSession** out) {
-  *out =
-      new OrtSession{InferenceSession(options_of(*env, options), read_model(model_data, model_data_length))};
+  SessionOptions settings = options_of(*env, options);
+  ModelNotes notes;
+  Model model =
+      read_model(model_data, model_data_length, "model in memory", {}, settings.initializers, &notes);
+  *out = new OrtSession{InferenceSession(std::move(settings), std::move(model), std::move(notes)), {}};
 }
 
 void Run(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names,
@@ -29,26 +47,47 @@ void Run(OrtSession* session, const OrtRunOptions* run_options, const char* cons
          size_t output_names_len, OrtValue** outputs) {
   require(output_names_len > 0, ErrorCode::kInvalidArgument,
           "output_names_len is 0, expected the name of at least one output");
-  std::vector<Value> given, results(output_names_len);
-  for (size_t i = 0; i < input_len; ++i) given.push_back(inputs[i]->value);
-  for (size_t i = 0; i < output_names_len; ++i)
-    if (outputs[i] != nullptr) results[i] = outputs[i]->value;
-  session->session.run(texts(input_names, input_len), given, texts(output_names, output_names_len), results,
-                       core_of(run_options));
-  for (size_t i = 0; i < output_names_len; ++i)
-    if (outputs[i] == nullptr) outputs[i] = new OrtValue{std::move(results[i])};
+  std::vector<Value> results = values_of(outputs, output_names_len);
+  session->session.run(texts(input_names, input_len), values_of(inputs, input_len),
+                       texts(output_names, output_names_len), results, core_of(run_options));
+  give(results, outputs);
+}
+
+void RunAsync(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names,
+              const OrtValue* const* input, size_t input_len, const char* const* output_names,
+              size_t output_names_len, OrtValue** output, RunAsyncCallbackFn run_async_callback,
+              void* user_data) {
+  require(output_names_len > 0, ErrorCode::kInvalidArgument,
+          "output_names_len is 0, expected the name of at least one output");
+  session->background.add([session, options = core_of(run_options), names = texts(input_names, input_len),
+                           inputs = values_of(input, input_len),
+                           wanted = texts(output_names, output_names_len), output, run_async_callback,
+                           user_data](bool abandoned) {
+    OrtStatus* status = guarded("RunAsync", [&] {
+      require(!abandoned, ErrorCode::kFail, "the session was released before the run began");
+      std::vector<Value> results = values_of(output, wanted.size());
+      session->session.run(names, inputs, wanted, results, options);
+      give(results, output);
+    });
+    run_async_callback(user_data, output, wanted.size(), status);
+  });
 }
 
 void SessionGetProfilingStartTimeNs(const OrtSession* session, uint64_t* out) {
-  const auto since_epoch = session->made.time_since_epoch();
-  *out = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since_epoch).count());
+  *out = session->session.profiling_start();
+}
+
+void SessionEndProfiling(OrtSession* session, OrtAllocator* allocator, char** out) {
+  *out = copy_text(allocator, session->session.end_profiling());
 }
 
 void SessionGetInputCount(const OrtSession* session, size_t* out) { *out = session->session.inputs().size(); }
 void SessionGetOutputCount(const OrtSession* session, size_t* out) {
   *out = session->session.outputs().size();
 }
-void SessionGetOverridableInitializerCount(const OrtSession*, size_t* out) { *out = kOverridable.size(); }
+void SessionGetOverridableInitializerCount(const OrtSession* session, size_t* out) {
+  *out = session->session.overridable_initializers().size();
+}
 
 void SessionGetInputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {
   *type_info = new OrtTypeInfo(type_of(item(session->session.inputs(), index, "input")));
@@ -63,12 +102,15 @@ void SessionGetOutputName(const OrtSession* session, size_t index, OrtAllocator*
   *value = copy_text(allocator, item(session->session.outputs(), index, "output").name);
 }
 
-void SessionGetOverridableInitializerTypeInfo(const OrtSession*, size_t index, OrtTypeInfo** type_info) {
-  *type_info = new OrtTypeInfo(type_of(item(kOverridable, index, "overridable initializer")));
+void SessionGetOverridableInitializerTypeInfo(const OrtSession* session, size_t index,
+                                              OrtTypeInfo** type_info) {
+  *type_info = new OrtTypeInfo(
+      type_of(item(session->session.overridable_initializers(), index, "overridable initializer")));
 }
-void SessionGetOverridableInitializerName(const OrtSession*, size_t index, OrtAllocator* allocator,
+void SessionGetOverridableInitializerName(const OrtSession* session, size_t index, OrtAllocator* allocator,
                                           char** value) {
-  *value = copy_text(allocator, item(kOverridable, index, "overridable initializer").name);
+  *value = copy_text(
+      allocator, item(session->session.overridable_initializers(), index, "overridable initializer").name);
 }
 
 }  // namespace ortrain::capi

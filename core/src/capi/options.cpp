@@ -1,6 +1,7 @@
 // Options of sessions and of runs.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
@@ -11,6 +12,21 @@ namespace {
 void add_entry(std::map<std::string, std::string>& config, const char* key, const char* value) {
   require(*key != '\0', ErrorCode::kInvalidArgument, "config_key is empty, expected the name of an entry");
   config[key] = value;
+}
+
+// The first extent of a name counts, as in onnxruntime.
+void add_extent(std::map<std::string, int64_t>& extents, const char* argument, const char* name,
+                int64_t extent) {
+  require(*name != '\0', ErrorCode::kInvalidArgument, argument, " is empty, expected a name");
+  require(extent >= 0, ErrorCode::kInvalidArgument, "the dimension '", name,
+          "': expected an extent of 0 or more, found ", extent);
+  extents.try_emplace(name, extent);
+}
+
+void add_initializer(std::map<std::string, Tensor>& all, const char* name, const OrtValue& value) {
+  require(*name != '\0', ErrorCode::kInvalidArgument, "the name of an initializer is empty");
+  require(all.try_emplace(name, tensor_of(value)).second, ErrorCode::kInvalidArgument, "the initializer '",
+          name, "' has a value already");
 }
 
 }  // namespace
@@ -56,6 +72,35 @@ void SetOptimizedModelFilePath(OrtSessionOptions* options, const ORTCHAR_T* opti
           "optimized_model_filepath is empty, expected the name of a file");
   options->value.optimized_model_path = optimized_model_filepath;
 }
+void EnableProfiling(OrtSessionOptions* options, const ORTCHAR_T* profile_file_prefix) {
+  options->value.profile_prefix = profile_file_prefix;
+}
+void DisableProfiling(OrtSessionOptions* options) { options->value.profile_prefix.reset(); }
+
+void AddFreeDimensionOverride(OrtSessionOptions* options, const char* dim_denotation, int64_t dim_value) {
+  add_extent(options->value.denoted_dimensions, "dim_denotation", dim_denotation, dim_value);
+}
+void AddFreeDimensionOverrideByName(OrtSessionOptions* options, const char* dim_name, int64_t dim_value) {
+  add_extent(options->value.dimensions, "dim_name", dim_name, dim_value);
+}
+
+void AddInitializer(OrtSessionOptions* options, const char* name, const OrtValue* val) {
+  add_initializer(options->value.initializers.any, name, *val);
+}
+void AddExternalInitializers(OrtSessionOptions* options, const char* const* initializer_names,
+                             const OrtValue* const* initializers, size_t num_initializers) {
+  auto all = options->value.initializers.external;  // all of them are added or none
+  for (size_t i = 0; i < num_initializers; ++i) add_initializer(all, initializer_names[i], *initializers[i]);
+  options->value.initializers.external = std::move(all);
+}
+
+void GetSessionOptionsConfigEntries(const OrtSessionOptions* options, OrtKeyValuePairs** out) {
+  auto pairs = std::make_unique<OrtKeyValuePairs>();
+  pairs->entries = options->value.config;
+  pairs->changed();
+  *out = pairs.release();
+}
+
 void SetSessionLogId(OrtSessionOptions* options, const char* logid) { options->value.log_id = logid; }
 void DisablePerSessionThreads(OrtSessionOptions* options) { options->value.per_session_threads = false; }
 void SetDeterministicCompute(OrtSessionOptions* options, bool value) {
@@ -145,6 +190,13 @@ void RunOptionsGetRunTag(const OrtRunOptions* options, const char** run_tag) {
 }
 void RunOptionsSetTerminate(OrtRunOptions* options) { options->value.terminate = true; }
 void RunOptionsUnsetTerminate(OrtRunOptions* options) { options->value.terminate = false; }
+
+void RunOptionsSetTrainingMode(OrtRunOptions* options, bool training_mode) {
+  options->value.training_mode = training_mode;
+}
+void RunOptionsSetOnlyExecutePathToFetches(OrtRunOptions* options, bool only_execute_path_to_fetches) {
+  options->value.only_execute_path_to_fetches = only_execute_path_to_fetches;
+}
 
 void AddRunConfigEntry(OrtRunOptions* options, const char* config_key, const char* config_value) {
   add_entry(options->value.config, config_key, config_value);

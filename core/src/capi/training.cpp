@@ -139,6 +139,18 @@ void CopyBufferToParameters(OrtTrainingSession* sess, OrtValue* parameters_buffe
   sess->session.state().copy_from_buffer(tensor_of(*parameters_buffer), trainable_only);
 }
 
+void CopyGradientsToBuffer(const OrtTrainingSession* sess, OrtValue* gradients_buffer) {
+  core_of(*sess).copy_gradients_to_buffer(tensor_of(*gradients_buffer));
+}
+
+void CopyBufferToGradients(OrtTrainingSession* sess, const OrtValue* gradients_buffer) {
+  sess->session.copy_buffer_to_gradients(tensor_of(*gradients_buffer));
+}
+
+void GetGradientNorm(const OrtTrainingSession* sess, float* out) {
+  *out = static_cast<float>(core_of(*sess).gradient_norm());
+}
+
 void ExportModelForInferencing(OrtTrainingSession* sess, const ORTCHAR_T* inference_model_path,
                                size_t graph_outputs_len, const char* const* graph_output_names) {
   sess->session.export_for_inferencing(inference_model_path, texts(graph_output_names, graph_outputs_len));

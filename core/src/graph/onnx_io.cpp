@@ -134,21 +134,21 @@ void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphPr
 
 }  // namespace
 
-Model read_model(const std::filesystem::path& path) {
+Model read_model(const std::filesystem::path& path, const GivenInitializers& given, ModelNotes* notes) {
   std::string content = read_file(path, "model");
   return with_origin(concat("model '", path.string(), "'"), [&] {
     onnx::ModelProto proto = parse(content.data(), content.size());
     std::string().swap(content);
-    return convert_model(proto, path.has_parent_path() ? path.parent_path() : ".");
+    return convert_model(proto, path.has_parent_path() ? path.parent_path() : ".", given, notes);
   });
 }
 
 Model read_model(const void* data, size_t bytes, const std::string& origin,
-                 const std::filesystem::path& directory) {
+                 const std::filesystem::path& directory, const GivenInitializers& given, ModelNotes* notes) {
   return with_origin(origin, [&] {
     require(data != nullptr || bytes == 0, ErrorCode::kInvalidArgument, "the pointer to its bytes is null");
     onnx::ModelProto proto = parse(static_cast<const char*>(data), bytes);
-    return convert_model(proto, directory);
+    return convert_model(proto, directory, given, notes);
   });
 }
 

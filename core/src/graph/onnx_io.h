@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "graph/graph.h"
 
@@ -14,15 +16,33 @@ namespace ortrain {
 inline constexpr int64_t kOldestOpset = 1, kNewestOpset = 28;
 inline constexpr int64_t kOldestIrVersion = 3, kNewestIrVersion = 14;
 
+// Values that replace initializers of a model when it is read. They share their memory.
+struct GivenInitializers {
+  std::map<std::string, Tensor> any;  // names that the model lacks are ignored
+  std::map<std::string, Tensor>
+      external;  // of initializers whose data the model stores in files, which are not read
+};
+
+// What a model file states that no graph needs, for sessions that run a model forward.
+struct ModelNotes {
+  std::string graph_description;
+  std::vector<ValueInfo> overridable;  // initializers that are inputs as well: default values of inputs
+  std::map<std::string, std::vector<std::string>> denotations;  // of the dimensions of inputs that have any
+};
+
 // Reads a model. External data is looked up next to the file; functions of the model are inlined; the nodes
 // are sorted. Throws kNoSuchFile, kInvalidProtobuf (not an ONNX model), kInvalidGraph (cycle, missing or
 // doubled values, wrong sizes), kNotImplemented (string tensors and such, all named). `path` appears in
 // messages.
-Model read_model(const std::filesystem::path& path);
+// `notes` is filled in unless it is null. Throws kInvalidArgument if a given value differs from the model's
+// in type or shape.
+Model read_model(const std::filesystem::path& path, const GivenInitializers& given = {},
+                 ModelNotes* notes = nullptr);
 
 // The same from memory. External data is looked up in `directory` and rejected if that is empty.
 Model read_model(const void* data, size_t bytes, const std::string& origin = "model in memory",
-                 const std::filesystem::path& directory = {});
+                 const std::filesystem::path& directory = {}, const GivenInitializers& given = {},
+                 ModelNotes* notes = nullptr);
 
 // The serialized model. Throws if it would be larger than protobuf's limit of 2 GB.
 std::string write_model(const Model& model);

@@ -60,7 +60,8 @@ struct Names {
 
 class Reader {
  public:
-  Reader(onnx::ModelProto& proto, const std::filesystem::path& folder) : proto_(proto), files_(folder) {}
+  Reader(onnx::ModelProto& proto, const std::filesystem::path& folder, const GivenInitializers& given)
+      : proto_(proto), files_(folder), given_(given) {}
 
   Model read() {
     read_header();
@@ -71,11 +72,31 @@ class Reader {
     }
     if (!functions_.empty()) collect_names(proto_.graph());
     model_.graph = read_graph(*proto_.mutable_graph(), Names{}, nullptr);
+    for (const auto& [name, value] : given_.external)
+      require(model_.graph.is_initializer(name), ErrorCode::kInvalidArgument,
+              "a value was given for the initializer \"", name, "\", which the model does not have");
     require(!model_.graph.outputs.empty(), ErrorCode::kInvalidGraph, "the graph has no outputs");
     report_unsupported();
     drop_function_domains();
     model_.graph.sort();
     return std::move(model_);
+  }
+
+  // What the main graph states besides; after read(), which gave `graph`.
+  ModelNotes notes(const Graph& graph) const {
+    ModelNotes notes;
+    notes.graph_description = checked_name(proto_.graph().doc_string(), "graph description");
+    for (const auto& input : proto_.graph().input()) {
+      // Up to IR version 3 all initializers are inputs; they are constants.
+      if (graph.is_initializer(input.name()) && proto_.ir_version() > 3)
+        notes.overridable.push_back(*graph.info(input.name()));
+      std::vector<std::string> denotations;
+      for (const auto& dim : input.type().tensor_type().shape().dim())
+        denotations.push_back(checked_name(dim.denotation(), "denotation of a dimension"));
+      if (std::any_of(denotations.begin(), denotations.end(), [](const auto& text) { return !text.empty(); }))
+        notes.denotations.emplace(input.name(), std::move(denotations));
+    }
+    return notes;
   }
 
  private:
@@ -106,6 +127,25 @@ class Reader {
       require(onnx_opset->second >= kOldestOpset && onnx_opset->second <= kNewestOpset,
               ErrorCode::kNotImplemented, "it uses version ", onnx_opset->second,
               " of the ONNX operators; versions ", kOldestOpset, " to ", kNewestOpset, " are supported");
+  }
+
+  // The value of an initializer: the model's, or the one that was given in its place.
+  Tensor initializer(const onnx::TensorProto& proto) {
+    auto given = given_.external.find(proto.name());
+    if (given != given_.external.end()) {
+      require(proto.data_location() == onnx::TensorProto::EXTERNAL, ErrorCode::kInvalidArgument,
+              "a value was given for external data, but the model itself holds the data");
+    } else {
+      given = given_.any.find(proto.name());
+      if (given == given_.any.end()) return read_tensor(proto, files_);
+    }
+    const Tensor& value = given->second;
+    const Shape shape(proto.dims().begin(), proto.dims().end());
+    const auto dtype = static_cast<DType>(proto.data_type());
+    require(value.dtype() == dtype && value.shape() == shape, ErrorCode::kInvalidArgument,
+            "expected a value of type ", to_string(dtype), to_string(shape), ", as the model states, found ",
+            to_string(value.dtype()), to_string(value.shape()));
+    return value;
   }
 
   // Adds an operator set; `function` is null for those that the model itself imports.
@@ -230,7 +270,7 @@ class Reader {
       const std::string& name = checked_name(tensor.name(), "initializer name");
       require(!name.empty(), ErrorCode::kInvalidGraph, "an initializer has no name");
       attempt([&] { return concat("initializer \"", name, "\""); },
-              [&] { graph.add_initializer(named(name), read_tensor(tensor, files_)); });
+              [&] { graph.add_initializer(named(name), initializer(tensor)); });
       drop_data(tensor);
     }
     std::unordered_set<std::string> seen;
@@ -486,6 +526,7 @@ class Reader {
 
   onnx::ModelProto& proto_;
   ExternalFiles files_;
+  const GivenInitializers& given_;  // instead of initializers of the model
   Model model_;
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
   std::unordered_set<std::string> taken_;  // names in use; kept only where functions are inlined
@@ -498,8 +539,12 @@ class Reader {
 
 }  // namespace
 
-Model convert_model(onnx::ModelProto& proto, const std::filesystem::path& folder) {
-  return Reader(proto, folder).read();
+Model convert_model(onnx::ModelProto& proto, const std::filesystem::path& folder,
+                    const GivenInitializers& given, ModelNotes* notes) {
+  Reader reader(proto, folder, given);
+  Model model = reader.read();
+  if (notes != nullptr) *notes = reader.notes(model.graph);
+  return model;
 }
 
 }  // namespace ortrain

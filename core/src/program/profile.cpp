@@ -1,7 +1,11 @@
 #include "program/profile.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
+#include <filesystem>
 
 namespace ortrain {
 
@@ -76,6 +80,59 @@ std::string Profile::chrome_trace() const {
     }
   }
   return out + "\n]}\n";
+}
+
+void Profile::session_event(std::string name, Clock::time_point start, Clock::time_point end) {
+  const auto since = [](Clock::duration d) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(d).count();
+  };
+  origin_ = std::min(origin_, start);
+  session_events_.push_back({std::move(name), "", since(start - origin_), since(end - start)});
+}
+
+std::string Profile::session_trace() const {
+  const std::string process = std::to_string(getpid());
+  std::string out = "[";
+  const auto add = [&](const char* category, const std::string& name, int64_t start, int64_t duration,
+                       const std::string& arguments) {
+    out += out.size() == 1 ? "\n" : ",\n";
+    out += "{\"cat\" : \"" + std::string(category) + "\",\"pid\" :" + process + ",\"tid\" :" + process +
+           ",\"dur\" :" + std::to_string(duration / 1000) + ",\"ts\" :" + std::to_string(start / 1000) +
+           ",\"ph\" : \"X\",\"name\" :" + quoted(name) + ",\"args\" : {" + arguments + "}}";
+  };
+  for (const Event& e : session_events_) add("Session", e.type, e.start, e.duration, "");
+  for (size_t r = 0; r < runs_.size(); ++r) {
+    const size_t end = r + 1 < runs_.size() ? runs_[r + 1].first : events_.size();
+    for (size_t i = runs_[r].first; i < end; ++i) {
+      const Event& e = events_[i];
+      add("Node", e.name + "_kernel_time", e.start, e.duration,
+          "\"op_name\" : " + quoted(e.type) + ",\"provider\" : \"CPUExecutionProvider\",\"node_index\" : \"" +
+              std::to_string(i - runs_[r].first) + "\"");
+    }
+    if (runs_[r].first == end) continue;
+    const int64_t start = events_[runs_[r].first].start;
+    const Event& last = events_[end - 1];
+    const std::string memory = "\"arena_bytes\" : \"" + std::to_string(runs_[r].arena) +
+                               "\",\"live_bytes\" : \"" + std::to_string(runs_[r].live) + "\"";
+    add("Session", runs_[r].what, start, last.start + last.duration - start, memory);
+  }
+  return out + "\n]\n";
+}
+
+std::string profile_path(const std::string& prefix) {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto milliseconds =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char time[32], fraction[8];
+  std::strftime(time, sizeof time, "%Y-%m-%d_%H-%M-%S", &local);
+  std::snprintf(fraction, sizeof fraction, "_%03d", static_cast<int>(milliseconds));
+  const std::string base = prefix + "_" + time + fraction;
+  std::string path = base + ".json";
+  for (int i = 1; std::filesystem::exists(path); ++i) path = base + "_" + std::to_string(i) + ".json";
+  return path;
 }
 
 }  // namespace ortrain

@@ -27,6 +27,11 @@ class Profile {
   // memory, kernels of thread 1.
   std::string chrome_trace() const;
 
+  // Something that a session did besides runs, such as its creation.
+  void session_event(std::string name, Clock::time_point start, Clock::time_point end);
+  // The same recording as onnxruntime writes it: a list of events of the categories Session and Node.
+  std::string session_trace() const;
+
  private:
   struct Event {
     std::string type, name;
@@ -40,6 +45,10 @@ class Profile {
   Clock::time_point origin_ = Clock::now();
   std::vector<Event> events_;
   std::vector<Run> runs_;
+  std::vector<Event> session_events_;
 };
+
+// The path of a profile that is written now, where no file is yet: the prefix, the local time, and .json.
+std::string profile_path(const std::string& prefix);
 
 }  // namespace ortrain

@@ -1,6 +1,7 @@
 // InferenceSession: runs a model forward.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,21 +15,33 @@ namespace ortrain {
 class InferenceSession {
  public:
   // Throws kNotImplemented naming every operator that has no kernel.
-  InferenceSession(SessionOptions options, Model model);
+  InferenceSession(SessionOptions options, Model model, ModelNotes notes = {});
   ~InferenceSession();
 
   const std::vector<ValueInfo>& inputs() const;
   const std::vector<ValueInfo>& outputs() const;
+  // Initializers that a run may replace: those that are inputs of the model as well.
+  const std::vector<ValueInfo>& overridable_initializers() const;
+  // The model and what its file states besides, for what it says about itself.
+  const Model& model() const;
+  const ModelNotes& notes() const;
 
   // Runs with the named inputs and returns the named outputs (all of them when `output_names` is empty).
   // Inputs that these outputs do not need may be omitted.
   std::vector<Value> run(const std::vector<std::string>& input_names, const std::vector<Value>& inputs,
                          const std::vector<std::string>& output_names, const RunOptions* options = nullptr);
   // The same into `outputs`, one for each name: an undefined tensor is replaced with the result; a defined
-  // one is checked before anything is computed, and then written into.
+  // one is checked before anything is computed, and then written into. One whose flag in `replaceable` is set
+  // is replaced too where it does not fit.
   void run(const std::vector<std::string>& input_names, const std::vector<Value>& inputs,
            const std::vector<std::string>& output_names, std::vector<Value>& outputs,
-           const RunOptions* options = nullptr);
+           const RunOptions* options = nullptr, const std::vector<bool>& replaceable = {});
+
+  // Options with a profile prefix start a recording when the session is created. Its start on a monotonic
+  // clock in nanoseconds, 0 if nothing was recorded.
+  uint64_t profiling_start() const;
+  // Writes the recording to a file and returns its path; "" if nothing is being recorded.
+  std::string end_profiling();
 
  private:
   struct Impl;

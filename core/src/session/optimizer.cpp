@@ -67,6 +67,12 @@ void for_runs(const CheckpointState& state, F&& f) {
 
 }  // namespace
 
+double gradient_norm(const CheckpointState& state) {
+  double squares = 0;
+  for_runs(state, [&](const OptimizerRun& run) { squares += sum_of_squares(run); });
+  return std::sqrt(squares);
+}
+
 bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step, bool finite_only) const {
   double squares = 0;
   for_runs(state, [&](const OptimizerRun& run) {

@@ -41,4 +41,7 @@ class Optimizer {
 // each.
 std::string nonfinite_gradients(const CheckpointState& state);
 
+// The Euclidean norm of the gradients of all trainable parameters together.
+double gradient_norm(const CheckpointState& state);
+
 }  // namespace ortrain

@@ -103,6 +103,34 @@ std::vector<std::string> own_keys() {
 
 }  // namespace
 
+void fix_dimensions(Model& model, const ModelNotes& notes, const SessionOptions& options) {
+  std::map<std::string, int64_t> extents = options.dimensions;
+  for (ValueInfo& input : model.graph.inputs) {
+    const auto denotations = notes.denotations.find(input.name);
+    if (!input.dims || denotations == notes.denotations.end()) continue;
+    for (size_t i = 0; i < input.dims->size(); ++i) {
+      const auto extent = options.denoted_dimensions.find(denotations->second[i]);
+      Dim& dim = (*input.dims)[i];
+      if (extent == options.denoted_dimensions.end() || dim.known()) continue;
+      if (dim.symbol.empty())
+        dim.value = extent->second;
+      else
+        extents.insert_or_assign(dim.symbol, extent->second);
+    }
+  }
+  if (extents.empty()) return;
+  const auto fix = [&](ValueInfo& info) {
+    if (!info.dims) return;
+    for (Dim& dim : *info.dims) {
+      const auto extent = extents.find(dim.symbol);
+      if (extent != extents.end() && !dim.known()) dim = Dim{extent->second, ""};
+    }
+  };
+  for (ValueInfo& input : model.graph.inputs) fix(input);
+  for (ValueInfo& output : model.graph.outputs) fix(output);
+  for (auto& [name, inner] : model.graph.value_info) fix(inner);
+}
+
 void check_config_entry(const std::string& key, const std::string& value) {
   if (!key.starts_with(kOwnPrefix)) return;
   for (const ConfigEntry& entry : kConfigEntries) {

@@ -3,9 +3,13 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include "graph/onnx_io.h"
 
 namespace ortrain {
 
@@ -22,8 +26,16 @@ struct SessionOptions {
   bool deterministic_compute = false;
   std::string log_id;
   std::string optimized_model_path;
+  std::optional<std::string> profile_prefix;          // start of the path of a profile, if one is recorded
+  std::map<std::string, int64_t> dimensions;          // extents of named dimensions of inputs
+  std::map<std::string, int64_t> denoted_dimensions;  // extents of dimensions of inputs, by denotation
+  GivenInitializers initializers;                     // values that replace those of the model
   std::map<std::string, std::string> config;
 };
+
+// Fixes the dimensions of a model's inputs for which the options have an extent, and whatever the model
+// declares to have the same name.
+void fix_dimensions(Model& model, const ModelNotes& notes, const SessionOptions& options);
 
 // Throws kInvalidArgument if the key begins with "ortrain." but is not an entry that the library knows
 // (session/generated/session_config.h), or if the entry does not accept the value. Other keys are
@@ -68,6 +80,10 @@ struct RunOptions {
   std::string tag;
   std::atomic<bool> terminate{false};  // checked between nodes; if set, the run ends with an error
   std::map<std::string, std::string> config;
+  // How the training session of the older Python API runs a model that trains itself; a forward session
+  // always computes no more than the requested outputs need.
+  bool training_mode = true;
+  bool only_execute_path_to_fetches = false;
 };
 
 }  // namespace ortrain

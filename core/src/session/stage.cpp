@@ -210,9 +210,12 @@ class Stage::Places : public OutputPlaces {
 
 class Stage::ValuePlaces : public OutputPlaces {
  public:
-  ValuePlaces(const Stage& stage, std::span<Value* const> outputs) : stage_(stage), outputs_(outputs) {}
+  ValuePlaces(const Stage& stage, std::span<Value* const> outputs, const std::vector<bool>& replaceable)
+      : stage_(stage), outputs_(outputs), replaceable_(replaceable) {}
   const Tensor& place(size_t i, DType dtype, const Shape& shape) override {
     auto* tensor = std::get_if<Tensor>(outputs_[i]);
+    if (is_replaceable(i) && (!tensor || tensor->dtype() != dtype || tensor->shape() != shape))
+      tensor = &outputs_[i]->emplace<Tensor>();
     require(tensor != nullptr, ErrorCode::kInvalidArgument, "output ", i, " ('", stage_.output_names_[i],
             "') of the ", stage_.what_, ": its value is ", to_string(dtype), to_string(shape),
             ", but the caller provided ", describe(ValueRef(*outputs_[i])));
@@ -220,8 +223,8 @@ class Stage::ValuePlaces : public OutputPlaces {
   }
   void take(size_t i, const ValueRef& value) override {
     const auto* given = std::get_if<Tensor>(outputs_[i]);
-    require(given && !given->defined(), ErrorCode::kInvalidArgument, "output ", i, " ('",
-            stage_.output_names_[i], "') of the ", stage_.what_, ": its value is ", describe(value),
+    require(is_replaceable(i) || (given && !given->defined()), ErrorCode::kInvalidArgument, "output ", i,
+            " ('", stage_.output_names_[i], "') of the ", stage_.what_, ": its value is ", describe(value),
             ", which cannot be written into a value of the caller");
     if (value.sequence())
       *outputs_[i] = value.sequence()->clone();
@@ -230,8 +233,11 @@ class Stage::ValuePlaces : public OutputPlaces {
   }
 
  private:
+  bool is_replaceable(size_t i) const { return i < replaceable_.size() && replaceable_[i]; }
+
   const Stage& stage_;
   std::span<Value* const> outputs_;
+  const std::vector<bool>& replaceable_;
 };
 
 void Stage::run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t places_count, RunScope scope,
@@ -263,8 +269,8 @@ void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> 
 void Stage::run(std::span<const ValueRef> inputs, std::span<Value* const> outputs, int variant,
                 const std::unordered_map<std::string, Tensor>& states,
                 const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
-                Profile* profile) {
-  ValuePlaces places(*this, outputs);
+                Profile* profile, const std::vector<bool>& replaceable) {
+  ValuePlaces places(*this, outputs, replaceable);
   run(inputs, places, outputs.size(),
       RunScope{.variant = variant, .states = &states, .constants = &constants, .profile = profile}, options);
 }

@@ -33,11 +33,12 @@ class Stage {
            const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
            Profile* profile = nullptr);
   // The same with values that need not be tensors. An output that is an undefined tensor is replaced with the
-  // result; a sequence gets its own elements.
+  // result; a sequence gets its own elements. Outputs whose flag in `replaceable` is set are replaced as well
+  // if they do not fit.
   void run(std::span<const ValueRef> inputs, std::span<Value* const> outputs, int variant,
            const std::unordered_map<std::string, Tensor>& states,
            const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
-           Profile* profile = nullptr);
+           Profile* profile = nullptr, const std::vector<bool>& replaceable = {});
 
   // Whether the last run was aborted after its first kernel had started, so that states may be partly
   // updated.

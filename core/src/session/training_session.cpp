@@ -217,6 +217,7 @@ struct TrainingSession::Impl {
   std::optional<Schedule> schedule;
   float learning_rate = 0;
   bool overwrite_gradients = true;  // the next train step starts new gradients
+  uint64_t gradients_version = 0;   // of gradients from outside that this session has taken into account
   std::unordered_map<std::string, Tensor> train_states, eval_states;
   std::unordered_map<std::string, Tensor> overwrite, accumulate;  // lazy_reset_grad for both variants
   std::optional<double> loss;                                     // of the last train step
@@ -329,6 +330,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
       layouts = parameter_layouts(*state_, s.train_model, s.eval_model ? &*s.eval_model : nullptr);
     state_->set_layouts(layouts);
   }
+  s.gradients_version = state_->gradients_version();
   s.make_stages(*state_);
   for (const Parameter& p : state_->parameters()) {
     if (std::find(s.fixed.begin(), s.fixed.end(), p.name) != s.fixed.end()) continue;
@@ -348,6 +350,10 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
   require(!state_->is_nominal(), ErrorCode::kRuntimeException,
           "train step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
   s.refresh_stages(*state_);
+  if (state_->gradients_version() != s.gradients_version) {
+    s.overwrite_gradients = false;  // gradients from outside are added to
+    s.gradients_version = state_->gradients_version();
+  }
   try {
     s.train->run(inputs, outputs, s.overwrite_gradients ? 1 : 0, s.train_states,
                  s.overwrite_gradients ? s.overwrite : s.accumulate, options, s.record("train step"));
@@ -362,6 +368,7 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
   s.overwrite_gradients = false;
   s.loss = outputs.empty() ? std::nullopt : scalar(*outputs[0]);
   state_->set_gradients_ready(true);
+  state_->set_gradients_stale(false);
 }
 
 void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
@@ -379,6 +386,28 @@ void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span
 void TrainingSession::lazy_reset_grad() {
   const Impl::Use use(*impl_, "lazy reset of the gradients");
   impl_->overwrite_gradients = true;
+  impl_->gradients_version = state_->gradients_version();
+  state_->set_gradients_stale(true);
+}
+
+void TrainingSession::copy_gradients_to_buffer(const Tensor& buffer) const {
+  const Impl::Use use(*impl_, "copying the gradients to a buffer");
+  const ThreadScope threads(impl_->options.intra_op_threads);
+  state_->copy_gradients_to_buffer(buffer);
+}
+
+void TrainingSession::copy_buffer_to_gradients(const Tensor& buffer) {
+  const Impl::Use use(*impl_, "copying a buffer to the gradients");
+  const ThreadScope threads(impl_->options.intra_op_threads);
+  state_->copy_buffer_to_gradients(buffer);
+}
+
+double TrainingSession::gradient_norm() const {
+  const Impl::Use use(*impl_, "getting the norm of the gradients");
+  require(state_->has_gradients(), ErrorCode::kRuntimeException,
+          "getting the norm of the gradients: there are no gradients; run a train step first");
+  const ThreadScope threads(impl_->options.intra_op_threads);
+  return ortrain::gradient_norm(*state_);
 }
 
 void TrainingSession::optimizer_step(const RunOptions* options) {

@@ -34,6 +34,10 @@ class TrainingSession {
   void eval_step(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
                  const RunOptions* options = nullptr);
   void lazy_reset_grad();
+  // The gradients of all trainable parameters as one buffer, as CheckpointState has them, and their norm.
+  void copy_gradients_to_buffer(const Tensor& buffer) const;
+  void copy_buffer_to_gradients(const Tensor& buffer);
+  double gradient_norm() const;
   void optimizer_step(const RunOptions* options = nullptr);
   // How many optimizer steps were left out because a gradient was NaN or infinite.
   int64_t skipped_steps() const;

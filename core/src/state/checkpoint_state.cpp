@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/convert.h"
 #include "runtime/memory.h"
 #include "runtime/text.h"
 #include "state/checkpoint_io.h"
@@ -217,6 +218,97 @@ void CheckpointState::copy_from_buffer(const Tensor& buffer, bool trainable_only
       },
       [](const Parameter& parameter, const Tensor& part) { parameter.assign(parameter.data, part); });
   nominal_ = false;
+}
+
+DType CheckpointState::gradients_type(const char* doing) const {
+  const Parameter* first = nullptr;
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.trainable) continue;
+    if (first == nullptr) first = &parameter;
+    require(wide_of(parameter.data.dtype()) == wide_of(first->data.dtype()), ErrorCode::kInvalidArgument,
+            doing, ": the trainable parameters must all be floats or all be doubles, but \"", first->name,
+            "\" is ", to_string(first->data.dtype()), " and \"", parameter.name, "\" is ",
+            to_string(parameter.data.dtype()));
+  }
+  return first == nullptr ? DType::kFloat : wide_of(first->data.dtype());
+}
+
+std::vector<const Parameter*> CheckpointState::gradient_order(const Tensor& buffer, const char* doing) const {
+  std::vector<const Parameter*> order;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[buffer_order_.empty() ? i : buffer_order_[i]];
+    if (parameter.trainable) order.push_back(&parameter);
+  }
+  const DType dtype = gradients_type(doing);
+  const int64_t size = parameters_size(true);
+  require(buffer.dtype() == dtype && buffer.size() == size, ErrorCode::kInvalidArgument, doing,
+          ": expected a buffer of ", size, " elements of type ", to_string(dtype),
+          " (the trainable parameters), found ", buffer.size(), " of type ", to_string(buffer.dtype()));
+  return order;
+}
+
+void CheckpointState::require_gradients(const std::string& doing) const {
+  require(gradient_arena_.defined(), ErrorCode::kRuntimeException, doing,
+          ": the state has no memory for gradients yet; create a training session with it first");
+}
+
+void CheckpointState::wrote_gradients() {
+  gradients_ready_ = true;
+  gradients_stale_ = false;
+  ++gradients_version_;
+}
+
+void CheckpointState::set_gradient(const std::string& name, const Tensor& value) {
+  const Parameter& target = parameter(name);
+  const std::string doing = concat("setting the gradient of the parameter \"", name, "\"");
+  require(target.trainable, ErrorCode::kInvalidArgument, doing,
+          ": the parameter is frozen and has no gradient, expected a trainable one");
+  require(value.dtype() == target.data.dtype() && value.shape() == target.data.shape(),
+          ErrorCode::kInvalidArgument, doing, ": expected ", to_string(target.data.dtype()),
+          to_string(target.data.shape()), ", found ", to_string(value.dtype()), to_string(value.shape()));
+  require_gradients(doing);
+  if (gradient_arena_.bytes() > 0 && (!gradients_ready_ || gradients_stale_))
+    std::memset(gradient_arena_.raw(), 0, gradient_arena_.bytes());
+  target.assign(target.gradient, value);
+  wrote_gradients();
+}
+
+void CheckpointState::copy_gradients_to_buffer(const Tensor& buffer) const {
+  constexpr const char* doing = "copying the gradients to a buffer";
+  const std::vector<const Parameter*> order = gradient_order(buffer, doing);
+  require(gradients_ready_, ErrorCode::kRuntimeException, doing,
+          ": there are no gradients; run a train step first");
+  std::byte* at = buffer.raw();
+  for (const Parameter* parameter : order) {
+    const Tensor& gradient = parameter->gradient;
+    const size_t bytes = bytes_of(buffer.dtype(), gradient.size());
+    if (gradient.dtype() != buffer.dtype())
+      to_wide(gradient.dtype(), parameter->row_major(gradient).raw(), at, gradient.size());
+    else if (parameter->layout && bytes > 0)
+      run(parameter->layout->to_plain({0}, {1}), gradient.raw(), at);
+    else if (bytes > 0)
+      std::memcpy(at, gradient.raw(), bytes);
+    at += bytes;
+  }
+}
+
+void CheckpointState::copy_buffer_to_gradients(const Tensor& buffer) {
+  constexpr const char* doing = "copying a buffer to the gradients";
+  const std::vector<const Parameter*> order = gradient_order(buffer, doing);
+  require_gradients(doing);
+  std::byte* at = buffer.raw();
+  for (const Parameter* parameter : order) {
+    const Tensor& gradient = parameter->gradient;
+    if (gradient.dtype() == buffer.dtype()) {
+      parameter->assign(gradient, Tensor(gradient.dtype(), gradient.shape(), at));
+    } else {
+      const Tensor narrow(gradient.dtype(), gradient.shape());
+      from_wide(gradient.dtype(), at, narrow.raw(), gradient.size());
+      parameter->assign(gradient, narrow);
+    }
+    at += bytes_of(buffer.dtype(), gradient.size());
+  }
+  wrote_gradients();
 }
 
 void CheckpointState::set_buffer_order(const std::vector<std::string>& names) {

@@ -129,6 +129,19 @@ class CheckpointState {
   bool enter_session() { return !std::atomic_ref(in_session_).exchange(true); }
   void leave_session() { std::atomic_ref(in_session_).store(false); }
 
+  // Gradients written from outside take the place of what train steps accumulated, and count as accumulated
+  // from then on. `value` has the parameter's type and shape. If gradients are stale, so that the next train
+  // step would have overwritten them, the others become zero.
+  void set_gradient(const std::string& name, const Tensor& value);
+  // All gradients in the order of buffers, each row-major, of type gradients_type(), any shape.
+  void copy_gradients_to_buffer(const Tensor& buffer) const;
+  void copy_buffer_to_gradients(const Tensor& buffer);
+  // The type of that buffer: the wide form of the trainable parameters' type.
+  DType gradients_type(const char* doing) const;
+  void set_gradients_stale(bool stale) { gradients_stale_ = stale; }
+  // Changes whenever gradients are written from outside.
+  uint64_t gradients_version() const { return gradients_version_; }
+
  private:
   friend struct CheckpointIo;
 
@@ -142,6 +155,12 @@ class CheckpointState {
   void walk_buffer(const Tensor& buffer, bool trainable_only, const char* doing, Copy&& copy,
                    Convert&& convert) const;
 
+  // The trainable parameters in the order of buffers; throws if `buffer` does not fit their gradients.
+  std::vector<const Parameter*> gradient_order(const Tensor& buffer, const char* doing) const;
+  // What writing gradients from outside begins and ends with.
+  void require_gradients(const std::string& doing) const;
+  void wrote_gradients();
+
   std::vector<Parameter> parameters_;
   std::unordered_map<std::string, size_t> index_;
   std::vector<size_t> buffer_order_;  // empty: that of parameters_
@@ -151,6 +170,8 @@ class CheckpointState {
   bool nominal_ = false;
   bool gradients_ready_ = false;
   bool in_session_ = false;
+  bool gradients_stale_ = true;
+  uint64_t gradients_version_ = 0;
   uint64_t frozen_version_ = 0;
   uint64_t layouts_version_ = 0;
   std::unordered_set<std::string> row_major_;  // parameters that have to be

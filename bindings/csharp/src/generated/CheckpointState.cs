@@ -277,5 +277,24 @@ namespace Microsoft.ML.OnnxRuntime
             NativeStatus.ThrowOnError(OrtrainApi.CheckpointGetOptimizerStepCount(Live, out long result));
             return result;
         }
+
+        /// <summary>Overwrites the gradient of a parameter with the values of a tensor.</summary>
+        /// <remarks>The next optimizer step uses it, and the next train step adds to it. If LazyResetGrad was
+        /// called since the last train step, or no train step has run, the gradients of all other parameters
+        /// become zero first.</remarks>
+        /// <param name="parameterName">Name of the parameter.</param>
+        /// <param name="gradient">The values, with the parameter's type and shape.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="parameterName"/> or <paramref
+        /// name="gradient"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no parameter with this name, it
+        /// is frozen, or the type or shape does not match; RuntimeException when no training session has been
+        /// created with this state.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void SetParameterGradient(string parameterName, OrtValue gradient)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.CheckpointSetParameterGradient(
+                Live, NativeText.Utf8(parameterName, nameof(parameterName)),
+                Arguments.NotNull(gradient, nameof(gradient)).Live));
+        }
     }
 }

@@ -30,9 +30,9 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Creates a builder for a forward model.</summary>
         /// <param name="model">The forward model, a serialized ONNX model.</param>
-        /// <param name="yNodeNames">Names of the values to differentiate, including the loss. For each value
-        /// other than the loss, an input &lt;name&gt;_grad is added to the model through which the caller
-        /// supplies its gradient.</param>
+        /// <param name="yNodeNames">Names of the values to differentiate, including the loss. For each value that
+        /// the loss is not computed from, an input &lt;name&gt;_grad is added to the model through which the
+        /// caller supplies its gradient.</param>
         /// <param name="xNodeNames">Names of the values with respect to which gradients are computed: inputs,
         /// initializers or intermediate values.</param>
         /// <param name="lossNodeName">Name of the scalar loss, whose gradient is one; an empty string if there is
@@ -42,8 +42,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// name="yNodeNames"/>, <paramref name="xNodeNames"/> or <paramref name="lossNodeName"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidProtobuf when the bytes are not an ONNX model;
-        /// InvalidGraph when the graph is not valid; InvalidArgument when no values are named, or the loss is not
-        /// among the values to differentiate.</exception>
+        /// InvalidGraph when the graph is not valid; InvalidArgument when no values to differentiate are
+        /// named.</exception>
         public static GradientGraphBuilder Create(byte[] model, IReadOnlyCollection<string> yNodeNames, IReadOnlyCollection<string> xNodeNames, string lossNodeName)
         {
             using (var nativeYNodeNames = new NativeTexts(yNodeNames, nameof(yNodeNames)))

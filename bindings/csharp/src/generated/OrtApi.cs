@@ -108,6 +108,20 @@ namespace Microsoft.ML.OnnxRuntime
             (setSessionExecutionMode = NativeTables.Bind<SetSessionExecutionModeCall>(NativeTables.OrtApi, 13));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EnableProfilingCall(SessionOptions options, byte[] profileFilePrefix);
+        private static EnableProfilingCall enableProfiling;
+        /// <summary>Has forward sessions record how long each kernel of each run takes.</summary>
+        internal static EnableProfilingCall EnableProfiling => enableProfiling ??
+            (enableProfiling = NativeTables.Bind<EnableProfilingCall>(NativeTables.OrtApi, 14));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr DisableProfilingCall(SessionOptions options);
+        private static DisableProfilingCall disableProfiling;
+        /// <summary>Has forward sessions record nothing, which is the default.</summary>
+        internal static DisableProfilingCall DisableProfiling => disableProfiling ??
+            (disableProfiling = NativeTables.Bind<DisableProfilingCall>(NativeTables.OrtApi, 15));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr EnableMemPatternCall(SessionOptions options);
         private static EnableMemPatternCall enableMemPattern;
         /// <summary>Accepted but has no effect: memory is always planned in advance.</summary>
@@ -194,7 +208,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionGetOverridableInitializerCountCall(OrtSessionHandle session, out UIntPtr @out);
         private static SessionGetOverridableInitializerCountCall sessionGetOverridableInitializerCount;
-        /// <summary>Number of initializers that a run may replace, always 0.</summary>
+        /// <summary>Number of initializers that a run may replace.</summary>
         internal static SessionGetOverridableInitializerCountCall SessionGetOverridableInitializerCount => sessionGetOverridableInitializerCount ??
             (sessionGetOverridableInitializerCount = NativeTables.Bind<SessionGetOverridableInitializerCountCall>(NativeTables.OrtApi, 32));
 
@@ -215,7 +229,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionGetOverridableInitializerTypeInfoCall(OrtSessionHandle session, UIntPtr index, out IntPtr typeInfo);
         private static SessionGetOverridableInitializerTypeInfoCall sessionGetOverridableInitializerTypeInfo;
-        /// <summary>Kind, type and shape of an initializer that a run may replace. There are never any.</summary>
+        /// <summary>Kind, type and shape of an initializer that a run may replace.</summary>
         internal static SessionGetOverridableInitializerTypeInfoCall SessionGetOverridableInitializerTypeInfo => sessionGetOverridableInitializerTypeInfo ??
             (sessionGetOverridableInitializerTypeInfo = NativeTables.Bind<SessionGetOverridableInitializerTypeInfoCall>(NativeTables.OrtApi, 35));
 
@@ -236,7 +250,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionGetOverridableInitializerNameCall(OrtSessionHandle session, UIntPtr index, IntPtr allocator, out IntPtr value);
         private static SessionGetOverridableInitializerNameCall sessionGetOverridableInitializerName;
-        /// <summary>Name of an initializer that a run may replace. There are never any.</summary>
+        /// <summary>Name of an initializer that a run may replace.</summary>
         internal static SessionGetOverridableInitializerNameCall SessionGetOverridableInitializerName => sessionGetOverridableInitializerName ??
             (sessionGetOverridableInitializerName = NativeTables.Bind<SessionGetOverridableInitializerNameCall>(NativeTables.OrtApi, 38));
 
@@ -501,6 +515,13 @@ namespace Microsoft.ML.OnnxRuntime
             (getAllocatorWithDefaultOptions = NativeTables.Bind<GetAllocatorWithDefaultOptionsCall>(NativeTables.OrtApi, 78));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr AddFreeDimensionOverrideCall(SessionOptions options, byte[] dimDenotation, long dimValue);
+        private static AddFreeDimensionOverrideCall addFreeDimensionOverride;
+        /// <summary>Fixes every dimension of an input that a model marks with a denotation.</summary>
+        internal static AddFreeDimensionOverrideCall AddFreeDimensionOverride => addFreeDimensionOverride ??
+            (addFreeDimensionOverride = NativeTables.Bind<AddFreeDimensionOverrideCall>(NativeTables.OrtApi, 79));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetValueCall(OrtValueHandle value, int index, IntPtr allocator, out IntPtr @out);
         private static GetValueCall getValue;
         /// <summary>A copy of a tensor in a sequence.</summary>
@@ -606,6 +627,69 @@ namespace Microsoft.ML.OnnxRuntime
             (releaseSequenceTypeInfo = NativeTables.Bind<ReleaseSequenceTypeInfoCall>(NativeTables.OrtApi, 109));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionEndProfilingCall(OrtSessionHandle session, IntPtr allocator, out IntPtr @out);
+        private static SessionEndProfilingCall sessionEndProfiling;
+        /// <summary>Stops recording and writes what was recorded to a file.</summary>
+        internal static SessionEndProfilingCall SessionEndProfiling => sessionEndProfiling ??
+            (sessionEndProfiling = NativeTables.Bind<SessionEndProfilingCall>(NativeTables.OrtApi, 110));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetModelMetadataCall(OrtSessionHandle session, out IntPtr @out);
+        private static SessionGetModelMetadataCall sessionGetModelMetadata;
+        /// <summary>What a model states about itself.</summary>
+        internal static SessionGetModelMetadataCall SessionGetModelMetadata => sessionGetModelMetadata ??
+            (sessionGetModelMetadata = NativeTables.Bind<SessionGetModelMetadataCall>(NativeTables.OrtApi, 111));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelMetadataGetProducerNameCall(IntPtr modelMetadata, IntPtr allocator, out IntPtr value);
+        private static ModelMetadataGetProducerNameCall modelMetadataGetProducerName;
+        /// <summary>Name of the program that wrote the model.</summary>
+        internal static ModelMetadataGetProducerNameCall ModelMetadataGetProducerName => modelMetadataGetProducerName ??
+            (modelMetadataGetProducerName = NativeTables.Bind<ModelMetadataGetProducerNameCall>(NativeTables.OrtApi, 112));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelMetadataGetGraphNameCall(IntPtr modelMetadata, IntPtr allocator, out IntPtr value);
+        private static ModelMetadataGetGraphNameCall modelMetadataGetGraphName;
+        /// <summary>Name of the graph.</summary>
+        internal static ModelMetadataGetGraphNameCall ModelMetadataGetGraphName => modelMetadataGetGraphName ??
+            (modelMetadataGetGraphName = NativeTables.Bind<ModelMetadataGetGraphNameCall>(NativeTables.OrtApi, 113));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelMetadataGetDomainCall(IntPtr modelMetadata, IntPtr allocator, out IntPtr value);
+        private static ModelMetadataGetDomainCall modelMetadataGetDomain;
+        /// <summary>Domain of the model.</summary>
+        internal static ModelMetadataGetDomainCall ModelMetadataGetDomain => modelMetadataGetDomain ??
+            (modelMetadataGetDomain = NativeTables.Bind<ModelMetadataGetDomainCall>(NativeTables.OrtApi, 114));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelMetadataGetDescriptionCall(IntPtr modelMetadata, IntPtr allocator, out IntPtr value);
+        private static ModelMetadataGetDescriptionCall modelMetadataGetDescription;
+        /// <summary>Description of the model.</summary>
+        internal static ModelMetadataGetDescriptionCall ModelMetadataGetDescription => modelMetadataGetDescription ??
+            (modelMetadataGetDescription = NativeTables.Bind<ModelMetadataGetDescriptionCall>(NativeTables.OrtApi, 115));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelMetadataLookupCustomMetadataMapCall(IntPtr modelMetadata, IntPtr allocator, byte[] key, out IntPtr value);
+        private static ModelMetadataLookupCustomMetadataMapCall modelMetadataLookupCustomMetadataMap;
+        /// <summary>Value of an entry of the custom metadata.</summary>
+        internal static ModelMetadataLookupCustomMetadataMapCall ModelMetadataLookupCustomMetadataMap => modelMetadataLookupCustomMetadataMap ??
+            (modelMetadataLookupCustomMetadataMap = NativeTables.Bind<ModelMetadataLookupCustomMetadataMapCall>(NativeTables.OrtApi, 116));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelMetadataGetVersionCall(IntPtr modelMetadata, out long value);
+        private static ModelMetadataGetVersionCall modelMetadataGetVersion;
+        /// <summary>Version of the model.</summary>
+        internal static ModelMetadataGetVersionCall ModelMetadataGetVersion => modelMetadataGetVersion ??
+            (modelMetadataGetVersion = NativeTables.Bind<ModelMetadataGetVersionCall>(NativeTables.OrtApi, 117));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseModelMetadataCall(IntPtr input);
+        private static ReleaseModelMetadataCall releaseModelMetadata;
+        /// <summary>Frees metadata.</summary>
+        internal static ReleaseModelMetadataCall ReleaseModelMetadata => releaseModelMetadata ??
+            (releaseModelMetadata = NativeTables.Bind<ReleaseModelMetadataCall>(NativeTables.OrtApi, 118));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateEnvWithGlobalThreadPoolsCall(OrtLoggingLevel logSeverityLevel, byte[] logid, IntPtr tpOptions, out IntPtr @out);
         private static CreateEnvWithGlobalThreadPoolsCall createEnvWithGlobalThreadPools;
         /// <summary>Creates an environment with settings for the threads that its sessions share.</summary>
@@ -633,6 +717,20 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Frees threading options.</summary>
         internal static ReleaseThreadingOptionsCall ReleaseThreadingOptions => releaseThreadingOptions ??
             (releaseThreadingOptions = NativeTables.Bind<ReleaseThreadingOptionsCall>(NativeTables.OrtApi, 122));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelMetadataGetCustomMetadataMapKeysCall(IntPtr modelMetadata, IntPtr allocator, IntPtr* keys, out long numKeys);
+        private static ModelMetadataGetCustomMetadataMapKeysCall modelMetadataGetCustomMetadataMapKeys;
+        /// <summary>Keys of the custom metadata.</summary>
+        internal static ModelMetadataGetCustomMetadataMapKeysCall ModelMetadataGetCustomMetadataMapKeys => modelMetadataGetCustomMetadataMapKeys ??
+            (modelMetadataGetCustomMetadataMapKeys = NativeTables.Bind<ModelMetadataGetCustomMetadataMapKeysCall>(NativeTables.OrtApi, 123));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr AddFreeDimensionOverrideByNameCall(SessionOptions options, byte[] dimName, long dimValue);
+        private static AddFreeDimensionOverrideByNameCall addFreeDimensionOverrideByName;
+        /// <summary>Fixes every dimension of an input that has a name.</summary>
+        internal static AddFreeDimensionOverrideByNameCall AddFreeDimensionOverrideByName => addFreeDimensionOverrideByName ??
+            (addFreeDimensionOverrideByName = NativeTables.Bind<AddFreeDimensionOverrideByNameCall>(NativeTables.OrtApi, 124));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetAvailableProvidersCall(out IntPtr outPtr, out int providerLength);
@@ -670,6 +768,77 @@ namespace Microsoft.ML.OnnxRuntime
             (releaseAllocator = NativeTables.Bind<ReleaseAllocatorCall>(NativeTables.OrtApi, 132));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RunWithBindingCall(OrtSessionHandle session, RunOptions runOptions, IntPtr bindingPtr);
+        private static RunWithBindingCall runWithBinding;
+        /// <summary>Runs a model on the bound inputs for the bound outputs.</summary>
+        internal static RunWithBindingCall RunWithBinding => runWithBinding ??
+            (runWithBinding = NativeTables.Bind<RunWithBindingCall>(NativeTables.OrtApi, 133));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateIoBindingCall(OrtSessionHandle session, out IntPtr @out);
+        private static CreateIoBindingCall createIoBinding;
+        /// <summary>Creates a binding, to which inputs and outputs of a session are bound before it
+        /// runs.</summary>
+        internal static CreateIoBindingCall CreateIoBinding => createIoBinding ??
+            (createIoBinding = NativeTables.Bind<CreateIoBindingCall>(NativeTables.OrtApi, 134));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseIoBindingCall(IntPtr input);
+        private static ReleaseIoBindingCall releaseIoBinding;
+        /// <summary>Frees a binding.</summary>
+        internal static ReleaseIoBindingCall ReleaseIoBinding => releaseIoBinding ??
+            (releaseIoBinding = NativeTables.Bind<ReleaseIoBindingCall>(NativeTables.OrtApi, 135));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr BindInputCall(IntPtr bindingPtr, byte[] name, OrtValueHandle valPtr);
+        private static BindInputCall bindInput;
+        /// <summary>Binds a value to an input; it replaces the one that was bound.</summary>
+        internal static BindInputCall BindInput => bindInput ??
+            (bindInput = NativeTables.Bind<BindInputCall>(NativeTables.OrtApi, 136));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr BindOutputCall(IntPtr bindingPtr, byte[] name, OrtValueHandle valPtr);
+        private static BindOutputCall bindOutput;
+        /// <summary>Binds a tensor to an output, in which runs compute it.</summary>
+        internal static BindOutputCall BindOutput => bindOutput ??
+            (bindOutput = NativeTables.Bind<BindOutputCall>(NativeTables.OrtApi, 137));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr BindOutputToDeviceCall(IntPtr bindingPtr, byte[] name, OrtMemoryInfo memInfoPtr);
+        private static BindOutputToDeviceCall bindOutputToDevice;
+        /// <summary>Requests an output in memory that a run allocates.</summary>
+        internal static BindOutputToDeviceCall BindOutputToDevice => bindOutputToDevice ??
+            (bindOutputToDevice = NativeTables.Bind<BindOutputToDeviceCall>(NativeTables.OrtApi, 138));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetBoundOutputNamesCall(IntPtr bindingPtr, IntPtr allocator, out IntPtr buffer, out UIntPtr lengths, out UIntPtr count);
+        private static GetBoundOutputNamesCall getBoundOutputNames;
+        /// <summary>Names of the bound outputs, in the order in which they were bound.</summary>
+        internal static GetBoundOutputNamesCall GetBoundOutputNames => getBoundOutputNames ??
+            (getBoundOutputNames = NativeTables.Bind<GetBoundOutputNamesCall>(NativeTables.OrtApi, 139));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetBoundOutputValuesCall(IntPtr bindingPtr, IntPtr allocator, IntPtr* output, out UIntPtr outputCount);
+        private static GetBoundOutputValuesCall getBoundOutputValues;
+        /// <summary>Values of the bound outputs, in the order in which they were bound.</summary>
+        internal static GetBoundOutputValuesCall GetBoundOutputValues => getBoundOutputValues ??
+            (getBoundOutputValues = NativeTables.Bind<GetBoundOutputValuesCall>(NativeTables.OrtApi, 140));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ClearBoundInputsCall(IntPtr bindingPtr);
+        private static ClearBoundInputsCall clearBoundInputs;
+        /// <summary>Removes all inputs from a binding.</summary>
+        internal static ClearBoundInputsCall ClearBoundInputs => clearBoundInputs ??
+            (clearBoundInputs = NativeTables.Bind<ClearBoundInputsCall>(NativeTables.OrtApi, 141));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ClearBoundOutputsCall(IntPtr bindingPtr);
+        private static ClearBoundOutputsCall clearBoundOutputs;
+        /// <summary>Removes all outputs from a binding.</summary>
+        internal static ClearBoundOutputsCall ClearBoundOutputs => clearBoundOutputs ??
+            (clearBoundOutputs = NativeTables.Bind<ClearBoundOutputsCall>(NativeTables.OrtApi, 142));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr TensorAtCall(OrtValueHandle value, long[] locationValues, UIntPtr locationValuesCount, out IntPtr @out);
         private static TensorAtCall tensorAt;
         /// <summary>One element of a tensor.</summary>
@@ -686,7 +855,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionGetProfilingStartTimeNsCall(OrtSessionHandle session, out ulong @out);
         private static SessionGetProfilingStartTimeNsCall sessionGetProfilingStartTimeNs;
-        /// <summary>Time at which the session was created.</summary>
+        /// <summary>Time at which the recording of a profile began.</summary>
         internal static SessionGetProfilingStartTimeNsCall SessionGetProfilingStartTimeNs => sessionGetProfilingStartTimeNs ??
             (sessionGetProfilingStartTimeNs = NativeTables.Bind<SessionGetProfilingStartTimeNsCall>(NativeTables.OrtApi, 146));
 
@@ -713,6 +882,13 @@ namespace Microsoft.ML.OnnxRuntime
             (setGlobalSpinControl = NativeTables.Bind<SetGlobalSpinControlCall>(NativeTables.OrtApi, 149));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr AddInitializerCall(SessionOptions options, byte[] name, OrtValueHandle val);
+        private static AddInitializerCall addInitializer;
+        /// <summary>Has sessions use a tensor of the caller instead of an initializer of their model.</summary>
+        internal static AddInitializerCall AddInitializer => addInitializer ??
+            (addInitializer = NativeTables.Bind<AddInitializerCall>(NativeTables.OrtApi, 150));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall(IntPtr loggingFunction, IntPtr loggerParam, OrtLoggingLevel logSeverityLevel, byte[] logid, IntPtr tpOptions, out IntPtr @out);
         private static CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall createEnvWithCustomLoggerAndGlobalThreadPools;
         /// <summary>Like CreateEnvWithGlobalThreadPools, but messages go to a function of the caller.</summary>
@@ -725,6 +901,13 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Treats denormal numbers as zero in sessions with DisablePerSessionThreads.</summary>
         internal static SetGlobalDenormalAsZeroCall SetGlobalDenormalAsZero => setGlobalDenormalAsZero ??
             (setGlobalDenormalAsZero = NativeTables.Bind<SetGlobalDenormalAsZeroCall>(NativeTables.OrtApi, 155));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelMetadataGetGraphDescriptionCall(IntPtr modelMetadata, IntPtr allocator, out IntPtr value);
+        private static ModelMetadataGetGraphDescriptionCall modelMetadataGetGraphDescription;
+        /// <summary>Description of the graph.</summary>
+        internal static ModelMetadataGetGraphDescriptionCall ModelMetadataGetGraphDescription => modelMetadataGetGraphDescription ??
+            (modelMetadataGetGraphDescription = NativeTables.Bind<ModelMetadataGetGraphDescriptionCall>(NativeTables.OrtApi, 158));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddRunConfigEntryCall(RunOptions options, byte[] configKey, byte[] configValue);
@@ -753,6 +936,27 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Location of a tensor's elements.</summary>
         internal static GetTensorMemoryInfoCall GetTensorMemoryInfo => getTensorMemoryInfo ??
             (getTensorMemoryInfo = NativeTables.Bind<GetTensorMemoryInfoCall>(NativeTables.OrtApi, 194));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SynchronizeBoundInputsCall(IntPtr bindingPtr);
+        private static SynchronizeBoundInputsCall synchronizeBoundInputs;
+        /// <summary>Has no effect: bound inputs are in memory of the CPU.</summary>
+        internal static SynchronizeBoundInputsCall SynchronizeBoundInputs => synchronizeBoundInputs ??
+            (synchronizeBoundInputs = NativeTables.Bind<SynchronizeBoundInputsCall>(NativeTables.OrtApi, 202));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SynchronizeBoundOutputsCall(IntPtr bindingPtr);
+        private static SynchronizeBoundOutputsCall synchronizeBoundOutputs;
+        /// <summary>Has no effect: a run has computed its outputs when it returns.</summary>
+        internal static SynchronizeBoundOutputsCall SynchronizeBoundOutputs => synchronizeBoundOutputs ??
+            (synchronizeBoundOutputs = NativeTables.Bind<SynchronizeBoundOutputsCall>(NativeTables.OrtApi, 203));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr AddExternalInitializersCall(SessionOptions options, IntPtr* initializerNames, IntPtr* initializers, UIntPtr numInitializers);
+        private static AddExternalInitializersCall addExternalInitializers;
+        /// <summary>Gives sessions the values of initializers whose data their model stores in files.</summary>
+        internal static AddExternalInitializersCall AddExternalInitializers => addExternalInitializers ??
+            (addExternalInitializers = NativeTables.Bind<AddExternalInitializersCall>(NativeTables.OrtApi, 210));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionOptionsAppendExecutionProviderCall(SessionOptions options, byte[] providerName, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
@@ -818,6 +1022,13 @@ namespace Microsoft.ML.OnnxRuntime
             (getBuildInfoString = NativeTables.Bind<GetBuildInfoStringCall>(NativeTables.OrtApi, 254));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RunAsyncCall(OrtSessionHandle session, RunOptions runOptions, IntPtr* inputNames, IntPtr* input, UIntPtr inputLen, IntPtr* outputNames, UIntPtr outputNamesLen, IntPtr* output, IntPtr runAsyncCallback, IntPtr userData);
+        private static RunAsyncCall runAsync;
+        /// <summary>Starts a run of a model and returns; a function of the caller gets the outputs.</summary>
+        internal static RunAsyncCall RunAsync => runAsync ??
+            (runAsync = NativeTables.Bind<RunAsyncCall>(NativeTables.OrtApi, 260));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetSymbolicDimensionsCall(IntPtr info, IntPtr* dimParams, UIntPtr dimParamsLength);
         private static SetSymbolicDimensionsCall setSymbolicDimensions;
         /// <summary>Names the dimensions.</summary>
@@ -853,6 +1064,48 @@ namespace Microsoft.ML.OnnxRuntime
             (getCompileApi = NativeTables.Bind<GetCompileApiCall>(NativeTables.OrtApi, 294));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void CreateKeyValuePairsCall(out IntPtr @out);
+        private static CreateKeyValuePairsCall createKeyValuePairs;
+        /// <summary>Creates an empty collection of pairs.</summary>
+        internal static CreateKeyValuePairsCall CreateKeyValuePairs => createKeyValuePairs ??
+            (createKeyValuePairs = NativeTables.Bind<CreateKeyValuePairsCall>(NativeTables.OrtApi, 295));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void AddKeyValuePairCall(IntPtr kvps, byte[] key, byte[] value);
+        private static AddKeyValuePairCall addKeyValuePair;
+        /// <summary>Adds a pair, or replaces the value of a key that is there.</summary>
+        internal static AddKeyValuePairCall AddKeyValuePair => addKeyValuePair ??
+            (addKeyValuePair = NativeTables.Bind<AddKeyValuePairCall>(NativeTables.OrtApi, 296));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetKeyValueCall(IntPtr kvps, byte[] key);
+        private static GetKeyValueCall getKeyValue;
+        /// <summary>The value of a key.</summary>
+        internal static GetKeyValueCall GetKeyValue => getKeyValue ??
+            (getKeyValue = NativeTables.Bind<GetKeyValueCall>(NativeTables.OrtApi, 297));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void GetKeyValuePairsCall(IntPtr kvps, IntPtr* keys, IntPtr* values, out UIntPtr numEntries);
+        private static GetKeyValuePairsCall getKeyValuePairs;
+        /// <summary>All keys and values, in alphabetical order of the keys.</summary>
+        internal static GetKeyValuePairsCall GetKeyValuePairs => getKeyValuePairs ??
+            (getKeyValuePairs = NativeTables.Bind<GetKeyValuePairsCall>(NativeTables.OrtApi, 298));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void RemoveKeyValuePairCall(IntPtr kvps, byte[] key);
+        private static RemoveKeyValuePairCall removeKeyValuePair;
+        /// <summary>Removes a pair, if it is there.</summary>
+        internal static RemoveKeyValuePairCall RemoveKeyValuePair => removeKeyValuePair ??
+            (removeKeyValuePair = NativeTables.Bind<RemoveKeyValuePairCall>(NativeTables.OrtApi, 299));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseKeyValuePairsCall(IntPtr input);
+        private static ReleaseKeyValuePairsCall releaseKeyValuePairs;
+        /// <summary>Frees pairs.</summary>
+        internal static ReleaseKeyValuePairsCall ReleaseKeyValuePairs => releaseKeyValuePairs ??
+            (releaseKeyValuePairs = NativeTables.Bind<ReleaseKeyValuePairsCall>(NativeTables.OrtApi, 300));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTensorSizeInBytesCall(OrtValueHandle ortValue, out UIntPtr size);
         private static GetTensorSizeInBytesCall getTensorSizeInBytes;
         /// <summary>Size of a tensor's elements.</summary>
@@ -886,6 +1139,13 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The elements of a tensor, to read.</summary>
         internal static GetTensorDataCall GetTensorData => getTensorData ??
             (getTensorData = NativeTables.Bind<GetTensorDataCall>(NativeTables.OrtApi, 378));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSessionOptionsConfigEntriesCall(SessionOptions options, out IntPtr @out);
+        private static GetSessionOptionsConfigEntriesCall getSessionOptionsConfigEntries;
+        /// <summary>A copy of all entries of the session configuration.</summary>
+        internal static GetSessionOptionsConfigEntriesCall GetSessionOptionsConfigEntries => getSessionOptionsConfigEntries ??
+            (getSessionOptionsConfigEntries = NativeTables.Bind<GetSessionOptionsConfigEntriesCall>(NativeTables.OrtApi, 379));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate byte TensorTypeAndShape_HasShapeCall(IntPtr info);

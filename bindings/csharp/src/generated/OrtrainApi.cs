@@ -207,5 +207,49 @@ namespace Microsoft.ML.OnnxRuntime
         internal static GetSkippedStepCountCall GetSkippedStepCount => getSkippedStepCount ??
             (getSkippedStepCount = NativeTables.Bind<GetSkippedStepCountCall>(NativeTables.OrtrainApi, 27));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CopyGradientsToBufferCall(OrtTrainingSessionHandle sess, OrtValueHandle gradientsBuffer);
+        private static CopyGradientsToBufferCall copyGradientsToBuffer;
+        /// <summary>Copies the gradients of all trainable parameters into one tensor, end to end.</summary>
+        internal static CopyGradientsToBufferCall CopyGradientsToBuffer => copyGradientsToBuffer ??
+            (copyGradientsToBuffer = NativeTables.Bind<CopyGradientsToBufferCall>(NativeTables.OrtrainApi, 28));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CopyBufferToGradientsCall(OrtTrainingSessionHandle sess, OrtValueHandle gradientsBuffer);
+        private static CopyBufferToGradientsCall copyBufferToGradients;
+        /// <summary>Overwrites the gradients of all trainable parameters with the values of one tensor.</summary>
+        internal static CopyBufferToGradientsCall CopyBufferToGradients => copyBufferToGradients ??
+            (copyBufferToGradients = NativeTables.Bind<CopyBufferToGradientsCall>(NativeTables.OrtrainApi, 29));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetGradientNormCall(OrtTrainingSessionHandle sess, out float @out);
+        private static GetGradientNormCall getGradientNorm;
+        /// <summary>The Euclidean norm of all gradients together.</summary>
+        internal static GetGradientNormCall GetGradientNorm => getGradientNorm ??
+            (getGradientNorm = NativeTables.Bind<GetGradientNormCall>(NativeTables.OrtrainApi, 30));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CheckpointSetParameterGradientCall(CheckpointState checkpointState, byte[] parameterName, OrtValueHandle gradient);
+        private static CheckpointSetParameterGradientCall checkpointSetParameterGradient;
+        /// <summary>Overwrites the gradient of a parameter with the values of a tensor.</summary>
+        internal static CheckpointSetParameterGradientCall CheckpointSetParameterGradient => checkpointSetParameterGradient ??
+            (checkpointSetParameterGradient = NativeTables.Bind<CheckpointSetParameterGradientCall>(NativeTables.OrtrainApi, 31));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RunOptionsSetTrainingModeCall(RunOptions options, byte trainingMode);
+        private static RunOptionsSetTrainingModeCall runOptionsSetTrainingMode;
+        /// <summary>Whether a run that trains uses the training behaviour of operators such as Dropout. Forward
+        /// sessions ignore it.</summary>
+        internal static RunOptionsSetTrainingModeCall RunOptionsSetTrainingMode => runOptionsSetTrainingMode ??
+            (runOptionsSetTrainingMode = NativeTables.Bind<RunOptionsSetTrainingModeCall>(NativeTables.OrtrainApi, 32));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RunOptionsSetOnlyExecutePathToFetchesCall(RunOptions options, byte onlyExecutePathToFetches);
+        private static RunOptionsSetOnlyExecutePathToFetchesCall runOptionsSetOnlyExecutePathToFetches;
+        /// <summary>Whether a run that trains computes only what the requested outputs need. Forward sessions
+        /// always do.</summary>
+        internal static RunOptionsSetOnlyExecutePathToFetchesCall RunOptionsSetOnlyExecutePathToFetches => runOptionsSetOnlyExecutePathToFetches ??
+            (runOptionsSetOnlyExecutePathToFetches = NativeTables.Bind<RunOptionsSetOnlyExecutePathToFetchesCall>(NativeTables.OrtrainApi, 33));
+
     }
 }

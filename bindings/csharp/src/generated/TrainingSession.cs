@@ -589,6 +589,48 @@ namespace Microsoft.ML.OnnxRuntime
             NativeStatus.ThrowOnError(OrtrainApi.GetSkippedStepCount(Live, out long result));
             return result;
         }
+
+        /// <summary>Copies the gradients of all trainable parameters into one tensor, end to end.</summary>
+        /// <remarks>Their order is that of CopyParametersToBuffer, and each is row-major. CopyBufferToGradients
+        /// is the reverse.</remarks>
+        /// <param name="gradientsBuffer">A tensor of 32-bit floats, or of doubles if the parameters are doubles,
+        /// with as many elements as the trainable parameters have.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="gradientsBuffer"/> is
+        /// null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the size or type of the tensor does not
+        /// match; RuntimeException when there are no gradients yet.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void CopyGradientsToBuffer(OrtValue gradientsBuffer)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.CopyGradientsToBuffer(
+                Live, Arguments.NotNull(gradientsBuffer, nameof(gradientsBuffer)).Live));
+        }
+
+        /// <summary>Overwrites the gradients of all trainable parameters with the values of one tensor.</summary>
+        /// <remarks>The next optimizer step uses them, and the next train step adds to them, even if
+        /// LazyResetGrad was called before. Gradients of 16-bit parameters are rounded.</remarks>
+        /// <param name="gradientsBuffer">A tensor as CopyGradientsToBuffer fills it.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="gradientsBuffer"/> is
+        /// null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the size or type of the tensor does not
+        /// match.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void CopyBufferToGradients(OrtValue gradientsBuffer)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.CopyBufferToGradients(
+                Live, Arguments.NotNull(gradientsBuffer, nameof(gradientsBuffer)).Live));
+        }
+
+        /// <summary>The Euclidean norm of all gradients together.</summary>
+        /// <remarks>This is the norm that clipping compares with its limit.</remarks>
+        /// <returns>The norm.</returns>
+        /// <exception cref="OnnxRuntimeException">RuntimeException when there are no gradients yet.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public float GetGradientNorm()
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.GetGradientNorm(Live, out float result));
+            return result;
+        }
     }
 
     /// <summary>Owns the native object of a TrainingSession, which is freed when the last call on it has ended.</summary>

@@ -229,6 +229,25 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (int64_t)getOptimizerStepCountWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
+/** Overwrites the gradient of a parameter with the values of a tensor.
+ *
+ * The next optimizer step uses it, and the next train step adds to it. If -[ORTTrainingSession
+ * lazyResetGradWithError:] was called since the last train step, or no train step has run, the
+ * gradients of all other parameters become zero first.
+ *
+ * @param parameterName Name of the parameter.
+ * @param gradient The values, with the parameter's type and shape.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name, it is frozen, or the
+ * type or shape does not match; ORTErrorCodeRuntimeException when no training session has been created
+ * with this state.
+ */
+- (BOOL)setParameterGradientWithParameterName:(NSString *)parameterName
+                                     gradient:(ORTValue *)gradient
+                                        error:(NSError *_Nullable *_Nullable)error;
+
 @end
 
 NS_ASSUME_NONNULL_END

@@ -23,9 +23,9 @@ NS_ASSUME_NONNULL_BEGIN
 /** Creates a builder for a forward model.
  *
  * @param model The forward model, a serialized ONNX model.
- * @param yNodeNames Names of the values to differentiate, including the loss. For each value other
- *     than the loss, an input <name>_grad is added to the model through which the caller supplies its
- *     gradient.
+ * @param yNodeNames Names of the values to differentiate, including the loss. For each value that the
+ *     loss is not computed from, an input <name>_grad is added to the model through which the caller
+ *     supplies its gradient.
  * @param xNodeNames Names of the values with respect to which gradients are computed: inputs,
  *     initializers or intermediate values.
  * @param lossNodeName Name of the scalar loss, whose gradient is one; an empty string if there is
@@ -34,8 +34,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @return The object, or nil on failure.
  *
  * Errors: ORTErrorCodeInvalidProtobuf when the bytes are not an ONNX model; ORTErrorCodeInvalidGraph
- * when the graph is not valid; ORTErrorCodeInvalidArgument when no values are named, or the loss is
- * not among the values to differentiate.
+ * when the graph is not valid; ORTErrorCodeInvalidArgument when no values to differentiate are named.
  */
 - (nullable instancetype)initWithModel:(NSData *)model
                             yNodeNames:(NSArray<NSString *> *)yNodeNames

@@ -279,7 +279,7 @@ NS_ASSUME_NONNULL_BEGIN
 /** Names of the initializers that a run may replace.
  *
  * @param error Set when it fails. May be NULL.
- * @return Always empty: initializers are constants here. On failure, nil.
+ * @return Those that are inputs of the model as well; all others are constants. On failure, nil.
  */
 - (nullable NSArray<NSString *> *)overridableInitializerNamesWithError:(NSError *_Nullable *_Nullable)error;
 

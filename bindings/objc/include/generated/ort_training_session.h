@@ -393,9 +393,53 @@ NS_ASSUME_NONNULL_BEGIN
  * of -[ORTCheckpoint getOptimizerStepCountWithError:].
  *
  * @param error Set when it fails. May be NULL.
- * @return The number since the session was created; 0 on failure.
+ * @return The number since the session was created. On failure, 0.
  */
 - (int64_t)getSkippedStepCountWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
+
+/** Copies the gradients of all trainable parameters into one tensor, end to end.
+ *
+ * Their order is that of -[ORTTrainingSession
+ * copyParametersToBufferWithParametersBuffer:trainableOnly:error:], and each is row-major.
+ * -[ORTTrainingSession copyBufferToGradientsWithGradientsBuffer:error:] is the reverse.
+ *
+ * @param gradientsBuffer A tensor of 32-bit floats, or of doubles if the parameters are doubles, with
+ *     as many elements as the trainable parameters have.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeInvalidArgument when the size or type of the tensor does not match;
+ * ORTErrorCodeRuntimeException when there are no gradients yet.
+ */
+- (BOOL)copyGradientsToBufferWithGradientsBuffer:(ORTValue *)gradientsBuffer
+                                           error:(NSError *_Nullable *_Nullable)error;
+
+/** Overwrites the gradients of all trainable parameters with the values of one tensor.
+ *
+ * The next optimizer step uses them, and the next train step adds to them, even if
+ * -[ORTTrainingSession lazyResetGradWithError:] was called before. Gradients of 16-bit parameters are
+ * rounded.
+ *
+ * @param gradientsBuffer A tensor as -[ORTTrainingSession
+ *     copyGradientsToBufferWithGradientsBuffer:error:] fills it.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeInvalidArgument when the size or type of the tensor does not match.
+ */
+- (BOOL)copyBufferToGradientsWithGradientsBuffer:(ORTValue *)gradientsBuffer
+                                           error:(NSError *_Nullable *_Nullable)error;
+
+/** The Euclidean norm of all gradients together.
+ *
+ * This is the norm that clipping compares with its limit.
+ *
+ * @param error Set when it fails. May be NULL.
+ * @return The norm. On failure, 0.
+ *
+ * Errors: ORTErrorCodeRuntimeException when there are no gradients yet.
+ */
+- (float)getGradientNormWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
 @end
 

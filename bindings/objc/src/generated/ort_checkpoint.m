@@ -232,4 +232,15 @@
   return c_out;
 }
 
+- (BOOL)setParameterGradientWithParameterName:(NSString *)parameterName
+                                     gradient:(ORTValue *)gradient
+                                        error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  const char *c_parameter_name = NULL;
+  if (!ORTTakeText(&call, @"parameterName", parameterName, NO, &c_parameter_name)) return NO;
+  OrtValue *c_gradient = NULL;
+  if (!ORTTakeHandle(&call, @"gradient", gradient, [ORTValue class], NO, &c_gradient)) return NO;
+  return ORTSucceeded(&call, ORTExtensionTable()->CheckpointSetParameterGradient(_handle, c_parameter_name, c_gradient));
+}
+
 @end

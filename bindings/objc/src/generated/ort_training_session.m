@@ -308,4 +308,27 @@
   return c_out;
 }
 
+- (BOOL)copyGradientsToBufferWithGradientsBuffer:(ORTValue *)gradientsBuffer
+                                           error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  OrtValue *c_gradients_buffer = NULL;
+  if (!ORTTakeHandle(&call, @"gradientsBuffer", gradientsBuffer, [ORTValue class], NO, &c_gradients_buffer)) return NO;
+  return ORTSucceeded(&call, ORTExtensionTable()->CopyGradientsToBuffer(_handle, c_gradients_buffer));
+}
+
+- (BOOL)copyBufferToGradientsWithGradientsBuffer:(ORTValue *)gradientsBuffer
+                                           error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  OrtValue *c_gradients_buffer = NULL;
+  if (!ORTTakeHandle(&call, @"gradientsBuffer", gradientsBuffer, [ORTValue class], NO, &c_gradients_buffer)) return NO;
+  return ORTSucceeded(&call, ORTExtensionTable()->CopyBufferToGradients(_handle, c_gradients_buffer));
+}
+
+- (float)getGradientNormWithError:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  float c_out = 0;
+  if (!ORTSucceeded(&call, ORTExtensionTable()->GetGradientNorm(_handle, &c_out))) return 0;
+  return c_out;
+}
+
 @end

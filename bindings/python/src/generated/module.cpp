@@ -16,6 +16,8 @@ PYBIND11_MODULE(_ortrain, m) {
   py::class_<Handle<OrtTrainingSession>>(m, "TrainingSessionHandle", "The models of a training run, applied to a checkpoint state.");
   py::class_<Handle<OrtGradientGraphBuilder>>(m, "GradientGraphBuilderHandle", "Adds gradients to a model.");
 
+  bind_forward(m);
+
   m.def("create_session", [](const std::optional<std::filesystem::path>& model_path, const Handle<OrtSessionOptions>* options) {
     const Path model_path_(model_path);
     OrtSession* out = {};
@@ -58,6 +60,18 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("set_session_execution_mode", [](const Handle<OrtSessionOptions>& options, int execution_mode) {
     check(api().SetSessionExecutionMode(options.raw, static_cast<ExecutionMode>(execution_mode)));
   }, py::arg("options"), py::arg("execution_mode"), "Sets whether nodes may run in parallel. They run one after another in either mode.");
+  m.def("enable_mem_pattern", [](const Handle<OrtSessionOptions>& options) {
+    check(api().EnableMemPattern(options.raw));
+  }, py::arg("options"), "Accepted but has no effect: memory is always planned in advance.");
+  m.def("disable_mem_pattern", [](const Handle<OrtSessionOptions>& options) {
+    check(api().DisableMemPattern(options.raw));
+  }, py::arg("options"), "Accepted but has no effect: memory is always planned in advance.");
+  m.def("enable_cpu_mem_arena", [](const Handle<OrtSessionOptions>& options) {
+    check(api().EnableCpuMemArena(options.raw));
+  }, py::arg("options"), "Accepted but has no effect: intermediate values are always stored in an arena.");
+  m.def("disable_cpu_mem_arena", [](const Handle<OrtSessionOptions>& options) {
+    check(api().DisableCpuMemArena(options.raw));
+  }, py::arg("options"), "Accepted but has no effect: intermediate values are always stored in an arena.");
   m.def("set_session_log_id", [](const Handle<OrtSessionOptions>& options, const std::string& logid) {
     check(api().SetSessionLogId(options.raw, c_text(logid, "logid")));
   }, py::arg("options"), py::arg("logid"), "Name of the session in log messages.");
@@ -90,7 +104,7 @@ PYBIND11_MODULE(_ortrain, m) {
     size_t out = {};
     check(api().SessionGetOverridableInitializerCount(session.raw, &out));
     return out;
-  }, py::arg("session"), "Number of initializers that a run may replace, always 0.");
+  }, py::arg("session"), "Number of initializers that a run may replace.");
   m.def("session_get_input_type_info", [](const Handle<OrtSession>& session, size_t index) {
     OrtTypeInfo* type_info = {};
     check(api().SessionGetInputTypeInfo(session.raw, index, &type_info));
@@ -105,7 +119,7 @@ PYBIND11_MODULE(_ortrain, m) {
     OrtTypeInfo* type_info = {};
     check(api().SessionGetOverridableInitializerTypeInfo(session.raw, index, &type_info));
     return take_type_info(type_info);
-  }, py::arg("session"), py::arg("index"), "Kind, type and shape of an initializer that a run may replace. There are never any.");
+  }, py::arg("session"), py::arg("index"), "Kind, type and shape of an initializer that a run may replace.");
   m.def("session_get_input_name", [](const Handle<OrtSession>& session, size_t index) {
     char* value = {};
     check(api().SessionGetInputName(session.raw, index, allocator(), &value));
@@ -120,7 +134,7 @@ PYBIND11_MODULE(_ortrain, m) {
     char* value = {};
     check(api().SessionGetOverridableInitializerName(session.raw, index, allocator(), &value));
     return take_text(value);
-  }, py::arg("session"), py::arg("index"), "Name of an initializer that a run may replace. There are never any.");
+  }, py::arg("session"), py::arg("index"), "Name of an initializer that a run may replace.");
   m.def("create_run_options", []() {
     OrtRunOptions* out = {};
     check(api().CreateRunOptions(&out));
@@ -141,12 +155,37 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("run_options_unset_terminate", [](const Handle<OrtRunOptions>& options) {
     check(api().RunOptionsUnsetTerminate(options.raw));
   }, py::arg("options"), "Clears the terminate flag, so that later runs with these options proceed.");
+  m.def("add_free_dimension_override", [](const Handle<OrtSessionOptions>& options, const std::string& dim_denotation, int64_t dim_value) {
+    check(api().AddFreeDimensionOverride(options.raw, c_text(dim_denotation, "dim_denotation"), dim_value));
+  }, py::arg("options"), py::arg("dim_denotation"), py::arg("dim_value"), "Fixes every dimension of an input that a model marks with a denotation.");
+  m.def("session_end_profiling", [](const Handle<OrtSession>& session) {
+    char* out = {};
+    check(api().SessionEndProfiling(session.raw, allocator(), &out));
+    return take_text(out);
+  }, py::arg("session"), "Stops recording and writes what was recorded to a file.");
+  m.def("add_free_dimension_override_by_name", [](const Handle<OrtSessionOptions>& options, const std::string& dim_name, int64_t dim_value) {
+    check(api().AddFreeDimensionOverrideByName(options.raw, c_text(dim_name, "dim_name"), dim_value));
+  }, py::arg("options"), py::arg("dim_name"), py::arg("dim_value"), "Fixes every dimension of an input that has a name.");
   m.def("add_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key, const std::string& config_value) {
     check(api().AddSessionConfigEntry(options.raw, c_text(config_key, "config_key"), c_text(config_value, "config_value")));
   }, py::arg("options"), py::arg("config_key"), py::arg("config_value"), "Sets an entry of the session configuration.");
+  m.def("session_get_profiling_start_time_ns", [](const Handle<OrtSession>& session) {
+    uint64_t out = {};
+    check(api().SessionGetProfilingStartTimeNs(session.raw, &out));
+    return out;
+  }, py::arg("session"), "Time at which the recording of a profile began.");
+  m.def("add_initializer", [](const Handle<OrtSessionOptions>& options, const std::string& name, const Value& val) {
+    check(api().AddInitializer(options.raw, c_text(name, "name"), val.raw()));
+  }, py::arg("options"), py::arg("name"), py::arg("val"), "Has sessions use a tensor of the caller instead of an initializer of their model.");
   m.def("add_run_config_entry", [](const Handle<OrtRunOptions>& options, const std::string& config_key, const std::string& config_value) {
     check(api().AddRunConfigEntry(options.raw, c_text(config_key, "config_key"), c_text(config_value, "config_value")));
   }, py::arg("options"), py::arg("config_key"), py::arg("config_value"), "Sets an entry of the run configuration. Entries have no effect here.");
+  m.def("add_external_initializers", [](const Handle<OrtSessionOptions>& options, const std::vector<std::string>& initializer_names, const std::vector<const Value*>& initializers) {
+    const Texts initializer_names_(initializer_names);
+    const Values initializers_(initializers);
+    check_same_length("initializer_names", initializer_names.size(), "initializers", initializers.size());
+    check(api().AddExternalInitializers(options.raw, initializer_names_.data(), initializers_.data(), initializer_names.size()));
+  }, py::arg("options"), py::arg("initializer_names"), py::arg("initializers"), "Gives sessions the values of initializers whose data their model stores in files.");
   m.def("has_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key) {
     int out = {};
     check(api().HasSessionConfigEntry(options.raw, c_text(config_key, "config_key"), &out));
@@ -511,4 +550,24 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().GetSkippedStepCount(sess.raw, &out));
     return out;
   }, py::arg("sess"), "Number of optimizer steps that a session has skipped because a gradient was NaN or infinite.");
+  m.def("copy_gradients_to_buffer", [](const Handle<OrtTrainingSession>& sess, const Value& gradients_buffer) {
+    check(extension_api().CopyGradientsToBuffer(sess.raw, gradients_buffer.raw()));
+  }, py::arg("sess"), py::arg("gradients_buffer"), "Copies the gradients of all trainable parameters into one tensor, end to end.");
+  m.def("copy_buffer_to_gradients", [](const Handle<OrtTrainingSession>& sess, const Value& gradients_buffer) {
+    check(extension_api().CopyBufferToGradients(sess.raw, gradients_buffer.raw()));
+  }, py::arg("sess"), py::arg("gradients_buffer"), "Overwrites the gradients of all trainable parameters with the values of one tensor.");
+  m.def("get_gradient_norm", [](const Handle<OrtTrainingSession>& sess) {
+    float out = {};
+    check(extension_api().GetGradientNorm(sess.raw, &out));
+    return out;
+  }, py::arg("sess"), "The Euclidean norm of all gradients together.");
+  m.def("checkpoint_set_parameter_gradient", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name, const Value& gradient) {
+    check(extension_api().CheckpointSetParameterGradient(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), gradient.raw()));
+  }, py::arg("checkpoint_state"), py::arg("parameter_name"), py::arg("gradient"), "Overwrites the gradient of a parameter with the values of a tensor.");
+  m.def("run_options_set_training_mode", [](const Handle<OrtRunOptions>& options, bool training_mode) {
+    check(extension_api().RunOptionsSetTrainingMode(options.raw, training_mode));
+  }, py::arg("options"), py::arg("training_mode"), "Whether a run that trains uses the training behaviour of operators such as Dropout. Forward sessions ignore it.");
+  m.def("run_options_set_only_execute_path_to_fetches", [](const Handle<OrtRunOptions>& options, bool only_execute_path_to_fetches) {
+    check(extension_api().RunOptionsSetOnlyExecutePathToFetches(options.raw, only_execute_path_to_fetches));
+  }, py::arg("options"), py::arg("only_execute_path_to_fetches"), "Whether a run that trains computes only what the requested outputs need. Forward sessions always do.");
 }

@@ -111,6 +111,21 @@ OrtStatus* ORT_API_CALL SetSessionExecutionMode(OrtSessionOptions* options, Exec
   });
 }
 
+OrtStatus* ORT_API_CALL EnableProfiling(OrtSessionOptions* options, const ORTCHAR_T* profile_file_prefix) noexcept {
+  return guarded("EnableProfiling", [&] {
+    check_pointer(options, "options");
+    check_pointer(profile_file_prefix, "profile_file_prefix");
+    capi::EnableProfiling(options, profile_file_prefix);
+  });
+}
+
+OrtStatus* ORT_API_CALL DisableProfiling(OrtSessionOptions* options) noexcept {
+  return guarded("DisableProfiling", [&] {
+    check_pointer(options, "options");
+    capi::DisableProfiling(options);
+  });
+}
+
 OrtStatus* ORT_API_CALL EnableMemPattern(OrtSessionOptions* options) noexcept {
   return guarded("EnableMemPattern", [&] {
     check_pointer(options, "options");
@@ -547,6 +562,14 @@ OrtStatus* ORT_API_CALL GetAllocatorWithDefaultOptions(OrtAllocator** out) noexc
   });
 }
 
+OrtStatus* ORT_API_CALL AddFreeDimensionOverride(OrtSessionOptions* options, const char* dim_denotation, int64_t dim_value) noexcept {
+  return guarded("AddFreeDimensionOverride", [&] {
+    check_pointer(options, "options");
+    check_pointer(dim_denotation, "dim_denotation");
+    capi::AddFreeDimensionOverride(options, dim_denotation, dim_value);
+  });
+}
+
 OrtStatus* ORT_API_CALL GetValue(const OrtValue* value, int index, OrtAllocator* allocator, OrtValue** out) noexcept {
   return guarded("GetValue", [&] {
     check_pointer(value, "value");
@@ -608,6 +631,79 @@ OrtStatus* ORT_API_CALL GetSequenceElementType(const OrtSequenceTypeInfo* sequen
 
 void ORT_API_CALL ReleaseSequenceTypeInfo(OrtSequenceTypeInfo* input) noexcept { release(input); }
 
+OrtStatus* ORT_API_CALL SessionEndProfiling(OrtSession* session, OrtAllocator* allocator, char** out) noexcept {
+  return guarded("SessionEndProfiling", [&] {
+    check_pointer(session, "session");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::SessionEndProfiling(session, allocator, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetModelMetadata(const OrtSession* session, OrtModelMetadata** out) noexcept {
+  return guarded("SessionGetModelMetadata", [&] {
+    check_pointer(session, "session");
+    check_pointer(out, "out");
+    capi::SessionGetModelMetadata(session, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelMetadataGetProducerName(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value) noexcept {
+  return guarded("ModelMetadataGetProducerName", [&] {
+    check_pointer(model_metadata, "model_metadata");
+    check_allocator(allocator, "allocator");
+    check_pointer(value, "value");
+    capi::ModelMetadataGetProducerName(model_metadata, allocator, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelMetadataGetGraphName(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value) noexcept {
+  return guarded("ModelMetadataGetGraphName", [&] {
+    check_pointer(model_metadata, "model_metadata");
+    check_allocator(allocator, "allocator");
+    check_pointer(value, "value");
+    capi::ModelMetadataGetGraphName(model_metadata, allocator, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelMetadataGetDomain(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value) noexcept {
+  return guarded("ModelMetadataGetDomain", [&] {
+    check_pointer(model_metadata, "model_metadata");
+    check_allocator(allocator, "allocator");
+    check_pointer(value, "value");
+    capi::ModelMetadataGetDomain(model_metadata, allocator, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelMetadataGetDescription(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value) noexcept {
+  return guarded("ModelMetadataGetDescription", [&] {
+    check_pointer(model_metadata, "model_metadata");
+    check_allocator(allocator, "allocator");
+    check_pointer(value, "value");
+    capi::ModelMetadataGetDescription(model_metadata, allocator, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelMetadataLookupCustomMetadataMap(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, const char* key, char** value) noexcept {
+  return guarded("ModelMetadataLookupCustomMetadataMap", [&] {
+    check_pointer(model_metadata, "model_metadata");
+    check_allocator(allocator, "allocator");
+    check_pointer(key, "key");
+    check_pointer(value, "value");
+    capi::ModelMetadataLookupCustomMetadataMap(model_metadata, allocator, key, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelMetadataGetVersion(const OrtModelMetadata* model_metadata, int64_t* value) noexcept {
+  return guarded("ModelMetadataGetVersion", [&] {
+    check_pointer(model_metadata, "model_metadata");
+    check_pointer(value, "value");
+    capi::ModelMetadataGetVersion(model_metadata, value);
+  });
+}
+
+void ORT_API_CALL ReleaseModelMetadata(OrtModelMetadata* input) noexcept { release(input); }
+
 OrtStatus* ORT_API_CALL CreateEnvWithGlobalThreadPools(OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out) noexcept {
   return guarded("CreateEnvWithGlobalThreadPools", [&] {
     check_pointer(logid, "logid");
@@ -632,6 +728,24 @@ OrtStatus* ORT_API_CALL CreateThreadingOptions(OrtThreadingOptions** out) noexce
 }
 
 void ORT_API_CALL ReleaseThreadingOptions(OrtThreadingOptions* input) noexcept { release(input); }
+
+OrtStatus* ORT_API_CALL ModelMetadataGetCustomMetadataMapKeys(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char*** keys, int64_t* num_keys) noexcept {
+  return guarded("ModelMetadataGetCustomMetadataMapKeys", [&] {
+    check_pointer(model_metadata, "model_metadata");
+    check_allocator(allocator, "allocator");
+    check_pointer(keys, "keys");
+    check_pointer(num_keys, "num_keys");
+    capi::ModelMetadataGetCustomMetadataMapKeys(model_metadata, allocator, keys, num_keys);
+  });
+}
+
+OrtStatus* ORT_API_CALL AddFreeDimensionOverrideByName(OrtSessionOptions* options, const char* dim_name, int64_t dim_value) noexcept {
+  return guarded("AddFreeDimensionOverrideByName", [&] {
+    check_pointer(options, "options");
+    check_pointer(dim_name, "dim_name");
+    capi::AddFreeDimensionOverrideByName(options, dim_name, dim_value);
+  });
+}
 
 OrtStatus* ORT_API_CALL GetAvailableProviders(char*** out_ptr, int* provider_length) noexcept {
   return guarded("GetAvailableProviders", [&] {
@@ -668,6 +782,80 @@ OrtStatus* ORT_API_CALL CreateAllocator(const OrtSession* session, const OrtMemo
 
 void ORT_API_CALL ReleaseAllocator(OrtAllocator* input) noexcept {
   return quiet([&] { return capi::ReleaseAllocator(input); });
+}
+
+OrtStatus* ORT_API_CALL RunWithBinding(OrtSession* session, const OrtRunOptions* run_options, const OrtIoBinding* binding_ptr) noexcept {
+  return guarded("RunWithBinding", [&] {
+    check_pointer(session, "session");
+    check_pointer(binding_ptr, "binding_ptr");
+    capi::RunWithBinding(session, run_options, binding_ptr);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateIoBinding(OrtSession* session, OrtIoBinding** out) noexcept {
+  return guarded("CreateIoBinding", [&] {
+    check_pointer(session, "session");
+    check_pointer(out, "out");
+    capi::CreateIoBinding(session, out);
+  });
+}
+
+void ORT_API_CALL ReleaseIoBinding(OrtIoBinding* input) noexcept { release(input); }
+
+OrtStatus* ORT_API_CALL BindInput(OrtIoBinding* binding_ptr, const char* name, const OrtValue* val_ptr) noexcept {
+  return guarded("BindInput", [&] {
+    check_pointer(binding_ptr, "binding_ptr");
+    check_pointer(name, "name");
+    check_pointer(val_ptr, "val_ptr");
+    capi::BindInput(binding_ptr, name, val_ptr);
+  });
+}
+
+OrtStatus* ORT_API_CALL BindOutput(OrtIoBinding* binding_ptr, const char* name, const OrtValue* val_ptr) noexcept {
+  return guarded("BindOutput", [&] {
+    check_pointer(binding_ptr, "binding_ptr");
+    check_pointer(name, "name");
+    check_pointer(val_ptr, "val_ptr");
+    capi::BindOutput(binding_ptr, name, val_ptr);
+  });
+}
+
+OrtStatus* ORT_API_CALL BindOutputToDevice(OrtIoBinding* binding_ptr, const char* name, const OrtMemoryInfo* mem_info_ptr) noexcept {
+  return guarded("BindOutputToDevice", [&] {
+    check_pointer(binding_ptr, "binding_ptr");
+    check_pointer(name, "name");
+    check_pointer(mem_info_ptr, "mem_info_ptr");
+    capi::BindOutputToDevice(binding_ptr, name, mem_info_ptr);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetBoundOutputNames(const OrtIoBinding* binding_ptr, OrtAllocator* allocator, char** buffer, size_t** lengths, size_t* count) noexcept {
+  return guarded("GetBoundOutputNames", [&] {
+    check_pointer(binding_ptr, "binding_ptr");
+    check_allocator(allocator, "allocator");
+    check_pointer(buffer, "buffer");
+    check_pointer(lengths, "lengths");
+    check_pointer(count, "count");
+    capi::GetBoundOutputNames(binding_ptr, allocator, buffer, lengths, count);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetBoundOutputValues(const OrtIoBinding* binding_ptr, OrtAllocator* allocator, OrtValue*** output, size_t* output_count) noexcept {
+  return guarded("GetBoundOutputValues", [&] {
+    check_pointer(binding_ptr, "binding_ptr");
+    check_allocator(allocator, "allocator");
+    check_pointer(output, "output");
+    check_pointer(output_count, "output_count");
+    capi::GetBoundOutputValues(binding_ptr, allocator, output, output_count);
+  });
+}
+
+void ORT_API_CALL ClearBoundInputs(OrtIoBinding* binding_ptr) noexcept {
+  return quiet([&] { return capi::ClearBoundInputs(binding_ptr); });
+}
+
+void ORT_API_CALL ClearBoundOutputs(OrtIoBinding* binding_ptr) noexcept {
+  return quiet([&] { return capi::ClearBoundOutputs(binding_ptr); });
 }
 
 OrtStatus* ORT_API_CALL TensorAt(OrtValue* value, const int64_t* location_values, size_t location_values_count, void** out) noexcept {
@@ -715,6 +903,15 @@ OrtStatus* ORT_API_CALL SetGlobalSpinControl(OrtThreadingOptions* tp_options, in
   });
 }
 
+OrtStatus* ORT_API_CALL AddInitializer(OrtSessionOptions* options, const char* name, const OrtValue* val) noexcept {
+  return guarded("AddInitializer", [&] {
+    check_pointer(options, "options");
+    check_pointer(name, "name");
+    check_pointer(val, "val");
+    capi::AddInitializer(options, name, val);
+  });
+}
+
 OrtStatus* ORT_API_CALL CreateEnvWithCustomLoggerAndGlobalThreadPools(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out) noexcept {
   return guarded("CreateEnvWithCustomLoggerAndGlobalThreadPools", [&] {
     check_pointer(logging_function, "logging_function");
@@ -729,6 +926,15 @@ OrtStatus* ORT_API_CALL SetGlobalDenormalAsZero(OrtThreadingOptions* tp_options)
   return guarded("SetGlobalDenormalAsZero", [&] {
     check_pointer(tp_options, "tp_options");
     capi::SetGlobalDenormalAsZero(tp_options);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelMetadataGetGraphDescription(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value) noexcept {
+  return guarded("ModelMetadataGetGraphDescription", [&] {
+    check_pointer(model_metadata, "model_metadata");
+    check_allocator(allocator, "allocator");
+    check_pointer(value, "value");
+    capi::ModelMetadataGetGraphDescription(model_metadata, allocator, value);
   });
 }
 
@@ -762,6 +968,29 @@ OrtStatus* ORT_API_CALL GetTensorMemoryInfo(const OrtValue* value, const OrtMemo
     check_pointer(value, "value");
     check_pointer(mem_info, "mem_info");
     capi::GetTensorMemoryInfo(value, mem_info);
+  });
+}
+
+OrtStatus* ORT_API_CALL SynchronizeBoundInputs(OrtIoBinding* binding_ptr) noexcept {
+  return guarded("SynchronizeBoundInputs", [&] {
+    check_pointer(binding_ptr, "binding_ptr");
+    capi::SynchronizeBoundInputs(binding_ptr);
+  });
+}
+
+OrtStatus* ORT_API_CALL SynchronizeBoundOutputs(OrtIoBinding* binding_ptr) noexcept {
+  return guarded("SynchronizeBoundOutputs", [&] {
+    check_pointer(binding_ptr, "binding_ptr");
+    capi::SynchronizeBoundOutputs(binding_ptr);
+  });
+}
+
+OrtStatus* ORT_API_CALL AddExternalInitializers(OrtSessionOptions* options, const char* const* initializer_names, const OrtValue* const* initializers, size_t num_initializers) noexcept {
+  return guarded("AddExternalInitializers", [&] {
+    check_pointer(options, "options");
+    check_elements(initializer_names, num_initializers, "initializer_names", "num_initializers");
+    check_elements(initializers, num_initializers, "initializers", "num_initializers");
+    capi::AddExternalInitializers(options, initializer_names, initializers, num_initializers);
   });
 }
 
@@ -828,6 +1057,18 @@ const char* ORT_API_CALL GetBuildInfoString() noexcept {
   return quiet([&] { return capi::GetBuildInfoString(); });
 }
 
+OrtStatus* ORT_API_CALL RunAsync(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names, const OrtValue* const* input, size_t input_len, const char* const* output_names, size_t output_names_len, OrtValue** output, RunAsyncCallbackFn run_async_callback, void* user_data) noexcept {
+  return guarded("RunAsync", [&] {
+    check_pointer(session, "session");
+    check_elements(input_names, input_len, "input_names", "input_len");
+    check_elements(input, input_len, "input", "input_len");
+    check_elements(output_names, output_names_len, "output_names", "output_names_len");
+    check_array(output, output_names_len, "output", "output_names_len");
+    check_pointer(run_async_callback, "run_async_callback");
+    capi::RunAsync(session, run_options, input_names, input, input_len, output_names, output_names_len, output, run_async_callback, user_data);
+  });
+}
+
 OrtStatus* ORT_API_CALL SetSymbolicDimensions(OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length) noexcept {
   return guarded("SetSymbolicDimensions", [&] {
     check_pointer(info, "info");
@@ -861,6 +1102,28 @@ const OrtCompileApi* ORT_API_CALL GetCompileApi() noexcept {
   return quiet([&] { return capi::GetCompileApi(); });
 }
 
+void ORT_API_CALL CreateKeyValuePairs(OrtKeyValuePairs** out) noexcept {
+  return quiet([&] { return capi::CreateKeyValuePairs(out); });
+}
+
+void ORT_API_CALL AddKeyValuePair(OrtKeyValuePairs* kvps, const char* key, const char* value) noexcept {
+  return quiet([&] { return capi::AddKeyValuePair(kvps, key, value); });
+}
+
+const char* ORT_API_CALL GetKeyValue(const OrtKeyValuePairs* kvps, const char* key) noexcept {
+  return quiet([&] { return capi::GetKeyValue(kvps, key); });
+}
+
+void ORT_API_CALL GetKeyValuePairs(const OrtKeyValuePairs* kvps, const char* const** keys, const char* const** values, size_t* num_entries) noexcept {
+  return quiet([&] { return capi::GetKeyValuePairs(kvps, keys, values, num_entries); });
+}
+
+void ORT_API_CALL RemoveKeyValuePair(OrtKeyValuePairs* kvps, const char* key) noexcept {
+  return quiet([&] { return capi::RemoveKeyValuePair(kvps, key); });
+}
+
+void ORT_API_CALL ReleaseKeyValuePairs(OrtKeyValuePairs* input) noexcept { release(input); }
+
 OrtStatus* ORT_API_CALL GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) noexcept {
   return guarded("GetTensorSizeInBytes", [&] {
     check_pointer(ort_value, "ort_value");
@@ -886,6 +1149,14 @@ OrtStatus* ORT_API_CALL GetTensorData(const OrtValue* value, const void** out) n
     check_pointer(value, "value");
     check_pointer(out, "out");
     capi::GetTensorData(value, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSessionOptionsConfigEntries(const OrtSessionOptions* options, OrtKeyValuePairs** out) noexcept {
+  return guarded("GetSessionOptionsConfigEntries", [&] {
+    check_pointer(options, "options");
+    check_pointer(out, "out");
+    capi::GetSessionOptionsConfigEntries(options, out);
   });
 }
 
@@ -927,8 +1198,8 @@ const OrtApi ort_api = {
     .SetOptimizedModelFilePath = entry::SetOptimizedModelFilePath,
     .CloneSessionOptions = entry::CloneSessionOptions,
     .SetSessionExecutionMode = entry::SetSessionExecutionMode,
-    .EnableProfiling = NotImplemented<"EnableProfiling", decltype(OrtApi::EnableProfiling)>::call,
-    .DisableProfiling = NotImplemented<"DisableProfiling", decltype(OrtApi::DisableProfiling)>::call,
+    .EnableProfiling = entry::EnableProfiling,
+    .DisableProfiling = entry::DisableProfiling,
     .EnableMemPattern = entry::EnableMemPattern,
     .DisableMemPattern = entry::DisableMemPattern,
     .EnableCpuMemArena = entry::EnableCpuMemArena,
@@ -992,7 +1263,7 @@ const OrtApi ort_api = {
     .AllocatorFree = entry::AllocatorFree,
     .AllocatorGetInfo = entry::AllocatorGetInfo,
     .GetAllocatorWithDefaultOptions = entry::GetAllocatorWithDefaultOptions,
-    .AddFreeDimensionOverride = NotImplemented<"AddFreeDimensionOverride", decltype(OrtApi::AddFreeDimensionOverride)>::call,
+    .AddFreeDimensionOverride = entry::AddFreeDimensionOverride,
     .GetValue = entry::GetValue,
     .GetValueCount = entry::GetValueCount,
     .CreateValue = entry::CreateValue,
@@ -1023,21 +1294,21 @@ const OrtApi ort_api = {
     .GetSequenceElementType = entry::GetSequenceElementType,
     .ReleaseMapTypeInfo = NotImplemented<"ReleaseMapTypeInfo", decltype(OrtApi::ReleaseMapTypeInfo)>::call,
     .ReleaseSequenceTypeInfo = entry::ReleaseSequenceTypeInfo,
-    .SessionEndProfiling = NotImplemented<"SessionEndProfiling", decltype(OrtApi::SessionEndProfiling)>::call,
-    .SessionGetModelMetadata = NotImplemented<"SessionGetModelMetadata", decltype(OrtApi::SessionGetModelMetadata)>::call,
-    .ModelMetadataGetProducerName = NotImplemented<"ModelMetadataGetProducerName", decltype(OrtApi::ModelMetadataGetProducerName)>::call,
-    .ModelMetadataGetGraphName = NotImplemented<"ModelMetadataGetGraphName", decltype(OrtApi::ModelMetadataGetGraphName)>::call,
-    .ModelMetadataGetDomain = NotImplemented<"ModelMetadataGetDomain", decltype(OrtApi::ModelMetadataGetDomain)>::call,
-    .ModelMetadataGetDescription = NotImplemented<"ModelMetadataGetDescription", decltype(OrtApi::ModelMetadataGetDescription)>::call,
-    .ModelMetadataLookupCustomMetadataMap = NotImplemented<"ModelMetadataLookupCustomMetadataMap", decltype(OrtApi::ModelMetadataLookupCustomMetadataMap)>::call,
-    .ModelMetadataGetVersion = NotImplemented<"ModelMetadataGetVersion", decltype(OrtApi::ModelMetadataGetVersion)>::call,
-    .ReleaseModelMetadata = NotImplemented<"ReleaseModelMetadata", decltype(OrtApi::ReleaseModelMetadata)>::call,
+    .SessionEndProfiling = entry::SessionEndProfiling,
+    .SessionGetModelMetadata = entry::SessionGetModelMetadata,
+    .ModelMetadataGetProducerName = entry::ModelMetadataGetProducerName,
+    .ModelMetadataGetGraphName = entry::ModelMetadataGetGraphName,
+    .ModelMetadataGetDomain = entry::ModelMetadataGetDomain,
+    .ModelMetadataGetDescription = entry::ModelMetadataGetDescription,
+    .ModelMetadataLookupCustomMetadataMap = entry::ModelMetadataLookupCustomMetadataMap,
+    .ModelMetadataGetVersion = entry::ModelMetadataGetVersion,
+    .ReleaseModelMetadata = entry::ReleaseModelMetadata,
     .CreateEnvWithGlobalThreadPools = entry::CreateEnvWithGlobalThreadPools,
     .DisablePerSessionThreads = entry::DisablePerSessionThreads,
     .CreateThreadingOptions = entry::CreateThreadingOptions,
     .ReleaseThreadingOptions = entry::ReleaseThreadingOptions,
-    .ModelMetadataGetCustomMetadataMapKeys = NotImplemented<"ModelMetadataGetCustomMetadataMapKeys", decltype(OrtApi::ModelMetadataGetCustomMetadataMapKeys)>::call,
-    .AddFreeDimensionOverrideByName = NotImplemented<"AddFreeDimensionOverrideByName", decltype(OrtApi::AddFreeDimensionOverrideByName)>::call,
+    .ModelMetadataGetCustomMetadataMapKeys = entry::ModelMetadataGetCustomMetadataMapKeys,
+    .AddFreeDimensionOverrideByName = entry::AddFreeDimensionOverrideByName,
     .GetAvailableProviders = entry::GetAvailableProviders,
     .ReleaseAvailableProviders = entry::ReleaseAvailableProviders,
     .GetStringTensorElementLength = NotImplemented<"GetStringTensorElementLength", decltype(OrtApi::GetStringTensorElementLength)>::call,
@@ -1046,16 +1317,16 @@ const OrtApi ort_api = {
     .AddSessionConfigEntry = entry::AddSessionConfigEntry,
     .CreateAllocator = entry::CreateAllocator,
     .ReleaseAllocator = entry::ReleaseAllocator,
-    .RunWithBinding = NotImplemented<"RunWithBinding", decltype(OrtApi::RunWithBinding)>::call,
-    .CreateIoBinding = NotImplemented<"CreateIoBinding", decltype(OrtApi::CreateIoBinding)>::call,
-    .ReleaseIoBinding = NotImplemented<"ReleaseIoBinding", decltype(OrtApi::ReleaseIoBinding)>::call,
-    .BindInput = NotImplemented<"BindInput", decltype(OrtApi::BindInput)>::call,
-    .BindOutput = NotImplemented<"BindOutput", decltype(OrtApi::BindOutput)>::call,
-    .BindOutputToDevice = NotImplemented<"BindOutputToDevice", decltype(OrtApi::BindOutputToDevice)>::call,
-    .GetBoundOutputNames = NotImplemented<"GetBoundOutputNames", decltype(OrtApi::GetBoundOutputNames)>::call,
-    .GetBoundOutputValues = NotImplemented<"GetBoundOutputValues", decltype(OrtApi::GetBoundOutputValues)>::call,
-    .ClearBoundInputs = NotImplemented<"ClearBoundInputs", decltype(OrtApi::ClearBoundInputs)>::call,
-    .ClearBoundOutputs = NotImplemented<"ClearBoundOutputs", decltype(OrtApi::ClearBoundOutputs)>::call,
+    .RunWithBinding = entry::RunWithBinding,
+    .CreateIoBinding = entry::CreateIoBinding,
+    .ReleaseIoBinding = entry::ReleaseIoBinding,
+    .BindInput = entry::BindInput,
+    .BindOutput = entry::BindOutput,
+    .BindOutputToDevice = entry::BindOutputToDevice,
+    .GetBoundOutputNames = entry::GetBoundOutputNames,
+    .GetBoundOutputValues = entry::GetBoundOutputValues,
+    .ClearBoundInputs = entry::ClearBoundInputs,
+    .ClearBoundOutputs = entry::ClearBoundOutputs,
     .TensorAt = entry::TensorAt,
     .CreateAndRegisterAllocator = NotImplemented<"CreateAndRegisterAllocator", decltype(OrtApi::CreateAndRegisterAllocator)>::call,
     .SetLanguageProjection = entry::SetLanguageProjection,
@@ -1063,7 +1334,7 @@ const OrtApi ort_api = {
     .SetGlobalIntraOpNumThreads = entry::SetGlobalIntraOpNumThreads,
     .SetGlobalInterOpNumThreads = entry::SetGlobalInterOpNumThreads,
     .SetGlobalSpinControl = entry::SetGlobalSpinControl,
-    .AddInitializer = NotImplemented<"AddInitializer", decltype(OrtApi::AddInitializer)>::call,
+    .AddInitializer = entry::AddInitializer,
     .CreateEnvWithCustomLoggerAndGlobalThreadPools = entry::CreateEnvWithCustomLoggerAndGlobalThreadPools,
     .SessionOptionsAppendExecutionProvider_CUDA = NotImplemented<"SessionOptionsAppendExecutionProvider_CUDA", decltype(OrtApi::SessionOptionsAppendExecutionProvider_CUDA)>::call,
     .SessionOptionsAppendExecutionProvider_ROCM = NotImplemented<"SessionOptionsAppendExecutionProvider_ROCM", decltype(OrtApi::SessionOptionsAppendExecutionProvider_ROCM)>::call,
@@ -1071,7 +1342,7 @@ const OrtApi ort_api = {
     .SetGlobalDenormalAsZero = entry::SetGlobalDenormalAsZero,
     .CreateArenaCfg = NotImplemented<"CreateArenaCfg", decltype(OrtApi::CreateArenaCfg)>::call,
     .ReleaseArenaCfg = NotImplemented<"ReleaseArenaCfg", decltype(OrtApi::ReleaseArenaCfg)>::call,
-    .ModelMetadataGetGraphDescription = NotImplemented<"ModelMetadataGetGraphDescription", decltype(OrtApi::ModelMetadataGetGraphDescription)>::call,
+    .ModelMetadataGetGraphDescription = entry::ModelMetadataGetGraphDescription,
     .SessionOptionsAppendExecutionProvider_TensorRT = NotImplemented<"SessionOptionsAppendExecutionProvider_TensorRT", decltype(OrtApi::SessionOptionsAppendExecutionProvider_TensorRT)>::call,
     .SetCurrentGpuDeviceId = NotImplemented<"SetCurrentGpuDeviceId", decltype(OrtApi::SetCurrentGpuDeviceId)>::call,
     .GetCurrentGpuDeviceId = NotImplemented<"GetCurrentGpuDeviceId", decltype(OrtApi::GetCurrentGpuDeviceId)>::call,
@@ -1115,15 +1386,15 @@ const OrtApi ort_api = {
     .SetGlobalCustomCreateThreadFn = NotImplemented<"SetGlobalCustomCreateThreadFn", decltype(OrtApi::SetGlobalCustomCreateThreadFn)>::call,
     .SetGlobalCustomThreadCreationOptions = NotImplemented<"SetGlobalCustomThreadCreationOptions", decltype(OrtApi::SetGlobalCustomThreadCreationOptions)>::call,
     .SetGlobalCustomJoinThreadFn = NotImplemented<"SetGlobalCustomJoinThreadFn", decltype(OrtApi::SetGlobalCustomJoinThreadFn)>::call,
-    .SynchronizeBoundInputs = NotImplemented<"SynchronizeBoundInputs", decltype(OrtApi::SynchronizeBoundInputs)>::call,
-    .SynchronizeBoundOutputs = NotImplemented<"SynchronizeBoundOutputs", decltype(OrtApi::SynchronizeBoundOutputs)>::call,
+    .SynchronizeBoundInputs = entry::SynchronizeBoundInputs,
+    .SynchronizeBoundOutputs = entry::SynchronizeBoundOutputs,
     .SessionOptionsAppendExecutionProvider_CUDA_V2 = NotImplemented<"SessionOptionsAppendExecutionProvider_CUDA_V2", decltype(OrtApi::SessionOptionsAppendExecutionProvider_CUDA_V2)>::call,
     .CreateCUDAProviderOptions = NotImplemented<"CreateCUDAProviderOptions", decltype(OrtApi::CreateCUDAProviderOptions)>::call,
     .UpdateCUDAProviderOptions = NotImplemented<"UpdateCUDAProviderOptions", decltype(OrtApi::UpdateCUDAProviderOptions)>::call,
     .GetCUDAProviderOptionsAsString = NotImplemented<"GetCUDAProviderOptionsAsString", decltype(OrtApi::GetCUDAProviderOptionsAsString)>::call,
     .ReleaseCUDAProviderOptions = NotImplemented<"ReleaseCUDAProviderOptions", decltype(OrtApi::ReleaseCUDAProviderOptions)>::call,
     .SessionOptionsAppendExecutionProvider_MIGraphX = NotImplemented<"SessionOptionsAppendExecutionProvider_MIGraphX", decltype(OrtApi::SessionOptionsAppendExecutionProvider_MIGraphX)>::call,
-    .AddExternalInitializers = NotImplemented<"AddExternalInitializers", decltype(OrtApi::AddExternalInitializers)>::call,
+    .AddExternalInitializers = entry::AddExternalInitializers,
     .CreateOpAttr = NotImplemented<"CreateOpAttr", decltype(OrtApi::CreateOpAttr)>::call,
     .ReleaseOpAttr = NotImplemented<"ReleaseOpAttr", decltype(OrtApi::ReleaseOpAttr)>::call,
     .CreateOp = NotImplemented<"CreateOp", decltype(OrtApi::CreateOp)>::call,
@@ -1173,7 +1444,7 @@ const OrtApi ort_api = {
     .GetROCMProviderOptionsAsString = NotImplemented<"GetROCMProviderOptionsAsString", decltype(OrtApi::GetROCMProviderOptionsAsString)>::call,
     .ReleaseROCMProviderOptions = NotImplemented<"ReleaseROCMProviderOptions", decltype(OrtApi::ReleaseROCMProviderOptions)>::call,
     .CreateAndRegisterAllocatorV2 = NotImplemented<"CreateAndRegisterAllocatorV2", decltype(OrtApi::CreateAndRegisterAllocatorV2)>::call,
-    .RunAsync = NotImplemented<"RunAsync", decltype(OrtApi::RunAsync)>::call,
+    .RunAsync = entry::RunAsync,
     .UpdateTensorRTProviderOptionsWithValue = NotImplemented<"UpdateTensorRTProviderOptionsWithValue", decltype(OrtApi::UpdateTensorRTProviderOptionsWithValue)>::call,
     .GetTensorRTProviderOptionsByName = NotImplemented<"GetTensorRTProviderOptionsByName", decltype(OrtApi::GetTensorRTProviderOptionsByName)>::call,
     .UpdateCUDAProviderOptionsWithValue = NotImplemented<"UpdateCUDAProviderOptionsWithValue", decltype(OrtApi::UpdateCUDAProviderOptionsWithValue)>::call,
@@ -1208,12 +1479,12 @@ const OrtApi ort_api = {
     .CreateTensorWithDataAndDeleterAsOrtValue = entry::CreateTensorWithDataAndDeleterAsOrtValue,
     .SessionOptionsSetLoadCancellationFlag = NotImplemented<"SessionOptionsSetLoadCancellationFlag", decltype(OrtApi::SessionOptionsSetLoadCancellationFlag)>::call,
     .GetCompileApi = entry::GetCompileApi,
-    .CreateKeyValuePairs = NotImplemented<"CreateKeyValuePairs", decltype(OrtApi::CreateKeyValuePairs)>::call,
-    .AddKeyValuePair = NotImplemented<"AddKeyValuePair", decltype(OrtApi::AddKeyValuePair)>::call,
-    .GetKeyValue = NotImplemented<"GetKeyValue", decltype(OrtApi::GetKeyValue)>::call,
-    .GetKeyValuePairs = NotImplemented<"GetKeyValuePairs", decltype(OrtApi::GetKeyValuePairs)>::call,
-    .RemoveKeyValuePair = NotImplemented<"RemoveKeyValuePair", decltype(OrtApi::RemoveKeyValuePair)>::call,
-    .ReleaseKeyValuePairs = NotImplemented<"ReleaseKeyValuePairs", decltype(OrtApi::ReleaseKeyValuePairs)>::call,
+    .CreateKeyValuePairs = entry::CreateKeyValuePairs,
+    .AddKeyValuePair = entry::AddKeyValuePair,
+    .GetKeyValue = entry::GetKeyValue,
+    .GetKeyValuePairs = entry::GetKeyValuePairs,
+    .RemoveKeyValuePair = entry::RemoveKeyValuePair,
+    .ReleaseKeyValuePairs = entry::ReleaseKeyValuePairs,
     .RegisterExecutionProviderLibrary = NotImplemented<"RegisterExecutionProviderLibrary", decltype(OrtApi::RegisterExecutionProviderLibrary)>::call,
     .UnregisterExecutionProviderLibrary = NotImplemented<"UnregisterExecutionProviderLibrary", decltype(OrtApi::UnregisterExecutionProviderLibrary)>::call,
     .GetEpDevices = NotImplemented<"GetEpDevices", decltype(OrtApi::GetEpDevices)>::call,
@@ -1292,7 +1563,7 @@ const OrtApi ort_api = {
     .GetSharedAllocator = NotImplemented<"GetSharedAllocator", decltype(OrtApi::GetSharedAllocator)>::call,
     .ReleaseSharedAllocator = NotImplemented<"ReleaseSharedAllocator", decltype(OrtApi::ReleaseSharedAllocator)>::call,
     .GetTensorData = entry::GetTensorData,
-    .GetSessionOptionsConfigEntries = NotImplemented<"GetSessionOptionsConfigEntries", decltype(OrtApi::GetSessionOptionsConfigEntries)>::call,
+    .GetSessionOptionsConfigEntries = entry::GetSessionOptionsConfigEntries,
     .SessionGetMemoryInfoForInputs = NotImplemented<"SessionGetMemoryInfoForInputs", decltype(OrtApi::SessionGetMemoryInfoForInputs)>::call,
     .SessionGetMemoryInfoForOutputs = NotImplemented<"SessionGetMemoryInfoForOutputs", decltype(OrtApi::SessionGetMemoryInfoForOutputs)>::call,
     .SessionGetEpDeviceForInputs = NotImplemented<"SessionGetEpDeviceForInputs", decltype(OrtApi::SessionGetEpDeviceForInputs)>::call,

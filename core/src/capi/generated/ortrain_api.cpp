@@ -260,6 +260,53 @@ OrtStatus* ORT_API_CALL GetSkippedStepCount(const OrtTrainingSession* sess, int6
   });
 }
 
+OrtStatus* ORT_API_CALL CopyGradientsToBuffer(const OrtTrainingSession* sess, OrtValue* gradients_buffer) noexcept {
+  return guarded("CopyGradientsToBuffer", [&] {
+    check_pointer(sess, "sess");
+    check_pointer(gradients_buffer, "gradients_buffer");
+    capi::CopyGradientsToBuffer(sess, gradients_buffer);
+  });
+}
+
+OrtStatus* ORT_API_CALL CopyBufferToGradients(OrtTrainingSession* sess, const OrtValue* gradients_buffer) noexcept {
+  return guarded("CopyBufferToGradients", [&] {
+    check_pointer(sess, "sess");
+    check_pointer(gradients_buffer, "gradients_buffer");
+    capi::CopyBufferToGradients(sess, gradients_buffer);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetGradientNorm(const OrtTrainingSession* sess, float* out) noexcept {
+  return guarded("GetGradientNorm", [&] {
+    check_pointer(sess, "sess");
+    check_pointer(out, "out");
+    capi::GetGradientNorm(sess, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL CheckpointSetParameterGradient(OrtCheckpointState* checkpoint_state, const char* parameter_name, const OrtValue* gradient) noexcept {
+  return guarded("CheckpointSetParameterGradient", [&] {
+    check_pointer(checkpoint_state, "checkpoint_state");
+    check_pointer(parameter_name, "parameter_name");
+    check_pointer(gradient, "gradient");
+    capi::CheckpointSetParameterGradient(checkpoint_state, parameter_name, gradient);
+  });
+}
+
+OrtStatus* ORT_API_CALL RunOptionsSetTrainingMode(OrtRunOptions* options, bool training_mode) noexcept {
+  return guarded("RunOptionsSetTrainingMode", [&] {
+    check_pointer(options, "options");
+    capi::RunOptionsSetTrainingMode(options, training_mode);
+  });
+}
+
+OrtStatus* ORT_API_CALL RunOptionsSetOnlyExecutePathToFetches(OrtRunOptions* options, bool only_execute_path_to_fetches) noexcept {
+  return guarded("RunOptionsSetOnlyExecutePathToFetches", [&] {
+    check_pointer(options, "options");
+    capi::RunOptionsSetOnlyExecutePathToFetches(options, only_execute_path_to_fetches);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -292,7 +339,13 @@ const OrtrainApi ortrain_api = {
     .GetContiguousParameters = entry::GetContiguousParameters,
     .FindUnreached = entry::FindUnreached,
     .GetSkippedStepCount = entry::GetSkippedStepCount,
+    .CopyGradientsToBuffer = entry::CopyGradientsToBuffer,
+    .CopyBufferToGradients = entry::CopyBufferToGradients,
+    .GetGradientNorm = entry::GetGradientNorm,
+    .CheckpointSetParameterGradient = entry::CheckpointSetParameterGradient,
+    .RunOptionsSetTrainingMode = entry::RunOptionsSetTrainingMode,
+    .RunOptionsSetOnlyExecutePathToFetches = entry::RunOptionsSetOnlyExecutePathToFetches,
 };
-static_assert(sizeof(OrtrainApi) == 28 * sizeof(void*), "OrtrainApi has 28 slots");
+static_assert(sizeof(OrtrainApi) == 34 * sizeof(void*), "OrtrainApi has 34 slots");
 
 }  // namespace ortrain::capi

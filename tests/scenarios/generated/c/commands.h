@@ -176,6 +176,36 @@ static OrtStatus* command_from_buffer(int count, char** arguments) {
   return NULL;
 }
 
+static OrtStatus* command_gradients_to_buffer(int count, char** arguments) {
+  (void)count;
+  OrtTrainingSession* object = session_of(arguments[0]);
+  TRY(extension->CopyGradientsToBuffer(object, tensor_of(arguments[1])));
+  return NULL;
+}
+
+static OrtStatus* command_buffer_to_gradients(int count, char** arguments) {
+  (void)count;
+  OrtTrainingSession* object = session_of(arguments[0]);
+  TRY(extension->CopyBufferToGradients(object, tensor_of(arguments[1])));
+  return NULL;
+}
+
+static OrtStatus* command_set_gradient(int count, char** arguments) {
+  (void)count;
+  OrtCheckpointState* object = state_of(arguments[0]);
+  TRY(extension->CheckpointSetParameterGradient(object, arguments[1], tensor_of(arguments[2])));
+  return NULL;
+}
+
+static OrtStatus* command_show_gradient_norm(int count, char** arguments) {
+  (void)count;
+  OrtTrainingSession* object = session_of(arguments[0]);
+  float result = 0;
+  TRY(extension->GetGradientNorm(object, &result));
+  log_float("gradient_norm", result);
+  return NULL;
+}
+
 static OrtStatus* command_int_property(int count, char** arguments) {
   (void)count;
   OrtCheckpointState* object = state_of(arguments[0]);
@@ -341,6 +371,10 @@ static const struct entry {
     {"reset", command_reset, 1, 1},
     {"to_buffer", command_to_buffer, 3, 3},
     {"from_buffer", command_from_buffer, 3, 3},
+    {"gradients_to_buffer", command_gradients_to_buffer, 2, 2},
+    {"buffer_to_gradients", command_buffer_to_gradients, 2, 2},
+    {"set_gradient", command_set_gradient, 3, 3},
+    {"show_gradient_norm", command_show_gradient_norm, 1, 1},
     {"int_property", command_int_property, 3, 3},
     {"float_property", command_float_property, 3, 3},
     {"string_property", command_string_property, 3, 3},

@@ -86,6 +86,22 @@ inline void Runner::command_from_buffer(const Arguments& a) {
   session(a[0]).FromBuffer(tensor(a[1]));
 }
 
+inline void Runner::command_gradients_to_buffer(const Arguments& a) {
+  session(a[0]).CopyGradientsToBuffer(tensor(a[1]));
+}
+
+inline void Runner::command_buffer_to_gradients(const Arguments& a) {
+  session(a[0]).CopyBufferToGradients(tensor(a[1]));
+}
+
+inline void Runner::command_set_gradient(const Arguments& a) {
+  state(a[0]).SetParameterGradient(a[1], tensor(a[2]));
+}
+
+inline void Runner::command_show_gradient_norm(const Arguments& a) {
+  log("gradient_norm", session(a[0]).GetGradientNorm());
+}
+
 inline void Runner::command_int_property(const Arguments& a) {
   state(a[0]).AddProperty(a[1], read_integer(a[2]));
 }
@@ -173,6 +189,10 @@ inline const std::map<std::string, Runner::Command>& Runner::commands() {
       {"reset", {1, 1, &Runner::command_reset}},
       {"to_buffer", {3, 3, &Runner::command_to_buffer}},
       {"from_buffer", {3, 3, &Runner::command_from_buffer}},
+      {"gradients_to_buffer", {2, 2, &Runner::command_gradients_to_buffer}},
+      {"buffer_to_gradients", {2, 2, &Runner::command_buffer_to_gradients}},
+      {"set_gradient", {3, 3, &Runner::command_set_gradient}},
+      {"show_gradient_norm", {1, 1, &Runner::command_show_gradient_norm}},
       {"int_property", {3, 3, &Runner::command_int_property}},
       {"float_property", {3, 3, &Runner::command_float_property}},
       {"string_property", {3, 3, &Runner::command_string_property}},

@@ -119,6 +119,26 @@ public sealed partial class Runner
         Training(a[0]).FromBuffer(Tensor(a[1]).Value, Flag(a[2], "trainable", "all"));
     }
 
+    private void GradientsToBuffer(string[] a)
+    {
+        Training(a[0]).CopyGradientsToBuffer(Tensor(a[1]).Value);
+    }
+
+    private void BufferToGradients(string[] a)
+    {
+        Training(a[0]).CopyBufferToGradients(Tensor(a[1]).Value);
+    }
+
+    private void SetGradient(string[] a)
+    {
+        State(a[0]).SetParameterGradient(a[1], Tensor(a[2]).Value);
+    }
+
+    private void ShowGradientNorm(string[] a)
+    {
+        Log("gradient_norm", Training(a[0]).GetGradientNorm());
+    }
+
     private void IntProperty(string[] a)
     {
         State(a[0]).AddProperty(a[1], Text.Integer(a[2]));
@@ -229,6 +249,10 @@ public sealed partial class Runner
             { "reset", new Command(1, 1, Reset) },
             { "to_buffer", new Command(3, 3, ToBuffer) },
             { "from_buffer", new Command(3, 3, FromBuffer) },
+            { "gradients_to_buffer", new Command(2, 2, GradientsToBuffer) },
+            { "buffer_to_gradients", new Command(2, 2, BufferToGradients) },
+            { "set_gradient", new Command(3, 3, SetGradient) },
+            { "show_gradient_norm", new Command(1, 1, ShowGradientNorm) },
             { "int_property", new Command(3, 3, IntProperty) },
             { "float_property", new Command(3, 3, FloatProperty) },
             { "string_property", new Command(3, 3, StringProperty) },

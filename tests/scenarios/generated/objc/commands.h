@@ -94,6 +94,25 @@ static BOOL command_from_buffer(Arguments *arguments, NSError **error) {
   return [session_of([arguments objectAtIndex:0]) fromBufferWithValue:tensor_of([arguments objectAtIndex:1]) error:error];
 }
 
+static BOOL command_gradients_to_buffer(Arguments *arguments, NSError **error) {
+  return [session_of([arguments objectAtIndex:0]) copyGradientsToBufferWithGradientsBuffer:tensor_of([arguments objectAtIndex:1]) error:error];
+}
+
+static BOOL command_buffer_to_gradients(Arguments *arguments, NSError **error) {
+  return [session_of([arguments objectAtIndex:0]) copyBufferToGradientsWithGradientsBuffer:tensor_of([arguments objectAtIndex:1]) error:error];
+}
+
+static BOOL command_set_gradient(Arguments *arguments, NSError **error) {
+  return [state_of([arguments objectAtIndex:0]) setParameterGradientWithParameterName:[arguments objectAtIndex:1] gradient:tensor_of([arguments objectAtIndex:2]) error:error];
+}
+
+static BOOL command_show_gradient_norm(Arguments *arguments, NSError **error) {
+  NSError *failure = nil;
+  const float result = [session_of([arguments objectAtIndex:0]) getGradientNormWithError:&failure];
+  *error = failure;
+  return failure == nil && log_float(@"gradient_norm", result);
+}
+
 static BOOL command_int_property(Arguments *arguments, NSError **error) {
   return [state_of([arguments objectAtIndex:0]) addIntPropertyWithName:[arguments objectAtIndex:1] value:read_integer([arguments objectAtIndex:2]) error:error];
 }
@@ -185,6 +204,10 @@ static const struct entry {
     {"reset", command_reset, 1, 1},
     {"to_buffer", command_to_buffer, 3, 3},
     {"from_buffer", command_from_buffer, 3, 3},
+    {"gradients_to_buffer", command_gradients_to_buffer, 2, 2},
+    {"buffer_to_gradients", command_buffer_to_gradients, 2, 2},
+    {"set_gradient", command_set_gradient, 3, 3},
+    {"show_gradient_norm", command_show_gradient_norm, 1, 1},
     {"int_property", command_int_property, 3, 3},
     {"float_property", command_float_property, 3, 3},
     {"string_property", command_string_property, 3, 3},

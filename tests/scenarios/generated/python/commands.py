@@ -34,6 +34,10 @@ COMMANDS: dict[str, tuple[int, int | None]] = {
     "reset": (1, 1),
     "to_buffer": (3, 3),
     "from_buffer": (3, 3),
+    "gradients_to_buffer": (2, 2),
+    "buffer_to_gradients": (2, 2),
+    "set_gradient": (3, 3),
+    "show_gradient_norm": (1, 1),
     "int_property": (3, 3),
     "float_property": (3, 3),
     "string_property": (3, 3),
@@ -109,6 +113,15 @@ class Commands(Protocol):
 
     def command_from_buffer(self, *tokens: str) -> None:
         self.module(tokens[0], True).copy_buffer_to_parameters(self.tensor(tokens[1]).numpy(), self.flag(tokens[2], "trainable", "all"))
+
+    def command_gradients_to_buffer(self, *tokens: str) -> None:
+        self.module(tokens[0], True).copy_gradients_to_buffer(self.tensor(tokens[1]))
+
+    def command_buffer_to_gradients(self, *tokens: str) -> None:
+        self.module(tokens[0], True).copy_buffer_to_gradients(self.tensor(tokens[1]).numpy())
+
+    def command_show_gradient_norm(self, *tokens: str) -> None:
+        self.show("gradient_norm", self.module(tokens[0], True).get_gradient_norm())
 
     def command_save(self, *tokens: str) -> None:
         CheckpointState.save_checkpoint(self.state(tokens[0]), tokens[1], self.flag(tokens[2], "with", "without"))

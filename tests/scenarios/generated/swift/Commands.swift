@@ -89,6 +89,22 @@ extension Runner {
     try session(arguments[0]).fromBuffer(with: tensor(arguments[1]))
   }
 
+  func command_gradients_to_buffer(_ arguments: [String]) throws {
+    try session(arguments[0]).copyGradientsToBuffer(withGradientsBuffer: tensor(arguments[1]))
+  }
+
+  func command_buffer_to_gradients(_ arguments: [String]) throws {
+    try session(arguments[0]).copyBufferToGradients(withGradientsBuffer: tensor(arguments[1]))
+  }
+
+  func command_set_gradient(_ arguments: [String]) throws {
+    try state(arguments[0]).setParameterGradient(withParameterName: arguments[1], gradient: tensor(arguments[2]))
+  }
+
+  func command_show_gradient_norm(_ arguments: [String]) throws {
+    try show("gradient_norm", try session(arguments[0]).getGradientNorm())
+  }
+
   func command_int_property(_ arguments: [String]) throws {
     try state(arguments[0]).addIntProperty(withName: arguments[1], value: integer(arguments[2]))
   }
@@ -173,6 +189,10 @@ extension Runner {
     case "reset": return (command_reset, 1...1)
     case "to_buffer": return (command_to_buffer, 3...3)
     case "from_buffer": return (command_from_buffer, 3...3)
+    case "gradients_to_buffer": return (command_gradients_to_buffer, 2...2)
+    case "buffer_to_gradients": return (command_buffer_to_gradients, 2...2)
+    case "set_gradient": return (command_set_gradient, 3...3)
+    case "show_gradient_norm": return (command_show_gradient_norm, 1...1)
     case "int_property": return (command_int_property, 3...3)
     case "float_property": return (command_float_property, 3...3)
     case "string_property": return (command_string_property, 3...3)

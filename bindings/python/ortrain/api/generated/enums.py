@@ -39,3 +39,33 @@ class ExecutionMode(IntEnum):
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
+
+class OrtAllocatorType(IntEnum):
+    """How an allocator works."""
+
+    INVALID = -1
+    ORT_DEVICE_ALLOCATOR = 0
+    ORT_ARENA_ALLOCATOR = 1
+    ORT_READ_ONLY_ALLOCATOR = 2
+
+class OrtMemType(IntEnum):
+    """What memory is for, as seen from a device."""
+
+    CPU_INPUT = -2
+    CPU_OUTPUT = -1
+    CPU = -1
+    DEFAULT = 0
+
+class OrtDeviceMemoryType(IntEnum):
+    """Whether the host can access the memory of a device."""
+
+    DEFAULT = 0
+    HOST_ACCESSIBLE = 5
+
+class OrtMemoryInfoDeviceType(IntEnum):
+    """The kind of device that memory belongs to."""
+
+    CPU = 0
+    GPU = 1
+    FPGA = 2
+    NPU = 3

@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from ortrain import _ortrain
 from ortrain._support import StrPath
+
+if TYPE_CHECKING:
+    from ortrain.api.generated.session_options import SessionOptions
 
 
 class GradientGraphBuilder:
@@ -18,6 +22,7 @@ class GradientGraphBuilder:
         y_node_names: Collection[str],
         x_node_names: Collection[str],
         loss_node_name: str,
+        session_options: SessionOptions | None = None,
     ) -> None:
         """Creates a builder for a forward model.
 
@@ -26,20 +31,24 @@ class GradientGraphBuilder:
         model : bytes
             The forward model, a serialized ONNX model.
         y_node_names : Collection[str]
-            Names of the values to differentiate, including the loss. For each value other than the loss,
-            an input <name>_grad is added to the model through which the caller supplies its gradient.
+            Names of the values to differentiate, including the loss. For each value that the loss is not
+            computed from, an input <name>_grad is added to the model through which the caller supplies
+            its gradient.
         x_node_names : Collection[str]
             Names of the values with respect to which gradients are computed: inputs, initializers or
-            intermediate values. The outputs <name>_grad are in alphabetical order.
+            intermediate values; without any, the model stays as it is. The outputs <name>_grad are in
+            alphabetical order.
         loss_node_name : str
             Name of the scalar loss, whose gradient is one; an empty string if there is none.
+        session_options : SessionOptions | None, default None
+            Accepted but has no effect: nothing is optimized before the gradients are added.
 
         Raises
         ------
         InvalidModelError
             When the bytes are not a valid ONNX model.
         InvalidArgumentError
-            When no values are named, or the loss is not among the values to differentiate.
+            When no values to differentiate are named.
         """
         self._handle = _ortrain.create_gradient_graph_builder(model, sorted(y_node_names), sorted(x_node_names), loss_node_name)
 

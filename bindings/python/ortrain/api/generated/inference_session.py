@@ -183,9 +183,35 @@ class InferenceSession:
         Returns
         -------
         list[NodeArg]
-            Always empty: initializers are constants here.
+            Those that are inputs of the model as well; all others are constants.
         """
         count = _ortrain.session_get_overridable_initializer_count(self._handle)
         names = [_ortrain.session_get_overridable_initializer_name(self._handle, i) for i in range(count)]
         types = [declared(_ortrain.session_get_overridable_initializer_type_info(self._handle, i)) for i in range(count)]
         return [NodeArg(name, *type_and_shape) for name, type_and_shape in zip(names, types, strict=True)]
+
+    def end_profiling(self) -> str:
+        """Stops recording and writes what was recorded to a file.
+
+        Returns
+        -------
+        str
+            Path of the file; empty if the session was not recording. The file is JSON in Chrome's trace
+            event format.
+
+        Raises
+        ------
+        OrtrainError
+            When the file cannot be written.
+        """
+        return _ortrain.session_end_profiling(self._handle)
+
+    def get_profiling_start_time_ns(self) -> int:
+        """Time at which the recording began, in nanoseconds.
+
+        Returns
+        -------
+        int
+            The time on a monotonic clock, like time.monotonic_ns; 0 if nothing was recorded.
+        """
+        return _ortrain.session_get_profiling_start_time_ns(self._handle)

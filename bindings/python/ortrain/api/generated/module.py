@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import StepSignature, StrPath, check_device, declared_tensor, give_back, to_value
+from ortrain._support import StepSignature, StrPath, check_device, declared_tensor, give_back, to_value, to_writable
 from ortrain.api.generated.node_arg import NodeArg
 
 if TYPE_CHECKING:
@@ -196,6 +196,57 @@ class Module:
             When the size or type of the tensor does not match.
         """
         _ortrain.copy_buffer_to_parameters(self._handle, to_value(buffer), trainable_only)
+
+    def copy_gradients_to_buffer(self, buffer: npt.NDArray[Any]) -> None:
+        """Copies all gradients into one array, in row-major order.
+
+        Parameters
+        ----------
+        buffer : npt.NDArray[Any]
+            A contiguous array of 32-bit floats (doubles, if the parameters are doubles) with as many
+            elements as the trainable parameters.
+
+        Raises
+        ------
+        InvalidArgumentError
+            When the size or type of the array does not match.
+        OrtrainError
+            When there are no gradients yet.
+        """
+        _ortrain.copy_gradients_to_buffer(self._handle, to_writable(buffer))
+
+    def copy_buffer_to_gradients(self, buffer: npt.NDArray[Any]) -> None:
+        """Overwrites all gradients with the values of one array.
+
+        The next optimizer step uses them, and the next train step adds to them, even if lazy_reset_grad was
+        called before.
+
+        Parameters
+        ----------
+        buffer : npt.NDArray[Any]
+            An array as copy_gradients_to_buffer fills it.
+
+        Raises
+        ------
+        InvalidArgumentError
+            When the size or type of the array does not match.
+        """
+        _ortrain.copy_buffer_to_gradients(self._handle, to_value(buffer))
+
+    def get_gradient_norm(self) -> float:
+        """The Euclidean norm of all gradients together.
+
+        Returns
+        -------
+        float
+            The norm that clipping compares with its limit.
+
+        Raises
+        ------
+        OrtrainError
+            When there are no gradients yet.
+        """
+        return _ortrain.get_gradient_norm(self._handle)
 
     def export_model_for_inferencing(
         self,

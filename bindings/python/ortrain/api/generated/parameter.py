@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from ortrain import _ortrain
-from ortrain._support import describe_entry
+from ortrain._support import describe_entry, read_only, to_value
 
 if TYPE_CHECKING:
     from ortrain.api.generated.checkpoint_state import CheckpointState
@@ -60,8 +60,9 @@ class Parameter:
         Returns
         -------
         npt.NDArray[Any] | None
-            An array of the parameter's shape, the sum over the train steps since the last lazy reset.
-            None for a frozen parameter, which has no gradient.
+            An array of the parameter's shape, the sum over the train steps since the last lazy reset. It
+            is read-only, because writing to a copy would change nothing. None for a frozen parameter,
+            which has no gradient.
 
         Raises
         ------
@@ -70,7 +71,11 @@ class Parameter:
         """
         if not _ortrain.checkpoint_is_parameter_trainable(self._handle, self._name):
             return None
-        return _ortrain.checkpoint_get_parameter_gradient(self._handle, self._name).numpy()
+        return read_only(_ortrain.checkpoint_get_parameter_gradient(self._handle, self._name).numpy())
+
+    @grad.setter
+    def grad(self, value: npt.NDArray[Any]) -> None:
+        _ortrain.checkpoint_set_parameter_gradient(self._handle, self._name, to_value(value))
 
     @property
     def requires_grad(self) -> bool:

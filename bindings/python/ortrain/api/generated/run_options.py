@@ -15,6 +15,8 @@ class RunOptions:
         self._log_severity_level: int = -1
         self._log_verbosity_level: int = 0
         self._logid: str = ""
+        self._training_mode: bool = True
+        self._only_execute_path_to_fetches: bool = False
         self._terminate: bool = False
 
     @property
@@ -64,6 +66,40 @@ class RunOptions:
     def logid(self, value: str) -> None:
         _ortrain.run_options_set_run_tag(self._handle, value)
         self._logid = value
+
+    @property
+    def training_mode(self) -> bool:
+        """Whether a run of a TrainingSession uses the training behaviour of operators such as Dropout.
+        Forward sessions ignore it.
+
+        Returns
+        -------
+        bool
+            The mode.
+        """
+        return self._training_mode
+
+    @training_mode.setter
+    def training_mode(self, value: bool) -> None:
+        _ortrain.run_options_set_training_mode(self._handle, value)
+        self._training_mode = value
+
+    @property
+    def only_execute_path_to_fetches(self) -> bool:
+        """Whether a run of a TrainingSession computes only what the requested outputs need. Forward sessions
+        always do.
+
+        Returns
+        -------
+        bool
+            Whether to leave out everything else.
+        """
+        return self._only_execute_path_to_fetches
+
+    @only_execute_path_to_fetches.setter
+    def only_execute_path_to_fetches(self, value: bool) -> None:
+        _ortrain.run_options_set_only_execute_path_to_fetches(self._handle, value)
+        self._only_execute_path_to_fetches = value
 
     @property
     def terminate(self) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ortrain import _ortrain
+from ortrain._ortrain import OrtValue
 from ortrain._support import StrPath
 from ortrain.api.generated.enums import ExecutionMode, GraphOptimizationLevel
 
@@ -23,6 +24,11 @@ class SessionOptions:
         self._optimized_model_filepath: StrPath = ""
         self._logid: str = ""
         self._use_deterministic_compute: bool = False
+        self._enable_mem_reuse: bool = True
+        self._use_per_session_threads: bool = True
+        self._execution_order: int = 0
+        self._enable_cpu_mem_arena: bool = True
+        self._enable_mem_pattern: bool = True
 
     @property
     def intra_op_num_threads(self) -> int:
@@ -219,3 +225,158 @@ class SessionOptions:
             When the entry is not set.
         """
         return _ortrain.get_session_config_entry(self._handle, key)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, extent: int) -> None:
+        """Fixes every dimension of an input that a model marks with a denotation.
+
+        Parameters
+        ----------
+        denotation : str
+            The denotation, such as DATA_BATCH.
+        extent : int
+            The extent.
+
+        Raises
+        ------
+        InvalidArgumentError
+            When the extent is negative.
+        """
+        _ortrain.add_free_dimension_override(self._handle, denotation, extent)
+
+    def add_free_dimension_override_by_name(self, name: str, extent: int) -> None:
+        """Fixes every dimension of an input that has a name.
+
+        Parameters
+        ----------
+        name : str
+            The name, such as batch.
+        extent : int
+            The extent.
+
+        Raises
+        ------
+        InvalidArgumentError
+            When the extent is negative.
+        """
+        _ortrain.add_free_dimension_override_by_name(self._handle, name, extent)
+
+    def add_initializer(self, name: str, ortvalue: OrtValue) -> None:
+        """Has sessions use a tensor instead of an initializer of their model.
+
+        Its memory is shared, not copied: several sessions can use the same weights.
+
+        Parameters
+        ----------
+        name : str
+            Name of the initializer; a name that a model does not have is ignored.
+        ortvalue : OrtValue
+            The tensor, with the initializer's type and shape.
+
+        Raises
+        ------
+        InvalidArgumentError
+            When the value is not a tensor, or the name is empty or has a tensor already.
+        """
+        _ortrain.add_initializer(self._handle, name, ortvalue)
+
+    def add_external_initializers(self, names: list[str], ortvalues: list[OrtValue]) -> None:
+        """Gives sessions the values of initializers whose data their model stores in files.
+
+        The files need not exist. The values are shared, not copied.
+
+        Parameters
+        ----------
+        names : list[str]
+            Names of the initializers.
+        ortvalues : list[OrtValue]
+            Their values, with the types and shapes of the initializers.
+
+        Raises
+        ------
+        InvalidArgumentError
+            When a value is not a tensor, or a name is empty or has a value already.
+        """
+        _ortrain.add_external_initializers(self._handle, list(names), ortvalues)
+
+    @property
+    def enable_mem_reuse(self) -> bool:
+        """Accepted but has no effect: memory is always planned in advance.
+
+        Returns
+        -------
+        bool
+            Whether to enable it.
+        """
+        return self._enable_mem_reuse
+
+    @enable_mem_reuse.setter
+    def enable_mem_reuse(self, value: bool) -> None:
+        self._enable_mem_reuse = value
+
+    @property
+    def use_per_session_threads(self) -> bool:
+        """Accepted but has no effect: all sessions share one thread pool per process.
+
+        Returns
+        -------
+        bool
+            Whether a session has threads of its own.
+        """
+        return self._use_per_session_threads
+
+    @use_per_session_threads.setter
+    def use_per_session_threads(self, value: bool) -> None:
+        self._use_per_session_threads = value
+
+    @property
+    def execution_order(self) -> int:
+        """Accepted but has no effect: nodes run in an order that needs little memory.
+
+        Returns
+        -------
+        int
+            The order.
+        """
+        return self._execution_order
+
+    @execution_order.setter
+    def execution_order(self, value: int) -> None:
+        self._execution_order = value
+
+    @property
+    def enable_cpu_mem_arena(self) -> bool:
+        """Accepted but has no effect: intermediate values are always stored in an arena.
+
+        Returns
+        -------
+        bool
+            Whether to enable it.
+        """
+        return self._enable_cpu_mem_arena
+
+    @enable_cpu_mem_arena.setter
+    def enable_cpu_mem_arena(self, value: bool) -> None:
+        if value:
+            _ortrain.enable_cpu_mem_arena(self._handle)
+        else:
+            _ortrain.disable_cpu_mem_arena(self._handle)
+        self._enable_cpu_mem_arena = value
+
+    @property
+    def enable_mem_pattern(self) -> bool:
+        """Accepted but has no effect: memory is always planned in advance.
+
+        Returns
+        -------
+        bool
+            Whether to enable it.
+        """
+        return self._enable_mem_pattern
+
+    @enable_mem_pattern.setter
+    def enable_mem_pattern(self, value: bool) -> None:
+        if value:
+            _ortrain.enable_mem_pattern(self._handle)
+        else:
+            _ortrain.disable_mem_pattern(self._handle)
+        self._enable_mem_pattern = value

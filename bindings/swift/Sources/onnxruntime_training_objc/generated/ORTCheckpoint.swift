@@ -325,4 +325,25 @@ public final class ORTCheckpoint: HandleOwner {
     return cOut
   }
 
+  /// Overwrites the gradient of a parameter with the values of a tensor.
+  ///
+  /// The next optimizer step uses it, and the next train step adds to it. If
+  /// ORTTrainingSession.lazyResetGrad() was called since the last train step, or no train step has run,
+  /// the gradients of all other parameters become zero first.
+  ///
+  /// - Parameters:
+  ///   - parameterName: Name of the parameter.
+  ///   - gradient: The values, with the parameter's type and shape.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when there is no
+  ///   parameter with this name, it is frozen, or the type or shape does not match;
+  ///   `ORTErrorCode.runtimeException` when no training session has been created with this state.
+  public func setParameterGradient(withParameterName parameterName: String, gradient: ORTValue) throws {
+    defer { withExtendedLifetime((self, gradient)) {} }
+    let call = Call("ORTCheckpoint.setParameterGradient(withParameterName:gradient:)")
+    let cParameterName = try call.text(parameterName, "parameterName")
+    defer { free(cParameterName) }
+    let cGradient = try call.handle(gradient, "gradient")
+    try call.check(Tables.extension.pointee.CheckpointSetParameterGradient(handle, cParameterName, cGradient))
+  }
+
 }

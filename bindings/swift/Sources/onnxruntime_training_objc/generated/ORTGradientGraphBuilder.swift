@@ -14,16 +14,15 @@ public final class ORTGradientGraphBuilder: HandleOwner {
   ///
   /// - Parameters:
   ///   - model: The forward model, a serialized ONNX model.
-  ///   - yNodeNames: Names of the values to differentiate, including the loss. For each value other than
-  ///     the loss, an input <name>_grad is added to the model through which the caller supplies its
-  ///     gradient.
+  ///   - yNodeNames: Names of the values to differentiate, including the loss. For each value that the
+  ///     loss is not computed from, an input <name>_grad is added to the model through which the caller
+  ///     supplies its gradient.
   ///   - xNodeNames: Names of the values with respect to which gradients are computed: inputs,
   ///     initializers or intermediate values.
   ///   - lossNodeName: Name of the scalar loss, whose gradient is one; an empty string if there is none.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidProtobuf` when the bytes are
   ///   not an ONNX model; `ORTErrorCode.invalidGraph` when the graph is not valid;
-  ///   `ORTErrorCode.invalidArgument` when no values are named, or the loss is not among the values to
-  ///   differentiate.
+  ///   `ORTErrorCode.invalidArgument` when no values to differentiate are named.
   public init(model: Data, yNodeNames: [String], xNodeNames: [String], lossNodeName: String) throws {
     let call = Call("ORTGradientGraphBuilder.init(model:yNodeNames:xNodeNames:lossNodeName:)")
     let cYNodeNames = try call.texts(yNodeNames, "yNodeNames")

@@ -90,7 +90,7 @@ public final class ORTSession: HandleOwner {
 
   /// Names of the initializers that a run may replace.
   ///
-  /// - Returns: Always empty: initializers are constants here.
+  /// - Returns: Those that are inputs of the model as well; all others are constants.
   /// - Throws: `NSError` of the domain `onnxruntime`.
   public func overridableInitializerNames() throws -> [String] {
     defer { withExtendedLifetime(self) {} }

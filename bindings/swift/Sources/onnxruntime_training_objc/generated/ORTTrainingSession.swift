@@ -479,4 +479,55 @@ public final class ORTTrainingSession: HandleOwner {
     return cOut
   }
 
+  /// Copies the gradients of all trainable parameters into one tensor, end to end.
+  ///
+  /// Their order is that of
+  /// ORTTrainingSession.copyParametersToBuffer(withParametersBuffer:trainableOnly:), and each is row-
+  /// major. ORTTrainingSession.copyBufferToGradients(withGradientsBuffer:) is the reverse.
+  ///
+  /// - Parameters:
+  ///   - gradientsBuffer: A tensor of 32-bit floats, or of doubles if the parameters are doubles, with as
+  ///     many elements as the trainable parameters have.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the size or
+  ///   type of the tensor does not match; `ORTErrorCode.runtimeException` when there are no gradients
+  ///   yet.
+  public func copyGradientsToBuffer(withGradientsBuffer gradientsBuffer: ORTValue) throws {
+    defer { withExtendedLifetime((self, gradientsBuffer)) {} }
+    let call = Call("ORTTrainingSession.copyGradientsToBuffer(withGradientsBuffer:)")
+    let cGradientsBuffer = try call.handle(gradientsBuffer, "gradientsBuffer")
+    try call.check(Tables.extension.pointee.CopyGradientsToBuffer(handle, cGradientsBuffer))
+  }
+
+  /// Overwrites the gradients of all trainable parameters with the values of one tensor.
+  ///
+  /// The next optimizer step uses them, and the next train step adds to them, even if
+  /// ORTTrainingSession.lazyResetGrad() was called before. Gradients of 16-bit parameters are rounded.
+  ///
+  /// - Parameters:
+  ///   - gradientsBuffer: A tensor as ORTTrainingSession.copyGradientsToBuffer(withGradientsBuffer:)
+  ///     fills it.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the size or
+  ///   type of the tensor does not match.
+  public func copyBufferToGradients(withGradientsBuffer gradientsBuffer: ORTValue) throws {
+    defer { withExtendedLifetime((self, gradientsBuffer)) {} }
+    let call = Call("ORTTrainingSession.copyBufferToGradients(withGradientsBuffer:)")
+    let cGradientsBuffer = try call.handle(gradientsBuffer, "gradientsBuffer")
+    try call.check(Tables.extension.pointee.CopyBufferToGradients(handle, cGradientsBuffer))
+  }
+
+  /// The Euclidean norm of all gradients together.
+  ///
+  /// This is the norm that clipping compares with its limit.
+  ///
+  /// - Returns: The norm.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.runtimeException` when there are no
+  ///   gradients yet.
+  public func getGradientNorm() throws -> Float {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTTrainingSession.getGradientNorm()")
+    var cOut: Float = 0
+    try call.check(Tables.extension.pointee.GetGradientNorm(handle, &cOut))
+    return cOut
+  }
+
 }

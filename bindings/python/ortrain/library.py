@@ -1,0 +1,60 @@
+"""What the module says of the library, under onnxruntime's names, and its logging."""
+
+from __future__ import annotations
+
+from ortrain import _ortrain
+from ortrain.errors import InvalidArgumentError, OrtErrorCode
+
+
+def get_available_providers() -> list[str]:
+    """Return the names of the execution providers that a session can run on."""
+    return _ortrain.available_providers()
+
+
+def get_all_providers() -> list[str]:
+    """Return the names of all execution providers that the library knows, which are the available ones."""
+    return _ortrain.available_providers()
+
+
+def get_device() -> str:
+    """Return the kind of device that the library runs on, ``CPU``."""
+    return "CPU"
+
+
+def get_version_string() -> str:
+    """Return the onnxruntime version whose interface is provided, ``+``, and the version of the library."""
+    return _ortrain.version_string()
+
+
+def get_build_info() -> str:
+    """Return version, compiler and kernels of the library in one line."""
+    return _ortrain.build_info()
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Set the lowest severity that the library logs.
+
+    Parameters
+    ----------
+    severity : int
+        0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it is none of these.
+    """
+    _ortrain.set_log_severity(severity)
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Set how much detail is logged at verbose severity. Accepted but has no effect: there is one level of detail.
+
+    Parameters
+    ----------
+    verbosity : int
+        The level.
+    """
+    if not isinstance(verbosity, int):
+        message = f"expected a verbosity that is an int, found {type(verbosity).__name__}"
+        raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)

@@ -1,0 +1,121 @@
+"""Options of sessions and runs: what the generated classes have, and what onnxruntime's have besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from ortrain import _ortrain
+from ortrain._ortrain import OrtValue
+from ortrain.api.generated import run_options, session_options
+from ortrain.errors import InvalidArgumentError, NotImplementedInOrtrainError, OrtErrorCode
+
+
+class ExecutionOrder(IntEnum):
+    """The order in which nodes run. It has no effect here: they run in an order that needs little memory."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+class SessionOptions(session_options.SessionOptions):
+    """Settings that a session copies when it is created."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._profiling = False
+        self._profile_file_prefix = "onnxruntime_profile_"
+        self._kept: list[OrtValue] = []
+        """The values whose memory sessions share."""
+        self._providers: list[tuple[str, Mapping[str, str]]] = []
+        self._canceled = False
+
+    @property
+    def enable_profiling(self) -> bool:
+        """Whether a session records how long each kernel of each run takes; its ``end_profiling`` writes a file."""
+        return self._profiling
+
+    @enable_profiling.setter
+    def enable_profiling(self, value: bool) -> None:
+        self._profiling = bool(value)
+        self._set_profiling()
+
+    @property
+    def profile_file_prefix(self) -> str:
+        """Start of the path of that file, which the time and ``.json`` follow."""
+        return self._profile_file_prefix
+
+    @profile_file_prefix.setter
+    def profile_file_prefix(self, value: str) -> None:
+        self._profile_file_prefix = value
+        self._set_profiling()
+
+    def _set_profiling(self) -> None:
+        _ortrain.set_profiling(self._handle, self._profile_file_prefix if self._profiling else None)
+
+    def add_initializer(self, name: str, ortvalue: OrtValue) -> None:  # noqa: D102
+        super().add_initializer(name, ortvalue)
+        self._kept.append(ortvalue)
+
+    def add_external_initializers(self, names: list[str], ortvalues: list[OrtValue]) -> None:  # noqa: D102
+        super().add_external_initializers(names, ortvalues)
+        self._kept += ortvalues
+
+    def add_provider(self, name: str, options: Mapping[str, str]) -> None:
+        """Request an execution provider for sessions that are created without a list of providers.
+
+        Parameters
+        ----------
+        name : str
+            CPUExecutionProvider, the only one.
+        options : mapping
+            Its options; the CPU has none.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no such provider.
+        """
+        available = _ortrain.available_providers()
+        if name not in available:
+            message = f"there is no provider {name!r}, available: {', '.join(available)}"
+            raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
+        self._providers.append((name, dict(options)))
+
+    def has_providers(self) -> bool:
+        """Return whether a provider was requested."""
+        return bool(self._providers)
+
+    def register_custom_ops_library(self, path: str) -> None:
+        """Refuse a library of custom operators.
+
+        Raises
+        ------
+        NotImplementedInOrtrainError
+            Always.
+        """
+        message = f"cannot load {path!r}: libraries of custom operators are not implemented in ortrain"
+        raise NotImplementedInOrtrainError(message, OrtErrorCode.ORT_NOT_IMPLEMENTED)
+
+    def set_load_cancellation_flag(self, value: bool) -> None:
+        """Have the creation of sessions with these options fail, or no longer."""
+        self._canceled = bool(value)
+
+
+class RunOptions(run_options.RunOptions):
+    """Settings for one run."""
+
+    def get_run_config_entry(self, key: str) -> str:
+        """Return the value of an entry of the run configuration.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is not set.
+        """
+        value = _ortrain.run_config_entry(self._handle, key)
+        if value is None:
+            message = f"the run configuration has no entry {key!r}"
+            raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
+        return value

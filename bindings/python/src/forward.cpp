@@ -1,0 +1,174 @@
+// Bindings of a session in Python, which keep alive the objects whose memory they use, and what else Python
+// takes from the library in forms that no generated function has.
+#include <map>
+
+#include "support.h"
+
+namespace ortrain::python {
+namespace {
+
+const Value& writable(const Value& value) {
+  if (!value.is_writable())
+    throw py::value_error("the OrtValue shares the memory of an array that cannot be written to");
+  return value;
+}
+
+class Binding {
+ public:
+  explicit Binding(const py::object& session) : session_(session) {
+    check(api().CreateIoBinding(session.cast<const Handle<OrtSession>&>().raw, &raw_));
+  }
+  Binding(const Binding&) = delete;
+  Binding& operator=(const Binding&) = delete;
+  ~Binding() { api().ReleaseIoBinding(raw_); }
+
+  void bind_input(const std::string& name, const py::object& value) {
+    check(api().BindInput(raw_, name.c_str(), value.cast<const Value&>().raw()));
+    inputs_.insert_or_assign(name, value);
+  }
+
+  // None: an output that the run allocates.
+  void bind_output(const std::string& name, const py::object& value) {
+    if (value.is_none())
+      check(api().BindOutputToDevice(raw_, name.c_str(), cpu_memory()));
+    else
+      check(api().BindOutput(raw_, name.c_str(), writable(value.cast<const Value&>()).raw()));
+    outputs_.insert_or_assign(name, value);
+  }
+
+  void clear_inputs() {
+    api().ClearBoundInputs(raw_);
+    inputs_.clear();
+  }
+
+  void clear_outputs() {
+    api().ClearBoundOutputs(raw_);
+    outputs_.clear();
+  }
+
+  // By name, in the order in which they were bound. A bound tensor is the object that was given.
+  std::vector<std::pair<std::string, py::object>> outputs() const {
+    char* text = nullptr;
+    size_t* lengths = nullptr;
+    size_t count = 0;
+    check(api().GetBoundOutputNames(raw_, allocator(), &text, &lengths, &count));
+    std::vector<std::string> names;
+    for (size_t i = 0, at = 0; i < count; at += lengths[i++]) names.emplace_back(text + at, lengths[i]);
+    allocator()->Free(allocator(), text);
+    allocator()->Free(allocator(), lengths);
+    OrtValue** values = nullptr;
+    check(api().GetBoundOutputValues(raw_, allocator(), &values, &count));
+    std::vector<std::pair<std::string, py::object>> out;
+    for (size_t i = 0; i < count; ++i) {
+      py::object made = py::cast(Value(values[i]));
+      const py::object& given = outputs_.at(names[i]);
+      out.emplace_back(names[i], given.is_none() ? made : given);
+    }
+    allocator()->Free(allocator(), values);
+    return out;
+  }
+
+  void run(const Handle<OrtSession>& session, const Handle<OrtRunOptions>* options) {
+    const py::gil_scoped_release released;
+    check(api().RunWithBinding(session.raw, options != nullptr ? options->raw : nullptr, raw_));
+  }
+
+ private:
+  py::object session_;
+  OrtIoBinding* raw_ = nullptr;
+  std::map<std::string, py::object> inputs_, outputs_;
+};
+
+struct MetadataHandle {
+  OrtModelMetadata* raw = nullptr;
+  ~MetadataHandle() { api().ReleaseModelMetadata(raw); }
+};
+
+py::dict model_metadata(const Handle<OrtSession>& session) {
+  MetadataHandle handle;
+  check(api().SessionGetModelMetadata(session.raw, &handle.raw));
+  py::dict out;
+  const auto text = [&](const char* name, auto call) {
+    char* value = nullptr;
+    check(call(handle.raw, allocator(), &value));
+    out[name] = take_text(value);
+  };
+  text("producer_name", api().ModelMetadataGetProducerName);
+  text("graph_name", api().ModelMetadataGetGraphName);
+  text("graph_description", api().ModelMetadataGetGraphDescription);
+  text("domain", api().ModelMetadataGetDomain);
+  text("description", api().ModelMetadataGetDescription);
+  int64_t version = 0;
+  check(api().ModelMetadataGetVersion(handle.raw, &version));
+  out["version"] = version;
+  char** keys = nullptr;
+  int64_t count = 0;
+  check(api().ModelMetadataGetCustomMetadataMapKeys(handle.raw, allocator(), &keys, &count));
+  py::dict custom;
+  for (int64_t i = 0; i < count; ++i) {
+    char* value = nullptr;
+    check(api().ModelMetadataLookupCustomMetadataMap(handle.raw, allocator(), keys[i], &value));
+    custom[py::str(take_text(keys[i]))] = take_text(value);
+  }
+  allocator()->Free(allocator(), keys);
+  out["custom_metadata_map"] = custom;
+  return out;
+}
+
+std::vector<std::string> available_providers() {
+  char** names = nullptr;
+  int count = 0;
+  check(api().GetAvailableProviders(&names, &count));
+  const std::vector<std::string> out(names, names + count);
+  check(api().ReleaseAvailableProviders(names, count));
+  return out;
+}
+
+}  // namespace
+
+void bind_forward(py::module_& module) {
+  py::class_<Binding>(module, "Binding", "The values that are bound to the inputs and outputs of a session.")
+      .def(py::init<const py::object&>(), py::arg("session"))
+      .def("bind_input", &Binding::bind_input, py::arg("name"), py::arg("value"),
+           "Binds an OrtValue to an input.")
+      .def("bind_output", &Binding::bind_output, py::arg("name"), py::arg("value") = py::none(),
+           "Binds an OrtValue to an output; None for one that the run allocates.")
+      .def("clear_inputs", &Binding::clear_inputs, "Removes all inputs.")
+      .def("clear_outputs", &Binding::clear_outputs, "Removes all outputs.")
+      .def("outputs", &Binding::outputs, "Names and values of the outputs, in the order of binding.")
+      .def("run", &Binding::run, py::arg("session"), py::arg("run_options") = py::none(),
+           "Runs the session, which must be that of the binding.");
+  module.def("model_metadata", &model_metadata, py::arg("session"),
+             "What a model states about itself, by the names of ModelMetadata's fields.");
+  module.def("available_providers", &available_providers, "Names of the available execution providers.");
+  module.def(
+      "build_info", [] { return std::string(api().GetBuildInfoString()); },
+      "Version, compiler and kernels of the library.");
+  module.def(
+      "version_string", [] { return std::string(OrtGetApiBase()->GetVersionString()); },
+      "The onnxruntime version whose interface is provided, and that of the library.");
+  module.def(
+      "set_log_severity",
+      [](int severity) {
+        check(api().UpdateEnvWithCustomLogLevel(environment(), static_cast<OrtLoggingLevel>(severity)));
+      },
+      py::arg("severity"), "Changes the lowest severity that is logged.");
+  module.def(
+      "set_profiling",
+      [](const Handle<OrtSessionOptions>& options, const std::optional<std::filesystem::path>& prefix) {
+        const Path path(prefix);
+        check(prefix ? api().EnableProfiling(options.raw, path.data()) : api().DisableProfiling(options.raw));
+      },
+      py::arg("options"), py::arg("prefix"),
+      "Has sessions record a profile into a file whose path begins with the prefix; None: record nothing.");
+  module.def(
+      "run_config_entry",
+      [](const Handle<OrtRunOptions>& options, const std::string& key) -> std::optional<std::string> {
+        const char* value = api().GetRunConfigEntry(options.raw, key.c_str());
+        return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+      },
+      py::arg("options"), py::arg("key"),
+      "The value of an entry of the run configuration, None without one.");
+}
+
+}  // namespace ortrain::python
