@@ -276,9 +276,12 @@ class Runner(Commands):
         (value,) = self.values((source,))
         _ortrain.update_parameter(self.state(label)._handle, name, value)  # as above
 
+    def command_show_gradient_norm(self, label: str) -> None:
+        self.log(f"gradient_norm {bits(self.session_of(label).module.get_gradient_norm())}")
+
     def command_set_gradient(self, label: str, name: str, source: str) -> None:
         (value,) = self.values((source,))
-        self.state(label).parameters[name].grad = value.numpy()
+        _ortrain.checkpoint_set_parameter_gradient(self.state(label)._handle, name, value)  # as above
 
     def command_log(self, which: str) -> None:
         self.logging = self.flag(which, "on", "off")

@@ -120,9 +120,6 @@ class Commands(Protocol):
     def command_buffer_to_gradients(self, *tokens: str) -> None:
         self.module(tokens[0], True).copy_buffer_to_gradients(self.tensor(tokens[1]).numpy())
 
-    def command_show_gradient_norm(self, *tokens: str) -> None:
-        self.show("gradient_norm", self.module(tokens[0], True).get_gradient_norm())
-
     def command_save(self, *tokens: str) -> None:
         CheckpointState.save_checkpoint(self.state(tokens[0]), tokens[1], self.flag(tokens[2], "with", "without"))
 
