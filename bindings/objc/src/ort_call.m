@@ -252,7 +252,8 @@ BOOL ORTTakeNumbers(const ORTCall *call, NSString *name, id numbers, BOOL option
   for (id number in numbers) {
     if (!ORTCheck(call, name, i, number, [NSNumber class])) return NO;
     if (!ORTStoreNumber(number, element, room + i * size)) {
-      return ORTRefuse(call, @"%@: expected a number that the type can represent, found %@", ORTPlace(name, i), number);
+      return ORTRefuse(call, @"%@: expected a number that the type can represent, found %@",
+                       ORTPlace(name, i), number);
     }
     ++i;
   }

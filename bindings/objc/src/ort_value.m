@@ -91,10 +91,9 @@ static void *ORTBytesOf(NSMutableData *data) {
   if (_tensorData == nil) return nil;
   const NSUInteger length = [_tensorData length];
   if (length >= _tensorSize && ORTBytesOf(_tensorData) == _tensorBytes) return nil;
-  return [NSString
-      stringWithFormat:@"the data of the tensor was moved or resized, expected %lu bytes at the "
-                       @"same address, found %lu",
-                       (unsigned long)_tensorSize, (unsigned long)length];
+  return [NSString stringWithFormat:@"the data of the tensor was moved or resized, expected %lu bytes at the "
+                                    @"same address, found %lu",
+                                    (unsigned long)_tensorSize, (unsigned long)length];
 }
 
 // NO with an error for a tensor that is not initialized or whose data has moved.

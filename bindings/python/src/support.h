@@ -123,7 +123,9 @@ class Value {
   void* data() const;
   bool over_foreign_memory() const { return !keep_.is_none(); }
   // False over an array that cannot be written to.
-  bool is_writable() const { return !py::isinstance<py::array>(keep_) || keep_.cast<py::array>().writeable(); }
+  bool is_writable() const {
+    return !py::isinstance<py::array>(keep_) || keep_.cast<py::array>().writeable();
+  }
 
   // A tensor over the array's memory; a copy if that is not contiguous or not in native byte order.
   static Value from_array(const py::array& array);

@@ -17,7 +17,8 @@ import onnxruntime_training_objc
   @Test func textsThatCHasNoFormOf() throws {
     let state = try Run.mlp.state()
     expectFailure(
-      .invalidArgument, "ORTCheckpoint.addIntProperty(withName:value:)", "argument name: expected a string, found a null character"
+      .invalidArgument, "ORTCheckpoint.addIntProperty(withName:value:)",
+      "argument name: expected a string, found a null character"
     ) { try state.addIntProperty(withName: "a\0b", value: 1) }
     expectFailure(.invalidArgument, "argument value", "null character") {
       try state.addStringProperty(withName: "a", value: "a\0b")
