@@ -130,6 +130,25 @@ cpp: setup
 test-cpp: cpp ## The C and C++ tests
 	ctest --test-dir $(BUILD)/cpp --output-on-failure
 
+# MODELS: ONNX files and names of operators, separated by spaces.
+.PHONY: small
+small: setup ## Build the library with the operators of MODELS alone, into build/small
+	@test -n "$(MODELS)" || { echo 'make small: name models and operators, as in make small MODELS="a.onnx b.onnx Relu"'; exit 2; }
+	cmake -S . -B $(BUILD)/small -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
+	  "-DORTRAIN_OPERATORS=$$(echo $(MODELS) | tr ' ' ';')"
+	cmake --build $(BUILD)/small --target ortrain
+
+# Not part of `make test`: it compiles the core once more.
+SMALL_FIXTURE = tests/data/fixtures/lenet_adamw
+.PHONY: test-small
+test-small: install ## Train a recorded run with a library of its operators alone
+	$(MAKE) --no-print-directory small MODELS="$(foreach kind,training eval optimizer,$(SMALL_FIXTURE)/$(kind)_model.onnx)"
+	rm -rf $(BUILD)/small-site && mkdir -p $(BUILD)/small-site
+	cp -r $$($(LIBRARY_FOLDER))/.. $(BUILD)/small-site/ortrain
+	cp $(BUILD)/small/libortrain.so $(BUILD)/small-site/ortrain/lib/
+	ORTRAIN_SMALL=1 PYTHONPATH=$(BUILD)/small-site $(PYTHON) -m pytest -q tests/structure/test_small_build.py
+	PYTHONPATH=$(BUILD)/small-site $(PYTHON) -m pytest -q tests/session/test_fixtures.py -k "their_artifacts and lenet"
+
 .PHONY: portable
 portable: setup
 	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --disable-pip-version-check --upgrade \

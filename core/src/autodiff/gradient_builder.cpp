@@ -5,6 +5,7 @@
 
 #include "autodiff/rule_context.h"
 #include "op/implementation.h"
+#include "op/left_out.h"
 #include "ops/control/sequence.h"
 #include "runtime/text.h"
 
@@ -78,7 +79,7 @@ void GradientBuilder::check_operators(const Graph& graph, size_t position) {
       problem(at,
               concat(describe(node),
                      ": this operator is not supported; use other operators instead, or compute this part ",
-                     "outside the model"));
+                     "outside the model", left_out_hint()));
   }
 }
 

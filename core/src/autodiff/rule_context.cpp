@@ -1,5 +1,6 @@
 #include "autodiff/rule_context.h"
 
+#include "op/left_out.h"
 #include "op/operator.h"
 
 namespace ortrain {
@@ -32,9 +33,9 @@ std::vector<std::string> RuleContext::emit(const std::string& op_type, const std
     if (const auto it = b.shapes_.find(inputs.at(0)); it != b.shapes_.end()) return {it->second};
   const Operator* op = find_operator(domain, op_type);
   if (!op) {
-    b.problem(index_ + 1,
-              concat(b.describe(node()), ": its gradient needs the operator ",
-                     domain.empty() ? "" : domain + ".", op_type, ", which is not supported yet"));
+    b.problem(index_ + 1, concat(b.describe(node()), ": its gradient needs the operator ",
+                                 domain.empty() ? "" : domain + ".", op_type, ", which is not supported yet",
+                                 left_out_hint()));
   }
   Node added;
   added.domain = domain;

@@ -10,6 +10,7 @@
 #include "infer/value_types.h"
 #include "op/decomposition.h"
 #include "op/implementation.h"
+#include "op/left_out.h"
 
 namespace ortrain {
 namespace {
@@ -136,7 +137,7 @@ class Context : public DecompositionContext {
     } else {
       if (!find_operator(domain, op_type))
         reject(concat("it is decomposed into nodes of the operator ", added.qualified_type(),
-                      ", which is not supported yet"));
+                      ", which is not supported yet", left_out_hint()));
       if (!domain.empty()) decomposer_.model_.opsets.emplace(domain, 1);
       decomposer_.types_.infer(added);
       nodes_.push_back(std::move(added));

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "graph/onnx_io.h"
+#include "op/left_out.h"
 #include "runtime/error.h"
 
 namespace ortrain {
@@ -80,8 +82,12 @@ void run_passes(Model& model, PassPhase phase, const std::map<std::string, std::
   dump.write(model);
   for (const Pass& pass : passes_of(phase)) {
     if (static_cast<int>(pass.level) > level || !is_on(pass, config)) continue;
+    // What a pass makes of a model may need an operator that a build leaves out: then it is undone.
+    const std::optional<Model> before =
+        leaves_out_operators() && !lacks_operators(model.graph) ? std::optional(model) : std::nullopt;
     run_inside(pass, model);
     if (pass.run(model)) model.graph.remove_unused_nodes();
+    if (before && lacks_operators(model.graph)) model = *before;
     dump.write(model, pass.name);
   }
 }

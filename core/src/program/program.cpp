@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "op/implementation.h"
+#include "op/left_out.h"
 #include "op/operator.h"
 #include "program/cost.h"
 #include "program/finite_check.h"
@@ -590,7 +591,8 @@ void Compiler::find_placements() {
 
 void Compiler::compile_node(const Node& node) {
   const Operator* op = find_operator(node.domain, node.op_type);
-  require(op != nullptr, ErrorCode::kNotImplemented, node.label(), ": this operator is not supported");
+  require(op != nullptr, ErrorCode::kNotImplemented, node.label(), ": this operator is not supported",
+          left_out_hint());
   NodeShapes shapes(*this, node);
   for (size_t i = 0; i < node.inputs.size(); ++i)
     require(node.inputs[i].empty() || shapes.inputs[i] >= 0, ErrorCode::kInvalidGraph, node.label(),

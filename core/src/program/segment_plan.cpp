@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "op/dynamic.h"
+#include "op/left_out.h"
 #include "program/program.h"
 #include "program/stated_shape.h"
 
@@ -239,7 +240,8 @@ bool Planner::must_wait(const PlanNode& node) {
 
 void Planner::visit(const PlanNode& node) {
   const Operator* op = node.op;
-  require(op != nullptr, ErrorCode::kNotImplemented, node.node->label(), ": this operator is not supported");
+  require(op != nullptr, ErrorCode::kNotImplemented, node.node->label(), ": this operator is not supported",
+          left_out_hint());
   const bool waits = must_wait(node), next = waits && follows(node);
   if (waits && !next) return wait(node, plan_.rest);
   for (const int value : node.read)

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "infer/value_types.h"
+#include "op/left_out.h"
 #include "op/operator.h"
 #include "passes/decompose.h"
 #include "passes/pass.h"
@@ -96,6 +97,7 @@ void check_operators(const Model& model, const std::string& what) {
     message = concat("the ", what, " has ", unknown.size(), unknown.size() == 1 ? " node" : " nodes",
                      " whose operator has no kernel:");
   for (const std::string& line : unknown) message += line;
+  if (!unknown.empty()) message += left_out_hint();
   std::vector<std::string> strings;
   collect_strings(model.graph, strings);
   if (!strings.empty())

@@ -1,0 +1,30 @@
+#include "op/left_out.h"
+
+#include <algorithm>
+#include <memory>
+#include <variant>
+
+#include "op/operator.h"
+
+namespace ortrain {
+
+// No operator has an empty name, so only a build of all operators has it.
+bool leaves_out_operators() { return !is_built("", ""); }
+
+std::string_view left_out_hint() {
+  return leaves_out_operators() ? "; this build of the library has only the operators that the CMake option "
+                                  "ORTRAIN_OPERATORS lists: add those that are missing, and build it again"
+                                : "";
+}
+
+bool lacks_operators(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+    if (!find_operator(node.domain, node.op_type)) return true;
+    return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
+      const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute.second);
+      return inner && *inner && lacks_operators(**inner);
+    });
+  });
+}
+
+}  // namespace ortrain

@@ -1,0 +1,42 @@
+"""A build with the operators of one training session alone; `make test-small` builds it and runs this."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import ortrain
+import pytest
+from onnx import TensorProto, helper
+
+pytestmark = pytest.mark.skipif(
+    "ORTRAIN_SMALL" not in os.environ, reason="only with the build of make test-small"
+)
+
+
+def model(*types: str) -> bytes:
+    """Return a chain of operators of one value."""
+    names = ["x", *(f"v{i}" for i in range(len(types)))]
+    nodes = [helper.make_node(op, [a], [b]) for op, a, b in zip(types, names, names[1:], strict=False)]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])],
+        [helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, [3])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+
+
+def test_built_operators_run() -> None:
+    session = ortrain.InferenceSession(model("Relu", "Flatten"))
+    (y,) = session.run(None, {"x": np.array([-1, 0, 2], np.float32)})
+    np.testing.assert_array_equal(y.reshape(-1), [0, 0, 2])
+
+
+def test_operators_that_are_left_out_are_named_with_the_option_that_adds_them() -> None:
+    with pytest.raises(Exception, match="ORTRAIN_OPERATORS") as error:
+        ortrain.InferenceSession(model("Relu", "Selu", "Mish"))
+    message = str(error.value)
+    assert "Selu" in message
+    assert "Mish" in message
+    assert "Relu" not in message
