@@ -33,6 +33,23 @@ def test_built_operators_run() -> None:
     np.testing.assert_array_equal(y.reshape(-1), [0, 0, 2])
 
 
+def test_passes_do_without_operators_that_are_left_out() -> None:
+    # A convolution and the Relu behind it would become FusedConv.
+    nodes = [helper.make_node("Conv", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    image, result = ([1, 1, 3, 3], [1, 1, 2, 2])
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, image)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, result)],
+        [helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 2, 2], [1.0, 0, 0, -1.0])],
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+    x = np.arange(9, dtype=np.float32).reshape(image)[..., ::-1].copy()
+    (y,) = ortrain.InferenceSession(data).run(None, {"x": x})
+    np.testing.assert_array_equal(y, np.maximum(x[..., :2, :2] - x[..., 1:, 1:], 0))
+
+
 def test_operators_that_are_left_out_are_named_with_the_option_that_adds_them() -> None:
     with pytest.raises(Exception, match="ORTRAIN_OPERATORS") as error:
         ortrain.InferenceSession(model("Relu", "Selu", "Mish"))
