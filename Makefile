@@ -163,6 +163,26 @@ pytest-portable-ops:
 pytest-portable-others:
 	$(PYTHON) -m pytest -q tests/session tests/passes tests/artifacts tests/models
 
+.PHONY: check-clang
+check-clang: setup ## Check that clang compiles the core without a warning
+	cmake -S . -B $(BUILD)/cpp -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON
+	cmake --build $(BUILD)/cpp --target made
+	$(PYTHON) scripts/check_clang.py $(BUILD)/cpp
+
+.PHONY: faults
+faults: cpp ## Let every allocation and every call for files fail once in a training loop
+	$(BUILD)/cpp/tests/test_faults --all
+
+KILLS ?= 1000
+.PHONY: kill
+kill: cpp ## Kill a training run KILLS times while it saves, and cut its power after every write
+	$(BUILD)/cpp/tests/test_kill $(KILLS)
+
+STEPS ?= 1000000
+.PHONY: soak
+soak: install ## Train STEPS steps with changing shapes, sessions and errors, and plot the memory
+	$(PYTHON) -m tests.soak --steps $(STEPS) --plot $(BUILD)/soak.png
+
 .PHONY: test-sanitize
 test-sanitize: setup ## The C and C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake -S . -B $(BUILD)/sanitize -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \

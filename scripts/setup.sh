@@ -8,7 +8,7 @@ venv=${1:-.venv}
 packages=(build-essential ccache libprotobuf-dev protobuf-compiler libflatbuffers-dev flatbuffers-compiler
           libhwy-dev catch2 patchelf
           mono-mcs mono-runtime nunit-console libnunit-framework2.6.3-cil
-          clang libgnustep-base-dev libobjc-12-dev)
+          clang libomp-dev libgnustep-base-dev libobjc-12-dev)
 # Debian's Python comes without the venv module and without the headers for extensions.
 python=${PYTHON:-python3}
 command -v "$python" >/dev/null || packages+=(python3)

@@ -97,12 +97,14 @@ void cut_power(const fs::path& folder) {
 // What the trainer has saved, in memory that it shares with the test.
 struct Progress {
   std::atomic<int64_t> saved;
+  std::atomic<bool> trains;
 };
 
 [[noreturn]] void train_on(const fs::path& checkpoint, Progress& progress) {
   const bool begun = fs::exists(checkpoint);
   const auto state = CheckpointState::load(begun ? checkpoint : kCase / "checkpoint");
   const auto session = make_session(state);
+  progress.trains = true;
   while (state->optimizer().step < kSteps) {
     take_step(*session);
     save(*state, checkpoint, two_files(state->optimizer().step));
@@ -130,9 +132,11 @@ void kill_and_resume(const fs::path& folder, int kills) {
   fs::create_directory(here);
   progress.saved = 0;
   while (killed < kills) {
+    progress.trains = false;
     const pid_t child = fork();
     if (child == 0) train_on(checkpoint, progress);
-    usleep(std::uniform_int_distribution<unsigned>(0, 60'000)(random));
+    for (int waits = 0; !progress.trains && waits < 100'000; ++waits) usleep(200);
+    usleep(std::uniform_int_distribution<unsigned>(0, 20'000)(random));
     kill(child, SIGKILL);
     int status = 0;
     waitpid(child, &status, 0);
@@ -140,7 +144,8 @@ void kill_and_resume(const fs::path& folder, int kills) {
       ++killed;
     else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
       wrong("the training process failed with status " + std::to_string(status));
-    for (const auto& [name, content] : files_in(here)) left_behind += name.find(".tmp-") != std::string::npos;
+    for (const auto& [name, content] : files_in(here))
+      left_behind += name.find(".tmp-" + std::to_string(child)) != std::string::npos;
     if (!fs::exists(checkpoint)) {
       if (progress.saved > 0) wrong("the checkpoint is gone");
       continue;
@@ -155,19 +160,22 @@ void kill_and_resume(const fs::path& folder, int kills) {
     ++resumed;
     progress.saved = step;
     if (step < kSteps) continue;
-    // The end of a run: two more saves remove whatever killed processes left.
-    save(*state, checkpoint, true);
-    save(*state, checkpoint, false);
-    if (files_in(here).size() != 1) wrong("files of killed processes are left");
     fs::remove(checkpoint);
     progress.saved = 0;
     ++ended;
   }
+  // A save in two files and one in one remove whatever killed processes left.
+  const auto state = CheckpointState::load(kCase / "checkpoint");
+  save(*state, checkpoint, true);
+  save(*state, checkpoint, false);
+  if (files_in(here).size() != 1) wrong("files of killed processes are left");
   std::printf(
-      "kills: %d, after which %d checkpoints were loaded, all of them as saved; %d temporary files were left "
-      "and removed, %d runs of "
-      "%lld steps came to their end\n",
-      killed, resumed, left_behind, ended, static_cast<long long>(kSteps));
+      "kills: %d, after which %d checkpoints were loaded, all of them as saved; %d left a temporary file, "
+      "all of which "
+      "were removed; %d runs of %lld steps came to their end
+      ",
+      killed,
+      resumed, left_behind, ended, static_cast<long long>(kSteps));
 }
 
 }  // namespace
