@@ -151,6 +151,31 @@ test-sanitize: setup ## The C and C++ tests under AddressSanitizer and Undefined
 	cmake --build $(BUILD)/sanitize
 	ctest --test-dir $(BUILD)/sanitize --output-on-failure
 
+# The newest clang that scripts/setup.sh may have installed; older ones than 16 cannot compile the core.
+FUZZ_CXX ?= $(firstword $(foreach n,19 18 17 16,$(shell command -v clang++-$(n))))
+SECONDS ?= 60
+TARGET ?= reader checkpoint inference training gradient
+CORPUS ?= $(BUILD)/fuzz/corpus
+# What a single input may take: seconds, and megabytes in all and at once.
+FUZZ_LIMITS = -timeout=25 -rss_limit_mb=3000 -malloc_limit_mb=2500
+
+.PHONY: fuzz
+fuzz: setup ## Fuzz for SECONDS=60 per target, TARGET="reader ..." (docs/fuzzing.md)
+	@if [ -z "$(FUZZ_CXX)" ]; then echo "make fuzz: SKIPPED; there is no clang++-16 or newer"; else \
+	  $(MAKE) --no-print-directory run-fuzz; fi
+.PHONY: run-fuzz
+run-fuzz:
+	cmake -S . -B $(BUILD)/fuzz -G Ninja -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
+	  -DORTRAIN_PYTHON=OFF -DORTRAIN_FUZZ=ON -DORTRAIN_SANITIZE=fuzzer-no-link,address,undefined
+	cmake --build $(BUILD)/fuzz --target fuzz
+	[ -d $(BUILD)/fuzz/seeds ] || $(PYTHON) -m tests.fuzz.seeds $(BUILD)/fuzz/seeds
+	@for target in $(TARGET); do mkdir -p $(CORPUS)/$$target $(BUILD)/fuzz/findings/$$target; \
+	  echo "fuzzing $$target for $(SECONDS) seconds"; \
+	  OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	  $(BUILD)/fuzz/tests/fuzz/fuzz_$$target $(FUZZ_LIMITS) -max_total_time=$(SECONDS) -max_len=4096 \
+	    -artifact_prefix=$(BUILD)/fuzz/findings/$$target/ -print_final_stats=1 -verbosity=0 \
+	    $(CORPUS)/$$target $(BUILD)/fuzz/seeds/$$target tests/fuzz/regressions/$$target || exit 1; done
+
 .PHONY: bench-peers
 bench-peers: ## Install the peers that the benchmarks compare with
 	benchmarks/make_peers.sh .venv-peers
