@@ -163,11 +163,14 @@ pytest-portable-ops:
 pytest-portable-others:
 	$(PYTHON) -m pytest -q tests/session tests/passes tests/artifacts tests/models
 
+# The newest clang that scripts/setup.sh may have installed; older ones than 16 cannot compile the core.
+CLANG_CXX ?= $(firstword $(foreach n,19 18 17 16,$(shell command -v clang++-$(n))))
+
 .PHONY: check-clang
 check-clang: setup ## Check that clang compiles the core without a warning
 	cmake -S . -B $(BUILD)/cpp -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON
 	cmake --build $(BUILD)/cpp --target made
-	$(PYTHON) scripts/check_clang.py $(BUILD)/cpp
+	$(PYTHON) scripts/check_clang.py $(or $(CLANG_CXX),clang++) $(BUILD)/cpp
 
 .PHONY: faults
 faults: cpp ## Let every allocation and every call for files fail once in a training loop
@@ -189,6 +192,29 @@ test-sanitize: setup ## The C and C++ tests under AddressSanitizer and Undefined
 	  -DORTRAIN_TESTS=ON -DORTRAIN_SANITIZE=address,undefined
 	cmake --build $(BUILD)/sanitize
 	ctest --test-dir $(BUILD)/sanitize --output-on-failure
+
+SECONDS ?= 60
+TARGET ?= reader checkpoint inference training gradient
+CORPUS ?= $(BUILD)/fuzz/corpus
+# What a single input may take: seconds, and megabytes in all and at once.
+FUZZ_LIMITS = -timeout=25 -rss_limit_mb=3000 -malloc_limit_mb=2500
+
+.PHONY: fuzz
+fuzz: setup ## Fuzz for SECONDS=60 per target, TARGET="reader ..." (docs/fuzzing.md)
+	@if [ -z "$(CLANG_CXX)" ]; then echo "make fuzz: SKIPPED; there is no clang++-16 or newer"; else \
+	  $(MAKE) --no-print-directory run-fuzz; fi
+.PHONY: run-fuzz
+run-fuzz:
+	cmake -S . -B $(BUILD)/fuzz -G Ninja -DCMAKE_CXX_COMPILER=$(CLANG_CXX) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
+	  -DORTRAIN_PYTHON=OFF -DORTRAIN_FUZZ=ON -DORTRAIN_SANITIZE=fuzzer-no-link,address,undefined
+	cmake --build $(BUILD)/fuzz --target fuzz
+	[ -d $(BUILD)/fuzz/seeds ] || $(PYTHON) -m tests.fuzz.seeds $(BUILD)/fuzz/seeds
+	@for target in $(TARGET); do mkdir -p $(CORPUS)/$$target $(BUILD)/fuzz/findings/$$target; \
+	  echo "fuzzing $$target for $(SECONDS) seconds"; \
+	  OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	  $(BUILD)/fuzz/tests/fuzz/fuzz_$$target $(FUZZ_LIMITS) -max_total_time=$(SECONDS) -max_len=4096 \
+	    -artifact_prefix=$(BUILD)/fuzz/findings/$$target/ -print_final_stats=1 -verbosity=0 \
+	    $(CORPUS)/$$target $(BUILD)/fuzz/seeds/$$target tests/fuzz/regressions/$$target || exit 1; done
 
 .PHONY: bench-peers
 bench-peers: ## Install the peers that the benchmarks compare with

@@ -1,11 +1,12 @@
 """Check that clang compiles the core without a warning; gcc, which builds it, warns about other things.
 
-python scripts/check_clang.py BUILD_FOLDER [PART_OF_A_PATH ...]
+python scripts/check_clang.py COMPILER BUILD_FOLDER [PART_OF_A_PATH ...]
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -16,7 +17,7 @@ import sys
 KEPT = ("-D", "-I", "-isystem", "-std=")
 
 
-def command_of(entry: dict[str, str]) -> list[str]:
+def command_of(compiler: str, entry: dict[str, str]) -> list[str]:
     """Return the command that checks a source, from the one that compiles it."""
     given = shlex.split(entry["command"])
     kept = []
@@ -26,26 +27,26 @@ def command_of(entry: dict[str, str]) -> list[str]:
             if argument == "-isystem":
                 kept.append(given[at + 1])
     checks = ["-fsyntax-only", "-fopenmp", "-Wall", "-Wextra", "-Werror"]
-    return ["clang++", *kept, *checks, entry["file"]]
+    return [compiler, *kept, *checks, entry["file"]]
 
 
-def check(entry: dict[str, str]) -> str:
+def check(compiler: str, entry: dict[str, str]) -> str:
     """Return what clang says about a source."""
     ran = subprocess.run(
-        command_of(entry), cwd=entry["directory"], capture_output=True, text=True, check=False
+        command_of(compiler, entry), cwd=entry["directory"], capture_output=True, text=True, check=False
     )
     return ran.stderr
 
 
 def main() -> int:
     """Check the sources of the core whose path contains one of the parts; without parts, all of them."""
-    build, *parts = sys.argv[1:]
+    compiler, build, *parts = sys.argv[1:]
     entries = json.loads((pathlib.Path(build) / "compile_commands.json").read_text())
     sources = [
         e for e in entries if "/core/src/" in e["file"] and (not parts or any(p in e["file"] for p in parts))
     ]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        problems = [text for text in pool.map(check, sources) if text]
+        problems = [text for text in pool.map(functools.partial(check, compiler), sources) if text]
     print(*problems, sep="\n", end="")
     print(f"clang: {len(sources)} sources, {len(problems)} with warnings")
     return 1 if problems or not sources else 0

@@ -8,7 +8,9 @@ venv=${1:-.venv}
 packages=(build-essential ccache libprotobuf-dev protobuf-compiler libflatbuffers-dev flatbuffers-compiler
           libhwy-dev catch2 patchelf
           mono-mcs mono-runtime nunit-console libnunit-framework2.6.3-cil
-          clang libomp-dev libgnustep-base-dev libobjc-12-dev)
+          clang libgnustep-base-dev libobjc-12-dev)
+# For `make fuzz` and `make check-clang`: Debian's default clang has no std::source_location. Systems without these packages do without.
+fuzzing=(clang-16 libclang-rt-16-dev libomp-16-dev)
 # Debian's Python comes without the venv module and without the headers for extensions.
 python=${PYTHON:-python3}
 command -v "$python" >/dev/null || packages+=(python3)
@@ -17,6 +19,7 @@ command -v "$python" >/dev/null || packages+=(python3)
   packages+=(python3-dev)
 missing=()
 if command -v dpkg-query >/dev/null; then
+  if apt-cache show "${fuzzing[@]}" >/dev/null 2>&1; then packages+=("${fuzzing[@]}"); fi
   for package in "${packages[@]}"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done

@@ -28,6 +28,8 @@ struct Lazy {
   mutable std::string made = {};
   operator std::string_view() const { return made = text(); }
 };
+template <typename F>
+Lazy(F) -> Lazy<F>;
 
 // A string that is a name. The format requires UTF-8; anything else would fail later, far from its cause.
 const std::string& checked_name(const std::string& name, const char* what) {
@@ -429,10 +431,12 @@ class Reader {
     return Type::UNDEFINED;
   }
 
-  // The attributes of a call: those that the caller gives, and the defaults of the others.
+  // Checks the attributes that the caller gives, and adds the defaults of the others.
   template <typename Title>
-  Attributes call_attributes(const onnx::FunctionProto& function, Attributes given, const Title& title) {
-    for (const auto& [name, value] : given) {
+  void add_defaults(Call& call, const Title& title) {
+    const onnx::FunctionProto& function = *call.function;
+    for (const auto& given : call.attributes) {
+      const std::string& name = given.first;
       const bool stated = std::find(function.attribute().begin(), function.attribute().end(), name) !=
                               function.attribute().end() ||
                           std::any_of(function.attribute_proto().begin(), function.attribute_proto().end(),
@@ -440,12 +444,12 @@ class Reader {
       require(stated, ErrorCode::kInvalidGraph, title, ": it has no attribute \"", name, "\"");
     }
     for (const auto& attribute : function.attribute_proto())
-      if (given.count(attribute.name()) == 0) {
+      if (call.attributes.count(attribute.name()) == 0) {
         onnx::AttributeProto copy = attribute;
         attempt([&] { return concat(title, ", default of attribute \"", attribute.name(), "\""); },
-                [&] { given.emplace(attribute.name(), attribute_value(copy, Names{}, nullptr)); });
+                // within the call: a graph may call functions, even this one, which is then found and rejected
+                [&] { call.attributes.emplace(attribute.name(), attribute_value(copy, Names{}, &call)); });
       }
-    return given;
   }
 
   // Replaces a call by the function's body.
@@ -468,7 +472,8 @@ class Reader {
     for (const auto& opset : function.opset_import())
       import_opset(opset.domain(), opset.version(), &function);
 
-    const Call call{&function, call_attributes(function, std::move(caller.attributes), title), from};
+    Call call{&function, std::move(caller.attributes), from};
+    add_defaults(call, title);
 
     const std::string prefix_before = prefix_;
     prefix_ = (caller.name.empty() ? function.name() : caller.name) + "/";

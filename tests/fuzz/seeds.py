@@ -1,0 +1,136 @@
+"""Write the inputs that fuzzing starts from: the models and checkpoints of the tests, and the cases of the onnx package.
+
+``python -m tests.fuzz.seeds FOLDER`` writes ``FOLDER/<target>/<name>``. Large models are left out: small ones are run
+more often.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, numpy_helper
+
+from tests.conformance import cases
+
+TESTS = Path(__file__).resolve().parent.parent
+FIXTURES = TESTS / "data" / "fixtures"
+LARGEST = 6000
+"""Bytes of a model or checkpoint."""
+
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+def message(*fields: tuple[int, bytes | str | int]) -> bytes:
+    """Return a protobuf message of these fields, as number and value (see ``fuzz_case.proto``)."""
+
+    def varint(number: int) -> bytes:
+        out = bytearray()
+        while number > 127:
+            out.append(number & 127 | 128)
+            number >>= 7
+        out.append(number)
+        return bytes(out)
+
+    out = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            out += varint(number << 3) + varint(value)
+        else:
+            data = value.encode() if isinstance(value, str) else value
+            out += varint(number << 3 | 2) + varint(len(data)) + data
+    return out
+
+
+def conformance() -> Iterator[cases.Case]:
+    """Yield the cases of the onnx package that are small."""
+    for kind in ("node", "sequence", "simple", "pytorch-operator"):
+        for case in cases.load(kind)[0]:
+            if case.model.ByteSize() <= LARGEST:
+                yield case
+
+
+def stored_models() -> Iterator[tuple[str, bytes]]:
+    """Yield the small models of the tests that are files, with their names."""
+    for path in sorted(TESTS.rglob("*.onnx")):
+        if path.stat().st_size <= 4 * LARGEST:
+            yield "-".join(path.relative_to(TESTS).with_suffix("").parts), path.read_bytes()
+
+
+def inference(case: cases.Case) -> bytes:
+    """Return a case as input of the target ``inference``."""
+    tensors = []
+    for name, value in next(case.runs)[0].items():
+        if isinstance(value, np.ndarray) and value.nbytes <= LARGEST:
+            tensors.append((2, numpy_helper.from_array(value, name).SerializeToString()))
+    return message((1, case.model.SerializeToString()), *tensors, (3, 0))
+
+
+def gradient(model: ModelProto) -> bytes | None:
+    """Return a model, with the gradients of all its floats, as input of the target ``gradient``."""
+    initializers = {t.name for t in model.graph.initializer if t.data_type in FLOATS}
+    inputs = [
+        v.name
+        for v in model.graph.input
+        if v.type.tensor_type.elem_type in FLOATS and v.name not in initializers
+    ]
+    outputs = [v.name for v in model.graph.output if v.type.tensor_type.elem_type in FLOATS]
+    if not outputs or not (inputs or initializers):
+        return None
+    data = model.SerializeToString()
+    if initializers:  # a training model, with the gradients of the inputs too
+        names = [(2, name) for name in sorted(initializers)]
+        return message((1, data), *names, (3, outputs[0]), *((6, name) for name in inputs), (7, 1))
+    return message((1, data), *((2, name) for name in inputs), (5, outputs[0]))
+
+
+def training(folder: Path) -> bytes:
+    """Return the artifacts in a folder as input of the target ``training``."""
+    files = [folder / f"{kind}_model.onnx" for kind in ("training", "eval", "optimizer")]
+    models = [(i, path.read_bytes()) for i, path in enumerate(files, 1)]
+    return message(*models, (4, (folder / "checkpoint").read_bytes()), (5, 7), (6, 2))
+
+
+def seeds() -> Iterator[tuple[str, str, bytes]]:
+    """Yield target, name and bytes of each input."""
+    for name, data in stored_models():
+        yield "reader", name, data
+        made = gradient(onnx.load_from_string(data))
+        if made is not None:
+            yield "gradient", name, made
+        yield "inference", name, message((1, data), (3, 1))
+    for case in conformance():
+        yield "reader", case.name, case.model.SerializeToString()
+        yield "inference", case.name, inference(case)
+        made = gradient(case.model)
+        if made is not None:
+            yield "gradient", case.name, made
+    for folder in sorted(FIXTURES.iterdir()):
+        checkpoint = folder / "checkpoint"
+        if checkpoint.is_file() and checkpoint.stat().st_size <= 4 * LARGEST:
+            yield "checkpoint", folder.name, checkpoint.read_bytes()
+            yield "training", folder.name, training(folder)
+        after = folder / "checkpoint_after"
+        if after.is_file() and after.stat().st_size <= 4 * LARGEST:
+            yield "checkpoint", f"{folder.name}-after", after.read_bytes()
+
+
+def main() -> int:
+    """Write them all."""
+    folder = Path(sys.argv[1])
+    written = 0
+    for target, name, data in seeds():
+        (folder / target).mkdir(parents=True, exist_ok=True)
+        # names of cases can be longer than those of files
+        (folder / target / f"{name[:60]}-{hashlib.sha1(data).hexdigest()[:8]}").write_bytes(data)
+        written += 1
+    print(f"{written} seeds in {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
