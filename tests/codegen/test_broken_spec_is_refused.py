@@ -80,7 +80,12 @@ def test_duplicate_key(spec_copy: SpecCopy, refusal: Refusal) -> None:
         ("training.yaml", "direction: out, owner: caller", "direction: out", "expected the key 'owner'"),
         ("training.yaml", "direction: out, owner", "direction: outt, owner", "did you mean 'out'?"),
         ("training.yaml", "slot: 32", "slot: 33", "expected a slot below 33"),
-        ("unimplemented.yaml", "name: create_custom_op_domain", "name: CreateCustomOpDomain", "found 'CreateCustomOpDomain'"),
+        (
+            "unimplemented.yaml",
+            "name: create_custom_op_domain",
+            "name: CreateCustomOpDomain",
+            "found 'CreateCustomOpDomain'",
+        ),
         ("unimplemented.yaml", "type: path", "type: pathh", "found 'pathh'; did you mean 'path'?"),
         ("unimplemented.yaml", "returns: ep_api", "returns: ep_apis", "did you mean 'ep_api'?"),
         ("unimplemented_types.yaml", "name: map_type_info", "name: OrtMapTypeInfo", "found 'OrtMapTypeInfo'"),
