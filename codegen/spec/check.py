@@ -238,9 +238,9 @@ class _Meaning:
 
     def _session_config(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
         kind, values = entry.get("kind", "choice"), entry.get("values", [])
-        if bool(values) != (kind not in {"bytes", "folder"}):
+        if bool(values) != (kind not in {"bytes", "count", "folder"}):
             yield document.problem(
-                trail, f"expected values unless the kind is bytes or folder, found {kind} and {values}"
+                trail, f"expected values unless the kind is bytes, count or folder, found {kind} and {values}"
             )
         if "default" in entry and entry["default"] not in values:
             yield document.problem(

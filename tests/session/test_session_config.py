@@ -26,6 +26,8 @@ def refusal(key: str, value: str) -> str:
         ("ortrain.mixed_precision", "bf16"),
         ("ortrain.bf16_products", "fp32"),
         ("ortrain.memory_budget", "64M"),
+        ("ortrain.first_run", "0"),
+        ("ortrain.first_run", "18446744073709551615"),
         ("ortrain.disable_pass.common_subexpression_elimination", "1"),
         ("ortrain.disable_pass.merge_twins", "1"),  # its former name
         ("ortrain.check_finite", "1"),
@@ -86,3 +88,10 @@ def test_a_refused_entry_is_not_set() -> None:
     with pytest.raises(InvalidArgumentError):
         options.add_session_config_entry("ortrain.mixed_precision", "bf17")
     assert not options.has_session_config_entry("ortrain.mixed_precision")
+
+
+@pytest.mark.parametrize("value", ["", "-1", "1.5", "1k", "18446744073709551616"])
+def test_a_first_run_that_is_no_number_is_refused(value: str) -> None:
+    assert f'ortrain.first_run: expected a number of 0 or more, found "{value}"' in refusal(
+        "ortrain.first_run", value
+    )

@@ -39,6 +39,7 @@ from ortrain.library import (
     set_default_logger_verbosity,
 )
 from ortrain.options import ExecutionOrder, RunOptions, SessionOptions
+from ortrain.trainer import Trainer
 
 __all__ = [
     "ExecutionMode",
@@ -66,6 +67,7 @@ __all__ = [
     "RunOptions",
     "SessionIOBinding",
     "SessionOptions",
+    "Trainer",
     "__version__",
     "get_all_providers",
     "get_available_providers",

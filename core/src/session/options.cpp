@@ -58,6 +58,14 @@ size_t read_bytes(const std::string& key, const std::string& text) {
   return static_cast<size_t>(total);
 }
 
+uint64_t read_count(const std::string& key, const std::string& text) {
+  uint64_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  require(error == std::errc{} && end == text.data() + text.size(), ErrorCode::kInvalidArgument,
+          "session config entry ", key, ": expected a number of 0 or more, found \"", text, "\"");
+  return count;
+}
+
 // The names that may follow the key prefix of passes.
 std::vector<std::string> switchable() {
   std::vector<std::string> names = {std::string(kFoldFrozenParameters.name),
@@ -148,6 +156,10 @@ void check_config_entry(const std::string& key, const std::string& value) {
         if (key != entry.key) continue;
         read_bytes(key, value);
         return;
+      case ConfigKind::kCount:
+        if (key != entry.key) continue;
+        read_count(key, value);
+        return;
       case ConfigKind::kFolder:
         if (key != entry.key) continue;
         require(!value.empty(), ErrorCode::kInvalidArgument, "session config entry ", key,
@@ -186,6 +198,12 @@ bool flush_denormals(const SessionOptions& options) {
   require(entry->second == "0" || entry->second == "1", ErrorCode::kInvalidArgument, "session config entry ",
           kDenormalsKey, ": expected \"0\" or \"1\", found \"", entry->second, "\"");
   return entry->second == "1";
+}
+
+uint64_t first_run(const SessionOptions& options) {
+  constexpr const char* kKey = "ortrain.first_run";
+  const auto entry = options.config.find(kKey);
+  return entry == options.config.end() ? 0 : read_count(kKey, entry->second);
 }
 
 bool check_finite(const SessionOptions& options) {

@@ -121,7 +121,8 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
       inputs_(std::move(inputs)),
       output_names_(std::move(outputs)),
       threads_(options.intra_op_threads),
-      flush_denormals_(flush_denormals(options)) {
+      flush_denormals_(flush_denormals(options)),
+      runs_(first_run(options)) {
   std::map<std::string, int> symbols;
   for (const ValueInfo& info : inputs_) {
     input_names_.push_back(info.name);

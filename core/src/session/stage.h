@@ -66,7 +66,7 @@ class Stage {
   std::vector<Extent> extents_;  // of each symbol, in the current run
   std::vector<ValueRef> given_;  // kept, so that a run allocates nothing
   std::unique_ptr<Executor> executor_;
-  uint64_t runs_ = 0;
+  uint64_t runs_;
   bool broke_off_ = false;
 };
 

@@ -1,0 +1,53 @@
+"""Training without writing the loop: :class:`Trainer`, its callbacks and its metrics."""
+
+from ortrain.trainer import callbacks, loggers, metrics
+from ortrain.trainer.callbacks import (
+    Callback,
+    EarlyStopping,
+    LambdaCallback,
+    LearningRateScheduler,
+    ModelCheckpoint,
+    ReduceLROnPlateau,
+    TerminateOnNaN,
+)
+from ortrain.trainer.core import Trainer
+from ortrain.trainer.loggers import (
+    CSVLogger,
+    JSONLogger,
+    LearningRateMonitor,
+    MLflowLogger,
+    TensorBoard,
+    WandbLogger,
+)
+from ortrain.trainer.metrics import F1, MAE, Accuracy, ConfusionMatrix, Metric, Perplexity, TopK
+from ortrain.trainer.plotting import plot
+from ortrain.trainer.progress import ProgbarLogger
+
+__all__ = [
+    "F1",
+    "MAE",
+    "Accuracy",
+    "CSVLogger",
+    "Callback",
+    "ConfusionMatrix",
+    "EarlyStopping",
+    "JSONLogger",
+    "LambdaCallback",
+    "LearningRateMonitor",
+    "LearningRateScheduler",
+    "MLflowLogger",
+    "Metric",
+    "ModelCheckpoint",
+    "Perplexity",
+    "ProgbarLogger",
+    "ReduceLROnPlateau",
+    "TensorBoard",
+    "TerminateOnNaN",
+    "TopK",
+    "Trainer",
+    "WandbLogger",
+    "callbacks",
+    "loggers",
+    "metrics",
+    "plot",
+]

@@ -1,0 +1,367 @@
+"""Callbacks: what happens at the moments of a run. Names and moments are those of Keras."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ortrain.trainer.core import Trainer
+
+Logs = dict[str, Any]
+
+
+class Callback:
+    """Something that happens at moments of a run: override the methods of those moments.
+
+    Methods of batches that are not overridden cost nothing.
+
+    Attributes
+    ----------
+    trainer : Trainer
+        The trainer, from the beginning of a run on. Setting its ``stop_training`` ends the run.
+    """
+
+    trainer: Trainer
+
+    def set_trainer(self, trainer: Trainer) -> None:
+        """Remember the trainer of the run."""
+        self.trainer = trainer
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Before the first epoch."""
+
+    def on_train_end(self, logs: Logs) -> None:
+        """After the last epoch; ``logs`` are those of the last epoch."""
+
+    def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
+        """Before an epoch; the first one is number 0."""
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """After an epoch; ``logs`` has loss, metrics and learning rate, and the same for validation as ``val_...``."""
+
+    def on_train_batch_begin(self, batch: int, logs: Logs) -> None:
+        """Before a train step; the first one of an epoch is number 0."""
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        """After a train step; ``logs`` has its loss and learning rate."""
+
+    def on_test_begin(self, logs: Logs) -> None:
+        """Before an evaluation."""
+
+    def on_test_end(self, logs: Logs) -> None:
+        """After an evaluation; ``logs`` has loss and metrics."""
+
+    def on_test_batch_end(self, batch: int, logs: Logs) -> None:
+        """After an eval step; ``logs`` has its loss."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs to go on, as values that JSON can represent."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+
+
+class _Monitor(Callback):
+    """Compares one value of an epoch with the best so far."""
+
+    def __init__(self, monitor: str, mode: str, min_delta: float = 0.0) -> None:
+        if mode not in ("auto", "min", "max"):
+            raise ValueError(f"mode: expected auto, min or max, found {mode!r}")
+        if mode == "auto":
+            larger = ("accuracy", "f1", "top")
+            mode = "max" if monitor.removeprefix("val_").startswith(larger) else "min"
+        self.monitor, self.mode, self.min_delta = monitor, mode, abs(min_delta)
+        self.best = self.worst
+
+    @property
+    def worst(self) -> float:
+        return -math.inf if self.mode == "max" else math.inf
+
+    def improves(self, value: float) -> bool:
+        """Whether a value is better than the best by more than ``min_delta``."""
+        if self.mode == "max":
+            return value > self.best + self.min_delta
+        return value < self.best - self.min_delta
+
+    def value(self, logs: Logs) -> float:
+        """Return the monitored value of an epoch."""
+        if self.monitor not in logs:
+            hint = "; give fit a validation" if self.monitor.startswith("val_") else ""
+            raise ValueError(
+                f"{type(self).__name__}: expected a value {self.monitor!r}, found {', '.join(logs)}{hint}"
+            )
+        return float(logs[self.monitor])
+
+
+class EarlyStopping(_Monitor):
+    """Ends a run when a value has stopped improving.
+
+    Parameters
+    ----------
+    monitor : str, default "val_loss"
+        The value.
+    min_delta : float, default 0
+        What counts as an improvement must be more than this.
+    patience : int, default 0
+        Epochs without an improvement after which the run ends.
+    mode : {"auto", "min", "max"}, default "auto"
+        Which direction is better; "auto" goes by the name.
+    restore_best_weights : bool, default False
+        Whether the parameters of the best epoch are restored at the end. They are not part of the checkpoint, so a
+        resumed run can restore only what it has seen itself.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        min_delta: float = 0.0,
+        patience: int = 0,
+        mode: str = "auto",
+        restore_best_weights: bool = False,
+    ) -> None:
+        super().__init__(monitor, mode, min_delta)
+        self.patience = patience
+        self.restore_best_weights = restore_best_weights
+        self.wait = 0
+        self.stopped_epoch: int | None = None
+        self._best_weights: Any = None
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Start counting, unless the run is resumed."""
+        self.stopped_epoch = None
+        if not self.trainer.resumed:
+            self.wait, self.best, self._best_weights = 0, self.worst, None
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Compare and perhaps end the run."""
+        value = self.value(logs)
+        if self.improves(value):
+            self.best, self.wait = value, 0
+            if self.restore_best_weights:
+                self._best_weights = self.trainer.module.get_contiguous_parameters(False)
+            return
+        self.wait += 1
+        if self.wait >= max(1, self.patience):
+            self.stopped_epoch = epoch
+            self.trainer.stop_training = True
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Restore the best parameters if asked to."""
+        if self._best_weights is not None:
+            self.trainer.module.copy_buffer_to_parameters(self._best_weights.numpy(), False)
+            self.trainer.parameters_changed()
+
+    def state(self) -> dict[str, Any]:
+        """Return best value and count."""
+        return {"best": self.best, "wait": self.wait}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from them."""
+        self.best, self.wait = state["best"], state["wait"]
+
+
+class ReduceLROnPlateau(_Monitor):
+    """Lowers the learning rate when a value has stopped improving.
+
+    Parameters
+    ----------
+    monitor : str, default "val_loss"
+        The value.
+    factor : float, default 0.1
+        What the rate is multiplied by.
+    patience : int, default 10
+        Epochs without an improvement after which it is.
+    mode, min_delta
+        As in `EarlyStopping`.
+    min_lr : float, default 0
+        The lowest rate.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        factor: float = 0.1,
+        patience: int = 10,
+        mode: str = "auto",
+        min_delta: float = 1e-4,
+        min_lr: float = 0.0,
+    ) -> None:
+        if not 0 < factor < 1:
+            raise ValueError(f"factor: expected a number above 0 and below 1, found {factor}")
+        super().__init__(monitor, mode, min_delta)
+        self.factor, self.patience, self.min_lr = factor, patience, min_lr
+        self.wait = 0
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Start counting, unless the run is resumed."""
+        if not self.trainer.resumed:
+            self.wait, self.best = 0, self.worst
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Compare and perhaps lower the rate."""
+        value = self.value(logs)
+        if self.improves(value):
+            self.best, self.wait = value, 0
+            return
+        self.wait += 1
+        if self.wait >= max(1, self.patience):
+            self.wait = 0
+            self.trainer.learning_rate = max(self.min_lr, self.trainer.learning_rate * self.factor)
+
+    def state(self) -> dict[str, Any]:
+        """Return best value and count."""
+        return {"best": self.best, "wait": self.wait}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from them."""
+        self.best, self.wait = state["best"], state["wait"]
+
+
+class TerminateOnNaN(Callback):
+    """Ends a run when a loss is NaN or infinite, before the optimizer step that would use its gradients.
+
+    Without it, that optimizer step fails with an error, see the configuration entry ``ortrain.nonfinite_gradients``.
+    """
+
+
+class ModelCheckpoint(_Monitor):
+    """Saves checkpoints from which ``fit(resume=...)`` goes on.
+
+    It comes after the other callbacks, so that their state is in the checkpoint.
+
+    Parameters
+    ----------
+    filepath : str or os.PathLike
+        The file, in which ``{epoch}`` (from 1), ``{step}`` and values of the epoch such as ``{val_loss:.3f}`` are
+        replaced.
+    monitor : str, default "val_loss"
+        What is compared, if only the best are kept.
+    save_best_only : bool, default False
+        Whether a checkpoint is saved only if the value has improved.
+    mode : {"auto", "min", "max"}, default "auto"
+        Which direction is better; "auto" goes by the name.
+    save_freq : "epoch" or int, default "epoch"
+        When: after each epoch, or after so many optimizer steps.
+    keep : int, optional
+        How many are kept, the best if the epochs have the monitored value, else the latest. All by default.
+    """
+
+    def __init__(
+        self,
+        filepath: str | os.PathLike[str],
+        monitor: str = "val_loss",
+        save_best_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+        keep: int | None = None,
+    ) -> None:
+        super().__init__(monitor, mode)
+        if save_freq != "epoch" and (not isinstance(save_freq, int) or save_freq < 1):
+            raise ValueError(f"save_freq: expected 'epoch' or 1 or more, found {save_freq!r}")
+        if keep is not None and keep < 1:
+            raise ValueError(f"keep: expected 1 or more, found {keep}")
+        self.filepath = os.fspath(filepath)
+        self.save_best_only, self.save_freq, self.keep = save_best_only, save_freq, keep
+        self.saved: list[tuple[float | None, str]] = []
+        self._last_step = -1
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Check the pattern and start a new list, unless the run is resumed."""
+        self._last_step = self.trainer.step
+        if not self.trainer.resumed:
+            self.best, self.saved = self.worst, []
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        """Save if enough steps have been taken."""
+        trainer = self.trainer
+        if self.save_freq == "epoch" or trainer.step == self._last_step:
+            return  # nothing, or a step that only accumulated gradients
+        self._last_step = trainer.step
+        if trainer.step % int(self.save_freq) == 0:
+            self._save(None, trainer.epoch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Save, unless only the best are saved and this is not the best."""
+        if self.save_freq != "epoch":
+            return
+        if not self.save_best_only:
+            self._save(logs.get(self.monitor), epoch, logs)
+            return
+        value = self.value(logs)
+        if self.improves(value):
+            self.best = value
+            self._save(value, epoch, logs)
+
+    def _save(self, value: float | None, epoch: int, logs: Logs) -> None:
+        try:
+            path = self.filepath.format(**{**logs, "epoch": epoch + 1, "step": self.trainer.step})
+        except KeyError as error:
+            raise ValueError(
+                f"ModelCheckpoint: {self.filepath!r} names {error}; known are epoch, step, {', '.join(logs)}"
+            ) from None
+        self.saved = [entry for entry in self.saved if entry[1] != path] + [(value, path)]
+        old = self._surplus()
+        self.trainer.save(path)  # with the list, but before anything is deleted
+        for name in old:
+            Path(name).unlink(missing_ok=True)
+
+    def _surplus(self) -> list[str]:
+        """Take those out of the list that are not kept; the newest is, because a run resumes from it."""
+        old: list[str] = []
+        while self.keep is not None and len(self.saved) > self.keep:
+            earlier = self.saved[:-1] if len(self.saved) > 1 else self.saved
+            if all(value is not None for value, _ in earlier):
+                sign = operator.pos if self.mode == "max" else operator.neg
+                worst = min(earlier, key=lambda entry: sign(entry[0] if entry[0] is not None else 0.0))
+            else:
+                worst = earlier[0]
+            self.saved.remove(worst)
+            old.append(worst[1])
+        return old
+
+    def state(self) -> dict[str, Any]:
+        """Return best value and files."""
+        return {"best": self.best, "saved": [list(entry) for entry in self.saved]}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from them."""
+        self.best = state["best"]
+        self.saved = [(value, path) for value, path in state["saved"]]
+
+
+class LearningRateScheduler(Callback):
+    """Sets the learning rate of each epoch by a function of the epoch and the rate so far.
+
+    Parameters
+    ----------
+    schedule : callable
+        Called with the number of the epoch, from 0, and the rate; returns the rate of the epoch.
+    """
+
+    def __init__(self, schedule: Any) -> None:
+        self.schedule = schedule
+
+    def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
+        """Set the rate."""
+        self.trainer.learning_rate = float(self.schedule(epoch, self.trainer.learning_rate))
+
+
+class LambdaCallback(Callback):
+    """Calls given functions at moments of a run.
+
+    Parameters
+    ----------
+    **functions : callable
+        By the names of the methods of `Callback`, with their arguments.
+    """
+
+    def __init__(self, **functions: Any) -> None:
+        for name, function in functions.items():
+            if not name.startswith("on_") or not hasattr(Callback, name):
+                raise ValueError(f"LambdaCallback: there is no moment {name!r}")
+            setattr(self, name, function)

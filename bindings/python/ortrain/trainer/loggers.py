@@ -1,0 +1,286 @@
+"""Callbacks that write down what happens in a run."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from ortrain.trainer.callbacks import Callback, Logs
+
+
+def _scalars(logs: Logs) -> dict[str, float]:
+    return {name: float(value) for name, value in logs.items() if isinstance(value, (int, float))}
+
+
+def _package(name: str, who: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{who} needs the package {name}: pip install {extra}") from error
+
+
+class CSVLogger(Callback):
+    """Writes a row per epoch to a CSV file. A resumed run goes on in the file.
+
+    Parameters
+    ----------
+    filename : str or os.PathLike
+        The file.
+    separator : str, default ","
+        Between values.
+    append : bool, default False
+        Whether rows of an earlier run stay.
+    """
+
+    def __init__(self, filename: str | os.PathLike[str], separator: str = ",", append: bool = False) -> None:
+        self.filename, self.separator, self.append = Path(filename), separator, append
+        self._keys: list[str] = []
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Begin the file, or drop the rows after the point at which the run resumes."""
+        rows: list[dict[str, str]] = []
+        if (self.append or self.trainer.resumed) and self.filename.exists():
+            with self.filename.open(newline="", encoding="utf-8") as file:
+                reader = csv.DictReader(file, delimiter=self.separator)
+                self._keys = list(reader.fieldnames or [])
+                rows = list(reader)
+        else:
+            self._keys = []
+        if self.trainer.resumed:
+            rows = [row for row in rows if int(row["epoch"]) < self.trainer.epoch]
+        self.filename.parent.mkdir(parents=True, exist_ok=True)
+        with self.filename.open("w", newline="", encoding="utf-8") as file:
+            if self._keys:
+                writer = csv.DictWriter(file, self._keys, delimiter=self.separator)
+                writer.writeheader()
+                writer.writerows(rows)
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Write the row of an epoch."""
+        row = {"epoch": epoch, **logs}
+        with self.filename.open("a", newline="", encoding="utf-8") as file:
+            begin = not self._keys
+            if begin:
+                self._keys = list(row)
+            writer = csv.DictWriter(file, self._keys, delimiter=self.separator, extrasaction="ignore")
+            if begin:
+                writer.writeheader()
+            writer.writerow(row)
+
+
+class JSONLogger(Callback):
+    """Writes JSON lines: one for the beginning of a run, one per optimizer step, one per epoch, one for the end.
+
+    Each line is an object whose ``event`` is ``begin``, ``step``, ``epoch`` or ``end``. Numbers that JSON cannot
+    represent are null. A resumed run goes on in the file.
+
+    Parameters
+    ----------
+    filename : str or os.PathLike
+        The file.
+    every : int, default 1
+        Steps from one line to the next.
+    """
+
+    def __init__(self, filename: str | os.PathLike[str], every: int = 1) -> None:
+        if every < 1:
+            raise ValueError(f"every: expected 1 or more, found {every}")
+        self.filename, self.every = Path(filename), every
+        self._file: TextIO | None = None
+        self._flushed = self._last = 0.0
+        self._step = -1
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Write the beginning; drop the lines after the point at which the run resumes."""
+        trainer = self.trainer
+        kept: list[str] = []
+        if trainer.resumed and self.filename.exists():
+            for line in self.filename.read_text(encoding="utf-8").splitlines():
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    continue  # the process was killed while it wrote the line
+                if entry.get("step", 0) <= trainer.step and entry.get("event") != "end":
+                    kept.append(line)
+        self.filename.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.filename.open("w", encoding="utf-8")
+        self._file.writelines(f"{line}\n" for line in kept)
+        self._step = trainer.step
+        self._last = self._flushed = time.perf_counter()
+        self._write(
+            "begin",
+            {
+                "time": time.time(),
+                "epochs": trainer.epochs,
+                "steps_per_epoch": trainer.steps_per_epoch,
+                "seed": trainer.seed,
+                "resumed": trainer.resumed,
+                "parameters": trainer.module.get_parameters_size(True),
+            },
+        )
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        """Write the line of a step."""
+        if self.trainer.step == self._step:
+            return  # gradients were only accumulated
+        self._step = self.trainer.step
+        now = time.perf_counter()
+        if self._step % self.every == 0:
+            self._write("step", {**logs, "seconds": now - self._last})
+        self._last = now
+        if now - self._flushed > 1 and self._file is not None:
+            self._file.flush()
+            self._flushed = now
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Write the line of an epoch."""
+        self._write("epoch", {"epoch": epoch, **logs})
+        if self._file is not None:
+            self._file.flush()
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Write the end and close the file."""
+        self._write("end", {"time": time.time()})
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, event: str, values: dict[str, Any]) -> None:
+        if self._file is None:
+            return
+        entry = {"event": event, "step": self.trainer.step, "epoch": self.trainer.epoch, **values}
+        plain = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in entry.items()
+        }
+        self._file.write(json.dumps(plain) + "\n")
+
+
+class LearningRateMonitor(Callback):
+    """Records the learning rate of every optimizer step in ``rates``."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Start a new list, unless the run is resumed."""
+        if not self.trainer.resumed:
+            self.rates = []
+        self._step = self.trainer.step
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        """Record the rate."""
+        if self.trainer.step != self._step:
+            self._step = self.trainer.step
+            self.rates.append(logs["learning_rate"])
+
+    def state(self) -> dict[str, Any]:
+        """Return the rates so far."""
+        return {"rates": self.rates}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from them."""
+        self.rates = list(state["rates"])
+
+
+class TensorBoard(Callback):
+    """Writes event files for TensorBoard, with tensorboardX (``pip install ortrain[tensorboard]``).
+
+    Parameters
+    ----------
+    log_dir : str or os.PathLike, default "logs"
+        The folder.
+    update_freq : "epoch" or int, default "epoch"
+        When loss and learning rate are written: with the epoch, or also after so many steps.
+    histogram_freq : int, default 0
+        Epochs between histograms of the parameters; 0 for none.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | os.PathLike[str] = "logs",
+        update_freq: str | int = "epoch",
+        histogram_freq: int = 0,
+    ) -> None:
+        self._package = _package("tensorboardX", "TensorBoard", "'ortrain[tensorboard]'")
+        self.log_dir, self.update_freq, self.histogram_freq = os.fspath(log_dir), update_freq, histogram_freq
+        self._writer: Any = None
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Open an event file."""
+        purge = {"purge_step": self.trainer.step + 1} if self.trainer.resumed else {}
+        self._writer = self._package.SummaryWriter(self.log_dir, **purge)
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        """Write the values of a step."""
+        if self.update_freq == "epoch" or self.trainer.step % int(self.update_freq):
+            return
+        for name, value in _scalars(logs).items():
+            self._writer.add_scalar(f"batch_{name}", value, self.trainer.step)
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Write the values of an epoch."""
+        for name, value in _scalars(logs).items():
+            self._writer.add_scalar(f"epoch_{name}", value, epoch)
+        if self.histogram_freq and epoch % self.histogram_freq == 0:
+            for name, parameter in self.trainer.state.parameters:
+                self._writer.add_histogram(name, parameter.data, epoch)
+        self._writer.flush()
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+class MLflowLogger(Callback):
+    """Logs the values of each epoch to the active run of MLflow, which must be installed.
+
+    Parameters
+    ----------
+    parameters : dict, optional
+        Logged at the beginning.
+    """
+
+    def __init__(self, parameters: dict[str, Any] | None = None) -> None:
+        self._mlflow = _package("mlflow", "MLflowLogger", "mlflow")
+        self.parameters = parameters
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Log the parameters."""
+        if self.parameters:
+            self._mlflow.log_params(self.parameters)
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Log the values."""
+        self._mlflow.log_metrics(_scalars(logs), step=epoch)
+
+
+class WandbLogger(Callback):
+    """Logs the values of each epoch to the active run of Weights & Biases, which must be installed.
+
+    Without an active run one is started.
+
+    Parameters
+    ----------
+    **options
+        For ``wandb.init``, if it starts one.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._wandb = _package("wandb", "WandbLogger", "wandb")
+        self._options = options
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Start a run if there is none."""
+        if self._wandb.run is None:
+            self._wandb.init(**self._options)
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Log the values."""
+        self._wandb.log({**_scalars(logs), "epoch": epoch})

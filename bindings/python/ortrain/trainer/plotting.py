@@ -1,0 +1,46 @@
+"""Pictures of a history."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def plot(history: Mapping[str, Sequence[Any]], path: str | os.PathLike[str] | None = None) -> Any:
+    """Draw the curves of a history, one panel per value with its validation beside it. Needs matplotlib.
+
+    Parameters
+    ----------
+    history : mapping of str to list of float
+        As ``Trainer.fit`` returns it.
+    path : str or os.PathLike, optional
+        Where the picture is saved.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The picture.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("plot needs matplotlib: pip install matplotlib") from error
+    names = [
+        name
+        for name, values in history.items()
+        if not name.startswith("val_") and values and all(isinstance(value, (int, float)) for value in values)
+    ]
+    if not names:
+        raise ValueError("plot: expected a history with at least one epoch, found none")
+    figure = Figure(figsize=(4.5 * len(names), 3.5), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for key, label in ((name, "training"), (f"val_{name}", "validation")):
+            if key in history:
+                axes.plot(range(1, len(history[key]) + 1), history[key], marker=".", label=label)
+        axes.set(title=name, xlabel="epoch")
+        axes.grid(alpha=0.3)
+        axes.legend()
+    if path is not None:
+        figure.savefig(path, dpi=150)
+    return figure

@@ -1,0 +1,207 @@
+"""Callbacks: the moments at which they are called, and what the given ones do."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+import small
+from ortrain import Trainer
+from ortrain.api import CheckpointState
+from ortrain.trainer import (
+    Callback,
+    CSVLogger,
+    EarlyStopping,
+    JSONLogger,
+    LambdaCallback,
+    LearningRateMonitor,
+    LearningRateScheduler,
+    MLflowLogger,
+    ModelCheckpoint,
+    ProgbarLogger,
+    ReduceLROnPlateau,
+    TensorBoard,
+    TerminateOnNaN,
+    WandbLogger,
+)
+
+X, Y = small.rows(64)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return small.make_artifacts(tmp_path_factory.mktemp("artifacts"))
+
+
+def fit(folder, *callbacks, epochs=3, **options):
+    trainer = Trainer(folder, learning_rate=1e-2)
+    trainer.fit((X, Y), epochs, callbacks=callbacks, verbose=False, **options)
+    return trainer
+
+
+class Scripted(Callback):
+    """Replaces a value of each epoch."""
+
+    def __init__(self, name, values):
+        self.name, self.values = name, values
+
+    def on_epoch_end(self, epoch, logs):
+        logs[self.name] = self.values[epoch]
+
+
+def test_the_moments_are_those_of_keras(folder):
+    seen = []
+
+    def record(name):
+        return lambda *arguments: seen.append((name, *arguments[:-1]))
+
+    names = [name for name in dir(Callback) if name.startswith("on_")]
+    fit(folder, LambdaCallback(**{name: record(name) for name in names}), epochs=2)
+    steps = []
+    for batch in range(2):
+        steps += [("on_train_batch_begin", batch), ("on_train_batch_end", batch)]
+    epochs = []
+    for epoch in range(2):
+        epochs += [("on_epoch_begin", epoch), *steps, ("on_epoch_end", epoch)]
+    assert seen == [("on_train_begin",), *epochs, ("on_train_end",)]
+    with pytest.raises(ValueError, match="no moment 'on_lunch'"):
+        LambdaCallback(on_lunch=print)
+
+
+def test_early_stopping_counts_epochs_and_restores_the_best(folder):
+    weights = []
+    values = Scripted("val_loss", [3.0, 1.0, 2.0, 1.0, 0.5])
+    keep = LambdaCallback(
+        on_epoch_end=lambda epoch, logs: weights.append(trainer.state.parameters["w1"].data.copy())
+    )
+    trainer = Trainer(folder, callbacks=[values, keep])
+    stop = EarlyStopping(patience=2, restore_best_weights=True)
+    trainer.fit((X, Y), 5, callbacks=[stop], verbose=False)
+    assert stop.stopped_epoch == 3
+    assert len(weights) == 4
+    np.testing.assert_array_equal(trainer.state.parameters["w1"].data, weights[1])
+    assert not np.array_equal(weights[1], weights[3])
+
+
+def test_a_value_that_is_not_there_is_named(folder):
+    with pytest.raises(
+        ValueError, match="expected a value 'val_loss', found loss, learning_rate; give fit a valid"
+    ):
+        fit(folder, EarlyStopping())
+
+
+def test_the_best_checkpoints_are_kept(folder, tmp_path):
+    values = Scripted("val_loss", [3.0, 1.0, 2.0, 4.0])
+    best = ModelCheckpoint(tmp_path / "best.ckpt", save_best_only=True)
+    fit(folder, ModelCheckpoint(tmp_path / "{epoch}-{val_loss:.1f}.ckpt", keep=2), best, values, epochs=4)
+    # The best one, and the newest, from which the run could go on.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2-1.0.ckpt", "4-4.0.ckpt", "best.ckpt"]
+    kept, other = (
+        CheckpointState.load_checkpoint(tmp_path / name).parameters["w1"].data
+        for name in ("best.ckpt", "2-1.0.ckpt")
+    )
+    np.testing.assert_array_equal(kept, other)
+    with pytest.raises(ValueError, match="names 'accuracy'; known are epoch, step, loss"):
+        fit(folder, ModelCheckpoint(tmp_path / "{accuracy}.ckpt"))
+
+
+def test_the_learning_rate_is_lowered_and_recorded(folder):
+    rates = LearningRateMonitor()
+    plateau = ReduceLROnPlateau(factor=0.5, patience=1, min_lr=2e-3)
+    trainer = fit(folder, rates, Scripted("val_loss", [1.0, 1.0, 1.0, 1.0, 1.0]), plateau, epochs=5)
+    assert rates.rates == pytest.approx(np.repeat([1e-2, 1e-2, 5e-3, 2.5e-3, 2e-3], 2))
+    assert trainer.history["learning_rate"] == pytest.approx([1e-2, 1e-2, 5e-3, 2.5e-3, 2e-3])
+    rates = LearningRateMonitor()
+    fit(folder, rates, LearningRateScheduler(lambda epoch, rate: rate / 10))
+    assert rates.rates == pytest.approx(np.repeat([1e-3, 1e-4, 1e-5], 2))
+
+
+def test_a_loss_that_is_no_number_ends_the_run(folder):
+    x = X.copy()
+    x[40:] = np.nan
+    trainer = Trainer(folder)
+    trainer.fit((x, Y), 3, callbacks=[TerminateOnNaN()], shuffle=False, verbose=False)
+    assert (trainer.epoch, trainer.step) == (0, 1)
+    assert np.isfinite(trainer.state.parameters["w1"].data).all()
+
+
+def test_tables_of_epochs(folder, tmp_path):
+    trainer = fit(folder, CSVLogger(tmp_path / "new/log.csv"), validation=(X, Y))
+    rows = list(csv.DictReader((tmp_path / "new/log.csv").open()))
+    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
+    assert [float(row["val_loss"]) for row in rows] == trainer.history["val_loss"]
+
+
+def test_lines_of_json(folder, tmp_path):
+    trainer = fit(folder, JSONLogger(tmp_path / "log.jsonl", every=2))
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["begin", *["step", "epoch"] * 3, "end"]
+    assert lines[0]["parameters"] == trainer.module.get_parameters_size(True)
+    assert [line["step"] for line in lines if line["event"] == "step"] == [2, 4, 6]
+    assert [line["loss"] for line in lines if line["event"] == "epoch"] == trainer.history["loss"]
+
+
+def test_tensorboard_reads_what_is_written(folder, tmp_path):
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.event_file_writer import EventsWriter  # noqa: F401
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    trainer = fit(folder, TensorBoard(tmp_path, update_freq=1, histogram_freq=1))
+    (path,) = tmp_path.glob("events.out.tfevents.*")
+    data, values = path.read_bytes(), {}
+    while data:  # records of the event format: length, its checksum, content, its checksum
+        length = int.from_bytes(data[:8], "little")
+        content = data[12 : 12 + length]
+        assert masked_crc32c(content) == int.from_bytes(data[12 + length : 16 + length], "little")
+        for value in Event.FromString(content).summary.value:
+            values.setdefault(value.tag, []).append(value.simple_value)
+        data = data[16 + length :]
+    assert values["epoch_loss"] == pytest.approx(trainer.history["loss"])
+    assert len(values["batch_loss"]) == 6
+    assert len(values["w1"]) == 3
+
+
+def test_other_services_get_the_values(folder, monkeypatch):
+    logged = []
+    mlflow = types.ModuleType("mlflow")
+    mlflow.log_params = lambda given: logged.append(given)
+    mlflow.log_metrics = lambda values, step: logged.append((step, sorted(values)))
+    wandb = types.ModuleType("wandb")
+    wandb.run = None
+    wandb.init = lambda **options: logged.append(options)
+    wandb.log = lambda values: logged.append(values["epoch"])
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    fit(folder, MLflowLogger({"rate": 1}), WandbLogger(project="p"), epochs=1)
+    assert logged == [{"rate": 1}, {"project": "p"}, (0, ["learning_rate", "loss"]), 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "create"), [("mlflow", MLflowLogger), ("wandb", WandbLogger), ("tensorboardX", TensorBoard)]
+)
+def test_a_service_that_is_not_installed_is_named(name, create, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=f"needs the package {name}: pip install"):
+        create()
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("kind", "bar"), [(Terminal, True), (io.StringIO, False)])
+def test_progress_is_a_bar_in_a_terminal_and_lines_elsewhere(folder, kind, bar):
+    stream = kind()
+    fit(folder, ProgbarLogger(stream), epochs=2)
+    written = stream.getvalue()
+    assert ("\r" in written) == bar
+    assert ("[============            ] 1/2" in written) == bar
+    assert written.count("\n") == 2
+    assert "epoch 2/2" in written
