@@ -18,6 +18,7 @@ from ortrain.api.generated.enums import (
 )
 from ortrain.api.generated.gradient_graph_builder import GradientGraphBuilder
 from ortrain.api.generated.node_arg import NodeArg
+from ortrain.api.generated.training_parameters import TrainingParameters
 from ortrain.devices import OrtDevice, OrtMemoryInfo
 from ortrain.errors import (
     InvalidArgumentError,
@@ -39,6 +40,7 @@ from ortrain.library import (
     set_default_logger_verbosity,
 )
 from ortrain.options import ExecutionOrder, RunOptions, SessionOptions
+from ortrain.training_session import TrainingSession
 
 __all__ = [
     "ExecutionMode",
@@ -66,6 +68,8 @@ __all__ = [
     "RunOptions",
     "SessionIOBinding",
     "SessionOptions",
+    "TrainingParameters",
+    "TrainingSession",
     "__version__",
     "get_all_providers",
     "get_available_providers",

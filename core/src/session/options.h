@@ -74,6 +74,10 @@ bool check_finite(const SessionOptions& options);
 enum class NonfiniteGradients { kError, kSkip, kApply };
 NonfiniteGradients nonfinite_gradients(const SessionOptions& options);
 
+// The entry "ortrain.first_run": the number of the first run, by which random operators draw. 0 if there is
+// no entry; throws if it is not a number.
+uint64_t first_run(const SessionOptions& options);
+
 struct RunOptions {
   int log_severity_level = -1;
   int log_verbosity_level = 0;
