@@ -11,10 +11,11 @@ import numpy.typing as npt
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
 from ortrain._support import ModelSignature, check_providers
+from ortrain.api.generated.run_options import RunOptions
 from ortrain.api.generated.training_parameters import TrainingParameters
 from ortrain.errors import InvalidArgumentError, OrtErrorCode, OrtrainError
 from ortrain.inference_session import InferenceSession
-from ortrain.options import RunOptions, SessionOptions
+from ortrain.options import SessionOptions
 
 Array = npt.NDArray[Any]
 
