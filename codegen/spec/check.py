@@ -146,6 +146,8 @@ class _Meaning:
                     yield document.problem((*trail, "table"), message + known)
         for document, trail, entry in self._entries("session_config"):
             yield from self._session_config(document, trail, entry)
+        for document, trail, entry in self._entries("training_parameters"):
+            yield from self._training_parameter(document, trail, entry)
         for document, trail, entry in self._entries("commands"):
             yield from self._command(document, trail, entry)
         yield from self._languages()
@@ -250,6 +252,15 @@ class _Meaning:
             yield document.problem(
                 (*trail, "key"), "expected a dot at the end where the kind is pass, and only there"
             )
+
+    def _training_parameter(
+        self, document: Document, trail: Trail, entry: dict[str, Any]
+    ) -> Iterable[Problem]:
+        expected = {"bool": bool, "int": int, "float": float, "string": str}.get(entry["type"])
+        found = entry.get("default")
+        if type(found) is not (expected or type(None)):
+            what = f"a default of type {entry['type']}" if expected else f"no default of a {entry['type']}"
+            yield document.problem((*trail, "default"), f"expected {what}, found {found!r}")
 
     def _class(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
         handles = {**self.names["handles"], **self.names["structs"]}
@@ -442,6 +453,7 @@ def _build(documents: list[Document]) -> Spec:
         session_config=[
             {"kind": "choice", "values": [], "default": "", **c} for c in every("session_config")
         ],
+        training_parameters=every("training_parameters"),
         commands=[Command(**c) for c in every("commands")],
         languages={d.data["language"]["name"]: d for d in documents if "language" in d.data},
     )

@@ -307,6 +307,7 @@ class Spec:
     classes: list[Class]
     config_keys: list[dict[str, str]]
     session_config: list[dict[str, Any]]
+    training_parameters: list[dict[str, Any]]
     words: dict[str, str]
     commands: list[Command]
     languages: dict[str, Document]

@@ -118,6 +118,10 @@ template <>
 struct Release<OrtGradientGraphBuilder> {
   static void call(OrtGradientGraphBuilder* p) { GetOrtrainApi().ReleaseGradientGraphBuilder(p); }
 };
+template <>
+struct Release<OrtTrainingParameters> {
+  static void call(OrtTrainingParameters* p) { GetOrtrainApi().ReleaseTrainingParameters(p); }
+};
 
 }  // namespace detail
 

@@ -19,6 +19,9 @@ typedef struct OrtrainApi OrtrainApi;
 /** Adds gradients to a model. */
 typedef struct OrtGradientGraphBuilder OrtGradientGraphBuilder;
 
+/** The settings of a training graph. */
+typedef struct OrtTrainingParameters OrtTrainingParameters;
+
 /** Calls that the two older tables lack: listing a checkpoint, reading gradients, creating artifacts.
  * The exported function OrtrainGetApi(version) returns this table. It starts at version 1 and only
  * grows at its end.
@@ -432,6 +435,155 @@ struct OrtrainApi {
    * \param[in] only_execute_path_to_fetches Whether to leave out everything else; false by default.
    */
   OrtStatus*(ORT_API_CALL* RunOptionsSetOnlyExecutePathToFetches)(OrtRunOptions* options, bool only_execute_path_to_fetches) NO_EXCEPTION;
+
+  /** Creates parameters with the default of every member.
+   *
+   * \param[out] out The parameters. Freed with ReleaseTrainingParameters.
+   */
+  OrtStatus*(ORT_API_CALL* CreateTrainingParameters)(OrtTrainingParameters** out) NO_EXCEPTION;
+
+  /** Sets a member of the parameters, or adds an entry to it.
+   *
+   * Values are text: true or false, numbers, strings. A set or a list gets a value added. Of a mapping,
+   * `key` names the entry. Of a mapping of attributes, `attribute` names the attribute of that entry,
+   * which is added without attributes if the name is empty; of immutable_weights it is the index of the
+   * input.
+   *
+   * \param[in] parameters The parameters.
+   * \param[in] member Name of the member.
+   * \param[in] key Name of the entry of a mapping; otherwise empty.
+   * \param[in] attribute Name of the attribute or index of the input; otherwise empty.
+   * \param[in] value The value.
+   * \retval ORT_INVALID_ARGUMENT when there is no such member or the value is not of its type.
+   */
+  OrtStatus*(ORT_API_CALL* SetTrainingParameter)(OrtTrainingParameters* parameters, const char* member, const char* key, const char* attribute, const char* value) NO_EXCEPTION;
+
+  /** Sets a value with which the optimizer starts.
+   *
+   * Types and shapes are checked when a session is created. Weights and states that the optimizer does
+   * not have are ignored.
+   *
+   * \param[in] parameters The parameters.
+   * \param[in] weight_name Name of the weight, or shared_optimizer_state.
+   * \param[in] state_name Moment_1, Moment_2, Update_Count or, shared, Step.
+   * \param[in] value The value, copied.
+   * \retval ORT_INVALID_ARGUMENT when the value is not a tensor.
+   */
+  OrtStatus*(ORT_API_CALL* SetOptimizerInitialState)(OrtTrainingParameters* parameters, const char* weight_name, const char* state_name, const OrtValue* value) NO_EXCEPTION;
+
+  /** Frees parameters.
+   *
+   * \param[in] input The parameters, or null.
+   */
+  void(ORT_API_CALL* ReleaseTrainingParameters)(OrtTrainingParameters* input) NO_EXCEPTION;
+
+  /** Creates a session over the training graph of a model file.
+   *
+   * The model gets gradients and an optimizer. A run of the session runs the whole graph, update
+   * included, whatever is fetched, unless its options say otherwise
+   * (RunOptionsSetOnlyExecutePathToFetches). What a run updates is state of the session.
+   *
+   * \param[in] env The environment.
+   * \param[in] model_path The forward model.
+   * \param[in] parameters Settings, copied.
+   * \param[in] options Settings, copied; null for defaults.
+   * \param[out] out The session. Freed with ReleaseSession.
+   * \retval ORT_NO_SUCHFILE when there is no such file.
+   * \retval ORT_INVALID_PROTOBUF when the file is not an ONNX model.
+   * \retval ORT_INVALID_ARGUMENT when the parameters do not fit the model or each other.
+   * \retval ORT_NOT_IMPLEMENTED when the model cannot be trained.
+   */
+  OrtStatus*(ORT_API_CALL* CreateTrainingGraphSession)(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtTrainingParameters* parameters, const OrtSessionOptions* options, OrtSession** out) NO_EXCEPTION;
+
+  /** Creates a session over the training graph of a model in memory.
+   *
+   * The same as CreateTrainingGraphSession otherwise.
+   *
+   * \param[in] env The environment.
+   * \param[in] model_data The forward model. As many as model_data_length says.
+   * \param[in] model_data_length Its size. In bytes.
+   * \param[in] parameters Settings, copied.
+   * \param[in] options Settings, copied; null for defaults.
+   * \param[out] out The session. Freed with ReleaseSession.
+   * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
+   * \retval ORT_INVALID_ARGUMENT when the parameters do not fit the model or each other.
+   * \retval ORT_NOT_IMPLEMENTED when the model cannot be trained.
+   */
+  OrtStatus*(ORT_API_CALL* CreateTrainingGraphSessionFromArray)(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtTrainingParameters* parameters, const OrtSessionOptions* options, OrtSession** out) NO_EXCEPTION;
+
+  /** Number of tensors that are state of a session.
+   *
+   * \param[in] session The session.
+   * \param[out] out The number; 0 if the session has no training graph. In tensors.
+   */
+  OrtStatus*(ORT_API_CALL* SessionGetStateCount)(const OrtSession* session, size_t* out) NO_EXCEPTION;
+
+  /** Name of a session's state, by index in alphabetical order.
+   *
+   * \param[in] session The session.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
+   * \param[out] value The name. Freed with the allocator.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  OrtStatus*(ORT_API_CALL* SessionGetStateName)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
+
+  /** What a session's state is, by index.
+   *
+   * \param[in] session The session.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the text.
+   * \param[out] value weight, statistics (of a normalization), mixed_precision (the 16-bit copy of a
+   *     weight), Moment_1, Moment_2, Update_Count or Step. Freed with the allocator.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  OrtStatus*(ORT_API_CALL* SessionGetStateRole)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
+
+  /** The weight that a session's state belongs to, by index.
+   *
+   * \param[in] session The session.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
+   * \param[out] value Its name; empty if the state belongs to all. Freed with the allocator.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  OrtStatus*(ORT_API_CALL* SessionGetStateWeight)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
+
+  /** A copy of a session's state.
+   *
+   * \param[in] session The session.
+   * \param[in] name Name of the state.
+   * \param[out] out The copy. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when there is no state of that name.
+   */
+  OrtStatus*(ORT_API_CALL* SessionGetState)(const OrtSession* session, const char* name, OrtValue** out) NO_EXCEPTION;
+
+  /** Overwrites a session's state.
+   *
+   * \param[in] session The session.
+   * \param[in] name Name of the state.
+   * \param[in] value The new value, of the state's type and number of elements.
+   * \retval ORT_INVALID_ARGUMENT when there is no state of that name, or the type or the number of
+   *     elements differs.
+   */
+  OrtStatus*(ORT_API_CALL* SessionSetState)(OrtSession* session, const char* name, const OrtValue* value) NO_EXCEPTION;
+
+  /** Name of the input for the loss scale.
+   *
+   * \param[in] session The session.
+   * \param[in] allocator Allocates the memory for the name.
+   * \param[out] value The name; empty if there is no such input. Freed with the allocator.
+   */
+  OrtStatus*(ORT_API_CALL* SessionGetLossScaleInputName)(const OrtSession* session, OrtAllocator* allocator, char** value) NO_EXCEPTION;
+
+  /** Element type of a value that a node of a training graph produces.
+   *
+   * \param[in] session The session.
+   * \param[in] name Name of the value.
+   * \param[out] out The type.
+   * \retval ORT_INVALID_ARGUMENT when no node produces such a value.
+   */
+  OrtStatus*(ORT_API_CALL* SessionGetNodeOutputType)(const OrtSession* session, const char* name, ONNXTensorElementDataType* out) NO_EXCEPTION;
 
 };
 

@@ -18,6 +18,7 @@ from ortrain.api.generated.enums import (
 )
 from ortrain.api.generated.gradient_graph_builder import GradientGraphBuilder
 from ortrain.api.generated.node_arg import NodeArg
+from ortrain.api.generated.training_parameters import TrainingParameters
 from ortrain.devices import OrtDevice, OrtMemoryInfo
 from ortrain.errors import (
     InvalidArgumentError,
@@ -40,6 +41,7 @@ from ortrain.library import (
 )
 from ortrain.options import ExecutionOrder, RunOptions, SessionOptions
 from ortrain.trainer import Trainer
+from ortrain.training_session import TrainingSession
 
 __all__ = [
     "ExecutionMode",
@@ -68,6 +70,8 @@ __all__ = [
     "SessionIOBinding",
     "SessionOptions",
     "Trainer",
+    "TrainingParameters",
+    "TrainingSession",
     "__version__",
     "get_all_providers",
     "get_available_providers",

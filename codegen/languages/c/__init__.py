@@ -38,6 +38,7 @@ class Language(Base):
             yield File("c/table.cpp.j2", f"core/src/capi/generated/{name}.cpp", {"table": table})
         yield File("c/bodies.h.j2", "core/src/capi/generated/bodies.h")
         yield File("c/session_config.h.j2", "core/src/session/generated/session_config.h")
+        yield File("c/training_parameters.h.j2", "core/src/artifacts/generated/training_parameters.h")
         for of in ("session", "run"):
             yield File(
                 "c/config_keys.h.j2", f"core/include/onnxruntime_{of}_options_config_keys.h", {"of": of}

@@ -91,10 +91,39 @@ class Language(Base):
         yield File("python/module.pyi.j2", "bindings/python/ortrain/_ortrain.pyi")
         yield File("python/init.py.j2", f"{CLASSES}/__init__.py")
         yield File("python/enums.py.j2", f"{CLASSES}/enums.py")
+        yield File("python/training_parameters.py.j2", f"{CLASSES}/training_parameters.py")
         for cls in self.classes:
             yield File("python/class.py.j2", f"{CLASSES}/{snake(cls.own)}.py", {"cls": cls})
         yield File("python/reference.md.j2", "docs/reference/python.md")
         yield File("python/commands.py.j2", "tests/scenarios/generated/python/commands.py")
+
+    parameter_types = {  # noqa: RUF012
+        "bool": "bool",
+        "int": "int",
+        "float": "float",
+        "string": "str",
+        "set": "set[str]",
+        "list": "list[str]",
+        "int_map": "dict[str, int]",
+        "ints_map": "dict[str, list[int]]",
+        "float_attributes": "dict[str, dict[str, float]]",
+        "int_attributes": "dict[str, dict[str, int]]",
+        "constants": "dict[str, list[tuple[int, float]]]",
+    }
+    """The annotations of the members of TrainingParameters, by the types of the spec."""
+
+    def parameter_default(self, entry: dict[str, Any]) -> str:
+        """Return the default of a member of TrainingParameters."""
+        if "default" in entry:
+            return f'"{entry["default"]}"' if entry["type"] == "string" else repr(entry["default"])
+        return {"set": "set()", "list": "[]"}.get(entry["type"], "{}")
+
+    def summary(self, text: str, indent: int) -> str:
+        """Return a docstring that has one paragraph."""
+        lines = textwrap.wrap(self.said(text), 107 - indent)
+        margin = " " * indent
+        end = '"""' if len(lines) == 1 else f'\n{margin}"""'
+        return f'{margin}"""' + f"\n{margin}".join(lines) + end
 
     def method_name(self, cls: Class, m: Method) -> str:
         """Return the name of a method."""

@@ -4,11 +4,11 @@
 #include <set>
 #include <unordered_set>
 
+#include "artifacts/forward_model.h"
 #include "artifacts/gradient_nodes.h"
 #include "autodiff/gradient_builder.h"
 #include "op/operator.h"
 #include "passes/decompose.h"
-#include "passes/pass.h"
 #include "runtime/text.h"
 
 namespace ortrain {
@@ -34,32 +34,14 @@ std::vector<ValueInfo> chosen_outputs(const Graph& graph, const GradientRequest&
   return outputs;
 }
 
-// The forward model in the form that the builder needs: parameters are inputs after the others, in the order
-// of the model; parts that neither the loss nor other outputs need are removed; nodes are fused. Parameters
-// must become inputs before fusions look for constants.
+// The forward model with the requested outputs, ready for the builder.
 Model prepared(const Model& forward, const GradientRequest& request, const std::set<std::string>& parameters,
                std::vector<std::string>& problems) {
   Model model = forward;
   expand_gradient_nodes(model);
-  Graph& graph = model.graph;
-  graph.outputs = chosen_outputs(graph, request);
-  const auto is_users = [&](const ValueInfo& v) { return parameters.count(v.name) == 0; };
-  std::stable_partition(graph.inputs.begin(), graph.inputs.end(), is_users);
-  for (const std::string& name : forward.graph.initializer_order) {
-    if (!parameters.count(name)) continue;
-    graph.inputs.push_back(*forward.graph.info(name));
-    graph.remove_initializer(name);
-  }
-  graph.remove_unused_nodes();
-  problems = decompose_operators(model, DecomposeFor::kGradient);
-  run_passes(model, PassPhase::kArtifact, request.config, static_cast<int>(PassLevel::kExtended), "forward");
+  model.graph.outputs = chosen_outputs(model.graph, request);
+  prepare_forward(model, parameters, request.config, problems);
   return model;
-}
-
-[[noreturn]] void refuse(const std::vector<std::string>& problems) {
-  std::string text;
-  for (const std::string& problem : problems) text += "\n" + problem;
-  fail(ErrorCode::kNotImplemented, "the model cannot be trained:", text);
 }
 
 // Adds the output `<value>_grad`. `stated`: what is known about the value, and so about its gradient.
@@ -69,19 +51,6 @@ void give_gradient(Graph& graph, const std::string& value, const std::string& gr
   stated.name = gradient;
   forget_made_up_names(stated);
   graph.outputs.push_back(std::move(stated));
-}
-
-// Clears the names of outputs that nothing reads and that the operator need not produce, so they are not
-// computed.
-void drop_unused_outputs(Graph& graph) {
-  const auto uses = count_uses(graph);
-  for (Node& node : graph.nodes) {
-    const Operator* op = find_operator(node.domain, node.op_type);
-    if (!op || !op->traits.optional_outputs) continue;
-    for (std::string& output : node.outputs)
-      if (!uses.count(output)) output.clear();
-    while (!node.outputs.empty() && node.outputs.back().empty()) node.outputs.pop_back();
-  }
 }
 
 }  // namespace
@@ -123,7 +92,7 @@ Model build_training_model(const Model& forward, const GradientRequest& request,
   GradientBuilder builder(model, request, true);
   builder.add_problems(problems);
   builder.run();
-  if (problems = builder.problems(); !problems.empty()) refuse(problems);
+  if (problems = builder.problems(); !problems.empty()) refuse_training(problems);
 
   Graph& graph = model.graph;
   const std::set<std::string> wanted_inputs(request.inputs.begin(), request.inputs.end());
@@ -156,7 +125,8 @@ Model build_gradient_model(const Model& forward, const GradientRequest& request)
   GradientBuilder builder(model, request, false);
   builder.add_problems(unexpanded);
   builder.run();
-  if (const std::vector<std::string> problems = builder.problems(); !problems.empty()) refuse(problems);
+  if (const std::vector<std::string> problems = builder.problems(); !problems.empty())
+    refuse_training(problems);
   for (const std::string& name : request.trainable) {
     const std::string gradient = builder.gradient_of(name);
     const bool comes_in =

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "artifacts/training_graph.h"
 #include "artifacts/training_model.h"
 #include "graph/graph.h"
 #include "onnxruntime_c_api.h"
@@ -122,6 +123,10 @@ struct OrtGradientGraphBuilder {
   ortrain::Model forward;
   ortrain::GradientRequest request;
   std::optional<ortrain::Model> built;
+};
+
+struct OrtTrainingParameters {
+  ortrain::TrainingGraphRequest request;
 };
 
 namespace ortrain::capi {

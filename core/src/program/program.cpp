@@ -279,6 +279,8 @@ class NodeKernel : public KernelContext {
 
   // Whether the shape rule has stated the value of every output that is read, so that no kernel is needed.
   bool all_known() const {
+    const Operator* op = find_operator(node().domain, node().op_type);
+    if (op && op->traits.updates != 0) return false;  // it may have been run for what it updates
     for (size_t o = 0; o < made_.size(); ++o)
       if (made_[o] < 0 && has_output(o) && (o == 0 || wanted(o))) return false;
     return true;
@@ -321,7 +323,9 @@ class NodeKernel : public KernelContext {
   void alias(size_t o, size_t i) override {
     if (!wanted(o)) return;
     const LayoutPtr stored = in_layout(i);
-    const LayoutPtr layout = stored ? stored->reshaped(out_shape(o)) : nullptr;
+    const LayoutPtr layout = !stored                    ? nullptr
+                             : out_shape(o) == shape(i) ? stored
+                                                        : stored->reshaped(out_shape(o));
     const int s = compiler_.fetch(shapes_.inputs.at(i), layout ? stored : nullptr, &node());
     used_.push_back(s);
     layouts_.resize(made_.size());

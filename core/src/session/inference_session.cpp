@@ -12,8 +12,12 @@
 #include <utility>
 
 #include "artifacts/gradient_nodes.h"
+#include "infer/value_types.h"
+#include "op/operator.h"
 #include "program/profile.h"
 #include "runtime/file.h"
+#include "session/graph_states.h"
+#include "session/mixed_precision.h"
 #include "session/output_types.h"
 #include "session/stage.h"
 
@@ -42,64 +46,128 @@ std::vector<ValueInfo> outputs_of(const Model& model) {
 
 struct InferenceSession::Impl {
   SessionOptions options;
-  Model model;
+  Model model;  // whose inputs are those of the caller, then states
   ModelNotes notes;
-  std::vector<ValueInfo> outputs;
+  std::vector<ValueInfo> inputs, outputs;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
-  // One for each combination of requested outputs, omitted inputs and replaced initializers.
+  Precision precision = Precision::kFloat;
+  size_t memory_budget = 0;
+  GraphStates states;
+  std::string training_mode, loss_scale_input;
+  bool trains = false;
+  // One for each combination of requested outputs, omitted inputs and replaced initializers, and of whether
+  // other nodes run too.
   using Names = std::vector<std::string>;
-  std::map<std::tuple<Names, Names, Names>, std::unique_ptr<Stage>> stages;
+  std::map<std::tuple<Names, Names, Names, bool>, std::unique_ptr<Stage>> stages;
   std::mutex busy;  // the stages share memory: runs follow one another
   std::optional<Profile> profile;
   Profile::Clock::time_point profile_start;
 
+  // The outputs of nodes that update states, one for each node.
+  Names updates(const Graph& graph) const {
+    Names names;
+    for (const Node& node : graph.nodes) {
+      const Operator* op = find_operator(node.domain, node.op_type);
+      bool updates = false;
+      for (size_t i = 0; op && i < node.inputs.size() && i < 32; ++i)
+        updates |= (op->traits.updates >> i & 1) && states.has(node.inputs[i]);
+      const auto named = std::find_if(node.outputs.begin(), node.outputs.end(),
+                                      [](const std::string& name) { return !name.empty(); });
+      if (updates && named != node.outputs.end()) names.push_back(*named);
+    }
+    return names;
+  }
+
   // Throws if the requested outputs need an input that was omitted.
-  Stage& stage(const Names& wanted, const Names& left_out, const Names& replaced) {
-    std::unique_ptr<Stage>& stage = stages[{wanted, left_out, replaced}];
+  Stage& stage(const Names& wanted, const Names& left_out, const Names& replaced, bool only_path) {
+    std::unique_ptr<Stage>& stage = stages[{wanted, left_out, replaced, only_path}];
     if (!stage) {
       Model pruned = model;
       pruned.graph.outputs.clear();
       for (const std::string& name : wanted) pruned.graph.outputs.push_back(*model.graph.info(name));
+      const auto keep = [&](const Names& names) {
+        for (const std::string& name : names)
+          if (!pruned.graph.is_output(name))
+            pruned.graph.outputs.push_back(
+                model.graph.info(name).value_or(ValueInfo{name, DType::kUndefined, std::nullopt}));
+      };
+      if (!only_path) keep(updates(model.graph));
       pruned.graph.remove_unused_nodes();
+      keep(updates(pruned.graph));  // what is reached updates its states
       const std::unordered_map<std::string, int> uses = count_uses(pruned.graph);
       for (const std::string& name : left_out)
         require(!uses.contains(name), ErrorCode::kInvalidArgument, "the model's input '", name,
                 "' was not given");
-      std::erase_if(pruned.graph.inputs, [&](const ValueInfo& info) {
+      const auto is_left_out = [&](const ValueInfo& info) {
         return std::find(left_out.begin(), left_out.end(), info.name) != left_out.end();
-      });
+      };
+      std::erase_if(pruned.graph.inputs, is_left_out);
+      std::vector<ValueInfo> given = inputs;
+      std::erase_if(given, is_left_out);
       for (const ValueInfo& info : notes.overridable) {
         if (std::find(replaced.begin(), replaced.end(), info.name) == replaced.end()) continue;
         pruned.graph.remove_initializer(info.name);
         pruned.graph.inputs.push_back(info);
+        given.push_back(info);
       }
-      std::vector<ValueInfo> inputs = pruned.graph.inputs;
-      stage = std::make_unique<Stage>("model", std::move(pruned), std::move(inputs), wanted, arena, options);
+      stage =
+          std::make_unique<Stage>(trains ? "training graph" : "model", std::move(pruned), std::move(given),
+                                  wanted, arena, options, precision, memory_budget, states.layouts());
       options.optimized_model_path.clear();  // the file is of the first one, with all outputs
     }
     return *stage;
+  }
+
+  void start(SessionOptions settings, Profile::Clock::time_point now) {
+    options = std::move(settings);
+    if (!options.profile_prefix) return;
+    profile.emplace();
+    profile_start = now;
+  }
+  // Creates the stage of all outputs, so that unsupported nodes are reported now and not in the first run.
+  void check(Profile::Clock::time_point start) {
+    Names all;
+    for (const ValueInfo& info : outputs) all.push_back(info.name);
+    stage(all, {}, {}, !trains);
+    if (profile) profile->session_event("session_initialization", start, Profile::Clock::now());
   }
 };
 
 InferenceSession::InferenceSession(SessionOptions options, Model model, ModelNotes notes)
     : impl_(std::make_unique<Impl>()) {
   const Profile::Clock::time_point start = Profile::Clock::now();
-  impl_->options = std::move(options);
-  if (impl_->options.profile_prefix) {
-    impl_->profile.emplace();
-    impl_->profile_start = start;
-  }
+  impl_->start(std::move(options), start);
   impl_->model = std::move(model);
   impl_->notes = std::move(notes);
   fix_dimensions(impl_->model, impl_->notes, impl_->options);
   expand_gradient_nodes(impl_->model);
   check_operators(impl_->model, "model");
+  impl_->inputs = impl_->model.graph.inputs;
   impl_->outputs = outputs_of(impl_->model);
-  // Created immediately, so that unsupported nodes are reported now and not in the first run.
-  std::vector<std::string> all;
-  for (const ValueInfo& info : impl_->outputs) all.push_back(info.name);
-  impl_->stage(all, {}, {});
-  if (impl_->profile) impl_->profile->session_event("session_initialization", start, Profile::Clock::now());
+  impl_->check(start);
+}
+
+InferenceSession::InferenceSession(SessionOptions options, TrainingGraph graph, ModelNotes notes)
+    : impl_(std::make_unique<Impl>()) {
+  const Profile::Clock::time_point start = Profile::Clock::now();
+  Impl& s = *impl_;
+  s.start(std::move(options), start);
+  // Vanishing gradients pass through denormal numbers, which would make a run several times slower.
+  s.options.config.try_emplace(kDenormalsKey, "1");
+  if (graph.recomputes) s.options.config["ortrain.disable_pass.common_subexpression_elimination"] = "1";
+  s.precision = read_precision(s.options);
+  s.memory_budget = ortrain::memory_budget(s.options);
+  s.trains = true;
+  s.training_mode = graph.training_mode;
+  s.loss_scale_input = graph.loss_scale_input;
+  s.notes = std::move(notes);
+  s.notes.overridable.clear();  // all other initializers are constants or state
+  if (!s.training_mode.empty()) s.notes.overridable.push_back(*graph.model.graph.info(s.training_mode));
+  s.inputs = graph.model.graph.inputs;
+  s.outputs = outputs_of(graph.model);
+  s.states = GraphStates(graph, s.options);
+  s.model = std::move(graph.model);
+  s.check(start);
 }
 
 InferenceSession::~InferenceSession() {
@@ -109,11 +177,31 @@ InferenceSession::~InferenceSession() {
   }
 }
 
-const std::vector<ValueInfo>& InferenceSession::inputs() const { return impl_->model.graph.inputs; }
+const std::vector<ValueInfo>& InferenceSession::inputs() const { return impl_->inputs; }
 const std::vector<ValueInfo>& InferenceSession::outputs() const { return impl_->outputs; }
 const std::vector<ValueInfo>& InferenceSession::overridable_initializers() const {
   return impl_->notes.overridable;
 }
+const std::string& InferenceSession::loss_scale_input() const { return impl_->loss_scale_input; }
+const std::vector<GraphState>& InferenceSession::states() const { return impl_->states.visible(); }
+
+Tensor InferenceSession::state(const std::string& name) const {
+  const std::lock_guard lock(impl_->busy);
+  return impl_->states.get(name);
+}
+
+void InferenceSession::set_state(const std::string& name, const Tensor& value) {
+  const std::lock_guard lock(impl_->busy);
+  impl_->states.set(name, value);
+}
+
+DType InferenceSession::node_output_type(const std::string& name) const {
+  for (const Node& node : impl_->model.graph.nodes)
+    if (!name.empty() && std::find(node.outputs.begin(), node.outputs.end(), name) != node.outputs.end())
+      return ValueTypes(impl_->model).info(name).dtype;
+  fail(ErrorCode::kInvalidArgument, "no node of the model produces \"", name, "\"");
+}
+
 const Model& InferenceSession::model() const { return impl_->model; }
 const ModelNotes& InferenceSession::notes() const { return impl_->notes; }
 
@@ -148,24 +236,32 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
                            const std::vector<std::string>& output_names, std::vector<Value>& outputs,
                            const RunOptions* options, const std::vector<bool>& replaceable) {
   const std::lock_guard lock(impl_->busy);
-  const Graph& graph = impl_->model.graph;
+  const std::vector<ValueInfo>& expected = impl_->inputs;
   require(input_names.size() == inputs.size(), ErrorCode::kInvalidArgument, "the run was given ",
           input_names.size(), " input names and ", inputs.size(), " inputs");
   for (const std::string& name : output_names)
-    require(graph.is_output(name), ErrorCode::kInvalidArgument, "the model has no output '", name,
-            "'; its outputs: ", listed(impl_->outputs));
+    require(impl_->model.graph.is_output(name), ErrorCode::kInvalidArgument, "the model has no output '",
+            name, "'; its outputs: ", listed(impl_->outputs));
+  bool training_mode = !options || options->training_mode;
   std::deque<Value> own;
   // The inputs, followed by the initializers that a run may replace.
   const std::vector<ValueInfo>& overridable = impl_->notes.overridable;
-  std::vector<const Value*> ordered(graph.inputs.size() + overridable.size());
+  std::vector<const Value*> ordered(expected.size() + overridable.size());
   for (size_t i = 0; i < input_names.size(); ++i) {
+    if (!impl_->training_mode.empty() && input_names[i] == impl_->training_mode) {
+      const auto* tensor = std::get_if<Tensor>(&inputs[i]);
+      require(tensor && tensor->dtype() == DType::kBool && tensor->size() == 1, ErrorCode::kInvalidArgument,
+              "input '", input_names[i], "': expected one bool, found ", describe(ValueRef(inputs[i])));
+      training_mode = *tensor->data<bool>();
+      continue;
+    }
     const auto named = [&](const ValueInfo& info) { return info.name == input_names[i]; };
-    auto at = std::find_if(graph.inputs.begin(), graph.inputs.end(), named);
-    auto number = static_cast<size_t>(at - graph.inputs.begin());
-    if (at == graph.inputs.end()) {
+    auto at = std::find_if(expected.begin(), expected.end(), named);
+    auto number = static_cast<size_t>(at - expected.begin());
+    if (at == expected.end()) {
       at = std::find_if(overridable.begin(), overridable.end(), named);
       require(at != overridable.end(), ErrorCode::kInvalidArgument, "the model has no input '",
-              input_names[i], "'; its inputs: ", listed(graph.inputs));
+              input_names[i], "'; its inputs: ", listed(expected));
       number += static_cast<size_t>(at - overridable.begin());
     }
     const Value*& place = ordered[number];
@@ -180,25 +276,28 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
   const Value nothing = Nothing{};
   std::vector<ValueRef> given;
   std::vector<std::string> left_out, replaced;
-  for (size_t i = 0; i < graph.inputs.size(); ++i) {
-    if (!ordered[i] && graph.inputs[i].is_optional) ordered[i] = &nothing;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (!ordered[i] && expected[i].is_optional) ordered[i] = &nothing;
     if (ordered[i])
       given.emplace_back(*ordered[i]);
     else
-      left_out.push_back(graph.inputs[i].name);
+      left_out.push_back(expected[i].name);
   }
   for (size_t i = 0; i < overridable.size(); ++i) {
-    const Value* value = ordered[graph.inputs.size() + i];
+    const Value* value = ordered[expected.size() + i];
     if (value == nullptr) continue;
     given.emplace_back(*value);
     replaced.push_back(overridable[i].name);
   }
   std::vector<Value*> places;
   for (Value& value : outputs) places.push_back(&value);
-  Stage& stage = impl_->stage(output_names, left_out, replaced);
+  if (!impl_->training_mode.empty())
+    *impl_->states.tensors().at(impl_->training_mode).data<bool>() = training_mode;
+  const bool only_path = !impl_->trains || (options && options->only_execute_path_to_fetches);
+  Stage& stage = impl_->stage(output_names, left_out, replaced, only_path);
   Profile* profile = impl_->profile ? &*impl_->profile : nullptr;
   if (profile) profile->begin("model_run");
-  stage.run(given, places, 0, {}, {}, options, profile, replaceable);
+  stage.run(given, places, 0, impl_->states.tensors(), {}, options, profile, replaceable);
 }
 
 }  // namespace ortrain

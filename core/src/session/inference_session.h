@@ -1,4 +1,4 @@
-// InferenceSession: runs a model forward.
+// InferenceSession: runs a model forward, or a training graph, whose runs update the session's state.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "artifacts/training_graph.h"
 #include "graph/graph.h"
 #include "runtime/value.h"
 #include "session/options.h"
@@ -16,6 +17,8 @@ class InferenceSession {
  public:
   // Throws kNotImplemented naming every operator that has no kernel.
   InferenceSession(SessionOptions options, Model model, ModelNotes notes = {});
+  // A run executes the whole graph, whatever is fetched, unless its options restrict it.
+  InferenceSession(SessionOptions options, TrainingGraph graph, ModelNotes notes = {});
   ~InferenceSession();
 
   const std::vector<ValueInfo>& inputs() const;
@@ -42,6 +45,17 @@ class InferenceSession {
   uint64_t profiling_start() const;
   // Writes the recording to a file and returns its path; "" if nothing is being recorded.
   std::string end_profiling();
+
+  // The state of a training graph, sorted by name, without accumulated gradients.
+  const std::vector<GraphState>& states() const;
+  // A copy, in row-major order. Throws kInvalidArgument if there is no state of that name.
+  Tensor state(const std::string& name) const;
+  // Type and number of elements must be those of the state.
+  void set_state(const std::string& name, const Tensor& value);
+  // Empty if there is none.
+  const std::string& loss_scale_input() const;
+  // The element type of a value that a node produces. Throws kInvalidArgument if none does.
+  DType node_output_type(const std::string& name) const;
 
  private:
   struct Impl;

@@ -251,5 +251,103 @@ namespace Microsoft.ML.OnnxRuntime
         internal static RunOptionsSetOnlyExecutePathToFetchesCall RunOptionsSetOnlyExecutePathToFetches => runOptionsSetOnlyExecutePathToFetches ??
             (runOptionsSetOnlyExecutePathToFetches = NativeTables.Bind<RunOptionsSetOnlyExecutePathToFetchesCall>(NativeTables.OrtrainApi, 33));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateTrainingParametersCall(out IntPtr @out);
+        private static CreateTrainingParametersCall createTrainingParameters;
+        /// <summary>Creates parameters with the default of every member.</summary>
+        internal static CreateTrainingParametersCall CreateTrainingParameters => createTrainingParameters ??
+            (createTrainingParameters = NativeTables.Bind<CreateTrainingParametersCall>(NativeTables.OrtrainApi, 34));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetTrainingParameterCall(IntPtr parameters, byte[] member, byte[] key, byte[] attribute, byte[] value);
+        private static SetTrainingParameterCall setTrainingParameter;
+        /// <summary>Sets a member of the parameters, or adds an entry to it.</summary>
+        internal static SetTrainingParameterCall SetTrainingParameter => setTrainingParameter ??
+            (setTrainingParameter = NativeTables.Bind<SetTrainingParameterCall>(NativeTables.OrtrainApi, 35));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetOptimizerInitialStateCall(IntPtr parameters, byte[] weightName, byte[] stateName, OrtValueHandle value);
+        private static SetOptimizerInitialStateCall setOptimizerInitialState;
+        /// <summary>Sets a value with which the optimizer starts.</summary>
+        internal static SetOptimizerInitialStateCall SetOptimizerInitialState => setOptimizerInitialState ??
+            (setOptimizerInitialState = NativeTables.Bind<SetOptimizerInitialStateCall>(NativeTables.OrtrainApi, 36));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseTrainingParametersCall(IntPtr input);
+        private static ReleaseTrainingParametersCall releaseTrainingParameters;
+        /// <summary>Frees parameters.</summary>
+        internal static ReleaseTrainingParametersCall ReleaseTrainingParameters => releaseTrainingParameters ??
+            (releaseTrainingParameters = NativeTables.Bind<ReleaseTrainingParametersCall>(NativeTables.OrtrainApi, 37));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateTrainingGraphSessionCall(OrtEnv env, byte[] modelPath, IntPtr parameters, SessionOptions options, out IntPtr @out);
+        private static CreateTrainingGraphSessionCall createTrainingGraphSession;
+        /// <summary>Creates a session over the training graph of a model file.</summary>
+        internal static CreateTrainingGraphSessionCall CreateTrainingGraphSession => createTrainingGraphSession ??
+            (createTrainingGraphSession = NativeTables.Bind<CreateTrainingGraphSessionCall>(NativeTables.OrtrainApi, 38));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateTrainingGraphSessionFromArrayCall(OrtEnv env, byte[] modelData, UIntPtr modelDataLength, IntPtr parameters, SessionOptions options, out IntPtr @out);
+        private static CreateTrainingGraphSessionFromArrayCall createTrainingGraphSessionFromArray;
+        /// <summary>Creates a session over the training graph of a model in memory.</summary>
+        internal static CreateTrainingGraphSessionFromArrayCall CreateTrainingGraphSessionFromArray => createTrainingGraphSessionFromArray ??
+            (createTrainingGraphSessionFromArray = NativeTables.Bind<CreateTrainingGraphSessionFromArrayCall>(NativeTables.OrtrainApi, 39));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetStateCountCall(OrtSessionHandle session, out UIntPtr @out);
+        private static SessionGetStateCountCall sessionGetStateCount;
+        /// <summary>Number of tensors that are state of a session.</summary>
+        internal static SessionGetStateCountCall SessionGetStateCount => sessionGetStateCount ??
+            (sessionGetStateCount = NativeTables.Bind<SessionGetStateCountCall>(NativeTables.OrtrainApi, 40));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetStateNameCall(OrtSessionHandle session, UIntPtr index, IntPtr allocator, out IntPtr value);
+        private static SessionGetStateNameCall sessionGetStateName;
+        /// <summary>Name of a session's state, by index in alphabetical order.</summary>
+        internal static SessionGetStateNameCall SessionGetStateName => sessionGetStateName ??
+            (sessionGetStateName = NativeTables.Bind<SessionGetStateNameCall>(NativeTables.OrtrainApi, 41));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetStateRoleCall(OrtSessionHandle session, UIntPtr index, IntPtr allocator, out IntPtr value);
+        private static SessionGetStateRoleCall sessionGetStateRole;
+        /// <summary>What a session's state is, by index.</summary>
+        internal static SessionGetStateRoleCall SessionGetStateRole => sessionGetStateRole ??
+            (sessionGetStateRole = NativeTables.Bind<SessionGetStateRoleCall>(NativeTables.OrtrainApi, 42));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetStateWeightCall(OrtSessionHandle session, UIntPtr index, IntPtr allocator, out IntPtr value);
+        private static SessionGetStateWeightCall sessionGetStateWeight;
+        /// <summary>The weight that a session's state belongs to, by index.</summary>
+        internal static SessionGetStateWeightCall SessionGetStateWeight => sessionGetStateWeight ??
+            (sessionGetStateWeight = NativeTables.Bind<SessionGetStateWeightCall>(NativeTables.OrtrainApi, 43));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetStateCall(OrtSessionHandle session, byte[] name, out IntPtr @out);
+        private static SessionGetStateCall sessionGetState;
+        /// <summary>A copy of a session's state.</summary>
+        internal static SessionGetStateCall SessionGetState => sessionGetState ??
+            (sessionGetState = NativeTables.Bind<SessionGetStateCall>(NativeTables.OrtrainApi, 44));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionSetStateCall(OrtSessionHandle session, byte[] name, OrtValueHandle value);
+        private static SessionSetStateCall sessionSetState;
+        /// <summary>Overwrites a session's state.</summary>
+        internal static SessionSetStateCall SessionSetState => sessionSetState ??
+            (sessionSetState = NativeTables.Bind<SessionSetStateCall>(NativeTables.OrtrainApi, 45));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetLossScaleInputNameCall(OrtSessionHandle session, IntPtr allocator, out IntPtr value);
+        private static SessionGetLossScaleInputNameCall sessionGetLossScaleInputName;
+        /// <summary>Name of the input for the loss scale.</summary>
+        internal static SessionGetLossScaleInputNameCall SessionGetLossScaleInputName => sessionGetLossScaleInputName ??
+            (sessionGetLossScaleInputName = NativeTables.Bind<SessionGetLossScaleInputNameCall>(NativeTables.OrtrainApi, 46));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetNodeOutputTypeCall(OrtSessionHandle session, byte[] name, out TensorElementType @out);
+        private static SessionGetNodeOutputTypeCall sessionGetNodeOutputType;
+        /// <summary>Element type of a value that a node of a training graph produces.</summary>
+        internal static SessionGetNodeOutputTypeCall SessionGetNodeOutputType => sessionGetNodeOutputType ??
+            (sessionGetNodeOutputType = NativeTables.Bind<SessionGetNodeOutputTypeCall>(NativeTables.OrtrainApi, 47));
+
     }
 }

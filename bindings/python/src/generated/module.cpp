@@ -15,6 +15,7 @@ PYBIND11_MODULE(_ortrain, m) {
   py::class_<Handle<OrtCheckpointState>>(m, "CheckpointStateHandle", "Everything that training changes: parameters, gradients, optimizer state and properties.");
   py::class_<Handle<OrtTrainingSession>>(m, "TrainingSessionHandle", "The models of a training run, applied to a checkpoint state.");
   py::class_<Handle<OrtGradientGraphBuilder>>(m, "GradientGraphBuilderHandle", "Adds gradients to a model.");
+  py::class_<Handle<OrtTrainingParameters>>(m, "TrainingParametersHandle", "The settings of a training graph.");
 
   bind_forward(m);
 
@@ -570,4 +571,71 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("run_options_set_only_execute_path_to_fetches", [](const Handle<OrtRunOptions>& options, bool only_execute_path_to_fetches) {
     check(extension_api().RunOptionsSetOnlyExecutePathToFetches(options.raw, only_execute_path_to_fetches));
   }, py::arg("options"), py::arg("only_execute_path_to_fetches"), "Whether a run that trains computes only what the requested outputs need. Forward sessions always do.");
+  m.def("create_training_parameters", []() {
+    OrtTrainingParameters* out = {};
+    check(extension_api().CreateTrainingParameters(&out));
+    return Handle<OrtTrainingParameters>(out, extension_api().ReleaseTrainingParameters);
+  }, "Creates parameters with the default of every member.");
+  m.def("set_training_parameter", [](const Handle<OrtTrainingParameters>& parameters, const std::string& member, const std::string& key, const std::string& attribute, const std::string& value) {
+    check(extension_api().SetTrainingParameter(parameters.raw, c_text(member, "member"), c_text(key, "key"), c_text(attribute, "attribute"), c_text(value, "value")));
+  }, py::arg("parameters"), py::arg("member"), py::arg("key"), py::arg("attribute"), py::arg("value"), "Sets a member of the parameters, or adds an entry to it.");
+  m.def("set_optimizer_initial_state", [](const Handle<OrtTrainingParameters>& parameters, const std::string& weight_name, const std::string& state_name, const Value& value) {
+    check(extension_api().SetOptimizerInitialState(parameters.raw, c_text(weight_name, "weight_name"), c_text(state_name, "state_name"), value.raw()));
+  }, py::arg("parameters"), py::arg("weight_name"), py::arg("state_name"), py::arg("value"), "Sets a value with which the optimizer starts.");
+  m.def("create_training_graph_session", [](const std::optional<std::filesystem::path>& model_path, const Handle<OrtTrainingParameters>& parameters, const Handle<OrtSessionOptions>* options) {
+    const Path model_path_(model_path);
+    OrtSession* out = {};
+    {
+      const GilReleased released;
+      check(extension_api().CreateTrainingGraphSession(environment(), model_path_.data(), parameters.raw, options ? options->raw : nullptr, &out));
+    }
+    return Handle<OrtSession>(out, api().ReleaseSession);
+  }, py::arg("model_path"), py::arg("parameters"), py::arg("options") = py::none(), "Creates a session over the training graph of a model file.");
+  m.def("create_training_graph_session_from_array", [](const std::optional<py::bytes>& model_data, const Handle<OrtTrainingParameters>& parameters, const Handle<OrtSessionOptions>* options) {
+    const Bytes model_data_(model_data);
+    OrtSession* out = {};
+    {
+      const GilReleased released;
+      check(extension_api().CreateTrainingGraphSessionFromArray(environment(), model_data_.data(), model_data_.size(), parameters.raw, options ? options->raw : nullptr, &out));
+    }
+    return Handle<OrtSession>(out, api().ReleaseSession);
+  }, py::arg("model_data"), py::arg("parameters"), py::arg("options") = py::none(), "Creates a session over the training graph of a model in memory.");
+  m.def("session_get_state_count", [](const Handle<OrtSession>& session) {
+    size_t out = {};
+    check(extension_api().SessionGetStateCount(session.raw, &out));
+    return out;
+  }, py::arg("session"), "Number of tensors that are state of a session.");
+  m.def("session_get_state_name", [](const Handle<OrtSession>& session, size_t index) {
+    char* value = {};
+    check(extension_api().SessionGetStateName(session.raw, index, allocator(), &value));
+    return take_text(value);
+  }, py::arg("session"), py::arg("index"), "Name of a session's state, by index in alphabetical order.");
+  m.def("session_get_state_role", [](const Handle<OrtSession>& session, size_t index) {
+    char* value = {};
+    check(extension_api().SessionGetStateRole(session.raw, index, allocator(), &value));
+    return take_text(value);
+  }, py::arg("session"), py::arg("index"), "What a session's state is, by index.");
+  m.def("session_get_state_weight", [](const Handle<OrtSession>& session, size_t index) {
+    char* value = {};
+    check(extension_api().SessionGetStateWeight(session.raw, index, allocator(), &value));
+    return take_text(value);
+  }, py::arg("session"), py::arg("index"), "The weight that a session's state belongs to, by index.");
+  m.def("session_get_state", [](const Handle<OrtSession>& session, const std::string& name) {
+    OrtValue* out = {};
+    check(extension_api().SessionGetState(session.raw, c_text(name, "name"), &out));
+    return Value(out);
+  }, py::arg("session"), py::arg("name"), "A copy of a session's state.");
+  m.def("session_set_state", [](const Handle<OrtSession>& session, const std::string& name, const Value& value) {
+    check(extension_api().SessionSetState(session.raw, c_text(name, "name"), value.raw()));
+  }, py::arg("session"), py::arg("name"), py::arg("value"), "Overwrites a session's state.");
+  m.def("session_get_loss_scale_input_name", [](const Handle<OrtSession>& session) {
+    char* value = {};
+    check(extension_api().SessionGetLossScaleInputName(session.raw, allocator(), &value));
+    return take_text(value);
+  }, py::arg("session"), "Name of the input for the loss scale.");
+  m.def("session_get_node_output_type", [](const Handle<OrtSession>& session, const std::string& name) {
+    ONNXTensorElementDataType out = {};
+    check(extension_api().SessionGetNodeOutputType(session.raw, c_text(name, "name"), &out));
+    return static_cast<int>(out);
+  }, py::arg("session"), py::arg("name"), "Element type of a value that a node of a training graph produces.");
 }

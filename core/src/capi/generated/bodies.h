@@ -233,5 +233,18 @@ void GetGradientNorm(const OrtTrainingSession* sess, float* out);
 void CheckpointSetParameterGradient(OrtCheckpointState* checkpoint_state, const char* parameter_name, const OrtValue* gradient);
 void RunOptionsSetTrainingMode(OrtRunOptions* options, bool training_mode);
 void RunOptionsSetOnlyExecutePathToFetches(OrtRunOptions* options, bool only_execute_path_to_fetches);
+void CreateTrainingParameters(OrtTrainingParameters** out);
+void SetTrainingParameter(OrtTrainingParameters* parameters, const char* member, const char* key, const char* attribute, const char* value);
+void SetOptimizerInitialState(OrtTrainingParameters* parameters, const char* weight_name, const char* state_name, const OrtValue* value);
+void CreateTrainingGraphSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtTrainingParameters* parameters, const OrtSessionOptions* options, OrtSession** out);
+void CreateTrainingGraphSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtTrainingParameters* parameters, const OrtSessionOptions* options, OrtSession** out);
+void SessionGetStateCount(const OrtSession* session, size_t* out);
+void SessionGetStateName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value);
+void SessionGetStateRole(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value);
+void SessionGetStateWeight(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value);
+void SessionGetState(const OrtSession* session, const char* name, OrtValue** out);
+void SessionSetState(OrtSession* session, const char* name, const OrtValue* value);
+void SessionGetLossScaleInputName(const OrtSession* session, OrtAllocator* allocator, char** value);
+void SessionGetNodeOutputType(const OrtSession* session, const char* name, ONNXTensorElementDataType* out);
 
 }  // namespace ortrain::capi

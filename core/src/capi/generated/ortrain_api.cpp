@@ -307,6 +307,127 @@ OrtStatus* ORT_API_CALL RunOptionsSetOnlyExecutePathToFetches(OrtRunOptions* opt
   });
 }
 
+OrtStatus* ORT_API_CALL CreateTrainingParameters(OrtTrainingParameters** out) noexcept {
+  return guarded("CreateTrainingParameters", [&] {
+    check_pointer(out, "out");
+    capi::CreateTrainingParameters(out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetTrainingParameter(OrtTrainingParameters* parameters, const char* member, const char* key, const char* attribute, const char* value) noexcept {
+  return guarded("SetTrainingParameter", [&] {
+    check_pointer(parameters, "parameters");
+    check_pointer(member, "member");
+    check_pointer(key, "key");
+    check_pointer(attribute, "attribute");
+    check_pointer(value, "value");
+    capi::SetTrainingParameter(parameters, member, key, attribute, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetOptimizerInitialState(OrtTrainingParameters* parameters, const char* weight_name, const char* state_name, const OrtValue* value) noexcept {
+  return guarded("SetOptimizerInitialState", [&] {
+    check_pointer(parameters, "parameters");
+    check_pointer(weight_name, "weight_name");
+    check_pointer(state_name, "state_name");
+    check_pointer(value, "value");
+    capi::SetOptimizerInitialState(parameters, weight_name, state_name, value);
+  });
+}
+
+void ORT_API_CALL ReleaseTrainingParameters(OrtTrainingParameters* input) noexcept { release(input); }
+
+OrtStatus* ORT_API_CALL CreateTrainingGraphSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtTrainingParameters* parameters, const OrtSessionOptions* options, OrtSession** out) noexcept {
+  return guarded("CreateTrainingGraphSession", [&] {
+    check_pointer(env, "env");
+    check_pointer(model_path, "model_path");
+    check_pointer(parameters, "parameters");
+    check_pointer(out, "out");
+    capi::CreateTrainingGraphSession(env, model_path, parameters, options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateTrainingGraphSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtTrainingParameters* parameters, const OrtSessionOptions* options, OrtSession** out) noexcept {
+  return guarded("CreateTrainingGraphSessionFromArray", [&] {
+    check_pointer(env, "env");
+    check_array(model_data, model_data_length, "model_data", "model_data_length");
+    check_pointer(parameters, "parameters");
+    check_pointer(out, "out");
+    capi::CreateTrainingGraphSessionFromArray(env, model_data, model_data_length, parameters, options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetStateCount(const OrtSession* session, size_t* out) noexcept {
+  return guarded("SessionGetStateCount", [&] {
+    check_pointer(session, "session");
+    check_pointer(out, "out");
+    capi::SessionGetStateCount(session, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetStateName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) noexcept {
+  return guarded("SessionGetStateName", [&] {
+    check_pointer(session, "session");
+    check_allocator(allocator, "allocator");
+    check_pointer(value, "value");
+    capi::SessionGetStateName(session, index, allocator, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetStateRole(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) noexcept {
+  return guarded("SessionGetStateRole", [&] {
+    check_pointer(session, "session");
+    check_allocator(allocator, "allocator");
+    check_pointer(value, "value");
+    capi::SessionGetStateRole(session, index, allocator, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetStateWeight(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) noexcept {
+  return guarded("SessionGetStateWeight", [&] {
+    check_pointer(session, "session");
+    check_allocator(allocator, "allocator");
+    check_pointer(value, "value");
+    capi::SessionGetStateWeight(session, index, allocator, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetState(const OrtSession* session, const char* name, OrtValue** out) noexcept {
+  return guarded("SessionGetState", [&] {
+    check_pointer(session, "session");
+    check_pointer(name, "name");
+    check_pointer(out, "out");
+    capi::SessionGetState(session, name, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionSetState(OrtSession* session, const char* name, const OrtValue* value) noexcept {
+  return guarded("SessionSetState", [&] {
+    check_pointer(session, "session");
+    check_pointer(name, "name");
+    check_pointer(value, "value");
+    capi::SessionSetState(session, name, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetLossScaleInputName(const OrtSession* session, OrtAllocator* allocator, char** value) noexcept {
+  return guarded("SessionGetLossScaleInputName", [&] {
+    check_pointer(session, "session");
+    check_allocator(allocator, "allocator");
+    check_pointer(value, "value");
+    capi::SessionGetLossScaleInputName(session, allocator, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetNodeOutputType(const OrtSession* session, const char* name, ONNXTensorElementDataType* out) noexcept {
+  return guarded("SessionGetNodeOutputType", [&] {
+    check_pointer(session, "session");
+    check_pointer(name, "name");
+    check_pointer(out, "out");
+    capi::SessionGetNodeOutputType(session, name, out);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -345,7 +466,21 @@ const OrtrainApi ortrain_api = {
     .CheckpointSetParameterGradient = entry::CheckpointSetParameterGradient,
     .RunOptionsSetTrainingMode = entry::RunOptionsSetTrainingMode,
     .RunOptionsSetOnlyExecutePathToFetches = entry::RunOptionsSetOnlyExecutePathToFetches,
+    .CreateTrainingParameters = entry::CreateTrainingParameters,
+    .SetTrainingParameter = entry::SetTrainingParameter,
+    .SetOptimizerInitialState = entry::SetOptimizerInitialState,
+    .ReleaseTrainingParameters = entry::ReleaseTrainingParameters,
+    .CreateTrainingGraphSession = entry::CreateTrainingGraphSession,
+    .CreateTrainingGraphSessionFromArray = entry::CreateTrainingGraphSessionFromArray,
+    .SessionGetStateCount = entry::SessionGetStateCount,
+    .SessionGetStateName = entry::SessionGetStateName,
+    .SessionGetStateRole = entry::SessionGetStateRole,
+    .SessionGetStateWeight = entry::SessionGetStateWeight,
+    .SessionGetState = entry::SessionGetState,
+    .SessionSetState = entry::SessionSetState,
+    .SessionGetLossScaleInputName = entry::SessionGetLossScaleInputName,
+    .SessionGetNodeOutputType = entry::SessionGetNodeOutputType,
 };
-static_assert(sizeof(OrtrainApi) == 34 * sizeof(void*), "OrtrainApi has 34 slots");
+static_assert(sizeof(OrtrainApi) == 48 * sizeof(void*), "OrtrainApi has 48 slots");
 
 }  // namespace ortrain::capi

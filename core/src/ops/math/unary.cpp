@@ -16,6 +16,7 @@
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/session_domain.h"
+#include "op/transformer_role.h"
 #include "ops/common/elementwise.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
@@ -310,6 +311,9 @@ constexpr Operator gelu_operator(std::string_view domain) {
 }
 ORTRAIN_OPERATOR({gelu_operator("")});
 ORTRAIN_OPERATOR({gelu_operator(kMicrosoft)});
+ORTRAIN_TRANSFORMER_ROLE("", "Gelu", TransformerRole::kGelu);
+ORTRAIN_TRANSFORMER_ROLE(kMicrosoft, "Gelu", TransformerRole::kGelu);
+ORTRAIN_TRANSFORMER_ROLE(kMicrosoft, "QuickGelu", TransformerRole::kGelu);
 
 constexpr bool stops_gradient(const UnaryRow& row) { return !row.rule; }
 

@@ -111,17 +111,6 @@ void mixed_precision_scale(DecompositionContext& e) {
   for (size_t o = 0; o < scaled.size() && o < e.node().outputs.size(); ++o) e.set(o, scaled[o]);
 }
 
-// The square root of the sum of the squares of all elements of all inputs.
-void reduce_all_l2(DecompositionContext& e) {
-  std::vector<std::string> squares;
-  for (const std::string& x : e.node().inputs) {
-    const bool half = e.dtype(x) == DType::kFloat16 || e.dtype(x) == DType::kBFloat16;
-    const std::string wide = half ? e("Cast", {x}, {{"to", static_cast<int64_t>(DType::kFloat)}}) : x;
-    squares.push_back(e("ReduceSumSquare", {wide}, {{"keepdims", int64_t{0}}}));
-  }
-  e.set(0, e("Sqrt", {squares.size() == 1 ? squares[0] : e("Sum", squares)}));
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Tests.
 
@@ -222,7 +211,6 @@ ORTRAIN_OPERATOR({.type = "SparseSoftmaxCrossEntropyGrad",
 ORTRAIN_DECOMPOSITION("ScaledSum", scaled_sum);
 ORTRAIN_DECOMPOSITION("BatchScale", batch_scale);
 ORTRAIN_DECOMPOSITION("MixedPrecisionScale", mixed_precision_scale);
-ORTRAIN_DECOMPOSITION("ReduceAllL2", reduce_all_l2);
 ORTRAIN_DECOMPOSITION("All", all);
 ORTRAIN_DECOMPOSITION("IsFinite", is_finite);
 ORTRAIN_DECOMPOSITION("IsAllFinite", is_all_finite);

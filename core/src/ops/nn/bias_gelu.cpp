@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "op/decomposition.h"
+#include "op/transformer_role.h"
 #include "ops/common/elementwise.h"
 #include "runtime/threads.h"
 
@@ -114,6 +115,9 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BiasFastGeluGrad_dX",
                   .rules = {.shape = gradient_shape, .decompose = decompose_gradient<true>},
                   .kernels = {.cpu = gradient_kernel<true>}});
+
+ORTRAIN_TRANSFORMER_ROLE(kMicrosoft, "BiasGelu", TransformerRole::kGelu);
+ORTRAIN_TRANSFORMER_ROLE(kMicrosoft, "FastGelu", TransformerRole::kGelu);
 
 }  // namespace
 }  // namespace ortrain

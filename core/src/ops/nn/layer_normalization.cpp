@@ -3,6 +3,8 @@
 // Over everything from `axis` on: h = (x - mean) s with s = 1 / sqrt(var + epsilon), y = scale h + bias. The
 // simplified form has no mean and no bias. J. L. Ba et al., "Layer normalization", 2016; B. Zhang, R.
 // Sennrich, "Root mean square layer normalization", 2019.
+#include "ops/nn/layer_normalization.h"
+
 #include <algorithm>
 
 #include "backend/cpu/norm/layer_normalization_kernels.h"
@@ -141,4 +143,17 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .kernels = {.cpu = layer_normalization_grad<true>}});
 
 }  // namespace
+
+std::optional<Node> layer_normalization_gradient_from_output(const Node& gradient, const Node& forward) {
+  if (gradient.domain != kMicrosoft || gradient.op_type != "LayerNormalizationGrad" ||
+      forward.op_type != "LayerNormalization" || !forward.domain.empty() || !forward.has_input(2) ||
+      !forward.has_output(2))
+    return std::nullopt;
+  Node from_output = gradient;
+  from_output.op_type = "InvertibleLayerNormalizationGrad";
+  from_output.inputs = {gradient.inputs[0], forward.outputs[0], forward.inputs[1], forward.inputs[2],
+                        forward.outputs[2]};
+  return from_output;
+}
+
 }  // namespace ortrain

@@ -59,7 +59,10 @@ Kernel accumulator_v2_kernel(KernelContext& c) {
     LayoutPtr layout = c.in_layout(0);
     if (layout && c.in(0, layout).index != buffer.index) layout = nullptr;
     const Slot value = in_place ? Slot{} : c.in(1, layout);
-    const Slot copy = c.has_output(1) ? c.out(1, layout) : Slot{};
+    // Of a buffer that is state, output 1 is that memory.
+    const bool shared = c.has_output(1) && c.in(0, layout).index == buffer.index;
+    if (shared) c.alias(1, 0);
+    const Slot copy = c.has_output(1) && !shared ? c.out(1, layout) : Slot{};
     const size_t bytes = static_cast<size_t>(size) * sizeof(T);
     kernel = [=](const Frame& f) {
       if (updated.defined()) *f.at<bool>(updated) = true;
@@ -121,17 +124,31 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .traits = {.stops_gradient = true},
                   .kernels = {.cpu = accumulator_kernel}});
 
-// ZeroGradient(old_gradient, reset_signal) → zeros like old_gradient
+// ZeroGradient(old_gradient, reset_signal) → zeros like old_gradient, which is set to zero too where it is
+// state.
 Kernel zero_gradient_kernel(KernelContext& c) {
   const size_t bytes = static_cast<size_t>(c.size(0)) * width_of(c, 0);
-  const Slot out = c.out(0);
-  return [=](const Frame& f) { zero_bytes(f.at<std::byte>(out), bytes); };
+  const LayoutPtr layout = c.in_layout(0);
+  const Slot state = c.state(0);
+  Slot out;
+  if (c.in(0, layout).index == state.index)  // of state, the output is that memory
+    c.alias(0, 0);
+  else
+    out = c.out(0, layout);
+  return [=](const Frame& f) {
+    zero_bytes(f.at<std::byte>(state), bytes);
+    if (out.defined()) zero_bytes(f.at<std::byte>(out), bytes);
+  };
 }
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ZeroGradient",
                   .rules = {.shape = shape_like_first},
-                  .traits = {.stops_gradient = true, .narrow_types = NarrowTypes::kMoved},
+                  .traits = {.stops_gradient = true,
+                             .impure = true,
+                             .updates = 1u << 0,
+                             .narrow_types = NarrowTypes::kMoved,
+                             .any_order = 1u << 0},
                   .kernels = {.cpu = zero_gradient_kernel}});
 
 }  // namespace

@@ -160,4 +160,18 @@ void adamw(const OptimizerRun& run, const AdamWFactors<double>& factors) {
   });
 }
 
+void lamb_direction(const OptimizerRun& run, const AdamWFactors<double>& factors, double decay,
+                    std::byte* direction) {
+  visit_floating(run.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    lamb_direction_update(reinterpret_cast<const T*>(run.weights), reinterpret_cast<const T*>(run.gradients),
+                          reinterpret_cast<T*>(run.first), reinterpret_cast<T*>(run.second),
+                          reinterpret_cast<T*>(direction), run.n, rounded<T>(factors), static_cast<T>(decay));
+  });
+}
+
+double norm(DType dtype, std::byte* values, int64_t n) {
+  return std::sqrt(sum_of_squares({dtype, nullptr, values, nullptr, nullptr, n}));
+}
+
 }  // namespace ortrain

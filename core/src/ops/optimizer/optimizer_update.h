@@ -42,6 +42,13 @@ void sgd(const OptimizerRun& run, double rate);
 void scale(const OptimizerRun& run, double factor);
 void adamw(const OptimizerRun& run, const AdamWFactors<double>& factors);
 
+// Writes the direction of LAMB, m/c / (√(v/d) + ε) + decay w, into `direction`, and updates the moments.
+// `factors` are those of AdamWAttributes without weight decay, in mode 0, for a learning rate of 1.
+void lamb_direction(const OptimizerRun& run, const AdamWFactors<double>& factors, double decay,
+                    std::byte* direction);
+// The L2 norm of `n` values.
+double norm(DType dtype, std::byte* values, int64_t n);
+
 // The factor by which gradients are multiplied so that their norm, whose square is given, is at most
 // `max_norm`.
 double clip_factor(double sum_of_squares, double max_norm);

@@ -24,19 +24,55 @@ V without_denormals(D d, V x) {
   return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), normal), x);
 }
 
+// The new moments of a gradient.
+template <class D>
+struct Moments {
+  hn::Vec<D> first, second;
+};
+template <class D, typename T = hn::TFromD<D>>
+Moments<D> new_moments(D d, const T* g, const T* m, const T* v, const AdamWFactors<T>& f) {
+  const auto gradient = hn::Mul(hn::LoadU(d, g), hn::Set(d, f.gradient_scale));
+  return {hn::MulAdd(hn::Set(d, f.alpha), hn::LoadU(d, m), hn::Mul(hn::Set(d, 1 - f.alpha), gradient)),
+          hn::MulAdd(hn::Set(d, f.beta), hn::LoadU(d, v),
+                     hn::Mul(hn::Set(d, 1 - f.beta), hn::Mul(gradient, gradient)))};
+}
+
 template <class D, typename T = hn::TFromD<D>>
 void adamw_at(D d, T* w, const T* g, T* m, T* v, const AdamWFactors<T>& f) {
-  const auto gradient = hn::Mul(hn::LoadU(d, g), hn::Set(d, f.gradient_scale));
-  const auto first =
-      hn::MulAdd(hn::Set(d, f.alpha), hn::LoadU(d, m), hn::Mul(hn::Set(d, 1 - f.alpha), gradient));
-  const auto second = hn::MulAdd(hn::Set(d, f.beta), hn::LoadU(d, v),
-                                 hn::Mul(hn::Set(d, 1 - f.beta), hn::Mul(gradient, gradient)));
+  const auto [first, second] = new_moments(d, g, m, v, f);
   const auto root = hn::MulAdd(hn::Sqrt(second), hn::Set(d, f.root_scale), hn::Set(d, f.epsilon));
   const auto kept = hn::Mul(hn::LoadU(d, w), hn::Set(d, f.decay_before));
   const auto moved = hn::Sub(kept, hn::Div(hn::Mul(hn::Set(d, f.step_size), first), root));
   hn::StoreU(without_denormals(d, first), d, m);
   hn::StoreU(without_denormals(d, second), d, v);
   hn::StoreU(hn::Mul(moved, hn::Set(d, f.decay_after)), d, w);
+}
+
+template <class D, typename T = hn::TFromD<D>>
+void lamb_at(D d, const T* w, const T* g, T* m, T* v, T* r, const AdamWFactors<T>& f, T decay) {
+  const auto [first, second] = new_moments(d, g, m, v, f);
+  const auto root = hn::MulAdd(hn::Sqrt(second), hn::Set(d, f.root_scale), hn::Set(d, f.epsilon));
+  const auto step = hn::Div(hn::Mul(hn::Set(d, f.step_size), first), root);
+  hn::StoreU(hn::MulAdd(hn::Set(d, decay), hn::LoadU(d, w), step), d, r);
+  hn::StoreU(without_denormals(d, first), d, m);
+  hn::StoreU(without_denormals(d, second), d, v);
+}
+
+template <typename T>
+void lamb_part(const T* w, const T* g, T* m, T* v, T* r, int64_t n, const AdamWFactors<T>& f, T decay) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) lamb_at(d, w + i, g + i, m + i, v + i, r + i, f, decay);
+  for (; i < n; ++i) lamb_at(hn::CappedTag<T, 1>(), w + i, g + i, m + i, v + i, r + i, f, decay);
+}
+void lamb_float(const float* w, const float* g, float* m, float* v, float* r, int64_t n,
+                const AdamWFactors<float>& f, float decay) {
+  lamb_part(w, g, m, v, r, n, f, decay);
+}
+void lamb_double(const double* w, const double* g, double* m, double* v, double* r, int64_t n,
+                 const AdamWFactors<double>& f, double decay) {
+  lamb_part(w, g, m, v, r, n, f, decay);
 }
 
 template <typename T>
@@ -110,6 +146,8 @@ namespace ortrain {
 
 HWY_EXPORT(adamw_float);
 HWY_EXPORT(adamw_double);
+HWY_EXPORT(lamb_float);
+HWY_EXPORT(lamb_double);
 HWY_EXPORT(sgd_float);
 HWY_EXPORT(sgd_double);
 HWY_EXPORT(largest_16);
@@ -125,6 +163,18 @@ void adamw_update(double* w, const double* g, double* m, double* v, int64_t n,
                   const AdamWFactors<double>& f) {
   parallel_for(n, 4, [&](int64_t a, int64_t b) {
     HWY_DYNAMIC_DISPATCH(adamw_double)(w + a, g + a, m + a, v + a, b - a, f);
+  });
+}
+void lamb_direction_update(const float* w, const float* g, float* m, float* v, float* r, int64_t n,
+                           const AdamWFactors<float>& f, float decay) {
+  parallel_for(n, 4, [&](int64_t a, int64_t b) {
+    HWY_DYNAMIC_DISPATCH(lamb_float)(w + a, g + a, m + a, v + a, r + a, b - a, f, decay);
+  });
+}
+void lamb_direction_update(const double* w, const double* g, double* m, double* v, double* r, int64_t n,
+                           const AdamWFactors<double>& f, double decay) {
+  parallel_for(n, 4, [&](int64_t a, int64_t b) {
+    HWY_DYNAMIC_DISPATCH(lamb_double)(w + a, g + a, m + a, v + a, r + a, b - a, f, decay);
   });
 }
 void sgd_update(float* w, const float* g, int64_t n, float rate) {

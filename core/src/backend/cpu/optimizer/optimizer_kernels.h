@@ -18,6 +18,12 @@ struct AdamWFactors {
 void adamw_update(float* w, const float* g, float* m, float* v, int64_t n, const AdamWFactors<float>& f);
 void adamw_update(double* w, const double* g, double* m, double* v, int64_t n, const AdamWFactors<double>& f);
 
+// m and v as above;  r ← step_size m / (root_scale √v + ε) + decay w
+void lamb_direction_update(const float* w, const float* g, float* m, float* v, float* r, int64_t n,
+                           const AdamWFactors<float>& f, float decay);
+void lamb_direction_update(const double* w, const double* g, double* m, double* v, double* r, int64_t n,
+                           const AdamWFactors<double>& f, double decay);
+
 // w ← w - rate g
 void sgd_update(float* w, const float* g, int64_t n, float rate);
 void sgd_update(double* w, const double* g, int64_t n, double rate);

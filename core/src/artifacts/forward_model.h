@@ -1,0 +1,27 @@
+// A forward model in the form from which gradients are built.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace ortrain {
+
+// Decomposes and fuses the nodes of a model whose outputs are those that are wanted. `parameters` become
+// inputs after the others, in the order of the model: they must before fusions look for constants. Parts that
+// no output needs are removed. `config` switches off passes (passes/pass.h). Adds to `problems` what cannot
+// be decomposed.
+void prepare_forward(Model& model, const std::set<std::string>& parameters,
+                     const std::map<std::string, std::string>& config, std::vector<std::string>& problems);
+
+// Throws kNotImplemented with the reasons why a model cannot be trained.
+[[noreturn]] void refuse_training(const std::vector<std::string>& problems);
+
+// Clears the names of outputs that nothing reads and that the operator need not produce, so they are not
+// computed.
+void drop_unused_outputs(Graph& graph);
+
+}  // namespace ortrain

@@ -1,0 +1,69 @@
+// A training graph: a forward model with gradients, accumulation, gradient norm and optimizer in one graph,
+// in which what training changes are initializers that nodes update.
+//
+//     model ─▶ 16 bits? ─▶ gradients ─▶ recomputation? ─▶ accumulation? ─▶ norm? ─▶ one optimizer node per
+//     weight
+//
+// Several processes would add up gradients between accumulation and norm: in a graph with accumulation every
+// gradient is in a buffer, a state of role kGradient, and a session keeps these one after another.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "artifacts/generated/training_parameters.h"
+#include "graph/graph.h"
+
+namespace ortrain {
+
+// What a state is.
+enum class StateRole {
+  kWeight,
+  kStatistics,      // of a normalization
+  kMixedPrecision,  // the 16-bit copy of a weight
+  kMoment1,
+  kMoment2,
+  kUpdateCount,  // of Adam, for each weight
+  kStep,         // of Lamb, for all of them
+  kGradient,     // accumulated
+};
+// Its name in the API: "weight", "Moment_1".
+const char* to_string(StateRole role);
+
+// An initializer that a run updates.
+struct GraphState {
+  std::string name;
+  StateRole role;
+  std::string weight;  // that it belongs to; empty: to all of them
+};
+
+// Values with which an optimizer starts, by weight and by name ("Moment_1"); of "shared_optimizer_state",
+// "Step".
+using InitialOptimizerState = std::map<std::string, std::map<std::string, Tensor>>;
+
+struct TrainingGraphRequest {
+  TrainingParameters parameters;
+  InitialOptimizerState initial_state = {};
+  // Mixed precision is left to the session, which stores values in bfloat16; otherwise it is float16 in the
+  // graph.
+  bool bf16 = false;
+  // Those of the session: which passes are switched off (passes/pass.h).
+  std::map<std::string, std::string> config = {};
+  int optimization_level = 99;
+};
+
+struct TrainingGraph {
+  Model model;  // the model's own outputs come first, then those that training adds
+  std::vector<GraphState> states;
+  std::string loss_scale_input;  // empty: none
+  std::string training_mode;     // the input of dropouts that says whether they drop; empty: none
+  bool recomputes = false;       // nodes occur twice, and must not be merged
+  std::vector<std::string> warnings;
+};
+
+// Throws kInvalidArgument where the parameters do not fit the model or each other, kNotImplemented where the
+// model cannot be trained.
+TrainingGraph build_training_graph(const Model& forward, const TrainingGraphRequest& request);
+
+}  // namespace ortrain

@@ -1,0 +1,155 @@
+// Training graphs: forward sessions in which a run trains.
+#include <charconv>
+#include <cstdlib>
+
+#include "capi/generated/bodies.h"
+#include "capi/handles.h"
+#include "graph/onnx_io.h"
+#include "session/mixed_precision.h"
+
+namespace ortrain::capi {
+namespace {
+
+// Reads texts into members of every type.
+class MemberSetter {
+ public:
+  MemberSetter(std::string member, std::string key, std::string attribute, std::string value)
+      : member_(std::move(member)),
+        key_(std::move(key)),
+        attribute_(std::move(attribute)),
+        value_(std::move(value)) {}
+
+  void operator()(bool& member) const {
+    require(value_ == "true" || value_ == "false", ErrorCode::kInvalidArgument, member_,
+            ": expected true or false, found \"", value_, "\"");
+    member = value_ == "true";
+  }
+  void operator()(int64_t& member) const { member = integer(value_); }
+  void operator()(float& member) const { member = number(value_); }
+  void operator()(std::string& member) const { member = value_; }
+  void operator()(std::set<std::string>& member) const { member.insert(value_); }
+  void operator()(std::vector<std::string>& member) const { member.push_back(value_); }
+  void operator()(std::map<std::string, int64_t>& member) const { member[key_] = integer(value_); }
+  void operator()(std::map<std::string, std::vector<int64_t>>& member) const {
+    member[key_].push_back(integer(value_));
+  }
+  void operator()(AttributeMap<float>& member) const {
+    auto& attributes = member[key_];
+    if (!attribute_.empty()) attributes[attribute_] = number(value_);
+  }
+  void operator()(AttributeMap<int64_t>& member) const {
+    auto& attributes = member[key_];
+    if (!attribute_.empty()) attributes[attribute_] = integer(value_);
+  }
+  void operator()(std::map<std::string, std::vector<std::pair<int64_t, float>>>& member) const {
+    member[key_].emplace_back(integer(attribute_), number(value_));
+  }
+
+ private:
+  int64_t integer(const std::string& text) const {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    require(error == std::errc() && end == text.data() + text.size(), ErrorCode::kInvalidArgument, member_,
+            ": expected an integer, found \"", text, "\"");
+    return value;
+  }
+  float number(const std::string& text) const {
+    char* end = nullptr;
+    const float value = std::strtof(text.c_str(), &end);
+    require(!text.empty() && *end == '\0', ErrorCode::kInvalidArgument, member_,
+            ": expected a number, found \"", text, "\"");
+    return value;
+  }
+
+  std::string member_, key_, attribute_, value_;
+};
+
+// `read` reads the model.
+template <typename Read>
+OrtSession* session_of(const OrtEnv& env, Read&& read, const OrtTrainingParameters& parameters,
+                       const OrtSessionOptions* options) {
+  SessionOptions settings = options_of(env, options);
+  ModelNotes notes;
+  Model model = read(settings.initializers, notes);
+  fix_dimensions(model, notes, settings);
+  TrainingGraphRequest request = parameters.request;
+  request.config = settings.config;
+  request.optimization_level = settings.graph_optimization_level;
+  request.bf16 = config_choice(settings, "ortrain.mixed_precision") == "bf16";
+  TrainingGraph graph = build_training_graph(model, request);
+  for (const std::string& warning : graph.warnings)
+    log(env, ORT_LOGGING_LEVEL_WARNING, "CreateTrainingGraphSession", warning);
+  if (const std::string warning = precision_warning(settings); !warning.empty())
+    log(env, ORT_LOGGING_LEVEL_WARNING, "CreateTrainingGraphSession", warning);
+  return new OrtSession{InferenceSession(std::move(settings), std::move(graph), std::move(notes)), {}};
+}
+
+const GraphState& state_number(const OrtSession* session, size_t index) {
+  return item(session->session.states(), index, "state");
+}
+
+}  // namespace
+
+void CreateTrainingParameters(OrtTrainingParameters** out) { *out = new OrtTrainingParameters{}; }
+
+void SetTrainingParameter(OrtTrainingParameters* parameters, const char* member, const char* key,
+                          const char* attribute, const char* value) {
+  const bool known =
+      parameters->request.parameters.visit(member, MemberSetter(member, key, attribute, value));
+  require(known, ErrorCode::kInvalidArgument, "training parameters have no member \"", member, "\"");
+}
+
+void SetOptimizerInitialState(OrtTrainingParameters* parameters, const char* weight_name,
+                              const char* state_name, const OrtValue* value) {
+  parameters->request.initial_state[weight_name][state_name] = tensor_of(*value).clone();
+}
+
+void CreateTrainingGraphSession(const OrtEnv* env, const ORTCHAR_T* model_path,
+                                const OrtTrainingParameters* parameters, const OrtSessionOptions* options,
+                                OrtSession** out) {
+  const auto read = [&](const GivenInitializers& given, ModelNotes& notes) {
+    return read_model(std::filesystem::path(model_path), given, &notes);
+  };
+  *out = session_of(*env, read, *parameters, options);
+}
+
+void CreateTrainingGraphSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length,
+                                         const OrtTrainingParameters* parameters,
+                                         const OrtSessionOptions* options, OrtSession** out) {
+  const auto read = [&](const GivenInitializers& given, ModelNotes& notes) {
+    return read_model(model_data, model_data_length, "model in memory", {}, given, &notes);
+  };
+  *out = session_of(*env, read, *parameters, options);
+}
+
+void SessionGetStateCount(const OrtSession* session, size_t* out) { *out = session->session.states().size(); }
+
+void SessionGetStateName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) {
+  *value = copy_text(allocator, state_number(session, index).name);
+}
+
+void SessionGetStateRole(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) {
+  *value = copy_text(allocator, to_string(state_number(session, index).role));
+}
+
+void SessionGetStateWeight(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) {
+  *value = copy_text(allocator, state_number(session, index).weight);
+}
+
+void SessionGetState(const OrtSession* session, const char* name, OrtValue** out) {
+  *out = new OrtValue{session->session.state(name)};
+}
+
+void SessionSetState(OrtSession* session, const char* name, const OrtValue* value) {
+  session->session.set_state(name, tensor_of(*value));
+}
+
+void SessionGetLossScaleInputName(const OrtSession* session, OrtAllocator* allocator, char** value) {
+  *value = copy_text(allocator, session->session.loss_scale_input());
+}
+
+void SessionGetNodeOutputType(const OrtSession* session, const char* name, ONNXTensorElementDataType* out) {
+  *out = static_cast<ONNXTensorElementDataType>(session->session.node_output_type(name));
+}
+
+}  // namespace ortrain::capi

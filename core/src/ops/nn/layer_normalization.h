@@ -1,0 +1,14 @@
+// The gradient of a layer normalization from its output.
+#pragma once
+
+#include <optional>
+
+#include "graph/graph.h"
+
+namespace ortrain {
+
+// A node that computes the same as `gradient`, the gradient of `forward`, from the output of `forward`, whose
+// input then need not be kept. Nothing if they are not such nodes.
+std::optional<Node> layer_normalization_gradient_from_output(const Node& gradient, const Node& forward);
+
+}  // namespace ortrain
