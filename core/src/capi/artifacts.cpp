@@ -5,6 +5,7 @@
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
+#include "op/signature.h"
 #include "passes/pass.h"
 
 namespace ortrain::capi {
@@ -28,7 +29,7 @@ void BuildTrainingModel(const void* model_data, size_t model_length, const char*
                         const char* const* output_names, size_t output_len,
                         const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator,
                         void** out, size_t* out_length) {
-  const Model forward = read_model(model_data, model_length, "forward model");
+  const Model forward = load_model(model_data, model_length, "forward model");
   GradientRequest request{texts(trainable_names, trainable_len), loss_name, texts(output_names, output_len)};
   request.inputs = texts(input_names, input_len);
   request.config = without_passes(texts(disabled_passes, disabled_len), PassPhase::kArtifact);
@@ -40,7 +41,7 @@ void BuildTrainingModel(const void* model_data, size_t model_length, const char*
 void BuildGradientModel(const void* model_data, size_t model_length, const char* const* value_names,
                         size_t value_len, const char* loss_name, OrtAllocator* allocator, void** out,
                         size_t* out_length) {
-  const Model forward = read_model(model_data, model_length, "forward model");
+  const Model forward = load_model(model_data, model_length, "forward model");
   give_model(build_gradient_model(forward, {texts(value_names, value_len), loss_name, {}}), allocator, out,
              out_length);
 }
@@ -58,7 +59,7 @@ void CreateGradientGraphBuilder(const void* model_data, size_t model_length, con
   require(request.loss.empty() || std::find(ys.begin(), ys.end(), request.loss) != ys.end(),
           ErrorCode::kInvalidArgument, "expected the loss '", request.loss,
           "' to be among the values to differentiate");
-  *out = new OrtGradientGraphBuilder{read_model(model_data, model_length, "forward model"),
+  *out = new OrtGradientGraphBuilder{load_model(model_data, model_length, "forward model"),
                                      std::move(request), std::nullopt};
 }
 
@@ -89,7 +90,7 @@ void FindUntrainable(const void* model_data, size_t model_length, const char* co
                      size_t trainable_len, const char* const* input_names, size_t input_len,
                      const char* loss_name, const char* const* output_names, size_t output_len,
                      OrtAllocator* allocator, char** report) {
-  const Model forward = read_model(model_data, model_length, "forward model");
+  const Model forward = load_model(model_data, model_length, "forward model");
   GradientRequest request{texts(trainable_names, trainable_len), loss_name, texts(output_names, output_len)};
   request.inputs = texts(input_names, input_len);
   *report = copy_text(allocator, find_untrainable(forward, request));
@@ -98,7 +99,7 @@ void FindUntrainable(const void* model_data, size_t model_length, const char* co
 void FindUnreached(const void* model_data, size_t model_length, const char* const* trainable_names,
                    size_t trainable_len, const char* loss_name, const char* const* output_names,
                    size_t output_len, OrtAllocator* allocator, char** out) {
-  const Model forward = read_model(model_data, model_length, "forward model");
+  const Model forward = load_model(model_data, model_length, "forward model");
   std::string lines;
   for (const std::string& name : find_unreached(
            forward, {texts(trainable_names, trainable_len), loss_name, texts(output_names, output_len)}))

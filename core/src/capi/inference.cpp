@@ -3,7 +3,7 @@
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
-#include "graph/onnx_io.h"
+#include "op/signature.h"
 
 namespace ortrain::capi {
 namespace {
@@ -14,14 +14,16 @@ const std::vector<ValueInfo> kOverridable;  // initializers are constants
 
 void CreateSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options,
                    OrtSession** out) {
+  const SessionOptions settings = options_of(*env, options);
   *out = new OrtSession{
-      InferenceSession(options_of(*env, options), read_model(std::filesystem::path(model_path)))};
+      InferenceSession(settings, load_model(std::filesystem::path(model_path), model_limits(settings)))};
 }
 
 void CreateSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length,
                             const OrtSessionOptions* options, OrtSession** out) {
-  *out =
-      new OrtSession{InferenceSession(options_of(*env, options), read_model(model_data, model_data_length))};
+  const SessionOptions settings = options_of(*env, options);
+  *out = new OrtSession{InferenceSession(
+      settings, load_model(model_data, model_data_length, "model in memory", model_limits(settings)))};
 }
 
 void Run(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names,

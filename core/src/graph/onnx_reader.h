@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "graph/graph.h"
+#include "graph/onnx_io.h"
 #include "onnx-ml.pb.h"
 
 namespace ortrain {
@@ -11,6 +12,6 @@ namespace ortrain {
 // Converts a parsed model: functions inlined, external data read from `folder`, nodes sorted. `proto` is
 // consumed: large data is freed as soon as it is copied. Throws like read_model(), but without the name of
 // the file.
-Model convert_model(onnx::ModelProto& proto, const std::filesystem::path& folder);
+Model convert_model(onnx::ModelProto& proto, const std::filesystem::path& folder, const ModelLimits& limits);
 
 }  // namespace ortrain

@@ -337,6 +337,7 @@ ProgramRequest Executor::Impl::request() const {
   request.precision = settings.precision;
   request.memory_budget = settings.memory_budget;
   request.check_finite = settings.check_finite;
+  request.limits = settings.limits;
   return request;
 }
 
@@ -392,6 +393,7 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
   wanted.states = scope.states;
   wanted.fixed = &constants;
   wanted.of_variant = scope.constants;
+  wanted.limits = settings.limits;
   if (before) {
     wanted.before = &before->plan;
     wanted.outputs = before->outputs;

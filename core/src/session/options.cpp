@@ -58,6 +58,26 @@ size_t read_bytes(const std::string& key, const std::string& text) {
   return static_cast<size_t>(total);
 }
 
+// A positive number.
+size_t read_count(const std::string& key, const std::string& text) {
+  size_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  require(error == std::errc{} && end == text.data() + text.size() && count > 0, ErrorCode::kInvalidArgument,
+          "session config entry ", key, ": expected a number above 0, found \"", text, "\"");
+  return count;
+}
+
+// The number in an entry of kind kCount or kBytes, or the default from the spec; 0 if there is neither.
+size_t config_number(const SessionOptions& options, const std::string& key) {
+  const auto entry = std::find_if(std::begin(kConfigEntries), std::end(kConfigEntries),
+                                  [&](const ConfigEntry& known) { return known.key == key; });
+  require(entry != std::end(kConfigEntries), ErrorCode::kFail, "there is no session config entry ", key);
+  const auto given = options.config.find(key);
+  const std::string text = given == options.config.end() ? std::string(entry->fallback) : given->second;
+  if (text.empty() && given == options.config.end()) return 0;
+  return entry->kind == ConfigKind::kBytes ? read_bytes(key, text) : read_count(key, text);
+}
+
 // The names that may follow the key prefix of passes.
 std::vector<std::string> switchable() {
   std::vector<std::string> names = {std::string(kFoldFrozenParameters.name),
@@ -104,7 +124,6 @@ std::vector<std::string> own_keys() {
 }  // namespace
 
 void check_config_entry(const std::string& key, const std::string& value) {
-  if (!key.starts_with(kOwnPrefix)) return;
   for (const ConfigEntry& entry : kConfigEntries) {
     switch (entry.kind) {
       case ConfigKind::kPass: {
@@ -114,11 +133,15 @@ void check_config_entry(const std::string& key, const std::string& value) {
         return check_choice(entry, key, value);
       }
       case ConfigKind::kChoice:
-        if (key != entry.key) continue;
+        if (key != entry.key || !key.starts_with(kOwnPrefix)) continue;
         return check_choice(entry, key, value);
       case ConfigKind::kBytes:
         if (key != entry.key) continue;
         read_bytes(key, value);
+        return;
+      case ConfigKind::kCount:
+        if (key != entry.key) continue;
+        read_count(key, value);
         return;
       case ConfigKind::kFolder:
         if (key != entry.key) continue;
@@ -127,7 +150,7 @@ void check_config_entry(const std::string& key, const std::string& value) {
         return;
     }
   }
-  refuse_key(key);
+  if (key.starts_with(kOwnPrefix)) refuse_key(key);
 }
 
 std::string config_choice(const SessionOptions& options, const std::string& key) {
@@ -147,9 +170,18 @@ bool is_on(const SessionRewrite& rewrite, const SessionOptions& options) {
 }
 
 size_t memory_budget(const SessionOptions& options) {
-  constexpr const char* kKey = "ortrain.memory_budget";
-  const auto entry = options.config.find(kKey);
-  return entry == options.config.end() ? 0 : read_bytes(kKey, entry->second);
+  return config_number(options, "ortrain.memory_budget");
+}
+
+ModelLimits model_limits(const SessionOptions& options) {
+  return {config_number(options, "session.max_nodes"), config_number(options, "session.max_nesting")};
+}
+
+ProgramLimits program_limits(const SessionOptions& options) {
+  ProgramLimits limits;
+  limits.elements = config_number(options, "session.max_elements");
+  if (const size_t bytes = config_number(options, "session.max_bytes"); bytes > 0) limits.bytes = bytes;
+  return limits;
 }
 
 bool flush_denormals(const SessionOptions& options) {

@@ -297,22 +297,27 @@ ORTRAIN_OPERATOR({.type = "SoftmaxCrossEntropyLoss",
                   .kernels = {.cpu = kernel<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SoftmaxCrossEntropyLossInternal",
+                  .signature = "scores, labels, weights?, ignore_index? -> output, log_prob?",
                   .rules = {.shape = shape, .gradient = gradient},
                   .kernels = {.cpu = kernel<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SoftmaxCrossEntropyLossGrad",
+                  .signature = "dY, log_prob, label, weight? -> d_logits",
                   .rules = {.shape = gradient_shape, .gradient = grad_gradient},
                   .kernels = {.cpu = gradient_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SoftmaxCrossEntropyLossInternalGrad",
+                  .signature = "dY, log_prob, label, weight?, ignore_index?, bias? -> d_logits",
                   .rules = {.shape = gradient_shape, .gradient = grad_gradient},
                   .kernels = {.cpu = gradient_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "NegativeLogLikelihoodLossInternal",
+                  .signature = "input, target, weight?, ignore_index? -> loss",
                   .rules = {.shape = likelihood_shape, .gradient = likelihood_gradient},
                   .kernels = {.cpu = kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "NegativeLogLikelihoodLossInternal2",
+                  .signature = "input, target, weight?, ignore_index? -> loss",
                   .rules = {.shape = likelihood_shape, .gradient = likelihood_gradient},
                   .kernels = {.cpu = kernel<false>}});
 ORTRAIN_OPERATOR({.type = "NegativeLogLikelihoodLoss",

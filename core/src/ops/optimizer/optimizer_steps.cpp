@@ -155,9 +155,15 @@ void lamb(DecompositionContext& e) {
   }
 }
 
-ORTRAIN_DECOMPOSITION("LambOptimizer", lamb);
-ORTRAIN_DECOMPOSITION("SGDOptimizer", sgd);
-ORTRAIN_DECOMPOSITION("AdamOptimizer", adam);
+ORTRAIN_DECOMPOSITION(
+    "LambOptimizer",
+    "update_signal?, loss_scale?, gradient_norm?, R, T?, groups?... -> new_T?, new_groups...?", lamb);
+ORTRAIN_DECOMPOSITION("SGDOptimizer", "ETA, W, G -> NW?, NG?", sgd);
+ORTRAIN_DECOMPOSITION("AdamOptimizer",
+                      "R, T, weights, gradients, moment_1, moment_2, mixed_precision_weights?, loss_scale?, "
+                      "global_gradient_norm?, update_signal? -> new_T, new_moment_1, new_moment_2, "
+                      "new_weights?, new_gradients?, new_mixed_precision_weights?",
+                      adam);
 
 }  // namespace
 }  // namespace ortrain

@@ -39,6 +39,7 @@ void expect_count(const NodeContext& c, size_t i, bool by_filter) {
 
 Shape result_shape(const NodeContext& c) {
   const Places& at = places_of(c.node());
+  const Window window = read_convolution(c, c.shape(at.x), c.shape(at.w));
   for (const auto& [operand, zero] : {std::pair{at.x, at.x_zero}, std::pair{at.w, at.w_zero}}) {
     if (!visit_types<uint8_t, int8_t>(c.dtype(operand), [](auto) {})) c.reject_dtype(operand);
     if (!c.has_input(zero)) continue;
@@ -47,7 +48,7 @@ Shape result_shape(const NodeContext& c) {
     expect_count(c, zero, operand == at.w);
   }
   const Shape &x = c.shape(at.x), &w = c.shape(at.w);
-  return output_shape(x[0], w[0], read_convolution(c, x, w));
+  return output_shape(x[0], w[0], window);
 }
 
 void integer_shape(ShapeContext& c) { c.output(0, DType::kInt32, result_shape(c)); }

@@ -6,12 +6,12 @@
 
 namespace ortrain {
 
-enum class ConfigKind { kChoice, kBytes, kFolder, kPass };
+enum class ConfigKind { kChoice, kBytes, kCount, kFolder, kPass };
 
 struct ConfigEntry {
   std::string_view key;  // of kPass, what stands before the name of the pass
   ConfigKind kind;
-  std::string_view values;    // with a space between them; of kBytes and kFolder none
+  std::string_view values;    // with a space between them; of kBytes, kCount and kFolder none
   std::string_view fallback;  // the value where the entry is missing; empty where there is none
 };
 
@@ -23,6 +23,10 @@ inline constexpr ConfigEntry kConfigEntries[] = {
     {"ortrain.dump_graph", ConfigKind::kFolder, "", ""},
     {"ortrain.check_finite", ConfigKind::kChoice, "0 1", "0"},
     {"session.set_denormal_as_zero", ConfigKind::kChoice, "0 1", ""},
+    {"session.max_nodes", ConfigKind::kCount, "", "1000000"},
+    {"session.max_nesting", ConfigKind::kCount, "", "64"},
+    {"session.max_elements", ConfigKind::kCount, "", "1099511627776"},
+    {"session.max_bytes", ConfigKind::kBytes, "", ""},
 };
 
 }  // namespace ortrain
