@@ -240,11 +240,14 @@ class _Meaning:
 
     def _session_config(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
         kind, values = entry.get("kind", "choice"), entry.get("values", [])
-        if bool(values) != (kind not in {"bytes", "count", "folder"}):
+        if bool(values) != (kind in {"choice", "pass"}):
             yield document.problem(
-                trail, f"expected values unless the kind is bytes, count or folder, found {kind} and {values}"
+                trail, f"expected values if the kind is choice or pass, and only then, found {kind} and {values}"
             )
-        if "default" in entry and entry["default"] not in values:
+        if kind in {"count", "limit"}:
+            if not entry.get("default", "1").isdigit():
+                yield document.problem((*trail, "default"), f"expected a number, found '{entry['default']}'")
+        elif "default" in entry and entry["default"] not in values:
             yield document.problem(
                 (*trail, "default"), f"expected one of {values}, found '{entry['default']}'"
             )

@@ -6,6 +6,7 @@
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
+#include "op/signature.h"
 #include "passes/pass.h"
 
 namespace ortrain::capi {
@@ -39,7 +40,7 @@ void BuildTrainingModel(const void* model_data, size_t model_length, const char*
                         const char* const* output_names, size_t output_len,
                         const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator,
                         void** out, size_t* out_length) {
-  const Model forward = read_model(model_data, model_length, "forward model");
+  const Model forward = load_model(model_data, model_length, "forward model");
   GradientRequest request{texts(trainable_names, trainable_len), loss_name, texts(output_names, output_len)};
   request.inputs = texts(input_names, input_len);
   request.config = without_passes(texts(disabled_passes, disabled_len), PassPhase::kArtifact);
@@ -51,7 +52,7 @@ void BuildTrainingModel(const void* model_data, size_t model_length, const char*
 void BuildGradientModel(const void* model_data, size_t model_length, const char* const* value_names,
                         size_t value_len, const char* loss_name, OrtAllocator* allocator, void** out,
                         size_t* out_length) {
-  const Model forward = read_model(model_data, model_length, "forward model");
+  const Model forward = load_model(model_data, model_length, "forward model");
   give_model(build_gradient_model(forward, {texts(value_names, value_len), loss_name, {}}), allocator, out,
              out_length);
 }
@@ -63,7 +64,7 @@ void CreateGradientGraphBuilder(const void* model_data, size_t model_length, con
   request.cotangents = texts(y_node_names, y_len);
   require(!request.cotangents.empty(), ErrorCode::kInvalidArgument,
           "expected the names of the values to differentiate, found none");
-  Model model = read_model(model_data, model_length, "forward model");
+  Model model = load_model(model_data, model_length, "forward model");
   auto& ys = request.cotangents;
   if (std::find(ys.begin(), ys.end(), request.loss) == ys.end()) {
     request.loss.clear();  // it is not differentiated
@@ -102,7 +103,7 @@ void FindUntrainable(const void* model_data, size_t model_length, const char* co
                      size_t trainable_len, const char* const* input_names, size_t input_len,
                      const char* loss_name, const char* const* output_names, size_t output_len,
                      OrtAllocator* allocator, char** report) {
-  const Model forward = read_model(model_data, model_length, "forward model");
+  const Model forward = load_model(model_data, model_length, "forward model");
   GradientRequest request{texts(trainable_names, trainable_len), loss_name, texts(output_names, output_len)};
   request.inputs = texts(input_names, input_len);
   *report = copy_text(allocator, find_untrainable(forward, request));
@@ -111,7 +112,7 @@ void FindUntrainable(const void* model_data, size_t model_length, const char* co
 void FindUnreached(const void* model_data, size_t model_length, const char* const* trainable_names,
                    size_t trainable_len, const char* loss_name, const char* const* output_names,
                    size_t output_len, OrtAllocator* allocator, char** out) {
-  const Model forward = read_model(model_data, model_length, "forward model");
+  const Model forward = load_model(model_data, model_length, "forward model");
   std::string lines;
   for (const std::string& name : find_unreached(
            forward, {texts(trainable_names, trainable_len), loss_name, texts(output_names, output_len)}))

@@ -5,7 +5,7 @@
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
-#include "graph/onnx_io.h"
+#include "op/signature.h"
 
 namespace ortrain::capi {
 namespace {
@@ -29,7 +29,9 @@ void CreateSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSess
                    OrtSession** out) {
   SessionOptions settings = options_of(*env, options);
   ModelNotes notes;
-  Model model = read_model(std::filesystem::path(model_path), settings.initializers, &notes);
+  Model model =
+      load_model(std::filesystem::path(model_path),
+                 {.limits = model_limits(settings), .given = settings.initializers, .notes = &notes});
   *out = new OrtSession{InferenceSession(std::move(settings), std::move(model), std::move(notes)), {}};
 }
 
@@ -38,7 +40,8 @@ void CreateSessionFromArray(const OrtEnv* env, const void* model_data, size_t mo
   SessionOptions settings = options_of(*env, options);
   ModelNotes notes;
   Model model =
-      read_model(model_data, model_data_length, "model in memory", {}, settings.initializers, &notes);
+      load_model(model_data, model_data_length, "model in memory",
+                 {.limits = model_limits(settings), .given = settings.initializers, .notes = &notes});
   *out = new OrtSession{InferenceSession(std::move(settings), std::move(model), std::move(notes)), {}};
 }
 

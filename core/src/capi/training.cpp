@@ -4,7 +4,7 @@
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
-#include "graph/onnx_io.h"
+#include "op/signature.h"
 #include "session/mixed_precision.h"
 
 namespace ortrain::capi {
@@ -24,14 +24,15 @@ void make_session(const OrtEnv& env, const SessionOptions& options, const OrtChe
 }
 
 // A null or empty path means no model.
-std::optional<Model> read_optional(const ORTCHAR_T* path) {
+std::optional<Model> read_optional(const ORTCHAR_T* path, const ModelLimits& limits) {
   if (path == nullptr || *path == 0) return std::nullopt;
-  return read_model(std::filesystem::path(path));
+  return load_model(std::filesystem::path(path), {.limits = limits});
 }
 
-std::optional<Model> read_optional(const void* data, size_t length, const char* origin) {
+std::optional<Model> read_optional(const void* data, size_t length, const char* origin,
+                                   const ModelLimits& limits) {
   if (data == nullptr || length == 0) return std::nullopt;
-  return read_model(data, length, origin);
+  return load_model(data, length, origin, {.limits = limits});
 }
 
 // Runs a step over the tensors of the values. The lists are kept per thread, so that a step allocates
@@ -79,9 +80,11 @@ void CreateTrainingSession(const OrtEnv* env, const OrtSessionOptions* options,
                            OrtCheckpointState* checkpoint_state, const ORTCHAR_T* train_model_path,
                            const ORTCHAR_T* eval_model_path, const ORTCHAR_T* optimizer_model_path,
                            OrtTrainingSession** out) {
-  make_session(*env, options_of(*env, options), *checkpoint_state,
-               read_model(std::filesystem::path(train_model_path)), read_optional(eval_model_path),
-               read_optional(optimizer_model_path), out);
+  const SessionOptions settings = options_of(*env, options);
+  const ModelLimits limits = model_limits(settings);
+  make_session(*env, settings, *checkpoint_state,
+               load_model(std::filesystem::path(train_model_path), {.limits = limits}),
+               read_optional(eval_model_path, limits), read_optional(optimizer_model_path, limits), out);
 }
 
 void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions* options,
@@ -89,14 +92,17 @@ void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions*
                                      size_t train_data_length, const void* eval_model_data,
                                      size_t eval_data_length, const void* optim_model_data,
                                      size_t optim_data_length, OrtTrainingSession** out) {
-  make_session(*env, options_of(*env, options), *checkpoint_state,
-               read_model(train_model_data, train_data_length, "training model in memory"),
-               read_optional(eval_model_data, eval_data_length, "eval model in memory"),
-               read_optional(optim_model_data, optim_data_length, "optimizer model in memory"), out);
+  const SessionOptions settings = options_of(*env, options);
+  const ModelLimits limits = model_limits(settings);
+  make_session(
+      *env, settings, *checkpoint_state,
+      load_model(train_model_data, train_data_length, "training model in memory", {.limits = limits}),
+      read_optional(eval_model_data, eval_data_length, "eval model in memory", limits),
+      read_optional(optim_model_data, optim_data_length, "optimizer model in memory", limits), out);
 }
 
 void AttachOptimizer(OrtTrainingSession* sess, const ORTCHAR_T* optimizer_model_path) {
-  sess->session.attach_optimizer(read_model(std::filesystem::path(optimizer_model_path)));
+  sess->session.attach_optimizer(load_model(std::filesystem::path(optimizer_model_path)));
 }
 
 void TrainStep(OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len,

@@ -4,7 +4,7 @@
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
-#include "graph/onnx_io.h"
+#include "op/signature.h"
 #include "session/mixed_precision.h"
 
 namespace ortrain::capi {
@@ -108,7 +108,7 @@ void CreateTrainingGraphSession(const OrtEnv* env, const ORTCHAR_T* model_path,
                                 const OrtTrainingParameters* parameters, const OrtSessionOptions* options,
                                 OrtSession** out) {
   const auto read = [&](const GivenInitializers& given, ModelNotes& notes) {
-    return read_model(std::filesystem::path(model_path), given, &notes);
+    return load_model(std::filesystem::path(model_path), {.given = given, .notes = &notes});
   };
   *out = session_of(*env, read, *parameters, options);
 }
@@ -117,7 +117,7 @@ void CreateTrainingGraphSessionFromArray(const OrtEnv* env, const void* model_da
                                          const OrtTrainingParameters* parameters,
                                          const OrtSessionOptions* options, OrtSession** out) {
   const auto read = [&](const GivenInitializers& given, ModelNotes& notes) {
-    return read_model(model_data, model_data_length, "model in memory", {}, given, &notes);
+    return load_model(model_data, model_data_length, "model in memory", {.given = given, .notes = &notes});
   };
   *out = session_of(*env, read, *parameters, options);
 }

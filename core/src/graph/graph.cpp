@@ -13,8 +13,9 @@ namespace {
 
 const char* type_name(const Attribute& attribute) {
   static constexpr const char* names[] = {
-      "an integer",         "a float",          "a string",          "a tensor",
-      "a list of integers", "a list of floats", "a list of strings", "a graph"};
+      "an integer",       "a float",           "a string", "a tensor", "a list of integers",
+      "a list of floats", "a list of strings", "a graph",  "a type"};
+  static_assert(std::size(names) == std::variant_size_v<Attribute>);
   return names[attribute.index()];
 }
 

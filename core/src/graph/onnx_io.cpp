@@ -36,11 +36,13 @@ onnx::ModelProto parse(const char* data, size_t bytes) {
   return proto;
 }
 
-// Runs `read` and adds to its errors what was being read.
+// Runs `read` and `check`, and adds to their errors what was being read.
 template <typename F>
-Model with_origin(const std::string& origin, F&& read) {
+Model with_origin(const std::string& origin, void (*check)(const Model&), F&& read) {
   try {
-    return read();
+    Model model = read();
+    if (check) check(model);
+    return model;
   } catch (const Error& error) {
     fail(error.code(), "cannot read the ", origin, ": ", error.message());
   }
@@ -134,21 +136,21 @@ void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphPr
 
 }  // namespace
 
-Model read_model(const std::filesystem::path& path, const GivenInitializers& given, ModelNotes* notes) {
+Model read_model(const std::filesystem::path& path, const ReadOptions& options) {
   std::string content = read_file(path, "model");
-  return with_origin(concat("model '", path.string(), "'"), [&] {
+  return with_origin(concat("model '", path.string(), "'"), options.check, [&] {
     onnx::ModelProto proto = parse(content.data(), content.size());
     std::string().swap(content);
-    return convert_model(proto, path.has_parent_path() ? path.parent_path() : ".", given, notes);
+    return convert_model(proto, path.has_parent_path() ? path.parent_path() : ".", options);
   });
 }
 
 Model read_model(const void* data, size_t bytes, const std::string& origin,
-                 const std::filesystem::path& directory, const GivenInitializers& given, ModelNotes* notes) {
-  return with_origin(origin, [&] {
+                 const std::filesystem::path& directory, const ReadOptions& options) {
+  return with_origin(origin, options.check, [&] {
     require(data != nullptr || bytes == 0, ErrorCode::kInvalidArgument, "the pointer to its bytes is null");
     onnx::ModelProto proto = parse(static_cast<const char*>(data), bytes);
-    return convert_model(proto, directory, given, notes);
+    return convert_model(proto, directory, options);
   });
 }
 

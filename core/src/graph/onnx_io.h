@@ -30,19 +30,30 @@ struct ModelNotes {
   std::map<std::string, std::vector<std::string>> denotations;  // of the dimensions of inputs that have any
 };
 
+// How large a model may be.
+struct ModelLimits {
+  size_t nodes = 1'000'000;  // those of subgraphs and of inlined functions included
+  size_t nesting = 64;       // of subgraphs in subgraphs
+};
+
+// How a model is read.
+struct ReadOptions {
+  ModelLimits limits;
+  GivenInitializers given;
+  ModelNotes* notes = nullptr;            // filled in unless it is null
+  void (*check)(const Model&) = nullptr;  // throws kInvalidGraph for what else the model must not be
+};
+
 // Reads a model. External data is looked up next to the file; functions of the model are inlined; the nodes
 // are sorted. Throws kNoSuchFile, kInvalidProtobuf (not an ONNX model), kInvalidGraph (cycle, missing or
-// doubled values, wrong sizes), kNotImplemented (string tensors and such, all named). `path` appears in
+// doubled values, wrong sizes, more than the limits allow), kNotImplemented (string tensors and such, all
+// named), kInvalidArgument (a given value that differs from the model's in type or shape). `path` appears in
 // messages.
-// `notes` is filled in unless it is null. Throws kInvalidArgument if a given value differs from the model's
-// in type or shape.
-Model read_model(const std::filesystem::path& path, const GivenInitializers& given = {},
-                 ModelNotes* notes = nullptr);
+Model read_model(const std::filesystem::path& path, const ReadOptions& options = {});
 
 // The same from memory. External data is looked up in `directory` and rejected if that is empty.
 Model read_model(const void* data, size_t bytes, const std::string& origin = "model in memory",
-                 const std::filesystem::path& directory = {}, const GivenInitializers& given = {},
-                 ModelNotes* notes = nullptr);
+                 const std::filesystem::path& directory = {}, const ReadOptions& options = {});
 
 // The serialized model. Throws if it would be larger than protobuf's limit of 2 GB.
 std::string write_model(const Model& model);

@@ -62,8 +62,8 @@ struct Names {
 
 class Reader {
  public:
-  Reader(onnx::ModelProto& proto, const std::filesystem::path& folder, const GivenInitializers& given)
-      : proto_(proto), files_(folder), given_(given) {}
+  Reader(onnx::ModelProto& proto, const std::filesystem::path& folder, const ReadOptions& options)
+      : proto_(proto), files_(folder), given_(options.given), limits_(options.limits) {}
 
   Model read() {
     read_header();
@@ -347,6 +347,8 @@ class Reader {
     require(model_.opsets.count(node.domain) > 0, ErrorCode::kInvalidGraph, label, " is of operator set ",
             shown_domain(node.domain), ", which the model does not import");
     used_domains_.insert(node.domain);
+    require(++nodes_ <= limits_.nodes, ErrorCode::kInvalidGraph, "it has more than ", limits_.nodes,
+            " nodes, the most that session.max_nodes allows");
     nodes.push_back(std::move(node));
   }
 
@@ -392,12 +394,7 @@ class Reader {
         return read_tensor(proto.t(), files_);
       case Type::GRAPH:
         require(proto.has_g(), ErrorCode::kInvalidGraph, "the graph is missing");
-        // A function's graphs are read once per call, so reading must not consume them.
-        if (call != nullptr) {
-          onnx::GraphProto copy = proto.g();
-          return std::make_shared<Graph>(read_graph(copy, names, call));
-        }
-        return std::make_shared<Graph>(read_graph(*proto.mutable_g(), names, call));
+        return read_subgraph(*proto.mutable_g(), names, call);
       case Type::TYPE_PROTO: {
         ValueInfo type;
         read_type(proto.tp(), type);
@@ -413,6 +410,20 @@ class Reader {
              ? onnx::AttributeProto_AttributeType_Name(proto.type())
              : std::to_string(proto.type()),
          " are not supported");
+  }
+
+  std::shared_ptr<Graph> read_subgraph(onnx::GraphProto& proto, const Names& names, const Call* call) {
+    require(++nesting_ <= limits_.nesting, ErrorCode::kInvalidGraph, "its subgraphs are nested more than ",
+            limits_.nesting, " deep, the most that session.max_nesting allows");
+    std::shared_ptr<Graph> graph;
+    if (call != nullptr) {  // a function's graphs are read once per call, so reading must not consume them
+      onnx::GraphProto copy = proto;
+      graph = std::make_shared<Graph>(read_graph(copy, names, call));
+    } else {
+      graph = std::make_shared<Graph>(read_graph(proto, names, call));
+    }
+    --nesting_;
+    return graph;
   }
 
   // The declared type; models of the first IR versions do not declare it.
@@ -446,9 +457,10 @@ class Reader {
     for (const auto& attribute : function.attribute_proto())
       if (call.attributes.count(attribute.name()) == 0) {
         onnx::AttributeProto copy = attribute;
-        attempt([&] { return concat(title, ", default of attribute \"", attribute.name(), "\""); },
-                // within the call: a graph may call functions, even this one, which is then found and rejected
-                [&] { call.attributes.emplace(attribute.name(), attribute_value(copy, Names{}, &call)); });
+        attempt(
+            [&] { return concat(title, ", default of attribute \"", attribute.name(), "\""); },
+            // within the call: a graph may call functions, even this one, which is then found and rejected
+            [&] { call.attributes.emplace(attribute.name(), attribute_value(copy, Names{}, &call)); });
       }
   }
 
@@ -532,6 +544,7 @@ class Reader {
   onnx::ModelProto& proto_;
   ExternalFiles files_;
   const GivenInitializers& given_;  // instead of initializers of the model
+  const ModelLimits limits_;
   Model model_;
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
   std::unordered_set<std::string> taken_;  // names in use; kept only where functions are inlined
@@ -540,15 +553,17 @@ class Reader {
   std::set<std::string> used_domains_;
   std::vector<std::string> unsupported_;
   size_t inlined_ = 0;  // nodes and calls from functions
+  size_t nodes_ = 0;    // read so far
+  size_t nesting_ = 0;  // subgraphs around the one being read
 };
 
 }  // namespace
 
 Model convert_model(onnx::ModelProto& proto, const std::filesystem::path& folder,
-                    const GivenInitializers& given, ModelNotes* notes) {
-  Reader reader(proto, folder, given);
+                    const ReadOptions& options) {
+  Reader reader(proto, folder, options);
   Model model = reader.read();
-  if (notes != nullptr) *notes = reader.notes(model.graph);
+  if (options.notes != nullptr) *options.notes = reader.notes(model.graph);
   return model;
 }
 

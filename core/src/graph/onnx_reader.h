@@ -12,7 +12,6 @@ namespace ortrain {
 // Converts a parsed model: functions inlined, external data read from `folder`, nodes sorted. `proto` is
 // consumed: large data is freed as soon as it is copied. Throws like read_model(), but without the name of
 // the file.
-Model convert_model(onnx::ModelProto& proto, const std::filesystem::path& folder,
-                    const GivenInitializers& given, ModelNotes* notes);
+Model convert_model(onnx::ModelProto& proto, const std::filesystem::path& folder, const ReadOptions& options);
 
 }  // namespace ortrain

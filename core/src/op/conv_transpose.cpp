@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/checked.h"
+
 namespace ortrain {
 namespace {
 
@@ -11,9 +13,12 @@ std::vector<int64_t> read_extents(const NodeContext& c, const char* name, size_t
   if (values.empty()) return std::vector<int64_t>(count, otherwise);
   c.expect(values.size() == count, "attribute ", name, " must have ", count, " values, found ",
            to_string(values));
-  for (const int64_t v : values)
+  for (const int64_t v : values) {
     c.expect(v >= smallest, "every value of attribute ", name, " must be at least ", smallest, ", found ",
              to_string(values));
+    c.expect(v <= kMaxStep, "every value of attribute ", name, " must be at most ", kMaxStep, ", found ",
+             to_string(values));
+  }
   return values;
 }
 
@@ -42,7 +47,11 @@ Window read_windows(const NodeContext& c, const Shape& x, const Shape& w) {
     a.stride = strides[i];
     a.dilation = dilations[i];
     c.expect(a.output >= 1, "axis ", 2 + i, " of its input X ", to_string(x), " is empty");
-    const int64_t full = (a.output - 1) * a.stride + a.span() + extra[i];
+    const auto stretched = checked_product({a.output, a.stride});
+    const int64_t full =
+        stretched ? checked_sum({*stretched, -a.stride, a.span(), extra[i]}).value_or(-1) : -1;
+    c.expect(full >= 0 && full <= kMaxStep, "axis ", 2 + i, " of its result would be too long: X has shape ",
+             to_string(x), ", the stride is ", a.stride, " and a window spans ", a.span(), " elements");
     if (!wanted.empty() || same) {
       a.input = wanted.empty() ? a.output * a.stride : wanted[i];
       // Elements that no window reaches are zero; nothing is shifted.
@@ -56,6 +65,8 @@ Window read_windows(const NodeContext& c, const Shape& x, const Shape& w) {
       }
       a.input = full - a.before - a.after;
     }
+    c.expect(a.input <= kMaxStep, "axis ", 2 + i, " of its result would have ", a.input,
+             " elements, the most that are supported are ", kMaxStep);
     c.expect(a.input >= 1, "axis ", 2 + i, " of its result would have ", a.input, " elements: padding ",
              a.before, " and ", a.after, " leave nothing of ", full);
   }
@@ -83,7 +94,9 @@ Transposed::Transposed(const NodeContext& c, size_t x_at, size_t w_at)
   c.expect(stated.empty() || stated == kernel, "attribute kernel_shape is ", to_string(stated),
            ", but W has shape ", to_string(w));
   window = read_windows(c, x, w);
-  y = {x[0], w[1] * groups};
+  const auto channels = checked_product({w[1], groups});
+  c.expect(channels.has_value(), "attribute group is too large, found ", groups);
+  y = {x[0], *channels};
   for (const WindowAxis& a : window) y.push_back(a.input);
 }
 

@@ -3,7 +3,7 @@
 // gradient is built and before a model is run, so they need no shape rule, kernel or gradient rule.
 //
 //     void decompose(DecompositionContext& e) { e.set(0, e("Add", {e.x(0), e.x(1)})); }
-//     ORTRAIN_DECOMPOSITION("BiasAdd", decompose);
+//     ORTRAIN_DECOMPOSITION("BiasAdd", "X, bias, skip -> Y", decompose);
 //
 // An operator may have both a kernel and a decomposition (LRNGrad). The kernel runs it; it is decomposed only
 // when a gradient is built, so its gradient follows from those of its parts.
@@ -27,8 +27,8 @@ class DecompositionContext : public NodeWriter {
   virtual void state_like(const std::string& value, const std::string& like) = 0;
 };
 
-// Registers a decomposition in the domain com.microsoft.
-#define ORTRAIN_DECOMPOSITION(name, function) \
-  ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = name, .rules = {.decompose = function}})
+// Registers a decomposition in the domain com.microsoft, with its signature (op/signature.h).
+#define ORTRAIN_DECOMPOSITION(name, takes, function) \
+  ORTRAIN_OPERATOR({.domain = kMicrosoft, .type = name, .signature = takes, .rules = {.decompose = function}})
 
 }  // namespace ortrain

@@ -29,6 +29,18 @@ DType element_type(const Operator& op, const ElementTypes& types, size_t o) {
   return types[first];
 }
 
+void infer_shapes(const Operator& op, ShapeContext& c) {
+  try {
+    op.rules.shape(c);
+  } catch (const DataDependent&) {
+    throw;
+  } catch (const Error& error) {
+    const std::string label = c.node().label();
+    if (error.message().find(label) != std::string::npos) throw;
+    fail(error.code(), label, ": ", error.message());
+  }
+}
+
 const Operator* find_operator(std::string_view domain, std::string_view type) {
   return registry().find({domain, type});
 }

@@ -5,7 +5,7 @@
 //     void shape(ShapeContext& c) { c.output(0, c.dtype(0), c.shape(0)); }
 //     Kernel kernel(KernelContext& c) { ... }
 //     void gradient(GradientContext& g) { g.set(0, g("ReluGrad", {g.dy(0), g.x(0)}, {}, kMicrosoft)); }
-//     ORTRAIN_OPERATOR({.type = "Relu",
+//     ORTRAIN_OPERATOR({.type = "Relu",  // of other domains also .signature = "X -> Y"
 //                       .rules = {.shape = shape, .gradient = gradient},
 //                       .traits = {.positions = elementwise_positions},
 //                       .kernels = {.cpu = kernel}});
@@ -212,6 +212,10 @@ struct Kernels {
 struct Operator {
   std::string_view domain = "";
   std::string_view type;
+  // Inputs, outputs and attributes in the notation of op/signature.h, where ONNX does not state them.
+  std::string_view signature = "";
+  // What is wrong with a node's subgraphs, whose inputs and outputs no signature states; empty if nothing is.
+  std::string (*subgraph_fault)(const Node& node, int64_t opset) = nullptr;
   Rules rules = {};
   Traits traits = {};
   Kernels kernels = {};
@@ -226,6 +230,9 @@ struct Operator {
 
 // The element type of output o of a node, by the operator's rule.
 DType element_type(const Operator& op, const ElementTypes& types, size_t o);
+
+// Runs the shape rule. Errors name the node, also those of functions that do not know it.
+void infer_shapes(const Operator& op, ShapeContext& c);
 
 // The operator of that name, or null. Throws kFail if two operators are registered under the same name.
 const Operator* find_operator(std::string_view domain, std::string_view type);

@@ -2,9 +2,14 @@
 
 #include <algorithm>
 
+#include "runtime/checked.h"
+
 namespace ortrain {
 
 namespace {
+
+// Along an axis, of the input and of a window: sums of them still fit.
+constexpr int64_t kMostInput = int64_t{1} << 56;
 
 std::vector<int64_t> read_extents(const NodeContext& c, const char* name, size_t count, int64_t otherwise,
                                   int64_t smallest) {
@@ -12,9 +17,12 @@ std::vector<int64_t> read_extents(const NodeContext& c, const char* name, size_t
   if (values.empty()) return std::vector<int64_t>(count, otherwise);
   c.expect(values.size() == count, "attribute ", name, " must have ", count, " values, found ",
            to_string(values));
-  for (const int64_t v : values)
+  for (const int64_t v : values) {
     c.expect(v >= smallest, "every value of attribute ", name, " must be at least ", smallest, ", found ",
              to_string(values));
+    c.expect(v <= kMaxStep, "every value of attribute ", name, " must be at most ", kMaxStep, ", found ",
+             to_string(values));
+  }
   return values;
 }
 
@@ -46,6 +54,8 @@ Window read_attributes(const NodeContext& c, size_t axes, std::vector<int64_t> k
     window[i].kernel = kernel[i];
     window[i].stride = strides[i];
     window[i].dilation = dilations[i];
+    c.expect(window[i].span() < kMostInput, "a window of ", kernel[i], " elements with dilation ",
+             dilations[i], " is too long");
   }
   if (read_auto_pad(c) == AutoPad::kNone) {
     const std::vector<int64_t> pads = read_extents(c, "pads", 2 * axes, 0, 0);
@@ -101,7 +111,7 @@ Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w) {
            to_string(w));
   const int64_t groups = c.node().int_or("group", 1);
   c.expect(groups >= 1, "attribute group must be at least 1, found ", groups);
-  c.expect(x[1] == w[1] * groups, "its input X ", to_string(x), " has ", x[1],
+  c.expect(checked_product({w[1], groups}) == x[1], "its input X ", to_string(x), " has ", x[1],
            " channels, but the weights W ", to_string(w), " take ", w[1], " in each of ", groups, " groups");
   c.expect(w[0] % groups == 0, "the ", w[0], " filters of W ", to_string(w), " are not divisible into ",
            groups, " groups");
@@ -136,18 +146,22 @@ Window read_window_from_output(const NodeContext& c, const Shape& output,
     }
     // The number of windows grows with the input, so the input sizes that give it are consecutive.
     const WindowAxis& a = attributes[i];
-    const int64_t largest = wanted * a.stride + a.span();
-    int64_t found = -1;
-    for (int64_t input = std::max<int64_t>(0, (wanted - 2) * a.stride - a.before - a.after); input <= largest;
-         ++input) {
-      if (place(input) != wanted) continue;
-      c.expect(found < 0, "the size of axis ", 2 + i, " of its result is not known: ", found, " and ", input,
-               " both yield the ", wanted, " windows of ", to_string(output),
-               "; state the shape of the result in the model's value_info");
-      found = input;
+    const auto reach = checked_product({wanted, a.stride});
+    c.expect(reach && *reach < kMostInput, "axis ", 2 + i, " of its result would be too long: dY has shape ",
+             to_string(output), " and the stride is ", a.stride);
+    int64_t found = 0, above = *reach + a.span() + 1;  // the first that gives as many windows is between
+    while (found < above) {
+      const int64_t middle = found + (above - found) / 2;
+      if (place(middle) < wanted)
+        found = middle + 1;
+      else
+        above = middle;
     }
-    c.expect(found >= 0, "no size of axis ", 2 + i, " of its result yields the ", wanted, " windows of ",
-             to_string(output));
+    c.expect(place(found) == wanted, "no size of axis ", 2 + i, " of its result yields the ", wanted,
+             " windows of ", to_string(output));
+    c.expect(place(found + 1) != wanted, "the size of axis ", 2 + i, " of its result is not known: ", found,
+             " and ", found + 1, " both yield the ", wanted, " windows of ", to_string(output),
+             "; state the shape of the result in the model's value_info");
     place(found);
   }
   return window;

@@ -30,6 +30,10 @@ struct WindowAxis {
 
 using Window = std::vector<WindowAxis>;
 
+// The largest kernel, stride, dilation and padding that a node may state: kernels hold them in 32 bits, and
+// their products and sums fit in 64.
+inline constexpr int64_t kMaxStep = INT32_MAX;
+
 // The windows of a node over an input [N, C, spatial...] from the attributes kernel_shape (or `kernel` if it
 // is not empty), strides, dilations, pads, auto_pad and ceil_mode. Rejects what does not fit.
 Window read_window(const NodeContext& c, const Shape& input, const std::vector<int64_t>& kernel = {});

@@ -81,10 +81,11 @@ class Selector {
     const auto begin = integers(node.inputs[1]), end = integers(node.inputs[2]),
                axes = integers(node.inputs[3]);
     const auto steps = node.has_input(4) ? integers(node.inputs[4]) : std::vector<int64_t>{1};
-    if (!begin || !end || !axes || !steps || begin->size() != 1 || axes->size() != 1 ||
+    if (!begin || !end || !axes || !steps || begin->size() != 1 || end->size() != 1 || axes->size() != 1 ||
         steps != std::vector<int64_t>{1})
       return std::nullopt;
-    const bool one = begin->front() == -1 ? end->front() > INT32_MAX : end->front() == begin->front() + 1;
+    const bool one = begin->front() == -1 ? end->front() > INT32_MAX
+                                          : end->front() - 1 == begin->front() && end->front() > INT64_MIN;
     const std::optional<Selection> slice = one ? selected(axes->front(), begin->front()) : std::nullopt;
     if (!slice) return std::nullopt;
     // A Slice beyond the end is empty, but a Gather there would fail.
@@ -204,7 +205,8 @@ class Selector {
         for (const auto& [i, integers] : row->second.needed.integers)
           node.inputs[i] = constant(node.inputs[i] + "_selected", Tensor::of(integers));
         if (const auto stated = graph_.value_info.find(node.outputs[0]);
-            stated != graph_.value_info.end() && stated->second.dims)
+            stated != graph_.value_info.end() && stated->second.dims &&
+            static_cast<size_t>(row->second.axis) < stated->second.dims->size())
           (*stated->second.dims)[static_cast<size_t>(row->second.axis)] = Dim{1, ""};
       } else if (std::count(s.nodes.begin(), s.nodes.end(), n)) {
         // One position is left.

@@ -341,6 +341,7 @@ ProgramRequest Executor::Impl::request() const {
   request.precision = settings.precision;
   request.memory_budget = settings.memory_budget;
   request.check_finite = settings.check_finite;
+  request.limits = settings.limits;
   return request;
 }
 
@@ -395,6 +396,7 @@ SegmentRequest Executor::Impl::segment_request(const Segment* before, const RunS
   wanted.states = scope.states;
   wanted.fixed = &constants;
   wanted.of_variant = scope.constants;
+  wanted.limits = settings.limits;
   if (before) {
     wanted.before = &before->plan;
     wanted.outputs = before->outputs;

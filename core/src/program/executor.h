@@ -27,6 +27,7 @@ struct ExecutorSettings {
   bool check_finite = false;
   // Of states that are not row-major. Only kernels of Programs may read these.
   std::unordered_map<std::string, LayoutPtr> layouts = {};
+  ProgramLimits limits = {};  // of each Program
 };
 
 // One run.

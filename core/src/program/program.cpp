@@ -159,7 +159,12 @@ class Compiler {
     for (const int v : storage(s).values) sum += value(v).uses_left;
     return sum;
   }
+  const ProgramLimits& limits() const { return request_.limits; }
   int new_storage(size_t bytes, bool fixed) {
+    const size_t most = request_.limits.bytes;
+    if (fixed) fixed_bytes_ += std::min(bytes, most + 1);
+    if (bytes > most || fixed_bytes_ > most) [[unlikely]]
+      refuse_bytes(std::max(bytes, fixed_bytes_));
     if (fixed)
       return program_.add_fixed(Tensor(DType::kUInt8, {static_cast<int64_t>(std::max<size_t>(bytes, 1))}));
     Storage s;
@@ -192,11 +197,18 @@ class Compiler {
   void set_outputs();
   void place_storages();
   void compile_node(const Node& node);
+  [[noreturn]] void refuse_bytes(size_t bytes) const {
+    fail(ErrorCode::kInvalidArgument, node_ ? node_->label() : "the graph",
+         ": with these input shapes its values take ", bytes,
+         " bytes, the most that session.max_bytes allows are ", request_.limits.bytes);
+  }
   void find_placements();
   void run_now(size_t from);
 
   Program::Impl& program_;
   const ProgramRequest& request_;
+  const Node* node_ = nullptr;  // the one being compiled
+  size_t fixed_bytes_ = 0;      // of values that are computed while compiling
   std::unordered_map<std::string, int> value_index_;
   std::unordered_map<std::string, int> uses_;
   std::unordered_map<std::string, std::vector<const Node*>> readers_;
@@ -223,7 +235,7 @@ class NodeShapes : public ShapeContext {
   }
   void output(size_t o, DType dtype, Shape shape) override {
     if (o >= results.size()) return;  // a trailing optional output that the node does not have
-    element_count(shape);             // rejects negative dimensions and overflow
+    check_value(*this, o, dtype, shape, compiler_.limits());
     results[o] = {dtype, std::move(shape)};
   }
   std::vector<int64_t> stated_shape(size_t o) const override {
@@ -601,7 +613,7 @@ void Compiler::compile_node(const Node& node) {
   for (size_t i = 0; i < node.inputs.size(); ++i)
     require(node.inputs[i].empty() || shapes.inputs[i] >= 0, ErrorCode::kInvalidGraph, node.label(),
             ": input ", i, " ('", node.inputs[i], "') is not produced by any node");
-  op->rules.shape(shapes);
+  infer_shapes(*op, shapes);
   std::vector<DType> types;
   for (const int v : shapes.inputs) types.push_back(v < 0 ? DType::kUndefined : value(v).dtype);
   const ElementTypes ruled(node, shapes.opset(), std::move(types));
@@ -719,6 +731,7 @@ void Compiler::place_storages() {
     owners.push_back(i);
   }
   const MemoryPlan plan = plan_memory(requests);
+  if (plan.bytes > request_.limits.bytes && request_.memory_budget == 0) refuse_bytes(plan.bytes);
   program_.offsets.assign(program_.storages.size(), 0);
   for (size_t k = 0; k < owners.size(); ++k) program_.offsets[owners[k]] = plan.offsets[k];
   program_.memory = {plan.bytes, most_in_use(exact)};
@@ -730,7 +743,8 @@ void Compiler::compile(const std::vector<Node>& nodes) {
   count_uses();
   add_inputs_and_constants();
   find_placements();
-  for (const Node& node : program_.graph.nodes) compile_node(node);
+  for (const Node& node : program_.graph.nodes) compile_node(*(node_ = &node));
+  node_ = nullptr;
   set_outputs();
   place_storages();
 }

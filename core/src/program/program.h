@@ -13,6 +13,7 @@
 
 #include "graph/graph.h"
 #include "op/kernel.h"
+#include "program/limits.h"
 #include "program/profile.h"
 #include "runtime/tensor.h"
 
@@ -56,6 +57,7 @@ struct ProgramRequest {
   // recomputed for the backward pass (program/recompute.h).
   size_t memory_budget = 0;
   bool check_finite = false;  // stop at the first node that produces a NaN or an infinity
+  ProgramLimits limits = {};
 };
 
 // What a Program needs for intermediate values.
@@ -66,8 +68,8 @@ struct ProgramMemory {
 
 class Program {
  public:
-  // Compiles. Throws an Error that names the node if a shape or a type does not fit, and one that states the
-  // smallest possible number of bytes if the memory budget is smaller.
+  // Compiles. Throws an Error that names the node if a shape or a type does not fit or is beyond the limits,
+  // and one that states the smallest possible number of bytes if the memory budget is smaller.
   explicit Program(const ProgramRequest& request);
   ~Program();
 

@@ -27,6 +27,7 @@ class Planner {
   const KnownValue* find(int value) const { return plan_.find(value); }
   const KnownValue* find(const std::string& name) const { return plan_.find(request_.graph->find(name)); }
   const PlanGraph& graph() const { return *request_.graph; }
+  const ProgramLimits& limits() const { return request_.limits; }
   std::vector<int64_t> stated_shape(const std::string& name) const { return (*stated_shapes_)(name); }
 
  private:
@@ -103,7 +104,7 @@ class PlannedShapes : public ShapeContext {
   }
   void output(size_t o, DType dtype, Shape shape) override {
     if (o >= results.size()) return;
-    element_count(shape);  // rejects negative dimensions and overflow
+    check_value(*this, o, dtype, shape, planner_.limits());
     results[o] = {dtype, std::move(shape)};
   }
   void value(size_t o, Tensor value) override {
@@ -263,7 +264,7 @@ void Planner::visit(const PlanNode& node) {
   PlannedShapes shapes(*this, node);
   while (true) {
     try {
-      op->rules.shape(shapes);
+      infer_shapes(*op, shapes);
       break;
     } catch (const DataDependent& e) {
       if (!pin(request_.graph->number(e.value))) return wait(node, plan_.rest);
@@ -323,6 +324,7 @@ void Planner::fold(const PlanNode& node, const std::vector<std::pair<DType, Shap
     request.graph = &graph;
     request.nodes = &nodes;
     request.opsets = &request_.graph->opsets();
+    request.limits = request_.limits;
     for (const int value : node.read) request.constants[this->graph().name(value)] = find(value)->constant;
     request.shape_of = [this](const std::string& name) { return shape_of(name); };
     std::vector<const Tensor*> places;

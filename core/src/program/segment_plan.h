@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "program/limits.h"
 #include "program/plan_graph.h"
 #include "runtime/value.h"
 
@@ -68,6 +69,7 @@ struct SegmentRequest {
   std::unordered_set<int> wanted;
   // First outputs of nodes that are left for the next segment.
   std::unordered_set<int> later;
+  ProgramLimits limits = {};
 };
 
 // The nodes of a segment's Program that need not be recompiled when another run reaches the same point. All

@@ -6,12 +6,24 @@
 
 namespace ortrain {
 
+namespace {
+// Of a shape: leaves room for sums of a few dimensions and for bytes of elements.
+constexpr int64_t kMostElements = int64_t{1} << 56;
+}  // namespace
+
 int64_t element_count(const Shape& shape, size_t begin, size_t end) {
   int64_t count = 1;
-  for (size_t i = begin; i < end; ++i)
-    require(shape[i] >= 0 && !__builtin_mul_overflow(count, shape[i], &count), ErrorCode::kInvalidArgument,
-            "the number of elements of shape ", to_string(shape), " cannot be represented");
-  return count;
+  bool empty = false;
+  for (size_t i = begin; i < end; ++i) {
+    empty |= shape[i] == 0;
+    const bool fits = shape[i] >= 0 &&
+                      !__builtin_mul_overflow(count, std::max<int64_t>(shape[i], 1), &count) &&
+                      count <= kMostElements;
+    if (!fits) [[unlikely]]  // the text is costly to make
+      fail(ErrorCode::kInvalidArgument, "the number of elements of shape ", to_string(shape),
+           " cannot be represented");
+  }
+  return empty ? 0 : count;
 }
 
 int64_t element_count(const Shape& shape) { return element_count(shape, 0, shape.size()); }
@@ -45,7 +57,8 @@ std::vector<int64_t> strides_of(const Shape& shape) {
   int64_t step = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     strides[i] = step;
-    step *= shape[i];
+    // Modulo 2^64: whoever takes the elements of such a shape is rejected, and until then nothing overflows.
+    step = static_cast<int64_t>(static_cast<uint64_t>(step) * static_cast<uint64_t>(shape[i]));
   }
   return strides;
 }

@@ -9,7 +9,8 @@ namespace ortrain {
 
 using Shape = std::vector<int64_t>;
 
-// Product of the dimensions in [begin, end); 1 for an empty range. Throws if it overflows.
+// Product of the dimensions in [begin, end); 1 for an empty range. Throws if it overflows, also if only a
+// dimension of 0 hides that: no product of some of the dimensions overflows then.
 int64_t element_count(const Shape& shape);
 int64_t element_count(const Shape& shape, size_t begin, size_t end);
 

@@ -51,7 +51,7 @@ Tensor Tensor::scalar(DType dtype, double value) {
   }
   const bool known = visit_numeric(dtype, [&](auto zero) {
     using T = decltype(zero);
-    *t.data<T>() = static_cast<T>(value);
+    *t.data<T>() = cast_number<T>(value);
   });
   require(known, ErrorCode::kNotImplemented, "a constant of type ", to_string(dtype), " is not supported");
   return t;

@@ -58,12 +58,24 @@ size_t read_bytes(const std::string& key, const std::string& text) {
   return static_cast<size_t>(total);
 }
 
-uint64_t read_count(const std::string& key, const std::string& text) {
+uint64_t read_count(const std::string& key, const std::string& text, uint64_t least) {
   uint64_t count = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  require(error == std::errc{} && end == text.data() + text.size(), ErrorCode::kInvalidArgument,
-          "session config entry ", key, ": expected a number of 0 or more, found \"", text, "\"");
+  require(error == std::errc{} && end == text.data() + text.size() && count >= least,
+          ErrorCode::kInvalidArgument, "session config entry ", key, ": expected a number ",
+          least == 0 ? "of 0 or more" : "above 0", ", found \"", text, "\"");
   return count;
+}
+
+// The number in an entry of kind kLimit or kBytes, or the default from the spec; 0 if there is neither.
+size_t config_number(const SessionOptions& options, const std::string& key) {
+  const auto entry = std::find_if(std::begin(kConfigEntries), std::end(kConfigEntries),
+                                  [&](const ConfigEntry& known) { return known.key == key; });
+  require(entry != std::end(kConfigEntries), ErrorCode::kFail, "there is no session config entry ", key);
+  const auto given = options.config.find(key);
+  const std::string text = given == options.config.end() ? std::string(entry->fallback) : given->second;
+  if (text.empty() && given == options.config.end()) return 0;
+  return entry->kind == ConfigKind::kBytes ? read_bytes(key, text) : read_count(key, text, 1);
 }
 
 // The names that may follow the key prefix of passes.
@@ -140,7 +152,6 @@ void fix_dimensions(Model& model, const ModelNotes& notes, const SessionOptions&
 }
 
 void check_config_entry(const std::string& key, const std::string& value) {
-  if (!key.starts_with(kOwnPrefix)) return;
   for (const ConfigEntry& entry : kConfigEntries) {
     switch (entry.kind) {
       case ConfigKind::kPass: {
@@ -150,7 +161,7 @@ void check_config_entry(const std::string& key, const std::string& value) {
         return check_choice(entry, key, value);
       }
       case ConfigKind::kChoice:
-        if (key != entry.key) continue;
+        if (key != entry.key || !key.starts_with(kOwnPrefix)) continue;
         return check_choice(entry, key, value);
       case ConfigKind::kBytes:
         if (key != entry.key) continue;
@@ -158,7 +169,11 @@ void check_config_entry(const std::string& key, const std::string& value) {
         return;
       case ConfigKind::kCount:
         if (key != entry.key) continue;
-        read_count(key, value);
+        read_count(key, value, 0);
+        return;
+      case ConfigKind::kLimit:
+        if (key != entry.key) continue;
+        read_count(key, value, 1);
         return;
       case ConfigKind::kFolder:
         if (key != entry.key) continue;
@@ -167,7 +182,7 @@ void check_config_entry(const std::string& key, const std::string& value) {
         return;
     }
   }
-  refuse_key(key);
+  if (key.starts_with(kOwnPrefix)) refuse_key(key);
 }
 
 std::string config_choice(const SessionOptions& options, const std::string& key) {
@@ -187,9 +202,18 @@ bool is_on(const SessionRewrite& rewrite, const SessionOptions& options) {
 }
 
 size_t memory_budget(const SessionOptions& options) {
-  constexpr const char* kKey = "ortrain.memory_budget";
-  const auto entry = options.config.find(kKey);
-  return entry == options.config.end() ? 0 : read_bytes(kKey, entry->second);
+  return config_number(options, "ortrain.memory_budget");
+}
+
+ModelLimits model_limits(const SessionOptions& options) {
+  return {config_number(options, "session.max_nodes"), config_number(options, "session.max_nesting")};
+}
+
+ProgramLimits program_limits(const SessionOptions& options) {
+  ProgramLimits limits;
+  limits.elements = config_number(options, "session.max_elements");
+  if (const size_t bytes = config_number(options, "session.max_bytes"); bytes > 0) limits.bytes = bytes;
+  return limits;
 }
 
 bool flush_denormals(const SessionOptions& options) {
@@ -203,7 +227,7 @@ bool flush_denormals(const SessionOptions& options) {
 uint64_t first_run(const SessionOptions& options) {
   constexpr const char* kKey = "ortrain.first_run";
   const auto entry = options.config.find(kKey);
-  return entry == options.config.end() ? 0 : read_count(kKey, entry->second);
+  return entry == options.config.end() ? 0 : read_count(kKey, entry->second, 0);
 }
 
 bool check_finite(const SessionOptions& options) {

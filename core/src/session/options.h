@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "graph/onnx_io.h"
+#include "program/limits.h"
 
 namespace ortrain {
 
@@ -38,8 +39,8 @@ struct SessionOptions {
 void fix_dimensions(Model& model, const ModelNotes& notes, const SessionOptions& options);
 
 // Throws kInvalidArgument if the key begins with "ortrain." but is not an entry that the library knows
-// (session/generated/session_config.h), or if the entry does not accept the value. Other keys are
-// onnxruntime's, with any value.
+// (session/generated/session_config.h), or if the entry does not accept the value; the limits that begin with
+// "session.max_" are checked too. Other keys are onnxruntime's, with any value.
 void check_config_entry(const std::string& key, const std::string& value);
 
 // The value of an entry whose values are a fixed list; if the options do not have it, the default from the
@@ -59,6 +60,11 @@ bool is_on(const SessionRewrite& rewrite, const SessionOptions& options);
 // The entry "ortrain.memory_budget": the bytes that the intermediate values of a train step may take, a
 // number optionally followed by K, M or G. 0 if there is no entry; throws if it is not such a number.
 size_t memory_budget(const SessionOptions& options);
+
+// The entries "session.max_nodes" and "session.max_nesting", "session.max_elements" and "session.max_bytes";
+// throw for values that are not numbers.
+ModelLimits model_limits(const SessionOptions& options);
+ProgramLimits program_limits(const SessionOptions& options);
 
 // The entry "session.set_denormal_as_zero", "1" or "0": whether denormal numbers are treated as zero. False
 // if there is no entry; throws for other values.

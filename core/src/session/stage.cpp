@@ -143,9 +143,10 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
   run_passes(model_, PassPhase::kSession, options.config, options.graph_optimization_level, what_);
   if (!options.optimized_model_path.empty()) write_rewritten(model_, options.optimized_model_path);
   model_.graph.make_inner_names_unique();
-  executor_ = std::make_unique<Executor>(model_.graph, input_names_, output_names_,
-                                         ExecutorSettings{&model_, std::move(arena), precision, memory_budget,
-                                                          check_finite(options), std::move(layouts)});
+  executor_ = std::make_unique<Executor>(
+      model_.graph, input_names_, output_names_,
+      ExecutorSettings{&model_, std::move(arena), precision, memory_budget, check_finite(options),
+                       std::move(layouts), program_limits(options)});
 }
 
 void Stage::check_inputs(std::span<const ValueRef> inputs) {

@@ -6,8 +6,10 @@
 //
 // Heads of keys may be fewer than heads of queries (J. Ainslie et al., "GQA", 2023): neighbouring heads of
 // queries then share one.
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <optional>
 
 #include "backend/cpu/dropout_random.h"
@@ -57,8 +59,10 @@ Attention read_attention(const NodeContext& c, const HeadsView& q, const HeadsVi
   const float scale = node.float_or("scale", 0);
   a.scale = scale != 0 ? static_cast<double>(scale) : 1 / std::sqrt(static_cast<double>(a.size));
   a.cap = static_cast<double>(node.float_or("softcap", 0));
-  a.left = node.int_or("left_window_size", -1);
-  a.right = node.int_or("right_window_size", -1);
+  // Beyond all keys one size is as good as another, and sums with positions fit.
+  constexpr int64_t kAll = int64_t{1} << 56;
+  a.left = std::min(node.int_or("left_window_size", -1), kAll);
+  a.right = std::min(node.int_or("right_window_size", -1), kAll);
   c.expect(a.left >= -1 && a.right >= -1, "a window must have a size of 0 or more, or -1 for none, found ",
            a.left, " to the left and ", a.right, " to the right");
   if (node.int_or("is_causal", 0) != 0) a.right = 0;
@@ -321,12 +325,22 @@ ORTRAIN_OPERATOR({.type = "Attention",
 // before dropout are passed on too if they are not much larger than the operands; otherwise the gradient
 // recomputes them.
 
+// The permutation in an attribute, of 3 or 4 axes; the identity if the node does not have it.
+std::vector<int64_t> order_of(const NodeContext& c, const char* name, size_t rank) {
+  std::vector<int64_t> plain(rank);
+  std::iota(plain.begin(), plain.end(), 0);
+  const std::vector<int64_t> order = c.node().ints_or(name, plain);
+  if (order.empty()) return plain;
+  c.expect(
+      (rank == 3 || rank == 4) && std::is_permutation(order.begin(), order.end(), plain.begin(), plain.end()),
+      "attribute ", name, " must be a permutation of 3 or 4 axes, as the operands have, found ",
+      to_string(order), " for ", rank);
+  return order;
+}
+
 HeadsView ordered(const NodeContext& c, const Shape& shape, const char* name) {
-  std::vector<int64_t> order = c.node().ints_or(name, {});
-  if (order.empty())
-    for (size_t i = 0; i < shape.size(); ++i) order.push_back(static_cast<int64_t>(i));
-  c.expect((shape.size() == 3 || shape.size() == 4) && order.size() == shape.size() &&
-               order.back() == static_cast<int64_t>(shape.size()) - 1,
+  const std::vector<int64_t> order = order_of(c, name, shape.size());
+  c.expect((shape.size() == 3 || shape.size() == 4) && order.back() == static_cast<int64_t>(shape.size()) - 1,
            "an operand of shape ", to_string(shape), " cannot be permuted by attribute ", name);
   const std::vector<int64_t> strides = strides_of(shape);
   const auto extent = [&](size_t i) { return shape[static_cast<size_t>(order[i])]; };
@@ -340,18 +354,18 @@ HeadsView ordered(const NodeContext& c, const Shape& shape, const char* name) {
 Shape reordered(const NodeContext& c, const Attention& a, size_t rank, const char* name) {
   const Shape plain =
       rank == 3 ? Shape{a.heads, a.queries, a.v_size} : Shape{a.batch, a.heads, a.queries, a.v_size};
-  const std::vector<int64_t> order = c.node().ints_or(name, {});
+  const std::vector<int64_t> order = order_of(c, name, plain.size());
   Shape out = plain;
-  for (size_t i = 0; i < order.size(); ++i) out.at(i) = plain.at(static_cast<size_t>(order[i]));
+  for (size_t i = 0; i < order.size(); ++i) out[i] = plain[static_cast<size_t>(order[i])];
   return out;
 }
 
 // The strides of Y: its order maps the plain order to memory.
 HeadSteps result_steps(const NodeContext& c, const Shape& memory, const char* name) {
   const std::vector<int64_t> strides = strides_of(memory);
-  std::vector<int64_t> order = c.node().ints_or(name, {}), steps(memory.size());
-  for (size_t i = 0; i < memory.size(); ++i)
-    steps[order.empty() ? i : static_cast<size_t>(order[i])] = strides[i];
+  const std::vector<int64_t> order = order_of(c, name, memory.size());
+  std::vector<int64_t> steps(memory.size());
+  for (size_t i = 0; i < memory.size(); ++i) steps[static_cast<size_t>(order[i])] = strides[i];
   c.expect(steps.back() == 1 || memory.back() <= 1, "attribute ", name, " must leave the last axis in place");
   if (steps.size() == 3) return {0, steps[0], steps[1]};
   return {steps[0], steps[1], steps[2]};
@@ -392,7 +406,11 @@ Attention read_fused(const NodeContext& c, size_t first, size_t mask) {
   a.inverted_mask = c.node().int_or("inverted_mask", 0) != 0;
   const auto factor = c.node().attributes.find("factor");
   if (factor != c.node().attributes.end())
-    if (const Tensor* value = std::get_if<Tensor>(&factor->second)) a.scale = value->to_double()[0];
+    if (const Tensor* value = std::get_if<Tensor>(&factor->second)) {
+      c.expect(value->size() == 1, "attribute factor must hold one number, found shape ",
+               to_string(value->shape()));
+      a.scale = value->to_double()[0];
+    }
   return a;
 }
 
@@ -501,10 +519,12 @@ Kernel fused_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedAttention",
+                  .signature = "Q, K, V, mask?, ratio?, training_mode? -> Y, mask_out?, key?",
                   .rules = {.shape = fused_shape, .element_type = fused_types},
                   .kernels = {.cpu = fused_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedDropoutAttention",
+                  .signature = "Q, K, V, mask?, ratio?, training_mode? -> Y, mask_out?, key?",
                   .rules = {.shape = fused_shape, .element_type = fused_types},
                   .traits = {.impure = true},
                   .kernels = {.cpu = fused_kernel}});
@@ -544,8 +564,19 @@ struct GradNode {
       read_mask(c, 4, c.node().int_or("padded_mask", 0) != 0, a);
       expect_lengths(c, 5, a);
       a.offset_by_length = c.has_input(5);
-      if (c.has_input(7)) a.offset = c.shape(7).at(2);
+      c.expect(!c.has_input(7) || c.rank(7) == 4, "past_key must have four axes, found shape ",
+               c.has_input(7) ? to_string(c.shape(7)) : "");
+      if (c.has_input(7)) a.offset = c.shape(7)[2];
     }
+    const Shape scores = {a.batch, a.heads, a.queries, a.keys};
+    c.expect(!c.has_input(6) || c.size(6) == 0 || (c.shape(6) == scores && c.dtype(6) == a.dtype),
+             "the probabilities must be ", to_string(a.dtype), to_string(scores), ", found ",
+             c.has_input(6) ? concat(to_string(c.dtype(6)), to_string(c.shape(6))) : "");
+    expect_scalar(c, kDropoutRatio, "ratio");
+    expect_scalar(c, kDropoutRatio + 1, "training_mode");
+    c.expect(
+        !c.has_input(kDropoutKey) || (c.dtype(kDropoutKey) == DType::kUInt64 && c.size(kDropoutKey) == 2),
+        "the key of the dropout must be two uint64");
     c.expect(c.shape(0) == y, "dY must have shape ", to_string(y), ", found ", to_string(c.shape(0)));
   }
 };
@@ -606,6 +637,8 @@ Kernel gradient_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "AttentionGrad",
+                  .signature = "dY, Q, K, V, mask?, nonpad_kv_seqlen?, probabilities?, past_key?, ratio?, "
+                               "training_mode?, key? -> dQ?, dK?, dV?, dmask?",
                   .rules = {.shape = gradient_shape, .decompose = decompose_attention_gradient},
                   .kernels = {.cpu = gradient_kernel}});
 

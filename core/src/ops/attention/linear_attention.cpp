@@ -110,6 +110,8 @@ void gradient_shape(ShapeContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LinearAttentionGrad",
+                  .signature = "dY?, dpresent_state?, query, key, value, past_state?, decay?, beta? -> "
+                               "dquery, dkey, dvalue, dpast_state, ddecay, dbeta",
                   .rules = {.shape = gradient_shape},
                   .kernels = {
                       .cpu = [](KernelContext& c) { return linear_attention_grad(c, read(c, kFirst)); }}});

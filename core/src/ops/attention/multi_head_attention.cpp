@@ -321,10 +321,13 @@ void gradient(GradientContext& g) {
   g.set(kBias, g("Concat", parts, {{"axis", int64_t{0}}}));
 }
 
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "MultiHeadAttention",
-                  .rules = {.shape = shape, .gradient = gradient},
-                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft,
+     .type = "MultiHeadAttention",
+     .signature = "query, key?, value?, bias?, key_padding_mask?, attention_bias?, past_key?, past_value?, "
+                  "past_sequence_length?, cache_indirection? -> output, present_key?, present_value?, qk?",
+     .rules = {.shape = shape, .gradient = gradient},
+     .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -54,7 +54,10 @@ void decompose(DecompositionContext& e) {
   if (presents) e.set(1, e("Concat", {e.unsqueeze(made[1], {0}), e.unsqueeze(made[2], {0})}, first));
 }
 
-ORTRAIN_DECOMPOSITION("Attention", decompose);
+ORTRAIN_DECOMPOSITION(
+    "Attention",
+    "input, weights, bias?, mask_index?, past?, attention_bias?, past_sequence_length? -> output, present?",
+    decompose);
 
 }  // namespace
 }  // namespace ortrain

@@ -10,6 +10,10 @@
 
 namespace ortrain {
 
+// What is wrong with the graph 'body' of a node, which must have so many inputs and at least so many outputs;
+// empty if nothing is.
+std::string body_fault(const Node& node, size_t inputs, size_t outputs);
+
 // The subgraph in an attribute of the node; throws if there is none.
 const Graph& subgraph_of(const Node& node, const std::string& attribute);
 

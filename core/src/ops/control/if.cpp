@@ -97,7 +97,18 @@ void gradient(GradientContext& g) {
   for (size_t k = 0; k < reached.size(); ++k) s.set_captured(reached[k], gradients[k]);
 }
 
+std::string subgraph_fault(const Node& node, int64_t) {
+  for (const char* name : {"then_branch", "else_branch"}) {
+    const Graph& branch = subgraph_of(node, name);
+    if (!branch.inputs.empty() || branch.outputs.size() < node.outputs.size())
+      return concat("the graph '", name, "' must have no inputs and ", node.outputs.size(),
+                    " outputs, found ", branch.inputs.size(), " and ", branch.outputs.size());
+  }
+  return "";
+}
+
 ORTRAIN_OPERATOR({.type = "If",
+                  .subgraph_fault = subgraph_fault,
                   .rules = {.gradient = gradient, .types = types},
                   .traits = {.takes_sequences = true},
                   .kernels = {.run = run}});

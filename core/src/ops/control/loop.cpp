@@ -148,7 +148,13 @@ void gradient(GradientContext& g) {
                 {.first_input = kCarried, .first_result = 1, .carried = g.node().inputs.size() - kCarried});
 }
 
+std::string subgraph_fault(const Node& node, int64_t) {
+  return body_fault(node, node.inputs.size(),
+                    std::max(node.inputs.size() - kCarried, node.outputs.size()) + 1);
+}
+
 ORTRAIN_OPERATOR({.type = "Loop",
+                  .subgraph_fault = subgraph_fault,
                   .rules = {.gradient = gradient, .types = types},
                   .traits = {.takes_sequences = true},
                   .kernels = {.run = run}});

@@ -362,7 +362,20 @@ void gradient(GradientContext& g) {
   loop_gradient(g, {.carried = n.states, .scanned = n.scanned});
 }
 
-ORTRAIN_OPERATOR({.type = "Scan", .rules = {.gradient = gradient, .types = types}, .kernels = {.run = run}});
+std::string subgraph_fault(const Node& node, int64_t opset) {
+  const size_t first = opset < since::kScanWithoutBatch ? 1 : 0;
+  const int64_t scanned = node.int_or("num_scan_inputs", -1);
+  const size_t values = node.inputs.size() - std::min(node.inputs.size(), first);
+  if (scanned < 1 || static_cast<size_t>(scanned) > values)
+    return concat("attribute 'num_scan_inputs' should be between 1 and the number of inputs, found ",
+                  scanned);
+  return body_fault(node, values, std::max(values - static_cast<size_t>(scanned), node.outputs.size()));
+}
+
+ORTRAIN_OPERATOR({.type = "Scan",
+                  .subgraph_fault = subgraph_fault,
+                  .rules = {.gradient = gradient, .types = types},
+                  .kernels = {.run = run}});
 
 }  // namespace
 }  // namespace ortrain

@@ -177,6 +177,7 @@ ORTRAIN_OPERATOR({.type = "Det",
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "DetGrad",
+                  .signature = "dY, X -> dX",
                   .rules = {.shape = grad_shape},
                   .kernels = {.cpu = grad_kernel}});
 

@@ -92,6 +92,7 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "Inverse",
+                  .signature = "X -> Y",
                   .rules = {.shape = shape, .gradient = gradient},
                   .kernels = {.cpu = kernel}});
 

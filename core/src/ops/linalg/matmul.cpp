@@ -238,6 +238,7 @@ ORTRAIN_OPERATOR({.type = "MatMul",
                       .takes_bf16 = true, .positions = matmul_positions, .operations = product_operations}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedMatMul",
+                  .signature = "A, B -> Y",
                   .rules = {.shape = matmul_shape, .gradient = matmul_gradient},
                   .traits = {.takes_bf16 = true, .operations = product_operations}});
 ORTRAIN_OPERATOR({.type = "Gemm",
@@ -246,6 +247,7 @@ ORTRAIN_OPERATOR({.type = "Gemm",
                       .takes_bf16 = true, .positions = gemm_positions, .operations = product_operations}});
 ORTRAIN_OPERATOR({.domain = kSessionDomain,
                   .type = "FusedProduct",
+                  .signature = "A, B, addend?, second_addend?, factor? -> Y",
                   .rules = {.shape = fused_product_shape},
                   .traits = {.takes_bf16 = true, .operations = product_operations}});
 

@@ -247,9 +247,10 @@ void power_row(const void* base, int64_t step_x, const void* exponents, int64_t 
   if (step_e == 0 && *e == E{1}) {
     for (int64_t i = 0; i < n; ++i) y[i] = x[i * step_x];
   } else if (step_e == 0 && *e == E{2}) {
-    for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i * step_x] * x[i * step_x]);
+    for (int64_t i = 0; i < n; ++i) y[i] = wrapping_product(x[i * step_x], x[i * step_x]);
   } else if (step_e == 0 && *e == E{3}) {
-    for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i * step_x] * x[i * step_x] * x[i * step_x]);
+    for (int64_t i = 0; i < n; ++i)
+      y[i] = wrapping_product(wrapping_product(x[i * step_x], x[i * step_x]), x[i * step_x]);
   } else {
     for (int64_t i = 0; i < n; ++i) y[i] = power(x[i * step_x], e[i * step_e]);
   }
@@ -359,6 +360,7 @@ ORTRAIN_OPERATOR({.type = "Pow",
                   .kernels = {.cpu = pow_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "DivGrad",
+                  .signature = "dY, A, B -> dA?, dB?",
                   .rules = {.shape = div_grad_shape},
                   .traits = {.optional_outputs = true},
                   .kernels = {.cpu = div_grad_kernel}});

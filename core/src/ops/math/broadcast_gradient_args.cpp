@@ -32,6 +32,7 @@ void shape(ShapeContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BroadcastGradientArgs",
+                  .signature = "a_shape, b_shape -> a_axes?, b_axes?",
                   .rules = {.shape = shape},
                   .traits = {.stops_gradient = true, .optional_outputs = true}});
 

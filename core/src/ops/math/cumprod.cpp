@@ -1,5 +1,6 @@
 // CumProd: running products along an axis; exclusive leaves the element itself out, reverse runs from the
 // end. CumProdGrad (com.microsoft).
+#include "backend/cpu/elementwise/integers.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
@@ -57,7 +58,7 @@ Kernel kernel(KernelContext& c) {
       for_each_line(dims, s.axis(f, axis, dims), s.reverse, [&](int64_t at, int64_t step, int64_t length) {
         T product(1);
         for (int64_t i = 0; i < length; ++i, at += step) {
-          const T including = static_cast<T>(product * x[at]);
+          const T including = wrapping_product(product, x[at]);
           y[at] = s.exclusive ? product : including;
           product = including;
         }
@@ -118,6 +119,7 @@ ORTRAIN_OPERATOR({.type = "CumProd",
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "CumProdGrad",
+                  .signature = "dY, X, axis -> dX",
                   .rules = {.shape = grad_shape},
                   .kernels = {.cpu = grad_kernel}});
 

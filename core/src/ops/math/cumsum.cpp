@@ -1,4 +1,5 @@
 // CumSum: running sums along an axis; exclusive leaves the element itself out, reverse runs from the end.
+#include "backend/cpu/elementwise/integers.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
@@ -39,7 +40,7 @@ Kernel kernel(KernelContext& c) {
           for (int64_t j = 0; j < n; ++j) y[at + j] = exclusive ? T{} : x[at + j];
           for (int64_t i = 1; i < length; ++i, at += step) {
             const T* term = exclusive ? x + at : x + at + step;
-            for (int64_t j = 0; j < n; ++j) y[at + step + j] = static_cast<T>(y[at + j] + term[j]);
+            for (int64_t j = 0; j < n; ++j) y[at + step + j] = wrapping_sum(y[at + j], term[j]);
           }
           from = to;
         }

@@ -308,6 +308,7 @@ constexpr ReduceRow kRows[] = {
 const bool registered = register_rows<std::size(kRows)>([]<size_t I>() -> Operator {
   return {.domain = kRows[I].domain,
           .type = kRows[I].type,
+          .signature = kRows[I].domain.empty() ? "" : "data, axes -> reduced",
           .rules = {.shape = reduce_shape, .gradient = kRows[I].gradient},
           .kernels = {.cpu = [](KernelContext& c) { return reduce_kernel(c, kRows[I]); }}};
 });

@@ -42,6 +42,7 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "Scale",
+                  .signature = "input, scale -> output",
                   .rules = {.shape = shape, .gradient = gradient},
                   .kernels = {.cpu = kernel}});
 

@@ -304,6 +304,7 @@ const UnaryRow& gelu_row(const Node& node) {
 constexpr Operator gelu_operator(std::string_view domain) {
   return {.domain = domain,
           .type = "Gelu",
+          .signature = domain.empty() ? "" : "X -> Y",
           .rules = {.shape = shape_like_first,
                     .gradient = [](GradientContext& g) { unary_gradient(g, gelu_row(g.node())); }},
           .traits = {.takes_bf16 = true, .positions = elementwise_positions},
@@ -321,6 +322,7 @@ const bool registered_unary = register_rows<std::size(kUnaryRows)>([]<size_t I>(
   constexpr UnaryRow row = kUnaryRows[I];
   return {.domain = row.domain,
           .type = row.type,
+          .signature = row.domain.empty() ? "" : "X -> Y",
           .rules = {.shape = shape_like_first,
                     .gradient = stops_gradient(row)
                                     ? nullptr
@@ -335,6 +337,7 @@ const bool registered_pairs = register_rows<std::size(kPairRows)>([]<size_t I>()
   return {
       .domain = kMicrosoft,
       .type = kPairRows[I].type,
+      .signature = "dY, X -> dX",
       .rules = {.shape = pair_shape, .gradient = [](GradientContext& g) { pair_gradient(g, kPairRows[I]); }},
       .traits = {.takes_bf16 = true},
       .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kPairRows[I]); }}};
@@ -342,6 +345,7 @@ const bool registered_pairs = register_rows<std::size(kPairRows)>([]<size_t I>()
 const bool registered_with_slopes = register_rows<std::size(kWithSlopeRows)>([]<size_t I>() -> Operator {
   return {.domain = kSessionDomain,
           .type = kWithSlopeRows[I].type,
+          .signature = "X -> Y, slope?",
           .rules = {.shape = with_slope_shape},
           .traits = {.takes_bf16 = true},
           .kernels = {.cpu = [](KernelContext& c) { return with_slope_kernel(c, kWithSlopeRows[I]); }}};

@@ -66,13 +66,16 @@ void softmax_dropout_gradient(DecompositionContext& e) {
   e.set(0, e("SoftmaxGrad", {d, e.x(2)}, {{"axis", e.node().int_or("axis", 1)}}, kMicrosoft));
 }
 
-ORTRAIN_DECOMPOSITION("BiasAdd", bias_add);
-ORTRAIN_DECOMPOSITION("BiasSplitGelu", bias_split_gelu);
-ORTRAIN_DECOMPOSITION("BiasSoftmax", bias_softmax);
-ORTRAIN_DECOMPOSITION("BiasDropout", bias_dropout);
-ORTRAIN_DECOMPOSITION("BitmaskBiasDropout", bitmask_bias_dropout);
-ORTRAIN_DECOMPOSITION("BiasSoftmaxDropout", bias_softmax_dropout);
-ORTRAIN_DECOMPOSITION("SoftmaxDropoutGrad", softmax_dropout_gradient);
+ORTRAIN_DECOMPOSITION("BiasAdd", "X, bias, skip -> Y", bias_add);
+ORTRAIN_DECOMPOSITION("BiasSplitGelu", "X, bias -> Y", bias_split_gelu);
+ORTRAIN_DECOMPOSITION("BiasSoftmax", "data, bias -> output", bias_softmax);
+ORTRAIN_DECOMPOSITION("BiasDropout", "data, bias, residual?, ratio?, training_mode? -> output, mask?",
+                      bias_dropout);
+ORTRAIN_DECOMPOSITION("BitmaskBiasDropout", "data, bias, residual?, ratio?, training_mode? -> output, mask?",
+                      bitmask_bias_dropout);
+ORTRAIN_DECOMPOSITION("BiasSoftmaxDropout", "data, bias, ratio? -> dropout_output, mask, softmax_output",
+                      bias_softmax_dropout);
+ORTRAIN_DECOMPOSITION("SoftmaxDropoutGrad", "dy, mask, softmax_y, ratio? -> dx", softmax_dropout_gradient);
 
 }  // namespace
 }  // namespace ortrain

@@ -106,12 +106,21 @@ void invertible_layer_normalization_gradient(DecompositionContext& e) {
   for (size_t o = 0; o < 3; ++o) e.set(o, gradients[o]);
 }
 
-ORTRAIN_DECOMPOSITION("SkipLayerNormalization", skip_layer_normalization);
-ORTRAIN_DECOMPOSITION("SkipSimplifiedLayerNormalization", skip_simplified_layer_normalization);
-ORTRAIN_DECOMPOSITION("EmbedLayerNormalization", embed_layer_normalization);
-ORTRAIN_DECOMPOSITION("GroupNorm", group_norm<false>);
-ORTRAIN_DECOMPOSITION("SkipGroupNorm", group_norm<true>);
-ORTRAIN_DECOMPOSITION("InvertibleLayerNormalizationGrad", invertible_layer_normalization_gradient);
+ORTRAIN_DECOMPOSITION("SkipLayerNormalization",
+                      "input, skip, gamma, beta?, bias? -> output, mean?, inv_std_var?, input_skip_bias_sum?",
+                      skip_layer_normalization);
+ORTRAIN_DECOMPOSITION("SkipSimplifiedLayerNormalization",
+                      "input, skip, gamma, bias? -> output, mean?, inv_std_var?, input_skip_bias_sum?",
+                      skip_simplified_layer_normalization);
+ORTRAIN_DECOMPOSITION("EmbedLayerNormalization",
+                      "input_ids, segment_ids?, word_embedding, position_embedding, segment_embedding?, "
+                      "gamma, beta, mask?, position_ids? -> output, mask_index?, embedding_sum?",
+                      embed_layer_normalization);
+ORTRAIN_DECOMPOSITION("GroupNorm", "X, gamma, beta -> Y", group_norm<false>);
+ORTRAIN_DECOMPOSITION("SkipGroupNorm", "X, gamma, beta, skip, bias? -> Y, S?", group_norm<true>);
+ORTRAIN_DECOMPOSITION("InvertibleLayerNormalizationGrad",
+                      "Y_grad, Y, scale, bias, inv_std_var -> X_grad, scale_grad, bias_grad",
+                      invertible_layer_normalization_gradient);
 
 }  // namespace
 }  // namespace ortrain

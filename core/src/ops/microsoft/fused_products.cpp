@@ -32,10 +32,10 @@ void gemm_fast_gelu(DecompositionContext& e) {
   e.set(0, e("FastGelu", inputs, {}, kMicrosoft));
 }
 
-ORTRAIN_DECOMPOSITION("FusedGemm", fused_gemm);
-ORTRAIN_DECOMPOSITION("FusedMatMulActivation", fused_matmul);
-ORTRAIN_DECOMPOSITION("TransposeMatMul", fused_matmul);
-ORTRAIN_DECOMPOSITION("GemmFastGelu", gemm_fast_gelu);
+ORTRAIN_DECOMPOSITION("FusedGemm", "A, B, C? -> Y", fused_gemm);
+ORTRAIN_DECOMPOSITION("FusedMatMulActivation", "A, B -> Y", fused_matmul);
+ORTRAIN_DECOMPOSITION("TransposeMatMul", "A, B -> Y", fused_matmul);
+ORTRAIN_DECOMPOSITION("GemmFastGelu", "X, W, bias? -> Y", gemm_fast_gelu);
 
 }  // namespace
 }  // namespace ortrain

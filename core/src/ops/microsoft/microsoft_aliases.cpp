@@ -144,21 +144,22 @@ void matmul_integer16(DecompositionContext& e) {
   e.set(0, e("MatMul", {e("Cast", {e.x(0)}, wide), e("Cast", {e.x(1)}, wide)}));
 }
 
-ORTRAIN_DECOMPOSITION("Unique", unique);
-ORTRAIN_DECOMPOSITION("MatMulInteger16", matmul_integer16);
-ORTRAIN_DECOMPOSITION("UnfoldTensor", unfold);
-ORTRAIN_DECOMPOSITION("Trilu", alias);
-ORTRAIN_DECOMPOSITION("GatherND", alias);
-ORTRAIN_DECOMPOSITION("ExpandDims", expand_dims);
-ORTRAIN_DECOMPOSITION("ShrunkenGather", shrunken_gather);
-ORTRAIN_DECOMPOSITION("GridSample", grid_sample);
-ORTRAIN_DECOMPOSITION("Pad", pad);
-ORTRAIN_DECOMPOSITION("Range", range);
-ORTRAIN_DECOMPOSITION("NhwcMaxPool", nhwc_max_pool);
-ORTRAIN_DECOMPOSITION("RotaryEmbedding", rotary_embedding);
-ORTRAIN_DECOMPOSITION("CDist", cdist);
-ORTRAIN_DECOMPOSITION("ComplexMul", complex_mul<false>);
-ORTRAIN_DECOMPOSITION("ComplexMulConj", complex_mul<true>);
+ORTRAIN_DECOMPOSITION("Unique", "x -> y, idx, counts", unique);
+ORTRAIN_DECOMPOSITION("MatMulInteger16", "A, B -> Y", matmul_integer16);
+ORTRAIN_DECOMPOSITION("UnfoldTensor", "input -> output", unfold);
+ORTRAIN_DECOMPOSITION("Trilu", "X, k? -> Y", alias);
+ORTRAIN_DECOMPOSITION("GatherND", "data, indices -> output", alias);
+ORTRAIN_DECOMPOSITION("ExpandDims", "X, axis -> Y", expand_dims);
+ORTRAIN_DECOMPOSITION("ShrunkenGather", "data, indices -> output", shrunken_gather);
+ORTRAIN_DECOMPOSITION("GridSample", "X, Grid -> Y", grid_sample);
+ORTRAIN_DECOMPOSITION("Pad", "data, pads, value? -> output", pad);
+ORTRAIN_DECOMPOSITION("Range", "start, limit, delta? -> Y", range);
+ORTRAIN_DECOMPOSITION("NhwcMaxPool", "x -> y", nhwc_max_pool);
+ORTRAIN_DECOMPOSITION("RotaryEmbedding", "input, position_ids, cos_cache, sin_cache -> output",
+                      rotary_embedding);
+ORTRAIN_DECOMPOSITION("CDist", "A, B -> C", cdist);
+ORTRAIN_DECOMPOSITION("ComplexMul", "A, B -> C", complex_mul<false>);
+ORTRAIN_DECOMPOSITION("ComplexMulConj", "A, B -> C", complex_mul<true>);
 
 }  // namespace
 }  // namespace ortrain

@@ -203,27 +203,32 @@ void pad_and_unflatten(DecompositionContext& e) {
   e.set(0, reshape_to(e, padded, e("Concat", {e.x(2), row}, first)));
 }
 
-ORTRAIN_DECOMPOSITION("SoftmaxCrossEntropy", softmax_cross_entropy);
-ORTRAIN_DECOMPOSITION("SoftmaxCrossEntropyGrad", softmax_cross_entropy_gradient);
-ORTRAIN_OPERATOR({.type = "SparseSoftmaxCrossEntropy", .rules = {.decompose = sparse_softmax_cross_entropy}});
+ORTRAIN_DECOMPOSITION("SoftmaxCrossEntropy", "logits, label -> Y, log_prob?", softmax_cross_entropy);
+ORTRAIN_DECOMPOSITION("SoftmaxCrossEntropyGrad", "dY, log_prob, label -> d_logits",
+                      softmax_cross_entropy_gradient);
+ORTRAIN_OPERATOR({.type = "SparseSoftmaxCrossEntropy",
+                  .signature = "logits, label, weight? -> Y, log_prob?",
+                  .rules = {.decompose = sparse_softmax_cross_entropy}});
 ORTRAIN_OPERATOR({.type = "SparseSoftmaxCrossEntropyGrad",
+                  .signature = "dY, log_prob, label, weight? -> d_logits",
                   .rules = {.decompose = sparse_softmax_cross_entropy_gradient}});
-ORTRAIN_DECOMPOSITION("ScaledSum", scaled_sum);
-ORTRAIN_DECOMPOSITION("BatchScale", batch_scale);
-ORTRAIN_DECOMPOSITION("MixedPrecisionScale", mixed_precision_scale);
-ORTRAIN_DECOMPOSITION("All", all);
-ORTRAIN_DECOMPOSITION("IsFinite", is_finite);
-ORTRAIN_DECOMPOSITION("IsAllFinite", is_all_finite);
-ORTRAIN_DECOMPOSITION("PassThrough", pass_through);
-ORTRAIN_DECOMPOSITION("MegatronF", pass_through);  // what processes exchange is nothing where there is one
-ORTRAIN_DECOMPOSITION("MegatronG", pass_through);
-ORTRAIN_DECOMPOSITION("RecordEvent", pass_behind_event);
-ORTRAIN_DECOMPOSITION("WaitEvent", pass_behind_event);
-ORTRAIN_DECOMPOSITION("YieldOp", yield);
-ORTRAIN_DECOMPOSITION("Group", group);
-ORTRAIN_DECOMPOSITION("View", view);
-ORTRAIN_DECOMPOSITION("FlattenAndUnpad", flatten_and_unpad);
-ORTRAIN_DECOMPOSITION("PadAndUnflatten", pad_and_unflatten);
+ORTRAIN_DECOMPOSITION("ScaledSum", "input_0, input_1, input_2? -> output", scaled_sum);
+ORTRAIN_DECOMPOSITION("BatchScale", "input -> output_0, output_1, output_2?", batch_scale);
+ORTRAIN_DECOMPOSITION("MixedPrecisionScale", "S, X... -> Y...", mixed_precision_scale);
+ORTRAIN_DECOMPOSITION("All", "X -> Y", all);
+ORTRAIN_DECOMPOSITION("IsFinite", "X -> Y", is_finite);
+ORTRAIN_DECOMPOSITION("IsAllFinite", "input... -> output", is_all_finite);
+ORTRAIN_DECOMPOSITION("PassThrough", "inputs... -> outputs...", pass_through);
+ORTRAIN_DECOMPOSITION("MegatronF", "input -> output",
+                      pass_through);  // what processes exchange is nothing where there is one
+ORTRAIN_DECOMPOSITION("MegatronG", "input -> output", pass_through);
+ORTRAIN_DECOMPOSITION("RecordEvent", "EventIdentifier, InputData... -> OutputData...", pass_behind_event);
+ORTRAIN_DECOMPOSITION("WaitEvent", "EventIdentifier, InputData... -> OutputData...", pass_behind_event);
+ORTRAIN_DECOMPOSITION("YieldOp", "module_outputs... -> module_outputs_grad...", yield);
+ORTRAIN_DECOMPOSITION("Group", "input_tensors... -> done", group);
+ORTRAIN_DECOMPOSITION("View", "input, shapes... -> outputs...", view);
+ORTRAIN_DECOMPOSITION("FlattenAndUnpad", "input, indices -> output, unflatten_dims", flatten_and_unpad);
+ORTRAIN_DECOMPOSITION("PadAndUnflatten", "input, indices, unflatten_dims -> output", pad_and_unflatten);
 
 }  // namespace
 }  // namespace ortrain

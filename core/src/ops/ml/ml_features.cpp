@@ -9,6 +9,7 @@
 #include "op/gradient_expression.h"
 #include "ops/common/indices.h"
 #include "ops/ml/ml.h"
+#include "runtime/convert.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -95,7 +96,8 @@ int64_t vector_rows(const NodeContext& c, size_t i) { return c.rank(i) == 2 ? c.
 void vectorize_shape(ShapeContext& c) {
   int64_t sum = 0;
   for (const int64_t length : vector_lengths(c)) {
-    c.expect(length >= 0, "inputdimensions must not be negative, found ", length);
+    c.expect(length >= 0 && length <= INT32_MAX, "inputdimensions must lie in [0, ", INT32_MAX, "], found ",
+             length);
     sum += length;
   }
   for (size_t i = 0; i < c.input_count(); ++i)
@@ -133,6 +135,12 @@ Kernel vectorize_kernel(KernelContext& c) {
 void vectorize_gradient(GradientContext& g) {
   int64_t offset = 0;
   const std::vector<int64_t> lengths = g.node().ints_or("inputdimensions", {});
+  if (!lengths.empty() && lengths.size() != g.node().inputs.size())
+    g.reject(concat("inputdimensions ", to_string(lengths), " must have a value for each of the ",
+                    g.node().inputs.size(), " inputs"));
+  for (const int64_t length : lengths)
+    if (length < 0 || length > INT32_MAX)
+      g.reject(concat("inputdimensions must lie in [0, ", INT32_MAX, "], found ", length));
   for (size_t i = 0; i < g.node().inputs.size(); ++i) {
     const auto dims = g.dims(g.x(i));
     if (!dims || dims->empty() || !dims->back().known())
@@ -188,9 +196,10 @@ Kernel impute_kernel(KernelContext& c) {
   Kernel kernel;
   visit_ml(c, 0, [&](auto zero) {
     using T = decltype(zero);
-    const std::vector<T> values(imputed.values.begin(), imputed.values.end());
+    std::vector<T> values;
+    for (const double value : imputed.values) values.push_back(cast_number<T>(value));
     const bool nan = std::isnan(imputed.missing);
-    const T missing = nan ? T(0) : static_cast<T>(imputed.missing);
+    const T missing = cast_number<T>(imputed.missing);
     kernel = [=](const Frame& f) {
       parallel_for(n, 2, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {

@@ -102,9 +102,14 @@ template <bool Classifies>
 void gradient(GradientContext& g) {
   constexpr size_t at = Classifies ? 1 : 0;
   std::string d = scores_gradient(g, g.dy(at), g.y(at));
-  const auto& weights = std::get<std::vector<float>>(g.node().attributes.at("coefficients"));
+  const auto found = g.node().attributes.find("coefficients");
+  const auto* given =
+      found == g.node().attributes.end() ? nullptr : std::get_if<std::vector<float>>(&found->second);
+  if (!given) g.reject("attribute coefficients must hold floats");
+  const std::vector<float>& weights = *given;
   const auto dims = g.dims(g.x(0));
-  if (!dims || !dims->back().known()) g.reject("its gradient needs an input with a known number of features");
+  if (!dims || dims->empty() || dims->back().value <= 0)
+    g.reject("its gradient needs an input with a known number of features");
   const int64_t features = dims->back().value, scores = static_cast<int64_t>(weights.size()) / features;
   if (Classifies && scores == 1 && g.node().ints_or("classlabels_ints", {}).size() == 2)
     d = g("MatMul", {d, g.constant(Tensor::of(std::vector<float>{-1, 1}, {2, 1}))});

@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "ops/ml/ml.h"
+#include "runtime/checked.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -68,9 +69,10 @@ struct Machine {
         rho(floats_of(c, "rho")),
         count(count_),
         transform(read_post_transform(c)) {
-    c.expect(count >= 0 && (count == 0 || static_cast<int64_t>(vectors.size()) == count * rows.features),
-             "it has ", vectors.size(), " values for ", count, " support vectors of ", rows.features,
-             " features");
+    c.expect(
+        count >= 0 && count <= INT32_MAX &&
+            (count == 0 || checked_product({count, rows.features}) == static_cast<int64_t>(vectors.size())),
+        "it has ", vectors.size(), " values for ", count, " support vectors of ", rows.features, " features");
     c.expect(!rho.empty() && !coefficients.empty(), "attributes rho and coefficients must not be empty");
   }
   const float* vector(int64_t i) const { return vectors.data() + i * rows.features; }
@@ -165,9 +167,11 @@ struct Classifier {
     }
     positive = *std::min_element(machine.coefficients.begin(), machine.coefficients.end()) >= 0;
   }
+  static constexpr int64_t kTooMany = int64_t{INT32_MAX} + 1;
   static std::vector<int64_t> starts_of(const std::vector<int64_t>& counts) {
     std::vector<int64_t> starts = {0};
-    for (const int64_t n : counts) starts.push_back(starts.back() + std::max<int64_t>(n, 0));
+    for (const int64_t n : counts)  // a sum that does not fit is rejected as more vectors than there are
+      starts.push_back(std::min<int64_t>(starts.back() + std::clamp<int64_t>(n, 0, kTooMany), kTooMany));
     return starts;
   }
   bool pairwise() const { return machine.count > 0; }

@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <string_view>
 
 #include "ops/ml/ml.h"
@@ -56,7 +57,8 @@ struct Ensemble {
         uint8_t& mark = state[static_cast<size_t>(at)];
         if (mark == kNew && node.test != Test::kLeaf) {
           mark = kOpen;
-          c.expect(node.feature >= 0, "node ", at, " tests the invalid feature ", node.feature);
+          c.expect(node.feature >= 0 && node.feature < INT64_MAX, "node ", at, " tests the invalid feature ",
+                   node.feature);
           features = std::max(features, node.feature + 1);
           for (const int64_t next : {node.yes, node.no}) {
             c.expect(next < 0 || next >= count || state[static_cast<size_t>(next)] != kOpen,
@@ -250,13 +252,12 @@ std::shared_ptr<const Ensemble> read_old(const NodeContext& c, const std::string
   expect_length(c, (leaf + "_ids").c_str(), weight_targets.size(), weights.size());
 
   std::map<std::pair<int64_t, int64_t>, int64_t> place;  // (tree, node) → position
+  std::set<int64_t> seen;                                // trees
   for (size_t i = 0; i < n; ++i) {
     c.expect(place.emplace(std::pair{trees[i], ids[i]}, static_cast<int64_t>(i)).second, "tree ", trees[i],
              " has two nodes ", ids[i]);
     // The first node of a tree is its root.
-    if (std::find(trees.begin(), trees.begin() + static_cast<int64_t>(i), trees[i]) ==
-        trees.begin() + static_cast<int64_t>(i))
-      e->roots.push_back(static_cast<int64_t>(i));
+    if (seen.insert(trees[i]).second) e->roots.push_back(static_cast<int64_t>(i));
   }
   static constexpr std::string_view kModes[] = {"BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE",
                                                 "BRANCH_GT",  "BRANCH_EQ", "BRANCH_NEQ"};

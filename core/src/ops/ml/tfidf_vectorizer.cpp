@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "ops/ml/ml.h"
+#include "runtime/checked.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -56,16 +57,21 @@ struct Vectorizer {
     c.expect(weights.empty() || weights.size() == outputs.size(), "it has ", outputs.size(), " n-grams and ",
              weights.size(), " weights");
     for (const int64_t place : outputs) {
-      c.expect(place >= 0, "ngram_indexes must not be negative, found ", place);
+      c.expect(place >= 0 && place <= INT32_MAX, "ngram_indexes must lie in [0, ", INT32_MAX, "], found ",
+               place);
       width = std::max(width, place + 1);
     }
   }
+
+  // How many distances between the items of an n-gram there are in a sequence of n: where two items do not
+  // fit, there is nothing to count beyond the first.
+  int64_t distances(int64_t n) const { return std::min(std::min(skips, n) + 1, std::max<int64_t>(n - 1, 1)); }
 
   // Counts of one sequence; `gram` is memory for the longest n-gram.
   template <typename T>
   void count(const T* x, int64_t n, std::vector<int64_t>& gram, float* to) const {
     std::fill(to, to + width, 0.0f);
-    for (int64_t distance = 1; distance <= skips + 1; ++distance)
+    for (int64_t distance = 1; distance <= distances(n); ++distance)
       for (int64_t start = 0; start < n; ++start) {
         gram.clear();
         for (int64_t at = start; at < n && static_cast<int64_t>(gram.size()) < longest; at += distance) {
@@ -94,17 +100,18 @@ Kernel kernel(KernelContext& c) {
   const auto v = std::make_shared<const Vectorizer>(c);
   const int64_t rows = c.rank(0) == 2 ? c.shape(0)[0] : 1, n = rows > 0 ? c.size(0) / rows : 0;
   const auto grams = std::make_shared<std::vector<std::vector<int64_t>>>(static_cast<size_t>(rows));
-  for (std::vector<int64_t>& gram : *grams) gram.reserve(static_cast<size_t>(v->longest));
+  for (std::vector<int64_t>& gram : *grams) gram.reserve(static_cast<size_t>(std::min(v->longest, n)));
   const Slot x = c.in(0), y = c.out(0);
   Kernel kernel;
   visit_types<int32_t, int64_t>(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     kernel = [=](const Frame& f) {
-      parallel_for(rows, n * v->longest * (v->skips + 1) * 16, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row)
-          v->count(f.at<T>(x) + row * n, n, (*grams)[static_cast<size_t>(row)],
-                   f.at<float>(y) + row * v->width);
-      });
+      parallel_for(rows, capped_product({n, v->longest, v->distances(n), 16}),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t row = begin; row < end; ++row)
+                       v->count(f.at<T>(x) + row * n, n, (*grams)[static_cast<size_t>(row)],
+                                f.at<float>(y) + row * v->width);
+                   });
     };
   });
   return kernel;

@@ -155,6 +155,8 @@ ORTRAIN_OPERATOR(
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft,
      .type = "BatchNormInternal",
+     .signature =
+         "X, scale, B, input_mean, input_var -> Y, running_mean?, running_var?, saved_mean?, saved_inv_std?",
      .rules = {.shape = forward_shape, .gradient = forward_gradient, .element_type = forward_types},
      .traits = {.impure = true,
                 .updates = 1u << kMean | 1u << kVariance,
@@ -162,6 +164,7 @@ ORTRAIN_OPERATOR(
                 .repeat = repeat_internal}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BatchNormalizationGrad",
+                  .signature = "dY, X, scale, mean, variance -> X_grad, scale_grad, bias_grad",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient, .element_type = grad_types},
                   .traits = {.takes_bf16 = true}});
 

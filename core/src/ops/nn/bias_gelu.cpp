@@ -100,19 +100,23 @@ void decompose_gradient(DecompositionContext& e) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BiasGelu",
+                  .signature = "A, B -> C",
                   .rules = {.shape = shape, .gradient = gradient<false>},
                   .kernels = {.cpu = kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FastGelu",
+                  .signature = "X, bias? -> Y",
                   .rules = {.shape = shape, .gradient = gradient<true>},
                   .traits = {.positions = elementwise_positions},
                   .kernels = {.cpu = kernel<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BiasGeluGrad_dX",
+                  .signature = "dY, X, B -> dX",
                   .rules = {.shape = gradient_shape, .decompose = decompose_gradient<false>},
                   .kernels = {.cpu = gradient_kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BiasFastGeluGrad_dX",
+                  .signature = "dY, X, B -> dX",
                   .rules = {.shape = gradient_shape, .decompose = decompose_gradient<true>},
                   .kernels = {.cpu = gradient_kernel<true>}});
 

@@ -111,10 +111,12 @@ ORTRAIN_OPERATOR({.type = "Conv",
                   .traits = {.takes_bf16 = true, .weights = 1, .operations = convolution_operations}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedConv",
+                  .signature = "X, W, B?, Z? -> Y",
                   .rules = {.shape = fused_conv_shape, .gradient = fused_conv_gradient},
                   .traits = {.takes_bf16 = true, .weights = 1, .operations = convolution_operations}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ConvGrad",
+                  .signature = "dY, X, W -> dX?, dW?, dB?",
                   .rules = {.shape = conv_grad_shape, .gradient = conv_grad_gradient},
                   .traits = {.takes_bf16 = true, .optional_outputs = true, .weights = 2}});
 

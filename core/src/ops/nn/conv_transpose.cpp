@@ -43,6 +43,7 @@ void grad_gradient(GradientContext& g) { product_grad_gradient(g, "ConvTranspose
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ConvTransposeGrad",
+                  .signature = "dY, X, W -> dX?, dW?, dB?",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .traits = {.optional_outputs = true}});
 

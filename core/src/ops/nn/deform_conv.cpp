@@ -46,10 +46,15 @@ struct Deformed {
     batch = x[0], channels = x[1], filters = w[0];
     pixels = element_count(x, 2, x.size());
     points = taps = 1;
-    for (const WindowAxis& a : window) points *= a.output, taps *= a.kernel;
+    points = element_count(output_shape(1, 1, window));
+    for (const WindowAxis& a : window) taps *= a.kernel;
     c.expect(offset_groups >= 1 && channels % offset_groups == 0, "its ", channels,
              " channels are not divisible by attribute offset_group = ", offset_groups);
     masked = c.has_input(first + 4);
+    c.expect(offset_groups <= std::max<int64_t>(channels, 1), "attribute offset_group is ", offset_groups,
+             ", but it has ", channels, " channels");
+    element_count(
+        {channels, taps, std::max<int64_t>(points, 1), static_cast<int64_t>(axes)});  // rejects overflow
     const auto expect = [&](size_t i, const char* what, const Shape& shape) {
       c.expect(c.shape(i) == shape && c.dtype(i) == c.dtype(first), "the ", what, " must be ",
                to_string(c.dtype(first)), to_string(shape), ", found ", to_string(c.dtype(i)),
@@ -267,6 +272,7 @@ ORTRAIN_OPERATOR({.type = "DeformConv",
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "DeformConvGrad",
+                  .signature = "dY, X, W, offset, B?, mask? -> dX, dW, doffset, dmask?",
                   .rules = {.shape = grad_shape},
                   .kernels = {.cpu = grad_kernel}});
 

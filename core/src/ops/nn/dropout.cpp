@@ -202,10 +202,12 @@ void grad_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "DropoutGrad",
+                  .signature = "dy, mask, ratio?, training_mode? -> dx",
                   .rules = {.shape = gradient_shape<false>, .gradient = grad_gradient<false>},
                   .kernels = {.cpu = gradient_kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BitmaskDropout",
+                  .signature = "data, ratio?, training_mode? -> output, mask?",
                   .rules = {.shape = shape<true>,
                             .gradient = gradient<true>,
                             .element_type = first_like_input<DType::kUInt32>},
@@ -213,6 +215,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .kernels = {.cpu = kernel<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "BitmaskDropoutGrad",
+                  .signature = "dy, mask, ratio?, training_mode? -> dx",
                   .rules = {.shape = gradient_shape<true>, .gradient = grad_gradient<true>},
                   .kernels = {.cpu = gradient_kernel<true>}});
 

@@ -92,6 +92,7 @@ ORTRAIN_OPERATOR({.type = "GroupNormalization",
                   .kernels = {.cpu = group_normalization}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GroupNormalizationGrad",
+                  .signature = "dY, X, scale -> dX, dscale, dbias",
                   .rules = {.shape = grad_shape, .decompose = decompose_grad, .element_type = grad_types},
                   .kernels = {.cpu = group_normalization_grad}});
 

@@ -119,6 +119,7 @@ ORTRAIN_OPERATOR(
      .kernels = {.cpu = layer_normalization<false>}});
 ORTRAIN_OPERATOR(
     {.type = "SimplifiedLayerNormalization",
+     .signature = "X, scale -> Y, inv_std_var?",
      .rules = {.shape = shape<true>, .gradient = gradient<true>, .element_type = element_types<true>},
      .traits = {.takes_bf16 = true, .independent_outputs = true, .positions = layer_positions},
      .kernels = {.cpu = layer_normalization<true>}});
@@ -129,6 +130,7 @@ ORTRAIN_OPERATOR(
      .kernels = {.cpu = layer_normalization<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LayerNormalizationGrad",
+                  .signature = "Y_grad, X, scale, mean, inv_std_dev -> X_grad, scale_grad, bias_grad",
                   .rules = {.shape = gradient_shape<false>,
                             .gradient = grad_gradient<false>,
                             .element_type = gradient_types},
@@ -136,6 +138,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .kernels = {.cpu = layer_normalization_grad<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SimplifiedLayerNormalizationGrad",
+                  .signature = "Y_grad, X, scale, inv_std_var -> X_grad, scale_grad",
                   .rules = {.shape = gradient_shape<true>,
                             .gradient = grad_gradient<true>,
                             .element_type = gradient_types},

@@ -6,6 +6,7 @@
 #include "op/decomposition.h"
 #include "op/gradient_expression.h"
 #include "op/sliding_window.h"
+#include "runtime/checked.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -42,20 +43,24 @@ struct Pool {
   void elements(int64_t o, F&& f) const {
     const WindowAxis &d = window[0], &h = window[1], &w = window[2];
     const int64_t ow = o % w.output, oh = o / w.output % h.output, od = o / w.output / h.output;
-    for (int64_t kd = 0; kd < d.kernel; ++kd) {
-      const int64_t id = od * d.stride + kd * d.dilation - d.before;
-      if (id < 0 || id >= d.input) continue;
-      for (int64_t kh = 0; kh < h.kernel; ++kh) {
-        const int64_t ih = oh * h.stride + kh * h.dilation - h.before;
-        if (ih < 0 || ih >= h.input) continue;
-        for (int64_t kw = 0; kw < w.kernel; ++kw) {
-          const int64_t iw = ow * w.stride + kw * w.dilation - w.before;
-          if (iw >= 0 && iw < w.input) f((id * h.input + ih) * w.input + iw);
-        }
-      }
-    }
+    for (int64_t id = first(d, od); id < end(d, od); id += d.dilation)
+      for (int64_t ih = first(h, oh); ih < end(h, oh); ih += h.dilation)
+        for (int64_t iw = first(w, ow); iw < end(w, ow); iw += w.dilation)
+          f((id * h.input + ih) * w.input + iw);
   }
-  int64_t cost() const { return 2 * output * window[0].kernel * window[1].kernel * window[2].kernel; }
+  // The first element of window `o` that lies in the input, and where they end.
+  static int64_t first(const WindowAxis& a, int64_t o) {
+    const int64_t start = o * a.stride - a.before;
+    return start >= 0 ? start : start + (a.dilation - 1 - start) / a.dilation * a.dilation;
+  }
+  static int64_t end(const WindowAxis& a, int64_t o) {
+    return std::min(a.input, o * a.stride - a.before + a.span());
+  }
+  int64_t cost() const {
+    int64_t points = 2;
+    for (const WindowAxis& a : window) points *= std::min(a.kernel, a.input);
+    return capped_product({output, points});
+  }
 
   template <typename T>
   void forward(const T* x, T* y) const {
@@ -78,7 +83,7 @@ struct Pool {
   // dx = dy sign(x) (|x| / y)^(p - 1), summed over the windows that hold x.
   template <typename T>
   void backward(const T* dy, const T* x, const T* y, T* dx) const {
-    parallel_for(planes, 2 * cost(), [&](int64_t begin, int64_t end) {
+    parallel_for(planes, cost(), [&](int64_t begin, int64_t end) {
       for (int64_t plane = begin; plane < end; ++plane) {
         const T* from = x + plane * input;
         T* to = dx + plane * input;
@@ -204,10 +209,12 @@ ORTRAIN_OPERATOR({.type = "GlobalLpPool",
                   .kernels = {.cpu = kernel<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LpPoolGrad",
+                  .signature = "dY, X, Y -> dX",
                   .rules = {.shape = grad_shape<false>, .decompose = decompose_grad<false>},
                   .kernels = {.cpu = grad_kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GlobalLpPoolGrad",
+                  .signature = "dY, X, Y -> dX",
                   .rules = {.shape = grad_shape<true>, .decompose = decompose_grad<true>},
                   .kernels = {.cpu = grad_kernel<true>}});
 

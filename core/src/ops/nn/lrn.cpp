@@ -164,8 +164,10 @@ void gradient(GradientContext& g) {
 void decompose_grad(DecompositionContext& e) {
   const int64_t rank = need_rank(e, e.x(1)), size = e.node().int_or("size", 0);
   const int64_t channels = rank < 3 ? -1 : (*e.dims(e.x(1)))[1].value;
-  if (channels < 0 || size < 1)
-    e.reject("for its derivative, the channels of X and the attribute size must be known");
+  constexpr int64_t kMostChannels = 1 << 14;  // the matrix has as many rows and columns
+  if (channels < 0 || channels > kMostChannels || size < 1)
+    e.reject(concat("for its derivative, the channels of X, up to ", kMostChannels,
+                    ", and the attribute size must be known"));
   Tensor band(DType::kDouble, {channels, channels});
   for (int64_t k = 0; k < channels; ++k)
     for (int64_t c = 0; c < channels; ++c)
@@ -188,6 +190,7 @@ ORTRAIN_OPERATOR({.type = "LRN",
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LRNGrad",
+                  .signature = "dY, X -> dX",
                   .rules = {.shape = grad_shape, .decompose = decompose_grad},
                   .kernels = {.cpu = grad_kernel}});
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "ops/common/indices.h"
+#include "runtime/checked.h"
 
 namespace ortrain {
 namespace {
@@ -30,7 +31,12 @@ struct Places {
                                pads = read("pads", 2 * axes, 0);
     inner = x;
     for (size_t i = 0; i < axes; ++i) {
-      inner[2 + i] = (x[2 + i] - 1) * strides[i] - pads[i] - pads[axes + i] + kernel[i];
+      for (const int64_t v : {kernel[i], strides[i], pads[i], pads[axes + i]})
+        c.expect(v >= -INT32_MAX && v <= INT32_MAX, "attributes kernel_shape ", to_string(kernel),
+                 ", strides ", to_string(strides), " and pads ", to_string(pads), " must fit in 32 bits");
+      const auto stretched = checked_product({x[2 + i] - 1, strides[i]});
+      inner[2 + i] =
+          stretched ? checked_sum({*stretched, -pads[i], -pads[axes + i], kernel[i]}).value_or(-1) : -1;
       c.expect(inner[2 + i] >= 0, "axis ", 2 + i, " of the result would have ", inner[2 + i], " elements");
     }
     outer = c.has_input(shape_at) ? constant_ints(c, shape_at) : inner;
@@ -120,6 +126,7 @@ ORTRAIN_OPERATOR({.type = "MaxUnpool",
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MaxUnpoolGrad",
+                  .signature = "dY, I, output_shape? -> dX",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .traits = {.narrow_types = NarrowTypes::kMoved},
                   .kernels = {.cpu = grad_kernel}});

@@ -26,6 +26,7 @@ void average_pool_shape(ShapeContext& c) {
 // is then what the model states for dX, or else is derived from dY.
 void pool_grad_shape(ShapeContext& c, size_t shape_input) {
   const Shape& dy = c.shape(0);
+  c.expect(dy.size() >= 3, "dY must have shape [N, C, D1, ...], found ", to_string(dy));
   std::vector<int64_t> stated = c.stated_shape(0);
   if (c.has_input(shape_input)) {
     stated = c.need_constant(shape_input).to_int64();
@@ -145,12 +146,14 @@ ORTRAIN_OPERATOR({.type = "MaxPool",
                             .element_type = first_like_input<DType::kInt64>},
                   .traits = {.takes_bf16 = true}});
 ORTRAIN_OPERATOR({.type = "MaxPoolGrad",
+                  .signature = "dY, Indices, shape? -> dX",
                   .rules = {.shape = max_pool_grad_shape, .gradient = max_pool_grad_gradient},
                   .traits = {.takes_bf16 = true}});
 ORTRAIN_OPERATOR({.type = "AveragePool",
                   .rules = {.shape = average_pool_shape, .gradient = average_pool_gradient},
                   .traits = {.takes_bf16 = true}});
 ORTRAIN_OPERATOR({.type = "AveragePoolGrad",
+                  .signature = "dY, shape? -> dX",
                   .rules = {.shape = average_pool_grad_shape, .gradient = average_pool_grad_gradient},
                   .traits = {.takes_bf16 = true}});
 ORTRAIN_OPERATOR({.type = "GlobalAveragePool",

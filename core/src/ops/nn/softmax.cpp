@@ -125,6 +125,7 @@ template <Function F, bool Flat>
 constexpr Operator gradient_operator() {
   return {.domain = kMicrosoft,
           .type = gradient_type(F, Flat),
+          .signature = F == Function::kLog ? "dY, X -> dX" : "dY, Y -> dX",
           .rules = {.shape = gradient_shape<Flat>, .gradient = grad_gradient<F, Flat>},
           .traits = {.takes_bf16 = F == Function::kSoftmax},
           .kernels = {.cpu = gradient_kernel<F, Flat>}};

@@ -307,33 +307,41 @@ void likelihood_gradient(GradientContext& g) {
 }
 
 template <Form F>
-constexpr Operator cross_entropy(std::string_view domain, std::string_view type) {
+constexpr Operator cross_entropy(std::string_view domain, std::string_view type, std::string_view signature) {
   return {.domain = domain,
           .type = type,
+          .signature = signature,
           .rules = {.shape = shape<F>, .gradient = gradient<F>},
           .kernels = {.cpu = kernel<F, true>}};
 }
 template <Form F>
-constexpr Operator cross_entropy_grad() {
+constexpr Operator cross_entropy_grad(std::string_view signature) {
   return {.domain = kMicrosoft,
           .type = kLossGrad<F>,
+          .signature = signature,
           .rules = {.shape = gradient_shape<F>, .gradient = grad_gradient<F>},
           .kernels = {.cpu = gradient_kernel<F>}};
 }
 template <Form F>
-constexpr Operator likelihood(std::string_view domain, std::string_view type) {
+constexpr Operator likelihood(std::string_view domain, std::string_view type, std::string_view signature) {
   return {.domain = domain,
           .type = type,
+          .signature = signature,
           .rules = {.shape = likelihood_shape<F>, .gradient = likelihood_gradient<F>},
           .kernels = {.cpu = kernel<F, false>}};
 }
-ORTRAIN_OPERATOR({cross_entropy<Form::kOnnx>("", "SoftmaxCrossEntropyLoss")});
-ORTRAIN_OPERATOR({cross_entropy<Form::kInternal>(kMicrosoft, "SoftmaxCrossEntropyLossInternal")});
-ORTRAIN_OPERATOR({cross_entropy_grad<Form::kOnnx>()});
-ORTRAIN_OPERATOR({cross_entropy_grad<Form::kInternal>()});
-ORTRAIN_OPERATOR({likelihood<Form::kOnnx>("", "NegativeLogLikelihoodLoss")});
-ORTRAIN_OPERATOR({likelihood<Form::kInternal>(kMicrosoft, "NegativeLogLikelihoodLossInternal")});
-ORTRAIN_OPERATOR({likelihood<Form::kInternal>(kMicrosoft, "NegativeLogLikelihoodLossInternal2")});
+ORTRAIN_OPERATOR({cross_entropy<Form::kOnnx>("", "SoftmaxCrossEntropyLoss", "")});
+ORTRAIN_OPERATOR(
+    {cross_entropy<Form::kInternal>(kMicrosoft, "SoftmaxCrossEntropyLossInternal",
+                                    "scores, labels, weights?, ignore_index? -> output, log_prob?")});
+ORTRAIN_OPERATOR({cross_entropy_grad<Form::kOnnx>("dY, log_prob, label, weight? -> d_logits")});
+ORTRAIN_OPERATOR(
+    {cross_entropy_grad<Form::kInternal>("dY, log_prob, label, weight?, ignore_index?, bias? -> d_logits")});
+ORTRAIN_OPERATOR({likelihood<Form::kOnnx>("", "NegativeLogLikelihoodLoss", "")});
+ORTRAIN_OPERATOR({likelihood<Form::kInternal>(kMicrosoft, "NegativeLogLikelihoodLossInternal",
+                                              "input, target, weight?, ignore_index? -> loss")});
+ORTRAIN_OPERATOR({likelihood<Form::kInternal>(kMicrosoft, "NegativeLogLikelihoodLossInternal2",
+                                              "input, target, weight?, ignore_index? -> loss")});
 
 }  // namespace
 }  // namespace ortrain

@@ -80,15 +80,17 @@ Kernel accumulator_v2_kernel(KernelContext& c) {
 
 DType accumulator_v2_types(const ElementTypes& types, size_t o) { return o == 0 ? DType::kBool : types[0]; }
 
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "InPlaceAccumulatorV2",
-                  .rules = {.shape = accumulator_v2_shape, .element_type = accumulator_v2_types},
-                  .traits = {.stops_gradient = true,
-                             .impure = true,
-                             .updates = 1u << 0,
-                             .any_order = 1u << 0,
-                             .writes_through = accumulator_v2_writes_through},
-                  .kernels = {.cpu = accumulator_v2_kernel}});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft,
+     .type = "InPlaceAccumulatorV2",
+     .signature = "accumulation_buffer, value, overwrite_flag? -> updated_flag, accumulation_buffer_out?",
+     .rules = {.shape = accumulator_v2_shape, .element_type = accumulator_v2_types},
+     .traits = {.stops_gradient = true,
+                .impure = true,
+                .updates = 1u << 0,
+                .any_order = 1u << 0,
+                .writes_through = accumulator_v2_writes_through},
+     .kernels = {.cpu = accumulator_v2_kernel}});
 
 // InPlaceAccumulator(old_sum, value, update_signal?) → new_sum: the sum, or old_sum if the signal is false.
 void accumulator_shape(ShapeContext& c) {
@@ -120,6 +122,7 @@ Kernel accumulator_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "InPlaceAccumulator",
+                  .signature = "old_sum, value, update_signal? -> new_sum",
                   .rules = {.shape = accumulator_shape},
                   .traits = {.stops_gradient = true},
                   .kernels = {.cpu = accumulator_kernel}});
@@ -143,6 +146,7 @@ Kernel zero_gradient_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ZeroGradient",
+                  .signature = "old_gradient, reset_signal -> zero_gradient",
                   .rules = {.shape = shape_like_first},
                   .traits = {.stops_gradient = true,
                              .impure = true,

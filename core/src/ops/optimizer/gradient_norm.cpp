@@ -72,6 +72,7 @@ void norm_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ReduceAllL2",
+                  .signature = "X... -> Y",
                   .rules = {.shape = norm_shape, .gradient = norm_gradient, .element_type = norm_type},
                   .kernels = {.cpu = norm_kernel}});
 

@@ -388,17 +388,20 @@ constexpr uint32_t kLambUpdates = [] {
   return bits;
 }();
 
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "LambOptimizer",
-                  .rules = {.shape = lamb_shape, .element_type = lamb_types},
-                  .traits = {.stops_gradient = true,
-                             .impure = true,
-                             .updates = kLambUpdates,
-                             .optional_outputs = true,
-                             .any_order = 0xfu << kFirst},
-                  .kernels = {.cpu = lamb_kernel}});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft,
+     .type = "LambOptimizer",
+     .signature = "update_signal?, loss_scale?, gradient_norm?, R, T?, groups?... -> new_T?, new_groups...?",
+     .rules = {.shape = lamb_shape, .element_type = lamb_types},
+     .traits = {.stops_gradient = true,
+                .impure = true,
+                .updates = kLambUpdates,
+                .optional_outputs = true,
+                .any_order = 0xfu << kFirst},
+     .kernels = {.cpu = lamb_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SGDOptimizer",
+                  .signature = "ETA, W, G -> NW?, NG?",
                   .rules = {.shape = sgd_shape, .element_type = sgd_types},
                   .traits = {.stops_gradient = true,
                              .impure = true,
@@ -406,15 +409,19 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                              .optional_outputs = true,
                              .any_order = 3u << 1},
                   .kernels = {.cpu = sgd_kernel}});
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "AdamOptimizer",
-                  .rules = {.shape = adam_shape, .element_type = adam_types},
-                  .traits = {.stops_gradient = true,
-                             .impure = true,
-                             .updates = 1u << 1 | 1u << 2 | 1u << 4 | 1u << 5 | 1u << 6,
-                             .optional_outputs = true,
-                             .any_order = 0xfu << 2},
-                  .kernels = {.cpu = adam_kernel}});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft,
+     .type = "AdamOptimizer",
+     .signature = "R, T, weights, gradients, moment_1, moment_2, mixed_precision_weights?, loss_scale?, "
+                  "global_gradient_norm?, update_signal? -> new_T, new_moment_1, new_moment_2, "
+                  "new_weights?, new_gradients?, new_mixed_precision_weights?",
+     .rules = {.shape = adam_shape, .element_type = adam_types},
+     .traits = {.stops_gradient = true,
+                .impure = true,
+                .updates = 1u << 1 | 1u << 2 | 1u << 4 | 1u << 5 | 1u << 6,
+                .optional_outputs = true,
+                .any_order = 0xfu << 2},
+     .kernels = {.cpu = adam_kernel}});
 
 }  // namespace
 }  // namespace ortrain

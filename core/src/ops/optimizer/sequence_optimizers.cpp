@@ -103,7 +103,7 @@ void adamw_run(DynamicContext& c) {
     return;
   }
   const double step = scalar_in(c, 1);
-  c.expect(step >= 1, "input 1, the step, is ", step, ", expected 1 or more");
+  c.expect(step >= 1 && step < 0x1p63, "input 1, the step, is ", step, ", expected 1 or more");
   const AdamWFactors<double> factors = attributes.factors(scalar_in(c, 0), static_cast<int64_t>(step), 1);
   const Sequence &weights = all.updated(0, 1), &first = all.updated(2, 2), &second = all.updated(3, 3);
   for (size_t i = 0; i < all.size(); ++i)
@@ -115,6 +115,8 @@ void adamw_run(DynamicContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "AdamWOptimizer",
+                  .signature = "lr, step, weights, gradients, momentums_1, momentums_2, update_signal? -> "
+                               "updated_flag, updated_weights?, updated_momentums_1?, updated_momentums_2?",
                   .rules = {.types = adamw_types},
                   .traits = {.impure = true, .takes_sequences = true},
                   .kernels = {.run = adamw_run}});
@@ -140,6 +142,7 @@ void sgd_run(DynamicContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SGDOptimizerV2",
+                  .signature = "lr, weights, gradients, update_signal? -> update_completed, updated_weights?",
                   .rules = {.types = sgd_types},
                   .traits = {.impure = true, .takes_sequences = true},
                   .kernels = {.run = sgd_run}});
@@ -171,6 +174,7 @@ void clip_run(DynamicContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "InplaceClipGradNorm",
+                  .signature = "gradients -> clipped_gradients",
                   .rules = {.types = clip_types},
                   .traits = {.takes_sequences = true},
                   .kernels = {.run = clip_run}});

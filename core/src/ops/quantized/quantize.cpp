@@ -78,7 +78,7 @@ Granularity read_granularity(const NodeContext& c, size_t x, size_t scale, int64
   }
   g.kind = Granularity::kBlocks;
   g.block = block;
-  g.scales = (g.length + block - 1) / block;
+  g.scales = g.length > 0 ? (g.length - 1) / block + 1 : 0;
   Shape wanted = shape;
   wanted[axis] = g.scales;
   c.expect(scales == wanted, "the scale of blocks of ", block, " along axis ", axis, " must have shape ",
@@ -346,6 +346,11 @@ void quantize_gradient_shape(ShapeContext& c) {
   c.expect(c.shape(0) == c.shape(1) && c.dtype(0) == c.dtype(1),
            "dY must have the type and shape of X, found ", to_string(c.dtype(0)), " ", to_string(c.shape(0)),
            " and ", to_string(c.dtype(1)), " ", to_string(c.shape(1)));
+  read_granularity(c, 1, 2, 13);
+  const DType type = quantized_type(c, 3);
+  c.expect(quantized(type).has_value(), "it cannot quantize to ", to_string(type));
+  for (const size_t i : {0, 2})
+    if (!is_floating(c.dtype(i)) && !(i == 2 && is_small_float(c.dtype(i)))) c.reject_dtype(i);
   c.output(0, c.dtype(0), c.shape(0));
 }
 
@@ -488,7 +493,8 @@ Kernel dynamic_kernel(KernelContext& c) {
       high = std::max(high, from[i]);
     }
     const float s = high > low ? (high - low) / 255 : 1;
-    const float zero = std::nearbyint(std::clamp(-low / s, 0.0f, 255.0f));
+    // Written so that NaN, of infinite values, becomes 0.
+    const float zero = std::nearbyint(-low / s > 0 ? std::min(-low / s, 255.0f) : 0.0f);
     if (scale.defined()) *f.at<float>(scale) = s;
     if (zero_point.defined()) *f.at<uint8_t>(zero_point) = static_cast<uint8_t>(zero);
     if (!y.defined()) return;
@@ -576,6 +582,7 @@ ORTRAIN_OPERATOR(
      .kernels = {.cpu = quantize_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "QuantizeLinearGrad",
+                  .signature = "dY, x, scale, zero_point? -> dx",
                   .rules = {.shape = quantize_gradient_shape},
                   .kernels = {.cpu = quantize_gradient_kernel}});
 ORTRAIN_OPERATOR(
@@ -589,12 +596,14 @@ ORTRAIN_OPERATOR({.type = "DynamicQuantizeLinear",
                   .kernels = {.cpu = dynamic_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FakeQuant",
+                  .signature = "input, scale, zero_point -> output, mask",
                   .rules = {.shape = fake_shape,
                             .gradient = fake_gradient,
                             .element_type = first_like_input<DType::kBool>},
                   .kernels = {.cpu = fake_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FakeQuantGrad",
+                  .signature = "dY, gradient_mask -> dX",
                   .rules = {.shape = fake_gradient_shape},
                   .kernels = {.cpu = fake_gradient_kernel}});
 

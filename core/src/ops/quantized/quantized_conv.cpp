@@ -36,6 +36,7 @@ void expect_count(const NodeContext& c, size_t i, std::optional<int64_t> filters
 }
 
 Shape result_shape(const NodeContext& c, const Places& at) {
+  const Window window = read_convolution(c, c.shape(at.x), c.shape(at.w));
   const std::optional<int64_t> filters = c.shape(at.w)[0];
   for (const auto& [operand, zero] : {std::pair{at.x, at.x_zero}, std::pair{at.w, at.w_zero}}) {
     if (!visit_types<uint8_t, int8_t>(c.dtype(operand), [](auto) {})) c.reject_dtype(operand);
@@ -45,7 +46,7 @@ Shape result_shape(const NodeContext& c, const Places& at) {
     expect_count(c, zero, operand == at.w ? filters : std::nullopt);
   }
   const Shape &x = c.shape(at.x), &w = c.shape(at.w);
-  return output_shape(x[0], w[0], read_convolution(c, x, w));
+  return output_shape(x[0], w[0], window);
 }
 
 void integer_shape(ShapeContext& c) { c.output(0, DType::kInt32, result_shape(c, kInteger)); }

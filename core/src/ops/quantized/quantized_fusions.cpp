@@ -157,22 +157,45 @@ void embed_layer_normalization(DecompositionContext& e) {
   e.set(1, y[1]);
 }
 
-ORTRAIN_DECOMPOSITION("QEmbedLayerNormalization", embed_layer_normalization);
-ORTRAIN_DECOMPOSITION("QuantizeLinear", quantize);
-ORTRAIN_DECOMPOSITION("DequantizeLinear", dequantize);
-ORTRAIN_DECOMPOSITION("QLinearAdd", add);
-ORTRAIN_DECOMPOSITION("QLinearMul", mul);
-ORTRAIN_DECOMPOSITION("QLinearSigmoid", sigmoid);
-ORTRAIN_DECOMPOSITION("QLinearLeakyRelu", leaky_relu);
-ORTRAIN_DECOMPOSITION("QLinearSoftmax", softmax);
-ORTRAIN_DECOMPOSITION("QLinearWhere", where);
-ORTRAIN_DECOMPOSITION("QLinearConcat", concat_all);
-ORTRAIN_DECOMPOSITION("QLinearReduceMean", reduce_mean);
-ORTRAIN_DECOMPOSITION("QLinearAveragePool", average_pool);
-ORTRAIN_DECOMPOSITION("QLinearGlobalAveragePool", global_average_pool);
-ORTRAIN_DECOMPOSITION("QLinearConv", conv);
-ORTRAIN_DECOMPOSITION("QGemm", gemm);
-ORTRAIN_DECOMPOSITION("DynamicQuantizeMatMul", dynamic_quantize_matmul);
+ORTRAIN_DECOMPOSITION(
+    "QEmbedLayerNormalization",
+    "input_ids, segment_ids?, word_embedding_quant, position_embedding_quant, segment_embedding?, "
+    "gamma_quant, beta_quant, mask?, word_embedding_scale, position_embedding_scale, "
+    "segment_embedding_scale?, gamma_scale, beta_scale, word_embedding_zero_point, "
+    "position_embedding_zero_point, segment_embedding_zero_point?, gamma_zero_point, beta_zero_point -> "
+    "layernorm_out, mask_index_out",
+    embed_layer_normalization);
+ORTRAIN_DECOMPOSITION("QuantizeLinear", "x, y_scale, y_zero_point? -> y", quantize);
+ORTRAIN_DECOMPOSITION("DequantizeLinear", "x, x_scale, x_zero_point? -> y", dequantize);
+ORTRAIN_DECOMPOSITION("QLinearAdd",
+                      "A, A_scale, A_zero_point?, B, B_scale, B_zero_point?, C_scale, C_zero_point? -> C",
+                      add);
+ORTRAIN_DECOMPOSITION("QLinearMul",
+                      "A, A_scale, A_zero_point?, B, B_scale, B_zero_point?, C_scale, C_zero_point? -> C",
+                      mul);
+ORTRAIN_DECOMPOSITION("QLinearSigmoid", "X, X_scale, X_zero_point?, Y_scale, Y_zero_point? -> Y", sigmoid);
+ORTRAIN_DECOMPOSITION("QLinearLeakyRelu", "X, X_scale, X_zero_point?, Y_scale, Y_zero_point? -> Y",
+                      leaky_relu);
+ORTRAIN_DECOMPOSITION("QLinearSoftmax", "X, X_scale, x_zero_point?, y_scale, y_zero_point -> Y", softmax);
+ORTRAIN_DECOMPOSITION(
+    "QLinearWhere",
+    "condition, X, x_scale, x_zero_point, Y, y_scale, y_zero_point, z_scale, z_zero_point -> Z", where);
+ORTRAIN_DECOMPOSITION("QLinearConcat", "Y_scale, Y_zero_point, inputs... -> Y", concat_all);
+ORTRAIN_DECOMPOSITION("QLinearReduceMean",
+                      "data, data_scale, data_zero_point?, reduced_scale, reduced_zero_point? -> reduced",
+                      reduce_mean);
+ORTRAIN_DECOMPOSITION("QLinearAveragePool", "X, x_scale, x_zero_point?, y_scale, y_zero_point? -> Y",
+                      average_pool);
+ORTRAIN_DECOMPOSITION("QLinearGlobalAveragePool", "X, x_scale, x_zero_point, y_scale, y_zero_point -> Y",
+                      global_average_pool);
+ORTRAIN_DECOMPOSITION("QLinearConv",
+                      "x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B? -> y",
+                      conv);
+ORTRAIN_DECOMPOSITION("QGemm",
+                      "A, a_scale, a_zero_point, B, b_scale, b_zero_point, C?, y_scale?, y_zero_point? -> Y",
+                      gemm);
+ORTRAIN_DECOMPOSITION("DynamicQuantizeMatMul", "A, B, b_scale, b_zero_point?, bias? -> Y",
+                      dynamic_quantize_matmul);
 
 }  // namespace
 }  // namespace ortrain

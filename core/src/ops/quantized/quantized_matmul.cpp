@@ -264,6 +264,7 @@ void decompose_to_float(DecompositionContext& e) {
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft,
      .type = "MatMulIntegerToFloat",
+     .signature = "A, B, a_scale, b_scale, a_zero_point?, b_zero_point?, bias? -> Y",
      .rules = {.shape = to_float_shape, .decompose = decompose_to_float, .element_type = type_of_input<2>},
      .kernels = {.cpu = to_float_kernel}});
 ORTRAIN_OPERATOR({.type = "MatMulInteger",

@@ -15,6 +15,7 @@
 #include "backend/cpu/tuning.h"
 #include "op/operator.h"
 #include "ops/common/indices.h"
+#include "runtime/checked.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -34,6 +35,8 @@ struct Weights {
   Weights(const NodeContext& c, int64_t rows, int64_t columns, int64_t block_size)
       : n(rows), k(columns), block(block_size), bits(c.node().int_or("bits", 4)) {
     c.expect(n > 0 && k > 0, "its weights must have rows and columns, found ", n, " and ", k);
+    c.expect(block <= INT32_MAX && k <= INT32_MAX && checked_product({n, k + block, 8}).has_value(),
+             "its weights are too large: ", n, " rows of ", k, " columns in blocks of ", block);
     c.expect(block >= 16 && (block & (block - 1)) == 0,
              "block_size must be a power of two and at least 16, found ", block);
     blocks = (k + block - 1) / block;
@@ -351,18 +354,22 @@ Kernel gather_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulNBits",
+                  .signature = "A, B, scales, zero_points?, g_idx?, bias? -> Y",
                   .rules = {.shape = product_shape<Product::kNBits>, .gradient = nbits_gradient},
                   .kernels = {.cpu = product_kernel<Product::kNBits>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulNBitsGrad",
+                  .signature = "dY, B, scales, zero_points?, g_idx? -> dA",
                   .rules = {.shape = product_shape<Product::kNBitsGrad>, .gradient = nbits_grad_gradient},
                   .kernels = {.cpu = product_kernel<Product::kNBitsGrad>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulBnb4",
+                  .signature = "A, B, absmax -> Y",
                   .rules = {.shape = product_shape<Product::kCodebook>, .gradient = codebook_gradient},
                   .kernels = {.cpu = product_kernel<Product::kCodebook>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GatherBlockQuantized",
+                  .signature = "data, indices, scales, zero_points? -> output",
                   .rules = {.shape = gather_shape, .element_type = type_of_input<2>},
                   .kernels = {.cpu = gather_kernel}});
 

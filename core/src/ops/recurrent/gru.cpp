@@ -288,13 +288,16 @@ ORTRAIN_OPERATOR({.type = "GRU",
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GRUTraining",
+                  .signature = "X, W, R, B?, SL?, Ht0? -> HAll?, HFinal?, ZRH?",
                   .rules = {.shape = shape, .gradient = gradient},
                   .kernels = {.cpu = kernel}});
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "GRUGrad",
-                  .rules = {.shape = gradient_shape},
-                  .traits = {.optional_outputs = true},
-                  .kernels = {.cpu = gradient_kernel}});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft,
+     .type = "GRUGrad",
+     .signature = "X, W, R, B?, SL?, Ht0?, HAll?, ZRH?, dHAll?, dHFinal? -> dX?, dW?, dR?, dB?, dH0?",
+     .rules = {.shape = gradient_shape},
+     .traits = {.optional_outputs = true},
+     .kernels = {.cpu = gradient_kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -291,10 +291,13 @@ ORTRAIN_OPERATOR({.type = "LSTM",
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LSTMTraining",
+                  .signature = "X, W, R, B?, SL?, Ht0?, Ct0?, P? -> HAll?, HFinal?, CFinal?, CAll?, iofc?",
                   .rules = {.shape = shape, .gradient = gradient},
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LSTMGrad",
+                  .signature = "X, W, R, SL?, Ht0?, Ct0?, HAll?, CAll?, iofc?, dHAll?, dHFinal?, dCFinal?, "
+                               "P? -> dX?, dW?, dR?, dB?, dH0?, dC0?, dP?",
                   .rules = {.shape = gradient_shape},
                   .traits = {.optional_outputs = true},
                   .kernels = {.cpu = gradient_kernel}});

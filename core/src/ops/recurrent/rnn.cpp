@@ -149,6 +149,7 @@ ORTRAIN_OPERATOR({.type = "RNN",
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "RNNGrad",
+                  .signature = "X, W, R, SL?, H0?, HAll, dHAll?, dHFinal? -> dX?, dW?, dR?, dB?, dH0?",
                   .rules = {.shape = gradient_shape},
                   .kernels = {.cpu = gradient_kernel}});
 

@@ -147,8 +147,8 @@ Kernel kernel(KernelContext& c) {
   const Transform t(c, kBackward ? c.out_shape(0) : c.shape(0), kBackward ? 2 : 1);
   return floating_kernel(c, 0, [&](auto zero) {
     using T = decltype(zero);
+    const Slot from = c.in(0), to = c.out(0);  // first: rejects what is too large for the memory
     const auto fft = std::make_shared<const Fft>(t.n);
-    const Slot from = c.in(0), to = c.out(0);
     const Slot memory =
         c.scratch(static_cast<size_t>(t.shares() * (t.n + fft->work())) * sizeof(Fft::Complex));
     return Kernel([=](const Frame& f) {
@@ -180,6 +180,7 @@ ORTRAIN_OPERATOR({.type = "DFT",
                   .kernels = {.cpu = kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "DFTGrad",
+                  .signature = "dY, shape, dft_length?, axis? -> dX",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .kernels = {.cpu = kernel<true>}});
 

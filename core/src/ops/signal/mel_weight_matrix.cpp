@@ -21,9 +21,10 @@ double edge(const NodeContext& c, size_t i) {
 void shape(ShapeContext& c) {
   const int64_t bins = constant_int(c, 0), length = constant_int(c, 1), rate = constant_int(c, 2);
   const double low = edge(c, 3), high = edge(c, 4);
-  c.expect(bins >= 0 && length >= 1 && rate >= 1,
-           "num_mel_bins, dft_length and sample_rate must be positive, ", "found ", bins, ", ", length,
-           " and ", rate);
+  constexpr int64_t kMost = INT32_MAX;
+  c.expect(bins >= 0 && length >= 1 && rate >= 1 && bins <= kMost && length <= kMost && rate <= kMost,
+           "num_mel_bins, dft_length and sample_rate must be positive and at most ", kMost, ", found ", bins,
+           ", ", length, " and ", rate);
   c.expect(low >= 0 && high >= low && std::isfinite(high),
            "the edges must not be negative and must be in ascending order, found ", low, " and ", high);
   const DType type =
@@ -35,12 +36,13 @@ void shape(ShapeContext& c) {
   const auto point = [&](int64_t m) {
     const double hertz =
         700 * std::expm1((low_mel + static_cast<double>(m) * gap) / 2595 * std::numbers::ln10);
-    return static_cast<int64_t>(
+    return cast_number<int64_t>(
         std::floor(static_cast<double>(length + 1) * hertz / static_cast<double>(rate)));
   };
   c.expect(bins == 0 || point(bins + 1) <= spectrum, "the upper edge of ", high,
            " Hz is above the frequencies of a transform of length ", length, " at ", rate,
            " samples per second");
+  c.output(0, type, {spectrum, bins});  // first: rejects what is too large for the memory
   // The 16-bit floats are converted from float.
   Tensor weights(is_half(type) ? DType::kFloat : type, {spectrum, bins});
   if (!visit_numeric(weights.dtype(), [&](auto zero) {

@@ -196,6 +196,7 @@ ORTRAIN_OPERATOR({.type = "STFT",
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "STFTGrad",
+                  .signature = "dY, signal, frame_step, window?, frame_length? -> dsignal, dwindow?",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .kernels = {.cpu = grad_kernel}});
 

@@ -96,6 +96,7 @@ ORTRAIN_OPERATOR({.type = "Concat",
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft,
      .type = "ConcatTraining",
+     .signature = "inputs... -> concat_result, per_input_length?",
      .rules = {.shape = shape, .gradient = gradient<true>, .element_type = first_like_input<DType::kInt64>},
      .traits = {.narrow_types = NarrowTypes::kMoved},
      .kernels = {.cpu = kernel}});

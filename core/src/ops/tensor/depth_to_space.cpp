@@ -5,11 +5,16 @@
 namespace ortrain {
 namespace {
 
+int64_t block_of(const Node& node) {
+  const int64_t block = node.int_or("blocksize", 0);
+  require(block > 0 && block < 32768, ErrorCode::kInvalidGraph, node.label(),
+          ": attribute 'blocksize' must lie in [1, 32767], found ", block);
+  return block;
+}
+
 int64_t block_of(const NodeContext& c) {
   c.expect(c.rank(0) == 4, "its input must have rank 4, found shape ", to_string(c.shape(0)));
-  const int64_t block = c.node().int_or("blocksize", 0);
-  c.expect(block > 0 && block < 32768, "attribute 'blocksize' must be positive, found ", block);
-  return block;
+  return block_of(c.node());
 }
 
 bool is_crd(const Node& node) {
@@ -47,7 +52,7 @@ Kernel depth_to_space_kernel(KernelContext& c) {
 
 // SpaceToDepth leaves channels in DCR order (older opsets have no other); mode CRD reorders them.
 void depth_to_space_gradient(GradientContext& g) {
-  const int64_t b = g.node().int_or("blocksize", 0);
+  const int64_t b = block_of(g.node());
   const std::string dcr = g("SpaceToDepth", {g.dy(0)}, {{"blocksize", b}});
   if (!is_crd(g.node())) return g.set(0, dcr);
   const auto dims = g.dims(g.x(0));

@@ -75,6 +75,7 @@ void gather_grad_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GatherGrad",
+                  .signature = "shape, indices, dY -> dX",
                   .rules = {.shape = gather_grad_shape,
                             .gradient = gather_grad_gradient,
                             .element_type = type_of_input<2>},

@@ -66,6 +66,7 @@ void gather_grad_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GatherElementsGrad",
+                  .signature = "dY, shape, indices -> dX",
                   .rules = {.shape = gather_grad_shape, .gradient = gather_grad_gradient},
                   .kernels = {.cpu = gather_grad_kernel}});
 

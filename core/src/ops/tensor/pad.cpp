@@ -25,6 +25,9 @@ Mode mode_of(const NodeContext& c) {
 struct Border {
   int64_t before = 0, after = 0;
 };
+constexpr int64_t kMostPad = int64_t{1} << 56;
+// Along an axis, where a table tells which elements the border repeats.
+constexpr int64_t kMostMapped = int64_t{1} << 27;
 
 // The attribute that holds the borders before version 11; version 1 has another name for it.
 const char* attribute_of(const Node& node) { return node.has("paddings") ? "paddings" : "pads"; }
@@ -38,6 +41,8 @@ std::vector<Border> borders_of(const NodeContext& c) {
   c.expect(pads.size() == 2 * axes.size(), "pads ", to_string(pads), " must have two entries for each of ",
            axes.size(), " axes");
   std::vector<Border> borders(static_cast<size_t>(c.rank(0)));
+  for (const int64_t pad : pads)
+    c.expect(pad >= -kMostPad && pad <= kMostPad, "pads ", to_string(pads), " are too large");
   for (size_t i = 0; i < axes.size(); ++i)
     borders[static_cast<size_t>(axes[i])] = {pads[i], pads[i + axes.size()]};
   return borders;
@@ -62,6 +67,8 @@ void shape(ShapeContext& c) {
              "pads ", before, " and ", after, " do not fit axis ", i, " of size ", extent);
     c.expect(mode == Mode::kConstant || kept > 0 || out[i] == 0, "axis ", i, " of size ", extent,
              " has nothing to fill the border from");
+    c.expect(mode == Mode::kConstant || (before == 0 && after == 0) || out[i] <= kMostMapped, "pads ", before,
+             " and ", after, " make axis ", i, " longer than ", kMostMapped, " elements");
   }
   c.output(0, c.dtype(0), out);
 }
@@ -165,7 +172,7 @@ void constant_gradient(GradientContext& g) {
   }
   if (!g.has_x(1)) {
     std::vector<int64_t> pads = g.node().ints_or(attribute_of(g.node()), {});
-    for (int64_t& pad : pads) pad = -pad;
+    for (int64_t& pad : pads) pad = -std::clamp(pad, -kMostPad, kMostPad);  // the shape rule rejects others
     return g.set(0, g("Pad", {g.dy(0)}, {{"pads", pads}}));
   }
   std::vector<std::string> inputs = {g.dy(0), g("Neg", {g.x(1)})};

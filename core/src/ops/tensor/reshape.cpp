@@ -21,9 +21,9 @@ void reshape_shape(ShapeContext& c) {
   Shape to = wanted;
   int64_t free_axis = -1;
   for (size_t i = 0; i < to.size(); ++i) {
-    c.expect(to[i] >= -1, "the requested shape ", to_string(wanted), " has a dimension below -1");
+    if (to[i] < -1) c.reject("the requested shape ", to_string(wanted), " has a dimension below -1");
     if (to[i] == -1) {
-      c.expect(free_axis < 0, "the requested shape ", to_string(wanted), " has more than one -1");
+      if (free_axis >= 0) c.reject("the requested shape ", to_string(wanted), " has more than one -1");
       free_axis = static_cast<int64_t>(i);
       to[i] = 1;
     } else if (to[i] == 0 && !allow_zero) {

@@ -83,6 +83,7 @@ ORTRAIN_OPERATOR({.type = "Slice",
 // SliceGrad(dY, shape, starts, ends, axes?, steps?)
 void slice_grad_shape(ShapeContext& c) {
   const Shape shape = constant_ints(c, 1);
+  element_count(shape);  // rejects negative dimensions
   const Cut cut = cut_of(c, shape, 2);
   c.expect(cut.extents == c.shape(0), "the slice of shape ", to_string(shape), " has shape ",
            to_string(cut.extents), ", but dY has shape ", to_string(c.shape(0)));
@@ -114,6 +115,7 @@ void slice_grad_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SliceGrad",
+                  .signature = "dY, shape, starts, ends, axes?, steps? -> dX",
                   .rules = {.shape = slice_grad_shape, .gradient = slice_grad_gradient},
                   .traits = {.narrow_types = NarrowTypes::kMoved},
                   .kernels = {.cpu = slice_grad_kernel}});

@@ -86,6 +86,7 @@ ORTRAIN_OPERATOR({.type = "Split",
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SplitTraining",
+                  .signature = "input, split -> outputs...",
                   .rules = {.shape = shape, .gradient = gradient},
                   .traits = {.narrow_types = NarrowTypes::kMoved},
                   .kernels = {.cpu = kernel}});

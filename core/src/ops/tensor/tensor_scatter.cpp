@@ -130,6 +130,7 @@ ORTRAIN_OPERATOR({.type = "TensorScatter",
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "TensorScatterGrad",
+                  .signature = "dY, shape, write_indices? -> dupdate",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .traits = {.narrow_types = NarrowTypes::kMoved},
                   .kernels = {.cpu = grad_kernel}});

@@ -67,7 +67,10 @@ void gradient(GradientContext& g) {
 
 std::optional<InputPositions> positions(const PositionQuery& q) {
   const std::vector<int64_t> order = q.node.ints_or("perm", {});
-  return InputPositions{{order.empty() ? q.rank() - 1 - q.axis : order[static_cast<size_t>(q.axis)]}};
+  if (order.empty()) return InputPositions{{q.rank() - 1 - q.axis}};
+  if (static_cast<int64_t>(order.size()) != q.rank()) return std::nullopt;  // the shape rule says so
+  const int64_t axis = order[static_cast<size_t>(q.axis)];
+  return axis >= 0 && axis < q.rank() ? std::optional(InputPositions{{axis}}) : std::nullopt;
 }
 
 ORTRAIN_OPERATOR({.type = "Transpose",

@@ -37,7 +37,7 @@ struct Grid {
   template <typename T>
   std::shared_ptr<const std::vector<T>> coordinates() const {
     auto values = std::make_shared<std::vector<T>>();
-    for (int64_t p = 0; p < points; ++p) {
+    for (int64_t p = 0; batch > 0 && p < points; ++p) {
       int64_t rest = p;
       for (size_t i = space.size(); i-- > 0;) {
         const double at = static_cast<double>(rest % space[i]), n = static_cast<double>(space[i]);
@@ -128,6 +128,7 @@ void grad_gradient(GradientContext& g) { g.set(0, g("AffineGrid", {g.dy(0), g.x(
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "AffineGridGrad",
+                  .signature = "dY, size -> dtheta",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .kernels = {.cpu = grad_kernel}});
 

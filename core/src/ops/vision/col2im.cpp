@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "ops/common/shape_helpers.h"
+#include "runtime/checked.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -24,24 +25,31 @@ struct Columns {
       if (values.empty()) values.assign(count, otherwise);
       c.expect(values.size() == count, "attribute ", name, " must have ", count, " values, found ",
                to_string(values));
-      for (const int64_t v : values)
+      for (const int64_t v : values) {
         c.expect(v >= smallest, "every value of attribute ", name, " must be at least ", smallest, ", found ",
                  to_string(values));
+        c.expect(v <= INT32_MAX, "every value of attribute ", name, " must be at most ", INT32_MAX,
+                 ", found ", to_string(values));
+      }
       return values;
     };
     strides = read("strides", axes, 1, 1);
     dilations = read("dilations", axes, 1, 1);
     before = read("pads", 2 * axes, 0, 0);
+    element_count(image);  // rejects negative dimensions, and those that overflow
+    block = element_count(kernel);
     for (size_t i = 0; i < axes; ++i) {
       c.expect(kernel[i] >= 1 && image[i] >= 0, "image_shape ", to_string(image), " and block_shape ",
                to_string(kernel), " must be positive");
-      const int64_t room = image[i] + before[i] + before[axes + i] - (kernel[i] - 1) * dilations[i] - 1;
+      const auto span = checked_product({kernel[i] - 1, dilations[i]});
+      const int64_t room = span ? image[i] + before[i] + before[axes + i] - *span - 1 : -1;
       c.expect(room >= 0, "a window of ", kernel[i], " elements does not fit axis ", i, " of the image ",
                to_string(image));
       counts.push_back(room / strides[i] + 1);
-      block *= kernel[i];
-      windows *= counts.back();
     }
+    windows = element_count(counts);
+    c.expect(checked_product({block, windows}).has_value(), "its windows have too many elements: ", block,
+             " each of ", windows);
     before.resize(axes);
   }
 
@@ -68,7 +76,7 @@ struct Columns {
 void shape(ShapeContext& c) {
   const Columns columns(c);
   const Shape& x = c.shape(0);
-  c.expect(x.size() == 3 && x[1] % columns.block == 0 && x[2] == columns.windows,
+  c.expect(x.size() == 3 && columns.block > 0 && x[1] % columns.block == 0 && x[2] == columns.windows,
            "its input must have shape [N, C x ", columns.block, ", ", columns.windows, "], found ",
            to_string(x));
   Shape y = {x[0], x[1] / columns.block};
@@ -88,11 +96,12 @@ void grad_shape(ShapeContext& c) {
 template <bool kToImage>
 Kernel kernel(KernelContext& c) {
   const Columns columns(c);
-  const auto table = std::make_shared<const std::vector<int64_t>>(columns.table());
-  const int64_t elements = static_cast<int64_t>(table->size()), points = element_count(columns.image);
   const Shape& image = kToImage ? c.out_shape(0) : c.shape(0);
-  const int64_t planes = image[0] * image[1];
+  const int64_t planes = image[0] * image[1], points = element_count(columns.image);
   const Slot in = c.in(0), out = c.out(0);
+  if (planes == 0) return nothing_to_do();  // a table could be large all the same
+  const auto table = std::make_shared<const std::vector<int64_t>>(columns.table());
+  const int64_t elements = static_cast<int64_t>(table->size());
   Kernel kernel;
   const bool known = visit_numeric_or_bool(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
@@ -132,6 +141,7 @@ void grad_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "Col2ImGrad",
+                  .signature = "dY, image_shape, block_shape -> dX",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .kernels = {.cpu = kernel<false>}});
 

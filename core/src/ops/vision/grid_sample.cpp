@@ -321,6 +321,7 @@ ORTRAIN_OPERATOR({.type = "GridSample",
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GridSampleGrad",
+                  .signature = "dY, X, grid -> dX, dgrid?",
                   .rules = {.shape = grad_shape, .element_type = grad_types},
                   .kernels = {.cpu = grad_kernel}});
 

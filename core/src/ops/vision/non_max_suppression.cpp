@@ -5,6 +5,7 @@
 // with discriminatively trained part-based models", 3.4).
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 
 #include "op/dynamic.h"
@@ -71,7 +72,9 @@ void run(DynamicContext& c) {
       for (int64_t i = 0; i < count; ++i)
         if (any_score || score[i] > least_score) candidates.push_back(i);
       std::stable_sort(candidates.begin(), candidates.end(),
-                       [=](int64_t i, int64_t j) { return score[i] > score[j]; });
+                       [=](int64_t i, int64_t j) {  // scores that are no numbers come last
+                         return score[i] > score[j] || (std::isnan(score[j]) && !std::isnan(score[i]));
+                       });
       kept.clear();
       for (const int64_t i : candidates) {
         if (static_cast<int64_t>(kept.size()) >= most) break;

@@ -12,6 +12,8 @@
 
 #include "op/opset.h"
 #include "ops/common/shape_helpers.h"
+#include "runtime/checked.h"
+#include "runtime/convert.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -89,6 +91,9 @@ Form form_of(const Node& node, int64_t opset) {
 }
 
 constexpr double kLargestExtent = 1e15;  // of a result: up to here doubles count elements exactly
+constexpr double kLargestRoi = 1e6;      // in sizes of the input
+// Entries of the table of an axis, which is made when the kernel is.
+constexpr int64_t kLargestTable = int64_t{1} << 26;
 
 bool given(const NodeContext& c, size_t i) { return c.has_input(i) && c.size(i) > 0; }
 
@@ -129,7 +134,7 @@ std::vector<double> read_scales(const NodeContext& c, size_t scales_at) {
 }
 
 void apply_sizes(const NodeContext& c, Settings& s, const std::vector<int64_t>& axes,
-                 const std::vector<int64_t>& sizes) {
+                 const std::vector<int64_t>& sizes, const Shape& x) {
   c.expect(sizes.size() == axes.size(), "sizes ", to_string(sizes), " must have ", axes.size(), " values");
   // Which of the axes' scales all of them get: the smallest (-1), the largest (1), or each its own (0).
   const int policy = choice<int>(c, "keep_aspect_ratio_policy", "stretch",
@@ -147,6 +152,8 @@ void apply_sizes(const NodeContext& c, Settings& s, const std::vector<int64_t>& 
   for (const int64_t axis : axes) {
     Axis& a = s.axes[static_cast<size_t>(axis)];
     a.scale = shared;
+    c.expect(shared * static_cast<double>(a.input) < kLargestExtent, "the sizes ", to_string(sizes),
+             " make axis ", axis, " of ", to_string(x), " too long");
     a.output = static_cast<int64_t>(std::floor(shared * static_cast<double>(a.input) + 0.5));
   }
 }
@@ -170,6 +177,9 @@ void apply_roi(const NodeContext& c, Settings& s, const std::vector<int64_t>& ax
   const std::vector<double> roi = constant_numbers(c, roi_at);
   c.expect(roi.size() == 2 * axes.size(), "roi must have two values for each of ", axes.size(),
            " axes, found ", roi.size());
+  for (const double place : roi)
+    c.expect(std::abs(place) <= kLargestRoi, "roi must lie in [", -kLargestRoi, ", ", kLargestRoi,
+             "], found ", place);
   for (size_t i = 0; i < axes.size(); ++i) {
     s.axes[static_cast<size_t>(axes[i])].from = roi[i];
     s.axes[static_cast<size_t>(axes[i])].to = roi[axes.size() + i];
@@ -196,7 +206,7 @@ Settings read_settings(const NodeContext& c, const Shape& x, size_t x_at) {
   const bool by_size = !s.upsample && given(c, sizes_at);
   c.expect(by_size != !scales.empty() || rank == 0, "exactly one of scales and sizes must be given");
   if (by_size)
-    apply_sizes(c, s, axes, constant_ints(c, sizes_at));
+    apply_sizes(c, s, axes, constant_ints(c, sizes_at), x);
   else
     apply_scales(c, s, axes, scales, x);
   const bool crop = s.coordinates == Coordinates::kTfCropAndResize;
@@ -255,12 +265,16 @@ int64_t nearest_index(Nearest mode, double x) {
   return static_cast<int64_t>(below) + up;
 }
 
-Table make_table(const Settings& s, const Axis& a) {
+Table make_table(const Settings& s, const Axis& a, const std::string& label) {
   const bool linear = s.mode == Mode::kLinear;
   // Antialiasing stretches the interpolation's kernel over all that one element of a smaller result covers.
   const double stretch = s.antialias ? std::min(a.scale, 1.0) : 1.0;
-  const int64_t reach = static_cast<int64_t>(std::ceil((linear ? 1 : 2) / stretch));
-  Table t{a.input, a.output, s.mode == Mode::kNearest ? 1 : 2 * reach, {}, {}, {}};
+  if (a.output == 0 || a.input == 0) return {a.input, a.output, 1, {}, {}, {}};
+  const int64_t reach = cast_number<int64_t>(std::ceil((linear ? 1 : 2) / stretch));
+  const int64_t taps = s.mode == Mode::kNearest ? 1 : capped_product({2, reach});
+  require(capped_product({taps, a.output}) <= kLargestTable, ErrorCode::kInvalidArgument, label,
+          ": resizing ", a.input, " elements to ", a.output, " takes a table that is too large");
+  Table t{a.input, a.output, taps, {}, {}, {}};
   const int64_t last = a.input - 1;
   const Nearest nearest = s.upsample && a.scale < 1 ? Nearest::kCeil : s.nearest;
   if (s.coordinates == Coordinates::kTfCropAndResize) {
@@ -452,8 +466,8 @@ Kernel run_passes(KernelContext& c, const Settings& s, bool back, Slot from, Slo
   int64_t largest = 0;
   for (size_t k = 0; k < order.size(); ++k) {
     const size_t i = order[k];
-    passes->emplace_back(make_table(s, s.axes[i]), element_count(at, 0, i),
-                         element_count(at, i + 1, at.size()), static_cast<T>(s.extrapolation), back);
+    passes->emplace_back(make_table(s, s.axes[i], c.node().label()), element_count(at, 0, i),
+                         element_count(at, i + 1, at.size()), cast_number<T>(s.extrapolation), back);
     at[i] = s.axes[i].output;
     if (k + 1 < order.size()) largest = std::max(largest, element_count(at));
   }
@@ -554,10 +568,12 @@ ORTRAIN_OPERATOR({.type = "Upsample",
                   .kernels = {.cpu = kernel<Form::kUpsample>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ResizeGrad",
+                  .signature = "dY, X, roi?, scales?, sizes? -> dX",
                   .rules = {.shape = grad_shape<Form::kResize>, .gradient = grad_gradient<Form::kResize>},
                   .kernels = {.cpu = grad_kernel<Form::kResize>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "UpsampleGrad",
+                  .signature = "dY, X, scales? -> dX",
                   .rules = {.shape = grad_shape<Form::kUpsample>, .gradient = grad_gradient<Form::kUpsample>},
                   .kernels = {.cpu = grad_kernel<Form::kUpsample>}});
 

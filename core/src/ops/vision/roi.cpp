@@ -56,7 +56,9 @@ struct Point {
 };
 
 struct Align : Regions {
-  bool largest;    // mode max
+  bool largest;                                    // mode max
+  static constexpr int64_t kMostPoints = 1 << 12;  // of a bin along an axis
+
   double shift;    // from coordinates to centers of pixels
   int64_t points;  // of a bin along an axis; 0: as many as it has pixels
 
@@ -75,7 +77,8 @@ struct Align : Regions {
              "attribute coordinate_transformation_mode must be half_pixel or output_half_pixel, found '",
              coordinates, "'");
     shift = coordinates == "half_pixel" ? 0.5 : 0;
-    c.expect(points >= 0, "attribute sampling_ratio must not be negative, found ", points);
+    c.expect(points >= 0 && points <= kMostPoints, "attribute sampling_ratio must lie in [0, ", kMostPoints,
+             "], found ", points);
     const size_t images = x_at + 2;
     c.expect(c.dtype(images) == DType::kInt64 && c.shape(images) == Shape{count},
              "batch_indices must be int64[", count, "], found ", to_string(c.dtype(images)),
@@ -113,6 +116,10 @@ struct Align : Regions {
         require(std::abs(static_cast<double>(rois[4 * r + k]) * scale) <= kLargest,
                 ErrorCode::kInvalidArgument, label, ": rois[", r, "] reaches ", rois[4 * r + k],
                 ", beyond any image");
+      const Placed p = placed(rois + 4 * r);
+      require(p.rows <= kMostPoints && p.columns <= kMostPoints, ErrorCode::kInvalidArgument, label,
+              ": rois[", r, "] has bins of ", p.bin_height, " x ", p.bin_width,
+              " pixels, the largest that are supported have ", kMostPoints, " along an axis");
     }
   }
 
@@ -366,6 +373,7 @@ ORTRAIN_OPERATOR({.type = "RoiAlign",
                   .kernels = {.cpu = align_kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "RoiAlignGrad",
+                  .signature = "dY, X, rois, batch_indices -> dX",
                   .rules = {.shape = grad_shape<Align>},
                   .kernels = {.cpu = align_kernel<true>}});
 ORTRAIN_OPERATOR({.type = "MaxRoiPool",
@@ -373,6 +381,7 @@ ORTRAIN_OPERATOR({.type = "MaxRoiPool",
                   .kernels = {.cpu = pool_kernel<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MaxRoiPoolGrad",
+                  .signature = "dY, X, rois -> dX",
                   .rules = {.shape = grad_shape<MaxPool>},
                   .kernels = {.cpu = pool_kernel<true>}});
 

@@ -6,12 +6,12 @@
 
 namespace ortrain {
 
-enum class ConfigKind { kChoice, kBytes, kCount, kFolder, kPass };
+enum class ConfigKind { kChoice, kBytes, kCount, kLimit, kFolder, kPass };
 
 struct ConfigEntry {
   std::string_view key;  // of kPass, what stands before the name of the pass
   ConfigKind kind;
-  std::string_view values;    // with a space between them; of kBytes, kCount and kFolder none
+  std::string_view values;    // with a space between them; of kChoice and kPass alone
   std::string_view fallback;  // the value where the entry is missing; empty where there is none
 };
 
@@ -25,6 +25,10 @@ inline constexpr ConfigEntry kConfigEntries[] = {
     {"ortrain.nonfinite_gradients", ConfigKind::kChoice, "error skip apply", "error"},
     {"ortrain.first_run", ConfigKind::kCount, "", ""},
     {"session.set_denormal_as_zero", ConfigKind::kChoice, "0 1", ""},
+    {"session.max_nodes", ConfigKind::kLimit, "", "1000000"},
+    {"session.max_nesting", ConfigKind::kLimit, "", "64"},
+    {"session.max_elements", ConfigKind::kLimit, "", "1099511627776"},
+    {"session.max_bytes", ConfigKind::kBytes, "", ""},
 };
 
 }  // namespace ortrain

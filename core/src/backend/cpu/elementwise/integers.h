@@ -13,6 +13,22 @@ uint64_t wrap(T x) {
   return static_cast<uint64_t>(x);
 }
 
+// The sum and the product, of integers modulo 2^width.
+template <typename T>
+T wrapping_sum(T a, T b) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(wrap(a) + wrap(b));
+  else
+    return static_cast<T>(a + b);
+}
+template <typename T>
+T wrapping_product(T a, T b) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(wrap(a) * wrap(b));
+  else
+    return static_cast<T>(a * b);
+}
+
 // a / b toward zero; the most negative number over -1 wraps around instead of trapping.
 template <typename T>
 T quotient(T a, T b) {

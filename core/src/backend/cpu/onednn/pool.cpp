@@ -23,6 +23,8 @@ struct DnnlPool {
   memory::dims kernel, strides, dilations, before, after;
 
   // The values are stored like input 0 of the node.
+  static constexpr int64_t kMostKernel = 1 << 16;
+
   DnnlPool(const KernelContext& c, dnnl::algorithm which, const Shape& x_shape, const Window& window)
       : algorithm(which), type(lies_in_bf16(c, 0) ? DnnlType::bf16 : DnnlType::f32), x(x_shape) {
     y = output_shape(x[0], x[1], window);
@@ -61,6 +63,10 @@ struct DnnlPool {
     std::optional<Backward> backward;
   };
   std::optional<Pair> choose(const LayoutPtr& stored, bool training) const {
+    // Its kernels go through all of a window, also where it reaches beyond the input; ours do not.
+    for (size_t i = 0; i < kernel.size(); ++i)
+      if (kernel[i] > kMostKernel || strides[i] > kMostKernel || dilations[i] > kMostKernel)
+        return std::nullopt;
     std::vector<memory::desc> candidates;
     if (is_dnnl(stored)) candidates.push_back(dnnl_desc(stored, x));
     candidates.push_back(dnnl_channels_last(x, type));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "runtime/checked.h"
 #include "runtime/error.h"
 #include "runtime/threads.h"
 
@@ -53,7 +54,15 @@ void visit_windows(const Window& w, F&& window) {
   }
 }
 
-int64_t window_points(const Window& w) { return w[0].kernel * w[1].kernel * w[2].kernel; }
+// The most elements of the input in a window.
+int64_t window_points(const Window& w) {
+  int64_t points = 1;
+  for (const WindowAxis& a : w) points *= std::min(a.kernel, a.input);
+  return points;
+}
+
+// What a plane costs.
+int64_t cost_of(const PoolSizes& s) { return capped_product({s.output_points(), window_points(s.window)}); }
 
 // The number by which the sum of a window is divided.
 int64_t divisor(const PoolSizes& s, int64_t i, int64_t j, int64_t k, const Span& d, const Span& h,
@@ -77,7 +86,7 @@ int64_t PoolSizes::output_points() const { return window[0].output * window[1].o
 template <typename T>
 void max_pool(const PoolSizes& s, const T* x, T* y, int64_t* indices) {
   const int64_t in = s.input_points(), out = s.output_points();
-  parallel_for(s.planes, out * window_points(s.window), [&](int64_t begin, int64_t end) {
+  parallel_for(s.planes, cost_of(s), [&](int64_t begin, int64_t end) {
     for (int64_t plane = begin; plane < end; ++plane) {
       const T* from = x + plane * in;
       visit_windows(s.window, [&](int64_t number, int64_t, int64_t, int64_t, const Span& d, const Span& h,
@@ -130,7 +139,7 @@ void max_pool_backward(const PoolSizes& s, const T* dy, const int64_t* indices, 
 template <typename T>
 void average_pool(const PoolSizes& s, const T* x, T* y) {
   const int64_t in = s.input_points(), out = s.output_points();
-  parallel_for(s.planes, out * window_points(s.window), [&](int64_t begin, int64_t end) {
+  parallel_for(s.planes, cost_of(s), [&](int64_t begin, int64_t end) {
     for (int64_t plane = begin; plane < end; ++plane) {
       const T* from = x + plane * in;
       visit_windows(s.window, [&](int64_t number, int64_t i, int64_t j, int64_t k, const Span& d,
@@ -147,7 +156,7 @@ void average_pool(const PoolSizes& s, const T* x, T* y) {
 template <typename T>
 void average_pool_backward(const PoolSizes& s, const T* dy, T* dx) {
   const int64_t in = s.input_points(), out = s.output_points();
-  parallel_for(s.planes, out * window_points(s.window), [&](int64_t begin, int64_t end) {
+  parallel_for(s.planes, cost_of(s), [&](int64_t begin, int64_t end) {
     for (int64_t plane = begin; plane < end; ++plane) {
       T* to = dx + plane * in;
       std::fill(to, to + in, T(0));

@@ -1,0 +1,261 @@
+#include "op/signature.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "op/generated/onnx_signatures.h"
+#include "op/operator.h"
+#include "runtime/error.h"
+
+namespace ortrain {
+
+namespace {
+
+struct Parameter {
+  std::string_view name;
+  bool optional = false;
+  bool variadic = false;
+  bool gaps = false;  // variadic, and items may be empty
+};
+
+struct AttributeRule {
+  std::string_view name, kind;
+  bool required = false;
+};
+
+// A signature's text, taken apart.
+struct Signature {
+  std::vector<Parameter> inputs, outputs;
+  std::vector<AttributeRule> attributes;  // by name
+  bool needs_attributes = false;          // one of them is required
+};
+
+std::string_view trimmed(std::string_view text) {
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  return text;
+}
+
+bool take_suffix(std::string_view& text, std::string_view suffix) {
+  if (!text.ends_with(suffix)) return false;
+  text.remove_suffix(suffix.size());
+  return true;
+}
+
+// Calls f with each item of a list that commas separate.
+template <typename F>
+void for_each_item(std::string_view list, F&& f) {
+  while (!(list = trimmed(list)).empty()) {
+    const size_t end = std::min(list.find(','), list.size());
+    f(trimmed(list.substr(0, end)));
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+}
+
+std::vector<Parameter> parameters(std::string_view list) {
+  std::vector<Parameter> out;
+  for_each_item(list, [&](std::string_view item) {
+    Parameter p;
+    p.optional = take_suffix(item, "?");
+    p.variadic = take_suffix(item, "...");
+    p.gaps = p.variadic && take_suffix(item, "?");
+    p.name = item;
+    out.push_back(p);
+  });
+  return out;
+}
+
+Signature parsed(std::string_view text) {
+  Signature s;
+  const size_t bar = std::min(text.find('|'), text.size());
+  const std::string_view values = text.substr(0, bar);
+  const size_t arrow = std::min(values.find("->"), values.size());
+  s.inputs = parameters(values.substr(0, arrow));
+  s.outputs = parameters(values.substr(std::min(arrow + 2, values.size())));
+  for_each_item(text.substr(std::min(bar + 1, text.size())), [&](std::string_view item) {
+    AttributeRule rule;
+    rule.required = !take_suffix(item, "?");
+    const size_t colon = std::min(item.find(':'), item.size());
+    rule.name = trimmed(item.substr(0, colon));
+    rule.kind = trimmed(item.substr(std::min(colon + 1, item.size())));
+    s.attributes.push_back(rule);
+    s.needs_attributes |= rule.required;
+  });
+  std::sort(s.attributes.begin(), s.attributes.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return s;
+}
+
+// How many places a list must have at least: up to the last that may not be left out, or that one before
+// which others follow without end.
+size_t least(const std::vector<Parameter>& list) {
+  size_t count = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].optional) count = i + 1;
+    if (list[i].variadic && list[i].optional) count = i;
+  }
+  return count;
+}
+
+std::string described(const std::vector<Parameter>& list) {
+  std::string out;
+  for (const Parameter& p : list)
+    out += concat(out.empty() ? "" : ", ", p.name, p.gaps ? "?" : "", p.variadic ? "..." : "",
+                  p.optional ? "?" : "");
+  return out.empty() ? "none" : out;
+}
+
+std::string counted(size_t count, const char* what) {
+  return concat(count, " ", what, count == 1 ? "" : "s");
+}
+
+std::string too_few_or_many(const std::vector<Parameter>& expected, size_t found, const char* what) {
+  return concat("expected the ", what, "s ", described(expected), ", found ", counted(found, what));
+}
+
+std::string left_out(const std::vector<Parameter>& expected, size_t i, const char* what) {
+  return concat("expected the ", what, "s ", described(expected), ", found that ",
+                expected[std::min(i, expected.size() - 1)].name, " (", what, " ", i, ") is left out");
+}
+
+bool fits(const std::vector<Parameter>& expected, size_t found) {
+  return found <= expected.size() || (!expected.empty() && expected.back().variadic);
+}
+
+// What is wrong with the inputs; empty if nothing is.
+std::string input_fault(const std::vector<Parameter>& expected, const std::vector<std::string>& found) {
+  if (found.size() < least(expected) || !fits(expected, found.size()))
+    return too_few_or_many(expected, found.size(), "input");
+  for (size_t i = 0; i < found.size(); ++i) {
+    const Parameter& p = expected[std::min(i, expected.size() - 1)];
+    if (found[i].empty() && !(p.variadic ? p.gaps : p.optional)) return left_out(expected, i, "input");
+  }
+  return "";
+}
+
+// The same of the outputs. Kernels compute what has a name: only the first output has to have one.
+std::string output_fault(const std::vector<Parameter>& expected, const std::vector<std::string>& found) {
+  const bool named =
+      std::any_of(found.begin(), found.end(), [](const std::string& name) { return !name.empty(); });
+  if (!fits(expected, found.size()) ||
+      (!named && !expected.empty() && !(expected[0].variadic && expected[0].optional)))
+    return too_few_or_many(expected, found.size(), "output");
+  if (named && found[0].empty() && !expected[0].optional && !expected[0].variadic)
+    return left_out(expected, 0, "output");
+  return "";
+}
+
+constexpr std::array kKinds = {"int",    "float",   "string", "tensor", "ints",
+                               "floats", "strings", "graph",  "type"};
+static_assert(kKinds.size() == std::variant_size_v<Attribute>);
+
+// Appends what is wrong with the attributes of a node. Both lists are sorted by name.
+void add_attribute_faults(const std::vector<AttributeRule>& rules, const Node& node, std::string& text) {
+  const auto add = [&](const auto&... parts) { text += concat(text.empty() ? "" : "; ", parts...); };
+  auto at = node.attributes.begin();
+  for (const AttributeRule& rule : rules) {
+    while (at != node.attributes.end() && at->first < rule.name) ++at;
+    if (at == node.attributes.end() || at->first != rule.name) {
+      if (rule.required) add("attribute ", rule.name, " is required, expected ", rule.kind, ", found none");
+    } else if (const std::string_view kind = kKinds[at->second.index()]; kind != rule.kind) {
+      add("expected the attribute ", rule.name, " to be ", rule.kind, ", found ", kind);
+    }
+  }
+}
+
+// Finds the faults of the nodes of a model.
+class Checker {
+ public:
+  explicit Checker(const Model& model) : model_(model) {}
+
+  void check(const Graph& graph) {
+    for (const Node& node : graph.nodes) {
+      check(node);
+      for (const auto& [name, attribute] : node.attributes)
+        if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute); inner && *inner)
+          check(**inner);
+    }
+  }
+
+  void report() const {
+    if (count_ == 0) return;
+    fail(ErrorCode::kInvalidGraph, count_, count_ == 1 ? " node does" : " nodes do",
+         " not have the form of the operator:", faults_,
+         count_ > kNamed ? concat("\n  and ", count_ - kNamed, " more") : "");
+  }
+
+ private:
+  static constexpr size_t kNamed = 1000;  // in one message
+
+  // What is known of an operator in the model's version; nothing if nobody knows it.
+  struct Known {
+    std::optional<Signature> signature;
+    const Operator* op = nullptr;
+  };
+
+  void check(const Node& node) {
+    const Known& known = find(node);
+    if (!known.signature) return;
+    const Signature& s = *known.signature;
+    std::string text = input_fault(s.inputs, node.inputs);
+    const auto add = [&](const std::string& more) {
+      if (!more.empty()) text += concat(text.empty() ? "" : "; ", more);
+    };
+    add(output_fault(s.outputs, node.outputs));
+    if (s.needs_attributes || !node.attributes.empty()) add_attribute_faults(s.attributes, node, text);
+    if (text.empty() && known.op && known.op->subgraph_fault)
+      add(known.op->subgraph_fault(node, model_.opset(node.domain)));
+    if (!text.empty() && ++count_ <= kNamed) faults_ += concat("\n  ", node.label(), ": ", text);
+  }
+
+  const Known& find(const Node& node) {
+    const auto [at, fresh] = known_.try_emplace({node.op_type, node.domain});
+    if (fresh) {
+      at->second.op = find_operator(node.domain, node.op_type);
+      std::string_view text = onnx_signature(node.domain, node.op_type, model_.opset(node.domain));
+      if (text.empty() && at->second.op) text = at->second.op->signature;
+      if (!text.empty()) at->second.signature = parsed(text);
+    }
+    return at->second;
+  }
+
+  const Model& model_;
+  std::map<std::pair<std::string_view, std::string_view>, Known> known_;  // by type and domain
+  std::string faults_;
+  size_t count_ = 0;
+};
+
+}  // namespace
+
+std::string_view onnx_signature(std::string_view domain, std::string_view type, int64_t opset) {
+  const auto key = [](const OnnxSignature& s) { return std::tuple(s.domain, s.type, s.since); };
+  const auto after = std::upper_bound(
+      std::begin(kOnnxSignatures), std::end(kOnnxSignatures), std::tuple(domain, type, opset),
+      [&](const auto& wanted, const OnnxSignature& s) { return wanted < key(s); });
+  const auto fits = [&](const OnnxSignature& s) { return s.domain == domain && s.type == type; };
+  if (after != std::begin(kOnnxSignatures) && fits(*std::prev(after))) return std::prev(after)->text;
+  return after != std::end(kOnnxSignatures) && fits(*after) ? after->text : "";
+}
+
+void check_signatures(const Model& model) {
+  Checker checker(model);
+  checker.check(model.graph);
+  checker.report();
+}
+
+Model load_model(const std::filesystem::path& path, ReadOptions options) {
+  options.check = check_signatures;
+  return read_model(path, options);
+}
+
+Model load_model(const void* data, size_t bytes, const std::string& origin, ReadOptions options) {
+  options.check = check_signatures;
+  return read_model(data, bytes, origin, {}, options);
+}
+
+}  // namespace ortrain

@@ -1,0 +1,39 @@
+// Signatures: how many inputs and outputs the nodes of an operator have, which of them may be left out, and
+// of which kinds their attributes are.
+//
+// A signature is written as a text, with the parameters in order:
+//
+//     X, W, B? -> Y | group: int?, kernel_shape: ints?
+//
+//     B?       may be left out: empty, or missing at the end; so may every output but the first
+//     x...     one or more to the end of the list
+//     x...?    none or more; what stands before it has its place in the list, even if it is left out
+//     x?...    one or more, of which some may be empty
+//     to: int  an attribute that has to be there; with a ? after its kind, one that need not
+//
+// Those of ONNX's operators are generated (op/generated/onnx_signatures.h). Other operators declare theirs
+// where they are registered; attributes that a declaration does not list are checked by the operator itself.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "graph/graph.h"
+#include "graph/onnx_io.h"
+
+namespace ortrain {
+
+// What ONNX states of an operator in that version of its domain, or in the first that has it if that is
+// newer: onnxruntime accepts some operators before, as we do. Empty if ONNX does not know it.
+std::string_view onnx_signature(std::string_view domain, std::string_view type, int64_t opset);
+
+// Throws kInvalidGraph, naming every node, also of subgraphs, that does not have the form that its operator
+// states, with what was expected and what was found. Operators that nobody knows are left out.
+void check_signatures(const Model& model);
+
+// read_model() for models whose operators are about to be used: with check_signatures().
+Model load_model(const std::filesystem::path& path, ReadOptions options = {});
+Model load_model(const void* data, size_t bytes, const std::string& origin = "model in memory",
+                 ReadOptions options = {});
+
+}  // namespace ortrain

@@ -1,0 +1,49 @@
+#include "program/limits.h"
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+namespace ortrain {
+
+namespace {
+
+// The swap space of Linux, in bytes; elsewhere 0.
+size_t swap_space() {
+  std::ifstream info("/proc/meminfo");
+  std::string name;
+  for (size_t kilobytes = 0; info >> name;) {
+    if (name == "SwapTotal:" && info >> kilobytes) return kilobytes << 10;
+    info.ignore(256, '\n');
+  }
+  return 0;
+}
+
+size_t find_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || size <= 0) return SIZE_MAX;
+  return static_cast<size_t>(pages) * static_cast<size_t>(size) + swap_space();
+}
+
+}  // namespace
+
+void check_value(const NodeContext& c, size_t o, DType dtype, const Shape& shape,
+                 const ProgramLimits& limits) {
+  c.expect(shape.size() <= kMaxRank, "output ", o, " has ", shape.size(),
+           " dimensions, the most that are supported are ", kMaxRank);
+  const int64_t count = element_count(shape);  // rejects negative dimensions and overflow
+  c.expect(static_cast<size_t>(count) <= limits.elements, "output ", o, " has shape ", to_string(shape),
+           " and so ", count, " elements, the most that session.max_elements allows are ", limits.elements);
+  c.expect(bytes_of(dtype, count) <= limits.bytes, "output ", o, " of type ", to_string(dtype), " and shape ",
+           to_string(shape), " takes ", bytes_of(dtype, count),
+           " bytes, the most that session.max_bytes allows are ", limits.bytes);
+}
+
+size_t machine_memory() {
+  static const size_t bytes = find_memory();
+  return bytes;
+}
+
+}  // namespace ortrain

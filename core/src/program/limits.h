@@ -1,0 +1,25 @@
+// How much memory a Program may ask for.
+#pragma once
+
+#include <cstddef>
+
+#include "op/operator.h"
+
+namespace ortrain {
+
+// The bytes that the machine can hold, in memory and swapped out; SIZE_MAX if that is not known.
+size_t machine_memory();
+
+struct ProgramLimits {
+  size_t elements = size_t{1} << 40;  // of one value
+  size_t bytes = machine_memory();    // of the values of a Program that are not inputs or model state
+};
+
+// Dimensions of one value: a fixed limit, because time and memory of many kernels grow with their square.
+inline constexpr size_t kMaxRank = 64;
+
+// Throws unless output o of the node may have that type and shape.
+void check_value(const NodeContext& c, size_t o, DType dtype, const Shape& shape,
+                 const ProgramLimits& limits);
+
+}  // namespace ortrain
