@@ -129,8 +129,9 @@ bool fits(const std::vector<Parameter>& expected, size_t found) {
 
 // What is wrong with the inputs; empty if nothing is.
 std::string input_fault(const std::vector<Parameter>& expected, const std::vector<std::string>& found) {
-  if (found.size() < least(expected) || !fits(expected, found.size()))
-    return too_few_or_many(expected, found.size(), "input");
+  if (found.size() < least(expected))
+    return too_few_or_many(expected, found.size(), "input") + " and so fewer than it needs";
+  if (!fits(expected, found.size())) return too_few_or_many(expected, found.size(), "input");
   for (size_t i = 0; i < found.size(); ++i) {
     const Parameter& p = expected[std::min(i, expected.size() - 1)];
     if (found[i].empty() && !(p.variadic ? p.gaps : p.optional)) return left_out(expected, i, "input");
