@@ -446,9 +446,10 @@ class Reader {
     for (const auto& attribute : function.attribute_proto())
       if (call.attributes.count(attribute.name()) == 0) {
         onnx::AttributeProto copy = attribute;
-        attempt([&] { return concat(title, ", default of attribute \"", attribute.name(), "\""); },
-                // within the call: a graph may call functions, even this one, which is then found and rejected
-                [&] { call.attributes.emplace(attribute.name(), attribute_value(copy, Names{}, &call)); });
+        attempt(
+            [&] { return concat(title, ", default of attribute \"", attribute.name(), "\""); },
+            // within the call: a graph may call functions, even this one, which is then found and rejected
+            [&] { call.attributes.emplace(attribute.name(), attribute_value(copy, Names{}, &call)); });
       }
   }
 
