@@ -65,6 +65,9 @@ typedef struct OrtIoBinding OrtIoBinding;
 /** What a model states about itself. */
 typedef struct OrtModelMetadata OrtModelMetadata;
 
+/** Room for packed weights; sessions do not use it. */
+typedef struct OrtPrepackedWeightsContainer OrtPrepackedWeightsContainer;
+
 /** Texts by name. */
 typedef struct OrtKeyValuePairs OrtKeyValuePairs;
 
@@ -281,7 +284,6 @@ typedef enum OrtCompiledModelCompatibility {
 typedef struct OrtMapTypeInfo OrtMapTypeInfo;
 typedef struct OrtThreadPoolParams OrtThreadPoolParams;
 typedef struct OrtArenaCfg OrtArenaCfg;
-typedef struct OrtPrepackedWeightsContainer OrtPrepackedWeightsContainer;
 typedef struct OrtTensorRTProviderOptionsV2 OrtTensorRTProviderOptionsV2;
 typedef struct OrtCUDAProviderOptionsV2 OrtCUDAProviderOptionsV2;
 typedef struct OrtCANNProviderOptions OrtCANNProviderOptions;
@@ -789,13 +791,34 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetTensorMutableData)(OrtValue* value, void** out) NO_EXCEPTION;
 
-  /** Slot 52, not implemented. */
+  /** Sets all elements of a tensor of strings.
+   *
+   * \param[in] value The tensor.
+   * \param[in] s The strings, copied. As many as s_len says.
+   * \param[in] s_len Their number. In strings.
+   * \retval ORT_INVALID_ARGUMENT when the value is not a tensor of strings, or has another number of
+   *     elements.
+   */
   OrtStatus*(ORT_API_CALL* FillStringTensor)(OrtValue* value, const char* const* s, size_t s_len) NO_EXCEPTION;
 
-  /** Slot 53, not implemented. */
+  /** Length of all elements of a tensor of strings together.
+   *
+   * \param[in] value The tensor.
+   * \param[out] len The length, without zero bytes. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when the value is not a tensor of strings.
+   */
   OrtStatus*(ORT_API_CALL* GetStringTensorDataLength)(const OrtValue* value, size_t* len) NO_EXCEPTION;
 
-  /** Slot 54, not implemented. */
+  /** Copies all elements of a tensor of strings into memory of the caller, end to end.
+   *
+   * \param[in] value The tensor.
+   * \param[in] s Receives the strings, without zero bytes. As many as s_len says.
+   * \param[in] s_len Size of that memory. In bytes.
+   * \param[out] offsets Receives where each string begins. In bytes. As many as offsets_len says.
+   * \param[in] offsets_len The number of elements. In strings.
+   * \retval ORT_INVALID_ARGUMENT when the value is not a tensor of strings, the memory is too small, or
+   *     the number of offsets is wrong.
+   */
   OrtStatus*(ORT_API_CALL* GetStringTensorContent)(const OrtValue* value, void* s, size_t s_len, size_t* offsets, size_t offsets_len) NO_EXCEPTION;
 
   /** The tensor part of a type.
@@ -1280,13 +1303,33 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* ReleaseAvailableProviders)(char** ptr, int providers_length) NO_EXCEPTION;
 
-  /** Slot 127, not implemented. */
+  /** Length of an element of a tensor of strings.
+   *
+   * \param[in] value The tensor.
+   * \param[in] index Zero-based index of the element in row-major order.
+   * \param[out] out The length, without a zero byte. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when the value is not a tensor of strings, or has no such element.
+   */
   OrtStatus*(ORT_API_CALL* GetStringTensorElementLength)(const OrtValue* value, size_t index, size_t* out) NO_EXCEPTION;
 
-  /** Slot 128, not implemented. */
+  /** Copies an element of a tensor of strings into memory of the caller.
+   *
+   * \param[in] value The tensor.
+   * \param[in] s_len Size of that memory. In bytes.
+   * \param[in] index Zero-based index of the element in row-major order.
+   * \param[in] s Receives the string, without a zero byte. As many as s_len says.
+   * \retval ORT_INVALID_ARGUMENT when the value is not a tensor of strings, has no such element, or the
+   *     memory is too small.
+   */
   OrtStatus*(ORT_API_CALL* GetStringTensorElement)(const OrtValue* value, size_t s_len, size_t index, void* s) NO_EXCEPTION;
 
-  /** Slot 129, not implemented. */
+  /** Sets one element of a tensor of strings.
+   *
+   * \param[in] value The tensor.
+   * \param[in] s The string, copied.
+   * \param[in] index Zero-based index of the element in row-major order.
+   * \retval ORT_INVALID_ARGUMENT when the value is not a tensor of strings, or has no such element.
+   */
   OrtStatus*(ORT_API_CALL* FillStringTensorElement)(OrtValue* value, const char* s, size_t index) NO_EXCEPTION;
 
   /** Sets an entry of the session configuration.
@@ -1549,16 +1592,43 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* AddRunConfigEntry)(OrtRunOptions* options, const char* config_key, const char* config_value) NO_EXCEPTION;
 
-  /** Slot 166, not implemented. */
+  /** Creates a container for packed weights.
+   *
+   * Sessions keep their packed weights to themselves, so a container stays empty; share the weights with
+   * AddInitializer.
+   *
+   * \param[out] out The container. Freed with ReleasePrepackedWeightsContainer.
+   */
   OrtStatus*(ORT_API_CALL* CreatePrepackedWeightsContainer)(OrtPrepackedWeightsContainer** out) NO_EXCEPTION;
 
-  /** Slot 167, not implemented. */
+  /** Frees a container.
+   *
+   * \param[in] input The container, or null.
+   */
   void(ORT_API_CALL* ReleasePrepackedWeightsContainer)(OrtPrepackedWeightsContainer* input) NO_EXCEPTION;
 
-  /** Slot 168, not implemented. */
+  /** The same as CreateSession; the container has no effect.
+   *
+   * \param[in] env The environment.
+   * \param[in] model_path The model.
+   * \param[in] options Settings, copied; null for defaults.
+   * \param[in] prepacked_weights_container The container.
+   * \param[out] out The session. Freed with ReleaseSession.
+   * \retval ORT_NO_SUCHFILE when there is no such file.
+   * \retval ORT_INVALID_PROTOBUF when the file is not an ONNX model.
+   */
   OrtStatus*(ORT_API_CALL* CreateSessionWithPrepackedWeightsContainer)(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options, OrtPrepackedWeightsContainer* prepacked_weights_container, OrtSession** out) NO_EXCEPTION;
 
-  /** Slot 169, not implemented. */
+  /** The same as CreateSessionFromArray; the container has no effect.
+   *
+   * \param[in] env The environment.
+   * \param[in] model_data The model, not needed after the call. As many as model_data_length says.
+   * \param[in] model_data_length Its size. In bytes.
+   * \param[in] options Settings, copied; null for defaults.
+   * \param[in] prepacked_weights_container The container.
+   * \param[out] out The session. Freed with ReleaseSession.
+   * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
+   */
   OrtStatus*(ORT_API_CALL* CreateSessionFromArrayWithPrepackedWeightsContainer)(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtSessionOptions* options, OrtPrepackedWeightsContainer* prepacked_weights_container, OrtSession** out) NO_EXCEPTION;
 
   /** Slot 170, not implemented. */
@@ -1883,7 +1953,14 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetOptionalContainedTypeInfo)(const OrtOptionalTypeInfo* optional_type_info, OrtTypeInfo** out) NO_EXCEPTION;
 
-  /** Slot 252, not implemented. */
+  /** Gives an element of a tensor of strings another length, and returns its memory.
+   *
+   * \param[in] value The tensor.
+   * \param[in] index Zero-based index of the element in row-major order.
+   * \param[in] length_in_bytes The length. In bytes.
+   * \param[out] buffer The memory, to write to, until the element changes again. Valid as long as value.
+   * \retval ORT_INVALID_ARGUMENT when the value is not a tensor of strings, or has no such element.
+   */
   OrtStatus*(ORT_API_CALL* GetResizedStringTensorElementBuffer)(OrtValue* value, size_t index, size_t length_in_bytes, char** buffer) NO_EXCEPTION;
 
   /** Slot 253, not implemented. */
@@ -2385,10 +2462,26 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetSessionOptionsConfigEntries)(const OrtSessionOptions* options, OrtKeyValuePairs** out) NO_EXCEPTION;
 
-  /** Slot 380, not implemented. */
+  /** Where a session expects its inputs, which is on the CPU.
+   *
+   * \param[in] session The session.
+   * \param[out] inputs_memory_info Receives a location for each input. As many as num_inputs says. Valid
+   *     as long as session.
+   * \param[in] num_inputs The number of inputs. In inputs.
+   * \retval ORT_INVALID_ARGUMENT when the number is not that of the inputs.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* SessionGetMemoryInfoForInputs)(const OrtSession* session, const OrtMemoryInfo** inputs_memory_info, size_t num_inputs) NO_EXCEPTION;
 
-  /** Slot 381, not implemented. */
+  /** Where a session stores its outputs, which is on the CPU.
+   *
+   * \param[in] session The session.
+   * \param[out] outputs_memory_info Receives a location for each output. As many as num_outputs says.
+   *     Valid as long as session.
+   * \param[in] num_outputs The number of outputs. In outputs.
+   * \retval ORT_INVALID_ARGUMENT when the number is not that of the outputs.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* SessionGetMemoryInfoForOutputs)(const OrtSession* session, const OrtMemoryInfo** outputs_memory_info, size_t num_outputs) NO_EXCEPTION;
 
   /** Slot 382, not implemented. */
@@ -2403,7 +2496,17 @@ struct OrtApi {
   /** Slot 385, not implemented. */
   void(ORT_API_CALL* ReleaseSyncStream)(OrtSyncStream* input) NO_EXCEPTION;
 
-  /** Slot 386, not implemented. */
+  /** Copies tensors into others.
+   *
+   * \param[in] env The environment.
+   * \param[in] src_tensors The tensors to copy. As many as num_tensors says.
+   * \param[in] dst_tensors Tensors of the same types and shapes, which receive the elements. As many as
+   *     num_tensors says.
+   * \param[in] stream Must be null; the CPU has no streams.
+   * \param[in] num_tensors Their number. In tensors.
+   * \retval ORT_INVALID_ARGUMENT when types or shapes differ.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* CopyTensors)(const OrtEnv* env, const OrtValue* const* src_tensors, OrtValue* const* dst_tensors, OrtSyncStream* stream, size_t num_tensors) NO_EXCEPTION;
 
   /** Slot 387, not implemented. */

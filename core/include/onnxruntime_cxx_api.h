@@ -133,6 +133,10 @@ struct Release<OrtModelMetadata> {
   static void call(OrtModelMetadata* p) { GetApi().ReleaseModelMetadata(p); }
 };
 template <>
+struct Release<OrtPrepackedWeightsContainer> {
+  static void call(OrtPrepackedWeightsContainer* p) { GetApi().ReleasePrepackedWeightsContainer(p); }
+};
+template <>
 struct Release<OrtKeyValuePairs> {
   static void call(OrtKeyValuePairs* p) { GetApi().ReleaseKeyValuePairs(p); }
 };

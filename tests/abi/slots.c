@@ -357,6 +357,76 @@ static void value_calls(void) {
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) ORT(ReleaseValue)(all[i]);
 }
 
+static void string_calls(void) {
+  OrtValue *strings = NULL, *numbers = NULL, *copy = NULL;
+  OK(ort_api->CreateTensorAsOrtValue(allocator, (const int64_t[]){2, 1}, 2, 8, &strings));
+  int is = 0;
+  OK(ort_api->IsTensor(strings, &is));
+  CHECK(is == 1);
+  OrtTensorTypeAndShapeInfo* info = NULL;
+  OK(ort_api->GetTensorTypeAndShape(strings, &info));
+  int type = 0;
+  OK(ort_api->GetTensorElementType(info, &type));
+  size_t count = 0, length = 7;
+  OK(ort_api->GetTensorShapeElementCount(info, &count));
+  CHECK(type == 8 && count == 2);
+  ort_api->ReleaseTensorTypeAndShapeInfo(info);
+  OK(ORT(FillStringTensor)(strings, (const char*[]){"ab", "cde"}, 2));
+  FAILS(kInvalidArgument, "2 strings", ort_api->FillStringTensor(strings, (const char*[]){"ab"}, 1));
+  OK(ORT(GetStringTensorDataLength)(strings, &length));
+  CHECK(length == 5);
+  char room_for[8] = {0};
+  size_t offsets[2] = {7, 7};
+  OK(ORT(GetStringTensorContent)(strings, room_for, 5, offsets, 2));
+  CHECK(memcmp(room_for, "abcde", 5) == 0 && offsets[0] == 0 && offsets[1] == 2);
+  FAILS(kInvalidArgument, "5", ort_api->GetStringTensorContent(strings, room_for, 4, offsets, 2));
+  OK(ORT(FillStringTensorElement)(strings, "xyzw", 0));
+  OK(ORT(GetStringTensorElementLength)(strings, 0, &length));
+  CHECK(length == 4);
+  OK(ORT(GetStringTensorElement)(strings, 4, 0, room_for));
+  CHECK(memcmp(room_for, "xyzw", 4) == 0);
+  FAILS(kInvalidArgument, "number 2", ort_api->GetStringTensorElementLength(strings, 2, &length));
+  char* buffer = NULL;
+  OK(ORT(GetResizedStringTensorElementBuffer)(strings, 1, 6, &buffer));
+  memcpy(buffer, "sixsix", 6);
+  OK(ort_api->GetStringTensorElement(strings, 6, 1, room_for));
+  CHECK(memcmp(room_for, "sixsix", 6) == 0);
+
+  float x[2] = {1, 2}, y[2] = {0};
+  OK(ort_api->CreateTensorWithDataAsOrtValue(memory, x, sizeof x, (const int64_t[]){2}, 1, kFloat, &numbers));
+  OK(ort_api->CreateTensorWithDataAsOrtValue(memory, y, sizeof y, (const int64_t[]){2}, 1, kFloat, &copy));
+  FAILS(kInvalidArgument, "not a tensor of strings", ort_api->GetStringTensorDataLength(numbers, &length));
+  void* data = NULL;
+  FAILS(kInvalidArgument, "strings", ort_api->GetTensorMutableData(strings, &data));
+  OK(ORT(CopyTensors)(env, (const OrtValue*[]){numbers}, (OrtValue* const[]){copy}, NULL, 1));
+  CHECK(y[0] == 1 && y[1] == 2);
+  FAILS(kInvalidArgument, "strings",
+        ort_api->CopyTensors(env, (const OrtValue*[]){strings}, (OrtValue* const[]){copy}, NULL, 1));
+  OrtValue* all[] = {strings, numbers, copy};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) ort_api->ReleaseValue(all[i]);
+
+  OrtPrepackedWeightsContainer* container = NULL;
+  OrtSession *session = NULL, *other = NULL;
+  OK(ORT(CreatePrepackedWeightsContainer)(&container));
+  OK(ORT(CreateSessionWithPrepackedWeightsContainer)(env, "exported_after.onnx", NULL, container, &session));
+  char* bytes = whole("exported_after.onnx");
+  OK(ORT(CreateSessionFromArrayWithPrepackedWeightsContainer)(env, bytes, text_size, NULL, container,
+                                                              &other));
+  free(bytes);
+  const OrtMemoryInfo* where[1] = {NULL};
+  OK(ORT(SessionGetMemoryInfoForInputs)(session, where, 1));
+  const char* name = NULL;
+  OK(ort_api->MemoryInfoGetName(where[0], &name));
+  CHECK(strcmp(name, "Cpu") == 0);
+  where[0] = NULL;
+  OK(ORT(SessionGetMemoryInfoForOutputs)(other, where, 1));
+  CHECK(where[0] != NULL);
+  FAILS(kInvalidArgument, "1 inputs", ort_api->SessionGetMemoryInfoForInputs(session, where, 0));
+  ort_api->ReleaseSession(session);
+  ort_api->ReleaseSession(other);
+  ORT(ReleasePrepackedWeightsContainer)(container);
+}
+
 static void forward_calls(void) {
   OrtSession *session = NULL, *other = NULL;
   OK(ORT(CreateSession)(env, "exported_after.onnx", NULL, &session));
@@ -808,6 +878,7 @@ int main(int argc, char** argv) {
   option_calls(argv[2]);
   type_calls();
   value_calls();
+  string_calls();
   forward_calls();
   binding_calls();
   background_calls();

@@ -237,7 +237,10 @@ TEST_CASE("values that do not hold together are refused") {
   refused(ort().CreateTensorWithDataAsOrtValue(run.memory, run.x.data(), run.x.size() * 4, negative, 2,
                                                ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &out));
   refused(ort().CreateTensorAsOrtValue(run.allocator, huge, 2, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &out));
-  refused(ort().CreateTensorAsOrtValue(run.allocator, shape, 2, ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, &out));
+  refused(
+      ort().CreateTensorAsOrtValue(run.allocator, negative, 2, ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, &out));
+  refused(ort().CreateTensorWithDataAsOrtValue(run.memory, run.x.data(), run.x.size() * 4, shape, 2,
+                                               ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, &out));
   CHECK(out == nullptr);
 }
 

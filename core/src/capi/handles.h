@@ -60,9 +60,18 @@ struct OrtMemoryInfo {
   OrtMemType mem_type;
 };
 
+// The elements of a tensor of strings, which no operator takes yet.
+struct OrtStrings {
+  ortrain::Shape shape;
+  std::vector<std::string> elements;
+};
+
 struct OrtValue {
   ortrain::Value value;
+  std::shared_ptr<OrtStrings> strings = nullptr;  // if it is a tensor of strings; `value` is nothing then
 };
+
+struct OrtPrepackedWeightsContainer {};
 
 struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;

@@ -1,4 +1,5 @@
 // Forward sessions.
+#include <algorithm>
 #include <functional>
 #include <memory>
 
@@ -23,6 +24,13 @@ std::vector<Value> values_of(const OrtValue* const* values, size_t count) {
   return out;
 }
 
+void fill_memory_infos(const std::vector<ValueInfo>& values, const OrtMemoryInfo** infos, size_t count,
+                       const char* what) {
+  require(count == values.size(), ErrorCode::kInvalidArgument, "the model has ", values.size(), " ", what,
+          ", found room for ", count);
+  std::fill(infos, infos + count, &cpu_memory());
+}
+
 }  // namespace
 
 void CreateSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options,
@@ -43,6 +51,23 @@ void CreateSessionFromArray(const OrtEnv* env, const void* model_data, size_t mo
       load_model(model_data, model_data_length, "model in memory",
                  {.limits = model_limits(settings), .given = settings.initializers, .notes = &notes});
   *out = new OrtSession{InferenceSession(std::move(settings), std::move(model), std::move(notes)), {}};
+}
+
+void CreatePrepackedWeightsContainer(OrtPrepackedWeightsContainer** out) {
+  *out = new OrtPrepackedWeightsContainer;
+}
+
+void CreateSessionWithPrepackedWeightsContainer(const OrtEnv* env, const ORTCHAR_T* model_path,
+                                                const OrtSessionOptions* options,
+                                                OrtPrepackedWeightsContainer*, OrtSession** out) {
+  CreateSession(env, model_path, options, out);
+}
+
+void CreateSessionFromArrayWithPrepackedWeightsContainer(const OrtEnv* env, const void* model_data,
+                                                         size_t model_data_length,
+                                                         const OrtSessionOptions* options,
+                                                         OrtPrepackedWeightsContainer*, OrtSession** out) {
+  CreateSessionFromArray(env, model_data, model_data_length, options, out);
 }
 
 void Run(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names,
@@ -90,6 +115,15 @@ void SessionGetOutputCount(const OrtSession* session, size_t* out) {
 }
 void SessionGetOverridableInitializerCount(const OrtSession* session, size_t* out) {
   *out = session->session.overridable_initializers().size();
+}
+
+void SessionGetMemoryInfoForInputs(const OrtSession* session, const OrtMemoryInfo** inputs_memory_info,
+                                   size_t num_inputs) {
+  fill_memory_infos(session->session.inputs(), inputs_memory_info, num_inputs, "inputs");
+}
+void SessionGetMemoryInfoForOutputs(const OrtSession* session, const OrtMemoryInfo** outputs_memory_info,
+                                    size_t num_outputs) {
+  fill_memory_infos(session->session.outputs(), outputs_memory_info, num_outputs, "outputs");
 }
 
 void SessionGetInputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {

@@ -69,6 +69,11 @@ OrtTypeInfo type_of_sequence(OrtTypeInfo element) {
   return type;
 }
 
+OrtTensorTypeAndShapeInfo describe(const OrtStrings& strings) {
+  return {ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, strings.shape,
+          std::vector<std::string>(strings.shape.size())};
+}
+
 const Sequence& sequence_of(const OrtValue& value) {
   const auto* sequence = std::get_if<Sequence>(&value.value);
   require(sequence != nullptr, ErrorCode::kInvalidArgument, "the value is ", ortrain::describe(value.value),
@@ -93,6 +98,8 @@ std::vector<std::string> texts(const char* const* names, size_t count) {
 }
 
 const Tensor& tensor_of(const OrtValue& value) {
+  require(value.strings == nullptr, ErrorCode::kInvalidArgument,
+          "the value is a tensor of strings, expected one of numbers");
   const auto* tensor = std::get_if<Tensor>(&value.value);
   require(tensor != nullptr, ErrorCode::kInvalidArgument, "the value is ", ortrain::describe(value.value),
           ", expected a tensor");
@@ -102,7 +109,15 @@ Tensor& tensor_of(OrtValue& value) { return const_cast<Tensor&>(tensor_of(std::a
 
 void CreateTensorAsOrtValue(OrtAllocator* allocator, const int64_t* shape, size_t shape_len,
                             ONNXTensorElementDataType type, OrtValue** out) {
-  *out = new OrtValue{allocate_tensor(allocator, dtype_of(type), shape_of(shape, shape_len))};
+  Shape extents = shape_of(shape, shape_len);
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
+    auto strings = std::make_shared<OrtStrings>();
+    strings->elements.resize(static_cast<size_t>(element_count(extents)));
+    strings->shape = std::move(extents);
+    *out = new OrtValue{Nothing{}, std::move(strings)};
+    return;
+  }
+  *out = new OrtValue{allocate_tensor(allocator, dtype_of(type), extents)};
 }
 
 void CreateTensorWithDataAsOrtValue(const OrtMemoryInfo*, void* p_data, size_t p_data_len,
@@ -125,8 +140,12 @@ void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_dat
   *armed = true;
 }
 
-void IsTensor(const OrtValue* value, int* out) { *out = std::holds_alternative<Tensor>(value->value); }
-void HasValue(const OrtValue* value, int* out) { *out = !std::holds_alternative<Nothing>(value->value); }
+void IsTensor(const OrtValue* value, int* out) {
+  *out = value->strings || std::holds_alternative<Tensor>(value->value);
+}
+void HasValue(const OrtValue* value, int* out) {
+  *out = value->strings || !std::holds_alternative<Nothing>(value->value);
+}
 void IsSparseTensor(const OrtValue*, int* out) { *out = 0; }
 void GetTensorMutableData(OrtValue* value, void** out) { *out = tensor_of(*value).raw(); }
 void GetTensorData(const OrtValue* value, const void** out) { *out = tensor_of(*value).raw(); }
@@ -136,7 +155,8 @@ void GetTensorMemoryInfo(const OrtValue* value, const OrtMemoryInfo** mem_info) 
   *mem_info = &cpu_memory();
 }
 void GetValueType(const OrtValue* value, ONNXType* out) {
-  *out = std::holds_alternative<Tensor>(value->value)     ? ONNX_TYPE_TENSOR
+  const bool is_tensor = value->strings || std::holds_alternative<Tensor>(value->value);
+  *out = is_tensor                                        ? ONNX_TYPE_TENSOR
          : std::holds_alternative<Sequence>(value->value) ? ONNX_TYPE_SEQUENCE
                                                           : ONNX_TYPE_OPTIONAL;
 }
@@ -180,6 +200,10 @@ void TensorAt(OrtValue* value, const int64_t* location_values, size_t location_v
 }
 
 void GetTypeInfo(const OrtValue* value, OrtTypeInfo** out) {
+  if (value->strings) {
+    *out = new OrtTypeInfo(type_of_tensor(describe(*value->strings)));
+    return;
+  }
   if (const auto* sequence = std::get_if<Sequence>(&value->value)) {
     *out = new OrtTypeInfo(type_of({"", sequence->dtype(), std::nullopt, true}));
     return;
@@ -190,7 +214,24 @@ void GetTypeInfo(const OrtValue* value, OrtTypeInfo** out) {
 }
 
 void GetTensorTypeAndShape(const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
-  *out = new OrtTensorTypeAndShapeInfo(describe(tensor_of(*value)));
+  *out =
+      new OrtTensorTypeAndShapeInfo(value->strings ? describe(*value->strings) : describe(tensor_of(*value)));
+}
+
+void CopyTensors(const OrtEnv*, const OrtValue* const* src_tensors, OrtValue* const* dst_tensors,
+                 OrtSyncStream* stream, size_t num_tensors) {
+  require(stream == nullptr, ErrorCode::kInvalidArgument, "expected no stream, because the CPU has none");
+  for (size_t i = 0; i < num_tensors; ++i) {
+    const Tensor& from = tensor_of(*src_tensors[i]);
+    const Tensor& to = tensor_of(*dst_tensors[i]);
+    require(from.dtype() == to.dtype() && from.shape() == to.shape(), ErrorCode::kInvalidArgument, "tensor ",
+            i, ": expected ", to_string(to.dtype()), to_string(to.shape()), ", found ",
+            to_string(from.dtype()), to_string(from.shape()));
+  }
+  for (size_t i = 0; i < num_tensors; ++i) {
+    const Tensor& to = tensor_of(*dst_tensors[i]);
+    if (to.bytes() > 0) std::memmove(to.raw(), tensor_of(*src_tensors[i]).raw(), to.bytes());
+  }
 }
 
 void CastTypeInfoToTensorInfo(const OrtTypeInfo* type_info, const OrtTensorTypeAndShapeInfo** out) {

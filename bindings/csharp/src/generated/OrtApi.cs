@@ -346,6 +346,27 @@ namespace Microsoft.ML.OnnxRuntime
             (getTensorMutableData = NativeTables.Bind<GetTensorMutableDataCall>(NativeTables.OrtApi, 51));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr FillStringTensorCall(OrtValueHandle value, IntPtr* s, UIntPtr sLen);
+        private static FillStringTensorCall fillStringTensor;
+        /// <summary>Sets all elements of a tensor of strings.</summary>
+        internal static FillStringTensorCall FillStringTensor => fillStringTensor ??
+            (fillStringTensor = NativeTables.Bind<FillStringTensorCall>(NativeTables.OrtApi, 52));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetStringTensorDataLengthCall(OrtValueHandle value, out UIntPtr len);
+        private static GetStringTensorDataLengthCall getStringTensorDataLength;
+        /// <summary>Length of all elements of a tensor of strings together.</summary>
+        internal static GetStringTensorDataLengthCall GetStringTensorDataLength => getStringTensorDataLength ??
+            (getStringTensorDataLength = NativeTables.Bind<GetStringTensorDataLengthCall>(NativeTables.OrtApi, 53));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetStringTensorContentCall(OrtValueHandle value, IntPtr s, UIntPtr sLen, UIntPtr* offsets, UIntPtr offsetsLen);
+        private static GetStringTensorContentCall getStringTensorContent;
+        /// <summary>Copies all elements of a tensor of strings into memory of the caller, end to end.</summary>
+        internal static GetStringTensorContentCall GetStringTensorContent => getStringTensorContent ??
+            (getStringTensorContent = NativeTables.Bind<GetStringTensorContentCall>(NativeTables.OrtApi, 54));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CastTypeInfoToTensorInfoCall(IntPtr typeInfo, out IntPtr @out);
         private static CastTypeInfoToTensorInfoCall castTypeInfoToTensorInfo;
         /// <summary>The tensor part of a type.</summary>
@@ -747,6 +768,27 @@ namespace Microsoft.ML.OnnxRuntime
             (releaseAvailableProviders = NativeTables.Bind<ReleaseAvailableProvidersCall>(NativeTables.OrtApi, 126));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetStringTensorElementLengthCall(OrtValueHandle value, UIntPtr index, out UIntPtr @out);
+        private static GetStringTensorElementLengthCall getStringTensorElementLength;
+        /// <summary>Length of an element of a tensor of strings.</summary>
+        internal static GetStringTensorElementLengthCall GetStringTensorElementLength => getStringTensorElementLength ??
+            (getStringTensorElementLength = NativeTables.Bind<GetStringTensorElementLengthCall>(NativeTables.OrtApi, 127));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetStringTensorElementCall(OrtValueHandle value, UIntPtr sLen, UIntPtr index, IntPtr s);
+        private static GetStringTensorElementCall getStringTensorElement;
+        /// <summary>Copies an element of a tensor of strings into memory of the caller.</summary>
+        internal static GetStringTensorElementCall GetStringTensorElement => getStringTensorElement ??
+            (getStringTensorElement = NativeTables.Bind<GetStringTensorElementCall>(NativeTables.OrtApi, 128));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr FillStringTensorElementCall(OrtValueHandle value, byte[] s, UIntPtr index);
+        private static FillStringTensorElementCall fillStringTensorElement;
+        /// <summary>Sets one element of a tensor of strings.</summary>
+        internal static FillStringTensorElementCall FillStringTensorElement => fillStringTensorElement ??
+            (fillStringTensorElement = NativeTables.Bind<FillStringTensorElementCall>(NativeTables.OrtApi, 129));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddSessionConfigEntryCall(SessionOptions options, byte[] configKey, byte[] configValue);
         private static AddSessionConfigEntryCall addSessionConfigEntry;
         /// <summary>Sets an entry of the session configuration.</summary>
@@ -917,6 +959,34 @@ namespace Microsoft.ML.OnnxRuntime
             (addRunConfigEntry = NativeTables.Bind<AddRunConfigEntryCall>(NativeTables.OrtApi, 165));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreatePrepackedWeightsContainerCall(out IntPtr @out);
+        private static CreatePrepackedWeightsContainerCall createPrepackedWeightsContainer;
+        /// <summary>Creates a container for packed weights.</summary>
+        internal static CreatePrepackedWeightsContainerCall CreatePrepackedWeightsContainer => createPrepackedWeightsContainer ??
+            (createPrepackedWeightsContainer = NativeTables.Bind<CreatePrepackedWeightsContainerCall>(NativeTables.OrtApi, 166));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleasePrepackedWeightsContainerCall(IntPtr input);
+        private static ReleasePrepackedWeightsContainerCall releasePrepackedWeightsContainer;
+        /// <summary>Frees a container.</summary>
+        internal static ReleasePrepackedWeightsContainerCall ReleasePrepackedWeightsContainer => releasePrepackedWeightsContainer ??
+            (releasePrepackedWeightsContainer = NativeTables.Bind<ReleasePrepackedWeightsContainerCall>(NativeTables.OrtApi, 167));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateSessionWithPrepackedWeightsContainerCall(OrtEnv env, byte[] modelPath, SessionOptions options, IntPtr prepackedWeightsContainer, out IntPtr @out);
+        private static CreateSessionWithPrepackedWeightsContainerCall createSessionWithPrepackedWeightsContainer;
+        /// <summary>The same as CreateSession; the container has no effect.</summary>
+        internal static CreateSessionWithPrepackedWeightsContainerCall CreateSessionWithPrepackedWeightsContainer => createSessionWithPrepackedWeightsContainer ??
+            (createSessionWithPrepackedWeightsContainer = NativeTables.Bind<CreateSessionWithPrepackedWeightsContainerCall>(NativeTables.OrtApi, 168));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateSessionFromArrayWithPrepackedWeightsContainerCall(OrtEnv env, byte[] modelData, UIntPtr modelDataLength, SessionOptions options, IntPtr prepackedWeightsContainer, out IntPtr @out);
+        private static CreateSessionFromArrayWithPrepackedWeightsContainerCall createSessionFromArrayWithPrepackedWeightsContainer;
+        /// <summary>The same as CreateSessionFromArray; the container has no effect.</summary>
+        internal static CreateSessionFromArrayWithPrepackedWeightsContainerCall CreateSessionFromArrayWithPrepackedWeightsContainer => createSessionFromArrayWithPrepackedWeightsContainer ??
+            (createSessionFromArrayWithPrepackedWeightsContainer = NativeTables.Bind<CreateSessionFromArrayWithPrepackedWeightsContainerCall>(NativeTables.OrtApi, 169));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr IsSparseTensorCall(OrtValueHandle value, out int @out);
         private static IsSparseTensorCall isSparseTensor;
         /// <summary>Whether a value is a sparse tensor. It never is.</summary>
@@ -1013,6 +1083,13 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Type of what an optional value may hold.</summary>
         internal static GetOptionalContainedTypeInfoCall GetOptionalContainedTypeInfo => getOptionalContainedTypeInfo ??
             (getOptionalContainedTypeInfo = NativeTables.Bind<GetOptionalContainedTypeInfoCall>(NativeTables.OrtApi, 251));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetResizedStringTensorElementBufferCall(OrtValueHandle value, UIntPtr index, UIntPtr lengthInBytes, out IntPtr buffer);
+        private static GetResizedStringTensorElementBufferCall getResizedStringTensorElementBuffer;
+        /// <summary>Gives an element of a tensor of strings another length, and returns its memory.</summary>
+        internal static GetResizedStringTensorElementBufferCall GetResizedStringTensorElementBuffer => getResizedStringTensorElementBuffer ??
+            (getResizedStringTensorElementBuffer = NativeTables.Bind<GetResizedStringTensorElementBufferCall>(NativeTables.OrtApi, 252));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetBuildInfoStringCall();
@@ -1146,6 +1223,27 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>A copy of all entries of the session configuration.</summary>
         internal static GetSessionOptionsConfigEntriesCall GetSessionOptionsConfigEntries => getSessionOptionsConfigEntries ??
             (getSessionOptionsConfigEntries = NativeTables.Bind<GetSessionOptionsConfigEntriesCall>(NativeTables.OrtApi, 379));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetMemoryInfoForInputsCall(OrtSessionHandle session, IntPtr* inputsMemoryInfo, UIntPtr numInputs);
+        private static SessionGetMemoryInfoForInputsCall sessionGetMemoryInfoForInputs;
+        /// <summary>Where a session expects its inputs, which is on the CPU.</summary>
+        internal static SessionGetMemoryInfoForInputsCall SessionGetMemoryInfoForInputs => sessionGetMemoryInfoForInputs ??
+            (sessionGetMemoryInfoForInputs = NativeTables.Bind<SessionGetMemoryInfoForInputsCall>(NativeTables.OrtApi, 380));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetMemoryInfoForOutputsCall(OrtSessionHandle session, IntPtr* outputsMemoryInfo, UIntPtr numOutputs);
+        private static SessionGetMemoryInfoForOutputsCall sessionGetMemoryInfoForOutputs;
+        /// <summary>Where a session stores its outputs, which is on the CPU.</summary>
+        internal static SessionGetMemoryInfoForOutputsCall SessionGetMemoryInfoForOutputs => sessionGetMemoryInfoForOutputs ??
+            (sessionGetMemoryInfoForOutputs = NativeTables.Bind<SessionGetMemoryInfoForOutputsCall>(NativeTables.OrtApi, 381));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CopyTensorsCall(OrtEnv env, IntPtr* srcTensors, IntPtr* dstTensors, IntPtr stream, UIntPtr numTensors);
+        private static CopyTensorsCall copyTensors;
+        /// <summary>Copies tensors into others.</summary>
+        internal static CopyTensorsCall CopyTensors => copyTensors ??
+            (copyTensors = NativeTables.Bind<CopyTensorsCall>(NativeTables.OrtApi, 386));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate byte TensorTypeAndShape_HasShapeCall(IntPtr info);

@@ -61,6 +61,9 @@ void CreateTensorAsOrtValue(OrtAllocator* allocator, const int64_t* shape, size_
 void CreateTensorWithDataAsOrtValue(const OrtMemoryInfo* info, void* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type, OrtValue** out);
 void IsTensor(const OrtValue* value, int* out);
 void GetTensorMutableData(OrtValue* value, void** out);
+void FillStringTensor(OrtValue* value, const char* const* s, size_t s_len);
+void GetStringTensorDataLength(const OrtValue* value, size_t* len);
+void GetStringTensorContent(const OrtValue* value, void* s, size_t s_len, size_t* offsets, size_t offsets_len);
 void CastTypeInfoToTensorInfo(const OrtTypeInfo* type_info, const OrtTensorTypeAndShapeInfo** out);
 void GetOnnxTypeFromTypeInfo(const OrtTypeInfo* type_info, ONNXType* out);
 void CreateTensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo** out);
@@ -106,6 +109,9 @@ void ModelMetadataGetCustomMetadataMapKeys(const OrtModelMetadata* model_metadat
 void AddFreeDimensionOverrideByName(OrtSessionOptions* options, const char* dim_name, int64_t dim_value);
 void GetAvailableProviders(char*** out_ptr, int* provider_length);
 void ReleaseAvailableProviders(char** ptr, int providers_length);
+void GetStringTensorElementLength(const OrtValue* value, size_t index, size_t* out);
+void GetStringTensorElement(const OrtValue* value, size_t s_len, size_t index, void* s);
+void FillStringTensorElement(OrtValue* value, const char* s, size_t index);
 void AddSessionConfigEntry(OrtSessionOptions* options, const char* config_key, const char* config_value);
 void CreateAllocator(const OrtSession* session, const OrtMemoryInfo* mem_info, OrtAllocator** out);
 void ReleaseAllocator(OrtAllocator* input);
@@ -129,6 +135,9 @@ void CreateEnvWithCustomLoggerAndGlobalThreadPools(OrtLoggingFunction logging_fu
 void SetGlobalDenormalAsZero(OrtThreadingOptions* tp_options);
 void ModelMetadataGetGraphDescription(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value);
 void AddRunConfigEntry(OrtRunOptions* options, const char* config_key, const char* config_value);
+void CreatePrepackedWeightsContainer(OrtPrepackedWeightsContainer** out);
+void CreateSessionWithPrepackedWeightsContainer(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options, OrtPrepackedWeightsContainer* prepacked_weights_container, OrtSession** out);
+void CreateSessionFromArrayWithPrepackedWeightsContainer(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtSessionOptions* options, OrtPrepackedWeightsContainer* prepacked_weights_container, OrtSession** out);
 void IsSparseTensor(const OrtValue* value, int* out);
 void HasValue(const OrtValue* value, int* out);
 void GetTensorMemoryInfo(const OrtValue* value, const OrtMemoryInfo** mem_info);
@@ -143,6 +152,7 @@ void HasSessionConfigEntry(const OrtSessionOptions* options, const char* config_
 void GetSessionConfigEntry(const OrtSessionOptions* options, const char* config_key, char* config_value, size_t* size);
 void CastTypeInfoToOptionalTypeInfo(const OrtTypeInfo* type_info, const OrtOptionalTypeInfo** out);
 void GetOptionalContainedTypeInfo(const OrtOptionalTypeInfo* optional_type_info, OrtTypeInfo** out);
+void GetResizedStringTensorElementBuffer(OrtValue* value, size_t index, size_t length_in_bytes, char** buffer);
 const char* GetBuildInfoString();
 void RunAsync(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names, const OrtValue* const* input, size_t input_len, const char* const* output_names, size_t output_names_len, OrtValue** output, RunAsyncCallbackFn run_async_callback, void* user_data);
 void SetSymbolicDimensions(OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length);
@@ -161,6 +171,9 @@ uint32_t MemoryInfoGetVendorId(const OrtMemoryInfo* ptr);
 const char* GetRunConfigEntry(const OrtRunOptions* options, const char* config_key);
 void GetTensorData(const OrtValue* value, const void** out);
 void GetSessionOptionsConfigEntries(const OrtSessionOptions* options, OrtKeyValuePairs** out);
+void SessionGetMemoryInfoForInputs(const OrtSession* session, const OrtMemoryInfo** inputs_memory_info, size_t num_inputs);
+void SessionGetMemoryInfoForOutputs(const OrtSession* session, const OrtMemoryInfo** outputs_memory_info, size_t num_outputs);
+void CopyTensors(const OrtEnv* env, const OrtValue* const* src_tensors, OrtValue* const* dst_tensors, OrtSyncStream* stream, size_t num_tensors);
 bool TensorTypeAndShape_HasShape(const OrtTensorTypeAndShapeInfo* info);
 void GetMemPatternEnabled(const OrtSessionOptions* options, int* out);
 void GetSessionExecutionMode(const OrtSessionOptions* options, ExecutionMode* out);

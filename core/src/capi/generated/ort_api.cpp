@@ -374,6 +374,31 @@ OrtStatus* ORT_API_CALL GetTensorMutableData(OrtValue* value, void** out) noexce
   });
 }
 
+OrtStatus* ORT_API_CALL FillStringTensor(OrtValue* value, const char* const* s, size_t s_len) noexcept {
+  return guarded("FillStringTensor", [&] {
+    check_pointer(value, "value");
+    check_elements(s, s_len, "s", "s_len");
+    capi::FillStringTensor(value, s, s_len);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetStringTensorDataLength(const OrtValue* value, size_t* len) noexcept {
+  return guarded("GetStringTensorDataLength", [&] {
+    check_pointer(value, "value");
+    check_pointer(len, "len");
+    capi::GetStringTensorDataLength(value, len);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetStringTensorContent(const OrtValue* value, void* s, size_t s_len, size_t* offsets, size_t offsets_len) noexcept {
+  return guarded("GetStringTensorContent", [&] {
+    check_pointer(value, "value");
+    check_array(s, s_len, "s", "s_len");
+    check_array(offsets, offsets_len, "offsets", "offsets_len");
+    capi::GetStringTensorContent(value, s, s_len, offsets, offsets_len);
+  });
+}
+
 OrtStatus* ORT_API_CALL CastTypeInfoToTensorInfo(const OrtTypeInfo* type_info, const OrtTensorTypeAndShapeInfo** out) noexcept {
   return guarded("CastTypeInfoToTensorInfo", [&] {
     check_pointer(type_info, "type_info");
@@ -762,6 +787,30 @@ OrtStatus* ORT_API_CALL ReleaseAvailableProviders(char** ptr, int providers_leng
   });
 }
 
+OrtStatus* ORT_API_CALL GetStringTensorElementLength(const OrtValue* value, size_t index, size_t* out) noexcept {
+  return guarded("GetStringTensorElementLength", [&] {
+    check_pointer(value, "value");
+    check_pointer(out, "out");
+    capi::GetStringTensorElementLength(value, index, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetStringTensorElement(const OrtValue* value, size_t s_len, size_t index, void* s) noexcept {
+  return guarded("GetStringTensorElement", [&] {
+    check_pointer(value, "value");
+    check_array(s, s_len, "s", "s_len");
+    capi::GetStringTensorElement(value, s_len, index, s);
+  });
+}
+
+OrtStatus* ORT_API_CALL FillStringTensorElement(OrtValue* value, const char* s, size_t index) noexcept {
+  return guarded("FillStringTensorElement", [&] {
+    check_pointer(value, "value");
+    check_pointer(s, "s");
+    capi::FillStringTensorElement(value, s, index);
+  });
+}
+
 OrtStatus* ORT_API_CALL AddSessionConfigEntry(OrtSessionOptions* options, const char* config_key, const char* config_value) noexcept {
   return guarded("AddSessionConfigEntry", [&] {
     check_pointer(options, "options");
@@ -947,6 +996,35 @@ OrtStatus* ORT_API_CALL AddRunConfigEntry(OrtRunOptions* options, const char* co
   });
 }
 
+OrtStatus* ORT_API_CALL CreatePrepackedWeightsContainer(OrtPrepackedWeightsContainer** out) noexcept {
+  return guarded("CreatePrepackedWeightsContainer", [&] {
+    check_pointer(out, "out");
+    capi::CreatePrepackedWeightsContainer(out);
+  });
+}
+
+void ORT_API_CALL ReleasePrepackedWeightsContainer(OrtPrepackedWeightsContainer* input) noexcept { release(input); }
+
+OrtStatus* ORT_API_CALL CreateSessionWithPrepackedWeightsContainer(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options, OrtPrepackedWeightsContainer* prepacked_weights_container, OrtSession** out) noexcept {
+  return guarded("CreateSessionWithPrepackedWeightsContainer", [&] {
+    check_pointer(env, "env");
+    check_pointer(model_path, "model_path");
+    check_pointer(prepacked_weights_container, "prepacked_weights_container");
+    check_pointer(out, "out");
+    capi::CreateSessionWithPrepackedWeightsContainer(env, model_path, options, prepacked_weights_container, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateSessionFromArrayWithPrepackedWeightsContainer(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtSessionOptions* options, OrtPrepackedWeightsContainer* prepacked_weights_container, OrtSession** out) noexcept {
+  return guarded("CreateSessionFromArrayWithPrepackedWeightsContainer", [&] {
+    check_pointer(env, "env");
+    check_array(model_data, model_data_length, "model_data", "model_data_length");
+    check_pointer(prepacked_weights_container, "prepacked_weights_container");
+    check_pointer(out, "out");
+    capi::CreateSessionFromArrayWithPrepackedWeightsContainer(env, model_data, model_data_length, options, prepacked_weights_container, out);
+  });
+}
+
 OrtStatus* ORT_API_CALL IsSparseTensor(const OrtValue* value, int* out) noexcept {
   return guarded("IsSparseTensor", [&] {
     check_pointer(value, "value");
@@ -1050,6 +1128,14 @@ OrtStatus* ORT_API_CALL GetOptionalContainedTypeInfo(const OrtOptionalTypeInfo* 
     check_pointer(optional_type_info, "optional_type_info");
     check_pointer(out, "out");
     capi::GetOptionalContainedTypeInfo(optional_type_info, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetResizedStringTensorElementBuffer(OrtValue* value, size_t index, size_t length_in_bytes, char** buffer) noexcept {
+  return guarded("GetResizedStringTensorElementBuffer", [&] {
+    check_pointer(value, "value");
+    check_pointer(buffer, "buffer");
+    capi::GetResizedStringTensorElementBuffer(value, index, length_in_bytes, buffer);
   });
 }
 
@@ -1160,6 +1246,31 @@ OrtStatus* ORT_API_CALL GetSessionOptionsConfigEntries(const OrtSessionOptions* 
   });
 }
 
+OrtStatus* ORT_API_CALL SessionGetMemoryInfoForInputs(const OrtSession* session, const OrtMemoryInfo** inputs_memory_info, size_t num_inputs) noexcept {
+  return guarded("SessionGetMemoryInfoForInputs", [&] {
+    check_pointer(session, "session");
+    check_array(inputs_memory_info, num_inputs, "inputs_memory_info", "num_inputs");
+    capi::SessionGetMemoryInfoForInputs(session, inputs_memory_info, num_inputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetMemoryInfoForOutputs(const OrtSession* session, const OrtMemoryInfo** outputs_memory_info, size_t num_outputs) noexcept {
+  return guarded("SessionGetMemoryInfoForOutputs", [&] {
+    check_pointer(session, "session");
+    check_array(outputs_memory_info, num_outputs, "outputs_memory_info", "num_outputs");
+    capi::SessionGetMemoryInfoForOutputs(session, outputs_memory_info, num_outputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL CopyTensors(const OrtEnv* env, const OrtValue* const* src_tensors, OrtValue* const* dst_tensors, OrtSyncStream* stream, size_t num_tensors) noexcept {
+  return guarded("CopyTensors", [&] {
+    check_pointer(env, "env");
+    check_elements(src_tensors, num_tensors, "src_tensors", "num_tensors");
+    check_elements(dst_tensors, num_tensors, "dst_tensors", "num_tensors");
+    capi::CopyTensors(env, src_tensors, dst_tensors, stream, num_tensors);
+  });
+}
+
 bool ORT_API_CALL TensorTypeAndShape_HasShape(const OrtTensorTypeAndShapeInfo* info) noexcept {
   return quiet([&] { return capi::TensorTypeAndShape_HasShape(info); });
 }
@@ -1236,9 +1347,9 @@ const OrtApi ort_api = {
     .CreateTensorWithDataAsOrtValue = entry::CreateTensorWithDataAsOrtValue,
     .IsTensor = entry::IsTensor,
     .GetTensorMutableData = entry::GetTensorMutableData,
-    .FillStringTensor = NotImplemented<"FillStringTensor", decltype(OrtApi::FillStringTensor)>::call,
-    .GetStringTensorDataLength = NotImplemented<"GetStringTensorDataLength", decltype(OrtApi::GetStringTensorDataLength)>::call,
-    .GetStringTensorContent = NotImplemented<"GetStringTensorContent", decltype(OrtApi::GetStringTensorContent)>::call,
+    .FillStringTensor = entry::FillStringTensor,
+    .GetStringTensorDataLength = entry::GetStringTensorDataLength,
+    .GetStringTensorContent = entry::GetStringTensorContent,
     .CastTypeInfoToTensorInfo = entry::CastTypeInfoToTensorInfo,
     .GetOnnxTypeFromTypeInfo = entry::GetOnnxTypeFromTypeInfo,
     .CreateTensorTypeAndShapeInfo = entry::CreateTensorTypeAndShapeInfo,
@@ -1311,9 +1422,9 @@ const OrtApi ort_api = {
     .AddFreeDimensionOverrideByName = entry::AddFreeDimensionOverrideByName,
     .GetAvailableProviders = entry::GetAvailableProviders,
     .ReleaseAvailableProviders = entry::ReleaseAvailableProviders,
-    .GetStringTensorElementLength = NotImplemented<"GetStringTensorElementLength", decltype(OrtApi::GetStringTensorElementLength)>::call,
-    .GetStringTensorElement = NotImplemented<"GetStringTensorElement", decltype(OrtApi::GetStringTensorElement)>::call,
-    .FillStringTensorElement = NotImplemented<"FillStringTensorElement", decltype(OrtApi::FillStringTensorElement)>::call,
+    .GetStringTensorElementLength = entry::GetStringTensorElementLength,
+    .GetStringTensorElement = entry::GetStringTensorElement,
+    .FillStringTensorElement = entry::FillStringTensorElement,
     .AddSessionConfigEntry = entry::AddSessionConfigEntry,
     .CreateAllocator = entry::CreateAllocator,
     .ReleaseAllocator = entry::ReleaseAllocator,
@@ -1350,10 +1461,10 @@ const OrtApi ort_api = {
     .KernelInfoGetAttributeArray_int64 = NotImplemented<"KernelInfoGetAttributeArray_int64", decltype(OrtApi::KernelInfoGetAttributeArray_int64)>::call,
     .CreateArenaCfgV2 = NotImplemented<"CreateArenaCfgV2", decltype(OrtApi::CreateArenaCfgV2)>::call,
     .AddRunConfigEntry = entry::AddRunConfigEntry,
-    .CreatePrepackedWeightsContainer = NotImplemented<"CreatePrepackedWeightsContainer", decltype(OrtApi::CreatePrepackedWeightsContainer)>::call,
-    .ReleasePrepackedWeightsContainer = NotImplemented<"ReleasePrepackedWeightsContainer", decltype(OrtApi::ReleasePrepackedWeightsContainer)>::call,
-    .CreateSessionWithPrepackedWeightsContainer = NotImplemented<"CreateSessionWithPrepackedWeightsContainer", decltype(OrtApi::CreateSessionWithPrepackedWeightsContainer)>::call,
-    .CreateSessionFromArrayWithPrepackedWeightsContainer = NotImplemented<"CreateSessionFromArrayWithPrepackedWeightsContainer", decltype(OrtApi::CreateSessionFromArrayWithPrepackedWeightsContainer)>::call,
+    .CreatePrepackedWeightsContainer = entry::CreatePrepackedWeightsContainer,
+    .ReleasePrepackedWeightsContainer = entry::ReleasePrepackedWeightsContainer,
+    .CreateSessionWithPrepackedWeightsContainer = entry::CreateSessionWithPrepackedWeightsContainer,
+    .CreateSessionFromArrayWithPrepackedWeightsContainer = entry::CreateSessionFromArrayWithPrepackedWeightsContainer,
     .SessionOptionsAppendExecutionProvider_TensorRT_V2 = NotImplemented<"SessionOptionsAppendExecutionProvider_TensorRT_V2", decltype(OrtApi::SessionOptionsAppendExecutionProvider_TensorRT_V2)>::call,
     .CreateTensorRTProviderOptions = NotImplemented<"CreateTensorRTProviderOptions", decltype(OrtApi::CreateTensorRTProviderOptions)>::call,
     .UpdateTensorRTProviderOptions = NotImplemented<"UpdateTensorRTProviderOptions", decltype(OrtApi::UpdateTensorRTProviderOptions)>::call,
@@ -1436,7 +1547,7 @@ const OrtApi ort_api = {
     .KernelInfoGetConstantInput_tensor = NotImplemented<"KernelInfoGetConstantInput_tensor", decltype(OrtApi::KernelInfoGetConstantInput_tensor)>::call,
     .CastTypeInfoToOptionalTypeInfo = entry::CastTypeInfoToOptionalTypeInfo,
     .GetOptionalContainedTypeInfo = entry::GetOptionalContainedTypeInfo,
-    .GetResizedStringTensorElementBuffer = NotImplemented<"GetResizedStringTensorElementBuffer", decltype(OrtApi::GetResizedStringTensorElementBuffer)>::call,
+    .GetResizedStringTensorElementBuffer = entry::GetResizedStringTensorElementBuffer,
     .KernelContext_GetAllocator = NotImplemented<"KernelContext_GetAllocator", decltype(OrtApi::KernelContext_GetAllocator)>::call,
     .GetBuildInfoString = entry::GetBuildInfoString,
     .CreateROCMProviderOptions = NotImplemented<"CreateROCMProviderOptions", decltype(OrtApi::CreateROCMProviderOptions)>::call,
@@ -1564,13 +1675,13 @@ const OrtApi ort_api = {
     .ReleaseSharedAllocator = NotImplemented<"ReleaseSharedAllocator", decltype(OrtApi::ReleaseSharedAllocator)>::call,
     .GetTensorData = entry::GetTensorData,
     .GetSessionOptionsConfigEntries = entry::GetSessionOptionsConfigEntries,
-    .SessionGetMemoryInfoForInputs = NotImplemented<"SessionGetMemoryInfoForInputs", decltype(OrtApi::SessionGetMemoryInfoForInputs)>::call,
-    .SessionGetMemoryInfoForOutputs = NotImplemented<"SessionGetMemoryInfoForOutputs", decltype(OrtApi::SessionGetMemoryInfoForOutputs)>::call,
+    .SessionGetMemoryInfoForInputs = entry::SessionGetMemoryInfoForInputs,
+    .SessionGetMemoryInfoForOutputs = entry::SessionGetMemoryInfoForOutputs,
     .SessionGetEpDeviceForInputs = NotImplemented<"SessionGetEpDeviceForInputs", decltype(OrtApi::SessionGetEpDeviceForInputs)>::call,
     .CreateSyncStreamForEpDevice = NotImplemented<"CreateSyncStreamForEpDevice", decltype(OrtApi::CreateSyncStreamForEpDevice)>::call,
     .SyncStream_GetHandle = NotImplemented<"SyncStream_GetHandle", decltype(OrtApi::SyncStream_GetHandle)>::call,
     .ReleaseSyncStream = NotImplemented<"ReleaseSyncStream", decltype(OrtApi::ReleaseSyncStream)>::call,
-    .CopyTensors = NotImplemented<"CopyTensors", decltype(OrtApi::CopyTensors)>::call,
+    .CopyTensors = entry::CopyTensors,
     .Graph_GetModelMetadata = NotImplemented<"Graph_GetModelMetadata", decltype(OrtApi::Graph_GetModelMetadata)>::call,
     .GetModelCompatibilityForEpDevices = NotImplemented<"GetModelCompatibilityForEpDevices", decltype(OrtApi::GetModelCompatibilityForEpDevices)>::call,
     .CreateExternalInitializerInfo = NotImplemented<"CreateExternalInitializerInfo", decltype(OrtApi::CreateExternalInitializerInfo)>::call,
