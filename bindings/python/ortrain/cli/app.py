@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -24,9 +24,13 @@ OK, ERROR, USAGE, NO, INTERRUPTED = 0, 1, 2, 3, 130
 _COMMANDS = {
     "alias": "let programs built for onnxruntime find this library",
     "artifacts": "create training artifacts from a model",
+    "compat": "show what of a model runs and trains",
     "completion": "print the completion script of a shell",
+    "diff": "compare two checkpoints",
+    "doctor": "describe this machine and test the library",
     "evaluate": "compute loss and metrics on data",
     "export": "write a trained model for inference",
+    "inspect": "describe a model, artifacts or a checkpoint",
     "predict": "compute the outputs of a trained model",
     "profile": "show where the time of a training step goes",
     "train": "train artifacts on data",
@@ -118,7 +122,7 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(plain(value)))
 
 
-def table(rows: list[tuple[str, ...]]) -> str:
+def table(rows: Sequence[tuple[str, ...]]) -> str:
     """Return rows as text with aligned columns; the first row is the heading."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
