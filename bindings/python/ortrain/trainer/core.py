@@ -28,7 +28,7 @@ from ortrain.trainer.schedules import Schedule, schedule_of
 if TYPE_CHECKING:
     import onnx
 
-    from ortrain.artifacts import LossType, OptimType
+    from ortrain.artifacts import ArtifactReport, LossType, OptimType
     from ortrain.onnxblock import Block
 
 Array = npt.NDArray[Any]
@@ -74,6 +74,8 @@ class Trainer:
         :func:`ortrain.set_seed`, and is set by every `fit`.
     outputs : list of str, optional
         The values that `predict` returns and `export` keeps. By default the outputs of the eval model after the loss.
+    checkpoint : str or os.PathLike, optional
+        Where the parameters come from; the checkpoint of the artifacts by default.
     artifact_directory : str or os.PathLike, optional
         Where the artifacts of an inference model are written; a temporary folder by default.
     requires_grad, frozen_params : list of str, optional
@@ -120,6 +122,7 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         seed: int = 0,
         outputs: Sequence[str] | None = None,
+        checkpoint: StrPath | None = None,
         artifact_directory: StrPath | None = None,
         requires_grad: Sequence[str] | None = None,
         frozen_params: Sequence[str] | None = None,
@@ -146,17 +149,17 @@ class Trainer:
                 self._temporary = tempfile.TemporaryDirectory(prefix="ortrain-")
                 artifact_directory = self._temporary.name
             self.folder = Path(artifact_directory)
-            _make_artifacts(model, loss, optimizer, self.folder, requires_grad, frozen_params)
+            make_artifacts(model, loss, optimizer, self.folder, requires_grad, frozen_params)
         self.history: dict[str, list[Any]] = {}
         self.epoch = self.step = self.epochs = 0
         self.steps_per_epoch: int | None = None
         self.stop_training = self.resumed = False
         self._position: dict[str, Any] | None = None
         self._data_settings: dict[str, Any] = {}
-        self._open(self.folder / "checkpoint")
+        self._open(self.folder / "checkpoint" if checkpoint is None else checkpoint)
         self._learning_rate = self.optimizer.get_learning_rate() if learning_rate is None else learning_rate
         self.optimizer.set_learning_rate(self._learning_rate)
-        self._outputs = list(outputs) if outputs is not None else self._eval_outputs[1:]
+        self.outputs = list(outputs) if outputs is not None else self._eval_outputs[1:]
         self._bound: list[tuple[Metric, int, int]] = []
         for metric in self.metrics:
             self._bound.append((metric, self._prediction_of(metric), self._target_of(metric)))
@@ -534,14 +537,7 @@ class Trainer:
         ValueError
             When the data do not match the model, or no output is known, see ``outputs``.
         """
-        if self._predictor is None:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "model.onnx"
-                self.export(path)
-                options = SessionOptions()
-                options.intra_op_num_threads = self._threads
-                self._predictor = InferenceSession(path, options)
-        session = self._predictor
+        session = self._prediction_session()
         wanted = [argument.name for argument in session.get_inputs()]
         dtypes = dict(zip(self.inputs.names, self.inputs.dtypes, strict=True))
         inputs = _PredictorInputs(self.inputs.names, wanted, [dtypes.get(name) for name in wanted])
@@ -562,6 +558,21 @@ class Trainer:
         )
         return joined[0] if len(joined) == 1 else joined
 
+    def _prediction_session(self) -> InferenceSession:
+        """Return a session of the exported model with the current parameters."""
+        if self._predictor is None:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "model.onnx"
+                self.export(path)
+                options = SessionOptions()
+                options.intra_op_num_threads = self._threads
+                self._predictor = InferenceSession(path, options)
+        return self._predictor
+
+    def prediction_inputs(self) -> list[str]:
+        """Return the names of the inputs that `predict` needs."""
+        return [argument.name for argument in self._prediction_session().get_inputs()]
+
     def export(self, path: StrPath, outputs: Sequence[str] | None = None) -> None:
         """Write the model with its current parameters for inference.
 
@@ -577,7 +588,7 @@ class Trainer:
         ValueError
             When no output is known, or the eval model has no such value.
         """
-        names = self._outputs if outputs is None else list(outputs)
+        names = self.outputs if outputs is None else list(outputs)
         if not names:
             raise ValueError(
                 "export: expected outputs besides the loss, found none in the eval model; name values of it in outputs"
@@ -644,14 +655,14 @@ def _named(kind: str, given: Any, known: Mapping[str, str], enum: Any) -> Any:
     return enum[known[given]]
 
 
-def _make_artifacts(
+def make_artifacts(
     model: Any,
     loss: Any,
     optimizer: Any,
     folder: Path,
     requires_grad: Sequence[str] | None,
     frozen_params: Sequence[str] | None,
-) -> None:
+) -> ArtifactReport:
     """Create artifacts whose steps return the outputs of the model besides the loss."""
     try:
         import onnx
@@ -664,7 +675,7 @@ def _make_artifacts(
     chosen_loss = _named("loss", loss, _LOSSES, artifacts.LossType)
     graph = model.graph if isinstance(model, onnx.ModelProto) else artifacts._load(model)[0].graph
     names = [output.name for output in graph.output]
-    artifacts.generate_artifacts(
+    return artifacts.generate_artifacts(
         model,
         requires_grad=requires_grad,
         frozen_params=frozen_params,

@@ -1,0 +1,78 @@
+"""``ortrain artifacts``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ortrain.cli import app
+
+LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
+
+
+@app.command(
+    "artifacts",
+    """
+    ortrain artifacts model.onnx --loss cross_entropy
+    ortrain artifacts model.onnx --loss mse --optimizer sgd --train fc.weight --train fc.bias --out head
+    """,
+)
+@click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("artifacts"),
+    show_default=True,
+    help="folder of the files",
+)
+@click.option(
+    "--loss",
+    type=click.Choice(LOSSES),
+    required=True,
+    help="the loss; none if the first output of the model is it",
+)
+@click.option("--optimizer", type=click.Choice(["adamw", "sgd"]), default="adamw", show_default=True)
+@click.option(
+    "--train", "trained", multiple=True, metavar="NAME", help="train this initializer; may be repeated"
+)
+@click.option("--freeze", "frozen", multiple=True, metavar="NAME", help="do not train it; may be repeated")
+@app.as_json
+def command(
+    model: Path,
+    out: Path,
+    loss: str,
+    optimizer: str,
+    trained: tuple[str, ...],
+    frozen: tuple[str, ...],
+    json_output: bool,
+) -> None:
+    """Create training artifacts from the inference model MODEL, and print what is trained and why."""
+    from ortrain.trainer.core import make_artifacts
+
+    report = make_artifacts(
+        str(model),
+        None if loss == "none" else loss,
+        optimizer,
+        out,
+        list(trained) or None,
+        list(frozen) or None,
+    )
+    if json_output:
+        app.print_json(
+            {
+                "initializers": [
+                    {
+                        "name": choice.name,
+                        "shape": list(choice.shape),
+                        "dtype": str(choice.dtype),
+                        "fate": choice.fate.value,
+                        "reason": choice.reason,
+                    }
+                    for choice in report.initializers
+                ],
+                "files": [str(path) for path in report.files],
+            }
+        )
+    else:
+        click.echo(str(report))

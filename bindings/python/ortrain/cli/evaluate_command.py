@@ -1,0 +1,49 @@
+"""``ortrain evaluate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ortrain.cli import app, running
+from ortrain.trainer import Trainer
+
+
+@app.command(
+    "evaluate",
+    """
+    ortrain evaluate artifacts --data test.npz --metric accuracy --metric f1
+    ortrain evaluate artifacts --data test.csv --checkpoint artifacts/runs/epoch-3.ckpt --json
+    """,
+)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@running.data_options
+@running.model_options
+@click.option(
+    "--metric", "metrics", multiple=True, help="accuracy, top<k>, f1, mae, perplexity, confusion_matrix"
+)
+@app.as_json
+def command(
+    folder: Path,
+    data: Path,
+    target: str | None,
+    batch: int,
+    checkpoint: Path | None,
+    threads: int,
+    metrics: tuple[str, ...],
+    json_output: bool,
+) -> None:
+    """Compute loss and metrics of the artifacts in DIR on data."""
+    trainer = Trainer(
+        folder, metrics=metrics, checkpoint=running.chosen_checkpoint(folder, checkpoint), threads=threads
+    )
+    found = trainer.evaluate(running.load_all(data, trainer, target), batch_size=batch)
+    if json_output:
+        app.print_json(found)
+        return
+    for name, value in found.items():
+        if isinstance(value, list):
+            click.echo("\n".join([name, *("  " + " ".join(f"{n:>5}" for n in row) for row in value)]))
+        else:
+            click.echo(f"{name} {value:.6g}")

@@ -1,0 +1,76 @@
+"""``ortrain inspect``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ortrain.cli import app, checkpoints
+
+
+@app.command(
+    "inspect",
+    """
+    ortrain inspect model.onnx
+    ortrain inspect artifacts
+    ortrain inspect artifacts/trained.ckpt --json
+    """,
+)
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@app.as_json
+def command(file: Path, json_output: bool) -> None:
+    """Describe a model, a folder of artifacts or a checkpoint.
+
+    Of a checkpoint: each parameter with its norm, and whether it trains. Of a model: inputs, outputs and operators. Of
+    artifacts: both.
+    """
+    found: dict[str, Any] = {}
+    if file.suffix == ".onnx":
+        found["model"] = checkpoints.describe_model(file)
+    else:
+        if file.is_dir():
+            found["model"] = checkpoints.describe_model(file / "training_model.onnx")
+        found["checkpoint"] = checkpoints.describe_checkpoint(file)
+    if json_output:
+        app.print_json(found)
+        return
+    if "model" in found:
+        _print_model(found["model"])
+    if "checkpoint" in found:
+        _print_checkpoint(found["checkpoint"])
+
+
+def _print_model(model: dict[str, Any]) -> None:
+    click.echo("opset " + ", ".join(f"{domain} {version}" for domain, version in model["opset"].items()))
+    rows = [("", "name", "dtype", "shape")]
+    for kind in ("input", "output"):
+        rows += [
+            (kind, value["name"], value["dtype"], f"[{', '.join(map(str, value['shape']))}]")
+            for value in model[f"{kind}s"]
+        ]
+    click.echo(app.table(rows))
+    click.echo("operators " + ", ".join(f"{name} {count}" for name, count in model["operators"].items()))
+    click.echo(f"initializers {model['initializers']}, {model['elements']:,} elements")
+
+
+def _print_checkpoint(checkpoint: dict[str, Any]) -> None:
+    rows = [("parameter", "dtype", "shape", "", "norm")]
+    rows += [
+        (
+            row["name"],
+            row["dtype"],
+            f"[{', '.join(map(str, row['shape']))}]",
+            "trained" if row["trained"] else "frozen",
+            f"{row['norm']:.6g}",
+        )
+        for row in checkpoint["parameters"]
+    ]
+    click.echo(app.table(rows))
+    click.echo(
+        f"{checkpoint['elements']:,} elements, {checkpoint['trained_elements']:,} trained, {checkpoint['bytes']:,} bytes, "
+        f"{checkpoint['optimizer_steps']} optimizer steps"
+    )
+    for name, value in checkpoint["properties"].items():
+        click.echo(f"property {name} = {value}")

@@ -1,0 +1,86 @@
+"""``ortrain profile``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ortrain import profiling
+from ortrain.cli import app
+
+COUNT = click.IntRange(min=1)
+
+
+def _entries(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    entries = {}
+    for text in values:
+        key, separator, value = text.partition("=")
+        if not key or not separator:
+            raise click.BadParameter(f"expected KEY=VALUE, found {text}")
+        entries[key] = value
+    return entries
+
+
+@app.command(
+    "profile",
+    """
+    ortrain profile artifacts
+    ortrain profile artifacts --batch 64 --by-node --limit 20 --trace trace.json
+    """,
+)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--steps", type=COUNT, default=20, show_default=True, help="recorded steps")
+@click.option(
+    "--batch",
+    type=COUNT,
+    default=16,
+    show_default=True,
+    help="size of dimensions that the model does not fix",
+)
+@click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    metavar="NPZ",
+    help="arrays by input name; other inputs are random",
+)
+@click.option("--by-node", is_flag=True, help="one row per node instead of per operator")
+@click.option("--limit", type=int, default=0, metavar="N", help="show N rows (default all)")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), metavar="JSON", help="write Chrome's trace event format too"
+)
+@click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
+@click.option(
+    "--config",
+    multiple=True,
+    callback=_entries,
+    metavar="KEY=VALUE",
+    help="configuration entry of the session; may be repeated",
+)
+@app.as_json
+def command(
+    folder: Path,
+    steps: int,
+    batch: int,
+    inputs: Path | None,
+    by_node: bool,
+    limit: int,
+    trace: Path | None,
+    threads: int,
+    config: dict[str, str],
+    json_output: bool,
+) -> int:
+    """Show where the time of a training step goes.
+
+    Some steps of the artifacts in DIR are run, on random data unless --inputs is given. Nothing in DIR is changed.
+    """
+    if not json_output:
+        return profiling.profile(folder, steps, batch, inputs, by_node, limit, trace, threads, config)
+    given = profiling.read_arrays(inputs) if inputs is not None else {}
+    recorded = profiling.record(folder, steps, batch, given, threads, config)
+    if trace is not None:
+        trace.write_text(json.dumps(recorded), encoding="utf-8")
+    rows, total = profiling.summarize(recorded, by_node)
+    app.print_json({"milliseconds": total, "rows": [vars(row) for row in (rows[:limit] if limit else rows)]})
+    return app.OK

@@ -1,0 +1,168 @@
+"""``ortrain train``."""
+
+from __future__ import annotations
+
+import signal
+import types
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ortrain.cli import app, running
+from ortrain.trainer import (
+    Callback,
+    CSVLogger,
+    EarlyStopping,
+    JSONLogger,
+    ModelCheckpoint,
+    ProgbarLogger,
+    TensorBoard,
+    Trainer,
+)
+
+
+@app.command(
+    "train",
+    """
+    ortrain train artifacts --data digits.npz --epochs 10 --metric accuracy --validation 0.2
+    ortrain train artifacts --data images/ --epochs 20 --patience 3 --lr 1e-3 --schedule cosine
+    ortrain train artifacts --data digits.npz --epochs 20 --resume artifacts/runs/interrupted.ckpt
+    """,
+)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@running.data_options
+@click.option("--epochs", type=running.COUNT, default=1, show_default=True, help="passes over the data")
+@click.option(
+    "--validation", metavar="SHARE|PATH", help="share of the rows to hold out, or other data, for validation"
+)
+@click.option("--lr", type=float, help="learning rate (default that of the optimizer model)")
+@click.option(
+    "--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant", show_default=True
+)
+@click.option(
+    "--warmup", type=click.IntRange(min=0), default=0, help="optimizer steps in which the rate goes up from 0"
+)
+@click.option("--accumulate", type=running.COUNT, default=1, help="batches per optimizer step (default 1)")
+@click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="a new order of rows per epoch")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of order and dropout"
+)
+@click.option(
+    "--metric", "metrics", multiple=True, help="accuracy, top<k>, f1, mae, perplexity; may be repeated"
+)
+@click.option("--patience", type=running.COUNT, help="end after so many epochs without an improvement")
+@click.option(
+    "--keep", type=running.COUNT, default=3, show_default=True, help="checkpoints of epochs to keep, the best"
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="folder of checkpoints and logs (default DIR/runs)",
+)
+@click.option("--tensorboard", is_flag=True, help="write event files into that folder too")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="CHECKPOINT", help="go on with a run")
+@click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
+@app.as_json
+def command(
+    folder: Path,
+    data: Path,
+    target: str | None,
+    batch: int,
+    epochs: int,
+    validation: str | None,
+    lr: float | None,
+    schedule: str,
+    warmup: int,
+    accumulate: int,
+    shuffle: bool,
+    seed: int,
+    metrics: tuple[str, ...],
+    patience: int | None,
+    keep: int,
+    out: Path | None,
+    tensorboard: bool,
+    resume: Path | None,
+    threads: int,
+    json_output: bool,
+) -> int:
+    """Train the artifacts in DIR.
+
+    The result is DIR/trained.ckpt, which evaluate, predict and export read. After each epoch a checkpoint is saved in
+    the folder of the run, beside log.csv and log.jsonl. Ctrl-C ends the run after the current step, saves it and says how
+    to resume it.
+    """
+    out = out or folder / "runs"
+    trainer = Trainer(
+        folder,
+        learning_rate=lr,
+        schedule=schedule,
+        warmup=warmup,
+        accumulate=accumulate,
+        metrics=metrics,
+        seed=seed,
+        threads=threads,
+    )
+    rows = running.load_all(data, trainer, target)
+    held_out: Any = None
+    if validation is not None:
+        held_out = _share(validation)
+        if held_out is None:
+            held_out = running.load_all(Path(validation), trainer, target)
+    monitor = "loss" if held_out is None else "val_loss"
+    callbacks: list[Callback] = [
+        CSVLogger(out / "log.csv"),
+        JSONLogger(out / "log.jsonl"),
+        ModelCheckpoint(out / "epoch-{epoch}.ckpt", monitor=monitor, keep=keep),
+        ProgbarLogger(),
+    ]
+    if patience is not None:
+        callbacks.append(EarlyStopping(monitor, patience=patience))
+    if tensorboard:
+        callbacks.append(TensorBoard(out / "tensorboard"))
+    interrupted = False
+
+    def stop(number: int, frame: types.FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = trainer.stop_training = True
+        signal.signal(signal.SIGINT, before)  # a second Ctrl-C ends the program at once
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        history = trainer.fit(
+            rows,
+            epochs,
+            validation=held_out,
+            batch_size=batch,
+            shuffle=shuffle,
+            callbacks=callbacks,
+            resume=resume,
+            verbose=False,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted:
+        path = out / "interrupted.ckpt"
+        trainer.save(path)
+        click.echo(
+            f"ortrain: interrupted in epoch {trainer.epoch + 1}, saved {path}\n"
+            f"hint: go on with the same command and --resume {path}",
+            err=True,
+        )
+        return app.INTERRUPTED
+    result = folder / "trained.ckpt"
+    trainer.save(result)
+    if json_output:
+        app.print_json(
+            {"checkpoint": result, "epochs": trainer.epoch, "steps": trainer.step, "history": history}
+        )
+    else:
+        click.echo(f"wrote {result} after {trainer.epoch} epochs, {trainer.step} steps")
+    return app.OK
+
+
+def _share(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,165 @@
+"""From a model to a trained and exported one, by the command alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+from ortrain.api import CheckpointState
+
+
+def parameters(path):
+    return {name: parameter.data for name, parameter in CheckpointState.load_checkpoint(path).parameters}
+
+
+def test_the_artifacts_are_explained(artifacts, run, tmp_path):
+    found = run(
+        "artifacts",
+        tmp_path / "model.onnx",
+        "--loss",
+        "cross_entropy",
+        "--out",
+        tmp_path / "b",
+        "--freeze",
+        "b",
+        "--json",
+    ).json
+    assert {entry["name"]: entry["fate"] for entry in found["initializers"]} == {
+        "w": "trained",
+        "b": "frozen",
+    }
+    assert all(entry["reason"] for entry in found["initializers"])
+    assert (tmp_path / "b/checkpoint").exists()
+
+
+def test_train_evaluate_predict_export(artifacts, train_npz, rows, run, tmp_path):
+    result = run(
+        "train", artifacts, "--data", train_npz, "--epochs", 20, "--lr", 0.05, "--metric", "accuracy",
+        "--validation", 0.25, "--keep", 2, "--patience", 20, "--schedule", "cosine", "--json",
+    )  # fmt: skip
+    history = result.json["history"]
+    assert "epoch 20/20" in result.err
+    assert history["val_accuracy"][-1] > 0.6 > history["accuracy"][0]
+    assert len(list((artifacts / "runs").glob("epoch-*.ckpt"))) == 2
+    assert len((artifacts / "runs/log.csv").read_text().splitlines()) == 21
+    events = [json.loads(line)["event"] for line in (artifacts / "runs/log.jsonl").read_text().splitlines()]
+    assert events.count("epoch") == 20
+
+    evaluated = run("evaluate", artifacts, "--data", train_npz, "--metric", "accuracy", "--json").json
+    run("export", artifacts, tmp_path / "trained.onnx")
+    images, classes = rows
+    feed = {"image": images.astype(np.float32) / 255}
+    (scores,) = onnxruntime.InferenceSession(tmp_path / "trained.onnx").run(["scores"], feed)
+    assert evaluated["accuracy"] == pytest.approx((scores.argmax(axis=1) == classes).mean())
+    for name in ("scores.npy", "scores.csv", "scores.npz"):
+        run("predict", artifacts, "--data", train_npz, "--out", tmp_path / name)
+    np.testing.assert_allclose(np.load(tmp_path / "scores.npy"), scores, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.load(tmp_path / "scores.npz")["scores"], scores, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        np.loadtxt(tmp_path / "scores.csv", delimiter=","), scores, rtol=1e-4, atol=1e-5
+    )
+    untrained = run(
+        "evaluate", artifacts, "--data", train_npz, "--checkpoint", artifacts / "checkpoint", "--json"
+    ).json
+    assert untrained["loss"] > evaluated["loss"]
+
+
+def write(kind, folder, images, classes):
+    flat = images.reshape(len(images), -1) / 255
+    if kind == "npz":
+        np.savez(folder / "d.npz", x=images / 255, y=classes)
+        return folder / "d.npz"
+    if kind == "npy":
+        np.save(folder / "d.npy", np.column_stack([flat, classes]))
+        return folder / "d.npy"
+    names = [f"p{i}" for i in range(16)]
+    if kind in ("csv", "tsv"):
+        separator = "," if kind == "csv" else "\t"
+        lines = [separator.join([*names, "class"])]
+        lines += [
+            separator.join(map(repr, [*row, int(c)])) for row, c in zip(flat.tolist(), classes, strict=True)
+        ]
+        (folder / f"d.{kind}").write_text("\n".join(lines) + "\n")
+        return folder / f"d.{kind}"
+    if kind == "jsonl":
+        rows = [
+            json.dumps({"image": (image / 255).tolist(), "labels": int(c)})
+            for image, c in zip(images, classes, strict=True)
+        ]
+        (folder / "d.jsonl").write_text("\n".join(rows))
+        return folder / "d.jsonl"
+    if kind == "parquet":
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        columns = {name: flat[:, i] for i, name in enumerate(names)}
+        parquet.write_table(pyarrow.table({**columns, "class": classes}), folder / "d.parquet")
+        return folder / "d.parquet"
+    image_module = pytest.importorskip("PIL.Image")
+    for i, (image, c) in enumerate(zip(images, classes, strict=True)):
+        (folder / "d" / str(c)).mkdir(parents=True, exist_ok=True)
+        image_module.fromarray(image[0].astype(np.uint8)).save(folder / f"d/{c}/{i:03}.png")
+    return folder / "d"
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "csv", "tsv", "jsonl", "parquet", "images"])
+def test_every_kind_of_data_gives_the_same_loss(kind, artifacts, train_npz, rows, run, tmp_path):
+    expected = run("evaluate", artifacts, "--data", train_npz, "--metric", "confusion_matrix", "--json").json
+    path = write(kind, tmp_path, *rows)
+    found = run("evaluate", artifacts, "--data", path, "--metric", "confusion_matrix", "--json").json
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert found["confusion_matrix"] == expected["confusion_matrix"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("d.txt", "x", "expected NPZ, NPY, CSV"),
+        ("d.npz", "x", "expected an NPZ file"),
+        ("d.csv", "a,b\n1\n", "line 2: expected 2 values, found 1"),
+        ("d.csv", "a,b\n1,two\n", "column b: expected numbers"),
+        ("d.csv", "a,b\n1,2\n", "input image takes 16 numbers per row; "),
+        ("d.csv", "a,b\n", "expected rows"),
+        ("d.jsonl", "[1]\n", "line 1: expected an object"),
+    ],
+)
+def test_data_that_cannot_be_read_are_named(name, content, message, artifacts, run, tmp_path):
+    (tmp_path / name).write_text(content)
+    ran = run("evaluate", artifacts, "--data", tmp_path / name, status=1)
+    assert message in ran.err
+    assert ran.err.startswith("ortrain: ")
+    assert "Traceback" not in ran.err
+    assert "hint: " in ran.err
+
+
+def test_an_error_shows_where_it_arose_only_if_asked(run, tmp_path):
+    assert "Traceback" not in run("export", tmp_path / "none", "x.onnx", status=1).err
+    assert "Traceback" in run("export", tmp_path / "none", "x.onnx", "--debug", status=1).err
+
+
+def test_ctrl_c_saves_and_the_resumed_run_is_the_same(artifacts, train_npz, run):
+    options = ["--data", train_npz, "--epochs", "30", "--batch", "8", "--validation", "0.25"]
+    run("train", artifacts, *options, "--out", artifacts / "whole")
+    whole = parameters(artifacts / "trained.ckpt")
+    (artifacts / "trained.ckpt").unlink()
+    command = [sys.executable, "-m", "ortrain", "train", artifacts, *options]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    )
+    assert process.stderr is not None
+    process.stderr.readline()  # the first epoch is over
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, said
+    checkpoint = artifacts / "runs/interrupted.ckpt"
+    assert f"--resume {checkpoint}" in said
+    assert "Traceback" not in said
+    run("train", artifacts, *options, "--resume", checkpoint)
+    resumed = parameters(artifacts / "trained.ckpt")
+    assert {name: value.tobytes() for name, value in resumed.items()} == {
+        name: value.tobytes() for name, value in whole.items()
+    }
