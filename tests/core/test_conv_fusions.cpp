@@ -27,7 +27,7 @@ struct Chain {
 };
 
 // x → Conv → BatchNormalization → activation → y
-Model chain(const Chain& s) {
+Model conv_chain(const Chain& s) {
   Model model;
   model.opsets = {{"", s.opset}};
   Graph& g = model.graph;
@@ -88,7 +88,7 @@ TEST_CASE("Convolution, normalization and activation become one node with the sa
                          Chain{.activation = "Clip"}, Chain{.activation = "LeakyRelu"}, Chain{.opset = 13},
                          Chain{.channels = 16, .filters = 16, .groups = 16, .activation = "Clip"}}) {
     INFO("groups " << s.groups << ", activation " << s.activation << ", opset " << s.opset);
-    const Model model = chain(s);
+    const Model model = conv_chain(s);
     const Model one = passed(model);
     CHECK(types(one) == Strings{"com.microsoft.FusedConv"});
     CHECK(one.graph.nodes[0].outputs == Strings{"y"});
@@ -100,7 +100,7 @@ TEST_CASE("Convolution, normalization and activation become one node with the sa
 }
 
 TEST_CASE("Each fusion of a convolution can be switched off by name") {
-  const Model model = chain({});
+  const Model model = conv_chain({});
   CHECK(types(passed(model, {{"ortrain.disable_pass.fuse_conv_batch_normalization", "1"}})) ==
         Strings{"Conv", "BatchNormalization", "Relu"});
   CHECK(types(passed(model, {{"ortrain.disable_pass.fuse_conv_activation", "1"}})) ==
@@ -109,7 +109,7 @@ TEST_CASE("Each fusion of a convolution can be switched off by name") {
 
 TEST_CASE("A normalization that is not constant stays") {
   const auto stays = [](const std::function<void(Graph&)>& change) {
-    Model model = chain({});
+    Model model = conv_chain({});
     change(model.graph);
     CHECK(types(passed(model)) == Strings{"Conv", "BatchNormalization", "Relu"});
   };
@@ -131,10 +131,10 @@ TEST_CASE("A normalization that is not constant stays") {
 }
 
 TEST_CASE("An activation stays where the convolution's own result is wanted, or its bounds are not known") {
-  Model wanted = chain({});
+  Model wanted = conv_chain({});
   wanted.graph.outputs.push_back(ValueInfo{"n", DType::kFloat, std::nullopt});
   CHECK(types(passed(wanted)) == Strings{"Conv", "Relu"});
-  Model open = chain({.activation = "Clip"});
+  Model open = conv_chain({.activation = "Clip"});
   open.graph.remove_initializer("high");
   open.graph.inputs.push_back(ValueInfo{"high", DType::kFloat, std::vector<Dim>{}});
   CHECK(types(passed(open)) == Strings{"Conv", "Clip"});
