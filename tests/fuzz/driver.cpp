@@ -1,5 +1,5 @@
-// Runs a target over files and folders given as arguments, once each: for compilers without libFuzzer, and for the
-// inputs that are kept as tests.
+// Runs a target over files and folders given as arguments, once each: for compilers without libFuzzer, and
+// for the inputs that are kept as tests.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

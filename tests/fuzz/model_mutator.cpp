@@ -440,7 +440,8 @@ void mutate_nodes(onnx::ModelProto& model, const Parts& parts, Random& random,
       if (onnx::GraphProto* graph = pick(parts.graphs, random)) wrap_in_subgraph(*graph, random);
       break;
     default:
-      if (node != nullptr) mutate_names(one_in(random, 3) ? *node->mutable_output() : *node->mutable_input(), parts, random);
+      if (node != nullptr)
+        mutate_names(one_in(random, 3) ? *node->mutable_output() : *node->mutable_input(), parts, random);
   }
 }
 
@@ -463,7 +464,8 @@ void mutate_values(const Parts& parts, Random& random) {
       }
       break;
     case 3:
-      if (graph != nullptr) swap_two(one_in(random, 2) ? *graph->mutable_input() : *graph->mutable_output(), random);
+      if (graph != nullptr)
+        swap_two(one_in(random, 2) ? *graph->mutable_input() : *graph->mutable_output(), random);
       break;
     case 4:
       if (std::string* name = pick(parts.names, random)) *name = some_name(parts, random);
@@ -537,8 +539,8 @@ void make_external(onnx::TensorProto& tensor, Random& random) {
     added.set_key(key);
     added.set_value(value);
   };
-  static constexpr const char* kPlaces[] = {kExternalFile, kExternalFile, kExternalFile, "../data.bin", "/dev/null",
-                                            "",            ".",           "missing"};
+  static constexpr const char* kPlaces[] = {
+      kExternalFile, kExternalFile, kExternalFile, "../data.bin", "/dev/null", "", ".", "missing"};
   const auto number = [&] {
     switch (below(random, 4)) {
       case 0:
@@ -559,21 +561,71 @@ void make_external(onnx::TensorProto& tensor, Random& random) {
 size_t below(Random& random, size_t n) { return static_cast<size_t>(random() >> 4) % n; }
 
 int64_t interesting_integer(Random& random) {
-  static constexpr int64_t kNumbers[] = {0, 1, -1, 2, -2, 3, 4, 5, 7, 8, 16, 17, 31, 32, 63, 64, 65, 127, 128, 255,
-                                         256, 1000, 32767, 65536, 1000000, 16777217,
-                                         (int64_t{1} << 31) - 1, int64_t{1} << 31, -(int64_t{1} << 31), int64_t{1} << 32,
-                                         int64_t{1} << 40, int64_t{1} << 53, int64_t{1} << 61, int64_t{1} << 62,
-                                         std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::max() - 1,
-                                         std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::min() + 1};
+  static constexpr int64_t kNumbers[] = {0,
+                                         1,
+                                         -1,
+                                         2,
+                                         -2,
+                                         3,
+                                         4,
+                                         5,
+                                         7,
+                                         8,
+                                         16,
+                                         17,
+                                         31,
+                                         32,
+                                         63,
+                                         64,
+                                         65,
+                                         127,
+                                         128,
+                                         255,
+                                         256,
+                                         1000,
+                                         32767,
+                                         65536,
+                                         1000000,
+                                         16777217,
+                                         (int64_t{1} << 31) - 1,
+                                         int64_t{1} << 31,
+                                         -(int64_t{1} << 31),
+                                         int64_t{1} << 32,
+                                         int64_t{1} << 40,
+                                         int64_t{1} << 53,
+                                         int64_t{1} << 61,
+                                         int64_t{1} << 62,
+                                         std::numeric_limits<int64_t>::max(),
+                                         std::numeric_limits<int64_t>::max() - 1,
+                                         std::numeric_limits<int64_t>::min(),
+                                         std::numeric_limits<int64_t>::min() + 1};
   // mostly small ones: large ones are rejected soon
   return kNumbers[one_in(random, 3) ? below(random, std::size(kNumbers)) : below(random, 11)];
 }
 
 double interesting_float(Random& random) {
   using Limits = std::numeric_limits<float>;
-  static const double kNumbers[] = {0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -2.5, 1e-7, 1e-40, 1e30, -1e30, 3.5e9, 1e19, 255.5,
-                                    Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN(), Limits::max(),
-                                    Limits::lowest(), Limits::denorm_min(), 1e308};
+  static const double kNumbers[] = {0.0,
+                                    -0.0,
+                                    1.0,
+                                    -1.0,
+                                    0.5,
+                                    2.0,
+                                    -2.5,
+                                    1e-7,
+                                    1e-40,
+                                    1e30,
+                                    -1e30,
+                                    3.5e9,
+                                    1e19,
+                                    255.5,
+                                    Limits::infinity(),
+                                    -Limits::infinity(),
+                                    Limits::quiet_NaN(),
+                                    Limits::max(),
+                                    Limits::lowest(),
+                                    Limits::denorm_min(),
+                                    1e308};
   return kNumbers[below(random, std::size(kNumbers))];
 }
 

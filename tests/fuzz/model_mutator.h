@@ -1,6 +1,6 @@
-// Changes ONNX models the way files go wrong: attributes, shapes, types, arities, edges, subgraphs, functions,
-// initializers and external data. What comes out is still a model that can be parsed, so that most inputs get
-// past the parser.
+// Changes ONNX models the way files go wrong: attributes, shapes, types, arities, edges, subgraphs,
+// functions, initializers and external data. What comes out is still a model that can be parsed, so that most
+// inputs get past the parser.
 #pragma once
 
 #include <cstddef>

@@ -14,8 +14,9 @@ namespace ortrain::fuzz {
 namespace {
 
 bool names_folder(const std::string& key) {
-  return std::any_of(std::begin(kConfigEntries), std::end(kConfigEntries),
-                     [&](const auto& known) { return known.kind == ConfigKind::kFolder && known.key == key; });
+  return std::any_of(std::begin(kConfigEntries), std::end(kConfigEntries), [&](const auto& known) {
+    return known.kind == ConfigKind::kFolder && known.key == key;
+  });
 }
 
 }  // namespace

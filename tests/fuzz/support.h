@@ -1,5 +1,5 @@
-// What the fuzz targets share. A target reads bytes and must not end the process, hang, or use more memory than its
-// limits; the only exception that may leave the library is ortrain::Error.
+// What the fuzz targets share. A target reads bytes and must not end the process, hang, or use more memory
+// than its limits; the only exception that may leave the library is ortrain::Error.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,8 @@ namespace ortrain::fuzz {
 // A folder of this process, removed when it ends. It has kExternalFile in it.
 const std::filesystem::path& scratch();
 
-// Limits the memory of the process, so that the library sees allocations fail. Sanitizers bring their own limit.
+// Limits the memory of the process, so that the library sees allocations fail. Sanitizers bring their own
+// limit.
 void limit_memory();
 
 // Ends the process: what the library did is wrong, though it did not crash.
@@ -44,8 +45,8 @@ size_t store(const Message& message, uint8_t* data, size_t max_size) {
   return size;
 }
 
-// Changes a message that is parsed from `data`: `change` gets it and a source of random numbers. Bytes that are no
-// such message, and one in thirty that are, are changed as bytes.
+// Changes a message that is parsed from `data`: `change` gets it and a source of random numbers. Bytes that
+// are no such message, and one in thirty that are, are changed as bytes.
 template <typename Message, typename Change>
 size_t mutate_message(uint8_t* data, size_t size, size_t max_size, unsigned seed, Change&& change) {
   Random random(seed + 1);
@@ -66,7 +67,8 @@ class InputMaker {
  public:
   explicit InputMaker(uint32_t seed) : random_(seed + 1) {}
 
-  // Nothing if the value would have more elements than are worth the time, or a type that the library does not hold.
+  // Nothing if the value would have more elements than are worth the time, or a type that the library does
+  // not hold.
   std::optional<Value> make(const ValueInfo& info);
 
  private:

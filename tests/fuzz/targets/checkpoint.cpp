@@ -16,7 +16,8 @@ bool same(const Tensor& a, const Tensor& b) {
 }
 
 void compare(const CheckpointState& a, const CheckpointState& b) {
-  if (a.parameters().size() != b.parameters().size()) wrong("a checkpoint that was saved has other parameters");
+  if (a.parameters().size() != b.parameters().size())
+    wrong("a checkpoint that was saved has other parameters");
   for (const Parameter& parameter : a.parameters()) {
     const Parameter& other = b.parameter(parameter.name);
     if (parameter.trainable != other.trainable || !same(parameter.data, other.data) ||
@@ -27,7 +28,8 @@ void compare(const CheckpointState& a, const CheckpointState& b) {
         wrong("a checkpoint that was saved has other moments of \"" + parameter.name + "\"");
   }
   // NaN is not equal to itself
-  if (a.properties().size() != b.properties().size()) wrong("a checkpoint that was saved has other properties");
+  if (a.properties().size() != b.properties().size())
+    wrong("a checkpoint that was saved has other properties");
 }
 
 }  // namespace
@@ -47,7 +49,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const std::filesystem::path file = scratch() / "checkpoint";
   if (size % 16 == 0) {
-    std::ofstream(file, std::ios::binary).write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+    std::ofstream(file, std::ios::binary)
+        .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
     std::ofstream(file.string() + ".data", std::ios::binary) << std::string(kExternalBytes, 'x');
     try {
       CheckpointState::load(file);

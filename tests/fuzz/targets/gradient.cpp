@@ -45,10 +45,12 @@ void train(const Model& forward, const GradientRequest& request, uint32_t seed) 
   const std::vector<std::string>& parameters = forward.graph.initializer_order;
   auto state = std::make_shared<CheckpointState>();
   for (const std::string& name : parameters)
-    state->add_parameter(name, std::find(request.trainable.begin(), request.trainable.end(), name) != request.trainable.end(),
-                         forward.graph.initializers.at(name));
-  TrainingSession session(one_thread(), state, written_and_read(build_training_model(forward, request, parameters)),
-                          std::nullopt, std::nullopt);
+    state->add_parameter(
+        name, std::find(request.trainable.begin(), request.trainable.end(), name) != request.trainable.end(),
+        forward.graph.initializers.at(name));
+  TrainingSession session(one_thread(), state,
+                          written_and_read(build_training_model(forward, request, parameters)), std::nullopt,
+                          std::nullopt);
   InputMaker maker(seed);
   std::vector<Tensor> inputs, outputs(session.output_names(true).size());
   for (const ValueInfo& info : session.inputs(true)) {
@@ -109,7 +111,8 @@ std::string some_value(const onnx::ModelProto& model, Random& random) {
 
 void mutate_request(fuzz::Gradient& given, Random& random) {
   google::protobuf::RepeatedPtrField<std::string>* const lists[] = {
-      given.mutable_trainable(), given.mutable_other_output(), given.mutable_cotangent(), given.mutable_input()};
+      given.mutable_trainable(), given.mutable_other_output(), given.mutable_cotangent(),
+      given.mutable_input()};
   auto& list = *lists[below(random, 4)];
   switch (below(random, 5)) {
     case 0:
@@ -129,19 +132,19 @@ void mutate_request(fuzz::Gradient& given, Random& random) {
 }  // namespace
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  return mutate_message<fuzz::Gradient>(
-      data, size, max_size, seed, [](fuzz::Gradient& given, Random& random) {
-        switch (below(random, 8)) {
-          case 0:
-            given.set_seed(static_cast<uint32_t>(below(random, 1000)));
-            break;
-          case 1:
-            mutate_request(given, random);
-            break;
-          default:
-            mutate_model(*given.mutable_model(), random, operators());
-        }
-      });
+  return mutate_message<fuzz::Gradient>(data, size, max_size, seed,
+                                        [](fuzz::Gradient& given, Random& random) {
+                                          switch (below(random, 8)) {
+                                            case 0:
+                                              given.set_seed(static_cast<uint32_t>(below(random, 1000)));
+                                              break;
+                                            case 1:
+                                              mutate_request(given, random);
+                                              break;
+                                            default:
+                                              mutate_model(*given.mutable_model(), random, operators());
+                                          }
+                                        });
 }
 
 extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size,

@@ -77,9 +77,9 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
             if (below(random, 4) == 0)  // made up from now on
               given.mutable_input()->RemoveLast();
             else
-              mutate_tensor(
-                  *given.mutable_input(static_cast<int>(below(random, static_cast<size_t>(given.input_size())))),
-                  random);
+              mutate_tensor(*given.mutable_input(
+                                static_cast<int>(below(random, static_cast<size_t>(given.input_size())))),
+                            random);
             break;
           default:
             mutate_model(*given.mutable_model(), random, operators());

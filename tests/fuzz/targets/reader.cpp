@@ -29,7 +29,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
   return mutate_message<onnx::ModelProto>(
-      data, size, max_size, seed, [](onnx::ModelProto& model, Random& random) { mutate_model(model, random); });
+      data, size, max_size, seed,
+      [](onnx::ModelProto& model, Random& random) { mutate_model(model, random); });
 }
 
 extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size,

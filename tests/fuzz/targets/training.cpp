@@ -16,7 +16,8 @@ Model model_of(const onnx::ModelProto& proto, const char* what) {
 }
 
 // Nothing if the model has an input that no tensor is made for.
-std::optional<std::vector<Tensor>> inputs_of(const TrainingSession& session, bool training, InputMaker& maker) {
+std::optional<std::vector<Tensor>> inputs_of(const TrainingSession& session, bool training,
+                                             InputMaker& maker) {
   std::vector<Tensor> out;
   for (const ValueInfo& info : session.inputs(training)) {
     const auto value = maker.make(info);
@@ -70,7 +71,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (given.seed() % 8 == 7) {
       state->save(scratch() / "checkpoint", true);
       CheckpointState::load(scratch() / "checkpoint");
-      if (given.has_eval()) session.export_for_inferencing(scratch() / "model.onnx", session.output_names(false));
+      if (given.has_eval())
+        session.export_for_inferencing(scratch() / "model.onnx", session.output_names(false));
     }
   } catch (const Error&) {
   }
