@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -144,6 +143,23 @@ def test_half_precision_is_for_products_and_the_loss_stays_in_float32(tmp_path: 
     assert s.run(["pred"], feed(batch(), **scale(1)))[0].dtype == np.float16
 
 
+def test_a_weight_that_is_read_in_both_precisions_gets_both_gradients() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("ReduceMean", ["p"], ["mean"], keepdims=0),
+        helper.make_node("ReduceSumSquare", ["w"], ["squares"], keepdims=0),
+        helper.make_node("Add", ["mean", "squares"], ["loss"]),
+    ]
+    w = weights()["W1"]
+    model = serialized(nodes, [tensor("x", [3, 4])], [tensor("loss", [])], {"w": w})
+    p = parameters(names=("w",), use_mixed_precision=True, enable_grad_norm_clip=False)
+    s = ortrain.TrainingSession(model, p)
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    s.run(["loss"], {"x": x, "Learning_Rate": np.array([0.0], np.float32), **scale(16)})
+    expected = 2 * w + (x.sum(0) / (3 * 16))[:, None]
+    np.testing.assert_allclose(s.get_state()["Moment_1_w"], 0.1 * expected, atol=1e-4)
+
+
 def casts(level: int, allow: tuple[str, ...] = ()) -> dict[str, int]:
     """Return the element types of what nodes produce, in a model that converts around every node."""
     half, full = TensorProto.FLOAT16, TensorProto.FLOAT
@@ -226,5 +242,3 @@ def test_immutable_weights() -> None:
     both = {"w", "half"}
     assert found == [both, {"w"}, both, both, both]
 
-
-assert importlib.util.find_spec("sklearn")

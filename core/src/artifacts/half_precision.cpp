@@ -76,6 +76,22 @@ std::map<std::string, std::string> use_half_precision(Model& model, const std::s
   for (const Node& node : graph.nodes)
     if (has_subgraph(node))
       for (const std::string& value : values_read(node)) captured.insert(value);
+  const auto is_float = [&](const std::string& value) {
+    return !value.empty() && types.info(value).is_tensor() && types.info(value).dtype == DType::kFloat;
+  };
+  // Which nodes compute in 16 bits, and what others read. A weight that both read is converted, so that both
+  // contribute to its gradient.
+  std::vector<bool> in_half;
+  std::unordered_set<std::string> read_in_full;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    const auto is_captured = [&](const std::string& value) { return captured.count(value) > 0; };
+    in_half.push_back(!full.count(i) && computes_in_half(node, true) &&
+                      std::any_of(node.inputs.begin(), node.inputs.end(), is_float) &&
+                      std::none_of(node.outputs.begin(), node.outputs.end(), is_captured));
+    if (!in_half.back())
+      for (const std::string& value : values_read(node)) read_in_full.insert(value);
+  }
   std::vector<Node> nodes;
   const auto as_half = [&](const std::string& value) {
     if (is_half.count(value)) return value;
@@ -83,7 +99,7 @@ std::map<std::string, std::string> use_half_precision(Model& model, const std::s
     if (!name.empty()) return name;
     name = graph.unique_name(value + "_fp16");
     half_names.insert(name);
-    if (weights.count(value))
+    if (weights.count(value) && !read_in_full.count(value))
       halves[value] = name;
     else
       nodes.push_back(cast(graph, value, name, DType::kFloat16));
@@ -98,15 +114,9 @@ std::map<std::string, std::string> use_half_precision(Model& model, const std::s
     }
     return name;
   };
-  const auto is_float = [&](const std::string& value) {
-    return !value.empty() && types.info(value).is_tensor() && types.info(value).dtype == DType::kFloat;
-  };
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     Node node = graph.nodes[i];
-    const bool half = !full.count(i) && computes_in_half(node, true) &&
-                      std::any_of(node.inputs.begin(), node.inputs.end(), is_float) &&
-                      std::none_of(node.outputs.begin(), node.outputs.end(),
-                                   [&](const std::string& v) { return captured.count(v) > 0; });
+    const bool half = in_half[i];
     for (std::string& input : node.inputs)
       if (is_float(input)) input = half ? as_half(input) : as_full(input);
     if (half) {
@@ -126,99 +136,110 @@ std::map<std::string, std::string> use_half_precision(Model& model, const std::s
     nodes.push_back(std::move(node));
   }
   graph.nodes = std::move(nodes);
-  const auto uses = count_uses(graph);
   for (const auto& [weight, half] : halves) {
-    ValueInfo info = *graph.info(weight);
-    info.name = half;
-    info.dtype = DType::kFloat16;
     const auto at = std::find_if(graph.inputs.begin(), graph.inputs.end(),
-                                 [&](const ValueInfo& v) { return v.name == weight; });
-    if (uses.count(weight))
-      graph.inputs.insert(at + 1, info);
-    else
-      *at = info;
+                                 [&, &name = weight](const ValueInfo& v) { return v.name == name; });
+    at->name = half;
+    at->dtype = DType::kFloat16;
   }
   return halves;
 }
 
+namespace {
+
+// The conversions of a graph from 16 bits to float32.
+class Widenings {
+ public:
+  explicit Widenings(const Model& model) : graph_(model.graph), types_(model) {
+    for (const Node& node : graph_.nodes)
+      for (const std::string& output : node.outputs) producer_[output] = &node;
+  }
+
+  // The value of 16 bits that a value is made of; empty if it is not such a conversion.
+  std::string source(const std::string& value) const {
+    const auto at = producer_.find(value);
+    if (at == producer_.end() || at->second->op_type != "Cast" || !is_float(value)) return "";
+    const std::string& narrow = at->second->inputs[0];
+    return is_half(types_.info(narrow).dtype) ? narrow : "";
+  }
+
+  // Makes a conversion back to the type of the source the source itself.
+  bool cancel(Node& node) const {
+    if (node.op_type != "Cast" || graph_.is_output(node.outputs[0])) return false;
+    const std::string narrow = source(node.inputs[0]);
+    if (narrow.empty() || types_.info(narrow).dtype != types_.info(node.outputs[0]).dtype) return false;
+    node.op_type = "Identity";
+    node.attributes.clear();
+    node.inputs = {narrow};
+    return true;
+  }
+
+  // The node in 16 bits, with conversions after it; none if an input in float32 is no such conversion.
+  std::vector<Node> moved_past(Node node, Graph& graph) const {
+    DType dtype = DType::kUndefined;
+    for (std::string& input : node.inputs) {
+      if (input.empty() || !is_float(input)) continue;
+      const std::string narrow = source(input);
+      if (narrow.empty()) return {};
+      const DType of = types_.info(narrow).dtype;
+      if (dtype != DType::kUndefined && dtype != of) return {};
+      dtype = of;
+      input = narrow;
+    }
+    if (dtype == DType::kUndefined) return {};
+    std::vector<Node> after;
+    for (std::string& output : node.outputs) {
+      if (output.empty() || !is_float(output)) continue;
+      const std::string narrow = graph.unique_name(output + "_narrow");
+      after.push_back(cast(graph, narrow, output, DType::kFloat));
+      if (const auto at = graph.value_info.find(output); at != graph.value_info.end()) {
+        ValueInfo info = at->second;
+        info.name = narrow;
+        info.dtype = dtype;
+        graph.value_info[narrow] = info;
+      }
+      output = narrow;
+    }
+    after.insert(after.begin(), std::move(node));
+    return after;
+  }
+
+ private:
+  bool is_float(const std::string& value) const { return types_.info(value).dtype == DType::kFloat; }
+
+  const Graph& graph_;
+  ValueTypes types_;
+  std::unordered_map<std::string, const Node*> producer_;
+};
+
+}  // namespace
+
 void propagate_casts(Model& model, int64_t level, const std::vector<std::string>& allow) {
-  if (level < 0) return;
   Graph& graph = model.graph;
+  const bool has_casts = std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                                     [](const Node& node) { return node.op_type == "Cast"; });
+  if (level < 0 || !has_casts) return;
   const auto may_move = [&](const Node& node) {
     if (has_subgraph(node) || node.op_type == "Cast") return false;
     return std::find(allow.begin(), allow.end(), node.op_type) != allow.end() ||
            (level >= 1 && computes_in_half(node, level >= 2));
   };
+  // One change a round, because the next one depends on the types that it leaves.
   for (bool changed = true; changed;) {
     changed = false;
-    const ValueTypes types(model);
-    std::unordered_map<std::string, const Node*> producer;
-    for (const Node& node : graph.nodes)
-      for (const std::string& output : node.outputs) producer[output] = &node;
-    // The value of 16 bits that a Cast to float32 is made of; empty if it is something else.
-    const auto narrow_source = [&](const std::string& value) -> std::string {
-      const auto at = producer.find(value);
-      if (at == producer.end() || at->second->op_type != "Cast" || types.info(value).dtype != DType::kFloat)
-        return "";
-      const std::string& source = at->second->inputs[0];
-      return is_half(types.info(source).dtype) ? source : "";
-    };
-    std::vector<Node> nodes;
-    for (const Node& given : graph.nodes) {
-      Node node = given;
-      // A conversion back to where the value came from is that value.
-      if (node.op_type == "Cast" && !graph.is_output(node.outputs[0])) {
-        const std::string source = narrow_source(node.inputs[0]);
-        if (!source.empty() && types.info(source).dtype == types.info(node.outputs[0]).dtype &&
-            node.inputs[0] != source) {
-          node.op_type = "Identity";
-          node.attributes.clear();
-          node.inputs = {source};
-          changed = true;
-        }
+    const Widenings widenings(model);
+    for (size_t i = 0; i < graph.nodes.size() && !changed; ++i) {
+      if (widenings.cancel(graph.nodes[i])) {
+        changed = true;
+        continue;
       }
-      if (!changed && may_move(node)) {
-        std::vector<std::string> narrow;
-        DType dtype = DType::kUndefined;
-        bool all = true, any = false;
-        for (const std::string& input : node.inputs) {
-          narrow.push_back(input);
-          if (input.empty() || types.info(input).dtype != DType::kFloat) continue;
-          const std::string source = narrow_source(input);
-          const DType of = source.empty() ? DType::kUndefined : types.info(source).dtype;
-          all &= !source.empty() && (!any || of == dtype);
-          dtype = of;
-          any = true;
-          narrow.back() = source;
-        }
-        if (all && any) {
-          node.inputs = narrow;
-          std::vector<Node> after;
-          for (std::string& output : node.outputs) {
-            if (output.empty() || types.info(output).dtype != DType::kFloat) continue;
-            const std::string inner = graph.unique_name(output + "_narrow");
-            after.push_back(cast(graph, inner, output, DType::kFloat));
-            if (const auto at = graph.value_info.find(output); at != graph.value_info.end()) {
-              ValueInfo info = at->second;
-              info.name = inner;
-              info.dtype = dtype;
-              graph.value_info[inner] = info;
-            }
-            output = inner;
-          }
-          nodes.push_back(std::move(node));
-          nodes.insert(nodes.end(), after.begin(), after.end());
-          changed = true;
-          // The rest as it is; the next round sees the new types.
-          const auto rest = static_cast<size_t>(&given - graph.nodes.data()) + 1;
-          nodes.insert(nodes.end(), graph.nodes.begin() + static_cast<std::ptrdiff_t>(rest),
-                       graph.nodes.end());
-          break;
-        }
-      }
-      nodes.push_back(std::move(node));
+      if (!may_move(graph.nodes[i])) continue;
+      const std::vector<Node> moved = widenings.moved_past(graph.nodes[i], graph);
+      if (moved.empty()) continue;
+      const auto at = graph.nodes.begin() + static_cast<std::ptrdiff_t>(i);
+      graph.nodes.insert(graph.nodes.erase(at), moved.begin(), moved.end());
+      changed = true;
     }
-    graph.nodes = std::move(nodes);
     if (changed) graph.remove_unused_nodes();
   }
 }

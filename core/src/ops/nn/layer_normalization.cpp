@@ -147,14 +147,15 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 
 }  // namespace
 
-std::optional<Node> layer_normalization_gradient_from_output(const Node& gradient, const Node& forward) {
-  if (gradient.domain != kMicrosoft || gradient.op_type != "LayerNormalizationGrad" ||
-      forward.op_type != "LayerNormalization" || !forward.domain.empty() || !forward.has_input(2) ||
-      !forward.has_output(2))
+std::optional<Node> layer_normalization_gradient_from_output(const Node& backward, const Node& forward) {
+  const Operator* of_backward = find_operator(backward.domain, backward.op_type);
+  const Operator* of_forward = find_operator(forward.domain, forward.op_type);
+  if (!of_backward || of_backward->rules.gradient != &grad_gradient<false> || !of_forward ||
+      of_forward->rules.gradient != &gradient<false> || !forward.has_input(2) || !forward.has_output(2))
     return std::nullopt;
-  Node from_output = gradient;
+  Node from_output = backward;
   from_output.op_type = "InvertibleLayerNormalizationGrad";
-  from_output.inputs = {gradient.inputs[0], forward.outputs[0], forward.inputs[1], forward.inputs[2],
+  from_output.inputs = {backward.inputs[0], forward.outputs[0], forward.inputs[1], forward.inputs[2],
                         forward.outputs[2]};
   return from_output;
 }

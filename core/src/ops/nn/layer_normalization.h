@@ -7,8 +7,8 @@
 
 namespace ortrain {
 
-// A node that computes the same as `gradient`, the gradient of `forward`, from the output of `forward`, whose
+// A node that computes the same as `backward`, the gradient of `forward`, from the output of `forward`, whose
 // input then need not be kept. Nothing if they are not such nodes.
-std::optional<Node> layer_normalization_gradient_from_output(const Node& gradient, const Node& forward);
+std::optional<Node> layer_normalization_gradient_from_output(const Node& backward, const Node& forward);
 
 }  // namespace ortrain
