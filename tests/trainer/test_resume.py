@@ -81,3 +81,8 @@ def test_gradients_that_wait_cannot_be_saved(checkpoint, tmp_path):
     save = LambdaCallback(on_train_batch_end=lambda batch, logs: trainer.save(tmp_path / "x"))
     with pytest.raises(ValueError, match="found those of 1 batches"):
         trainer.fit(small.rows(), 1, callbacks=[save], verbose=False)
+
+
+def test_a_trainer_that_has_not_run_can_be_saved(checkpoint, tmp_path):
+    Trainer(checkpoint.parent).save(tmp_path / "new/first.ckpt")
+    assert (tmp_path / "new/first.ckpt").exists()

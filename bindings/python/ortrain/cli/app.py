@@ -26,6 +26,7 @@ _COMMANDS = {
     "artifacts": "create training artifacts from a model",
     "compat": "show what of a model runs and trains",
     "completion": "print the completion script of a shell",
+    "convert": "convert checkpoints to and from NPZ and safetensors",
     "diff": "compare two checkpoints",
     "doctor": "describe this machine and test the library",
     "evaluate": "compute loss and metrics on data",

@@ -151,7 +151,9 @@ class Trainer:
             self.folder = Path(artifact_directory)
             make_artifacts(model, loss, optimizer, self.folder, requires_grad, frozen_params)
         self.history: dict[str, list[Any]] = {}
-        self.epoch = self.step = self.epochs = 0
+        self.epoch = self.step = self.epochs = self._batch = 0
+        self._loss_sum, self._row_count = 0.0, 0
+        self._active: list[Callback] = []
         self.steps_per_epoch: int | None = None
         self.stop_training = self.resumed = False
         self._position: dict[str, Any] | None = None
