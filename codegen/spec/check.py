@@ -242,7 +242,8 @@ class _Meaning:
         kind, values = entry.get("kind", "choice"), entry.get("values", [])
         if bool(values) != (kind in {"choice", "pass"}):
             yield document.problem(
-                trail, f"expected values if the kind is choice or pass, and only then, found {kind} and {values}"
+                trail,
+                f"expected values if the kind is choice or pass, and only then, found {kind} and {values}",
             )
         if kind in {"count", "limit"}:
             if not entry.get("default", "1").isdigit():

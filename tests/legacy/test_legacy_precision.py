@@ -241,4 +241,3 @@ def test_immutable_weights() -> None:
         found.append(set(ortrain.TrainingSession(model, p).get_model_state()["full_precision"]))
     both = {"w", "half"}
     assert found == [both, {"w"}, both, both, both]
-
