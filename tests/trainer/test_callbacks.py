@@ -205,3 +205,15 @@ def test_progress_is_a_bar_in_a_terminal_and_lines_elsewhere(folder, kind, bar):
     assert ("[============            ] 1/2" in written) == bar
     assert written.count("\n") == 2
     assert "epoch 2/2" in written
+
+
+def test_lines_before_a_checkpoint_are_in_the_file(folder, tmp_path):
+    found = []
+
+    def look(batch, logs):
+        found.append([json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()])
+
+    save = ModelCheckpoint(tmp_path / "{step}.ckpt", save_freq=1)
+    look_later = LambdaCallback(on_train_batch_begin=look)
+    fit(folder, JSONLogger(tmp_path / "log.jsonl"), save, look_later, epochs=1)
+    assert found[1] == [0, 1]

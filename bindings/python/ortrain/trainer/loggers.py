@@ -151,6 +151,12 @@ class JSONLogger(Callback):
             self._file.close()
             self._file = None
 
+    def state(self) -> dict[str, Any]:
+        """Write what is buffered: a run that resumes from the checkpoint needs the lines before it."""
+        if self._file is not None:
+            self._file.flush()
+        return {}
+
     def _write(self, event: str, values: dict[str, Any]) -> None:
         if self._file is None:
             return
