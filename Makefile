@@ -212,7 +212,7 @@ run-fuzz:
 	@for target in $(TARGET); do mkdir -p $(CORPUS)/$$target $(BUILD)/fuzz/findings/$$target; \
 	  echo "fuzzing $$target for $(SECONDS) seconds"; \
 	  OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-	  $(BUILD)/fuzz/tests/fuzz/fuzz_$$target $(FUZZ_LIMITS) -max_total_time=$(SECONDS) -max_len=4096 \
+	  $(BUILD)/fuzz/tests/fuzz/fuzz_$$target $(FUZZ_LIMITS) -max_total_time=$(SECONDS) -max_len=16384 \
 	    -artifact_prefix=$(BUILD)/fuzz/findings/$$target/ -print_final_stats=1 -verbosity=0 \
 	    $(CORPUS)/$$target $(BUILD)/fuzz/seeds/$$target tests/fuzz/regressions/$$target || exit 1; done
 
