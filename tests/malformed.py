@@ -84,8 +84,8 @@ def attempts(nodes: Sequence[onnx.NodeProto], values: dict[str, Array], opset: i
         for name in ("training_model.onnx", "eval_model.onnx"):
             path = pathlib.Path(folder) / name
             path.write_bytes(grafted(fixture.path(name), nodes, values, opset).SerializeToString())
-        state = CheckpointState.load_checkpoint(fixture.path("checkpoint"))
         for train, evaluate in (("training_model.onnx", None), (None, "eval_model.onnx")):
+            state = CheckpointState.load_checkpoint(fixture.path("checkpoint"))
             try:
                 module = Module(
                     str(pathlib.Path(folder) / train) if train else fixture.path("training_model.onnx"),

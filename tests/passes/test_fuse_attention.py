@@ -175,6 +175,8 @@ def train(folder: Any, form: Form, fuse: bool, unseen: bool = False) -> Run:
     options = SessionOptions()
     if not fuse:
         options.add_session_config_entry("ortrain.disable_pass.fuse_attention", "1")
+    if unseen:
+        options.add_session_config_entry("ortrain.nonfinite_gradients", "apply")
     state = CheckpointState.load_checkpoint(folder / "checkpoint")
     module = Module(
         folder / "training_model.onnx",

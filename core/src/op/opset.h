@@ -13,6 +13,8 @@ inline constexpr int64_t kDropoutInference = 7;
 inline constexpr int64_t kScanWithoutBatch = 9;
 // The mask of Dropout is of type bool.
 inline constexpr int64_t kBoolDropoutMask = 10;
+// Gemm has no C where there is nothing to add.
+inline constexpr int64_t kGemmWithoutC = 11;
 // Resize has coordinate transformations; before, it was the same as Upsample.
 inline constexpr int64_t kResizeCoordinates = 11;
 // Dropout takes ratio and training_mode as inputs.

@@ -7,6 +7,7 @@
 
 #include "op/matrix_product.h"
 #include "op/operator.h"
+#include "op/opset.h"
 #include "op/session_domain.h"
 #include "runtime/broadcast.h"
 
@@ -156,6 +157,12 @@ void transposed_batch_gradient(GradientContext& g, int64_t a_rank, int64_t b_ran
   if (g.needs(1)) set(1, t.b ? product(dy, operand[0], true, t.a) : product(operand[0], dy, !t.a, false));
 }
 
+// The gradients of a product of matrices.
+ProductGradient matrix_gradient(GradientContext& g, const Transposes& t, float alpha) {
+  if (g.opset() < since::kGemmWithoutC) return {g, "FusedMatMul", kMicrosoft, t, alpha};
+  return {g, "Gemm", "", t, alpha};
+}
+
 void matmul_gradient(GradientContext& g) {
   const Transposes t = read_transposes(g.node());
   const float alpha = g.node().float_or("alpha", 1);
@@ -171,7 +178,7 @@ void matmul_gradient(GradientContext& g) {
 
   const std::string dy = g.dy(0);
   if (*a_rank == 2 && *b_rank == 2) {
-    const ProductGradient gradient{g, "Gemm", "", t, alpha};
+    const ProductGradient gradient = matrix_gradient(g, t, alpha);
     if (g.needs(0)) g.set(0, gradient.of_a(dy));
     if (g.needs(1)) g.set(1, gradient.of_b(dy));
     return;
@@ -183,8 +190,9 @@ void matmul_gradient(GradientContext& g) {
     // All batches share the same B, so the sum over them is part of one product.
     const Attributes keep_last = {{"axis", *a_rank - 1}};
     const std::string a = g("Flatten", {g.x(0)}, keep_last), d = g("Flatten", {dy}, keep_last);
-    g.set(1,
-          t.b ? g("Gemm", {d, a}, flags(true, false, alpha)) : g("Gemm", {a, d}, flags(true, false, alpha)));
+    const ProductGradient plain = matrix_gradient(g, t, alpha);
+    g.set(1, t.b ? g(plain.type, {d, a}, flags(true, false, alpha), plain.domain)
+                 : g(plain.type, {a, d}, flags(true, false, alpha), plain.domain));
     return;
   }
   g.set(1, sum_batches(g, gradient.of_b(dy), 1));
@@ -192,7 +200,8 @@ void matmul_gradient(GradientContext& g) {
 
 void gemm_gradient(GradientContext& g) {
   const std::string dy = g.dy(0);
-  const ProductGradient gradient{g, "Gemm", "", read_transposes(g.node()), g.node().float_or("alpha", 1)};
+  const ProductGradient gradient =
+      matrix_gradient(g, read_transposes(g.node()), g.node().float_or("alpha", 1));
   if (g.needs(0)) g.set(0, gradient.of_a(dy));
   if (g.needs(1)) g.set(1, gradient.of_b(dy));
   if (!g.needs(2)) return;
