@@ -302,7 +302,7 @@ _GRADIENTS = """
 _NOT_RECORDED = """
     Attention BatchNormalization DeformConv Det GRU GlobalLpPool GlobalMaxPool GridSample GroupNormalization
     InstanceNormalization LSTM LpPool MaxUnpool NegativeLogLikelihoodLoss RMSNormalization RNN ReduceLogSum
-    ReduceSumSquare RoiAlign Shrink Swish com.microsoft.Inverse
+    ReduceSumSquare RoiAlign Shrink Swish com.microsoft.Inverse com.microsoft.ReduceAllL2
 """
 #: Differentiable operators without a case, by the reason.
 WITHOUT_CASE = {

@@ -193,34 +193,44 @@ class Checker {
  private:
   static constexpr size_t kNamed = 1000;  // in one message
 
-  // What is known of an operator in the model's version; nothing if nobody knows it.
+  // What is known of an operator: its form in the model's version, and after it those of newer versions,
+  // which rules accept as well. Nothing if nobody knows it, or if the model's version is too old, which
+  // others say.
   struct Known {
-    std::optional<Signature> signature;
+    std::vector<Signature> forms;
     const Operator* op = nullptr;
   };
 
   void check(const Node& node) {
     const Known& known = find(node);
-    if (!known.signature) return;
-    const Signature& s = *known.signature;
-    std::string text = input_fault(s.inputs, node.inputs);
-    const auto add = [&](const std::string& more) {
-      if (!more.empty()) text += concat(text.empty() ? "" : "; ", more);
-    };
-    add(output_fault(s.outputs, node.outputs));
-    if (s.needs_attributes || !node.attributes.empty()) add_attribute_faults(s.attributes, node, text);
+    if (known.forms.empty()) return;
+    std::string text = fault(known.forms.front(), node);
+    if (!text.empty() && std::any_of(known.forms.begin() + 1, known.forms.end(),
+                                     [&](const Signature& newer) { return fault(newer, node).empty(); }))
+      text.clear();
     if (text.empty() && known.op && known.op->subgraph_fault)
-      add(known.op->subgraph_fault(node, model_.opset(node.domain)));
+      text = known.op->subgraph_fault(node, model_.opset(node.domain));
     if (!text.empty() && ++count_ <= kNamed) faults_ += concat("\n  ", node.label(), ": ", text);
+  }
+
+  static std::string fault(const Signature& form, const Node& node) {
+    std::string text = input_fault(form.inputs, node.inputs);
+    const std::string outputs = output_fault(form.outputs, node.outputs);
+    if (!outputs.empty()) text += concat(text.empty() ? "" : "; ", outputs);
+    if (form.needs_attributes || !node.attributes.empty()) add_attribute_faults(form.attributes, node, text);
+    return text;
   }
 
   const Known& find(const Node& node) {
     const auto [at, fresh] = known_.try_emplace({node.op_type, node.domain});
     if (fresh) {
       at->second.op = find_operator(node.domain, node.op_type);
-      std::string_view text = onnx_signature(node.domain, node.op_type, model_.opset(node.domain));
-      if (text.empty() && at->second.op) text = at->second.op->signature;
-      if (!text.empty()) at->second.signature = parsed(text);
+      const int64_t opset = model_.opset(node.domain);
+      if (at->second.op && node.domain.empty() && opset < at->second.op->traits.since) return at->second;
+      for (const std::string_view text : onnx_signatures(node.domain, node.op_type, opset))
+        at->second.forms.push_back(parsed(text));
+      if (at->second.forms.empty() && at->second.op && !at->second.op->signature.empty())
+        at->second.forms.push_back(parsed(at->second.op->signature));
     }
     return at->second;
   }
@@ -233,14 +243,16 @@ class Checker {
 
 }  // namespace
 
-std::string_view onnx_signature(std::string_view domain, std::string_view type, int64_t opset) {
+std::vector<std::string_view> onnx_signatures(std::string_view domain, std::string_view type, int64_t opset) {
   const auto key = [](const OnnxSignature& s) { return std::tuple(s.domain, s.type, s.since); };
-  const auto after = std::upper_bound(
-      std::begin(kOnnxSignatures), std::end(kOnnxSignatures), std::tuple(domain, type, opset),
-      [&](const auto& wanted, const OnnxSignature& s) { return wanted < key(s); });
+  auto at = std::upper_bound(std::begin(kOnnxSignatures), std::end(kOnnxSignatures),
+                             std::tuple(domain, type, opset),
+                             [&](const auto& wanted, const OnnxSignature& s) { return wanted < key(s); });
   const auto fits = [&](const OnnxSignature& s) { return s.domain == domain && s.type == type; };
-  if (after != std::begin(kOnnxSignatures) && fits(*std::prev(after))) return std::prev(after)->text;
-  return after != std::end(kOnnxSignatures) && fits(*after) ? after->text : "";
+  if (at != std::begin(kOnnxSignatures) && fits(*std::prev(at))) --at;
+  std::vector<std::string_view> found;
+  for (; at != std::end(kOnnxSignatures) && fits(*at); ++at) found.push_back(at->text);
+  return found;
 }
 
 void check_signatures(const Model& model) {

@@ -17,15 +17,17 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "graph/graph.h"
 #include "graph/onnx_io.h"
 
 namespace ortrain {
 
-// What ONNX states of an operator in that version of its domain, or in the first that has it if that is
-// newer: onnxruntime accepts some operators before, as we do. Empty if ONNX does not know it.
-std::string_view onnx_signature(std::string_view domain, std::string_view type, int64_t opset);
+// What ONNX states of an operator in that version of its domain, and in newer ones, oldest first: onnxruntime
+// accepts some operators before they exist, and rules here accept newer forms. Empty if ONNX does not know
+// it.
+std::vector<std::string_view> onnx_signatures(std::string_view domain, std::string_view type, int64_t opset);
 
 // Throws kInvalidGraph, naming every node, also of subgraphs, that does not have the form that its operator
 // states, with what was expected and what was found. Operators that nobody knows are left out.

@@ -130,7 +130,7 @@ ORTRAIN_OPERATOR(
      .kernels = {.cpu = layer_normalization<true>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "LayerNormalizationGrad",
-                  .signature = "Y_grad, X, scale, mean, inv_std_dev -> X_grad, scale_grad, bias_grad",
+                  .signature = "Y_grad, X, scale, mean, inv_std_dev -> X_grad?, scale_grad?, bias_grad?",
                   .rules = {.shape = gradient_shape<false>,
                             .gradient = grad_gradient<false>,
                             .element_type = gradient_types},
@@ -138,7 +138,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .kernels = {.cpu = layer_normalization_grad<false>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SimplifiedLayerNormalizationGrad",
-                  .signature = "Y_grad, X, scale, inv_std_var -> X_grad, scale_grad",
+                  .signature = "Y_grad, X, scale, inv_std_var -> X_grad?, scale_grad?",
                   .rules = {.shape = gradient_shape<true>,
                             .gradient = grad_gradient<true>,
                             .element_type = gradient_types},
