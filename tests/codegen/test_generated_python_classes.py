@@ -167,7 +167,7 @@ def test_something_that_is_no_tensor(run: Run) -> None:
 def test_an_unavailable_device_names_those_that_there_are(run: Run) -> None:
     with pytest.raises(ValueError, match="there is no device 'cuda', available: cpu"):
         Module(FIXTURE / "training_model.onnx", run.state, device="cuda")
-    with pytest.raises(ValueError, match="there is no device 'cuda' number 0, available: cpu"):
+    with pytest.raises(ValueError, match="there is no device 'cuda' with id 0, available: cpu"):
         OrtValue.ortvalue_from_numpy(run.x, "cuda")
 
 
@@ -287,7 +287,7 @@ def test_modes(run: Run) -> None:
 
 
 def test_a_module_without_an_eval_model_says_so(run: Run) -> None:
-    module = Module(FIXTURE / "training_model.onnx", run.state)
+    module = Module(FIXTURE / "training_model.onnx", CheckpointState.load_checkpoint(FIXTURE / "checkpoint"))
     module.eval()
     with pytest.raises(ortrain.OrtrainError, match="without an eval model"):
         module(run.x, run.y)

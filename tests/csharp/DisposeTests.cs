@@ -71,7 +71,8 @@ public class DisposeTests
             former.Dispose();
             Assert.That(OrtEnv.IsCreated, Is.False);
             session.TrainStep(fixture.Values(0)).Dispose();
-            fixture.MakeSession(state).Dispose();
+            using (CheckpointState other = fixture.LoadState())
+                fixture.MakeSession(other).Dispose();
             Assert.That(OrtEnv.IsCreated, Is.True);
             Assert.That(OrtEnv.Instance(), Is.Not.SameAs(former));
         }

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <string>
 
+#include "op/operator.h"
+
 namespace ortrain {
 
 namespace {

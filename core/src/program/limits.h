@@ -3,9 +3,12 @@
 
 #include <cstddef>
 
-#include "op/operator.h"
+#include "runtime/dtype.h"
+#include "runtime/shape.h"
 
 namespace ortrain {
+
+class NodeContext;
 
 // The bytes that the machine can hold, in memory and swapped out; SIZE_MAX if that is not known.
 size_t machine_memory();
