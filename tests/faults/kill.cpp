@@ -170,7 +170,8 @@ void kill_and_resume(const fs::path& folder, int kills) {
   save(*state, checkpoint, false);
   if (files_in(here).size() != 1) wrong("files of killed processes are left");
   std::printf(
-      "kills: %d, after which %d checkpoints were loaded, all of them as saved; %d left a temporary file, "
+      "kills: %d, after which %d checkpoints were loaded, all of them as saved; %d temporary files were "
+      "left, "
       "all of "
       "them removed; %d runs of %lld steps came to their end\n",
       killed, resumed, left_behind, ended, static_cast<long long>(kSteps));

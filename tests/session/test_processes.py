@@ -94,14 +94,18 @@ def test_a_child_forked_while_other_threads_train_makes_and_trains_its_own_sessi
     assert losses(training, 1) == expected[1:]
 
 
-def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_python(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     tests = str(pathlib.Path(__file__).parents[1])
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), *arguments],
         capture_output=True,
         text=True,
         timeout=SECONDS,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]),
+            **environment,
+        },
     )
 
 
@@ -151,3 +155,27 @@ def test_a_subinterpreter_cannot_import_the_package(imported_before: bool):
     ran = run_python(program, str(imported_before))
     assert ran.returncode == 0, ran.stderr
     assert "ImportError" in ran.stdout
+
+
+def test_gradients_are_complete_where_openmp_may_start_fewer_threads_than_the_session_wants():
+    program = """
+        import os, sys
+        from ortrain import SessionOptions
+        from ortrain.api import CheckpointState, Module
+        from recorded import Fixture
+
+        fixture = Fixture("encoder")
+        x, y = fixture.batches[0]
+        options = SessionOptions()
+        options.intra_op_num_threads = int(sys.argv[1])
+        state = CheckpointState.load_checkpoint(fixture.path("checkpoint"))
+        module = Module(fixture.path("training_model.onnx"), state, session_options=options)
+        for batch in (1, 4, 8):
+            module(x[:batch], y[:batch])
+            module.lazy_reset_grad()
+            print([float(abs(p.grad).sum()) for _, p in state.parameters if p.requires_grad])
+    """
+    expected = run_python(program, "1")
+    limited = run_python(program, "2", OMP_THREAD_LIMIT="1")
+    assert expected.returncode == limited.returncode == 0, limited.stderr
+    assert limited.stdout == expected.stdout

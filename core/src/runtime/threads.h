@@ -9,10 +9,12 @@
 namespace ortrain {
 
 // While it exists, parallel work started by this thread uses `threads` threads (0: the machine's default).
+// Never more than OpenMP may start (OMP_THREAD_LIMIT): oneDNN divides its work among as many as are asked
+// for, and leaves undone what falls to threads that are not there.
 class ThreadScope {
  public:
   explicit ThreadScope(int threads) : before_(omp_get_max_threads()) {
-    if (threads > 0) omp_set_num_threads(threads);
+    if (threads > 0) omp_set_num_threads(std::min(threads, omp_get_thread_limit()));
   }
   ~ThreadScope() { omp_set_num_threads(before_); }
   ThreadScope(const ThreadScope&) = delete;
