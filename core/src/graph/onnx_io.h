@@ -38,8 +38,8 @@ struct ModelLimits {
 
 // How a model is read.
 struct ReadOptions {
-  ModelLimits limits;
-  GivenInitializers given;
+  ModelLimits limits = {};
+  GivenInitializers given = {};
   ModelNotes* notes = nullptr;            // filled in unless it is null
   void (*check)(const Model&) = nullptr;  // throws kInvalidGraph for what else the model must not be
 };
