@@ -154,7 +154,9 @@ InferenceSession::InferenceSession(SessionOptions options, TrainingGraph graph, 
   s.start(std::move(options), start);
   // Vanishing gradients pass through denormal numbers, which would make a run several times slower.
   s.options.config.try_emplace(kDenormalsKey, "1");
-  if (graph.recomputes) s.options.config["ortrain.disable_pass.common_subexpression_elimination"] = "1";
+  if (graph.recomputes)
+    s.options.config.insert_or_assign("ortrain.disable_pass.common_subexpression_elimination",
+                                      std::string("1"));
   s.precision = read_precision(s.options);
   s.memory_budget = ortrain::memory_budget(s.options);
   s.trains = true;
