@@ -149,6 +149,8 @@ def test_the_table_agrees_with_the_onnx_package_for_every_version() -> None:
                 ortrain.InferenceSession(model.SerializeToString())
             except ortrain.OrtrainError as error:
                 message = str(error)
+            if "it is supported from opset" in message:  # the version is refused, whatever the form
+                continue
             refused = f"found {count} input" in message
             assert refused != fits, (schema.name, schema.since_version, count, message)
 
