@@ -2,7 +2,7 @@
 #include "../support.h"
 #include "artifacts/training_model.h"
 #include "fuzz_case.pb.h"
-#include "graph/onnx_io.h"
+#include "op/signature.h"
 #include "session/inference_session.h"
 #include "session/training_session.h"
 
@@ -21,7 +21,7 @@ SessionOptions one_thread() {
 Model written_and_read(const Model& model) {
   const std::string bytes = write_model(model);
   try {
-    return read_model(bytes.data(), bytes.size());
+    return load_model(bytes.data(), bytes.size());
   } catch (const Error& error) {
     wrong("the model that was built cannot be read: " + error.message());
   }
@@ -78,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!given.ParseFromArray(data, static_cast<int>(size))) return 0;
   const std::string bytes = given.model().SerializeAsString();
   try {
-    const Model forward = read_model(bytes.data(), bytes.size(), "forward model");
+    const Model forward = load_model(bytes.data(), bytes.size(), "forward model");
     GradientRequest request;
     request.trainable.assign(given.trainable().begin(), given.trainable().end());
     request.loss = given.loss();

@@ -2,8 +2,8 @@
 #include "../session_config.h"
 #include "../support.h"
 #include "fuzz_case.pb.h"
-#include "graph/onnx_io.h"
 #include "graph/onnx_tensor.h"
+#include "op/signature.h"
 #include "session/inference_session.h"
 
 using namespace ortrain;
@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     SessionOptions options = session_options(given.config());
     options.graph_optimization_level = static_cast<int>(given.optimization_level());
-    InferenceSession session(std::move(options), read_model(bytes.data(), bytes.size()));
+    InferenceSession session(std::move(options), load_model(bytes.data(), bytes.size()));
     if (!run(session, given, given.seed())) return 0;
     // once more, with the same shapes or with others
     if (given.seed() % 4 == 0) run(session, given, given.seed());

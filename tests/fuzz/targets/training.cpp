@@ -2,7 +2,7 @@
 #include "../session_config.h"
 #include "../support.h"
 #include "fuzz_case.pb.h"
-#include "graph/onnx_io.h"
+#include "op/signature.h"
 #include "session/training_session.h"
 
 using namespace ortrain;
@@ -12,7 +12,7 @@ namespace {
 
 Model model_of(const onnx::ModelProto& proto, const char* what) {
   const std::string bytes = proto.SerializeAsString();
-  return read_model(bytes.data(), bytes.size(), what);
+  return load_model(bytes.data(), bytes.size(), what);
 }
 
 // Nothing if the model has an input that no tensor is made for.
