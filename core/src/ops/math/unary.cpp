@@ -276,6 +276,7 @@ void with_slope_shape(ShapeContext& c) {
 }
 
 Kernel with_slope_kernel(KernelContext& c, const WithSlopeRow& row) {
+  c.expect(c.has_output(0) && c.has_output(1), "expected both outputs, found one left out");
   if (!is_float_or_double(c.dtype(0))) c.reject_dtype(0);
   const bool narrow = follows_bf16(c, {0});
   const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
