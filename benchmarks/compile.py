@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -44,7 +45,7 @@ def measure(model: onnx.ModelProto, folder: Path, batches: int) -> dict[str, flo
     data = [list(batch_of(model, 2, seed).values()) for seed in range(batches)]
     last = perf_counter()
 
-    def step(inputs: list[object], what: str) -> None:
+    def step(inputs: Sequence[object], what: str) -> None:
         module.train()
         module(*inputs)
         mark(what)

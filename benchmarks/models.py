@@ -232,7 +232,7 @@ def export(case: Case, cache: Path) -> None:
             node.output.extend(f"{node.output[0]}_{statistic}" for statistic in ("mean", "inv_std_dev"))
     onnx.checker.check_model(written, full_check=True)
     onnx.save(written, str(files.onnx))
-    np.savez(files.weights, **{name: weights[name] for name in wanted})
+    np.savez(files.weights, **{name: weights[name] for name in wanted})  # type: ignore[arg-type]
     for requires_grad, path in ((True, files.trainable), (False, files.frozen)):
         names = [name for name, p in model.named_parameters() if p.requires_grad == requires_grad]
         path.write_text(json.dumps(names))

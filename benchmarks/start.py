@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 
 from benchmarks.cases import CASES, select
-from benchmarks.contestants import OURS
-from benchmarks.limit import take_steps
+from benchmarks.contestants import OURS, by_name
 from benchmarks.runner import ROOT, Settings, environment, export_model
 
 PARTS = ("python and numpy", "import", "load", "first step", "second step")
@@ -78,7 +77,7 @@ def main() -> int:
         export_model(case, settings)
         folder = cache / case.model / f"artifacts-{OURS}"
         if not folder.exists():
-            take_steps(case, cache, options.threads)
+            by_name(OURS).make_trainer().make_artifacts(case, cache)
         rounds = [measure(case.name, folder, options.threads) for _ in range(options.rounds)]
         medians = [statistics.median(part) for part in zip(*rounds, strict=True)]
         total = statistics.median(sum(r[1:4]) for r in rounds)
