@@ -45,6 +45,8 @@ class Action:
     arguments: list[str]
     label: str
     """The token under which the result is kept."""
+    left: str
+    """The token that no argument took."""
     names: Action | None
     """What gives the names of several results."""
     written: str
@@ -260,16 +262,18 @@ class Base(ABC):
     def action(self, command: Command) -> Action | None:
         """Return what a command does; nothing if the language has none of its methods."""
         for path in command.methods:
-            name, _, method = path.partition(".")
-            found = (
-                (c, m)
-                for c in self.scenario_classes()
-                for m in c.methods
-                if (c.name, m.name) == (name, method)
-            )
-            for cls, m in found:
-                return self._action(command, cls, m)
+            found = self.method_at(path)
+            if found:
+                return self._action(command, *found)
         return None
+
+    def method_at(self, path: str) -> tuple[Class, Method] | None:
+        """Return the method that a command names by its class and its own name; nothing if the language does not have it."""
+        name, _, method = path.partition(".")
+        found = (
+            (c, m) for c in self.scenario_classes() for m in c.methods if (c.name, m.name) == (name, method)
+        )
+        return next(found, None)
 
     def scenario_classes(self) -> list[Class]:
         """Return the classes whose methods commands call."""
@@ -278,30 +282,43 @@ class Base(ABC):
     def _action(self, command: Command, cls: Class, m: Method) -> Action:
         rest = [(i, kind) for i, kind in enumerate(command.tokens) if kind != "label"]
         receiver = ""
-        if m.pattern not in ("static", "create", "load"):
-            receiver = self.read(command, *rest.pop(0))
+        if m.pattern not in ("static", "create", "load", "attach"):
+            receiver = self.receiver_of(command, cls, *rest.pop(0))
         arguments = []
         for p in self.arguments_of(m):
             if p.name in command.fixed:
                 arguments.append(self.truth["true" if command.fixed[p.name] else "false"])
             elif p.type in self.ambient:
-                arguments += [self.ambient[p.type]] if self.ambient[p.type] else []
-            elif rest:
-                i, kind = rest.pop(0)
+                arguments += [self.ambient[p.type].format(own=p.own)] if self.ambient[p.type] else []
+            elif fitting := [token for token in rest if self.fits(token[1], p)]:
+                i, kind = fitting[0]
+                rest.remove(fitting[0])
                 arguments.append(
                     self.read(command, i, "outputs" if p.role == "outputs" and kind == "tensors" else kind, p)
                 )
         names = self.action(self.spec.command(command.names)) if command.names else None
         label = "" if command.label is None else self.token.format(i=command.label)
+        left = self.token.format(i=rest[0][0]) if rest else ""
         written = ""
         if names and m.returns is None:
             written = self.read(command, command.tokens.index("tensors"), "written")
         ordered = ""
-        if m.pattern in ("run", "run_into"):
+        if m.pattern in ("run", "run_into", "run_values"):
             i, kind = len(command.tokens) - 1, command.tokens[-1]
             ordered = self.read(command, i, f"names_of_{kind}")
             written = self.read(command, i, f"values_of_{kind}") if m.pattern == "run_into" else ""
-        return Action(command, cls, m, receiver, arguments, label, names, written, ordered)
+        return Action(command, cls, m, receiver, arguments, label, left, names, written, ordered)
+
+    def receiver_of(self, command: Command, cls: Class, i: int, kind: str) -> str:
+        """Return the object on which a command calls a method of a class."""
+        return self.read(command, i, kind)
+
+    @staticmethod
+    def fits(kind: str, p: Given) -> bool:
+        """Whether a token of a kind can be the argument for a parameter: objects and paths only for parameters of their type."""
+        if kind == "state" or p.type == "checkpoint_state":
+            return kind == "state" and p.type == "checkpoint_state"
+        return not kind.startswith("path") or p.type != "string"
 
     def arguments_of(self, m: Method) -> list[Given]:
         """Return what a command passes to a method."""

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from codegen import lower
 from codegen.languages import Base
-from codegen.lower import Step
-from codegen.spec.model import Call, Class, Given, Method
+from codegen.lower import Operand, Step
+from codegen.spec.model import Call, Class, Given, Method, Parameter
 from codegen.spec.names import camel, pascal
 from codegen.spec.source import Problem, SpecError
 
@@ -95,6 +95,64 @@ class Labelled(Base):
                     return self.spelled(cls, m)
         return super().mention(name)
 
+    # ---- operands ----
+
+    operands: ClassVar[dict[str, str]] = {
+        "output_count": "results.count",
+        "room": "room",
+        "room_size": "&size",
+    }
+
+    def operand(self, o: Operand) -> str:
+        """Return one operand of a call."""
+        match o:
+            case lower.Passed(p):
+                return self.passed(p)
+            case lower.Length(p):
+                return self.length(p)
+            case lower.Names(p):
+                return self.names_in_c(p)
+            case lower.Values(p):
+                return self.values_in_c(p)
+            case lower.Out(p):
+                return self.out(p)
+            case lower.AddressOf(p):
+                return self.address(p)
+        return self.fixed_operand(o)
+
+    @abstractmethod
+    def passed(self, p: Given) -> str:
+        """Return an argument as it is given to C."""
+
+    @abstractmethod
+    def length(self, p: Given) -> str:
+        """Return the number of elements of an argument."""
+
+    @abstractmethod
+    def names_in_c(self, p: Given) -> str:
+        """Return the names of values that are given by name."""
+
+    @abstractmethod
+    def values_in_c(self, p: Given) -> str:
+        """Return the handles of values that are given by name."""
+
+    @abstractmethod
+    def out(self, p: Parameter) -> str:
+        """Return the address of the variable that receives a result."""
+
+    @abstractmethod
+    def address(self, p: Given) -> str:
+        """Return the address of an argument."""
+
+    # ---- documentation ----
+
+    def told(self, m: Method) -> list[str]:
+        """Return the lines of documentation that say what a method does, and an empty one."""
+        lines = self.c.wrap(self.said(m.summary))
+        if m.details:
+            lines += ["", *self.c.wrap(self.said(m.details))]
+        return [*lines, ""]
+
     # ---- methods ----
 
     def release(self, cls: Class) -> str:
@@ -128,7 +186,7 @@ class Labelled(Base):
         message = f"{expected}, found none, so it has no form in {self.own['title']}"
         return SpecError([Problem("spec", 1, name, message)])
 
-    # ---- documentation ----
+    # ---- errors ----
 
     @abstractmethod
     def code(self, name: str) -> str:

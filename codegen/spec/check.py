@@ -334,10 +334,12 @@ class _Meaning:
 
     def _command(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
         methods = {f"{c['name']}.{m['name']}" for _, _, c in self._entries("classes") for m in c["methods"]}
-        for i, method in enumerate(entry.get("methods", [])):
+        named: list[tuple[Trail, str]] = [(("methods", i), m) for i, m in enumerate(entry.get("methods", []))]
+        named += [(("attached",), entry["attached"])] if "attached" in entry else []
+        for place, method in named:
             if method not in methods:
                 message = f"expected a method of the spec, such as checkpoint_state.save_checkpoint, found '{method}'"
-                yield document.problem((*trail, "methods", i), message + nearest(method, methods))
+                yield document.problem((*trail, *place), message + nearest(method, methods))
         commands = [command["name"] for _, _, command in self._entries("commands")]
         for key, kind, known in (("call", "a call", self.calls), ("names", "a command", commands)):
             if key in entry and entry[key] not in known:

@@ -218,6 +218,7 @@ class Command:
     call: str = ""
     methods: list[str] = field(default_factory=list)
     fixed: dict[str, bool] = field(default_factory=dict)
+    attached: str = ""
     names: str = ""
     log: str = ""
 

@@ -6,12 +6,12 @@ import gc
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import ortrain
-from generated.python.commands import COMMANDS, Commands
+from generated.python.commands import COMMANDS, Commands, Kind
 from ortrain import InferenceSession, NodeArg, OrtrainError, OrtValue, _ortrain
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 
@@ -39,12 +39,32 @@ class Session:
     scheduler: LinearLRScheduler | None = None
 
 
-def read_number(text: str) -> float:
-    stored = (
-        struct.pack("<I", int(text[5:], 16)) if text.startswith("bits:") else struct.pack("<f", float(text))
-    )
-    (value,) = struct.unpack("<f", stored)
-    return float(value)
+class Unchecked(Module):
+    """A module whose steps leave it to the library to reject inputs; the class rejects them in its own words."""
+
+    def __init__(self, module: Module) -> None:
+        self.__dict__.update(module.__dict__)
+
+    def __call__(self, *inputs: OrtValue) -> list[OrtValue]:
+        if self.training:
+            count = _ortrain.training_session_get_training_model_output_count(self._handle)
+            return _ortrain.train_step(self._handle, None, inputs, count)
+        count = _ortrain.training_session_get_eval_model_output_count(self._handle)
+        return _ortrain.eval_step(self._handle, None, inputs, count)
+
+
+class Unattached(Optimizer):
+    """The optimizer of a session without an optimizer model, which is none; the library has to say so."""
+
+    def __init__(self, module: Module) -> None:
+        self._owner = module
+
+
+class Unscheduled(LinearLRScheduler):
+    """The scheduler of a session without one, as above."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._owner = optimizer
 
 
 def bits(value: float) -> str:
@@ -83,42 +103,91 @@ class Runner(Commands):
         if self.logging:
             print(f"{what} {print_tensor(value)}")
 
-    def show(self, what: str, result: OrtValue | list[str]) -> None:
-        if isinstance(result, OrtValue):
-            self.log_tensor(what, result)
-        else:
-            self.log(" ".join([what, *result]))
+    def show(self, what: str, result: object) -> None:
+        match result:
+            case OrtValue():
+                self.log_tensor(what, result)
+            case float():
+                self.log(f"{what} {bits(result)}")
+            case list():
+                self.log(" ".join([what, *result]))
+            case _:
+                self.log(f"{what} {result}")
+
+    def show_each(self, what: str, names: Sequence[str], results: object) -> None:
+        values = results if isinstance(results, (tuple, list)) else (results,)
+        for name, value in zip(names, values, strict=True):
+            self.show(f"{what} {name}", value)
+
+    # Tokens.
+
+    def counted(self, tokens: Sequence[str], index: int, each: int = 1) -> Sequence[str]:
+        return tokens[index + 1 : index + 1 + each * int(tokens[index])]
+
+    def behind(self, tokens: Sequence[str], index: int, each: int = 1) -> Sequence[str]:
+        return tokens[index + 1 + each * int(tokens[index]) :]
+
+    def optional(self, path: str) -> str | None:
+        return None if path == "-" else path
+
+    def number(self, token: str) -> float:
+        bits_given = token.startswith("bits:")
+        stored = struct.pack("<I", int(token[5:], 16)) if bits_given else struct.pack("<f", float(token))
+        (value,) = struct.unpack("<f", stored)
+        return float(value)
 
     def flag(self, token: str, yes: str, no: str) -> bool:
         if token not in (yes, no):
             raise ScriptError(f"expected {yes} or {no}, found {token}")
         return token == yes
 
+    def typed(self, kind: type[Kind], value: object) -> Kind:
+        if not isinstance(value, kind):
+            raise ScriptError(f"expected a value of type {kind.__name__}, found {value!r}")
+        return value
+
     # Labels.
 
-    def keep(self, label: str, made: object) -> None:
-        self.objects[label] = made
+    def keep(self, label: str, made: object, attached: Optimizer | None = None) -> None:
+        self.objects[label] = Session(made, attached) if isinstance(made, Module) else made
 
-    def find(self, label: str, kind: type) -> object:
+    def attach(self, label: str, made: LinearLRScheduler) -> None:
+        self.session(label).scheduler = made
+
+    def find(self, label: str, kind: type[Kind]) -> Kind:
         found = self.objects.get(label)
         if not isinstance(found, kind):
             raise ScriptError(f"{label} is no {kind.__name__}")
         return found
 
     def state(self, label: str) -> CheckpointState:
-        return self.find(label, CheckpointState)  # type: ignore[return-value]
+        return self.find(label, CheckpointState)
 
-    def session_of(self, label: str) -> Session:
-        return self.find(label, Session)  # type: ignore[return-value]
+    def session(self, label: str) -> Session:
+        return self.find(label, Session)
 
     def module(self, label: str, training: bool) -> Module:
-        return self.session_of(label).module.train(training)
+        module = self.session(label).module.train(training)
+        return Unchecked(module) if self.expects_failure else module
+
+    def optimizer(self, label: str) -> Optimizer:
+        session = self.session(label)
+        return session.optimizer or Unattached(session.module)
+
+    def scheduler(self, label: str) -> LinearLRScheduler:
+        return self.session(label).scheduler or Unscheduled(self.optimizer(label))
+
+    def model(self, label: str) -> InferenceSession:
+        return self.find(label, InferenceSession)
 
     def tensor(self, label: str) -> OrtValue:
-        return self.find(label, OrtValue)  # type: ignore[return-value]
+        return self.find(label, OrtValue)
 
-    def values(self, labels: tuple[str, ...]) -> list[OrtValue]:
+    def tensors(self, labels: Sequence[str]) -> list[OrtValue]:
         return [self.tensor(label) for label in labels]
+
+    def named(self, tokens: Sequence[str]) -> dict[str, OrtValue]:
+        return dict(zip(tokens[::2], self.tensors(tokens[1::2]), strict=True))
 
     # Commands.
 
@@ -132,92 +201,10 @@ class Runner(Commands):
         self.objects[label] = OrtValue.ortvalue_from_numpy(np.zeros(read_shape(dims), TYPES[kind]))
 
     def command_show(self, label: str) -> None:
-        self.log_tensor("tensor", *self.values((label,)))
-
-    def command_session(self, label: str, state: str, train: str, evaluation: str, optimizer: str) -> None:
-        options = ortrain.SessionOptions()
-        eval_model = None if evaluation == "-" else evaluation
-        module = Module(train, self.state(state), eval_model, session_options=options)
-        self.keep(label, Session(module, None if optimizer == "-" else Optimizer(optimizer, module)))
-
-    # A session without an optimizer model has no Optimizer in this API, so what is wrong without one is asked of
-    # the layer below.
-
-    def command_learning_rate(self, label: str, rate: str) -> None:
-        session = self.session_of(label)
-        if session.optimizer:
-            session.optimizer.set_learning_rate(read_number(rate))
-        else:
-            _ortrain.set_learning_rate(session.module._handle, read_number(rate))
-
-    def command_show_learning_rate(self, label: str) -> None:
-        session = self.session_of(label)
-        optimizer, handle = session.optimizer, session.module._handle
-        rate = optimizer.get_learning_rate() if optimizer else _ortrain.get_learning_rate(handle)
-        self.log(f"learning_rate {bits(rate)}")
-
-    def command_schedule(self, label: str, warmup: str, total: str, rate: str) -> None:
-        session = self.session_of(label)
-        counts = int(warmup), int(total)
-        if session.optimizer:
-            session.scheduler = LinearLRScheduler(session.optimizer, *counts, read_number(rate))
-        else:
-            _ortrain.register_linear_lr_scheduler(session.module._handle, *counts, read_number(rate))
-
-    def command_optimizer_step(self, label: str) -> None:
-        session = self.session_of(label)
-        if session.optimizer:
-            session.optimizer.step()
-        else:
-            _ortrain.optimizer_step(session.module._handle)
-
-    def command_scheduler_step(self, label: str) -> None:
-        session = self.session_of(label)
-        if session.scheduler:
-            session.scheduler.step()
-        else:
-            _ortrain.scheduler_step(session.module._handle)
-
-    def step(self, mode: str, label: str, inputs: tuple[str, ...]) -> None:
-        module = self.module(label, mode == "train")
-        values = self.values(inputs)
-        if self.expects_failure:
-            # The class refuses wrong inputs in its own words; the library's are wanted here.
-            handle = module._handle
-            if mode == "train":
-                count = _ortrain.training_session_get_training_model_output_count(handle)
-                outputs = _ortrain.train_step(handle, None, values, count)
-            else:
-                count = _ortrain.training_session_get_eval_model_output_count(handle)
-                outputs = _ortrain.eval_step(handle, None, values, count)
-        else:
-            outputs = module(*values)
-        for name, value in zip(
-            module.output_names(), outputs if isinstance(outputs, (tuple, list)) else (outputs,), strict=True
-        ):
-            self.log_tensor(f"{mode} {name}", value)
-
-    def command_train(self, label: str, *inputs: str) -> None:
-        self.step("train", label, inputs)
-
-    def command_eval(self, label: str, *inputs: str) -> None:
-        self.step("eval", label, inputs)
-
-    # Steps of this API give new outputs always.
-
-    def command_train_into(self, label: str, count: str, *tensors: str) -> None:
-        self.step("train", label, tensors[: int(count)])
-
-    def command_eval_into(self, label: str, count: str, *tensors: str) -> None:
-        self.step("eval", label, tensors[: int(count)])
-
-    # Forward sessions.
-
-    def model_of(self, label: str) -> InferenceSession:
-        return self.find(label, InferenceSession)  # type: ignore[return-value]
+        self.log_tensor("tensor", self.tensor(label))
 
     def command_describe(self, label: str) -> None:
-        model = self.model_of(label)
+        model = self.model(label)
 
         def log(what: str, value: NodeArg) -> None:
             extents = [str(e) if isinstance(e, int) else "-1" for e in value.shape]
@@ -228,60 +215,6 @@ class Runner(Commands):
             log("input", value)
         for value in model.get_outputs():
             log("output", value)
-
-    def named(self, tokens: tuple[str, ...]) -> dict[str, OrtValue]:
-        return dict(zip(tokens[::2], self.values(tokens[1::2]), strict=True))
-
-    def command_run(self, label: str, count: str, *tokens: str) -> None:
-        inputs, names = self.named(tokens[: 2 * int(count)]), tokens[2 * int(count) :]
-        for name, value in zip(names, self.model_of(label).run_with_ort_values(names, inputs), strict=True):
-            self.log_tensor(f"run {name}", value)
-
-    def command_run_into(self, label: str, count: str, *tokens: str) -> None:
-        inputs, outputs = self.named(tokens[: 2 * int(count)]), self.named(tokens[2 * int(count) :])
-        self.model_of(label).run_with_ort_values(list(outputs), inputs, output_values=outputs)
-        for name, value in outputs.items():
-            self.log_tensor(f"run {name}", value)
-
-    def command_int_property(self, label: str, name: str, value: str) -> None:
-        self.state(label).properties[name] = int(value)
-
-    def command_float_property(self, label: str, name: str, value: str) -> None:
-        self.state(label).properties[name] = read_number(value)
-
-    def command_string_property(self, label: str, name: str, value: str) -> None:
-        self.state(label).properties[name] = value
-
-    def property(self, label: str, name: str, kind: type) -> int | float | str:
-        # The mapping raises KeyError where the library has an error of its own.
-        value = _ortrain.get_property(self.state(label)._handle, name)
-        if type(value) is not kind:
-            raise ScriptError(f"{name} is of type {type(value).__name__}")
-        return value
-
-    def command_show_int_property(self, label: str, name: str) -> None:
-        self.log(f"property {name} int {self.property(label, name, int)}")
-
-    def command_show_float_property(self, label: str, name: str) -> None:
-        self.log(f"property {name} float {bits(float(self.property(label, name, float)))}")
-
-    def command_show_string_property(self, label: str, name: str) -> None:
-        self.log(f"property {name} string {self.property(label, name, str)}")
-
-    def command_show_parameter(self, label: str, name: str) -> None:
-        value = _ortrain.get_parameter(self.state(label)._handle, name)  # as above
-        self.log_tensor(f"parameter {name}", value)
-
-    def command_update_parameter(self, label: str, name: str, source: str) -> None:
-        (value,) = self.values((source,))
-        _ortrain.update_parameter(self.state(label)._handle, name, value)  # as above
-
-    def command_show_gradient_norm(self, label: str) -> None:
-        self.log(f"gradient_norm {bits(self.session_of(label).module.get_gradient_norm())}")
-
-    def command_set_gradient(self, label: str, name: str, source: str) -> None:
-        (value,) = self.values((source,))
-        _ortrain.checkpoint_set_parameter_gradient(self.state(label)._handle, name, value)  # as above
 
     def command_log(self, which: str) -> None:
         self.logging = self.flag(which, "on", "off")
@@ -298,8 +231,8 @@ class Runner(Commands):
         self.log(f"resident {line.split()[1]}")
 
     def command_measure(self, steps: str, label: str, *inputs: str) -> None:
-        module = self.session_of(label).module.train()
-        values = self.values(inputs)
+        module = self.module(label, True)
+        values = self.tensors(inputs)
         times = []
         for _ in range(int(steps)):
             began = time.perf_counter_ns()

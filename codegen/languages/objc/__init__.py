@@ -310,10 +310,7 @@ class Language(Labelled):
 
     def comment(self, m: Method) -> str:
         """Return the documentation of a method."""
-        lines = self.c.wrap(self.said(m.summary))
-        if m.details:
-            lines += ["", *self.c.wrap(self.said(m.details))]
-        lines.append("")
+        lines = self.told(m)
         for p in self.arguments(m):
             lines += self.c.wrap(f"@param {p.own} {self.said(p.doc)}", hanging=4)
         for r in self.stored(m):
@@ -438,38 +435,38 @@ class Language(Labelled):
         return f"{self.call(call)}({', '.join(self.operand(o) for o in operands)})"
 
     operands = {  # noqa: RUF012
+        **Labelled.operands,
         "receiver": "_handle",
         "allocator": "ORTAllocator()",
         "absent": "NULL",
         "made": "&_handle",
-        "room": "room",
-        "room_size": "&size",
-        "output_count": "results.count",
         "outputs": "results.values",
         "count_differs": "found != c_out",
     }
 
-    def operand(self, o: Operand) -> str:
-        """Return one operand of a call."""
-        match o:
-            case lower.Passed(p):
-                return self.passed(p)
-            case lower.Length(p):
-                if p.type == "named_values":
-                    return f"c_{p.role}.count"
-                return f"[{p.own} {'length' if p.type == 'bytes' else 'count'}]"
-            case lower.Names(p):
-                return f"c_{p.role}.names"
-            case lower.Values(p):
-                cast = "(OrtValue **)" if p.role == "outputs" else ""
-                return f"{cast}c_{p.role}.values"
-            case lower.Out(p):
-                if p.length and p.type != "bytes":
-                    return f"c_{p.name}.values" if p.type == "value" else f"c_{p.name}"
-                return f"&c_{p.name}"
-            case lower.AddressOf(p):
-                return f"(void *){self.variable(p)}" if p.type == "string" else f"&{p.own}"
-        return self.fixed_operand(o)
+    def length(self, p: Given) -> str:
+        """Return the number of elements of an argument."""
+        if p.type == "named_values":
+            return f"c_{p.role}.count"
+        return f"[{p.own} {'length' if p.type == 'bytes' else 'count'}]"
+
+    def names_in_c(self, p: Given) -> str:
+        """Return the names of values that are given by name."""
+        return f"c_{p.role}.names"
+
+    def values_in_c(self, p: Given) -> str:
+        """Return the handles of values that are given by name."""
+        return f"{'(OrtValue **)' if p.role == 'outputs' else ''}c_{p.role}.values"
+
+    def out(self, p: Parameter) -> str:
+        """Return the address of the variable that receives a result."""
+        if p.length and p.type != "bytes":
+            return f"c_{p.name}.values" if p.type == "value" else f"c_{p.name}"
+        return f"&c_{p.name}"
+
+    def address(self, p: Given) -> str:
+        """Return the address of an argument."""
+        return f"(void *){self.variable(p)}" if p.type == "string" else f"&{p.own}"
 
     def passed(self, p: Given) -> str:
         """Return an argument as it is given to C."""

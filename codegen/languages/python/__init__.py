@@ -323,32 +323,87 @@ class Language(Base):
     token = "tokens[{i}]"
     tokens = {  # noqa: RUF012
         "state": "self.state({t})",
-        "session": "self.module({t}, {training})",
+        "session": "self.module({t}, True)",
         "tensor": "self.tensor({t})",
+        "tensors": "*self.tensors(tokens[{i}:])",
+        "counted_tensors": "*self.tensors(self.counted(tokens, {i}))",
+        "outputs": "",
+        "model": "self.model({t})",
+        "counted_pairs": "self.named(self.counted(tokens, {i}, 2))",
+        "rest_pairs": "self.named(self.behind(tokens, 1, 2))",
+        "rest_texts": "self.behind(tokens, 1, 2)",
+        "names_of_rest_pairs": "self.behind(tokens, 1, 2)[::2]",
+        "names_of_rest_texts": "self.behind(tokens, 1, 2)",
         "path": "{t}",
+        "path_or_none": "self.optional({t})",
         "text": "{t}",
         "texts": "list(tokens[{i}:])",
         "integer": "int({t})",
+        "number": "self.number({t})",
         "content": "Path({t}).read_bytes()",
         "choice": 'self.flag({t}, "{yes}", "{no}")',
     }
+    ambient = {"session_options": "{own}=ortrain.SessionOptions()"}  # noqa: RUF012
+
+    receivers = {  # noqa: RUF012
+        "module": "self.module({t}, {training})",
+        "optimizer": "self.optimizer({t})",
+        "linear_lr_scheduler": "self.scheduler({t})",
+        "properties": "self.state({t}).properties",
+    }
+    """The objects to which a label leads, where the class of a method is not that of the label."""
+
+    def action(self, command: Command) -> Action | None:
+        """Return what a command does; without a method, it calls the function of the extension."""
+        found = super().action(command)
+        if found is None and command.methods:
+            name, _, method = command.methods[0].partition(".")
+            cls = self.spec.class_named(name)
+            m = next(m for m in cls.methods if m.name == method)
+            found = self._action(command, cls, self._method(cls, m, f"_ortrain.{m.call.name}"))
+            found.arguments.insert(0, f"{found.receiver}._handle")
+            found.receiver = ""
+        return found
+
+    def _action(self, command: Command, cls: Class, m: Method) -> Action:
+        action = super()._action(command, cls, m)
+        if m.pattern == "run_values":
+            outputs = [f"output_values={self.read(command, 2, 'rest_pairs')}"] * (
+                command.tokens[2] == "rest_pairs"
+            )
+            action.arguments = [action.ordered, self.read(command, 1, "counted_pairs"), *outputs]
+        return action
+
+    def receiver_of(self, command: Command, cls: Class, i: int, kind: str) -> str:
+        """Return the object on which a command calls a method; a module is in the mode of the command."""
+        if cls.name not in self.receivers:
+            return self.read(command, i, kind)
+        token, training = self.token.format(i=i), command.fixed.get("training", True)
+        return self.receivers[cls.name].format(t=token, training=training)
 
     def read(self, command: Command, i: int, kind: str, p: Given | None = None) -> str:
-        """Return what a token is read as; a module is in the mode of the command."""
-        if kind == "session":
-            return self.tokens[kind].format(
-                t=self.token.format(i=i), training=command.fixed.get("training", True)
-            )
+        """Return what a token is read as, for a parameter of a method."""
+        if p and p.type in self.receivers:
+            return self.receivers[p.type].format(t=self.token.format(i=i), training=True)
         read = super().read(command, i, kind, p)
         return f"{read}.numpy()" if p and p.type == "array" else read
 
     @staticmethod
     def command_call(action: Action) -> str:
         """Return the expression of the call that a command makes."""
-        arguments = f"({', '.join(action.arguments)})"
-        if action.m.own == "__init__":
-            return f"{action.cls.own}{arguments}"
-        return f"{action.receiver or action.cls.own}.{action.m.own}{arguments}"
+        own, arguments = action.m.own, ", ".join(action.arguments)
+        if own == "__init__":
+            return f"{action.cls.own}({arguments})"
+        if own == "__call__":
+            return f"{action.receiver}({arguments})"
+        if own.startswith("_ortrain."):
+            return f"{own}({arguments})"
+        return f"{action.receiver or action.cls.own}.{own}({arguments})"
+
+    def attached(self, action: Action) -> str:
+        """Return the name of the class of what belongs to the result of a command; empty if there is none."""
+        found = self.method_at(action.command.attached)
+        return found[0].own if found else ""
 
     @staticmethod
     def log_text(command: Command) -> str:

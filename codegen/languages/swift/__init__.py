@@ -157,10 +157,7 @@ class Language(Labelled):
 
     def comment(self, m: Method) -> str:
         """Return the documentation of a method."""
-        lines = self.c.wrap(self.said(m.summary))
-        if m.details:
-            lines += ["", *self.c.wrap(self.said(m.details))]
-        lines.append("")
+        lines = self.told(m)
         taken = self.arguments(m)
         if taken:
             lines.append("- Parameters:")
@@ -255,37 +252,36 @@ class Language(Labelled):
         return made
 
     operands = {  # noqa: RUF012
+        **Labelled.operands,
         "receiver": "handle",
         "allocator": "Tables.allocator",
         "absent": "nil",
         "made": "&made",
-        "room": "room",
-        "room_size": "&size",
-        "output_count": "results.count",
         "outputs": "results.handles",
         "count_differs": "found != cOut",
     }
 
-    def operand(self, o: Operand) -> str:
-        """Return one operand of a call."""
-        match o:
-            case lower.Passed(p):
-                return self.passed(p)
-            case lower.Length(p):
-                if p.type == "named_values":
-                    return f"{self.variable(p)}.count"
-                return f"{p.own}{'?' if self.is_nullable(p) else ''}.count{' ?? 0' if self.is_nullable(p) else ''}"
-            case lower.Names(p):
-                return f"{self.variable(p)}.names.pointers"
-            case lower.Values(p):
-                return f"{self.variable(p)}.values"
-            case lower.Out(p):
-                return (
-                    f"{self.variable(p)}.handles" if self._is_array_of_values(p) else f"&{self.variable(p)}"
-                )
-            case lower.AddressOf(p):
-                return self.variable(p) if p.type == "string" else f"&{self.variable(p)}"
-        return self.fixed_operand(o)
+    def length(self, p: Given) -> str:
+        """Return the number of elements of an argument."""
+        if p.type == "named_values":
+            return f"{self.variable(p)}.count"
+        return f"{p.own}?.count ?? 0" if self.is_nullable(p) else f"{p.own}.count"
+
+    def names_in_c(self, p: Given) -> str:
+        """Return the names of values that are given by name."""
+        return f"{self.variable(p)}.names.pointers"
+
+    def values_in_c(self, p: Given) -> str:
+        """Return the handles of values that are given by name."""
+        return f"{self.variable(p)}.values"
+
+    def out(self, p: Parameter) -> str:
+        """Return the address of the variable that receives a result."""
+        return f"{self.variable(p)}.handles" if self._is_array_of_values(p) else f"&{self.variable(p)}"
+
+    def address(self, p: Given) -> str:
+        """Return the address of an argument."""
+        return self.variable(p) if p.type == "string" else f"&{self.variable(p)}"
 
     def passed(self, p: Given) -> str:
         """Return an argument as it is given to C."""

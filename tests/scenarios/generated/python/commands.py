@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import ortrain
-from ortrain import InferenceSession, OrtValue
-from ortrain.api import CheckpointState, Module
+from ortrain import InferenceSession, OrtValue, _ortrain
+from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
+
+Kind = TypeVar("Kind")
 
 COMMANDS: dict[str, tuple[int, int | None]] = {
     "seed": (1, 1),
@@ -64,8 +67,11 @@ COMMANDS: dict[str, tuple[int, int | None]] = {
 class Commands(Protocol):
     """The commands that call a method which Python has. A runner derives from this class and has the other methods."""
 
-    def keep(self, label: str, made: object) -> None:
-        """Keep an object under a label."""
+    def keep(self, label: str, made: object, attached: Optimizer | None = None) -> None:
+        """Keep an object under a label, with what belongs to it."""
+
+    def attach(self, label: str, made: LinearLRScheduler) -> None:
+        """Keep an object with the session that it belongs to."""
 
     def state(self, label: str) -> CheckpointState:
         """Return the state with a label."""
@@ -73,14 +79,47 @@ class Commands(Protocol):
     def module(self, label: str, training: bool) -> Module:
         """Return the module of the session with a label, in the given mode."""
 
+    def optimizer(self, label: str) -> Optimizer:
+        """Return the optimizer of the session with a label."""
+
+    def scheduler(self, label: str) -> LinearLRScheduler:
+        """Return the scheduler of the session with a label."""
+
+    def model(self, label: str) -> InferenceSession:
+        """Return the model with a label."""
+
     def tensor(self, label: str) -> OrtValue:
         """Return the tensor with a label."""
+
+    def tensors(self, labels: Sequence[str]) -> list[OrtValue]:
+        """Return the tensors with these labels."""
+
+    def named(self, tokens: Sequence[str]) -> dict[str, OrtValue]:
+        """Return tensors by name, from pairs of a name and a label."""
+
+    def counted(self, tokens: Sequence[str], index: int, each: int = 1) -> Sequence[str]:
+        """Return the tokens behind their number, which is the token at an index."""
+
+    def behind(self, tokens: Sequence[str], index: int, each: int = 1) -> Sequence[str]:
+        """Return the tokens behind counted ones."""
+
+    def optional(self, path: str) -> str | None:
+        """Return a path, or nothing for a token that stands for none."""
+
+    def number(self, token: str) -> float:
+        """Return the number that a token stands for."""
 
     def flag(self, token: str, yes: str, no: str) -> bool:
         """Return whether a token is the first of two words."""
 
-    def show(self, what: str, result: OrtValue | list[str]) -> None:
+    def typed(self, kind: type[Kind], value: object) -> Kind:
+        """Return a value that must be of a type."""
+
+    def show(self, what: str, result: object) -> None:
         """Log a result."""
+
+    def show_each(self, what: str, names: Sequence[str], results: object) -> None:
+        """Log each result of several, or the only one, with its name."""
 
     def command_seed(self, *tokens: str) -> None:
         ortrain.set_seed(int(tokens[0]))
@@ -90,6 +129,11 @@ class Commands(Protocol):
 
     def command_load_buffer(self, *tokens: str) -> None:
         self.keep(tokens[0], CheckpointState.load_checkpoint_from_buffer(Path(tokens[1]).read_bytes()))
+
+    def command_session(self, *tokens: str) -> None:
+        made = Module(tokens[2], self.state(tokens[1]), self.optional(tokens[3]), session_options=ortrain.SessionOptions())
+        attached = Optimizer(tokens[4], made) if tokens[4] != "-" else None
+        self.keep(tokens[0], made, attached)
 
     def command_train_input_names(self, *tokens: str) -> None:
         self.show("train inputs", self.module(tokens[0], True).input_names())
@@ -102,6 +146,37 @@ class Commands(Protocol):
 
     def command_eval_output_names(self, *tokens: str) -> None:
         self.show("eval outputs", self.module(tokens[0], False).output_names())
+
+    def command_learning_rate(self, *tokens: str) -> None:
+        self.optimizer(tokens[0]).set_learning_rate(self.number(tokens[1]))
+
+    def command_show_learning_rate(self, *tokens: str) -> None:
+        self.show("learning_rate", self.optimizer(tokens[0]).get_learning_rate())
+
+    def command_schedule(self, *tokens: str) -> None:
+        self.attach(tokens[0], LinearLRScheduler(self.optimizer(tokens[0]), int(tokens[1]), int(tokens[2]), self.number(tokens[3])))
+
+    def command_train(self, *tokens: str) -> None:
+        outputs = self.module(tokens[0], True)(*self.tensors(tokens[1:]))
+        self.show_each("train", self.module(tokens[0], True).output_names(), outputs)
+
+    def command_eval(self, *tokens: str) -> None:
+        outputs = self.module(tokens[0], False)(*self.tensors(tokens[1:]))
+        self.show_each("eval", self.module(tokens[0], False).output_names(), outputs)
+
+    def command_train_into(self, *tokens: str) -> None:
+        outputs = self.module(tokens[0], True)(*self.tensors(self.counted(tokens, 1)))
+        self.show_each("train", self.module(tokens[0], True).output_names(), outputs)
+
+    def command_eval_into(self, *tokens: str) -> None:
+        outputs = self.module(tokens[0], False)(*self.tensors(self.counted(tokens, 1)))
+        self.show_each("eval", self.module(tokens[0], False).output_names(), outputs)
+
+    def command_optimizer_step(self, *tokens: str) -> None:
+        self.optimizer(tokens[0]).step()
+
+    def command_scheduler_step(self, *tokens: str) -> None:
+        self.scheduler(tokens[0]).step()
 
     def command_reset(self, *tokens: str) -> None:
         self.module(tokens[0], True).lazy_reset_grad()
@@ -120,6 +195,36 @@ class Commands(Protocol):
     def command_buffer_to_gradients(self, *tokens: str) -> None:
         self.module(tokens[0], True).copy_buffer_to_gradients(self.tensor(tokens[1]).numpy())
 
+    def command_set_gradient(self, *tokens: str) -> None:
+        _ortrain.checkpoint_set_parameter_gradient(self.state(tokens[0])._handle, tokens[1], self.tensor(tokens[2]))
+
+    def command_show_gradient_norm(self, *tokens: str) -> None:
+        self.show("gradient_norm", self.module(tokens[0], True).get_gradient_norm())
+
+    def command_int_property(self, *tokens: str) -> None:
+        self.state(tokens[0]).properties[tokens[1]] = int(tokens[2])
+
+    def command_float_property(self, *tokens: str) -> None:
+        self.state(tokens[0]).properties[tokens[1]] = self.number(tokens[2])
+
+    def command_string_property(self, *tokens: str) -> None:
+        self.state(tokens[0]).properties[tokens[1]] = tokens[2]
+
+    def command_show_int_property(self, *tokens: str) -> None:
+        self.show(f"property {tokens[1]} int", self.typed(int, _ortrain.get_property(self.state(tokens[0])._handle, tokens[1])))
+
+    def command_show_float_property(self, *tokens: str) -> None:
+        self.show(f"property {tokens[1]} float", self.typed(float, _ortrain.get_property(self.state(tokens[0])._handle, tokens[1])))
+
+    def command_show_string_property(self, *tokens: str) -> None:
+        self.show(f"property {tokens[1]} string", self.typed(str, _ortrain.get_property(self.state(tokens[0])._handle, tokens[1])))
+
+    def command_show_parameter(self, *tokens: str) -> None:
+        self.show(f"parameter {tokens[1]}", _ortrain.get_parameter(self.state(tokens[0])._handle, tokens[1]))
+
+    def command_update_parameter(self, *tokens: str) -> None:
+        _ortrain.update_parameter(self.state(tokens[0])._handle, tokens[1], self.tensor(tokens[2]))
+
     def command_save(self, *tokens: str) -> None:
         CheckpointState.save_checkpoint(self.state(tokens[0]), tokens[1], self.flag(tokens[2], "with", "without"))
 
@@ -127,7 +232,15 @@ class Commands(Protocol):
         self.module(tokens[0], True).export_model_for_inferencing(tokens[1], list(tokens[2:]))
 
     def command_model(self, *tokens: str) -> None:
-        self.keep(tokens[0], InferenceSession(tokens[1]))
+        self.keep(tokens[0], InferenceSession(tokens[1], sess_options=ortrain.SessionOptions()))
 
     def command_model_buffer(self, *tokens: str) -> None:
-        self.keep(tokens[0], InferenceSession(Path(tokens[1]).read_bytes()))
+        self.keep(tokens[0], InferenceSession(Path(tokens[1]).read_bytes(), sess_options=ortrain.SessionOptions()))
+
+    def command_run(self, *tokens: str) -> None:
+        outputs = self.model(tokens[0]).run_with_ort_values(self.behind(tokens, 1, 2), self.named(self.counted(tokens, 1, 2)))
+        self.show_each("run", self.behind(tokens, 1, 2), outputs)
+
+    def command_run_into(self, *tokens: str) -> None:
+        outputs = self.model(tokens[0]).run_with_ort_values(self.behind(tokens, 1, 2)[::2], self.named(self.counted(tokens, 1, 2)), output_values=self.named(self.behind(tokens, 1, 2)))
+        self.show_each("run", self.behind(tokens, 1, 2)[::2], outputs)
