@@ -128,7 +128,8 @@ cpp: setup
 
 .PHONY: test-cpp
 test-cpp: cpp ## The C and C++ tests
-	ctest --test-dir $(BUILD)/cpp --output-on-failure
+	ctest --test-dir $(BUILD)/cpp --output-on-failure -LE fuzzing
+	ctest --test-dir $(BUILD)/cpp --output-on-failure -L fuzzing -j $(JOBS)
 
 # MODELS: ONNX files and names of operators, separated by spaces.
 .PHONY: small
@@ -194,7 +195,7 @@ test-sanitize: setup ## The C and C++ tests under AddressSanitizer and Undefined
 	ctest --test-dir $(BUILD)/sanitize --output-on-failure
 
 SECONDS ?= 60
-TARGET ?= reader checkpoint inference training gradient
+TARGET ?= reader checkpoint inference training gradient calls
 CORPUS ?= $(BUILD)/fuzz/corpus
 # What a single input may take: seconds, and megabytes in all and at once.
 FUZZ_LIMITS = -timeout=25 -rss_limit_mb=3000 -malloc_limit_mb=2500
@@ -207,14 +208,13 @@ fuzz: setup ## Fuzz for SECONDS=60 per target, TARGET="reader ..." (docs/fuzzing
 run-fuzz:
 	cmake -S . -B $(BUILD)/fuzz -G Ninja -DCMAKE_CXX_COMPILER=$(CLANG_CXX) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
 	  -DORTRAIN_PYTHON=OFF -DORTRAIN_FUZZ=ON -DORTRAIN_SANITIZE=fuzzer-no-link,address,undefined
-	cmake --build $(BUILD)/fuzz --target fuzz
+	cmake --build $(BUILD)/fuzz --target $(addprefix fuzz_,$(TARGET))
 	[ -d $(BUILD)/fuzz/seeds ] || $(PYTHON) -m tests.fuzz.seeds $(BUILD)/fuzz/seeds
 	@for target in $(TARGET); do mkdir -p $(CORPUS)/$$target $(BUILD)/fuzz/findings/$$target; \
 	  echo "fuzzing $$target for $(SECONDS) seconds"; \
-	  OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-	  $(BUILD)/fuzz/tests/fuzz/fuzz_$$target $(FUZZ_LIMITS) -max_total_time=$(SECONDS) -max_len=16384 \
+	  OMP_NUM_THREADS=1 $(BUILD)/fuzz/tests/fuzz/fuzz_$$target $(FUZZ_LIMITS) -max_total_time=$(SECONDS) -max_len=16384 \
 	    -artifact_prefix=$(BUILD)/fuzz/findings/$$target/ -print_final_stats=1 -verbosity=0 \
-	    $(CORPUS)/$$target $(BUILD)/fuzz/seeds/$$target tests/fuzz/regressions/$$target || exit 1; done
+	    $(CORPUS)/$$target $(BUILD)/fuzz/seeds/$$target $$(find tests/fuzz/regressions -name $$target -type d) || exit 1; done
 
 .PHONY: bench-peers
 bench-peers: ## Install the peers that the benchmarks compare with

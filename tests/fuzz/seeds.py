@@ -109,6 +109,8 @@ def seeds() -> Iterator[tuple[str, str, bytes]]:
         made = gradient(case.model)
         if made is not None:
             yield "gradient", case.name, made
+    for first in range(4):  # what exists before the first call
+        yield "calls", "start", bytes([first])
     for folder in sorted(FIXTURES.iterdir()):
         checkpoint = folder / "checkpoint"
         if checkpoint.is_file() and checkpoint.stat().st_size <= 4 * LARGEST:

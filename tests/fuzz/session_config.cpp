@@ -21,9 +21,18 @@ bool names_folder(const std::string& key) {
 
 }  // namespace
 
-SessionOptions session_options(const Config& config) {
+SessionOptions small_session() {
   SessionOptions options;
   options.intra_op_threads = 1;
+  options.config = {{"session.max_nodes", "1000"},
+                    {"session.max_nesting", "16"},
+                    {"session.max_elements", "1000000"},
+                    {"session.max_bytes", "16M"}};
+  return options;
+}
+
+SessionOptions session_options(const Config& config) {
+  SessionOptions options = small_session();
   for (const ConfigEntry& entry : config) {
     if (names_folder(entry.key())) continue;  // it would be written to
     check_config_entry(entry.key(), entry.value());

@@ -9,7 +9,10 @@ namespace ortrain::fuzz {
 
 using Config = google::protobuf::RepeatedPtrField<ConfigEntry>;
 
-// The options of a session with these entries, on one thread. Throws as a caller's options would.
+// The options of a session on one thread that runs small models only: large ones take time and find no more.
+SessionOptions small_session();
+
+// The same with these entries. Throws as a caller's options would.
 SessionOptions session_options(const Config& config);
 
 // Adds an entry, or removes one. Entries that name folders are left alone.

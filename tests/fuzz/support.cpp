@@ -7,9 +7,33 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <new>
 #include <numeric>
 
-#include "runtime/half.h"
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__
+#endif
+#endif
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSanitized = true;
+
+// The sanitizer's own operator new ends the process where it should throw.
+void* operator new(size_t size) {
+  if (void* block = std::malloc(size == 0 ? 1 : size)) return block;
+  throw std::bad_alloc();
+}
+void operator delete(void* block) noexcept { std::free(block); }
+void operator delete(void* block, size_t) noexcept { std::free(block); }
+
+// An allocation of more than 2 GB fails, as it does where the process is limited.
+extern "C" const char* __asan_default_options() {
+  return "allocator_may_return_null=1:max_allocation_size_mb=2000";
+}
+#else
+constexpr bool kSanitized = false;
+#endif
 
 namespace ortrain::fuzz {
 
@@ -17,18 +41,6 @@ namespace {
 
 constexpr int64_t kMostElements = 4096;
 constexpr size_t kMemory = size_t{2} << 30;
-
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-#else
-constexpr bool kSanitized = false;
-#endif
 
 struct Folder {
   std::filesystem::path path;
@@ -58,7 +70,7 @@ const std::filesystem::path& scratch() {
 }
 
 void limit_memory() {
-  if (kSanitized) return;
+  if constexpr (kSanitized) return;
   const rlimit limit{kMemory, kMemory};
   if (setrlimit(RLIMIT_DATA, &limit) != 0) wrong("cannot limit the memory");
 }

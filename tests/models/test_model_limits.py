@@ -10,7 +10,7 @@ import ortrain
 import pytest
 from onnx import TensorProto, helper
 from ortrain import SessionOptions
-from ortrain.api import CheckpointState, Module
+from ortrain.api import CheckpointState, Module, Optimizer
 from recorded import Fixture
 from training import options_of
 
@@ -127,6 +127,91 @@ def test_values_that_take_more_bytes_than_allowed_are_refused() -> None:
     assert session(chain(9), max_bytes="4M").run(None, x)[0][0] == 512
     with pytest.raises(ortrain.OrtrainError, match=r"session\.max_bytes allows are 524288"):
         session(chain(9), max_bytes="512K").run(None, x)
+
+
+def growing_loop(kind: str) -> bytes:
+    """Return a model that adds its input to what a Loop carries or stacks, 1,000 times."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1024])
+    begin = {
+        "sequence": [helper.make_node("SequenceEmpty", [], ["first"])],
+        "nested sequence": [helper.make_node("SequenceEmpty", [], ["first"])],
+        "tensor": [helper.make_node("Identity", ["x"], ["first"])],
+        "stack": [helper.make_node("Identity", ["x"], ["first"])],
+    }[kind]
+    step = {
+        "sequence": [helper.make_node("SequenceInsert", ["v", "x"], ["w"])],
+        "nested sequence": [
+            helper.make_node("SequenceInsert", ["v", "x"], ["u"]),
+            helper.make_node("SequenceInsert", ["u", "x"], ["w"]),
+        ],
+        "tensor": [helper.make_node("Concat", ["v", "x"], ["w"], axis=0)],
+        "stack": [helper.make_node("Identity", ["v"], ["w"]), helper.make_node("Neg", ["x"], ["s"])],
+    }[kind]
+    if "sequence" in kind:
+
+        def carried(name: str) -> onnx.ValueInfoProto:
+            return helper.make_tensor_sequence_value_info(name, TensorProto.FLOAT, None)
+
+        end = [helper.make_node("SequenceAt", ["last", "zero"], ["y"])]
+    else:
+
+        def carried(name: str) -> onnx.ValueInfoProto:
+            return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+
+        end = [helper.make_node("ReduceSum", ["stacked" if kind == "stack" else "last"], ["y"])]
+    stacks = ["s"] if kind == "stack" else []
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["more"], ["goes_on"]), *step],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("more", TensorProto.BOOL, []),
+            carried("v"),
+        ],
+        [
+            helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
+            carried("w"),
+            *(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1024]) for name in stacks),
+        ],
+    )
+    outputs = ["last", "stacked"] if stacks else ["last"]
+    graph = helper.make_graph(
+        [*begin, helper.make_node("Loop", ["count", "", "first"], outputs, body=body), *end],
+        "growing",
+        [x],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            helper.make_tensor("count", TensorProto.INT64, [], [1000]),
+            helper.make_tensor("zero", TensorProto.INT64, [], [0]),
+        ],
+    )
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    ).SerializeToString()
+
+
+@pytest.mark.parametrize("kind", ["sequence", "nested sequence", "tensor", "stack"])
+def test_what_a_loop_accumulates_counts_as_bytes(kind: str) -> None:
+    """A body that allocates 4 KB in every iteration, in a session that allows 64 KB."""
+    x = {"x": np.ones(1024, np.float32)}
+    assert session(growing_loop(kind), max_bytes="64M").run(None, x)[0].size > 0
+    with pytest.raises(ortrain.OrtrainError, match=r"session\.max_bytes allows are 65536"):
+        session(growing_loop(kind), max_bytes="64K").run(None, x)
+
+
+def test_an_optimizer_that_is_attached_later_is_limited_too(mlp: Fixture, tmp_path: pathlib.Path) -> None:
+    state = CheckpointState.load_checkpoint(mlp.path("checkpoint"))
+    module = Module(
+        mlp.path("training_model.onnx"), state, session_options=options_of({"session.max_nodes": "60"})
+    )
+    model = onnx.load(mlp.path("optimizer_model.onnx"))
+    names = ["learning_rate", *(f"unused{i}" for i in range(100))]
+    model.graph.node.extend(
+        helper.make_node("Identity", [a], [b]) for a, b in zip(names, names[1:], strict=False)
+    )
+    onnx.save(model, tmp_path / "optimizer_model.onnx")
+    with pytest.raises(ortrain.OrtrainError, match=r"more than 60 nodes.*session\.max_nodes"):
+        Optimizer(tmp_path / "optimizer_model.onnx", module)
 
 
 @pytest.mark.parametrize("key", ["max_nodes", "max_nesting", "max_elements", "max_bytes"])

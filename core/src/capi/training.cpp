@@ -102,7 +102,8 @@ void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions*
 }
 
 void AttachOptimizer(OrtTrainingSession* sess, const ORTCHAR_T* optimizer_model_path) {
-  sess->session.attach_optimizer(load_model(std::filesystem::path(optimizer_model_path)));
+  sess->session.attach_optimizer(load_model(std::filesystem::path(optimizer_model_path),
+                                            {.limits = model_limits(sess->session.options())}));
 }
 
 void TrainStep(OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len,

@@ -70,7 +70,7 @@ OrtSession* session_of(const OrtEnv& env, Read&& read, const OrtTrainingParamete
                        const OrtSessionOptions* options) {
   SessionOptions settings = options_of(env, options);
   ModelNotes notes;
-  Model model = read(settings.initializers, notes);
+  Model model = read({.limits = model_limits(settings), .given = settings.initializers, .notes = &notes});
   fix_dimensions(model, notes, settings);
   TrainingGraphRequest request = parameters.request;
   request.config = settings.config;
@@ -107,8 +107,8 @@ void SetOptimizerInitialState(OrtTrainingParameters* parameters, const char* wei
 void CreateTrainingGraphSession(const OrtEnv* env, const ORTCHAR_T* model_path,
                                 const OrtTrainingParameters* parameters, const OrtSessionOptions* options,
                                 OrtSession** out) {
-  const auto read = [&](const GivenInitializers& given, ModelNotes& notes) {
-    return load_model(std::filesystem::path(model_path), {.given = given, .notes = &notes});
+  const auto read = [&](ReadOptions how) {
+    return load_model(std::filesystem::path(model_path), std::move(how));
   };
   *out = session_of(*env, read, *parameters, options);
 }
@@ -116,8 +116,8 @@ void CreateTrainingGraphSession(const OrtEnv* env, const ORTCHAR_T* model_path,
 void CreateTrainingGraphSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length,
                                          const OrtTrainingParameters* parameters,
                                          const OrtSessionOptions* options, OrtSession** out) {
-  const auto read = [&](const GivenInitializers& given, ModelNotes& notes) {
-    return load_model(model_data, model_data_length, "model in memory", {.given = given, .notes = &notes});
+  const auto read = [&](ReadOptions how) {
+    return load_model(model_data, model_data_length, "model in memory", std::move(how));
   };
   *out = session_of(*env, read, *parameters, options);
 }

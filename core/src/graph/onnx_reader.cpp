@@ -164,13 +164,15 @@ class Reader {
                                   shown_domain(domain), ", the model version ", found->second));
   }
 
-  // Domains that contain only functions have no operators after these are inlined.
+  // Domains that contain only functions have no operators after these are inlined. A model imports at least one
+  // domain, so those of a model that imports no others stay.
   void drop_function_domains() {
-    std::set<std::string> candidates;
-    for (const auto& function : proto_.functions()) candidates.insert(domain_name(function.domain()));
-    candidates.erase("");
-    for (const std::string& domain : used_domains_) candidates.erase(domain);
-    for (const std::string& domain : candidates) model_.opsets.erase(domain);
+    auto kept = model_.opsets;
+    for (const auto& function : proto_.functions())
+      if (const std::string domain = domain_name(function.domain());
+          !domain.empty() && used_domains_.count(domain) == 0)
+        kept.erase(domain);
+    if (!kept.empty()) model_.opsets = std::move(kept);
   }
 
   void report_unsupported() const {

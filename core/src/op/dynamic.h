@@ -63,7 +63,9 @@ class DynamicContext : public NodeContext {
   const Shape& shape(size_t i) const override { return in(i).shape(); }
   const Tensor* constant(size_t i) const override { return &in(i); }
 
-  // Memory for output o.
+  // Throws unless the limits of the session allow output o to have that type and shape.
+  virtual void check_limits(size_t o, DType dtype, const Shape& shape) const = 0;
+  // Memory for output o, within the limits.
   virtual const Tensor& out(size_t o, DType dtype, const Shape& shape) = 0;
   // Output o is this value. The memory of a tensor is unchanged until the node runs again; the elements of a
   // sequence are unchanged as long as any sequence contains them.

@@ -219,8 +219,12 @@ class NodeRun : public DynamicContext {
     expect(has_input(i), "input ", i, " is required but missing");
     return step_.inputs[i].value();
   }
+  void check_limits(size_t o, DType dtype, const Shape& shape) const override {
+    check_value(*this, o, dtype, shape, executor_.settings.limits);
+  }
   const Tensor& out(size_t o, DType dtype, const Shape& shape) override {
     expect(has_output(o), "there is no output ", o);
+    check_limits(o, dtype, shape);
     Cell& cell = *step_.outputs[o];
     const size_t output = step_.graph_outputs[o];
     const Tensor& place =
@@ -240,6 +244,7 @@ class NodeRun : public DynamicContext {
       return;
     }
     if (value.sequence()) {
+      check_value(*this, o, *value.sequence(), executor_.settings.limits);
       cell.sequence = *value.sequence();
       cell.value = cell.sequence;
     } else {

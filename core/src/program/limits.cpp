@@ -7,6 +7,7 @@
 #include <string>
 
 #include "op/operator.h"
+#include "runtime/value.h"
 
 namespace ortrain {
 
@@ -41,6 +42,12 @@ void check_value(const NodeContext& c, size_t o, DType dtype, const Shape& shape
   c.expect(bytes_of(dtype, count) <= limits.bytes, "output ", o, " of type ", to_string(dtype), " and shape ",
            to_string(shape), " takes ", bytes_of(dtype, count),
            " bytes, the most that session.max_bytes allows are ", limits.bytes);
+}
+
+void check_value(const NodeContext& c, size_t o, const Sequence& sequence, const ProgramLimits& limits) {
+  c.expect(sequence.bytes() <= limits.bytes, "output ", o, ", a sequence of ", sequence.size(),
+           " tensors, takes ", sequence.bytes(), " bytes, the most that session.max_bytes allows are ",
+           limits.bytes);
 }
 
 size_t machine_memory() {

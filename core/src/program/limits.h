@@ -9,6 +9,7 @@
 namespace ortrain {
 
 class NodeContext;
+class Sequence;
 
 // The bytes that the machine can hold, in memory and swapped out; SIZE_MAX if that is not known.
 size_t machine_memory();
@@ -21,8 +22,9 @@ struct ProgramLimits {
 // Dimensions of one value: a fixed limit, because time and memory of many kernels grow with their square.
 inline constexpr size_t kMaxRank = 64;
 
-// Throws unless output o of the node may have that type and shape.
+// Throws unless output o of the node may have that type and shape, or be that sequence.
 void check_value(const NodeContext& c, size_t o, DType dtype, const Shape& shape,
                  const ProgramLimits& limits);
+void check_value(const NodeContext& c, size_t o, const Sequence& sequence, const ProgramLimits& limits);
 
 }  // namespace ortrain

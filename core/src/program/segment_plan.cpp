@@ -140,7 +140,11 @@ class ConstantRun : public DynamicContext {
     expect(has_input(i), "input ", i, " is required but missing");
     return planner_.find(plan_node_.inputs[i])->constant;
   }
+  void check_limits(size_t o, DType dtype, const Shape& shape) const override {
+    check_value(*this, o, dtype, shape, planner_.limits());
+  }
   const Tensor& out(size_t o, DType dtype, const Shape& shape) override {
+    check_limits(o, dtype, shape);
     return results.at(o) = Tensor(dtype, shape);
   }
   void set(size_t o, const ValueRef& value) override {

@@ -23,6 +23,8 @@ class Sequence {
 
   DType dtype() const { return dtype_; }
   size_t size() const { return size_; }
+  // The memory that its elements take, with what each needs besides its data.
+  size_t bytes() const { return bytes_; }
   const Tensor& at(size_t i) const { return (*elements_)[i]; }
 
   // A sequence with one more element, at index `position`.
@@ -39,6 +41,7 @@ class Sequence {
   // the others do not see.
   std::shared_ptr<std::deque<Tensor>> elements_;
   size_t size_ = 0;
+  size_t bytes_ = 0;
 };
 
 // An empty optional value.

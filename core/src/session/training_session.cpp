@@ -435,6 +435,8 @@ int64_t TrainingSession::skipped_steps() const { return impl_->skipped_steps; }
 
 bool TrainingSession::has_optimizer() const { return impl_->optimizer.has_value(); }
 
+const SessionOptions& TrainingSession::options() const { return impl_->options; }
+
 void TrainingSession::attach_optimizer(const Model& optimizer) {
   const Impl::Use use(*impl_, "attach an optimizer model");
   require(!has_optimizer(), ErrorCode::kModelLoaded,

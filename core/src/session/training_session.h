@@ -68,6 +68,7 @@ class TrainingSession {
   // The profile in Chrome's trace event format. Throws if nothing is being recorded.
   std::string end_profiling();
 
+  const SessionOptions& options() const;
   CheckpointState& state() { return *state_; }
   const std::shared_ptr<CheckpointState>& shared_state() const { return state_; }
 

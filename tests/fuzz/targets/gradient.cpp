@@ -1,4 +1,5 @@
 // Building the gradients of a forward model, and running what was built.
+#include "../session_config.h"
 #include "../support.h"
 #include "artifacts/training_model.h"
 #include "fuzz_case.pb.h"
@@ -11,12 +12,6 @@ using namespace ortrain::fuzz;
 
 namespace {
 
-SessionOptions one_thread() {
-  SessionOptions options;
-  options.intra_op_threads = 1;
-  return options;
-}
-
 // What the library wrote, it can read.
 Model written_and_read(const Model& model) {
   const std::string bytes = write_model(model);
@@ -28,7 +23,7 @@ Model written_and_read(const Model& model) {
 }
 
 void run_gradients(const Model& forward, const GradientRequest& request, uint32_t seed) {
-  InferenceSession session(one_thread(), written_and_read(build_gradient_model(forward, request)));
+  InferenceSession session(small_session(), written_and_read(build_gradient_model(forward, request)));
   InputMaker maker(seed);
   std::vector<std::string> names;
   std::vector<Value> values;
@@ -48,7 +43,7 @@ void train(const Model& forward, const GradientRequest& request, uint32_t seed) 
     state->add_parameter(
         name, std::find(request.trainable.begin(), request.trainable.end(), name) != request.trainable.end(),
         forward.graph.initializers.at(name));
-  TrainingSession session(one_thread(), state,
+  TrainingSession session(small_session(), state,
                           written_and_read(build_training_model(forward, request, parameters)), std::nullopt,
                           std::nullopt);
   InputMaker maker(seed);
@@ -78,7 +73,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!given.ParseFromArray(data, static_cast<int>(size))) return 0;
   const std::string bytes = given.model().SerializeAsString();
   try {
-    const Model forward = load_model(bytes.data(), bytes.size(), "forward model");
+    const Model forward = load_model(bytes.data(), bytes.size(), "forward model",
+                                     {.limits = model_limits(small_session())});
     GradientRequest request;
     request.trainable.assign(given.trainable().begin(), given.trainable().end());
     request.loss = given.loss();

@@ -48,7 +48,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     SessionOptions options = session_options(given.config());
     options.graph_optimization_level = static_cast<int>(given.optimization_level());
-    InferenceSession session(std::move(options), load_model(bytes.data(), bytes.size()));
+    Model model =
+        load_model(bytes.data(), bytes.size(), "model in memory", {.limits = model_limits(options)});
+    InferenceSession session(std::move(options), std::move(model));
     if (!run(session, given, given.seed())) return 0;
     // once more, with the same shapes or with others
     if (given.seed() % 4 == 0) run(session, given, given.seed());

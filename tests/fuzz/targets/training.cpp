@@ -10,9 +10,9 @@ using namespace ortrain::fuzz;
 
 namespace {
 
-Model model_of(const onnx::ModelProto& proto, const char* what) {
+Model model_of(const onnx::ModelProto& proto, const char* what, const ModelLimits& limits) {
   const std::string bytes = proto.SerializeAsString();
-  return load_model(bytes.data(), bytes.size(), what);
+  return load_model(bytes.data(), bytes.size(), what, {.limits = limits});
 }
 
 // Nothing if the model has an input that no tensor is made for.
@@ -57,9 +57,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     auto state = CheckpointState::load(given.checkpoint().data(), given.checkpoint().size());
     std::optional<Model> eval, optimizer;
-    if (given.has_eval()) eval = model_of(given.eval(), "eval model");
-    if (given.has_optimizer()) optimizer = model_of(given.optimizer(), "optimizer model");
-    TrainingSession session(session_options(given.config()), state, model_of(given.train(), "training model"),
+    SessionOptions options = session_options(given.config());
+    const ModelLimits limits = model_limits(options);
+    if (given.has_eval()) eval = model_of(given.eval(), "eval model", limits);
+    if (given.has_optimizer()) optimizer = model_of(given.optimizer(), "optimizer model", limits);
+    TrainingSession session(std::move(options), state, model_of(given.train(), "training model", limits),
                             std::move(eval), std::move(optimizer));
     InputMaker maker(given.seed());
     for (uint32_t n = 0; n < std::min(given.steps(), 3u); ++n) {

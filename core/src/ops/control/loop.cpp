@@ -62,7 +62,9 @@ class Places : public OutputPlaces {
               to_string(shape), " in iteration ", iteration);
     c_.expect(!is_packed(dtype), "output ", carried_ + k, " stacks values of type ", to_string(dtype),
               ", whose elements are smaller than a byte; cast them in the body");
-    const Tensor& all = stack(k).reset(dtype, stacked(shape, iteration + 1), iteration > 0);
+    const Shape grown = stacked(shape, iteration + 1);
+    c_.check_limits(carried_ + k, dtype, grown);
+    const Tensor& all = stack(k).reset(dtype, grown, iteration > 0);
     const size_t bytes = all.bytes() / static_cast<size_t>(iteration + 1);
     return slice = Tensor(dtype, shape, all.raw() + bytes * static_cast<size_t>(iteration));
   }

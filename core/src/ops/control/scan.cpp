@@ -158,6 +158,7 @@ class Places : public OutputPlaces {
                 ", whose elements are smaller than a byte; cast them in the body");
       stack.axis = axis_entry(c_.node(), "scan_output_axes", k, shape.size() + 1);
       const Shape whole = stacked(shape, count_, stack.axis);
+      c_.check_limits(o, dtype, whole);
       stack.whole = c_.has_output(o) ? &c_.out(o, dtype, whole) : &memory(k, 1).reset(dtype, whole);
     }
     c_.expect(iteration == 0 || (stack.slice.dtype() == dtype && stack.slice.shape() == shape), "output ", o,
@@ -222,6 +223,7 @@ class BatchedPlaces : public OutputPlaces {
     const size_t k = o - n_.states;
     if (!stacks_[k]) {
       const Shape whole = stacked(stacked(shape, length_), batch_);
+      c_.check_limits(o, dtype, whole);
       stacks_[k] =
           c_.has_output(o) ? &c_.out(o, dtype, whole) : &c_.buffer(2 * n_.states + k).reset(dtype, whole);
       if (stacks_[k]->bytes() > 0) std::memset(stacks_[k]->raw(), 0, stacks_[k]->bytes());  // short sequences

@@ -1,0 +1,64 @@
+"""Render the table of calls for the target ``calls``: every call of the spec, with what each parameter is.
+
+``python -m tests.fuzz.calls FILE``. A call is known by its table and slot, which never change, so inputs that are kept
+mean the same when the spec grows.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from codegen import languages
+from codegen.spec.check import load
+from codegen.spec.model import Call, Parameter
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TABLES = {"general": "ort()", "training": "training()", "extension": "extension()"}
+
+
+def kind(call: Call, p: Parameter) -> str:
+    """Return what a parameter is: a member of ``Role::Kind``."""
+    if p.room:
+        return "kRoom"
+    if p.type == "bytes" and p.direction == "in":
+        return "kBytes"
+    if p.name in call.arrays:
+        return {"in": "kLength", "out": "kResult", "inout": "kRoomLength"}[p.direction]
+    if p.is_result:
+        return "kResult"
+    if p.length:
+        return "kArray"
+    return "kPath" if p.type == "path" else "kValue"
+
+
+def role(call: Call, p: Parameter) -> str:
+    """Return a parameter as an initializer of ``Role``."""
+    names = [q.name for q in call.parameters]
+    other = names.index(p.length) if p.length else -1
+    owner = {"caller": "kCaller", "allocator": "kAllocator"}.get(p.owner, "kCallee")
+    return f"{{Role::{kind(call, p)}, {other}, Role::{owner}}}"
+
+
+def main() -> int:
+    """Write the table."""
+    spec = load(ROOT / "spec")
+    c = languages.language_class("c")(spec)
+    lines = []
+    for number, (table, expression) in enumerate(TABLES.items()):
+        for call in spec.calls_of(table):
+            if not isinstance(call, Call) or not call.parameters:
+                continue
+            roles = ", ".join(role(call, p) for p in call.parameters)
+            function = c.function(call)
+            act = "release" if call.core == "release" else "call"
+            lines.append(
+                f'{{{number}, {call.slot}, "{function}", [](Machine& m) {{ '
+                f"m.{act}({expression}.{function}, {{{{{roles}}}}}); }}}},"
+            )
+    Path(sys.argv[1]).write_text("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
