@@ -138,7 +138,10 @@ CASES: dict[str, Cases] = {
     },
     "kCopyPieceBytes": COPIES,
     "kCopyBytesPerItem": COPIES,
-    "kSmallProduct": products((8, 16, 16), (16, 16, 16), (20, 20, 20), (32, 32, 32)),
+    "kSmallProduct": products(
+        (16, 16, 16), (32, 32, 32), (64, 64, 64), (96, 96, 96), (128, 128, 128), (160, 160, 160)
+    )
+    | products((64, 500, 10), (8, 256, 256), (32, 256, 64)),
     "kPackedRows": products((256, 512, 512), (512, 512, 512), (512, 128, 512), (1024, 512, 512)),
     "kBlockColumns": BLOCKS,
     "kBlockRows": BLOCKS,
@@ -234,9 +237,10 @@ def main() -> int:
         "--package", type=Path, default=Path(ortrain.__file__).parent, help="the package installed from it"
     )
     parser.add_argument("--rounds", type=int, default=15, help="turns of each build (default: 15)")
+    parser.add_argument("--seconds", type=float, default=0.2, help="seconds a turn (default: 0.2)")
     parser.add_argument("--threads", type=int, default=2, help="threads of each build (default: 2)")
     arguments = parser.parse_args()
-    turns = Turns(rounds=arguments.rounds, threads=arguments.threads, seconds=0.2)
+    turns = Turns(rounds=arguments.rounds, threads=arguments.threads, seconds=arguments.seconds)
     for given in arguments.constants:
         name, _, values = given.partition("=")
         if name not in CASES:

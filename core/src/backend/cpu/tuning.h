@@ -1,16 +1,17 @@
 // The constants of the CPU kernels that affect only speed, all in one place. Constants that also decide how
 // sums are grouped, and so the last bits of a result, are next to the sums.
 //
-// To measure one, change it, build, and let the old and the new library take turns in one run
-// (`python -m benchmarks`, docs/performance.md); write down the command, the kind of machine, and the times
-// of the neighbouring values. Each constant says where it comes from:
+// To measure one, run `python -m benchmarks.tuning kPiece=2048,8192`: libraries with these values and the one
+// here take turns in training small models that spend their time in what the constant decides. Each constant
+// says where it comes from:
 //
-//     measured   against its neighbours; what is known of the measurement follows
-//     derived    from sizes of caches, registers or vectors, as stated; its neighbours were not measured
+//     measured   against its neighbours: ratios of the time of a whole step to the time with the value here
+//     derived    from sizes of caches, registers or vectors, as stated
 //     chosen     when the kernel was written, by trying a few values, of which there is no record
 //
-// What is measured was measured on virtual machines with two cores of a Xeon with AVX-512
-// (docs/performance.md).
+// "Flat from A to B" means that no value between changed a step by more than the spread of the measurement,
+// about 5 %. Unless it says otherwise, it was measured with two threads on a virtual machine with two cores
+// of an EPYC with AVX-512, 1 MiB of second-level cache each.
 #pragma once
 
 #include <cstdint>
@@ -20,33 +21,42 @@ namespace ortrain::tuning {
 // Elementwise kernels of several passes.
 
 // Elements that stay in the first-level cache from one pass to the next. Derived: an operand and a result of
-// 4096 floats take 32 KiB of the 48 KiB of recent cores.
+// 4096 floats take 32 KiB of the 48 KiB of recent cores. Flat from 1024 to 16384.
 inline constexpr int64_t kPiece = 4096;
 // Draws of random numbers at a time. Derived: their 1024 words are 4 KiB of the first-level cache.
+// Flat from 64 to 512; 1024 takes 1.1.
 inline constexpr int64_t kDraws = 256;
-// Elements of LRN at a time. Derived: two roots of 512 doubles each take 8 KiB of the first-level cache.
+// Elements of LRN at a time. Derived: two roots of 512 doubles each take 8 KiB of the first-level
+// cache. Flat from 256 to 1024.
 inline constexpr int64_t kLrnPiece = 512;
-// Softmaxes side by side in one task. Derived: 64 floats are four cache lines of each row. Chosen among such
-// multiples.
+// Softmaxes side by side in one task. Derived: 64 floats are four cache lines of each row. Flat from 32 to
+// 128.
 inline constexpr int64_t kSoftmaxColumns = 64;
-// Columns whose sums one task of a recurrent layer's bias gradient keeps. Chosen.
+// Columns whose sums one task of a recurrent layer's bias gradient keeps. Flat from 32 to 128.
 inline constexpr int64_t kBiasColumns = 64;
 
 // Copies.
 
-// Bytes that one unit of work moves along a long inner loop. Chosen.
+// Bytes that one unit of work moves along a long inner loop. Measured: 4096 takes 0.99 to 1.03, 16384 up to
+// 1.15.
 inline constexpr int64_t kCopyPieceBytes = 8192;
 // Copying this many bytes takes about as long as one item of work for parallel_for (runtime/threads.h).
-// Derived: an item is the addition of a float.
+// Derived: an item is the addition of a float. Flat from 2 to 8.
 inline constexpr int64_t kCopyBytesPerItem = 4;
 
 // Matrix products.
 
-// Below this many multiplications calling a library costs more than the product. Chosen.
-inline constexpr int64_t kSmallProduct = 4096;
+// Up to this many multiplications of floats, starting a library's kernel costs more than it saves. Measured
+// on dense layers: with 4096 the step takes 2.1 times as long for 32 x 32 x 32, 1.8 for 64 x 64 x 64 and 64 x
+// 500 x 10, 1.2 for 2 x 256 x 256, and the same for 96 x 96 x 96; with 5 million 0.9 to 1.0 for 128 x 128 x
+// 128, but 1.1 for 8 x 256 x 256.
+inline constexpr int64_t kSmallProduct = 1 << 20;
+// The same for products in bfloat16, which only the library computes in that precision. Chosen.
+inline constexpr int64_t kSmallBf16Product = 4096;
 // From this many rows on, it pays to convert the right operand to the blocks that oneDNN's primitive prefers,
-// once for all threads. Measured: 4 to 8 % of the time of a product of 512 rows and more, while one of 256
-// takes longer.
+// once for all threads. Measured: with 256, a layer of 256 rows takes 1.11, and those of 512 and 1024 the
+// same; with 1024, those of 512 take 0.98 to 1.01. On a Xeon, packing gains 4 to 8 % of a product of 512
+// rows.
 inline constexpr int64_t kPackedRows = 512;
 // Blocks of the operands that stay in the second-level cache while they are used: bytes of rows of B, and
 // rows of A. Derived: 128 products deep (kDepth), they take 256 KiB and, in float, 84 KiB of 1 MiB or more.
@@ -71,14 +81,16 @@ inline constexpr int64_t kConvTile = 256;
 // Attention.
 
 // Bytes of the scores of a block of queries, which are to stay in the second-level cache, and the least and
-// the most queries of a block. Derived: a fourth of a second-level cache of 1 MiB; the limits are chosen.
+// the most queries of a block. Derived: a fourth of a second-level cache of 1 MiB. Flat from half to
+// twice each.
 inline constexpr int64_t kScoreBytes = 256 * 1024, kLeastQueries = 48, kLargestQueries = 96;
 // Up to this many queries, keys and values are read where they are stored instead of being packed. Measured
 // with alternating calls on one thread, least of 180: 8 x 4 heads, 1 query, 128 keys of 64 take 66 us instead
-// of 140, the gradient 180 instead of 251. From 3 queries on it was not measured.
+// of 140, the gradient 180 instead of 251. With 1, steps of 2 queries take 1.00; with 3 and 4, those of as
+// many queries take 1.00 and 1.08.
 inline constexpr int64_t kFewQueries = 2;
 // The largest number of keys, as a multiple of the size of a row of Q, for which probabilities are kept for
-// the gradient instead of being recomputed. Chosen: memory is the reason, not time alone.
+// the gradient instead of being recomputed. Time is flat from 2 to 8, so the memory decides.
 inline constexpr int64_t kKeptKeys = 4;
 
 // Winograd's convolution.
