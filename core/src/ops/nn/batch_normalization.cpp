@@ -60,7 +60,7 @@ void grad_shape(ShapeContext& c) {
 // Gradients.
 
 void training_gradient(GradientContext& g) {
-  if (!is_internal(g.node())) {
+  if (!updates_statistics(g.node())) {
     if (g.opset() < since::kTrainingMode)
       g.reject(concat("the gradient of training mode is supported from opset ", since::kTrainingMode,
                       " on, but the model has opset ", g.opset(), "; convert the model"));
