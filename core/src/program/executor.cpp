@@ -266,7 +266,7 @@ class NodeRun : public DynamicContext {
  private:
   Body& body(const std::string& attribute) {
     const auto found = step_.bodies.find(attribute);
-    expect(found != step_.bodies.end(), "attribute '", attribute, "' is missing or no graph");
+    expect(found != step_.bodies.end(), "attribute '", attribute, "' is missing or not a graph");
     return found->second;
   }
 
