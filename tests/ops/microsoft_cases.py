@@ -6,14 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 import pytest
-from helpers import (
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    make_model,
-    uniform,
-)
+from helpers import Array, Op, check_forward, check_gradient, make_model, uniform
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

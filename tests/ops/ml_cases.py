@@ -7,14 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    make_model,
-    uniform,
-)
+from helpers import Array, Op, check_forward, check_gradient, make_model, uniform
 
 ML = "ai.onnx.ml"
 

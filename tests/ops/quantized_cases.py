@@ -7,15 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    Array,
-    Op,
-    gradient_model,
-    make_model,
-    run,
-    run_model,
-    uniform,
-)
+from helpers import Array, Op, gradient_model, make_model, run, run_model, uniform
 from onnx import TensorProto, helper
 
 onnxruntime = pytest.importorskip("onnxruntime")

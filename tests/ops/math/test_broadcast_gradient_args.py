@@ -5,15 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import (
-    MICROSOFT,
-    Op,
-    check_forward,
-    check_rejected,
-)
-from tensor_cases import (
-    ints,
-)
+from helpers import MICROSOFT, Op, check_forward, check_rejected
+from tensor_cases import ints
 
 
 @pytest.mark.parametrize(

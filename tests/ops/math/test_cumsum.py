@@ -6,20 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    uniform,
-)
-from tensor_cases import (
-    X,
-    check_onnx_case,
-    onnx_cases,
-    pair,
-)
+from helpers import Array, Op, check_forward, check_gradient, check_rejected, uniform
+from tensor_cases import X, check_onnx_case, onnx_cases, pair
 
 
 @pytest.mark.parametrize("case", onnx_cases("CumSum"), ids=lambda case: case.name)

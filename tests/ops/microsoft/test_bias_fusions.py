@@ -6,13 +6,7 @@ from math import erf, sqrt
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Op,
-    check_forward,
-    check_gradient,
-    uniform,
-)
+from helpers import MICROSOFT, Op, check_forward, check_gradient, uniform
 
 
 def test_bias_add() -> None:

@@ -6,16 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    run,
-    uniform,
-)
+from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, run, uniform
 
 
 def _bits(mask: Array, count: int) -> Array:

@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import (
-    MICROSOFT,
-    Array,
-    Op,
-)
+from helpers import MICROSOFT, Array, Op
 from microsoft_cases import check, f32
 
 CONV_ACTIVATIONS: list[tuple[str, list[float]]] = [

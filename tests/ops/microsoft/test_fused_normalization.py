@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Op,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    run,
-    uniform,
-)
+from helpers import MICROSOFT, Op, check_forward, check_gradient, check_rejected, run, uniform
 from microsoft_cases import check, f32
 
 

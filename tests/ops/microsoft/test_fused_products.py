@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    uniform,
-)
+from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, uniform
 from microsoft_cases import check, f32
 
 ACTIVATIONS: list[tuple[str, dict[str, float]]] = [

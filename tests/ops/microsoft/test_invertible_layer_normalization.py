@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from helpers import (
-    MICROSOFT,
-    Op,
-    apart,
-    check_forward,
-    run,
-    uniform,
-)
+from helpers import MICROSOFT, Op, apart, check_forward, run, uniform
 
 
 def test_layer_normalization_gradient_from_its_output() -> None:

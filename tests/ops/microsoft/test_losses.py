@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    run,
-    uniform,
-)
+from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, run, uniform
 
 
 def _log_softmax(x: Array) -> Array:

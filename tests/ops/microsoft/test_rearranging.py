@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Op,
-    check_forward,
-    check_gradient,
-    uniform,
-)
+from helpers import MICROSOFT, Op, check_forward, check_gradient, uniform
 
 
 def test_pass_through_and_megatron() -> None:

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Op,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    uniform,
-)
+from helpers import MICROSOFT, Op, check_forward, check_gradient, check_rejected, uniform
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -8,11 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Array,
-    run_model,
-)
+from helpers import MICROSOFT, Array, run_model
 from onnx import helper, numpy_helper
 
 _FOLDER = pathlib.Path(__file__).parents[2] / "data" / "training_ops"

@@ -6,13 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    apart,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    gradients_of_sum,
-)
+from helpers import apart, check_forward, check_gradient, check_rejected, gradients_of_sum
 from ml_cases import NUMBERS, check_against_onnxruntime, check_gradient_in_float, features, ml
 from onnx import numpy_helper
 

@@ -6,11 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    check_forward,
-    make_model,
-    uniform,
-)
+from helpers import check_forward, make_model, uniform
 from ml_cases import NUMBERS, TRANSFORMS, check_against_onnxruntime, check_gradient_in_float, features, ml
 from onnx.reference import ReferenceEvaluator
 

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    uniform,
-)
+from helpers import uniform
 from ml_cases import check_against_onnxruntime, features, ml
 
 KERNELS = [

@@ -7,11 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    check_forward,
-    check_rejected,
-    make_model,
-)
+from helpers import check_forward, check_rejected, make_model
 from ml_cases import check_against_onnxruntime, features, ml
 from onnx.reference import ReferenceEvaluator
 

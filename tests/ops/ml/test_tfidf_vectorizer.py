@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import (
-    Op,
-    check_rejected,
-)
+from helpers import Op, check_rejected
 from ml_cases import check_against_onnxruntime
 
 

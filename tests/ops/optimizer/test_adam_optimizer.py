@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Array,
-    Op,
-    run,
-    uniform,
-)
+from helpers import MICROSOFT, Array, Op, run, uniform
 
 _ADAM = {"alpha": 0.8, "beta": 0.95, "epsilon": 1e-3, "max_norm_clip": 0.5}
 

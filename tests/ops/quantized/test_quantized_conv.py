@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Op,
-)
+from helpers import MICROSOFT, Op
 from quantized_cases import check_quantized, codes, f32, scale
 
 

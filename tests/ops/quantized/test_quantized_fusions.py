@@ -6,13 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Op,
-    check_forward,
-    gradient_model,
-    run_model,
-)
+from helpers import MICROSOFT, Op, check_forward, gradient_model, run_model
 from onnx import TensorProto, helper, numpy_helper
 from quantized_cases import by_onnxruntime, check_quantized, codes, f32, scale
 

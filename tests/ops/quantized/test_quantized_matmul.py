@@ -6,12 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Op,
-    check_forward,
-    run,
-)
+from helpers import MICROSOFT, Op, check_forward, run
 from quantized_cases import by_onnxruntime, check_quantized, codes, f32, scale, straight_through
 
 

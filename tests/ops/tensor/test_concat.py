@@ -6,21 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    MICROSOFT,
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    uniform,
-)
-from tensor_cases import (
-    check_named_dimensions,
-    check_onnx_case,
-    ints,
-    onnx_cases,
-)
+from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, uniform
+from tensor_cases import check_named_dimensions, check_onnx_case, ints, onnx_cases
 
 
 @pytest.mark.parametrize("case", onnx_cases("Concat"), ids=lambda case: case.name)

@@ -7,22 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from helpers import (
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    uniform,
-)
+from helpers import Array, Op, check_forward, check_gradient, check_rejected, uniform
 from onnx import helper, numpy_helper
-from tensor_cases import (
-    X,
-    check_onnx_case,
-    ints,
-    onnx_cases,
-    pair,
-)
+from tensor_cases import X, check_onnx_case, ints, onnx_cases, pair
 
 SHAPE_INPUTS = {"ConstantOfShape": (0,), "Range": (0, 1, 2)}
 """The inputs that determine the shape of the result, which are constants here."""

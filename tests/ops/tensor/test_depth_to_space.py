@@ -5,19 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import (
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    uniform,
-)
-from tensor_cases import (
-    check_onnx_case,
-    onnx_cases,
-    pair,
-)
+from helpers import Array, Op, check_forward, check_gradient, check_rejected, uniform
+from tensor_cases import check_onnx_case, onnx_cases, pair
 
 
 @pytest.mark.parametrize("case", onnx_cases("DepthToSpace", "SpaceToDepth"), ids=lambda case: case.name)

@@ -6,18 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    check_rejected,
-)
-from tensor_cases import (
-    check_onnx_case,
-    ints,
-    onnx_cases,
-)
+from helpers import Array, Op, check_forward, check_gradient, check_rejected
+from tensor_cases import check_onnx_case, ints, onnx_cases
 
 SHAPE_INPUTS = {"OneHot": (1,)}
 """The inputs that determine the shape of the result, which are constants here."""

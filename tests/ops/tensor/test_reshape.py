@@ -7,24 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from helpers import (
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    run_model,
-    uniform,
-)
+from helpers import Array, Op, check_forward, check_gradient, check_rejected, run_model, uniform
 from onnx import helper, numpy_helper
-from tensor_cases import (
-    X,
-    check_named_dimensions,
-    check_onnx_case,
-    ints,
-    onnx_cases,
-    pair,
-)
+from tensor_cases import X, check_named_dimensions, check_onnx_case, ints, onnx_cases, pair
 
 SHAPE_INPUTS = {"Reshape": (1,), "Squeeze": (1,), "Unsqueeze": (1,)}
 """The inputs that determine the shape of the result, which are constants here."""

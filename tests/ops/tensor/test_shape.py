@@ -6,18 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    Array,
-    Op,
-    check_forward,
-    uniform,
-)
-from tensor_cases import (
-    X,
-    check_onnx_case,
-    onnx_cases,
-    pair,
-)
+from helpers import Array, Op, check_forward, uniform
+from tensor_cases import X, check_onnx_case, onnx_cases, pair
 
 
 @pytest.mark.parametrize("case", onnx_cases("Shape", "Size"), ids=lambda case: case.name)

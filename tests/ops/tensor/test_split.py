@@ -5,23 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import (
-    MICROSOFT,
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    uniform,
-)
-from tensor_cases import (
-    X,
-    check_named_dimensions,
-    check_onnx_case,
-    ints,
-    onnx_cases,
-    pair,
-)
+from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, uniform
+from tensor_cases import X, check_named_dimensions, check_onnx_case, ints, onnx_cases, pair
 
 SHAPE_INPUTS = {"Split": (1,)}
 """The inputs that determine the shape of the result, which are constants here."""

@@ -6,23 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    Array,
-    Op,
-    apart,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    run,
-    uniform,
-)
-from tensor_cases import (
-    X,
-    check_onnx_case,
-    ints,
-    onnx_cases,
-    pair,
-)
+from helpers import Array, Op, apart, check_forward, check_gradient, check_rejected, run, uniform
+from tensor_cases import X, check_onnx_case, ints, onnx_cases, pair
 
 SHAPE_INPUTS = {"TopK": (1,)}
 """The inputs that determine the shape of the result, which are constants here."""

@@ -6,26 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    Array,
-    Op,
-    check_forward,
-    check_gradient,
-    check_rejected,
-    run,
-    uniform,
-)
+from helpers import Array, Op, check_forward, check_gradient, check_rejected, run, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensor_cases import (
-    DTYPES,
-    SHAPES,
-    X,
-    check_onnx_case,
-    counted,
-    onnx_cases,
-    pair,
-)
+from tensor_cases import DTYPES, SHAPES, X, check_onnx_case, counted, onnx_cases, pair
 
 
 @pytest.mark.parametrize("case", onnx_cases("Transpose"), ids=lambda case: case.name)
