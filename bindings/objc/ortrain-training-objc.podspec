@@ -1,5 +1,5 @@
 # Stands at the root of a release archive, which holds the sources and libortrain for the Apple platforms; its paths are
-# from there. Where the archive and the project's page lie is said when it is published, by two variables.
+# from there. Two variables give the addresses of the archive and of the project's page when it is published.
 Pod::Spec.new do |spec|
   spec.name = 'ortrain-training-objc'
   spec.version = '0.1.0'

@@ -172,7 +172,7 @@ typedef enum OrtLoggingLevel {
 
 /** How much a model is optimized before it runs. Results at all levels agree within rounding. */
 typedef enum GraphOptimizationLevel {
-  ORT_DISABLE_ALL = 0,  /**< No optimization; what follows from constants and shapes alone is computed once all the same. */
+  ORT_DISABLE_ALL = 0,  /**< No optimization; what depends only on constants and shapes is still computed once. */
   ORT_ENABLE_BASIC = 1,  /**< Constant folding, removal of identities, common subexpressions; no fusion. */
   ORT_ENABLE_EXTENDED = 2,  /**< Operator fusion too. */
   ORT_ENABLE_LAYOUT = 3,  /**< Memory layouts of parameters too. */
@@ -1007,8 +1007,8 @@ struct OrtApi {
    *
    * \param[in] options The options.
    * \param[in] dim_denotation The denotation, such as DATA_BATCH.
-   * \param[in] dim_value The extent.
-   * \retval ORT_INVALID_ARGUMENT when the extent is negative.
+   * \param[in] dim_value The dimension.
+   * \retval ORT_INVALID_ARGUMENT when the dimension is negative.
    */
   OrtStatus*(ORT_API_CALL* AddFreeDimensionOverride)(OrtSessionOptions* options, const char* dim_denotation, int64_t dim_value) NO_EXCEPTION;
 
@@ -1241,7 +1241,7 @@ struct OrtApi {
    * number of threads. All sessions share one thread pool per process in either case.
    *
    * \param[in] log_severity_level The least severity that is written.
-   * \param[in] logid Name that stands in the messages.
+   * \param[in] logid Name that appears in the messages.
    * \param[in] tp_options The settings, copied.
    * \param[out] out The environment. Freed with ReleaseEnv.
    * \retval ORT_INVALID_ARGUMENT when there is no such severity.
@@ -1283,8 +1283,8 @@ struct OrtApi {
    *
    * \param[in] options The options.
    * \param[in] dim_name The name, such as batch.
-   * \param[in] dim_value The extent.
-   * \retval ORT_INVALID_ARGUMENT when the extent is negative.
+   * \param[in] dim_value The dimension.
+   * \retval ORT_INVALID_ARGUMENT when the dimension is negative.
    */
   OrtStatus*(ORT_API_CALL* AddFreeDimensionOverrideByName)(OrtSessionOptions* options, const char* dim_name, int64_t dim_value) NO_EXCEPTION;
 
@@ -2149,7 +2149,7 @@ struct OrtApi {
    */
   void(ORT_API_CALL* CreateKeyValuePairs)(OrtKeyValuePairs** out) NO_EXCEPTION;
 
-  /** Adds a pair, or replaces the value of a key that is there.
+  /** Adds a pair, or replaces the value of an existing key.
    *
    * \param[in] kvps The pairs.
    * \param[in] key The key, copied. An empty key adds nothing.
@@ -2179,7 +2179,7 @@ struct OrtApi {
    */
   void(ORT_API_CALL* GetKeyValuePairs)(const OrtKeyValuePairs* kvps, const char* const** keys, const char* const** values, size_t* num_entries) NO_EXCEPTION;
 
-  /** Removes a pair, if it is there.
+  /** Removes a pair, if it exists.
    *
    * \param[in] kvps The pairs.
    * \param[in] key The key.

@@ -207,7 +207,7 @@ struct OrtrainApi {
    * Such a state needs CopyBufferToParameters before the first step.
    *
    * \param[in] checkpoint_state The state.
-   * \param[out] out 1 for nominal, 0 if the values are there.
+   * \param[out] out 1 for nominal, 0 if the values are loaded.
    */
   OrtStatus*(ORT_API_CALL* CheckpointIsNominal)(const OrtCheckpointState* checkpoint_state, int* out) NO_EXCEPTION;
 

@@ -6,7 +6,7 @@
 // still bridge the time between two kernels: waking a thread that sleeps is dear on virtual machines, and a
 // thousand turns cost a small step half of its time again.
 //
-// The library reads its environment when it is loaded. This library is linked behind it, for which the loader
+// The library reads its environment when it is loaded. This library is linked after it, for which the loader
 // of GNU systems initializes it first. What the user set stays.
 #include <cstdlib>
 

@@ -66,6 +66,18 @@ def test_duplicate_key(spec_copy: SpecCopy, refusal: Refusal) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
+        (
+            "scenarios.yaml",
+            "[checkpoint_state.load_checkpoint]",
+            "[checkpoint_state.load]",
+            "expected a method of the spec",
+        ),
+        (
+            "scenarios.yaml",
+            "attached: optimizer.attach",
+            "attached: optimizer.atach",
+            "did you mean 'optimizer.attach'?",
+        ),
         ("training.yaml", "group: buffers", "group: bufers", "found 'bufers'; did you mean 'buffers'?"),
         ("training.yaml", "code: no_model", "code: nomodel", "did you mean 'no_model'?"),
         ("training.yaml", "length: inputs_len", "length: input_len", "did you mean 'inputs_len'?"),

@@ -24,7 +24,7 @@ def test_a_region_of_resize_that_is_no_place_is_refused(mode: str, value: float)
     check_refused(
         resize(mode=mode, coordinate_transformation_mode="tf_crop_and_resize"),
         {"x": IMAGE, "roi": roi, "scales": np.ones(4, F32)},
-        'node "bad" (Resize)', "roi must lie in",
+        'node "bad" (Resize)', "roi must be in",
     )  # fmt: skip
 
 

@@ -17,11 +17,12 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from helpers import run_model
+from helpers import Op, check_forward, run_model
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.reference import ReferenceEvaluator
+from tensor_cases import ints
 
 Array = NDArray[Any]
 
@@ -288,3 +289,31 @@ def test_type_of_the_schema(typed: Typed) -> None:
             # NumPy sums small integers in 64 bits.
             assert stated[output.name] or mine.dtype == reference.dtype
             np.testing.assert_array_equal(mine, reference.astype(mine.dtype))
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.bool_, np.int8, np.uint16, np.float16, np.int32, np.uint32, np.int64, np.uint64]
+)
+def test_copying_operators_take_every_type_of_fixed_width(dtype: Any) -> None:
+    x = (np.arange(24) % 5).astype(dtype).reshape(2, 3, 4)
+    check_forward(Op("Transpose", {"perm": [1, 2, 0]}), [x], [x.transpose(1, 2, 0)])
+    check_forward(Op("Concat", {"axis": 1}), [x, x], [np.concatenate([x, x], 1)])
+    check_forward(
+        Op("Slice"), [x, ints(3), ints(0), ints(2), ints(-2)], [x[..., 3:0:-2]], constants=(1, 2, 3, 4)
+    )
+    check_forward(Op("Tile"), [x, ints(1, 2, 3)], [np.tile(x, (1, 2, 3))], constants=(1,))
+    check_forward(
+        Op("Expand"), [x[:, :1], ints(2, 3, 4)], [np.broadcast_to(x[:, :1], (2, 3, 4))], constants=(1,)
+    )
+    check_forward(
+        Op("Pad"), [x, ints(0, 1, 0, 0, 0, 2)], [np.pad(x, ((0, 0), (1, 0), (0, 2)))], constants=(1,)
+    )
+    check_forward(
+        Op("Pad", {"mode": "edge"}),
+        [x, ints(0, 1, 0, 0, 0, 2)],
+        [np.pad(x, ((0, 0), (1, 0), (0, 2)), "edge")],
+        constants=(1,),
+    )
+    check_forward(Op("Gather", {"axis": 1}), [x, ints(2, -3)], [x[:, [2, 0]]])
+    check_forward(Op("GatherElements", {"axis": 2}), [x, ints(*[1] * 6).reshape(2, 3, 1)], [x[..., 1:2]])
+    check_forward(Op("Trilu"), [x], [np.triu(x)])

@@ -48,7 +48,7 @@ namespace Microsoft.ML.OnnxRuntime
             return TensorElementType.Undefined;
         }
 
-        /// <summary>The element type that T stands for; throws if there is none.</summary>
+        /// <summary>The element type of the .NET type T; throws if there is none.</summary>
         internal static TensorElementType Of<T>(string method)
         {
             TensorElementType type = TensorType<T>.Value;

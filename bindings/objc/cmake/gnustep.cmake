@@ -8,7 +8,7 @@ function(ask VARIABLE)
 endfunction()
 
 ask(GNUSTEP_HEADERS ${GNUSTEP_CONFIG} --variable=GNUSTEP_SYSTEM_HEADERS)
-# The headers of the runtime lie among GCC's own, which come last, so that clang finds its own first.
+# The runtime's headers are in the folder of GCC's own, which come last, so that clang finds its own first.
 ask(GCC_HEADERS ${GCC} -print-file-name=include)
 ask(OBJC_RUNTIME ${GCC} -print-file-name=libobjc.so)
 

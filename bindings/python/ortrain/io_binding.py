@@ -187,7 +187,7 @@ class IOBinding:
         element_type : dtype or int
             NumPy's type, or a number of ``ONNXTensorElementDataType``.
         shape : sequence of int
-            The extents.
+            The dimensions.
         buffer_ptr : int
             Address of the first element.
 
@@ -237,7 +237,7 @@ class IOBinding:
         element_type : dtype or int, optional
             NumPy's type, or a number of ``ONNXTensorElementDataType``; needed with `buffer_ptr`.
         shape : sequence of int, optional
-            The extents; needed with `buffer_ptr`.
+            The dimensions; needed with `buffer_ptr`.
         buffer_ptr : int, optional
             Address of the memory, which the caller keeps alive. Without it, the run allocates memory.
 

@@ -327,7 +327,6 @@ class Language(Base):
         "tensor": "self.tensor({t})",
         "tensors": "*self.tensors(tokens[{i}:])",
         "counted_tensors": "*self.tensors(self.counted(tokens, {i}))",
-        "outputs": "",
         "model": "self.model({t})",
         "counted_pairs": "self.named(self.counted(tokens, {i}, 2))",
         "rest_pairs": "self.named(self.behind(tokens, 1, 2))",

@@ -155,7 +155,7 @@ class Widenings {
       for (const std::string& output : node.outputs) producer_[output] = &node;
   }
 
-  // The value of 16 bits that a value is made of; empty if it is not such a conversion.
+  // The 16-bit value from which a value is converted; empty if it is not such a conversion.
   std::string source(const std::string& value) const {
     const auto at = producer_.find(value);
     if (at == producer_.end() || at->second->op_type != "Cast" || !is_float(value)) return "";

@@ -80,7 +80,7 @@ Tensor half_of(const Tensor& value) {
   return half;
 }
 
-// What an optimizer is made of.
+// The parts of an optimizer.
 struct OptimizerKind {
   const char* type;
   bool moments, counts_per_weight, shares_step;

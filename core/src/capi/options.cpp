@@ -19,7 +19,7 @@ void add_extent(std::map<std::string, int64_t>& extents, const char* argument, c
                 int64_t extent) {
   require(*name != '\0', ErrorCode::kInvalidArgument, argument, " is empty, expected a name");
   require(extent >= 0, ErrorCode::kInvalidArgument, "the dimension '", name,
-          "': expected an extent of 0 or more, found ", extent);
+          "': expected a dimension of 0 or more, found ", extent);
   extents.try_emplace(name, extent);
 }
 

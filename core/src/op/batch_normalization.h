@@ -12,11 +12,16 @@ namespace ortrain::batch_normalization {
 enum Input : size_t { kX, kScale, kBias, kMean, kVariance };
 enum GradInput : size_t { kGradDy, kGradX, kGradScale, kGradMean, kGradInverse };
 
-inline bool is_internal(const Node& node) { return node.op_type == "BatchNormInternal"; }
+// Whether the running statistics are model state, which the node updates. Such a node also saves the inverse
+// deviation, and is in training mode by default.
+inline bool updates_statistics(const Node& node) {
+  const Operator* op = find_operator(node.domain, node.op_type);
+  return op && op->traits.updates != 0;
+}
 
 // Whether a node computes the statistics of its batch instead of using given ones.
 inline bool trains(const Node& node, int64_t opset) {
-  if (is_internal(node)) return node.int_or("training_mode", 1) != 0;
+  if (updates_statistics(node)) return node.int_or("training_mode", 1) != 0;
   if (opset >= since::kTrainingMode) return node.int_or("training_mode", 0) != 0;
   for (size_t o = 1; o < node.outputs.size(); ++o)
     if (node.has_output(o)) return true;

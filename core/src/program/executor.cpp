@@ -164,7 +164,7 @@ struct Executor::Impl {
   Tensors constants;
   std::unordered_map<std::string, Cell> cells;
   std::vector<Cell*> input_cells;
-  bool whole = true;                                       // one Program, as far as known
+  bool whole = true;                                       // one Program, unless found otherwise
   std::unordered_set<std::string> read;                    // values that nodes or outputs read
   std::vector<std::pair<size_t, size_t>> doubled;          // outputs that repeat other outputs
   std::unordered_map<std::string, size_t> output_indices;  // of the first output with a name
@@ -266,7 +266,7 @@ class NodeRun : public DynamicContext {
  private:
   Body& body(const std::string& attribute) {
     const auto found = step_.bodies.find(attribute);
-    expect(found != step_.bodies.end(), "attribute '", attribute, "' is missing or no graph");
+    expect(found != step_.bodies.end(), "attribute '", attribute, "' is missing or not a graph");
     return found->second;
   }
 
@@ -470,7 +470,7 @@ void Executor::Impl::connect(Segment& segment, const SegmentRequest& wanted, con
     if (!made.count(value)) segment.outputs.push_back(value);
   segment.last = plan.rest.empty() && segment.outputs.empty();
   require(segment.last || !plan.rest.empty(), ErrorCode::kInvalidGraph, "the graph's output '",
-          segment.outputs.empty() ? "" : planned.name(segment.outputs[0]), "' is produced by nothing");
+          segment.outputs.empty() ? "" : planned.name(segment.outputs[0]), "' is not produced by any node");
 }
 
 // Which of the values known at the segment's end are read later.
@@ -503,7 +503,7 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
   segment->plan.nodes.clear();
   segment->plan.dynamic.clear();
   if (segment->last) segment->plan = {};
-  // A tail that is there already was compiled for values known at the end of another segment. They may
+  // An existing tail was compiled for values known at the end of another segment. They may
   // differ: variants have references of their own, and a kernel of one segment may have needed the contents
   // of a value.
   if (segment->tail)

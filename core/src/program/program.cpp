@@ -673,7 +673,7 @@ void Compiler::add_given(const std::string& name, const Tensor& tensor, bool con
   add_value(std::move(v));
 }
 
-// The values that are there before the first node runs.
+// The values that exist before the first node runs.
 void Compiler::add_inputs_and_constants() {
   for (size_t i = 0; i < request_.inputs.size(); ++i) {
     Value v;
@@ -700,7 +700,7 @@ void Compiler::add_inputs_and_constants() {
     if (uses(name) > 0) add_given(name, tensor, true);
 }
 
-// The requested outputs; the first of them are written where the caller wants them, if nothing else is there.
+// The requested outputs; the first of them are written to the caller's memory, if nothing else uses it.
 void Compiler::set_outputs() {
   for (const std::string& name : request_.outputs) {
     const int v = find_value(name);

@@ -231,7 +231,7 @@ void FileWriter::open_temporary() {
 
 void FileWriter::give_up(const char* step) {
   fail(ErrorCode::kFail, "cannot ", step, " the ", what_, " '", path_.string(), "': ", reason(),
-       "; the file that was there is unchanged");
+       "; the existing file is unchanged");
 }
 
 void FileWriter::write_through(const std::byte* data, size_t bytes) {

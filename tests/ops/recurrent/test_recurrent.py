@@ -277,7 +277,7 @@ def test_bad_inputs_are_refused(kind: str) -> None:
     check_rejected(layer(kind, {}), changed(3, uniform(1, 5)), "B must have shape")
     check_rejected(layer(kind, {}), changed(4, np.ones(2, np.int32)), "sequence_lens must be int32")
     check_rejected(
-        layer(kind, {}), changed(4, np.array([4, 5, 1], np.int32)), r"sequence_lens\[1\] must lie in"
+        layer(kind, {}), changed(4, np.array([4, 5, 1], np.int32)), r"sequence_lens\[1\] must be in"
     )
     check_rejected(layer(kind, {}), changed(5, uniform(1, 2, 3)), "initial_h must have shape")
     check_rejected(layer(kind, {"hidden_size": 4}), inputs, "hidden_size is 4")

@@ -21,6 +21,16 @@ from helpers import (
     uniform,
 )
 from onnx import TensorProto, helper
+from tensor_cases import check_onnx_case, onnx_cases
+
+
+@pytest.mark.parametrize(
+    "case",
+    onnx_cases("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"),
+    ids=lambda case: case.name,
+)
+def test_agrees_with_the_node_cases_of_onnx(case: Any) -> None:
+    check_onnx_case(case)
 
 
 def indices(*shape: int, below: int, above: int | None = None, dtype: Any = np.int64, seed: int = 0) -> Array:

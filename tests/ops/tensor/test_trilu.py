@@ -1,10 +1,18 @@
-"""Trilu, against NumPy and finite differences; test_movement.py has the node cases of the onnx package."""
+"""Trilu, against NumPy, the node cases of the onnx package and finite differences."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers import Array, Op, check_forward, check_gradient, check_rejected, uniform
+from tensor_cases import check_onnx_case, onnx_cases
+
+
+@pytest.mark.parametrize("case", onnx_cases("Trilu"), ids=lambda case: case.name)
+def test_agrees_with_the_node_cases_of_onnx(case: Any) -> None:
+    check_onnx_case(case)
 
 
 def trilu(k: int | None, upper: int) -> tuple[Op, list[Array]]:

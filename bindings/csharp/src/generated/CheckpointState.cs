@@ -261,7 +261,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Whether a state knows only the name, type and shape of its parameters, not their
         /// values.</summary>
         /// <remarks>Such a state needs CopyBufferToParameters before the first step.</remarks>
-        /// <returns>True for nominal, false if the values are there.</returns>
+        /// <returns>True for nominal, false if the values are loaded.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public bool IsNominal()
         {

@@ -5,8 +5,7 @@ namespace Microsoft.ML.OnnxRuntime
     /// rounding.</summary>
     public enum GraphOptimizationLevel
     {
-        /// <summary>No optimization; what follows from constants and shapes alone is computed once all the
-        /// same.</summary>
+        /// <summary>No optimization; what depends only on constants and shapes is still computed once.</summary>
         ORT_DISABLE_ALL = 0,
 
         /// <summary>Constant folding, removal of identities, common subexpressions; no fusion.</summary>

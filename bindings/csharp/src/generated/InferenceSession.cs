@@ -50,7 +50,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Creates a session from a model.</summary>
-        /// <param name="modelPath">Path of an ONNX file. External data is found beside it.</param>
+        /// <param name="modelPath">Path of an ONNX file. External data is looked up in its folder.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="modelPath"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when there is no such file; InvalidProtobuf when the
         /// file is not an ONNX model; InvalidGraph when the graph is not valid; NotImplemented when the model has
@@ -64,7 +64,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Creates a session from a model.</summary>
-        /// <param name="modelPath">Path of an ONNX file. External data is found beside it.</param>
+        /// <param name="modelPath">Path of an ONNX file. External data is looked up in its folder.</param>
         /// <param name="options">Settings, copied.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="modelPath"/> or <paramref
         /// name="options"/> is null.</exception>

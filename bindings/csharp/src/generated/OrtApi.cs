@@ -1150,7 +1150,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void AddKeyValuePairCall(IntPtr kvps, byte[] key, byte[] value);
         private static AddKeyValuePairCall addKeyValuePair;
-        /// <summary>Adds a pair, or replaces the value of a key that is there.</summary>
+        /// <summary>Adds a pair, or replaces the value of an existing key.</summary>
         internal static AddKeyValuePairCall AddKeyValuePair => addKeyValuePair ??
             (addKeyValuePair = NativeTables.Bind<AddKeyValuePairCall>(NativeTables.OrtApi, 296));
 
@@ -1171,7 +1171,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void RemoveKeyValuePairCall(IntPtr kvps, byte[] key);
         private static RemoveKeyValuePairCall removeKeyValuePair;
-        /// <summary>Removes a pair, if it is there.</summary>
+        /// <summary>Removes a pair, if it exists.</summary>
         internal static RemoveKeyValuePairCall RemoveKeyValuePair => removeKeyValuePair ??
             (removeKeyValuePair = NativeTables.Bind<RemoveKeyValuePairCall>(NativeTables.OrtApi, 299));
 

@@ -50,7 +50,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             Buffer = memory;
         }
 
-        /// <summary>The memory that the elements lie in.</summary>
+        /// <summary>The memory that contains the elements.</summary>
         public Memory<T> Buffer { get; }
 
         /// <inheritdoc/>

@@ -7,7 +7,7 @@ using System.Text;
 namespace Microsoft.ML.OnnxRuntime.Tensors
 {
     /// <summary>An array of any number of dimensions.</summary>
-    /// <remarks>Its elements are counted, copied and enumerated in the order in which they lie in
+    /// <remarks>Its elements are counted, copied and enumerated in the order in which they are stored in
     /// memory.</remarks>
     /// <typeparam name="T">Type of the elements.</typeparam>
     public abstract class Tensor<T> : IList<T>, IReadOnlyList<T>

@@ -218,7 +218,7 @@ NS_ASSUME_NONNULL_BEGIN
  * Such a state needs -[ORTTrainingSession fromBufferWithValue:error:] before the first step.
  *
  * @param error Set when it fails. May be NULL.
- * @return YES for nominal, NO if the values are there. On failure, NO.
+ * @return YES for nominal, NO if the values are loaded. On failure, NO.
  */
 - (BOOL)isNominalWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 

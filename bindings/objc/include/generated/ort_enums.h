@@ -135,7 +135,7 @@ typedef NS_ENUM(int32_t, ORTLoggingLevel) {
 
 /** How much a model is optimized before it runs. Results at all levels agree within rounding. */
 typedef NS_ENUM(int32_t, ORTGraphOptimizationLevel) {
-  /** No optimization; what follows from constants and shapes alone is computed once all the same. */
+  /** No optimization; what depends only on constants and shapes is still computed once. */
   ORTGraphOptimizationLevelNone = 0,
   /** Constant folding, removal of identities, common subexpressions; no fusion. */
   ORTGraphOptimizationLevelBasic = 1,

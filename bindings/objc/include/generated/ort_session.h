@@ -228,7 +228,7 @@ NS_ASSUME_NONNULL_BEGIN
 /** Creates a session from a model.
  *
  * @param env The environment.
- * @param modelPath Path of an ONNX file. External data is found beside it.
+ * @param modelPath Path of an ONNX file. External data is looked up in its folder.
  * @param sessionOptions Settings, copied.
  * @param error Set when it fails. May be NULL.
  * @return The object, or nil on failure.

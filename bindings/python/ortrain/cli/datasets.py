@@ -27,7 +27,7 @@ class Wanted:
     names : list of str
         In the order of a step; the last one is the target.
     shapes : list of list
-        Their shapes; an unknown extent is not an integer.
+        Their shapes; an unknown dimension is not an integer.
     has_target : bool, default True
         Whether the last input is the target.
     """

@@ -237,7 +237,7 @@ class ReduceMean(_Unary):
     Parameters
     ----------
     keepdims : bool, default: True
-        Whether the result has the rank of the operand, with extents of 1, or is a scalar.
+        Whether the result has the rank of the operand, with dimensions of 1, or is a scalar.
     """
 
     op_type = "ReduceMean"
@@ -252,7 +252,7 @@ class ReduceSum(_Unary):
     Parameters
     ----------
     keepdims : bool, default: True
-        Whether the result has the rank of the operand, with extents of 1, or is a scalar.
+        Whether the result has the rank of the operand, with dimensions of 1, or is a scalar.
     """
 
     op_type = "ReduceSum"

@@ -59,7 +59,7 @@ class Callback:
         """After an eval step; ``logs`` has its loss."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs to go on, as values that JSON can represent."""
+        """Return what a resumed run needs to continue, as values that JSON can represent."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -230,7 +230,7 @@ class TerminateOnNaN(Callback):
 
 
 class ModelCheckpoint(_Monitor):
-    """Saves checkpoints from which ``fit(resume=...)`` goes on.
+    """Saves checkpoints from which ``fit(resume=...)`` continues.
 
     It comes after the other callbacks, so that their state is in the checkpoint.
 

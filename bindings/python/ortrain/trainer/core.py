@@ -598,7 +598,7 @@ class Trainer:
         self.module.export_model_for_inferencing(path, names)
 
     def save(self, path: StrPath) -> None:
-        """Write a checkpoint from which ``fit(resume=...)`` goes on: parameters, optimizer and where the run is.
+        """Write a checkpoint from which ``fit(resume=...)`` continues: parameters, optimizer and where the run is.
 
         Raises
         ------

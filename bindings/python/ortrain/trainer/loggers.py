@@ -26,7 +26,7 @@ def _package(name: str, who: str, extra: str) -> Any:
 
 
 class CSVLogger(Callback):
-    """Writes a row per epoch to a CSV file. A resumed run goes on in the file.
+    """Writes a row per epoch to a CSV file. A resumed run appends to the file.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class JSONLogger(Callback):
     """Writes JSON lines: one for the beginning of a run, one per optimizer step, one per epoch, one for the end.
 
     Each line is an object whose ``event`` is ``begin``, ``step``, ``epoch`` or ``end``. Numbers that JSON cannot
-    represent are null. A resumed run goes on in the file.
+    represent are null. A resumed run appends to the file.
 
     Parameters
     ----------

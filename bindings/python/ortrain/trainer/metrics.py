@@ -58,7 +58,7 @@ class Metric(ABC):
         """Return the value over all batches since the last reset: a float, or nested lists of numbers."""
 
     def state(self) -> dict[str, Any]:
-        """Return what is needed to go on later, as plain numbers and lists."""
+        """Return what is needed to continue later, as plain numbers and lists."""
         plain = {}
         for key, value in vars(self).items():
             if key.startswith("_"):

@@ -38,7 +38,7 @@ class ProgbarLogger(Callback):
         return self._stream or sys.stderr
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Say where a resumed run goes on."""
+        """Say where a resumed run continues."""
         if self.trainer.resumed:
             print(f"resumed at epoch {self.trainer.epoch + 1}, step {self.trainer.step}", file=self.stream)
 

@@ -1,4 +1,4 @@
-// The headers of the C library; pkg-config says where they lie.
+// The headers of the C library; pkg-config finds them.
 #pragma once
 
 #include <onnxruntime_training_c_api.h>

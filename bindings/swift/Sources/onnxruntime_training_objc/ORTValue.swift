@@ -5,7 +5,7 @@ import Foundation
 public final class ORTValue: HandleOwner {
   let handle: OpaquePointer
 
-  /// The data that the tensor lies in, where it is the caller's.
+  /// The memory of the tensor, if it belongs to the caller.
   private let data: NSMutableData?
   private let bytes: UnsafeMutableRawPointer?
   private let size: Int

@@ -39,7 +39,7 @@ struct TrainingParameters {
   bool enable_grad_norm_clip = true;
   // Number of runs whose gradients one update averages. Runs up to the output `Group_Accumulated_Gradients` only accumulate.
   int64_t gradient_accumulation_steps = 1;
-  // Whether the model is computed in 16 bits with float32 weights behind it. It is float16, or bfloat16 with the session configuration `ortrain.mixed_precision` = `bf16`. Adds the input `loss_scale` and the outputs `global_gradient_norm` and `all_gradients_finite`.
+  // Whether the model is computed in 16 bits with float32 master weights. It is float16, or bfloat16 with the session configuration `ortrain.mixed_precision` = `bf16`. Adds the input `loss_scale` and the outputs `global_gradient_norm` and `all_gradients_finite`.
   bool use_mixed_precision = false;
   // Whether the moments of the optimizer are stored in float16.
   bool use_fp16_moments = false;

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <span>
 
+#include "op/gradient_expression.h"
 #include "op/matrix_product.h"
 #include "op/operator.h"
 #include "op/opset.h"
@@ -89,12 +90,12 @@ std::string sum_batches(GradientContext& g, const std::string& gradient, size_t 
 void vector_gradient(GradientContext& g, int64_t a_rank, int64_t b_rank, const Transposes& t, float alpha) {
   const std::string dy = g.dy(0);
   if (a_rank == 1 && b_rank == 1) {
-    const auto scaled = [&](const std::string& v) {
-      const std::string product = g("Mul", {dy, v});
-      return alpha == 1 ? product : g("Mul", {product, g.scalar_like(product, alpha)});
+    const auto scaled = [&](const Expression& product) {
+      return alpha == 1 ? product : product * static_cast<double>(alpha);
     };
-    if (g.needs(0)) g.set(0, scaled(g.x(1)));
-    if (g.needs(1)) g.set(1, scaled(g.x(0)));
+    const Expression d(g, dy), a(g, g.x(0)), b(g, g.x(1));
+    if (g.needs(0)) g.set(0, scaled(d * b));
+    if (g.needs(1)) g.set(1, scaled(d * a));
   } else if (a_rank == 1) {  // [K] x [..., K, N] → [..., N]
     const std::string rows = g.unsqueeze(dy, {b_rank - 2});
     if (g.needs(0)) {
@@ -206,8 +207,8 @@ void gemm_gradient(GradientContext& g) {
   if (g.needs(1)) g.set(1, gradient.of_b(dy));
   if (!g.needs(2)) return;
   const float beta = g.node().float_or("beta", 1);
-  const std::string scaled = beta == 1 ? dy : g("Mul", {dy, g.scalar_like(dy, beta)});
-  g.set(2, g.unbroadcast(scaled, g.y(0), 2));
+  const Expression d(g, dy);
+  g.set(2, g.unbroadcast(beta == 1 ? d : d * static_cast<double>(beta), g.y(0), 2));
 }
 
 // -----------------------------------------------------------------------------------------------------------

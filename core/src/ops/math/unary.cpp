@@ -1,9 +1,9 @@
-// Elementwise operators of one value, the gradient operators that also take the incoming gradient, and the
-// operators of the session that keep the derivative.
+// Elementwise operators with one input, their gradient operators, which also take the incoming gradient, and
+// the session's operators that store the derivative.
 //
-// A row is: name, domain, attributes a and b with their defaults, the gradient as a formula on graph values,
-// and the formula on integers where ONNX has the operator on these. The formulas on floats are in
-// backend/cpu/elementwise/unary_functions.cpp.
+// A row has the name, the domain, the attributes a and b with their defaults, the gradient as a formula on
+// graph values, and the formula for integers if ONNX defines the operator for them. The formulas for floats
+// are in backend/cpu/elementwise/unary_functions.cpp.
 #include <cmath>
 #include <iterator>
 #include <numbers>
@@ -42,21 +42,22 @@ using Rule = void (*)(GradientContext& g, const Expression& dy, const Expression
 struct UnaryRow {
   std::string_view type, domain;
   Defaults defaults;
-  Rule rule;                                                           // null: gradients stop here
+  Rule rule;                                                           // null: no gradient is propagated
   Kernel (*integers)(KernelContext& c, double a, double b) = nullptr;  // null: rejected
-  int64_t since = 1;  // the opset from which the operator is what the row says
+  int64_t since = 1;  // the first opset in which the operator has this meaning
 };
 
 using Slope = Expression (*)(const Expression& x, double a);
 
-// The gradient operator of a unary one, dY s(X), where X may stand for Y.
+// The gradient operator of a unary operator, dY s(X); its X may be the output Y of the operator.
 struct PairRow {
   std::string_view type;
   Defaults defaults;
   Slope slope;  // s'; null: zero
 };
 
-// What a pass makes of an operator and its gradient (passes/save_activation_derivatives.cpp): Y and s(X).
+// The operator by which a pass replaces an operator and its gradient
+// (passes/save_activation_derivatives.cpp). It returns Y and s(X).
 struct WithSlopeRow {
   std::string_view function, type;
   Defaults defaults;
@@ -91,7 +92,7 @@ Expression quick_gelu_curvature(const Expression& x, double a) {
   return sigmoid_product_curvature(x, a * x, x.number(a), x.number(0));
 }
 
-// Tensors of integers are small: one plain loop.
+// Integer tensors are small, so a plain loop suffices.
 template <class F>
 Kernel integer_kernel(KernelContext& c, F f) {
   Kernel kernel;
@@ -159,7 +160,7 @@ constexpr UnaryRow kUnaryRows[] = {
     {"Softplus", "", {}, RULE(dy * x.call("Sigmoid"))},
     {"Softsign", "", {}, RULE(dy / square(x.call("Abs") + 1.0))},
     {"Relu", "", {}, RULE(dy.call("ReluGrad", y, {}, kMicrosoft)), INTEGERS(x > 0 ? x : T{0})},
-    // Y tells the sign of X only where alpha is not negative.
+    // The sign of X follows from Y only if alpha is not negative.
     {"LeakyRelu", "", {{"alpha", 0.01f}},
       RULE(a < 0 ? (x > 0.0).choose(dy, dy * a)
                  : dy.call("LeakyReluGrad", y, {{"alpha", static_cast<float>(a)}}, kMicrosoft))},
@@ -248,7 +249,7 @@ Kernel pair_kernel(KernelContext& c, const PairRow& row) {
   const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
   PairFunction function = pair_function(row.type, kept);
   function.a = Defaults::value(c.node(), row.defaults.a);
-  // The value from the forward pass decides: other kernels read it too.
+  // The value of the forward pass decides, because other kernels read it too.
   LayoutPtr layout = narrow ? bf16_layout(c, lies_in_bf16(c, 1) ? 1 : 0) : flat_layout(c, 1);
   if (!layout) layout = flat_layout(c, 0);
   const Slot u = c.in(0, layout), v = c.in(1, layout), y = c.out_inplace(0, {0, 1}, layout);

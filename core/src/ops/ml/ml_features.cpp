@@ -96,7 +96,7 @@ int64_t vector_rows(const NodeContext& c, size_t i) { return c.rank(i) == 2 ? c.
 void vectorize_shape(ShapeContext& c) {
   int64_t sum = 0;
   for (const int64_t length : vector_lengths(c)) {
-    c.expect(length >= 0 && length <= INT32_MAX, "inputdimensions must lie in [0, ", INT32_MAX, "], found ",
+    c.expect(length >= 0 && length <= INT32_MAX, "inputdimensions must be in [0, ", INT32_MAX, "], found ",
              length);
     sum += length;
   }
@@ -140,7 +140,7 @@ void vectorize_gradient(GradientContext& g) {
                     g.node().inputs.size(), " inputs"));
   for (const int64_t length : lengths)
     if (length < 0 || length > INT32_MAX)
-      g.reject(concat("inputdimensions must lie in [0, ", INT32_MAX, "], found ", length));
+      g.reject(concat("inputdimensions must be in [0, ", INT32_MAX, "], found ", length));
   for (size_t i = 0; i < g.node().inputs.size(); ++i) {
     const auto dims = g.dims(g.x(i));
     if (!dims || dims->empty() || !dims->back().known())

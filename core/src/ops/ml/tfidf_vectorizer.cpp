@@ -57,7 +57,7 @@ struct Vectorizer {
     c.expect(weights.empty() || weights.size() == outputs.size(), "it has ", outputs.size(), " n-grams and ",
              weights.size(), " weights");
     for (const int64_t place : outputs) {
-      c.expect(place >= 0 && place <= INT32_MAX, "ngram_indexes must lie in [0, ", INT32_MAX, "], found ",
+      c.expect(place >= 0 && place <= INT32_MAX, "ngram_indexes must be in [0, ", INT32_MAX, "], found ",
                place);
       width = std::max(width, place + 1);
     }

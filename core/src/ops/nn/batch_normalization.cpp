@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "op/batch_normalization.h"
+#include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
 #include "ops/nn/normalization_gradient.h"
@@ -60,7 +61,7 @@ void grad_shape(ShapeContext& c) {
 // Gradients.
 
 void training_gradient(GradientContext& g) {
-  if (!is_internal(g.node())) {
+  if (!updates_statistics(g.node())) {
     if (g.opset() < since::kTrainingMode)
       g.reject(concat("the gradient of training mode is supported from opset ", since::kTrainingMode,
                       " on, but the model has opset ", g.opset(), "; convert the model"));
@@ -83,22 +84,24 @@ void inference_gradient(GradientContext& g) {
     inner.push_back(i - 1);
     all_but_channels.push_back(i);
   }
-  const auto by_channel = [&](const std::string& v) { return inner.empty() ? v : g.unsqueeze(v, inner); };
-  const auto sum = [&](const std::string& v) { return g.reduce_sum(v, all_but_channels, false); };
-  const std::string dy = g.dy(0);
-  const std::string epsilon = g.scalar_like(g.x(kX), g.node().float_or("epsilon", 1e-5f));
-  const std::string r = g("Reciprocal", {g("Sqrt", {g("Add", {g.x(kVariance), epsilon})})});
-  const std::string factor = g("Mul", {g.x(kScale), r});
-  if (g.needs(kX)) g.set(kX, g("Mul", {dy, by_channel(factor)}));
+  const auto by_channel = [&](const Expression& v) {
+    return inner.empty() ? v : Expression(g, g.unsqueeze(v, inner));
+  };
+  const auto sum = [&](const Expression& v) {
+    return Expression(g, g.reduce_sum(v, all_but_channels, false));
+  };
+  const Expression dy(g, g.dy(0)), x(g, g.x(kX)), scale(g, g.x(kScale)), mean(g, g.x(kMean));
+  const Expression variance(g, g.x(kVariance));
+  const Expression r =
+      (variance + static_cast<double>(g.node().float_or("epsilon", 1e-5f))).call("Sqrt").call("Reciprocal");
+  const Expression factor = scale * r;
+  if (g.needs(kX)) g.set(kX, dy * by_channel(factor));
   if (g.needs(kBias)) g.set(kBias, sum(dy));
-  if (g.needs(kMean)) g.set(kMean, g("Neg", {g("Mul", {factor, sum(dy)})}));
+  if (g.needs(kMean)) g.set(kMean, -(factor * sum(dy)));
   if (!g.needs(kScale) && !g.needs(kVariance)) return;
-  const std::string centered = g("Sub", {g.x(kX), by_channel(g.x(kMean))});
-  const std::string products = g("Mul", {sum(g("Mul", {dy, centered})), r});  // Σ dY x̂
+  const Expression products = sum(dy * (x - by_channel(mean))) * r;  // Σ dY x̂
   if (g.needs(kScale)) g.set(kScale, products);
-  if (!g.needs(kVariance)) return;
-  const std::string halved = g("Mul", {g("Mul", {factor, r}), g.scalar_like(g.x(kX), -0.5)});
-  g.set(kVariance, g("Mul", {halved, products}));
+  if (g.needs(kVariance)) g.set(kVariance, factor * r * -0.5 * products);
 }
 
 void forward_gradient(GradientContext& g) {

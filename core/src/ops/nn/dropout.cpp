@@ -28,7 +28,7 @@ Shape bitmask_shape(const NodeContext& c) { return {(c.size(0) + 31) / 32}; }
 
 template <bool Bits>
 void shape(ShapeContext& c) {
-  // Before version 7 it drops elements unless it is told not to.
+  // Before version 7 it drops elements unless the attribute is_test is set.
   c.expect(
       c.opset() >= since::kDropoutInference || !c.node().domain.empty() || c.node().int_or("is_test", 0) != 0,
       "opset 6 Dropout is supported for inference only, found is_test = 0");

@@ -15,7 +15,7 @@
 namespace ortrain {
 namespace {
 
-// The shape of the saved statistics: size 1 from the axis on.
+// The shape of the saved statistics: that of X, with size 1 from the axis on.
 Shape statistics_shape(const NodeContext& c, size_t input) {
   Shape shape = c.shape(input);
   std::fill(shape.begin() + static_cast<ptrdiff_t>(normalized_axis(c, input)), shape.end(), 1);
@@ -49,7 +49,7 @@ void shape(ShapeContext& c) {
   }
   c.output(0, c.dtype(Simplified ? 1 : 0), c.shape(0));
   for (size_t o = 1; o < c.output_count(); ++o)
-    if (c.has_output(o)) c.output(o, wide_of(c.dtype(0)), statistics_shape(c, 0));  // float at least
+    if (c.has_output(o)) c.output(o, wide_of(c.dtype(0)), statistics_shape(c, 0));  // at least float
 }
 
 DType gradient_types(const ElementTypes& types, size_t o) { return types[o == 0 ? 1 : 2]; }

@@ -48,7 +48,7 @@ struct Pool {
         for (int64_t iw = first(w, ow); iw < end(w, ow); iw += w.dilation)
           f((id * h.input + ih) * w.input + iw);
   }
-  // The first element of window `o` that lies in the input, and where they end.
+  // The first element of window `o` within the input, and the end of the window.
   static int64_t first(const WindowAxis& a, int64_t o) {
     const int64_t start = o * a.stride - a.before;
     return start >= 0 ? start : start + (a.dilation - 1 - start) / a.dilation * a.dilation;

@@ -2,6 +2,7 @@
 // AveragePoolGrad. Their kernels are listed in backend/cpu/implementations.cpp.
 #include <algorithm>
 
+#include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
 #include "op/pooling.h"
@@ -104,18 +105,17 @@ void average_pool_gradient(GradientContext& g) {
 // dX = dY / (elements of a channel), repeated.
 void global_average_gradient(GradientContext& g) {
   const std::string shape = g("Shape", {g.x(0)});
-  std::string scaled;
+  const Expression dy(g, g.dy(0));
   if (knows_space(g)) {
     double points = 1;
     const std::vector<Dim> dims = *g.dims(g.x(0));
     for (size_t i = 2; i < dims.size(); ++i) points *= static_cast<double>(dims[i].value);
-    scaled = g("Mul", {g.dy(0), g.scalar_like(g.x(0), 1 / points)});
+    g.set(0, g("Expand", {dy * (1 / points), shape}));
   } else {
     const std::string space = g("Slice", {shape, g.int64s({2}), g.int64s({INT64_MAX})});
-    const std::string points = g("ReduceProd", {space}, {{"keepdims", int64_t{0}}});
-    scaled = g("Div", {g.dy(0), g("Cast", {points}, {{"to", static_cast<int64_t>(g.dtype(g.x(0)))}})});
+    const Expression points(g, g("ReduceProd", {space}, {{"keepdims", int64_t{0}}}));
+    g.set(0, g("Expand", {dy / points.as(dy), shape}));
   }
-  g.set(0, g("Expand", {scaled, shape}));
 }
 
 // The gradient goes to the largest element; if several are equal, they share it.
@@ -124,10 +124,9 @@ void global_max_gradient(GradientContext& g) {
   if (!rank) g.reject("the rank of its input is not known; run ONNX shape inference on the model first");
   std::vector<int64_t> axes;
   for (int64_t i = 2; i < *rank; ++i) axes.push_back(i);
-  const std::string mask =
-      g("Cast", {g("Equal", {g.x(0), g.y(0)})}, {{"to", static_cast<int64_t>(g.dtype(g.x(0)))}});
-  const std::string share = g("Div", {g.dy(0), g.reduce_sum(mask, axes, true)});
-  g.set(0, g("Mul", {mask, share}));
+  const Expression x(g, g.x(0)), y(g, g.y(0)), dy(g, g.dy(0));
+  const Expression largest = x.call("Equal", y).as(x);
+  g.set(0, largest * (dy / Expression(g, g.reduce_sum(largest, axes, true))));
 }
 
 // dX is linear in dY, and Y consists of the elements at the indices, so this is u at the indices.

@@ -167,7 +167,7 @@ Updated count_of(KernelContext& c, size_t i, size_t o) {
   return {c.state(i), c.has_output(o) ? c.out(o) : Slot{}, sizeof(int64_t)};
 }
 
-// Output o is like input inputs[o], where both are there.
+// Output o has the type and shape of input inputs[o], if both exist.
 void outputs_like(ShapeContext& c, std::initializer_list<size_t> inputs) {
   size_t o = 0;
   for (const size_t i : inputs) {

@@ -109,7 +109,7 @@ Kernel kernel(KernelContext& c) {
 }
 
 // LSTMGrad(X, W, R, sequence_lens?, initial_h?, initial_c?, HAll, CAll, iofc, dHAll?, dHFinal?, dCFinal?, P?)
-// -> dX?, dW?, dR?, dB?, dinitial_h?, dinitial_c?, dP?. The last input is there where the layer has
+// -> dX?, dW?, dR?, dB?, dinitial_h?, dinitial_c?, dP?. The last input exists if the layer has
 // peepholes.
 void gradient_shape(ShapeContext& c) {
   const Recurrent r = read_recurrent(c, 4);

@@ -82,7 +82,7 @@ void Lengths::check(const Frame& f) const {
   if (!slot_.defined()) return;
   for (int64_t b = 0; b < batch_; ++b)
     require(of(f, b) >= 0 && of(f, b) <= steps_, ErrorCode::kInvalidArgument, label_, ": sequence_lens[", b,
-            "] must lie in [0, ", steps_, "], found ", of(f, b));
+            "] must be in [0, ", steps_, "], found ", of(f, b));
 }
 
 std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& r,

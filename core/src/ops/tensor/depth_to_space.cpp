@@ -8,7 +8,7 @@ namespace {
 int64_t block_of(const Node& node) {
   const int64_t block = node.int_or("blocksize", 0);
   require(block > 0 && block < 32768, ErrorCode::kInvalidGraph, node.label(),
-          ": attribute 'blocksize' must lie in [1, 32767], found ", block);
+          ": attribute 'blocksize' must be in [1, 32767], found ", block);
   return block;
 }
 

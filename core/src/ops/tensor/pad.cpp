@@ -26,7 +26,7 @@ struct Border {
   int64_t before = 0, after = 0;
 };
 constexpr int64_t kMostPad = int64_t{1} << 56;
-// Along an axis, where a table tells which elements the border repeats.
+// Along one axis, with a table of the elements that the border repeats.
 constexpr int64_t kMostMapped = int64_t{1} << 27;
 
 // The attribute that holds the borders before version 11; version 1 has another name for it.

@@ -99,7 +99,7 @@ Kernel kernel(KernelContext& c) {
   const Shape& image = kToImage ? c.out_shape(0) : c.shape(0);
   const int64_t planes = image[0] * image[1], points = element_count(columns.image);
   const Slot in = c.in(0), out = c.out(0);
-  if (planes == 0) return nothing_to_do();  // a table could be large all the same
+  if (planes == 0) return nothing_to_do();  // the table could still be large
   const auto table = std::make_shared<const std::vector<int64_t>>(columns.table());
   const int64_t elements = static_cast<int64_t>(table->size());
   Kernel kernel;

@@ -178,8 +178,8 @@ void apply_roi(const NodeContext& c, Settings& s, const std::vector<int64_t>& ax
   c.expect(roi.size() == 2 * axes.size(), "roi must have two values for each of ", axes.size(),
            " axes, found ", roi.size());
   for (const double place : roi)
-    c.expect(std::abs(place) <= kLargestRoi, "roi must lie in [", -kLargestRoi, ", ", kLargestRoi,
-             "], found ", place);
+    c.expect(std::abs(place) <= kLargestRoi, "roi must be in [", -kLargestRoi, ", ", kLargestRoi, "], found ",
+             place);
   for (size_t i = 0; i < axes.size(); ++i) {
     s.axes[static_cast<size_t>(axes[i])].from = roi[i];
     s.axes[static_cast<size_t>(axes[i])].to = roi[axes.size() + i];
@@ -503,7 +503,7 @@ Kernel kernel(KernelContext& c) {
     kernel = run_passes<decltype(zero)>(c, s, false, x, c.out(0));
   });
   if (floating) return kernel;
-  // Mode nearest only moves elements, whatever they are.
+  // Mode nearest only copies elements of any type.
   if (s.mode != Mode::kNearest || s.coordinates == Coordinates::kTfCropAndResize) c.reject_dtype(0);
   visit_width(c, 0, [&](auto zero) {
     const Slot x = c.in(0);

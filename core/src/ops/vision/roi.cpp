@@ -77,7 +77,7 @@ struct Align : Regions {
              "attribute coordinate_transformation_mode must be half_pixel or output_half_pixel, found '",
              coordinates, "'");
     shift = coordinates == "half_pixel" ? 0.5 : 0;
-    c.expect(points >= 0 && points <= kMostPoints, "attribute sampling_ratio must lie in [0, ", kMostPoints,
+    c.expect(points >= 0 && points <= kMostPoints, "attribute sampling_ratio must be in [0, ", kMostPoints,
              "], found ", points);
     const size_t images = x_at + 2;
     c.expect(c.dtype(images) == DType::kInt64 && c.shape(images) == Shape{count},

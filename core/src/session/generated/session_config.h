@@ -9,7 +9,7 @@ namespace ortrain {
 enum class ConfigKind { kChoice, kBytes, kCount, kLimit, kFolder, kPass };
 
 struct ConfigEntry {
-  std::string_view key;  // of kPass, what stands before the name of the pass
+  std::string_view key;  // of kPass, the text before the name of the pass
   ConfigKind kind;
   std::string_view values;    // with a space between them; of kChoice and kPass alone
   std::string_view fallback;  // the value where the entry is missing; empty where there is none

@@ -234,12 +234,12 @@ class SessionOptions:
         denotation : str
             The denotation, such as DATA_BATCH.
         extent : int
-            The extent.
+            The dimension.
 
         Raises
         ------
         InvalidArgumentError
-            When the extent is negative.
+            When the dimension is negative.
         """
         _ortrain.add_free_dimension_override(self._handle, denotation, extent)
 
@@ -251,12 +251,12 @@ class SessionOptions:
         name : str
             The name, such as batch.
         extent : int
-            The extent.
+            The dimension.
 
         Raises
         ------
         InvalidArgumentError
-            When the extent is negative.
+            When the dimension is negative.
         """
         _ortrain.add_free_dimension_override_by_name(self._handle, name, extent)
 

@@ -173,7 +173,7 @@ class TrainingParameters(Members):
 
     @property
     def use_mixed_precision(self) -> bool:
-        """Whether the model is computed in 16 bits with float32 weights behind it. It is float16, or bfloat16
+        """Whether the model is computed in 16 bits with float32 master weights. It is float16, or bfloat16
         with the session configuration `ortrain.mixed_precision` = `bf16`. Adds the input `loss_scale` and
         the outputs `global_gradient_norm` and `all_gradients_finite`.
         """

@@ -131,7 +131,7 @@ public enum ORTLoggingLevel: Int32, Sendable, CaseIterable {
 
 /// How much a model is optimized before it runs. Results at all levels agree within rounding.
 public enum ORTGraphOptimizationLevel: Int32, Sendable, CaseIterable {
-  /// No optimization; what follows from constants and shapes alone is computed once all the same.
+  /// No optimization; what depends only on constants and shapes is still computed once.
   case none = 0
   /// Constant folding, removal of identities, common subexpressions; no fusion.
   case basic = 1

@@ -303,7 +303,7 @@ public final class ORTCheckpoint: HandleOwner {
   ///
   /// Such a state needs ORTTrainingSession.fromBuffer(with:) before the first step.
   ///
-  /// - Returns: True for nominal, false if the values are there.
+  /// - Returns: True for nominal, false if the values are loaded.
   /// - Throws: `NSError` of the domain `onnxruntime`.
   public func isNominal() throws -> Bool {
     defer { withExtendedLifetime(self) {} }

@@ -16,7 +16,7 @@ public final class ORTSession: HandleOwner {
   ///
   /// - Parameters:
   ///   - env: The environment.
-  ///   - modelPath: Path of an ONNX file. External data is found beside it.
+  ///   - modelPath: Path of an ONNX file. External data is looked up in its folder.
   ///   - sessionOptions: Settings, copied.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noSuchFile` when there is no such
   ///   file; `ORTErrorCode.invalidProtobuf` when the file is not an ONNX model;

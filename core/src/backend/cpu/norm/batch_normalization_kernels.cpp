@@ -15,18 +15,18 @@ Statistics plan_statistics(KernelContext& c) {
   s.epsilon = c.node().float_or("epsilon", 1e-5f);
   s.empty = c.size(kX) == 0;
   const size_t bytes = static_cast<size_t>(s.channels) * size_of(c.dtype(kX));
-  const bool internal = is_internal(c.node());
+  const bool updates = updates_statistics(c.node());
   const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
   for (int k = 0; k < 2; ++k) {
     const size_t input = k == 0 ? kMean : kVariance, output = static_cast<size_t>(k) + 1;
-    if (internal) s.state[k] = c.state(input);
-    s.running[k].before = internal ? s.state[k] : c.in(input);
+    if (updates) s.state[k] = c.state(input);
+    s.running[k].before = updates ? s.state[k] : c.in(input);
     if (wanted(output)) s.running[k].after = c.out(output);
   }
   s.mean = wanted(3) ? c.out(3) : c.scratch(bytes);
-  const size_t variance = internal ? 5 : 4;
+  const size_t variance = updates ? 5 : 4;
   s.variance = wanted(variance) ? c.out(variance) : c.scratch(bytes);
-  if (wanted(4) && internal) s.inverse = c.out(4);
+  if (wanted(4) && updates) s.inverse = c.out(4);
   return s;
 }
 

@@ -79,7 +79,7 @@ HWY_EXPORT(add_bf16);
 
 namespace {
 
-// The rows of a channel are cut into this many parts whatever the number of threads, so that the result does
+// The rows of a channel are cut into this many parts for any number of threads, so that the result does
 // not depend on it.
 constexpr int64_t kParts = 8;
 

@@ -129,9 +129,8 @@ LayerNormalizationFunctions<T, V> find(bool centered) {
     return HWY_DYNAMIC_DISPATCH(FindDouble)(centered);
 }
 
-constexpr int64_t kCost = 6;  // of one element, in additions
-constexpr int64_t kRowBlock =
-    32;  // rows whose sums are added in their own type, before they are added in double
+constexpr int64_t kCost = 6;       // per element, in additions
+constexpr int64_t kRowBlock = 32;  // rows that are summed in their own type before the sum is added in double
 
 // The layout of values of that shape that are stored as V.
 template <typename V>

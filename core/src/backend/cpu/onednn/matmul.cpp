@@ -19,7 +19,7 @@ struct Described {
   const Product& p;
   const float alpha;
   const std::vector<TailOperand>& tail;
-  bool as_argument, as_sum;  // how the bias is added: by the primitive, or to what is there already
+  bool as_argument, as_sum;  // how the bias is added: by the primitive, or to what is stored already
   dnnl::memory::dims b_dims, y_dims, row_dims;
   dnnl::memory::desc a, b, y, bias;
 
