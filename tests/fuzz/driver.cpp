@@ -3,7 +3,8 @@
 //     fuzz_reader FILE_OR_FOLDER...                      runs each of these inputs once
 //     fuzz_reader -seconds=60 -findings=F FOLDER...      changes them for so long, and runs what comes out
 //
-// It does not learn from what it runs, as libFuzzer does by coverage. It needs no other compiler and no other build.
+// It does not learn from what it runs, as libFuzzer does by coverage. It needs no other compiler and no other
+// build.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -29,15 +30,15 @@ using Bytes = std::vector<uint8_t>;
 
 extern "C" {
 size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed);
-size_t LLVMFuzzerCustomCrossOver(const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size, uint8_t* out,
-                                 size_t max_size, unsigned seed) __attribute__((weak));
+size_t LLVMFuzzerCustomCrossOver(const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size,
+                                 uint8_t* out, size_t max_size, unsigned seed) __attribute__((weak));
 }
 
 namespace {
 
-constexpr size_t kLongest = 16384;   // bytes of an input
-constexpr unsigned kSlowest = 25;    // seconds for one
-constexpr size_t kWandering = 512;   // changed inputs that are changed further
+constexpr size_t kLongest = 16384;  // bytes of an input
+constexpr unsigned kSlowest = 25;   // seconds for one
+constexpr size_t kWandering = 512;  // changed inputs that are changed further
 
 // What the handler of a signal needs: the input that is being run, and where to keep it.
 const Bytes* current = nullptr;
@@ -70,7 +71,8 @@ void watch(const fs::path& findings, const char* program, unsigned seed) {
   struct sigaction action {};
   action.sa_handler = keep_input;
   action.sa_flags = SA_ONSTACK;
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM})
+    sigaction(signal, &action, nullptr);
 }
 
 Bytes read_bytes(const fs::path& path) {
@@ -114,7 +116,8 @@ void fuzz(const std::vector<Bytes>& seeds, std::chrono::seconds time, unsigned s
   Random random(seed);
   std::vector<Bytes> wandering;
   size_t count = 0;
-  for (const auto end = std::chrono::steady_clock::now() + time; std::chrono::steady_clock::now() < end; ++count) {
+  for (const auto end = std::chrono::steady_clock::now() + time; std::chrono::steady_clock::now() < end;
+       ++count) {
     Bytes bytes = changed(seeds, wandering, random);
     current = &bytes;
     alarm(kSlowest);

@@ -164,8 +164,8 @@ class Reader {
                                   shown_domain(domain), ", the model version ", found->second));
   }
 
-  // Domains that contain only functions have no operators after these are inlined. A model imports at least one
-  // domain, so those of a model that imports no others stay.
+  // Domains that contain only functions have no operators after these are inlined. A model imports at least
+  // one domain, so those of a model that imports no others stay.
   void drop_function_domains() {
     auto kept = model_.opsets;
     for (const auto& function : proto_.functions())
@@ -290,11 +290,14 @@ class Reader {
     for (const auto& output : proto.output()) {  // one value may appear more than once
       ValueInfo value = read_value(output);
       value.name = named(value.name);
+      require(!value.name.empty(), ErrorCode::kInvalidGraph, "graph output \"", output.name(),
+              "\" is an input of the function that its caller does not give");
       graph.outputs.push_back(std::move(value));
     }
     for (const auto& inner : proto.value_info()) {
       ValueInfo value = read_value(inner);
       value.name = named(value.name);
+      if (value.name.empty()) continue;  // an input of the function that its caller does not give
       std::string name = value.name;
       graph.value_info.insert_or_assign(std::move(name), std::move(value));
     }

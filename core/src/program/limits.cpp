@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <fstream>
 #include <string>
@@ -37,8 +38,12 @@ void check_value(const NodeContext& c, size_t o, DType dtype, const Shape& shape
   c.expect(shape.size() <= kMaxRank, "output ", o, " has ", shape.size(),
            " dimensions, the most that are supported are ", kMaxRank);
   const int64_t count = element_count(shape);  // rejects negative dimensions and overflow
-  c.expect(static_cast<size_t>(count) <= limits.elements, "output ", o, " has shape ", to_string(shape),
-           " and so ", count, " elements, the most that session.max_elements allows are ", limits.elements);
+  // A dimension of 0 counts as 1: kernels may go through the others all the same.
+  size_t product = 1;
+  for (const int64_t extent : shape) product *= static_cast<size_t>(std::max<int64_t>(extent, 1));
+  c.expect(product <= limits.elements, "output ", o, " has shape ", to_string(shape), " and so ", product,
+           " elements", count == 0 ? " (a dimension of 0 counts as 1)" : "",
+           ", the most that session.max_elements allows are ", limits.elements);
   c.expect(bytes_of(dtype, count) <= limits.bytes, "output ", o, " of type ", to_string(dtype), " and shape ",
            to_string(shape), " takes ", bytes_of(dtype, count),
            " bytes, the most that session.max_bytes allows are ", limits.bytes);

@@ -1,8 +1,9 @@
-// Sequences of calls through the tables of the C interface. The first byte of an input chooses what exists at the
-// start; then each call is three bytes, its table and slot, and as many bytes as its arguments take.
+// Sequences of calls through the tables of the C interface. The first byte of an input chooses what exists at
+// the start; then each call is three bytes, its table and slot, and as many bytes as its arguments take.
 //
-// Arguments keep the contract of the interface: handles are alive or null, lengths are true, and memory of that
-// length is there, no byte more. All else is arbitrary: order, numbers, names, null where a pointer is expected.
+// Arguments keep the contract of the interface: handles are alive or null, lengths are true, and memory of
+// that length is there, no byte more. All else is arbitrary: order, numbers, names, null where a pointer is
+// expected.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -74,7 +75,7 @@ Files& files() {
 // What a parameter is (calls.py).
 struct Role {
   enum Kind { kValue, kPath, kArray, kBytes, kLength, kResult, kRoom, kRoomLength } kind;
-  int other;  // of arrays and bytes: the parameter with their length
+  int other;                                          // of arrays and bytes: the parameter with their length
   enum Owner { kCallee, kCaller, kAllocator } owner;  // of a result: who frees it
 };
 
@@ -170,9 +171,9 @@ class Machine {
       OrtTrainingSession* session = nullptr;
       succeed(training().LoadCheckpoint(files().path("checkpoint").c_str(), &state));
       keep(state);
-      succeed(training().CreateTrainingSession(env, options, state, files().path("training_model.onnx").c_str(),
-                                               files().path("eval_model.onnx").c_str(),
-                                               files().path("optimizer_model.onnx").c_str(), &session));
+      succeed(training().CreateTrainingSession(
+          env, options, state, files().path("training_model.onnx").c_str(),
+          files().path("eval_model.onnx").c_str(), files().path("optimizer_model.onnx").c_str(), &session));
       keep(session);
     }
     if (what % 4 >= 2) {
@@ -245,8 +246,8 @@ class Machine {
   }
 
   int64_t number() {
-    static constexpr int64_t kNumbers[] = {0,  1, 2, 6,   16,        32,        -1,
-                                           3,  7, 1, 100, INT32_MAX, INT64_MAX, INT64_MIN};
+    static constexpr int64_t kNumbers[] = {0, 1, 2, 6,   16,        32,        -1,
+                                           3, 7, 1, 100, INT32_MAX, INT64_MAX, INT64_MIN};
     return kNumbers[next() % std::size(kNumbers)];
   }
 
@@ -346,7 +347,8 @@ class Machine {
       if constexpr (std::is_pointer_v<P> && std::is_class_v<std::remove_pointer_t<P>>)
         if (role.other >= 0 && role.owner == Role::kCaller)  // values of the caller may be overwritten
           for (size_t i = 0; i < count; ++i)
-            if (next() % 4 == 0) static_cast<P*>(memory)[i] = pick<std::remove_const_t<std::remove_pointer_t<P>>>();
+            if (next() % 4 == 0)
+              static_cast<P*>(memory)[i] = pick<std::remove_const_t<std::remove_pointer_t<P>>>();
       return next() >= 252 ? nullptr : static_cast<T>(frame.results[at] = memory);
     }
   }

@@ -33,8 +33,8 @@ HeadsView heads_of(const NodeContext& c, const Shape& shape, const char* what, c
   c.expect(shape.size() == 3, what,
            " must have shape [batch, heads, positions, size] or [batch, positions, heads * size], found ",
            to_string(shape));
-  c.expect(count > 0 && shape[2] % count == 0, "attribute ", name, " must divide the ", shape[2],
-           " elements of ", what, " ", to_string(shape), ", found ", count);
+  c.expect(count > 0 && count <= shape[2] && shape[2] % count == 0, "attribute ", name, " must divide the ",
+           shape[2], " elements of ", what, " ", to_string(shape), ", found ", count);
   const int64_t size = shape[2] / count;
   return {shape[0], count, shape[1], size, rows_first(count, shape[1], size)};
 }

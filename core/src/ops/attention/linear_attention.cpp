@@ -30,8 +30,8 @@ LinearAttention read(const NodeContext& c, size_t first) {
            "update_rule must be linear, gated, delta or gated_delta, found '", rule, "'");
   a.dtype = c.dtype(first);
   const Shape &q = c.shape(first), &k = c.shape(first + 1), &v = c.shape(first + 2);
-  c.expect(q.size() == 3 && q[2] % a.heads == 0, "query must have shape [batch, tokens, ", a.heads,
-           " * size], found ", to_string(q));
+  c.expect(q.size() == 3 && q[2] >= a.heads && q[2] % a.heads == 0, "query must have shape [batch, tokens, ",
+           a.heads, " * size], found ", to_string(q));
   a.batch = q[0], a.tokens = q[1], a.size = q[2] / a.heads;
   c.expect(k == Shape{a.batch, a.tokens, a.kv_heads * a.size}, "key must have shape ",
            to_string(Shape{a.batch, a.tokens, a.kv_heads * a.size}), ", found ", to_string(k));

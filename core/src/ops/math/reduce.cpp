@@ -109,8 +109,10 @@ Kernel integer_kernel(KernelContext& c, const Axes& axes, const ReduceRow& row) 
         }
       }
     });
+    using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;  // holds the count, as T may not
     if (mean && count)
-      for (int64_t i = 0; i < outputs; ++i) to[i] = static_cast<T>(to[i] / static_cast<T>(count));
+      for (int64_t i = 0; i < outputs; ++i)
+        to[i] = static_cast<T>(static_cast<Wide>(to[i]) / static_cast<Wide>(count));
   };
 }
 

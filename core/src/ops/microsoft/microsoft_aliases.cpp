@@ -118,6 +118,9 @@ void unfold(DecompositionContext& e) {
     e.reject(
         concat("size must be in [1, ", extent.value, "] and step be positive, found ", size, " and ", step));
   const int64_t windows = (extent.value - size) / step + 1;
+  constexpr int64_t kMostPlaces = 1 << 24;
+  if (windows > kMostPlaces / size)
+    e.reject(concat("its ", windows, " windows of ", size, " have more than ", kMostPlaces, " elements"));
   std::vector<int64_t> places;
   for (int64_t w = 0; w < windows; ++w)
     for (int64_t i = 0; i < size; ++i) places.push_back(w * step + i);
