@@ -534,7 +534,8 @@ struct OrtrainApi {
    * \param[in] index Zero-based index.
    * \param[in] allocator Allocates the memory for the text.
    * \param[out] value weight, statistics (of a normalization), mixed_precision (the 16-bit copy of a
-   *     weight), Moment_1, Moment_2, Update_Count or Step. Freed with the allocator.
+   *     weight), Moment_1, Moment_2, Update_Count, Step or random (seed and number of the next run).
+   *     Freed with the allocator.
    * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* SessionGetStateRole)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;

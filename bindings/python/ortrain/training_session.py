@@ -83,6 +83,7 @@ class TrainingSession(InferenceSession):
                 path_or_bytes, parameters._handle(), options._handle
             )
         self._signature = ModelSignature.of(self._handle)
+        self._required = tuple(entry.name for entry in self.get_inputs())
         self.loss_scale_input_name: str | None = (
             _ortrain.session_get_loss_scale_input_name(self._handle) or None
         )
@@ -133,7 +134,7 @@ class TrainingSession(InferenceSession):
         )
 
     def _check_feed(self, feed: Mapping[str, Any]) -> None:
-        missing = [entry.name for entry in self.get_inputs() if entry.name not in feed]
+        missing = [name for name in self._required if name not in feed]
         if missing:
             message = f"Required inputs ({missing}) are missing from input feed ({list(feed)})."
             raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
@@ -162,8 +163,9 @@ class TrainingSession(InferenceSession):
         -------
         dict of str to array
             Weights under their names, ``Moment_1_<weight>``, ``Moment_2_<weight>`` and ``Update_Count_<weight>`` of
-            Adam, ``Step`` of Lamb, ``<weight>_fp16`` with mixed precision, and running statistics of normalizations,
-            sorted by name. Frozen weights are not in it.
+            Adam, ``Step`` of Lamb, ``<weight>_fp16`` with mixed precision, running statistics of normalizations, and
+            ``Random_State`` of Dropout and other random operators: the seed of the process and the number of the next
+            run. Sorted by name. Frozen weights are not in it.
         """
         return {name: self._state(name) for name, _, _ in self._states()}
 
