@@ -499,7 +499,7 @@ def pattern(
     calls, optional : str
         Roles of the calls that it needs, and of those that it may have.
     parameters : sequence of str
-        Roles of the parameters that a method may have.
+        Roles of the parameters that a method may have; ``*`` for any.
     open : bool
         Whether its parameters are those of its call, by name, instead of fixed roles.
     fails : sequence of str, optional
@@ -977,6 +977,12 @@ def map_iterate(cls: Class, m: Method) -> list[Step]:
 def map_length(cls: Class, m: Method) -> list[Step]:
     """Lower the number of entries."""
     return [CountEntries()]
+
+
+@pattern(parameters=("*",))
+def by_hand(cls: Class, m: Method) -> list[Step]:
+    """Lower nothing: the class is written by hand, and the spec has its signatures and its documentation."""
+    return []
 
 
 @pattern()

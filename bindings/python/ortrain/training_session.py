@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,6 @@ class TrainingSession(InferenceSession):
                 path_or_bytes, parameters._handle(), options._handle
             )
         self._signature = ModelSignature.of(self._handle)
-        self._required = tuple(entry.name for entry in self.get_inputs())
         self.loss_scale_input_name: str | None = (
             _ortrain.session_get_loss_scale_input_name(self._handle) or None
         )
@@ -132,6 +132,10 @@ class TrainingSession(InferenceSession):
         return super().run_with_ort_values(
             output_names or None, input_dict_ort_values, run_options, output_values
         )
+
+    @cached_property
+    def _required(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self.get_inputs())
 
     def _check_feed(self, feed: Mapping[str, Any]) -> None:
         missing = [name for name in self._required if name not in feed]

@@ -93,6 +93,8 @@ class Language(Base):
         yield File("python/enums.py.j2", f"{CLASSES}/enums.py")
         yield File("python/training_parameters.py.j2", f"{CLASSES}/training_parameters.py")
         for cls in self.classes:
+            if cls.has("by_hand"):
+                continue
             yield File("python/class.py.j2", f"{CLASSES}/{snake(cls.own)}.py", {"cls": cls})
         yield File("python/reference.md.j2", "docs/reference/python.md")
         yield File("python/commands.py.j2", "tests/scenarios/generated/python/commands.py")
