@@ -402,6 +402,23 @@ class ReadEntry(Step):
 
 
 @dataclass
+class ReadNamesOfEntry(Step):
+    """Returns names that belong to the entry that the object is."""
+
+    count: Call
+    name: Call
+
+
+@dataclass
+class ReadAttribute(Step):
+    """Returns an attribute of the entry that the object is, by the name of the method; it can be assigned to."""
+
+    get: Call
+    set: Call
+    type: str
+
+
+@dataclass
 class ReturnView(Step):
     """Returns a view into the object."""
 
@@ -482,7 +499,7 @@ def pattern(
     calls, optional : str
         Roles of the calls that it needs, and of those that it may have.
     parameters : sequence of str
-        Roles of the parameters that a method may have.
+        Roles of the parameters that a method may have; ``*`` for any.
     open : bool
         Whether its parameters are those of its call, by name, instead of fixed roles.
     fails : sequence of str, optional
@@ -908,6 +925,18 @@ def keyed_value_if(cls: Class, m: Method) -> list[Step]:
     return [ReadEntry(m.calls["get"], kind, m.calls["when"], m.calls.get("set"))]
 
 
+@pattern("count", "name", fails=("count",))
+def keyed_names(cls: Class, m: Method) -> list[Step]:
+    """Lower names that belong to an entry: one call returns the count, another one each name by index."""
+    return [ReadNamesOfEntry(m.calls["count"], m.calls["name"])]
+
+
+@pattern("get", "set")
+def keyed_attribute(cls: Class, m: Method) -> list[Step]:
+    """Lower an attribute of an entry that calls get and set by its name, which is that of the method."""
+    return [ReadAttribute(m.calls["get"], m.calls["set"], m.returns.type if m.returns else "")]
+
+
 @pattern()
 def view(cls: Class, m: Method) -> list[Step]:
     """Lower a view into the object."""
@@ -920,7 +949,7 @@ def describe(cls: Class, m: Method) -> list[Step]:
     return [Describe()]
 
 
-@pattern("call", parameters=("parameter_name", "property_name"))
+@pattern("call", parameters=("parameter_name", "property_name", "group_name"))
 def map_get(cls: Class, m: Method) -> list[Step]:
     """Lower an entry by its name."""
     return [GetEntry(m.call, m.parameters[0])]
@@ -948,6 +977,12 @@ def map_iterate(cls: Class, m: Method) -> list[Step]:
 def map_length(cls: Class, m: Method) -> list[Step]:
     """Lower the number of entries."""
     return [CountEntries()]
+
+
+@pattern(parameters=("*",))
+def by_hand(cls: Class, m: Method) -> list[Step]:
+    """Lower nothing: the class is written by hand, and the spec has its signatures and its documentation."""
+    return []
 
 
 @pattern()

@@ -327,7 +327,7 @@ class _Meaning:
                 yield document.problem((*here, "fixed", name), message)
         for j, p in enumerate(method.get("parameters", [])):
             role = p.get("role", p["name"])
-            if role not in roles | set(pattern.parameters):
+            if "*" not in pattern.parameters and role not in roles | set(pattern.parameters):
                 expected = ", ".join(sorted(roles | set(pattern.parameters))) or "none"
                 message = f"expected a role of the pattern {method['pattern']} ({expected}), found '{role}'"
                 yield document.problem((*here, "parameters", j), message + nearest(role, roles))

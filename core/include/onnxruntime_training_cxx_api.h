@@ -323,6 +323,30 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     return learning_rate;
   }
 
+  /** Names of the parameter groups of the optimizer. */
+  std::vector<std::string> GetOptimizerGroupNames() const {
+    return detail::Names(p_, GetOrtrainApi().GetOptimizerGroupCount, GetOrtrainApi().GetOptimizerGroupName);
+  }
+
+  /** Name of the parameter group that a trainable parameter belongs to. */
+  std::string GetParameterGroup(const std::string& parameter_name) const {
+    char* out{};
+    ThrowOnError(GetOrtrainApi().GetParameterGroup(p_, parameter_name.c_str(), AllocatorWithDefaultOptions(), &out));
+    return detail::TakeString(out);
+  }
+
+  /** A setting of a parameter group. */
+  float GetOptimizerGroupAttribute(const std::string& group, const std::string& attribute) const {
+    float out{};
+    ThrowOnError(GetOrtrainApi().GetOptimizerGroupAttribute(p_, group.c_str(), attribute.c_str(), &out));
+    return out;
+  }
+
+  /** Changes a setting of a parameter group from the next step on. */
+  void SetOptimizerGroupAttribute(const std::string& group, const std::string& attribute, float value) {
+    ThrowOnError(GetOrtrainApi().SetOptimizerGroupAttribute(p_, group.c_str(), attribute.c_str(), value));
+  }
+
   /** Registers a linear learning rate schedule with the session. */
   void RegisterLinearLRScheduler(int64_t warmup_step_count, int64_t total_step_count, float initial_lr) {
     ThrowOnError(GetTrainingApi().RegisterLinearLRScheduler(p_, warmup_step_count, total_step_count, initial_lr));
@@ -434,6 +458,20 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     float out{};
     ThrowOnError(GetOrtrainApi().GetGradientNorm(p_, &out));
     return out;
+  }
+
+  /** Number of parameters in a group. */
+  size_t GetOptimizerGroupParameterCount(const std::string& group) const {
+    size_t out{};
+    ThrowOnError(GetOrtrainApi().GetOptimizerGroupParameterCount(p_, group.c_str(), &out));
+    return out;
+  }
+
+  /** Name of a parameter of a group, by index in the order of the checkpoint. */
+  std::string GetOptimizerGroupParameterName(const std::string& group, size_t index) const {
+    char* out{};
+    ThrowOnError(GetOrtrainApi().GetOptimizerGroupParameterName(p_, group.c_str(), index, AllocatorWithDefaultOptions(), &out));
+    return detail::TakeString(out);
   }
 
 };

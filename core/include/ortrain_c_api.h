@@ -534,7 +534,8 @@ struct OrtrainApi {
    * \param[in] index Zero-based index.
    * \param[in] allocator Allocates the memory for the text.
    * \param[out] value weight, statistics (of a normalization), mixed_precision (the 16-bit copy of a
-   *     weight), Moment_1, Moment_2, Update_Count or Step. Freed with the allocator.
+   *     weight), Moment_1, Moment_2, Update_Count, Step or random (seed and number of the next run).
+   *     Freed with the allocator.
    * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* SessionGetStateRole)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
@@ -584,6 +585,93 @@ struct OrtrainApi {
    * \retval ORT_INVALID_ARGUMENT when no node produces such a value.
    */
   OrtStatus*(ORT_API_CALL* SessionGetNodeOutputType)(const OrtSession* session, const char* name, ONNXTensorElementDataType* out) NO_EXCEPTION;
+
+  /** Number of parameter groups of an optimizer.
+   *
+   * The groups are those of the optimizer model. An optimizer model without groups has one, group0, with
+   * all parameters.
+   *
+   * \param[in] sess The session.
+   * \param[out] out The number. In groups.
+   * \retval ORT_NO_MODEL when the session has no optimizer.
+   */
+  OrtStatus*(ORT_API_CALL* GetOptimizerGroupCount)(const OrtTrainingSession* sess, size_t* out) NO_EXCEPTION;
+
+  /** Name of a parameter group, by index in the order of the optimizer model.
+   *
+   * \param[in] sess The session.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
+   * \param[out] out The name. Freed with the allocator.
+   * \retval ORT_NO_MODEL when the session has no optimizer.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  OrtStatus*(ORT_API_CALL* GetOptimizerGroupName)(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
+  /** Number of parameters in a group.
+   *
+   * \param[in] sess The session.
+   * \param[in] group Name of the group.
+   * \param[out] out The number. In parameters.
+   * \retval ORT_NO_MODEL when the session has no optimizer.
+   * \retval ORT_INVALID_ARGUMENT when there is no group with this name.
+   */
+  OrtStatus*(ORT_API_CALL* GetOptimizerGroupParameterCount)(const OrtTrainingSession* sess, const char* group, size_t* out) NO_EXCEPTION;
+
+  /** Name of a parameter of a group, by index in the order of the checkpoint.
+   *
+   * \param[in] sess The session.
+   * \param[in] group Name of the group.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
+   * \param[out] out The name. Freed with the allocator.
+   * \retval ORT_NO_MODEL when the session has no optimizer.
+   * \retval ORT_INVALID_ARGUMENT when there is no group with this name or the index is out of range.
+   */
+  OrtStatus*(ORT_API_CALL* GetOptimizerGroupParameterName)(const OrtTrainingSession* sess, const char* group, size_t index, OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
+  /** Name of the group that a trainable parameter belongs to.
+   *
+   * \param[in] sess The session.
+   * \param[in] parameter_name Name of the parameter.
+   * \param[in] allocator Allocates the memory for the name.
+   * \param[out] out The name of the group. Freed with the allocator.
+   * \retval ORT_NO_MODEL when the session has no optimizer.
+   * \retval ORT_INVALID_ARGUMENT when there is no trainable parameter with this name.
+   */
+  OrtStatus*(ORT_API_CALL* GetParameterGroup)(const OrtTrainingSession* sess, const char* parameter_name, OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
+  /** A setting of a parameter group.
+   *
+   * learning_rate, learning_rate_factor and, of AdamW, weight_decay, alpha and beta (the decay of the
+   * first and the second moment) and epsilon. The learning rate of a group is that of the session times
+   * its factor.
+   *
+   * \param[in] sess The session.
+   * \param[in] group Name of the group.
+   * \param[in] attribute Name of the setting.
+   * \param[out] out Its value.
+   * \retval ORT_NO_MODEL when the session has no optimizer.
+   * \retval ORT_INVALID_ARGUMENT when there is no group with this name, or its optimizer has no such
+   *     setting.
+   */
+  OrtStatus*(ORT_API_CALL* GetOptimizerGroupAttribute)(const OrtTrainingSession* sess, const char* group, const char* attribute, float* out) NO_EXCEPTION;
+
+  /** Changes a setting of a parameter group from the next step on.
+   *
+   * The settings are those of GetOptimizerGroupAttribute. Setting learning_rate sets the factor, so that
+   * the rate of the group follows SetLearningRate and a schedule. What is set is saved with the
+   * optimizer's state and takes effect again when a session is created with it.
+   *
+   * \param[in] sess The session.
+   * \param[in] group Name of the group.
+   * \param[in] attribute Name of the setting.
+   * \param[in] value The value.
+   * \retval ORT_NO_MODEL when the session has no optimizer.
+   * \retval ORT_INVALID_ARGUMENT when there is no group with this name, its optimizer has no such
+   *     setting, or the value is out of range.
+   */
+  OrtStatus*(ORT_API_CALL* SetOptimizerGroupAttribute)(OrtTrainingSession* sess, const char* group, const char* attribute, float value) NO_EXCEPTION;
 
 };
 

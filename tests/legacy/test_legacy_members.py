@@ -81,3 +81,19 @@ def test_a_binding_trains() -> None:
         np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], loss)
     for name, value in other.get_state().items():
         np.testing.assert_array_equal(one.get_state()[name], value)
+
+
+def test_a_bound_output_is_computed_in_its_array_and_state_shows_each_run() -> None:
+    one, other = (ortrain.TrainingSession(mlp(), parameters()) for _ in range(2))
+    pred, data = np.zeros((8, 3), np.float32), feed(batch())
+    binding = one.io_binding()
+    for name, value in data.items():
+        binding.bind_input(name, "cpu", 0, value.dtype, list(value.shape), value.ctypes.data)
+    binding.bind_output("pred", "cpu", 0, np.float32, [8, 3], pred.ctypes.data)
+    for k in range(3):
+        data["x"][:] = batch(k)["x"]  # the bound array, of which there is no copy
+        one.run_with_iobinding(binding)
+        expected = other.run(["pred"], {**feed(batch()), "x": batch(k)["x"]})[0]
+        np.testing.assert_array_equal(pred, expected)
+        for name, value in other.get_state().items():
+            np.testing.assert_array_equal(one.get_state()[name], value)

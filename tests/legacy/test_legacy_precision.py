@@ -209,11 +209,14 @@ def test_levels_of_propagating_casts(level: int, allow: tuple[str, ...], half: s
     assert {name for name, kind in found.items() if kind == TensorProto.FLOAT16} == set(half)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
-def test_the_digits_are_learned(precision: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "precision"),
+    [([], "float32"), (["--precision", "float16"], "float16"), (["--precision", "bfloat16"], "bfloat16")],
+)
+def test_the_digits_are_learned(arguments: list[str], precision: str, tmp_path: pathlib.Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLE), "--precision", precision, "--out", str(tmp_path)],
-        capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, str(EXAMPLE), *arguments],
+        capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert precision in done.stdout

@@ -127,6 +127,37 @@ def test_a_class_has_the_members_of_onnxruntime(name: str) -> None:
     assert missing <= LEFT_OUT.get(name, set())
 
 
+# What must be there whatever the installed release of onnxruntime has.
+REQUIRED = {
+    "InferenceSession": """
+        io_binding run_with_iobinding run_with_ort_values run_with_ortvaluevector run_async get_providers set_providers
+        get_provider_options get_session_options get_modelmeta end_profiling get_profiling_start_time_ns enable_fallback
+        disable_fallback""",
+    "OrtValue": "update_inplace",
+    "RunOptions": "training_mode only_execute_path_to_fetches",
+}
+FUNCTIONS = """
+    get_available_providers get_all_providers get_device get_version_string get_build_info set_default_logger_severity
+    set_default_logger_verbosity"""
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_a_class_has_what_programs_need(name: str) -> None:
+    assert set(REQUIRED[name].split()) <= public(getattr(ortrain, name))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS.split())
+def test_a_function_has_the_parameters_of_onnxruntime(name: str) -> None:
+    ours, theirs = getattr(ortrain, name), getattr(onnxruntime, name)
+    try:
+        expected = signature(theirs)
+    except ValueError:  # a function of the extension, which only states how many there are
+        count = theirs.__doc__.split("->")[0].count(":")
+        assert len(signature(ours)) == count
+    else:
+        assert signature(ours) == expected
+
+
 def stub_signatures(name: str) -> dict[str, list[tuple[str, Any]]]:
     """Return parameters and defaults of the methods of a class of the extension, from its stubs."""
     stubs = pathlib.Path(ortrain.__file__).parent / "_ortrain.pyi"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -17,6 +18,8 @@ from ortrain.errors import InvalidArgumentError, OrtErrorCode
 
 if TYPE_CHECKING:
     from ortrain.api.generated.parameter import Parameter
+    from ortrain.api.generated.parameter_group import ParameterGroup
+    from ortrain.api.generated.parameter_groups import ParameterGroups
     from ortrain.api.generated.parameters import Parameters
     from ortrain.api.generated.properties import Properties
 
@@ -59,7 +62,7 @@ def check_providers(
         warnings.warn(message, UserWarning, stacklevel=3)
 
 
-def check_key(name: str, mapping: Parameters | Properties) -> None:
+def check_key(name: str, mapping: Parameters | ParameterGroups | Properties) -> None:
     """Raise KeyError if a mapping has no entry with this name."""
     if name not in mapping:
         raise KeyError(name)
@@ -72,7 +75,16 @@ def describe_entry(parameter: Parameter) -> str:
     return f"Parameter({parameter.name!r}, {dtype}, shape={shape}, requires_grad={parameter.requires_grad})"
 
 
-def describe_mapping(mapping: Parameters | Properties) -> str:
+def describe_settings(group: ParameterGroup) -> str:
+    """Return a parameter group and its settings in a line."""
+    settings = []
+    for name in ("learning_rate", "weight_decay", "alpha", "beta", "epsilon"):
+        with contextlib.suppress(InvalidArgumentError):  # SGD has only the first
+            settings.append(f"{name}={getattr(group, name):.6g}")
+    return f"ParameterGroup({group.name!r}, {len(group.parameters)} parameters, {', '.join(settings)})"
+
+
+def describe_mapping(mapping: Parameters | ParameterGroups | Properties) -> str:
     """Return a mapping in the notation of a dictionary."""
     return f"{type(mapping).__name__}({{{', '.join(f'{k!r}: {v!r}' for k, v in mapping)}}})"
 

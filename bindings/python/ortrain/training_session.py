@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -132,8 +133,12 @@ class TrainingSession(InferenceSession):
             output_names or None, input_dict_ort_values, run_options, output_values
         )
 
+    @cached_property
+    def _required(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self.get_inputs())
+
     def _check_feed(self, feed: Mapping[str, Any]) -> None:
-        missing = [entry.name for entry in self.get_inputs() if entry.name not in feed]
+        missing = [name for name in self._required if name not in feed]
         if missing:
             message = f"Required inputs ({missing}) are missing from input feed ({list(feed)})."
             raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
@@ -162,8 +167,9 @@ class TrainingSession(InferenceSession):
         -------
         dict of str to array
             Weights under their names, ``Moment_1_<weight>``, ``Moment_2_<weight>`` and ``Update_Count_<weight>`` of
-            Adam, ``Step`` of Lamb, ``<weight>_fp16`` with mixed precision, and running statistics of normalizations,
-            sorted by name. Frozen weights are not in it.
+            Adam, ``Step`` of Lamb, ``<weight>_fp16`` with mixed precision, running statistics of normalizations, and
+            ``Random_State`` of Dropout and other random operators: the seed of the process and the number of the next
+            run. Sorted by name. Frozen weights are not in it.
         """
         return {name: self._state(name) for name, _, _ in self._states()}
 

@@ -93,6 +93,8 @@ class Language(Base):
         yield File("python/enums.py.j2", f"{CLASSES}/enums.py")
         yield File("python/training_parameters.py.j2", f"{CLASSES}/training_parameters.py")
         for cls in self.classes:
+            if cls.has("by_hand"):
+                continue
             yield File("python/class.py.j2", f"{CLASSES}/{snake(cls.own)}.py", {"cls": cls})
         yield File("python/reference.md.j2", "docs/reference/python.md")
         yield File("python/commands.py.j2", "tests/scenarios/generated/python/commands.py")
@@ -550,6 +552,13 @@ class Language(Base):
         details = method.returns.doc if method.returns else ""
         return self.docstring(replace(method, details=details, returns=None), 4)
 
+    @staticmethod
+    def describes(cls: Class) -> str:
+        """Return the function that describes objects of a class."""
+        if cls.has("keyed_attribute"):
+            return "describe_settings"
+        return "describe_entry" if cls.keyed else "describe_mapping"
+
     def handle_of(self, cls: Class) -> str:
         """Return the handle that a class works on, its own or its owner's."""
         return cls.handle or self.handle_of(self.class_named(cls.view_of))
@@ -586,8 +595,7 @@ class Language(Base):
             "check_providers": "check_providers" in steps,
             "declared": "read_infos" in steps,
             "declared_tensor": "read_infos_of_mode" in steps,
-            "describe_entry": "describe" in steps and cls.keyed,
-            "describe_mapping": "describe" in steps and not cls.keyed,
+            self.describes(cls): "describe" in steps,
             "give_back": "run_step" in steps,
             "StepSignature": "run_step" in steps,
             "read_only": assigned,

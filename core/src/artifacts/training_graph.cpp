@@ -44,6 +44,8 @@ const char* to_string(StateRole role) {
       return "Step";
     case StateRole::kGradient:
       return "gradient";
+    case StateRole::kRandom:
+      return "random";
   }
   return "";
 }

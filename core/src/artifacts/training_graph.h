@@ -27,6 +27,7 @@ enum class StateRole {
   kUpdateCount,  // of Adam, for each weight
   kStep,         // of Lamb, for all of them
   kGradient,     // accumulated
+  kRandom,       // of random operators: seed, number of the next run
 };
 // Its name in the API: "weight", "Moment_1".
 const char* to_string(StateRole role);

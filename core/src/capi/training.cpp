@@ -158,6 +158,39 @@ void GetGradientNorm(const OrtTrainingSession* sess, float* out) {
   *out = static_cast<float>(core_of(*sess).gradient_norm());
 }
 
+void GetOptimizerGroupCount(const OrtTrainingSession* sess, size_t* out) {
+  *out = core_of(*sess).group_count();
+}
+
+void GetOptimizerGroupName(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator,
+                           char** out) {
+  *out = copy_text(allocator, core_of(*sess).group_name(index));
+}
+
+void GetOptimizerGroupParameterCount(const OrtTrainingSession* sess, const char* group, size_t* out) {
+  *out = core_of(*sess).group_parameters(group).size();
+}
+
+void GetOptimizerGroupParameterName(const OrtTrainingSession* sess, const char* group, size_t index,
+                                    OrtAllocator* allocator, char** out) {
+  name_at(core_of(*sess).group_parameters(group), index, "parameter of the group", allocator, out);
+}
+
+void GetParameterGroup(const OrtTrainingSession* sess, const char* parameter_name, OrtAllocator* allocator,
+                       char** out) {
+  *out = copy_text(allocator, core_of(*sess).group_of(parameter_name));
+}
+
+void GetOptimizerGroupAttribute(const OrtTrainingSession* sess, const char* group, const char* attribute,
+                                float* out) {
+  *out = core_of(*sess).group_attribute(group, attribute);
+}
+
+void SetOptimizerGroupAttribute(OrtTrainingSession* sess, const char* group, const char* attribute,
+                                float value) {
+  sess->session.set_group_attribute(group, attribute, value);
+}
+
 void ExportModelForInferencing(OrtTrainingSession* sess, const ORTCHAR_T* inference_model_path,
                                size_t graph_outputs_len, const char* const* graph_output_names) {
   sess->session.export_for_inferencing(inference_model_path, texts(graph_output_names, graph_outputs_len));

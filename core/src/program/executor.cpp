@@ -346,6 +346,7 @@ ProgramRequest Executor::Impl::request() const {
   request.precision = settings.precision;
   request.memory_budget = settings.memory_budget;
   request.check_finite = settings.check_finite;
+  request.updated_together = settings.updated_together;
   request.limits = settings.limits;
   return request;
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -25,6 +26,7 @@ struct ExecutorSettings {
   Precision precision = Precision::kFloat;
   size_t memory_budget = 0;  // of each Program
   bool check_finite = false;
+  std::set<std::string> updated_together = {};  // see ProgramRequest
   // Of states that are not row-major. Only kernels of Programs may read these.
   std::unordered_map<std::string, LayoutPtr> layouts = {};
   ProgramLimits limits = {};  // of each Program

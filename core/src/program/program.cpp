@@ -90,6 +90,7 @@ struct Program::Impl {
   uint64_t arena_generation = UINT64_MAX;  // no place yet
   std::vector<std::byte*> addresses;
   std::vector<FiniteCheck> checks;  // of each step, if the run is checked
+  size_t interruptible = SIZE_MAX;  // the last step before which a run may stop
 
   int add_storage(Storage storage) {
     storages.push_back(std::move(storage));
@@ -930,6 +931,17 @@ std::vector<FiniteCheck> checks_of(const Program::Impl& program) {
   return checks;
 }
 
+// The index of the first step that updates one of the states, or SIZE_MAX.
+size_t first_update(const Program::Impl& program, const std::set<std::string>& states) {
+  for (size_t i = 0; !states.empty() && i < program.steps.size(); ++i) {
+    const Node* node = program.steps[i].node;
+    const Operator* op = node ? find_operator(node->domain, node->op_type) : nullptr;
+    for (size_t k = 0; op && k < node->inputs.size(); ++k)
+      if ((op->traits.updates >> k & 1) && states.contains(node->inputs[k])) return i;
+  }
+  return SIZE_MAX;
+}
+
 }  // namespace
 
 Program::Program(const ProgramRequest& request)
@@ -937,6 +949,7 @@ Program::Program(const ProgramRequest& request)
   if (request.memory_budget > 0 && impl_->memory.arena > request.memory_budget)
     impl_ = compile_within_budget(request, *impl_);
   if (request.check_finite) impl_->checks = checks_of(*impl_);
+  impl_->interruptible = first_update(*impl_, request.updated_together);
 }
 
 Program::~Program() = default;
@@ -964,9 +977,10 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor*
   size_t i = 0;
   try {
     for (; i < p.steps.size(); ++i) {
-      check_terminate(terminate);
+      if (i <= p.interruptible) check_terminate(terminate);
       if (profile || !p.checks.empty()) [[unlikely]]
-        run_watched(p.steps[i], frame, profile, p.checks.empty() ? nullptr : &p.checks[i]);
+        run_watched(p.steps[i], frame, profile,
+                    p.checks.empty() || i >= p.interruptible ? nullptr : &p.checks[i]);
       else
         p.steps[i].kernel(frame);
     }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -57,6 +58,8 @@ struct ProgramRequest {
   // recomputed for the backward pass (program/recompute.h).
   size_t memory_budget = 0;
   bool check_finite = false;  // stop at the first node that produces a NaN or an infinity
+  // States that are updated all or not at all: a run that has begun to update them is not interrupted.
+  std::set<std::string> updated_together;
   ProgramLimits limits = {};
 };
 

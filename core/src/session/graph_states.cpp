@@ -41,6 +41,7 @@ GraphStates::GraphStates(TrainingGraph& graph, const SessionOptions& options) {
     const Tensor block(DType::kUInt8, Shape{static_cast<int64_t>(bytes)});
     std::memset(block.raw(), 0, bytes);
     if (role == StateRole::kGradient) gradient_block_ = block;
+    if (role == StateRole::kStatistics) statistics_block_ = block, kept_statistics_ = block.clone();
     size_t at = 0;
     for (const GraphState* state : states) {
       const Tensor value = g.initializers.at(state->name);
@@ -73,6 +74,22 @@ std::unordered_map<std::string, LayoutPtr> GraphStates::layouts() const {
   for (const auto& [name, stored] : stored_)
     if (stored.layout) layouts[name] = stored.layout;
   return layouts;
+}
+
+std::set<std::string> GraphStates::updated_together() const {
+  std::set<std::string> names;
+  for (const GraphState& state : visible_)
+    if (state.role != StateRole::kStatistics) names.insert(state.name);
+  return names;
+}
+
+void GraphStates::keep() {
+  if (statistics_block_.bytes() > 0) kept_statistics_.copy_from(statistics_block_);
+}
+
+void GraphStates::take_back() {
+  if (statistics_block_.bytes() > 0) statistics_block_.copy_from(kept_statistics_);
+  if (gradient_block_.bytes() > 0) std::memset(gradient_block_.raw(), 0, gradient_block_.bytes());
 }
 
 const Parameter& GraphStates::find(const std::string& name) const {

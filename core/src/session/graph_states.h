@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -27,6 +28,12 @@ class GraphStates {
   // What a Stage binds.
   const std::unordered_map<std::string, Tensor>& tensors() const { return tensors_; }
   std::unordered_map<std::string, LayoutPtr> layouts() const;
+  // What a run updates all or not at all: weights and the optimizer's state.
+  std::set<std::string> updated_together() const;
+  // Statistics of normalizations, which a run updates as it goes on, and accumulated gradients. keep() stores
+  // the former; take_back() restores them and clears the latter, after a run that was interrupted.
+  void keep();
+  void take_back();
   bool has(const std::string& name) const { return tensors_.count(name) > 0; }
   // The accumulated gradients as one block of bytes; undefined if the graph does not accumulate.
   const Tensor& gradient_block() const { return gradient_block_; }
@@ -38,6 +45,7 @@ class GraphStates {
   std::map<std::string, Parameter> stored_;
   std::unordered_map<std::string, Tensor> tensors_;
   Tensor gradient_block_;
+  Tensor statistics_block_, kept_statistics_;
 };
 
 }  // namespace ortrain

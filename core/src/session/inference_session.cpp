@@ -16,6 +16,7 @@
 #include "op/operator.h"
 #include "program/profile.h"
 #include "runtime/file.h"
+#include "runtime/random.h"
 #include "session/graph_states.h"
 #include "session/mixed_precision.h"
 #include "session/output_types.h"
@@ -42,6 +43,21 @@ std::vector<ValueInfo> outputs_of(const Model& model) {
   return std::all_of(stated.begin(), stated.end(), is_stated) ? stated : output_types(model);
 }
 
+constexpr const char* kRandomState = "Random_State";
+
+// Whether a node's results differ from run to run without any state being updated: random numbers.
+bool draws_numbers(const Graph& graph) {
+  const auto draws = [](const Node& node) {
+    const Operator* op = find_operator(node.domain, node.op_type);
+    if (op && op->traits.impure && op->traits.updates == 0) return true;
+    return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
+      const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute.second);
+      return inner && *inner && draws_numbers(**inner);
+    });
+  };
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), draws);
+}
+
 }  // namespace
 
 struct InferenceSession::Impl {
@@ -55,6 +71,9 @@ struct InferenceSession::Impl {
   GraphStates states;
   std::string training_mode, loss_scale_input;
   bool trains = false;
+  uint64_t next_run = 0;  // the number by which the random operators of all stages draw
+  bool draws = false;     // whether there are any in the training graph
+  std::vector<GraphState> shown_states;
   // One for each combination of requested outputs, omitted inputs and replaced initializers, and of whether
   // other nodes run too.
   using Names = std::vector<std::string>;
@@ -76,6 +95,16 @@ struct InferenceSession::Impl {
       if (updates && named != node.outputs.end()) names.push_back(*named);
     }
     return names;
+  }
+
+  // The visible states, and that of random operators if there are any.
+  void show_states() {
+    shown_states = states.visible();
+    draws = draws_numbers(model.graph);
+    if (!draws) return;
+    const auto at = std::find_if(shown_states.begin(), shown_states.end(),
+                                 [](const GraphState& state) { return state.name > kRandomState; });
+    shown_states.insert(at, {kRandomState, StateRole::kRandom, ""});
   }
 
   // Throws if the requested outputs need an input that was omitted.
@@ -110,9 +139,9 @@ struct InferenceSession::Impl {
         pruned.graph.inputs.push_back(info);
         given.push_back(info);
       }
-      stage =
-          std::make_unique<Stage>(trains ? "training graph" : "model", std::move(pruned), std::move(given),
-                                  wanted, arena, options, precision, memory_budget, states.layouts());
+      stage = std::make_unique<Stage>(trains ? "training graph" : "model", std::move(pruned),
+                                      std::move(given), wanted, arena, options, precision, memory_budget,
+                                      states.layouts(), states.updated_together());
       options.optimized_model_path.clear();  // the file is of the first one, with all outputs
     }
     return *stage;
@@ -167,8 +196,10 @@ InferenceSession::InferenceSession(SessionOptions options, TrainingGraph graph, 
   if (!s.training_mode.empty()) s.notes.overridable.push_back(*graph.model.graph.info(s.training_mode));
   s.inputs = graph.model.graph.inputs;
   s.outputs = outputs_of(graph.model);
+  s.next_run = first_run(s.options);
   s.states = GraphStates(graph, s.options);
   s.model = std::move(graph.model);
+  s.show_states();
   s.check(start);
 }
 
@@ -185,16 +216,25 @@ const std::vector<ValueInfo>& InferenceSession::overridable_initializers() const
   return impl_->notes.overridable;
 }
 const std::string& InferenceSession::loss_scale_input() const { return impl_->loss_scale_input; }
-const std::vector<GraphState>& InferenceSession::states() const { return impl_->states.visible(); }
+const std::vector<GraphState>& InferenceSession::states() const { return impl_->shown_states; }
 
 Tensor InferenceSession::state(const std::string& name) const {
   const std::lock_guard lock(impl_->busy);
-  return impl_->states.get(name);
+  if (!impl_->draws || name != kRandomState) return impl_->states.get(name);
+  Tensor value(DType::kInt64, {2});
+  value.data<int64_t>()[0] = seed();
+  value.data<int64_t>()[1] = static_cast<int64_t>(impl_->next_run);
+  return value;
 }
 
 void InferenceSession::set_state(const std::string& name, const Tensor& value) {
   const std::lock_guard lock(impl_->busy);
-  impl_->states.set(name, value);
+  if (!impl_->draws || name != kRandomState) return impl_->states.set(name, value);
+  require(value.dtype() == DType::kInt64 && value.size() == 2, ErrorCode::kInvalidArgument, "the state \"",
+          name, "\" is two int64, the seed and the number of the next run; found ",
+          describe(ValueRef(value)));
+  set_seed(value.data<int64_t>()[0]);
+  impl_->next_run = static_cast<uint64_t>(value.data<int64_t>()[1]);
 }
 
 DType InferenceSession::node_output_type(const std::string& name) const {
@@ -299,7 +339,19 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
   Stage& stage = impl_->stage(output_names, left_out, replaced, only_path);
   Profile* profile = impl_->profile ? &*impl_->profile : nullptr;
   if (profile) profile->begin("model_run");
-  stage.run(given, places, 0, impl_->states.tensors(), {}, options, profile, replaceable);
+  if (!impl_->trains) {
+    stage.run(given, places, 0, {}, {}, options, profile, replaceable);
+    return;
+  }
+  impl_->states.keep();
+  stage.number_next_run(impl_->next_run);
+  try {
+    stage.run(given, places, 0, impl_->states.tensors(), {}, options, profile, replaceable);
+  } catch (...) {
+    if (stage.broke_off()) impl_->states.take_back();
+    throw;
+  }
+  ++impl_->next_run;
 }
 
 }  // namespace ortrain

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "graph/graph.h"
 #include "ops/optimizer/optimizer_update.h"
@@ -12,12 +13,21 @@
 
 namespace ortrain {
 
-// Reads the model (nodes com.microsoft AdamWOptimizer or SGDOptimizerV2, with or without InplaceClipGradNorm
-// before) and applies it.
+// Parameters that are updated with the same settings.
+struct ParameterGroup {
+  std::string name;
+  std::vector<std::string> parameters;  // empty: those that no other group names
+  float learning_rate_factor = 1;       // what the learning rate is multiplied by
+  AdamWAttributes adamw;
+};
+
+// Reads the model (nodes com.microsoft AdamWOptimizer or SGDOptimizerV2, one for each group of parameters,
+// with or without InplaceClipGradNorm before) and applies it. The norm of the gradients is that of all
+// groups.
 class Optimizer {
  public:
   // Throws kNotImplemented naming every node that is not one of those, kInvalidGraph when there is no
-  // optimizer.
+  // optimizer or the groups contradict each other.
   explicit Optimizer(const Model& model);
 
   // How many moments a parameter has: two with AdamW, none with SGD.
@@ -26,14 +36,32 @@ class Optimizer {
   // The operator of the model that it implements.
   const char* type() const { return kind_ == Kind::kAdamW ? "AdamWOptimizer" : "SGDOptimizerV2"; }
 
+  // Assigns the trainable parameters to groups, and takes the settings of groups that the state has. Throws
+  // kInvalidArgument if they do not fit.
+  void take(const CheckpointState& state);
+
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
+  // Throws kInvalidArgument naming the groups there are.
+  const ParameterGroup& group(const std::string& name) const;
+  // The group of a trainable parameter; null for other names.
+  const ParameterGroup* group_of(const CheckpointState& state, const std::string& parameter) const;
+  // learning_rate_factor and, of AdamW, alpha, beta, epsilon and weight_decay. Throws kInvalidArgument for
+  // unknown names and values out of range.
+  float attribute(const std::string& group, const std::string& attribute) const;
+  void set_attribute(const std::string& group, const std::string& attribute, float value);
+
   // One update of all trainable parameters with their gradients. `step` counts from 1. With `finite_only`,
   // changes nothing and returns false if a gradient is a NaN or infinite.
   bool apply(CheckpointState& state, float learning_rate, int64_t step, bool finite_only) const;
 
  private:
   enum class Kind { kAdamW, kSgd };
+  void add_group(const Node& node, std::string& problems);
+  float* find_attribute(ParameterGroup& group, const std::string& attribute) const;
+
   Kind kind_ = Kind::kAdamW;
-  AdamWAttributes adamw_;
+  std::vector<ParameterGroup> groups_;
+  std::vector<size_t> group_of_;  // by the index of the parameter in the state
   std::optional<float> max_norm_;
 };
 

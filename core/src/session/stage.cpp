@@ -115,7 +115,8 @@ void check_operators(const Model& model, const std::string& what) {
 
 Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
              std::shared_ptr<Arena> arena, const SessionOptions& options, Precision precision,
-             size_t memory_budget, std::unordered_map<std::string, LayoutPtr> layouts)
+             size_t memory_budget, std::unordered_map<std::string, LayoutPtr> layouts,
+             std::set<std::string> updated_together)
     : what_(std::move(what)),
       model_(std::move(model)),
       inputs_(std::move(inputs)),
@@ -146,7 +147,7 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
   executor_ = std::make_unique<Executor>(
       model_.graph, input_names_, output_names_,
       ExecutorSettings{&model_, std::move(arena), precision, memory_budget, check_finite(options),
-                       std::move(layouts), program_limits(options)});
+                       std::move(updated_together), std::move(layouts), program_limits(options)});
 }
 
 void Stage::check_inputs(std::span<const ValueRef> inputs) {

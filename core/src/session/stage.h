@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -16,10 +17,11 @@ namespace ortrain {
 class Stage {
  public:
   // `what` names the model in messages ("training model"). Throws kNotImplemented naming every node that has
-  // no kernel. `memory_budget` and `layouts` are those of ExecutorSettings.
+  // no kernel. The last three are those of ExecutorSettings.
   Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
         std::shared_ptr<Arena> arena, const SessionOptions& options, Precision precision = Precision::kFloat,
-        size_t memory_budget = 0, std::unordered_map<std::string, LayoutPtr> layouts = {});
+        size_t memory_budget = 0, std::unordered_map<std::string, LayoutPtr> layouts = {},
+        std::set<std::string> updated_together = {});
 
   const std::vector<ValueInfo>& inputs() const { return inputs_; }
   const std::vector<std::string>& input_names() const { return input_names_; }
@@ -39,6 +41,9 @@ class Stage {
            const std::unordered_map<std::string, Tensor>& states,
            const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
            Profile* profile = nullptr, const std::vector<bool>& replaceable = {});
+
+  // The number of the next run, by which random operators draw; it counts on from there.
+  void number_next_run(uint64_t number) { runs_ = number; }
 
   // Whether the last run was aborted after its first kernel had started, so that states may be partly
   // updated.

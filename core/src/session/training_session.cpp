@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::string_view kAccumulatedSuffix = "_grad.accumulation.out";
 constexpr const char* kLazyReset = "lazy_reset_grad";
+constexpr const char* kLearningRate = "learning_rate";
 const std::vector<std::string> kNoNames;
 
 bool ends_with(std::string_view text, std::string_view suffix) { return text.ends_with(suffix); }
@@ -311,7 +312,10 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   if (eval) eval_inputs = user_inputs(*eval, *state_, "eval model", problems);
   expect_together(*state_, train, train_inputs, eval_inputs, std::move(problems));
 
-  if (optimizer) s.optimizer.emplace(*optimizer);  // before anything is changed
+  if (optimizer) {  // before anything is changed
+    s.optimizer.emplace(*optimizer);
+    s.optimizer->take(*state_);
+  }
   expect_tensors(train_inputs, train);
   check_operators(train, "training model");
   if (eval) check_operators(*eval, "eval model");
@@ -441,9 +445,10 @@ void TrainingSession::attach_optimizer(const Model& optimizer) {
   const Impl::Use use(*impl_, "attach an optimizer model");
   require(!has_optimizer(), ErrorCode::kModelLoaded,
           "attach an optimizer model: the training session already has one");
-  const Optimizer attached(optimizer);
+  Optimizer attached(optimizer);
+  attached.take(*state_);
   state_->make_moments(attached.moment_count());
-  impl_->optimizer = attached;
+  impl_->optimizer = std::move(attached);
   impl_->learning_rate = state_->optimizer().initial_learning_rate;
 }
 
@@ -459,6 +464,60 @@ void TrainingSession::set_learning_rate(float learning_rate) {
 float TrainingSession::learning_rate() const {
   impl_->require_optimizer("get learning rate");
   return impl_->learning_rate;
+}
+
+size_t TrainingSession::group_count() const {
+  impl_->require_optimizer("get the number of parameter groups");
+  return impl_->optimizer->groups().size();
+}
+
+const std::string& TrainingSession::group_name(size_t index) const {
+  impl_->require_optimizer("get the name of a parameter group");
+  const std::vector<ParameterGroup>& groups = impl_->optimizer->groups();
+  require(index < groups.size(), ErrorCode::kInvalidArgument, "get the name of a parameter group: index ",
+          index, " is out of range; the optimizer has ", groups.size());
+  return groups[index].name;
+}
+
+const std::string& TrainingSession::group_of(const std::string& parameter) const {
+  impl_->require_optimizer("get the group of a parameter");
+  const ParameterGroup* group = impl_->optimizer->group_of(*state_, parameter);
+  require(group != nullptr, ErrorCode::kInvalidArgument, "get the group of a parameter: \"", parameter,
+          "\" is frozen, so no group has it");
+  return group->name;
+}
+
+std::vector<std::string> TrainingSession::group_parameters(const std::string& group) const {
+  impl_->require_optimizer("get the parameters of a group");
+  const ParameterGroup& wanted = impl_->optimizer->group(group);
+  std::vector<std::string> names;
+  for (const Parameter& p : state_->parameters())
+    if (impl_->optimizer->group_of(*state_, p.name) == &wanted) names.push_back(p.name);
+  return names;
+}
+
+float TrainingSession::group_attribute(const std::string& group, const std::string& attribute) const {
+  impl_->require_optimizer("get an attribute of a parameter group");
+  if (attribute == kLearningRate)
+    return impl_->learning_rate * impl_->optimizer->group(group).learning_rate_factor;
+  return impl_->optimizer->attribute(group, attribute);
+}
+
+void TrainingSession::set_group_attribute(const std::string& group, const std::string& attribute,
+                                          float value) {
+  const Impl::Use use(*impl_, "set an attribute of a parameter group");
+  impl_->require_optimizer("set an attribute of a parameter group");
+  std::string stored = attribute;
+  if (attribute == kLearningRate) {
+    stored = "learning_rate_factor";
+    require(impl_->learning_rate != 0, ErrorCode::kInvalidArgument,
+            "set the learning rate of parameter group \"", group,
+            "\": the learning rate is 0 now, of which the rate of a group is a multiple; set "
+            "learning_rate_factor");
+    value /= impl_->learning_rate;
+  }
+  impl_->optimizer->set_attribute(group, stored, value);
+  state_->optimizer().group_settings[group][stored] = value;
 }
 
 void TrainingSession::register_linear_lr_scheduler(int64_t warmup_steps, int64_t total_steps,

@@ -48,6 +48,16 @@ class TrainingSession {
 
   void set_learning_rate(float learning_rate);
   float learning_rate() const;
+  // The parameter groups of the optimizer, in the order of its model, and the group of a trainable parameter.
+  size_t group_count() const;
+  const std::string& group_name(size_t index) const;
+  const std::string& group_of(const std::string& parameter) const;
+  // The names of the parameters of a group, in the order of the state.
+  std::vector<std::string> group_parameters(const std::string& group) const;
+  // An attribute of a group: learning_rate, or one of Optimizer's. What is set is saved with the optimizer's
+  // state. The rate of a group is stored as a factor, so that it follows schedules.
+  float group_attribute(const std::string& group, const std::string& attribute) const;
+  void set_group_attribute(const std::string& group, const std::string& attribute, float value);
   // Throws when a count is negative or the rate is not a finite number.
   void register_linear_lr_scheduler(int64_t warmup_steps, int64_t total_steps, float initial_learning_rate);
   void scheduler_step();

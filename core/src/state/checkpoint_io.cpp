@@ -192,7 +192,7 @@ class StateReader {
       require(parameter.moments.size() == expected, ErrorCode::kFail, "parameter \"", owner, "\" has ",
               parameter.moments.size(), " moments, others have ", expected);
     }
-    return OptimizerState{group.step(), group.initial_learning_rate()};
+    return OptimizerState{group.step(), group.initial_learning_rate(), group_settings(group)};
   }
 
   std::map<std::string, Property> properties() const {
@@ -219,6 +219,24 @@ class StateReader {
   const MappedFile* data_file() const { return data_file_.get(); }
 
  private:
+  // The names and values are checked by the optimizer that takes them.
+  static std::map<std::string, std::map<std::string, float>> group_settings(const fbs::OptimizerGroup& from) {
+    std::map<std::string, std::map<std::string, float>> out;
+    for (size_t i = 0; i < count(from.parameter_groups()); ++i) {
+      const auto& group = *from.parameter_groups()->Get(static_cast<flatbuffers::uoffset_t>(i));
+      const std::string name = text_of(group.group_name(), "name of a parameter group");
+      const auto [added, is_new] = out.try_emplace(name);
+      require(is_new, ErrorCode::kFail, "it holds settings of the parameter group \"", name, "\" twice");
+      for (size_t k = 0; k < count(group.settings()); ++k) {
+        const auto& setting = *group.settings()->Get(static_cast<flatbuffers::uoffset_t>(k));
+        const std::string key = text_of(setting.name(), "name of a setting of a parameter group");
+        require(added->second.emplace(key, setting.value()).second, ErrorCode::kFail,
+                "it holds the setting \"", key, "\" of the parameter group \"", name, "\" twice");
+      }
+    }
+    return out;
+  }
+
   std::vector<Tensor> momentums(const fbs::ParameterOptimizerState& state, const Parameter& parameter) {
     const size_t n = count(state.momentums());
     std::vector<Tensor> out(n);
@@ -367,9 +385,9 @@ class TableWriter {
             fbs::CreateParameterOptimizerState(builder_, owner, builder_.CreateVector(momentums)));
       }
       const auto name = builder_.CreateString(kGroup);
-      groups = builder_.CreateVector(std::vector{
-          fbs::CreateOptimizerGroup(builder_, name, state.optimizer().step,
-                                    state.optimizer().initial_learning_rate, builder_.CreateVector(states))});
+      groups = builder_.CreateVector(std::vector{fbs::CreateOptimizerGroup(
+          builder_, name, state.optimizer().step, state.optimizer().initial_learning_rate,
+          builder_.CreateVector(states), group_settings(state.optimizer()))});
     }
     const auto bag = property_bag(state.properties());
     fbs::FinishCheckpointBuffer(builder_, fbs::CreateCheckpoint(builder_, kVersion, module, groups, bag));
@@ -403,6 +421,20 @@ class TableWriter {
     tensors_.push_back(
         fbs::CreateTensor(builder_, name_text, outside ? identity_ : 0, dims, dtype, raw, 0, position));
     return tensors_.back();
+  }
+
+  using GroupSettings = flatbuffers::Offset<fbs::ParameterGroupSettings>;
+  flatbuffers::Offset<flatbuffers::Vector<GroupSettings>> group_settings(const OptimizerState& optimizer) {
+    if (optimizer.group_settings.empty()) return 0;
+    std::vector<GroupSettings> groups;
+    for (const auto& [group, values] : optimizer.group_settings) {
+      std::vector<flatbuffers::Offset<fbs::FloatProperty>> settings;
+      for (const auto& [key, value] : values)
+        settings.push_back(fbs::CreateFloatProperty(builder_, builder_.CreateString(key), value));
+      const auto name = builder_.CreateString(group);
+      groups.push_back(fbs::CreateParameterGroupSettings(builder_, name, builder_.CreateVector(settings)));
+    }
+    return builder_.CreateVector(groups);
   }
 
   flatbuffers::Offset<fbs::PropertyBag> property_bag(const std::map<std::string, Property>& properties) {

@@ -48,6 +48,9 @@ struct Parameter {
 struct OptimizerState {
   int64_t step = 0;  // number of optimizer steps taken
   float initial_learning_rate = 1e-3f;
+  // What was set for parameter groups while training, by the names of group and attribute. It takes the place
+  // of what the optimizer model says.
+  std::map<std::string, std::map<std::string, float>> group_settings;
 };
 
 class CheckpointState {

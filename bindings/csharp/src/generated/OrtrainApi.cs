@@ -349,5 +349,54 @@ namespace Microsoft.ML.OnnxRuntime
         internal static SessionGetNodeOutputTypeCall SessionGetNodeOutputType => sessionGetNodeOutputType ??
             (sessionGetNodeOutputType = NativeTables.Bind<SessionGetNodeOutputTypeCall>(NativeTables.OrtrainApi, 47));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetOptimizerGroupCountCall(OrtTrainingSessionHandle sess, out UIntPtr @out);
+        private static GetOptimizerGroupCountCall getOptimizerGroupCount;
+        /// <summary>Number of parameter groups of an optimizer.</summary>
+        internal static GetOptimizerGroupCountCall GetOptimizerGroupCount => getOptimizerGroupCount ??
+            (getOptimizerGroupCount = NativeTables.Bind<GetOptimizerGroupCountCall>(NativeTables.OrtrainApi, 48));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetOptimizerGroupNameCall(OrtTrainingSessionHandle sess, UIntPtr index, IntPtr allocator, out IntPtr @out);
+        private static GetOptimizerGroupNameCall getOptimizerGroupName;
+        /// <summary>Name of a parameter group, by index in the order of the optimizer model.</summary>
+        internal static GetOptimizerGroupNameCall GetOptimizerGroupName => getOptimizerGroupName ??
+            (getOptimizerGroupName = NativeTables.Bind<GetOptimizerGroupNameCall>(NativeTables.OrtrainApi, 49));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetOptimizerGroupParameterCountCall(OrtTrainingSessionHandle sess, byte[] group, out UIntPtr @out);
+        private static GetOptimizerGroupParameterCountCall getOptimizerGroupParameterCount;
+        /// <summary>Number of parameters in a group.</summary>
+        internal static GetOptimizerGroupParameterCountCall GetOptimizerGroupParameterCount => getOptimizerGroupParameterCount ??
+            (getOptimizerGroupParameterCount = NativeTables.Bind<GetOptimizerGroupParameterCountCall>(NativeTables.OrtrainApi, 50));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetOptimizerGroupParameterNameCall(OrtTrainingSessionHandle sess, byte[] group, UIntPtr index, IntPtr allocator, out IntPtr @out);
+        private static GetOptimizerGroupParameterNameCall getOptimizerGroupParameterName;
+        /// <summary>Name of a parameter of a group, by index in the order of the checkpoint.</summary>
+        internal static GetOptimizerGroupParameterNameCall GetOptimizerGroupParameterName => getOptimizerGroupParameterName ??
+            (getOptimizerGroupParameterName = NativeTables.Bind<GetOptimizerGroupParameterNameCall>(NativeTables.OrtrainApi, 51));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetParameterGroupCall(OrtTrainingSessionHandle sess, byte[] parameterName, IntPtr allocator, out IntPtr @out);
+        private static GetParameterGroupCall getParameterGroup;
+        /// <summary>Name of the group that a trainable parameter belongs to.</summary>
+        internal static GetParameterGroupCall GetParameterGroup => getParameterGroup ??
+            (getParameterGroup = NativeTables.Bind<GetParameterGroupCall>(NativeTables.OrtrainApi, 52));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetOptimizerGroupAttributeCall(OrtTrainingSessionHandle sess, byte[] group, byte[] attribute, out float @out);
+        private static GetOptimizerGroupAttributeCall getOptimizerGroupAttribute;
+        /// <summary>A setting of a parameter group.</summary>
+        internal static GetOptimizerGroupAttributeCall GetOptimizerGroupAttribute => getOptimizerGroupAttribute ??
+            (getOptimizerGroupAttribute = NativeTables.Bind<GetOptimizerGroupAttributeCall>(NativeTables.OrtrainApi, 53));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetOptimizerGroupAttributeCall(OrtTrainingSessionHandle sess, byte[] group, byte[] attribute, float value);
+        private static SetOptimizerGroupAttributeCall setOptimizerGroupAttribute;
+        /// <summary>Changes a setting of a parameter group from the next step on.</summary>
+        internal static SetOptimizerGroupAttributeCall SetOptimizerGroupAttribute => setOptimizerGroupAttribute ??
+            (setOptimizerGroupAttribute = NativeTables.Bind<SetOptimizerGroupAttributeCall>(NativeTables.OrtrainApi, 54));
+
     }
 }

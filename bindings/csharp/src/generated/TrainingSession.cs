@@ -362,6 +362,72 @@ namespace Microsoft.ML.OnnxRuntime
             return result;
         }
 
+        /// <summary>Names of the parameter groups of the optimizer.</summary>
+        /// <returns>The names, in the order of the optimizer model; group0 if it has no groups.</returns>
+        /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public List<string> GetOptimizerGroupNames()
+        {
+            return NativeText.ReadAll(
+                (out UIntPtr count) => OrtrainApi.GetOptimizerGroupCount(Live, out count),
+                (UIntPtr index, out IntPtr name) => OrtrainApi.GetOptimizerGroupName(Live, index, OrtAllocator.Default, out name));
+        }
+
+        /// <summary>Name of the parameter group that a trainable parameter belongs to.</summary>
+        /// <param name="parameterName">Name of the parameter.</param>
+        /// <returns>The name of the group.</returns>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="parameterName"/> is
+        /// null.</exception>
+        /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer; InvalidArgument when
+        /// there is no trainable parameter with this name.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public string GetParameterGroup(string parameterName)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.GetParameterGroup(
+                Live, NativeText.Utf8(parameterName, nameof(parameterName)), OrtAllocator.Default,
+                out IntPtr result));
+            return NativeText.Take(result);
+        }
+
+        /// <summary>A setting of a parameter group.</summary>
+        /// <remarks>learning_rate, learning_rate_factor and, of AdamW, weight_decay, alpha and beta (the decay of
+        /// the first and the second moment) and epsilon. The learning rate of a group is that of the session
+        /// times its factor.</remarks>
+        /// <param name="group">Name of the group.</param>
+        /// <param name="attribute">Name of the setting.</param>
+        /// <returns>Its value.</returns>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="group"/> or <paramref
+        /// name="attribute"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer; InvalidArgument when
+        /// there is no group with this name, or its optimizer has no such setting.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public float GetOptimizerGroupAttribute(string group, string attribute)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.GetOptimizerGroupAttribute(
+                Live, NativeText.Utf8(group, nameof(group)),
+                NativeText.Utf8(attribute, nameof(attribute)), out float result));
+            return result;
+        }
+
+        /// <summary>Changes a setting of a parameter group from the next step on.</summary>
+        /// <remarks>What is set is saved with the optimizer's state. Setting learning_rate sets the factor, so
+        /// that the rate of the group follows that of the session.</remarks>
+        /// <param name="group">Name of the group.</param>
+        /// <param name="attribute">Name of the setting.</param>
+        /// <param name="value">The value.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="group"/> or <paramref
+        /// name="attribute"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer; InvalidArgument when
+        /// there is no group with this name, its optimizer has no such setting, or the value is out of
+        /// range.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void SetOptimizerGroupAttribute(string group, string attribute, float value)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.SetOptimizerGroupAttribute(
+                Live, NativeText.Utf8(group, nameof(group)),
+                NativeText.Utf8(attribute, nameof(attribute)), value));
+        }
+
         /// <summary>Registers a linear learning rate schedule with the session.</summary>
         /// <remarks>After t optimizer steps, with w warmup steps and n total steps, the rate is the initial rate
         /// times t / w while t &lt; w, and times max(0, (n - t) / (n - w)) from then on. Registering another
@@ -630,6 +696,38 @@ namespace Microsoft.ML.OnnxRuntime
         {
             NativeStatus.ThrowOnError(OrtrainApi.GetGradientNorm(Live, out float result));
             return result;
+        }
+
+        /// <summary>Number of parameters in a group.</summary>
+        /// <param name="group">Name of the group.</param>
+        /// <returns>The number.</returns>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="group"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer; InvalidArgument when
+        /// there is no group with this name.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public long GetOptimizerGroupParameterCount(string group)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.GetOptimizerGroupParameterCount(
+                Live, NativeText.Utf8(group, nameof(group)), out UIntPtr result));
+            return (long)result;
+        }
+
+        /// <summary>Name of a parameter of a group, by index in the order of the checkpoint.</summary>
+        /// <param name="group">Name of the group.</param>
+        /// <param name="index">Zero-based index.</param>
+        /// <returns>The name.</returns>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="group"/> is null.</exception>
+        /// <exception cref="System.ArgumentOutOfRangeException">When <paramref name="index"/> is
+        /// negative.</exception>
+        /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer; InvalidArgument when
+        /// there is no group with this name or the index is out of range.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public string GetOptimizerGroupParameterName(string group, long index)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.GetOptimizerGroupParameterName(
+                Live, NativeText.Utf8(group, nameof(group)), Arguments.Size(index, nameof(index)),
+                OrtAllocator.Default, out IntPtr result));
+            return NativeText.Take(result);
         }
     }
 

@@ -192,6 +192,64 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (float)getLearningRateWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
 
+/** Names of the parameter groups of the optimizer.
+ *
+ * @param error Set when it fails. May be NULL.
+ * @return The names, in the order of the optimizer model; group0 if it has no groups. On failure, nil.
+ *
+ * Errors: ORTErrorCodeNoModel when the session has no optimizer.
+ */
+- (nullable NSArray<NSString *> *)getOptimizerGroupNamesWithError:(NSError *_Nullable *_Nullable)error;
+
+/** Name of the parameter group that a trainable parameter belongs to.
+ *
+ * @param parameterName Name of the parameter.
+ * @param error Set when it fails. May be NULL.
+ * @return The name of the group. On failure, nil.
+ *
+ * Errors: ORTErrorCodeNoModel when the session has no optimizer; ORTErrorCodeInvalidArgument when
+ * there is no trainable parameter with this name.
+ */
+- (nullable NSString *)getParameterGroupWithName:(NSString *)parameterName
+                                           error:(NSError *_Nullable *_Nullable)error;
+
+/** A setting of a parameter group.
+ *
+ * learning_rate, learning_rate_factor and, of AdamW, weight_decay, alpha and beta (the decay of the
+ * first and the second moment) and epsilon. The learning rate of a group is that of the session times
+ * its factor.
+ *
+ * @param group Name of the group.
+ * @param attribute Name of the setting.
+ * @param error Set when it fails. May be NULL.
+ * @return Its value. On failure, 0.
+ *
+ * Errors: ORTErrorCodeNoModel when the session has no optimizer; ORTErrorCodeInvalidArgument when
+ * there is no group with this name, or its optimizer has no such setting.
+ */
+- (float)getOptimizerGroupAttributeOfGroup:(NSString *)group
+                                  withName:(NSString *)attribute
+                                     error:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
+
+/** Changes a setting of a parameter group from the next step on.
+ *
+ * What is set is saved with the optimizer's state. Setting learning_rate sets the factor, so that the
+ * rate of the group follows that of the session.
+ *
+ * @param group Name of the group.
+ * @param attribute Name of the setting.
+ * @param value The value.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeNoModel when the session has no optimizer; ORTErrorCodeInvalidArgument when
+ * there is no group with this name, its optimizer has no such setting, or the value is out of range.
+ */
+- (BOOL)setOptimizerGroupAttributeOfGroup:(NSString *)group
+                                 withName:(NSString *)attribute
+                                  toValue:(float)value
+                                    error:(NSError *_Nullable *_Nullable)error;
+
 /** Registers a linear learning rate schedule with the session.
  *
  * After t optimizer steps, with w warmup steps and n total steps, the rate is the initial rate times t
@@ -440,6 +498,32 @@ NS_ASSUME_NONNULL_BEGIN
  * Errors: ORTErrorCodeRuntimeException when there are no gradients yet.
  */
 - (float)getGradientNormWithError:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
+
+/** Number of parameters in a group.
+ *
+ * @param group Name of the group.
+ * @param error Set when it fails. May be NULL.
+ * @return The number. On failure, 0.
+ *
+ * Errors: ORTErrorCodeNoModel when the session has no optimizer; ORTErrorCodeInvalidArgument when
+ * there is no group with this name.
+ */
+- (NSUInteger)getOptimizerGroupParameterCountWithGroup:(NSString *)group
+                                                 error:(NSError *_Nullable *_Nullable)error ORT_FAILS_BY_ERROR;
+
+/** Name of a parameter of a group, by index in the order of the checkpoint.
+ *
+ * @param group Name of the group.
+ * @param index Zero-based index.
+ * @param error Set when it fails. May be NULL.
+ * @return The name. On failure, nil.
+ *
+ * Errors: ORTErrorCodeNoModel when the session has no optimizer; ORTErrorCodeInvalidArgument when
+ * there is no group with this name or the index is out of range.
+ */
+- (nullable NSString *)getOptimizerGroupParameterNameWithGroup:(NSString *)group
+                                                         index:(NSUInteger)index
+                                                         error:(NSError *_Nullable *_Nullable)error;
 
 @end
 

@@ -156,6 +156,54 @@
   return c_learning_rate;
 }
 
+- (nullable NSArray<NSString *> *)getOptimizerGroupNamesWithError:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  size_t count = 0;
+  if (!ORTSucceeded(&call, ORTExtensionTable()->GetOptimizerGroupCount(_handle, &count))) return nil;
+  NSMutableArray<NSString *> *names = [NSMutableArray arrayWithCapacity:count];
+  for (size_t i = 0; i < count; ++i) {
+    char *name = NULL;
+    if (!ORTSucceeded(&call, ORTExtensionTable()->GetOptimizerGroupName(_handle, i, ORTAllocator(), &name))) return nil;
+    [names addObject:ORTTextTaking(name)];
+  }
+  return names;
+}
+
+- (nullable NSString *)getParameterGroupWithName:(NSString *)parameterName
+                                           error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  const char *c_parameter_name = NULL;
+  if (!ORTTakeText(&call, @"parameterName", parameterName, NO, &c_parameter_name)) return nil;
+  char *c_out = NULL;
+  if (!ORTSucceeded(&call, ORTExtensionTable()->GetParameterGroup(_handle, c_parameter_name, ORTAllocator(), &c_out))) return nil;
+  return ORTTextTaking(c_out);
+}
+
+- (float)getOptimizerGroupAttributeOfGroup:(NSString *)group
+                                  withName:(NSString *)attribute
+                                     error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  const char *c_group = NULL;
+  if (!ORTTakeText(&call, @"group", group, NO, &c_group)) return 0;
+  const char *c_attribute = NULL;
+  if (!ORTTakeText(&call, @"attribute", attribute, NO, &c_attribute)) return 0;
+  float c_out = 0;
+  if (!ORTSucceeded(&call, ORTExtensionTable()->GetOptimizerGroupAttribute(_handle, c_group, c_attribute, &c_out))) return 0;
+  return c_out;
+}
+
+- (BOOL)setOptimizerGroupAttributeOfGroup:(NSString *)group
+                                 withName:(NSString *)attribute
+                                  toValue:(float)value
+                                    error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  const char *c_group = NULL;
+  if (!ORTTakeText(&call, @"group", group, NO, &c_group)) return NO;
+  const char *c_attribute = NULL;
+  if (!ORTTakeText(&call, @"attribute", attribute, NO, &c_attribute)) return NO;
+  return ORTSucceeded(&call, ORTExtensionTable()->SetOptimizerGroupAttribute(_handle, c_group, c_attribute, value));
+}
+
 - (BOOL)registerLinearLRSchedulerWithWarmupStepCount:(int64_t)warmupStepCount
                                       totalStepCount:(int64_t)totalStepCount
                                            initialLr:(float)initialLr
@@ -329,6 +377,27 @@
   float c_out = 0;
   if (!ORTSucceeded(&call, ORTExtensionTable()->GetGradientNorm(_handle, &c_out))) return 0;
   return c_out;
+}
+
+- (NSUInteger)getOptimizerGroupParameterCountWithGroup:(NSString *)group
+                                                 error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  const char *c_group = NULL;
+  if (!ORTTakeText(&call, @"group", group, NO, &c_group)) return 0;
+  size_t c_out = 0;
+  if (!ORTSucceeded(&call, ORTExtensionTable()->GetOptimizerGroupParameterCount(_handle, c_group, &c_out))) return 0;
+  return c_out;
+}
+
+- (nullable NSString *)getOptimizerGroupParameterNameWithGroup:(NSString *)group
+                                                         index:(NSUInteger)index
+                                                         error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  const char *c_group = NULL;
+  if (!ORTTakeText(&call, @"group", group, NO, &c_group)) return nil;
+  char *c_out = NULL;
+  if (!ORTSucceeded(&call, ORTExtensionTable()->GetOptimizerGroupParameterName(_handle, c_group, index, ORTAllocator(), &c_out))) return nil;
+  return ORTTextTaking(c_out);
 }
 
 @end

@@ -638,4 +638,37 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().SessionGetNodeOutputType(session.raw, c_text(name, "name"), &out));
     return static_cast<int>(out);
   }, py::arg("session"), py::arg("name"), "Element type of a value that a node of a training graph produces.");
+  m.def("get_optimizer_group_count", [](const Handle<OrtTrainingSession>& sess) {
+    size_t out = {};
+    check(extension_api().GetOptimizerGroupCount(sess.raw, &out));
+    return out;
+  }, py::arg("sess"), "Number of parameter groups of an optimizer.");
+  m.def("get_optimizer_group_name", [](const Handle<OrtTrainingSession>& sess, size_t index) {
+    char* out = {};
+    check(extension_api().GetOptimizerGroupName(sess.raw, index, allocator(), &out));
+    return take_text(out);
+  }, py::arg("sess"), py::arg("index"), "Name of a parameter group, by index in the order of the optimizer model.");
+  m.def("get_optimizer_group_parameter_count", [](const Handle<OrtTrainingSession>& sess, const std::string& group) {
+    size_t out = {};
+    check(extension_api().GetOptimizerGroupParameterCount(sess.raw, c_text(group, "group"), &out));
+    return out;
+  }, py::arg("sess"), py::arg("group"), "Number of parameters in a group.");
+  m.def("get_optimizer_group_parameter_name", [](const Handle<OrtTrainingSession>& sess, const std::string& group, size_t index) {
+    char* out = {};
+    check(extension_api().GetOptimizerGroupParameterName(sess.raw, c_text(group, "group"), index, allocator(), &out));
+    return take_text(out);
+  }, py::arg("sess"), py::arg("group"), py::arg("index"), "Name of a parameter of a group, by index in the order of the checkpoint.");
+  m.def("get_parameter_group", [](const Handle<OrtTrainingSession>& sess, const std::string& parameter_name) {
+    char* out = {};
+    check(extension_api().GetParameterGroup(sess.raw, c_text(parameter_name, "parameter_name"), allocator(), &out));
+    return take_text(out);
+  }, py::arg("sess"), py::arg("parameter_name"), "Name of the group that a trainable parameter belongs to.");
+  m.def("get_optimizer_group_attribute", [](const Handle<OrtTrainingSession>& sess, const std::string& group, const std::string& attribute) {
+    float out = {};
+    check(extension_api().GetOptimizerGroupAttribute(sess.raw, c_text(group, "group"), c_text(attribute, "attribute"), &out));
+    return out;
+  }, py::arg("sess"), py::arg("group"), py::arg("attribute"), "A setting of a parameter group.");
+  m.def("set_optimizer_group_attribute", [](const Handle<OrtTrainingSession>& sess, const std::string& group, const std::string& attribute, float value) {
+    check(extension_api().SetOptimizerGroupAttribute(sess.raw, c_text(group, "group"), c_text(attribute, "attribute"), value));
+  }, py::arg("sess"), py::arg("group"), py::arg("attribute"), py::arg("value"), "Changes a setting of a parameter group from the next step on.");
 }

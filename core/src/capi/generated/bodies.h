@@ -259,5 +259,12 @@ void SessionGetState(const OrtSession* session, const char* name, OrtValue** out
 void SessionSetState(OrtSession* session, const char* name, const OrtValue* value);
 void SessionGetLossScaleInputName(const OrtSession* session, OrtAllocator* allocator, char** value);
 void SessionGetNodeOutputType(const OrtSession* session, const char* name, ONNXTensorElementDataType* out);
+void GetOptimizerGroupCount(const OrtTrainingSession* sess, size_t* out);
+void GetOptimizerGroupName(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** out);
+void GetOptimizerGroupParameterCount(const OrtTrainingSession* sess, const char* group, size_t* out);
+void GetOptimizerGroupParameterName(const OrtTrainingSession* sess, const char* group, size_t index, OrtAllocator* allocator, char** out);
+void GetParameterGroup(const OrtTrainingSession* sess, const char* parameter_name, OrtAllocator* allocator, char** out);
+void GetOptimizerGroupAttribute(const OrtTrainingSession* sess, const char* group, const char* attribute, float* out);
+void SetOptimizerGroupAttribute(OrtTrainingSession* sess, const char* group, const char* attribute, float value);
 
 }  // namespace ortrain::capi

@@ -428,6 +428,71 @@ OrtStatus* ORT_API_CALL SessionGetNodeOutputType(const OrtSession* session, cons
   });
 }
 
+OrtStatus* ORT_API_CALL GetOptimizerGroupCount(const OrtTrainingSession* sess, size_t* out) noexcept {
+  return guarded("GetOptimizerGroupCount", [&] {
+    check_pointer(sess, "sess");
+    check_pointer(out, "out");
+    capi::GetOptimizerGroupCount(sess, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetOptimizerGroupName(const OrtTrainingSession* sess, size_t index, OrtAllocator* allocator, char** out) noexcept {
+  return guarded("GetOptimizerGroupName", [&] {
+    check_pointer(sess, "sess");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::GetOptimizerGroupName(sess, index, allocator, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetOptimizerGroupParameterCount(const OrtTrainingSession* sess, const char* group, size_t* out) noexcept {
+  return guarded("GetOptimizerGroupParameterCount", [&] {
+    check_pointer(sess, "sess");
+    check_pointer(group, "group");
+    check_pointer(out, "out");
+    capi::GetOptimizerGroupParameterCount(sess, group, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetOptimizerGroupParameterName(const OrtTrainingSession* sess, const char* group, size_t index, OrtAllocator* allocator, char** out) noexcept {
+  return guarded("GetOptimizerGroupParameterName", [&] {
+    check_pointer(sess, "sess");
+    check_pointer(group, "group");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::GetOptimizerGroupParameterName(sess, group, index, allocator, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetParameterGroup(const OrtTrainingSession* sess, const char* parameter_name, OrtAllocator* allocator, char** out) noexcept {
+  return guarded("GetParameterGroup", [&] {
+    check_pointer(sess, "sess");
+    check_pointer(parameter_name, "parameter_name");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::GetParameterGroup(sess, parameter_name, allocator, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetOptimizerGroupAttribute(const OrtTrainingSession* sess, const char* group, const char* attribute, float* out) noexcept {
+  return guarded("GetOptimizerGroupAttribute", [&] {
+    check_pointer(sess, "sess");
+    check_pointer(group, "group");
+    check_pointer(attribute, "attribute");
+    check_pointer(out, "out");
+    capi::GetOptimizerGroupAttribute(sess, group, attribute, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetOptimizerGroupAttribute(OrtTrainingSession* sess, const char* group, const char* attribute, float value) noexcept {
+  return guarded("SetOptimizerGroupAttribute", [&] {
+    check_pointer(sess, "sess");
+    check_pointer(group, "group");
+    check_pointer(attribute, "attribute");
+    capi::SetOptimizerGroupAttribute(sess, group, attribute, value);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -480,7 +545,14 @@ const OrtrainApi ortrain_api = {
     .SessionSetState = entry::SessionSetState,
     .SessionGetLossScaleInputName = entry::SessionGetLossScaleInputName,
     .SessionGetNodeOutputType = entry::SessionGetNodeOutputType,
+    .GetOptimizerGroupCount = entry::GetOptimizerGroupCount,
+    .GetOptimizerGroupName = entry::GetOptimizerGroupName,
+    .GetOptimizerGroupParameterCount = entry::GetOptimizerGroupParameterCount,
+    .GetOptimizerGroupParameterName = entry::GetOptimizerGroupParameterName,
+    .GetParameterGroup = entry::GetParameterGroup,
+    .GetOptimizerGroupAttribute = entry::GetOptimizerGroupAttribute,
+    .SetOptimizerGroupAttribute = entry::SetOptimizerGroupAttribute,
 };
-static_assert(sizeof(OrtrainApi) == 48 * sizeof(void*), "OrtrainApi has 48 slots");
+static_assert(sizeof(OrtrainApi) == 55 * sizeof(void*), "OrtrainApi has 55 slots");
 
 }  // namespace ortrain::capi

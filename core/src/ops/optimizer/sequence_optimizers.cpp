@@ -63,6 +63,13 @@ bool updates(DynamicContext& c, size_t signal) {
   return yes;
 }
 
+// Sequences have no names, so that the groups that a training session can update are unknown here.
+bool updates_a_group(TypeContext& c) {
+  if (!c.node().has("parameters")) return false;
+  c.reject("its attribute 'parameters' names what it updates, which only a training session knows");
+  return true;
+}
+
 // Inputs `first` to `first + count - 1` are sequences of floating-point tensors; the outputs after the flag
 // are the updated values of some of them.
 void update_types(TypeContext& c, size_t first, size_t count, std::initializer_list<size_t> results) {
@@ -88,6 +95,7 @@ void adamw_types(TypeContext& c) {
     return c.reject(concat("it has ", c.node().inputs.size(), " inputs, expected at least 6"));
   if (const std::string problem = AdamWAttributes(c.node()).problem(); !problem.empty())
     return c.reject(problem);
+  if (updates_a_group(c)) return;
   update_types(c, 2, 4, {0, 2, 3});
 }
 
@@ -127,6 +135,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 void sgd_types(TypeContext& c) {
   if (c.node().inputs.size() < 3)
     return c.reject(concat("it has ", c.node().inputs.size(), " inputs, expected at least 3"));
+  if (updates_a_group(c)) return;
   update_types(c, 1, 2, {0});
 }
 

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ortrain import _ortrain
 from ortrain._support import StrPath
-
-if TYPE_CHECKING:
-    from ortrain.api.generated.module import Module
+from ortrain.api.generated.module import Module
+from ortrain.api.generated.parameter_groups import ParameterGroups
 
 
 class Optimizer:
@@ -82,6 +79,39 @@ class Optimizer:
             The rate.
         """
         return _ortrain.get_learning_rate(self._handle)
+
+    @property
+    def param_groups(self) -> ParameterGroups:
+        """The parameter groups of the optimizer, by name.
+
+        An optimizer model without groups has one, group0, with all parameters.
+
+        Returns
+        -------
+        ParameterGroups
+            A view of the optimizer.
+        """
+        return ParameterGroups(self)
+
+    def get_parameter_group(self, parameter_name: str) -> str:
+        """Name of the parameter group that a trainable parameter belongs to.
+
+        Parameters
+        ----------
+        parameter_name : str
+            Name of the parameter.
+
+        Returns
+        -------
+        str
+            The name of the group.
+
+        Raises
+        ------
+        InvalidArgumentError
+            When there is no trainable parameter with this name.
+        """
+        return _ortrain.get_parameter_group(self._handle, parameter_name)
 
     @property
     def _handle(self) -> _ortrain.TrainingSessionHandle:

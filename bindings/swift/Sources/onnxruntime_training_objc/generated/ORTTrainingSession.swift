@@ -210,6 +210,87 @@ public final class ORTTrainingSession: HandleOwner {
     return cLearningRate
   }
 
+  /// Names of the parameter groups of the optimizer.
+  ///
+  /// - Returns: The names, in the order of the optimizer model; group0 if it has no groups.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noModel` when the session has no
+  ///   optimizer.
+  public func getOptimizerGroupNames() throws -> [String] {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTTrainingSession.getOptimizerGroupNames()")
+    var count = 0
+    try call.check(Tables.extension.pointee.GetOptimizerGroupCount(handle, &count))
+    return try (0..<count).map { i in
+      var name: UnsafeMutablePointer<CChar>?
+      try call.check(Tables.extension.pointee.GetOptimizerGroupName(handle, i, Tables.allocator, &name))
+      return textTaking(name)
+    }
+  }
+
+  /// Name of the parameter group that a trainable parameter belongs to.
+  ///
+  /// - Parameters:
+  ///   - parameterName: Name of the parameter.
+  /// - Returns: The name of the group.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noModel` when the session has no
+  ///   optimizer; `ORTErrorCode.invalidArgument` when there is no trainable parameter with this name.
+  public func getParameterGroup(withName parameterName: String) throws -> String {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTTrainingSession.getParameterGroup(withName:)")
+    let cParameterName = try call.text(parameterName, "parameterName")
+    defer { free(cParameterName) }
+    var cOut: UnsafeMutablePointer<CChar>?
+    try call.check(Tables.extension.pointee.GetParameterGroup(handle, cParameterName, Tables.allocator, &cOut))
+    return textTaking(cOut)
+  }
+
+  /// A setting of a parameter group.
+  ///
+  /// learning_rate, learning_rate_factor and, of AdamW, weight_decay, alpha and beta (the decay of the
+  /// first and the second moment) and epsilon. The learning rate of a group is that of the session times
+  /// its factor.
+  ///
+  /// - Parameters:
+  ///   - group: Name of the group.
+  ///   - attribute: Name of the setting.
+  /// - Returns: Its value.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noModel` when the session has no
+  ///   optimizer; `ORTErrorCode.invalidArgument` when there is no group with this name, or its optimizer
+  ///   has no such setting.
+  public func getOptimizerGroupAttribute(ofGroup group: String, withName attribute: String) throws -> Float {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTTrainingSession.getOptimizerGroupAttribute(ofGroup:withName:)")
+    let cGroup = try call.text(group, "group")
+    defer { free(cGroup) }
+    let cAttribute = try call.text(attribute, "attribute")
+    defer { free(cAttribute) }
+    var cOut: Float = 0
+    try call.check(Tables.extension.pointee.GetOptimizerGroupAttribute(handle, cGroup, cAttribute, &cOut))
+    return cOut
+  }
+
+  /// Changes a setting of a parameter group from the next step on.
+  ///
+  /// What is set is saved with the optimizer's state. Setting learning_rate sets the factor, so that the
+  /// rate of the group follows that of the session.
+  ///
+  /// - Parameters:
+  ///   - group: Name of the group.
+  ///   - attribute: Name of the setting.
+  ///   - value: The value.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noModel` when the session has no
+  ///   optimizer; `ORTErrorCode.invalidArgument` when there is no group with this name, its optimizer has
+  ///   no such setting, or the value is out of range.
+  public func setOptimizerGroupAttribute(ofGroup group: String, withName attribute: String, toValue value: Float) throws {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTTrainingSession.setOptimizerGroupAttribute(ofGroup:withName:toValue:)")
+    let cGroup = try call.text(group, "group")
+    defer { free(cGroup) }
+    let cAttribute = try call.text(attribute, "attribute")
+    defer { free(cAttribute) }
+    try call.check(Tables.extension.pointee.SetOptimizerGroupAttribute(handle, cGroup, cAttribute, value))
+  }
+
   /// Registers a linear learning rate schedule with the session.
   ///
   /// After t optimizer steps, with w warmup steps and n total steps, the rate is the initial rate times t
@@ -528,6 +609,42 @@ public final class ORTTrainingSession: HandleOwner {
     var cOut: Float = 0
     try call.check(Tables.extension.pointee.GetGradientNorm(handle, &cOut))
     return cOut
+  }
+
+  /// Number of parameters in a group.
+  ///
+  /// - Parameters:
+  ///   - group: Name of the group.
+  /// - Returns: The number.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noModel` when the session has no
+  ///   optimizer; `ORTErrorCode.invalidArgument` when there is no group with this name.
+  public func getOptimizerGroupParameterCount(withGroup group: String) throws -> UInt {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTTrainingSession.getOptimizerGroupParameterCount(withGroup:)")
+    let cGroup = try call.text(group, "group")
+    defer { free(cGroup) }
+    var cOut: Int = 0
+    try call.check(Tables.extension.pointee.GetOptimizerGroupParameterCount(handle, cGroup, &cOut))
+    return UInt(bitPattern: cOut)
+  }
+
+  /// Name of a parameter of a group, by index in the order of the checkpoint.
+  ///
+  /// - Parameters:
+  ///   - group: Name of the group.
+  ///   - index: Zero-based index.
+  /// - Returns: The name.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noModel` when the session has no
+  ///   optimizer; `ORTErrorCode.invalidArgument` when there is no group with this name or the index is
+  ///   out of range.
+  public func getOptimizerGroupParameterName(withGroup group: String, index: UInt) throws -> String {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTTrainingSession.getOptimizerGroupParameterName(withGroup:index:)")
+    let cGroup = try call.text(group, "group")
+    defer { free(cGroup) }
+    var cOut: UnsafeMutablePointer<CChar>?
+    try call.check(Tables.extension.pointee.GetOptimizerGroupParameterName(handle, cGroup, Int(bitPattern: index), Tables.allocator, &cOut))
+    return textTaking(cOut)
   }
 
 }
