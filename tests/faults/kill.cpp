@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -165,29 +166,38 @@ struct Progress {
 }
 
 void kill_and_resume(const fs::path& folder, int kills) {
+  using Clock = std::chrono::steady_clock;
+  const fs::path here = folder / "kills", checkpoint = here / "checkpoint";
+  fs::create_directory(here);
   std::vector<std::string> expected;  // by step
+  Clock::duration time{};             // of all steps
   {
     const auto state = CheckpointState::load(kCase / "checkpoint");
     const auto session = make_session(state);
     expected.push_back("");
     for (int64_t step = 0; step < kSteps; ++step) {
+      const auto start = Clock::now();
       take_step(*session);
+      save(*state, checkpoint, two_files(state->optimizer().step));
+      time += Clock::now() - start;
       expected.push_back(bytes_of(*state));
     }
   }
+  fs::remove(checkpoint);
+  // A process lives for two steps on average, however fast the machine is at present.
+  const auto longest =
+      static_cast<unsigned>(4 * std::chrono::duration_cast<std::chrono::microseconds>(time).count() / kSteps);
   auto& progress = *static_cast<Progress*>(
       mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  const fs::path here = folder / "kills", checkpoint = here / "checkpoint";
   std::mt19937 random(1);
   int killed = 0, left_behind = 0, resumed = 0, ended = 0;
-  fs::create_directory(here);
   progress.saved = 0;
   while (killed < kills) {
     progress.trains = false;
     const pid_t child = fork();
     if (child == 0) train_on(checkpoint, progress);
     for (int waits = 0; !progress.trains && waits < 100'000; ++waits) usleep(200);
-    usleep(std::uniform_int_distribution<unsigned>(0, 20'000)(random));
+    usleep(std::uniform_int_distribution<unsigned>(0, longest)(random));
     kill(child, SIGKILL);
     int status = 0;
     waitpid(child, &status, 0);
