@@ -209,11 +209,19 @@ class AllocatedFree {
   OrtAllocator* allocator_;
 };
 
+/** A string in the form that the C calls take, in which a null character would end it early. */
+template <typename Char>
+const Char* Terminated(const std::basic_string<Char>& text, const char* argument) {
+  if (text.find(Char()) == text.npos) return text.c_str();
+  throw Exception(std::string("argument ") + argument + ": expected a string, found a null character in it",
+                  ORT_INVALID_ARGUMENT);
+}
+
 /** Strings in the form that the C calls take. */
 class Pointers {
  public:
-  explicit Pointers(const std::vector<std::string>& texts) {
-    for (const auto& text : texts) pointers_.push_back(text.c_str());
+  Pointers(const std::vector<std::string>& texts, const char* argument) {
+    for (const auto& text : texts) pointers_.push_back(Terminated(text, argument));
   }
   const char* const* data() const { return pointers_.data(); }
 
@@ -456,7 +464,7 @@ struct RunOptions : detail::Base<OrtRunOptions> {
 
   /** Sets an entry of the run configuration. */
   RunOptions& AddConfigEntry(const std::string& key, const std::string& value) {
-    ThrowOnError(GetApi().AddRunConfigEntry(p_, key.c_str(), value.c_str()));
+    ThrowOnError(GetApi().AddRunConfigEntry(p_, detail::Terminated(key, "key"), detail::Terminated(value, "value")));
     return *this;
   }
 
@@ -792,7 +800,7 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
 
   /** File to which a session writes the graph that it runs, after its passes. */
   SessionOptions& SetOptimizedModelFilePath(const std::basic_string<ORTCHAR_T>& value) {
-    ThrowOnError(GetApi().SetOptimizedModelFilePath(p_, value.c_str()));
+    ThrowOnError(GetApi().SetOptimizedModelFilePath(p_, detail::Terminated(value, "value")));
     return *this;
   }
 
@@ -810,23 +818,23 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
 
   /** Sets a configuration entry. */
   SessionOptions& AddConfigEntry(const std::string& key, const std::string& value) {
-    ThrowOnError(GetApi().AddSessionConfigEntry(p_, key.c_str(), value.c_str()));
+    ThrowOnError(GetApi().AddSessionConfigEntry(p_, detail::Terminated(key, "key"), detail::Terminated(value, "value")));
     return *this;
   }
 
   /** Whether a configuration entry is set. */
   bool HasConfigEntry(const std::string& key) const {
     int out{};
-    ThrowOnError(GetApi().HasSessionConfigEntry(p_, key.c_str(), &out));
+    ThrowOnError(GetApi().HasSessionConfigEntry(p_, detail::Terminated(key, "key"), &out));
     return out != 0;
   }
 
   /** The value of a configuration entry. */
   std::string GetConfigEntry(const std::string& key) const {
     size_t size = 0;  // The caller supplies the buffer: one call queries its size, the next fills it.
-    ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), nullptr, &size));
+    ThrowOnError(GetApi().GetSessionConfigEntry(p_, detail::Terminated(key, "key"), nullptr, &size));
     std::string value(size, '\0');
-    ThrowOnError(GetApi().GetSessionConfigEntry(p_, key.c_str(), &value[0], &size));
+    ThrowOnError(GetApi().GetSessionConfigEntry(p_, detail::Terminated(key, "key"), &value[0], &size));
     value.resize(size - 1);
     return value;
   }
@@ -863,32 +871,33 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
 
   /** Fixes every dimension of an input that a model marks with a denotation. */
   SessionOptions& AddFreeDimensionOverride(const std::string& denotation, int64_t extent) {
-    ThrowOnError(GetApi().AddFreeDimensionOverride(p_, denotation.c_str(), extent));
+    ThrowOnError(GetApi().AddFreeDimensionOverride(p_, detail::Terminated(denotation, "denotation"), extent));
     return *this;
   }
 
   /** Fixes every dimension of an input that has a name. */
   SessionOptions& AddFreeDimensionOverrideByName(const std::string& name, int64_t extent) {
-    ThrowOnError(GetApi().AddFreeDimensionOverrideByName(p_, name.c_str(), extent));
+    ThrowOnError(GetApi().AddFreeDimensionOverrideByName(p_, detail::Terminated(name, "name"), extent));
     return *this;
   }
 
   /** Has sessions use a tensor instead of an initializer of their model. */
   SessionOptions& AddInitializer(const std::string& name, const Value& value) {
-    ThrowOnError(GetApi().AddInitializer(p_, name.c_str(), value));
+    ThrowOnError(GetApi().AddInitializer(p_, detail::Terminated(name, "name"), value));
     return *this;
   }
 
   /** Gives sessions the values of initializers whose data their model stores in files. */
   SessionOptions& AddExternalInitializers(const std::vector<std::string>& names, const std::vector<Value>& values) {
     detail::CheckSameLength("names", names.size(), "values", values.size());
-    ThrowOnError(GetApi().AddExternalInitializers(p_, detail::Pointers(names).data(), detail::Handles(values), names.size()));
+    ThrowOnError(GetApi().AddExternalInitializers(p_, detail::Pointers(names, "names").data(), detail::Handles(values),
+                                                  names.size()));
     return *this;
   }
 
   /** Has forward sessions record how long each kernel of each run takes. */
   SessionOptions& EnableProfiling(const std::basic_string<ORTCHAR_T>& prefix) {
-    ThrowOnError(GetApi().EnableProfiling(p_, prefix.c_str()));
+    ThrowOnError(GetApi().EnableProfiling(p_, detail::Terminated(prefix, "prefix")));
     return *this;
   }
 

@@ -95,7 +95,7 @@ class OptionalPath {
   OptionalPath(const ORTCHAR_T* path) : given_(true), path_(path) {}
 
   explicit operator bool() const { return given_; }
-  const std::basic_string<ORTCHAR_T>* operator->() const { return &path_; }
+  const std::basic_string<ORTCHAR_T>& operator*() const { return path_; }
 
  private:
   bool given_ = false;
@@ -137,7 +137,7 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
   /** Reads a checkpoint file. */
   static CheckpointState LoadCheckpoint(const std::basic_string<ORTCHAR_T>& checkpoint_path) {
     OrtCheckpointState* checkpoint_state = nullptr;
-    ThrowOnError(GetTrainingApi().LoadCheckpoint(checkpoint_path.c_str(), &checkpoint_state));
+    ThrowOnError(GetTrainingApi().LoadCheckpoint(detail::Terminated(checkpoint_path, "checkpoint_path"), &checkpoint_state));
     return CheckpointState{checkpoint_state};
   }
 
@@ -152,20 +152,22 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
   static void SaveCheckpoint(const CheckpointState& state, const std::basic_string<ORTCHAR_T>& checkpoint_path,
                              bool include_optimizer_state = false) {
     ThrowOnError(GetTrainingApi().SaveCheckpoint(const_cast<OrtCheckpointState*>(static_cast<const OrtCheckpointState*>(state)),
-                                                 checkpoint_path.c_str(), include_optimizer_state));
+                                                 detail::Terminated(checkpoint_path, "checkpoint_path"),
+                                                 include_optimizer_state));
   }
 
   /** Adds a property, or replaces an existing one. */
   void AddProperty(const std::string& name, const Property& value) {
     if (const auto* number = detail::GetIf<int64_t>(value)) {
       int64_t copy = *number;
-      ThrowOnError(GetTrainingApi().AddProperty(p_, name.c_str(), OrtIntProperty, &copy));
+      ThrowOnError(GetTrainingApi().AddProperty(p_, detail::Terminated(name, "name"), OrtIntProperty, &copy));
     } else if (const auto* real = detail::GetIf<float>(value)) {
       float copy = *real;
-      ThrowOnError(GetTrainingApi().AddProperty(p_, name.c_str(), OrtFloatProperty, &copy));
+      ThrowOnError(GetTrainingApi().AddProperty(p_, detail::Terminated(name, "name"), OrtFloatProperty, &copy));
     } else {
       std::string copy = *detail::GetIf<std::string>(value);
-      ThrowOnError(GetTrainingApi().AddProperty(p_, name.c_str(), OrtStringProperty, &copy[0]));
+      detail::Terminated(copy, "value");
+      ThrowOnError(GetTrainingApi().AddProperty(p_, detail::Terminated(name, "name"), OrtStringProperty, &copy[0]));
     }
   }
 
@@ -174,7 +176,7 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     AllocatorWithDefaultOptions allocator;
     OrtPropertyType type;
     void* value = nullptr;
-    ThrowOnError(GetTrainingApi().GetProperty(p_, name.c_str(), allocator, &type, &value));
+    ThrowOnError(GetTrainingApi().GetProperty(p_, detail::Terminated(name, "name"), allocator, &type, &value));
     const std::unique_ptr<void, detail::AllocatedFree> owner(value, detail::AllocatedFree(allocator));
     switch (type) {
       case OrtIntProperty: return *static_cast<const int64_t*>(value);
@@ -195,43 +197,44 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
 
   /** Overwrites a parameter with the values of a tensor. */
   void UpdateParameter(const std::string& name, const Value& parameter) {
-    ThrowOnError(GetTrainingApi().UpdateParameter(p_, name.c_str(),
+    ThrowOnError(GetTrainingApi().UpdateParameter(p_, detail::Terminated(name, "name"),
                                                   const_cast<OrtValue*>(static_cast<const OrtValue*>(parameter))));
   }
 
   /** A copy of a parameter. */
   Value GetParameter(const std::string& name) const {
     OrtValue* parameter{};
-    ThrowOnError(GetTrainingApi().GetParameter(p_, name.c_str(), AllocatorWithDefaultOptions(), &parameter));
+    ThrowOnError(GetTrainingApi().GetParameter(p_, detail::Terminated(name, "name"), AllocatorWithDefaultOptions(), &parameter));
     return Value{parameter};
   }
 
   /** Element type and shape of a parameter. */
   TensorTypeAndShapeInfo GetParameterTypeAndShape(const std::string& parameter_name) const {
     OrtTensorTypeAndShapeInfo* parameter_type_and_shape{};
-    ThrowOnError(GetTrainingApi().GetParameterTypeAndShape(p_, parameter_name.c_str(), &parameter_type_and_shape));
+    ThrowOnError(GetTrainingApi().GetParameterTypeAndShape(p_, detail::Terminated(parameter_name, "parameter_name"),
+                                                           &parameter_type_and_shape));
     return TensorTypeAndShapeInfo{parameter_type_and_shape};
   }
 
   /** Whether a parameter is trainable. */
   bool IsParameterTrainable(const std::string& parameter_name) const {
     int out{};
-    ThrowOnError(GetOrtrainApi().CheckpointIsParameterTrainable(p_, parameter_name.c_str(), &out));
+    ThrowOnError(GetOrtrainApi().CheckpointIsParameterTrainable(p_, detail::Terminated(parameter_name, "parameter_name"), &out));
     return out != 0;
   }
 
   /** A copy of the accumulated gradient of a parameter. */
   Value GetParameterGradient(const std::string& parameter_name) const {
     OrtValue* gradient{};
-    ThrowOnError(GetOrtrainApi().CheckpointGetParameterGradient(p_, parameter_name.c_str(), AllocatorWithDefaultOptions(),
-                                                                &gradient));
+    ThrowOnError(GetOrtrainApi().CheckpointGetParameterGradient(p_, detail::Terminated(parameter_name, "parameter_name"),
+                                                                AllocatorWithDefaultOptions(), &gradient));
     return Value{gradient};
   }
 
   /** Type of a property. */
   OrtPropertyType GetPropertyType(const std::string& property_name) const {
     OrtPropertyType out{};
-    ThrowOnError(GetOrtrainApi().CheckpointGetPropertyType(p_, property_name.c_str(), &out));
+    ThrowOnError(GetOrtrainApi().CheckpointGetPropertyType(p_, detail::Terminated(property_name, "property_name"), &out));
     return out;
   }
 
@@ -251,7 +254,8 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
 
   /** Overwrites the gradient of a parameter with the values of a tensor. */
   void SetParameterGradient(const std::string& parameter_name, const Value& gradient) {
-    ThrowOnError(GetOrtrainApi().CheckpointSetParameterGradient(p_, parameter_name.c_str(), gradient));
+    ThrowOnError(GetOrtrainApi().CheckpointSetParameterGradient(p_, detail::Terminated(parameter_name, "parameter_name"),
+                                                                gradient));
   }
 
 };
@@ -269,9 +273,11 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
   TrainingSession(const Env& env, const SessionOptions& session_options, CheckpointState& checkpoint_state,
                   const std::basic_string<ORTCHAR_T>& train_model_path, const OptionalPath& eval_model_path = OptionalPath(),
                   const OptionalPath& optimizer_model_path = OptionalPath()) {
-    ThrowOnError(GetTrainingApi().CreateTrainingSession(env, session_options, checkpoint_state, train_model_path.c_str(),
-                                                        eval_model_path ? eval_model_path->c_str() : nullptr,
-                                                        optimizer_model_path ? optimizer_model_path->c_str() : nullptr, &p_));
+    ThrowOnError(GetTrainingApi().CreateTrainingSession(env, session_options, checkpoint_state,
+                                                        detail::Terminated(train_model_path, "train_model_path"),
+                                                        eval_model_path ? detail::Terminated(*eval_model_path, "eval_model_path") : nullptr,
+                                                        optimizer_model_path ? detail::Terminated(*optimizer_model_path, "optimizer_model_path") : nullptr,
+                                                        &p_));
   }
 
   /** Creates a session from its models. */
@@ -365,8 +371,9 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
   /** Writes a plain ONNX model that contains the current parameters. */
   void ExportModelForInferencing(const std::basic_string<ORTCHAR_T>& inference_model_path,
                                  const std::vector<std::string>& graph_output_names) {
-    ThrowOnError(GetTrainingApi().ExportModelForInferencing(p_, inference_model_path.c_str(), graph_output_names.size(),
-                                                            detail::Pointers(graph_output_names).data()));
+    ThrowOnError(GetTrainingApi().ExportModelForInferencing(p_, detail::Terminated(inference_model_path, "inference_model_path"),
+                                                            graph_output_names.size(),
+                                                            detail::Pointers(graph_output_names, "graph_output_names").data()));
   }
 
   /** Names of the inputs of the training model or of the eval model. */
@@ -413,7 +420,7 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
 
   /** Adds an optimizer model to a session that was created without one. */
   void AttachOptimizer(const std::basic_string<ORTCHAR_T>& optimizer_model_path) {
-    ThrowOnError(GetOrtrainApi().AttachOptimizer(p_, optimizer_model_path.c_str()));
+    ThrowOnError(GetOrtrainApi().AttachOptimizer(p_, detail::Terminated(optimizer_model_path, "optimizer_model_path")));
   }
 
   /** Element type and shape that a step expects for an input. */
@@ -487,9 +494,12 @@ class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
   static GradientGraphBuilder Create(const std::vector<uint8_t>& model, const std::vector<std::string>& y_node_names,
                                      const std::vector<std::string>& x_node_names, const std::string& loss_node_name) {
     OrtGradientGraphBuilder* out = nullptr;
-    ThrowOnError(GetOrtrainApi().CreateGradientGraphBuilder(model.data(), model.size(), detail::Pointers(y_node_names).data(),
-                                                            y_node_names.size(), detail::Pointers(x_node_names).data(),
-                                                            x_node_names.size(), loss_node_name.c_str(), &out));
+    ThrowOnError(GetOrtrainApi().CreateGradientGraphBuilder(model.data(), model.size(),
+                                                            detail::Pointers(y_node_names, "y_node_names").data(),
+                                                            y_node_names.size(),
+                                                            detail::Pointers(x_node_names, "x_node_names").data(),
+                                                            x_node_names.size(),
+                                                            detail::Terminated(loss_node_name, "loss_node_name"), &out));
     return GradientGraphBuilder{out};
   }
 
@@ -508,7 +518,7 @@ class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
 
   /** Writes the model with the gradients to a file. */
   void Save(const std::basic_string<ORTCHAR_T>& path) const {
-    ThrowOnError(GetOrtrainApi().GradientGraphBuilderSave(p_, path.c_str()));
+    ThrowOnError(GetOrtrainApi().GradientGraphBuilderSave(p_, detail::Terminated(path, "path")));
   }
 
 };

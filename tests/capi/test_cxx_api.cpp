@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 
 #include "support.h"
@@ -97,6 +99,35 @@ TEST_CASE("C++: errors are exceptions with code and message") {
   CHECK_THROWS_AS(run.session.TrainStep({}), Ort::Exception);
   CHECK_THROWS_AS(run.session.SchedulerStep(), Ort::Exception);
   CHECK_THROWS_AS(run.state.GetProperty("none"), Ort::Exception);
+}
+
+TEST_CASE("C++: a null character in a text is rejected, not taken for its end") {
+  Run run;
+  const auto check = [](const char* argument, const std::function<void()>& call) {
+    try {
+      call();
+      FAIL("a null character in " << argument << " was accepted");
+    } catch (const Ort::Exception& e) {
+      CHECK(e.GetOrtErrorCode() == ORT_INVALID_ARGUMENT);
+      CHECK(std::string(e.what()) ==
+            std::string("argument ") + argument + ": expected a string, found a null character in it");
+    }
+  };
+  const std::string bad("epoch\0s", 7), path = (kMlp / "checkpoint").string() + std::string("\0.tmp", 5);
+  check("name", [&] { run.state.AddProperty(bad, int64_t{1}); });
+  check("value", [&] { run.state.AddProperty("epoch", bad); });
+  check("checkpoint_path", [&] { Ort::CheckpointState::LoadCheckpoint(path); });
+  check("eval_model_path", [&] {
+    Ort::TrainingSession(run.env, run.options, run.state, (kMlp / "training_model.onnx").string(), path);
+  });
+  const Scratch scratch;
+  check("graph_output_names", [&] {
+    run.session.ExportModelForInferencing((scratch / "model.onnx").string(), {"output", bad});
+  });
+  check("key", [&] { run.options.AddConfigEntry(bad, "1"); });
+  CHECK_THROWS_AS(run.state.GetProperty("epoch"), Ort::Exception);
+  run.state.AddProperty("epoch", std::string("seven"));
+  CHECK_FALSE(std::filesystem::exists(scratch / "model.onnx"));
 }
 
 TEST_CASE("C++: the types of a sequence and of an optional value") {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -54,44 +55,95 @@ void take_step(TrainingSession& session) {
   session.lazy_reset_grad();
 }
 
+// A save as it was recorded: the files before it, and the states of which a checkpoint may be.
+struct Save {
+  bool first;  // there was no checkpoint
+  Files files;
+  std::string before, after;
+  std::vector<Event> events;
+};
+
+// Looks at everything that a power cut after each event may leave. Returns what is wrong with the first of
+// them that is neither the old nor the new checkpoint; empty if there is none.
+std::string problem_of(const Save& save, const fs::path& remains, size_t& states) {
+  std::string problem;
+  for (size_t done = 0; done <= save.events.size(); ++done) {
+    const bool returned = done == save.events.size();
+    for_remains(save.files, save.events, done, [&](const Files& left) {
+      if (!problem.empty()) return;
+      ++states;
+      put(remains, left);
+      if (save.first && !returned && !left.contains("checkpoint")) return;
+      std::string found;
+      try {
+        found = bytes_of(*CheckpointState::load(remains / "checkpoint"));
+      } catch (const std::exception& error) {
+        problem = error.what();
+      }
+      if (problem.empty() && found != save.after && (returned || found != save.before))
+        problem = found == save.before ? "the checkpoint is the old one, after the save has returned"
+                                       : "the checkpoint is neither the old nor the new one";
+      if (!problem.empty())
+        problem = "power cut after event " + std::to_string(done) + " of " +
+                  std::to_string(save.events.size()) + ": " + problem;
+    });
+  }
+  return problem;
+}
+
+// Saves that forget something, made from one that does not: each of its syncs left out, and one that writes
+// the checkpoint in place instead of renaming a new file.
+std::vector<std::pair<std::string, Save>> broken(const Save& save) {
+  std::vector<std::pair<std::string, Save>> all;
+  for (size_t i = 0; i < save.events.size(); ++i) {
+    const Event::Kind kind = save.events[i].kind;
+    if (kind != Event::kSync && kind != Event::kSyncFolder) continue;
+    Save without = save;
+    without.events.erase(without.events.begin() + static_cast<std::ptrdiff_t>(i));
+    all.emplace_back(
+        (kind == Event::kSync ? "without syncing a file, event " : "without syncing the folder, event ") +
+            std::to_string(i),
+        std::move(without));
+  }
+  Save in_place = save;
+  std::erase_if(in_place.events,
+                [](const Event& e) { return e.kind == Event::kRename && e.to == "checkpoint"; });
+  for (const Event& renamed : save.events)
+    if (renamed.kind == Event::kRename && renamed.to == "checkpoint")
+      for (Event& e : in_place.events)
+        if (e.kind == Event::kCreate && e.name == renamed.name) e.name = "checkpoint";
+  all.emplace_back("in place", std::move(in_place));
+  return all;
+}
+
 // Every order of one file and two; power cuts after every event.
 void cut_power(const fs::path& folder) {
   const auto state = CheckpointState::load(kCase / "checkpoint");
   const auto session = make_session(state);
-  size_t events_seen = 0, states_seen = 0;
+  size_t events_seen = 0, states_seen = 0, caught = 0, ignored = 0;
   const fs::path here = folder / "power", remains = folder / "remains";
   fs::create_directory(here);
   for (const bool two : {false, false, true, true, false, true}) {
-    const bool first = !fs::exists(here / "checkpoint");
-    const std::string before = first ? "" : bytes_of(*CheckpointState::load(here / "checkpoint"));
-    const Files files = files_in(here);
+    Save made;
+    made.first = !fs::exists(here / "checkpoint");
+    made.before = made.first ? "" : bytes_of(*CheckpointState::load(here / "checkpoint"));
+    made.files = files_in(here);
     take_step(*session);
-    const std::string after = bytes_of(*state);
-    const std::vector<Event> events = record(here, [&] { save(*state, here / "checkpoint", two); });
-    for (size_t done = 0; done <= events.size(); ++done)
-      for_remains(files, events, done, [&](const Files& left) {
-        ++states_seen;
-        put(remains, left);
-        if (first && done < events.size() && !left.contains("checkpoint")) return;
-        std::string found;
-        try {
-          found = bytes_of(*CheckpointState::load(remains / "checkpoint"));
-        } catch (const std::exception& error) {
-          wrong("power cut after event " + std::to_string(done) + " of " + std::to_string(events.size()) +
-                ": " + error.what());
-        }
-        if (found != after && (done == events.size() || found != before))
-          wrong("power cut after event " + std::to_string(done) + " of " + std::to_string(events.size()) +
-                ": the checkpoint is " +
-                (found == before ? "the old one, after the save has returned"
-                                 : "neither the old nor the new one"));
-      });
-    events_seen += events.size();
+    made.after = bytes_of(*state);
+    made.events = record(here, [&] { save(*state, here / "checkpoint", two); });
+    if (const std::string problem = problem_of(made, remains, states_seen); !problem.empty()) wrong(problem);
+    events_seen += made.events.size();
+    // The test itself: it has to notice when a save forgets something.
+    for (const auto& [what, save] : broken(made)) {
+      if (problem_of(save, remains, ignored).empty())
+        wrong("a save in " + std::string(two ? "two files" : "one file") + " " + what + " is not noticed");
+      ++caught;
+    }
   }
   std::printf(
       "power cuts: 6 saves, %zu events, %zu states that they may leave, all of them the old or the new "
-      "checkpoint\n",
-      events_seen, states_seen);
+      "checkpoint; %zu broken saves, all of them noticed\n",
+      events_seen, states_seen, caught);
 }
 
 // What the trainer has saved, in memory that it shares with the test.
@@ -114,29 +166,38 @@ struct Progress {
 }
 
 void kill_and_resume(const fs::path& folder, int kills) {
+  using Clock = std::chrono::steady_clock;
+  const fs::path here = folder / "kills", checkpoint = here / "checkpoint";
+  fs::create_directory(here);
   std::vector<std::string> expected;  // by step
+  Clock::duration time{};             // of all steps
   {
     const auto state = CheckpointState::load(kCase / "checkpoint");
     const auto session = make_session(state);
     expected.push_back("");
     for (int64_t step = 0; step < kSteps; ++step) {
+      const auto start = Clock::now();
       take_step(*session);
+      save(*state, checkpoint, two_files(state->optimizer().step));
+      time += Clock::now() - start;
       expected.push_back(bytes_of(*state));
     }
   }
+  fs::remove(checkpoint);
+  // A process lives for two steps on average, however fast the machine is at present.
+  const auto longest =
+      static_cast<unsigned>(4 * std::chrono::duration_cast<std::chrono::microseconds>(time).count() / kSteps);
   auto& progress = *static_cast<Progress*>(
       mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  const fs::path here = folder / "kills", checkpoint = here / "checkpoint";
   std::mt19937 random(1);
   int killed = 0, left_behind = 0, resumed = 0, ended = 0;
-  fs::create_directory(here);
   progress.saved = 0;
   while (killed < kills) {
     progress.trains = false;
     const pid_t child = fork();
     if (child == 0) train_on(checkpoint, progress);
     for (int waits = 0; !progress.trains && waits < 100'000; ++waits) usleep(200);
-    usleep(std::uniform_int_distribution<unsigned>(0, 20'000)(random));
+    usleep(std::uniform_int_distribution<unsigned>(0, longest)(random));
     kill(child, SIGKILL);
     int status = 0;
     waitpid(child, &status, 0);
@@ -171,9 +232,7 @@ void kill_and_resume(const fs::path& folder, int kills) {
   if (files_in(here).size() != 1) wrong("files of killed processes are left");
   std::printf(
       "kills: %d, after which %d checkpoints were loaded, all of them as saved; %d temporary files were "
-      "left, "
-      "all of "
-      "them removed; %d runs of %lld steps came to their end\n",
+      "left, all of them removed; %d runs of %lld steps came to their end\n",
       killed, resumed, left_behind, ended, static_cast<long long>(kSteps));
 }
 

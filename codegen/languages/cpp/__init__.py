@@ -255,11 +255,12 @@ class Language(Base):
     def converted(self, a: Given, m: Method) -> str:
         """Return an argument in its C form."""
         if a.type in ("string", "path"):
-            return f"{a.own} ? {a.own}->c_str() : nullptr" if a.nullable else f"{a.own}.c_str()"
+            text = f'detail::Terminated({"*" if a.nullable else ""}{a.own}, "{a.own}")'
+            return f"{a.own} ? {text} : nullptr" if a.nullable else text
         if a.type == "values":
             return f"detail::Handles({a.own})"
         if a.type == "strings":
-            return f"detail::Pointers({a.own}).data()"
+            return f'detail::Pointers({a.own}, "{a.own}").data()'
         if a.type == "bytes":
             return f"{a.own}.data()"
         p = a.passed

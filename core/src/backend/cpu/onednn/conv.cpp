@@ -12,6 +12,7 @@
 #include "backend/cpu/onednn/dnnl.h"
 #include "backend/cpu/onednn/kernels.h"
 #include "backend/cpu/onednn/winograd.h"
+#include "runtime/fork_lock.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -512,6 +513,7 @@ std::optional<Kernel> onednn_conv_grad(KernelContext& c) {
 LayoutPtr onednn_weights_order(const Node& node, const Shape& w) {
   if (w.size() < 3 || element_count(w) == 0) return nullptr;
   try {
+    const NoFork scope;
     const WithoutX context(node, w);
     const DnnlConvolution conv(Convolution(context, 0, 1), DnnlType::f32, DnnlType::f32);
     const std::optional<Forward> pd = choose(

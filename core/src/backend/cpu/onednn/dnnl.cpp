@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "backend/cpu/onednn/kernels.h"
+#include "runtime/fork_lock.h"
 
 namespace ortrain {
 
@@ -238,6 +239,7 @@ Kernel dnnl_reorder(const memory::desc& from, Slot source, const memory::desc& t
       if (bytes > 0) std::memcpy(f.at<std::byte>(target), f.at<std::byte>(source), bytes);
     };
   }
+  const NoFork scope;
   // Reorders between float layouts need no scratchpad of ours: oneDNN keeps a few bytes on the stack or none
   // at all.
   const dnnl::reorder::primitive_desc pd(dnnl_engine(), from, dnnl_engine(), to);

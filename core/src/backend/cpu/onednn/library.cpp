@@ -2,9 +2,11 @@
 #include <dnnl.hpp>
 
 #include <algorithm>
+#include <optional>
 
 #include "backend/cpu/onednn/dnnl.h"
 #include "backend/cpu/onednn/kernels.h"
+#include "runtime/fork_lock.h"
 
 namespace ortrain {
 namespace {
@@ -39,6 +41,12 @@ bool product(int64_t m, int64_t n, int64_t k, float alpha, MatrixView<const floa
   // Leading dimensions: at least the length of a line, even if there is only one line.
   const int64_t a_lead = a_trans ? std::max(a.column, m) : std::max(a.row, k);
   const int64_t b_lead = b_trans ? std::max(b.column, k) : std::max(b.row, n);
+  // The first product of a kind generates code.
+  thread_local bool generated[2][2][2] = {};
+  bool& known = generated[a_trans][b_trans][beta != 0];
+  std::optional<NoFork> scope;
+  if (!known) scope.emplace();
+  known = true;
   return dnnl_sgemm(a_trans ? 'T' : 'N', b_trans ? 'T' : 'N', m, n, k, alpha, a.data, a_lead, b.data, b_lead,
                     beta, y, std::max(y_row, n)) == dnnl_success;
 }
