@@ -5,6 +5,8 @@ Needs scikit-learn and onnx: ``pip install 'ortrain[sklearn]'``.
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import tempfile
 from collections.abc import Sequence
@@ -38,15 +40,13 @@ def _network(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -> onn
     rng = np.random.default_rng(seed)
     sizes = [inputs, *hidden, outputs]
     nodes, weights, value = [], [], "x"
-    for layer, (before, after) in enumerate(zip(sizes[:-1], sizes[1:], strict=True), start=1):
+    for layer, (before, after) in enumerate(itertools.pairwise(sizes), start=1):
         last = layer == len(sizes) - 1
         scale = np.sqrt((1 if last else 2) / before)
         weights.append((f"fc{layer}.weight", rng.normal(0, scale, (before, after))))
         weights.append((f"fc{layer}.bias", np.zeros(after)))
         result = "y" if last else f"h{layer}"
-        nodes.append(
-            onnx.helper.make_node("Gemm", [value, f"fc{layer}.weight", f"fc{layer}.bias"], [result])
-        )
+        nodes.append(onnx.helper.make_node("Gemm", [value, f"fc{layer}.weight", f"fc{layer}.bias"], [result]))
         value = result
         if not last:
             value = f"a{layer}"
@@ -109,7 +109,9 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
             self._open(folder)
 
     def _open(self, folder: Path) -> None:
-        threads = 1 if self.n_jobs is None else max(0, self.n_jobs)  # 0 stands for all processors, as -1 does here
+        threads = (
+            1 if self.n_jobs is None else max(0, self.n_jobs)
+        )  # 0 stands for all processors, as -1 does here
         self.trainer_ = Trainer(
             folder, learning_rate=self.learning_rate, schedule=self.schedule, seed=self._seed, threads=threads
         )
@@ -123,13 +125,14 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
     def _rows(self, X: Array) -> Array:
         """Give rows of features the shape of the model's input."""
         shape = self._row_shape
-        if not all(isinstance(extent, int) for extent in shape) or shape == X.shape[1:]:
+        sizes = [extent for extent in shape if isinstance(extent, int)]
+        if len(sizes) != len(shape) or shape == X.shape[1:]:
             return X
-        if int(np.prod(shape)) != X.shape[1]:
+        if math.prod(sizes) != X.shape[1]:
             raise ValueError(
                 f"model: its input has rows of shape {list(shape)}, found X with {X.shape[1]} features"
             )
-        return X.reshape(-1, *shape)
+        return X.reshape(-1, *sizes)
 
     def _train(self, X: Array, target: Array, epochs: int) -> None:
         """Train on rows in an order of their own in each call."""
@@ -160,7 +163,7 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
     # ---- pickling: the trainer goes as the bytes of its files ----
 
     def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
+        state: dict[str, Any] = dict(super().__getstate__())
         trainer = state.pop("trainer_", None)
         if trainer is not None:
             with tempfile.TemporaryDirectory() as folder:
@@ -325,7 +328,8 @@ class ONNXClassifier(ClassifierMixin, _ONNXEstimator):  # type: ignore[misc]
         array of shape (rows,)
             The classes.
         """
-        return np.asarray(self.classes_[self._predicted(X).argmax(axis=1)])
+        chosen = self._predicted(X).argmax(axis=1)
+        return np.asarray(self.classes_[chosen])
 
 
 class ONNXRegressor(RegressorMixin, _ONNXEstimator):  # type: ignore[misc]
