@@ -58,7 +58,9 @@ def write(folder: Path) -> None:
     pixels, labels = load_digits(return_X_y=True)
     folder.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
-        folder / "digits.npz", pixels=pixels.astype(np.uint8).reshape(-1, 8, 8), labels=labels.astype(np.uint8)
+        folder / "digits.npz",
+        pixels=pixels.astype(np.uint8).reshape(-1, 8, 8),
+        labels=labels.astype(np.uint8),
     )
     shutil.rmtree(folder / "artifacts", ignore_errors=True)
     artifacts.generate_artifacts(

@@ -35,7 +35,15 @@ def test_it_learns_and_says_where_everything_is(run, tmp_path):
     assert right > 0.95
     assert f"{right:.1%} after 4 epochs" in ran.out
     assert (tmp_path / "d/curves.png").read_bytes().startswith(b"\x89PNG")
-    found = run("evaluate", tmp_path / "d/artifacts", "--data", tmp_path / "d/test.npz", "--metric", "accuracy", "--json")
+    found = run(
+        "evaluate",
+        tmp_path / "d/artifacts",
+        "--data",
+        tmp_path / "d/test.npz",
+        "--metric",
+        "accuracy",
+        "--json",
+    )
     assert abs(found.json["accuracy"] - right) < 1e-9
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import click
 import numpy as np
 
 from ortrain.api import CheckpointState
-from ortrain.cli import app, checkpoints
+from ortrain.cli import app, checkpoints, stored_state
+
+_ARRAYS = (".npz", ".safetensors")
 
 
 @app.command(
@@ -19,6 +22,8 @@ from ortrain.cli import app, checkpoints
     """
     ortrain convert artifacts/trained.ckpt weights.safetensors
     ortrain convert weights.npz trained.ckpt --like artifacts/checkpoint
+    ortrain convert old/checkpoint trained.ckpt
+    ortrain convert trained.ckpt old/checkpoint --folder
     """,
 )
 @click.argument("source", type=click.Path(path_type=Path), metavar="FROM")
@@ -28,13 +33,48 @@ from ortrain.cli import app, checkpoints
     type=click.Path(path_type=Path),
     help="checkpoint whose parameters get the values; needed to write a checkpoint",
 )
+@click.option(
+    "--folder", "as_folder", is_flag=True, help="write the folder that onnxruntime 1.14 and 1.15 read"
+)
 @app.as_json
-def command(source: Path, result: Path, like: Path | None, json_output: bool) -> None:
+def command(source: Path, result: Path, like: Path | None, as_folder: bool, json_output: bool) -> None:
     """Convert parameters between checkpoints, NPZ and safetensors, by the endings .npz and .safetensors.
 
-    A file with any other ending is a checkpoint. A checkpoint is written from the one given with --like, whose parameters
-    that FROM has get its values; FROM may not have others.
+    A file with any other ending is a checkpoint, and so is a folder of .pbseq files, as onnxruntime 1.14 and 1.15 wrote it.
+    From one kind of checkpoint to the other, optimizer state and properties are converted too. From arrays, a checkpoint is
+    written from the one given with --like, whose parameters that FROM has get its values; FROM may not have others.
     """
+    if result.suffix not in _ARRAYS and source.suffix not in _ARRAYS and like is None:
+        names = _convert_checkpoint(source, result, as_folder)
+    else:
+        if as_folder:
+            raise ValueError(
+                f"--folder: expected to convert a checkpoint to a folder, found {source} and {result}"
+            )
+        names = _convert_arrays(source, result, like)
+    if json_output:
+        app.print_json({"file": result, "parameters": names})
+    else:
+        click.echo(f"wrote {result}, {len(names)} parameters")
+
+
+def _convert_checkpoint(source: Path, result: Path, as_folder: bool) -> list[str]:
+    """Convert everything that a checkpoint holds."""
+    if not source.exists():
+        raise FileNotFoundError(f"there is no checkpoint {source}")
+    if stored_state.is_folder_of_tensors(source):
+        state = stored_state.read_folder(source)
+    else:
+        state = stored_state.read_file(source / "checkpoint" if source.is_dir() else source)
+    if as_folder:
+        stored_state.write_folder(state, result)
+    else:
+        stored_state.write_file(state, result)
+        CheckpointState.load_checkpoint(result)
+    return [*state.trained, *state.frozen]
+
+
+def _convert_arrays(source: Path, result: Path, like: Path | None) -> list[str]:
     arrays = _read(source)
     if result.suffix == ".npz":
         np.savez(result, **arrays)
@@ -55,10 +95,7 @@ def command(source: Path, result: Path, like: Path | None, json_output: bool) ->
         for name, array in arrays.items():
             state.parameters[name] = array
         CheckpointState.save_checkpoint(state, result)
-    if json_output:
-        app.print_json({"file": result, "parameters": list(arrays)})
-    else:
-        click.echo(f"wrote {result}, {len(arrays)} parameters")
+    return list(arrays)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -76,6 +113,11 @@ def _read(path: Path) -> dict[str, Any]:
         except Exception as error:  # the package has exceptions of its own
             raise ValueError(f"{path} is not a safetensors file: {error}") from error
         return arrays
+    if stored_state.is_folder_of_tensors(path):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "checkpoint"
+            stored_state.write_file(stored_state.read_folder(path), file)
+            return checkpoints.parameters_of(checkpoints.open_checkpoint(file))
     return checkpoints.parameters_of(checkpoints.open_checkpoint(path))
 
 

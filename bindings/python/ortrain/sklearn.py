@@ -1,0 +1,421 @@
+"""Estimators for scikit-learn that train an ONNX model: :class:`ONNXClassifier` and :class:`ONNXRegressor`.
+
+Needs scikit-learn and onnx: ``pip install 'ortrain[sklearn]'``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortrain.trainer import Trainer
+from ortrain.trainer.core import make_artifacts
+
+try:
+    import onnx
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils import check_random_state, column_or_1d
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError(
+        "ortrain.sklearn needs onnx and scikit-learn 1.6 or newer: pip install 'ortrain[sklearn]'"
+    ) from error
+
+__all__ = ["ONNXClassifier", "ONNXRegressor"]
+
+Array = npt.NDArray[Any]
+
+
+def _network(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -> onnx.ModelProto:
+    """Return a chain of fully connected layers with ReLU between them, from ``x`` to ``y``."""
+    rng = np.random.default_rng(seed)
+    sizes = [inputs, *hidden, outputs]
+    nodes, weights, value = [], [], "x"
+    for layer, (before, after) in enumerate(itertools.pairwise(sizes), start=1):
+        last = layer == len(sizes) - 1
+        scale = np.sqrt((1 if last else 2) / before)
+        weights.append((f"fc{layer}.weight", rng.normal(0, scale, (before, after))))
+        weights.append((f"fc{layer}.bias", np.zeros(after)))
+        result = "y" if last else f"h{layer}"
+        nodes.append(onnx.helper.make_node("Gemm", [value, f"fc{layer}.weight", f"fc{layer}.bias"], [result]))
+        value = result
+        if not last:
+            value = f"a{layer}"
+            nodes.append(onnx.helper.make_node("Relu", [result], [value]))
+    graph = onnx.helper.make_graph(
+        nodes,
+        "mlp",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", inputs])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", outputs])],
+        [onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """What both estimators share."""
+
+    _loss = ""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto | None = None,
+        *,
+        hidden_layer_sizes: Sequence[int] = (100,),
+        optimizer: str = "adamw",
+        learning_rate: float = 3e-3,
+        schedule: str | None = None,
+        batch_size: int = 32,
+        epochs: int = 100,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.model = model
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    # ---- the trainer ----
+
+    def _start(self, outputs: int) -> None:
+        """Create artifacts and the trainer for a model with so many outputs."""
+        self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        self._calls = 0
+        model = self.model
+        if model is None:
+            model = _network(self.n_features_in_, self.hidden_layer_sizes, outputs, self._seed)
+        elif isinstance(model, bytes):
+            model = onnx.load_from_string(model)
+        with tempfile.TemporaryDirectory(prefix="ortrain-") as name:
+            folder = Path(name)
+            make_artifacts(model, self._loss, self.optimizer, folder, None, None)
+            self._artifacts = {file.name: file.read_bytes() for file in folder.iterdir()}
+            self._open(folder)
+
+    def _open(self, folder: Path) -> None:
+        threads = (
+            1 if self.n_jobs is None else max(0, self.n_jobs)
+        )  # 0 stands for all processors, as -1 does here
+        self.trainer_ = Trainer(
+            folder, learning_rate=self.learning_rate, schedule=self.schedule, seed=self._seed, threads=threads
+        )
+        arguments = self.trainer_.module.get_inputs()
+        if len(arguments) != 2:
+            found = ", ".join(argument.name for argument in arguments[:-1])
+            raise ValueError(f"model: expected one input, found {found}")
+        self._row_shape = tuple(arguments[0].shape[1:])
+        self._target_rank = len(arguments[1].shape)
+
+    def _rows(self, X: Array) -> Array:
+        """Give rows of features the shape of the model's input."""
+        shape = self._row_shape
+        sizes = [extent for extent in shape if isinstance(extent, int)]
+        if len(sizes) != len(shape) or shape == X.shape[1:]:
+            return X
+        if math.prod(sizes) != X.shape[1]:
+            raise ValueError(
+                f"model: its input has rows of shape {list(shape)}, found X with {X.shape[1]} features"
+            )
+        return X.reshape(-1, *sizes)
+
+    def _train(self, X: Array, target: Array, epochs: int) -> None:
+        """Train on rows in an order of their own in each call."""
+        order = np.random.default_rng([self._seed, self._calls]).permutation(len(X))
+        self._calls += 1
+        history = self.trainer_.fit(
+            (self._rows(X)[order], target[order]), epochs, batch_size=self.batch_size, verbose=self.verbose
+        )
+        self.loss_curve_ = [*getattr(self, "loss_curve_", []), *history["loss"]]
+
+    def _predicted(self, X: Any) -> Array:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])
+        found = self.trainer_.predict((self._rows(X),), batch_size=256)
+        return np.asarray(found[0] if isinstance(found, tuple) else found)
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write the trained model for inference.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            The file.
+        """
+        check_is_fitted(self)
+        self.trainer_.export(path)
+
+    # ---- pickling: the trainer goes as the bytes of its files ----
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        trainer = state.pop("trainer_", None)
+        if trainer is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                trainer.save(Path(folder) / "checkpoint")
+                state["_checkpoint"] = (Path(folder) / "checkpoint").read_bytes()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        checkpoint = state.pop("_checkpoint", None)
+        super().__setstate__(state)
+        if checkpoint is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                for name, content in {**self._artifacts, "checkpoint": checkpoint}.items():
+                    (Path(folder) / name).write_bytes(content)
+                self._open(Path(folder))
+
+    def _forget(self) -> None:
+        for name in ("trainer_", "loss_curve_"):
+            self.__dict__.pop(name, None)
+
+
+class ONNXClassifier(ClassifierMixin, _ONNXEstimator):  # type: ignore[misc]
+    """A classifier that trains an ONNX model with cross entropy.
+
+    Parameters
+    ----------
+    model : str or os.PathLike or bytes or onnx.ModelProto, optional
+        An inference model with one input and scores before the softmax, ``[batch, classes]``, as its first output. Rows
+        of features get the shape of its input. By default a multilayer perceptron is made.
+    hidden_layer_sizes : sequence of int, default (100,)
+        Sizes of the hidden layers of the default model.
+    optimizer : {"adamw", "sgd"}, default "adamw"
+        The optimizer.
+    learning_rate : float, default 0.003
+        Its learning rate.
+    schedule : {"constant", "linear", "cosine"}, optional
+        How the rate changes over the steps of `fit`.
+    batch_size : int, default 32
+        Rows of a step.
+    epochs : int, default 100
+        Passes over the data in `fit`; `partial_fit` makes one.
+    random_state : int, RandomState or None, default None
+        Where the weights of the default model and the order of the rows come from.
+    n_jobs : int, optional
+        Threads of a step: 1 by default, -1 for one per processor.
+    verbose : bool, default False
+        Whether progress is shown.
+
+    Attributes
+    ----------
+    classes_ : array
+        The classes, in the order of the model's scores.
+    trainer_ : ortrain.Trainer
+        What has trained the model.
+    loss_curve_ : list of float
+        The mean loss of each epoch.
+    n_features_in_ : int
+        The number of features.
+    """
+
+    _loss = "cross_entropy"
+
+    def fit(self, X: Any, y: Any) -> ONNXClassifier:
+        """Train the model from its initial weights.
+
+        Parameters
+        ----------
+        X : array of shape (rows, features)
+            The rows.
+        y : array of shape (rows,)
+            Their classes.
+
+        Returns
+        -------
+        ONNXClassifier
+            The estimator.
+        """
+        X, y = self._checked(X, y, reset=True)
+        self._begin(np.unique(y))
+        self._train(X, self._indices(y), self.epochs)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> ONNXClassifier:
+        """Train for one more epoch on rows that may be new.
+
+        Parameters
+        ----------
+        X, y
+            As in `fit`.
+        classes : array, optional
+            All classes there will be; needed in the first call.
+
+        Returns
+        -------
+        ONNXClassifier
+            The estimator.
+        """
+        first = not hasattr(self, "trainer_")
+        X, y = self._checked(X, y, reset=first)
+        if first:
+            if classes is None:
+                raise ValueError("classes: expected all classes in the first call of partial_fit, found none")
+            self._begin(np.unique(classes))
+        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes: expected those of the first call, {self.classes_}, found {classes}")
+        self._train(X, self._indices(y), 1)
+        return self
+
+    def _checked(self, X: Any, y: Any, reset: bool) -> tuple[Array, Array]:
+        X, y = validate_data(self, X, y, reset=reset, dtype=[np.float32, np.float64])
+        check_classification_targets(y)
+        return X, column_or_1d(y, warn=True)
+
+    def _begin(self, classes: Array) -> None:
+        self._forget()
+        self.classes_ = classes
+        self._start(len(classes))
+        scores = self.trainer_.predict((self._rows(np.zeros((1, self.n_features_in_), np.float32)),))
+        shape = np.shape(scores[0] if isinstance(scores, tuple) else scores)
+        if shape != (1, len(classes)):
+            del self.trainer_
+            raise ValueError(
+                f"model: expected scores of shape [batch, {len(classes)}] for {len(classes)} classes, "
+                f"found {list(shape)} for one row"
+            )
+
+    def _indices(self, y: Array) -> Array:
+        found = np.searchsorted(self.classes_, y)
+        found = np.minimum(found, len(self.classes_) - 1)
+        unknown = self.classes_[found] != y
+        if unknown.any():
+            raise ValueError(f"y: expected the classes {self.classes_}, found {np.unique(y[unknown])}")
+        return found.astype(np.int64)
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the probability of each class.
+
+        Parameters
+        ----------
+        X : array of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of float32, shape (rows, classes)
+            The softmax of the scores, in the order of ``classes_``.
+        """
+        scores = self._predicted(X)
+        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(scores / scores.sum(axis=1, keepdims=True))
+
+    def predict(self, X: Any) -> Array:
+        """Return the most probable class of each row.
+
+        Parameters
+        ----------
+        X : array of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,)
+            The classes.
+        """
+        chosen = self._predicted(X).argmax(axis=1)
+        return np.asarray(self.classes_[chosen])
+
+
+class ONNXRegressor(RegressorMixin, _ONNXEstimator):  # type: ignore[misc]
+    """A regressor that trains an ONNX model with the mean squared error.
+
+    Parameters
+    ----------
+    model : str or os.PathLike or bytes or onnx.ModelProto, optional
+        An inference model with one input whose first output is the prediction, ``[batch]`` or ``[batch, targets]``. By
+        default a multilayer perceptron is made.
+    hidden_layer_sizes, optimizer, learning_rate, schedule, batch_size, epochs, random_state, n_jobs, verbose
+        As in `ONNXClassifier`.
+
+    Attributes
+    ----------
+    trainer_, loss_curve_, n_features_in_
+        As in `ONNXClassifier`.
+    """
+
+    _loss = "mse"
+
+    def fit(self, X: Any, y: Any) -> ONNXRegressor:
+        """Train the model from its initial weights.
+
+        Parameters
+        ----------
+        X : array of shape (rows, features)
+            The rows.
+        y : array of shape (rows,) or (rows, targets)
+            Their targets.
+
+        Returns
+        -------
+        ONNXRegressor
+            The estimator.
+        """
+        X, y = self._checked(X, y, reset=True)
+        self._forget()
+        self._start(1 if y.ndim == 1 else y.shape[1])
+        self._train(X, self._shaped(y), self.epochs)
+        return self
+
+    def partial_fit(self, X: Any, y: Any) -> ONNXRegressor:
+        """Train for one more epoch on rows that may be new.
+
+        Parameters
+        ----------
+        X, y
+            As in `fit`.
+
+        Returns
+        -------
+        ONNXRegressor
+            The estimator.
+        """
+        first = not hasattr(self, "trainer_")
+        X, y = self._checked(X, y, reset=first)
+        if first:
+            self._start(1 if y.ndim == 1 else y.shape[1])
+        self._train(X, self._shaped(y), 1)
+        return self
+
+    def _checked(self, X: Any, y: Any, reset: bool) -> tuple[Array, Array]:
+        X, y = validate_data(
+            self, X, y, reset=reset, dtype=[np.float32, np.float64], multi_output=True, y_numeric=True
+        )
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
+        return X, y.astype(np.float32)
+
+    def _shaped(self, y: Array) -> Array:
+        self._flat = y.ndim == 1
+        return y.reshape(-1, 1) if y.ndim == 1 and self._target_rank == 2 else y
+
+    def predict(self, X: Any) -> Array:
+        """Return the predictions.
+
+        Parameters
+        ----------
+        X : array of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of float32, shape (rows,) or (rows, targets)
+            As ``y`` in `fit`.
+        """
+        found = self._predicted(X)
+        return found.reshape(len(found)) if self._flat else found

@@ -1,0 +1,127 @@
+"""The estimators keep scikit-learn's rules and work in its tools."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import small
+from ortrain.sklearn import ONNXClassifier, ONNXRegressor
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+
+@parametrize_with_checks([ONNXClassifier(epochs=20), ONNXRegressor(epochs=20)])
+def test_the_rules_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def iris():
+    rows, classes = load_iris(return_X_y=True)
+    return rows, np.array(["setosa", "versicolor", "virginica"])[classes]
+
+
+def test_pipelines_and_searches(iris):
+    rows, names = iris
+    pipeline = make_pipeline(StandardScaler(), ONNXClassifier(epochs=60, random_state=0))
+    assert cross_val_score(pipeline, rows, names, cv=3).mean() > 0.9
+    grid = {"onnxclassifier__hidden_layer_sizes": [(), (16,)], "onnxclassifier__learning_rate": [1e-7, 1e-2]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(rows, names)
+    assert search.best_params_["onnxclassifier__learning_rate"] == 1e-2
+    assert search.best_score_ > 0.9
+
+
+def test_diabetes():
+    rows, values = load_diabetes(return_X_y=True)
+    values = (values - values.mean()) / values.std()
+    regressor = ONNXRegressor(epochs=60, hidden_layer_sizes=(16,), random_state=0)
+    # A linear regression by least squares has 0.518 on the rows that it was fit to.
+    assert regressor.fit(rows, values).score(rows, values) > 0.5
+
+
+def with_outputs(count: int) -> onnx.ModelProto:
+    model = small.model()
+    del model.graph.node[1:4]
+    model.graph.node[-1].input[0] = "hidden"
+    names = {name for node in model.graph.node for name in node.input}
+    for tensor in [tensor for tensor in model.graph.initializer if tensor.name not in names]:
+        model.graph.initializer.remove(tensor)
+    model.graph.initializer[1].CopyFrom(
+        onnx.numpy_helper.from_array(np.full((16, count), 0.1, np.float32), "w2")
+    )
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = count
+    return model
+
+
+@pytest.mark.parametrize("kind", ["path", "bytes", "model"])
+def test_a_model_of_your_own(kind, tmp_path):
+    model = with_outputs(3)
+    onnx.save(model, tmp_path / "model.onnx")
+    given = {"path": str(tmp_path / "model.onnx"), "bytes": model.SerializeToString(), "model": model}[kind]
+    rows, classes = small.rows(300)
+    estimator = clone(ONNXClassifier(given, epochs=40, learning_rate=1e-2, random_state=0))
+    assert estimator.fit(rows, classes).score(rows, classes) > 0.9
+    estimator.export(tmp_path / "trained.onnx")
+    scores = onnxruntime.InferenceSession(tmp_path / "trained.onnx").run(None, {"x": rows})[0]
+    np.testing.assert_array_equal(scores.argmax(axis=1), estimator.predict(rows))
+    with pytest.raises(
+        ValueError, match=r"expected scores of shape \[batch, 2\] for 2 classes, found \[1, 3\]"
+    ):
+        estimator.fit(rows, classes == 0)
+    with pytest.raises(ValueError, match=r"rows of shape \[8\], found X with 7 features"):
+        estimator.fit(rows[:, :7], classes)
+
+
+def test_images_get_their_shape():
+    pixels = np.random.default_rng(0).random((90, 16), np.float32)
+    classes = pixels[:, :2].argmax(axis=1)
+    nodes = [
+        onnx.helper.make_node("Flatten", ["image"], ["flat"]),
+        onnx.helper.make_node("MatMul", ["flat", "w"], ["scores"]),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "images",
+        [onnx.helper.make_tensor_value_info("image", onnx.TensorProto.FLOAT, ["batch", 1, 4, 4])],
+        [onnx.helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["batch", 2])],
+        [onnx.numpy_helper.from_array(np.zeros((16, 2), np.float32), "w")],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    assert (
+        ONNXClassifier(model, epochs=60, learning_rate=1e-2).fit(pixels, classes).score(pixels, classes) > 0.9
+    )
+
+
+def test_partial_fit_goes_on_and_a_pickle_does_too(iris):
+    rows, names = iris
+    rows = StandardScaler().fit_transform(rows)
+    one = ONNXClassifier(random_state=3)
+    with pytest.raises(ValueError, match="expected all classes in the first call"):
+        one.partial_fit(rows, names)
+    one.partial_fit(rows[::2], names[::2], classes=np.unique(names))
+    two = pickle.loads(pickle.dumps(one))
+    for estimator in (one, two):
+        for _ in range(40):
+            estimator.partial_fit(rows[1::2], names[1::2])
+    # The optimizer's state is in the pickle: otherwise the steps would differ.
+    np.testing.assert_array_equal(one.predict_proba(rows), two.predict_proba(rows))
+    assert len(one.loss_curve_) == 41
+    assert one.score(rows, names) > 0.9
+    with pytest.raises(ValueError, match="expected the classes"):
+        one.partial_fit(rows, np.full(len(rows), "rose"))
+
+
+def test_several_targets():
+    rows = np.random.default_rng(0).normal(size=(200, 3))
+    values = rows @ np.array([[1.0, 0], [0, -1], [2, 1]])
+    regressor = ONNXRegressor(epochs=40, random_state=0).fit(rows, values)
+    assert regressor.predict(rows).shape == (200, 2)
+    assert regressor.score(rows, values) > 0.95
