@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import onnx
 from onnx import TensorProto
 
-from ortrain.onnxblock._accessor import current
 from ortrain.onnxblock._training import ForwardBlock
 from ortrain.onnxblock.blocks import Block
+from ortrain.onnxblock.model_accessor import current
 
 __all__ = ["SGD", "AdamW", "AdamWOptimizer", "ClipGradNorm", "SGDOptimizer"]
 
