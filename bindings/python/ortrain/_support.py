@@ -68,6 +68,15 @@ def check_key(name: str, mapping: Parameters | ParameterGroups | Properties) -> 
         raise KeyError(name)
 
 
+def check_values(name: str, parameters: Parameters) -> None:
+    """Reject a parameter of a nominal state, which has no values yet."""
+    if _ortrain.checkpoint_is_nominal(parameters._handle):
+        raise _invalid(
+            f'getting the parameter "{name}": the checkpoint is nominal, its parameters have no values yet. '
+            "Please load the parameter states first"
+        )
+
+
 def describe_entry(parameter: Parameter) -> str:
     """One parameter in a line."""
     element_type, shape, _ = _ortrain.get_parameter_type_and_shape(parameter._handle, parameter.name)
@@ -297,7 +306,11 @@ def _as_kind_of(example: Any, output: OrtValue) -> Any:
 
 
 def give_back(outputs: list[OrtValue], inputs: Sequence[Any]) -> Any:
-    """Return the outputs of a step as the same kind of objects as its inputs, one value or a tuple."""
-    example = inputs[0] if inputs else None
+    """Return the outputs of a step as the same kind of objects as its inputs, one value or a tuple.
+
+    Arrays if there is an array among them, as in onnxruntime; otherwise the kind of the first.
+    """
+    plain = (np.ndarray, *_PLAIN, np.generic)
+    example = next((value for value in inputs if isinstance(value, plain)), inputs[0] if inputs else None)
     given = tuple(_as_kind_of(example, output) for output in outputs)
     return given[0] if len(given) == 1 else given

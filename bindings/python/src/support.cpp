@@ -43,12 +43,10 @@ const OrtMemoryInfo* cpu_memory() {
 }
 
 PropertyValue::PropertyValue(const py::object& value) {
-  // NumPy scalars are accepted as the equivalent Python numbers; a bool is rejected.
+  // NumPy scalars are accepted as the equivalent Python numbers, and a bool is the int that it is in Python.
   py::object plain =
       py::hasattr(value, "item") && !py::isinstance<py::str>(value) ? value.attr("item")() : value;
-  if (py::isinstance<py::bool_>(plain)) {
-    throw py::type_error("a property is an int, a float or a str, found a bool");
-  } else if (py::isinstance<py::int_>(plain)) {
+  if (py::isinstance<py::int_>(plain)) {
     type_ = OrtIntProperty;
     int_ = PyLong_AsLongLong(plain.ptr());
     if (int_ == -1 && PyErr_Occurred() != nullptr) {

@@ -67,7 +67,7 @@ void GetParameter(const OrtCheckpointState* checkpoint_state, const char* parame
                   OrtAllocator* allocator, OrtValue** parameter) {
   const CheckpointState& state = core_of(*checkpoint_state);
   const Parameter& found = state.parameter(parameter_name);
-  state.require_values(concat("getting the parameter \"", parameter_name, "\""));
+  state.require_values(concat("getting the parameter \"", parameter_name, "\""), "the parameter states");
   *parameter = copy_value(allocator, found.row_major(found.data));
 }
 

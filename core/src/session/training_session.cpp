@@ -178,6 +178,12 @@ void expect_tensors(const std::vector<ValueInfo>& train_inputs, const Model& tra
       others);
 }
 
+void require_values(const CheckpointState& state, const char* doing) {
+  require(!state.is_nominal(), ErrorCode::kRuntimeException, doing,
+          ": the checkpoint is nominal and holds no values. Please load the model parameters first. Copying a "
+          "buffer with all parameters does that.");
+}
+
 }  // namespace
 
 // Holds a state for one session.
@@ -351,8 +357,7 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
                                  const RunOptions* options) {
   const Impl::Use use(*impl_, "train step");
   Impl& s = *impl_;
-  require(!state_->is_nominal(), ErrorCode::kRuntimeException,
-          "train step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
+  require_values(*state_, "train step");
   s.refresh_stages(*state_);
   if (state_->gradients_version() != s.gradients_version) {
     s.overwrite_gradients = false;  // gradients from outside are added to
@@ -381,8 +386,7 @@ void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span
   Impl& s = *impl_;
   require(s.eval != nullptr, ErrorCode::kNoModel,
           "eval step: the training session was created without an eval model");
-  require(!state_->is_nominal(), ErrorCode::kRuntimeException,
-          "eval step: the checkpoint is nominal and holds no values; copy a buffer to the parameters first");
+  require_values(*state_, "eval step");
   s.refresh_stages(*state_);
   s.eval->run(inputs, outputs, 0, s.eval_states, {}, options, s.record("eval step"));
 }
@@ -418,6 +422,7 @@ void TrainingSession::optimizer_step(const RunOptions* options) {
   const Impl::Use use(*impl_, "optimizer step");
   Impl& s = *impl_;
   s.require_optimizer("optimizer step");
+  require_values(*state_, "optimizer step");
   check_terminate(options ? &options->terminate : nullptr);
   require(state_->has_gradients(), ErrorCode::kRuntimeException,
           "optimizer step: there are no gradients; run a train step first");

@@ -117,7 +117,7 @@ const Parameter& CheckpointState::parameter(const std::string& name) const {
 
 void CheckpointState::update_parameter(const std::string& name, const Tensor& value) {
   const Parameter& target = parameter(name);
-  require_values("updating the parameter \"" + name + "\"");
+  require_values("updating the parameter \"" + name + "\"", "all the parameter states");
   require(value.dtype() == target.data.dtype() && value.shape() == target.data.shape(),
           ErrorCode::kInvalidArgument, "updating the parameter \"", name, "\": expected ",
           to_string(target.data.dtype()), to_string(target.data.shape()), ", found ",
@@ -180,7 +180,7 @@ void CheckpointState::walk_buffer(const Tensor& buffer, bool trainable_only, con
 }
 
 void CheckpointState::copy_to_buffer(const Tensor& buffer, bool trainable_only) const {
-  require_values("copying the parameters to a buffer");
+  require_values("copying the parameters to a buffer", "the model parameters");
   walk_buffer(
       buffer, trainable_only, "copying the parameters to a buffer",
       [](const std::byte* parameters, std::byte* part, size_t bytes) {
@@ -339,10 +339,10 @@ void CheckpointState::set_nominal_shape(const std::string& name, const Shape& sh
   data_arena_ = Tensor();
 }
 
-void CheckpointState::require_values(const std::string& doing) const {
+void CheckpointState::require_values(const std::string& doing, const char* what) const {
   require(!nominal_, ErrorCode::kInvalidArgument, doing,
-          ": the checkpoint is nominal, its parameters have no values yet; copy a buffer with all parameters "
-          "to it first");
+          ": the checkpoint is nominal, its parameters have no values yet. Please load ", what,
+          " first. Copying a buffer with all parameters does that.");
 }
 
 const Property& CheckpointState::property(const std::string& name) const {

@@ -104,7 +104,7 @@ class CheckpointState {
   // States the shape of a parameter without values; throws if the checkpoint states another.
   void set_nominal_shape(const std::string& name, const Shape& shape);
   // Throws, saying what was being done, if there are no values.
-  void require_values(const std::string& doing) const;
+  void require_values(const std::string& doing, const char* what) const;
 
   std::map<std::string, Property>& properties() { return properties_; }
   const std::map<std::string, Property>& properties() const { return properties_; }

@@ -8,21 +8,57 @@ from typing import Any
 
 from ortrain import training_session
 from ortrain._ortrain import OrtValue
+from ortrain.api.generated.enums import ExecutionMode, GraphOptimizationLevel, OrtAllocatorType, OrtMemType
 from ortrain.api.generated.gradient_graph_builder import GradientGraphBuilder
+from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.training_parameters import TrainingParameters
+from ortrain.devices import OrtDevice, OrtMemoryInfo
 from ortrain.errors import OrtrainError
+from ortrain.inference_session import ModelMetadata
+from ortrain.io_binding import OrtValueVector
+from ortrain.library import (
+    get_all_providers,
+    get_available_providers,
+    get_build_info,
+    get_device,
+    get_version_string,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+)
 from ortrain.options import RunOptions, SessionOptions
 from ortrain.training_session import Array
 
 __all__ = [
+    "ExecutionMode",
     "GradientGraphBuilder",
+    "GraphOptimizationLevel",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtAllocatorType",
+    "OrtDevice",
+    "OrtMemType",
+    "OrtMemoryInfo",
     "OrtValue",
+    "OrtValueVector",
     "RunOptions",
     "SessionOptions",
     "TrainingConfigurationResult",
     "TrainingParameters",
     "TrainingSession",
+    "get_all_providers",
+    "get_available_providers",
+    "get_build_info",
+    "get_device",
+    "get_version_string",
+    "is_ortmodule_available",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
 ]
+
+
+def is_ortmodule_available() -> bool:
+    """Return whether there is an ORTModule; there is none."""
+    return False
 
 
 @dataclass(frozen=True)

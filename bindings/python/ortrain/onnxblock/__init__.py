@@ -22,10 +22,10 @@ This package needs ``onnx``; training on a device does not.
 """
 
 from ortrain.onnxblock import blocks, loss, optim
-from ortrain.onnxblock._accessor import ModelAccessor, base, custom_op_library, empty_base
-from ortrain.onnxblock._checkpoint import load_checkpoint_to_model, save_checkpoint
 from ortrain.onnxblock._training import ForwardBlock, TrainingBlock
 from ortrain.onnxblock.blocks import Block
+from ortrain.onnxblock.checkpoint_utils import load_checkpoint_to_model, save_checkpoint
+from ortrain.onnxblock.model_accessor import ModelAccessor, base, custom_op_library, empty_base
 
 __all__ = [
     "Block",

@@ -37,8 +37,9 @@ def _set_graph(graph: onnx.GraphProto) -> set[str]:
             nodes.extend(replaced)
             removed |= gone
         elif node.op_type == "Dropout" and len(node.input) > 2:
-            # Without its third input, training_mode, the operator passes its input through.
-            del node.input[2:]
+            # Without its third input, training_mode, the operator passes its input through. The name stays, empty:
+            # programs for onnxruntime look there.
+            node.input[2] = ""
     del graph.node[:]
     graph.node.extend(nodes)
     return removed
@@ -58,8 +59,8 @@ def _set_batch_normalization(node: onnx.NodeProto, used: set[str]) -> tuple[list
             )
         source = node.input[3 + position]
         stand_ins.append(onnx.helper.make_node("Identity", [source], [name], name=f"{name}/Identity"))
-    kept = [attribute for attribute in node.attribute if attribute.name != "training_mode"]
-    del node.attribute[:]
-    node.attribute.extend(kept)
+    for attribute in node.attribute:
+        if attribute.name == "training_mode":
+            attribute.i = 0
     del node.output[1:]
     return stand_ins, {name for name in others if name and name not in used}

@@ -13,9 +13,9 @@ import onnx
 
 from ortrain import _core_tools
 from ortrain.onnxblock import _graph
-from ortrain.onnxblock._accessor import ModelAccessor, current
 from ortrain.onnxblock._evaluation import set_evaluation_mode
 from ortrain.onnxblock.blocks import Block
+from ortrain.onnxblock.model_accessor import ModelAccessor, current
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +80,10 @@ class ForwardBlock(Block):
             Before the block was called.
         """
         if self._model is None:
-            raise RuntimeError(f"call {type(self).__name__} on a base model before requesting its model")
+            raise RuntimeError(
+                "Please build the forward models first before trying to retrieve it. "
+                f"{type(self).__name__} was not called on a base model yet"
+            )
         return self._model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -189,7 +192,11 @@ class TrainingBlock(Block):
             Before the block was called.
         """
         if self._parameters is None:
-            raise RuntimeError(f"call {type(self).__name__} on a base model before requesting its parameters")
+            # The first sentence is what programs for onnxruntime look for.
+            raise RuntimeError(
+                "Please build the training model first before trying to retrieve the parameters. "
+                f"{type(self).__name__} was not called on a base model yet"
+            )
         return self._parameters
 
     def to_model_proto(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
@@ -201,7 +208,10 @@ class TrainingBlock(Block):
             Before the block was called.
         """
         if self._training_model is None or self._eval_model is None:
-            raise RuntimeError(f"call {type(self).__name__} on a base model before requesting its models")
+            raise RuntimeError(
+                "Please build the training and eval models first before trying to retrieve them. "
+                f"{type(self).__name__} was not called on a base model yet"
+            )
         return self._training_model, self._eval_model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ that name.
 from __future__ import annotations
 
 import logging
+import os
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -17,7 +18,7 @@ import onnx
 from onnx import TensorProto
 
 from ortrain.onnxblock import _graph
-from ortrain.onnxblock._accessor import current
+from ortrain.onnxblock.model_accessor import current
 
 _log = logging.getLogger(__name__)
 
@@ -34,13 +35,29 @@ class Block(ABC):
 
     A subclass implements :meth:`build`, changing ``self.base`` so that it stays valid ONNX.
 
+    Parameters
+    ----------
+    temp_file_name : str, default: "temp.onnx"
+        Accepted for programs written for onnxruntime, which writes models above 2 GB to this file in the current
+        directory. Nothing is written here: weights are left out where only types and shapes matter.
+
     Attributes
     ----------
     base : onnx.ModelProto
         The registered model, while the block is being built.
+
+    Raises
+    ------
+    RuntimeError
+        When ``temp_file_name`` is an absolute path.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, temp_file_name: str = "temp.onnx") -> None:
+        if os.path.isabs(temp_file_name):
+            raise RuntimeError(
+                f"temp_file_name must be a path relative to the current directory, found {temp_file_name!r}"
+            )
+        self.temp_onnx_file_path = os.path.join(os.getcwd(), temp_file_name)
         self._base: onnx.ModelProto | None = None
 
     @property
@@ -59,6 +76,24 @@ class Block(ABC):
     @base.setter
     def base(self, model: onnx.ModelProto | None) -> None:
         self._base = model
+
+    def infer_shapes_on_base(self) -> onnx.ModelProto:
+        """Infer types and shapes of the registered model.
+
+        Returns
+        -------
+        onnx.ModelProto
+            A copy of the model that states what ONNX infers about its values. The registered model is not changed.
+
+        Raises
+        ------
+        RuntimeError
+            When no model is registered.
+        """
+        inferred = onnx.ModelProto()
+        inferred.CopyFrom(current().model)
+        _graph.infer_shapes(inferred)
+        return inferred
 
     @abstractmethod
     def build(self, *args: Any, **kwargs: Any) -> Any:

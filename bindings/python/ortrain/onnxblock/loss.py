@@ -14,8 +14,8 @@ import onnx
 from onnx import TensorProto
 
 from ortrain.onnxblock import _graph
-from ortrain.onnxblock._accessor import current
 from ortrain.onnxblock.blocks import Abs, Block, InputLike, Neg, PassThrough, Pow, ReduceMean, ReduceSum, Sub
+from ortrain.onnxblock.model_accessor import current
 
 __all__ = ["BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto
 
-from ortrain.onnxblock._accessor import current
 from ortrain.onnxblock._training import ForwardBlock
 from ortrain.onnxblock.blocks import Block
+from ortrain.onnxblock.model_accessor import current
 
 __all__ = ["SGD", "AdamW", "AdamWOptimizer", "ClipGradNorm", "ParamGroup", "SGDOptimizer", "no_decay"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from ortrain import _ortrain
-from ortrain._support import check_key, describe_mapping, to_value
+from ortrain._support import check_key, check_values, describe_mapping, to_value
 from ortrain.api.generated.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Parameters:
             When there is no parameter with this name.
         """
         check_key(name, self)
+        check_values(name, self)
         return Parameter(self._owner, name)
 
     def __setitem__(self, name: str, value: npt.NDArray[Any]) -> None:
@@ -96,7 +97,7 @@ class Parameters:
             The pairs, as items() of a dictionary gives them.
         """
         for name in self._names():
-            yield name, self[name]
+            yield name, Parameter(self._owner, name)
 
     def __repr__(self) -> str:
         """Human-readable representation.

@@ -74,6 +74,13 @@ class ModelAccessor:
 _current: ContextVar[ModelAccessor | None] = ContextVar("ortrain_base_model", default=None)
 
 
+def __getattr__(name: str) -> ModelAccessor | None:
+    """Return the registered model under the name that blocks written for onnxruntime use."""
+    if name == "_GLOBAL_ACCESSOR":
+        return _current.get()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def current() -> ModelAccessor:
     """Return the registered model.
 
@@ -167,6 +174,21 @@ def empty_base(opset_version: int | None = None, ir_version: int | None = None) 
         yield accessor
 
 
+def check_custom_op_library(path: str | os.PathLike[str] | None) -> None:
+    """Reject a library of custom operators.
+
+    Raises
+    ------
+    NotImplementedError
+        When there is one: ortrain only runs its built-in operators.
+    """
+    if path is not None:
+        raise NotImplementedError(
+            f"cannot load the custom operator library {os.fspath(path)!r}: "
+            "ortrain only runs its built-in operators"
+        )
+
+
 @contextmanager
 def custom_op_library(custom_op_library_path: str | os.PathLike[str]) -> Iterator[str]:
     """Register a library of custom operators. Not implemented.
@@ -176,8 +198,5 @@ def custom_op_library(custom_op_library_path: str | os.PathLike[str]) -> Iterato
     NotImplementedError
         Always: ortrain only runs its built-in operators.
     """
-    raise NotImplementedError(
-        f"cannot load the custom operator library {os.fspath(custom_op_library_path)!r}: "
-        "ortrain only runs its built-in operators"
-    )
+    check_custom_op_library(custom_op_library_path)
     yield ""  # pragma: no cover - makes this a generator, as contextmanager requires

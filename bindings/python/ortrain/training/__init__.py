@@ -1,0 +1,37 @@
+"""The package under the layout of ``onnxruntime.training``, for programs that import by those names.
+
+:mod:`ortrain.compat` maps the one to the other. ``api``, ``artifacts`` and ``onnxblock`` are those of :mod:`ortrain`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ortrain import api
+from ortrain.api.generated.training_parameters import TrainingParameters
+from ortrain.capi._pybind_state import is_ortmodule_available
+from ortrain.training import experimental, optim, utils
+
+__all__ = [
+    "TrainingParameters",
+    "api",
+    "artifacts",
+    "experimental",
+    "is_ortmodule_available",
+    "onnxblock",
+    "optim",
+    "utils",
+]
+
+# These need onnx, which training on a device does not.
+_WITH_ONNX = {
+    "artifacts": "ortrain.artifacts",
+    "onnxblock": "ortrain.onnxblock",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WITH_ONNX:
+        return importlib.import_module(_WITH_ONNX[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
