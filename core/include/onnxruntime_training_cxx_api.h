@@ -337,20 +337,23 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
   /** Name of the parameter group that a trainable parameter belongs to. */
   std::string GetParameterGroup(const std::string& parameter_name) const {
     char* out{};
-    ThrowOnError(GetOrtrainApi().GetParameterGroup(p_, parameter_name.c_str(), AllocatorWithDefaultOptions(), &out));
+    ThrowOnError(GetOrtrainApi().GetParameterGroup(p_, detail::Terminated(parameter_name, "parameter_name"),
+                                                   AllocatorWithDefaultOptions(), &out));
     return detail::TakeString(out);
   }
 
   /** A setting of a parameter group. */
   float GetOptimizerGroupAttribute(const std::string& group, const std::string& attribute) const {
     float out{};
-    ThrowOnError(GetOrtrainApi().GetOptimizerGroupAttribute(p_, group.c_str(), attribute.c_str(), &out));
+    ThrowOnError(GetOrtrainApi().GetOptimizerGroupAttribute(p_, detail::Terminated(group, "group"),
+                                                            detail::Terminated(attribute, "attribute"), &out));
     return out;
   }
 
   /** Changes a setting of a parameter group from the next step on. */
   void SetOptimizerGroupAttribute(const std::string& group, const std::string& attribute, float value) {
-    ThrowOnError(GetOrtrainApi().SetOptimizerGroupAttribute(p_, group.c_str(), attribute.c_str(), value));
+    ThrowOnError(GetOrtrainApi().SetOptimizerGroupAttribute(p_, detail::Terminated(group, "group"),
+                                                            detail::Terminated(attribute, "attribute"), value));
   }
 
   /** Registers a linear learning rate schedule with the session. */
@@ -470,14 +473,15 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
   /** Number of parameters in a group. */
   size_t GetOptimizerGroupParameterCount(const std::string& group) const {
     size_t out{};
-    ThrowOnError(GetOrtrainApi().GetOptimizerGroupParameterCount(p_, group.c_str(), &out));
+    ThrowOnError(GetOrtrainApi().GetOptimizerGroupParameterCount(p_, detail::Terminated(group, "group"), &out));
     return out;
   }
 
   /** Name of a parameter of a group, by index in the order of the checkpoint. */
   std::string GetOptimizerGroupParameterName(const std::string& group, size_t index) const {
     char* out{};
-    ThrowOnError(GetOrtrainApi().GetOptimizerGroupParameterName(p_, group.c_str(), index, AllocatorWithDefaultOptions(), &out));
+    ThrowOnError(GetOrtrainApi().GetOptimizerGroupParameterName(p_, detail::Terminated(group, "group"), index,
+                                                                AllocatorWithDefaultOptions(), &out));
     return detail::TakeString(out);
   }
 
