@@ -593,7 +593,7 @@ class Language(Base):
             "check_device": "check_device" in steps,
             "check_key": "get_entry" in steps,
             "check_providers": "check_providers" in steps,
-            "check_values": "get_entry" in steps and cls.keys["entry"] != "property",
+            "check_values": "get_entry" in steps and cls.keys["entry"] == "parameter",
             "declared": "read_infos" in steps,
             "declared_tensor": "read_infos_of_mode" in steps,
             self.describes(cls): "describe" in steps,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortrain import _ortrain
-from ortrain._support import check_key, check_values, describe_mapping
+from ortrain._support import check_key, describe_mapping
 from ortrain.api.generated.parameter_group import ParameterGroup
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ class ParameterGroups:
             When there is no group with this name.
         """
         check_key(name, self)
-        check_values(name, self)
         return ParameterGroup(self._owner, name)
 
     def __contains__(self, name: object) -> bool:
