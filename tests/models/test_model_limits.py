@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 
 import numpy as np
@@ -206,9 +207,7 @@ def test_an_optimizer_that_is_attached_later_is_limited_too(mlp: Fixture, tmp_pa
     )
     model = onnx.load(mlp.path("optimizer_model.onnx"))
     names = ["learning_rate", *(f"unused{i}" for i in range(100))]
-    model.graph.node.extend(
-        helper.make_node("Identity", [a], [b]) for a, b in zip(names, names[1:], strict=False)
-    )
+    model.graph.node.extend(helper.make_node("Identity", [a], [b]) for a, b in itertools.pairwise(names))
     onnx.save(model, tmp_path / "optimizer_model.onnx")
     with pytest.raises(ortrain.OrtrainError, match=r"more than 60 nodes.*session\.max_nodes"):
         Optimizer(tmp_path / "optimizer_model.onnx", module)
