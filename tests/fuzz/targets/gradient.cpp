@@ -73,8 +73,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!given.ParseFromArray(data, static_cast<int>(size))) return 0;
   const std::string bytes = given.model().SerializeAsString();
   try {
-    const Model forward = load_model(bytes.data(), bytes.size(), "forward model",
-                                     {.limits = model_limits(small_session())});
+    const Model forward =
+        load_model(bytes.data(), bytes.size(), "forward model", {.limits = model_limits(small_session())});
     GradientRequest request;
     request.trainable.assign(given.trainable().begin(), given.trainable().end());
     request.loss = given.loss();
