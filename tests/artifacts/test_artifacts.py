@@ -439,7 +439,7 @@ def test_an_unknown_operator_in_a_subgraph_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64])
-def test_types_that_cannot_be_trained_are_refused_with_the_parameter(dtype: type, tmp_path: Path) -> None:
+def test_types_that_cannot_be_trained_are_rejected_with_the_parameter(dtype: type, tmp_path: Path) -> None:
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     model = make_model(
         [helper.make_node("Mul", ["x", "w"], ["y"], name="product")],
@@ -509,7 +509,7 @@ def test_operators_without_a_gradient_are_named_at_once_with_what_to_do(tmp_path
     assert not any('"beside"' in line for line in lines)
 
 
-def test_a_loss_that_is_no_single_number_is_refused_with_its_shape(tmp_path: Path) -> None:
+def test_a_loss_that_is_no_single_number_is_rejected_with_its_shape(tmp_path: Path) -> None:
     model = make_model([helper.make_node("Mul", ["x", "w"], ["y"])], {"w": weights(3)})
     message = refusal(tmp_path, model, loss=onnxblock.loss.MSELoss("none"))
     assert "[n, 3]" in message
@@ -526,7 +526,7 @@ def test_a_loss_that_is_no_single_number_is_refused_with_its_shape(tmp_path: Pat
         ({"loss_input_names": ["y", "x", "y2"]}, ["MSELoss", "loss_input_names"]),
     ],
 )
-def test_wrong_names_are_refused(settings: dict[str, Any], words: list[str], tmp_path: Path) -> None:
+def test_wrong_names_are_rejected(settings: dict[str, Any], words: list[str], tmp_path: Path) -> None:
     model = make_model([helper.make_node("Mul", ["x", "weight"], ["y"])], {"weight": weights(3)})
     with pytest.raises((ValueError, LookupError)) as error:
         artifacts.generate_artifacts(
@@ -638,7 +638,7 @@ def test_a_name_that_the_gradient_of_an_input_needs_must_be_free(tmp_path: Path)
         ({"frozen_params": [1]}, "frozen_params"),
     ],
 )
-def test_wrong_types_are_refused(settings: dict[str, Any], word: str, tmp_path: Path) -> None:
+def test_wrong_types_are_rejected(settings: dict[str, Any], word: str, tmp_path: Path) -> None:
     model = make_model([helper.make_node("Mul", ["x", "w"], ["y"])], {"w": weights(3)})
     with pytest.raises(TypeError, match=word):
         artifacts.generate_artifacts(

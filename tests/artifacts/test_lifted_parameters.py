@@ -181,6 +181,6 @@ def test_a_branch_may_give_its_initializer_as_it_is(tmp_path: Path) -> None:
     assert losses[-1] < losses[0]
 
 
-def test_a_name_that_is_nowhere_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_is_nowhere_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no initializer named 'weights'"):
         train(model_of(True), ["weights"], tmp_path)

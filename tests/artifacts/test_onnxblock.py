@@ -184,7 +184,7 @@ def test_losses_of_double_models_are_double() -> None:
         onnxblock.loss.CrossEntropyLoss,
     ],
 )
-def test_an_unknown_reduction_is_refused_with_the_known_ones(make: Any) -> None:
+def test_an_unknown_reduction_is_rejected_with_the_known_ones(make: Any) -> None:
     with pytest.raises(ValueError, match=r"mean, sum, none.*'median'"):
         make(reduction="median")
 
@@ -309,12 +309,12 @@ def test_empty_base_starts_from_nothing() -> None:
 # What is rejected.
 
 
-def test_a_block_outside_of_a_base_is_refused() -> None:
+def test_a_block_outside_of_a_base_is_rejected() -> None:
     with pytest.raises(RuntimeError, match=r"onnxblock.base"):
         onnxblock.loss.MSELoss()("output")
 
 
-def test_a_base_inside_a_base_is_refused_and_the_outer_one_goes_on() -> None:
+def test_a_base_inside_a_base_is_rejected_and_the_outer_one_goes_on() -> None:
     with onnxblock.base(identity_model([3])) as accessor:
         with pytest.raises(RuntimeError, match="already"), onnxblock.empty_base():
             pass
@@ -470,7 +470,7 @@ def test_a_custom_loss_of_blocks() -> None:
     np.testing.assert_allclose(run(evaluation, feeds), [expected], rtol=1e-5)
 
 
-def test_an_unknown_parameter_is_refused_with_a_hint() -> None:
+def test_an_unknown_parameter_is_rejected_with_a_hint() -> None:
     block = LossBlock(onnxblock.loss.MSELoss())
     block.requires_grad("fc.weigth")
     with (
@@ -648,7 +648,7 @@ def test_gradients_are_clipped_before_the_update(make: Any) -> None:
     assert "gradients" not in update.input
 
 
-def test_optimizer_numbers_out_of_range_are_refused() -> None:
+def test_optimizer_numbers_out_of_range_are_rejected() -> None:
     with pytest.raises(ValueError, match="betas"):
         onnxblock.optim.AdamW(betas=(0.9, 1.0))
     with pytest.raises(ValueError, match="eps"):
@@ -659,7 +659,7 @@ def test_optimizer_numbers_out_of_range_are_refused() -> None:
         onnxblock.optim.ClipGradNorm(float("nan"))
 
 
-def test_an_optimizer_without_trainable_parameters_is_refused() -> None:
+def test_an_optimizer_without_trainable_parameters_is_rejected() -> None:
     with onnxblock.empty_base(17), pytest.raises(ValueError, match="trainable"):
         onnxblock.optim.SGD()(([], []))
 
@@ -689,7 +689,7 @@ def test_parameters_come_back_from_a_checkpoint(tmp_path: Path) -> None:
     assert run(evaluation, {"input": x, "target": T}).shape == ()
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_is_rejected(tmp_path: Path) -> None:
     block = LossBlock(onnxblock.loss.MSELoss())
     block.requires_grad("fc.weight")
     with onnxblock.base(linear_model()):

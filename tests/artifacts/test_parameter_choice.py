@@ -338,7 +338,7 @@ def test_every_choice_is_logged_and_what_is_left_out_is_warned_of(
     assert not [entry for entry in caplog.records if entry.levelname == "WARNING"]
 
 
-def test_a_model_with_nothing_but_constants_is_refused_with_the_reasons(tmp_path: Path) -> None:
+def test_a_model_with_nothing_but_constants_is_rejected_with_the_reasons(tmp_path: Path) -> None:
     model = model_of([node("Pow", "x c", "y")], {"c": number(2)})
     with pytest.raises(ValueError, match=r"requires_grad.*c \(exponent\)"):
         report_of(model, tmp_path)

@@ -25,9 +25,9 @@ def refusal(spec_copy: SpecCopy) -> Callable[[], str]:
     from codegen.spec.check import load
     from codegen.spec.source import SpecError
 
-    def load_refused() -> str:
+    def load_rejected() -> str:
         with pytest.raises(SpecError) as caught:
             load(spec_copy.folder)
         return str(caught.value)
 
-    return load_refused
+    return load_rejected

@@ -97,14 +97,14 @@ def test_the_generated_classes_work_on_a_real_checkpoint(copy: pathlib.Path, tmp
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    names, described, refused = ran.stdout.splitlines()
+    names, described, rejected = ran.stdout.splitlines()
     state = ortrain.api.CheckpointState.load_checkpoint(CHECKPOINT)
     expected = [name for name, _ in state.parameters]
     assert names.split() == expected
     values = state.parameters[expected[0]].data
     assert described == f"1 {values.nbytes}"
-    assert refused.startswith("GetParameter: ")
-    assert "nowhere" in refused
+    assert rejected.startswith("GetParameter: ")
+    assert "nowhere" in rejected
     again = ortrain.api.CheckpointState.load_checkpoint(tmp_path / "saved")
     assert [name for name, _ in again.parameters] == expected
 

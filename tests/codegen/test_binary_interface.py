@@ -111,7 +111,7 @@ def test_calls_without_an_implementation_name_themselves(api: Table) -> None:
         assert (code, said) == (9, f"{name} is not implemented in ortrain")
 
 
-def test_a_null_argument_is_refused_by_name(api: Table, training: Table) -> None:
+def test_a_null_argument_is_rejected_by_name(api: Table, training: Table) -> None:
     state = ctypes.c_void_p()
     code, said = message(api, training.LoadCheckpoint(None, ctypes.byref(state)))
     assert code == 2

@@ -151,7 +151,7 @@ def test_outputs_outlive_what_made_them() -> None:
         (lambda x, y: (x[0], y), "expected float32[batch, 64], found float32[64]"),
     ],
 )
-def test_inputs_that_do_not_fit_are_refused_by_name(run: Run, change: Any, said: str) -> None:
+def test_inputs_that_do_not_fit_are_rejected_by_name(run: Run, change: Any, said: str) -> None:
     with pytest.raises(ortrain.InvalidArgumentError) as caught:
         run.module(*change(run.x, run.y))
     assert said in str(caught.value)

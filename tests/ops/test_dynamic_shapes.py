@@ -72,7 +72,7 @@ def test_values_that_decide_shapes_may_be_given_with_each_run(op: Op, inputs: Se
     check_forward(op, inputs, rtol=1e-5)
 
 
-def test_a_wrong_value_that_decides_a_shape_is_refused_with_the_node() -> None:
+def test_a_wrong_value_that_decides_a_shape_is_rejected_with_the_node() -> None:
     check_rejected(Op("Reshape"), [X, ints(5, 5)], "cannot be reshaped")
     check_rejected(Op("ReduceSum"), [X, ints(3)], "axis 3")
 
@@ -152,7 +152,7 @@ def test_compress_and_its_gradient(axis: int | None) -> None:
             check_gradient(op, [x, condition])
 
 
-def test_compress_refuses_a_condition_that_is_too_long() -> None:
+def test_compress_rejects_a_condition_that_is_too_long() -> None:
     check_rejected(Op("Compress", {"axis": 0}), [X, np.ones(3, bool)], "has 3 elements")
 
 
@@ -329,7 +329,7 @@ def test_pads_that_torchscript_computes_have_gradients(mode: str, missing: str, 
     assert axes == ([0] if missing == "an input" or dims == "K" else [2, 3])
 
 
-def test_pads_without_an_entry_for_every_axis_are_refused_by_the_gradient() -> None:
+def test_pads_without_an_entry_for_every_axis_are_rejected_by_the_gradient() -> None:
     text = """
     <ir_version: 9, opset_import: ["" : 19]>
     g (double[2, 3] x, double[2] y) => (double loss)

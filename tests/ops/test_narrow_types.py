@@ -191,7 +191,7 @@ def test_bit_cast_keeps_the_bits(a: Any, b: Any) -> None:
         assert found.tobytes() == x.tobytes()
 
 
-def test_bit_cast_between_widths_is_refused() -> None:
+def test_bit_cast_between_widths_is_rejected() -> None:
     check_rejected(
         Op("BitCast", {"to": TensorProto.INT64}, opset=26),
         [uniform(3, dtype=np.float32)],
@@ -289,7 +289,7 @@ def test_initializers_in_either_form(name: str, raw: bool) -> None:
     check_bits(run_model(model.SerializeToString(), {})["y"], values)
 
 
-def test_an_initializer_of_the_wrong_size_is_refused() -> None:
+def test_an_initializer_of_the_wrong_size_is_rejected() -> None:
     for data in (b"\0\0\0", b"\0\0\0\0\0"):
         tensor = onnx.TensorProto(name="c", data_type=TensorProto.INT4, dims=[7], raw_data=data)
         node = helper.make_node("Identity", ["c"], ["y"])

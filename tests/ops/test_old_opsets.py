@@ -148,7 +148,7 @@ def test_other_definitions_before_version_7() -> None:
         ("Upsample", {}, 6, 7),
     ],
 )
-def test_definitions_that_are_not_carried_are_refused_by_name(
+def test_definitions_that_are_not_carried_are_rejected_by_name(
     kind: str, attributes: dict[str, Any], opset: int, since: int
 ) -> None:
     with pytest.raises(

@@ -49,7 +49,7 @@ def test_a_gradient_beside_values_of_other_types(nodes: str, factor: Callable[[A
     np.testing.assert_allclose(found, 2 * x * factor(x), rtol=1e-6)
 
 
-def test_a_node_whose_shapes_do_not_fit_is_refused_by_name() -> None:
+def test_a_node_whose_shapes_do_not_fit_is_rejected_by_name() -> None:
     model = model_of(
         f"""{HEAD} g (float[2, 3] x, float[4, 5] w) => (float loss)
         {{ r = Relu (x) y = MatMul (r, w) loss = ReduceSum <keepdims = 0> (y) }}"""
@@ -71,7 +71,7 @@ def test_a_branch_that_never_runs_may_have_shapes_that_do_not_fit() -> None:
     np.testing.assert_array_equal(found, 2 * x)
 
 
-def test_a_wrong_statement_about_a_shape_that_nothing_else_tells_is_no_reason_to_refuse() -> None:
+def test_a_wrong_statement_about_a_shape_that_nothing_else_tells_is_no_reason_to_reject() -> None:
     """Exporters may leave shapes of other inputs in the model; those of the run are used."""
     model = onnx.load_from_string(
         model_of(

@@ -445,7 +445,7 @@ public sealed partial class Runner
         return a.Skip(begin).Select(label => Tensor(label).Value).ToList();
     }
 
-    /// <summary>As many tensors as a token says, which stand behind it.</summary>
+    /// <summary>As many tensors as a token says, which follow it.</summary>
     private FixedBufferOnnxValue[] Counted(string[] a, int at)
     {
         return a.Skip(at + 1).Take(CountAt(a, at)).Select(label => Tensor(label).Fixed).ToArray();
@@ -463,7 +463,7 @@ public sealed partial class Runner
         return Values(a, at + CountAt(a, at - 1));
     }
 
-    /// <summary>As many pairs of a name and a tensor as a token says, which stand behind it.</summary>
+    /// <summary>As many pairs of a name and a tensor as a token says, which follow it.</summary>
     private static string[] Pairs(string[] a, int at)
     {
         return a.Skip(at + 1).Take(2 * CountOfPairs(a, at)).ToArray();

@@ -192,7 +192,7 @@ static BOOL flag(NSString *text, NSString *yes, NSString *no) {
   return [text isEqualToString:yes];
 }
 
-// Commands: each gets its arguments, and returns NO with the error with which the library refused.
+// Commands: each gets its arguments, and returns NO with the error of the library.
 
 typedef NSArray<NSString *> Arguments;
 

@@ -153,7 +153,7 @@ final class Runner {
     return count
   }
 
-  /// As many tensors as a token says, which stand behind it.
+  /// As many tensors as a token says, which follow it.
   func counted(_ arguments: [String], _ at: Int) throws -> [ORTValue] {
     try tensors(arguments[(at + 1)..<(at + 1 + count(arguments, at))])
   }
@@ -169,7 +169,7 @@ final class Runner {
     return count
   }
 
-  /// As many pairs of a name and a tensor as a token says, which stand behind it.
+  /// As many pairs of a name and a tensor as a token says, which follow it.
   func pairs(_ arguments: [String], _ at: Int) throws -> [String] {
     Array(arguments[(at + 1)..<(at + 1 + 2 * (try countOfPairs(arguments, at)))])
   }

@@ -72,11 +72,13 @@ def test_as_many_inputs_and_outputs_are_taken_as_by_onnxruntime(name: str) -> No
                          (schema.max_input + 1, False)):  # fmt: skip
         if inputs < 0 or inputs >= UNLIMITED:
             continue
-        refused = f"found {inputs} input" in refusal("com.microsoft", name, inputs, max(schema.min_output, 1))
-        assert refused != fits, (name, inputs)
+        rejected = f"found {inputs} input" in refusal(
+            "com.microsoft", name, inputs, max(schema.min_output, 1)
+        )
+        assert rejected != fits, (name, inputs)
     for outputs, fits in ((schema.max_output, True), (schema.max_output + 1, False)):
         if outputs < UNLIMITED:
-            refused = f"found {outputs} output" in refusal(
+            rejected = f"found {outputs} output" in refusal(
                 "com.microsoft", name, min(schema.max_input, max(schema.min_input, 1)), outputs
             )
-            assert refused != fits, (name, outputs)
+            assert rejected != fits, (name, outputs)

@@ -8,7 +8,7 @@ from ortrain.api.generated.enums import OrtAllocatorType, OrtDeviceMemoryType, O
 from ortrain.errors import InvalidArgumentError, OrtErrorCode
 
 
-def _refuse(device: str, number: int) -> InvalidArgumentError:
+def _rejected(device: str, number: int) -> InvalidArgumentError:
     message = f"there is no device {device!r} number {number}, available: cpu number 0"
     return InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
 
@@ -16,7 +16,7 @@ def _refuse(device: str, number: int) -> InvalidArgumentError:
 def check_cpu(device: str | OrtDevice, number: int = 0) -> None:
     """Reject a device other than the CPU, given by its name or as an object."""
     if not isinstance(device, OrtDevice) and (device.lower() != "cpu" or number != 0):
-        raise _refuse(device, number)
+        raise _rejected(device, number)
 
 
 class OrtDevice:
@@ -89,7 +89,7 @@ class OrtMemoryInfo:
     def __post_init__(self) -> None:
         """Reject devices other than the CPU."""
         if self.name != "Cpu" or self.device_id != 0:
-            raise _refuse(self.name, self.device_id)
+            raise _rejected(self.name, self.device_id)
 
     @property
     def device_mem_type(self) -> OrtDeviceMemoryType:

@@ -145,10 +145,10 @@ class InferenceSession(inference_session.InferenceSession):
         check_providers(providers, provider_options)
 
     def enable_fallback(self) -> None:
-        """Do nothing: there is no other provider that could run what one refuses."""
+        """Do nothing: there is no other provider that could run what one rejects."""
 
     def disable_fallback(self) -> None:
-        """Do nothing: there is no other provider that could run what one refuses."""
+        """Do nothing: there is no other provider that could run what one rejects."""
 
     # ---- bindings ----
 

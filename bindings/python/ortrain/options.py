@@ -88,7 +88,7 @@ class SessionOptions(session_options.SessionOptions):
         return bool(self._providers)
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Refuse a library of custom operators.
+        """Reject a library of custom operators.
 
         Raises
         ------

@@ -25,7 +25,7 @@ void prepare_forward(Model& model, const std::set<std::string>& parameters,
   run_passes(model, PassPhase::kArtifact, config, static_cast<int>(PassLevel::kExtended), "forward");
 }
 
-void refuse_training(const std::vector<std::string>& problems) {
+void reject_training(const std::vector<std::string>& problems) {
   std::string text;
   for (const std::string& problem : problems) text += "\n" + problem;
   fail(ErrorCode::kNotImplemented, "the model cannot be trained:", text);

@@ -18,7 +18,7 @@ void prepare_forward(Model& model, const std::set<std::string>& parameters,
                      const std::map<std::string, std::string>& config, std::vector<std::string>& problems);
 
 // Throws kNotImplemented with the reasons why a model cannot be trained.
-[[noreturn]] void refuse_training(const std::vector<std::string>& problems);
+[[noreturn]] void reject_training(const std::vector<std::string>& problems);
 
 // Clears the names of outputs that nothing reads and that the operator need not produce, so they are not
 // computed.

@@ -368,7 +368,7 @@ void Builder::make_forward() {
   std::vector<std::string> problems;
   propagate_casts(out_.model, p_.propagate_cast_ops_level, p_.propagate_cast_ops_allow);
   prepare_forward(out_.model, {weights_.begin(), weights_.end()}, request_.config, problems);
-  if (!problems.empty()) refuse_training(problems);
+  if (!problems.empty()) reject_training(problems);
   use_training_mode();
   dump(p_.model_after_graph_transforms_path);
   if (p_.use_mixed_precision && !request_.bf16) {
@@ -410,7 +410,7 @@ void Builder::add_gradients() {
   GradientBuilder builder(out_.model, request, false);
   builder.run();
   if (const std::vector<std::string> problems = builder.problems(); !problems.empty())
-    refuse_training(problems);
+    reject_training(problems);
   for (size_t i = 0; i < weights_.size(); ++i)
     gradients_[weights_[i]] = builder.gradient_of(request.trainable[i]);
   if (p_.use_memory_efficient_gradient) use_outputs_of_normalizations();

@@ -92,7 +92,7 @@ Model build_training_model(const Model& forward, const GradientRequest& request,
   GradientBuilder builder(model, request, true);
   builder.add_problems(problems);
   builder.run();
-  if (problems = builder.problems(); !problems.empty()) refuse_training(problems);
+  if (problems = builder.problems(); !problems.empty()) reject_training(problems);
 
   Graph& graph = model.graph;
   const std::set<std::string> wanted_inputs(request.inputs.begin(), request.inputs.end());
@@ -126,7 +126,7 @@ Model build_gradient_model(const Model& forward, const GradientRequest& request)
   builder.add_problems(unexpanded);
   builder.run();
   if (const std::vector<std::string> problems = builder.problems(); !problems.empty())
-    refuse_training(problems);
+    reject_training(problems);
   for (const std::string& name : request.trainable) {
     const std::string gradient = builder.gradient_of(name);
     const bool comes_in =

@@ -165,7 +165,7 @@ class Compiler {
     const size_t most = request_.limits.bytes;
     if (fixed) fixed_bytes_ += std::min(bytes, most + 1);
     if (bytes > most || fixed_bytes_ > most) [[unlikely]]
-      refuse_bytes(std::max(bytes, fixed_bytes_));
+      reject_bytes(std::max(bytes, fixed_bytes_));
     if (fixed)
       return program_.add_fixed(Tensor(DType::kUInt8, {static_cast<int64_t>(std::max<size_t>(bytes, 1))}));
     Storage s;
@@ -198,7 +198,7 @@ class Compiler {
   void set_outputs();
   void place_storages();
   void compile_node(const Node& node);
-  [[noreturn]] void refuse_bytes(size_t bytes) const {
+  [[noreturn]] void reject_bytes(size_t bytes) const {
     fail(ErrorCode::kInvalidArgument, node_ ? node_->label() : "the graph",
          ": with these input shapes its values take ", bytes,
          " bytes, the most that session.max_bytes allows are ", request_.limits.bytes);
@@ -732,7 +732,7 @@ void Compiler::place_storages() {
     owners.push_back(i);
   }
   const MemoryPlan plan = plan_memory(requests);
-  if (plan.bytes > request_.limits.bytes && request_.memory_budget == 0) refuse_bytes(plan.bytes);
+  if (plan.bytes > request_.limits.bytes && request_.memory_budget == 0) reject_bytes(plan.bytes);
   program_.offsets.assign(program_.storages.size(), 0);
   for (size_t k = 0; k < owners.size(); ++k) program_.offsets[owners[k]] = plan.offsets[k];
   program_.memory = {plan.bytes, most_in_use(exact)};

@@ -102,7 +102,7 @@ std::vector<std::string> own_keys() {
   return keys;
 }
 
-[[noreturn]] void refuse_key(const std::string& key) {
+[[noreturn]] void reject_key(const std::string& key) {
   for (const ConfigEntry& entry : kConfigEntries) {
     if (entry.kind != ConfigKind::kPass || !key.starts_with(entry.key)) continue;
     const std::string name = key.substr(entry.key.size());
@@ -182,7 +182,7 @@ void check_config_entry(const std::string& key, const std::string& value) {
         return;
     }
   }
-  if (key.starts_with(kOwnPrefix)) refuse_key(key);
+  if (key.starts_with(kOwnPrefix)) reject_key(key);
 }
 
 std::string config_choice(const SessionOptions& options, const std::string& key) {

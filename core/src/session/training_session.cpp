@@ -44,7 +44,7 @@ std::optional<double> scalar(const Tensor& tensor) {
   return value;
 }
 
-[[noreturn]] void refuse_gradients(const CheckpointState& state, std::optional<double> loss) {
+[[noreturn]] void reject_gradients(const CheckpointState& state, std::optional<double> loss) {
   fail(ErrorCode::kRuntimeException, "optimizer step ", state.optimizer().step + 1, ": ",
        nonfinite_gradients(state), "\n",
        loss ? concat("The loss of the last train step was ", *loss, ". ") : "",
@@ -431,7 +431,7 @@ void TrainingSession::optimizer_step(const RunOptions* options) {
   OptimizerState& o = state_->optimizer();
   const auto start = Profile::Clock::now();
   if (!s.optimizer->apply(*state_, s.learning_rate, o.step + 1, s.nonfinite != NonfiniteGradients::kApply)) {
-    if (s.nonfinite == NonfiniteGradients::kError) refuse_gradients(*state_, s.loss);
+    if (s.nonfinite == NonfiniteGradients::kError) reject_gradients(*state_, s.loss);
     ++s.skipped_steps;
     return;
   }

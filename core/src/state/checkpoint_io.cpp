@@ -332,7 +332,7 @@ class StateReader {
 };
 
 // Explains what a folder contains that was given instead of a checkpoint file.
-[[noreturn]] void refuse_folder(const fs::path& path) {
+[[noreturn]] void reject_folder(const fs::path& path) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(path, error))
     if (entry.path().extension() == ".pbseq")
@@ -547,7 +547,7 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const std::byte* data, size_
 
 std::shared_ptr<CheckpointState> CheckpointIo::read(const fs::path& path) {
   std::error_code error;
-  if (fs::is_directory(path, error)) refuse_folder(path);
+  if (fs::is_directory(path, error)) reject_folder(path);
   const MappedFile file(path, "checkpoint");
   file.prefetch();
   try {

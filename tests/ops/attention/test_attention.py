@@ -251,7 +251,7 @@ def test_like_onnxruntime(settings: str) -> None:
     check_forward(attention, [q, k, v], expected, rtol=1e-5)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_is_rejected() -> None:
     q, k, v = operands()
     check_rejected(op({}), [q, k[..., :2], v], "the same size, found 3 and 2")
     check_rejected(op({}), [q, k, v[:, :, :5]], "as many values as keys")

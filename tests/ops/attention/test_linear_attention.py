@@ -69,7 +69,7 @@ def test_few_tokens(shape: tuple[int, int]) -> None:
     check_gradient(linear("linear"), inputs)
 
 
-def test_linear_attention_refuses_what_does_not_fit() -> None:
+def test_linear_attention_rejects_what_does_not_fit() -> None:
     q, k, v, past, decay, rate = linear_inputs("gated_delta", KV_HEADS, True)
     rule = "gated_delta"
     check_rejected(linear("other"), [q, k, v], "update_rule must be")

@@ -121,7 +121,7 @@ def test_keys_by_heads_join_the_past_with_a_gradient() -> None:
     check_gradient(op(3), [q, *heads])
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_is_rejected() -> None:
     q, k, v = operands()
     assert k is not None
     check_rejected(op(), [q, k[..., :5], v], "num_heads must divide")

@@ -30,7 +30,7 @@ def test_rotary_embedding(shape: tuple[int, ...], rotated: int, interleaved: int
     check_gradient(op, inputs, wrt=(0,))
 
 
-def test_rotary_embedding_refuses_what_does_not_fit() -> None:
+def test_rotary_embedding_rejects_what_does_not_fit() -> None:
     x, cache = uniform(1, 2, 3, 4), uniform(1, 3, 2)
     op = Op("RotaryEmbedding", opset=23)
     check_rejected(op, [x, uniform(1, 3, 3), cache], r"cos_cache must have shape \[1, 3, 2\]")

@@ -124,7 +124,7 @@ def test_a_condition_that_follows_from_shapes_chooses_a_branch() -> None:
     )
 
 
-def test_a_condition_that_is_no_bool_is_refused_with_the_node() -> None:
+def test_a_condition_that_is_no_bool_is_rejected_with_the_node() -> None:
     model = model_of(
         HEADER
         + """

@@ -34,5 +34,5 @@ def test_det_gradient_of_singular_matrices(rank: int) -> None:
     check_gradient(Op("Det"), [np.eye(4)[:, ::-1] * [1, 0, 2, 3]])
 
 
-def test_det_refuses_what_is_not_square() -> None:
+def test_det_rejects_what_is_not_square() -> None:
     check_rejected(Op("Det"), [uniform(2, 3)], r"\[\.\.\., M, M\]")

@@ -129,6 +129,6 @@ def test_versions(opset: int) -> None:
         ("...i,...i->...", ((2, 3), (4, 3)), "ellipsis differ"),
     ],
 )
-def test_bad_equations_are_refused(equation: str, shapes: tuple[tuple[int, ...], ...], match: str) -> None:
+def test_bad_equations_are_rejected(equation: str, shapes: tuple[tuple[int, ...], ...], match: str) -> None:
     op, inputs = case(equation, shapes)
     check_rejected(op, inputs, match)

@@ -184,7 +184,7 @@ def test_batched_float_products_agree_with_double(shapes: tuple[tuple[int, ...],
     np.testing.assert_allclose(found, expected, 0, 1e-5 * np.abs(expected).max())
 
 
-def test_products_that_do_not_fit_are_refused() -> None:
+def test_products_that_do_not_fit_are_rejected() -> None:
     check_rejected(Op("MatMul"), [uniform(5, 3), uniform(4, 2)], "3 columns.*4 rows")
     check_rejected(Op("MatMul"), [uniform(2, 5, 3), uniform(3, 3, 2)], "dimensions 2 and 3")
     check_rejected(Op("MatMul"), [np.float64(1), uniform(3)], "at least one axis")

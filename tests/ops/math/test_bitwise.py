@@ -41,7 +41,7 @@ def test_shifts(dtype: Any) -> None:
         check_forward(Op("BitShift", {"direction": "LEFT"}, opset=28), [x, negative], [np.zeros_like(x)])
 
 
-def test_bitwise_operators_refuse_other_types() -> None:
+def test_bitwise_operators_reject_other_types() -> None:
     check_rejected(Op("BitwiseAnd", opset=18), [uniform(2), uniform(2)], "has type float64")
     check_rejected(Op("BitwiseNot", opset=18), [uniform(2)], "has type float64")
     one = np.ones(2, np.uint8)

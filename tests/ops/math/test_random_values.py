@@ -91,7 +91,7 @@ def test_multinomial(dtype: Any) -> None:
     assert found[1, 1] == 0
 
 
-def test_bad_attributes_are_refused() -> None:
+def test_bad_attributes_are_rejected() -> None:
     check_rejected(
         Op("RandomNormal", {"shape": [2], "dtype": int(TensorProto.INT32)}), [], "cannot produce values"
     )

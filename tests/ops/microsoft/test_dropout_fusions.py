@@ -41,7 +41,7 @@ def test_bitmask_dropout_passes_gradients_to_what_it_kept() -> None:
     check_gradient(op, [uniform(40), np.array(0.3), np.array(True)], wrt=[0], outputs=[0])
 
 
-def test_bitmask_dropout_refuses_a_mask_of_another_size() -> None:
+def test_bitmask_dropout_rejects_a_mask_of_another_size() -> None:
     inputs = [uniform(40), np.zeros(3, np.uint32)]
     check_rejected(Op("BitmaskDropoutGrad", {}, MICROSOFT), inputs, r"uint32\[2\]")
 

@@ -57,7 +57,7 @@ def test_embed_layer_normalization(segments: bool, positions: tuple[int, int] | 
     check(op, inputs, outputs=[0, 2])
 
 
-def test_segments_without_their_embedding_are_refused() -> None:
+def test_segments_without_their_embedding_are_rejected() -> None:
     ids = np.zeros((2, 5), np.int32)
     inputs = [ids, ids, f32(9, 8), f32(7, 8), None, f32(8), f32(8)]
     check_rejected(Op("EmbedLayerNormalization", {}, MICROSOFT), inputs, "must be given together")

@@ -88,7 +88,7 @@ def test_tree_ensemble_classifier_with_weights_of_one_class(low: float, transfor
     check_against_onnxruntime(ml("TreeEnsembleClassifier", attributes, outputs=2, version=1), [x])
 
 
-def test_trees_that_do_not_end_are_refused() -> None:
+def test_trees_that_do_not_end_are_rejected() -> None:
     attributes = trees(1, 2, 1, "target", ["BRANCH_LEQ"]) | {"n_targets": 1}
     x = features(np.float32)
     attributes["nodes_truenodeids"][1] = 0

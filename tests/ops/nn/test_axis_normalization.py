@@ -50,7 +50,7 @@ def test_lp_normalization_of_zeros_and_of_nothing(p: int) -> None:
     assert run(op, [np.zeros((0, 2))])[0].shape == (0, 2)
 
 
-def test_lp_normalization_refuses_what_it_does_not_know() -> None:
+def test_lp_normalization_rejects_what_it_does_not_know() -> None:
     check_rejected(Op("LpNormalization", {"p": 3}), [uniform(2, 3)], "p must be 1 or 2, found 3")
     check_rejected(Op("LpNormalization", {"axis": 2}), [uniform(2, 3)], "axis")
     check_rejected(Op("LpNormalization"), [np.array(1.0)], "scalar")

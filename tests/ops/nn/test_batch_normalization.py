@@ -193,7 +193,7 @@ def test_normalization_between_convolutions_keeps_its_values(count: int) -> None
         np.testing.assert_allclose(found, expected, 0, 1e-4 * np.abs(expected).max())
 
 
-def test_wrong_shapes_are_refused() -> None:
+def test_wrong_shapes_are_rejected() -> None:
     x, scale, bias, mean, variance = inputs((2, 3, 4, 4))
     op = Op("BatchNormalization", opset=15)
     check_rejected(

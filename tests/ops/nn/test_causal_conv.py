@@ -28,7 +28,7 @@ def test_causal_convolution(given: str, activation: str, width: int, length: int
     )
 
 
-def test_causal_convolution_refuses_what_does_not_fit() -> None:
+def test_causal_convolution_rejects_what_does_not_fit() -> None:
     x, w = uniform(2, 3, 5), uniform(3, 1, 2)
     check_rejected(convolution("relu"), [x, w], "activation must be")
     check_rejected(convolution("none"), [x, uniform(2, 1, 2)], "weight must have shape")

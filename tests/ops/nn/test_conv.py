@@ -200,7 +200,7 @@ def test_an_empty_batch_gives_empty_results_and_zero_gradients(dtype: Any) -> No
     assert not db.any()
 
 
-def test_convolutions_that_do_not_fit_are_refused() -> None:
+def test_convolutions_that_do_not_fit_are_rejected() -> None:
     x, w = uniform(2, 4, 5, 5), uniform(6, 4, 3, 3)
     check_rejected(Op("Conv"), [x, uniform(6, 3, 3, 3)], "4 channels.*take 3")
     check_rejected(Op("Conv", {"group": 4}), [x, uniform(6, 1, 3, 3)], "6 filters.*4 groups")

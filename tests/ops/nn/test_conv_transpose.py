@@ -195,7 +195,7 @@ def test_an_empty_batch_gives_empty_results_and_zero_gradients(dtype: Any) -> No
     assert not db.any()
 
 
-def test_transposed_convolutions_that_do_not_fit_are_refused() -> None:
+def test_transposed_convolutions_that_do_not_fit_are_rejected() -> None:
     x, w = uniform(2, 4, 5, 5), uniform(4, 3, 3, 3)
     op = "ConvTranspose"
     check_rejected(Op(op), [x, uniform(3, 4, 3, 3)], "4 channels.*take 3")

@@ -67,7 +67,7 @@ def test_deform_conv_without_offsets_is_a_convolution(
     check_forward(Op("DeformConv", attributes, opset=19), inputs, [expected], rtol=1e-12)
 
 
-def test_deform_conv_refuses_what_does_not_fit() -> None:
+def test_deform_conv_rejects_what_does_not_fit() -> None:
     inputs = deformed_inputs((1, 2, 4, 4), (2, 2, 2, 2), {}, bias=False, mask=False)
     inputs[2] = uniform(1, 8, 3, 2)
     check_rejected(Op("DeformConv"), inputs, "offsets must be")

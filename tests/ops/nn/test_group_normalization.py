@@ -75,7 +75,7 @@ def test_precision_in_float_far_from_zero() -> None:
         np.testing.assert_allclose(f, e, 0, 1e-4 * np.abs(e).max())
 
 
-def test_what_cannot_be_normalized_is_refused() -> None:
+def test_what_cannot_be_normalized_is_rejected() -> None:
     x, four = uniform(2, 4, 3), uniform(4)
     group: dict[str, Any] = {"num_groups": 2}
     check_rejected(Op("InstanceNormalization"), [x, uniform(3), uniform(3)], r"scale must have shape \[4\]")

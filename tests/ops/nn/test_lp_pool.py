@@ -71,7 +71,7 @@ def test_empty_batches() -> None:
     assert run(Op("GlobalLpPool"), [np.zeros((0, 2, 4))])[0].shape == (0, 2, 1)
 
 
-def test_what_cannot_be_pooled_is_refused() -> None:
+def test_what_cannot_be_pooled_is_rejected() -> None:
     x = uniform(1, 2, 4)
     check_rejected(Op("LpPool", {"kernel_shape": (5,)}), [x], "does not fit axis 2")
     check_rejected(Op("LpPool", {"kernel_shape": (2,), "p": 0}), [x], "p must be at least 1, found 0")

@@ -48,7 +48,7 @@ def test_lrn_in_float_over_many_points() -> None:
     np.testing.assert_allclose(run(grad, [single(dy), single(x)])[0], run(grad, [dy, x])[0], 0, 1e-5)
 
 
-def test_lrn_refuses_what_does_not_fit() -> None:
+def test_lrn_rejects_what_does_not_fit() -> None:
     check_rejected(Op("LRN", {"size": 0}), [uniform(1, 2, 3)], "size must be at least 1")
     check_rejected(Op("LRN", {"size": 3}), [uniform(2, 3)], "must have shape")
     check_rejected(Op("LRN", {"size": 3}), [np.zeros((1, 2, 3), np.int32)], "int32")

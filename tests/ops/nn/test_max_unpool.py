@@ -23,7 +23,7 @@ def test_max_unpool_undoes_max_pool(given: tuple[int, ...] | None) -> None:
     check_gradient(back, [expected, at, shape], wrt=[0], constants={2})
 
 
-def test_max_unpool_refuses_indices_outside() -> None:
+def test_max_unpool_rejects_indices_outside() -> None:
     op = Op("MaxUnpool", {"kernel_shape": [2]})
     check_rejected(op, [uniform(1, 1, 2), np.array([[[0, 3]]])], "index 3")
     check_rejected(

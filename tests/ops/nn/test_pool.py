@@ -276,7 +276,7 @@ def test_pools_between_convolutions_keep_their_values(pooling: str, channels: in
         np.testing.assert_allclose(found, expected, 0, 2e-5 * np.abs(expected).max())
 
 
-def test_pools_that_do_not_fit_are_refused() -> None:
+def test_pools_that_do_not_fit_are_rejected() -> None:
     x = uniform(2, 3, 5, 5)
     check_rejected(Op("MaxPool", {"kernel_shape": (6, 2)}), [x], "spans 6 elements does not fit axis 2")
     check_rejected(Op("MaxPool", {"kernel_shape": (2,)}), [x], "kernel_shape must have 2 values")

@@ -43,7 +43,7 @@ def test_optimizers(
     check_forward(op, inputs, wanted, rtol=2e-6 if dtype == np.float32 else 1e-7)
 
 
-def test_optimizers_refuse_what_does_not_fit() -> None:
+def test_optimizers_reject_what_does_not_fit() -> None:
     rate, step = np.array(0.1), np.array(1)
     x = uniform(3)
     check_rejected(Op("Adagrad", domain=DOMAIN, outputs=2), [rate, step, x, x], "3 inputs for each tensor")

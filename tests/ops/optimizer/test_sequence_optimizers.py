@@ -132,7 +132,7 @@ def test_adamw_in_every_type(dtype: str) -> None:
         assert found[1][k].dtype == dtype
 
 
-def test_wrong_sequences_are_refused_before_a_run_or_with_the_tensor() -> None:
+def test_wrong_sequences_are_rejected_before_a_run_or_with_the_tensor() -> None:
     inputs, _ = recorded()[0]
     case = _CASES[0]
     integers = {**inputs, "weights": [x.astype(np.int64) for x in inputs["weights"]]}
@@ -218,7 +218,7 @@ def test_lamb_scales_and_clips_and_waits_for_its_signal() -> None:
     check_forward(op, [np.array(False), scale, norm, *rest], [np.array([2]), w, m, v], rtol=1e-9)
 
 
-def test_lamb_refuses_what_it_cannot_do() -> None:
+def test_lamb_rejects_what_it_cannot_do() -> None:
     w = uniform(3)
     op = Op(
         "LambOptimizer", {"alpha": [0.9]}, MICROSOFT, outputs=(False, True, False, False, False, False, True)
@@ -242,7 +242,7 @@ def test_events_pass_their_data_on(type_: str) -> None:
     check_forward(Op(type_, {}, MICROSOFT, outputs=2), [np.array(7), x, y], [x, y])
 
 
-def test_yield_op_is_refused_at_load_in_words() -> None:
+def test_yield_op_is_rejected_at_load_in_words() -> None:
     node = helper.make_node("YieldOp", ["x"], ["y"], name="yield", domain=MICROSOFT, full_shape_outputs=[0])
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy"]
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]

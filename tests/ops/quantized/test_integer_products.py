@@ -68,7 +68,7 @@ def test_products_that_are_quantized_again(
     check_forward(Op("QLinearMatMul"), [a, sa, za, b, sb, zb, sy, zy], [np.asarray(wanted)])
 
 
-def test_bad_operands_are_refused() -> None:
+def test_bad_operands_are_rejected() -> None:
     a, b = integers((2, 3), np.uint8), integers((3, 4), np.uint8)
     check_rejected(Op("MatMulInteger"), [a, a], "inner dimensions differ")
     check_rejected(Op("MatMulInteger"), [a.astype(np.int32), b], "has type int32")
@@ -123,7 +123,7 @@ def test_convolutions_of_integers(
     assert np.mean(found != wanted) <= 0.01
 
 
-def test_convolutions_of_integers_refuse_what_does_not_fit() -> None:
+def test_convolutions_of_integers_reject_what_does_not_fit() -> None:
     x, w = integers((1, 2, 4, 4), np.uint8), integers((3, 2, 3, 3), np.uint8)
     check_rejected(Op("ConvInteger"), [x, w, np.int8(1)], "type of input 0")
     check_rejected(Op("ConvInteger"), [x, w, np.uint8([1, 2])], "a single value, found shape")

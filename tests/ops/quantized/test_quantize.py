@@ -205,7 +205,7 @@ def test_the_gradient_of_a_dequantized_constant_goes_nowhere() -> None:
     np.testing.assert_allclose(found, q * 0.5)
 
 
-def test_bad_inputs_are_refused() -> None:
+def test_bad_inputs_are_rejected() -> None:
     x, one = uniform(2, 3, dtype=np.float32), np.float32(1)
     op = Op("QuantizeLinear")
     check_rejected(op, [x, np.ones(2, np.float32)], "one for each of the 3 positions along axis 1")

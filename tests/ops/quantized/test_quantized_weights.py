@@ -101,7 +101,7 @@ def test_matmul_nbits_in_half_precision(bits: int) -> None:
     np.testing.assert_allclose(found, expected, 2e-3, 2e-3 * np.abs(expected).max())
 
 
-def test_matmul_nbits_refuses_what_does_not_fit() -> None:
+def test_matmul_nbits_rejects_what_does_not_fit() -> None:
     op = Op("MatMulNBits", {"N": 6, "K": 40, "bits": 4, "block_size": 16}, MICROSOFT)
     packed, scales, zero = packed_inputs(6, 40, 16, 4, "packed")
     a = f32(3, 40)

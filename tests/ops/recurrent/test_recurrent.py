@@ -265,7 +265,7 @@ def test_one_output_alone(kind: str, output: int) -> None:
 
 
 @pytest.mark.parametrize("kind", GATES)
-def test_bad_inputs_are_refused(kind: str) -> None:
+def test_bad_inputs_are_rejected(kind: str) -> None:
     inputs = arguments(kind, {})
 
     def changed(i: int, value: Array) -> list[Array | None]:

@@ -83,7 +83,7 @@ def test_dft_gradient_has_a_gradient(attributes: dict[str, int]) -> None:
     check_gradient(op, [uniform(2, *result[tuple(attributes)]), np.array([2, 5, parts])], constants={1})
 
 
-def test_dft_refuses_what_it_cannot_transform() -> None:
+def test_dft_rejects_what_it_cannot_transform() -> None:
     check_rejected(Op("DFT", opset=20), [uniform(4, 3)], r"\[\.\.\., 1\]")
     check_rejected(Op("DFT", opset=20), [uniform(4, 3, 1), np.array(0)], "must be positive", constants={1})
     check_rejected(Op("DFT", opset=20), [uniform(4, 1), None, np.array(-1)], "the last one", constants={2})

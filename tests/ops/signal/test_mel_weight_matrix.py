@@ -21,6 +21,6 @@ def test_mel_weights(bins: int, length: int, rate: int, low: float, high: float,
     np.testing.assert_allclose(found, expected[0], rtol=1e-6)
 
 
-def test_mel_weights_refuse_frequencies_above_the_spectrum() -> None:
+def test_mel_weights_reject_frequencies_above_the_spectrum() -> None:
     inputs = [np.array(8), np.array(16), np.array(8000), np.float32(0), np.float32(64000)]
     check_rejected(Op("MelWeightMatrix"), inputs, "above the frequencies", constants=range(5))

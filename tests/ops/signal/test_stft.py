@@ -54,7 +54,7 @@ def test_stft_transforms_frames(
         check_gradient(op, inputs, wrt=[2], constants=constants)
 
 
-def test_stft_refuses_what_does_not_fit() -> None:
+def test_stft_rejects_what_does_not_fit() -> None:
     x, step = uniform(1, 4, 1), np.array(1)
     check_rejected(Op("STFT"), [x, step, uniform(5)], "does not fit", constants={1})
     check_rejected(Op("STFT"), [x, step, uniform(3), np.array(2)], "more than a frame", constants={1, 3})

@@ -393,7 +393,7 @@ REJECTED = [
 
 
 @pytest.mark.parametrize(("op", "inputs", "constants", "match"), REJECTED, ids=lambda value: str(value)[:40])
-def test_bad_indices_are_refused_by_name(
+def test_bad_indices_are_rejected_by_name(
     op: Op, inputs: list[Array | None], constants: tuple[int, ...], match: str
 ) -> None:
     check_rejected(op, inputs, match, constants)

@@ -22,7 +22,7 @@ def test_reverse_sequence(shape: tuple[int, ...], axes: dict[str, int]) -> None:
     check_gradient(Op("ReverseSequence", axes), [x, lengths])
 
 
-def test_reverse_sequence_refuses_bad_lengths() -> None:
+def test_reverse_sequence_rejects_bad_lengths() -> None:
     op = Op("ReverseSequence")
     check_rejected(op, [uniform(3, 2), np.array([1, 4])], r"sequence_lens\[1\] must be in \[0, 3\]")
     check_rejected(op, [uniform(3, 2), np.array([1, 2, 3])], "must be int64 of shape")

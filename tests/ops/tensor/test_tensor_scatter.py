@@ -32,7 +32,7 @@ def test_tensor_scatter(
     check_forward(op, [(x * 100).astype(np.int8) for x in inputs[:2]] + inputs[2:])
 
 
-def test_tensor_scatter_refuses_what_does_not_fit() -> None:
+def test_tensor_scatter_rejects_what_does_not_fit() -> None:
     cache, update = uniform(2, 4, 3), uniform(2, 2, 3)
     op = Op("TensorScatter", {"axis": 1}, opset=24)
     check_rejected(op, [cache, update, np.array([0, 3])], r"write_indices\[1\] is 3")

@@ -23,7 +23,7 @@ def test_affine_grid(size: tuple[int, ...], align: int) -> None:
     check_gradient(op, inputs, constants=(1,))
 
 
-def test_affine_grid_refuses_what_does_not_fit() -> None:
+def test_affine_grid_rejects_what_does_not_fit() -> None:
     theta = uniform(2, 2, 3)
     op = Op("AffineGrid", opset=20)
     check_rejected(op, [theta, np.array([1, 1, 2, 2])], r"theta must have shape \[1, 2, 3\]", constants=(1,))

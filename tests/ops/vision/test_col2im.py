@@ -37,7 +37,7 @@ def test_col2im(name: str) -> None:
     check_gradient(op, [x[:1, : int(np.prod(block)) * 2], *inputs[1:]], constants=(1, 2))
 
 
-def test_col2im_refuses_columns_that_do_not_fit() -> None:
+def test_col2im_rejects_columns_that_do_not_fit() -> None:
     image, block = np.array([4, 4]), np.array([2, 2])
     for shape in ((1, 5, 9), (1, 4, 8), (4, 9)):
         check_rejected(

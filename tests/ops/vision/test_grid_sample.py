@@ -78,7 +78,7 @@ def test_grid_sample_of_nothing() -> None:
     check_gradient(op, [uniform(1, 2, 3, 3), np.zeros((1, 0, 5, 2))])
 
 
-def test_grids_that_do_not_fit_are_refused() -> None:
+def test_grids_that_do_not_fit_are_rejected() -> None:
     x, grid = uniform(1, 2, 4, 5), uniform(1, 3, 3, 2)
     op = Op("GridSample", opset=20)
     check_rejected(op, [x, uniform(2, 3, 3, 2)], "first of size 1")

@@ -203,7 +203,7 @@ def test_sizes_that_follow_from_another_shape() -> None:
     np.testing.assert_allclose(found[0, 1, 2, 1], (above - below) / 2e-5, rtol=1e-6)
 
 
-def test_what_cannot_be_resized_is_refused() -> None:
+def test_what_cannot_be_resized_is_rejected() -> None:
     x = uniform(1, 1, 4, 4)
     op = "Resize"
     check_rejected(Op(op, {"mode": "area"}), scaled(x, 1, 1, 2, 2), "mode must be one of", CONSTANTS)

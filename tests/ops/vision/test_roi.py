@@ -50,7 +50,7 @@ def test_roi_align_without_regions() -> None:
     check_gradient(Op("RoiAlign"), inputs, wrt=[0])
 
 
-def test_roi_align_refuses_what_does_not_fit() -> None:
+def test_roi_align_rejects_what_does_not_fit() -> None:
     x = uniform(1, 2, 4, 4)
     check_rejected(Op("RoiAlign"), [x, BOXES, IMAGES], r"batch_indices\[1\] must be in \[0, 1\)")
     check_rejected(Op("RoiAlign"), [x, BOXES[:, :3], IMAGES], "regions must be")

@@ -122,7 +122,7 @@ struct Call {
     throw Self.error(ORT_FAIL, "\(method): expected a value of \(Value.self), found \(raw)")
   }
 
-  /// Refuses a property of another type.
+  /// Rejects a property of another type.
   func property(_ name: String, _ expected: OrtPropertyType, _ found: OrtPropertyType) throws {
     if found == expected { return }
     let kinds = ["an integer", "a float", "a string"]

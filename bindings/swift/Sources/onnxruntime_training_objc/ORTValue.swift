@@ -20,7 +20,7 @@ public final class ORTValue: HandleOwner {
   /// Creates a tensor over the caller's data, without a copy.
   ///
   /// The tensor keeps the data alive and shares its contents. The length of the data must not change: a tensor whose data has
-  /// become shorter or moved is refused by every method.
+  /// become shorter or moved is rejected by every method.
   ///
   /// - Parameters:
   ///   - tensorData: The elements in row-major order.

@@ -87,12 +87,12 @@ class PoolWorkspace : public Layout {
   size_t bytes() const override { return forward_.workspace_desc().get_size(); }
   bool equals(const Layout& other) const override { return this == &other; }
   bool dense() const override { return false; }
-  Kernel to_plain(Slot, Slot) const override { refuse(); }
-  Kernel from_plain(Slot, Slot) const override { refuse(); }
+  Kernel to_plain(Slot, Slot) const override { reject(); }
+  Kernel from_plain(Slot, Slot) const override { reject(); }
   const Backward& backward() const { return backward_; }
 
  private:
-  [[noreturn]] static void refuse() {
+  [[noreturn]] static void reject() {
     fail(ErrorCode::kFail, "the workspace of MaxPool can only be read by MaxPoolGrad");
   }
   Forward forward_;
