@@ -187,12 +187,44 @@ STEPS ?= 1000000
 soak: install ## Train STEPS steps with changing shapes, sessions and errors, and plot the memory
 	$(PYTHON) -m tests.soak --steps $(STEPS) --plot $(BUILD)/soak.png
 
+# All checks of gcc that find undefined behaviour. Division of floats by zero is none of them: IEEE 754 defines it, and
+# kernels rely on that. Nor is the wrapping of unsigned numbers, which hashes and random numbers use.
+SANITIZERS = address,undefined,float-cast-overflow
 .PHONY: test-sanitize
-test-sanitize: setup ## The C and C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	cmake -S . -B $(BUILD)/sanitize -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
-	  -DORTRAIN_TESTS=ON -DORTRAIN_SANITIZE=address,undefined
+test-sanitize: setup ## The tests of the core, sessions and artifacts under sanitizers: memory, leaks, undefined behaviour, races
+	cmake -S . -B $(BUILD)/sanitize -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_TESTS=ON \
+	  -DORTRAIN_SANITIZE=$(SANITIZERS)
 	cmake --build $(BUILD)/sanitize
 	ctest --test-dir $(BUILD)/sanitize --output-on-failure
+	$(MAKE) --no-print-directory pytest-sanitize test-races
+
+# Python itself is not built with the sanitizers, so their libraries are loaded before it, and with them that of C++,
+# whose exceptions they follow.
+SANITIZED_TESTS = tests/artifacts/test_artifacts.py $(foreach name,bad_input exports fixtures inference_session \
+  nonfinite_gradients processes saving session_config,tests/session/test_$(name).py)
+SANITIZED_SITE = $(abspath $(BUILD))/sanitize/site
+.PHONY: pytest-sanitize
+pytest-sanitize:
+	rm -rf $(SANITIZED_SITE)
+	cmake --install $(BUILD)/sanitize --prefix $(SANITIZED_SITE) >/dev/null
+	cp -r bindings/python/ortrain/. $(SANITIZED_SITE)/ortrain
+	LD_PRELOAD="$(foreach name,asan ubsan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))" PYTHONMALLOC=malloc \
+	  PYTHONPATH=$(SANITIZED_SITE) LSAN_OPTIONS=suppressions=tests/python_leaks.txt:print_suppressions=0 \
+	  $(PYTHON) -m pytest -q $(SANITIZED_TESTS)
+
+# Races are looked for with clang, whose OpenMP library tells ThreadSanitizer (through archer) what its threads wait for;
+# that of gcc does not, nor does oneDNN.
+.PHONY: test-races
+test-races: setup ## What several threads may do at once, under ThreadSanitizer
+	@if [ -z "$(CLANG_CXX)" ]; then echo "make test-races: SKIPPED; there is no clang++-16 or newer"; else \
+	  $(MAKE) --no-print-directory run-races; fi
+.PHONY: run-races
+run-races:
+	cmake -S . -B $(BUILD)/races -G Ninja -DCMAKE_CXX_COMPILER=$(CLANG_CXX) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
+	  -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DORTRAIN_ONEDNN=OFF -DORTRAIN_SANITIZE=thread
+	cmake --build $(BUILD)/races --target test_threads
+	OMP_TOOL_LIBRARIES=$$(dirname $$(realpath $(CLANG_CXX)))/../lib/libarcher.so TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
+	  $(BUILD)/races/tests/test_threads
 
 SECONDS ?= 60
 TARGET ?= reader checkpoint inference training gradient calls
