@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import onnxruntime
 import pytest
-from ortrain.api import CheckpointState
+from ortrain.api import CheckpointState, Module, Optimizer
 
 
 def parameters(path):
@@ -36,6 +36,18 @@ def test_the_artifacts_are_explained(artifacts, run, tmp_path):
     }
     assert all(entry["reason"] for entry in found["initializers"])
     assert (tmp_path / "b/checkpoint").exists()
+
+
+def test_weights_decay_and_biases_do_not(artifacts, run, tmp_path):
+    made = ("artifacts", tmp_path / "model.onnx", "--loss", "cross_entropy", "--weight-decay", "0.25")
+    run(*made, "--out", tmp_path / "decay")
+    state = CheckpointState.load_checkpoint(tmp_path / "decay/checkpoint")
+    optimizer = Optimizer(
+        tmp_path / "decay/optimizer_model.onnx", Module(tmp_path / "decay/training_model.onnx", state)
+    )
+    found = {name: (group.weight_decay, group.parameters) for name, group in optimizer.param_groups}
+    assert found == {"group0": (0.25, ["w"]), "no_decay": (0.0, ["b"])}
+    assert "not of sgd" in run(*made, "--optimizer", "sgd", status=2).err
 
 
 def test_train_evaluate_predict_export(artifacts, train_npz, rows, run, tmp_path):

@@ -392,6 +392,10 @@ class Runner {
   void command_eval_output_names(const Arguments& a);
   void command_learning_rate(const Arguments& a);
   void command_show_learning_rate(const Arguments& a);
+  void command_group_names(const Arguments& a);
+  void command_show_group(const Arguments& a);
+  void command_group_attribute(const Arguments& a);
+  void command_show_group_attribute(const Arguments& a);
   void command_schedule(const Arguments& a);
   void command_train(const Arguments& a);
   void command_eval(const Arguments& a);

@@ -216,6 +216,20 @@ class Runner(Commands):
         for value in model.get_outputs():
             log("output", value)
 
+    def command_group_names(self, label: str) -> None:
+        self.show("groups", [name for name, _ in self.optimizer(label).param_groups])
+
+    def command_group_attribute(self, label: str, group: str, attribute: str, value: str) -> None:
+        # The classes reject unknown groups and attributes themselves.
+        handle = self.optimizer(label)._handle
+        _ortrain.set_optimizer_group_attribute(handle, group, attribute, self.number(value))
+
+    def command_show_group_attribute(self, label: str, group: str, attribute: str) -> None:
+        handle = self.optimizer(label)._handle
+        self.show(
+            f"group {group} {attribute}", _ortrain.get_optimizer_group_attribute(handle, group, attribute)
+        )
+
     def command_log(self, which: str) -> None:
         self.logging = self.flag(which, "on", "off")
 

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import artifacts
+from ortrain.api import CheckpointState
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests/data/fixtures"
@@ -49,6 +50,25 @@ def prepare_fixture(case: str, folder: Path) -> None:
             write_tensor(folder / name, batches[name])
         for name in ("x", "y"):
             write_tensor(folder / f"{name}_one", batches[f"{name}0"][:1])
+
+
+def prepare_groups(folder: Path) -> None:
+    """What groups.txt needs: a recorded run whose optimizer has a second group and clips gradients."""
+    prepare_fixture("mlp_adamw", folder)
+    path = folder / "optimizer_model.onnx"
+    model = onnx.load(path)
+    node = model.graph.node[0]
+    other = onnx.NodeProto()
+    other.CopyFrom(node)
+    other.name, other.output[0] = "second", "second_updated"
+    kept = [a for a in other.attribute if a.name != "weight_decay"]
+    del other.attribute[:]
+    parameters = CheckpointState.load_checkpoint(folder / "checkpoint").parameters
+    biases = [name for name, p in parameters if p.requires_grad and p.data.ndim < 2]
+    own = {"group": "no_decay", "parameters": biases, "weight_decay": 0.0, "learning_rate_factor": 0.5}
+    other.attribute.extend([*kept, *(helper.make_attribute(k, v) for k, v in own.items())])
+    model.graph.node.append(other)
+    onnx.save(model, path)
 
 
 def two_outputs() -> onnx.ModelProto:

@@ -26,6 +26,7 @@ from scenario_data import (
     half,
     prepare_errors,
     prepare_fixture,
+    prepare_groups,
     prepare_half,
     prepare_inference,
     prepare_values,
@@ -152,6 +153,7 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Scenar
         prepare = {
             "values.txt": prepare_values,
             "errors.txt": prepare_errors,
+            "groups.txt": prepare_groups,
             "half.txt": prepare_half,
             "inference.txt": prepare_inference,
         }.get(name, functools.partial(prepare_fixture, "mlp_adamw"))
@@ -170,7 +172,7 @@ def assert_same(ours: Ran, reference: Ran) -> None:
 
 
 @pytest.mark.parametrize("language", [language for language in LANGUAGES if language != "c"])
-@pytest.mark.parametrize("name", [*CASES, "values.txt", "half.txt", "inference.txt"])
+@pytest.mark.parametrize("name", [*CASES, "values.txt", "groups.txt", "half.txt", "inference.txt"])
 def test_a_run_has_the_same_numbers_and_files_in_every_language(name, language, scenario, runner_of):
     reference = scenario(name).run("c", runner_of("c"))
     assert_same(scenario(name).run(language, runner_of(language)), reference)
@@ -256,6 +258,28 @@ def test_seeds_rates_parameters_and_properties_do_what_they_say(scenario, runner
     assert ran.files["properties"] == ran.files["properties_again"]
     for name, outputs in {"both.onnx": ["logits", "hidden"], "hidden.onnx": ["hidden"]}.items():
         assert [value.name for value in onnx.load_from_string(ran.files[name]).graph.output] == outputs
+
+
+def test_parameter_groups_do_what_they_say(scenario, runner_of):
+    ran = scenario("groups.txt").run("c", runner_of("c"))
+    assert ran.log[:3] == [
+        "groups group0 no_decay",
+        "group of fc1.weight group0",
+        "group of fc1.bias no_decay",
+    ]
+    values = {}
+    for line in ran.log:
+        if match := re.fullmatch(r"group (\w+) (\w+) ([0-9a-f]{8})", line):
+            values.setdefault(f"{match[1]} {match[2]}", []).append(bits_to_float(match[3]))
+    np.testing.assert_allclose(values["group0 learning_rate"], [0.01], rtol=1e-6)
+    np.testing.assert_allclose(values["no_decay learning_rate"], [0.005], rtol=1e-6)
+    assert values["no_decay learning_rate_factor"] == [0.5, 0.0]
+    assert values["no_decay weight_decay"] == [0.0]
+    assert values["group0 weight_decay"] == [0.25, 0.25]
+    weights = [line for line in ran.log if line.startswith("parameter fc1.weight ")]
+    biases = [line for line in ran.log if line.startswith("parameter fc1.bias ")]
+    assert len(set(weights)) == 3
+    assert len(set(biases)) == 1, "a rate of zero keeps the group as it is"
 
 
 def test_a_buffer_has_the_type_and_the_values_of_float16_parameters(scenario, runner_of):

@@ -9,6 +9,7 @@ import pytest
 import small
 from ortrain import InferenceSession, Trainer
 from ortrain.api import CheckpointState, Module, Optimizer
+from ortrain.onnxblock import optim
 from ortrain.trainer import LambdaCallback, plot
 
 
@@ -154,3 +155,18 @@ def test_schedules_that_need_the_number_of_steps_say_so(folder):
     trainer = Trainer(folder, schedule="cosine")
     with pytest.raises(ValueError, match="give fit steps_per_epoch"):
         trainer.fit(iter([(X, Y)]), verbose=False)
+
+
+def test_an_optimizer_with_parameter_groups(tmp_path):
+    adamw = optim.AdamW(weight_decay=0.1, param_groups=[optim.no_decay()])
+    trainer = Trainer(
+        small.model(), loss="cross_entropy", optimizer=adamw, artifact_directory=tmp_path / "artifacts"
+    )
+    groups = trainer.optimizer.param_groups
+    assert [name for name, _ in groups] == ["group0", "no_decay"]
+    groups["no_decay"].learning_rate_factor = 0.5
+    trainer.fit((X, Y), epochs=1, verbose=False)
+    trainer.save(tmp_path / "saved")
+    other = Trainer(tmp_path / "artifacts")
+    other.fit((X, Y), epochs=2, verbose=False, resume=tmp_path / "saved")
+    assert other.optimizer.param_groups["no_decay"].learning_rate_factor == 0.5

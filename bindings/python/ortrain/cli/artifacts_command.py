@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,6 +16,7 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     "artifacts",
     """
     ortrain artifacts model.onnx --loss cross_entropy
+    ortrain artifacts model.onnx --loss cross_entropy --weight-decay 0.01
     ortrain artifacts model.onnx --loss mse --optimizer sgd --train fc.weight --train fc.bias --out head
     """,
 )
@@ -34,6 +36,11 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
 )
 @click.option("--optimizer", type=click.Choice(["adamw", "sgd"]), default="adamw", show_default=True)
 @click.option(
+    "--weight-decay",
+    type=click.FloatRange(min=0),
+    help="weight decay of AdamW; biases and normalizations, the group no_decay, do not decay",
+)
+@click.option(
     "--train", "trained", multiple=True, metavar="NAME", help="train this initializer; may be repeated"
 )
 @click.option("--freeze", "frozen", multiple=True, metavar="NAME", help="do not train it; may be repeated")
@@ -43,6 +50,7 @@ def command(
     out: Path,
     loss: str,
     optimizer: str,
+    weight_decay: float | None,
     trained: tuple[str, ...],
     frozen: tuple[str, ...],
     json_output: bool,
@@ -50,10 +58,17 @@ def command(
     """Create training artifacts from the inference model MODEL, and print what is trained and why."""
     from ortrain.trainer.core import make_artifacts
 
+    chosen: Any = optimizer
+    if weight_decay is not None:
+        from ortrain.onnxblock import optim
+
+        if optimizer != "adamw":
+            raise click.UsageError(f"--weight-decay is a setting of adamw, not of {optimizer}")
+        chosen = optim.AdamW(weight_decay=weight_decay, param_groups=[optim.no_decay()])
     report = make_artifacts(
         str(model),
         None if loss == "none" else loss,
-        optimizer,
+        chosen,
         out,
         list(trained) or None,
         list(frozen) or None,

@@ -83,6 +83,38 @@ static OrtStatus* command_show_learning_rate(int count, char** arguments) {
   return NULL;
 }
 
+static OrtStatus* command_group_names(int count, char** arguments) {
+  (void)count;
+  OrtTrainingSession* object = session_of(arguments[0]);
+  TRY(log_names("groups", object, extension->GetOptimizerGroupCount, extension->GetOptimizerGroupName));
+  return NULL;
+}
+
+static OrtStatus* command_show_group(int count, char** arguments) {
+  (void)count;
+  OrtTrainingSession* object = session_of(arguments[0]);
+  char* result = NULL;
+  TRY(extension->GetParameterGroup(object, arguments[1], allocator, &result));
+  log_string(text("group of %s", arguments[1]), result);
+  return NULL;
+}
+
+static OrtStatus* command_group_attribute(int count, char** arguments) {
+  (void)count;
+  OrtTrainingSession* object = session_of(arguments[0]);
+  TRY(extension->SetOptimizerGroupAttribute(object, arguments[1], arguments[2], read_number(arguments[3])));
+  return NULL;
+}
+
+static OrtStatus* command_show_group_attribute(int count, char** arguments) {
+  (void)count;
+  OrtTrainingSession* object = session_of(arguments[0]);
+  float result = 0;
+  TRY(extension->GetOptimizerGroupAttribute(object, arguments[1], arguments[2], &result));
+  log_float(text("group %s %s", arguments[1], arguments[2]), result);
+  return NULL;
+}
+
 static OrtStatus* command_schedule(int count, char** arguments) {
   (void)count;
   OrtTrainingSession* object = session_of(arguments[0]);
@@ -361,6 +393,10 @@ static const struct entry {
     {"eval_output_names", command_eval_output_names, 1, 1},
     {"learning_rate", command_learning_rate, 2, 2},
     {"show_learning_rate", command_show_learning_rate, 1, 1},
+    {"group_names", command_group_names, 1, 1},
+    {"show_group", command_show_group, 2, 2},
+    {"group_attribute", command_group_attribute, 4, 4},
+    {"show_group_attribute", command_show_group_attribute, 3, 3},
     {"schedule", command_schedule, 4, 4},
     {"train", command_train, 1, kTokens},
     {"eval", command_eval, 1, kTokens},

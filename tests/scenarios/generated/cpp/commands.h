@@ -40,6 +40,22 @@ inline void Runner::command_show_learning_rate(const Arguments& a) {
   log("learning_rate", session(a[0]).GetLearningRate());
 }
 
+inline void Runner::command_group_names(const Arguments& a) {
+  log("groups", session(a[0]).GetOptimizerGroupNames());
+}
+
+inline void Runner::command_show_group(const Arguments& a) {
+  log("group of " + a[1], session(a[0]).GetParameterGroup(a[1]));
+}
+
+inline void Runner::command_group_attribute(const Arguments& a) {
+  session(a[0]).SetOptimizerGroupAttribute(a[1], a[2], read_number(a[3]));
+}
+
+inline void Runner::command_show_group_attribute(const Arguments& a) {
+  log("group " + a[1] + " " + a[2], session(a[0]).GetOptimizerGroupAttribute(a[1], a[2]));
+}
+
 inline void Runner::command_schedule(const Arguments& a) {
   session(a[0]).RegisterLinearLRScheduler(read_integer(a[1]), read_integer(a[2]), read_number(a[3]));
 }
@@ -179,6 +195,10 @@ inline const std::map<std::string, Runner::Command>& Runner::commands() {
       {"eval_output_names", {1, 1, &Runner::command_eval_output_names}},
       {"learning_rate", {2, 2, &Runner::command_learning_rate}},
       {"show_learning_rate", {1, 1, &Runner::command_show_learning_rate}},
+      {"group_names", {1, 1, &Runner::command_group_names}},
+      {"show_group", {2, 2, &Runner::command_show_group}},
+      {"group_attribute", {4, 4, &Runner::command_group_attribute}},
+      {"show_group_attribute", {3, 3, &Runner::command_show_group_attribute}},
       {"schedule", {4, 4, &Runner::command_schedule}},
       {"train", {1, kAny, &Runner::command_train}},
       {"eval", {1, kAny, &Runner::command_eval}},

@@ -59,6 +59,26 @@ public sealed partial class Runner
         Log("learning_rate", Training(a[0]).GetLearningRate());
     }
 
+    private void GroupNames(string[] a)
+    {
+        Log("groups", Training(a[0]).GetOptimizerGroupNames());
+    }
+
+    private void ShowGroup(string[] a)
+    {
+        Log("group of " + a[1], Training(a[0]).GetParameterGroup(a[1]));
+    }
+
+    private void GroupAttribute(string[] a)
+    {
+        Training(a[0]).SetOptimizerGroupAttribute(a[1], a[2], Text.Number(a[3]));
+    }
+
+    private void ShowGroupAttribute(string[] a)
+    {
+        Log("group " + a[1] + " " + a[2], Training(a[0]).GetOptimizerGroupAttribute(a[1], a[2]));
+    }
+
     private void Schedule(string[] a)
     {
         Training(a[0]).RegisterLinearLRScheduler(Text.Integer(a[1]), Text.Integer(a[2]), Text.Number(a[3]));
@@ -239,6 +259,10 @@ public sealed partial class Runner
             { "eval_output_names", new Command(1, 1, EvalOutputNames) },
             { "learning_rate", new Command(2, 2, LearningRate) },
             { "show_learning_rate", new Command(1, 1, ShowLearningRate) },
+            { "group_names", new Command(1, 1, GroupNames) },
+            { "show_group", new Command(2, 2, ShowGroup) },
+            { "group_attribute", new Command(4, 4, GroupAttribute) },
+            { "show_group_attribute", new Command(3, 3, ShowGroupAttribute) },
             { "schedule", new Command(4, 4, Schedule) },
             { "train", new Command(1, int.MaxValue, Train) },
             { "eval", new Command(1, int.MaxValue, Eval) },

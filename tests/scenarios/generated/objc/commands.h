@@ -47,6 +47,25 @@ static BOOL command_show_learning_rate(Arguments *arguments, NSError **error) {
   return failure == nil && log_float(@"learning_rate", result);
 }
 
+static BOOL command_group_names(Arguments *arguments, NSError **error) {
+  return log_strings(@"groups", [session_of([arguments objectAtIndex:0]) getOptimizerGroupNamesWithError:error]);
+}
+
+static BOOL command_show_group(Arguments *arguments, NSError **error) {
+  return log_string([NSString stringWithFormat:@"group of %@", [arguments objectAtIndex:1]], [session_of([arguments objectAtIndex:0]) getParameterGroupWithName:[arguments objectAtIndex:1] error:error]);
+}
+
+static BOOL command_group_attribute(Arguments *arguments, NSError **error) {
+  return [session_of([arguments objectAtIndex:0]) setOptimizerGroupAttributeOfGroup:[arguments objectAtIndex:1] withName:[arguments objectAtIndex:2] toValue:read_number([arguments objectAtIndex:3]) error:error];
+}
+
+static BOOL command_show_group_attribute(Arguments *arguments, NSError **error) {
+  NSError *failure = nil;
+  const float result = [session_of([arguments objectAtIndex:0]) getOptimizerGroupAttributeOfGroup:[arguments objectAtIndex:1] withName:[arguments objectAtIndex:2] error:&failure];
+  *error = failure;
+  return failure == nil && log_float([NSString stringWithFormat:@"group %@ %@", [arguments objectAtIndex:1], [arguments objectAtIndex:2]], result);
+}
+
 static BOOL command_schedule(Arguments *arguments, NSError **error) {
   return [session_of([arguments objectAtIndex:0]) registerLinearLRSchedulerWithWarmupStepCount:read_integer([arguments objectAtIndex:1]) totalStepCount:read_integer([arguments objectAtIndex:2]) initialLr:read_number([arguments objectAtIndex:3]) error:error];
 }
@@ -194,6 +213,10 @@ static const struct entry {
     {"eval_output_names", command_eval_output_names, 1, 1},
     {"learning_rate", command_learning_rate, 2, 2},
     {"show_learning_rate", command_show_learning_rate, 1, 1},
+    {"group_names", command_group_names, 1, 1},
+    {"show_group", command_show_group, 2, 2},
+    {"group_attribute", command_group_attribute, 4, 4},
+    {"show_group_attribute", command_show_group_attribute, 3, 3},
     {"schedule", command_schedule, 4, 4},
     {"train", command_train, 1, kMost},
     {"eval", command_eval, 1, kMost},

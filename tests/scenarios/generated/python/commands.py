@@ -27,6 +27,10 @@ COMMANDS: dict[str, tuple[int, int | None]] = {
     "eval_output_names": (1, 1),
     "learning_rate": (2, 2),
     "show_learning_rate": (1, 1),
+    "group_names": (1, 1),
+    "show_group": (2, 2),
+    "group_attribute": (4, 4),
+    "show_group_attribute": (3, 3),
     "schedule": (4, 4),
     "train": (1, None),
     "eval": (1, None),
@@ -152,6 +156,18 @@ class Commands(Protocol):
 
     def command_show_learning_rate(self, *tokens: str) -> None:
         self.show("learning_rate", self.optimizer(tokens[0]).get_learning_rate())
+
+    def command_group_names(self, *tokens: str) -> None:
+        self.show("groups", _ortrain.get_optimizer_group_count(self.module(tokens[0], True)._handle))
+
+    def command_show_group(self, *tokens: str) -> None:
+        self.show(f"group of {tokens[1]}", self.optimizer(tokens[0]).get_parameter_group(tokens[1]))
+
+    def command_group_attribute(self, *tokens: str) -> None:
+        _ortrain.set_optimizer_group_attribute(self.module(tokens[0], True)._handle, tokens[1], tokens[2], self.number(tokens[3]))
+
+    def command_show_group_attribute(self, *tokens: str) -> None:
+        self.show(f"group {tokens[1]} {tokens[2]}", _ortrain.get_optimizer_group_attribute(self.module(tokens[0], True)._handle, tokens[1], tokens[2]))
 
     def command_schedule(self, *tokens: str) -> None:
         self.attach(tokens[0], LinearLRScheduler(self.optimizer(tokens[0]), int(tokens[1]), int(tokens[2]), self.number(tokens[3])))

@@ -43,6 +43,22 @@ extension Runner {
     try show("learning_rate", try session(arguments[0]).getLearningRate())
   }
 
+  func command_group_names(_ arguments: [String]) throws {
+    try show("groups", try session(arguments[0]).getOptimizerGroupNames())
+  }
+
+  func command_show_group(_ arguments: [String]) throws {
+    try show("group of \(arguments[1])", try session(arguments[0]).getParameterGroup(withName: arguments[1]))
+  }
+
+  func command_group_attribute(_ arguments: [String]) throws {
+    try session(arguments[0]).setOptimizerGroupAttribute(ofGroup: arguments[1], withName: arguments[2], toValue: number(arguments[3]))
+  }
+
+  func command_show_group_attribute(_ arguments: [String]) throws {
+    try show("group \(arguments[1]) \(arguments[2])", try session(arguments[0]).getOptimizerGroupAttribute(ofGroup: arguments[1], withName: arguments[2]))
+  }
+
   func command_schedule(_ arguments: [String]) throws {
     try session(arguments[0]).registerLinearLRScheduler(withWarmupStepCount: integer(arguments[1]), totalStepCount: integer(arguments[2]), initialLr: number(arguments[3]))
   }
@@ -179,6 +195,10 @@ extension Runner {
     case "eval_output_names": return (command_eval_output_names, 1...1)
     case "learning_rate": return (command_learning_rate, 2...2)
     case "show_learning_rate": return (command_show_learning_rate, 1...1)
+    case "group_names": return (command_group_names, 1...1)
+    case "show_group": return (command_show_group, 2...2)
+    case "group_attribute": return (command_group_attribute, 4...4)
+    case "show_group_attribute": return (command_show_group_attribute, 3...3)
     case "schedule": return (command_schedule, 4...4)
     case "train": return (command_train, 1...64)
     case "eval": return (command_eval, 1...64)
