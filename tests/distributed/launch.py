@@ -18,7 +18,7 @@ def mpiexec(
     With `cleans_up`, as is usual, the launcher ends all processes once one of them is killed.
     """
     launcher = pathlib.Path(sys.executable).parent / "mpiexec"
-    paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(TESTS), str(TESTS / "legacy"), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     options = [] if cleans_up else ["-disable-auto-cleanup"]
     return subprocess.run(

@@ -20,7 +20,9 @@ rank = MPI.COMM_WORLD.rank
 settings = SessionOptions()
 settings.intra_op_num_threads = 1
 state = CheckpointState.load_checkpoint(artifacts / "checkpoint")
-module = Module(artifacts / "training_model.onnx", state, artifacts / "eval_model.onnx", session_options=settings)
+module = Module(
+    artifacts / "training_model.onnx", state, artifacts / "eval_model.onnx", session_options=settings
+)
 parallel = DataParallel(
     module, Optimizer(artifacts / "optimizer_model.onnx", module), accumulated=1, timeout=timeout
 )

@@ -83,7 +83,8 @@ class TrainingSession(InferenceSession):
         self._shared: SharedTraining | None = None
         ranks = None
         if parameters.world_size > 1:
-            from ortrain.distributed.training import SharedTraining, complete_sizes, join
+            from ortrain.distributed import share_training
+            from ortrain.distributed.training import complete_sizes, join
 
             complete_sizes(parameters)
             ranks = join(parameters, options)
@@ -101,8 +102,10 @@ class TrainingSession(InferenceSession):
         )
         """Name of the input for the loss scale with mixed precision, otherwise None."""
         if ranks is not None:
-            self._shared = ranks.guarded(SharedTraining, self._handle, ranks, parameters, options)
-            self._signature = replace(self._signature, outputs=self._shared.outputs(self._signature.outputs))
+            described = super().get_inputs(), super().get_outputs()
+            self._shared = ranks.guarded(share_training, self._handle, ranks, parameters, options, *described)
+            names = [entry.name for entry in self._shared.visible_outputs(described[1])]
+            self._signature = replace(self._signature, outputs=names)
 
     def run(
         self,
@@ -136,7 +139,7 @@ class TrainingSession(InferenceSession):
         if self._shared is None:
             return super().run(output_names or None, input_feed, run_options)
         wanted = self._wanted(output_names)
-        values = self._signature.take(input_feed)
+        values = self._shared.take(self._signature, input_feed)
         outputs = self._shared.run(wanted, values, run_options, [None] * len(wanted))
         return [as_arrays(output) for output in outputs]
 
@@ -155,7 +158,8 @@ class TrainingSession(InferenceSession):
             )
         wanted = self._wanted(output_names)
         given = [(output_values or {}).get(name) for name in wanted]
-        return self._shared.run(wanted, input_dict_ort_values, run_options, given)
+        values = self._shared.take(self._signature, input_dict_ort_values)
+        return self._shared.run(wanted, values, run_options, given)
 
     def _run_bound(self, bound: Any, run_options: Any) -> None:
         if self._shared is not None:
@@ -178,19 +182,14 @@ class TrainingSession(InferenceSession):
         inputs = super().get_inputs()
         if self._shared is None:
             return inputs
-        return [entry for entry in inputs if entry.name not in self._shared.hidden_inputs]
+        return self._shared.visible_inputs(inputs)
 
     def get_outputs(self) -> list[NodeArg]:
         """Return the outputs of a run: those of the model, then those that training adds."""
         outputs = super().get_outputs()
         if self._shared is None:
             return outputs
-        known = {entry.name: entry for entry in outputs}
-        added = {"global_gradient_norm": "tensor(float)", "all_gradients_finite": "tensor(bool)"}
-        return [
-            known[name] if name in known else NodeArg(name, added[name], [])
-            for name in self._signature.outputs
-        ]
+        return self._shared.visible_outputs(outputs)
 
     @cached_property
     def _required(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@
 #include "artifacts/forward_model.h"
 #include "artifacts/gradient_nodes.h"
 #include "artifacts/half_precision.h"
+#include "artifacts/pipeline_stage.h"
 #include "artifacts/ranks.h"
 #include "artifacts/recomputed_nodes.h"
 #include "artifacts/training_model.h"
@@ -108,8 +109,9 @@ const OptimizerKind kOptimizers[] = {
 
 class Builder {
  public:
-  Builder(const Model& forward, const TrainingGraphRequest& request)
-      : forward_(forward), request_(request), p_(request.parameters) {}
+  // Gradients of the inputs `received` become outputs, <input>_input_grad.
+  Builder(const Model& forward, const TrainingGraphRequest& request, std::vector<std::string> received)
+      : forward_(forward), request_(request), p_(request.parameters), received_(std::move(received)) {}
 
   TrainingGraph build();
 
@@ -161,6 +163,7 @@ class Builder {
   const Model& forward_;
   const TrainingGraphRequest& request_;
   const TrainingParameters& p_;
+  const std::vector<std::string> received_;
   TrainingGraph out_;
   Graph& graph_ = out_.model.graph;
   std::vector<std::string> weights_;  // that are trained, in the order of the model
@@ -402,6 +405,8 @@ void Builder::add_gradients() {
   GradientRequest request{{}, p_.loss_output_name, {}};
   for (const std::string& weight : weights_)
     request.trainable.push_back(halves_.count(weight) ? halves_.at(weight) : weight);
+  for (const std::string& input : received_)
+    if (is_floating(forward_.graph.info(input)->dtype)) request.trainable.push_back(input);
   if (p_.use_mixed_precision) {
     out_.loss_scale_input = graph_.unique_name("loss_scale");
     graph_.inputs.push_back({out_.loss_scale_input, DType::kFloat, std::vector<Dim>{Dim{1, ""}}});
@@ -425,6 +430,12 @@ void Builder::add_gradients() {
   for (ValueInfo& info : graph_.outputs)
     if (const ValueInfo& known = builder.info(info.name); known.dtype != DType::kUndefined)
       info.dtype = known.dtype;
+  for (size_t i = weights_.size(); i < request.trainable.size(); ++i) {
+    ValueInfo info = *forward_.graph.info(request.trainable[i]);
+    info.name = add("Identity", {builder.gradient_of(request.trainable[i])},
+                    graph_.unique_name(info.name + "_input_grad"));
+    graph_.outputs.push_back(std::move(info));
+  }
   add_recomputation(forward_values);
   if (p_.set_gradients_as_graph_outputs)
     for (const std::string& weight : weights_) {
@@ -768,7 +779,6 @@ void Builder::find_statistics() {
 }
 
 TrainingGraph Builder::build() {
-  check_ranks(p_);
   check_loss();
   choose_weights();
   choose_optimizer();
@@ -799,7 +809,18 @@ TrainingGraph Builder::build() {
 }  // namespace
 
 TrainingGraph build_training_graph(const Model& forward, const TrainingGraphRequest& request) {
-  return Builder(forward, request).build();
+  check_ranks(request.parameters);
+  if (request.parameters.pipeline_parallel_size == 1) return Builder(forward, request, {}).build();
+  const PipelineStage stage = pipeline_stage(forward, request.parameters);
+  TrainingGraphRequest of_stage = request;
+  TrainingParameters& p = of_stage.parameters;
+  p.loss_output_name = stage.loss;
+  std::erase_if(p.weights_to_train,
+                [&](const std::string& name) { return !stage.model.graph.is_initializer(name); });
+  require(request.parameters.weights_to_train.empty() || !p.weights_to_train.empty(),
+          ErrorCode::kInvalidArgument, "stage ", place_of(p).stage + 1,
+          " of the pipeline has none of weights_to_train");
+  return Builder(stage.model, of_stage, stage.received).build();
 }
 
 }  // namespace ortrain

@@ -23,6 +23,8 @@ DEFAULT_TIMEOUT = 300.0
 
 _SPIN = 0.05
 """Seconds for which a wait gives up the processor only briefly."""
+_HEADER = 16
+"""Numbers that describe an array that is sent: its type, its rank and its shape."""
 _LINGER = 1.0
 """Seconds that a process stays after it has named a lost rank, so that others learn of it."""
 
@@ -270,12 +272,69 @@ class Communicator:
         parts = zip(starts, sizes, strict=True)
         return [loads(out[start : start + size].tobytes()) for start, size in parts]
 
+    def start_send(self, array: Array, rank: int) -> list[Any]:
+        """Start to send an array with its type and shape; return the requests."""
+        array = np.ascontiguousarray(array)
+        header = np.zeros(_HEADER, np.int64)
+        header[0] = int.from_bytes(array.dtype.str.encode(), "little")
+        header[1 : 2 + array.ndim] = [array.ndim, *array.shape]
+        return [self.data.Isend(header, rank), self.data.Isend([_bytes(array), self.mpi.BYTE], rank)]
+
+    def receive(self, rank: int, doing: str) -> Array:
+        """Return the next array that a rank has sent."""
+        header = np.zeros(_HEADER, np.int64)
+        self.wait(self.data.Irecv(header, rank), doing)
+        kind = int(header[0]).to_bytes(8, "little").rstrip(b"\0").decode()
+        array = np.empty(tuple(header[2 : 2 + header[1]]), kind)
+        self.wait(self.data.Irecv([_bytes(array), self.mpi.BYTE], rank), doing)
+        return array
+
+    def part(self, color: int) -> Communicator:
+        """Divide the ranks by color and return the communicator of this rank's part. Every rank calls this."""
+        self.barrier("dividing the ranks")
+        return _Part(self, self.data.Split(color, self.rank))
+
     def expect_equal(self, value: Any, what: str) -> None:
         """Raise on every rank unless `value` is the same on all."""
         found = self.gather(value, f"comparing {what}")
         for rank, other in enumerate(found):
             if other != found[0]:
                 raise OrtrainError(f"{what} differs: {found[0]} on rank 0, {other} on rank {rank}")
+
+
+class _Part(Communicator):
+    """Some of the ranks of a communicator, on which they wait and hear of each other."""
+
+    def __init__(self, root: Communicator, comm: Any) -> None:
+        self.mpi = root.mpi
+        self.timeout = root.timeout
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+        self._root = root
+        self._own = comm
+        self._own_answers = comm.Dup()
+
+    @property
+    def data(self) -> Any:
+        """The mpi4py communicator for data."""
+        return self._own if self._root.data is not None else None
+
+    @property
+    def answers(self) -> Any:
+        """Another one, for what follows from data."""
+        return self._own_answers if self._root.data is not None else None
+
+    def wait(self, request: Any, doing: str) -> None:
+        """Wait until a request of this communicator is complete."""
+        self._root.wait(request, doing)
+
+    def done(self, request: Any, doing: str) -> bool:
+        """Return whether a request is complete, without waiting."""
+        return self._root.done(request, doing)
+
+    def failed(self, error: BaseException) -> None:
+        """Tell all ranks that this one cannot go on."""
+        self._root.failed(error)
 
 
 def _bytes(array: Array) -> Array:

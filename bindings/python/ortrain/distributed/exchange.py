@@ -57,11 +57,14 @@ class GradientExchange:
         dtype: npt.DTypeLike,
         wire: str,
         chunk_bytes: int,
+        room: int = 0,
     ) -> None:
-        """Create an exchange for a buffer of gradients with so many elements each."""
+        """Create an exchange for a buffer of gradients with so many elements each, and room for `room` in all."""
         self.ranks = ranks
         self.traffic = Traffic()
-        self.buffer = np.zeros(sum(counts), dtype)
+        self.storage = np.zeros(max(room, sum(counts)), dtype)
+        """The buffer, and zeros behind it."""
+        self.buffer = self.storage[: sum(counts)]
         self.options = RunOptions()
         """Options of a run that sends gradients while others are computed."""
         self._source = source
@@ -85,7 +88,9 @@ class GradientExchange:
             raise OrtrainError("the gradients are on their way to other ranks; take the optimizer step first")
         self._forget()
 
-    def run(self, work: Callable[[RunOptions | None], Any], weight: float, sends: bool) -> Any:
+    def run(
+        self, work: Callable[[RunOptions | None], Any], weight: float, sends: bool, parts: int = 1
+    ) -> Any:
         """Run a train step.
 
         Parameters
@@ -96,6 +101,8 @@ class GradientExchange:
             The number of samples of which the loss is the mean.
         sends : bool
             Whether it is the last one before the exchange.
+        parts : int, default 1
+            The number of losses whose gradients the step adds up, each with that weight.
         """
         if not (weight >= 0 and np.isfinite(weight)):
             raise ValueError(f"weight: expected a number of samples, 0 or more, found {weight}")
@@ -113,7 +120,7 @@ class GradientExchange:
             self._watch.check()
         else:
             result = work(None)
-        self._samples += weight
+        self._samples += weight * parts
         self.runs += 1
         return result
 

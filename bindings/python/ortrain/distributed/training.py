@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import to_writable
+from ortrain._support import ModelSignature, to_writable
+from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.run_options import RunOptions
 from ortrain.api.generated.training_parameters import TrainingParameters
 from ortrain.distributed.adasum import adasum
@@ -21,6 +22,9 @@ from ortrain.distributed.wire import DOING
 from ortrain.errors import InvalidArgumentError, OrtErrorCode
 from ortrain.options import SessionOptions
 
+if TYPE_CHECKING:
+    from ortrain.training_session import TrainingSession
+
 Array = npt.NDArray[Any]
 
 ACCUMULATED, UPDATED = "Group_Accumulated_Gradients", "Group_Updated_Weights"
@@ -29,7 +33,8 @@ CHUNK_BYTES = 1 << 20
 _BLOCK = 1 << 16
 
 
-def _invalid(message: str) -> InvalidArgumentError:
+def invalid(message: str) -> InvalidArgumentError:
+    """Return the error of an argument that does not fit."""
     return InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
 
 
@@ -45,7 +50,7 @@ def complete_sizes(parameters: TrainingParameters) -> None:
     if others < 1 or parameters.data_parallel_size != 1 or parameters.world_size == others:
         return  # the core checks the product
     if parameters.world_size % others:
-        raise _invalid(
+        raise invalid(
             f"world_size, {parameters.world_size}, is no multiple of horizontal_parallel_size * pipeline_parallel_size, "
             f"{parameters.horizontal_parallel_size} * {parameters.pipeline_parallel_size}"
         )
@@ -64,7 +69,7 @@ def join(parameters: TrainingParameters, options: SessionOptions) -> Communicato
     timeout = options.get_session_config_entry(key) if options.has_session_config_entry(key) else "300"
     ranks = Communicator(timeout=float(timeout))
     if (ranks.size, ranks.rank) != (parameters.world_size, parameters.world_rank):
-        raise _invalid(
+        raise invalid(
             f"world_rank is {parameters.world_rank} of world_size {parameters.world_size}, but MPI has made this process "
             f"rank {ranks.rank} of {ranks.size}; take both from mpi4py, and start with mpiexec -n {parameters.world_size}"
         )
@@ -93,6 +98,11 @@ class SharedTraining:
     are averaged over the ranks.
     """
 
+    _micro = 1
+    """Runs of the graph that make up one train step."""
+    _is_cut = False
+    """Whether the graph is one stage of the model."""
+
     def __init__(
         self,
         handle: _ortrain.SessionHandle,
@@ -100,7 +110,8 @@ class SharedTraining:
         parameters: TrainingParameters,
         options: SessionOptions,
     ) -> None:
-        self.ranks = ranks
+        self.world = ranks
+        self.ranks = self._data_ranks(parameters)
         self._handle = handle
         self._accumulated = max(1, parameters.gradient_accumulation_steps)
         self._optimizer = parameters.training_optimizer_name
@@ -115,28 +126,30 @@ class SharedTraining:
         self.shapes = {weight: value.shape for weight, value in zip(self.weights, values, strict=True)}
         self._counts = [value.size for value in values]
         if len({value.dtype for value in values}) > 1:
-            raise _invalid("several processes: expected weights of one type, found " + ", ".join(
+            raise invalid("several processes: expected weights of one type, found " + ", ".join(
                 sorted({str(value.dtype) for value in values})))  # fmt: skip
         key = "ortrain.gradient_type"
         wire = options.get_session_config_entry(key) if options.has_session_config_entry(key) else "float32"
+        # With ZeRO, all ranks have equally long shares of all weights together, the last ones with a rest behind it.
+        unit = self.ranks.size * 32
+        self._share = -(-sum(self._counts) // unit) * unit // self.ranks.size
+        self._part = np.zeros(self._share if self._divided else 0, values[0].dtype)
         self._exchange = GradientExchange(
-            ranks,
+            self.ranks,
             GradientSource(self._read_gradients, self._reset_gradients),
             self._counts,
             values[0].dtype,
             wire,
             CHUNK_BYTES,
+            self._share * self.ranks.size if self._divided else 0,
         )
-        # With ZeRO, all ranks have equally long shares of all weights together, the last ones with a rest behind it.
-        unit = ranks.size * 32
-        self._share = -(-sum(self._counts) // unit) * unit // ranks.size
-        self._padded = np.zeros(
-            self._share * ranks.size if self._divided else sum(self._counts), values[0].dtype
-        )
-        self._part = np.zeros(self._share if self._divided else 0, values[0].dtype)
         self._path = RunOptions()
         self._path.only_execute_path_to_fetches = True
         self._share_weights()
+
+    def _data_ranks(self, parameters: TrainingParameters) -> Communicator:
+        """Return the ranks that have the same weights."""
+        return self.world
 
     def _states(self) -> list[tuple[str, str, str]]:
         handle = self._handle
@@ -185,6 +198,21 @@ class SharedTraining:
             names.append(FINITE)
         return names
 
+    def visible_inputs(self, own: Sequence[NodeArg]) -> list[NodeArg]:
+        """Return the inputs that a caller sees, from those of the graph."""
+        return [entry for entry in own if entry.name not in self.hidden_inputs]
+
+    def visible_outputs(self, own: Sequence[NodeArg]) -> list[NodeArg]:
+        """Return the outputs that a caller sees, from those of the graph."""
+        entries = {entry.name: entry for entry in own}
+        for name, kind in ((NORM, "tensor(float)"), (FINITE, "tensor(bool)")):
+            entries[name] = NodeArg(name, kind, [])
+        return [entries[name] for name in self.outputs([entry.name for entry in own])]
+
+    def take(self, signature: ModelSignature, feed: Mapping[str, Any]) -> dict[str, OrtValue]:
+        """Return the inputs of a run by name."""
+        return signature.take(feed)
+
     # ---- runs ----
 
     def run(
@@ -195,7 +223,7 @@ class SharedTraining:
         given: Sequence[OrtValue | None],
     ) -> list[OrtValue]:
         """Run the graph for outputs, some of which may have tensors to be written into."""
-        return self.ranks.guarded(self._run, wanted, values, options, given)
+        return self.world.guarded(self._run, wanted, values, options, given)
 
     def _run(
         self,
@@ -209,21 +237,21 @@ class SharedTraining:
         training_mode = options.training_mode if options is not None else True
         if options is not None and options.only_execute_path_to_fetches:
             if len(fetches) < len(wanted):
-                raise _invalid(
+                raise invalid(
                     f"only_execute_path_to_fetches: {NORM} and {FINITE} are of all processes, and only whole runs have them"
                 )
             if ACCUMULATED not in fetches:
                 return self._core_run(fetches, values, options, places)
             work = self._forward(fetches, values, training_mode, places)
-            return self._exchange.run(work, self._samples(values), False)  # type: ignore[no-any-return]
+            found_so_far: list[OrtValue] = self._exchange.run(work, self._samples(values), False, self._micro)
+            return found_so_far
         if not self._optimizer:
             work = self._forward(fetches, values, training_mode, places)
             return work(None)
         extra = fetches if ACCUMULATED in fetches else [*fetches, ACCUMULATED]
-        sends = not self._adasum and not self._divided
-        made = self._exchange.run(
-            self._forward(extra, values, training_mode, places), self._samples(values), sends
-        )
+        sends = not self._adasum and not self._divided and self._micro == 1 and not self._is_cut
+        work = self._forward(extra, values, training_mode, places)
+        made = self._exchange.run(work, self._samples(values), sends, self._micro)
         found = dict(zip(extra, made, strict=True))
         norm, finite = self._update(values)
         for name, array in ((NORM, np.array(norm, np.float32)), (FINITE, np.array(finite))):
@@ -276,7 +304,7 @@ class SharedTraining:
         if self._divided:
             squares = self._reduce_to_shares()
         else:
-            squares = norm_of(self._exchange.average())
+            squares = self._all_squares(norm_of(self._exchange.average()))
             self._copy_in("gradient", self._exchange.buffer)
         raw = np.float32(np.sqrt(squares))
         finite = bool(np.isfinite(raw))
@@ -287,6 +315,10 @@ class SharedTraining:
         else:
             self._reset_gradients()
         return float(raw / np.float32(self._accumulated)), finite
+
+    def _all_squares(self, own: float) -> float:
+        """Return the sum of the squares of all gradients from that of this rank's."""
+        return own
 
     def _run_update(self, values: Mapping[str, OrtValue], raw_norm: float) -> None:
         feed = {name: values[name] for name in (self._rate, self._scale) if name}
@@ -330,17 +362,17 @@ class SharedTraining:
         """Sum up the gradients, each rank its share of them, and return the sum of all squares."""
         started = time.perf_counter()
         exchange = self._exchange
-        gradients = exchange.read()
+        exchange.read()
         factor = exchange.factor()
-        self._padded[: gradients.size] = gradients
-        own = exchange.reduction.share(self._padded, self._part)
+        exchange.storage[exchange.buffer.size :] = 0
+        own = exchange.reduction.share(exchange.storage, self._part)
         own *= own.dtype.type(factor)
         start = self._share * self.ranks.rank
         place = self._exchange.buffer[start : start + self._share]
         place[:] = own[: place.size]
         self._copy_in("gradient", self._exchange.buffer)
         squares = self.ranks.sum(np.array([norm_of(own)]), DOING)[0]
-        exchange.account(exchange.reduction.bytes_of(self._padded), started)
+        exchange.account(exchange.reduction.bytes_of(exchange.storage), started)
         return float(squares)
 
     def _gather_shares(self) -> None:
@@ -351,8 +383,8 @@ class SharedTraining:
         start = self._share * self.ranks.rank
         own = whole[start : start + self._share]
         self._part[: own.size] = own
-        self.ranks.wait(self.ranks.data.Iallgather(self._part, self._padded), "gathering the weights")
-        whole[:] = self._padded[: whole.size]
+        request = self.ranks.data.Iallgather(self._part, self._exchange.storage)
+        self.ranks.wait(request, "gathering the weights")
         self._copy_in("weight", whole)
         self._exchange.traffic.bytes += self._part.nbytes
         self._exchange.traffic.seconds += time.perf_counter() - started
@@ -383,9 +415,14 @@ class SharedTraining:
             value = _ortrain.session_get_state(self._handle, name).numpy()
             if role not in ("weight", "mixed_precision"):
                 parts.append((role, weight, name, value))
+            elif role == "mixed_precision":
+                copy = f"{weight}_fp16"  # of which there may be parts only
+                parts.append((role, weight, copy, _ortrain.session_get_state(self._handle, copy).numpy()))
+        for weight in self.weights:
+            parts.append(("weight", weight, weight, _ortrain.session_get_state(self._handle, weight).numpy()))
         result: dict[str, Array] = {}
         pieces: dict[str, list[Array]] = {}
-        for found in self.ranks.gather(parts, "gathering the state"):
+        for found in self.world.gather(parts, "gathering the state"):
             for role, weight, name, value in found:
                 if role in ("Moment_1", "Moment_2") and self._divided:
                     pieces.setdefault(f"{role}_{weight}", []).append(value)
@@ -397,8 +434,6 @@ class SharedTraining:
             result[name] = np.concatenate([value.ravel() for value in values]).reshape(
                 self.shapes[name[len("Moment_1_") :]]
             )
-        for weight in self.weights:
-            result[weight] = _ortrain.session_get_state(self._handle, weight).numpy()
         return dict(sorted(result.items()))
 
     def localized(self, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -419,10 +454,19 @@ class SharedTraining:
                 start, end = self._range(weight)
                 array = value.numpy() if isinstance(value, OrtValue) else np.asarray(value)
                 if role != "Update_Count" and array.size != self._counts[self.weights.index(weight)]:
-                    raise _invalid(
+                    raise invalid(
                         f"load_state: Tensor size mismatch: {name!r} has shape {self.shapes[weight]}, found {array.shape}"
                     )
                 result[own] = (
                     array if role == "Update_Count" else np.ascontiguousarray(array.ravel()[start:end])
                 )
         return result
+
+
+def gather_state(session: TrainingSession) -> dict[str, Array]:
+    """Return the state of a session as one process would have it, from the parts of all processes.
+
+    Every rank calls this. The result can be saved by rank 0 and loaded with :meth:`TrainingSession.load_state` by any
+    number of processes, each of which keeps its parts.
+    """
+    return session.get_state() if session._shared is None else session._shared.gather_state()
