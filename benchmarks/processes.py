@@ -177,7 +177,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         launcher = Path(sys.executable).parent / "mpiexec"
-        command = [launcher, "-n", "2", sys.executable, "-m", "benchmarks.processes", "--worker", folder]
+        command = [str(launcher), "-n", "2", sys.executable, "-m", "benchmarks.processes", "--worker", folder]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, timeout=600, check=True

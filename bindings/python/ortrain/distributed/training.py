@@ -133,7 +133,6 @@ class SharedTraining:
         # With ZeRO, all ranks have equally long shares of all weights together, the last ones with a rest behind it.
         unit = self.ranks.size * 32
         self._share = -(-sum(self._counts) // unit) * unit // self.ranks.size
-        self._part = np.zeros(self._share if self._divided else 0, values[0].dtype)
         self._exchange = GradientExchange(
             self.ranks,
             GradientSource(self._read_gradients, self._reset_gradients),
@@ -365,7 +364,7 @@ class SharedTraining:
         exchange.read()
         factor = exchange.factor()
         exchange.storage[exchange.buffer.size :] = 0
-        own = exchange.reduction.share(exchange.storage, self._part)
+        own = exchange.reduction.share(exchange.storage)
         own *= own.dtype.type(factor)
         start = self._share * self.ranks.rank
         place = self._exchange.buffer[start : start + self._share]
@@ -380,13 +379,10 @@ class SharedTraining:
         started = time.perf_counter()
         whole = self._exchange.buffer
         self._copy_out("weight", whole)
-        start = self._share * self.ranks.rank
-        own = whole[start : start + self._share]
-        self._part[: own.size] = own
-        request = self.ranks.data.Iallgather(self._part, self._exchange.storage)
+        request = self.ranks.data.Iallgather(self.ranks.mpi.IN_PLACE, self._exchange.storage)
         self.ranks.wait(request, "gathering the weights")
         self._copy_in("weight", whole)
-        self._exchange.traffic.bytes += self._part.nbytes
+        self._exchange.traffic.bytes += self._exchange.storage.nbytes // self.ranks.size
         self._exchange.traffic.seconds += time.perf_counter() - started
 
     def _range(self, weight: str) -> tuple[int, int]:

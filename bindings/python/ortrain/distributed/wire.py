@@ -115,16 +115,15 @@ class Reduction:
     def _in_halves(self, values: Array) -> bool:
         return self._wire == "bfloat16" and values.dtype == np.float32
 
-    def share(self, values: Array, own: Array) -> Array:
-        """Return the sum of this rank's share of `values`, which all ranks have equal shares of, in `own`."""
+    def share(self, values: Array) -> Array:
+        """Return the sum of this rank's share of `values`, of which all ranks have equal shares; overwrite `values`."""
         if self._in_halves(values):
             received = np.empty(values.size, np.uint16)
-            request = self._ranks.data.Ialltoall(to_bfloat16(values), received)
-            self._ranks.wait(request, DOING)
-            own[:] = _added(received, self._ranks.size)
-        else:
-            self._ranks.wait(self._ranks.data.Ireduce_scatter_block(values, own), DOING)
-        return own
+            self._ranks.wait(self._ranks.data.Ialltoall(to_bfloat16(values), received), DOING)
+            return _added(received, self._ranks.size)
+        in_place = self._ranks.mpi.IN_PLACE
+        self._ranks.wait(self._ranks.data.Ireduce_scatter_block(in_place, values), DOING)
+        return values[: values.size // self._ranks.size].copy()
 
     def poll(self) -> None:
         """Let what was started make progress."""
