@@ -35,10 +35,10 @@ NETWORKS = {"10 Gbit/s, 30 µs": (30e-6, 1.25e9), "1 Gbit/s, 100 µs": (100e-6, 
 
 def train(width: int, folder: Path, wire: str) -> dict[str, float]:
     """Train a network in this process and its peers; return what a step of this one takes."""
+    from mpi4py import MPI
     from ortrain import SessionOptions, artifacts
     from ortrain.api import CheckpointState, Module, Optimizer
     from ortrain.distributed import DataParallel
-    from mpi4py import MPI
 
     if MPI.COMM_WORLD.rank == 0:
         artifacts.generate_artifacts(
@@ -51,7 +51,9 @@ def train(width: int, folder: Path, wire: str) -> dict[str, float]:
     options = SessionOptions()
     options.intra_op_num_threads = 1
     state = CheckpointState.load_checkpoint(folder / "checkpoint")
-    module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx", session_options=options)
+    module = Module(
+        folder / "training_model.onnx", state, folder / "eval_model.onnx", session_options=options
+    )
     optimizer = Optimizer(folder / "optimizer_model.onnx", module)
     parallel = DataParallel(module, optimizer, accumulated=1, wire=wire)
     rng = np.random.default_rng(MPI.COMM_WORLD.rank)
@@ -146,11 +148,20 @@ def plot(measured: dict[str, Any], path: Path) -> None:
         left.loglog(sizes, [1e3 * row["step"] for row in rows], mark, color="C0", label=f"step, {wire}")
         left.loglog(sizes, [1e3 * row["wait"] for row in rows], mark, color="C1", label=f"waiting, {wire}")
     rows = [row for row in measured["steps"] if row["wire"] == "float32"]
-    left.loglog([r["parameters"] for r in rows], [1e3 * r["alone"] for r in rows], ":", color="gray", label="without exchange")
+    left.loglog(
+        [r["parameters"] for r in rows],
+        [1e3 * r["alone"] for r in rows],
+        ":",
+        color="gray",
+        label="without exchange",
+    )
     left.set(title="Measured: 2 ranks on one machine", xlabel="parameters", ylabel="ms per step")
     left.legend(fontsize=8)
     largest = rows[-1]
-    networks = {f"this machine, {latency * 1e6:.0f} µs, {bandwidth / 1e9:.1f} GB/s": (latency, bandwidth), **NETWORKS}
+    networks = {
+        f"this machine, {latency * 1e6:.0f} µs, {bandwidth / 1e9:.1f} GB/s": (latency, bandwidth),
+        **NETWORKS,
+    }
     for color, (name, (alpha, beta)) in enumerate(networks.items()):
         for algorithm, line in ((ring, "-"), (doubling, "--")):
             times = [1e3 * (largest["alone"] + algorithm(n, largest["bytes"], alpha, beta)) for n in NODES]

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
 import ortrain
 from legacy_models import WEIGHTS, batch, mlp, parameters, path_only
+from onnx import helper, numpy_helper
 
 Array = np.ndarray[Any, Any]
 
@@ -22,9 +24,23 @@ class Settings:
     size: int = 16
     overflows: tuple[int, int] = (-1, -1)  # in this step, on this rank
     load: str = ""
+    dropout: bool = False
     config: dict[str, str] = field(default_factory=dict)
     floats: dict[str, float] = field(default_factory=dict)
     members: dict[str, Any] = field(default_factory=dict)
+
+
+def with_dropout(model: bytes) -> bytes:
+    """Return the classifier with a Dropout before its second layer."""
+    changed = onnx.load_from_string(model)
+    nodes = changed.graph.node
+    (product,) = (node for node in nodes if "W2" in node.input)
+    dropout = helper.make_node("Dropout", [product.input[0], "ratio", "train"], ["dropped"])
+    product.input[0] = "dropped"
+    nodes.insert(list(nodes).index(product), dropout)
+    constants = {"ratio": np.array(0.5, np.float32), "train": np.array(True)}
+    changed.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in constants.items())
+    return changed.SerializeToString()
 
 
 def session_of(settings: Settings) -> ortrain.TrainingSession:
@@ -33,7 +49,8 @@ def session_of(settings: Settings) -> ortrain.TrainingSession:
     for key, value in {"ortrain.communication_timeout": "30", **settings.config}.items():
         options.add_session_config_entry(key, value)
     members = {"floats": settings.floats, "enable_grad_norm_clip": False, **settings.members}
-    return ortrain.TrainingSession(mlp(), parameters(settings.optimizer, WEIGHTS, **members), options)
+    model = with_dropout(mlp()) if settings.dropout else mlp()
+    return ortrain.TrainingSession(model, parameters(settings.optimizer, WEIGHTS, **members), options)
 
 
 def train(

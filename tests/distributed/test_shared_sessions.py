@@ -159,7 +159,9 @@ def pairwise(updates: list[np.ndarray]) -> np.ndarray:
     return a * (1 - dot / (2 * (a * a).sum())) + b * (1 - dot / (2 * (b * b).sum()))
 
 
-@pytest.mark.parametrize(("ranks", "optimizer"), [(4, "SGDOptimizer"), (2, "AdamOptimizer"), (4, "AdamOptimizer")])
+@pytest.mark.parametrize(
+    ("ranks", "optimizer"), [(4, "SGDOptimizer"), (2, "AdamOptimizer"), (4, "AdamOptimizer")]
+)
 def test_adasum(tmp_path: pathlib.Path, ranks: int, optimizer: str) -> None:
     # With a small epsilon, Adam would turn the rounding of gradients near zero into updates of full size.
     is_sgd = optimizer == "SGDOptimizer"
@@ -228,3 +230,26 @@ def test_a_pipeline_trains_as_the_whole(
             np.testing.assert_allclose(
                 rank["global_gradient_norm"], record["global_gradient_norm"], rtol=1e-5
             )
+
+
+def test_a_stage_drops_the_same_elements_in_both_passes(tmp_path: pathlib.Path) -> None:
+    stages = {"pipeline_parallel_size": 2, "pipeline_cut_info_string": "dropped"}
+    settings = Settings(steps=6, dropout=True, members=stages)
+    expected, record = one_process(settings)
+    saved = train_on(2, tmp_path, settings)
+    np.testing.assert_allclose(saved[1]["loss"], record["loss"], rtol=1e-5)
+    for name in WEIGHTS:
+        np.testing.assert_allclose(whole(tmp_path)[name], expected[name], rtol=0, atol=1e-6)
+
+
+def test_ranks_drop_different_elements_and_resume_them(tmp_path: pathlib.Path) -> None:
+    settings = Settings(steps=6, dropout=True, size=16, members=dict(DATA))
+    saved = train_on(2, tmp_path, settings)
+    expected = whole(tmp_path)
+    assert saved[0]["state"]["Random_State"][1] != saved[1]["state"]["Random_State"][1]
+    train_on(2, tmp_path, Settings(**{**asdict(settings), "steps": 3}))
+    (tmp_path / "state.pickle").rename(tmp_path / "half.pickle")
+    resumed = {**asdict(settings), "steps": 3, "first": 3, "load": str(tmp_path / "half.pickle")}
+    train_on(2, tmp_path, Settings(**resumed))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(whole(tmp_path)[name], value, err_msg=name)

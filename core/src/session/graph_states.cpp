@@ -47,6 +47,7 @@ GraphStates::GraphStates(TrainingGraph& graph, const SessionOptions& options) {
     for (const GraphState* state : states) bytes += align_up(g.initializers.at(state->name).bytes());
     const Tensor block(DType::kUInt8, Shape{static_cast<int64_t>(bytes)});
     std::memset(block.raw(), 0, bytes);
+    if (role == StateRole::kGradient) gradient_block_ = block;
     if (role == StateRole::kStatistics) statistics_block_ = block, kept_statistics_ = block.clone();
     size_t at = 0;
     for (const GraphState* state : states) {

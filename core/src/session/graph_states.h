@@ -59,6 +59,7 @@ class GraphStates {
   std::map<std::string, std::string> copy_of_;    // the 16-bit copy, by weight
   std::map<std::string, Parameter> stored_;
   std::unordered_map<std::string, Tensor> tensors_;
+  Tensor gradient_block_;
   Tensor statistics_block_, kept_statistics_;
 };
 

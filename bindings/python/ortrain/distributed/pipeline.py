@@ -192,8 +192,6 @@ class PipelineTraining(SharedTraining):
         run.only_execute_path_to_fetches = True
         run.training_mode = options.training_mode
         (own,) = self._slices(values, 1)
-        if self._rate:  # so that these runs are not counted with those of train steps, which dropouts draw by
-            own[self._rate] = OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32))
         found = self._pass_on(own, self._owned(fetches), run)[0]
         self._finish_sends()
         return self._collect(fetches, {name: [value] for name, value in found.items()})
@@ -248,7 +246,11 @@ class PipelineTraining(SharedTraining):
         results: dict[str, list[Array]] = {name: [] for name in owned}
         backward = [ACCUMULATED, *self._input_gradients]
         kept: list[dict[str, OrtValue]] = []
-        for part in parts:
+        # A micro-batch draws the same numbers when its values are computed again.
+        random = self.random_state()
+        for number, part in enumerate(parts):
+            if random is not None:
+                self.set_random_state(random[0], random[1] + number)
             if self._stage == self._last:
                 feed = {**part, **scale, **self._take(self._received, self._stage - 1)}
                 found = self._run_stage(feed, [*owned, *backward], options)
@@ -259,7 +261,9 @@ class PipelineTraining(SharedTraining):
                 kept.append(feed)
             for name in owned:
                 results[name].append(found[name])
-        for feed in kept:
+        for number, feed in enumerate(kept):
+            if random is not None:
+                self.set_random_state(random[0], random[1] + number)
             gradients = self._take(self._gradients, self._stage + 1)
             found = self._run_stage({**feed, **gradients}, backward, options)
             for name in self._input_gradients:
@@ -290,4 +294,5 @@ class PipelineTraining(SharedTraining):
     def localized(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return what this stage keeps of the state of a whole model."""
         here = {name for name, _, _ in self._states()}
-        return {name: value for name, value in state.items() if name in here or name not in self._elsewhere}
+        own = {name: value for name, value in state.items() if name in here or name not in self._elsewhere}
+        return super().localized(own)

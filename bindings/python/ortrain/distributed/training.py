@@ -29,7 +29,10 @@ Array = npt.NDArray[Any]
 
 ACCUMULATED, UPDATED = "Group_Accumulated_Gradients", "Group_Updated_Weights"
 NORM, FINITE = "global_gradient_norm", "all_gradients_finite"
+RANDOM = "Random_State"
 CHUNK_BYTES = 1 << 20
+_RUNS = 1 << 40
+"""More than the runs of any session."""
 _BLOCK = 1 << 16
 
 
@@ -145,6 +148,8 @@ class SharedTraining:
         self._path = RunOptions()
         self._path.only_execute_path_to_fetches = True
         self._share_weights()
+        if (state := self.random_state()) is not None:
+            self.set_random_state(*state)
 
     def _data_ranks(self, parameters: TrainingParameters) -> Communicator:
         """Return the ranks that have the same weights."""
@@ -168,6 +173,20 @@ class SharedTraining:
         self._copy_out("weight", values)
         self.ranks.broadcast(values, "sending the weights")
         self._copy_in("weight", values)
+
+    # Ranks draw different random numbers: those of runs whose numbers begin with the rank.
+
+    def random_state(self) -> tuple[int, int] | None:
+        """Return the seed and the number of the next run, without the rank; None if nothing is drawn."""
+        if not any(name == RANDOM for name, _, _ in self._states()):
+            return None
+        seed, number = map(int, _ortrain.session_get_state(self._handle, RANDOM).numpy())
+        return seed, number % _RUNS
+
+    def set_random_state(self, seed: int, number: int) -> None:
+        """Set the seed and the number of the next run."""
+        state = np.array([seed, number % _RUNS + self.world.rank * _RUNS])
+        _ortrain.session_set_state(self._handle, RANDOM, OrtValue.ortvalue_from_numpy(state))
 
     def _copy_out(self, role: str, values: Array) -> None:
         _ortrain.session_copy_states_to_buffer(self._handle, role, to_writable(values))
@@ -442,6 +461,10 @@ class SharedTraining:
         }
         result: dict[str, Any] = {}
         for name, value in state.items():
+            if name == RANDOM:
+                seed, number = map(int, value.numpy() if isinstance(value, OrtValue) else value)
+                result[name] = np.array([seed, number % _RUNS + self.world.rank * _RUNS])
+                continue
             role, weight = roles.get(name, ("", ""))
             own = here.get((role, weight), name)
             if not role or (own == name and (role, weight) in here):

@@ -123,7 +123,8 @@ class Reduction:
             return _added(received, self._ranks.size)
         in_place = self._ranks.mpi.IN_PLACE
         self._ranks.wait(self._ranks.data.Ireduce_scatter_block(in_place, values), DOING)
-        return values[: values.size // self._ranks.size].copy()
+        own: Array = values[: values.size // self._ranks.size].copy()
+        return own
 
     def poll(self) -> None:
         """Let what was started make progress."""
