@@ -673,6 +673,44 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* SetOptimizerGroupAttribute)(OrtTrainingSession* sess, const char* group, const char* attribute, float value) NO_EXCEPTION;
 
+  /** Copies all weights, or all accumulated gradients, of a session into one tensor, end to end.
+   *
+   * They are sorted by the names of the weights, and each is row-major. SessionCopyBufferToStates is the
+   * reverse.
+   *
+   * \param[in] session The session.
+   * \param[in] role weight or gradient.
+   * \param[in] buffer A tensor of their type, with as many elements as all have together.
+   * \retval ORT_INVALID_ARGUMENT when there is no such state, or the size or type of the tensor does not
+   *     match.
+   */
+  OrtStatus*(ORT_API_CALL* SessionCopyStatesToBuffer)(const OrtSession* session, const char* role, OrtValue* buffer) NO_EXCEPTION;
+
+  /** Overwrites all weights, or all accumulated gradients, of a session with the values of one tensor.
+   *
+   * \param[in] session The session.
+   * \param[in] role weight or gradient.
+   * \param[in] buffer A tensor as SessionCopyStatesToBuffer fills it.
+   * \retval ORT_INVALID_ARGUMENT when there is no such state, or the size or type of the tensor does not
+   *     match.
+   */
+  OrtStatus*(ORT_API_CALL* SessionCopyBufferToStates)(OrtSession* session, const char* role, const OrtValue* buffer) NO_EXCEPTION;
+
+  /** Has each gradient copied to a buffer as soon as the backward pass has completed it.
+   *
+   * This is for sending gradients to other processes while others are still being computed. The buffer
+   * is that of CopyGradientsToBuffer, or for a session with a training graph that of
+   * SessionCopyStatesToBuffer. The function is called on the thread of the run, once for every gradient;
+   * it must not use the session.
+   *
+   * \param[in] options The options.
+   * \param[in] buffer The buffer, whose memory must stay until the runs with these options have ended;
+   *     null to copy nothing any more.
+   * \param[in] gradient_ready The function.
+   * \param[in] user_data Passed to the function; may be null.
+   */
+  OrtStatus*(ORT_API_CALL* RunOptionsSetGradientBuffer)(OrtRunOptions* options, OrtValue* buffer, OrtGradientReadyFn gradient_ready, void* user_data) NO_EXCEPTION;
+
 };
 
 /**

@@ -3,6 +3,8 @@
 Adam with two parameter groups, accumulated and clipped gradients, mixed precision with a loss scaler, a schedule, a
 checkpoint in the middle and a second session that resumes from it. The run exits with status 1 if the resumed run
 differs from the first one in a single bit, or if too many digits are misread.
+
+With --mpi, several processes share each batch: mpiexec -n 2 python examples/older_api/train.py --mpi.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import numpy as np
 import onnx
 import ortrain
 from onnx import TensorProto, helper, numpy_helper
+from ortrain.distributed import gather_state
 from sklearn.datasets import load_digits
 
 BATCH, ACCUMULATED, EPOCHS = 24, 2, 12
@@ -79,10 +82,30 @@ class LossScaler:
 
 
 @dataclass
+class Processes:
+    """The processes that train: this one alone, or those that MPI has started."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def of_mpi(cls) -> Processes:
+        """Return those of MPI."""
+        from mpi4py import MPI
+
+        return cls(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
+
+    def part(self, values: Array) -> Array:
+        """Return this process's part of a batch."""
+        return values[self.rank * len(values) // self.size : (self.rank + 1) * len(values) // self.size]
+
+
+@dataclass
 class Trainer:
     """A session with what an ORTTrainer kept beside it."""
 
     precision: str
+    processes: Processes = field(default_factory=Processes)
     updates: int = 0
     scaler: LossScaler = field(default_factory=LossScaler)
 
@@ -103,6 +126,9 @@ class Trainer:
         parameters.gradient_accumulation_steps = ACCUMULATED
         parameters.enable_grad_norm_clip = True
         parameters.use_mixed_precision = self.precision != "float32"
+        parameters.world_rank, parameters.world_size = self.processes.rank, self.processes.size
+        parameters.data_parallel_size = self.processes.size
+        parameters.allreduce_post_accumulation = True
         options = ortrain.SessionOptions()
         if self.precision == "bfloat16":
             options.add_session_config_entry("ortrain.mixed_precision", "bf16")
@@ -120,6 +146,7 @@ class Trainer:
 
     def update(self, parts: list[tuple[Array, Array]], rate: float) -> float:
         """Accumulate the gradients of all parts, update the weights and return the mean loss."""
+        parts = [(self.processes.part(images), self.processes.part(labels)) for images, labels in parts]
         losses = []
         for images, labels in parts[:-1]:
             fetch = ["loss", "Group_Accumulated_Gradients"]
@@ -140,11 +167,13 @@ class Trainer:
         return float((logits.argmax(1) == labels).mean())
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, from which any number of processes can continue. Every process calls this."""
         more = {"updates": self.updates, "scale": self.scaler.scale, "good": self.scaler.good}
-        np.savez(
-            path, **self.session.get_state(), **{f"trainer.{name}": value for name, value in more.items()}
-        )
+        state = self.session.get_state() if self.processes.size == 1 else gather_state(self.session)
+        if self.processes.rank == 0:
+            temporary = path.with_suffix(".new.npz")
+            np.savez(temporary, **state, **{f"trainer.{name}": value for name, value in more.items()})
+            temporary.replace(path)  # the file is whole at any time
 
     def load(self, path: Path) -> None:
         """Continue from a checkpoint."""
@@ -173,7 +202,8 @@ def run(trainer: Trainer, train: tuple[Array, Array], epochs: range, total: int)
         for parts in batches(*train, epoch):
             rate = LEARNING_RATE * (1 - trainer.updates / total)
             losses.append(trainer.update(parts, rate))
-        print(f"epoch {epoch + 1}: loss {np.mean(losses[-20:]):.4f}", flush=True)
+        if trainer.processes.rank == 0:
+            print(f"epoch {epoch + 1}: loss {np.mean(losses[-20:]):.4f}", flush=True)
     return losses
 
 
@@ -182,7 +212,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--precision", choices=("float32", "float16", "bfloat16"), default="float32")
     parser.add_argument("--out", type=Path, default=Path("older_api"), help="folder for the checkpoint")
+    parser.add_argument("--mpi", action="store_true", help="train in the processes that mpiexec has started")
     options = parser.parse_args(arguments)
+    processes = Processes.of_mpi() if options.mpi else Processes()
     options.out.mkdir(parents=True, exist_ok=True)
 
     pixels, labels = load_digits(return_X_y=True)
@@ -192,13 +224,13 @@ def main(arguments: list[str] | None = None) -> int:
     total = EPOCHS * (len(train[1]) // (BATCH * ACCUMULATED))
 
     checkpoint = options.out / "halfway.npz"
-    trainer = Trainer(options.precision)
+    trainer = Trainer(options.precision, processes)
     run(trainer, train, range(EPOCHS // 2), total)
     trainer.save(checkpoint)
     run(trainer, train, range(EPOCHS // 2, EPOCHS), total)
 
-    resumed = Trainer(options.precision)
-    resumed.load(checkpoint)
+    resumed = Trainer(options.precision, processes)
+    resumed.load(checkpoint)  # rank 0 wrote it before it went on
     run(resumed, train, range(EPOCHS // 2, EPOCHS), total)
     state = resumed.session.get_state()
     differing = [
@@ -208,7 +240,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"the resumed run differs in {', '.join(differing)}")
         return 1
     accuracy = trainer.accuracy(*test)
-    print(f"{options.precision}: {accuracy:.1%} of {len(test[1])} held-out digits are read right")
+    if processes.rank == 0:
+        print(f"{options.precision}: {accuracy:.1%} of {len(test[1])} held-out digits are read right")
     return 0 if accuracy >= LOWEST_ACCURACY else 1
 
 

@@ -378,11 +378,6 @@ def test_refused_parameters(members: dict[str, Any], message: str) -> None:
     assert re.search(message, str(raised.value))
 
 
-def test_several_processes_are_not_there_yet() -> None:
-    with pytest.raises(NotImplementedError, match="several processes"):
-        session(world_size=2, data_parallel_size=2, allreduce_post_accumulation=True)
-
-
 @pytest.mark.parametrize(
     "members",
     [

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import ModelSignature, check_providers
+from ortrain._support import ModelSignature, as_arrays, check_providers
+from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.run_options import RunOptions
 from ortrain.api.generated.training_parameters import TrainingParameters
-from ortrain.errors import InvalidArgumentError, OrtErrorCode, OrtrainError
+from ortrain.errors import InvalidArgumentError, NotImplementedInOrtrainError, OrtErrorCode, OrtrainError
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
+
+if TYPE_CHECKING:
+    from ortrain.distributed.training import SharedTraining
 
 Array = npt.NDArray[Any]
 
@@ -75,6 +80,14 @@ class TrainingSession(InferenceSession):
         check_providers(providers, provider_options)
         self._set_up(sess_options)
         options = self._sess_options
+        self._shared: SharedTraining | None = None
+        ranks = None
+        if parameters.world_size > 1:
+            from ortrain.distributed import share_training
+            from ortrain.distributed.training import complete_sizes, join
+
+            complete_sizes(parameters)
+            ranks = join(parameters, options)
         if isinstance(path_or_bytes, bytes):
             self._handle = _ortrain.create_training_graph_session_from_array(
                 path_or_bytes, parameters._handle(), options._handle
@@ -88,6 +101,11 @@ class TrainingSession(InferenceSession):
             _ortrain.session_get_loss_scale_input_name(self._handle) or None
         )
         """Name of the input for the loss scale with mixed precision, otherwise None."""
+        if ranks is not None:
+            described = super().get_inputs(), super().get_outputs()
+            self._shared = ranks.guarded(share_training, self._handle, ranks, parameters, options, *described)
+            names = [entry.name for entry in self._shared.visible_outputs(described[1])]
+            self._signature = replace(self._signature, outputs=names)
 
     def run(
         self,
@@ -118,7 +136,12 @@ class TrainingSession(InferenceSession):
             If an input is missing or does not fit.
         """
         self._check_feed(input_feed)
-        return super().run(output_names or None, input_feed, run_options)
+        if self._shared is None:
+            return super().run(output_names or None, input_feed, run_options)
+        wanted = self._wanted(output_names)
+        values = self._shared.take(self._signature, input_feed)
+        outputs = self._shared.run(wanted, values, run_options, [None] * len(wanted))
+        return [as_arrays(output) for output in outputs]
 
     def run_with_ort_values(
         self,
@@ -129,15 +152,53 @@ class TrainingSession(InferenceSession):
     ) -> list[OrtValue]:
         """Train like :meth:`run`, with tensors for inputs and outputs."""
         self._check_feed(input_dict_ort_values)
-        return super().run_with_ort_values(
-            output_names or None, input_dict_ort_values, run_options, output_values
-        )
+        if self._shared is None:
+            return super().run_with_ort_values(
+                output_names or None, input_dict_ort_values, run_options, output_values
+            )
+        wanted = self._wanted(output_names)
+        given = [(output_values or {}).get(name) for name in wanted]
+        values = self._shared.take(self._signature, input_dict_ort_values)
+        return self._shared.run(wanted, values, run_options, given)
+
+    def _run_bound(self, bound: Any, run_options: Any) -> None:
+        if self._shared is not None:
+            raise NotImplementedInOrtrainError(
+                "run_with_iobinding: not with several processes; use run or run_with_ort_values",
+                OrtErrorCode.ORT_NOT_IMPLEMENTED,
+            )
+        super()._run_bound(bound, run_options)
+
+    def _wanted(self, output_names: Sequence[str] | None) -> list[str]:
+        wanted = self._signature.wanted(output_names)
+        for name in wanted:
+            if name not in self._signature.outputs:
+                known = ", ".join(self._signature.outputs)
+                raise InvalidArgumentError(f"the model has no output {name!r}; its outputs: {known}")
+        return wanted
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs of a run: those of the model, then those that training adds."""
+        inputs = super().get_inputs()
+        if self._shared is None:
+            return inputs
+        return self._shared.visible_inputs(inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs of a run: those of the model, then those that training adds."""
+        outputs = super().get_outputs()
+        if self._shared is None:
+            return outputs
+        return self._shared.visible_outputs(outputs)
 
     @cached_property
     def _required(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self.get_inputs())
 
     def _check_feed(self, feed: Mapping[str, Any]) -> None:
+        if self._shared is not None and (hidden := sorted(self._shared.hidden_inputs & set(feed))):
+            message = f"Invalid Feed Input Name:{hidden[0]}"
+            raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
         missing = [name for name in self._required if name not in feed]
         if missing:
             message = f"Required inputs ({missing}) are missing from input feed ({list(feed)})."
@@ -214,8 +275,16 @@ class TrainingSession(InferenceSession):
         return result
 
     def get_partition_info_map(self) -> dict[str, dict[str, list[int]]]:
-        """Return how weights are divided among processes: not at all with one process."""
-        return {}
+        """Return how weights are divided among processes.
+
+        Returns
+        -------
+        dict
+            For each weight of which this process has a part alone, ``original_dim``, its shape, and
+            ``megatron_row_partition``: -1 for a part of the flat weight (ZeRO), 0 for columns, 1 for rows. Empty with
+            one process.
+        """
+        return {} if self._shared is None else self._shared.partition()
 
     def load_state(self, dict: Mapping[str, Any], strict: bool = False) -> None:
         """Overwrite state.
@@ -233,6 +302,9 @@ class TrainingSession(InferenceSession):
             If a name is unknown, or a value has another type or another number of elements; nothing is changed then.
         """
         known = {name for name, _, _ in self._states()}
+        if self._shared is not None:
+            dict = self._shared.localized(dict)
+            known |= set(self._shared.weights)
         values: list[tuple[str, OrtValue]] = []
         for name, value in dict.items():
             if name in known:

@@ -79,6 +79,46 @@ class Binding {
   std::map<std::string, py::object> inputs_, outputs_;
 };
 
+// Calls a Python function with the place of every gradient that a run has completed.
+class GradientWatch {
+ public:
+  GradientWatch(const py::object& options, const py::object& buffer, const py::function& function)
+      : options_(options), buffer_(buffer), function_(function) {
+    check(extension_api().RunOptionsSetGradientBuffer(
+        raw_options(), writable(buffer.cast<const Value&>()).raw(), &GradientWatch::call, this));
+  }
+  GradientWatch(const GradientWatch&) = delete;
+  GradientWatch& operator=(const GradientWatch&) = delete;
+  ~GradientWatch() {
+    extension_api().RunOptionsSetGradientBuffer(raw_options(), nullptr, &GradientWatch::call, nullptr);
+  }
+
+  // Raises what the function has raised, which could not pass through the run.
+  void check_function() {
+    if (!error_) return;
+    const py::error_already_set error = *std::exchange(error_, std::nullopt);
+    throw error;
+  }
+
+ private:
+  OrtRunOptions* raw_options() const { return options_.cast<const Handle<OrtRunOptions>&>().raw; }
+
+  static void call(void* self, size_t first, size_t count) {
+    auto& watch = *static_cast<GradientWatch*>(self);
+    const py::gil_scoped_acquire acquired;
+    if (watch.error_) return;
+    try {
+      watch.function_(first, count);
+    } catch (py::error_already_set& error) {
+      watch.error_ = error;
+    }
+  }
+
+  py::object options_, buffer_;
+  py::function function_;
+  std::optional<py::error_already_set> error_;
+};
+
 struct MetadataHandle {
   OrtModelMetadata* raw = nullptr;
   ~MetadataHandle() { api().ReleaseModelMetadata(raw); }
@@ -138,6 +178,12 @@ void bind_forward(py::module_& module) {
       .def("outputs", &Binding::outputs, "Names and values of the outputs, in the order of binding.")
       .def("run", &Binding::run, py::arg("session"), py::arg("run_options") = py::none(),
            "Runs the session, which must be that of the binding.");
+  py::class_<GradientWatch>(
+      module, "GradientWatch",
+      "Has runs with these options copy gradients to a buffer while others are computed.")
+      .def(py::init<const py::object&, const py::object&, const py::function&>(), py::arg("options"),
+           py::arg("buffer"), py::arg("function"))
+      .def("check", &GradientWatch::check_function, "Raises what the function has raised during a run.");
   module.def("model_metadata", &model_metadata, py::arg("session"),
              "What a model states about itself, by the names of ModelMetadata's fields.");
   module.def("available_providers", &available_providers, "Names of the available execution providers.");

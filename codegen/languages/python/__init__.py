@@ -139,13 +139,18 @@ class Language(Base):
     # ---- the extension ----
 
     def bound_calls(self) -> list[Call]:
-        """Return the calls of the extension: those of the training tables, and the general ones that classes use."""
+        """Return the calls of the extension: those of the training tables, and the general ones that classes use.
+
+        Those that take a function are bound by hand.
+        """
         used = {call.name for cls in self.classes for m in cls.methods for call in m.calls.values()}
         return [
             call
             for table in self.spec.tables
             for call in self.spec.calls_of(table["name"])
-            if call.core != "release" and (call.table != "general" or call.name in used)
+            if call.core != "release"
+            and (call.table != "general" or call.name in used)
+            and not any(p.type in self.spec.callbacks for p in call.parameters)
         ]
 
     def bound_handles(self) -> list[str]:

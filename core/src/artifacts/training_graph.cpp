@@ -11,6 +11,8 @@
 #include "artifacts/forward_model.h"
 #include "artifacts/gradient_nodes.h"
 #include "artifacts/half_precision.h"
+#include "artifacts/pipeline_stage.h"
+#include "artifacts/ranks.h"
 #include "artifacts/recomputed_nodes.h"
 #include "artifacts/training_model.h"
 #include "autodiff/gradient_builder.h"
@@ -55,21 +57,6 @@ namespace {
 constexpr float kSmallestHalf = 0x1p-24f;  // of float16, above zero
 constexpr const char* kShared = "shared_optimizer_state";
 
-void check_sizes(const TrainingParameters& p) {
-  require(p.world_size >= 1, ErrorCode::kInvalidArgument, "world_size: expected 1 or more, found ",
-          p.world_size);
-  require(p.world_rank >= 0 && p.world_rank < p.world_size, ErrorCode::kInvalidArgument,
-          "world_rank: expected 0 to ", p.world_size - 1, " with world_size ", p.world_size, ", found ",
-          p.world_rank);
-  for (const auto& [name, size] : {std::pair("data_parallel_size", p.data_parallel_size),
-                                   std::pair("horizontal_parallel_size", p.horizontal_parallel_size),
-                                   std::pair("pipeline_parallel_size", p.pipeline_parallel_size)})
-    require(size >= 1 && size <= p.world_size, ErrorCode::kInvalidArgument, name,
-            ": expected 1 to world_size, found ", name, ": ", size, ", world_size: ", p.world_size);
-  require(p.world_size == 1, ErrorCode::kNotImplemented, "world_size is ", p.world_size,
-          ": training over several processes is not implemented yet");
-}
-
 Tensor zeros(DType dtype, const Shape& shape) {
   Tensor tensor(dtype, shape);
   std::memset(tensor.raw(), 0, tensor.bytes());
@@ -81,6 +68,22 @@ Tensor half_of(const Tensor& value) {
   from_wide(DType::kFloat16, value.raw(), half.raw(), value.size());
   return half;
 }
+
+Tensor elements_of(const Tensor& whole, int64_t first, int64_t count) {
+  const Tensor part(whole.dtype(), Shape{count});
+  std::memcpy(part.raw(), whole.raw() + bytes_of(whole.dtype(), first), part.bytes());
+  return part;
+}
+
+// What an optimizer node updates: a weight, or with ZeRO a part of one.
+struct Update {
+  std::string weight;  // whose settings it has
+  std::string name;    // of the state
+  std::string half;    // of the 16-bit copy; empty: none
+  std::string gradient;
+  int64_t first = 0, count = 0;
+  bool whole = true;
+};
 
 // The parts of an optimizer.
 struct OptimizerKind {
@@ -106,13 +109,16 @@ const OptimizerKind kOptimizers[] = {
 
 class Builder {
  public:
-  Builder(const Model& forward, const TrainingGraphRequest& request)
-      : forward_(forward), request_(request), p_(request.parameters) {}
+  // Gradients of the inputs `received` become outputs, <input>_input_grad.
+  Builder(const Model& forward, const TrainingGraphRequest& request, std::vector<std::string> received)
+      : forward_(forward), request_(request), p_(request.parameters), received_(std::move(received)) {}
 
   TrainingGraph build();
 
  private:
-  bool has_buffers() const { return p_.gradient_accumulation_steps > 1 || p_.data_parallel_size > 1; }
+  bool is_shared() const { return p_.world_size > 1; }
+  bool is_divided() const { return p_.data_parallel_size > 1 && p_.deepspeed_zero_stage != 0; }
+  bool has_buffers() const { return p_.gradient_accumulation_steps > 1 || is_shared(); }
   int64_t accumulated() const { return std::max<int64_t>(1, p_.gradient_accumulation_steps); }
 
   void check_loss() const;
@@ -134,8 +140,11 @@ class Builder {
   void add_optimizer();
   void accumulate();
   void add_norm();
+  std::vector<Update> updates();
   void add_updates();
-  void add_lamb(const std::string& scale, const std::string& norm, const std::string& signal);
+  void finish_updates(const std::vector<Update>& updates);
+  void add_lamb(const std::vector<Update>& updates, const std::string& scale, const std::string& norm,
+                const std::string& signal);
   void find_statistics();
   void dump(const std::string& path) const;
   void restore_weights(Graph& graph) const;
@@ -154,6 +163,7 @@ class Builder {
   const Model& forward_;
   const TrainingGraphRequest& request_;
   const TrainingParameters& p_;
+  const std::vector<std::string> received_;
   TrainingGraph out_;
   Graph& graph_ = out_.model.graph;
   std::vector<std::string> weights_;  // that are trained, in the order of the model
@@ -395,6 +405,8 @@ void Builder::add_gradients() {
   GradientRequest request{{}, p_.loss_output_name, {}};
   for (const std::string& weight : weights_)
     request.trainable.push_back(halves_.count(weight) ? halves_.at(weight) : weight);
+  for (const std::string& input : received_)
+    if (is_floating(forward_.graph.info(input)->dtype)) request.trainable.push_back(input);
   if (p_.use_mixed_precision) {
     out_.loss_scale_input = graph_.unique_name("loss_scale");
     graph_.inputs.push_back({out_.loss_scale_input, DType::kFloat, std::vector<Dim>{Dim{1, ""}}});
@@ -418,6 +430,12 @@ void Builder::add_gradients() {
   for (ValueInfo& info : graph_.outputs)
     if (const ValueInfo& known = builder.info(info.name); known.dtype != DType::kUndefined)
       info.dtype = known.dtype;
+  for (size_t i = weights_.size(); i < request.trainable.size(); ++i) {
+    ValueInfo info = *forward_.graph.info(request.trainable[i]);
+    info.name = add("Identity", {builder.gradient_of(request.trainable[i])},
+                    graph_.unique_name(info.name + "_input_grad"));
+    graph_.outputs.push_back(std::move(info));
+  }
   add_recomputation(forward_values);
   if (p_.set_gradients_as_graph_outputs)
     for (const std::string& weight : weights_) {
@@ -512,7 +530,7 @@ void Builder::accumulate() {
     const std::string sum = graph_.unique_name(weight + "_grad_sum");
     add("InPlaceAccumulatorV2", {buffer, gradient}, done.back(), {}, kMicrosoft);
     graph_.nodes.back().outputs.push_back(sum);
-    gradient = sum;
+    gradient = is_shared() ? buffer : sum;
   }
   const std::string group =
       add("Group", done, graph_.unique_name("Group_Accumulated_Gradients"), {}, kMicrosoft);
@@ -521,6 +539,13 @@ void Builder::accumulate() {
 
 // The norm of all gradients together, as sums.
 void Builder::add_norm() {
+  if (is_shared()) {  // other processes have a part in it
+    raw_norm_ = "global_gradient_norm";
+    require(graph_.unique_name(raw_norm_) == raw_norm_, ErrorCode::kInvalidArgument,
+            "the model has a value \"", raw_norm_, "\" already, which is an input of the update");
+    graph_.inputs.push_back({raw_norm_, DType::kFloat, std::vector<Dim>{}});
+    return;
+  }
   std::vector<std::string> all;
   for (const std::string& weight : weights_) all.push_back(gradients_[weight]);
   const std::string name = graph_.unique_name("global_gradient_norm");
@@ -536,6 +561,50 @@ void Builder::add_norm() {
   add_output(finite_, DType::kBool, std::vector<Dim>{});
 }
 
+// What this process updates. Adds the states of weights, gradients and copies.
+std::vector<Update> Builder::updates() {
+  std::vector<std::string> by_name = weights_;
+  std::sort(by_name.begin(), by_name.end());
+  std::vector<int64_t> counts;
+  for (const std::string& weight : by_name) counts.push_back(weight_value(weight).size());
+  const std::vector<Range> ranges =
+      is_divided() ? zero_ranges(counts, p_.data_parallel_size, place_of(p_).data) : std::vector<Range>{};
+  std::vector<Update> updates;
+  for (const std::string& weight : weights_) {
+    const Tensor& value = weight_value(weight);
+    const std::string half = halves_.count(weight) ? halves_.at(weight) : "";
+    Update update{weight, weight, half, gradients_[weight], 0, value.size(), true};
+    if (is_divided()) {
+      const Range& range = ranges[static_cast<size_t>(
+          std::lower_bound(by_name.begin(), by_name.end(), weight) - by_name.begin())];
+      update.first = range.first;
+      update.count = range.count;
+      update.whole = range.count == value.size();
+    }
+    const bool is_cut = !update.whole && update.count > 0;
+    out_.states.push_back({weight, StateRole::kWeight, weight, {}, 0, is_cut});
+    if (!half.empty()) {
+      std::erase_if(graph_.inputs, [&](const ValueInfo& info) { return info.name == half; });
+      graph_.add_initializer(half, half_of(value));
+      out_.states.push_back({half, StateRole::kMixedPrecision, weight, {}, 0, is_cut});
+    }
+    if (is_cut) {
+      const auto part = [&](std::string& name, StateRole role, const Tensor& whole) {
+        const std::string of = name;
+        name = zero_view_name(of, {update.first, update.count});
+        add_state(name, role, weight, elements_of(whole, update.first, update.count));
+        out_.states.back().view_of = of;
+        out_.states.back().first = update.first;
+      };
+      part(update.name, StateRole::kWeight, value);
+      if (!half.empty()) part(update.half, StateRole::kMixedPrecision, half_of(value));
+      part(update.gradient, StateRole::kGradient, zeros(value.dtype(), value.shape()));
+    }
+    if (update.count > 0) updates.push_back(std::move(update));
+  }
+  return updates;
+}
+
 void Builder::add_updates() {
   add_input(p_.lr_params_feed_name, "lr_params_feed_name");
   // Gradients are sums of `accumulated` ones, and have the loss scale in them.
@@ -547,69 +616,84 @@ void Builder::add_updates() {
   }
   const std::string norm = p_.enable_grad_norm_clip ? raw_norm_ : "";
   const DType moment = p_.use_fp16_moments ? DType::kFloat16 : DType::kFloat;
-  for (const std::string& weight : weights_) {
-    const Tensor& value = weight_value(weight);
-    out_.states.push_back({weight, StateRole::kWeight, weight});
-    if (const auto half = halves_.find(weight); half != halves_.end()) {
-      std::erase_if(graph_.inputs, [&](const ValueInfo& info) { return info.name == half->second; });
-      graph_.add_initializer(half->second, half_of(value));
-      out_.states.push_back({half->second, StateRole::kMixedPrecision, weight});
-    }
+  const std::vector<Update> updates = this->updates();
+  for (const Update& update : updates) {
+    const Tensor& value = weight_value(update.weight);
     if (optimizer_->moments)
       for (const auto& [role, name] :
            {std::pair(StateRole::kMoment1, "Moment_1"), std::pair(StateRole::kMoment2, "Moment_2")}) {
         const DType dtype = value.dtype() == DType::kDouble && !p_.use_fp16_moments ? DType::kDouble : moment;
-        add_state(concat(name, "_", weight), role, weight,
-                  initial(weight, name, zeros(dtype, value.shape())));
+        const Tensor whole = initial(update.weight, name, zeros(dtype, value.shape()));
+        add_state(concat(name, "_", update.name), role, update.weight,
+                  update.whole ? whole : elements_of(whole, update.first, update.count));
       }
     if (optimizer_->counts_per_weight)
-      add_state("Update_Count_" + weight, StateRole::kUpdateCount, weight,
-                initial(weight, "Update_Count", Tensor::scalar(int64_t{1}).reshaped({1})));
+      add_state("Update_Count_" + update.name, StateRole::kUpdateCount, update.weight,
+                initial(update.weight, "Update_Count", Tensor::scalar(int64_t{1}).reshaped({1})));
   }
   if (optimizer_->shares_step) {
     add_state("Step", StateRole::kStep, "",
               initial(kShared, "Step", Tensor::scalar(int64_t{1}).reshaped({1})));
-    add_lamb(scale, norm, finite_);
+    add_lamb(updates, scale, norm, finite_);
   } else {
-    for (const std::string& weight : weights_) {
+    for (const Update& update : updates) {
+      const std::string& weight = update.name;
+      const std::string& half = update.half;
       Node node;
       node.domain = kMicrosoft;
       node.op_type = optimizer_->type;
       node.name = graph_.unique_name(concat(optimizer_->type, "_", weight));
-      for (const auto& [name, v] : floats_of(weight)) node.attributes[name] = v;
+      for (const auto& [name, v] : floats_of(update.weight)) node.attributes[name] = v;
       if (optimizer_->moments && p_.use_fp16_moments) node.attributes["min_moment_2"] = kSmallestHalf;
-      for (const auto& [name, v] : ints_of(weight)) node.attributes[name] = v;
-      const std::string half = halves_.count(weight) ? halves_.at(weight) : "";
+      for (const auto& [name, v] : ints_of(update.weight)) node.attributes[name] = v;
       if (optimizer_->moments) {
         node.inputs = {p_.lr_params_feed_name,
                        "Update_Count_" + weight,
                        weight,
-                       gradients_[weight],
+                       update.gradient,
                        "Moment_1_" + weight,
                        "Moment_2_" + weight,
                        half,
                        scale,
                        norm,
                        finite_};
-        node.outputs = {gradients_[weight] + "_Step_Out", concat("Moment_1_", weight, "_Out"),
+        node.outputs = {update.gradient + "_Step_Out", concat("Moment_1_", weight, "_Out"),
                         concat("Moment_2_", weight, "_Out"), weight + "_Adam_out"};
         if (!half.empty()) node.outputs.insert(node.outputs.end(), {"", half + "_Adam_out"});
       } else {
-        node.inputs = {p_.lr_params_feed_name, weight, gradients_[weight], scale, norm, finite_, half};
+        node.inputs = {p_.lr_params_feed_name, weight, update.gradient, scale, norm, finite_, half};
         node.outputs = {weight + "_SGD_out"};
         if (!half.empty()) node.outputs.insert(node.outputs.end(), {"", half + "_SGD_out"});
       }
       for (std::string& output : node.outputs)
         if (!output.empty()) output = graph_.unique_name(output);
       while (!node.inputs.empty() && node.inputs.back().empty()) node.inputs.pop_back();
-      updated_[weight] = node.outputs[0];
+      updated_[update.weight] = node.outputs[0];
       graph_.nodes.push_back(std::move(node));
     }
   }
+  finish_updates(updates);
+}
+
+// After its weight was updated a gradient starts over.
+void Builder::finish_updates(const std::vector<Update>& updates) {
+  if (!has_buffers()) return;
+  std::vector<std::string> done;
+  for (const std::string& weight : weights_) {
+    // With ZeRO, other processes update some of the weights.
+    const std::string after = updated_.count(weight) ? updated_.at(weight) : p_.lr_params_feed_name;
+    done.push_back(add("ZeroGradient", {weight + "_grad_accumulate_buffer", after},
+                       graph_.unique_name(weight + "_grad_zero"), {}, kMicrosoft));
+  }
+  if (!is_shared()) return;
+  for (const Update& update : updates) done.push_back(updated_.at(update.weight));
+  out_.updated = add("Group", done, graph_.unique_name("Group_Updated_Weights"), {}, kMicrosoft);
+  add_output(out_.updated, DType::kBool, std::vector<Dim>{Dim{1, ""}});
 }
 
 // A node for each weight; the last one counts.
-void Builder::add_lamb(const std::string& scale, const std::string& norm, const std::string& signal) {
+void Builder::add_lamb(const std::vector<Update>& updates, const std::string& scale, const std::string& norm,
+                       const std::string& signal) {
   std::map<std::string, float> shared;
   for (const std::string& weight : weights_) {
     const auto& given = attributes(p_.optimizer_attributes_map, "optimizer_attributes_map", weight);
@@ -637,9 +721,9 @@ void Builder::add_lamb(const std::string& scale, const std::string& norm, const 
             correct, " and, for \"", weight, "\", ", value);
     correct = value;
   }
-  for (const std::string& weight : weights_) {
-    const bool last = weight == weights_.back();
-    const std::string half = halves_.count(weight) ? halves_.at(weight) : "";
+  for (const Update& update : updates) {
+    const std::string &weight = update.weight, &half = update.half;
+    const bool last = &update == &updates.back();
     Node node;
     node.domain = kMicrosoft;
     node.op_type = optimizer_->type;
@@ -650,7 +734,7 @@ void Builder::add_lamb(const std::string& scale, const std::string& norm, const 
                    p_.lr_params_feed_name,
                    "Step",
                    weight,
-                   gradients_[weight],
+                   update.gradient,
                    "Moment_1_" + weight,
                    "Moment_2_" + weight,
                    half};
@@ -679,11 +763,6 @@ void Builder::add_optimizer() {
   if (!optimizer_) return;
   if (p_.enable_grad_norm_clip || p_.use_mixed_precision) add_norm();
   add_updates();
-  if (!has_buffers()) return;
-  // After its weight was updated a gradient starts over.
-  for (const std::string& weight : weights_)
-    add("ZeroGradient", {weight + "_grad_accumulate_buffer", updated_.at(weight)},
-        graph_.unique_name(weight + "_grad_zero"), {}, kMicrosoft);
 }
 
 // Initializers that nodes other than the optimizer's update.
@@ -700,7 +779,6 @@ void Builder::find_statistics() {
 }
 
 TrainingGraph Builder::build() {
-  check_sizes(p_);
   check_loss();
   choose_weights();
   choose_optimizer();
@@ -731,7 +809,18 @@ TrainingGraph Builder::build() {
 }  // namespace
 
 TrainingGraph build_training_graph(const Model& forward, const TrainingGraphRequest& request) {
-  return Builder(forward, request).build();
+  check_ranks(request.parameters);
+  if (request.parameters.pipeline_parallel_size == 1) return Builder(forward, request, {}).build();
+  const PipelineStage stage = pipeline_stage(forward, request.parameters);
+  TrainingGraphRequest of_stage = request;
+  TrainingParameters& p = of_stage.parameters;
+  p.loss_output_name = stage.loss;
+  std::erase_if(p.weights_to_train,
+                [&](const std::string& name) { return !stage.model.graph.is_initializer(name); });
+  require(request.parameters.weights_to_train.empty() || !p.weights_to_train.empty(),
+          ErrorCode::kInvalidArgument, "stage ", place_of(p).stage + 1,
+          " of the pipeline has none of weights_to_train");
+  return Builder(stage.model, of_stage, stage.received).build();
 }
 
 }  // namespace ortrain

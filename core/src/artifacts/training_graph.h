@@ -4,8 +4,10 @@
 //     model ─▶ 16 bits? ─▶ gradients ─▶ recomputation? ─▶ accumulation? ─▶ norm? ─▶ one optimizer node per
 //     weight
 //
-// Several processes would add up gradients between accumulation and norm: in a graph with accumulation every
-// gradient is in a buffer, a state of role kGradient, and a session keeps these one after another.
+// Of several processes, each has such a graph (artifacts/ranks.h). It has two parts, which are run one after
+// the other, each by fetching an output of its own. The first ends in buffers for all gradients, states of
+// role kGradient, which the host sums up over the processes. The second starts from these buffers and from
+// their norm, which is an input, and updates what this process has to update.
 #pragma once
 
 #include <map>
@@ -37,6 +39,11 @@ struct GraphState {
   std::string name;
   StateRole role;
   std::string weight;  // that it belongs to; empty: to all of them
+  // A part of another state, as a view of its memory: the elements from the first on, as many as the value
+  // has.
+  std::string view_of = {};
+  int64_t first = 0;
+  bool hidden = false;  // parts are shown instead
 };
 
 // Values with which an optimizer starts, by weight and by name ("Moment_1"); of "shared_optimizer_state",
@@ -59,6 +66,7 @@ struct TrainingGraph {
   std::vector<GraphState> states;
   std::string loss_scale_input;  // empty: none
   std::string training_mode;     // the input of dropouts that says whether they drop; empty: none
+  std::string updated;           // the output of the second part; empty: the graph has one part
   bool recomputes = false;       // nodes occur twice, and must not be merged
   std::vector<std::string> warnings;
 };

@@ -197,6 +197,18 @@ void RunOptionsSetTrainingMode(OrtRunOptions* options, bool training_mode) {
 void RunOptionsSetOnlyExecutePathToFetches(OrtRunOptions* options, bool only_execute_path_to_fetches) {
   options->value.only_execute_path_to_fetches = only_execute_path_to_fetches;
 }
+void RunOptionsSetGradientBuffer(OrtRunOptions* options, OrtValue* buffer, OrtGradientReadyFn gradient_ready,
+                                 void* user_data) {
+  if (buffer == nullptr) {
+    options->value.gradient_buffer = {};
+    options->value.gradient_ready = nullptr;
+    return;
+  }
+  options->value.gradient_buffer = tensor_of(*buffer);
+  options->value.gradient_ready = [=](size_t first, size_t count) {
+    gradient_ready(user_data, first, count);
+  };
+}
 
 void AddRunConfigEntry(OrtRunOptions* options, const char* config_key, const char* config_value) {
   add_entry(options->value.config, config_key, config_value);

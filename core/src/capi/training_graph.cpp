@@ -144,6 +144,14 @@ void SessionSetState(OrtSession* session, const char* name, const OrtValue* valu
   session->session.set_state(name, tensor_of(*value));
 }
 
+void SessionCopyStatesToBuffer(const OrtSession* session, const char* role, OrtValue* buffer) {
+  session->session.copy_states_to_buffer(role, tensor_of(*buffer));
+}
+
+void SessionCopyBufferToStates(OrtSession* session, const char* role, const OrtValue* buffer) {
+  session->session.copy_buffer_to_states(role, tensor_of(*buffer));
+}
+
 void SessionGetLossScaleInputName(const OrtSession* session, OrtAllocator* allocator, char** value) {
   *value = copy_text(allocator, session->session.loss_scale_input());
 }

@@ -615,7 +615,7 @@ void Executor::Impl::run_program(Segment& segment, OutputPlaces& places, const R
     program_outputs.push_back(&place);
   }
   if (scope.started) *scope.started = true;
-  program.run(program_inputs, program_outputs, scope.number, scope.terminate, scope.profile);
+  program.run(program_inputs, program_outputs, scope.number, scope.terminate, scope.profile, scope.watch);
 }
 
 void Executor::Impl::run_dynamic(DynamicStep& step, OutputPlaces& places, const RunScope& scope) {

@@ -43,6 +43,7 @@ struct RunScope {
   const std::atomic<bool>* terminate = nullptr;
   Profile* profile = nullptr;
   bool* started = nullptr;  // if not null, set before the first kernel runs
+  const StateWatch* watch = nullptr;
 };
 
 class Executor {

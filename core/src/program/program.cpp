@@ -91,6 +91,8 @@ struct Program::Impl {
   std::vector<std::byte*> addresses;
   std::vector<FiniteCheck> checks;  // of each step, if the run is checked
   size_t interruptible = SIZE_MAX;  // the last step before which a run may stop
+  // States that are up to date once so many steps have run, in that order.
+  std::vector<std::pair<size_t, std::string>> updates;
 
   int add_storage(Storage storage) {
     storages.push_back(std::move(storage));
@@ -634,6 +636,9 @@ void Compiler::compile_node(const Node& node) {
   NodeKernel context(*this, node, shapes, folding);
   context.finish(context.all_known() ? nullptr : make_kernel(*op, context));
   if (folding) run_now(before);
+  for (size_t i = 0; i < node.inputs.size() && i < 32; ++i)
+    if ((op->traits.updates >> i & 1) && request_.states.count(node.inputs[i]))
+      program_.updates.emplace_back(program_.steps.size(), node.inputs[i]);
   // Graph outputs are converted immediately, so that the wide form need not be kept until the end.
   for (const std::string& name : node.outputs)
     if (const int v = is_output(name) ? find_value(name) : -1; v >= 0) materialize(v, &node);
@@ -965,7 +970,7 @@ const Shape& Program::output_shape(size_t i) const {
 const ProgramMemory& Program::memory() const { return impl_->memory; }
 
 void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor* const> outputs, uint64_t run,
-                  const std::atomic<bool>* terminate, Profile* profile) {
+                  const std::atomic<bool>* terminate, Profile* profile, const StateWatch* watch) {
   Impl& p = *impl_;
   if (p.arena->generation() != p.arena_generation) p.place_arena();
   for (size_t i = 0; i < inputs.size(); ++i)
@@ -974,10 +979,15 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor*
     p.addresses[static_cast<size_t>(s)] = outputs[p.storages[static_cast<size_t>(s)].output]->raw();
   if (profile) profile->memory(p.memory.arena, p.memory.live);
   const Frame frame(p.addresses.data(), run);
-  size_t i = 0;
+  size_t i = 0, told = watch ? 0 : p.updates.size();
+  const auto tell = [&] {
+    for (; told < p.updates.size() && p.updates[told].first <= i; ++told) (*watch)(p.updates[told].second);
+  };
   try {
     for (; i < p.steps.size(); ++i) {
       if (i <= p.interruptible) check_terminate(terminate);
+      if (told < p.updates.size()) [[unlikely]]
+        tell();
       if (profile || !p.checks.empty()) [[unlikely]]
         run_watched(p.steps[i], frame, profile,
                     p.checks.empty() || i >= p.interruptible ? nullptr : &p.checks[i]);
@@ -992,6 +1002,7 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor*
     const Node* node = p.steps[i].node;
     fail(ErrorCode::kRuntimeException, node ? node->label() : "the outputs", ": ", e.what());
   }
+  tell();
   for (size_t o = 0; o < outputs.size(); ++o) {
     const std::byte* made = p.addresses[static_cast<size_t>(p.outputs[o].slot.index)];
     if (const size_t bytes = outputs[o]->bytes(); bytes > 0 && made != outputs[o]->raw())

@@ -35,6 +35,9 @@ class Arena {
   uint64_t generation_ = 0;
 };
 
+// Called during a run as soon as nodes have brought a state up to date; the run does not change it any more.
+using StateWatch = std::function<void(const std::string& state)>;
+
 // What a Program is compiled from.
 struct ProgramRequest {
   const Graph* graph = nullptr;
@@ -83,9 +86,10 @@ class Program {
   const ProgramMemory& memory() const;
 
   // Runs. `outputs` are defined tensors of the right types and shapes. Ends early with an error if *terminate
-  // is set. A profile records the memory in use and the time of every kernel.
+  // is set. A profile records the memory in use and the time of every kernel; `watch` may be null.
   void run(std::span<const Tensor* const> inputs, std::span<const Tensor* const> outputs, uint64_t run,
-           const std::atomic<bool>* terminate = nullptr, Profile* profile = nullptr);
+           const std::atomic<bool>* terminate = nullptr, Profile* profile = nullptr,
+           const StateWatch* watch = nullptr);
 
   struct Impl;  // what the compiler builds
 

@@ -31,11 +31,18 @@ std::unordered_map<std::string, LayoutPtr> orders(const TrainingGraph& graph, co
 }  // namespace
 
 GraphStates::GraphStates(TrainingGraph& graph, const SessionOptions& options) {
-  const std::unordered_map<std::string, LayoutPtr> orders = ortrain::orders(graph, options);
+  std::unordered_map<std::string, LayoutPtr> orders = ortrain::orders(graph, options);
   Graph& g = graph.model.graph;
   std::map<StateRole, std::vector<const GraphState*>> by_role;
-  for (const GraphState& state : graph.states) by_role[state.role].push_back(&state);
-  for (const auto& [role, states] : by_role) {
+  std::vector<const GraphState*> parts;
+  for (const GraphState& state : graph.states) {
+    (state.view_of.empty() ? by_role[state.role] : parts).push_back(&state);
+    if (!state.view_of.empty()) orders.erase(state.weight);  // a part is so many elements in row-major order
+    if (state.role == StateRole::kWeight) weight_of_[state.name] = state.weight;
+    if (state.role == StateRole::kMixedPrecision && state.view_of.empty())
+      copy_of_[state.weight] = state.name;
+  }
+  for (auto& [role, states] : by_role) {
     size_t bytes = 0;
     for (const GraphState* state : states) bytes += align_up(g.initializers.at(state->name).bytes());
     const Tensor block(DType::kUInt8, Shape{static_cast<int64_t>(bytes)});
@@ -57,8 +64,24 @@ GraphStates::GraphStates(TrainingGraph& graph, const SessionOptions& options) {
       const ValueInfo info = *g.info(state->name);
       g.remove_initializer(state->name);
       g.inputs.push_back(info);
-      if (role != StateRole::kGradient) visible_.push_back(*state);
+      if (role != StateRole::kGradient && !state->hidden) visible_.push_back(*state);
     }
+    std::sort(states.begin(), states.end(),
+              [](const GraphState* a, const GraphState* b) { return a->weight < b->weight; });
+    for (const GraphState* state : states) order_[role].push_back(state->name);
+  }
+  for (const GraphState* part : parts) {
+    const Tensor value = g.initializers.at(part->name);
+    const Tensor whole = stored_.at(part->view_of).data;
+    Parameter& stored = stored_[part->name];
+    stored.name = part->name;
+    stored.data = Tensor(value.dtype(), value.shape(), whole.raw() + bytes_of(value.dtype(), part->first),
+                         std::make_shared<Tensor>(whole));
+    tensors_[part->name] = stored.data;
+    const ValueInfo info = *g.info(part->name);
+    g.remove_initializer(part->name);
+    g.inputs.push_back(info);
+    if (part->role != StateRole::kGradient) visible_.push_back(*part);
   }
   std::sort(visible_.begin(), visible_.end(),
             [](const GraphState& a, const GraphState& b) { return a.name < b.name; });
@@ -115,9 +138,78 @@ void GraphStates::set(const std::string& name, const Tensor& value) {
   require(value.dtype() == stored.data.dtype(), ErrorCode::kInvalidArgument, "the state \"", name,
           "\" is of type ", to_string(stored.data.dtype()), ", found ", to_string(value.dtype()));
   stored.assign(stored.data, value.reshaped(stored.data.shape()));
-  for (const GraphState& state : visible_)  // the copy of a weight follows it
-    if (state.role == StateRole::kMixedPrecision && state.weight == name)
-      from_wide(DType::kFloat16, value.raw(), stored_.at(state.name).data.raw(), value.size());
+  if (const auto weight = weight_of_.find(name); weight != weight_of_.end()) renew_copy(weight->second);
+}
+
+// The 16-bit copy of a weight follows it.
+void GraphStates::renew_copy(const std::string& weight) {
+  const auto copy = copy_of_.find(weight);
+  if (copy == copy_of_.end()) return;
+  const Parameter& stored = stored_.at(weight);
+  const Tensor value = stored.row_major(stored.data);
+  from_wide(DType::kFloat16, value.raw(), stored_.at(copy->second).data.raw(), value.size());
+}
+
+const std::vector<std::string>& GraphStates::in_order(StateRole role) const {
+  static const std::vector<std::string> kNone;
+  const auto at = order_.find(role);
+  return at == order_.end() ? kNone : at->second;
+}
+
+void GraphStates::check_buffer(StateRole role, const Tensor& buffer, const char* doing) const {
+  int64_t count = 0;
+  require(!in_order(role).empty(), ErrorCode::kInvalidArgument, doing,
+          ": the session has no state that is a ", to_string(role));
+  const DType dtype = stored_.at(in_order(role).front()).data.dtype();
+  for (const std::string& name : in_order(role)) {
+    const Tensor& data = stored_.at(name).data;
+    require(data.dtype() == dtype, ErrorCode::kInvalidArgument, doing, ": expected one type, found ",
+            to_string(dtype), " and, for \"", name, "\", ", to_string(data.dtype()));
+    count += data.size();
+  }
+  require(buffer.dtype() == dtype && buffer.size() == count, ErrorCode::kInvalidArgument, doing,
+          ": expected a buffer of ", count, " elements of type ", to_string(dtype), ", found ", buffer.size(),
+          " of type ", to_string(buffer.dtype()));
+}
+
+void GraphStates::copy_to_buffer(StateRole role, const Tensor& buffer) const {
+  check_buffer(role, buffer, "copying the state to a buffer");
+  std::byte* at = buffer.raw();
+  for (const std::string& name : in_order(role)) {
+    const Parameter& stored = stored_.at(name);
+    if (stored.data.bytes() > 0) std::memcpy(at, stored.row_major(stored.data).raw(), stored.data.bytes());
+    at += stored.data.bytes();
+  }
+}
+
+void GraphStates::copy_from_buffer(StateRole role, const Tensor& buffer) {
+  check_buffer(role, buffer, "copying a buffer to the state");
+  std::byte* at = buffer.raw();
+  for (const std::string& name : in_order(role)) {
+    const Parameter& stored = stored_.at(name);
+    stored.assign(stored.data, Tensor(stored.data.dtype(), stored.data.shape(), at));
+    at += stored.data.bytes();
+    if (role == StateRole::kWeight) renew_copy(name);
+  }
+}
+
+GraphStates::Places GraphStates::places(StateRole role, const Tensor& buffer) const {
+  check_buffer(role, buffer, "run with a buffer for gradients");
+  Places places;
+  size_t first = 0;
+  for (const std::string& name : in_order(role)) {
+    const auto count = static_cast<size_t>(stored_.at(name).data.size());
+    places[name] = {first, count};
+    first += count;
+  }
+  return places;
+}
+
+void GraphStates::copy_one(const std::string& name, const Tensor& buffer, size_t first) const {
+  const Parameter& stored = stored_.at(name);
+  if (stored.data.bytes() == 0) return;
+  std::memcpy(buffer.raw() + bytes_of(buffer.dtype(), static_cast<int64_t>(first)),
+              stored.row_major(stored.data).raw(), stored.data.bytes());
 }
 
 }  // namespace ortrain

@@ -35,13 +35,28 @@ class GraphStates {
   void keep();
   void take_back();
   bool has(const std::string& name) const { return tensors_.count(name) > 0; }
-  // The accumulated gradients as one block of bytes; undefined if the graph does not accumulate.
-  const Tensor& gradient_block() const { return gradient_block_; }
+
+  // All weights, or all gradients, in one buffer, each row-major, sorted by the names of the weights. The
+  // buffer has their type and as many elements as all have together.
+  void copy_to_buffer(StateRole role, const Tensor& buffer) const;
+  void copy_from_buffer(StateRole role, const Tensor& buffer);
+  // The elements of that buffer that belong to a state, by name: the first, and how many.
+  using Places = std::unordered_map<std::string, std::pair<size_t, size_t>>;
+  Places places(StateRole role, const Tensor& buffer) const;
+  // A state, at its place of the buffer.
+  void copy_one(const std::string& name, const Tensor& buffer, size_t first) const;
 
  private:
   const Parameter& find(const std::string& name) const;
+  // The states of a role that are not parts of others, in the order of buffers.
+  const std::vector<std::string>& in_order(StateRole role) const;
+  void check_buffer(StateRole role, const Tensor& buffer, const char* doing) const;
+  void renew_copy(const std::string& weight);
 
   std::vector<GraphState> visible_;
+  std::map<StateRole, std::vector<std::string>> order_;
+  std::map<std::string, std::string> weight_of_;  // by weight or part of one
+  std::map<std::string, std::string> copy_of_;    // the 16-bit copy, by weight
   std::map<std::string, Parameter> stored_;
   std::unordered_map<std::string, Tensor> tensors_;
   Tensor gradient_block_;

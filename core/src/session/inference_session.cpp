@@ -237,6 +237,27 @@ void InferenceSession::set_state(const std::string& name, const Tensor& value) {
   impl_->next_run = static_cast<uint64_t>(value.data<int64_t>()[1]);
 }
 
+namespace {
+
+StateRole buffered_role(const std::string& role) {
+  for (const StateRole known : {StateRole::kWeight, StateRole::kGradient})
+    if (role == to_string(known)) return known;
+  fail(ErrorCode::kInvalidArgument, "a buffer of states: expected the role weight or gradient, found \"",
+       role, "\"");
+}
+
+}  // namespace
+
+void InferenceSession::copy_states_to_buffer(const std::string& role, const Tensor& buffer) const {
+  const std::lock_guard lock(impl_->busy);
+  impl_->states.copy_to_buffer(buffered_role(role), buffer);
+}
+
+void InferenceSession::copy_buffer_to_states(const std::string& role, const Tensor& buffer) {
+  const std::lock_guard lock(impl_->busy);
+  impl_->states.copy_from_buffer(buffered_role(role), buffer);
+}
+
 DType InferenceSession::node_output_type(const std::string& name) const {
   for (const Node& node : impl_->model.graph.nodes)
     if (!name.empty() && std::find(node.outputs.begin(), node.outputs.end(), name) != node.outputs.end())
@@ -343,10 +364,22 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
     stage.run(given, places, 0, {}, {}, options, profile, replaceable);
     return;
   }
+  StateWatch watch;
+  if (options && options->gradient_ready)
+    watch = [&states = impl_->states, options,
+             all = impl_->states.places(StateRole::kGradient, options->gradient_buffer)](
+                const std::string& name) {
+      const auto place = all.find(name);
+      if (place == all.end()) return;
+      const auto& [first, count] = place->second;
+      states.copy_one(name, options->gradient_buffer, first);
+      options->gradient_ready(first, count);
+    };
   impl_->states.keep();
   stage.number_next_run(impl_->next_run);
   try {
-    stage.run(given, places, 0, impl_->states.tensors(), {}, options, profile, replaceable);
+    stage.run(given, places, 0, impl_->states.tensors(), {}, options, profile, replaceable,
+              watch ? &watch : nullptr);
   } catch (...) {
     if (stage.broke_off()) impl_->states.take_back();
     throw;

@@ -52,6 +52,10 @@ class InferenceSession {
   Tensor state(const std::string& name) const;
   // Type and number of elements must be those of the state.
   void set_state(const std::string& name, const Tensor& value);
+  // All weights, or all gradients that were accumulated (roles "weight" and "gradient"), in one buffer, each
+  // row-major, sorted by the names of the weights.
+  void copy_states_to_buffer(const std::string& role, const Tensor& buffer) const;
+  void copy_buffer_to_states(const std::string& role, const Tensor& buffer);
   // Empty if there is none.
   const std::string& loss_scale_input() const;
   // The element type of a value that a node produces. Throws kInvalidArgument if none does.

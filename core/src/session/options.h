@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "graph/onnx_io.h"
 #include "program/limits.h"
+#include "runtime/tensor.h"
 
 namespace ortrain {
 
@@ -94,6 +96,10 @@ struct RunOptions {
   // always computes no more than the requested outputs need.
   bool training_mode = true;
   bool only_execute_path_to_fetches = false;
+  // Where a run that computes gradients puts each of them, row-major, once it is complete, and the function
+  // that it then calls with the place: the index of the first element, and their number.
+  Tensor gradient_buffer = {};
+  std::function<void(size_t first, size_t count)> gradient_ready = {};
 };
 
 }  // namespace ortrain

@@ -264,20 +264,24 @@ void Stage::run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t p
 void Stage::run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, int variant,
                 const std::unordered_map<std::string, Tensor>& states,
                 const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
-                Profile* profile) {
+                Profile* profile, const StateWatch* watch) {
   given_.assign(inputs.begin(), inputs.end());
   Places places(*this, outputs);
   run(given_, places, outputs.size(),
-      RunScope{.variant = variant, .states = &states, .constants = &constants, .profile = profile}, options);
+      RunScope{
+          .variant = variant, .states = &states, .constants = &constants, .profile = profile, .watch = watch},
+      options);
 }
 
 void Stage::run(std::span<const ValueRef> inputs, std::span<Value* const> outputs, int variant,
                 const std::unordered_map<std::string, Tensor>& states,
                 const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
-                Profile* profile, const std::vector<bool>& replaceable) {
+                Profile* profile, const std::vector<bool>& replaceable, const StateWatch* watch) {
   ValuePlaces places(*this, outputs, replaceable);
   run(inputs, places, outputs.size(),
-      RunScope{.variant = variant, .states = &states, .constants = &constants, .profile = profile}, options);
+      RunScope{
+          .variant = variant, .states = &states, .constants = &constants, .profile = profile, .watch = watch},
+      options);
 }
 
 }  // namespace ortrain

@@ -33,14 +33,15 @@ class Stage {
   void run(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs, int variant,
            const std::unordered_map<std::string, Tensor>& states,
            const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
-           Profile* profile = nullptr);
+           Profile* profile = nullptr, const StateWatch* watch = nullptr);
   // The same with values that need not be tensors. An output that is an undefined tensor is replaced with the
   // result; a sequence gets its own elements. Outputs whose flag in `replaceable` is set are replaced as well
   // if they do not fit.
   void run(std::span<const ValueRef> inputs, std::span<Value* const> outputs, int variant,
            const std::unordered_map<std::string, Tensor>& states,
            const std::unordered_map<std::string, Tensor>& constants, const RunOptions* options,
-           Profile* profile = nullptr, const std::vector<bool>& replaceable = {});
+           Profile* profile = nullptr, const std::vector<bool>& replaceable = {},
+           const StateWatch* watch = nullptr);
 
   // The number of the next run, by which random operators draw; it counts on from there.
   void number_next_run(uint64_t number) { runs_ = number; }

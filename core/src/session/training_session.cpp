@@ -238,6 +238,19 @@ struct TrainingSession::Impl {
     return &*profile;
   }
 
+  // Copies each gradient to the buffer of the options as soon as it is complete, and says so.
+  StateWatch gradient_watch(const CheckpointState& state, const RunOptions& options) const {
+    return [&state, &options,
+            places = state.gradient_places(
+                options.gradient_buffer, "train step with a buffer for gradients")](const std::string& name) {
+      if (!name.ends_with(kBufferSuffix)) return;
+      const std::string parameter = name.substr(0, name.size() - std::string_view(kBufferSuffix).size());
+      const auto& [first, count] = places.at(parameter);
+      state.copy_gradient(parameter, options.gradient_buffer, first);
+      options.gradient_ready(first, count);
+    };
+  }
+
   // A session is used by one thread at a time.
   class Use {
    public:
@@ -363,9 +376,12 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
     s.overwrite_gradients = false;  // gradients from outside are added to
     s.gradients_version = state_->gradients_version();
   }
+  StateWatch watch;
+  if (options && options->gradient_ready) watch = s.gradient_watch(*state_, *options);
   try {
     s.train->run(inputs, outputs, s.overwrite_gradients ? 1 : 0, s.train_states,
-                 s.overwrite_gradients ? s.overwrite : s.accumulate, options, s.record("train step"));
+                 s.overwrite_gradients ? s.overwrite : s.accumulate, options, s.record("train step"),
+                 watch ? &watch : nullptr);
   } catch (...) {
     // Incomplete gradients must not be used: an optimizer step rejects them, the next train step starts over.
     if (s.train->broke_off()) {

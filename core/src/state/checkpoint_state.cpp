@@ -233,6 +233,17 @@ DType CheckpointState::gradients_type(const char* doing) const {
   return first == nullptr ? DType::kFloat : wide_of(first->data.dtype());
 }
 
+// The gradient of a parameter in row-major order and of type `dtype`, its own or the wide form of it.
+static void copy_gradient_of(const Parameter& parameter, DType dtype, std::byte* at) {
+  const Tensor& gradient = parameter.gradient;
+  if (gradient.dtype() != dtype)
+    to_wide(gradient.dtype(), parameter.row_major(gradient).raw(), at, gradient.size());
+  else if (parameter.layout && gradient.bytes() > 0)
+    run(parameter.layout->to_plain({0}, {1}), gradient.raw(), at);
+  else if (gradient.bytes() > 0)
+    std::memcpy(at, gradient.raw(), gradient.bytes());
+}
+
 std::vector<const Parameter*> CheckpointState::gradient_order(const Tensor& buffer, const char* doing) const {
   std::vector<const Parameter*> order;
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -280,16 +291,26 @@ void CheckpointState::copy_gradients_to_buffer(const Tensor& buffer) const {
           ": there are no gradients; run a train step first");
   std::byte* at = buffer.raw();
   for (const Parameter* parameter : order) {
-    const Tensor& gradient = parameter->gradient;
-    const size_t bytes = bytes_of(buffer.dtype(), gradient.size());
-    if (gradient.dtype() != buffer.dtype())
-      to_wide(gradient.dtype(), parameter->row_major(gradient).raw(), at, gradient.size());
-    else if (parameter->layout && bytes > 0)
-      run(parameter->layout->to_plain({0}, {1}), gradient.raw(), at);
-    else if (bytes > 0)
-      std::memcpy(at, gradient.raw(), bytes);
-    at += bytes;
+    copy_gradient_of(*parameter, buffer.dtype(), at);
+    at += bytes_of(buffer.dtype(), parameter->gradient.size());
   }
+}
+
+CheckpointState::GradientPlaces CheckpointState::gradient_places(const Tensor& buffer,
+                                                                 const char* doing) const {
+  GradientPlaces places;
+  size_t first = 0;
+  for (const Parameter* parameter : gradient_order(buffer, doing)) {
+    const auto count = static_cast<size_t>(parameter->data.size());
+    places[parameter->name] = {first, count};
+    first += count;
+  }
+  return places;
+}
+
+void CheckpointState::copy_gradient(const std::string& name, const Tensor& buffer, size_t first) const {
+  copy_gradient_of(parameter(name), buffer.dtype(),
+                   buffer.raw() + bytes_of(buffer.dtype(), static_cast<int64_t>(first)));
 }
 
 void CheckpointState::copy_buffer_to_gradients(const Tensor& buffer) {

@@ -139,6 +139,12 @@ class CheckpointState {
   // All gradients in the order of buffers, each row-major, of type gradients_type(), any shape.
   void copy_gradients_to_buffer(const Tensor& buffer) const;
   void copy_buffer_to_gradients(const Tensor& buffer);
+  // The elements of that buffer that belong to a parameter: the first, and how many.
+  using GradientPlaces = std::unordered_map<std::string, std::pair<size_t, size_t>>;
+  // By name. Throws if the buffer does not fit.
+  GradientPlaces gradient_places(const Tensor& buffer, const char* doing) const;
+  // One of the gradients, at its place of the buffer.
+  void copy_gradient(const std::string& name, const Tensor& buffer, size_t first) const;
   // The type of that buffer: the wide form of the trainable parameters' type.
   DType gradients_type(const char* doing) const;
   void set_gradients_stale(bool stale) { gradients_stale_ = stale; }

@@ -398,5 +398,28 @@ namespace Microsoft.ML.OnnxRuntime
         internal static SetOptimizerGroupAttributeCall SetOptimizerGroupAttribute => setOptimizerGroupAttribute ??
             (setOptimizerGroupAttribute = NativeTables.Bind<SetOptimizerGroupAttributeCall>(NativeTables.OrtrainApi, 54));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionCopyStatesToBufferCall(OrtSessionHandle session, byte[] role, OrtValueHandle buffer);
+        private static SessionCopyStatesToBufferCall sessionCopyStatesToBuffer;
+        /// <summary>Copies all weights, or all accumulated gradients, of a session into one tensor, end to
+        /// end.</summary>
+        internal static SessionCopyStatesToBufferCall SessionCopyStatesToBuffer => sessionCopyStatesToBuffer ??
+            (sessionCopyStatesToBuffer = NativeTables.Bind<SessionCopyStatesToBufferCall>(NativeTables.OrtrainApi, 55));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionCopyBufferToStatesCall(OrtSessionHandle session, byte[] role, OrtValueHandle buffer);
+        private static SessionCopyBufferToStatesCall sessionCopyBufferToStates;
+        /// <summary>Overwrites all weights, or all accumulated gradients, of a session with the values of one
+        /// tensor.</summary>
+        internal static SessionCopyBufferToStatesCall SessionCopyBufferToStates => sessionCopyBufferToStates ??
+            (sessionCopyBufferToStates = NativeTables.Bind<SessionCopyBufferToStatesCall>(NativeTables.OrtrainApi, 56));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RunOptionsSetGradientBufferCall(RunOptions options, OrtValueHandle buffer, IntPtr gradientReady, IntPtr userData);
+        private static RunOptionsSetGradientBufferCall runOptionsSetGradientBuffer;
+        /// <summary>Has each gradient copied to a buffer as soon as the backward pass has completed it.</summary>
+        internal static RunOptionsSetGradientBufferCall RunOptionsSetGradientBuffer => runOptionsSetGradientBuffer ??
+            (runOptionsSetGradientBuffer = NativeTables.Bind<RunOptionsSetGradientBufferCall>(NativeTables.OrtrainApi, 57));
+
     }
 }

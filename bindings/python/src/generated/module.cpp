@@ -671,4 +671,10 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("set_optimizer_group_attribute", [](const Handle<OrtTrainingSession>& sess, const std::string& group, const std::string& attribute, float value) {
     check(extension_api().SetOptimizerGroupAttribute(sess.raw, c_text(group, "group"), c_text(attribute, "attribute"), value));
   }, py::arg("sess"), py::arg("group"), py::arg("attribute"), py::arg("value"), "Changes a setting of a parameter group from the next step on.");
+  m.def("session_copy_states_to_buffer", [](const Handle<OrtSession>& session, const std::string& role, const Value& buffer) {
+    check(extension_api().SessionCopyStatesToBuffer(session.raw, c_text(role, "role"), buffer.raw()));
+  }, py::arg("session"), py::arg("role"), py::arg("buffer"), "Copies all weights, or all accumulated gradients, of a session into one tensor, end to end.");
+  m.def("session_copy_buffer_to_states", [](const Handle<OrtSession>& session, const std::string& role, const Value& buffer) {
+    check(extension_api().SessionCopyBufferToStates(session.raw, c_text(role, "role"), buffer.raw()));
+  }, py::arg("session"), py::arg("role"), py::arg("buffer"), "Overwrites all weights, or all accumulated gradients, of a session with the values of one tensor.");
 }

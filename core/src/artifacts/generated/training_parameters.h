@@ -69,19 +69,19 @@ struct TrainingParameters {
   int64_t world_rank = 0;
   // Number of processes.
   int64_t world_size = 1;
-  // Number of processes that share a batch.
+  // Number of processes that share a batch. If it is 1, it is set to world_size divided by the other two sizes, whose product with it must be world_size.
   int64_t data_parallel_size = 1;
-  // Number of processes that share a layer.
+  // Number of processes that share a layer. More than 1 is not implemented.
   int64_t horizontal_parallel_size = 1;
   // Number of processes that the layers are divided among.
   int64_t pipeline_parallel_size = 1;
-  // Whether accumulated gradients are summed over the processes. With one process it has no effect.
+  // Whether accumulated gradients are averaged over the processes that share a batch. These need it or enable_adasum. With one process it has no effect.
   bool allreduce_post_accumulation = false;
-  // Whether the optimizer's state is divided among the processes; 0 for no. With one process it has no effect.
+  // Whether the optimizer's state is divided among the processes that share a batch (ZeRO stage 1); 0 for no. It excludes enable_adasum and LambOptimizer. With one process it has no effect.
   int64_t deepspeed_zero_stage = 0;
-  // Whether gradients of processes are combined by Adasum. With one process it has no effect.
+  // Whether updates of the processes that share a batch are combined by Adasum instead of averaging gradients. With one process it has no effect.
   bool enable_adasum = false;
-  // Where the model is divided: cuts separated by `,`, the values of a cut by `:`. With one process it has no effect.
+  // Where the model is divided: cuts separated by `,`, the values of a cut by `:`; `value-node1/node2` states which nodes read the value behind the cut. With one process it has no effect.
   std::string pipeline_cut_info_string;
   // Number of parts of a batch in a pipeline. With one process it has no effect.
   int64_t num_pipeline_micro_batches = 1;

@@ -266,5 +266,8 @@ void GetOptimizerGroupParameterName(const OrtTrainingSession* sess, const char* 
 void GetParameterGroup(const OrtTrainingSession* sess, const char* parameter_name, OrtAllocator* allocator, char** out);
 void GetOptimizerGroupAttribute(const OrtTrainingSession* sess, const char* group, const char* attribute, float* out);
 void SetOptimizerGroupAttribute(OrtTrainingSession* sess, const char* group, const char* attribute, float value);
+void SessionCopyStatesToBuffer(const OrtSession* session, const char* role, OrtValue* buffer);
+void SessionCopyBufferToStates(OrtSession* session, const char* role, const OrtValue* buffer);
+void RunOptionsSetGradientBuffer(OrtRunOptions* options, OrtValue* buffer, OrtGradientReadyFn gradient_ready, void* user_data);
 
 }  // namespace ortrain::capi

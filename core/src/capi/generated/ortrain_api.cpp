@@ -493,6 +493,32 @@ OrtStatus* ORT_API_CALL SetOptimizerGroupAttribute(OrtTrainingSession* sess, con
   });
 }
 
+OrtStatus* ORT_API_CALL SessionCopyStatesToBuffer(const OrtSession* session, const char* role, OrtValue* buffer) noexcept {
+  return guarded("SessionCopyStatesToBuffer", [&] {
+    check_pointer(session, "session");
+    check_pointer(role, "role");
+    check_pointer(buffer, "buffer");
+    capi::SessionCopyStatesToBuffer(session, role, buffer);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionCopyBufferToStates(OrtSession* session, const char* role, const OrtValue* buffer) noexcept {
+  return guarded("SessionCopyBufferToStates", [&] {
+    check_pointer(session, "session");
+    check_pointer(role, "role");
+    check_pointer(buffer, "buffer");
+    capi::SessionCopyBufferToStates(session, role, buffer);
+  });
+}
+
+OrtStatus* ORT_API_CALL RunOptionsSetGradientBuffer(OrtRunOptions* options, OrtValue* buffer, OrtGradientReadyFn gradient_ready, void* user_data) noexcept {
+  return guarded("RunOptionsSetGradientBuffer", [&] {
+    check_pointer(options, "options");
+    check_pointer(gradient_ready, "gradient_ready");
+    capi::RunOptionsSetGradientBuffer(options, buffer, gradient_ready, user_data);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -552,7 +578,10 @@ const OrtrainApi ortrain_api = {
     .GetParameterGroup = entry::GetParameterGroup,
     .GetOptimizerGroupAttribute = entry::GetOptimizerGroupAttribute,
     .SetOptimizerGroupAttribute = entry::SetOptimizerGroupAttribute,
+    .SessionCopyStatesToBuffer = entry::SessionCopyStatesToBuffer,
+    .SessionCopyBufferToStates = entry::SessionCopyBufferToStates,
+    .RunOptionsSetGradientBuffer = entry::RunOptionsSetGradientBuffer,
 };
-static_assert(sizeof(OrtrainApi) == 55 * sizeof(void*), "OrtrainApi has 55 slots");
+static_assert(sizeof(OrtrainApi) == 58 * sizeof(void*), "OrtrainApi has 58 slots");
 
 }  // namespace ortrain::capi

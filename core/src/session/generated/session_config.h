@@ -24,6 +24,8 @@ inline constexpr ConfigEntry kConfigEntries[] = {
     {"ortrain.check_finite", ConfigKind::kChoice, "0 1", "0"},
     {"ortrain.nonfinite_gradients", ConfigKind::kChoice, "error skip apply", "error"},
     {"ortrain.first_run", ConfigKind::kCount, "", ""},
+    {"ortrain.gradient_type", ConfigKind::kChoice, "float32 bfloat16", "float32"},
+    {"ortrain.communication_timeout", ConfigKind::kCount, "", "300"},
     {"session.set_denormal_as_zero", ConfigKind::kChoice, "0 1", ""},
     {"session.max_nodes", ConfigKind::kLimit, "", "1000000"},
     {"session.max_nesting", ConfigKind::kLimit, "", "64"},

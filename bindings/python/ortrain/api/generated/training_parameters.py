@@ -323,7 +323,9 @@ class TrainingParameters(Members):
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of processes that share a batch."""
+        """Number of processes that share a batch. If it is 1, it is set to world_size divided by the other
+        two sizes, whose product with it must be world_size.
+        """
         return self._get("data_parallel_size", 1)
 
     @data_parallel_size.setter
@@ -332,7 +334,7 @@ class TrainingParameters(Members):
 
     @property
     def horizontal_parallel_size(self) -> int:
-        """Number of processes that share a layer."""
+        """Number of processes that share a layer. More than 1 is not implemented."""
         return self._get("horizontal_parallel_size", 1)
 
     @horizontal_parallel_size.setter
@@ -350,7 +352,9 @@ class TrainingParameters(Members):
 
     @property
     def allreduce_post_accumulation(self) -> bool:
-        """Whether accumulated gradients are summed over the processes. With one process it has no effect."""
+        """Whether accumulated gradients are averaged over the processes that share a batch. These need it or
+        enable_adasum. With one process it has no effect.
+        """
         return self._get("allreduce_post_accumulation", False)
 
     @allreduce_post_accumulation.setter
@@ -359,8 +363,8 @@ class TrainingParameters(Members):
 
     @property
     def deepspeed_zero_stage(self) -> int:
-        """Whether the optimizer's state is divided among the processes; 0 for no. With one process it has no
-        effect.
+        """Whether the optimizer's state is divided among the processes that share a batch (ZeRO stage 1); 0
+        for no. It excludes enable_adasum and LambOptimizer. With one process it has no effect.
         """
         return self._get("deepspeed_zero_stage", 0)
 
@@ -370,7 +374,9 @@ class TrainingParameters(Members):
 
     @property
     def enable_adasum(self) -> bool:
-        """Whether gradients of processes are combined by Adasum. With one process it has no effect."""
+        """Whether updates of the processes that share a batch are combined by Adasum instead of averaging
+        gradients. With one process it has no effect.
+        """
         return self._get("enable_adasum", False)
 
     @enable_adasum.setter
@@ -379,8 +385,8 @@ class TrainingParameters(Members):
 
     @property
     def pipeline_cut_info_string(self) -> str:
-        """Where the model is divided: cuts separated by `,`, the values of a cut by `:`. With one process it
-        has no effect.
+        """Where the model is divided: cuts separated by `,`, the values of a cut by `:`; `value-node1/node2`
+        states which nodes read the value behind the cut. With one process it has no effect.
         """
         return self._get("pipeline_cut_info_string", "")
 

@@ -1,0 +1,491 @@
+"""What a TrainingSession does beside its own graph where several processes train."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortrain import _ortrain
+from ortrain._ortrain import OrtValue
+from ortrain._support import ModelSignature, to_writable
+from ortrain.api.generated.node_arg import NodeArg
+from ortrain.api.generated.run_options import RunOptions
+from ortrain.api.generated.training_parameters import TrainingParameters
+from ortrain.distributed.adasum import adasum
+from ortrain.distributed.communicator import Communicator
+from ortrain.distributed.exchange import GradientExchange, GradientSource, samples_of
+from ortrain.distributed.wire import DOING
+from ortrain.errors import InvalidArgumentError, OrtErrorCode
+from ortrain.options import SessionOptions
+
+if TYPE_CHECKING:
+    from ortrain.training_session import TrainingSession
+
+Array = npt.NDArray[Any]
+
+ACCUMULATED, UPDATED = "Group_Accumulated_Gradients", "Group_Updated_Weights"
+NORM, FINITE = "global_gradient_norm", "all_gradients_finite"
+RANDOM = "Random_State"
+CHUNK_BYTES = 1 << 20
+_RUNS = 1 << 40
+"""More than the runs of any session."""
+_BLOCK = 1 << 16
+
+
+def invalid(message: str) -> InvalidArgumentError:
+    """Return the error of an argument that does not fit."""
+    return InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
+
+
+def complete_sizes(parameters: TrainingParameters) -> None:
+    """Set data_parallel_size from the others where it was left at 1.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the other sizes do not divide world_size.
+    """
+    others = parameters.horizontal_parallel_size * parameters.pipeline_parallel_size
+    if others < 1 or parameters.data_parallel_size != 1 or parameters.world_size == others:
+        return  # the core checks the product
+    if parameters.world_size % others:
+        raise invalid(
+            f"world_size, {parameters.world_size}, is no multiple of horizontal_parallel_size * pipeline_parallel_size, "
+            f"{parameters.horizontal_parallel_size} * {parameters.pipeline_parallel_size}"
+        )
+    parameters.data_parallel_size = parameters.world_size // others
+
+
+def join(parameters: TrainingParameters, options: SessionOptions) -> Communicator:
+    """Join the other processes.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the processes that MPI has started are not those of the parameters.
+    """
+    key = "ortrain.communication_timeout"
+    timeout = options.get_session_config_entry(key) if options.has_session_config_entry(key) else "300"
+    ranks = Communicator(timeout=float(timeout))
+    if (ranks.size, ranks.rank) != (parameters.world_size, parameters.world_rank):
+        raise invalid(
+            f"world_rank is {parameters.world_rank} of world_size {parameters.world_size}, but MPI has made this process "
+            f"rank {ranks.rank} of {ranks.size}; take both from mpi4py, and start with mpiexec -n {parameters.world_size}"
+        )
+    settings = (
+        parameters.data_parallel_size,
+        parameters.horizontal_parallel_size,
+        parameters.pipeline_parallel_size,
+        parameters.gradient_accumulation_steps,
+        parameters.deepspeed_zero_stage,
+        parameters.enable_adasum,
+    )
+    ranks.expect_equal(settings, "what the parameters say about several processes")
+    return ranks
+
+
+def norm_of(gradients: Array) -> float:
+    """Return the sum of the squares, in double precision."""
+    blocks = (gradients[i : i + _BLOCK].astype(np.float64) for i in range(0, gradients.size, _BLOCK))
+    return float(sum(block @ block for block in blocks))
+
+
+class SharedTraining:
+    """The runs of a session whose batch several processes share.
+
+    The graph of such a session has two parts: one adds up gradients, the other updates weights. Between them, gradients
+    are averaged over the ranks.
+    """
+
+    _micro = 1
+    """Runs of the graph that make up one train step."""
+    _is_cut = False
+    """Whether the graph is one stage of the model."""
+
+    def __init__(
+        self,
+        handle: _ortrain.SessionHandle,
+        ranks: Communicator,
+        parameters: TrainingParameters,
+        options: SessionOptions,
+    ) -> None:
+        self.world = ranks
+        self.ranks = self._data_ranks(parameters)
+        self._handle = handle
+        self._accumulated = max(1, parameters.gradient_accumulation_steps)
+        self._optimizer = parameters.training_optimizer_name
+        self._rate = parameters.lr_params_feed_name
+        self._scale = _ortrain.session_get_loss_scale_input_name(handle)
+        self._clips = parameters.enable_grad_norm_clip
+        self._adasum = parameters.enable_adasum
+        self._divided = parameters.deepspeed_zero_stage != 0
+        states = self._states()
+        self.weights = sorted({weight for _, role, weight in states if role == "weight"})
+        values = [_ortrain.session_get_state(handle, weight).numpy() for weight in self.weights]
+        self.shapes = {weight: value.shape for weight, value in zip(self.weights, values, strict=True)}
+        self._counts = [value.size for value in values]
+        if len({value.dtype for value in values}) > 1:
+            raise invalid("several processes: expected weights of one type, found " + ", ".join(
+                sorted({str(value.dtype) for value in values})))  # fmt: skip
+        key = "ortrain.gradient_type"
+        wire = options.get_session_config_entry(key) if options.has_session_config_entry(key) else "float32"
+        # With ZeRO, all ranks have equally long shares of all weights together, the last ones with a rest behind it.
+        unit = self.ranks.size * 32
+        self._share = -(-sum(self._counts) // unit) * unit // self.ranks.size
+        self._exchange = GradientExchange(
+            self.ranks,
+            GradientSource(self._read_gradients, self._reset_gradients),
+            self._counts,
+            values[0].dtype,
+            wire,
+            CHUNK_BYTES,
+            self._share * self.ranks.size if self._divided else 0,
+        )
+        self._path = RunOptions()
+        self._path.only_execute_path_to_fetches = True
+        self._share_weights()
+        if (state := self.random_state()) is not None:
+            self.set_random_state(*state)
+
+    def _data_ranks(self, parameters: TrainingParameters) -> Communicator:
+        """Return the ranks that have the same weights."""
+        return self.world
+
+    def _states(self) -> list[tuple[str, str, str]]:
+        handle = self._handle
+        count = _ortrain.session_get_state_count(handle)
+        return [
+            (
+                _ortrain.session_get_state_name(handle, i),
+                _ortrain.session_get_state_role(handle, i),
+                _ortrain.session_get_state_weight(handle, i),
+            )
+            for i in range(count)
+        ]
+
+    def _share_weights(self) -> None:
+        """Begin with the weights of rank 0."""
+        values = np.empty_like(self._exchange.buffer)
+        self._copy_out("weight", values)
+        self.ranks.broadcast(values, "sending the weights")
+        self._copy_in("weight", values)
+
+    # Ranks draw different random numbers: those of runs whose numbers begin with the rank.
+
+    def random_state(self) -> tuple[int, int] | None:
+        """Return the seed and the number of the next run, without the rank; None if nothing is drawn."""
+        if not any(name == RANDOM for name, _, _ in self._states()):
+            return None
+        seed, number = map(int, _ortrain.session_get_state(self._handle, RANDOM).numpy())
+        return seed, number % _RUNS
+
+    def set_random_state(self, seed: int, number: int) -> None:
+        """Set the seed and the number of the next run."""
+        state = np.array([seed, number % _RUNS + self.world.rank * _RUNS])
+        _ortrain.session_set_state(self._handle, RANDOM, OrtValue.ortvalue_from_numpy(state))
+
+    def _copy_out(self, role: str, values: Array) -> None:
+        _ortrain.session_copy_states_to_buffer(self._handle, role, to_writable(values))
+
+    def _copy_in(self, role: str, values: Array) -> None:
+        _ortrain.session_copy_buffer_to_states(self._handle, role, to_writable(values))
+
+    def _read_gradients(self, buffer: Array) -> None:
+        self._copy_out("gradient", buffer)
+
+    def _reset_gradients(self) -> None:
+        self._copy_in("gradient", np.zeros_like(self._exchange.buffer))
+
+    # ---- what a caller sees ----
+
+    @property
+    def hidden_inputs(self) -> set[str]:
+        """Inputs of the graph that are not the caller's."""
+        return {NORM}
+
+    def outputs(self, made: Sequence[str]) -> list[str]:
+        """Return the outputs that a caller sees, from those of the graph."""
+        names = [name for name in made if name != UPDATED and (name != ACCUMULATED or self._accumulated > 1)]
+        if self._optimizer and (self._clips or self._scale):
+            names.append(NORM)
+        if self._optimizer and self._scale:
+            names.append(FINITE)
+        return names
+
+    def visible_inputs(self, own: Sequence[NodeArg]) -> list[NodeArg]:
+        """Return the inputs that a caller sees, from those of the graph."""
+        return [entry for entry in own if entry.name not in self.hidden_inputs]
+
+    def visible_outputs(self, own: Sequence[NodeArg]) -> list[NodeArg]:
+        """Return the outputs that a caller sees, from those of the graph."""
+        entries = {entry.name: entry for entry in own}
+        for name, kind in ((NORM, "tensor(float)"), (FINITE, "tensor(bool)")):
+            entries[name] = NodeArg(name, kind, [])
+        return [entries[name] for name in self.outputs([entry.name for entry in own])]
+
+    def take(self, signature: ModelSignature, feed: Mapping[str, Any]) -> dict[str, OrtValue]:
+        """Return the inputs of a run by name."""
+        return signature.take(feed)
+
+    # ---- runs ----
+
+    def run(
+        self,
+        wanted: Sequence[str],
+        values: Mapping[str, OrtValue],
+        options: RunOptions | None,
+        given: Sequence[OrtValue | None],
+    ) -> list[OrtValue]:
+        """Run the graph for outputs, some of which may have tensors to be written into."""
+        return self.world.guarded(self._run, wanted, values, options, given)
+
+    def _run(
+        self,
+        wanted: Sequence[str],
+        values: Mapping[str, OrtValue],
+        options: RunOptions | None,
+        given: Sequence[OrtValue | None],
+    ) -> list[OrtValue]:
+        places = {name: place for name, place in zip(wanted, given, strict=True) if place is not None}
+        fetches = [name for name in wanted if name not in (NORM, FINITE)]
+        training_mode = options.training_mode if options is not None else True
+        if options is not None and options.only_execute_path_to_fetches:
+            if len(fetches) < len(wanted):
+                raise invalid(
+                    f"only_execute_path_to_fetches: {NORM} and {FINITE} are of all processes, and only whole runs have them"
+                )
+            if ACCUMULATED not in fetches:
+                return self._core_run(fetches, values, options, places)
+            work = self._forward(fetches, values, training_mode, places)
+            found_so_far: list[OrtValue] = self._exchange.run(work, self._samples(values), False, self._micro)
+            return found_so_far
+        if not self._optimizer:
+            work = self._forward(fetches, values, training_mode, places)
+            return work(None)
+        extra = fetches if ACCUMULATED in fetches else [*fetches, ACCUMULATED]
+        sends = not self._adasum and not self._divided and self._micro == 1 and not self._is_cut
+        work = self._forward(extra, values, training_mode, places)
+        made = self._exchange.run(work, self._samples(values), sends, self._micro)
+        found = dict(zip(extra, made, strict=True))
+        norm, finite = self._update(values)
+        for name, array in ((NORM, np.array(norm, np.float32)), (FINITE, np.array(finite))):
+            if name in wanted:
+                found[name] = OrtValue.ortvalue_from_numpy(array)
+                if name in places:
+                    places[name].update_inplace(array)
+                    found[name] = places[name]
+        return [found[name] for name in wanted]
+
+    def _samples(self, values: Mapping[str, OrtValue]) -> float:
+        for name, value in values.items():
+            if name not in (self._rate, self._scale):
+                return samples_of(value)
+        return 1.0
+
+    def _forward(
+        self,
+        fetches: Sequence[str],
+        values: Mapping[str, OrtValue],
+        training_mode: bool,
+        places: Mapping[str, OrtValue],
+    ) -> Callable[[RunOptions | None], list[OrtValue]]:
+        def work(options: RunOptions | None) -> list[OrtValue]:
+            options = options if options is not None else self._path
+            options.only_execute_path_to_fetches = True
+            options.training_mode = training_mode
+            return self._core_run(fetches, values, options, places)
+
+        return work
+
+    def _core_run(
+        self,
+        fetches: Sequence[str],
+        values: Mapping[str, OrtValue],
+        options: RunOptions,
+        places: Mapping[str, OrtValue],
+    ) -> list[OrtValue]:
+        given = [places.get(name) for name in fetches]
+        return _ortrain.run(
+            self._handle, options._handle, list(values), list(values.values()), list(fetches), given
+        )
+
+    # ---- updates ----
+
+    def _update(self, values: Mapping[str, OrtValue]) -> tuple[float, bool]:
+        """Exchange the gradients, update, and return the norm and whether it was finite."""
+        if self._adasum:
+            return self._update_by_adasum(values)
+        if self._divided:
+            squares = self._reduce_to_shares()
+        else:
+            squares = self._all_squares(norm_of(self._exchange.average()))
+            self._copy_in("gradient", self._exchange.buffer)
+        raw = np.float32(np.sqrt(squares))
+        finite = bool(np.isfinite(raw))
+        if finite or not self._scale:
+            self._run_update(values, float(raw))
+            if self._divided:
+                self._gather_shares()
+        else:
+            self._reset_gradients()
+        return float(raw / np.float32(self._accumulated)), finite
+
+    def _all_squares(self, own: float) -> float:
+        """Return the sum of the squares of all gradients from that of this rank's."""
+        return own
+
+    def _run_update(self, values: Mapping[str, OrtValue], raw_norm: float) -> None:
+        feed = {name: values[name] for name in (self._rate, self._scale) if name}
+        feed[NORM] = OrtValue.ortvalue_from_numpy(np.array(raw_norm, np.float32))
+        known = {name: value for name, value in feed.items() if name in self._graph_inputs}
+        _ortrain.run(self._handle, self._path._handle, list(known), list(known.values()), [UPDATED], [None])
+
+    @property
+    def _graph_inputs(self) -> set[str]:
+        count = _ortrain.session_get_input_count(self._handle)
+        return {_ortrain.session_get_input_name(self._handle, i) for i in range(count)}
+
+    def _update_by_adasum(self, values: Mapping[str, OrtValue]) -> tuple[float, bool]:
+        exchange = self._exchange
+        started = time.perf_counter()
+        own = exchange.read()
+        weight, runs = exchange.own_weight()
+        if weight:
+            own *= own.dtype.type(runs / weight)
+        raw = np.float32(np.sqrt(norm_of(own)))
+        broken = self.ranks.sum(np.array([0.0 if np.isfinite(raw) else 1.0]), DOING)[0]
+        finite = broken == 0
+        if finite or not self._scale:
+            before, after = np.empty_like(own), np.empty_like(own)
+            self._copy_out("weight", before)
+            self._copy_in("gradient", own)
+            self._run_update(values, float(raw))
+            self._copy_out("weight", after)
+            after -= before
+            sent = adasum(self.ranks, after, self._counts)
+            before += after
+            self._copy_in("weight", before)
+            exchange.account(sent, started)
+        else:
+            self._reset_gradients()
+        return float(raw / np.float32(self._accumulated)), finite
+
+    # ---- ZeRO ----
+
+    def _reduce_to_shares(self) -> float:
+        """Sum up the gradients, each rank its share of them, and return the sum of all squares."""
+        started = time.perf_counter()
+        exchange = self._exchange
+        exchange.read()
+        factor = exchange.factor()
+        exchange.storage[exchange.buffer.size :] = 0
+        own = exchange.reduction.share(exchange.storage)
+        own *= own.dtype.type(factor)
+        start = self._share * self.ranks.rank
+        place = self._exchange.buffer[start : start + self._share]
+        place[:] = own[: place.size]
+        self._copy_in("gradient", self._exchange.buffer)
+        squares = self.ranks.sum(np.array([norm_of(own)]), DOING)[0]
+        exchange.account(exchange.reduction.bytes_of(exchange.storage), started)
+        return float(squares)
+
+    def _gather_shares(self) -> None:
+        """Send every rank's share of the weights to all."""
+        started = time.perf_counter()
+        whole = self._exchange.buffer
+        self._copy_out("weight", whole)
+        request = self.ranks.data.Iallgather(self.ranks.mpi.IN_PLACE, self._exchange.storage)
+        self.ranks.wait(request, "gathering the weights")
+        self._copy_in("weight", whole)
+        self._exchange.traffic.bytes += self._exchange.storage.nbytes // self.ranks.size
+        self._exchange.traffic.seconds += time.perf_counter() - started
+
+    def _range(self, weight: str) -> tuple[int, int]:
+        """Return the elements of a weight that this rank updates: the first, and the end."""
+        if not self._divided:
+            return 0, self._counts[self.weights.index(weight)]
+        number = self.weights.index(weight)
+        at, count = sum(self._counts[:number]), self._counts[number]
+        start = self._share * self.ranks.rank
+        return min(max(start - at, 0), count), min(max(start + self._share - at, 0), count)
+
+    def partition(self) -> dict[str, dict[str, list[int]]]:
+        """Return the shapes of the weights of which this rank has a part."""
+        cut = {weight for name, role, weight in self._states() if role == "weight" and name != weight}
+        return {
+            weight: {"original_dim": list(self.shapes[weight]), "megatron_row_partition": [-1]}
+            for weight in sorted(cut)
+        }
+
+    # ---- state of all ranks ----
+
+    def gather_state(self) -> dict[str, Array]:
+        """Return the state that one process would have; every rank calls this."""
+        parts = []
+        for name, role, weight in self._states():
+            value = _ortrain.session_get_state(self._handle, name).numpy()
+            if role not in ("weight", "mixed_precision"):
+                parts.append((role, weight, name, value))
+            elif role == "mixed_precision":
+                copy = f"{weight}_fp16"  # of which there may be parts only
+                parts.append((role, weight, copy, _ortrain.session_get_state(self._handle, copy).numpy()))
+        for weight in self.weights:
+            parts.append(("weight", weight, weight, _ortrain.session_get_state(self._handle, weight).numpy()))
+        result: dict[str, Array] = {}
+        pieces: dict[str, list[Array]] = {}
+        for found in self.world.gather(parts, "gathering the state"):
+            for role, weight, name, value in found:
+                if role in ("Moment_1", "Moment_2") and self._divided:
+                    pieces.setdefault(f"{role}_{weight}", []).append(value)
+                elif role == "Update_Count":
+                    result.setdefault(f"{role}_{weight}", value)
+                else:
+                    result.setdefault(name, value)
+        for name, values in pieces.items():
+            result[name] = np.concatenate([value.ravel() for value in values]).reshape(
+                self.shapes[name[len("Moment_1_") :]]
+            )
+        return dict(sorted(result.items()))
+
+    def localized(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what this rank keeps of a state of one process, under the names that it has here."""
+        here = {(role, weight): name for name, role, weight in self._states() if role != "weight"}
+        roles = {
+            f"{role}_{weight}": (role, weight)
+            for role in ("Moment_1", "Moment_2", "Update_Count")
+            for weight in self.weights
+        }
+        result: dict[str, Any] = {}
+        for name, value in state.items():
+            if name == RANDOM:
+                seed, number = map(int, value.numpy() if isinstance(value, OrtValue) else value)
+                result[name] = np.array([seed, number % _RUNS + self.world.rank * _RUNS])
+                continue
+            role, weight = roles.get(name, ("", ""))
+            own = here.get((role, weight), name)
+            if not role or (own == name and (role, weight) in here):
+                result[name] = value
+            elif (role, weight) in here:
+                start, end = self._range(weight)
+                array = value.numpy() if isinstance(value, OrtValue) else np.asarray(value)
+                if role != "Update_Count" and array.size != self._counts[self.weights.index(weight)]:
+                    raise invalid(
+                        f"load_state: Tensor size mismatch: {name!r} has shape {self.shapes[weight]}, found {array.shape}"
+                    )
+                result[own] = (
+                    array if role == "Update_Count" else np.ascontiguousarray(array.ravel()[start:end])
+                )
+        return result
+
+
+def gather_state(session: TrainingSession) -> dict[str, Array]:
+    """Return the state of a session as one process would have it, from the parts of all processes.
+
+    Every rank calls this. The result can be saved by rank 0 and loaded with :meth:`TrainingSession.load_state` by any
+    number of processes, each of which keeps its parts.
+    """
+    return session.get_state() if session._shared is None else session._shared.gather_state()

@@ -1,0 +1,52 @@
+"""What does not make sense on several processes is refused, on all of them, with the reason."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+from launch import mpiexec, run
+
+pytest.importorskip("mpi4py")
+PROGRAM = pathlib.Path(__file__).parent / "refuse.py"
+PIPELINE = {"pipeline_parallel_size": 2}
+DATA = {"allreduce_post_accumulation": True}
+
+CASES = [
+    ({"world_size": 3, **DATA}, "rank 0 of 2|rank 1 of 2"),
+    ({"data_parallel_size": 2}, "expected allreduce_post_accumulation or enable_adasum"),
+    ({"deepspeed_zero_stage": 1}, "with deepspeed_zero_stage: expected allreduce_post_accumulation"),
+    ({"deepspeed_zero_stage": 1, "enable_adasum": True, **DATA}, "exclude each other"),
+    ({"data_parallel_size": 2, **PIPELINE, "pipeline_cut_info_string": "h"}, "2 \\* 1 \\* 2 = 4"),
+    ({"horizontal_parallel_size": 2}, "horizontal_parallel_size is 2"),
+    ({**PIPELINE}, "expected 1 cut"),
+    (
+        {**PIPELINE, "pipeline_cut_info_string": "h,p0"},
+        "expected 1 cut with pipeline_parallel_size 2, found 2",
+    ),
+    ({**PIPELINE, "pipeline_cut_info_string": "nope"}, 'makes a value "nope"'),
+    ({**PIPELINE, "pipeline_cut_info_string": "h-nope"}, 'no node "nope" reads "h" behind cut 1'),
+    ({**PIPELINE, "pipeline_cut_info_string": "loss"}, "expected in the last one"),
+    ({**PIPELINE, "pipeline_cut_info_string": "h", "use_mixed_precision": True}, "computed in float32"),
+    ({"set_gradients_as_graph_outputs": True, **DATA}, "with one process alone"),
+]
+
+
+def test_refused_combinations() -> None:
+    printed = run(2, PROGRAM, json.dumps(CASES))
+    assert printed.count("refused") == 2 * len(CASES), printed
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"num_pipeline_micro_batches": 3}, "3 micro-batches cannot share"),
+        ({"sliced_axes": {"x": -1}}, "expected an axis of 'x'"),
+        ({"sliced_schema": {"x": [3, 4]}}, "expected \\[3, 4\\] for a micro-batch of 'x'"),
+    ],
+)
+def test_batches_that_cannot_be_cut(members: dict[str, object], message: str) -> None:
+    case = ({**PIPELINE, "pipeline_cut_info_string": "h", **members}, message)
+    done = mpiexec(2, PROGRAM, json.dumps([case]))
+    assert "refused" in done.stdout, done.stdout + done.stderr
