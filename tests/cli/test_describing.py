@@ -62,6 +62,37 @@ def test_what_trains_is_shown(artifacts, run, tmp_path):
     assert "cannot be trained" in ran.out
 
 
+def test_what_fused_operators_become_is_shown(run, tmp_path):
+    make = onnx.helper
+    value, stored = make.make_tensor_value_info, onnx.numpy_helper.from_array
+    shapes = {"w": (4, 5), "b": (5,), "gamma": (5,), "beta": (5,)}
+    graph = make.make_graph(
+        [
+            make.make_node("FusedGemm", ["x", "w", "b"], ["g"], domain="com.microsoft", activation="Relu"),
+            make.make_node(
+                "SkipLayerNormalization", ["g", "s", "gamma", "beta"], ["y"], name="skip", domain="com.microsoft"
+            ),
+        ],
+        "fused",
+        [value("x", onnx.TensorProto.FLOAT, ["n", 4]), value("s", onnx.TensorProto.FLOAT, ["n", 5])],
+        [value("y", onnx.TensorProto.FLOAT, ["n", 5])],
+        [stored(np.ones(shape, np.float32), name) for name, shape in shapes.items()],
+    )
+    opsets = [make.make_opsetid("", 17), make.make_opsetid("com.microsoft", 1)]
+    onnx.save(make.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "fused.onnx")
+    found = run("compat", tmp_path / "fused.onnx", "--json").json
+    assert [node["becomes"] for node in found["nodes"]] == [["Gemm", "Relu"], ["Add", "LayerNormalization"]]
+    assert "Gemm, Relu" in run("compat", tmp_path / "fused.onnx").out
+
+
+def test_memory_is_that_of_parameters_gradients_and_moments(artifacts, run):
+    elements = 16 * 3 + 3
+    assert run("inspect", artifacts, "--json").json["memory"] == {
+        "parameters": 4 * elements, "gradients": 4 * elements, "optimizer_state": 2 * 4 * elements
+    }  # fmt: skip
+    assert f"memory between steps {16 * elements:,} bytes" in run("inspect", artifacts).out
+
+
 def test_the_doctor_finds_nothing(run):
     found = run("doctor", "--json").json
     assert found["self_test"].startswith("passed")

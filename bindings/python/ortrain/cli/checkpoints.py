@@ -82,4 +82,27 @@ def describe_model(path: Path) -> dict[str, Any]:
         "operators": dict(Counter(node.op_type for node in model.graph.node).most_common()),
         "initializers": len(stored),
         "elements": sum(math.prod(tensor.dims) for tensor in model.graph.initializer),
+        "bytes": sum(
+            math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+            for tensor in model.graph.initializer
+            if tensor.data_type != onnx.TensorProto.STRING
+        ),
+    }
+
+
+def describe_memory(folder: Path, checkpoint: dict[str, Any]) -> dict[str, int]:
+    """Return the bytes that training keeps from step to step: parameters, gradients, and the state of the optimizer.
+
+    The optimizer model takes the state of all parameters as sequences, beside those of parameters and gradients. What a step
+    needs for activations depends on the batch and is not in it.
+    """
+    import onnx
+
+    trained = sum(row["bytes"] for row in checkpoint["parameters"] if row["trained"])
+    optimizer = onnx.load(folder / "optimizer_model.onnx")
+    sequences = sum(1 for value in optimizer.graph.input if value.type.HasField("sequence_type"))
+    return {
+        "parameters": checkpoint["bytes"],
+        "gradients": trained,
+        "optimizer_state": trained * max(0, sequences - 2),
     }

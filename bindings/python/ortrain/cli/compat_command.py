@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -30,7 +33,8 @@ _TRAINS = {
 def command(model: Path, json_output: bool) -> int:
     """Show which operators of the inference model MODEL run and train, and whether the whole model trains.
 
-    Whether it does is tried with a mean squared error on its first output. The exit status is 3 if it does not.
+    For operators that are decomposed, the table shows into what: the operators of the training model that the first of their
+    nodes became. --json has that for each node. Whether the model trains is tried with a mean squared error on its first output. The exit status is 3 if it does not.
     """
     try:
         from ortrain import artifacts
@@ -41,36 +45,61 @@ def command(model: Path, json_output: bool) -> int:
     for line in _ortrain.list_operators().splitlines():
         domain, name, trains = line.split(",")
         known[domain, name] = trains
-    counts: dict[tuple[str, str], int] = {}
-    for node in artifacts._load(str(model))[0].graph.node:
-        key = ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
-        counts[key] = counts.get(key, 0) + 1
+    given = artifacts._load(str(model))[0]
+    taken = {node.name for node in given.graph.node}
+    for number, node in enumerate(given.graph.node):
+        if not node.name:  # names tell which nodes of the training model come from it
+            node.name = next(name for i in count() if (name := f"{node.op_type}_{number + i}") not in taken)
+            taken.add(node.name)
+    keys = [("" if node.domain == "ai.onnx" else node.domain, node.op_type) for node in given.graph.node]
+    reason, trained = "", 0
+    became: dict[str, list[str]] = {}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            trained = len(make_artifacts(given, "mse", "sgd", Path(folder), None, None).trained)
+            became = _became(artifacts._load(f"{folder}/training_model.onnx")[0])
+    except (ValueError, LookupError) as error:
+        reason = str(error)
+    nodes = [
+        {
+            "name": node.name,
+            "operator": ".".join(filter(None, key)),
+            "runs": key in known,
+            "trains": _TRAINS[known.get(key, "no")],
+            "becomes": became.get(node.name, []),
+        }
+        for node, key in zip(given.graph.node, keys, strict=True)
+    ]
     operators = [
         {
             "domain": domain,
             "name": name,
-            "nodes": count,
+            "nodes": number,
             "runs": (domain, name) in known,
             "trains": _TRAINS[known.get((domain, name), "no")],
+            "becomes": nodes[keys.index((domain, name))]["becomes"],
         }
-        for (domain, name), count in sorted(counts.items())
+        for (domain, name), number in sorted(Counter(keys).items())
     ]
-    reason, trained = "", 0
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            trained = len(make_artifacts(str(model), "mse", "sgd", Path(folder), None, None).trained)
-    except (ValueError, LookupError) as error:
-        reason = str(error)
     if json_output:
-        app.print_json({"trains": not reason, "reason": reason, "trained": trained, "operators": operators})
+        app.print_json(
+            {
+                "trains": not reason,
+                "reason": reason,
+                "trained": trained,
+                "operators": operators,
+                "nodes": nodes,
+            }
+        )
     else:
-        rows = [("operator", "nodes", "runs", "trains")]
+        rows = [("operator", "nodes", "runs", "trains", "becomes")]
         rows += [
             (
                 f"{row['domain']}.{row['name']}" if row["domain"] else str(row["name"]),
                 str(row["nodes"]),
                 "yes" if row["runs"] else "NO",
                 str(row["trains"]),
+                ", ".join(row["becomes"]),
             )
             for row in operators
         ]
@@ -79,3 +108,17 @@ def command(model: Path, json_output: bool) -> int:
             f"the model cannot be trained: {reason}" if reason else f"the model trains: {trained} parameters"
         )
     return app.NO if reason else app.OK
+
+
+def _became(training_model: Any) -> dict[str, list[str]]:
+    """Return, by the name of a decomposed node, the operators that a training model has instead of it.
+
+    Nodes that a decomposition writes are named after the decomposed node; those of gradients have ``_Grad`` in front of the
+    slash.
+    """
+    found: dict[str, list[str]] = {}
+    for node in training_model.graph.node:
+        name, slash, _ = node.name.rpartition("/")
+        if slash and not name.endswith("_Grad"):
+            found.setdefault(name, []).append(node.op_type)
+    return found

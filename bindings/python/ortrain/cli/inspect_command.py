@@ -24,7 +24,7 @@ def command(file: Path, json_output: bool) -> None:
     """Describe a model, a folder of artifacts or a checkpoint.
 
     Of a checkpoint: each parameter with its norm, and whether it trains. Of a model: inputs, outputs and operators. Of
-    artifacts: both.
+    artifacts: both, and the memory that training keeps from step to step.
     """
     found: dict[str, Any] = {}
     if file.suffix == ".onnx":
@@ -33,6 +33,8 @@ def command(file: Path, json_output: bool) -> None:
         if file.is_dir():
             found["model"] = checkpoints.describe_model(file / "training_model.onnx")
         found["checkpoint"] = checkpoints.describe_checkpoint(file)
+        if file.is_dir():
+            found["memory"] = checkpoints.describe_memory(file, found["checkpoint"])
     if json_output:
         app.print_json(found)
         return
@@ -40,6 +42,10 @@ def command(file: Path, json_output: bool) -> None:
         _print_model(found["model"])
     if "checkpoint" in found:
         _print_checkpoint(found["checkpoint"])
+    if "memory" in found:
+        parts = ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in found["memory"].items())
+        total = sum(found["memory"].values())
+        click.echo(f"memory between steps {total:,} bytes: {parts}; a step adds activations")
 
 
 def _print_model(model: dict[str, Any]) -> None:
@@ -52,7 +58,7 @@ def _print_model(model: dict[str, Any]) -> None:
         ]
     click.echo(app.table(rows))
     click.echo("operators " + ", ".join(f"{name} {count}" for name, count in model["operators"].items()))
-    click.echo(f"initializers {model['initializers']}, {model['elements']:,} elements")
+    click.echo(f"initializers {model['initializers']}, {model['elements']:,} elements, {model['bytes']:,} bytes")
 
 
 def _print_checkpoint(checkpoint: dict[str, Any]) -> None:
