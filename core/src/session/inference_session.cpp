@@ -107,6 +107,31 @@ struct InferenceSession::Impl {
     shown_states.insert(at, {kRandomState, StateRole::kRandom, ""});
   }
 
+  // A run of a training graph. If it fails, the states are as before.
+  void train(Stage& stage, const std::vector<ValueRef>& given, const std::vector<Value*>& places,
+             const RunOptions* run_options, Profile* recording, const std::vector<bool>& replaceable) {
+    StateWatch watch;
+    if (run_options && run_options->gradient_ready)
+      watch = [this, run_options, all = states.places(StateRole::kGradient, run_options->gradient_buffer)](
+                  const std::string& name) {
+        const auto place = all.find(name);
+        if (place == all.end()) return;
+        const auto& [first, count] = place->second;
+        states.copy_one(name, run_options->gradient_buffer, first);
+        run_options->gradient_ready(first, count);
+      };
+    states.keep();
+    stage.number_next_run(next_run);
+    try {
+      stage.run(given, places, 0, states.tensors(), {}, run_options, recording, replaceable,
+                watch ? &watch : nullptr);
+    } catch (...) {
+      if (stage.broke_off()) states.take_back();
+      throw;
+    }
+    ++next_run;
+  }
+
   // Throws if the requested outputs need an input that was omitted.
   Stage& stage(const Names& wanted, const Names& left_out, const Names& replaced, bool only_path) {
     std::unique_ptr<Stage>& stage = stages[{wanted, left_out, replaced, only_path}];
@@ -360,31 +385,10 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
   Stage& stage = impl_->stage(output_names, left_out, replaced, only_path);
   Profile* profile = impl_->profile ? &*impl_->profile : nullptr;
   if (profile) profile->begin("model_run");
-  if (!impl_->trains) {
+  if (impl_->trains)
+    impl_->train(stage, given, places, options, profile, replaceable);
+  else
     stage.run(given, places, 0, {}, {}, options, profile, replaceable);
-    return;
-  }
-  StateWatch watch;
-  if (options && options->gradient_ready)
-    watch = [&states = impl_->states, options,
-             all = impl_->states.places(StateRole::kGradient, options->gradient_buffer)](
-                const std::string& name) {
-      const auto place = all.find(name);
-      if (place == all.end()) return;
-      const auto& [first, count] = place->second;
-      states.copy_one(name, options->gradient_buffer, first);
-      options->gradient_ready(first, count);
-    };
-  impl_->states.keep();
-  stage.number_next_run(impl_->next_run);
-  try {
-    stage.run(given, places, 0, impl_->states.tensors(), {}, options, profile, replaceable,
-              watch ? &watch : nullptr);
-  } catch (...) {
-    if (stage.broke_off()) impl_->states.take_back();
-    throw;
-  }
-  ++impl_->next_run;
 }
 
 }  // namespace ortrain
