@@ -8,7 +8,7 @@ import numpy as np
 import ortrain
 import pytest
 from malformed import Array, check_refused, check_taken, opset_imports
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 F32, I64 = np.float32, np.int64
 IMAGE = np.ones((1, 2, 4, 4), F32)
@@ -139,6 +139,24 @@ def test_windows_of_more_elements_than_can_be_listed_are_refused() -> None:
 def test_dimensions_beside_a_zero_count_as_elements() -> None:
     node = helper.make_node("ConstantOfShape", ["s"], ["y"], "bad")
     check_refused(node, {"s": np.array([2**22, 2**22, 0], I64)}, 'node "bad"', "session.max_elements")
+
+
+@pytest.mark.timeout(60)  # rather than 2^38 pieces
+@pytest.mark.parametrize("split", [[], ["one"]])
+def test_a_sequence_of_more_pieces_than_fit_into_memory_is_refused(split: list[str]) -> None:
+    node = helper.make_node("SplitToSequence", ["e", *split], ["s"], "bad")
+    last = helper.make_node("SequenceLength", ["s"], ["y"])
+    values = {"e": np.zeros((2**38, 0), F32), "one": np.int64(1)}
+    graph = helper.make_graph(
+        [node, last],
+        "pieces",
+        [],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, [])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()],
+    )
+    model = helper.make_model(graph, opset_imports=opset_imports(17), ir_version=9)
+    with pytest.raises(ortrain.OrtrainError, match=r"bad.*session\.max_bytes"):
+        ortrain.InferenceSession(model.SerializeToString()).run(None, {})
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
