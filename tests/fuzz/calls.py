@@ -14,6 +14,8 @@ from codegen.spec.check import load
 from codegen.spec.model import Call, Parameter
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+LEFT_OUT = {"release_available_providers"}
+"""It frees an array that only another call can make, by a pointer of three levels."""
 TABLES = {"general": "ort()", "training": "training()", "extension": "extension()"}
 
 
@@ -21,6 +23,8 @@ def kind(call: Call, p: Parameter) -> str:
     """Return what a parameter is: a member of ``Role::Kind``."""
     if p.room:
         return "kRoom"
+    if p.type == "allocator" and any(q.type == "bytes" and q.mutable for q in call.parameters):
+        return "kDeleter"
     if p.type == "bytes" and p.direction == "in":
         return "kBytes"
     if p.name in call.arrays:
@@ -47,7 +51,7 @@ def main() -> int:
     lines = []
     for number, (table, expression) in enumerate(TABLES.items()):
         for call in spec.calls_of(table):
-            if not isinstance(call, Call) or not call.parameters:
+            if not isinstance(call, Call) or not call.parameters or call.name in LEFT_OUT:
                 continue
             roles = ", ".join(role(call, p) for p in call.parameters)
             function = c.function(call)

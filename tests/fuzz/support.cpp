@@ -12,11 +12,13 @@
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__
+#define FUZZ_WITH_ADDRESS_SANITIZER
 #endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define FUZZ_WITH_ADDRESS_SANITIZER
 #endif
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef FUZZ_WITH_ADDRESS_SANITIZER
 constexpr bool kSanitized = true;
 
 // The sanitizer's own operator new ends the process where it should throw.
@@ -27,9 +29,11 @@ void* operator new(size_t size) {
 void operator delete(void* block) noexcept { std::free(block); }
 void operator delete(void* block, size_t) noexcept { std::free(block); }
 
-// An allocation of more than 2 GB fails, as it does where the process is limited.
+// An allocation of more than 2 GB fails, as it does where the process is limited. What the operators above
+// allocate may be released by those that they do not replace.
 extern "C" const char* __asan_default_options() {
-  return "allocator_may_return_null=1:max_allocation_size_mb=2000";
+  return "alloc_dealloc_mismatch=0:allocator_may_return_null=1:max_allocation_size_mb=2000:"
+         "malloc_context_size=4:quarantine_size_mb=16";
 }
 #else
 constexpr bool kSanitized = false;

@@ -8,7 +8,7 @@ import numpy as np
 import ortrain
 import pytest
 from malformed import Array, check_refused, check_taken, opset_imports
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 F32, I64 = np.float32, np.int64
 IMAGE = np.ones((1, 2, 4, 4), F32)
@@ -97,6 +97,19 @@ REFUSED: dict[str, tuple[Any, dict[str, Array], str]] = {
         helper.make_node("FeatureVectorizer", ["v", "v", "v"], ["y"], "bad", domain=ML, inputdimensions=[2**62] * 3),
         {"v": np.ones((1, 4), F32)}, "inputdimensions",
     ),
+    "heads of no elements in a rotation": (
+        helper.make_node("RotaryEmbedding", ["e", "c", "c"], ["y"], "bad", num_heads=2**62, domain=""),
+        {"e": np.ones((1, 4, 0), F32), "c": np.ones((1, 4, 0), F32)}, "num_heads",
+    ),
+    "heads of no elements in attention": (
+        helper.make_node("MultiHeadAttention", ["e", "e", "e"], ["y"], "bad", num_heads=2**62, **GRADIENT),
+        {"e": np.ones((1, 4, 0), F32)}, "num_heads",
+    ),
+    "heads of no elements in linear attention": (
+        helper.make_node("LinearAttention", ["e", "e", "e"], ["y"], "bad", q_num_heads=2**62, kv_num_heads=2**62,
+                         update_rule="linear"),
+        {"e": np.ones((2, 4, 0), F32)}, "query must have shape",
+    ),
     "n-grams at places that overflow": (
         helper.make_node("TfIdfVectorizer", ["t"], ["y"], "bad", mode="TF", min_gram_length=1, max_gram_length=1,
                          max_skip_count=0, ngram_counts=[0], ngram_indexes=[2**63 - 1], pool_int64s=[1]),
@@ -109,6 +122,55 @@ REFUSED: dict[str, tuple[Any, dict[str, Array], str]] = {
 def test_an_attribute_without_measure_is_refused(name: str) -> None:
     node, values, part = REFUSED[name]
     check_refused(node, {key: np.asarray(value) for key, value in values.items()}, 'node "bad"', part)
+
+
+@pytest.mark.timeout(60)  # rather than 2^40 indices
+def test_windows_of_more_elements_than_can_be_listed_are_refused() -> None:
+    node = helper.make_node("UnfoldTensor", ["x"], ["y"], "bad", size=4, step=1, domain="com.microsoft")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2**40])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "windows", [x], [y])
+    model = helper.make_model(graph, opset_imports=opset_imports(17), ir_version=9)
+    with pytest.raises(ortrain.OrtrainError, match=r"bad.*windows of 4 have more than"):
+        ortrain.InferenceSession(model.SerializeToString())
+
+
+@pytest.mark.timeout(60)  # rather than 2^44 rows
+def test_dimensions_beside_a_zero_count_as_elements() -> None:
+    node = helper.make_node("ConstantOfShape", ["s"], ["y"], "bad")
+    check_refused(node, {"s": np.array([2**22, 2**22, 0], I64)}, 'node "bad"', "session.max_elements")
+
+
+@pytest.mark.timeout(60)  # rather than 2^38 pieces
+@pytest.mark.parametrize("split", [[], ["one"]])
+def test_a_sequence_of_more_pieces_than_fit_into_memory_is_refused(split: list[str]) -> None:
+    node = helper.make_node("SplitToSequence", ["e", *split], ["s"], "bad")
+    last = helper.make_node("SequenceLength", ["s"], ["y"])
+    values = {"e": np.zeros((2**38, 0), F32), "one": np.int64(1)}
+    graph = helper.make_graph(
+        [node, last],
+        "pieces",
+        [],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, [])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()],
+    )
+    model = helper.make_model(graph, opset_imports=opset_imports(17), ir_version=9)
+    with pytest.raises(ortrain.OrtrainError, match=r"bad.*session\.max_bytes"):
+        ortrain.InferenceSession(model.SerializeToString()).run(None, {})
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
+def test_the_mean_of_more_values_than_the_type_counts(dtype: type) -> None:
+    """Of 65,536 values, a number that is 0 in these types."""
+    x = np.zeros(65536, dtype)
+    x[0] = 7
+    node = helper.make_node("ReduceMean", ["x"], ["y"], keepdims=0)
+    value = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+    result = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(x.dtype), [])
+    graph = helper.make_graph([node], "mean", [value], [result])
+    model = helper.make_model(graph, opset_imports=opset_imports(17), ir_version=9)
+    session = ortrain.InferenceSession(model.SerializeToString())
+    assert session.run(None, {"x": x})[0] == 0
 
 
 TAKEN: dict[str, tuple[Any, dict[str, Array]]] = {

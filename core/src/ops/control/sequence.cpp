@@ -338,11 +338,17 @@ void split_run(DynamicContext& c) {
   const int64_t extent = x.shape()[axis];
   const bool ones = !c.has_input(1), squeezes = ones && c.node().int_or("keepdims", 1) == 0;
   std::vector<int64_t> lengths;
+  // Before the pieces are listed: each takes memory, however few elements it has.
+  const auto check_count = [&](int64_t pieces) {
+    c.check_limits(0, DType::kUInt8, {pieces, static_cast<int64_t>(sizeof(Tensor))});
+  };
   if (ones) {
+    check_count(extent);
     lengths.assign(static_cast<size_t>(extent), 1);
   } else if (const Tensor& split = c.in(1); split.shape().empty()) {
     const int64_t length = split.to_int64()[0];
     c.expect(length > 0, "the length of a piece must be positive, found ", length);
+    check_count(extent / length);
     for (int64_t at = 0; at < extent; at += length) lengths.push_back(std::min(length, extent - at));
   } else {
     lengths = split.to_int64();
