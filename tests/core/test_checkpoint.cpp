@@ -100,6 +100,8 @@ struct Draft {
   int64_t step = 5;
   float learning_rate = 0.1f;
   std::vector<std::pair<std::string, std::vector<Entry>>> states{{"w", {{"momentum0", {2}, 8}}}};
+  // Of groups of parameters, what was set for them.
+  std::vector<std::pair<std::string, std::vector<std::string>>> settings;
   std::vector<std::string> property_names;
 
   std::string bytes() const {
@@ -127,9 +129,18 @@ struct Draft {
         const auto name = b.CreateString(owner);
         state_tables.push_back(fbs::CreateParameterOptimizerState(b, name, tensors(momentums)));
       }
+      std::vector<flatbuffers::Offset<fbs::ParameterGroupSettings>> settings_tables;
+      for (const auto& [owner, keys] : settings) {
+        std::vector<flatbuffers::Offset<fbs::FloatProperty>> values;
+        for (const std::string& key : keys)
+          values.push_back(fbs::CreateFloatProperty(b, b.CreateString(key), 0.5f));
+        const auto name = b.CreateString(owner);
+        settings_tables.push_back(fbs::CreateParameterGroupSettings(b, name, b.CreateVector(values)));
+      }
       const auto name = b.CreateString(group);
-      group_tables.push_back(
-          fbs::CreateOptimizerGroup(b, name, step, learning_rate, b.CreateVector(state_tables)));
+      const auto states_vector = b.CreateVector(state_tables);
+      group_tables.push_back(fbs::CreateOptimizerGroup(b, name, step, learning_rate, states_vector,
+                                                       b.CreateVector(settings_tables)));
     }
     std::vector<flatbuffers::Offset<fbs::IntProperty>> ints;
     for (const std::string& p : property_names)
@@ -567,6 +578,19 @@ TEST_CASE("What does not fit together in a checkpoint is refused") {
            d.states[0].second[0].dims = {2, 1};
          }));
   refuse(ErrorCode::kFail, {"\"m\"", "momentum0"}, group([](Draft& d) { d.states[0].second[0].name = "m"; }));
+  using Settings = std::map<std::string, std::map<std::string, float>>;
+  CHECK(load(group([](Draft& d) {
+          d.settings = {{"a", {"beta", "alpha"}}, {"b", {}}};
+        }))
+            ->optimizer()
+            .group_settings == Settings{{"a", {{"alpha", 0.5f}, {"beta", 0.5f}}}, {"b", {}}});
+  refuse(ErrorCode::kFail, {"parameter group \"a\" twice"}, group([](Draft& d) {
+           d.settings = {{"a", {}}, {"a", {"beta"}}};
+         }));
+  refuse(ErrorCode::kFail, {"\"beta\" of the parameter group \"a\" twice"}, group([](Draft& d) {
+           d.settings = {{"a", {"beta", "beta"}}};
+         }));
+  refuse(ErrorCode::kFail, {"UTF-8"}, group([](Draft& d) { d.settings = {{"\xFF", {}}}; }));
   refuse(ErrorCode::kFail, {"expected one each"},
          group([](Draft& d) { d.states[0].second.push_back(d.states[0].second[0]); }));
 }

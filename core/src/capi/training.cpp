@@ -168,12 +168,12 @@ void GetOptimizerGroupName(const OrtTrainingSession* sess, size_t index, OrtAllo
 }
 
 void GetOptimizerGroupParameterCount(const OrtTrainingSession* sess, const char* group, size_t* out) {
-  *out = core_of(*sess).group_parameters(group).size();
+  *out = core_of(*sess).group_size(group);
 }
 
 void GetOptimizerGroupParameterName(const OrtTrainingSession* sess, const char* group, size_t index,
                                     OrtAllocator* allocator, char** out) {
-  name_at(core_of(*sess).group_parameters(group), index, "parameter of the group", allocator, out);
+  *out = copy_text(allocator, core_of(*sess).group_parameter(group, index));
 }
 
 void GetParameterGroup(const OrtTrainingSession* sess, const char* parameter_name, OrtAllocator* allocator,

@@ -18,6 +18,7 @@ namespace {
 // The group of a model that names none; checkpoints have used the name for all parameters.
 constexpr const char* kOnlyGroup = "group0";
 constexpr const char* kFactor = "learning_rate_factor";
+constexpr size_t kNone = SIZE_MAX;
 
 std::vector<std::string> names_in(const Node& node, const std::string& attribute) {
   const auto found = node.attributes.find(attribute);
@@ -84,8 +85,7 @@ void Optimizer::add_group(const Node& node, std::string& problems) {
 
 void Optimizer::take(const CheckpointState& state) {
   const std::vector<Parameter>& parameters = state.parameters();
-  const size_t none = groups_.size();
-  size_t rest = none;
+  size_t rest = kNone;
   std::unordered_map<std::string_view, size_t> named;
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].parameters.empty()) rest = g;
@@ -99,11 +99,12 @@ void Optimizer::take(const CheckpointState& state) {
               "\", which is not a trainable parameter of the checkpoint");
     }
   }
-  group_of_.assign(parameters.size(), rest);
+  group_of_.assign(parameters.size(), kNone);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i].trainable) continue;
-    if (const auto found = named.find(parameters[i].name); found != named.end()) group_of_[i] = found->second;
-    require(group_of_[i] != none, ErrorCode::kInvalidArgument, "the trainable parameter \"",
+    const auto found = named.find(parameters[i].name);
+    group_of_[i] = found != named.end() ? found->second : rest;
+    require(group_of_[i] != kNone, ErrorCode::kInvalidArgument, "the trainable parameter \"",
             parameters[i].name, "\" is in no parameter group of the optimizer model");
   }
   for (const auto& [group, settings] : state.optimizer().group_settings)
@@ -122,33 +123,44 @@ const ParameterGroup& Optimizer::group(const std::string& name) const {
        quoted_list(names_of(groups_)));
 }
 
-const ParameterGroup* Optimizer::group_of(const CheckpointState& state, const std::string& parameter) const {
-  const Parameter& found = state.parameter(parameter);
-  if (!found.trainable) return nullptr;
-  return &groups_[group_of_[static_cast<size_t>(&found - state.parameters().data())]];
+const ParameterGroup* Optimizer::group_of(size_t parameter) const {
+  return group_of_[parameter] == kNone ? nullptr : &groups_[group_of_[parameter]];
 }
 
-float* Optimizer::find_attribute(ParameterGroup& group, const std::string& attribute) const {
+std::vector<size_t> Optimizer::parameters_of(const std::string& name) const {
+  const auto wanted = static_cast<size_t>(&group(name) - groups_.data());
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < group_of_.size(); ++i)
+    if (group_of_[i] == wanted) indices.push_back(i);
+  return indices;
+}
+
+namespace {
+
+// The place of an attribute in a group.
+template <typename Group>
+auto* place_of(Group& group, bool is_adamw, const std::string& attribute) {
   if (attribute == kFactor) return &group.learning_rate_factor;
-  if (kind_ == Kind::kAdamW) {
+  if (is_adamw) {
     if (attribute == "alpha") return &group.adamw.alpha;
     if (attribute == "beta") return &group.adamw.beta;
     if (attribute == "epsilon") return &group.adamw.epsilon;
     if (attribute == "weight_decay") return &group.adamw.weight_decay;
   }
-  fail(ErrorCode::kInvalidArgument, "a parameter group of ", type(), " has no attribute \"", attribute,
-       "\", expected learning_rate, learning_rate_factor",
-       kind_ == Kind::kAdamW ? ", alpha, beta, epsilon or weight_decay" : "");
+  fail(ErrorCode::kInvalidArgument, "a parameter group of ", is_adamw ? "AdamW" : "SGD",
+       " has no attribute \"", attribute, "\"; it has learning_rate, learning_rate_factor",
+       is_adamw ? ", alpha, beta, epsilon and weight_decay" : "");
 }
 
+}  // namespace
+
 float Optimizer::attribute(const std::string& name, const std::string& attribute) const {
-  ParameterGroup found = group(name);
-  return *find_attribute(found, attribute);
+  return *place_of(group(name), kind_ == Kind::kAdamW, attribute);
 }
 
 void Optimizer::set_attribute(const std::string& name, const std::string& attribute, float value) {
   ParameterGroup& target = groups_[static_cast<size_t>(&group(name) - groups_.data())];
-  float* place = find_attribute(target, attribute);
+  float* place = place_of(target, kind_ == Kind::kAdamW, attribute);
   const bool is_moment_decay = attribute == "alpha" || attribute == "beta";
   const bool fits = std::isfinite(value) && (!is_moment_decay || (value >= 0 && value < 1)) &&
                     (attribute != "epsilon" || value >= 0);
@@ -202,9 +214,7 @@ void for_runs_of_group(const CheckpointState& state, const std::vector<size_t>& 
                        F&& f) {
   const std::vector<Parameter>& parameters = state.parameters();
   const bool alike = are_alike(parameters);
-  const auto in_group = [&](size_t i) {
-    return i < parameters.size() && parameters[i].trainable && group_of[i] == group;
-  };
+  const auto in_group = [&](size_t i) { return i < parameters.size() && group_of[i] == group; };
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!in_group(i)) continue;
     const size_t first = i;

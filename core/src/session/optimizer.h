@@ -43,8 +43,10 @@ class Optimizer {
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   // Throws kInvalidArgument naming the groups there are.
   const ParameterGroup& group(const std::string& name) const;
-  // The group of a trainable parameter; null for other names.
-  const ParameterGroup* group_of(const CheckpointState& state, const std::string& parameter) const;
+  // The group of the parameter with this index in the state; null for a frozen one.
+  const ParameterGroup* group_of(size_t parameter) const;
+  // The indices in the state of the parameters of a group.
+  std::vector<size_t> parameters_of(const std::string& group) const;
   // learning_rate_factor and, of AdamW, alpha, beta, epsilon and weight_decay. Throws kInvalidArgument for
   // unknown names and values out of range.
   float attribute(const std::string& group, const std::string& attribute) const;
@@ -57,11 +59,10 @@ class Optimizer {
  private:
   enum class Kind { kAdamW, kSgd };
   void add_group(const Node& node, std::string& problems);
-  float* find_attribute(ParameterGroup& group, const std::string& attribute) const;
 
   Kind kind_ = Kind::kAdamW;
   std::vector<ParameterGroup> groups_;
-  std::vector<size_t> group_of_;  // by the index of the parameter in the state
+  std::vector<size_t> group_of_;  // by the index of the parameter in the state; SIZE_MAX: none, it is frozen
   std::optional<float> max_norm_;
 };
 

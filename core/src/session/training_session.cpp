@@ -179,9 +179,10 @@ void expect_tensors(const std::vector<ValueInfo>& train_inputs, const Model& tra
 }
 
 void require_values(const CheckpointState& state, const char* doing) {
-  require(!state.is_nominal(), ErrorCode::kRuntimeException, doing,
-          ": the checkpoint is nominal and holds no values. Please load the model parameters first. Copying a "
-          "buffer with all parameters does that.");
+  require(
+      !state.is_nominal(), ErrorCode::kRuntimeException, doing,
+      ": the checkpoint is nominal and holds no values. Please load the model parameters first. Copying a "
+      "buffer with all parameters does that.");
 }
 
 }  // namespace
@@ -502,19 +503,25 @@ const std::string& TrainingSession::group_name(size_t index) const {
 
 const std::string& TrainingSession::group_of(const std::string& parameter) const {
   impl_->require_optimizer("get the group of a parameter");
-  const ParameterGroup* group = impl_->optimizer->group_of(*state_, parameter);
+  const Parameter& found = state_->parameter(parameter);
+  const auto index = static_cast<size_t>(&found - state_->parameters().data());
+  const ParameterGroup* group = impl_->optimizer->group_of(index);
   require(group != nullptr, ErrorCode::kInvalidArgument, "get the group of a parameter: \"", parameter,
           "\" is frozen, so no group has it");
   return group->name;
 }
 
-std::vector<std::string> TrainingSession::group_parameters(const std::string& group) const {
-  impl_->require_optimizer("get the parameters of a group");
-  const ParameterGroup& wanted = impl_->optimizer->group(group);
-  std::vector<std::string> names;
-  for (const Parameter& p : state_->parameters())
-    if (impl_->optimizer->group_of(*state_, p.name) == &wanted) names.push_back(p.name);
-  return names;
+size_t TrainingSession::group_size(const std::string& group) const {
+  impl_->require_optimizer("get the number of parameters in a group");
+  return impl_->optimizer->parameters_of(group).size();
+}
+
+const std::string& TrainingSession::group_parameter(const std::string& group, size_t index) const {
+  impl_->require_optimizer("get the name of a parameter in a group");
+  const std::vector<size_t> indices = impl_->optimizer->parameters_of(group);
+  require(index < indices.size(), ErrorCode::kInvalidArgument, "get the name of a parameter in group \"",
+          group, "\": index ", index, " is out of range; the group has ", indices.size());
+  return state_->parameters()[indices[index]].name;
 }
 
 float TrainingSession::group_attribute(const std::string& group, const std::string& attribute) const {

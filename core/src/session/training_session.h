@@ -52,8 +52,9 @@ class TrainingSession {
   size_t group_count() const;
   const std::string& group_name(size_t index) const;
   const std::string& group_of(const std::string& parameter) const;
-  // The names of the parameters of a group, in the order of the state.
-  std::vector<std::string> group_parameters(const std::string& group) const;
+  // The parameters of a group, in the order of the state.
+  size_t group_size(const std::string& group) const;
+  const std::string& group_parameter(const std::string& group, size_t index) const;
   // An attribute of a group: learning_rate, or one of Optimizer's. What is set is saved with the optimizer's
   // state. The rate of a group is stored as a factor, so that it follows schedules.
   float group_attribute(const std::string& group, const std::string& attribute) const;
