@@ -66,7 +66,7 @@ class Deployment:
     def __init__(self, out: Path, home: Path) -> None:
         self.out, self.home = out, home
         self.bin = Path(sys.executable).parent
-        self.fleet, self.control, self.runtime, *self.nodes = free_ports(3 + task.CLIENTS)
+        self.port, *self.nodes = free_ports(1 + task.CLIENTS)
         self.environment = {
             **os.environ,
             "FLWR_HOME": str(home),
@@ -91,15 +91,14 @@ class Deployment:
         """Start the SuperLink and say where it is."""
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.control}"\ninsecure = true\n'
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
         )
         self.start(
-            "superlink", "flower-superlink", "--insecure", "--port", str(self.runtime),
-            "--fleet-api-address", f"127.0.0.1:{self.fleet}", "--control-api-address", f"127.0.0.1:{self.control}",
+            "superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port),
         )  # fmt: skip
         for _ in range(600):
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.control)) == 0:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             time.sleep(0.2)
         raise RuntimeError(f"the SuperLink does not listen; see {self.out / 'superlink.log'}")
@@ -107,7 +106,7 @@ class Deployment:
     def start_node(self, number: int) -> None:
         """Start a SuperNode."""
         self.start(
-            f"supernode{number}", "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.fleet}",
+            f"supernode{number}", "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}",
             "--port", str(self.nodes[number]), "--node-config", f"partition-id={number} num-partitions={task.CLIENTS}",
         )  # fmt: skip
 

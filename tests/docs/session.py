@@ -31,10 +31,10 @@ STEPS = [
         "the model of the demo read hers? She makes artifacts from it and evaluates them.",
         "ortrain artifacts demo/digits.onnx --loss cross_entropy --out mine",
     ),
-    ("", "ortrain evaluate mine --data pictures --metric accuracy"),
+    ("", "ortrain evaluate mine --data pictures --metric accuracy --threads 1"),
     (
         "Hardly at all. She trains it on her pictures, of which a quarter is held out.",
-        "ortrain train mine --data pictures --validation 0.25 --epochs 12 --metric accuracy --lr 3e-3 --schedule linear",
+        "ortrain train mine --data pictures --validation 0.25 --epochs 12 --metric accuracy --lr 3e-3 --threads 1",
     ),
     ("She writes the model that her app will run, and looks at it.", "ortrain export mine mine.onnx"),
     ("", "ortrain inspect mine.onnx"),
