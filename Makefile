@@ -29,6 +29,12 @@ install: setup ## Build the package and install it into the virtual environment
 demo: install ## Train on real data and show the result
 	$(PYTHON) examples/digits/train.py --out $(BUILD)/demo
 
+.PHONY: federated
+federated: install ## Train the digits on Flower: a simulation, and a deployment of five processes on loopback
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check 'flwr[simulation]>=1.41,<2'
+	$(PYTHON) examples/federated/run.py simulation --out $(BUILD)/federated
+	$(PYTHON) examples/federated/run.py deployment --out $(BUILD)/federated
+
 .PHONY: generate
 generate: setup ## Render everything that follows from spec/
 	$(PYTHON) -m codegen

@@ -70,7 +70,11 @@ def test_what_fused_operators_become_is_shown(run, tmp_path):
         [
             make.make_node("FusedGemm", ["x", "w", "b"], ["g"], domain="com.microsoft", activation="Relu"),
             make.make_node(
-                "SkipLayerNormalization", ["g", "s", "gamma", "beta"], ["y"], name="skip", domain="com.microsoft"
+                "SkipLayerNormalization",
+                ["g", "s", "gamma", "beta"],
+                ["y"],
+                name="skip",
+                domain="com.microsoft",
             ),
         ],
         "fused",

@@ -6,13 +6,14 @@ The messages go through Flower's own ClientApp, ServerApp and strategies; only t
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
-import ortrain
 import pytest
+from languages import ROOT
 from ortrain import Trainer
 from ortrain.api import CheckpointState
 
@@ -29,7 +30,9 @@ from flwr.serverapp.strategy import (
 from flwr.supercore.task_identity import TaskIdentity
 from ortrain.flower import Scaffold, client_app, server_app
 
-ARTIFACTS = Path(ortrain.__file__).parent / "demo_data/artifacts"
+sys.path.insert(0, str(ROOT / "examples/federated"))
+from federated import task
+
 QUIET = {"min_available_nodes": 1, "min_train_nodes": 1, "min_evaluate_nodes": 1}
 
 
@@ -39,7 +42,8 @@ class Local(Grid):
     def __init__(self, app, nodes: int, down: dict[int, list[int]] | None = None) -> None:
         self.app, self.down = app, down or {}
         self.contexts = {
-            node: Context(1, node, {"partition-id": node - 1}, RecordDict(), {}) for node in range(1, nodes + 1)
+            node: Context(1, node, {"partition-id": node - 1}, RecordDict(), {})
+            for node in range(1, nodes + 1)
         }
 
     def set_run(self, run) -> None: ...
@@ -67,12 +71,6 @@ class Local(Grid):
         return replies
 
 
-def digits():
-    from ortrain.cli.demo_command import _digits
-
-    return _digits()
-
-
 @pytest.fixture(autouse=True)
 def identity(monkeypatch):
     """Who makes messages in this process, which Flower says when it starts a server."""
@@ -82,46 +80,55 @@ def identity(monkeypatch):
 
 @pytest.fixture(scope="module")
 def shards():
-    """The digits to train on in 4 shards of few digits each, and those held out."""
-    (images, labels), test = digits()
-    order = np.argsort(labels, kind="stable")
-    # Each shard has two pieces of the sorted rows, hence about two and a half digits each time.
-    pieces = np.array_split(order, 8)
-    return [(images[rows], labels[rows]) for rows in (np.concatenate([pieces[i], pieces[i + 4]]) for i in range(4))], test
+    """The shards of the example, which have more of some digits than of others, and the digits held out."""
+    return [task.shard(number) for number in range(task.CLIENTS)], task.digits()[1]
 
 
-def federate(shards, strategy, out, down=None, mods=(), metrics=("accuracy",), clients=4, **options):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The artifacts of the example, with SGD."""
+    where = tmp_path_factory.mktemp("federated")
+    task.prepare(where)
+    return where / "artifacts"
+
+
+def federate(folder, shards, strategy, out, down=None, mods=(), metrics=("accuracy",), clients=4, **options):
     parts, test = shards
     app = client_app(
-        ARTIFACTS, lambda context: (parts[context.node_config["partition-id"]], test), metrics=metrics, mods=mods
+        folder, lambda context: (parts[context.node_config["partition-id"]], test), metrics=metrics, mods=mods
     )
-    options = {"learning_rate": 3e-3, "rounds": 2, "test": test, "metrics": metrics, **options}
+    options = {"learning_rate": task.LEARNING_RATE, "rounds": 2, "test": test, "metrics": metrics, **options}
     grid = Local(app, clients, down)
-    server_app(ARTIFACTS, strategy, out=out, **options)(grid, Context(1, 0, {}, RecordDict(), {}))
+    server_app(folder, strategy, out=out, **options)(grid, Context(1, 0, {}, RecordDict(), {}))
     lines = (Path(out) / "rounds.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines], grid
 
 
 @pytest.mark.parametrize("strategy", [FedAvg, Scaffold])
-def test_federated_equals_central_within_a_point(strategy, shards, tmp_path):
+def test_federated_equals_central_within_a_point(strategy, folder, shards, tmp_path):
     parts, test = shards
     whole = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-    central = Trainer(ARTIFACTS, learning_rate=3e-3, metrics=["accuracy"], threads=1)
-    central.fit(whole, 8, verbose=False)
-    rounds, _ = federate(shards, strategy(**QUIET), tmp_path, rounds=12, local_epochs=2)
+    central = Trainer(folder, learning_rate=task.LEARNING_RATE, metrics=["accuracy"], threads=1)
+    central.fit(whole, task.ROUNDS * task.LOCAL_EPOCHS, verbose=False)
+    rounds, _ = federate(
+        folder, shards, strategy(**QUIET), tmp_path, rounds=task.ROUNDS, local_epochs=task.LOCAL_EPOCHS
+    )
     expected = central.evaluate(test)["accuracy"]
     assert rounds[0]["accuracy"] < 0.2
     assert rounds[-1]["accuracy"] > expected - 0.01, expected
     images, labels = test
     scores = onnxruntime.InferenceSession(tmp_path / "global.onnx").run(None, {"image": images})[0]
     assert (scores.argmax(axis=1) == labels).mean() == pytest.approx(rounds[-1]["accuracy"])
-    size = Trainer(ARTIFACTS).module.get_parameters_size(True)
+    size = Trainer(folder).module.get_parameters_size(True)
     for number, entry in enumerate(rounds[1:], start=1):
         assert len(entry["clients"]) == 4
         assert all(set(client) == {"train", "evaluate"} for client in entry["clients"].values())
-        each = (2 if strategy is Scaffold else 1) * 4 * 4 * size
+        # Four bytes per element from each of four clients, and a heading of 128 bytes per array; SCAFFOLD's control variate
+        # is one more array of that size, which is not sent to be evaluated.
+        plain = 4 * (4 * size + 6 * 128)
+        each = plain + (4 * (4 * size + 128) if strategy is Scaffold else 0)
         assert entry["bytes_received"] == each
-        assert entry["bytes_sent"] == each + 4 * 4 * size  # to train on and to evaluate
+        assert entry["bytes_sent"] == each + plain
         assert (tmp_path / f"round-{number}.ckpt").exists()
 
 
@@ -129,20 +136,20 @@ def parameters(path):
     return {name: parameter.data for name, parameter in CheckpointState.load_checkpoint(path).parameters}
 
 
-def test_a_buffer_is_the_same_as_names(shards, tmp_path):
+def test_a_buffer_is_the_same_as_names(folder, shards, tmp_path):
     for kind in (False, True):
-        federate(shards, FedAvg(**QUIET), tmp_path / str(kind), as_buffer=kind)
+        federate(folder, shards, FedAvg(**QUIET), tmp_path / str(kind), as_buffer=kind)
     one, two = (parameters(tmp_path / kind / "round-2.ckpt") for kind in ("False", "True"))
     for name, values in one.items():
         np.testing.assert_allclose(values, two[name], rtol=1e-5, atol=1e-6)
 
 
-def test_a_round_is_the_mean_by_rows(shards, tmp_path):
-    federate(shards, FedAvg(**QUIET), tmp_path, rounds=1)
+def test_a_round_is_the_mean_by_rows(folder, shards, tmp_path):
+    federate(folder, shards, FedAvg(**QUIET), tmp_path, rounds=1)
     expected: dict[str, np.ndarray] = {}
     total = sum(len(labels) for _, labels in shards[0])
     for part in shards[0]:
-        trainer = Trainer(ARTIFACTS, learning_rate=3e-3, seed=1, threads=1)
+        trainer = Trainer(folder, learning_rate=task.LEARNING_RATE, seed=1, threads=1)
         trainer.fit(part, verbose=False)
         for name, parameter in trainer.state.parameters:
             expected[name] = expected.get(name, 0) + parameter.data.astype(np.float64) * len(part[1]) / total
@@ -150,11 +157,13 @@ def test_a_round_is_the_mean_by_rows(shards, tmp_path):
         np.testing.assert_allclose(values, expected[name], rtol=1e-4, atol=1e-6)
 
 
-def test_a_proximal_term_keeps_clients_near(shards, tmp_path):
-    start = parameters(ARTIFACTS / "checkpoint")
+def test_a_proximal_term_keeps_clients_near(folder, shards, tmp_path):
+    start = parameters(folder / "checkpoint")
 
     def moved(mu):
-        federate(shards, FedProx(proximal_mu=mu, **QUIET), tmp_path / str(mu), rounds=1, local_epochs=3)
+        federate(
+            folder, shards, FedProx(proximal_mu=mu, **QUIET), tmp_path / str(mu), rounds=1, local_epochs=3
+        )
         now = parameters(tmp_path / str(mu) / "round-1.ckpt")
         return sum(float(np.square(now[name] - start[name]).sum()) for name in start)
 
@@ -162,29 +171,29 @@ def test_a_proximal_term_keeps_clients_near(shards, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["adam", "privacy"])
-def test_other_strategies_run(kind, shards, tmp_path):
+def test_other_strategies_run(kind, folder, shards, tmp_path):
     if kind == "adam":
-        rounds, _ = federate(shards, FedAdam(eta=0.01, **QUIET), tmp_path, rounds=4)
+        rounds, _ = federate(folder, shards, FedAdam(eta=0.01, **QUIET), tmp_path, rounds=4)
         assert rounds[-1]["accuracy"] > rounds[0]["accuracy"] + 0.1
     else:
         strategy = DifferentialPrivacyClientSideFixedClipping(
             FedAvg(**QUIET), noise_multiplier=1e-3, clipping_norm=0.5, num_sampled_clients=4
         )
-        federate(shards, strategy, tmp_path, rounds=1, mods=[fixedclipping_mod])
-        start, now = parameters(ARTIFACTS / "checkpoint"), parameters(tmp_path / "round-1.ckpt")
+        federate(folder, shards, strategy, tmp_path, rounds=1, mods=[fixedclipping_mod])
+        start, now = parameters(folder / "checkpoint"), parameters(tmp_path / "round-1.ckpt")
         norm = np.sqrt(sum(float(np.square(now[name] - start[name]).sum()) for name in start))
         assert 0.05 < norm < 0.6  # a mean of updates that were clipped to 0.5, and a little noise
 
 
-def test_a_client_may_leave_and_come_back(shards, tmp_path):
-    rounds, _ = federate(shards, FedAvg(**QUIET), tmp_path, rounds=3, down={2: [3]})
+def test_a_client_may_leave_and_come_back(folder, shards, tmp_path):
+    rounds, _ = federate(folder, shards, FedAvg(**QUIET), tmp_path, rounds=3, down={2: [3]})
     assert [len(entry["clients"]) for entry in rounds[1:]] == [4, 3, 4]
     assert rounds[2]["failures"] == ["node 3: gone", "node 3: gone"]
 
 
-def test_control_variates_stay_on_the_nodes_and_sum_up(shards, tmp_path):
+def test_control_variates_stay_on_the_nodes_and_sum_up(folder, shards, tmp_path):
     strategy = Scaffold(**QUIET)
-    _, grid = federate(shards, strategy, tmp_path)
+    _, grid = federate(folder, shards, strategy, tmp_path)
     kept = [context.state["ortrain.control"]["ortrain.control"].numpy() for context in grid.contexts.values()]
     np.testing.assert_allclose(strategy._control, np.mean(kept, axis=0), rtol=1e-3, atol=1e-6)
     assert np.abs(strategy._control).max() > 1e-4
@@ -192,6 +201,6 @@ def test_control_variates_stay_on_the_nodes_and_sum_up(shards, tmp_path):
 
 def test_contradictions_are_named():
     with pytest.raises(ValueError, match="expected False with as_buffer"):
-        server_app(ARTIFACTS, FedAvg(), as_buffer=True, frozen=True)
+        server_app("artifacts", FedAvg(), as_buffer=True, frozen=True)
     with pytest.raises(ValueError, match="rounds: expected 1 or more"):
-        server_app(ARTIFACTS, FedAvg(), rounds=0)
+        server_app("artifacts", FedAvg(), rounds=0)

@@ -34,7 +34,8 @@ def command(model: Path, json_output: bool) -> int:
     """Show which operators of the inference model MODEL run and train, and whether the whole model trains.
 
     For operators that are decomposed, the table shows into what: the operators of the training model that the first of their
-    nodes became. --json has that for each node. Whether the model trains is tried with a mean squared error on its first output. The exit status is 3 if it does not.
+    nodes became. --json has that for each node. Whether the model trains is tried with a mean squared error on its first
+    output. The exit status is 3 if it does not.
     """
     try:
         from ortrain import artifacts

@@ -1,0 +1,1 @@
+"""The app that Flower runs: a client, a server and their data."""

@@ -1,0 +1,103 @@
+"""The session of a newcomer that docs/first-session.md shows: ``python tests/docs/session.py`` runs and writes it.
+
+The page consists of the commands with what they print; the prose is here. What the newcomer has besides the commands is a
+folder of pictures, which `make_pictures` makes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import ortrain
+from PIL import Image
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/first-session.md"
+
+STEPS = [
+    (
+        "Ana has installed ortrain with `pip install 'ortrain[artifacts,data]'`. First she looks whether it works, "
+        "with the digits that come with it.",
+        "ortrain demo --out demo --epochs 6",
+    ),
+    (
+        "Now her own pictures. She has scanned digits that she wrote, one folder per digit, but her scanner turns every page "
+        "by a quarter: `pictures/0/000.png` to `pictures/9/...`. The digits in the demo stand upright. How well does "
+        "the model of the demo read hers? She makes artifacts from it and evaluates them.",
+        "ortrain artifacts demo/digits.onnx --loss cross_entropy --out mine",
+    ),
+    ("", "ortrain evaluate mine --data pictures --metric accuracy --threads 1"),
+    (
+        "Hardly at all. She trains it on her pictures, of which a quarter is held out.",
+        "ortrain train mine --data pictures --validation 0.25 --epochs 12 --metric accuracy --lr 3e-3 --threads 1",
+    ),
+    ("She writes the model that her app will run, and looks at it.", "ortrain export mine mine.onnx"),
+    ("", "ortrain inspect mine.onnx"),
+    ("Where did the parameters go?", "ortrain diff mine/checkpoint mine/trained.ckpt || true"),
+]
+
+
+def make_pictures(folder: Path, count: int = 400) -> None:
+    """Write digits of the demo, turned by a quarter and 32 pixels wide, as PNG files in a folder per digit."""
+    with np.load(Path(ortrain.__file__).parent / "demo_data/digits.npz") as file:
+        pixels, labels = file["pixels"][:count], file["labels"][:count]
+    for number, (image, label) in enumerate(zip(pixels, labels, strict=True)):
+        (folder / str(label)).mkdir(parents=True, exist_ok=True)
+        turned = np.rot90(image * np.uint8(15))
+        Image.fromarray(turned).resize((32, 32), Image.Resampling.BILINEAR).save(
+            folder / str(label) / f"{number:03}.png"
+        )
+
+
+def run(command: str, folder: Path) -> str:
+    """Run a command line and return what it prints, standard error after standard output."""
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "100",
+    }
+    ran = subprocess.run(
+        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    if ran.returncode:
+        raise RuntimeError(f"{command} ended with {ran.returncode}: {ran.stdout}{ran.stderr}")
+    return ran.stderr + ran.stdout
+
+
+def record() -> str:
+    """Run the session and return the page."""
+    parts = [
+        "# A first session\n\nWhat a newcomer types and sees, from the demo to a model trained on their own folder of images. "
+        "`tests/docs/session.py` has\nwritten this page by running the commands.\n"
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        make_pictures(Path(name) / "pictures")
+        for prose, command in STEPS:
+            if prose:
+                parts.append(_wrapped(prose) + "\n")
+            parts.append(f"```console\n$ {command}\n{run(command, Path(name)).rstrip()}\n```\n")
+    return "\n".join(parts)
+
+
+def _wrapped(text: str, width: int = 128) -> str:
+    lines = [""]
+    for word in text.split():
+        if len(lines[-1]) + len(word) >= width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines)
+
+
+def shape_of(output: str) -> list[str]:
+    """Return the lines of an output without numbers, and without drawings, which consist of shades."""
+    lines = [re.sub(r"[\d.,+-]+(e-?\d+)?", "#", line) for line in output.splitlines()]
+    return [re.sub(r"[\s#]+", " ", line).strip() for line in lines if re.search(r"[a-zA-Z]", line)]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(record(), encoding="utf-8")

@@ -1,0 +1,101 @@
+"""The commands in the README and the pages work.
+
+A fenced block that begins with ``bash test`` is run line by line in a folder that has ``model.onnx`` (from 64 values to 10
+classes), ``train.npz``, ``test.csv`` and ``new.npz``. A block that begins with ``bash clone`` works in a clone and builds or
+tests the project, which takes minutes and is what the tests are part of; its make targets, modules and files are looked up.
+There is no other ``bash`` block. ``console`` blocks are those of docs/first-session.md, which are run again.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import session
+from languages import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(bash|console|sh|shell)\b *(\S*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [
+    (page, match[1], match[2], match[3])
+    for page in PAGES
+    for match in BLOCK.finditer(page.read_text("utf-8"))
+]
+
+
+def commands(kind: str) -> dict[Path, list[str]]:
+    """The lines of the blocks of a kind, by page, without comments."""
+    found: dict[Path, list[str]] = {}
+    for page, _, mark, text in BLOCKS:
+        if mark == kind:
+            lines = (re.sub(r"\s+#.*", "", line).strip() for line in text.splitlines())
+            found.setdefault(page, []).extend(line for line in lines if line)
+    return found
+
+
+def test_every_block_says_whether_it_is_run():
+    assert {(kind, mark) for _, kind, mark, _ in BLOCKS} == {
+        ("bash", "test"),
+        ("bash", "clone"),
+        ("console", ""),
+    }
+    assert [page.name for page, kind, _, _ in BLOCKS if kind == "console"] == ["first-session.md"] * len(
+        session.STEPS
+    )
+
+
+@pytest.mark.parametrize("page", commands("test"), ids=lambda page: page.name)
+def test_commands_run(page, tmp_path):
+    shutil.copy(ROOT / "tests/data/fixtures/mlp_adamw/model.onnx", tmp_path / "model.onnx")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, 80)
+    images = rng.normal(size=(80, 64)).astype(np.float32)
+    np.savez(tmp_path / "train.npz", input=images, labels=labels)
+    np.savez(tmp_path / "new.npz", input=images[:5])
+    heading = ",".join([*(f"p{i}" for i in range(64)), "label"])
+    np.savetxt(
+        tmp_path / "test.csv",
+        np.column_stack([images, labels]),
+        delimiter=",",
+        header=heading,
+        comments="",
+        fmt="%g",
+    )
+    for command in commands("test")[page]:
+        session.run(command, tmp_path)
+
+
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", commands("clone"), ids=lambda page: page.name)
+def test_commands_of_a_clone_exist(page):
+    for command in commands("clone")[page]:
+        for target in re.findall(r"\bmake ([a-z][\w-]*)", command):
+            assert target in TARGETS, command
+        for path in re.findall(r"\b(?:tests|codegen|docs|examples|bindings|spec)/[\w./-]+", command):
+            made = path.startswith("docs/images") or f"build/{path}" in command
+            assert made or "<" in command or (ROOT / path).exists(), f"{command}: {path}"
+        for module in re.findall(r"python -m ([\w.]+)", command):
+            assert (
+                module == "pytest"
+                or (ROOT / module.replace(".", "/")).with_suffix(".py").exists()
+                or (ROOT / module.replace(".", "/") / "__main__.py").exists()
+            ), command
+
+
+def test_the_first_session_is_as_shown(tmp_path):
+    session.make_pictures(tmp_path / "pictures")
+    shown = re.findall(
+        r"^```console\n\$ (.*?)\n(.*?)^```", session.PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert [command for command, _ in shown] == [command for _, command in session.STEPS]
+    accuracies = []
+    for command, output in shown:
+        printed = session.run(command, tmp_path)
+        assert session.shape_of(printed) == session.shape_of(output), command
+        accuracies += re.findall(r"val_accuracy ([\d.]+)", printed)
+    assert float(accuracies[-1]) > 0.8
