@@ -215,7 +215,7 @@ pytest-sanitize:
 	cmake --install $(BUILD)/sanitize --prefix $(SANITIZED_SITE) >/dev/null
 	cp -r bindings/python/ortrain/. $(SANITIZED_SITE)/ortrain
 	LD_PRELOAD="$(foreach name,asan ubsan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))" PYTHONMALLOC=malloc \
-	  PYTHONPATH=$(SANITIZED_SITE) LSAN_OPTIONS=suppressions=tests/python_leaks.txt:print_suppressions=0 \
+	  PYTHONPATH=$(SANITIZED_SITE) LSAN_OPTIONS=suppressions=$(CURDIR)/tests/python_leaks.txt:print_suppressions=0 \
 	  $(PYTHON) -m pytest -q $(SANITIZED_TESTS)
 
 # Races are looked for with clang, whose OpenMP library tells ThreadSanitizer (through archer) what its threads wait for;
