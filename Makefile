@@ -229,7 +229,8 @@ run-races:
 	cmake -S . -B $(BUILD)/races -G Ninja -DCMAKE_CXX_COMPILER=$(CLANG_CXX) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
 	  -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DORTRAIN_ONEDNN=OFF -DORTRAIN_SANITIZE=thread
 	cmake --build $(BUILD)/races --target test_threads
-	OMP_TOOL_LIBRARIES=$$(dirname $$(realpath $(CLANG_CXX)))/../lib/libarcher.so TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
+	OMP_TOOL_LIBRARIES=$$(dirname $$(realpath $(CLANG_CXX)))/../lib/libarcher.so \
+	TSAN_OPTIONS=ignore_noninstrumented_modules=1:external_symbolizer_path=$(shell command -v llvm-symbolizer) \
 	  $(BUILD)/races/tests/test_threads
 
 SECONDS ?= 60
