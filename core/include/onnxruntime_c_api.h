@@ -334,9 +334,6 @@ typedef void(ORT_API_CALL* OrtLoggingFunction)(void* param, OrtLoggingLevel seve
 /** Receives the outputs of a run in the background. Must not throw. */
 typedef void(ORT_API_CALL* RunAsyncCallbackFn)(void* user_data, OrtValue** outputs, size_t num_outputs, OrtStatus* status);
 
-/** Learns that a gradient is complete and in the buffer. Must not throw. */
-typedef void(ORT_API_CALL* OrtGradientReadyFn)(void* user_data, size_t first, size_t count);
-
 /** Allocates and frees memory. A program may fill in its own and pass it wherever a call takes an
  * allocator; calls use only Alloc and Free.
  */

@@ -22,6 +22,9 @@ typedef struct OrtGradientGraphBuilder OrtGradientGraphBuilder;
 /** The settings of a training graph. */
 typedef struct OrtTrainingParameters OrtTrainingParameters;
 
+/** Learns that a gradient is complete and in the buffer. Must not throw. */
+typedef void(ORT_API_CALL* OrtGradientReadyFn)(void* user_data, size_t first, size_t count);
+
 /** Calls that the two older tables lack: listing a checkpoint, reading gradients, creating artifacts.
  * The exported function OrtrainGetApi(version) returns this table. It starts at version 1 and only
  * grows at its end.

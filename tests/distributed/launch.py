@@ -11,18 +11,14 @@ TESTS = pathlib.Path(__file__).parents[1]
 
 
 def mpiexec(
-    ranks: int, *command: str | pathlib.Path, seconds: float = 60, cleans_up: bool = True
+    ranks: int, *command: str | pathlib.Path, seconds: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python program in `ranks` processes with one thread each.
-
-    With `cleans_up`, as is usual, the launcher ends all processes once one of them is killed.
-    """
+    """Run a Python program in `ranks` processes with one thread each."""
     launcher = pathlib.Path(sys.executable).parent / "mpiexec"
     paths = [str(TESTS), str(TESTS / "legacy"), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    options = [] if cleans_up else ["-disable-auto-cleanup"]
     return subprocess.run(
-        [launcher, *options, "-l", "-n", str(ranks), sys.executable, *command],
+        [launcher, "-l", "-n", str(ranks), sys.executable, *command],
         env=environment, capture_output=True, text=True, timeout=seconds, check=False,
     )  # fmt: skip
 

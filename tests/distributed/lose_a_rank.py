@@ -33,8 +33,8 @@ for step in range(4):
     if step == 2 and rank == 1:
         if how == "hangs":
             time.sleep(1000)
-        if how == "dies":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if how in ("dies", "freezes"):
+            os.kill(os.getpid(), signal.SIGKILL if how == "dies" else signal.SIGSTOP)
         if how == "exits":
             sys.exit(0)
         if how == "raises_outside":

@@ -44,6 +44,7 @@ def with_dropout(model: bytes) -> bytes:
 
 
 def session_of(settings: Settings) -> ortrain.TrainingSession:
+    ortrain.set_seed(7)
     options = ortrain.SessionOptions()
     options.intra_op_num_threads = 1
     for key, value in {"ortrain.communication_timeout": "30", **settings.config}.items():

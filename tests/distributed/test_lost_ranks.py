@@ -18,7 +18,7 @@ TIMEOUT = 4.0
     ("how", "message"),
     [
         ("hangs", "all-reduce of the gradients: rank 1 did not answer within"),
-        ("dies", "rank 1 did not answer within"),
+        ("freezes", "rank 1 did not answer within"),
         ("raises", "rank 1 failed: InvalidArgumentError"),
         ("exits", "rank 1 has ended"),
         ("raises_outside", "rank 1 has ended"),
@@ -27,14 +27,26 @@ TIMEOUT = 4.0
 def test_the_others_end_in_time_and_name_the_rank(tmp_path: pathlib.Path, how: str, message: str) -> None:
     write_artifacts(tmp_path)
     started = time.monotonic()
-    done = mpiexec(3, PROGRAM, tmp_path, how, str(TIMEOUT), seconds=40, cleans_up=how != "dies")
+    done = mpiexec(3, PROGRAM, tmp_path, how, str(TIMEOUT), seconds=40)
     took = time.monotonic() - started
     assert done.returncode != 0
     reports = [line for line in done.stderr.splitlines() if "LostRankError" in line]
     assert any(message in line for line in reports), done.stdout + done.stderr
     assert all("rank 1" in line for line in reports)
     assert took < 25
-    # The checkpoint is that of the last save, whole.
+    assert_saved(tmp_path)
+
+
+def test_mpi_ends_all_where_one_is_killed(tmp_path: pathlib.Path) -> None:
+    write_artifacts(tmp_path)
+    done = mpiexec(3, PROGRAM, tmp_path, "dies", "60", seconds=40)
+    assert done.returncode != 0
+    assert "Killed (signal 9)" in done.stdout + done.stderr
+    assert_saved(tmp_path)
+
+
+def assert_saved(tmp_path: pathlib.Path) -> None:
+    """The checkpoint is that of the last save, whole."""
     alone = Alone(tmp_path, "saved")
     assert dict(alone.state.properties)["step"] == 2
     alone.train(1)

@@ -283,6 +283,18 @@ class ModelSignature:
         }
 
 
+def session_states(session: _ortrain.SessionHandle) -> list[tuple[str, str, str]]:
+    """Return name, role and weight of each state of a session with a training graph, sorted by name."""
+    return [
+        (
+            _ortrain.session_get_state_name(session, i),
+            _ortrain.session_get_state_role(session, i),
+            _ortrain.session_get_state_weight(session, i),
+        )
+        for i in range(_ortrain.session_get_state_count(session))
+    ]
+
+
 def as_arrays(output: OrtValue) -> Any:
     """Return an output of a run: an array, a list of arrays, or None for an empty optional output."""
     if output.is_tensor():

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import ModelSignature, as_arrays, check_providers
+from ortrain._support import ModelSignature, as_arrays, check_providers, session_states
 from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.run_options import RunOptions
 from ortrain.api.generated.training_parameters import TrainingParameters
@@ -207,16 +207,7 @@ class TrainingSession(InferenceSession):
     # ---- state ----
 
     def _states(self) -> list[tuple[str, str, str]]:
-        """Return name, role and weight of each state, sorted by name."""
-        handle = self._handle
-        return [
-            (
-                _ortrain.session_get_state_name(handle, i),
-                _ortrain.session_get_state_role(handle, i),
-                _ortrain.session_get_state_weight(handle, i),
-            )
-            for i in range(_ortrain.session_get_state_count(handle))
-        ]
+        return session_states(self._handle)
 
     def _state(self, name: str) -> Array:
         return _ortrain.session_get_state(self._handle, name).numpy()

@@ -162,4 +162,4 @@ class TrainingSession:
         return self._loaded.is_output_fp32_node(output_name)
 
     def finalize(self) -> None:
-        """Do nothing: there is one process, so there is no communication to end."""
+        """Do nothing: communication with other processes ends when this one exits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import ModelSignature, to_writable
+from ortrain._support import ModelSignature, session_states, to_writable
 from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.run_options import RunOptions
 from ortrain.api.generated.training_parameters import TrainingParameters
@@ -58,6 +59,7 @@ def complete_sizes(parameters: TrainingParameters) -> None:
             f"{parameters.horizontal_parallel_size} * {parameters.pipeline_parallel_size}"
         )
     parameters.data_parallel_size = parameters.world_size // others
+    warnings.warn(f"data_parallel_size is set to {parameters.data_parallel_size}", stacklevel=3)
 
 
 def join(parameters: TrainingParameters, options: SessionOptions) -> Communicator:
@@ -124,6 +126,7 @@ class SharedTraining:
         self._adasum = parameters.enable_adasum
         self._divided = parameters.deepspeed_zero_stage != 0
         states = self._states()
+        self._draws = any(name == RANDOM for name, _, _ in states)
         self.weights = sorted({weight for _, role, weight in states if role == "weight"})
         values = [_ortrain.session_get_state(handle, weight).numpy() for weight in self.weights]
         self.shapes = {weight: value.shape for weight, value in zip(self.weights, values, strict=True)}
@@ -148,24 +151,16 @@ class SharedTraining:
         self._path = RunOptions()
         self._path.only_execute_path_to_fetches = True
         self._share_weights()
-        if (state := self.random_state()) is not None:
-            self.set_random_state(*state)
+        states = ranks.gather(self.random_state(), "comparing what is drawn")
+        if self.random_state() is not None:  # with the seed of rank 0, or of the first rank that draws
+            self.set_random_state(*next(state for state in states if state is not None))
 
     def _data_ranks(self, parameters: TrainingParameters) -> Communicator:
         """Return the ranks that have the same weights."""
         return self.world
 
     def _states(self) -> list[tuple[str, str, str]]:
-        handle = self._handle
-        count = _ortrain.session_get_state_count(handle)
-        return [
-            (
-                _ortrain.session_get_state_name(handle, i),
-                _ortrain.session_get_state_role(handle, i),
-                _ortrain.session_get_state_weight(handle, i),
-            )
-            for i in range(count)
-        ]
+        return session_states(self._handle)
 
     def _share_weights(self) -> None:
         """Begin with the weights of rank 0."""
@@ -178,7 +173,7 @@ class SharedTraining:
 
     def random_state(self) -> tuple[int, int] | None:
         """Return the seed and the number of the next run, without the rank; None if nothing is drawn."""
-        if not any(name == RANDOM for name, _, _ in self._states()):
+        if not self._draws:
             return None
         seed, number = map(int, _ortrain.session_get_state(self._handle, RANDOM).numpy())
         return seed, number % _RUNS
@@ -342,7 +337,10 @@ class SharedTraining:
         feed = {name: values[name] for name in (self._rate, self._scale) if name}
         feed[NORM] = OrtValue.ortvalue_from_numpy(np.array(raw_norm, np.float32))
         known = {name: value for name, value in feed.items() if name in self._graph_inputs}
+        random = self.random_state()
         _ortrain.run(self._handle, self._path._handle, list(known), list(known.values()), [UPDATED], [None])
+        if random is not None:  # a step counts as one run, as in one process
+            self.set_random_state(*random)
 
     @property
     def _graph_inputs(self) -> set[str]:
