@@ -233,7 +233,7 @@ public class InferenceTests
         Assert.That(missing.ErrorCode, Is.EqualTo(ErrorCode.NoSuchFile));
         Assert.Throws<OnnxRuntimeException>(() => new InferenceSession(new byte[] { 1, 2, 3 }));
         Assert.Throws<ArgumentNullException>(() => new InferenceSession((string)null));
-        Assert.Throws<ArgumentNullException>(() => new InferenceSession(model, null));
+        Assert.Throws<ArgumentNullException>(() => new InferenceSession(model, (SessionOptions)null));
         var session = new InferenceSession(model);
         session.Dispose();
         session.Dispose();

@@ -115,7 +115,7 @@ public class TensorTests
         tensor.CopyTo(array, 1);
         Assert.That(array, Is.EqualTo(new[] { 0f, 1, 2, 3, 2, 0 }));
         Assert.Throws<ArgumentException>(() => tensor.CopyTo(new float[3], 0));
-        Assert.Throws<NotSupportedException>(() => ((ICollection<float>)tensor).Add(1));
+        Assert.Throws<InvalidOperationException>(() => ((ICollection<float>)tensor).Add(1));
         tensor.Fill(5);
         Assert.That(tensor.ToArray(), Is.All.EqualTo(5));
     }

@@ -20,4 +20,6 @@ mcs -nologo -target:library -langversion:7.2 -unsafe -debug -warn:4 -warnaserror
 export LD_LIBRARY_PATH="$library${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export ORTRAIN_TEST_DATA="$PWD/$out/data"
 export ORTRAIN_API_INVENTORY="$PWD/tests/csharp/api_inventory.txt"
+export ORTRAIN_REFERENCE_MEMBERS="$PWD/tests/data/csharp_members.txt"
+export ORTRAIN_ABSENT_MEMBERS="$PWD/tests/csharp/absent_members.txt"
 exec nunit-console -nologo -work="$out" "$@" "$out/Tests.dll"

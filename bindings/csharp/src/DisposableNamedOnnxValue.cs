@@ -11,13 +11,13 @@ namespace Microsoft.ML.OnnxRuntime
         private readonly OrtValue owned;
 
         private DisposableNamedOnnxValue(string name, OrtValue owned)
-            : base(name, TensorTypes.View(owned), OnnxValueType.ONNX_TYPE_TENSOR)
+            : base(name, TensorTypes.View(owned), owned.OnnxType)
         {
             this.owned = owned;
-            ElementType = owned.Info.ElementDataType;
+            ElementType = owned.IsTensor ? owned.Info.ElementDataType : TensorElementType.Undefined;
         }
 
-        /// <summary>Type of the elements.</summary>
+        /// <summary>Type of the elements of a tensor; Undefined for a sequence.</summary>
         public TensorElementType ElementType { get; }
 
         /// <summary>Frees the value. Calling it again has no effect.</summary>
@@ -34,6 +34,7 @@ namespace Microsoft.ML.OnnxRuntime
             if (disposing)
             {
                 owned.Dispose();
+                (Value as IDisposable)?.Dispose();
             }
         }
 

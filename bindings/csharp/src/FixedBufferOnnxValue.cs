@@ -1,4 +1,5 @@
 using System;
+using System.Collections.Generic;
 using System.Runtime.InteropServices;
 using Microsoft.ML.OnnxRuntime.Tensors;
 
@@ -95,12 +96,39 @@ namespace Microsoft.ML.OnnxRuntime
             return new FixedBufferOnnxValue(OrtValue.CreateOver(memoryInfo, memory, elementType, shape, bytesSize));
         }
 
+        /// <summary>The values of buffers.</summary>
+        internal static IReadOnlyCollection<OrtValue> ValuesOf(
+            IReadOnlyCollection<FixedBufferOnnxValue> buffers, string name)
+        {
+            var values = new List<OrtValue>(Arguments.NotNull(buffers, name).Count);
+            foreach (FixedBufferOnnxValue buffer in buffers)
+            {
+                if (buffer == null)
+                {
+                    throw new ArgumentNullException(name + "[" + values.Count + "]");
+                }
+                values.Add(buffer.Live.IsClosed ? null : buffer.value);
+            }
+            return values;
+        }
+
         /// <summary>Frees the value and unpins the memory. Calling it again has no
         /// effect.</summary>
         public void Dispose()
         {
-            IsDisposed = true;
-            value.Dispose();
+            Dispose(true);
+            GC.SuppressFinalize(this);
+        }
+
+        /// <summary>Frees what the object owns.</summary>
+        /// <param name="disposing">True when called by Dispose(), false when called by a finalizer.</param>
+        protected virtual void Dispose(bool disposing)
+        {
+            if (disposing)
+            {
+                IsDisposed = true;
+                value.Dispose();
+            }
         }
     }
 }

@@ -6,6 +6,9 @@ namespace Microsoft.ML.OnnxRuntime
     /// <summary>An IEEE 754 half-precision value: 1 of sign, 5 of exponent, 10 of fraction.</summary>
     public struct Float16 : IComparable, IComparable<Float16>, IEquatable<Float16>
     {
+        private const int SignBit = 0x8000;
+        private const int ExponentBits = 0x7C00;
+
         /// <summary>The bits.</summary>
         public readonly ushort value;
 
@@ -39,6 +42,12 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>One.</summary>
         public static Float16 One => new Float16(0x3C00);
+
+        /// <summary>Zero with a sign.</summary>
+        public static Float16 NegativeZero => new Float16(0x8000);
+
+        /// <summary>The number nearest to pi.</summary>
+        public static Float16 Pi => new Float16(0x4248);
 
         /// <summary>The nearest value to a float; ties round to even, overflow to
         /// infinity.</summary>
@@ -109,6 +118,96 @@ namespace Microsoft.ML.OnnxRuntime
         public static bool operator >(Float16 left, Float16 right)
         {
             return left.ToFloat() > right.ToFloat();
+        }
+
+        /// <summary>Whether the left value is less or they are equal.</summary>
+        /// <param name="left">The first value.</param>
+        /// <param name="right">The second value.</param>
+        /// <returns>True if it is; false if one is NaN.</returns>
+        public static bool operator <=(Float16 left, Float16 right)
+        {
+            return left.ToFloat() <= right.ToFloat();
+        }
+
+        /// <summary>Whether the left value is greater or they are equal.</summary>
+        /// <param name="left">The first value.</param>
+        /// <param name="right">The second value.</param>
+        /// <returns>True if it is; false if one is NaN.</returns>
+        public static bool operator >=(Float16 left, Float16 right)
+        {
+            return left.ToFloat() >= right.ToFloat();
+        }
+
+        /// <summary>The value with its sign changed.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>The result; NaN stays as it is.</returns>
+        public static Float16 Negate(Float16 value)
+        {
+            return IsNaN(value) ? value : new Float16((ushort)(value.value ^ SignBit));
+        }
+
+        /// <summary>Whether a value is neither infinite nor NaN.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>True if it is.</returns>
+        public static bool IsFinite(Float16 value)
+        {
+            return Magnitude(value) < ExponentBits;
+        }
+
+        /// <summary>Whether a value is infinite, with either sign.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>True if it is.</returns>
+        public static bool IsInfinity(Float16 value)
+        {
+            return Magnitude(value) == ExponentBits;
+        }
+
+        /// <summary>Whether a value is positive infinity.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>True if it is.</returns>
+        public static bool IsPositiveInfinity(Float16 value)
+        {
+            return value.value == ExponentBits;
+        }
+
+        /// <summary>Whether a value is negative infinity.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>True if it is.</returns>
+        public static bool IsNegativeInfinity(Float16 value)
+        {
+            return value.value == (SignBit | ExponentBits);
+        }
+
+        /// <summary>Whether the sign of a value is set, also of zero and NaN.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>True if it is.</returns>
+        public static bool IsNegative(Float16 value)
+        {
+            return (value.value & SignBit) != 0;
+        }
+
+        /// <summary>Whether a value is NaN or zero.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>True if it is.</returns>
+        public static bool IsNaNOrZero(Float16 value)
+        {
+            return Magnitude(value) == 0 || IsNaN(value);
+        }
+
+        /// <summary>Whether a value is finite, and not zero or subnormal.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>True if it is.</returns>
+        public static bool IsNormal(Float16 value)
+        {
+            return IsFinite(value) && (value.value & ExponentBits) != 0;
+        }
+
+        /// <summary>Whether a value is smaller than every normal one, and not zero.</summary>
+        /// <param name="value">The value.</param>
+        /// <returns>True if it is.</returns>
+        public static bool IsSubnormal(Float16 value)
+        {
+            return Magnitude(value) != 0 && (value.value & ExponentBits) == 0;
         }
 
         /// <summary>Whether a value is NaN.</summary>
@@ -188,6 +287,11 @@ namespace Microsoft.ML.OnnxRuntime
         public override string ToString()
         {
             return ToFloat().ToString(CultureInfo.InvariantCulture);
+        }
+
+        private static int Magnitude(Float16 value)
+        {
+            return value.value & ~SignBit;
         }
     }
 }

@@ -18,6 +18,15 @@ namespace Microsoft.ML.OnnxRuntime
             ValueType = valueType;
         }
 
+        /// <summary>Creates a pair of name and tensor.</summary>
+        /// <param name="name">The name.</param>
+        /// <param name="value">The tensor.</param>
+        /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
+        protected NamedOnnxValue(string name, object value)
+            : this(name, value, OnnxValueType.ONNX_TYPE_TENSOR)
+        {
+        }
+
         /// <summary>The kind of the value.</summary>
         public OnnxValueType ValueType { get; }
 
@@ -36,6 +45,42 @@ namespace Microsoft.ML.OnnxRuntime
         public static NamedOnnxValue CreateFromTensor<T>(string name, Tensor<T> value)
         {
             return new NamedOnnxValue(name, value, OnnxValueType.ONNX_TYPE_TENSOR);
+        }
+
+        /// <summary>Creates a pair of name and sequence.</summary>
+        /// <typeparam name="T">Type of the elements: NamedOnnxValue.</typeparam>
+        /// <param name="name">The name.</param>
+        /// <param name="value">The elements.</param>
+        /// <returns>The pair.</returns>
+        /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
+        public static NamedOnnxValue CreateFromSequence<T>(string name, IEnumerable<T> value)
+        {
+            return new NamedOnnxValue(name, value, OnnxValueType.ONNX_TYPE_SEQUENCE);
+        }
+
+        /// <summary>Creates a pair of name and map.</summary>
+        /// <typeparam name="K">Type of the keys.</typeparam>
+        /// <typeparam name="V">Type of the values.</typeparam>
+        /// <param name="name">The name.</param>
+        /// <param name="value">The map.</param>
+        /// <returns>The pair; no run takes maps as inputs.</returns>
+        /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
+        public static NamedOnnxValue CreateFromMap<K, V>(string name, IDictionary<K, V> value)
+        {
+            return new NamedOnnxValue(name, value, OnnxValueType.ONNX_TYPE_MAP);
+        }
+
+        /// <summary>The map.</summary>
+        /// <typeparam name="K">Type of the keys.</typeparam>
+        /// <typeparam name="V">Type of the values.</typeparam>
+        /// <returns>The map itself, not a copy.</returns>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when it is another kind of value.</exception>
+        public IDictionary<K, V> AsDictionary<K, V>()
+        {
+            return Value as IDictionary<K, V> ?? throw new OnnxRuntimeException(
+                ErrorCode.InvalidArgument,
+                "AsDictionary: the value '" + Name + "' is a " + Describe(Value) + ", expected a map from " +
+                typeof(K).Name + " to " + typeof(V).Name);
         }
 
         /// <summary>The tensor.</summary>
@@ -71,9 +116,21 @@ namespace Microsoft.ML.OnnxRuntime
             {
                 return tensor.CreateOrtValue();
             }
+            if (ValueType == OnnxValueType.ONNX_TYPE_SEQUENCE && Value is IEnumerable<NamedOnnxValue> elements)
+            {
+                using (var values = new DisposableList<OrtValue>(4))
+                {
+                    foreach (NamedOnnxValue element in elements)
+                    {
+                        values.Add(element.CreateOrtValue());
+                    }
+                    return OrtValue.CreateSequence(values);
+                }
+            }
             throw new OnnxRuntimeException(
                 ErrorCode.InvalidArgument,
-                "the value '" + Name + "' is a " + Describe(Value) + ", expected a DenseTensor");
+                "the value '" + Name + "' is a " + Describe(Value) +
+                ", expected a DenseTensor or a sequence of NamedOnnxValue");
         }
 
         private static string Describe(object value)

@@ -3,6 +3,17 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
+    /// <summary>Receives a log message. The texts are in UTF-8 and valid during the call.</summary>
+    /// <param name="param">What the environment was created with.</param>
+    /// <param name="severity">How severe it is.</param>
+    /// <param name="category">What it is about.</param>
+    /// <param name="logId">The name of the environment or session.</param>
+    /// <param name="codeLocation">Where it comes from.</param>
+    /// <param name="message">The message.</param>
+    [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+    public delegate void DOrtLoggingFunction(
+        IntPtr param, OrtLoggingLevel severity, IntPtr category, IntPtr logId, IntPtr codeLocation, IntPtr message);
+
     /// <summary>Settings of the process environment.</summary>
     public struct EnvironmentCreationOptions
     {
@@ -11,6 +22,16 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>The minimum severity that is logged; null for warnings.</summary>
         public OrtLoggingLevel? logLevel;
+
+        /// <summary>Threads that sessions share if they are created with DisablePerSessionThreads; null for
+        /// none.</summary>
+        public OrtThreadingOptions threadOptions;
+
+        /// <summary>What the function for messages receives with each; null for nothing.</summary>
+        public IntPtr? loggingParam;
+
+        /// <summary>Receives log messages; null for standard error.</summary>
+        public DOrtLoggingFunction loggingFunction;
     }
 
     public sealed partial class OrtEnv
@@ -21,12 +42,34 @@ namespace Microsoft.ML.OnnxRuntime
         private static readonly object Gate = new object();
         private static volatile OrtEnv instance;
 
-        private OrtEnv(OrtLoggingLevel logLevel, string logId)
+        // The library keeps the address of the function, so the object has to live as long.
+        private readonly DOrtLoggingFunction logger;
+
+        private OrtEnv(EnvironmentCreationOptions options)
             : base(IntPtr.Zero, true)
         {
-            NativeStatus.ThrowOnError(
-                OrtApi.CreateEnv(logLevel, NativeText.Utf8(logId, nameof(logId)), out IntPtr environment));
-            envLogLevel = logLevel;
+            OrtLoggingLevel level = options.logLevel ?? DefaultLogLevel;
+            byte[] id = NativeText.Utf8(options.logId ?? DefaultLogId, nameof(options.logId));
+            OrtThreadingOptions threads = options.threadOptions;
+            logger = options.loggingFunction;
+            IntPtr environment;
+            if (logger != null)
+            {
+                IntPtr function = Marshal.GetFunctionPointerForDelegate(logger);
+                IntPtr parameter = options.loggingParam ?? IntPtr.Zero;
+                NativeStatus.ThrowOnError(
+                    threads == null
+                        ? OrtApi.CreateEnvWithCustomLogger(function, parameter, level, id, out environment)
+                        : OrtApi.CreateEnvWithCustomLoggerAndGlobalThreadPools(
+                            function, parameter, level, id, threads.Live, out environment));
+            }
+            else
+            {
+                NativeStatus.ThrowOnError(
+                    threads == null ? OrtApi.CreateEnv(level, id, out environment)
+                                    : OrtApi.CreateEnvWithGlobalThreadPools(level, id, threads.Live, out environment));
+            }
+            envLogLevel = level;
             SetHandle(environment);
         }
 
@@ -50,7 +93,7 @@ namespace Microsoft.ML.OnnxRuntime
                 {
                     if (!IsCreated)
                     {
-                        instance = new OrtEnv(DefaultLogLevel, DefaultLogId);
+                        instance = new OrtEnv(default(EnvironmentCreationOptions));
                     }
                 }
             }
@@ -73,7 +116,7 @@ namespace Microsoft.ML.OnnxRuntime
                         "CreateInstanceWithOptions: the process already has an environment, expected none; call it " +
                         "before anything else");
                 }
-                return instance = new OrtEnv(options.logLevel ?? DefaultLogLevel, options.logId ?? DefaultLogId);
+                return instance = new OrtEnv(options);
             }
         }
 

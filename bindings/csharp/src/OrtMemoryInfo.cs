@@ -4,10 +4,42 @@ namespace Microsoft.ML.OnnxRuntime
 {
     public partial class OrtMemoryInfo
     {
+        /// <summary>Name of memory of the CPU, in UTF-8 with a zero at the end.</summary>
+        public static readonly byte[] allocatorCPU = NativeText.Utf8("Cpu", nameof(allocatorCPU));
+
+        /// <summary>Name of memory of a CUDA device, in UTF-8 with a zero at the end.</summary>
+        public static readonly byte[] allocatorCUDA = NativeText.Utf8("Cuda", nameof(allocatorCUDA));
+
+        /// <summary>Name of pinned memory for CUDA, in UTF-8 with a zero at the end.</summary>
+        public static readonly byte[] allocatorCUDA_PINNED =
+            NativeText.Utf8("CudaPinned", nameof(allocatorCUDA_PINNED));
+
+        /// <summary>Name of memory of a HIP device, in UTF-8 with a zero at the end.</summary>
+        public static readonly byte[] allocatorHIP = NativeText.Utf8("Hip", nameof(allocatorHIP));
+
+        /// <summary>Name of pinned memory for HIP, in UTF-8 with a zero at the end.</summary>
+        public static readonly byte[] allocatorHIP_PINNED = NativeText.Utf8("HipPinned", nameof(allocatorHIP_PINNED));
+
         private static readonly Lazy<OrtMemoryInfo> Cpu = new Lazy<OrtMemoryInfo>(CreateCpu);
 
         // The shared instance is never disposed of.
         private bool shared;
+
+        /// <summary>Creates a description of a device's memory.</summary>
+        /// <param name="allocatorName">Name of the device in UTF-8 with a zero at the end, such as
+        /// <see cref="allocatorCPU"/>.</param>
+        /// <param name="allocatorType">How memory is allocated.</param>
+        /// <param name="deviceId">Index of the device.</param>
+        /// <param name="memoryType">What the memory is for.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="allocatorName"/> is
+        /// null.</exception>
+        /// <exception cref="System.ArgumentException">When it has no zero at the end.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such device.</exception>
+        public OrtMemoryInfo(
+            byte[] allocatorName, OrtAllocatorType allocatorType, int deviceId, OrtMemType memoryType)
+            : this(NativeText.OfUtf8(allocatorName, nameof(allocatorName)), allocatorType, deviceId, memoryType)
+        {
+        }
 
         /// <summary>CPU memory. Disposing of it does nothing.</summary>
         public static OrtMemoryInfo DefaultInstance => Cpu.Value;

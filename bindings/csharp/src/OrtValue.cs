@@ -1,5 +1,6 @@
 using System;
 using System.Buffers;
+using System.Collections.Generic;
 using System.Runtime.InteropServices;
 using Microsoft.ML.OnnxRuntime.Tensors;
 
@@ -10,6 +11,9 @@ namespace Microsoft.ML.OnnxRuntime
         private readonly OrtValueHandle handle;
         private readonly ManagedMemory managed;
         private object info;
+
+        /// <summary>What a sequence or map was made of, disposed of with it.</summary>
+        private IReadOnlyList<OrtValue> parts;
 
         internal OrtValue(IntPtr value)
         {
@@ -169,12 +173,16 @@ namespace Microsoft.ML.OnnxRuntime
             return new Span<byte>((void*)data, size);
         }
 
+        /// <summary>The value itself.</summary>
+        public OrtValue Value => this;
+
         /// <summary>Kind, element type and dimensions.</summary>
         /// <returns>The type information.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtTypeInfo GetTypeInfo()
         {
-            return new OrtTypeInfo(OnnxType, GetTensorTypeAndShape());
+            NativeStatus.ThrowOnError(OrtApi.GetTypeInfo(Live, out IntPtr native));
+            return OrtTypeInfo.Take(native);
         }
 
         /// <summary>Location of the elements.</summary>
@@ -191,6 +199,11 @@ namespace Microsoft.ML.OnnxRuntime
         public void Dispose()
         {
             handle.Dispose();
+            foreach (OrtValue part in parts ?? new OrtValue[0])
+            {
+                part.Dispose();
+            }
+            parts = null;
         }
 
         /// <summary>A tensor over the caller's memory whose elements may be declared as another type of the

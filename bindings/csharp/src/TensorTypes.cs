@@ -104,6 +104,10 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>A C# tensor that shares a value's memory.</summary>
         internal static object View(OrtValue value)
         {
+            if (value.OnnxType == OnnxValueType.ONNX_TYPE_SEQUENCE)
+            {
+                return Elements(value);
+            }
             TensorElementType type = value.Info.ElementDataType;
             switch (type)
             {
@@ -120,6 +124,8 @@ namespace Microsoft.ML.OnnxRuntime
                 case TensorElementType.Bool: return View<bool>(value);
                 case TensorElementType.Float16: return View<Float16>(value);
                 case TensorElementType.BFloat16: return View<BFloat16>(value);
+                case TensorElementType.String:
+                    return new DenseTensor<string>(value.GetStringTensorAsArray(), Dimensions(value));
                 default:
                     throw new OnnxRuntimeException(
                         ErrorCode.NotImplemented, "a tensor with elements of type " + type + " has no C# type");
@@ -152,8 +158,25 @@ namespace Microsoft.ML.OnnxRuntime
         private static DenseTensor<T> View<T>(OrtValue value)
             where T : struct
         {
-            int[] dimensions = Array.ConvertAll(value.Info.Shape, extent => checked((int)extent));
-            return new DenseTensor<T>(new OrtValueMemory<T>(value).Memory, dimensions);
+            return new DenseTensor<T>(new OrtValueMemory<T>(value).Memory, Dimensions(value));
+        }
+
+        private static int[] Dimensions(OrtValue value)
+        {
+            return Array.ConvertAll(value.Info.Shape, extent => checked((int)extent));
+        }
+
+        /// <summary>The elements of a sequence, without names.</summary>
+        private static DisposableList<DisposableNamedOnnxValue> Elements(OrtValue value)
+        {
+            int count = value.GetValueCount();
+            var elements = new DisposableList<DisposableNamedOnnxValue>(count);
+            for (int i = 0; i < count; ++i)
+            {
+                OrtValue element = value.GetValue(i, OrtAllocator.DefaultInstance);
+                elements.Add(DisposableNamedOnnxValue.CreateFromOrtValue("", element));
+            }
+            return elements;
         }
 
         private static OrtValue OverNumbers<T>(Memory<T> memory, long[] shape)

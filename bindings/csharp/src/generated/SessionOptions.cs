@@ -235,6 +235,47 @@ namespace Microsoft.ML.OnnxRuntime
             NativeStatus.ThrowOnError(OrtApi.DisablePerSessionThreads(Live));
         }
 
+        /// <summary>Fixes every dimension of an input that a model marks with a denotation.</summary>
+        /// <param name="dimDenotation">The denotation, such as DATA_BATCH.</param>
+        /// <param name="dimValue">The extent.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="dimDenotation"/> is
+        /// null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the extent is negative.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void AddFreeDimensionOverride(string dimDenotation, long dimValue)
+        {
+            NativeStatus.ThrowOnError(OrtApi.AddFreeDimensionOverride(
+                Live, NativeText.Utf8(dimDenotation, nameof(dimDenotation)), dimValue));
+        }
+
+        /// <summary>Fixes every dimension of an input that has a name.</summary>
+        /// <param name="dimName">The name, such as batch.</param>
+        /// <param name="dimValue">The extent.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="dimName"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the extent is negative.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void AddFreeDimensionOverrideByName(string dimName, long dimValue)
+        {
+            NativeStatus.ThrowOnError(OrtApi.AddFreeDimensionOverrideByName(
+                Live, NativeText.Utf8(dimName, nameof(dimName)), dimValue));
+        }
+
+        /// <summary>Has sessions use a tensor instead of an initializer of their model.</summary>
+        /// <remarks>Its memory is shared, not copied: several sessions can use the same weights.</remarks>
+        /// <param name="name">Name of the initializer; a name that a model does not have is ignored.</param>
+        /// <param name="ortValue">The tensor, with the initializer's type and shape.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="name"/> or <paramref
+        /// name="ortValue"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the value is not a tensor, or the name is
+        /// empty or has a tensor already.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void AddInitializer(string name, OrtValue ortValue)
+        {
+            NativeStatus.ThrowOnError(OrtApi.AddInitializer(
+                Live, NativeText.Utf8(name, nameof(name)),
+                Arguments.NotNull(ortValue, nameof(ortValue)).Live));
+        }
+
         private bool enableCpuMemArena = true;
 
         /// <summary>Accepted but has no effect: intermediate values are always stored in an arena.</summary>

@@ -15,7 +15,7 @@ namespace Microsoft.ML.OnnxRuntime
         internal delegate IntPtr NameCall(UIntPtr index, out IntPtr name);
 
         // A string that is not valid UTF-16 is rejected rather than changed.
-        private static readonly UTF8Encoding Strict = new UTF8Encoding(false, true);
+        internal static readonly UTF8Encoding Strict = new UTF8Encoding(false, true);
 
         private static readonly bool PathsAreWide = RuntimeInformation.IsOSPlatform(OSPlatform.Windows);
 
@@ -26,6 +26,17 @@ namespace Microsoft.ML.OnnxRuntime
             var bytes = new byte[Strict.GetByteCount(text) + 1];
             Strict.GetBytes(text, 0, text.Length, bytes, 0);
             return bytes;
+        }
+
+        /// <summary>The string that bytes in UTF-8 with a zero at the end stand for.</summary>
+        internal static string OfUtf8(byte[] bytes, string name)
+        {
+            int end = Array.IndexOf(Arguments.NotNull(bytes, name), (byte)0);
+            if (end < 0)
+            {
+                throw new ArgumentException("expected bytes with a zero at the end, found none", name);
+            }
+            return Encoding.UTF8.GetString(bytes, 0, end);
         }
 
         /// <summary>A path in the encoding of the file system.</summary>

@@ -75,11 +75,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
                     ", expected " + typeof(T).Name,
                     nameof(array));
             }
-            var dimensions = new int[array.Rank];
-            for (int i = 0; i < dimensions.Length; ++i)
-            {
-                dimensions[i] = array.GetLength(i);
-            }
+            int[] dimensions = TensorShape.Of(array, nameof(array));
             var tensor = new DenseTensor<T>(dimensions, reverseStride);
             Span<T> elements = tensor.Buffer.Span;
             int position = 0;

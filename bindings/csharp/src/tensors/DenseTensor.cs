@@ -107,6 +107,10 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         /// <summary>A value over the buffer.</summary>
         OrtValue IBufferedTensor.CreateOrtValue()
         {
+            if (this is Tensor<string> texts)
+            {
+                return OrtValue.CreateFromStringTensor(texts);
+            }
             if (IsReversedStride && Rank > 1)
             {
                 throw new ArgumentException(

@@ -10,7 +10,8 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
     /// <remarks>Its elements are counted, copied and enumerated in the order in which they are stored in
     /// memory.</remarks>
     /// <typeparam name="T">Type of the elements.</typeparam>
-    public abstract class Tensor<T> : IList<T>, IReadOnlyList<T>
+    public abstract class Tensor<T> : TensorBase, IList, IList<T>, IReadOnlyList<T>, IStructuralComparable,
+        IStructuralEquatable
     {
         internal readonly int[] dimensions;
         internal readonly int[] strides;
@@ -31,11 +32,22 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         /// <exception cref="ArgumentOutOfRangeException">When a dimension is negative, or there are too many
         /// elements.</exception>
         protected Tensor(ReadOnlySpan<int> dimensions, bool reverseStride)
+            : base(typeof(T))
         {
             Length = TensorShape.Length(dimensions, nameof(dimensions));
             this.dimensions = dimensions.ToArray();
             strides = TensorShape.Strides(dimensions, reverseStride);
             IsReversedStride = reverseStride;
+        }
+
+        /// <summary>Creates a tensor with the dimensions of an array; its elements are not read.</summary>
+        /// <param name="fromArray">The array.</param>
+        /// <param name="reverseStride">Whether the first index varies fastest in memory instead of the
+        /// last.</param>
+        /// <exception cref="ArgumentNullException">When <paramref name="fromArray"/> is null.</exception>
+        protected Tensor(Array fromArray, bool reverseStride)
+            : this((ReadOnlySpan<int>)TensorShape.Of(fromArray, nameof(fromArray)), reverseStride)
+        {
         }
 
         /// <summary>Number of elements.</summary>
@@ -53,11 +65,27 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         /// <summary>The stride of each dimension, in elements.</summary>
         public ReadOnlySpan<int> Strides => strides;
 
+        /// <summary>Always true: elements are neither added nor removed.</summary>
+        public bool IsFixedSize => true;
+
+        /// <summary>Always false: elements can be set.</summary>
+        public bool IsReadOnly => false;
+
+        int ICollection.Count => (int)Length;
+
+        bool ICollection.IsSynchronized => false;
+
+        object ICollection.SyncRoot => this;
+
+        object IList.this[int index]
+        {
+            get { return GetValue(index); }
+            set { SetValue(index, Element(value, nameof(value))); }
+        }
+
         int ICollection<T>.Count => (int)Length;
 
         int IReadOnlyCollection<T>.Count => (int)Length;
-
-        bool ICollection<T>.IsReadOnly => false;
 
         T IReadOnlyList<T>.this[int index] => GetValue(index);
 
@@ -215,9 +243,95 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return GetEnumerator();
         }
 
+        /// <summary>Compares two tensors of equal shape element by element, in the order of memory.</summary>
+        /// <param name="left">The first tensor.</param>
+        /// <param name="right">The second tensor.</param>
+        /// <returns>0 if all are equal, otherwise less or more than 0 as the first that differ.</returns>
+        /// <exception cref="ArgumentNullException">When a tensor is null.</exception>
+        /// <exception cref="ArgumentException">When the shapes differ.</exception>
+        public static int Compare(Tensor<T> left, Tensor<T> right)
+        {
+            Arguments.NotNull(left, nameof(left));
+            return ((IStructuralComparable)left).CompareTo(right, Comparer<T>.Default);
+        }
+
+        /// <summary>Whether two tensors of equal shape have equal elements.</summary>
+        /// <param name="left">The first tensor.</param>
+        /// <param name="right">The second tensor.</param>
+        /// <returns>True if they have.</returns>
+        /// <exception cref="ArgumentNullException">When a tensor is null.</exception>
+        /// <exception cref="ArgumentException">When the shapes differ.</exception>
+        public static bool Equals(Tensor<T> left, Tensor<T> right)
+        {
+            Arguments.NotNull(left, nameof(left));
+            return ((IStructuralEquatable)left).Equals(right, EqualityComparer<T>.Default);
+        }
+
+        /// <summary>The main diagonal over the first two dimensions.</summary>
+        /// <returns>A new tensor of a rank that is lower by one.</returns>
+        /// <exception cref="InvalidOperationException">When the rank is less than 2.</exception>
+        public Tensor<T> GetDiagonal()
+        {
+            return GetDiagonal(0);
+        }
+
+        /// <summary>A diagonal over the first two dimensions.</summary>
+        /// <param name="offset">How far to the right of the main diagonal; negative below it.</param>
+        /// <returns>A new tensor of a rank that is lower by one.</returns>
+        /// <exception cref="InvalidOperationException">When the rank is less than 2.</exception>
+        /// <exception cref="ArgumentException">When there is no such diagonal.</exception>
+        public Tensor<T> GetDiagonal(int offset)
+        {
+            return TensorTriangles.Diagonal(this, offset);
+        }
+
+        /// <summary>The elements on and below the main diagonal; zeros above.</summary>
+        /// <returns>A new tensor.</returns>
+        /// <exception cref="InvalidOperationException">When the rank is less than 2.</exception>
+        public Tensor<T> GetTriangle()
+        {
+            return GetTriangle(0, false);
+        }
+
+        /// <summary>The elements on and below a diagonal; zeros above.</summary>
+        /// <param name="offset">How far to the right of the main diagonal; negative below it.</param>
+        /// <returns>A new tensor.</returns>
+        /// <exception cref="InvalidOperationException">When the rank is less than 2.</exception>
+        public Tensor<T> GetTriangle(int offset)
+        {
+            return GetTriangle(offset, false);
+        }
+
+        /// <summary>The elements on a diagonal and on one side of it; zeros on the other.</summary>
+        /// <param name="offset">How far to the right of the main diagonal; negative below it.</param>
+        /// <param name="upper">Whether the side is that above the diagonal.</param>
+        /// <returns>A new tensor.</returns>
+        /// <exception cref="InvalidOperationException">When the rank is less than 2.</exception>
+        public Tensor<T> GetTriangle(int offset, bool upper)
+        {
+            return TensorTriangles.Triangle(this, offset, upper);
+        }
+
+        /// <summary>The elements on and above the main diagonal; zeros below.</summary>
+        /// <returns>A new tensor.</returns>
+        /// <exception cref="InvalidOperationException">When the rank is less than 2.</exception>
+        public Tensor<T> GetUpperTriangle()
+        {
+            return GetTriangle(0, true);
+        }
+
+        /// <summary>The elements on and above a diagonal; zeros below.</summary>
+        /// <param name="offset">How far to the right of the main diagonal; negative below it.</param>
+        /// <returns>A new tensor.</returns>
+        /// <exception cref="InvalidOperationException">When the rank is less than 2.</exception>
+        public Tensor<T> GetUpperTriangle(int offset)
+        {
+            return GetTriangle(offset, true);
+        }
+
         void ICollection<T>.Add(T item)
         {
-            throw new NotSupportedException("elements cannot be added to a tensor");
+            throw SizeIsFixed("added to");
         }
 
         void ICollection<T>.Clear()
@@ -227,17 +341,110 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
 
         bool ICollection<T>.Remove(T item)
         {
-            throw new NotSupportedException("elements cannot be removed from a tensor");
+            throw SizeIsFixed("removed from");
         }
 
         void IList<T>.Insert(int index, T item)
         {
-            throw new NotSupportedException("elements cannot be added to a tensor");
+            throw SizeIsFixed("added to");
         }
 
         void IList<T>.RemoveAt(int index)
         {
-            throw new NotSupportedException("elements cannot be removed from a tensor");
+            throw SizeIsFixed("removed from");
+        }
+
+        void ICollection.CopyTo(Array array, int index)
+        {
+            if (array is T[] own)
+            {
+                CopyTo(own, index);
+                return;
+            }
+            Arguments.NotNull(array, nameof(array));
+            if (array.Rank != 1 || index < 0 || array.Length - index < Length)
+            {
+                throw new ArgumentException(
+                    "the array has " + array.Length + " elements and rank " + array.Rank + ", expected " + Length +
+                    " from index " + index + " on and rank 1",
+                    nameof(array));
+            }
+            for (int i = 0; i < Length; ++i)
+            {
+                array.SetValue(GetValue(i), index + i);
+            }
+        }
+
+        int IList.Add(object value)
+        {
+            throw SizeIsFixed("added to");
+        }
+
+        void IList.Clear()
+        {
+            Fill(default(T));
+        }
+
+        bool IList.Contains(object value)
+        {
+            return IsElement(value) && Contains((T)value);
+        }
+
+        int IList.IndexOf(object value)
+        {
+            return IsElement(value) ? IndexOf((T)value) : -1;
+        }
+
+        void IList.Insert(int index, object value)
+        {
+            throw SizeIsFixed("added to");
+        }
+
+        void IList.Remove(object value)
+        {
+            throw SizeIsFixed("removed from");
+        }
+
+        void IList.RemoveAt(int index)
+        {
+            throw SizeIsFixed("removed from");
+        }
+
+        int IStructuralComparable.CompareTo(object other, IComparer comparer)
+        {
+            IList elements = OfSameShape(other);
+            for (int i = 0; i < Length; ++i)
+            {
+                int order = comparer.Compare(GetValue(i), elements[i]);
+                if (order != 0)
+                {
+                    return order;
+                }
+            }
+            return 0;
+        }
+
+        bool IStructuralEquatable.Equals(object other, IEqualityComparer comparer)
+        {
+            IList elements = OfSameShape(other);
+            for (int i = 0; i < Length; ++i)
+            {
+                if (!comparer.Equals(GetValue(i), elements[i]))
+                {
+                    return false;
+                }
+            }
+            return true;
+        }
+
+        int IStructuralEquatable.GetHashCode(IEqualityComparer comparer)
+        {
+            int code = 17;
+            for (int i = 0; i < Length; ++i)
+            {
+                code = unchecked(code * 31 + comparer.GetHashCode(GetValue(i)));
+            }
+            return code;
         }
 
         /// <summary>The elements as a string, with a pair of braces for each row.</summary>
@@ -281,6 +488,75 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
                     " elements of " + this,
                     "dimensions");
             }
+        }
+
+        private static InvalidOperationException SizeIsFixed(string what)
+        {
+            return new InvalidOperationException("elements cannot be " + what + " a tensor: its size is fixed");
+        }
+
+        private static bool IsElement(object value)
+        {
+            return value is T || (value == null && default(T) == null);
+        }
+
+        private static T Element(object value, string name)
+        {
+            if (!IsElement(value))
+            {
+                throw new ArgumentException(
+                    "expected a " + typeof(T).Name + ", found " + (value == null ? "null" : value.GetType().Name), name);
+            }
+            return (T)value;
+        }
+
+        /// <summary>Another tensor or array of this shape, as a list in the order of this tensor.</summary>
+        private IList OfSameShape(object other)
+        {
+            if (other is Tensor<T> tensor)
+            {
+                if (!Dimensions.SequenceEqual(tensor.Dimensions))
+                {
+                    throw Different(TensorShape.Text(tensor.dimensions));
+                }
+                if (tensor.IsReversedStride == IsReversedStride)
+                {
+                    return tensor;
+                }
+                var ordered = (IList)CloneEmpty();
+                for (int i = 0; i < Length; ++i)
+                {
+                    int at = TensorShape.OffsetOfPosition(dimensions, strides, i);
+                    ordered[at] = tensor.GetValue(TensorShape.OffsetOfPosition(dimensions, tensor.strides, i));
+                }
+                return ordered;
+            }
+            if (other is Array array)
+            {
+                int[] found = TensorShape.Of(array, nameof(other));
+                if (!Dimensions.SequenceEqual(found))
+                {
+                    throw Different(TensorShape.Text(found));
+                }
+                var ordered = new object[Length];
+                int position = 0;
+                foreach (object element in array)
+                {
+                    ordered[TensorShape.OffsetOfPosition(dimensions, strides, position)] = element;
+                    ++position;
+                }
+                return ordered;
+            }
+            throw new ArgumentException(
+                "a tensor is compared with a " + (other == null ? "null" : other.GetType().Name) +
+                ", expected a " + this + " or an array of that shape",
+                nameof(other));
+        }
+
+        private ArgumentException Different(string shape)
+        {
+            return new ArgumentException(
+                "a tensor of shape " + shape + " is compared with a " + this + ", expected that shape", "other");
         }
 
         private static int[] Checked(int[] indices)

@@ -5,6 +5,18 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
     /// <summary>Arithmetic of dimensions, strides and indices.</summary>
     internal static class TensorShape
     {
+        /// <summary>The dimensions of an array.</summary>
+        internal static int[] Of(Array array, string name)
+        {
+            Arguments.NotNull(array, name);
+            var dimensions = new int[array.Rank];
+            for (int i = 0; i < dimensions.Length; ++i)
+            {
+                dimensions[i] = array.GetLength(i);
+            }
+            return dimensions;
+        }
+
         /// <summary>The product of dimensions; throws for a negative one and for more elements than an array can
         /// have.</summary>
         internal static int Length(ReadOnlySpan<int> dimensions, string name)

@@ -1,0 +1,31 @@
+using System;
+using System.Runtime.InteropServices;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>Packed weights that sessions share. Sessions pack their own, so it stays empty.</summary>
+    public class PrePackedWeightsContainer : SafeHandle
+    {
+        /// <summary>Creates an empty container.</summary>
+        public PrePackedWeightsContainer()
+            : base(IntPtr.Zero, true)
+        {
+            NativeStatus.ThrowOnError(OrtApi.CreatePrepackedWeightsContainer(out IntPtr container));
+            SetHandle(container);
+        }
+
+        /// <summary>Whether the handle is null.</summary>
+        public override bool IsInvalid => handle == IntPtr.Zero;
+
+        /// <summary>The container as calls take it.</summary>
+        internal IntPtr Live => Arguments.NotDisposed(this).handle;
+
+        /// <summary>Frees the object.</summary>
+        /// <returns>Always true, because it cannot fail.</returns>
+        protected override bool ReleaseHandle()
+        {
+            OrtApi.ReleasePrepackedWeightsContainer(handle);
+            return true;
+        }
+    }
+}
