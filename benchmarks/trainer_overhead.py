@@ -27,9 +27,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=11, help="turns of each (default 11)")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
-    batches = [
-        (rng.random((1, 1, 8, 8), np.float32), rng.integers(0, 10, 1)) for _ in range(options.steps)
-    ]
+    batches = [(rng.random((1, 1, 8, 8), np.float32), rng.integers(0, 10, 1)) for _ in range(options.steps)]
     trainer = Trainer(ARTIFACTS, threads=1)
     module, optimizer = trainer.module, trainer.optimizer
 
@@ -51,7 +49,9 @@ def main() -> int:
     pairs = [(loop(), fit()) for _ in range(options.rounds)]
     added = statistics.median((with_trainer - alone) / options.steps for alone, with_trainer in pairs)
     step = statistics.median(alone for alone, _ in pairs) / options.steps
-    print(f"a step of the loop: {step * 1e6:.1f} us; the trainer adds {added * 1e6:.1f} us (at most {LIMIT * 1e6:.0f})")
+    print(
+        f"a step of the loop: {step * 1e6:.1f} us; the trainer adds {added * 1e6:.1f} us (at most {LIMIT * 1e6:.0f})"
+    )
     return 0 if added <= LIMIT else 1
 
 
