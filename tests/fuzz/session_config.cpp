@@ -1,9 +1,12 @@
 #include "session_config.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "passes/pass.h"
@@ -38,6 +41,26 @@ SessionOptions session_options(const Config& config) {
     check_config_entry(entry.key(), entry.value());
     options.config[entry.key()] = entry.value();
   }
+  return options;
+}
+
+const RunOptions& short_run() {
+  using Clock = std::chrono::steady_clock;
+  static RunOptions options;
+  static std::atomic<Clock::rep> begin{0};
+  static const bool watched = [] {
+    std::thread([] {
+      while (true) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        if (Clock::now() - Clock::time_point(Clock::duration(begin)) > std::chrono::seconds(2))
+          options.terminate = true;
+      }
+    }).detach();
+    return true;
+  }();
+  (void)watched;
+  begin = Clock::now().time_since_epoch().count();
+  options.terminate = false;
   return options;
 }
 

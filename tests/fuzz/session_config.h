@@ -15,6 +15,9 @@ SessionOptions small_session();
 // The same with these entries. Throws as a caller's options would.
 SessionOptions session_options(const Config& config);
 
+// Options of a run that ends when it has taken two seconds: a model may ask for more time than anybody has.
+const RunOptions& short_run();
+
 // Adds an entry, or removes one. Entries that name folders are left alone.
 void mutate_config(Config& config, Random& random);
 

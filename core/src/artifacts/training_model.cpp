@@ -8,6 +8,7 @@
 #include "artifacts/gradient_nodes.h"
 #include "autodiff/gradient_builder.h"
 #include "op/operator.h"
+#include "op/signature.h"
 #include "passes/decompose.h"
 #include "runtime/text.h"
 
@@ -51,6 +52,16 @@ void give_gradient(Graph& graph, const std::string& value, const std::string& gr
   stated.name = gradient;
   forget_made_up_names(stated);
   graph.outputs.push_back(std::move(stated));
+}
+
+// Rules take over attributes of the forward nodes. Those of operators that ONNX does not know are not checked
+// when a model is read, so what is missing or of the wrong kind shows here.
+void check_built(const Model& model) {
+  try {
+    check_signatures(model);
+  } catch (const Error& error) {
+    fail(error.code(), "the gradients do not fit the attributes of the forward model: ", error.message());
+  }
 }
 
 }  // namespace
@@ -114,6 +125,7 @@ Model build_training_model(const Model& forward, const GradientRequest& request,
   drop_unused_outputs(graph);
   graph.remove_unused_initializers();
   graph.sort();
+  check_built(model);
   return model;
 }
 
@@ -137,6 +149,7 @@ Model build_gradient_model(const Model& forward, const GradientRequest& request)
   }
   drop_unused_outputs(model.graph);
   model.graph.sort();
+  check_built(model);
   return model;
 }
 

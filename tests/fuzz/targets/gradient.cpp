@@ -33,7 +33,7 @@ void run_gradients(const Model& forward, const GradientRequest& request, uint32_
     names.push_back(info.name);
     values.push_back(std::move(*value));
   }
-  for (const Value& output : session.run(names, values, {})) read_all(output);
+  for (const Value& output : session.run(names, values, {}, &short_run())) read_all(output);
 }
 
 void train(const Model& forward, const GradientRequest& request, uint32_t seed) {
@@ -57,7 +57,7 @@ void train(const Model& forward, const GradientRequest& request, uint32_t seed) 
   std::vector<Tensor*> wanted;
   for (const Tensor& input : inputs) given.push_back(&input);
   for (Tensor& output : outputs) wanted.push_back(&output);
-  session.train_step(given, wanted);
+  session.train_step(given, wanted, &short_run());
   for (const Tensor& output : outputs) read_all(output);
 }
 

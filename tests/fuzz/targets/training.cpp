@@ -37,9 +37,9 @@ bool step(TrainingSession& session, bool training, InputMaker& maker) {
   for (const Tensor& input : *inputs) given.push_back(&input);
   for (Tensor& output : outputs) wanted.push_back(&output);
   if (training)
-    session.train_step(given, wanted);
+    session.train_step(given, wanted, &short_run());
   else
-    session.eval_step(given, wanted);
+    session.eval_step(given, wanted, &short_run());
   for (const Tensor& output : outputs) read_all(output);
   return true;
 }
