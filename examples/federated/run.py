@@ -72,6 +72,7 @@ class Deployment:
             "FLWR_HOME": str(home),
             "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",
             "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
         }
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.ever: set[int] = set()

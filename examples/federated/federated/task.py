@@ -12,9 +12,9 @@ from ortrain import artifacts
 from ortrain.trainer import Trainer
 
 CLIENTS = 4
-ROUNDS = 20
+ROUNDS = int(os.environ.get("ORTRAIN_FEDERATED_ROUNDS", "8"))
 LEARNING_RATE = 0.1
-LOCAL_EPOCHS = 2
+LOCAL_EPOCHS = 5
 
 Rows = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
