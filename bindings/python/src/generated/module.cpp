@@ -677,4 +677,8 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("session_copy_buffer_to_states", [](const Handle<OrtSession>& session, const std::string& role, const Value& buffer) {
     check(extension_api().SessionCopyBufferToStates(session.raw, c_text(role, "role"), buffer.raw()));
   }, py::arg("session"), py::arg("role"), py::arg("buffer"), "Overwrites all weights, or all accumulated gradients, of a session with the values of one tensor.");
+  m.def("register_gradient", [](const std::string& domain, const std::string& op_type, const std::optional<py::bytes>& gradient_model) {
+    const Bytes gradient_model_(gradient_model);
+    check(extension_api().RegisterGradient(c_text(domain, "domain"), c_text(op_type, "op_type"), gradient_model_.data(), gradient_model_.size()));
+  }, py::arg("domain"), py::arg("op_type"), py::arg("gradient_model") = py::none(), "Registers the gradient of a custom operator, for all models of the process.");
 }
