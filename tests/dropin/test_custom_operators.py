@@ -7,8 +7,11 @@ from pathlib import Path
 import both
 import numpy as np
 import onnx
+import ortrain
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from ortrain import artifacts
+from ortrain.api import CheckpointState, Module, Optimizer
 
 DOMAIN = "test.custom"
 
@@ -74,3 +77,98 @@ def test_the_client_finds_what_it_finds_in_onnxruntime(library: Path, models: Pa
     printed = both.run_on_both(client, library, models)
     assert "run with 3: code 0 1.25 2.25 3.25" in printed
     assert "[a!] [!] [long enough to need memory of its own!] [d!] " in printed
+
+
+@pytest.fixture
+def gradient() -> None:
+    """The gradient of Scaled: dx = scale * dy, by the operator ScaledGrad of the same library."""
+    dy, dx = (helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("GO(0)", "GI(0)"))
+    node = helper.make_node("ScaledGrad", ["GO(0)"], ["GI(0)"], domain=DOMAIN, scale=3.0)
+    graph = helper.make_graph([node], "gradient", [dy], [dx])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    ortrain.register_gradient(DOMAIN, "Scaled", helper.make_model(graph, opset_imports=opsets))
+
+
+def forward_model(custom: bool) -> onnx.ModelProto:
+    """A linear layer, scaled by three by the custom operator or by Mul."""
+    three = numpy_helper.from_array(np.array(3, np.float32), "three")
+    w = numpy_helper.from_array(np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        scaled(["h"], ["y"], scale=3.0) if custom else helper.make_node("Mul", ["h", "three"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 2])
+    graph = helper.make_graph(nodes, "g", [x], [y], [w] if custom else [w, three])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.usefixtures("gradient")
+def test_a_model_with_a_custom_operator_trains_as_without(library: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(8, 4)).astype(np.float32)
+    target = np.zeros((8, 2), np.float32)
+    losses: list[list[float]] = []
+    for custom in (True, False):
+        folder = tmp_path / str(custom)
+        artifacts.generate_artifacts(
+            forward_model(custom),
+            requires_grad=["w"],
+            loss=artifacts.LossType.MSELoss,
+            optimizer=artifacts.OptimType.SGD,
+            artifact_directory=folder,
+            custom_op_library=library if custom else None,
+        )
+        options = ortrain.SessionOptions()
+        if custom:
+            options.register_custom_ops_library(str(library))
+        state = CheckpointState.load_checkpoint(folder / "checkpoint")
+        module = Module(
+            folder / "training_model.onnx", state, folder / "eval_model.onnx", session_options=options
+        )
+        optimizer = Optimizer(folder / "optimizer_model.onnx", module)
+        optimizer.set_learning_rate(0.01)
+        losses.append([])
+        for _ in range(4):
+            module.train()
+            losses[-1].append(float(module(x, target)))
+            optimizer.step()
+            module.lazy_reset_grad()
+        module.eval()
+        losses[-1].append(float(module(x, target)))
+        exported = folder / "exported.onnx"
+        module.export_model_for_inferencing(exported, ["y"])
+        assert [n.domain for n in onnx.load(exported).graph.node].count(DOMAIN) == custom
+        session = ortrain.InferenceSession(exported, options)
+        assert session.run(["y"], {"x": x})[0].shape == (8, 2)
+    assert losses[0][0] > losses[0][-1]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+
+
+def test_training_without_the_gradient_or_the_library_is_refused_with_the_operator(tmp_path: Path) -> None:
+    model = forward_model(True)
+    for node in model.graph.node:
+        if node.domain == DOMAIN:
+            node.op_type = "Unheard"
+    with pytest.raises(ValueError, match=r"test\.custom\.Unheard"):
+        artifacts.generate_artifacts(
+            model, requires_grad=["w"], loss=artifacts.LossType.MSELoss, artifact_directory=tmp_path
+        )
+    with pytest.raises(NotImplementedError, match=r"test\.custom\.Scaled"):
+        ortrain.InferenceSession(forward_model(True).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "message"),
+    [(["x"], ["GI(0)"], "expected I"), (["GO(0)"], ["dx"], "expected GI")],
+)
+def test_a_gradient_with_other_names_is_refused(inputs: list[str], outputs: list[str], message: str) -> None:
+    def info(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+
+    node = helper.make_node("Neg", inputs, outputs)
+    graph = helper.make_graph([node], "g", [info(n) for n in inputs], [info(n) for n in outputs])
+    with pytest.raises(ortrain.InvalidArgumentError, match=message):
+        ortrain.register_gradient(DOMAIN, "Other", helper.make_model(graph, ir_version=8))
+    with pytest.raises(ortrain.InvalidArgumentError, match="one of this library"):
+        ortrain.register_gradient("", "Relu", None)

@@ -212,8 +212,9 @@ void GetValueCount(const OrtValue* value, size_t* out) {
 void GetValue(const OrtValue* value, int index, OrtAllocator* allocator, OrtValue** out) {
   size_t count = 0;
   GetValueCount(value, &count);
-  require(index >= 0 && static_cast<size_t>(index) < count, ErrorCode::kInvalidArgument,
-          "there is no element with index ", index, ", expected an index below ", count);
+  const bool is_map = value->maps && !value->maps->type.in_sequence;
+  require(index >= 0 && static_cast<size_t>(index) < count,
+          is_map ? ErrorCode::kFail : ErrorCode::kInvalidArgument, "there is no element with index ", index, ", expected an index below ", count);
   const auto at = static_cast<size_t>(index);
   if (!value->maps) {
     *out = new OrtValue{copy_tensor(allocator, sequence_of(*value).at(at))};

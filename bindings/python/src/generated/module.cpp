@@ -187,6 +187,10 @@ PYBIND11_MODULE(_ortrain, m) {
     check_same_length("initializer_names", initializer_names.size(), "initializers", initializers.size());
     check(api().AddExternalInitializers(options.raw, initializer_names_.data(), initializers_.data(), initializer_names.size()));
   }, py::arg("options"), py::arg("initializer_names"), py::arg("initializers"), "Gives sessions the values of initializers whose data their model stores in files.");
+  m.def("register_custom_ops_library_v2", [](const Handle<OrtSessionOptions>& options, const std::optional<std::filesystem::path>& library_name) {
+    const Path library_name_(library_name);
+    check(api().RegisterCustomOpsLibrary_V2(options.raw, library_name_.data()));
+  }, py::arg("options"), py::arg("library_name"), "Like RegisterCustomOpsLibrary, but the library stays loaded as long as options and sessions use it.");
   m.def("has_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key) {
     int out = {};
     check(api().HasSessionConfigEntry(options.raw, c_text(config_key, "config_key"), &out));
