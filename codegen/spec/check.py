@@ -450,9 +450,7 @@ def _build(documents: list[Document]) -> Spec:
         },
         structs={s["name"]: s for s in every("structs")},
         calls=calls,
-        unimplemented=[
-            _call({**u, "returns": {"type": u.get("returns", "status")}}) for u in every("unimplemented")
-        ],
+        unimplemented=[_unimplemented(u) for u in every("unimplemented")],
         classes=classes,
         words={word: own for d in documents for word, own in d.data.get("words", {}).items()},
         config_keys=every("config_keys"),
@@ -467,6 +465,11 @@ def _build(documents: list[Document]) -> Spec:
 
 def _call(entry: dict[str, Any]) -> Call:
     return Call(**{**entry, "parameters": [Parameter(**p) for p in entry.get("parameters", [])]})
+
+
+def _unimplemented(entry: dict[str, Any]) -> Call:
+    rest = {key: value for key, value in entry.items() if key != "why"}
+    return _call({**rest, "summary": entry["why"], "returns": {"type": entry.get("returns", "status")}})
 
 
 def _method(entry: dict[str, Any], calls: dict[str, Call]) -> Method:

@@ -43,9 +43,31 @@ extern "C" {
 typedef struct OrtApi OrtApi;
 typedef struct OrtCompileApi OrtCompileApi;
 typedef struct OrtModelEditorApi OrtModelEditorApi;
-typedef struct OrtApiBase OrtApiBase;
 typedef struct OrtTrainingApi OrtTrainingApi;
+typedef struct OrtCustomOp OrtCustomOp;
 typedef struct OrtAllocator OrtAllocator;
+typedef struct OrtApiBase OrtApiBase;
+
+/** Custom operators of one domain. */
+typedef struct OrtCustomOpDomain OrtCustomOpDomain;
+
+/** What is known about a node of a custom operator. */
+typedef struct OrtKernelInfo OrtKernelInfo;
+
+/** One run of a node of a custom operator. */
+typedef struct OrtKernelContext OrtKernelContext;
+
+/** What is known about a node before its shapes are. */
+typedef struct OrtShapeInferContext OrtShapeInferContext;
+
+/** An operator of the library, run by a custom operator. */
+typedef struct OrtOp OrtOp;
+
+/** An attribute of a node. */
+typedef struct OrtOpAttr OrtOpAttr;
+
+/** Where messages go. */
+typedef struct OrtLogger OrtLogger;
 
 /** The outcome of a call that failed: a code and a message. Success is a null pointer. */
 typedef struct OrtStatus OrtStatus;
@@ -89,6 +111,12 @@ typedef struct OrtTypeInfo OrtTypeInfo;
 /** The type of the elements of a sequence. */
 typedef struct OrtSequenceTypeInfo OrtSequenceTypeInfo;
 
+/** The types of the keys and values of a map. */
+typedef struct OrtMapTypeInfo OrtMapTypeInfo;
+
+/** Settings of an arena. */
+typedef struct OrtArenaCfg OrtArenaCfg;
+
 /** The type of what an optional value may hold. */
 typedef struct OrtOptionalTypeInfo OrtOptionalTypeInfo;
 
@@ -97,6 +125,13 @@ typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
 
 /** What a call returns that can fail. */
 typedef OrtStatus* OrtStatusPtr;
+
+/** How a custom operator uses an input or output. */
+typedef enum OrtCustomOpInputOutputCharacteristic {
+  INPUT_OUTPUT_REQUIRED = 0,  /**< It has to be there. */
+  INPUT_OUTPUT_OPTIONAL = 1,  /**< It may be left out. */
+  INPUT_OUTPUT_VARIADIC = 2  /**< It is the last, and any number may follow. */
+} OrtCustomOpInputOutputCharacteristic;
 
 /** Element types of tensors, with the numbers of ONNX TensorProto.DataType. */
 typedef enum ONNXTensorElementDataType {
@@ -108,7 +143,7 @@ typedef enum ONNXTensorElementDataType {
   ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16 = 5,  /**< Signed, 16 bits. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 = 6,  /**< Signed, 32 bits. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 = 7,  /**< Signed, 64 bits. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING = 8,  /**< UTF-8 text; no operator here accepts it. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING = 8,  /**< UTF-8 text. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL = 9,  /**< One byte, 0 or 1. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16 = 10,  /**< IEEE 754, 16 bits. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE = 11,  /**< IEEE 754, 64 bits. */
@@ -242,7 +277,7 @@ typedef enum OrtSparseIndicesFormat {
   ORT_SPARSE_BLOCK_SPARSE_INDICES = 3  /**< Blocks. */
 } OrtSparseIndicesFormat;
 
-/** Types of operator attributes, for custom operators, which are not implemented. */
+/** Types of the attributes of operators. */
 typedef enum OrtOpAttrType {
   ORT_OP_ATTR_UNDEFINED = 0,  /**< None. */
   ORT_OP_ATTR_INT = 1,  /**< An integer. */
@@ -281,17 +316,11 @@ typedef enum OrtCompiledModelCompatibility {
   OrtCompiledModelCompatibility_EP_UNSUPPORTED = 3  /**< It does not run. */
 } OrtCompiledModelCompatibility;
 
-typedef struct OrtMapTypeInfo OrtMapTypeInfo;
 typedef struct OrtThreadPoolParams OrtThreadPoolParams;
-typedef struct OrtArenaCfg OrtArenaCfg;
 typedef struct OrtTensorRTProviderOptionsV2 OrtTensorRTProviderOptionsV2;
 typedef struct OrtCUDAProviderOptionsV2 OrtCUDAProviderOptionsV2;
 typedef struct OrtCANNProviderOptions OrtCANNProviderOptions;
 typedef struct OrtDnnlProviderOptions OrtDnnlProviderOptions;
-typedef struct OrtOp OrtOp;
-typedef struct OrtOpAttr OrtOpAttr;
-typedef struct OrtLogger OrtLogger;
-typedef struct OrtShapeInferContext OrtShapeInferContext;
 typedef struct OrtLoraAdapter OrtLoraAdapter;
 typedef struct OrtValueInfo OrtValueInfo;
 typedef struct OrtNode OrtNode;
@@ -301,10 +330,6 @@ typedef struct OrtModelCompilationOptions OrtModelCompilationOptions;
 typedef struct OrtHardwareDevice OrtHardwareDevice;
 typedef struct OrtEpDevice OrtEpDevice;
 typedef struct OrtSyncStream OrtSyncStream;
-typedef struct OrtCustomOpDomain OrtCustomOpDomain;
-typedef struct OrtKernelInfo OrtKernelInfo;
-typedef struct OrtKernelContext OrtKernelContext;
-typedef struct OrtCustomOp OrtCustomOp;
 typedef struct OrtCUDAProviderOptions OrtCUDAProviderOptions;
 typedef struct OrtROCMProviderOptions OrtROCMProviderOptions;
 typedef struct OrtTensorRTProviderOptions OrtTensorRTProviderOptions;
@@ -333,6 +358,64 @@ typedef void(ORT_API_CALL* OrtLoggingFunction)(void* param, OrtLoggingLevel seve
 
 /** Receives the outputs of a run in the background. Must not throw. */
 typedef void(ORT_API_CALL* RunAsyncCallbackFn)(void* user_data, OrtValue** outputs, size_t num_outputs, OrtStatus* status);
+
+/** A custom operator, as a program describes it. Functions that the version does not have may be
+ * missing; those of inputs and outputs get an index.
+ */
+struct OrtCustomOp {
+  /** The API version that the program was compiled with. It determines which fields exist. */
+  uint32_t version;
+  /** Prepares a node, and returns what the later calls get. */
+  void*(ORT_API_CALL* CreateKernel)(const struct OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info);
+  /** Name of the operator. */
+  const char*(ORT_API_CALL* GetName)(const struct OrtCustomOp* op);
+  /** The execution provider; null for the CPU. */
+  const char*(ORT_API_CALL* GetExecutionProviderType)(const struct OrtCustomOp* op);
+  /** Element type of an input; undefined for any. */
+  ONNXTensorElementDataType(ORT_API_CALL* GetInputType)(const struct OrtCustomOp* op, size_t index);
+  /** Number of inputs. */
+  size_t(ORT_API_CALL* GetInputTypeCount)(const struct OrtCustomOp* op);
+  /** Element type of an output; undefined for that of the first input of any type. */
+  ONNXTensorElementDataType(ORT_API_CALL* GetOutputType)(const struct OrtCustomOp* op, size_t index);
+  /** Number of outputs. */
+  size_t(ORT_API_CALL* GetOutputTypeCount)(const struct OrtCustomOp* op);
+  /** Runs a node. */
+  void(ORT_API_CALL* KernelCompute)(void* op_kernel, OrtKernelContext* context);
+  /** Frees what create_kernel returned. */
+  void(ORT_API_CALL* KernelDestroy)(void* op_kernel);
+  /** Whether an input may be left out. */
+  OrtCustomOpInputOutputCharacteristic(ORT_API_CALL* GetInputCharacteristic)(const struct OrtCustomOp* op, size_t index);
+  /** Whether an output may be left out. */
+  OrtCustomOpInputOutputCharacteristic(ORT_API_CALL* GetOutputCharacteristic)(const struct OrtCustomOp* op, size_t index);
+  /** Where an input should be; there is one place. */
+  OrtMemType(ORT_API_CALL* GetInputMemoryType)(const struct OrtCustomOp* op, size_t index);
+  /** The least number of variadic inputs. */
+  int(ORT_API_CALL* GetVariadicInputMinArity)(const struct OrtCustomOp* op);
+  /** Whether variadic inputs have one type. */
+  int(ORT_API_CALL* GetVariadicInputHomogeneity)(const struct OrtCustomOp* op);
+  /** The least number of variadic outputs. */
+  int(ORT_API_CALL* GetVariadicOutputMinArity)(const struct OrtCustomOp* op);
+  /** Whether variadic outputs have one type. */
+  int(ORT_API_CALL* GetVariadicOutputHomogeneity)(const struct OrtCustomOp* op);
+  /** Like create_kernel, and may fail. */
+  OrtStatus*(ORT_API_CALL* CreateKernelV2)(const struct OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info, void** kernel);
+  /** Like kernel_compute, and may fail. */
+  OrtStatus*(ORT_API_CALL* KernelComputeV2)(void* op_kernel, OrtKernelContext* context);
+  /** States the shapes of outputs before the run. May be null. */
+  OrtStatus*(ORT_API_CALL* InferOutputShapeFn)(const struct OrtCustomOp* op, OrtShapeInferContext* context);
+  /** The first version of the domain that the operator is for. */
+  int(ORT_API_CALL* GetStartVersion)(const struct OrtCustomOp* op);
+  /** The last one. */
+  int(ORT_API_CALL* GetEndVersion)(const struct OrtCustomOp* op);
+  /** Which outputs may share the memory of inputs; not used. */
+  size_t(ORT_API_CALL* GetMayInplace)(int** input_index, int** output_index);
+  /** Frees those lists. */
+  void(ORT_API_CALL* ReleaseMayInplace)(int* input_index, int* output_index);
+  /** Which outputs are inputs under another name; not used. */
+  size_t(ORT_API_CALL* GetAliasMap)(int** input_index, int** output_index);
+  /** Frees those lists. */
+  void(ORT_API_CALL* ReleaseAliasMap)(int* input_index, int* output_index);
+};
 
 /** Allocates and frees memory. A program may fill in its own and pass it wherever a call takes an
  * allocator; calls use only Alloc and Free.
@@ -596,16 +679,39 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetInterOpNumThreads)(OrtSessionOptions* options, int inter_op_num_threads) NO_EXCEPTION;
 
-  /** Slot 26, not implemented. */
+  /** Creates a set of custom operators of one domain.
+   *
+   * \param[in] domain Name of the domain; copied.
+   * \param[out] out The set. Freed with ReleaseCustomOpDomain.
+   */
   OrtStatus*(ORT_API_CALL* CreateCustomOpDomain)(const char* domain, OrtCustomOpDomain** out) NO_EXCEPTION;
 
-  /** Slot 27, not implemented. */
+  /** Adds an operator to a set.
+   *
+   * \param[in] custom_op_domain The set.
+   * \param[in] op The operator, which must exist as long as the set.
+   * \retval ORT_INVALID_ARGUMENT when a function that every operator needs is missing, or its version or
+   *     execution provider is not known.
+   */
   OrtStatus*(ORT_API_CALL* CustomOpDomain_Add)(OrtCustomOpDomain* custom_op_domain, const OrtCustomOp* op) NO_EXCEPTION;
 
-  /** Slot 28, not implemented. */
+  /** Lets sessions with these options run the custom operators of a set.
+   *
+   * Forward and training sessions do. An operator of the program takes precedence over one of the
+   * library with the same name.
+   *
+   * \param[in] options The options.
+   * \param[in] custom_op_domain The set, which must exist as long as the sessions.
+   */
   OrtStatus*(ORT_API_CALL* AddCustomOpDomain)(OrtSessionOptions* options, OrtCustomOpDomain* custom_op_domain) NO_EXCEPTION;
 
-  /** Slot 29, not implemented. */
+  /** Loads a library and has its function RegisterCustomOps add operators to the options.
+   *
+   * \param[in] options The options.
+   * \param[in] library_path The library.
+   * \param[out] library_handle The loaded library, which the caller closes after the last session.
+   * \retval ORT_FAIL when the library cannot be loaded, or has no function RegisterCustomOps.
+   */
   OrtStatus*(ORT_API_CALL* RegisterCustomOpsLibrary)(OrtSessionOptions* options, const char* library_path, void** library_handle) NO_EXCEPTION;
 
   /** Number of inputs of a model.
@@ -1050,25 +1156,69 @@ struct OrtApi {
   /** Slot 84, not implemented. */
   OrtStatus*(ORT_API_CALL* GetOpaqueValue)(const char* domain_name, const char* type_name, const OrtValue* in, void* data_container, size_t data_container_size) NO_EXCEPTION;
 
-  /** Slot 85, not implemented. */
+  /** A number among the attributes of the node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] name Name of the attribute.
+   * \param[out] out The number.
+   * \retval ORT_FAIL when there is no such attribute, or it has another type.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_float)(const OrtKernelInfo* info, const char* name, float* out) NO_EXCEPTION;
 
-  /** Slot 86, not implemented. */
+  /** An integer among the attributes of the node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] name Name of the attribute.
+   * \param[out] out The integer.
+   * \retval ORT_FAIL when there is no such attribute, or it has another type.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_int64)(const OrtKernelInfo* info, const char* name, int64_t* out) NO_EXCEPTION;
 
-  /** Slot 87, not implemented. */
+  /** A text among the attributes of the node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] name Name of the attribute.
+   * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
+   * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
+   * \retval ORT_FAIL when there is no such attribute, or it has another type.
+   * \retval ORT_INVALID_ARGUMENT when the text does not fit.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_string)(const OrtKernelInfo* info, const char* name, char* out, size_t* size) NO_EXCEPTION;
 
-  /** Slot 88, not implemented. */
+  /** Number of inputs.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[out] out The number. In elements.
+   */
   OrtStatus*(ORT_API_CALL* KernelContext_GetInputCount)(const OrtKernelContext* context, size_t* out) NO_EXCEPTION;
 
-  /** Slot 89, not implemented. */
+  /** Number of outputs.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[out] out The number. In elements.
+   */
   OrtStatus*(ORT_API_CALL* KernelContext_GetOutputCount)(const OrtKernelContext* context, size_t* out) NO_EXCEPTION;
 
-  /** Slot 90, not implemented. */
+  /** An input of the run.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[in] index Index, from 0. In elements.
+   * \param[out] out The value, valid during the run; null if it is left out.
+   * \retval ORT_INVALID_ARGUMENT when there is no such index.
+   */
   OrtStatus*(ORT_API_CALL* KernelContext_GetInput)(const OrtKernelContext* context, size_t index, const OrtValue** out) NO_EXCEPTION;
 
-  /** Slot 91, not implemented. */
+  /** Memory for an output.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[in] index Index, from 0. In elements.
+   * \param[in] dim_values Shape of the output. As many as dim_count says.
+   * \param[in] dim_count Number of dimensions. In elements.
+   * \param[out] out The value to fill in, valid during the run; null if nothing reads it. Freed with
+   *     ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when there is no such index.
+   * \retval ORT_INVALID_GRAPH when its type is not known.
+   */
   OrtStatus*(ORT_API_CALL* KernelContext_GetOutput)(OrtKernelContext* context, size_t index, const int64_t* dim_values, size_t dim_count, OrtValue** out) NO_EXCEPTION;
 
   /** Frees an environment.
@@ -1125,13 +1275,25 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseSessionOptions)(OrtSessionOptions* input) NO_EXCEPTION;
 
-  /** Slot 101, not implemented. */
+  /** Frees a set of custom operators.
+   *
+   * \param[in] input What to free, or null.
+   */
   void(ORT_API_CALL* ReleaseCustomOpDomain)(OrtCustomOpDomain* input) NO_EXCEPTION;
 
-  /** Slot 102, not implemented. */
+  /** What a model says a value means. Not kept.
+   *
+   * \param[in] type_info The type.
+   * \param[out] denotation Empty text.
+   * \param[out] len Its length, 0. In bytes.
+   */
   OrtStatus*(ORT_API_CALL* GetDenotationFromTypeInfo)(const OrtTypeInfo* type_info, const char** const denotation, size_t* len) NO_EXCEPTION;
 
-  /** Slot 103, not implemented. */
+  /** The type of a map.
+   *
+   * \param[in] type_info The type.
+   * \param[out] out Null if it is no map; valid as long as type_info.
+   */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToMapTypeInfo)(const OrtTypeInfo* type_info, const OrtMapTypeInfo** out) NO_EXCEPTION;
 
   /** The sequence part of a type.
@@ -1141,10 +1303,18 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToSequenceTypeInfo)(const OrtTypeInfo* type_info, const OrtSequenceTypeInfo** out) NO_EXCEPTION;
 
-  /** Slot 105, not implemented. */
+  /** Type of the keys of a map.
+   *
+   * \param[in] map_type_info The type of the map.
+   * \param[out] out The type.
+   */
   OrtStatus*(ORT_API_CALL* GetMapKeyType)(const OrtMapTypeInfo* map_type_info, ONNXTensorElementDataType* out) NO_EXCEPTION;
 
-  /** Slot 106, not implemented. */
+  /** Type of the values of a map.
+   *
+   * \param[in] map_type_info The type of the map.
+   * \param[out] type_info The type. Freed with ReleaseTypeInfo.
+   */
   OrtStatus*(ORT_API_CALL* GetMapValueType)(const OrtMapTypeInfo* map_type_info, OrtTypeInfo** type_info) NO_EXCEPTION;
 
   /** Type of the elements of a sequence.
@@ -1154,7 +1324,10 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetSequenceElementType)(const OrtSequenceTypeInfo* sequence_type_info, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Slot 108, not implemented. */
+  /** Frees the type of a map.
+   *
+   * \param[in] input What to free, or null.
+   */
   void(ORT_API_CALL* ReleaseMapTypeInfo)(OrtMapTypeInfo* input) NO_EXCEPTION;
 
   /** Frees the type of a sequence.
@@ -1467,7 +1640,14 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* TensorAt)(OrtValue* value, const int64_t* location_values, size_t location_values_count, void** out) NO_EXCEPTION;
 
-  /** Slot 144, not implemented. */
+  /** Has the sessions of an environment share an allocator; replaces an earlier one for that memory.
+   *
+   * All sessions use the allocator of the CPU in any case.
+   *
+   * \param[in] env The environment.
+   * \param[in] mem_info Where the memory is located.
+   * \param[in] arena_cfg Settings of its arena, or null.
+   */
   OrtStatus*(ORT_API_CALL* CreateAndRegisterAllocator)(OrtEnv* env, const OrtMemoryInfo* mem_info, const OrtArenaCfg* arena_cfg) NO_EXCEPTION;
 
   /** Declares the language from which the library is used. Has no effect.
@@ -1534,13 +1714,28 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CreateEnvWithCustomLoggerAndGlobalThreadPools)(OrtLoggingFunction logging_function, void* logger_param, OrtLoggingLevel log_severity_level, const char* logid, const OrtThreadingOptions* tp_options, OrtEnv** out) NO_EXCEPTION;
 
-  /** Slot 152, not implemented. */
+  /** Fails: there is no CUDA provider.
+   *
+   * \param[in] options The options.
+   * \param[in] cuda_options Settings of the provider.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_CUDA)(OrtSessionOptions* options, const OrtCUDAProviderOptions* cuda_options) NO_EXCEPTION;
 
-  /** Slot 153, not implemented. */
+  /** Fails: there is no ROCm provider.
+   *
+   * \param[in] options The options.
+   * \param[in] rocm_options Settings of the provider.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_ROCM)(OrtSessionOptions* options, const OrtROCMProviderOptions* rocm_options) NO_EXCEPTION;
 
-  /** Slot 154, not implemented. */
+  /** Fails: there is no OpenVINO provider.
+   *
+   * \param[in] options The options.
+   * \param[in] provider_options Settings of the provider.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_OpenVINO)(OrtSessionOptions* options, const OrtOpenVINOProviderOptions* provider_options) NO_EXCEPTION;
 
   /** Treats denormal numbers as zero in sessions with DisablePerSessionThreads.
@@ -1551,10 +1746,23 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetGlobalDenormalAsZero)(OrtThreadingOptions* tp_options) NO_EXCEPTION;
 
-  /** Slot 156, not implemented. */
+  /** Creates settings of an arena.
+   *
+   * Intermediate values are in memory that sessions plan themselves, so the settings have no effect.
+   *
+   * \param[in] max_mem The most memory, 0 for the default. In bytes.
+   * \param[in] arena_extend_strategy 0 or 1, -1 for the default.
+   * \param[in] initial_chunk_size_bytes Size of the first block, -1 for the default.
+   * \param[in] max_dead_bytes_per_chunk Waste of a block, -1 for the default.
+   * \param[out] out The settings. Freed with ReleaseArenaCfg.
+   * \retval ORT_INVALID_ARGUMENT when a setting is out of range.
+   */
   OrtStatus*(ORT_API_CALL* CreateArenaCfg)(size_t max_mem, int arena_extend_strategy, int initial_chunk_size_bytes, int max_dead_bytes_per_chunk, OrtArenaCfg** out) NO_EXCEPTION;
 
-  /** Slot 157, not implemented. */
+  /** Frees settings of an arena.
+   *
+   * \param[in] input What to free, or null.
+   */
   void(ORT_API_CALL* ReleaseArenaCfg)(OrtArenaCfg* input) NO_EXCEPTION;
 
   /** Description of the graph.
@@ -1565,22 +1773,58 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* ModelMetadataGetGraphDescription)(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
-  /** Slot 159, not implemented. */
+  /** Fails: there is no TensorRT provider.
+   *
+   * \param[in] options The options.
+   * \param[in] tensorrt_options Settings of the provider.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_TensorRT)(OrtSessionOptions* options, const OrtTensorRTProviderOptions* tensorrt_options) NO_EXCEPTION;
 
-  /** Slot 160, not implemented. */
+  /** Fails: there is no CUDA provider.
+   *
+   * \param[in] device_id Number of a device.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* SetCurrentGpuDeviceId)(int device_id) NO_EXCEPTION;
 
-  /** Slot 161, not implemented. */
+  /** Fails: there is no CUDA provider.
+   *
+   * \param[out] device_id Number of a device.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* GetCurrentGpuDeviceId)(int* device_id) NO_EXCEPTION;
 
-  /** Slot 162, not implemented. */
+  /** A list of numbers among the attributes of the node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] name Name of the attribute.
+   * \param[out] out Receives the elements; null to ask for their number.
+   * \param[in,out] size In: the room at out. Out: the number of elements. In elements.
+   * \retval ORT_FAIL when there is no such attribute, or it has another type.
+   * \retval ORT_INVALID_ARGUMENT when the elements do not fit.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttributeArray_float)(const OrtKernelInfo* info, const char* name, float* out, size_t* size) NO_EXCEPTION;
 
-  /** Slot 163, not implemented. */
+  /** A list of integers among the attributes of the node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] name Name of the attribute.
+   * \param[out] out Receives the elements; null to ask for their number.
+   * \param[in,out] size In: the room at out. Out: the number of elements. In elements.
+   * \retval ORT_FAIL when there is no such attribute, or it has another type.
+   * \retval ORT_INVALID_ARGUMENT when the elements do not fit.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttributeArray_int64)(const OrtKernelInfo* info, const char* name, int64_t* out, size_t* size) NO_EXCEPTION;
 
-  /** Slot 164, not implemented. */
+  /** Like CreateArenaCfg, with settings by name.
+   *
+   * \param[in] arena_config_keys Names of settings. As many as num_keys says.
+   * \param[in] arena_config_values Their values. In bytes. As many as num_keys says.
+   * \param[in] num_keys Number of settings. In settings.
+   * \param[out] out The settings. Freed with ReleaseArenaCfg.
+   * \retval ORT_INVALID_ARGUMENT when there is no such setting.
+   */
   OrtStatus*(ORT_API_CALL* CreateArenaCfgV2)(const char* const* arena_config_keys, const size_t* arena_config_values, size_t num_keys, OrtArenaCfg** out) NO_EXCEPTION;
 
   /** Sets an entry of the run configuration. Entries have no effect here.
@@ -1631,28 +1875,67 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CreateSessionFromArrayWithPrepackedWeightsContainer)(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtSessionOptions* options, OrtPrepackedWeightsContainer* prepacked_weights_container, OrtSession** out) NO_EXCEPTION;
 
-  /** Slot 170, not implemented. */
+  /** Fails: there is no TensorRT provider.
+   *
+   * \param[in] options The options.
+   * \param[in] tensorrt_options Settings of the provider.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_TensorRT_V2)(OrtSessionOptions* options, const OrtTensorRTProviderOptionsV2* tensorrt_options) NO_EXCEPTION;
 
-  /** Slot 171, not implemented. */
+  /** Fails: there is no TensorRT provider.
+   *
+   * \param[out] out Nothing.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* CreateTensorRTProviderOptions)(OrtTensorRTProviderOptionsV2** out) NO_EXCEPTION;
 
-  /** Slot 172, not implemented. */
+  /** Fails: there is no TensorRT provider.
+   *
+   * \param[in] tensorrt_options Settings of the provider.
+   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
+   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] num_keys Number of settings. In settings.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* UpdateTensorRTProviderOptions)(OrtTensorRTProviderOptionsV2* tensorrt_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Slot 173, not implemented. */
+  /** Fails: there is no TensorRT provider.
+   *
+   * \param[in] tensorrt_options Settings of the provider.
+   * \param[in] allocator Allocates the text.
+   * \param[out] ptr Nothing. Freed with the allocator.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* GetTensorRTProviderOptionsAsString)(const OrtTensorRTProviderOptionsV2* tensorrt_options, OrtAllocator* allocator, char** ptr) NO_EXCEPTION;
 
-  /** Slot 174, not implemented. */
+  /** Does nothing: there are no such settings.
+   *
+   * \param[in] input Null.
+   */
   void(ORT_API_CALL* ReleaseTensorRTProviderOptions)(OrtTensorRTProviderOptionsV2* input) NO_EXCEPTION;
 
-  /** Slot 175, not implemented. */
+  /** Fails: onnxruntime-extensions is a library of its own, which RegisterCustomOpsLibrary_V2 loads.
+   *
+   * \param[in] options The options.
+   * \retval ORT_FAIL when always.
+   */
   OrtStatus*(ORT_API_CALL* EnableOrtCustomOps)(OrtSessionOptions* options) NO_EXCEPTION;
 
-  /** Slot 176, not implemented. */
+  /** Has GetSharedAllocator return an allocator of the caller.
+   *
+   * \param[in] env The environment.
+   * \param[in] allocator The allocator, which must exist until it is unregistered.
+   * \retval ORT_INVALID_ARGUMENT when it is an arena.
+   */
   OrtStatus*(ORT_API_CALL* RegisterAllocator)(OrtEnv* env, OrtAllocator* allocator) NO_EXCEPTION;
 
-  /** Slot 177, not implemented. */
+  /** Undoes RegisterAllocator and CreateAndRegisterAllocator.
+   *
+   * \param[in] env The environment.
+   * \param[in] mem_info Where the memory is located.
+   * \retval ORT_INVALID_ARGUMENT when there is none for that memory.
+   */
   OrtStatus*(ORT_API_CALL* UnregisterAllocator)(OrtEnv* env, const OrtMemoryInfo* mem_info) NO_EXCEPTION;
 
   /** Whether a value is a sparse tensor. It never is.
@@ -1708,7 +1991,11 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* HasValue)(const OrtValue* value, int* out) NO_EXCEPTION;
 
-  /** Slot 193, not implemented. */
+  /** Returns null: the CPU has no streams.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[out] out Null.
+   */
   OrtStatus*(ORT_API_CALL* KernelContext_GetGPUComputeStream)(const OrtKernelContext* context, void** out) NO_EXCEPTION;
 
   /** Location of a tensor's elements.
@@ -1718,25 +2005,55 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetTensorMemoryInfo)(const OrtValue* value, const OrtMemoryInfo** mem_info) NO_EXCEPTION;
 
-  /** Slot 195, not implemented. */
+  /** Fails: the only provider has no table of calls.
+   *
+   * \param[in] provider_name Name of the provider.
+   * \param[in] version Version of the table.
+   * \param[out] provider_api Nothing.
+   * \retval ORT_INVALID_ARGUMENT when always.
+   */
   OrtStatus*(ORT_API_CALL* GetExecutionProviderApi)(const char* provider_name, uint32_t version, const void** provider_api) NO_EXCEPTION;
 
-  /** Slot 196, not implemented. */
+  /** Accepted but has no effect: the threads are those of OpenMP.
+   *
+   * \param[in] options The options.
+   * \param[in] ort_custom_create_thread_fn The function.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetCustomCreateThreadFn)(OrtSessionOptions* options, OrtCustomCreateThreadFn ort_custom_create_thread_fn) NO_EXCEPTION;
 
-  /** Slot 197, not implemented. */
+  /** Accepted but has no effect: the threads are those of OpenMP.
+   *
+   * \param[in] options The options.
+   * \param[in] ort_custom_thread_creation_options Passed to the function.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetCustomThreadCreationOptions)(OrtSessionOptions* options, void* ort_custom_thread_creation_options) NO_EXCEPTION;
 
-  /** Slot 198, not implemented. */
+  /** Accepted but has no effect: the threads are those of OpenMP.
+   *
+   * \param[in] options The options.
+   * \param[in] ort_custom_join_thread_fn The function.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetCustomJoinThreadFn)(OrtSessionOptions* options, OrtCustomJoinThreadFn ort_custom_join_thread_fn) NO_EXCEPTION;
 
-  /** Slot 199, not implemented. */
+  /** Accepted but has no effect: the threads are those of OpenMP.
+   *
+   * \param[in] tp_options The settings.
+   * \param[in] ort_custom_create_thread_fn The function.
+   */
   OrtStatus*(ORT_API_CALL* SetGlobalCustomCreateThreadFn)(OrtThreadingOptions* tp_options, OrtCustomCreateThreadFn ort_custom_create_thread_fn) NO_EXCEPTION;
 
-  /** Slot 200, not implemented. */
+  /** Accepted but has no effect: the threads are those of OpenMP.
+   *
+   * \param[in] tp_options The settings.
+   * \param[in] ort_custom_thread_creation_options Passed to the function.
+   */
   OrtStatus*(ORT_API_CALL* SetGlobalCustomThreadCreationOptions)(OrtThreadingOptions* tp_options, void* ort_custom_thread_creation_options) NO_EXCEPTION;
 
-  /** Slot 201, not implemented. */
+  /** Accepted but has no effect: the threads are those of OpenMP.
+   *
+   * \param[in] tp_options The settings.
+   * \param[in] ort_custom_join_thread_fn The function.
+   */
   OrtStatus*(ORT_API_CALL* SetGlobalCustomJoinThreadFn)(OrtThreadingOptions* tp_options, OrtCustomJoinThreadFn ort_custom_join_thread_fn) NO_EXCEPTION;
 
   /** Has no effect: bound inputs are in memory of the CPU.
@@ -1751,22 +2068,52 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SynchronizeBoundOutputs)(OrtIoBinding* binding_ptr) NO_EXCEPTION;
 
-  /** Slot 204, not implemented. */
+  /** Fails: there is no CUDA provider.
+   *
+   * \param[in] options The options.
+   * \param[in] cuda_options Settings of the provider.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_CUDA_V2)(OrtSessionOptions* options, const OrtCUDAProviderOptionsV2* cuda_options) NO_EXCEPTION;
 
-  /** Slot 205, not implemented. */
+  /** Fails: there is no CUDA provider.
+   *
+   * \param[out] out Nothing.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* CreateCUDAProviderOptions)(OrtCUDAProviderOptionsV2** out) NO_EXCEPTION;
 
-  /** Slot 206, not implemented. */
+  /** Fails: there is no CUDA provider.
+   *
+   * \param[in] cuda_options Settings of the provider.
+   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
+   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] num_keys Number of settings. In settings.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* UpdateCUDAProviderOptions)(OrtCUDAProviderOptionsV2* cuda_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Slot 207, not implemented. */
+  /** Fails: there is no CUDA provider.
+   *
+   * \param[in] cuda_options Settings of the provider.
+   * \param[in] allocator Allocates the text.
+   * \param[out] ptr Nothing. Freed with the allocator.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* GetCUDAProviderOptionsAsString)(const OrtCUDAProviderOptionsV2* cuda_options, OrtAllocator* allocator, char** ptr) NO_EXCEPTION;
 
-  /** Slot 208, not implemented. */
+  /** Does nothing: there are no such settings.
+   *
+   * \param[in] input Null.
+   */
   void(ORT_API_CALL* ReleaseCUDAProviderOptions)(OrtCUDAProviderOptionsV2* input) NO_EXCEPTION;
 
-  /** Slot 209, not implemented. */
+  /** Fails: there is no MIGraphX provider.
+   *
+   * \param[in] options The options.
+   * \param[in] migraphx_options Settings of the provider.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_MIGraphX)(OrtSessionOptions* options, const OrtMIGraphXProviderOptions* migraphx_options) NO_EXCEPTION;
 
   /** Gives sessions the values of initializers whose data their model stores in files.
@@ -1784,19 +2131,58 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* AddExternalInitializers)(OrtSessionOptions* options, const char* const* initializer_names, const OrtValue* const* initializers, size_t num_initializers) NO_EXCEPTION;
 
-  /** Slot 211, not implemented. */
+  /** Creates an attribute.
+   *
+   * \param[in] name Name of the attribute.
+   * \param[in] data The value, a list of values, or a tensor.
+   * \param[in] len Length of a list.
+   * \param[in] type Type of the attribute.
+   * \param[out] op_attr The attribute. Freed with ReleaseOpAttr.
+   * \retval ORT_INVALID_ARGUMENT when attributes of that type cannot be created.
+   */
   OrtStatus*(ORT_API_CALL* CreateOpAttr)(const char* name, const void* data, int len, OrtOpAttrType type, OrtOpAttr** op_attr) NO_EXCEPTION;
 
-  /** Slot 212, not implemented. */
+  /** Frees an attribute.
+   *
+   * \param[in] input What to free, or null.
+   */
   void(ORT_API_CALL* ReleaseOpAttr)(OrtOpAttr* input) NO_EXCEPTION;
 
-  /** Slot 213, not implemented. */
+  /** Prepares an operator of the library, for a custom operator to run.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] op_name Name of the operator.
+   * \param[in] domain Its domain.
+   * \param[in] version Version of its domain.
+   * \param[out] type_constraint_names Names of types; not needed. As many as type_constraint_count says.
+   * \param[in] type_constraint_values The types; not needed. As many as type_constraint_count says.
+   * \param[in] type_constraint_count Number of types.
+   * \param[in] attr_values Attributes. As many as attr_count says.
+   * \param[in] attr_count Number of attributes.
+   * \param[in] input_count Number of inputs.
+   * \param[in] output_count Number of outputs.
+   * \param[out] ort_op The operator. Freed with ReleaseOp.
+   * \retval ORT_NOT_IMPLEMENTED when there is no such operator.
+   * \retval ORT_INVALID_GRAPH when inputs or attributes do not fit.
+   */
   OrtStatus*(ORT_API_CALL* CreateOp)(const OrtKernelInfo* info, const char* op_name, const char* domain, int version, const char** type_constraint_names, const ONNXTensorElementDataType* type_constraint_values, int type_constraint_count, const OrtOpAttr* const* attr_values, int attr_count, int input_count, int output_count, OrtOp** ort_op) NO_EXCEPTION;
 
-  /** Slot 214, not implemented. */
+  /** Runs an operator of CreateOp.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[in] ort_op The operator.
+   * \param[in] input_values Inputs, null where one is left out. As many as input_count says.
+   * \param[in] input_count Their number.
+   * \param[in] output_values Tensors that receive the outputs.
+   * \param[in] output_count Their number.
+   * \retval ORT_INVALID_ARGUMENT when numbers, types or shapes do not fit.
+   */
   OrtStatus*(ORT_API_CALL* InvokeOp)(const OrtKernelContext* context, const OrtOp* ort_op, const OrtValue* const* input_values, int input_count, OrtValue* const* output_values, int output_count) NO_EXCEPTION;
 
-  /** Slot 215, not implemented. */
+  /** Frees an operator of CreateOp.
+   *
+   * \param[in] input What to free, or null.
+   */
   void(ORT_API_CALL* ReleaseOp)(OrtOp* input) NO_EXCEPTION;
 
   /** Requests an execution provider by name. CPUExecutionProvider is the only one.
@@ -1810,10 +2196,17 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider)(OrtSessionOptions* options, const char* provider_name, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Slot 217, not implemented. */
+  /** Copies what is known about a node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[out] info_copy The copy. Freed with ReleaseKernelInfo.
+   */
   OrtStatus*(ORT_API_CALL* CopyKernelInfo)(const OrtKernelInfo* info, OrtKernelInfo** info_copy) NO_EXCEPTION;
 
-  /** Slot 218, not implemented. */
+  /** Frees a copy of CopyKernelInfo.
+   *
+   * \param[in] input What to free, or null.
+   */
   void(ORT_API_CALL* ReleaseKernelInfo)(OrtKernelInfo* input) NO_EXCEPTION;
 
   /** The table of training calls.
@@ -1824,19 +2217,44 @@ struct OrtApi {
    */
   const OrtTrainingApi*(ORT_API_CALL* GetTrainingApi)(uint32_t version) NO_EXCEPTION;
 
-  /** Slot 220, not implemented. */
+  /** Fails: there is no CANN provider.
+   *
+   * \param[in] options The options.
+   * \param[in] cann_options Settings of the provider.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_CANN)(OrtSessionOptions* options, const OrtCANNProviderOptions* cann_options) NO_EXCEPTION;
 
-  /** Slot 221, not implemented. */
+  /** Fails: there is no CANN provider.
+   *
+   * \param[out] out Nothing.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* CreateCANNProviderOptions)(OrtCANNProviderOptions** out) NO_EXCEPTION;
 
-  /** Slot 222, not implemented. */
+  /** Fails: there is no CANN provider.
+   *
+   * \param[in] cann_options Settings of the provider.
+   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
+   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] num_keys Number of settings. In settings.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* UpdateCANNProviderOptions)(OrtCANNProviderOptions* cann_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Slot 223, not implemented. */
+  /** Fails: there is no CANN provider.
+   *
+   * \param[in] cann_options Settings of the provider.
+   * \param[in] allocator Allocates the text.
+   * \param[out] ptr Nothing. Freed with the allocator.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* GetCANNProviderOptionsAsString)(const OrtCANNProviderOptions* cann_options, OrtAllocator* allocator, char** ptr) NO_EXCEPTION;
 
-  /** Slot 224, not implemented. */
+  /** Does nothing: there are no such settings.
+   *
+   * \param[in] input Null.
+   */
   void(ORT_API_CALL* ReleaseCANNProviderOptions)(OrtCANNProviderOptions* input) NO_EXCEPTION;
 
   /** Kind of the device.
@@ -1854,34 +2272,93 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* UpdateEnvWithCustomLogLevel)(OrtEnv* ort_env, OrtLoggingLevel log_severity_level) NO_EXCEPTION;
 
-  /** Slot 227, not implemented. */
+  /** Accepted but has no effect: the threads are those of OpenMP, which OMP_PROC_BIND places.
+   *
+   * \param[in] tp_options The settings.
+   * \param[in] affinity_string The processors of each thread.
+   * \retval ORT_INVALID_ARGUMENT when it is empty or too long.
+   */
   OrtStatus*(ORT_API_CALL* SetGlobalIntraOpThreadAffinity)(OrtThreadingOptions* tp_options, const char* affinity_string) NO_EXCEPTION;
 
-  /** Slot 228, not implemented. */
+  /** Like RegisterCustomOpsLibrary, but the library stays loaded as long as options and sessions use it.
+   *
+   * \param[in] options The options.
+   * \param[in] library_name The library.
+   * \retval ORT_FAIL when the library cannot be loaded, or has no function RegisterCustomOps.
+   */
   OrtStatus*(ORT_API_CALL* RegisterCustomOpsLibrary_V2)(OrtSessionOptions* options, const ORTCHAR_T* library_name) NO_EXCEPTION;
 
-  /** Slot 229, not implemented. */
+  /** Has a function of the process add operators to the options.
+   *
+   * \param[in] options The options.
+   * \param[in] registration_func_name Name of an exported function with the signature of
+   *     RegisterCustomOps.
+   * \retval ORT_FAIL when the process has no such function.
+   */
   OrtStatus*(ORT_API_CALL* RegisterCustomOpsUsingFunction)(OrtSessionOptions* options, const char* registration_func_name) NO_EXCEPTION;
 
-  /** Slot 230, not implemented. */
+  /** Number of inputs of the node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[out] out The number. In elements.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetInputCount)(const OrtKernelInfo* info, size_t* out) NO_EXCEPTION;
 
-  /** Slot 231, not implemented. */
+  /** Number of outputs of the node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[out] out The number. In elements.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOutputCount)(const OrtKernelInfo* info, size_t* out) NO_EXCEPTION;
 
-  /** Slot 232, not implemented. */
+  /** Name of an input of the node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] index Index, from 0. In elements.
+   * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
+   * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when there is no such index.
+   * \retval ORT_INVALID_ARGUMENT when the text does not fit.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetInputName)(const OrtKernelInfo* info, size_t index, char* out, size_t* size) NO_EXCEPTION;
 
-  /** Slot 233, not implemented. */
+  /** Name of an output of the node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] index Index, from 0. In elements.
+   * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
+   * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when there is no such index.
+   * \retval ORT_INVALID_ARGUMENT when the text does not fit.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOutputName)(const OrtKernelInfo* info, size_t index, char* out, size_t* size) NO_EXCEPTION;
 
-  /** Slot 234, not implemented. */
+  /** What is known about an input before the run.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] index Index, from 0. In elements.
+   * \param[out] type_info Its type. Freed with ReleaseTypeInfo.
+   * \retval ORT_INVALID_ARGUMENT when there is no such index.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetInputTypeInfo)(const OrtKernelInfo* info, size_t index, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Slot 235, not implemented. */
+  /** What is known about an output before the run.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] index Index, from 0. In elements.
+   * \param[out] type_info Its type. Freed with ReleaseTypeInfo.
+   * \retval ORT_INVALID_ARGUMENT when there is no such index.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOutputTypeInfo)(const OrtKernelInfo* info, size_t index, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Slot 236, not implemented. */
+  /** A copy of a tensor among the attributes of the node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] name Name of the attribute.
+   * \param[in] allocator Allocates the result.
+   * \param[out] out The copy. Freed with ReleaseValue.
+   * \retval ORT_FAIL when there is no such attribute, or it has another type.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_tensor)(const OrtKernelInfo* info, const char* name, OrtAllocator* allocator, OrtValue** out) NO_EXCEPTION;
 
   /** Whether a configuration entry is set.
@@ -1906,37 +2383,96 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetSessionConfigEntry)(const OrtSessionOptions* options, const char* config_key, char* config_value, size_t* size) NO_EXCEPTION;
 
-  /** Slot 239, not implemented. */
+  /** Fails: there is no DNNL provider.
+   *
+   * \param[in] options The options.
+   * \param[in] dnnl_options Settings of the provider.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_Dnnl)(OrtSessionOptions* options, const OrtDnnlProviderOptions* dnnl_options) NO_EXCEPTION;
 
-  /** Slot 240, not implemented. */
+  /** Fails: there is no DNNL provider.
+   *
+   * \param[out] out Nothing.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* CreateDnnlProviderOptions)(OrtDnnlProviderOptions** out) NO_EXCEPTION;
 
-  /** Slot 241, not implemented. */
+  /** Fails: there is no DNNL provider.
+   *
+   * \param[in] dnnl_options Settings of the provider.
+   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
+   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] num_keys Number of settings. In settings.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* UpdateDnnlProviderOptions)(OrtDnnlProviderOptions* dnnl_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Slot 242, not implemented. */
+  /** Fails: there is no DNNL provider.
+   *
+   * \param[in] dnnl_options Settings of the provider.
+   * \param[in] allocator Allocates the text.
+   * \param[out] ptr Nothing. Freed with the allocator.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* GetDnnlProviderOptionsAsString)(const OrtDnnlProviderOptions* dnnl_options, OrtAllocator* allocator, char** ptr) NO_EXCEPTION;
 
-  /** Slot 243, not implemented. */
+  /** Does nothing: there are no such settings.
+   *
+   * \param[in] input Null.
+   */
   void(ORT_API_CALL* ReleaseDnnlProviderOptions)(OrtDnnlProviderOptions* input) NO_EXCEPTION;
 
-  /** Slot 244, not implemented. */
+  /** Name of the node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
+   * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when the text does not fit.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetNodeName)(const OrtKernelInfo* info, char* out, size_t* size) NO_EXCEPTION;
 
-  /** Slot 245, not implemented. */
+  /** The logger of the session.
+   *
+   * \param[in] info What is known about the node.
+   * \param[out] logger The logger.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetLogger)(const OrtKernelInfo* info, const OrtLogger** logger) NO_EXCEPTION;
 
-  /** Slot 246, not implemented. */
+  /** The logger of the session.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[out] logger The logger.
+   */
   OrtStatus*(ORT_API_CALL* KernelContext_GetLogger)(const OrtKernelContext* context, const OrtLogger** logger) NO_EXCEPTION;
 
-  /** Slot 247, not implemented. */
+  /** Writes a message to a log.
+   *
+   * \param[in] logger The logger.
+   * \param[in] log_severity_level Severity of the message.
+   * \param[in] message The text.
+   * \param[in] file_path The source that logs.
+   * \param[in] line_number Its line.
+   * \param[in] func_name Its function.
+   * \retval ORT_INVALID_ARGUMENT when there is no such severity.
+   */
   OrtStatus*(ORT_API_CALL* Logger_LogMessage)(const OrtLogger* logger, OrtLoggingLevel log_severity_level, const char* message, const ORTCHAR_T* file_path, int line_number, const char* func_name) NO_EXCEPTION;
 
-  /** Slot 248, not implemented. */
+  /** The least severity that is logged.
+   *
+   * \param[in] logger The logger.
+   * \param[out] out The severity.
+   */
   OrtStatus*(ORT_API_CALL* Logger_GetLoggingSeverityLevel)(const OrtLogger* logger, OrtLoggingLevel* out) NO_EXCEPTION;
 
-  /** Slot 249, not implemented. */
+  /** The value of an input that is an initializer.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] index Index, from 0. In elements.
+   * \param[out] is_constant 1 if it is one, else 0.
+   * \param[out] out The value; null if it is none.
+   * \retval ORT_INVALID_ARGUMENT when there is no such index.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfoGetConstantInput_tensor)(const OrtKernelInfo* info, size_t index, int* is_constant, const OrtValue** out) NO_EXCEPTION;
 
   /** The optional part of a type.
@@ -1963,7 +2499,12 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetResizedStringTensorElementBuffer)(OrtValue* value, size_t index, size_t length_in_bytes, char** buffer) NO_EXCEPTION;
 
-  /** Slot 253, not implemented. */
+  /** The allocator of the CPU.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[in] mem_info Where the memory is located.
+   * \param[out] out The allocator.
+   */
   OrtStatus*(ORT_API_CALL* KernelContext_GetAllocator)(const OrtKernelContext* context, const OrtMemoryInfo* mem_info, OrtAllocator** out) NO_EXCEPTION;
 
   /** Version, compiler and kernels of this library, in one line.
@@ -1972,19 +2513,49 @@ struct OrtApi {
    */
   const char*(ORT_API_CALL* GetBuildInfoString)(void) NO_EXCEPTION;
 
-  /** Slot 255, not implemented. */
+  /** Fails: there is no ROCm provider.
+   *
+   * \param[out] out Nothing.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* CreateROCMProviderOptions)(OrtROCMProviderOptions** out) NO_EXCEPTION;
 
-  /** Slot 256, not implemented. */
+  /** Fails: there is no ROCm provider.
+   *
+   * \param[in] rocm_options Settings of the provider.
+   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
+   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] num_keys Number of settings. In settings.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* UpdateROCMProviderOptions)(OrtROCMProviderOptions* rocm_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Slot 257, not implemented. */
+  /** Fails: there is no ROCm provider.
+   *
+   * \param[in] rocm_options Settings of the provider.
+   * \param[in] allocator Allocates the text.
+   * \param[out] ptr Nothing. Freed with the allocator.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* GetROCMProviderOptionsAsString)(const OrtROCMProviderOptions* rocm_options, OrtAllocator* allocator, char** ptr) NO_EXCEPTION;
 
-  /** Slot 258, not implemented. */
+  /** Does nothing: there are no such settings.
+   *
+   * \param[in] input Null.
+   */
   void(ORT_API_CALL* ReleaseROCMProviderOptions)(OrtROCMProviderOptions* input) NO_EXCEPTION;
 
-  /** Slot 259, not implemented. */
+  /** Like CreateAndRegisterAllocator, for a provider.
+   *
+   * \param[in] env The environment.
+   * \param[in] provider_type CPUExecutionProvider.
+   * \param[in] mem_info Where the memory is located.
+   * \param[in] arena_cfg Settings of its arena, or null.
+   * \param[in] provider_options_keys Keys of the settings. As many as num_keys says.
+   * \param[in] provider_options_values Values of the settings. As many as num_keys says.
+   * \param[in] num_keys Number of settings. In settings.
+   * \retval ORT_INVALID_ARGUMENT when there is no such provider.
+   */
   OrtStatus*(ORT_API_CALL* CreateAndRegisterAllocatorV2)(OrtEnv* env, const char* provider_type, const OrtMemoryInfo* mem_info, const OrtArenaCfg* arena_cfg, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
   /** Starts a run of a model and returns; a function of the caller gets the outputs.
@@ -2009,34 +2580,93 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* RunAsync)(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names, const OrtValue* const* input, size_t input_len, const char* const* output_names, size_t output_names_len, OrtValue** output, RunAsyncCallbackFn run_async_callback, void* user_data) NO_EXCEPTION;
 
-  /** Slot 261, not implemented. */
+  /** Fails: there is no TensorRT provider.
+   *
+   * \param[in] tensorrt_options Settings of the provider.
+   * \param[in] key Name of a setting.
+   * \param[in] value Its value.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* UpdateTensorRTProviderOptionsWithValue)(OrtTensorRTProviderOptionsV2* tensorrt_options, const char* key, void* value) NO_EXCEPTION;
 
-  /** Slot 262, not implemented. */
+  /** Fails: there is no TensorRT provider.
+   *
+   * \param[in] tensorrt_options Settings of the provider.
+   * \param[in] key Name of a setting.
+   * \param[out] ptr Nothing.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* GetTensorRTProviderOptionsByName)(const OrtTensorRTProviderOptionsV2* tensorrt_options, const char* key, void** ptr) NO_EXCEPTION;
 
-  /** Slot 263, not implemented. */
+  /** Fails: there is no CUDA provider.
+   *
+   * \param[in] cuda_options Settings of the provider.
+   * \param[in] key Name of a setting.
+   * \param[in] value Its value.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* UpdateCUDAProviderOptionsWithValue)(OrtCUDAProviderOptionsV2* cuda_options, const char* key, void* value) NO_EXCEPTION;
 
-  /** Slot 264, not implemented. */
+  /** Fails: there is no CUDA provider.
+   *
+   * \param[in] cuda_options Settings of the provider.
+   * \param[in] key Name of a setting.
+   * \param[out] ptr Nothing.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* GetCUDAProviderOptionsByName)(const OrtCUDAProviderOptionsV2* cuda_options, const char* key, void** ptr) NO_EXCEPTION;
 
-  /** Slot 265, not implemented. */
+  /** Fails: the CPU has no resources.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[in] resource_version Version of the resource.
+   * \param[in] resource_id Number of the resource.
+   * \param[out] resource Nothing.
+   * \retval ORT_INVALID_ARGUMENT when always.
+   */
   OrtStatus*(ORT_API_CALL* KernelContext_GetResource)(const OrtKernelContext* context, int resource_version, int resource_id, void** resource) NO_EXCEPTION;
 
-  /** Slot 266, not implemented. */
+  /** Has sessions log through a function of the caller.
+   *
+   * \param[in] options The options.
+   * \param[in] user_logging_function The function.
+   * \param[in] user_logging_param Passed to the function, may be null.
+   */
   OrtStatus*(ORT_API_CALL* SetUserLoggingFunction)(OrtSessionOptions* options, OrtLoggingFunction user_logging_function, void* user_logging_param) NO_EXCEPTION;
 
-  /** Slot 267, not implemented. */
+  /** Number of inputs.
+   *
+   * \param[in] context What is known about the node.
+   * \param[out] out The number. In elements.
+   */
   OrtStatus*(ORT_API_CALL* ShapeInferContext_GetInputCount)(const OrtShapeInferContext* context, size_t* out) NO_EXCEPTION;
 
-  /** Slot 268, not implemented. */
+  /** What is known about an input.
+   *
+   * \param[in] context What is known about the node.
+   * \param[in] index Index, from 0. In elements.
+   * \param[out] info Its type and shape, which belong to the context. Freed with
+   *     ReleaseTensorTypeAndShapeInfo.
+   * \retval ORT_INVALID_ARGUMENT when there is no such index.
+   */
   OrtStatus*(ORT_API_CALL* ShapeInferContext_GetInputTypeShape)(const OrtShapeInferContext* context, size_t index, OrtTensorTypeAndShapeInfo** info) NO_EXCEPTION;
 
-  /** Slot 269, not implemented. */
+  /** An attribute of the node.
+   *
+   * \param[in] context What is known about the node.
+   * \param[in] attr_name Its name.
+   * \param[out] attr The attribute.
+   * \retval ORT_INVALID_ARGUMENT when there is no such attribute.
+   */
   OrtStatus*(ORT_API_CALL* ShapeInferContext_GetAttribute)(const OrtShapeInferContext* context, const char* attr_name, const OrtOpAttr** attr) NO_EXCEPTION;
 
-  /** Slot 270, not implemented. */
+  /** States type and shape of an output.
+   *
+   * \param[in] context What is known about the node.
+   * \param[in] index Index, from 0. In elements.
+   * \param[in] info Type and shape; -1 where an extent is not known.
+   * \retval ORT_INVALID_ARGUMENT when there is no such index.
+   */
   OrtStatus*(ORT_API_CALL* ShapeInferContext_SetOutputTypeShape)(const OrtShapeInferContext* context, size_t index, const OrtTensorTypeAndShapeInfo* info) NO_EXCEPTION;
 
   /** Names the dimensions.
@@ -2049,7 +2679,15 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetSymbolicDimensions)(OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length) NO_EXCEPTION;
 
-  /** Slot 272, not implemented. */
+  /** Copies the value of an attribute.
+   *
+   * \param[in] op_attr The attribute.
+   * \param[in] type Its type.
+   * \param[in] data Receives the value.
+   * \param[in] len The room at data. In bytes.
+   * \param[out] out The size of the value. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when it has another type, or does not fit.
+   */
   OrtStatus*(ORT_API_CALL* ReadOpAttr)(const OrtOpAttr* op_attr, OrtOpAttrType type, void* data, size_t len, size_t* out) NO_EXCEPTION;
 
   /** Requests bit-for-bit reproducible results.
@@ -2059,19 +2697,52 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetDeterministicCompute)(OrtSessionOptions* options, bool value) NO_EXCEPTION;
 
-  /** Slot 274, not implemented. */
+  /** Calls a function for each number, on the threads of the session.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[out] fn The function, which must not throw.
+   * \param[in] total How many times to call it. In calls.
+   * \param[in] num_batch 1 to call it on this thread only; other numbers leave the division to the
+   *     library. In parts.
+   * \param[in] usr_data Passed to the function.
+   */
   OrtStatus*(ORT_API_CALL* KernelContext_ParallelFor)(const OrtKernelContext* context, void (*fn)(void*, size_t), size_t total, size_t num_batch, void* usr_data) NO_EXCEPTION;
 
-  /** Slot 275, not implemented. */
+  /** Fails: there is no OpenVINO provider.
+   *
+   * \param[in] options The options.
+   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
+   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] num_keys Number of settings. In settings.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_OpenVINO_V2)(OrtSessionOptions* options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Slot 276, not implemented. */
+  /** Fails: there is no VitisAI provider.
+   *
+   * \param[in] options The options.
+   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
+   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] num_keys Number of settings. In settings.
+   * \retval ORT_FAIL when always; the message names the providers that there are.
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_VitisAI)(OrtSessionOptions* options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Slot 277, not implemented. */
+  /** Memory for the rest of the run.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[in] mem_info Where the memory is located.
+   * \param[in] count_or_bytes Its size. In bytes.
+   * \param[out] out The memory.
+   */
   OrtStatus*(ORT_API_CALL* KernelContext_GetScratchBuffer)(const OrtKernelContext* context, const OrtMemoryInfo* mem_info, size_t count_or_bytes, void** out) NO_EXCEPTION;
 
-  /** Slot 278, not implemented. */
+  /** The allocator of the CPU.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] mem_type The kind of memory; there is one.
+   * \param[out] out The allocator.
+   */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAllocator)(const OrtKernelInfo* info, OrtMemType mem_type, OrtAllocator** out) NO_EXCEPTION;
 
   /** Slot 279, not implemented. */
@@ -2194,52 +2865,138 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseKeyValuePairs)(OrtKeyValuePairs* input) NO_EXCEPTION;
 
-  /** Slot 301, not implemented. */
+  /** Fails: no other providers can be loaded.
+   *
+   * \param[in] env The environment.
+   * \param[in] registration_name A name for the library.
+   * \param[in] path The library.
+   * \retval ORT_FAIL when always.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* RegisterExecutionProviderLibrary)(OrtEnv* env, const char* registration_name, const ORTCHAR_T* path) NO_EXCEPTION;
 
-  /** Slot 302, not implemented. */
+  /** Fails: no library is registered.
+   *
+   * \param[in] env The environment.
+   * \param[in] registration_name Name of the library.
+   * \retval ORT_FAIL when always.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* UnregisterExecutionProviderLibrary)(OrtEnv* env, const char* registration_name) NO_EXCEPTION;
 
-  /** Slot 303, not implemented. */
+  /** The providers, each with its device: the one of the CPU.
+   *
+   * \param[in] env The environment.
+   * \param[in] ep_devices The list, which belongs to the library.
+   * \param[out] num_ep_devices Its length. In devices.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* GetEpDevices)(const OrtEnv* env, const OrtEpDevice* const** ep_devices, size_t* num_ep_devices) NO_EXCEPTION;
 
-  /** Slot 304, not implemented. */
+  /** Requests devices of GetEpDevices.
+   *
+   * \param[in] session_options The options.
+   * \param[in] env The environment.
+   * \param[in] ep_devices The devices. As many as num_ep_devices says.
+   * \param[in] num_ep_devices Their number. In devices.
+   * \param[in] ep_option_keys Names of settings; ignored. As many as num_ep_options says.
+   * \param[in] ep_option_vals Their values; ignored. As many as num_ep_options says.
+   * \param[in] num_ep_options Number of settings. In settings.
+   * \retval ORT_INVALID_ARGUMENT when there is no such device, or none is named.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_V2)(OrtSessionOptions* session_options, OrtEnv* env, const OrtEpDevice* const* ep_devices, size_t num_ep_devices, const char* const* ep_option_keys, const char* const* ep_option_vals, size_t num_ep_options) NO_EXCEPTION;
 
-  /** Slot 305, not implemented. */
+  /** Accepted but has no effect: there is one device.
+   *
+   * \param[in] session_options The options.
+   * \param[in] policy The policy.
+   * \retval ORT_INVALID_ARGUMENT when there is no such policy.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetEpSelectionPolicy)(OrtSessionOptions* session_options, OrtExecutionProviderDevicePolicy policy) NO_EXCEPTION;
 
   /** Slot 306, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetEpSelectionPolicyDelegate)(OrtSessionOptions* session_options, EpSelectionDelegate delegate, void* delegate_state) NO_EXCEPTION;
 
-  /** Slot 307, not implemented. */
+  /** Kind of a device.
+   *
+   * \param[in] device The device.
+   * \return The CPU.
+   * \since version 22
+   */
   OrtHardwareDeviceType(ORT_API_CALL* HardwareDevice_Type)(const OrtHardwareDevice* device) NO_EXCEPTION;
 
-  /** Slot 308, not implemented. */
+  /** Number of its vendor.
+   *
+   * \param[in] device The device.
+   * \return 0, for it is not known.
+   * \since version 22
+   */
   uint32_t(ORT_API_CALL* HardwareDevice_VendorId)(const OrtHardwareDevice* device) NO_EXCEPTION;
 
-  /** Slot 309, not implemented. */
+  /** Its vendor.
+   *
+   * \param[in] device The device.
+   * \return Empty text, for it is not known.
+   * \since version 22
+   */
   const char*(ORT_API_CALL* HardwareDevice_Vendor)(const OrtHardwareDevice* device) NO_EXCEPTION;
 
-  /** Slot 310, not implemented. */
+  /** Number of the device.
+   *
+   * \param[in] device The device.
+   * \return 0, for it is not known.
+   * \since version 22
+   */
   uint32_t(ORT_API_CALL* HardwareDevice_DeviceId)(const OrtHardwareDevice* device) NO_EXCEPTION;
 
-  /** Slot 311, not implemented. */
+  /** What is known of a device.
+   *
+   * \param[in] device The device.
+   * \return Nothing is.
+   * \since version 22
+   */
   const OrtKeyValuePairs*(ORT_API_CALL* HardwareDevice_Metadata)(const OrtHardwareDevice* device) NO_EXCEPTION;
 
-  /** Slot 312, not implemented. */
+  /** Name of a provider.
+   *
+   * \param[in] ep_device The provider on the device.
+   * \return CPUExecutionProvider.
+   * \since version 22
+   */
   const char*(ORT_API_CALL* EpDevice_EpName)(const OrtEpDevice* ep_device) NO_EXCEPTION;
 
-  /** Slot 313, not implemented. */
+  /** Who made a provider.
+   *
+   * \param[in] ep_device The provider on the device.
+   * \return The name.
+   * \since version 22
+   */
   const char*(ORT_API_CALL* EpDevice_EpVendor)(const OrtEpDevice* ep_device) NO_EXCEPTION;
 
-  /** Slot 314, not implemented. */
+  /** What a provider states about itself.
+   *
+   * \param[in] ep_device The provider on the device.
+   * \return Nothing is stated.
+   * \since version 22
+   */
   const OrtKeyValuePairs*(ORT_API_CALL* EpDevice_EpMetadata)(const OrtEpDevice* ep_device) NO_EXCEPTION;
 
-  /** Slot 315, not implemented. */
+  /** Settings of a provider.
+   *
+   * \param[in] ep_device The provider on the device.
+   * \return There are none.
+   * \since version 22
+   */
   const OrtKeyValuePairs*(ORT_API_CALL* EpDevice_EpOptions)(const OrtEpDevice* ep_device) NO_EXCEPTION;
 
-  /** Slot 316, not implemented. */
+  /** The device of a provider.
+   *
+   * \param[in] ep_device The provider on the device.
+   * \return The CPU.
+   * \since version 22
+   */
   const OrtHardwareDevice*(ORT_API_CALL* EpDevice_Device)(const OrtEpDevice* ep_device) NO_EXCEPTION;
 
   /** Slot 317, not implemented. */
@@ -2253,7 +3010,15 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetTensorSizeInBytes)(const OrtValue* ort_value, size_t* size) NO_EXCEPTION;
 
-  /** Slot 319, not implemented. */
+  /** How much an allocator has given out.
+   *
+   * That of the CPU tells NumAllocs, InUse, MaxInUse and MaxAllocSize, the last three in bytes.
+   *
+   * \param[in] ort_allocator The allocator.
+   * \param[out] out Numbers by name. Freed with ReleaseKeyValuePairs.
+   * \retval ORT_NOT_IMPLEMENTED when the allocator keeps no statistics.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* AllocatorGetStats)(const OrtAllocator* ort_allocator, OrtKeyValuePairs** out) NO_EXCEPTION;
 
   /** Slot 320, not implemented. */
@@ -2392,13 +3157,29 @@ struct OrtApi {
   /** Slot 361, not implemented. */
   OrtStatus*(ORT_API_CALL* Node_GetAttributeByName)(const OrtNode* node, const char* attribute_name, const OrtOpAttr** attribute) NO_EXCEPTION;
 
-  /** Slot 362, not implemented. */
+  /** A copy of an attribute that is a tensor.
+   *
+   * \param[in] attribute The attribute.
+   * \param[out] attr_tensor The copy. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when it is no tensor.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* OpAttr_GetTensorAttributeAsOrtValue)(const OrtOpAttr* attribute, OrtValue** attr_tensor) NO_EXCEPTION;
 
-  /** Slot 363, not implemented. */
+  /** Type of an attribute.
+   *
+   * \param[in] attribute The attribute.
+   * \param[out] type The type.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* OpAttr_GetType)(const OrtOpAttr* attribute, OrtOpAttrType* type) NO_EXCEPTION;
 
-  /** Slot 364, not implemented. */
+  /** Name of an attribute.
+   *
+   * \param[in] attribute The attribute.
+   * \param[out] name The name, valid as long as the attribute.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* OpAttr_GetName)(const OrtOpAttr* attribute, const char** name) NO_EXCEPTION;
 
   /** Slot 365, not implemented. */
@@ -2434,13 +3215,26 @@ struct OrtApi {
    */
   const char*(ORT_API_CALL* GetRunConfigEntry)(const OrtRunOptions* options, const char* config_key) NO_EXCEPTION;
 
-  /** Slot 374, not implemented. */
+  /** Memory of a provider.
+   *
+   * \param[in] ep_device The provider on the device.
+   * \param[in] memory_type The kind of memory.
+   * \return That of the CPU; null for other kinds.
+   * \since version 23
+   */
   const OrtMemoryInfo*(ORT_API_CALL* EpDevice_MemoryInfo)(const OrtEpDevice* ep_device, OrtDeviceMemoryType memory_type) NO_EXCEPTION;
 
   /** Slot 375, not implemented. */
   OrtStatus*(ORT_API_CALL* CreateSharedAllocator)(OrtEnv* env, const OrtEpDevice* ep_device, OrtDeviceMemoryType mem_type, OrtAllocatorType allocator_type, const OrtKeyValuePairs* allocator_options, OrtAllocator** allocator) NO_EXCEPTION;
 
-  /** Slot 376, not implemented. */
+  /** The allocator of an environment.
+   *
+   * \param[in] env The environment.
+   * \param[in] mem_info Where the memory is located.
+   * \param[out] allocator The one that was registered, or that of the CPU; null if there is none for
+   *     that memory.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* GetSharedAllocator)(OrtEnv* env, const OrtMemoryInfo* mem_info, OrtAllocator** allocator) NO_EXCEPTION;
 
   /** Slot 377, not implemented. */
@@ -2484,7 +3278,14 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SessionGetMemoryInfoForOutputs)(const OrtSession* session, const OrtMemoryInfo** outputs_memory_info, size_t num_outputs) NO_EXCEPTION;
 
-  /** Slot 382, not implemented. */
+  /** Where the inputs of a session should be.
+   *
+   * \param[in] session The session.
+   * \param[out] inputs_ep_devices Receives the device of each. As many as num_inputs says.
+   * \param[in] num_inputs Number of inputs. In inputs.
+   * \retval ORT_INVALID_ARGUMENT when the number is another.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* SessionGetEpDeviceForInputs)(const OrtSession* session, const OrtEpDevice** inputs_ep_devices, size_t num_inputs) NO_EXCEPTION;
 
   /** Slot 383, not implemented. */
@@ -2526,28 +3327,71 @@ struct OrtApi {
    */
   bool(ORT_API_CALL* TensorTypeAndShape_HasShape)(const OrtTensorTypeAndShapeInfo* info) NO_EXCEPTION;
 
-  /** Slot 391, not implemented. */
+  /** The configuration entries of the session.
+   *
+   * \param[in] info What is known about the node.
+   * \param[out] out The entries. Freed with ReleaseKeyValuePairs.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetConfigEntries)(const OrtKernelInfo* info, OrtKeyValuePairs** out) NO_EXCEPTION;
 
-  /** Slot 392, not implemented. */
+  /** Domain of the operator.
+   *
+   * \param[in] info What is known about the node.
+   * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
+   * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when the text does not fit.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOperatorDomain)(const OrtKernelInfo* info, char* out, size_t* size) NO_EXCEPTION;
 
-  /** Slot 393, not implemented. */
+  /** Name of the operator.
+   *
+   * \param[in] info What is known about the node.
+   * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
+   * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when the text does not fit.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOperatorType)(const OrtKernelInfo* info, char* out, size_t* size) NO_EXCEPTION;
 
-  /** Slot 394, not implemented. */
+  /** The version of the domain from which on the operator is the one that runs.
+   *
+   * \param[in] info What is known about the node.
+   * \param[out] since_version The version.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOperatorSinceVersion)(const OrtKernelInfo* info, int* since_version) NO_EXCEPTION;
 
   /** Slot 395, not implemented. */
   const OrtInteropApi*(ORT_API_CALL* GetInteropApi)(void) NO_EXCEPTION;
 
-  /** Slot 396, not implemented. */
+  /** Where the outputs of a session are.
+   *
+   * \param[in] session The session.
+   * \param[out] outputs_ep_devices Receives the device of each. As many as num_outputs says.
+   * \param[in] num_outputs Number of outputs. In outputs.
+   * \retval ORT_INVALID_ARGUMENT when the number is another.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* SessionGetEpDeviceForOutputs)(const OrtSession* session, const OrtEpDevice** outputs_ep_devices, size_t num_outputs) NO_EXCEPTION;
 
-  /** Slot 397, not implemented. */
+  /** Number of devices.
+   *
+   * \param[in] env The environment.
+   * \param[out] num_devices 1, the CPU. In devices.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* GetNumHardwareDevices)(const OrtEnv* env, size_t* num_devices) NO_EXCEPTION;
 
-  /** Slot 398, not implemented. */
+  /** The devices.
+   *
+   * \param[in] env The environment.
+   * \param[out] devices Receives the CPU. As many as num_devices says.
+   * \param[in] num_devices Number of devices. In devices.
+   * \retval ORT_INVALID_ARGUMENT when there is not room for one.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* GetHardwareDevices)(const OrtEnv* env, const OrtHardwareDevice** devices, size_t num_devices) NO_EXCEPTION;
 
   /** Slot 399, not implemented. */
@@ -2595,7 +3439,15 @@ struct OrtApi {
   /** Slot 413, not implemented. */
   void(ORT_API_CALL* RunOptionsSetSyncStream)(OrtRunOptions* options, OrtSyncStream* sync_stream) NO_EXCEPTION;
 
-  /** Slot 414, not implemented. */
+  /** Element type and shape of a tensor, without a copy.
+   *
+   * \param[in] value The tensor.
+   * \param[out] elem_type Type of its elements.
+   * \param[in] shape_data Its shape, valid as long as the value.
+   * \param[out] shape_data_count Number of dimensions. In dimensions.
+   * \retval ORT_INVALID_ARGUMENT when it is no tensor.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* GetTensorElementTypeAndShapeDataReference)(const OrtValue* value, ONNXTensorElementDataType* elem_type, const int64_t** shape_data, size_t* shape_data_count) NO_EXCEPTION;
 
   /** Slot 415, not implemented. */
@@ -2604,7 +3456,16 @@ struct OrtApi {
   /** Slot 416, not implemented. */
   OrtStatus*(ORT_API_CALL* RunOptionsDisableProfiling)(OrtRunOptions* options) NO_EXCEPTION;
 
-  /** Slot 417, not implemented. */
+  /** A list of texts among the attributes of the node.
+   *
+   * \param[in] info What is known about the node.
+   * \param[in] name Name of the attribute.
+   * \param[in] allocator Allocates the result.
+   * \param[out] out The texts, each of which and the list itself the caller frees. As many as size says.
+   * \param[out] size Their number. In texts.
+   * \retval ORT_FAIL when there is no such attribute, or it has another type.
+   * \since version 25
+   */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttributeArray_string)(const OrtKernelInfo* info, const char* name, OrtAllocator* allocator, char*** out, size_t* size) NO_EXCEPTION;
 
   /** Slot 418, not implemented. */
@@ -2632,7 +3493,12 @@ struct OrtApi {
   /** Slot 422, not implemented. */
   OrtExperimentalFnPtr(ORT_API_CALL* GetExperimentalFunction)(const char* name) NO_EXCEPTION;
 
-  /** Slot 423, not implemented. */
+  /** Returns null: the CPU has no streams.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[out] out Null.
+   * \since version 28
+   */
   OrtStatus*(ORT_API_CALL* KernelContext_GetSyncStream)(const OrtKernelContext* context, OrtSyncStream** out) NO_EXCEPTION;
 
   /** Slot 424, not implemented. */

@@ -109,6 +109,22 @@ namespace detail {
 template <typename T>
 struct Release;
 template <>
+struct Release<OrtCustomOpDomain> {
+  static void call(OrtCustomOpDomain* p) { GetApi().ReleaseCustomOpDomain(p); }
+};
+template <>
+struct Release<OrtKernelInfo> {
+  static void call(OrtKernelInfo* p) { GetApi().ReleaseKernelInfo(p); }
+};
+template <>
+struct Release<OrtOp> {
+  static void call(OrtOp* p) { GetApi().ReleaseOp(p); }
+};
+template <>
+struct Release<OrtOpAttr> {
+  static void call(OrtOpAttr* p) { GetApi().ReleaseOpAttr(p); }
+};
+template <>
 struct Release<OrtStatus> {
   static void call(OrtStatus* p) { GetApi().ReleaseStatus(p); }
 };
@@ -163,6 +179,14 @@ struct Release<OrtTypeInfo> {
 template <>
 struct Release<OrtSequenceTypeInfo> {
   static void call(OrtSequenceTypeInfo* p) { GetApi().ReleaseSequenceTypeInfo(p); }
+};
+template <>
+struct Release<OrtMapTypeInfo> {
+  static void call(OrtMapTypeInfo* p) { GetApi().ReleaseMapTypeInfo(p); }
+};
+template <>
+struct Release<OrtArenaCfg> {
+  static void call(OrtArenaCfg* p) { GetApi().ReleaseArenaCfg(p); }
 };
 template <>
 struct Release<OrtTensorTypeAndShapeInfo> {

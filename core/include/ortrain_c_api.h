@@ -714,6 +714,25 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* RunOptionsSetGradientBuffer)(OrtRunOptions* options, OrtValue* buffer, OrtGradientReadyFn gradient_ready, void* user_data) NO_EXCEPTION;
 
+  /** Registers the gradient of a custom operator, for all models of the process.
+   *
+   * The gradient is a model whose nodes compute it, from operators that the library or the program has.
+   * Its inputs are any of I(0), I(1) and so on for the inputs of the node, O(0) for its outputs and
+   * GO(0) for the gradients of these; its outputs are GI(0) and so on, the gradients of the inputs.
+   * Registered before artifacts are made, it lets the builder of gradients pass through nodes of that
+   * operator. Without a model, the derivative is zero.
+   *
+   * \param[in] domain Domain of the operator.
+   * \param[in] op_type Name of the operator.
+   * \param[in] gradient_model The model, or null for a derivative of zero. As many as
+   *     gradient_model_length says.
+   * \param[in] gradient_model_length Its size. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when the library has that operator itself, or an input or output of the
+   *     model has another name.
+   * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
+   */
+  OrtStatus*(ORT_API_CALL* RegisterGradient)(const char* domain, const char* op_type, const void* gradient_model, size_t gradient_model_length) NO_EXCEPTION;
+
 };
 
 /**

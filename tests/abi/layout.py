@@ -110,8 +110,15 @@ def argument(kind: str) -> str:
     return "NULL" if is_function(kind) else "0"
 
 
+def called_elsewhere() -> set[str]:
+    """The slots of `OrtApi` that the programs in tests/dropin call, and compare with onnxruntime."""
+    sources = (Path(__file__).parents[1] / "dropin").glob("*.[ch]")
+    return {name for source in sources for name in re.findall(r"\bort->(\w+)", source.read_text())}
+
+
 def sweep() -> str:
-    """C code that counts calls by slot, and calls every slot that nothing else has called."""
+    """C code that counts calls by slot, and calls every slot that no program calls."""
+    elsewhere = called_elsewhere()
     lines = []
     for table in TABLES:
         rows = slots(table)
@@ -120,6 +127,9 @@ def sweep() -> str:
     for table in TABLES:
         lines.append(f"static void sweep_{table}(const {table}* table) {{")
         for slot in slots(table):
+            if table == "OrtApi" and slot.name in elsewhere:
+                lines.append(f'  says("{table}", {slot.number}, "{slot.name}", "called");')
+                continue
             call = f"table->{slot.name}({', '.join(argument(type_of(p)) for p in slot.parameters)})"
             report = f'"{table}", {slot.number}, "{slot.name}"'
             lines.append(f"  if (!called_{table}[{slot.number}]) {{")

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from ortrain import artifacts, onnxblock
+from ortrain import OrtrainError, artifacts, onnxblock
 from ortrain.api import CheckpointState, Module, Optimizer
 from recorded import Fixture
 
@@ -646,10 +646,13 @@ def test_wrong_types_are_rejected(settings: dict[str, Any], word: str, tmp_path:
         )
 
 
-def test_ort_format_and_custom_operators_are_not_implemented(mlp: Fixture, tmp_path: Path) -> None:
+def test_ort_format_is_not_implemented(mlp: Fixture, tmp_path: Path) -> None:
     with pytest.raises(NotImplementedError, match="ORT format"):
         generate(mlp, tmp_path, ort_format=True)
-    with pytest.raises(NotImplementedError, match=r"ops\.so"):
+
+
+def test_a_missing_library_of_custom_operators_is_named(mlp: Fixture, tmp_path: Path) -> None:
+    with pytest.raises(OrtrainError, match=r"Failed to load library .*ops\.so"):
         generate(mlp, tmp_path, custom_op_library="ops.so")
 
 

@@ -36,6 +36,7 @@ from ortrain.library import (
     get_build_info,
     get_device,
     get_version_string,
+    register_gradient,
     set_default_logger_severity,
     set_default_logger_verbosity,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "get_build_info",
     "get_device",
     "get_version_string",
+    "register_gradient",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "set_seed",

@@ -146,7 +146,7 @@ def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _convert_plain(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
     """Convert Python numbers and lists to an array of ``dtype``; None if that would lose information."""
     array = np.asarray(value)
-    kinds = {"b": "b", "i": "bi", "u": "bi", "f": "bif", "V": "bif"}  # V: the floats of ml_dtypes
+    kinds = {"b": "b", "i": "bi", "u": "bi", "f": "bif", "V": "bif", "O": "UO"}  # V: the floats of ml_dtypes
     if array.dtype.kind not in kinds.get(dtype.kind, "") and array.size > 0:
         return None
     converted = array.astype(dtype)
@@ -185,6 +185,8 @@ class StepSignature:
 
     def take_one(self, i: int, value: Any) -> OrtValue:
         """Return input number ``i`` as a tensor, over the caller's memory if possible."""
+        if isinstance(value, Mapping):
+            return map_value(value)
         if i in self.sequences and not isinstance(value, OrtValue):
             if not isinstance(value, (list, tuple)):
                 raise _invalid(
@@ -219,16 +221,22 @@ class StepSignature:
         return _invalid(f"input {self.names[i]!r} (number {i}): expected {expected}, found {found}")
 
 
-_SEQUENCE, _OPTIONAL = 2, 6  # of ONNXType
+_SEQUENCE, _MAP, _OPTIONAL = 2, 3, 6  # of ONNXType
 
 
 def declared(info: tuple[list[int], int, list[int], list[str]]) -> tuple[str, list[int | str | None]]:
     """Return type and shape of an input or output in user notation; a sequence has no shape."""
     kinds, element_type, extents, symbols = info
     text, shape = declared_tensor((element_type, extents, symbols))
+    key = ""
     for kind in reversed(kinds[:-1]):
-        text = f"{'seq' if kind == _SEQUENCE else 'optional'}({text})"
-    return text, [] if _SEQUENCE in kinds else shape
+        if kind < 0:
+            key = _ortrain.onnx_type(-kind)
+        elif kind == _MAP:
+            text = f"map({key},{text})"
+        else:
+            text = f"{'seq' if kind == _SEQUENCE else 'optional'}({text})"
+    return text, [] if _SEQUENCE in kinds or _MAP in kinds else shape
 
 
 def declared_tensor(info: tuple[int, list[int], list[str]]) -> tuple[str, list[int | str | None]]:
@@ -296,10 +304,23 @@ def session_states(session: _ortrain.SessionHandle) -> list[tuple[str, str, str]
 
 
 def as_arrays(output: OrtValue) -> Any:
-    """Return an output of a run: an array, a list of arrays, or None for an empty optional output."""
+    """Return an output of a run: an array, a dictionary, a list of either, or None for an empty optional output."""
     if output.is_tensor():
         return output.numpy()
-    return [element.numpy() for element in output.elements()] if output.has_value() else None
+    if output.is_map():
+        keys, values = output.elements()
+        return dict(zip(keys.numpy().tolist(), values.numpy().tolist(), strict=True))
+    return [as_arrays(element) for element in output.elements()] if output.has_value() else None
+
+
+def map_value(entries: Mapping[Any, Any]) -> OrtValue:
+    """Return a map of a dictionary, whose keys are strings or integers."""
+    keys, values = list(entries), list(entries.values())
+    real = any(isinstance(value, float) for value in values)
+    return OrtValue.ortvalue_from_map(
+        to_value(np.asarray(keys, np.int64 if keys and isinstance(keys[0], int) else object)),
+        to_value(np.asarray(values, np.float32) if real else np.asarray(values)),
+    )
 
 
 def _as_kind_of(example: Any, output: OrtValue) -> Any:

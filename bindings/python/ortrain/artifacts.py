@@ -22,6 +22,7 @@ from ortrain import onnxblock
 from ortrain._artifact_report import ArtifactReport
 from ortrain._parameter_choice import Fate, InitializerReport, choose
 from ortrain.onnxblock import _graph
+from ortrain.options import SessionOptions
 
 __all__ = ["ArtifactReport", "Fate", "InitializerReport", "LossType", "OptimType", "generate_artifacts"]
 
@@ -129,7 +130,8 @@ def generate_artifacts(
     ort_format : bool, default: False
         Not implemented.
     custom_op_library : str or os.PathLike, optional
-        Not implemented.
+        A library of custom operators, for sessions to load. Their gradients are those that were given to
+        :func:`ortrain.register_gradient`.
     additional_output_names : list of str, optional
         Values that the training and eval model return besides the loss, such as the prediction.
     nominal_checkpoint : bool, default: False
@@ -159,7 +161,7 @@ def generate_artifacts(
     FileNotFoundError
         When there is no model at the path.
     NotImplementedError
-        For ``ort_format`` and ``custom_op_library``.
+        For ``ort_format``.
     OSError
         When a file cannot be written.
     """
@@ -168,10 +170,7 @@ def generate_artifacts(
             "cannot write artifacts in ORT format: ortrain reads and writes ONNX; leave ort_format out"
         )
     if custom_op_library is not None:
-        raise NotImplementedError(
-            f"cannot use the custom operator library {os.fspath(custom_op_library)!r}: "
-            "ortrain only runs its built-in operators"
-        )
+        SessionOptions().register_custom_ops_library(os.fspath(custom_op_library))
     additional = _names("additional_output_names", additional_output_names)
     loss_block = _loss_block(loss)
     optimizer_block = _optimizer_block(optimizer)

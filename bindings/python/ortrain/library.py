@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ortrain import _ortrain
 from ortrain.errors import InvalidArgumentError, OrtErrorCode
+
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def register_gradient(domain: str, op_type: str, model: onnx.ModelProto | bytes | None) -> None:
+    """State the gradient of a custom operator, for all artifacts that the process makes.
+
+    Parameters
+    ----------
+    domain, op_type : str
+        The operator.
+    model : onnx.ModelProto or bytes, optional
+        A model that computes the gradient. Its inputs are any of ``I(0)``, ``I(1)`` and so on, the inputs of the
+        node; ``O(0)``, its outputs; and ``GO(0)``, the gradients of these. Its outputs are ``GI(0)`` and so on, the
+        gradients of the inputs. None: the derivative is zero.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the library has that operator itself, or an input or output has another name.
+    OrtrainError
+        If it is not a valid model.
+    """
+    _ortrain.register_gradient(
+        domain, op_type, model if model is None or isinstance(model, bytes) else model.SerializeToString()
+    )
 
 
 def get_available_providers() -> list[str]:

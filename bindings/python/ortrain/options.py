@@ -8,7 +8,7 @@ from enum import IntEnum
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
 from ortrain.api.generated import run_options, session_options
-from ortrain.errors import InvalidArgumentError, NotImplementedInOrtrainError, OrtErrorCode
+from ortrain.errors import InvalidArgumentError, OrtErrorCode
 
 
 class ExecutionOrder(IntEnum):
@@ -86,17 +86,6 @@ class SessionOptions(session_options.SessionOptions):
     def has_providers(self) -> bool:
         """Return whether a provider was requested."""
         return bool(self._providers)
-
-    def register_custom_ops_library(self, path: str) -> None:
-        """Reject a library of custom operators.
-
-        Raises
-        ------
-        NotImplementedInOrtrainError
-            Always.
-        """
-        message = f"cannot load {path!r}: libraries of custom operators are not implemented in ortrain"
-        raise NotImplementedInOrtrainError(message, OrtErrorCode.ORT_NOT_IMPLEMENTED)
 
     def set_load_cancellation_flag(self, value: bool) -> None:
         """Have the creation of sessions with these options fail, or no longer."""

@@ -21,7 +21,8 @@ struct TypeRow {
 // DLDataTypeCode; kNone: the protocol's version 0 does not have it.
 constexpr uint8_t kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6, kNone = 255;
 
-constexpr int kHalf = 23, kComplexFloat = 14, kComplexDouble = 15;  // NPY_HALF, NPY_CFLOAT, NPY_CDOUBLE
+// NPY_HALF, NPY_CFLOAT, NPY_CDOUBLE, NPY_OBJECT
+constexpr int kHalf = 23, kComplexFloat = 14, kComplexDouble = 15, kObject = 17;
 
 const TypeRow kTypes[] = {
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, py::dtype::num_of<float>(), "float32", "float", kFloat, 32},
@@ -38,6 +39,7 @@ const TypeRow kTypes[] = {
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, py::dtype::num_of<uint64_t>(), "uint64", "uint64", kUInt, 64},
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64, kComplexFloat, "complex64", "complex64", kComplex, 64},
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128, kComplexDouble, "complex128", "complex128", kComplex, 128},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, kObject, "object", "string", kNone, 64},
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, -1, "bfloat16", "bfloat16", kBfloat, 16},
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN, -1, "float8_e4m3fn", "float8e4m3fn", kNone, 8},
     {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ, -1, "float8_e4m3fnuz", "float8e4m3fnuz", kNone, 8},
@@ -230,6 +232,7 @@ py::dtype numpy_type(ONNXTensorElementDataType type) {
 }
 
 ONNXTensorElementDataType element_type(const py::dtype& dtype) {
+  if (dtype.kind() == 'U' || dtype.kind() == 'S') return ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING;
   for (const TypeRow& r : kTypes)
     if (r.number == dtype.num()) return r.type;
   // Types with several numbers, and those that other packages add.
@@ -293,8 +296,51 @@ void* Value::data() const {
   return data;
 }
 
+namespace {
+
+// A tensor of strings with copies of the elements, each a str or bytes.
+Value from_texts(const py::array& given) {
+  const std::vector<int64_t> shape(given.shape(), given.shape() + given.ndim());
+  std::vector<std::string> texts;
+  for (const py::handle one : given.attr("ravel")().attr("tolist")()) {
+    if (!py::isinstance<py::str>(one) && !py::isinstance<py::bytes>(one))
+      throw py::type_error("a tensor of strings takes str and bytes, found " +
+                           py::str(py::type::of(one).attr("__name__")).cast<std::string>());
+    texts.push_back(one.cast<std::string>());
+  }
+  OrtValue* made = nullptr;
+  check(api().CreateTensorAsOrtValue(allocator(), shape.data(), shape.size(),
+                                     ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, &made));
+  Value value(made);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    char* place = nullptr;
+    check(api().GetResizedStringTensorElementBuffer(made, i, texts[i].size(), &place));
+    std::copy(texts[i].begin(), texts[i].end(), place);
+  }
+  return value;
+}
+
+py::array texts_of(const Value& value) {
+  py::list texts;
+  const size_t count = count_of(value.shape());
+  for (size_t at = 0; at < count; ++at) {
+    size_t length = 0;
+    check(api().GetStringTensorElementLength(value.raw(), at, &length));
+    std::string one(length, '\0');
+    check(api().GetStringTensorElement(value.raw(), length, at, one.data()));
+    texts.append(py::reinterpret_steal<py::object>(
+        PyUnicode_DecodeUTF8(one.data(), static_cast<Py_ssize_t>(length), "surrogateescape")));
+  }
+  const py::object array = py::module_::import("numpy").attr("empty")(value.shape(), py::arg("dtype") = "object");
+  array.attr("flat") = texts;
+  return array;
+}
+
+}  // namespace
+
 Value Value::from_array(const py::array& given) {
   const auto type = python::element_type(given.dtype());
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) return from_texts(given);
   py::array array = given;
   const bool aligned = (array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) != 0;
   const char order = array.dtype().byteorder();
@@ -318,6 +364,7 @@ Value Value::from_array(const py::array& given) {
 
 py::array Value::to_array(const py::object& self) const {
   const TypeRow& type = row(element_type());
+  if (type.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) return texts_of(*this);
   if (!is_packed(type)) return py::array(numpy_type(type.type), shape(), data(), self);
   py::array unpacked(numpy_type(type.type), shape());
   unpack(type, static_cast<const uint8_t*>(data()), count_of(shape()),
@@ -402,7 +449,20 @@ void bind_support(py::module_& module) {
       .def(
           "is_sparse_tensor", [](const Value&) { return false; },
           "Whether this is a sparse tensor; it never is.")
-      .def("elements", &Value::elements, "Copies of the tensors of a sequence.")
+      .def("elements", &Value::elements,
+           "Copies of the tensors or maps of a sequence; the keys and values of a map.")
+      .def_static(
+          "ortvalue_from_map",
+          [](const Value& keys, const Value& values) {
+            const OrtValue* parts[] = {keys.raw(), values.raw()};
+            OrtValue* made = nullptr;
+            check(api().CreateValue(parts, 2, ONNX_TYPE_MAP, &made));
+            return Value(made);
+          },
+          py::arg("keys"), py::arg("values"), "A map, of two tensors with as many keys as values.")
+      .def(
+          "is_map", [](const Value& value) { return value.kind() == ONNX_TYPE_MAP; },
+          "Whether this is a map.")
       .def(
           "numpy", [](const py::object& self) { return self.cast<const Value&>().to_array(self); },
           "An array over the tensor's memory, which keeps the tensor alive. Writing to it changes the "
@@ -430,7 +490,7 @@ void bind_support(py::module_& module) {
           "Whether this is a dense tensor.")
       .def(
           "is_tensor_sequence", [](const Value& value) { return value.kind() == ONNX_TYPE_SEQUENCE; },
-          "Whether this is a sequence of tensors.")
+          "Whether this is a sequence of tensors or maps.")
       .def(
           "has_value",
           [](const Value& value) {

@@ -150,7 +150,14 @@ py::tuple take_type_info(OrtTypeInfo* info) {
     return py::make_tuple(kinds, known[0], known[1], known[2]);
   }
   OrtTypeInfo* inner = nullptr;
-  if (kind == ONNX_TYPE_SEQUENCE) {
+  if (kind == ONNX_TYPE_MAP) {
+    const OrtMapTypeInfo* map = nullptr;
+    ONNXTensorElementDataType key;
+    check(api().CastTypeInfoToMapTypeInfo(info, &map));
+    check(api().GetMapKeyType(map, &key));
+    check(api().GetMapValueType(map, &inner));
+    kinds.append(-static_cast<int>(key));  // after the kind of a map, the type of its keys
+  } else if (kind == ONNX_TYPE_SEQUENCE) {
     const OrtSequenceTypeInfo* sequence = nullptr;
     check(api().CastTypeInfoToSequenceTypeInfo(info, &sequence));
     check(api().GetSequenceElementType(sequence, &inner));

@@ -49,6 +49,7 @@ class Language(Base):
             releases = {"minors": minors, "patches": range(PATCHES)}
             yield File(f"c/{name}.j2", f"core/alias/generated/{name}", releases)
         yield File("c/reference.md.j2", "docs/reference/c.md")
+        yield File("c/coverage.md.j2", "docs/reference/onnxruntime-api.md")
         yield File("c/commands.h.j2", "tests/scenarios/generated/c/commands.h")
 
     # ---- commands of the scenarios ----

@@ -141,7 +141,7 @@ class Language(Base):
                 return "IntPtr*"
             # A handle that is being released is closed already, and cannot be passed as an object.
             return "IntPtr" if call.core == "release" else self.handle_class(p.type)
-        if p.type in self.spec.structs or p.type in self.spec.callbacks:
+        if p.type in (*self.spec.structs, *self.spec.callbacks, *self.spec.opaque):
             return "IntPtr"
         return f"{self._scalar(p.type)}[]" if p.length else self._scalar(p.type)
 

@@ -12,15 +12,47 @@ void check_severity(int level, bool allow_inherit) {
           level, ", expected a number between ", least, " and 4");
 }
 
-void log(const OrtEnv& env, OrtLoggingLevel severity, const char* call, const std::string& message) {
-  if (severity < env.level) return;
-  if (env.function != nullptr) {
-    env.function(env.parameter, severity, "ortrain", env.id.c_str(), call, message.c_str());
+void log(const OrtLogger& logger, OrtLoggingLevel severity, const char* place, const std::string& message) {
+  if (severity < logger.level) return;
+  if (logger.function != nullptr) {
+    logger.function(logger.parameter, severity, "ortrain", logger.id.c_str(), place, message.c_str());
     return;
   }
   static const char* const names[] = {"verbose", "info", "warning", "error", "fatal"};
-  std::fprintf(stderr, "[%s] %s: %s: %s\n", names[severity], env.id.c_str(), call, message.c_str());
+  std::fprintf(stderr, "[%s] %s: %s: %s\n", names[severity], logger.id.c_str(), place, message.c_str());
 }
+
+void log(const OrtEnv& env, OrtLoggingLevel severity, const char* call, const std::string& message) {
+  if (severity >= env.level)
+    log(OrtLogger{env.level, env.id, env.function, env.parameter}, severity, call, message);
+}
+
+std::shared_ptr<const OrtLogger> logger_of(const OrtEnv& env, const OrtSessionOptions* options) {
+  OrtLogger logger{env.level, env.id, env.function, env.parameter};
+  if (options != nullptr) {
+    const SessionOptions& own = options->value;
+    if (own.log_severity_level >= 0) logger.level = static_cast<OrtLoggingLevel>(own.log_severity_level);
+    if (!own.log_id.empty()) logger.id = own.log_id;
+    if (options->logging_function != nullptr) {
+      logger.function = options->logging_function;
+      logger.parameter = options->logging_parameter;
+    }
+  }
+  return std::make_shared<const OrtLogger>(std::move(logger));
+}
+
+void SetUserLoggingFunction(OrtSessionOptions* options, OrtLoggingFunction user_logging_function,
+                            void* user_logging_param) {
+  options->logging_function = user_logging_function;
+  options->logging_parameter = user_logging_param;
+}
+
+void Logger_LogMessage(const OrtLogger* logger, OrtLoggingLevel log_severity_level, const char* message,
+                       const ORTCHAR_T* file_path, int line_number, const char* func_name) {
+  check_severity(log_severity_level, false);
+  log(*logger, log_severity_level, concat(file_path, ":", line_number, " ", func_name).c_str(), message);
+}
+void Logger_GetLoggingSeverityLevel(const OrtLogger* logger, OrtLoggingLevel* out) { *out = logger->level; }
 
 void CreateEnvWithCustomLogger(OrtLoggingFunction logging_function, void* logger_param,
                                OrtLoggingLevel log_severity_level, const char* logid, OrtEnv** out) {

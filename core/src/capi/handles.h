@@ -11,6 +11,7 @@
 
 #include "artifacts/training_graph.h"
 #include "artifacts/training_model.h"
+#include "capi/maps.h"
 #include "graph/graph.h"
 #include "onnxruntime_c_api.h"
 #include "onnxruntime_training_c_api.h"
@@ -37,22 +38,6 @@ struct OrtThreadingOptions {
   bool denormal_as_zero = false;
 };
 
-struct OrtEnv {
-  OrtLoggingLevel level;
-  std::string id;
-  OrtLoggingFunction function;  // null: stderr
-  void* parameter;
-  std::optional<OrtThreadingOptions> shared_threads = std::nullopt;
-};
-
-struct OrtSessionOptions {
-  ortrain::SessionOptions value;
-};
-
-struct OrtRunOptions {
-  ortrain::RunOptions value;
-};
-
 struct OrtMemoryInfo {
   std::string name;
   OrtAllocatorType type;
@@ -60,15 +45,31 @@ struct OrtMemoryInfo {
   OrtMemType mem_type;
 };
 
-// The elements of a tensor of strings, which no operator takes yet.
-struct OrtStrings {
-  ortrain::Shape shape;
-  std::vector<std::string> elements;
+struct OrtEnv {
+  OrtLoggingLevel level;
+  std::string id;
+  OrtLoggingFunction function;  // null: stderr
+  void* parameter;
+  std::optional<OrtThreadingOptions> shared_threads = std::nullopt;
+  std::vector<OrtAllocator*> allocators = {};        // that the program registered
+  std::vector<OrtMemoryInfo> shared_memory = {};     // for which it asked for an allocator
+};
+
+struct OrtArenaCfg {};
+
+struct OrtSessionOptions {
+  ortrain::SessionOptions value;
+  OrtLoggingFunction logging_function = nullptr;  // of the session; null: the environment's
+  void* logging_parameter = nullptr;
+};
+
+struct OrtRunOptions {
+  ortrain::RunOptions value;
 };
 
 struct OrtValue {
   ortrain::Value value;
-  std::shared_ptr<OrtStrings> strings = nullptr;  // if it is a tensor of strings; `value` is nothing then
+  std::shared_ptr<OrtMaps> maps = nullptr;  // if it is a map or a sequence of maps; `value` is nothing then
 };
 
 struct OrtPrepackedWeightsContainer {};
@@ -82,6 +83,11 @@ struct OrtTensorTypeAndShapeInfo {
 
 struct OrtTypeInfo;
 
+struct OrtMapTypeInfo {
+  ONNXTensorElementDataType key = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  std::shared_ptr<OrtTypeInfo> value;
+};
+
 struct OrtSequenceTypeInfo {
   std::shared_ptr<OrtTypeInfo> element;
 };
@@ -94,11 +100,16 @@ struct OrtTypeInfo {
   ONNXType kind = ONNX_TYPE_TENSOR;
   OrtTensorTypeAndShapeInfo tensor;  // if it is a tensor
   OrtSequenceTypeInfo sequence;      // if it is a sequence
+  OrtMapTypeInfo map;                // if it is a map
   OrtOptionalTypeInfo optional;
 };
 
+#include "capi/custom_handles.h"
+
 struct OrtSession {
   ortrain::InferenceSession session;
+  std::shared_ptr<const OrtLogger> logger;
+  ortrain::capi::MapPorts maps;
   ortrain::Background background;  // its runs; the last member, because they use the others
 };
 
@@ -175,8 +186,12 @@ Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape)
 // The DType of an element type; throws if tensors of that type are not supported.
 DType dtype_of(ONNXTensorElementDataType type);
 
+// The same with the elements of another tensor.
+Tensor copy_tensor(OrtAllocator* allocator, const Tensor& tensor);
+
 OrtTensorTypeAndShapeInfo describe(const Tensor& tensor);
 OrtTypeInfo type_of(const ValueInfo& info);
+OrtTypeInfo type_of(const MapType& type);
 
 std::vector<std::string> texts(const char* const* names, size_t count);
 // The tensor in a value; throws if it is a sequence or empty.
@@ -201,6 +216,12 @@ void check_threads(int count);
 
 // Writes a message to the environment's log.
 void log(const OrtEnv& env, OrtLoggingLevel severity, const char* call, const std::string& message);
+
+// Where the messages of a session go: to the function of its options, or to its environment's.
+std::shared_ptr<const OrtLogger> logger_of(const OrtEnv& env, const OrtSessionOptions* options);
+
+// Moves the strings that a custom operator made to where they belong.
+void finish_outputs(OrtKernelContext& context);
 
 // Throws unless `level` is an OrtLoggingLevel, or -1 if that is allowed.
 void check_severity(int level, bool allow_inherit);

@@ -12,9 +12,32 @@ namespace ortrain::capi {
 namespace {
 
 // What a run stores in an array of the caller: new values where the array has none.
-void give(std::vector<Value>& results, OrtValue** outputs) {
-  for (size_t i = 0; i < results.size(); ++i)
-    if (outputs[i] == nullptr) outputs[i] = new OrtValue{std::move(results[i])};
+void give(const OrtSession& session, const std::vector<std::string>& names, std::vector<Value>& results,
+          OrtValue** outputs) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (outputs[i] != nullptr) continue;
+    const auto map = session.maps.outputs.find(names[i]);
+    if (map == session.maps.outputs.end())
+      outputs[i] = new OrtValue{std::move(results[i])};
+    else
+      outputs[i] = new OrtValue{Nothing{}, std::make_shared<OrtMaps>(maps_of_tensor(
+                                               map->second, std::get<Tensor>(results[i])))};
+  }
+}
+
+// The inputs of a run, where maps have become tensors.
+std::vector<Value> inputs_of(const OrtSession& session, const char* const* names,
+                             const OrtValue* const* values, size_t count) {
+  std::vector<Value> out(count);
+  for (size_t i = 0; i < count; ++i) {
+    const auto map = session.maps.inputs.find(names[i]);
+    const bool is_map = map != session.maps.inputs.end();
+    require(is_map == (values[i]->maps != nullptr), ErrorCode::kInvalidArgument, "input '", names[i],
+            "': expected ", is_map ? "a map" : "no map", ", found ",
+            values[i]->maps ? "a map" : ortrain::describe(values[i]->value));
+    out[i] = is_map ? tensor_of_map(map->second, *values[i]->maps) : values[i]->value;
+  }
+  return out;
 }
 
 std::vector<Value> values_of(const OrtValue* const* values, size_t count) {
@@ -31,6 +54,21 @@ void fill_memory_infos(const std::vector<ValueInfo>& values, const OrtMemoryInfo
   std::fill(infos, infos + count, &cpu_memory());
 }
 
+void make_session(const OrtEnv& env, const OrtSessionOptions* options, SessionOptions settings, Model model,
+                  ModelNotes notes, OrtSession** out) {
+  const std::shared_ptr<const OrtLogger> logger = logger_of(env, options);
+  log(*logger, ORT_LOGGING_LEVEL_VERBOSE, "CreateSession",
+      concat("read a model of ", model.graph.nodes.size(), " nodes and ", model.graph.initializers.size(),
+             " initializers"));
+  MapPorts maps = take_maps(model, notes);
+  *out = new OrtSession{InferenceSession(std::move(settings), std::move(model), std::move(notes)), logger,
+                        std::move(maps),
+                        {}};
+  log(*logger, ORT_LOGGING_LEVEL_INFO, "CreateSession",
+      concat("created a session with ", (*out)->session.inputs().size(), " inputs and ",
+             (*out)->session.outputs().size(), " outputs"));
+}
+
 }  // namespace
 
 void CreateSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options,
@@ -40,7 +78,7 @@ void CreateSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSess
   Model model =
       load_model(std::filesystem::path(model_path),
                  {.limits = model_limits(settings), .given = settings.initializers, .notes = &notes});
-  *out = new OrtSession{InferenceSession(std::move(settings), std::move(model), std::move(notes)), {}};
+  make_session(*env, options, std::move(settings), std::move(model), std::move(notes), out);
 }
 
 void CreateSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length,
@@ -50,7 +88,7 @@ void CreateSessionFromArray(const OrtEnv* env, const void* model_data, size_t mo
   Model model =
       load_model(model_data, model_data_length, "model in memory",
                  {.limits = model_limits(settings), .given = settings.initializers, .notes = &notes});
-  *out = new OrtSession{InferenceSession(std::move(settings), std::move(model), std::move(notes)), {}};
+  make_session(*env, options, std::move(settings), std::move(model), std::move(notes), out);
 }
 
 void CreatePrepackedWeightsContainer(OrtPrepackedWeightsContainer** out) {
@@ -75,10 +113,14 @@ void Run(OrtSession* session, const OrtRunOptions* run_options, const char* cons
          size_t output_names_len, OrtValue** outputs) {
   require(output_names_len > 0, ErrorCode::kInvalidArgument,
           "output_names_len is 0, expected the name of at least one output");
+  if (session->logger->level <= ORT_LOGGING_LEVEL_VERBOSE)
+    log(*session->logger, ORT_LOGGING_LEVEL_VERBOSE, "Run",
+        concat("a run with ", input_len, " inputs and ", output_names_len, " outputs begins"));
   std::vector<Value> results = values_of(outputs, output_names_len);
-  session->session.run(texts(input_names, input_len), values_of(inputs, input_len),
-                       texts(output_names, output_names_len), results, core_of(run_options));
-  give(results, outputs);
+  const std::vector<std::string> wanted = texts(output_names, output_names_len);
+  session->session.run(texts(input_names, input_len), inputs_of(*session, input_names, inputs, input_len),
+                       wanted, results, core_of(run_options));
+  give(*session, wanted, results, outputs);
 }
 
 void RunAsync(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names,
@@ -88,14 +130,14 @@ void RunAsync(OrtSession* session, const OrtRunOptions* run_options, const char*
   require(output_names_len > 0, ErrorCode::kInvalidArgument,
           "output_names_len is 0, expected the name of at least one output");
   session->background.add([session, options = core_of(run_options), names = texts(input_names, input_len),
-                           inputs = values_of(input, input_len),
+                           inputs = inputs_of(*session, input_names, input, input_len),
                            wanted = texts(output_names, output_names_len), output, run_async_callback,
                            user_data](bool abandoned) {
     OrtStatus* status = guarded("RunAsync", [&] {
       require(!abandoned, ErrorCode::kFail, "the session was released before the run began");
       std::vector<Value> results = values_of(output, wanted.size());
       session->session.run(names, inputs, wanted, results, options);
-      give(results, output);
+      give(*session, wanted, results, output);
     });
     run_async_callback(user_data, output, wanted.size(), status);
   });
@@ -127,10 +169,15 @@ void SessionGetMemoryInfoForOutputs(const OrtSession* session, const OrtMemoryIn
 }
 
 void SessionGetInputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {
-  *type_info = new OrtTypeInfo(type_of(item(session->session.inputs(), index, "input")));
+  const ValueInfo& input = item(session->session.inputs(), index, "input");
+  const auto map = session->maps.inputs.find(input.name);
+  *type_info = new OrtTypeInfo(map == session->maps.inputs.end() ? type_of(input) : type_of(map->second.type));
 }
 void SessionGetOutputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {
-  *type_info = new OrtTypeInfo(type_of(item(session->session.outputs(), index, "output")));
+  const ValueInfo& output = item(session->session.outputs(), index, "output");
+  const auto map = session->maps.outputs.find(output.name);
+  *type_info =
+      new OrtTypeInfo(map == session->maps.outputs.end() ? type_of(output) : type_of(map->second.type));
 }
 void SessionGetInputName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) {
   *value = copy_text(allocator, item(session->session.inputs(), index, "input").name);

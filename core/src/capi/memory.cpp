@@ -1,21 +1,54 @@
 // Memory: the CPU's, its allocator, and allocators of the caller.
+#include <malloc.h>
+
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
 #include "capi/generated/bodies.h"
+#include "capi/guard.h"
 #include "capi/handles.h"
 #include "runtime/memory.h"
+#include "runtime/text_tensor.h"
 
 namespace ortrain::capi {
 namespace {
 
-void* ORT_API_CALL default_alloc(OrtAllocator*, size_t size) {
-  return std::aligned_alloc(kAlignment, align_up(size == 0 ? 1 : size));
+// What the default allocator has given out. Steps allocate nothing through it.
+struct Statistics {
+  std::atomic<size_t> count{0}, in_use{0}, most{0}, largest{0};
+};
+Statistics statistics;
+
+void raise(std::atomic<size_t>& most, size_t to) {
+  for (size_t before = most; before < to && !most.compare_exchange_weak(before, to);) continue;
 }
-void ORT_API_CALL default_free(OrtAllocator*, void* p) { std::free(p); }
+
+void* ORT_API_CALL default_alloc(OrtAllocator*, size_t size) {
+  void* memory = std::aligned_alloc(kAlignment, align_up(size == 0 ? 1 : size));
+  if (memory == nullptr) return nullptr;
+  const size_t bytes = ::malloc_usable_size(memory);
+  ++statistics.count;
+  raise(statistics.most, statistics.in_use += bytes);
+  raise(statistics.largest, bytes);
+  return memory;
+}
+void ORT_API_CALL default_free(OrtAllocator*, void* p) {
+  if (p == nullptr) return;
+  statistics.in_use -= ::malloc_usable_size(p);
+  std::free(p);
+}
 const OrtMemoryInfo* ORT_API_CALL default_info(const OrtAllocator*) { return &cpu_memory(); }
 OrtStatus* ORT_API_CALL default_stats(const OrtAllocator*, OrtKeyValuePairs** out) {
-  return ort_api.AllocatorGetStats(nullptr, out);
+  return guarded("GetStats", [&] {
+    auto pairs = std::make_unique<OrtKeyValuePairs>();
+    pairs->entries = {{"InUse", std::to_string(statistics.in_use)},
+                      {"MaxAllocSize", std::to_string(statistics.largest)},
+                      {"MaxInUse", std::to_string(statistics.most)},
+                      {"NumAllocs", std::to_string(statistics.count)}};
+    pairs->changed();
+    *out = pairs.release();
+  });
 }
 void* ORT_API_CALL default_alloc_on_stream(OrtAllocator* allocator, size_t size, OrtSyncStream*) {
   return default_alloc(allocator, size);
@@ -58,7 +91,15 @@ char* copy_text(OrtAllocator* allocator, std::string_view text) {
   return copy;
 }
 
+Tensor copy_tensor(OrtAllocator* allocator, const Tensor& tensor) {
+  if (tensor.dtype() == DType::kString) return with_own_texts(tensor);
+  Tensor copy = allocate_tensor(allocator, tensor.dtype(), tensor.shape());
+  copy.copy_from(tensor);
+  return copy;
+}
+
 Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape) {
+  if (dtype == DType::kString) return text_tensor(shape);
   const size_t bits = bits_of(dtype);
   require(bits > 0, ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype), " are not supported");
   const int64_t count = element_count(shape);
@@ -110,6 +151,12 @@ void AllocatorGetInfo(const OrtAllocator* ort_allocator, const OrtMemoryInfo** o
   require(ort_allocator->Info != nullptr, ErrorCode::kInvalidArgument,
           "the allocator has no Info, expected a function");
   *out = ort_allocator->Info(ort_allocator);
+}
+void AllocatorGetStats(const OrtAllocator* ort_allocator, OrtKeyValuePairs** out) {
+  constexpr uint32_t kStatisticsSince = 23;
+  require(ort_allocator->version >= kStatisticsSince && ort_allocator->GetStats, ErrorCode::kNotImplemented,
+          "the allocator keeps no statistics");
+  expect_ok(ort_allocator->GetStats(ort_allocator, out), "GetStats of the allocator");
 }
 void GetAllocatorWithDefaultOptions(OrtAllocator** out) { *out = default_allocator(); }
 

@@ -42,6 +42,12 @@ SessionOptions options_of(const OrtEnv& env, const OrtSessionOptions* options) {
     out.intra_op_threads = env.shared_threads->intra_op_threads;
     if (env.shared_threads->denormal_as_zero) out.config.try_emplace(kDenormalsKey, "1");
   }
+  if (out.custom_operators) {
+    ProgramOperators operators(static_cast<const ProgramOperators&>(*out.custom_operators));
+    operators.logger = logger_of(env, options);
+    operators.config = out.config;
+    out.custom_operators = std::make_shared<const ProgramOperators>(std::move(operators));
+  }
   return out;
 }
 

@@ -1,24 +1,26 @@
-// Tensors of strings. No operator takes them yet; programs create, fill and read them.
+// Tensors of strings, which programs create, fill and read.
 #include <cstring>
 #include <string>
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
+#include "runtime/text_tensor.h"
 
 namespace ortrain::capi {
 namespace {
 
-OrtStrings& strings_of(const OrtValue& value) {
-  require(value.strings != nullptr, ErrorCode::kInvalidArgument,
+const Tensor& strings_of(const OrtValue& value) {
+  const auto* tensor = std::get_if<Tensor>(&value.value);
+  require(tensor && tensor->dtype() == DType::kString, ErrorCode::kInvalidArgument,
           "the value is not a tensor of strings, expected one");
-  return *value.strings;
+  return *tensor;
 }
 
 std::string& element_of(const OrtValue& value, size_t index) {
-  std::vector<std::string>& elements = strings_of(value).elements;
-  require(index < elements.size(), ErrorCode::kInvalidArgument, "there is no element number ", index,
-          ", expected a number below ", elements.size());
-  return elements[index];
+  const Tensor& strings = strings_of(value);
+  require(index < static_cast<size_t>(strings.size()), ErrorCode::kInvalidArgument,
+          "there is no element number ", index, ", expected a number below ", strings.size());
+  return own_text(strings, index);
 }
 
 void copy(const std::string& text, void* to, size_t room) {
@@ -30,10 +32,10 @@ void copy(const std::string& text, void* to, size_t room) {
 }  // namespace
 
 void FillStringTensor(OrtValue* value, const char* const* s, size_t s_len) {
-  std::vector<std::string>& elements = strings_of(*value).elements;
-  require(s_len == elements.size(), ErrorCode::kInvalidArgument, "expected ", elements.size(),
-          " strings for the tensor, found ", s_len);
-  elements = texts(s, s_len);
+  const Tensor& strings = strings_of(*value);
+  require(s_len == static_cast<size_t>(strings.size()), ErrorCode::kInvalidArgument, "expected ",
+          strings.size(), " strings for the tensor, found ", s_len);
+  for (size_t i = 0; i < s_len; ++i) own_text(strings, i) = s[i];
 }
 
 void FillStringTensorElement(OrtValue* value, const char* s, size_t index) { element_of(*value, index) = s; }
@@ -46,19 +48,20 @@ void GetResizedStringTensorElementBuffer(OrtValue* value, size_t index, size_t l
 }
 
 void GetStringTensorDataLength(const OrtValue* value, size_t* len) {
+  const Tensor& strings = strings_of(*value);
   *len = 0;
-  for (const std::string& element : strings_of(*value).elements) *len += element.size();
+  for (int64_t i = 0; i < strings.size(); ++i) *len += text(text_places(strings)[i]).size();
 }
 
 void GetStringTensorContent(const OrtValue* value, void* s, size_t s_len, size_t* offsets,
                             size_t offsets_len) {
-  const std::vector<std::string>& elements = strings_of(*value).elements;
-  require(offsets_len == elements.size(), ErrorCode::kInvalidArgument, "expected room for ", elements.size(),
-          " offsets, one per string, found ", offsets_len);
+  const Tensor& strings = strings_of(*value);
+  require(offsets_len == static_cast<size_t>(strings.size()), ErrorCode::kInvalidArgument,
+          "expected room for ", strings.size(), " offsets, one per string, found ", offsets_len);
   std::string all;
-  for (size_t i = 0; i < elements.size(); ++i) {
+  for (size_t i = 0; i < offsets_len; ++i) {
     offsets[i] = all.size();
-    all += elements[i];
+    all += text(text_places(strings)[i]);
   }
   copy(all, s, s_len);
 }

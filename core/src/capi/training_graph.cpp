@@ -81,7 +81,10 @@ OrtSession* session_of(const OrtEnv& env, Read&& read, const OrtTrainingParamete
     log(env, ORT_LOGGING_LEVEL_WARNING, "CreateTrainingGraphSession", warning);
   if (const std::string warning = precision_warning(settings); !warning.empty())
     log(env, ORT_LOGGING_LEVEL_WARNING, "CreateTrainingGraphSession", warning);
-  return new OrtSession{InferenceSession(std::move(settings), std::move(graph), std::move(notes)), {}};
+  return new OrtSession{InferenceSession(std::move(settings), std::move(graph), std::move(notes)),
+                        logger_of(env, options),
+                        {},
+                        {}};
 }
 
 const GraphState& state_number(const OrtSession* session, size_t index) {

@@ -18,6 +18,8 @@ Shape shape_of(const int64_t* extents, size_t rank) {
 
 // A tensor over `data`, which `owner` frees; without an owner, the caller does.
 OrtValue* view(DType dtype, Shape shape, void* data, size_t bytes, std::shared_ptr<void> owner) {
+  require(dtype != DType::kString, ErrorCode::kInvalidArgument,
+          "strings cannot be stored in memory of the caller; create the tensor with an allocator and fill it");
   Tensor tensor(dtype, std::move(shape), data, std::move(owner));
   require(bytes >= tensor.bytes(), ErrorCode::kInvalidArgument, "a tensor of type ", to_string(dtype),
           " and shape ", to_string(tensor.shape()), " needs ", tensor.bytes(), " bytes, found p_data_len ",
@@ -69,16 +71,19 @@ OrtTypeInfo type_of_sequence(OrtTypeInfo element) {
   return type;
 }
 
-OrtTensorTypeAndShapeInfo describe(const OrtStrings& strings) {
-  return {ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, strings.shape,
-          std::vector<std::string>(strings.shape.size())};
-}
-
 const Sequence& sequence_of(const OrtValue& value) {
   const auto* sequence = std::get_if<Sequence>(&value.value);
   require(sequence != nullptr, ErrorCode::kInvalidArgument, "the value is ", ortrain::describe(value.value),
           ", expected a sequence");
   return *sequence;
+}
+
+// A tensor whose elements are bytes that a caller may see.
+const Tensor& numbers_of(const OrtValue& value) {
+  const Tensor& tensor = tensor_of(value);
+  require(tensor.dtype() != DType::kString, ErrorCode::kInvalidArgument,
+          "the value is a tensor of strings, expected one of numbers");
+  return tensor;
 }
 
 }  // namespace
@@ -97,9 +102,17 @@ std::vector<std::string> texts(const char* const* names, size_t count) {
   return count == 0 ? std::vector<std::string>() : std::vector<std::string>(names, names + count);
 }
 
+OrtTypeInfo type_of(const MapType& type) {
+  OrtTypeInfo map;
+  map.kind = ONNX_TYPE_MAP;
+  map.map.key = static_cast<ONNXTensorElementDataType>(type.key);
+  map.map.value = std::make_shared<OrtTypeInfo>(
+      type_of_tensor(tensor_type_of({"", type.value, std::vector<Dim>{}, false})));
+  return type.in_sequence ? type_of_sequence(std::move(map)) : map;
+}
+
 const Tensor& tensor_of(const OrtValue& value) {
-  require(value.strings == nullptr, ErrorCode::kInvalidArgument,
-          "the value is a tensor of strings, expected one of numbers");
+  require(value.maps == nullptr, ErrorCode::kInvalidArgument, "the value is a map, expected a tensor");
   const auto* tensor = std::get_if<Tensor>(&value.value);
   require(tensor != nullptr, ErrorCode::kInvalidArgument, "the value is ", ortrain::describe(value.value),
           ", expected a tensor");
@@ -110,13 +123,6 @@ Tensor& tensor_of(OrtValue& value) { return const_cast<Tensor&>(tensor_of(std::a
 void CreateTensorAsOrtValue(OrtAllocator* allocator, const int64_t* shape, size_t shape_len,
                             ONNXTensorElementDataType type, OrtValue** out) {
   Shape extents = shape_of(shape, shape_len);
-  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
-    auto strings = std::make_shared<OrtStrings>();
-    strings->elements.resize(static_cast<size_t>(element_count(extents)));
-    strings->shape = std::move(extents);
-    *out = new OrtValue{Nothing{}, std::move(strings)};
-    return;
-  }
   *out = new OrtValue{allocate_tensor(allocator, dtype_of(type), extents)};
 }
 
@@ -141,48 +147,89 @@ void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_dat
 }
 
 void IsTensor(const OrtValue* value, int* out) {
-  *out = value->strings || std::holds_alternative<Tensor>(value->value);
+  *out = std::holds_alternative<Tensor>(value->value);
 }
 void HasValue(const OrtValue* value, int* out) {
-  *out = value->strings || !std::holds_alternative<Nothing>(value->value);
+  *out = value->maps != nullptr || !std::holds_alternative<Nothing>(value->value);
 }
 void IsSparseTensor(const OrtValue*, int* out) { *out = 0; }
-void GetTensorMutableData(OrtValue* value, void** out) { *out = tensor_of(*value).raw(); }
-void GetTensorData(const OrtValue* value, const void** out) { *out = tensor_of(*value).raw(); }
-void GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) { *size = tensor_of(*ort_value).bytes(); }
+void GetTensorMutableData(OrtValue* value, void** out) { *out = numbers_of(*value).raw(); }
+void GetTensorData(const OrtValue* value, const void** out) { *out = numbers_of(*value).raw(); }
+void GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) {
+  *size = numbers_of(*ort_value).bytes();
+}
 void GetTensorMemoryInfo(const OrtValue* value, const OrtMemoryInfo** mem_info) {
   tensor_of(*value);
   *mem_info = &cpu_memory();
 }
 void GetValueType(const OrtValue* value, ONNXType* out) {
-  const bool is_tensor = value->strings || std::holds_alternative<Tensor>(value->value);
-  *out = is_tensor                                        ? ONNX_TYPE_TENSOR
+  const bool is_tensor = std::holds_alternative<Tensor>(value->value);
+  *out = value->maps                                      ? (value->maps->type.in_sequence ? ONNX_TYPE_SEQUENCE : ONNX_TYPE_MAP)
+         : is_tensor                                        ? ONNX_TYPE_TENSOR
          : std::holds_alternative<Sequence>(value->value) ? ONNX_TYPE_SEQUENCE
                                                           : ONNX_TYPE_OPTIONAL;
 }
 
 void CreateValue(const OrtValue* const* in, size_t num_values, ONNXType value_type, OrtValue** out) {
+  if (value_type == ONNX_TYPE_MAP) {
+    require(num_values == 2, ErrorCode::kFail, "a map is made of keys and values, found ", num_values,
+            " values, expected 2");
+    auto maps = std::make_shared<OrtMaps>();
+    maps->maps.push_back(make_map(tensor_of(*in[0]), tensor_of(*in[1])));
+    maps->type = {maps->maps[0].keys.dtype(), maps->maps[0].values.dtype(), false};
+    *out = new OrtValue{Nothing{}, std::move(maps)};
+    return;
+  }
   require(value_type == ONNX_TYPE_SEQUENCE, ErrorCode::kNotImplemented, "values of kind ",
-          static_cast<int>(value_type), " cannot be created from others, expected ONNX_TYPE_SEQUENCE");
+          static_cast<int>(value_type),
+          " cannot be created from others, expected ONNX_TYPE_SEQUENCE or ONNX_TYPE_MAP");
+  if (num_values > 0 && in[0]->maps) {
+    auto maps = std::make_shared<OrtMaps>();
+    maps->type = in[0]->maps->type;
+    maps->type.in_sequence = true;
+    for (size_t i = 0; i < num_values; ++i) {
+      const OrtMaps* one = in[i]->maps.get();
+      require(one && !one->type.in_sequence && one->type.key == maps->type.key &&
+                  one->type.value == maps->type.value,
+              ErrorCode::kFail, "value ", i, " is not a map of the same type as the first");
+      maps->maps.push_back(one->maps[0]);
+    }
+    *out = new OrtValue{Nothing{}, std::move(maps)};
+    return;
+  }
   std::vector<Tensor> elements;
   for (size_t i = 0; i < num_values; ++i) elements.push_back(tensor_of(*in[i]));
   *out = new OrtValue{Sequence(elements.empty() ? DType::kUndefined : elements[0].dtype(), elements)};
 }
 
-void GetValueCount(const OrtValue* value, size_t* out) { *out = sequence_of(*value).size(); }
+void GetValueCount(const OrtValue* value, size_t* out) {
+  if (value->maps)
+    *out = value->maps->type.in_sequence ? value->maps->maps.size() : 2;  // keys and values
+  else
+    *out = sequence_of(*value).size();
+}
 
 void GetValue(const OrtValue* value, int index, OrtAllocator* allocator, OrtValue** out) {
-  const Sequence& sequence = sequence_of(*value);
-  require(index >= 0 && static_cast<size_t>(index) < sequence.size(), ErrorCode::kInvalidArgument,
-          "there is no element with index ", index, ", expected an index below ", sequence.size());
-  const Tensor& element = sequence.at(static_cast<size_t>(index));
-  Tensor copy = allocate_tensor(allocator, element.dtype(), element.shape());
-  copy.copy_from(element);
-  *out = new OrtValue{std::move(copy)};
+  size_t count = 0;
+  GetValueCount(value, &count);
+  const bool is_map = value->maps && !value->maps->type.in_sequence;
+  require(index >= 0 && static_cast<size_t>(index) < count,
+          is_map ? ErrorCode::kFail : ErrorCode::kInvalidArgument, "there is no element with index ", index, ", expected an index below ", count);
+  const auto at = static_cast<size_t>(index);
+  if (!value->maps) {
+    *out = new OrtValue{copy_tensor(allocator, sequence_of(*value).at(at))};
+  } else if (value->maps->type.in_sequence) {
+    MapType type = value->maps->type;
+    type.in_sequence = false;
+    *out = new OrtValue{Nothing{}, std::make_shared<OrtMaps>(OrtMaps{type, {value->maps->maps[at]}})};
+  } else {
+    const OrtMap& map = value->maps->maps[0];
+    *out = new OrtValue{copy_tensor(allocator, at == 0 ? map.keys : map.values)};
+  }
 }
 
 void TensorAt(OrtValue* value, const int64_t* location_values, size_t location_values_count, void** out) {
-  const Tensor& tensor = tensor_of(*value);
+  const Tensor& tensor = numbers_of(*value);
   const Shape& shape = tensor.shape();
   require(location_values_count == shape.size(), ErrorCode::kInvalidArgument, "expected ", shape.size(),
           " indices for a tensor of shape ", to_string(shape), ", found ", location_values_count);
@@ -200,8 +247,8 @@ void TensorAt(OrtValue* value, const int64_t* location_values, size_t location_v
 }
 
 void GetTypeInfo(const OrtValue* value, OrtTypeInfo** out) {
-  if (value->strings) {
-    *out = new OrtTypeInfo(type_of_tensor(describe(*value->strings)));
+  if (value->maps) {
+    *out = new OrtTypeInfo(type_of(value->maps->type));
     return;
   }
   if (const auto* sequence = std::get_if<Sequence>(&value->value)) {
@@ -214,16 +261,15 @@ void GetTypeInfo(const OrtValue* value, OrtTypeInfo** out) {
 }
 
 void GetTensorTypeAndShape(const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
-  *out =
-      new OrtTensorTypeAndShapeInfo(value->strings ? describe(*value->strings) : describe(tensor_of(*value)));
+  *out = new OrtTensorTypeAndShapeInfo(describe(tensor_of(*value)));
 }
 
 void CopyTensors(const OrtEnv*, const OrtValue* const* src_tensors, OrtValue* const* dst_tensors,
                  OrtSyncStream* stream, size_t num_tensors) {
   require(stream == nullptr, ErrorCode::kInvalidArgument, "expected no stream, because the CPU has none");
   for (size_t i = 0; i < num_tensors; ++i) {
-    const Tensor& from = tensor_of(*src_tensors[i]);
-    const Tensor& to = tensor_of(*dst_tensors[i]);
+    const Tensor& from = numbers_of(*src_tensors[i]);
+    const Tensor& to = numbers_of(*dst_tensors[i]);
     require(from.dtype() == to.dtype() && from.shape() == to.shape(), ErrorCode::kInvalidArgument, "tensor ",
             i, ": expected ", to_string(to.dtype()), to_string(to.shape()), ", found ",
             to_string(from.dtype()), to_string(from.shape()));
@@ -248,6 +294,26 @@ void CastTypeInfoToOptionalTypeInfo(const OrtTypeInfo* type_info, const OrtOptio
 }
 void GetOptionalContainedTypeInfo(const OrtOptionalTypeInfo* optional_type_info, OrtTypeInfo** out) {
   *out = new OrtTypeInfo(*optional_type_info->contained);
+}
+void CastTypeInfoToMapTypeInfo(const OrtTypeInfo* type_info, const OrtMapTypeInfo** out) {
+  *out = type_info->kind == ONNX_TYPE_MAP ? &type_info->map : nullptr;
+}
+void GetMapKeyType(const OrtMapTypeInfo* map_type_info, ONNXTensorElementDataType* out) {
+  *out = map_type_info->key;
+}
+void GetMapValueType(const OrtMapTypeInfo* map_type_info, OrtTypeInfo** type_info) {
+  *type_info = new OrtTypeInfo(*map_type_info->value);
+}
+void GetDenotationFromTypeInfo(const OrtTypeInfo*, const char** const denotation, size_t* len) {
+  *denotation = "";  // models hardly use these, so they are not kept
+  *len = 0;
+}
+void GetTensorElementTypeAndShapeDataReference(const OrtValue* value, ONNXTensorElementDataType* elem_type,
+                                               const int64_t** shape_data, size_t* shape_data_count) {
+  const Tensor& tensor = tensor_of(*value);
+  *elem_type = static_cast<ONNXTensorElementDataType>(tensor.dtype());
+  *shape_data = tensor.shape().data();
+  *shape_data_count = tensor.shape().size();
 }
 void GetOnnxTypeFromTypeInfo(const OrtTypeInfo* type_info, ONNXType* out) { *out = type_info->kind; }
 

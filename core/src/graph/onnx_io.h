@@ -23,8 +23,16 @@ struct GivenInitializers {
       external;  // of initializers whose data the model stores in files, which are not read
 };
 
+// The type of a map, or of a sequence of maps. Graphs have neither: a session makes tensors of maps that it
+// is given, and maps of tensors that it computed (capi/maps.h).
+struct MapType {
+  DType key = DType::kUndefined, value = DType::kUndefined;
+  bool in_sequence = false;
+};
+
 // What a model file states that no graph needs, for sessions that run a model forward.
 struct ModelNotes {
+  std::map<std::string, MapType> maps;  // values that are maps; elsewhere, they have the type of their values
   std::string graph_description;
   std::vector<ValueInfo> overridable;  // initializers that are inputs as well: default values of inputs
   std::map<std::string, std::vector<std::string>> denotations;  // of the dimensions of inputs that have any

@@ -1,6 +1,8 @@
 #include "graph/onnx_reader.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <unordered_set>
@@ -63,7 +65,7 @@ struct Names {
 class Reader {
  public:
   Reader(onnx::ModelProto& proto, const std::filesystem::path& folder, const ReadOptions& options)
-      : proto_(proto), files_(folder), given_(options.given), limits_(options.limits) {}
+      : proto_(proto), files_(folder), given_(options.given), limits_(options.limits), takes_maps_(options.notes != nullptr) {}
 
   Model read() {
     read_header();
@@ -87,6 +89,7 @@ class Reader {
   // What the main graph states besides; after read(), which gave `graph`.
   ModelNotes notes(const Graph& graph) const {
     ModelNotes notes;
+    notes.maps = maps_;
     notes.graph_description = checked_name(proto_.graph().doc_string(), "graph description");
     for (const auto& input : proto_.graph().input()) {
       // Up to IR version 3 all initializers are inputs; they are constants.
@@ -220,8 +223,22 @@ class Reader {
     value.name = checked_name(proto.name(), "value name");
     require(!value.name.empty(), ErrorCode::kInvalidGraph,
             "a graph input, output or intermediate value has no name");
+    if (const std::optional<MapType> map = map_type(proto.type()); map && takes_maps_) {
+      value.dtype = map->value;
+      maps_.insert_or_assign(value.name, *map);
+      return value;
+    }
     attempt([&] { return concat("value \"", value.name, "\""); }, [&] { read_type(proto.type(), value); });
     return value;
+  }
+
+  // Nothing if it is neither a map to numbers or strings, nor a sequence of such maps.
+  static std::optional<MapType> map_type(const onnx::TypeProto& proto) {
+    const bool in_sequence = proto.has_sequence_type();
+    const onnx::TypeProto& type = in_sequence ? proto.sequence_type().elem_type() : proto;
+    if (!type.has_map_type() || !type.map_type().value_type().has_tensor_type()) return std::nullopt;
+    return MapType{static_cast<DType>(type.map_type().key_type()),
+                   static_cast<DType>(type.map_type().value_type().tensor_type().elem_type()), in_sequence};
   }
 
   static void read_type(const onnx::TypeProto& proto, ValueInfo& value) {
@@ -239,7 +256,7 @@ class Reader {
     require(type->value_case() == Type::kTensorType, ErrorCode::kNotImplemented,
             "it is neither a tensor, nor a sequence of tensors, nor an optional of either");
     value.dtype = static_cast<DType>(type->tensor_type().elem_type());
-    require(value.dtype == DType::kUndefined || value.dtype == DType::kString || bits_of(value.dtype) > 0,
+    require(value.dtype == DType::kUndefined || bits_of(value.dtype) > 0,
             ErrorCode::kNotImplemented, "tensors of type ", to_string(value.dtype), " are not supported");
     if (!type->tensor_type().has_shape()) return;
     value.dims.emplace();
@@ -550,6 +567,8 @@ class Reader {
   ExternalFiles files_;
   const GivenInitializers& given_;  // instead of initializers of the model
   const ModelLimits limits_;
+  const bool takes_maps_;
+  std::map<std::string, MapType> maps_;
   Model model_;
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
   std::unordered_set<std::string> taken_;  // names in use; kept only where functions are inlined

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "runtime/convert.h"
+#include "runtime/text_tensor.h"
 
 namespace ortrain {
 
@@ -209,6 +210,13 @@ Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files) {
   require(fits, ErrorCode::kInvalidGraph, to_string(shape), " is not a valid shape of stored data");
   const size_t bytes = bytes_of(dtype, static_cast<int64_t>(count));
 
+  if (dtype == DType::kString) {
+    require(proto.data_location() != onnx::TensorProto::EXTERNAL && !proto.has_raw_data() &&
+                static_cast<size_t>(proto.string_data_size()) == count,
+            ErrorCode::kInvalidGraph, "a tensor of strings of shape ", to_string(shape), " needs ", count,
+            " values in string_data, found ", proto.string_data_size());
+    return text_tensor({proto.string_data().begin(), proto.string_data().end()}, shape);
+  }
   Tensor tensor;
   if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
     tensor = files.read(proto, dtype, shape, bytes);
@@ -231,6 +239,10 @@ void write_tensor(const Tensor& tensor, const std::string& name, onnx::TensorPro
   if (!name.empty()) proto.set_name(name);
   proto.set_data_type(static_cast<int32_t>(tensor.dtype()));
   for (const int64_t extent : tensor.shape()) proto.add_dims(extent);
+  if (tensor.dtype() == DType::kString) {
+    for (int64_t i = 0; i < tensor.size(); ++i) proto.add_string_data(text(text_places(tensor)[i]));
+    return;
+  }
   if (tensor.bytes() > 0)
     proto.set_raw_data(tensor.raw(), tensor.bytes());
   else

@@ -34,11 +34,10 @@ class ExternalFiles {
   std::unordered_map<std::string, File> files_;
 };
 
-// Reads a tensor in any of ONNX's storage forms. Throws kInvalidGraph if sizes do not match, kNotImplemented
-// for unsupported types (strings).
+// Reads a tensor in any of ONNX's storage forms. Throws kInvalidGraph if sizes do not match.
 Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files);
 
-// The tensor as raw data.
+// The tensor as raw data; strings as such.
 void write_tensor(const Tensor& tensor, const std::string& name, onnx::TensorProto& proto);
 
 }  // namespace ortrain

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "op/custom.h"
 #include "runtime/registry.h"
 
 namespace ortrain {
@@ -42,7 +43,8 @@ void infer_shapes(const Operator& op, ShapeContext& c) {
 }
 
 const Operator* find_operator(std::string_view domain, std::string_view type) {
-  return registry().find({domain, type});
+  const Operator* op = registry().find({domain, type});
+  return op ? op : find_custom_operator(domain, type);
 }
 
 bool runs_once(const Node& node) {

@@ -311,7 +311,9 @@ bool Planner::run_now(const PlanNode& node) {
   node.op->kernels.run(run);
   if (!run.tensors) return false;
   for (size_t o = 0; o < node.outputs.size(); ++o)
-    if (node.outputs[o] >= 0) add_constant(node.outputs[o], run.results[o]);
+    if (node.outputs[o] >= 0)
+      add_constant(node.outputs[o],
+                   run.results[o].dtype() == DType::kString ? run.results[o].clone() : run.results[o]);
   return true;
 }
 
@@ -338,6 +340,8 @@ void Planner::fold(const PlanNode& node, const std::vector<std::pair<DType, Shap
       places.push_back(&known[o]);
     }
     Program(request).run({}, places, 0);
+    for (const size_t o : wanted)
+      if (known[o].dtype() == DType::kString) known[o] = known[o].clone();  // texts end with the run
   }
   for (size_t o = 0; o < node.outputs.size(); ++o)
     if (node.outputs[o] >= 0 && known[o].defined()) add_constant(node.outputs[o], std::move(known[o]));

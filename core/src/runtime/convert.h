@@ -13,7 +13,9 @@
 namespace ortrain {
 
 // Whether elements of this type are real numbers: all types of fixed size except complex ones.
-inline bool is_real(DType t) { return bits_of(t) > 0 && t != DType::kComplex64 && t != DType::kComplex128; }
+inline bool is_real(DType t) {
+  return bits_of(t) > 0 && t != DType::kComplex64 && t != DType::kComplex128 && t != DType::kString;
+}
 
 // Whether this is one of the floats of 8 bits or less.
 bool is_small_float(DType t);

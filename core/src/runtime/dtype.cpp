@@ -36,10 +36,10 @@ size_t bits_of(DType dtype) {
     case DType::kInt64:
     case DType::kUInt64:
     case DType::kComplex64:
+    case DType::kString:  // a pointer: runtime/text_tensor.h
       return 64;
     case DType::kComplex128:
       return 128;
-    case DType::kString:
     case DType::kUndefined:
       return 0;
   }

@@ -4,6 +4,7 @@
 
 #include "runtime/convert.h"
 #include "runtime/memory.h"
+#include "runtime/text_tensor.h"
 
 namespace ortrain {
 
@@ -71,6 +72,7 @@ std::vector<double> Tensor::to_double() const {
 
 Tensor Tensor::clone() const {
   if (!defined()) return {};
+  if (dtype_ == DType::kString) return with_own_texts(*this);
   Tensor copy(dtype_, shape_);
   if (bytes() > 0) std::memcpy(copy.data_, data_, bytes());
   return copy;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,8 @@
 #include "runtime/tensor.h"
 
 namespace ortrain {
+
+class CustomOperators;  // op/custom.h
 
 struct SessionOptions {
   int intra_op_threads = 0;         // 0: one per processor
@@ -34,6 +37,7 @@ struct SessionOptions {
   std::map<std::string, int64_t> denoted_dimensions;  // extents of dimensions of inputs, by denotation
   GivenInitializers initializers;                     // values that replace those of the model
   std::map<std::string, std::string> config;
+  std::shared_ptr<const CustomOperators> custom_operators;  // of the program
 };
 
 // Fixes the dimensions of a model's inputs for which the options have an extent, and whatever the model

@@ -4,13 +4,16 @@
 #include <map>
 
 #include "infer/value_types.h"
+#include "op/custom.h"
 #include "op/left_out.h"
 #include "op/operator.h"
 #include "passes/decompose.h"
 #include "passes/pass.h"
 #include "program/terminate.h"
 #include "runtime/denormals.h"
+#include "runtime/text_tensor.h"
 #include "runtime/threads.h"
+#include "session/custom_nodes.h"
 
 namespace ortrain {
 
@@ -35,37 +38,16 @@ std::string describe(const ValueInfo& info) {
 void collect_unknown(const Graph& graph, const Model& model, std::vector<std::string>& unknown) {
   for (const Node& node : graph.nodes) {
     const Operator* op = find_operator(node.domain, node.op_type);
-    if (!op || !op->carries(model.opset(node.domain))) {
+    if (!op || is_only_declared(*op) || !op->carries(model.opset(node.domain))) {
       std::string line =
           concat("\n  ", node.label(), ", domain '", node.domain.empty() ? "ai.onnx" : node.domain,
                  "', opset ", model.opset(node.domain));
-      if (op) line += concat("; it is supported from opset ", op->traits.since, " on");
+      if (op && !is_only_declared(*op)) line += concat("; it is supported from opset ", op->traits.since, " on");
       unknown.push_back(std::move(line));
     }
     for (const auto& [name, attribute] : node.attributes)
       if (const auto* sub = std::get_if<std::shared_ptr<Graph>>(&attribute))
         collect_unknown(**sub, model, unknown);
-  }
-}
-
-// Where strings enter or leave a graph, one per line.
-void collect_strings(const Graph& graph, std::vector<std::string>& found) {
-  const auto value = [&](const char* what, const ValueInfo& info) {
-    if (info.dtype == DType::kString) found.push_back(concat("\n  ", what, " '", info.name, "'"));
-  };
-  for (const ValueInfo& info : graph.inputs) value("input", info);
-  for (const ValueInfo& info : graph.outputs) value("output", info);
-  for (const Node& node : graph.nodes) {
-    bool has = node.op_type == "Cast" && node.int_or("to", 0) == static_cast<int64_t>(DType::kString);
-    for (const auto& [name, attribute] : node.attributes) {
-      // classlabels_strings, keys_strings, pool_strings; other lists of strings are names of modes.
-      const auto* strings = std::get_if<std::vector<std::string>>(&attribute);
-      has |= strings && !strings->empty() && name.ends_with("_strings");
-      has |= node.op_type == "Constant" && name == "value_string";
-      if (const auto* sub = std::get_if<std::shared_ptr<Graph>>(&attribute); sub && *sub)
-        collect_strings(**sub, found);
-    }
-    if (has) found.push_back("\n  " + node.label());
   }
 }
 
@@ -98,12 +80,6 @@ void check_operators(const Model& model, const std::string& what) {
                      " whose operator has no kernel:");
   for (const std::string& line : unknown) message += line;
   if (!unknown.empty()) message += left_out_hint();
-  std::vector<std::string> strings;
-  collect_strings(model.graph, strings);
-  if (!strings.empty())
-    message += concat(message.empty() ? "" : "\n", "the ", what,
-                      " has strings, which are not supported; use integers instead:");
-  for (const std::string& line : strings) message += line;
   if (has_others(model.graph)) {
     const ValueTypes types(model);
     if (!types.problems().empty())
@@ -134,6 +110,7 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
                        : symbols.try_emplace(d.symbol, static_cast<int>(symbols.size())).first->second);
   }
   extents_.resize(symbols.size());
+  if (options.custom_operators) custom_nodes_ = bind_custom_nodes(model_, *options.custom_operators);
   check_operators(model_, what_);
   if (const std::vector<std::string> problems = decompose_operators(model_, DecomposeFor::kRun);
       !problems.empty()) {
@@ -189,17 +166,31 @@ void Stage::check_inputs(std::span<const ValueRef> inputs) {
 }
 
 // What the caller gave for an output: an undefined tensor is created, a defined one must fit.
-const Tensor& Stage::check_place(size_t i, Tensor& tensor, DType dtype, const Shape& shape) const {
-  if (!tensor.defined()) return tensor = Tensor(dtype, shape);
+const Tensor& Stage::check_place(size_t i, Tensor& tensor, DType dtype, const Shape& shape) {
+  const bool is_text = dtype == DType::kString;
+  if (!tensor.defined()) {
+    tensor = Tensor(dtype, shape);
+    if (is_text) made_texts_.emplace_back(tensor, &tensor);
+    return tensor;
+  }
   require(tensor.dtype() == dtype && tensor.shape() == shape, ErrorCode::kInvalidArgument, "output ", i,
           " ('", output_names_[i], "') of the ", what_, ": its value is ", to_string(dtype), to_string(shape),
           ", but the caller provided ", describe(ValueRef(tensor)));
-  return tensor;
+  // A tensor that owns its texts gets them after the run.
+  return is_text ? given_texts_.emplace_back(Tensor(dtype, shape), tensor).first : tensor;
+}
+
+// Texts that kernels made end with the next run, so outputs get their own.
+void Stage::own_texts() {
+  for (auto& [made, output] : made_texts_) *output = with_own_texts(made);
+  for (const auto& [made, given] : given_texts_)
+    for (int64_t i = 0; i < made.size(); ++i)
+      own_text(given, static_cast<size_t>(i)) = text(text_places(made)[i]);
 }
 
 class Stage::Places : public OutputPlaces {
  public:
-  Places(const Stage& stage, std::span<Tensor* const> outputs) : stage_(stage), outputs_(outputs) {}
+  Places(Stage& stage, std::span<Tensor* const> outputs) : stage_(stage), outputs_(outputs) {}
   const Tensor& place(size_t i, DType dtype, const Shape& shape) override {
     return stage_.check_place(i, *outputs_[i], dtype, shape);
   }
@@ -209,13 +200,13 @@ class Stage::Places : public OutputPlaces {
   }
 
  private:
-  const Stage& stage_;
+  Stage& stage_;
   std::span<Tensor* const> outputs_;
 };
 
 class Stage::ValuePlaces : public OutputPlaces {
  public:
-  ValuePlaces(const Stage& stage, std::span<Value* const> outputs, const std::vector<bool>& replaceable)
+  ValuePlaces(Stage& stage, std::span<Value* const> outputs, const std::vector<bool>& replaceable)
       : stage_(stage), outputs_(outputs), replaceable_(replaceable) {}
   const Tensor& place(size_t i, DType dtype, const Shape& shape) override {
     auto* tensor = std::get_if<Tensor>(outputs_[i]);
@@ -240,7 +231,7 @@ class Stage::ValuePlaces : public OutputPlaces {
  private:
   bool is_replaceable(size_t i) const { return i < replaceable_.size() && replaceable_[i]; }
 
-  const Stage& stage_;
+  Stage& stage_;
   std::span<Value* const> outputs_;
   const std::vector<bool>& replaceable_;
 };
@@ -257,7 +248,11 @@ void Stage::run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t p
   scope.number = runs_++;
   scope.terminate = options ? &options->terminate : nullptr;
   scope.started = &broke_off_;
+  made_texts_.clear();
+  given_texts_.clear();
+  const TextScope kept(texts_);
   executor_->run(inputs, places, scope);
+  own_texts();
   broke_off_ = false;
 }
 

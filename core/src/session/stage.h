@@ -1,6 +1,7 @@
 // Stage: one model of a session (training, eval, inference), ready to run for any input shapes.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <set>
 #include <span>
@@ -10,6 +11,8 @@
 
 #include "graph/graph.h"
 #include "program/executor.h"
+#include "runtime/text_tensor.h"
+#include "session/custom_nodes.h"
 #include "session/options.h"
 
 namespace ortrain {
@@ -54,7 +57,8 @@ class Stage {
   class Places;
   class ValuePlaces;
   void check_inputs(std::span<const ValueRef> inputs);
-  const Tensor& check_place(size_t output, Tensor& tensor, DType dtype, const Shape& shape) const;
+  const Tensor& check_place(size_t output, Tensor& tensor, DType dtype, const Shape& shape);
+  void own_texts();
   void run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t places_count, RunScope scope,
            const RunOptions* options);
 
@@ -70,8 +74,13 @@ class Stage {
     size_t input;
   };
   std::vector<Extent> extents_;  // of each symbol, in the current run
+  CustomNodes custom_nodes_;
   std::vector<ValueRef> given_;  // kept, so that a run allocates nothing
   std::unique_ptr<Executor> executor_;
+  TextScope::Texts texts_;  // that kernels made in the last run
+  // Outputs of strings, in the current run: new ones, and those of the caller.
+  std::vector<std::pair<Tensor, Tensor*>> made_texts_;
+  std::deque<std::pair<Tensor, Tensor>> given_texts_;
   uint64_t runs_;
   bool broke_off_ = false;
 };

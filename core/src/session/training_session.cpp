@@ -337,8 +337,8 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
     s.optimizer->take(*state_);
   }
   expect_tensors(train_inputs, train);
-  check_operators(train, "training model");
-  if (eval) check_operators(*eval, "eval model");
+  if (!s.options.custom_operators) check_operators(train, "training model");
+  if (eval && !s.options.custom_operators) check_operators(*eval, "eval model");
   if (is_on(kFoldFrozenParameters, s.options)) s.fixed = fixed_parameters(*state_, train);
   s.train_model = std::move(train);
   s.eval_model = std::move(eval);

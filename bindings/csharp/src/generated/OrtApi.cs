@@ -192,6 +192,35 @@ namespace Microsoft.ML.OnnxRuntime
             (setInterOpNumThreads = NativeTables.Bind<SetInterOpNumThreadsCall>(NativeTables.OrtApi, 25));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateCustomOpDomainCall(byte[] domain, out IntPtr @out);
+        private static CreateCustomOpDomainCall createCustomOpDomain;
+        /// <summary>Creates a set of custom operators of one domain.</summary>
+        internal static CreateCustomOpDomainCall CreateCustomOpDomain => createCustomOpDomain ??
+            (createCustomOpDomain = NativeTables.Bind<CreateCustomOpDomainCall>(NativeTables.OrtApi, 26));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CustomOpDomain_AddCall(IntPtr customOpDomain, IntPtr op);
+        private static CustomOpDomain_AddCall customOpDomain_Add;
+        /// <summary>Adds an operator to a set.</summary>
+        internal static CustomOpDomain_AddCall CustomOpDomain_Add => customOpDomain_Add ??
+            (customOpDomain_Add = NativeTables.Bind<CustomOpDomain_AddCall>(NativeTables.OrtApi, 27));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr AddCustomOpDomainCall(SessionOptions options, IntPtr customOpDomain);
+        private static AddCustomOpDomainCall addCustomOpDomain;
+        /// <summary>Lets sessions with these options run the custom operators of a set.</summary>
+        internal static AddCustomOpDomainCall AddCustomOpDomain => addCustomOpDomain ??
+            (addCustomOpDomain = NativeTables.Bind<AddCustomOpDomainCall>(NativeTables.OrtApi, 28));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RegisterCustomOpsLibraryCall(SessionOptions options, byte[] libraryPath, out IntPtr libraryHandle);
+        private static RegisterCustomOpsLibraryCall registerCustomOpsLibrary;
+        /// <summary>Loads a library and has its function RegisterCustomOps add operators to the
+        /// options.</summary>
+        internal static RegisterCustomOpsLibraryCall RegisterCustomOpsLibrary => registerCustomOpsLibrary ??
+            (registerCustomOpsLibrary = NativeTables.Bind<RegisterCustomOpsLibraryCall>(NativeTables.OrtApi, 29));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionGetInputCountCall(OrtSessionHandle session, out UIntPtr @out);
         private static SessionGetInputCountCall sessionGetInputCount;
         /// <summary>Number of inputs of a model.</summary>
@@ -564,6 +593,55 @@ namespace Microsoft.ML.OnnxRuntime
             (createValue = NativeTables.Bind<CreateValueCall>(NativeTables.OrtApi, 82));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfoGetAttribute_floatCall(IntPtr info, byte[] name, out float @out);
+        private static KernelInfoGetAttribute_floatCall kernelInfoGetAttribute_float;
+        /// <summary>A number among the attributes of the node.</summary>
+        internal static KernelInfoGetAttribute_floatCall KernelInfoGetAttribute_float => kernelInfoGetAttribute_float ??
+            (kernelInfoGetAttribute_float = NativeTables.Bind<KernelInfoGetAttribute_floatCall>(NativeTables.OrtApi, 85));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfoGetAttribute_int64Call(IntPtr info, byte[] name, out long @out);
+        private static KernelInfoGetAttribute_int64Call kernelInfoGetAttribute_int64;
+        /// <summary>An integer among the attributes of the node.</summary>
+        internal static KernelInfoGetAttribute_int64Call KernelInfoGetAttribute_int64 => kernelInfoGetAttribute_int64 ??
+            (kernelInfoGetAttribute_int64 = NativeTables.Bind<KernelInfoGetAttribute_int64Call>(NativeTables.OrtApi, 86));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfoGetAttribute_stringCall(IntPtr info, byte[] name, byte* @out, ref UIntPtr size);
+        private static KernelInfoGetAttribute_stringCall kernelInfoGetAttribute_string;
+        /// <summary>A text among the attributes of the node.</summary>
+        internal static KernelInfoGetAttribute_stringCall KernelInfoGetAttribute_string => kernelInfoGetAttribute_string ??
+            (kernelInfoGetAttribute_string = NativeTables.Bind<KernelInfoGetAttribute_stringCall>(NativeTables.OrtApi, 87));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelContext_GetInputCountCall(IntPtr context, out UIntPtr @out);
+        private static KernelContext_GetInputCountCall kernelContext_GetInputCount;
+        /// <summary>Number of inputs.</summary>
+        internal static KernelContext_GetInputCountCall KernelContext_GetInputCount => kernelContext_GetInputCount ??
+            (kernelContext_GetInputCount = NativeTables.Bind<KernelContext_GetInputCountCall>(NativeTables.OrtApi, 88));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelContext_GetOutputCountCall(IntPtr context, out UIntPtr @out);
+        private static KernelContext_GetOutputCountCall kernelContext_GetOutputCount;
+        /// <summary>Number of outputs.</summary>
+        internal static KernelContext_GetOutputCountCall KernelContext_GetOutputCount => kernelContext_GetOutputCount ??
+            (kernelContext_GetOutputCount = NativeTables.Bind<KernelContext_GetOutputCountCall>(NativeTables.OrtApi, 89));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelContext_GetInputCall(IntPtr context, UIntPtr index, out IntPtr @out);
+        private static KernelContext_GetInputCall kernelContext_GetInput;
+        /// <summary>An input of the run.</summary>
+        internal static KernelContext_GetInputCall KernelContext_GetInput => kernelContext_GetInput ??
+            (kernelContext_GetInput = NativeTables.Bind<KernelContext_GetInputCall>(NativeTables.OrtApi, 90));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelContext_GetOutputCall(IntPtr context, UIntPtr index, long[] dimValues, UIntPtr dimCount, out IntPtr @out);
+        private static KernelContext_GetOutputCall kernelContext_GetOutput;
+        /// <summary>Memory for an output.</summary>
+        internal static KernelContext_GetOutputCall KernelContext_GetOutput => kernelContext_GetOutput ??
+            (kernelContext_GetOutput = NativeTables.Bind<KernelContext_GetOutputCall>(NativeTables.OrtApi, 91));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void ReleaseEnvCall(IntPtr input);
         private static ReleaseEnvCall releaseEnv;
         /// <summary>Frees an environment.</summary>
@@ -627,6 +705,27 @@ namespace Microsoft.ML.OnnxRuntime
             (releaseSessionOptions = NativeTables.Bind<ReleaseSessionOptionsCall>(NativeTables.OrtApi, 100));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseCustomOpDomainCall(IntPtr input);
+        private static ReleaseCustomOpDomainCall releaseCustomOpDomain;
+        /// <summary>Frees a set of custom operators.</summary>
+        internal static ReleaseCustomOpDomainCall ReleaseCustomOpDomain => releaseCustomOpDomain ??
+            (releaseCustomOpDomain = NativeTables.Bind<ReleaseCustomOpDomainCall>(NativeTables.OrtApi, 101));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetDenotationFromTypeInfoCall(IntPtr typeInfo, out IntPtr denotation, out UIntPtr len);
+        private static GetDenotationFromTypeInfoCall getDenotationFromTypeInfo;
+        /// <summary>What a model says a value means. Not kept.</summary>
+        internal static GetDenotationFromTypeInfoCall GetDenotationFromTypeInfo => getDenotationFromTypeInfo ??
+            (getDenotationFromTypeInfo = NativeTables.Bind<GetDenotationFromTypeInfoCall>(NativeTables.OrtApi, 102));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CastTypeInfoToMapTypeInfoCall(IntPtr typeInfo, out IntPtr @out);
+        private static CastTypeInfoToMapTypeInfoCall castTypeInfoToMapTypeInfo;
+        /// <summary>The type of a map.</summary>
+        internal static CastTypeInfoToMapTypeInfoCall CastTypeInfoToMapTypeInfo => castTypeInfoToMapTypeInfo ??
+            (castTypeInfoToMapTypeInfo = NativeTables.Bind<CastTypeInfoToMapTypeInfoCall>(NativeTables.OrtApi, 103));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CastTypeInfoToSequenceTypeInfoCall(IntPtr typeInfo, out IntPtr @out);
         private static CastTypeInfoToSequenceTypeInfoCall castTypeInfoToSequenceTypeInfo;
         /// <summary>The sequence part of a type.</summary>
@@ -634,11 +733,32 @@ namespace Microsoft.ML.OnnxRuntime
             (castTypeInfoToSequenceTypeInfo = NativeTables.Bind<CastTypeInfoToSequenceTypeInfoCall>(NativeTables.OrtApi, 104));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetMapKeyTypeCall(IntPtr mapTypeInfo, out TensorElementType @out);
+        private static GetMapKeyTypeCall getMapKeyType;
+        /// <summary>Type of the keys of a map.</summary>
+        internal static GetMapKeyTypeCall GetMapKeyType => getMapKeyType ??
+            (getMapKeyType = NativeTables.Bind<GetMapKeyTypeCall>(NativeTables.OrtApi, 105));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetMapValueTypeCall(IntPtr mapTypeInfo, out IntPtr typeInfo);
+        private static GetMapValueTypeCall getMapValueType;
+        /// <summary>Type of the values of a map.</summary>
+        internal static GetMapValueTypeCall GetMapValueType => getMapValueType ??
+            (getMapValueType = NativeTables.Bind<GetMapValueTypeCall>(NativeTables.OrtApi, 106));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetSequenceElementTypeCall(IntPtr sequenceTypeInfo, out IntPtr typeInfo);
         private static GetSequenceElementTypeCall getSequenceElementType;
         /// <summary>Type of the elements of a sequence.</summary>
         internal static GetSequenceElementTypeCall GetSequenceElementType => getSequenceElementType ??
             (getSequenceElementType = NativeTables.Bind<GetSequenceElementTypeCall>(NativeTables.OrtApi, 107));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseMapTypeInfoCall(IntPtr input);
+        private static ReleaseMapTypeInfoCall releaseMapTypeInfo;
+        /// <summary>Frees the type of a map.</summary>
+        internal static ReleaseMapTypeInfoCall ReleaseMapTypeInfo => releaseMapTypeInfo ??
+            (releaseMapTypeInfo = NativeTables.Bind<ReleaseMapTypeInfoCall>(NativeTables.OrtApi, 108));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void ReleaseSequenceTypeInfoCall(IntPtr input);
@@ -888,6 +1008,14 @@ namespace Microsoft.ML.OnnxRuntime
             (tensorAt = NativeTables.Bind<TensorAtCall>(NativeTables.OrtApi, 143));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateAndRegisterAllocatorCall(OrtEnv env, OrtMemoryInfo memInfo, IntPtr arenaCfg);
+        private static CreateAndRegisterAllocatorCall createAndRegisterAllocator;
+        /// <summary>Has the sessions of an environment share an allocator; replaces an earlier one for that
+        /// memory.</summary>
+        internal static CreateAndRegisterAllocatorCall CreateAndRegisterAllocator => createAndRegisterAllocator ??
+            (createAndRegisterAllocator = NativeTables.Bind<CreateAndRegisterAllocatorCall>(NativeTables.OrtApi, 144));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetLanguageProjectionCall(OrtEnv ortEnv, int projection);
         private static SetLanguageProjectionCall setLanguageProjection;
         /// <summary>Declares the language from which the library is used. Has no effect.</summary>
@@ -938,6 +1066,27 @@ namespace Microsoft.ML.OnnxRuntime
             (createEnvWithCustomLoggerAndGlobalThreadPools = NativeTables.Bind<CreateEnvWithCustomLoggerAndGlobalThreadPoolsCall>(NativeTables.OrtApi, 151));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsAppendExecutionProvider_CUDACall(SessionOptions options, IntPtr cudaOptions);
+        private static SessionOptionsAppendExecutionProvider_CUDACall sessionOptionsAppendExecutionProvider_CUDA;
+        /// <summary>Fails: there is no CUDA provider.</summary>
+        internal static SessionOptionsAppendExecutionProvider_CUDACall SessionOptionsAppendExecutionProvider_CUDA => sessionOptionsAppendExecutionProvider_CUDA ??
+            (sessionOptionsAppendExecutionProvider_CUDA = NativeTables.Bind<SessionOptionsAppendExecutionProvider_CUDACall>(NativeTables.OrtApi, 152));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsAppendExecutionProvider_ROCMCall(SessionOptions options, IntPtr rocmOptions);
+        private static SessionOptionsAppendExecutionProvider_ROCMCall sessionOptionsAppendExecutionProvider_ROCM;
+        /// <summary>Fails: there is no ROCm provider.</summary>
+        internal static SessionOptionsAppendExecutionProvider_ROCMCall SessionOptionsAppendExecutionProvider_ROCM => sessionOptionsAppendExecutionProvider_ROCM ??
+            (sessionOptionsAppendExecutionProvider_ROCM = NativeTables.Bind<SessionOptionsAppendExecutionProvider_ROCMCall>(NativeTables.OrtApi, 153));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsAppendExecutionProvider_OpenVINOCall(SessionOptions options, IntPtr providerOptions);
+        private static SessionOptionsAppendExecutionProvider_OpenVINOCall sessionOptionsAppendExecutionProvider_OpenVINO;
+        /// <summary>Fails: there is no OpenVINO provider.</summary>
+        internal static SessionOptionsAppendExecutionProvider_OpenVINOCall SessionOptionsAppendExecutionProvider_OpenVINO => sessionOptionsAppendExecutionProvider_OpenVINO ??
+            (sessionOptionsAppendExecutionProvider_OpenVINO = NativeTables.Bind<SessionOptionsAppendExecutionProvider_OpenVINOCall>(NativeTables.OrtApi, 154));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalDenormalAsZeroCall(IntPtr tpOptions);
         private static SetGlobalDenormalAsZeroCall setGlobalDenormalAsZero;
         /// <summary>Treats denormal numbers as zero in sessions with DisablePerSessionThreads.</summary>
@@ -945,11 +1094,67 @@ namespace Microsoft.ML.OnnxRuntime
             (setGlobalDenormalAsZero = NativeTables.Bind<SetGlobalDenormalAsZeroCall>(NativeTables.OrtApi, 155));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateArenaCfgCall(UIntPtr maxMem, int arenaExtendStrategy, int initialChunkSizeBytes, int maxDeadBytesPerChunk, out IntPtr @out);
+        private static CreateArenaCfgCall createArenaCfg;
+        /// <summary>Creates settings of an arena.</summary>
+        internal static CreateArenaCfgCall CreateArenaCfg => createArenaCfg ??
+            (createArenaCfg = NativeTables.Bind<CreateArenaCfgCall>(NativeTables.OrtApi, 156));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseArenaCfgCall(IntPtr input);
+        private static ReleaseArenaCfgCall releaseArenaCfg;
+        /// <summary>Frees settings of an arena.</summary>
+        internal static ReleaseArenaCfgCall ReleaseArenaCfg => releaseArenaCfg ??
+            (releaseArenaCfg = NativeTables.Bind<ReleaseArenaCfgCall>(NativeTables.OrtApi, 157));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelMetadataGetGraphDescriptionCall(IntPtr modelMetadata, IntPtr allocator, out IntPtr value);
         private static ModelMetadataGetGraphDescriptionCall modelMetadataGetGraphDescription;
         /// <summary>Description of the graph.</summary>
         internal static ModelMetadataGetGraphDescriptionCall ModelMetadataGetGraphDescription => modelMetadataGetGraphDescription ??
             (modelMetadataGetGraphDescription = NativeTables.Bind<ModelMetadataGetGraphDescriptionCall>(NativeTables.OrtApi, 158));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsAppendExecutionProvider_TensorRTCall(SessionOptions options, IntPtr tensorrtOptions);
+        private static SessionOptionsAppendExecutionProvider_TensorRTCall sessionOptionsAppendExecutionProvider_TensorRT;
+        /// <summary>Fails: there is no TensorRT provider.</summary>
+        internal static SessionOptionsAppendExecutionProvider_TensorRTCall SessionOptionsAppendExecutionProvider_TensorRT => sessionOptionsAppendExecutionProvider_TensorRT ??
+            (sessionOptionsAppendExecutionProvider_TensorRT = NativeTables.Bind<SessionOptionsAppendExecutionProvider_TensorRTCall>(NativeTables.OrtApi, 159));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetCurrentGpuDeviceIdCall(int deviceId);
+        private static SetCurrentGpuDeviceIdCall setCurrentGpuDeviceId;
+        /// <summary>Fails: there is no CUDA provider.</summary>
+        internal static SetCurrentGpuDeviceIdCall SetCurrentGpuDeviceId => setCurrentGpuDeviceId ??
+            (setCurrentGpuDeviceId = NativeTables.Bind<SetCurrentGpuDeviceIdCall>(NativeTables.OrtApi, 160));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetCurrentGpuDeviceIdCall(out int deviceId);
+        private static GetCurrentGpuDeviceIdCall getCurrentGpuDeviceId;
+        /// <summary>Fails: there is no CUDA provider.</summary>
+        internal static GetCurrentGpuDeviceIdCall GetCurrentGpuDeviceId => getCurrentGpuDeviceId ??
+            (getCurrentGpuDeviceId = NativeTables.Bind<GetCurrentGpuDeviceIdCall>(NativeTables.OrtApi, 161));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfoGetAttributeArray_floatCall(IntPtr info, byte[] name, byte* @out, ref UIntPtr size);
+        private static KernelInfoGetAttributeArray_floatCall kernelInfoGetAttributeArray_float;
+        /// <summary>A list of numbers among the attributes of the node.</summary>
+        internal static KernelInfoGetAttributeArray_floatCall KernelInfoGetAttributeArray_float => kernelInfoGetAttributeArray_float ??
+            (kernelInfoGetAttributeArray_float = NativeTables.Bind<KernelInfoGetAttributeArray_floatCall>(NativeTables.OrtApi, 162));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfoGetAttributeArray_int64Call(IntPtr info, byte[] name, byte* @out, ref UIntPtr size);
+        private static KernelInfoGetAttributeArray_int64Call kernelInfoGetAttributeArray_int64;
+        /// <summary>A list of integers among the attributes of the node.</summary>
+        internal static KernelInfoGetAttributeArray_int64Call KernelInfoGetAttributeArray_int64 => kernelInfoGetAttributeArray_int64 ??
+            (kernelInfoGetAttributeArray_int64 = NativeTables.Bind<KernelInfoGetAttributeArray_int64Call>(NativeTables.OrtApi, 163));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateArenaCfgV2Call(IntPtr* arenaConfigKeys, UIntPtr[] arenaConfigValues, UIntPtr numKeys, out IntPtr @out);
+        private static CreateArenaCfgV2Call createArenaCfgV2;
+        /// <summary>Like CreateArenaCfg, with settings by name.</summary>
+        internal static CreateArenaCfgV2Call CreateArenaCfgV2 => createArenaCfgV2 ??
+            (createArenaCfgV2 = NativeTables.Bind<CreateArenaCfgV2Call>(NativeTables.OrtApi, 164));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddRunConfigEntryCall(RunOptions options, byte[] configKey, byte[] configValue);
@@ -987,6 +1192,63 @@ namespace Microsoft.ML.OnnxRuntime
             (createSessionFromArrayWithPrepackedWeightsContainer = NativeTables.Bind<CreateSessionFromArrayWithPrepackedWeightsContainerCall>(NativeTables.OrtApi, 169));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsAppendExecutionProvider_TensorRT_V2Call(SessionOptions options, IntPtr tensorrtOptions);
+        private static SessionOptionsAppendExecutionProvider_TensorRT_V2Call sessionOptionsAppendExecutionProvider_TensorRT_V2;
+        /// <summary>Fails: there is no TensorRT provider.</summary>
+        internal static SessionOptionsAppendExecutionProvider_TensorRT_V2Call SessionOptionsAppendExecutionProvider_TensorRT_V2 => sessionOptionsAppendExecutionProvider_TensorRT_V2 ??
+            (sessionOptionsAppendExecutionProvider_TensorRT_V2 = NativeTables.Bind<SessionOptionsAppendExecutionProvider_TensorRT_V2Call>(NativeTables.OrtApi, 170));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateTensorRTProviderOptionsCall(out IntPtr @out);
+        private static CreateTensorRTProviderOptionsCall createTensorRTProviderOptions;
+        /// <summary>Fails: there is no TensorRT provider.</summary>
+        internal static CreateTensorRTProviderOptionsCall CreateTensorRTProviderOptions => createTensorRTProviderOptions ??
+            (createTensorRTProviderOptions = NativeTables.Bind<CreateTensorRTProviderOptionsCall>(NativeTables.OrtApi, 171));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UpdateTensorRTProviderOptionsCall(IntPtr tensorrtOptions, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
+        private static UpdateTensorRTProviderOptionsCall updateTensorRTProviderOptions;
+        /// <summary>Fails: there is no TensorRT provider.</summary>
+        internal static UpdateTensorRTProviderOptionsCall UpdateTensorRTProviderOptions => updateTensorRTProviderOptions ??
+            (updateTensorRTProviderOptions = NativeTables.Bind<UpdateTensorRTProviderOptionsCall>(NativeTables.OrtApi, 172));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetTensorRTProviderOptionsAsStringCall(IntPtr tensorrtOptions, IntPtr allocator, out IntPtr ptr);
+        private static GetTensorRTProviderOptionsAsStringCall getTensorRTProviderOptionsAsString;
+        /// <summary>Fails: there is no TensorRT provider.</summary>
+        internal static GetTensorRTProviderOptionsAsStringCall GetTensorRTProviderOptionsAsString => getTensorRTProviderOptionsAsString ??
+            (getTensorRTProviderOptionsAsString = NativeTables.Bind<GetTensorRTProviderOptionsAsStringCall>(NativeTables.OrtApi, 173));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseTensorRTProviderOptionsCall(IntPtr input);
+        private static ReleaseTensorRTProviderOptionsCall releaseTensorRTProviderOptions;
+        /// <summary>Does nothing: there are no such settings.</summary>
+        internal static ReleaseTensorRTProviderOptionsCall ReleaseTensorRTProviderOptions => releaseTensorRTProviderOptions ??
+            (releaseTensorRTProviderOptions = NativeTables.Bind<ReleaseTensorRTProviderOptionsCall>(NativeTables.OrtApi, 174));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EnableOrtCustomOpsCall(SessionOptions options);
+        private static EnableOrtCustomOpsCall enableOrtCustomOps;
+        /// <summary>Fails: onnxruntime-extensions is a library of its own, which RegisterCustomOpsLibrary_V2
+        /// loads.</summary>
+        internal static EnableOrtCustomOpsCall EnableOrtCustomOps => enableOrtCustomOps ??
+            (enableOrtCustomOps = NativeTables.Bind<EnableOrtCustomOpsCall>(NativeTables.OrtApi, 175));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RegisterAllocatorCall(OrtEnv env, IntPtr allocator);
+        private static RegisterAllocatorCall registerAllocator;
+        /// <summary>Has GetSharedAllocator return an allocator of the caller.</summary>
+        internal static RegisterAllocatorCall RegisterAllocator => registerAllocator ??
+            (registerAllocator = NativeTables.Bind<RegisterAllocatorCall>(NativeTables.OrtApi, 176));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UnregisterAllocatorCall(OrtEnv env, OrtMemoryInfo memInfo);
+        private static UnregisterAllocatorCall unregisterAllocator;
+        /// <summary>Undoes RegisterAllocator and CreateAndRegisterAllocator.</summary>
+        internal static UnregisterAllocatorCall UnregisterAllocator => unregisterAllocator ??
+            (unregisterAllocator = NativeTables.Bind<UnregisterAllocatorCall>(NativeTables.OrtApi, 177));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr IsSparseTensorCall(OrtValueHandle value, out int @out);
         private static IsSparseTensorCall isSparseTensor;
         /// <summary>Whether a value is a sparse tensor. It never is.</summary>
@@ -1001,11 +1263,67 @@ namespace Microsoft.ML.OnnxRuntime
             (hasValue = NativeTables.Bind<HasValueCall>(NativeTables.OrtApi, 192));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelContext_GetGPUComputeStreamCall(IntPtr context, out IntPtr @out);
+        private static KernelContext_GetGPUComputeStreamCall kernelContext_GetGPUComputeStream;
+        /// <summary>Returns null: the CPU has no streams.</summary>
+        internal static KernelContext_GetGPUComputeStreamCall KernelContext_GetGPUComputeStream => kernelContext_GetGPUComputeStream ??
+            (kernelContext_GetGPUComputeStream = NativeTables.Bind<KernelContext_GetGPUComputeStreamCall>(NativeTables.OrtApi, 193));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTensorMemoryInfoCall(OrtValueHandle value, out IntPtr memInfo);
         private static GetTensorMemoryInfoCall getTensorMemoryInfo;
         /// <summary>Location of a tensor's elements.</summary>
         internal static GetTensorMemoryInfoCall GetTensorMemoryInfo => getTensorMemoryInfo ??
             (getTensorMemoryInfo = NativeTables.Bind<GetTensorMemoryInfoCall>(NativeTables.OrtApi, 194));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetExecutionProviderApiCall(byte[] providerName, uint version, out IntPtr providerApi);
+        private static GetExecutionProviderApiCall getExecutionProviderApi;
+        /// <summary>Fails: the only provider has no table of calls.</summary>
+        internal static GetExecutionProviderApiCall GetExecutionProviderApi => getExecutionProviderApi ??
+            (getExecutionProviderApi = NativeTables.Bind<GetExecutionProviderApiCall>(NativeTables.OrtApi, 195));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsSetCustomCreateThreadFnCall(SessionOptions options, IntPtr ortCustomCreateThreadFn);
+        private static SessionOptionsSetCustomCreateThreadFnCall sessionOptionsSetCustomCreateThreadFn;
+        /// <summary>Accepted but has no effect: the threads are those of OpenMP.</summary>
+        internal static SessionOptionsSetCustomCreateThreadFnCall SessionOptionsSetCustomCreateThreadFn => sessionOptionsSetCustomCreateThreadFn ??
+            (sessionOptionsSetCustomCreateThreadFn = NativeTables.Bind<SessionOptionsSetCustomCreateThreadFnCall>(NativeTables.OrtApi, 196));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsSetCustomThreadCreationOptionsCall(SessionOptions options, IntPtr ortCustomThreadCreationOptions);
+        private static SessionOptionsSetCustomThreadCreationOptionsCall sessionOptionsSetCustomThreadCreationOptions;
+        /// <summary>Accepted but has no effect: the threads are those of OpenMP.</summary>
+        internal static SessionOptionsSetCustomThreadCreationOptionsCall SessionOptionsSetCustomThreadCreationOptions => sessionOptionsSetCustomThreadCreationOptions ??
+            (sessionOptionsSetCustomThreadCreationOptions = NativeTables.Bind<SessionOptionsSetCustomThreadCreationOptionsCall>(NativeTables.OrtApi, 197));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsSetCustomJoinThreadFnCall(SessionOptions options, IntPtr ortCustomJoinThreadFn);
+        private static SessionOptionsSetCustomJoinThreadFnCall sessionOptionsSetCustomJoinThreadFn;
+        /// <summary>Accepted but has no effect: the threads are those of OpenMP.</summary>
+        internal static SessionOptionsSetCustomJoinThreadFnCall SessionOptionsSetCustomJoinThreadFn => sessionOptionsSetCustomJoinThreadFn ??
+            (sessionOptionsSetCustomJoinThreadFn = NativeTables.Bind<SessionOptionsSetCustomJoinThreadFnCall>(NativeTables.OrtApi, 198));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetGlobalCustomCreateThreadFnCall(IntPtr tpOptions, IntPtr ortCustomCreateThreadFn);
+        private static SetGlobalCustomCreateThreadFnCall setGlobalCustomCreateThreadFn;
+        /// <summary>Accepted but has no effect: the threads are those of OpenMP.</summary>
+        internal static SetGlobalCustomCreateThreadFnCall SetGlobalCustomCreateThreadFn => setGlobalCustomCreateThreadFn ??
+            (setGlobalCustomCreateThreadFn = NativeTables.Bind<SetGlobalCustomCreateThreadFnCall>(NativeTables.OrtApi, 199));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetGlobalCustomThreadCreationOptionsCall(IntPtr tpOptions, IntPtr ortCustomThreadCreationOptions);
+        private static SetGlobalCustomThreadCreationOptionsCall setGlobalCustomThreadCreationOptions;
+        /// <summary>Accepted but has no effect: the threads are those of OpenMP.</summary>
+        internal static SetGlobalCustomThreadCreationOptionsCall SetGlobalCustomThreadCreationOptions => setGlobalCustomThreadCreationOptions ??
+            (setGlobalCustomThreadCreationOptions = NativeTables.Bind<SetGlobalCustomThreadCreationOptionsCall>(NativeTables.OrtApi, 200));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetGlobalCustomJoinThreadFnCall(IntPtr tpOptions, IntPtr ortCustomJoinThreadFn);
+        private static SetGlobalCustomJoinThreadFnCall setGlobalCustomJoinThreadFn;
+        /// <summary>Accepted but has no effect: the threads are those of OpenMP.</summary>
+        internal static SetGlobalCustomJoinThreadFnCall SetGlobalCustomJoinThreadFn => setGlobalCustomJoinThreadFn ??
+            (setGlobalCustomJoinThreadFn = NativeTables.Bind<SetGlobalCustomJoinThreadFnCall>(NativeTables.OrtApi, 201));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SynchronizeBoundInputsCall(IntPtr bindingPtr);
@@ -1022,11 +1340,88 @@ namespace Microsoft.ML.OnnxRuntime
             (synchronizeBoundOutputs = NativeTables.Bind<SynchronizeBoundOutputsCall>(NativeTables.OrtApi, 203));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsAppendExecutionProvider_CUDA_V2Call(SessionOptions options, IntPtr cudaOptions);
+        private static SessionOptionsAppendExecutionProvider_CUDA_V2Call sessionOptionsAppendExecutionProvider_CUDA_V2;
+        /// <summary>Fails: there is no CUDA provider.</summary>
+        internal static SessionOptionsAppendExecutionProvider_CUDA_V2Call SessionOptionsAppendExecutionProvider_CUDA_V2 => sessionOptionsAppendExecutionProvider_CUDA_V2 ??
+            (sessionOptionsAppendExecutionProvider_CUDA_V2 = NativeTables.Bind<SessionOptionsAppendExecutionProvider_CUDA_V2Call>(NativeTables.OrtApi, 204));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateCUDAProviderOptionsCall(out IntPtr @out);
+        private static CreateCUDAProviderOptionsCall createCUDAProviderOptions;
+        /// <summary>Fails: there is no CUDA provider.</summary>
+        internal static CreateCUDAProviderOptionsCall CreateCUDAProviderOptions => createCUDAProviderOptions ??
+            (createCUDAProviderOptions = NativeTables.Bind<CreateCUDAProviderOptionsCall>(NativeTables.OrtApi, 205));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UpdateCUDAProviderOptionsCall(IntPtr cudaOptions, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
+        private static UpdateCUDAProviderOptionsCall updateCUDAProviderOptions;
+        /// <summary>Fails: there is no CUDA provider.</summary>
+        internal static UpdateCUDAProviderOptionsCall UpdateCUDAProviderOptions => updateCUDAProviderOptions ??
+            (updateCUDAProviderOptions = NativeTables.Bind<UpdateCUDAProviderOptionsCall>(NativeTables.OrtApi, 206));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetCUDAProviderOptionsAsStringCall(IntPtr cudaOptions, IntPtr allocator, out IntPtr ptr);
+        private static GetCUDAProviderOptionsAsStringCall getCUDAProviderOptionsAsString;
+        /// <summary>Fails: there is no CUDA provider.</summary>
+        internal static GetCUDAProviderOptionsAsStringCall GetCUDAProviderOptionsAsString => getCUDAProviderOptionsAsString ??
+            (getCUDAProviderOptionsAsString = NativeTables.Bind<GetCUDAProviderOptionsAsStringCall>(NativeTables.OrtApi, 207));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseCUDAProviderOptionsCall(IntPtr input);
+        private static ReleaseCUDAProviderOptionsCall releaseCUDAProviderOptions;
+        /// <summary>Does nothing: there are no such settings.</summary>
+        internal static ReleaseCUDAProviderOptionsCall ReleaseCUDAProviderOptions => releaseCUDAProviderOptions ??
+            (releaseCUDAProviderOptions = NativeTables.Bind<ReleaseCUDAProviderOptionsCall>(NativeTables.OrtApi, 208));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsAppendExecutionProvider_MIGraphXCall(SessionOptions options, IntPtr migraphxOptions);
+        private static SessionOptionsAppendExecutionProvider_MIGraphXCall sessionOptionsAppendExecutionProvider_MIGraphX;
+        /// <summary>Fails: there is no MIGraphX provider.</summary>
+        internal static SessionOptionsAppendExecutionProvider_MIGraphXCall SessionOptionsAppendExecutionProvider_MIGraphX => sessionOptionsAppendExecutionProvider_MIGraphX ??
+            (sessionOptionsAppendExecutionProvider_MIGraphX = NativeTables.Bind<SessionOptionsAppendExecutionProvider_MIGraphXCall>(NativeTables.OrtApi, 209));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddExternalInitializersCall(SessionOptions options, IntPtr* initializerNames, IntPtr* initializers, UIntPtr numInitializers);
         private static AddExternalInitializersCall addExternalInitializers;
         /// <summary>Gives sessions the values of initializers whose data their model stores in files.</summary>
         internal static AddExternalInitializersCall AddExternalInitializers => addExternalInitializers ??
             (addExternalInitializers = NativeTables.Bind<AddExternalInitializersCall>(NativeTables.OrtApi, 210));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateOpAttrCall(byte[] name, IntPtr data, int len, int type, out IntPtr opAttr);
+        private static CreateOpAttrCall createOpAttr;
+        /// <summary>Creates an attribute.</summary>
+        internal static CreateOpAttrCall CreateOpAttr => createOpAttr ??
+            (createOpAttr = NativeTables.Bind<CreateOpAttrCall>(NativeTables.OrtApi, 211));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseOpAttrCall(IntPtr input);
+        private static ReleaseOpAttrCall releaseOpAttr;
+        /// <summary>Frees an attribute.</summary>
+        internal static ReleaseOpAttrCall ReleaseOpAttr => releaseOpAttr ??
+            (releaseOpAttr = NativeTables.Bind<ReleaseOpAttrCall>(NativeTables.OrtApi, 212));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateOpCall(IntPtr info, byte[] opName, byte[] domain, int version, IntPtr* typeConstraintNames, TensorElementType[] typeConstraintValues, int typeConstraintCount, IntPtr* attrValues, int attrCount, int inputCount, int outputCount, out IntPtr ortOp);
+        private static CreateOpCall createOp;
+        /// <summary>Prepares an operator of the library, for a custom operator to run.</summary>
+        internal static CreateOpCall CreateOp => createOp ??
+            (createOp = NativeTables.Bind<CreateOpCall>(NativeTables.OrtApi, 213));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr InvokeOpCall(IntPtr context, IntPtr ortOp, IntPtr* inputValues, int inputCount, OrtValueHandle outputValues, int outputCount);
+        private static InvokeOpCall invokeOp;
+        /// <summary>Runs an operator of CreateOp.</summary>
+        internal static InvokeOpCall InvokeOp => invokeOp ??
+            (invokeOp = NativeTables.Bind<InvokeOpCall>(NativeTables.OrtApi, 214));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseOpCall(IntPtr input);
+        private static ReleaseOpCall releaseOp;
+        /// <summary>Frees an operator of CreateOp.</summary>
+        internal static ReleaseOpCall ReleaseOp => releaseOp ??
+            (releaseOp = NativeTables.Bind<ReleaseOpCall>(NativeTables.OrtApi, 215));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionOptionsAppendExecutionProviderCall(SessionOptions options, byte[] providerName, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
@@ -1036,11 +1431,60 @@ namespace Microsoft.ML.OnnxRuntime
             (sessionOptionsAppendExecutionProvider = NativeTables.Bind<SessionOptionsAppendExecutionProviderCall>(NativeTables.OrtApi, 216));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CopyKernelInfoCall(IntPtr info, out IntPtr infoCopy);
+        private static CopyKernelInfoCall copyKernelInfo;
+        /// <summary>Copies what is known about a node.</summary>
+        internal static CopyKernelInfoCall CopyKernelInfo => copyKernelInfo ??
+            (copyKernelInfo = NativeTables.Bind<CopyKernelInfoCall>(NativeTables.OrtApi, 217));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseKernelInfoCall(IntPtr input);
+        private static ReleaseKernelInfoCall releaseKernelInfo;
+        /// <summary>Frees a copy of CopyKernelInfo.</summary>
+        internal static ReleaseKernelInfoCall ReleaseKernelInfo => releaseKernelInfo ??
+            (releaseKernelInfo = NativeTables.Bind<ReleaseKernelInfoCall>(NativeTables.OrtApi, 218));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTrainingApiCall(uint version);
         private static GetTrainingApiCall getTrainingApi;
         /// <summary>The table of training calls.</summary>
         internal static GetTrainingApiCall GetTrainingApi => getTrainingApi ??
             (getTrainingApi = NativeTables.Bind<GetTrainingApiCall>(NativeTables.OrtApi, 219));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsAppendExecutionProvider_CANNCall(SessionOptions options, IntPtr cannOptions);
+        private static SessionOptionsAppendExecutionProvider_CANNCall sessionOptionsAppendExecutionProvider_CANN;
+        /// <summary>Fails: there is no CANN provider.</summary>
+        internal static SessionOptionsAppendExecutionProvider_CANNCall SessionOptionsAppendExecutionProvider_CANN => sessionOptionsAppendExecutionProvider_CANN ??
+            (sessionOptionsAppendExecutionProvider_CANN = NativeTables.Bind<SessionOptionsAppendExecutionProvider_CANNCall>(NativeTables.OrtApi, 220));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateCANNProviderOptionsCall(out IntPtr @out);
+        private static CreateCANNProviderOptionsCall createCANNProviderOptions;
+        /// <summary>Fails: there is no CANN provider.</summary>
+        internal static CreateCANNProviderOptionsCall CreateCANNProviderOptions => createCANNProviderOptions ??
+            (createCANNProviderOptions = NativeTables.Bind<CreateCANNProviderOptionsCall>(NativeTables.OrtApi, 221));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UpdateCANNProviderOptionsCall(IntPtr cannOptions, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
+        private static UpdateCANNProviderOptionsCall updateCANNProviderOptions;
+        /// <summary>Fails: there is no CANN provider.</summary>
+        internal static UpdateCANNProviderOptionsCall UpdateCANNProviderOptions => updateCANNProviderOptions ??
+            (updateCANNProviderOptions = NativeTables.Bind<UpdateCANNProviderOptionsCall>(NativeTables.OrtApi, 222));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetCANNProviderOptionsAsStringCall(IntPtr cannOptions, IntPtr allocator, out IntPtr ptr);
+        private static GetCANNProviderOptionsAsStringCall getCANNProviderOptionsAsString;
+        /// <summary>Fails: there is no CANN provider.</summary>
+        internal static GetCANNProviderOptionsAsStringCall GetCANNProviderOptionsAsString => getCANNProviderOptionsAsString ??
+            (getCANNProviderOptionsAsString = NativeTables.Bind<GetCANNProviderOptionsAsStringCall>(NativeTables.OrtApi, 223));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseCANNProviderOptionsCall(IntPtr input);
+        private static ReleaseCANNProviderOptionsCall releaseCANNProviderOptions;
+        /// <summary>Does nothing: there are no such settings.</summary>
+        internal static ReleaseCANNProviderOptionsCall ReleaseCANNProviderOptions => releaseCANNProviderOptions ??
+            (releaseCANNProviderOptions = NativeTables.Bind<ReleaseCANNProviderOptionsCall>(NativeTables.OrtApi, 224));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void MemoryInfoGetDeviceTypeCall(OrtMemoryInfo ptr, out int @out);
@@ -1057,6 +1501,78 @@ namespace Microsoft.ML.OnnxRuntime
             (updateEnvWithCustomLogLevel = NativeTables.Bind<UpdateEnvWithCustomLogLevelCall>(NativeTables.OrtApi, 226));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetGlobalIntraOpThreadAffinityCall(IntPtr tpOptions, byte[] affinityString);
+        private static SetGlobalIntraOpThreadAffinityCall setGlobalIntraOpThreadAffinity;
+        /// <summary>Accepted but has no effect: the threads are those of OpenMP, which OMP_PROC_BIND
+        /// places.</summary>
+        internal static SetGlobalIntraOpThreadAffinityCall SetGlobalIntraOpThreadAffinity => setGlobalIntraOpThreadAffinity ??
+            (setGlobalIntraOpThreadAffinity = NativeTables.Bind<SetGlobalIntraOpThreadAffinityCall>(NativeTables.OrtApi, 227));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RegisterCustomOpsLibrary_V2Call(SessionOptions options, byte[] libraryName);
+        private static RegisterCustomOpsLibrary_V2Call registerCustomOpsLibrary_V2;
+        /// <summary>Like RegisterCustomOpsLibrary, but the library stays loaded as long as options and sessions
+        /// use it.</summary>
+        internal static RegisterCustomOpsLibrary_V2Call RegisterCustomOpsLibrary_V2 => registerCustomOpsLibrary_V2 ??
+            (registerCustomOpsLibrary_V2 = NativeTables.Bind<RegisterCustomOpsLibrary_V2Call>(NativeTables.OrtApi, 228));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RegisterCustomOpsUsingFunctionCall(SessionOptions options, byte[] registrationFuncName);
+        private static RegisterCustomOpsUsingFunctionCall registerCustomOpsUsingFunction;
+        /// <summary>Has a function of the process add operators to the options.</summary>
+        internal static RegisterCustomOpsUsingFunctionCall RegisterCustomOpsUsingFunction => registerCustomOpsUsingFunction ??
+            (registerCustomOpsUsingFunction = NativeTables.Bind<RegisterCustomOpsUsingFunctionCall>(NativeTables.OrtApi, 229));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfo_GetInputCountCall(IntPtr info, out UIntPtr @out);
+        private static KernelInfo_GetInputCountCall kernelInfo_GetInputCount;
+        /// <summary>Number of inputs of the node.</summary>
+        internal static KernelInfo_GetInputCountCall KernelInfo_GetInputCount => kernelInfo_GetInputCount ??
+            (kernelInfo_GetInputCount = NativeTables.Bind<KernelInfo_GetInputCountCall>(NativeTables.OrtApi, 230));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfo_GetOutputCountCall(IntPtr info, out UIntPtr @out);
+        private static KernelInfo_GetOutputCountCall kernelInfo_GetOutputCount;
+        /// <summary>Number of outputs of the node.</summary>
+        internal static KernelInfo_GetOutputCountCall KernelInfo_GetOutputCount => kernelInfo_GetOutputCount ??
+            (kernelInfo_GetOutputCount = NativeTables.Bind<KernelInfo_GetOutputCountCall>(NativeTables.OrtApi, 231));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfo_GetInputNameCall(IntPtr info, UIntPtr index, byte* @out, ref UIntPtr size);
+        private static KernelInfo_GetInputNameCall kernelInfo_GetInputName;
+        /// <summary>Name of an input of the node.</summary>
+        internal static KernelInfo_GetInputNameCall KernelInfo_GetInputName => kernelInfo_GetInputName ??
+            (kernelInfo_GetInputName = NativeTables.Bind<KernelInfo_GetInputNameCall>(NativeTables.OrtApi, 232));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfo_GetOutputNameCall(IntPtr info, UIntPtr index, byte* @out, ref UIntPtr size);
+        private static KernelInfo_GetOutputNameCall kernelInfo_GetOutputName;
+        /// <summary>Name of an output of the node.</summary>
+        internal static KernelInfo_GetOutputNameCall KernelInfo_GetOutputName => kernelInfo_GetOutputName ??
+            (kernelInfo_GetOutputName = NativeTables.Bind<KernelInfo_GetOutputNameCall>(NativeTables.OrtApi, 233));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfo_GetInputTypeInfoCall(IntPtr info, UIntPtr index, out IntPtr typeInfo);
+        private static KernelInfo_GetInputTypeInfoCall kernelInfo_GetInputTypeInfo;
+        /// <summary>What is known about an input before the run.</summary>
+        internal static KernelInfo_GetInputTypeInfoCall KernelInfo_GetInputTypeInfo => kernelInfo_GetInputTypeInfo ??
+            (kernelInfo_GetInputTypeInfo = NativeTables.Bind<KernelInfo_GetInputTypeInfoCall>(NativeTables.OrtApi, 234));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfo_GetOutputTypeInfoCall(IntPtr info, UIntPtr index, out IntPtr typeInfo);
+        private static KernelInfo_GetOutputTypeInfoCall kernelInfo_GetOutputTypeInfo;
+        /// <summary>What is known about an output before the run.</summary>
+        internal static KernelInfo_GetOutputTypeInfoCall KernelInfo_GetOutputTypeInfo => kernelInfo_GetOutputTypeInfo ??
+            (kernelInfo_GetOutputTypeInfo = NativeTables.Bind<KernelInfo_GetOutputTypeInfoCall>(NativeTables.OrtApi, 235));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfoGetAttribute_tensorCall(IntPtr info, byte[] name, IntPtr allocator, out IntPtr @out);
+        private static KernelInfoGetAttribute_tensorCall kernelInfoGetAttribute_tensor;
+        /// <summary>A copy of a tensor among the attributes of the node.</summary>
+        internal static KernelInfoGetAttribute_tensorCall KernelInfoGetAttribute_tensor => kernelInfoGetAttribute_tensor ??
+            (kernelInfoGetAttribute_tensor = NativeTables.Bind<KernelInfoGetAttribute_tensorCall>(NativeTables.OrtApi, 236));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr HasSessionConfigEntryCall(SessionOptions options, byte[] configKey, out int @out);
         private static HasSessionConfigEntryCall hasSessionConfigEntry;
         /// <summary>Whether a configuration entry is set.</summary>
@@ -1069,6 +1585,83 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Copies the value of a configuration entry into the caller's memory.</summary>
         internal static GetSessionConfigEntryCall GetSessionConfigEntry => getSessionConfigEntry ??
             (getSessionConfigEntry = NativeTables.Bind<GetSessionConfigEntryCall>(NativeTables.OrtApi, 238));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsAppendExecutionProvider_DnnlCall(SessionOptions options, IntPtr dnnlOptions);
+        private static SessionOptionsAppendExecutionProvider_DnnlCall sessionOptionsAppendExecutionProvider_Dnnl;
+        /// <summary>Fails: there is no DNNL provider.</summary>
+        internal static SessionOptionsAppendExecutionProvider_DnnlCall SessionOptionsAppendExecutionProvider_Dnnl => sessionOptionsAppendExecutionProvider_Dnnl ??
+            (sessionOptionsAppendExecutionProvider_Dnnl = NativeTables.Bind<SessionOptionsAppendExecutionProvider_DnnlCall>(NativeTables.OrtApi, 239));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateDnnlProviderOptionsCall(out IntPtr @out);
+        private static CreateDnnlProviderOptionsCall createDnnlProviderOptions;
+        /// <summary>Fails: there is no DNNL provider.</summary>
+        internal static CreateDnnlProviderOptionsCall CreateDnnlProviderOptions => createDnnlProviderOptions ??
+            (createDnnlProviderOptions = NativeTables.Bind<CreateDnnlProviderOptionsCall>(NativeTables.OrtApi, 240));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UpdateDnnlProviderOptionsCall(IntPtr dnnlOptions, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
+        private static UpdateDnnlProviderOptionsCall updateDnnlProviderOptions;
+        /// <summary>Fails: there is no DNNL provider.</summary>
+        internal static UpdateDnnlProviderOptionsCall UpdateDnnlProviderOptions => updateDnnlProviderOptions ??
+            (updateDnnlProviderOptions = NativeTables.Bind<UpdateDnnlProviderOptionsCall>(NativeTables.OrtApi, 241));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetDnnlProviderOptionsAsStringCall(IntPtr dnnlOptions, IntPtr allocator, out IntPtr ptr);
+        private static GetDnnlProviderOptionsAsStringCall getDnnlProviderOptionsAsString;
+        /// <summary>Fails: there is no DNNL provider.</summary>
+        internal static GetDnnlProviderOptionsAsStringCall GetDnnlProviderOptionsAsString => getDnnlProviderOptionsAsString ??
+            (getDnnlProviderOptionsAsString = NativeTables.Bind<GetDnnlProviderOptionsAsStringCall>(NativeTables.OrtApi, 242));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseDnnlProviderOptionsCall(IntPtr input);
+        private static ReleaseDnnlProviderOptionsCall releaseDnnlProviderOptions;
+        /// <summary>Does nothing: there are no such settings.</summary>
+        internal static ReleaseDnnlProviderOptionsCall ReleaseDnnlProviderOptions => releaseDnnlProviderOptions ??
+            (releaseDnnlProviderOptions = NativeTables.Bind<ReleaseDnnlProviderOptionsCall>(NativeTables.OrtApi, 243));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfo_GetNodeNameCall(IntPtr info, byte* @out, ref UIntPtr size);
+        private static KernelInfo_GetNodeNameCall kernelInfo_GetNodeName;
+        /// <summary>Name of the node.</summary>
+        internal static KernelInfo_GetNodeNameCall KernelInfo_GetNodeName => kernelInfo_GetNodeName ??
+            (kernelInfo_GetNodeName = NativeTables.Bind<KernelInfo_GetNodeNameCall>(NativeTables.OrtApi, 244));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfo_GetLoggerCall(IntPtr info, out IntPtr logger);
+        private static KernelInfo_GetLoggerCall kernelInfo_GetLogger;
+        /// <summary>The logger of the session.</summary>
+        internal static KernelInfo_GetLoggerCall KernelInfo_GetLogger => kernelInfo_GetLogger ??
+            (kernelInfo_GetLogger = NativeTables.Bind<KernelInfo_GetLoggerCall>(NativeTables.OrtApi, 245));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelContext_GetLoggerCall(IntPtr context, out IntPtr logger);
+        private static KernelContext_GetLoggerCall kernelContext_GetLogger;
+        /// <summary>The logger of the session.</summary>
+        internal static KernelContext_GetLoggerCall KernelContext_GetLogger => kernelContext_GetLogger ??
+            (kernelContext_GetLogger = NativeTables.Bind<KernelContext_GetLoggerCall>(NativeTables.OrtApi, 246));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Logger_LogMessageCall(IntPtr logger, OrtLoggingLevel logSeverityLevel, byte[] message, byte[] filePath, int lineNumber, byte[] funcName);
+        private static Logger_LogMessageCall logger_LogMessage;
+        /// <summary>Writes a message to a log.</summary>
+        internal static Logger_LogMessageCall Logger_LogMessage => logger_LogMessage ??
+            (logger_LogMessage = NativeTables.Bind<Logger_LogMessageCall>(NativeTables.OrtApi, 247));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Logger_GetLoggingSeverityLevelCall(IntPtr logger, out OrtLoggingLevel @out);
+        private static Logger_GetLoggingSeverityLevelCall logger_GetLoggingSeverityLevel;
+        /// <summary>The least severity that is logged.</summary>
+        internal static Logger_GetLoggingSeverityLevelCall Logger_GetLoggingSeverityLevel => logger_GetLoggingSeverityLevel ??
+            (logger_GetLoggingSeverityLevel = NativeTables.Bind<Logger_GetLoggingSeverityLevelCall>(NativeTables.OrtApi, 248));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfoGetConstantInput_tensorCall(IntPtr info, UIntPtr index, out int isConstant, out IntPtr @out);
+        private static KernelInfoGetConstantInput_tensorCall kernelInfoGetConstantInput_tensor;
+        /// <summary>The value of an input that is an initializer.</summary>
+        internal static KernelInfoGetConstantInput_tensorCall KernelInfoGetConstantInput_tensor => kernelInfoGetConstantInput_tensor ??
+            (kernelInfoGetConstantInput_tensor = NativeTables.Bind<KernelInfoGetConstantInput_tensorCall>(NativeTables.OrtApi, 249));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CastTypeInfoToOptionalTypeInfoCall(IntPtr typeInfo, out IntPtr @out);
@@ -1092,11 +1685,53 @@ namespace Microsoft.ML.OnnxRuntime
             (getResizedStringTensorElementBuffer = NativeTables.Bind<GetResizedStringTensorElementBufferCall>(NativeTables.OrtApi, 252));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelContext_GetAllocatorCall(IntPtr context, OrtMemoryInfo memInfo, out IntPtr @out);
+        private static KernelContext_GetAllocatorCall kernelContext_GetAllocator;
+        /// <summary>The allocator of the CPU.</summary>
+        internal static KernelContext_GetAllocatorCall KernelContext_GetAllocator => kernelContext_GetAllocator ??
+            (kernelContext_GetAllocator = NativeTables.Bind<KernelContext_GetAllocatorCall>(NativeTables.OrtApi, 253));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetBuildInfoStringCall();
         private static GetBuildInfoStringCall getBuildInfoString;
         /// <summary>Version, compiler and kernels of this library, in one line.</summary>
         internal static GetBuildInfoStringCall GetBuildInfoString => getBuildInfoString ??
             (getBuildInfoString = NativeTables.Bind<GetBuildInfoStringCall>(NativeTables.OrtApi, 254));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateROCMProviderOptionsCall(out IntPtr @out);
+        private static CreateROCMProviderOptionsCall createROCMProviderOptions;
+        /// <summary>Fails: there is no ROCm provider.</summary>
+        internal static CreateROCMProviderOptionsCall CreateROCMProviderOptions => createROCMProviderOptions ??
+            (createROCMProviderOptions = NativeTables.Bind<CreateROCMProviderOptionsCall>(NativeTables.OrtApi, 255));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UpdateROCMProviderOptionsCall(IntPtr rocmOptions, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
+        private static UpdateROCMProviderOptionsCall updateROCMProviderOptions;
+        /// <summary>Fails: there is no ROCm provider.</summary>
+        internal static UpdateROCMProviderOptionsCall UpdateROCMProviderOptions => updateROCMProviderOptions ??
+            (updateROCMProviderOptions = NativeTables.Bind<UpdateROCMProviderOptionsCall>(NativeTables.OrtApi, 256));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetROCMProviderOptionsAsStringCall(IntPtr rocmOptions, IntPtr allocator, out IntPtr ptr);
+        private static GetROCMProviderOptionsAsStringCall getROCMProviderOptionsAsString;
+        /// <summary>Fails: there is no ROCm provider.</summary>
+        internal static GetROCMProviderOptionsAsStringCall GetROCMProviderOptionsAsString => getROCMProviderOptionsAsString ??
+            (getROCMProviderOptionsAsString = NativeTables.Bind<GetROCMProviderOptionsAsStringCall>(NativeTables.OrtApi, 257));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseROCMProviderOptionsCall(IntPtr input);
+        private static ReleaseROCMProviderOptionsCall releaseROCMProviderOptions;
+        /// <summary>Does nothing: there are no such settings.</summary>
+        internal static ReleaseROCMProviderOptionsCall ReleaseROCMProviderOptions => releaseROCMProviderOptions ??
+            (releaseROCMProviderOptions = NativeTables.Bind<ReleaseROCMProviderOptionsCall>(NativeTables.OrtApi, 258));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateAndRegisterAllocatorV2Call(OrtEnv env, byte[] providerType, OrtMemoryInfo memInfo, IntPtr arenaCfg, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
+        private static CreateAndRegisterAllocatorV2Call createAndRegisterAllocatorV2;
+        /// <summary>Like CreateAndRegisterAllocator, for a provider.</summary>
+        internal static CreateAndRegisterAllocatorV2Call CreateAndRegisterAllocatorV2 => createAndRegisterAllocatorV2 ??
+            (createAndRegisterAllocatorV2 = NativeTables.Bind<CreateAndRegisterAllocatorV2Call>(NativeTables.OrtApi, 259));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunAsyncCall(OrtSessionHandle session, RunOptions runOptions, IntPtr* inputNames, IntPtr* input, UIntPtr inputLen, IntPtr* outputNames, UIntPtr outputNamesLen, IntPtr* output, IntPtr runAsyncCallback, IntPtr userData);
@@ -1106,6 +1741,76 @@ namespace Microsoft.ML.OnnxRuntime
             (runAsync = NativeTables.Bind<RunAsyncCall>(NativeTables.OrtApi, 260));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UpdateTensorRTProviderOptionsWithValueCall(IntPtr tensorrtOptions, byte[] key, IntPtr value);
+        private static UpdateTensorRTProviderOptionsWithValueCall updateTensorRTProviderOptionsWithValue;
+        /// <summary>Fails: there is no TensorRT provider.</summary>
+        internal static UpdateTensorRTProviderOptionsWithValueCall UpdateTensorRTProviderOptionsWithValue => updateTensorRTProviderOptionsWithValue ??
+            (updateTensorRTProviderOptionsWithValue = NativeTables.Bind<UpdateTensorRTProviderOptionsWithValueCall>(NativeTables.OrtApi, 261));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetTensorRTProviderOptionsByNameCall(IntPtr tensorrtOptions, byte[] key, out IntPtr ptr);
+        private static GetTensorRTProviderOptionsByNameCall getTensorRTProviderOptionsByName;
+        /// <summary>Fails: there is no TensorRT provider.</summary>
+        internal static GetTensorRTProviderOptionsByNameCall GetTensorRTProviderOptionsByName => getTensorRTProviderOptionsByName ??
+            (getTensorRTProviderOptionsByName = NativeTables.Bind<GetTensorRTProviderOptionsByNameCall>(NativeTables.OrtApi, 262));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UpdateCUDAProviderOptionsWithValueCall(IntPtr cudaOptions, byte[] key, IntPtr value);
+        private static UpdateCUDAProviderOptionsWithValueCall updateCUDAProviderOptionsWithValue;
+        /// <summary>Fails: there is no CUDA provider.</summary>
+        internal static UpdateCUDAProviderOptionsWithValueCall UpdateCUDAProviderOptionsWithValue => updateCUDAProviderOptionsWithValue ??
+            (updateCUDAProviderOptionsWithValue = NativeTables.Bind<UpdateCUDAProviderOptionsWithValueCall>(NativeTables.OrtApi, 263));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetCUDAProviderOptionsByNameCall(IntPtr cudaOptions, byte[] key, out IntPtr ptr);
+        private static GetCUDAProviderOptionsByNameCall getCUDAProviderOptionsByName;
+        /// <summary>Fails: there is no CUDA provider.</summary>
+        internal static GetCUDAProviderOptionsByNameCall GetCUDAProviderOptionsByName => getCUDAProviderOptionsByName ??
+            (getCUDAProviderOptionsByName = NativeTables.Bind<GetCUDAProviderOptionsByNameCall>(NativeTables.OrtApi, 264));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelContext_GetResourceCall(IntPtr context, int resourceVersion, int resourceId, out IntPtr resource);
+        private static KernelContext_GetResourceCall kernelContext_GetResource;
+        /// <summary>Fails: the CPU has no resources.</summary>
+        internal static KernelContext_GetResourceCall KernelContext_GetResource => kernelContext_GetResource ??
+            (kernelContext_GetResource = NativeTables.Bind<KernelContext_GetResourceCall>(NativeTables.OrtApi, 265));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetUserLoggingFunctionCall(SessionOptions options, IntPtr userLoggingFunction, IntPtr userLoggingParam);
+        private static SetUserLoggingFunctionCall setUserLoggingFunction;
+        /// <summary>Has sessions log through a function of the caller.</summary>
+        internal static SetUserLoggingFunctionCall SetUserLoggingFunction => setUserLoggingFunction ??
+            (setUserLoggingFunction = NativeTables.Bind<SetUserLoggingFunctionCall>(NativeTables.OrtApi, 266));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ShapeInferContext_GetInputCountCall(IntPtr context, out UIntPtr @out);
+        private static ShapeInferContext_GetInputCountCall shapeInferContext_GetInputCount;
+        /// <summary>Number of inputs.</summary>
+        internal static ShapeInferContext_GetInputCountCall ShapeInferContext_GetInputCount => shapeInferContext_GetInputCount ??
+            (shapeInferContext_GetInputCount = NativeTables.Bind<ShapeInferContext_GetInputCountCall>(NativeTables.OrtApi, 267));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ShapeInferContext_GetInputTypeShapeCall(IntPtr context, UIntPtr index, out IntPtr info);
+        private static ShapeInferContext_GetInputTypeShapeCall shapeInferContext_GetInputTypeShape;
+        /// <summary>What is known about an input.</summary>
+        internal static ShapeInferContext_GetInputTypeShapeCall ShapeInferContext_GetInputTypeShape => shapeInferContext_GetInputTypeShape ??
+            (shapeInferContext_GetInputTypeShape = NativeTables.Bind<ShapeInferContext_GetInputTypeShapeCall>(NativeTables.OrtApi, 268));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ShapeInferContext_GetAttributeCall(IntPtr context, byte[] attrName, out IntPtr attr);
+        private static ShapeInferContext_GetAttributeCall shapeInferContext_GetAttribute;
+        /// <summary>An attribute of the node.</summary>
+        internal static ShapeInferContext_GetAttributeCall ShapeInferContext_GetAttribute => shapeInferContext_GetAttribute ??
+            (shapeInferContext_GetAttribute = NativeTables.Bind<ShapeInferContext_GetAttributeCall>(NativeTables.OrtApi, 269));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ShapeInferContext_SetOutputTypeShapeCall(IntPtr context, UIntPtr index, IntPtr info);
+        private static ShapeInferContext_SetOutputTypeShapeCall shapeInferContext_SetOutputTypeShape;
+        /// <summary>States type and shape of an output.</summary>
+        internal static ShapeInferContext_SetOutputTypeShapeCall ShapeInferContext_SetOutputTypeShape => shapeInferContext_SetOutputTypeShape ??
+            (shapeInferContext_SetOutputTypeShape = NativeTables.Bind<ShapeInferContext_SetOutputTypeShapeCall>(NativeTables.OrtApi, 270));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetSymbolicDimensionsCall(IntPtr info, IntPtr* dimParams, UIntPtr dimParamsLength);
         private static SetSymbolicDimensionsCall setSymbolicDimensions;
         /// <summary>Names the dimensions.</summary>
@@ -1113,11 +1818,53 @@ namespace Microsoft.ML.OnnxRuntime
             (setSymbolicDimensions = NativeTables.Bind<SetSymbolicDimensionsCall>(NativeTables.OrtApi, 271));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ReadOpAttrCall(IntPtr opAttr, int type, IntPtr data, UIntPtr len, out UIntPtr @out);
+        private static ReadOpAttrCall readOpAttr;
+        /// <summary>Copies the value of an attribute.</summary>
+        internal static ReadOpAttrCall ReadOpAttr => readOpAttr ??
+            (readOpAttr = NativeTables.Bind<ReadOpAttrCall>(NativeTables.OrtApi, 272));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetDeterministicComputeCall(SessionOptions options, byte value);
         private static SetDeterministicComputeCall setDeterministicCompute;
         /// <summary>Requests bit-for-bit reproducible results.</summary>
         internal static SetDeterministicComputeCall SetDeterministicCompute => setDeterministicCompute ??
             (setDeterministicCompute = NativeTables.Bind<SetDeterministicComputeCall>(NativeTables.OrtApi, 273));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelContext_ParallelForCall(IntPtr context, out IntPtr fn, UIntPtr total, UIntPtr numBatch, IntPtr usrData);
+        private static KernelContext_ParallelForCall kernelContext_ParallelFor;
+        /// <summary>Calls a function for each number, on the threads of the session.</summary>
+        internal static KernelContext_ParallelForCall KernelContext_ParallelFor => kernelContext_ParallelFor ??
+            (kernelContext_ParallelFor = NativeTables.Bind<KernelContext_ParallelForCall>(NativeTables.OrtApi, 274));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsAppendExecutionProvider_OpenVINO_V2Call(SessionOptions options, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
+        private static SessionOptionsAppendExecutionProvider_OpenVINO_V2Call sessionOptionsAppendExecutionProvider_OpenVINO_V2;
+        /// <summary>Fails: there is no OpenVINO provider.</summary>
+        internal static SessionOptionsAppendExecutionProvider_OpenVINO_V2Call SessionOptionsAppendExecutionProvider_OpenVINO_V2 => sessionOptionsAppendExecutionProvider_OpenVINO_V2 ??
+            (sessionOptionsAppendExecutionProvider_OpenVINO_V2 = NativeTables.Bind<SessionOptionsAppendExecutionProvider_OpenVINO_V2Call>(NativeTables.OrtApi, 275));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsAppendExecutionProvider_VitisAICall(SessionOptions options, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
+        private static SessionOptionsAppendExecutionProvider_VitisAICall sessionOptionsAppendExecutionProvider_VitisAI;
+        /// <summary>Fails: there is no VitisAI provider.</summary>
+        internal static SessionOptionsAppendExecutionProvider_VitisAICall SessionOptionsAppendExecutionProvider_VitisAI => sessionOptionsAppendExecutionProvider_VitisAI ??
+            (sessionOptionsAppendExecutionProvider_VitisAI = NativeTables.Bind<SessionOptionsAppendExecutionProvider_VitisAICall>(NativeTables.OrtApi, 276));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelContext_GetScratchBufferCall(IntPtr context, OrtMemoryInfo memInfo, UIntPtr countOrBytes, out IntPtr @out);
+        private static KernelContext_GetScratchBufferCall kernelContext_GetScratchBuffer;
+        /// <summary>Memory for the rest of the run.</summary>
+        internal static KernelContext_GetScratchBufferCall KernelContext_GetScratchBuffer => kernelContext_GetScratchBuffer ??
+            (kernelContext_GetScratchBuffer = NativeTables.Bind<KernelContext_GetScratchBufferCall>(NativeTables.OrtApi, 277));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfoGetAllocatorCall(IntPtr info, OrtMemType memType, out IntPtr @out);
+        private static KernelInfoGetAllocatorCall kernelInfoGetAllocator;
+        /// <summary>The allocator of the CPU.</summary>
+        internal static KernelInfoGetAllocatorCall KernelInfoGetAllocator => kernelInfoGetAllocator ??
+            (kernelInfoGetAllocator = NativeTables.Bind<KernelInfoGetAllocatorCall>(NativeTables.OrtApi, 278));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetModelEditorApiCall();
@@ -1183,11 +1930,123 @@ namespace Microsoft.ML.OnnxRuntime
             (releaseKeyValuePairs = NativeTables.Bind<ReleaseKeyValuePairsCall>(NativeTables.OrtApi, 300));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RegisterExecutionProviderLibraryCall(OrtEnv env, byte[] registrationName, byte[] path);
+        private static RegisterExecutionProviderLibraryCall registerExecutionProviderLibrary;
+        /// <summary>Fails: no other providers can be loaded.</summary>
+        internal static RegisterExecutionProviderLibraryCall RegisterExecutionProviderLibrary => registerExecutionProviderLibrary ??
+            (registerExecutionProviderLibrary = NativeTables.Bind<RegisterExecutionProviderLibraryCall>(NativeTables.OrtApi, 301));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UnregisterExecutionProviderLibraryCall(OrtEnv env, byte[] registrationName);
+        private static UnregisterExecutionProviderLibraryCall unregisterExecutionProviderLibrary;
+        /// <summary>Fails: no library is registered.</summary>
+        internal static UnregisterExecutionProviderLibraryCall UnregisterExecutionProviderLibrary => unregisterExecutionProviderLibrary ??
+            (unregisterExecutionProviderLibrary = NativeTables.Bind<UnregisterExecutionProviderLibraryCall>(NativeTables.OrtApi, 302));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetEpDevicesCall(OrtEnv env, IntPtr epDevices, out UIntPtr numEpDevices);
+        private static GetEpDevicesCall getEpDevices;
+        /// <summary>The providers, each with its device: the one of the CPU.</summary>
+        internal static GetEpDevicesCall GetEpDevices => getEpDevices ??
+            (getEpDevices = NativeTables.Bind<GetEpDevicesCall>(NativeTables.OrtApi, 303));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsAppendExecutionProvider_V2Call(SessionOptions sessionOptions, OrtEnv env, IntPtr epDevices, UIntPtr numEpDevices, IntPtr* epOptionKeys, IntPtr* epOptionVals, UIntPtr numEpOptions);
+        private static SessionOptionsAppendExecutionProvider_V2Call sessionOptionsAppendExecutionProvider_V2;
+        /// <summary>Requests devices of GetEpDevices.</summary>
+        internal static SessionOptionsAppendExecutionProvider_V2Call SessionOptionsAppendExecutionProvider_V2 => sessionOptionsAppendExecutionProvider_V2 ??
+            (sessionOptionsAppendExecutionProvider_V2 = NativeTables.Bind<SessionOptionsAppendExecutionProvider_V2Call>(NativeTables.OrtApi, 304));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsSetEpSelectionPolicyCall(SessionOptions sessionOptions, int policy);
+        private static SessionOptionsSetEpSelectionPolicyCall sessionOptionsSetEpSelectionPolicy;
+        /// <summary>Accepted but has no effect: there is one device.</summary>
+        internal static SessionOptionsSetEpSelectionPolicyCall SessionOptionsSetEpSelectionPolicy => sessionOptionsSetEpSelectionPolicy ??
+            (sessionOptionsSetEpSelectionPolicy = NativeTables.Bind<SessionOptionsSetEpSelectionPolicyCall>(NativeTables.OrtApi, 305));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate int HardwareDevice_TypeCall(IntPtr device);
+        private static HardwareDevice_TypeCall hardwareDevice_Type;
+        /// <summary>Kind of a device.</summary>
+        internal static HardwareDevice_TypeCall HardwareDevice_Type => hardwareDevice_Type ??
+            (hardwareDevice_Type = NativeTables.Bind<HardwareDevice_TypeCall>(NativeTables.OrtApi, 307));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate uint HardwareDevice_VendorIdCall(IntPtr device);
+        private static HardwareDevice_VendorIdCall hardwareDevice_VendorId;
+        /// <summary>Number of its vendor.</summary>
+        internal static HardwareDevice_VendorIdCall HardwareDevice_VendorId => hardwareDevice_VendorId ??
+            (hardwareDevice_VendorId = NativeTables.Bind<HardwareDevice_VendorIdCall>(NativeTables.OrtApi, 308));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr HardwareDevice_VendorCall(IntPtr device);
+        private static HardwareDevice_VendorCall hardwareDevice_Vendor;
+        /// <summary>Its vendor.</summary>
+        internal static HardwareDevice_VendorCall HardwareDevice_Vendor => hardwareDevice_Vendor ??
+            (hardwareDevice_Vendor = NativeTables.Bind<HardwareDevice_VendorCall>(NativeTables.OrtApi, 309));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate uint HardwareDevice_DeviceIdCall(IntPtr device);
+        private static HardwareDevice_DeviceIdCall hardwareDevice_DeviceId;
+        /// <summary>Number of the device.</summary>
+        internal static HardwareDevice_DeviceIdCall HardwareDevice_DeviceId => hardwareDevice_DeviceId ??
+            (hardwareDevice_DeviceId = NativeTables.Bind<HardwareDevice_DeviceIdCall>(NativeTables.OrtApi, 310));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr HardwareDevice_MetadataCall(IntPtr device);
+        private static HardwareDevice_MetadataCall hardwareDevice_Metadata;
+        /// <summary>What is known of a device.</summary>
+        internal static HardwareDevice_MetadataCall HardwareDevice_Metadata => hardwareDevice_Metadata ??
+            (hardwareDevice_Metadata = NativeTables.Bind<HardwareDevice_MetadataCall>(NativeTables.OrtApi, 311));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EpDevice_EpNameCall(IntPtr epDevice);
+        private static EpDevice_EpNameCall epDevice_EpName;
+        /// <summary>Name of a provider.</summary>
+        internal static EpDevice_EpNameCall EpDevice_EpName => epDevice_EpName ??
+            (epDevice_EpName = NativeTables.Bind<EpDevice_EpNameCall>(NativeTables.OrtApi, 312));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EpDevice_EpVendorCall(IntPtr epDevice);
+        private static EpDevice_EpVendorCall epDevice_EpVendor;
+        /// <summary>Who made a provider.</summary>
+        internal static EpDevice_EpVendorCall EpDevice_EpVendor => epDevice_EpVendor ??
+            (epDevice_EpVendor = NativeTables.Bind<EpDevice_EpVendorCall>(NativeTables.OrtApi, 313));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EpDevice_EpMetadataCall(IntPtr epDevice);
+        private static EpDevice_EpMetadataCall epDevice_EpMetadata;
+        /// <summary>What a provider states about itself.</summary>
+        internal static EpDevice_EpMetadataCall EpDevice_EpMetadata => epDevice_EpMetadata ??
+            (epDevice_EpMetadata = NativeTables.Bind<EpDevice_EpMetadataCall>(NativeTables.OrtApi, 314));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EpDevice_EpOptionsCall(IntPtr epDevice);
+        private static EpDevice_EpOptionsCall epDevice_EpOptions;
+        /// <summary>Settings of a provider.</summary>
+        internal static EpDevice_EpOptionsCall EpDevice_EpOptions => epDevice_EpOptions ??
+            (epDevice_EpOptions = NativeTables.Bind<EpDevice_EpOptionsCall>(NativeTables.OrtApi, 315));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EpDevice_DeviceCall(IntPtr epDevice);
+        private static EpDevice_DeviceCall epDevice_Device;
+        /// <summary>The device of a provider.</summary>
+        internal static EpDevice_DeviceCall EpDevice_Device => epDevice_Device ??
+            (epDevice_Device = NativeTables.Bind<EpDevice_DeviceCall>(NativeTables.OrtApi, 316));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTensorSizeInBytesCall(OrtValueHandle ortValue, out UIntPtr size);
         private static GetTensorSizeInBytesCall getTensorSizeInBytes;
         /// <summary>Size of a tensor's elements.</summary>
         internal static GetTensorSizeInBytesCall GetTensorSizeInBytes => getTensorSizeInBytes ??
             (getTensorSizeInBytes = NativeTables.Bind<GetTensorSizeInBytesCall>(NativeTables.OrtApi, 318));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr AllocatorGetStatsCall(IntPtr ortAllocator, out IntPtr @out);
+        private static AllocatorGetStatsCall allocatorGetStats;
+        /// <summary>How much an allocator has given out.</summary>
+        internal static AllocatorGetStatsCall AllocatorGetStats => allocatorGetStats ??
+            (allocatorGetStats = NativeTables.Bind<AllocatorGetStatsCall>(NativeTables.OrtApi, 319));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate int MemoryInfoGetDeviceMemTypeCall(OrtMemoryInfo ptr);
@@ -1204,11 +2063,46 @@ namespace Microsoft.ML.OnnxRuntime
             (memoryInfoGetVendorId = NativeTables.Bind<MemoryInfoGetVendorIdCall>(NativeTables.OrtApi, 322));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr OpAttr_GetTensorAttributeAsOrtValueCall(IntPtr attribute, out IntPtr attrTensor);
+        private static OpAttr_GetTensorAttributeAsOrtValueCall opAttr_GetTensorAttributeAsOrtValue;
+        /// <summary>A copy of an attribute that is a tensor.</summary>
+        internal static OpAttr_GetTensorAttributeAsOrtValueCall OpAttr_GetTensorAttributeAsOrtValue => opAttr_GetTensorAttributeAsOrtValue ??
+            (opAttr_GetTensorAttributeAsOrtValue = NativeTables.Bind<OpAttr_GetTensorAttributeAsOrtValueCall>(NativeTables.OrtApi, 362));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr OpAttr_GetTypeCall(IntPtr attribute, out int type);
+        private static OpAttr_GetTypeCall opAttr_GetType;
+        /// <summary>Type of an attribute.</summary>
+        internal static OpAttr_GetTypeCall OpAttr_GetType => opAttr_GetType ??
+            (opAttr_GetType = NativeTables.Bind<OpAttr_GetTypeCall>(NativeTables.OrtApi, 363));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr OpAttr_GetNameCall(IntPtr attribute, out IntPtr name);
+        private static OpAttr_GetNameCall opAttr_GetName;
+        /// <summary>Name of an attribute.</summary>
+        internal static OpAttr_GetNameCall OpAttr_GetName => opAttr_GetName ??
+            (opAttr_GetName = NativeTables.Bind<OpAttr_GetNameCall>(NativeTables.OrtApi, 364));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetRunConfigEntryCall(RunOptions options, byte[] configKey);
         private static GetRunConfigEntryCall getRunConfigEntry;
         /// <summary>The value of an entry of the run configuration.</summary>
         internal static GetRunConfigEntryCall GetRunConfigEntry => getRunConfigEntry ??
             (getRunConfigEntry = NativeTables.Bind<GetRunConfigEntryCall>(NativeTables.OrtApi, 373));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EpDevice_MemoryInfoCall(IntPtr epDevice, int memoryType);
+        private static EpDevice_MemoryInfoCall epDevice_MemoryInfo;
+        /// <summary>Memory of a provider.</summary>
+        internal static EpDevice_MemoryInfoCall EpDevice_MemoryInfo => epDevice_MemoryInfo ??
+            (epDevice_MemoryInfo = NativeTables.Bind<EpDevice_MemoryInfoCall>(NativeTables.OrtApi, 374));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSharedAllocatorCall(OrtEnv env, OrtMemoryInfo memInfo, out IntPtr allocator);
+        private static GetSharedAllocatorCall getSharedAllocator;
+        /// <summary>The allocator of an environment.</summary>
+        internal static GetSharedAllocatorCall GetSharedAllocator => getSharedAllocator ??
+            (getSharedAllocator = NativeTables.Bind<GetSharedAllocatorCall>(NativeTables.OrtApi, 376));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTensorDataCall(OrtValueHandle value, out IntPtr @out);
@@ -1239,6 +2133,13 @@ namespace Microsoft.ML.OnnxRuntime
             (sessionGetMemoryInfoForOutputs = NativeTables.Bind<SessionGetMemoryInfoForOutputsCall>(NativeTables.OrtApi, 381));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetEpDeviceForInputsCall(OrtSessionHandle session, IntPtr* inputsEpDevices, UIntPtr numInputs);
+        private static SessionGetEpDeviceForInputsCall sessionGetEpDeviceForInputs;
+        /// <summary>Where the inputs of a session should be.</summary>
+        internal static SessionGetEpDeviceForInputsCall SessionGetEpDeviceForInputs => sessionGetEpDeviceForInputs ??
+            (sessionGetEpDeviceForInputs = NativeTables.Bind<SessionGetEpDeviceForInputsCall>(NativeTables.OrtApi, 382));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CopyTensorsCall(OrtEnv env, IntPtr* srcTensors, IntPtr* dstTensors, IntPtr stream, UIntPtr numTensors);
         private static CopyTensorsCall copyTensors;
         /// <summary>Copies tensors into others.</summary>
@@ -1254,6 +2155,69 @@ namespace Microsoft.ML.OnnxRuntime
             (tensorTypeAndShape_HasShape = NativeTables.Bind<TensorTypeAndShape_HasShapeCall>(NativeTables.OrtApi, 390));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfo_GetConfigEntriesCall(IntPtr info, out IntPtr @out);
+        private static KernelInfo_GetConfigEntriesCall kernelInfo_GetConfigEntries;
+        /// <summary>The configuration entries of the session.</summary>
+        internal static KernelInfo_GetConfigEntriesCall KernelInfo_GetConfigEntries => kernelInfo_GetConfigEntries ??
+            (kernelInfo_GetConfigEntries = NativeTables.Bind<KernelInfo_GetConfigEntriesCall>(NativeTables.OrtApi, 391));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfo_GetOperatorDomainCall(IntPtr info, byte* @out, ref UIntPtr size);
+        private static KernelInfo_GetOperatorDomainCall kernelInfo_GetOperatorDomain;
+        /// <summary>Domain of the operator.</summary>
+        internal static KernelInfo_GetOperatorDomainCall KernelInfo_GetOperatorDomain => kernelInfo_GetOperatorDomain ??
+            (kernelInfo_GetOperatorDomain = NativeTables.Bind<KernelInfo_GetOperatorDomainCall>(NativeTables.OrtApi, 392));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfo_GetOperatorTypeCall(IntPtr info, byte* @out, ref UIntPtr size);
+        private static KernelInfo_GetOperatorTypeCall kernelInfo_GetOperatorType;
+        /// <summary>Name of the operator.</summary>
+        internal static KernelInfo_GetOperatorTypeCall KernelInfo_GetOperatorType => kernelInfo_GetOperatorType ??
+            (kernelInfo_GetOperatorType = NativeTables.Bind<KernelInfo_GetOperatorTypeCall>(NativeTables.OrtApi, 393));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfo_GetOperatorSinceVersionCall(IntPtr info, out int sinceVersion);
+        private static KernelInfo_GetOperatorSinceVersionCall kernelInfo_GetOperatorSinceVersion;
+        /// <summary>The version of the domain from which on the operator is the one that runs.</summary>
+        internal static KernelInfo_GetOperatorSinceVersionCall KernelInfo_GetOperatorSinceVersion => kernelInfo_GetOperatorSinceVersion ??
+            (kernelInfo_GetOperatorSinceVersion = NativeTables.Bind<KernelInfo_GetOperatorSinceVersionCall>(NativeTables.OrtApi, 394));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetEpDeviceForOutputsCall(OrtSessionHandle session, IntPtr* outputsEpDevices, UIntPtr numOutputs);
+        private static SessionGetEpDeviceForOutputsCall sessionGetEpDeviceForOutputs;
+        /// <summary>Where the outputs of a session are.</summary>
+        internal static SessionGetEpDeviceForOutputsCall SessionGetEpDeviceForOutputs => sessionGetEpDeviceForOutputs ??
+            (sessionGetEpDeviceForOutputs = NativeTables.Bind<SessionGetEpDeviceForOutputsCall>(NativeTables.OrtApi, 396));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetNumHardwareDevicesCall(OrtEnv env, out UIntPtr numDevices);
+        private static GetNumHardwareDevicesCall getNumHardwareDevices;
+        /// <summary>Number of devices.</summary>
+        internal static GetNumHardwareDevicesCall GetNumHardwareDevices => getNumHardwareDevices ??
+            (getNumHardwareDevices = NativeTables.Bind<GetNumHardwareDevicesCall>(NativeTables.OrtApi, 397));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetHardwareDevicesCall(OrtEnv env, IntPtr* devices, UIntPtr numDevices);
+        private static GetHardwareDevicesCall getHardwareDevices;
+        /// <summary>The devices.</summary>
+        internal static GetHardwareDevicesCall GetHardwareDevices => getHardwareDevices ??
+            (getHardwareDevices = NativeTables.Bind<GetHardwareDevicesCall>(NativeTables.OrtApi, 398));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetTensorElementTypeAndShapeDataReferenceCall(OrtValueHandle value, out TensorElementType elemType, long shapeData, out UIntPtr shapeDataCount);
+        private static GetTensorElementTypeAndShapeDataReferenceCall getTensorElementTypeAndShapeDataReference;
+        /// <summary>Element type and shape of a tensor, without a copy.</summary>
+        internal static GetTensorElementTypeAndShapeDataReferenceCall GetTensorElementTypeAndShapeDataReference => getTensorElementTypeAndShapeDataReference ??
+            (getTensorElementTypeAndShapeDataReference = NativeTables.Bind<GetTensorElementTypeAndShapeDataReferenceCall>(NativeTables.OrtApi, 414));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelInfoGetAttributeArray_stringCall(IntPtr info, byte[] name, IntPtr allocator, out IntPtr @out, out UIntPtr size);
+        private static KernelInfoGetAttributeArray_stringCall kernelInfoGetAttributeArray_string;
+        /// <summary>A list of texts among the attributes of the node.</summary>
+        internal static KernelInfoGetAttributeArray_stringCall KernelInfoGetAttributeArray_string => kernelInfoGetAttributeArray_string ??
+            (kernelInfoGetAttributeArray_string = NativeTables.Bind<KernelInfoGetAttributeArray_stringCall>(NativeTables.OrtApi, 417));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetMemPatternEnabledCall(SessionOptions options, out int @out);
         private static GetMemPatternEnabledCall getMemPatternEnabled;
         /// <summary>Whether memory patterns are enabled, which is the default.</summary>
@@ -1266,6 +2230,13 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The execution mode.</summary>
         internal static GetSessionExecutionModeCall GetSessionExecutionMode => getSessionExecutionMode ??
             (getSessionExecutionMode = NativeTables.Bind<GetSessionExecutionModeCall>(NativeTables.OrtApi, 420));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelContext_GetSyncStreamCall(IntPtr context, out IntPtr @out);
+        private static KernelContext_GetSyncStreamCall kernelContext_GetSyncStream;
+        /// <summary>Returns null: the CPU has no streams.</summary>
+        internal static KernelContext_GetSyncStreamCall KernelContext_GetSyncStream => kernelContext_GetSyncStream ??
+            (kernelContext_GetSyncStream = NativeTables.Bind<KernelContext_GetSyncStreamCall>(NativeTables.OrtApi, 423));
 
     }
 }

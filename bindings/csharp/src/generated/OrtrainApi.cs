@@ -421,5 +421,12 @@ namespace Microsoft.ML.OnnxRuntime
         internal static RunOptionsSetGradientBufferCall RunOptionsSetGradientBuffer => runOptionsSetGradientBuffer ??
             (runOptionsSetGradientBuffer = NativeTables.Bind<RunOptionsSetGradientBufferCall>(NativeTables.OrtrainApi, 57));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RegisterGradientCall(byte[] domain, byte[] opType, byte[] gradientModel, UIntPtr gradientModelLength);
+        private static RegisterGradientCall registerGradient;
+        /// <summary>Registers the gradient of a custom operator, for all models of the process.</summary>
+        internal static RegisterGradientCall RegisterGradient => registerGradient ??
+            (registerGradient = NativeTables.Bind<RegisterGradientCall>(NativeTables.OrtrainApi, 58));
+
     }
 }

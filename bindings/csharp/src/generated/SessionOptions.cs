@@ -237,10 +237,10 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Fixes every dimension of an input that a model marks with a denotation.</summary>
         /// <param name="dimDenotation">The denotation, such as DATA_BATCH.</param>
-        /// <param name="dimValue">The extent.</param>
+        /// <param name="dimValue">The dimension.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="dimDenotation"/> is
         /// null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when the extent is negative.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the dimension is negative.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AddFreeDimensionOverride(string dimDenotation, long dimValue)
         {
@@ -250,9 +250,9 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Fixes every dimension of an input that has a name.</summary>
         /// <param name="dimName">The name, such as batch.</param>
-        /// <param name="dimValue">The extent.</param>
+        /// <param name="dimValue">The dimension.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="dimName"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when the extent is negative.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the dimension is negative.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AddFreeDimensionOverrideByName(string dimName, long dimValue)
         {

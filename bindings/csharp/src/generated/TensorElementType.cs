@@ -28,7 +28,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         /// <summary>Signed, 64 bits.</summary>
         Int64 = 7,
 
-        /// <summary>UTF-8 text; no operator here accepts it.</summary>
+        /// <summary>UTF-8 text.</summary>
         String = 8,
 
         /// <summary>One byte, 0 or 1.</summary>

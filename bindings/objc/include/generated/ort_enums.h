@@ -23,7 +23,7 @@ typedef NS_ENUM(int32_t, ORTTensorElementDataType) {
   ORTTensorElementDataTypeInt32 = 6,
   /** Signed, 64 bits. */
   ORTTensorElementDataTypeInt64 = 7,
-  /** UTF-8 text; no operator here accepts it. */
+  /** UTF-8 text. */
   ORTTensorElementDataTypeString = 8,
   /** One byte, 0 or 1. */
   ORTTensorElementDataTypeBool = 9,

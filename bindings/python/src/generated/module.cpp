@@ -187,6 +187,10 @@ PYBIND11_MODULE(_ortrain, m) {
     check_same_length("initializer_names", initializer_names.size(), "initializers", initializers.size());
     check(api().AddExternalInitializers(options.raw, initializer_names_.data(), initializers_.data(), initializer_names.size()));
   }, py::arg("options"), py::arg("initializer_names"), py::arg("initializers"), "Gives sessions the values of initializers whose data their model stores in files.");
+  m.def("register_custom_ops_library_v2", [](const Handle<OrtSessionOptions>& options, const std::optional<std::filesystem::path>& library_name) {
+    const Path library_name_(library_name);
+    check(api().RegisterCustomOpsLibrary_V2(options.raw, library_name_.data()));
+  }, py::arg("options"), py::arg("library_name"), "Like RegisterCustomOpsLibrary, but the library stays loaded as long as options and sessions use it.");
   m.def("has_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key) {
     int out = {};
     check(api().HasSessionConfigEntry(options.raw, c_text(config_key, "config_key"), &out));
@@ -677,4 +681,8 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("session_copy_buffer_to_states", [](const Handle<OrtSession>& session, const std::string& role, const Value& buffer) {
     check(extension_api().SessionCopyBufferToStates(session.raw, c_text(role, "role"), buffer.raw()));
   }, py::arg("session"), py::arg("role"), py::arg("buffer"), "Overwrites all weights, or all accumulated gradients, of a session with the values of one tensor.");
+  m.def("register_gradient", [](const std::string& domain, const std::string& op_type, const std::optional<py::bytes>& gradient_model) {
+    const Bytes gradient_model_(gradient_model);
+    check(extension_api().RegisterGradient(c_text(domain, "domain"), c_text(op_type, "op_type"), gradient_model_.data(), gradient_model_.size()));
+  }, py::arg("domain"), py::arg("op_type"), py::arg("gradient_model") = py::none(), "Registers the gradient of a custom operator, for all models of the process.");
 }

@@ -197,6 +197,39 @@ OrtStatus* ORT_API_CALL SetInterOpNumThreads(OrtSessionOptions* options, int int
   });
 }
 
+OrtStatus* ORT_API_CALL CreateCustomOpDomain(const char* domain, OrtCustomOpDomain** out) noexcept {
+  return guarded("CreateCustomOpDomain", [&] {
+    check_pointer(domain, "domain");
+    check_pointer(out, "out");
+    capi::CreateCustomOpDomain(domain, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL CustomOpDomain_Add(OrtCustomOpDomain* custom_op_domain, const OrtCustomOp* op) noexcept {
+  return guarded("CustomOpDomain_Add", [&] {
+    check_pointer(custom_op_domain, "custom_op_domain");
+    check_pointer(op, "op");
+    capi::CustomOpDomain_Add(custom_op_domain, op);
+  });
+}
+
+OrtStatus* ORT_API_CALL AddCustomOpDomain(OrtSessionOptions* options, OrtCustomOpDomain* custom_op_domain) noexcept {
+  return guarded("AddCustomOpDomain", [&] {
+    check_pointer(options, "options");
+    check_pointer(custom_op_domain, "custom_op_domain");
+    capi::AddCustomOpDomain(options, custom_op_domain);
+  });
+}
+
+OrtStatus* ORT_API_CALL RegisterCustomOpsLibrary(OrtSessionOptions* options, const char* library_path, void** library_handle) noexcept {
+  return guarded("RegisterCustomOpsLibrary", [&] {
+    check_pointer(options, "options");
+    check_pointer(library_path, "library_path");
+    check_pointer(library_handle, "library_handle");
+    capi::RegisterCustomOpsLibrary(options, library_path, library_handle);
+  });
+}
+
 OrtStatus* ORT_API_CALL SessionGetInputCount(const OrtSession* session, size_t* out) noexcept {
   return guarded("SessionGetInputCount", [&] {
     check_pointer(session, "session");
@@ -620,6 +653,66 @@ OrtStatus* ORT_API_CALL CreateValue(const OrtValue* const* in, size_t num_values
   });
 }
 
+OrtStatus* ORT_API_CALL KernelInfoGetAttribute_float(const OrtKernelInfo* info, const char* name, float* out) noexcept {
+  return guarded("KernelInfoGetAttribute_float", [&] {
+    check_pointer(info, "info");
+    check_pointer(name, "name");
+    check_pointer(out, "out");
+    capi::KernelInfoGetAttribute_float(info, name, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfoGetAttribute_int64(const OrtKernelInfo* info, const char* name, int64_t* out) noexcept {
+  return guarded("KernelInfoGetAttribute_int64", [&] {
+    check_pointer(info, "info");
+    check_pointer(name, "name");
+    check_pointer(out, "out");
+    capi::KernelInfoGetAttribute_int64(info, name, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfoGetAttribute_string(const OrtKernelInfo* info, const char* name, char* out, size_t* size) noexcept {
+  return guarded("KernelInfoGetAttribute_string", [&] {
+    check_pointer(info, "info");
+    check_pointer(name, "name");
+    check_pointer(size, "size");
+    capi::KernelInfoGetAttribute_string(info, name, out, size);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelContext_GetInputCount(const OrtKernelContext* context, size_t* out) noexcept {
+  return guarded("KernelContext_GetInputCount", [&] {
+    check_pointer(context, "context");
+    check_pointer(out, "out");
+    capi::KernelContext_GetInputCount(context, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelContext_GetOutputCount(const OrtKernelContext* context, size_t* out) noexcept {
+  return guarded("KernelContext_GetOutputCount", [&] {
+    check_pointer(context, "context");
+    check_pointer(out, "out");
+    capi::KernelContext_GetOutputCount(context, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelContext_GetInput(const OrtKernelContext* context, size_t index, const OrtValue** out) noexcept {
+  return guarded("KernelContext_GetInput", [&] {
+    check_pointer(context, "context");
+    check_pointer(out, "out");
+    capi::KernelContext_GetInput(context, index, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelContext_GetOutput(OrtKernelContext* context, size_t index, const int64_t* dim_values, size_t dim_count, OrtValue** out) noexcept {
+  return guarded("KernelContext_GetOutput", [&] {
+    check_pointer(context, "context");
+    check_array(dim_values, dim_count, "dim_values", "dim_count");
+    check_pointer(out, "out");
+    capi::KernelContext_GetOutput(context, index, dim_values, dim_count, out);
+  });
+}
+
 void ORT_API_CALL ReleaseEnv(OrtEnv* input) noexcept { release(input); }
 
 void ORT_API_CALL ReleaseStatus(OrtStatus* input) noexcept { release(input); }
@@ -638,11 +731,46 @@ void ORT_API_CALL ReleaseTensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo* input
 
 void ORT_API_CALL ReleaseSessionOptions(OrtSessionOptions* input) noexcept { release(input); }
 
+void ORT_API_CALL ReleaseCustomOpDomain(OrtCustomOpDomain* input) noexcept { release(input); }
+
+OrtStatus* ORT_API_CALL GetDenotationFromTypeInfo(const OrtTypeInfo* type_info, const char** const denotation, size_t* len) noexcept {
+  return guarded("GetDenotationFromTypeInfo", [&] {
+    check_pointer(type_info, "type_info");
+    check_pointer(denotation, "denotation");
+    check_pointer(len, "len");
+    capi::GetDenotationFromTypeInfo(type_info, denotation, len);
+  });
+}
+
+OrtStatus* ORT_API_CALL CastTypeInfoToMapTypeInfo(const OrtTypeInfo* type_info, const OrtMapTypeInfo** out) noexcept {
+  return guarded("CastTypeInfoToMapTypeInfo", [&] {
+    check_pointer(type_info, "type_info");
+    check_pointer(out, "out");
+    capi::CastTypeInfoToMapTypeInfo(type_info, out);
+  });
+}
+
 OrtStatus* ORT_API_CALL CastTypeInfoToSequenceTypeInfo(const OrtTypeInfo* type_info, const OrtSequenceTypeInfo** out) noexcept {
   return guarded("CastTypeInfoToSequenceTypeInfo", [&] {
     check_pointer(type_info, "type_info");
     check_pointer(out, "out");
     capi::CastTypeInfoToSequenceTypeInfo(type_info, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetMapKeyType(const OrtMapTypeInfo* map_type_info, ONNXTensorElementDataType* out) noexcept {
+  return guarded("GetMapKeyType", [&] {
+    check_pointer(map_type_info, "map_type_info");
+    check_pointer(out, "out");
+    capi::GetMapKeyType(map_type_info, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetMapValueType(const OrtMapTypeInfo* map_type_info, OrtTypeInfo** type_info) noexcept {
+  return guarded("GetMapValueType", [&] {
+    check_pointer(map_type_info, "map_type_info");
+    check_pointer(type_info, "type_info");
+    capi::GetMapValueType(map_type_info, type_info);
   });
 }
 
@@ -653,6 +781,8 @@ OrtStatus* ORT_API_CALL GetSequenceElementType(const OrtSequenceTypeInfo* sequen
     capi::GetSequenceElementType(sequence_type_info, type_info);
   });
 }
+
+void ORT_API_CALL ReleaseMapTypeInfo(OrtMapTypeInfo* input) noexcept { release(input); }
 
 void ORT_API_CALL ReleaseSequenceTypeInfo(OrtSequenceTypeInfo* input) noexcept { release(input); }
 
@@ -916,6 +1046,14 @@ OrtStatus* ORT_API_CALL TensorAt(OrtValue* value, const int64_t* location_values
   });
 }
 
+OrtStatus* ORT_API_CALL CreateAndRegisterAllocator(OrtEnv* env, const OrtMemoryInfo* mem_info, const OrtArenaCfg* arena_cfg) noexcept {
+  return guarded("CreateAndRegisterAllocator", [&] {
+    check_pointer(env, "env");
+    check_pointer(mem_info, "mem_info");
+    capi::CreateAndRegisterAllocator(env, mem_info, arena_cfg);
+  });
+}
+
 OrtStatus* ORT_API_CALL SetLanguageProjection(const OrtEnv* ort_env, OrtLanguageProjection projection) noexcept {
   return guarded("SetLanguageProjection", [&] {
     check_pointer(ort_env, "ort_env");
@@ -971,6 +1109,27 @@ OrtStatus* ORT_API_CALL CreateEnvWithCustomLoggerAndGlobalThreadPools(OrtLogging
   });
 }
 
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_CUDA(OrtSessionOptions* options, const OrtCUDAProviderOptions* cuda_options) noexcept {
+  return guarded("SessionOptionsAppendExecutionProvider_CUDA", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsAppendExecutionProvider_CUDA(options, cuda_options);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_ROCM(OrtSessionOptions* options, const OrtROCMProviderOptions* rocm_options) noexcept {
+  return guarded("SessionOptionsAppendExecutionProvider_ROCM", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsAppendExecutionProvider_ROCM(options, rocm_options);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_OpenVINO(OrtSessionOptions* options, const OrtOpenVINOProviderOptions* provider_options) noexcept {
+  return guarded("SessionOptionsAppendExecutionProvider_OpenVINO", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsAppendExecutionProvider_OpenVINO(options, provider_options);
+  });
+}
+
 OrtStatus* ORT_API_CALL SetGlobalDenormalAsZero(OrtThreadingOptions* tp_options) noexcept {
   return guarded("SetGlobalDenormalAsZero", [&] {
     check_pointer(tp_options, "tp_options");
@@ -978,12 +1137,68 @@ OrtStatus* ORT_API_CALL SetGlobalDenormalAsZero(OrtThreadingOptions* tp_options)
   });
 }
 
+OrtStatus* ORT_API_CALL CreateArenaCfg(size_t max_mem, int arena_extend_strategy, int initial_chunk_size_bytes, int max_dead_bytes_per_chunk, OrtArenaCfg** out) noexcept {
+  return guarded("CreateArenaCfg", [&] {
+    check_pointer(out, "out");
+    capi::CreateArenaCfg(max_mem, arena_extend_strategy, initial_chunk_size_bytes, max_dead_bytes_per_chunk, out);
+  });
+}
+
+void ORT_API_CALL ReleaseArenaCfg(OrtArenaCfg* input) noexcept { release(input); }
+
 OrtStatus* ORT_API_CALL ModelMetadataGetGraphDescription(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char** value) noexcept {
   return guarded("ModelMetadataGetGraphDescription", [&] {
     check_pointer(model_metadata, "model_metadata");
     check_allocator(allocator, "allocator");
     check_pointer(value, "value");
     capi::ModelMetadataGetGraphDescription(model_metadata, allocator, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_TensorRT(OrtSessionOptions* options, const OrtTensorRTProviderOptions* tensorrt_options) noexcept {
+  return guarded("SessionOptionsAppendExecutionProvider_TensorRT", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsAppendExecutionProvider_TensorRT(options, tensorrt_options);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetCurrentGpuDeviceId(int device_id) noexcept {
+  return guarded("SetCurrentGpuDeviceId", [&] {
+    capi::SetCurrentGpuDeviceId(device_id);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetCurrentGpuDeviceId(int* device_id) noexcept {
+  return guarded("GetCurrentGpuDeviceId", [&] {
+    check_pointer(device_id, "device_id");
+    capi::GetCurrentGpuDeviceId(device_id);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfoGetAttributeArray_float(const OrtKernelInfo* info, const char* name, float* out, size_t* size) noexcept {
+  return guarded("KernelInfoGetAttributeArray_float", [&] {
+    check_pointer(info, "info");
+    check_pointer(name, "name");
+    check_pointer(size, "size");
+    capi::KernelInfoGetAttributeArray_float(info, name, out, size);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfoGetAttributeArray_int64(const OrtKernelInfo* info, const char* name, int64_t* out, size_t* size) noexcept {
+  return guarded("KernelInfoGetAttributeArray_int64", [&] {
+    check_pointer(info, "info");
+    check_pointer(name, "name");
+    check_pointer(size, "size");
+    capi::KernelInfoGetAttributeArray_int64(info, name, out, size);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateArenaCfgV2(const char* const* arena_config_keys, const size_t* arena_config_values, size_t num_keys, OrtArenaCfg** out) noexcept {
+  return guarded("CreateArenaCfgV2", [&] {
+    check_elements(arena_config_keys, num_keys, "arena_config_keys", "num_keys");
+    check_array(arena_config_values, num_keys, "arena_config_values", "num_keys");
+    check_pointer(out, "out");
+    capi::CreateArenaCfgV2(arena_config_keys, arena_config_values, num_keys, out);
   });
 }
 
@@ -1025,6 +1240,63 @@ OrtStatus* ORT_API_CALL CreateSessionFromArrayWithPrepackedWeightsContainer(cons
   });
 }
 
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_TensorRT_V2(OrtSessionOptions* options, const OrtTensorRTProviderOptionsV2* tensorrt_options) noexcept {
+  return guarded("SessionOptionsAppendExecutionProvider_TensorRT_V2", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsAppendExecutionProvider_TensorRT_V2(options, tensorrt_options);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateTensorRTProviderOptions(OrtTensorRTProviderOptionsV2** out) noexcept {
+  return guarded("CreateTensorRTProviderOptions", [&] {
+    check_pointer(out, "out");
+    capi::CreateTensorRTProviderOptions(out);
+  });
+}
+
+OrtStatus* ORT_API_CALL UpdateTensorRTProviderOptions(OrtTensorRTProviderOptionsV2* tensorrt_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+  return guarded("UpdateTensorRTProviderOptions", [&] {
+    check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
+    check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
+    capi::UpdateTensorRTProviderOptions(tensorrt_options, provider_options_keys, provider_options_values, num_keys);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetTensorRTProviderOptionsAsString(const OrtTensorRTProviderOptionsV2* tensorrt_options, OrtAllocator* allocator, char** ptr) noexcept {
+  return guarded("GetTensorRTProviderOptionsAsString", [&] {
+    check_allocator(allocator, "allocator");
+    check_pointer(ptr, "ptr");
+    capi::GetTensorRTProviderOptionsAsString(tensorrt_options, allocator, ptr);
+  });
+}
+
+void ORT_API_CALL ReleaseTensorRTProviderOptions(OrtTensorRTProviderOptionsV2* input) noexcept {
+  return quiet([&] { return capi::ReleaseTensorRTProviderOptions(input); });
+}
+
+OrtStatus* ORT_API_CALL EnableOrtCustomOps(OrtSessionOptions* options) noexcept {
+  return guarded("EnableOrtCustomOps", [&] {
+    check_pointer(options, "options");
+    capi::EnableOrtCustomOps(options);
+  });
+}
+
+OrtStatus* ORT_API_CALL RegisterAllocator(OrtEnv* env, OrtAllocator* allocator) noexcept {
+  return guarded("RegisterAllocator", [&] {
+    check_pointer(env, "env");
+    check_allocator(allocator, "allocator");
+    capi::RegisterAllocator(env, allocator);
+  });
+}
+
+OrtStatus* ORT_API_CALL UnregisterAllocator(OrtEnv* env, const OrtMemoryInfo* mem_info) noexcept {
+  return guarded("UnregisterAllocator", [&] {
+    check_pointer(env, "env");
+    check_pointer(mem_info, "mem_info");
+    capi::UnregisterAllocator(env, mem_info);
+  });
+}
+
 OrtStatus* ORT_API_CALL IsSparseTensor(const OrtValue* value, int* out) noexcept {
   return guarded("IsSparseTensor", [&] {
     check_pointer(value, "value");
@@ -1041,11 +1313,69 @@ OrtStatus* ORT_API_CALL HasValue(const OrtValue* value, int* out) noexcept {
   });
 }
 
+OrtStatus* ORT_API_CALL KernelContext_GetGPUComputeStream(const OrtKernelContext* context, void** out) noexcept {
+  return guarded("KernelContext_GetGPUComputeStream", [&] {
+    check_pointer(context, "context");
+    check_pointer(out, "out");
+    capi::KernelContext_GetGPUComputeStream(context, out);
+  });
+}
+
 OrtStatus* ORT_API_CALL GetTensorMemoryInfo(const OrtValue* value, const OrtMemoryInfo** mem_info) noexcept {
   return guarded("GetTensorMemoryInfo", [&] {
     check_pointer(value, "value");
     check_pointer(mem_info, "mem_info");
     capi::GetTensorMemoryInfo(value, mem_info);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetExecutionProviderApi(const char* provider_name, uint32_t version, const void** provider_api) noexcept {
+  return guarded("GetExecutionProviderApi", [&] {
+    check_pointer(provider_name, "provider_name");
+    check_pointer(provider_api, "provider_api");
+    capi::GetExecutionProviderApi(provider_name, version, provider_api);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsSetCustomCreateThreadFn(OrtSessionOptions* options, OrtCustomCreateThreadFn ort_custom_create_thread_fn) noexcept {
+  return guarded("SessionOptionsSetCustomCreateThreadFn", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsSetCustomCreateThreadFn(options, ort_custom_create_thread_fn);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsSetCustomThreadCreationOptions(OrtSessionOptions* options, void* ort_custom_thread_creation_options) noexcept {
+  return guarded("SessionOptionsSetCustomThreadCreationOptions", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsSetCustomThreadCreationOptions(options, ort_custom_thread_creation_options);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsSetCustomJoinThreadFn(OrtSessionOptions* options, OrtCustomJoinThreadFn ort_custom_join_thread_fn) noexcept {
+  return guarded("SessionOptionsSetCustomJoinThreadFn", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsSetCustomJoinThreadFn(options, ort_custom_join_thread_fn);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGlobalCustomCreateThreadFn(OrtThreadingOptions* tp_options, OrtCustomCreateThreadFn ort_custom_create_thread_fn) noexcept {
+  return guarded("SetGlobalCustomCreateThreadFn", [&] {
+    check_pointer(tp_options, "tp_options");
+    capi::SetGlobalCustomCreateThreadFn(tp_options, ort_custom_create_thread_fn);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGlobalCustomThreadCreationOptions(OrtThreadingOptions* tp_options, void* ort_custom_thread_creation_options) noexcept {
+  return guarded("SetGlobalCustomThreadCreationOptions", [&] {
+    check_pointer(tp_options, "tp_options");
+    capi::SetGlobalCustomThreadCreationOptions(tp_options, ort_custom_thread_creation_options);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGlobalCustomJoinThreadFn(OrtThreadingOptions* tp_options, OrtCustomJoinThreadFn ort_custom_join_thread_fn) noexcept {
+  return guarded("SetGlobalCustomJoinThreadFn", [&] {
+    check_pointer(tp_options, "tp_options");
+    capi::SetGlobalCustomJoinThreadFn(tp_options, ort_custom_join_thread_fn);
   });
 }
 
@@ -1063,6 +1393,47 @@ OrtStatus* ORT_API_CALL SynchronizeBoundOutputs(OrtIoBinding* binding_ptr) noexc
   });
 }
 
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_CUDA_V2(OrtSessionOptions* options, const OrtCUDAProviderOptionsV2* cuda_options) noexcept {
+  return guarded("SessionOptionsAppendExecutionProvider_CUDA_V2", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsAppendExecutionProvider_CUDA_V2(options, cuda_options);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateCUDAProviderOptions(OrtCUDAProviderOptionsV2** out) noexcept {
+  return guarded("CreateCUDAProviderOptions", [&] {
+    check_pointer(out, "out");
+    capi::CreateCUDAProviderOptions(out);
+  });
+}
+
+OrtStatus* ORT_API_CALL UpdateCUDAProviderOptions(OrtCUDAProviderOptionsV2* cuda_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+  return guarded("UpdateCUDAProviderOptions", [&] {
+    check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
+    check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
+    capi::UpdateCUDAProviderOptions(cuda_options, provider_options_keys, provider_options_values, num_keys);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetCUDAProviderOptionsAsString(const OrtCUDAProviderOptionsV2* cuda_options, OrtAllocator* allocator, char** ptr) noexcept {
+  return guarded("GetCUDAProviderOptionsAsString", [&] {
+    check_allocator(allocator, "allocator");
+    check_pointer(ptr, "ptr");
+    capi::GetCUDAProviderOptionsAsString(cuda_options, allocator, ptr);
+  });
+}
+
+void ORT_API_CALL ReleaseCUDAProviderOptions(OrtCUDAProviderOptionsV2* input) noexcept {
+  return quiet([&] { return capi::ReleaseCUDAProviderOptions(input); });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_MIGraphX(OrtSessionOptions* options, const OrtMIGraphXProviderOptions* migraphx_options) noexcept {
+  return guarded("SessionOptionsAppendExecutionProvider_MIGraphX", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsAppendExecutionProvider_MIGraphX(options, migraphx_options);
+  });
+}
+
 OrtStatus* ORT_API_CALL AddExternalInitializers(OrtSessionOptions* options, const char* const* initializer_names, const OrtValue* const* initializers, size_t num_initializers) noexcept {
   return guarded("AddExternalInitializers", [&] {
     check_pointer(options, "options");
@@ -1071,6 +1442,42 @@ OrtStatus* ORT_API_CALL AddExternalInitializers(OrtSessionOptions* options, cons
     capi::AddExternalInitializers(options, initializer_names, initializers, num_initializers);
   });
 }
+
+OrtStatus* ORT_API_CALL CreateOpAttr(const char* name, const void* data, int len, OrtOpAttrType type, OrtOpAttr** op_attr) noexcept {
+  return guarded("CreateOpAttr", [&] {
+    check_pointer(name, "name");
+    check_pointer(data, "data");
+    check_pointer(op_attr, "op_attr");
+    capi::CreateOpAttr(name, data, len, type, op_attr);
+  });
+}
+
+void ORT_API_CALL ReleaseOpAttr(OrtOpAttr* input) noexcept { release(input); }
+
+OrtStatus* ORT_API_CALL CreateOp(const OrtKernelInfo* info, const char* op_name, const char* domain, int version, const char** type_constraint_names, const ONNXTensorElementDataType* type_constraint_values, int type_constraint_count, const OrtOpAttr* const* attr_values, int attr_count, int input_count, int output_count, OrtOp** ort_op) noexcept {
+  return guarded("CreateOp", [&] {
+    check_pointer(info, "info");
+    check_pointer(op_name, "op_name");
+    check_pointer(domain, "domain");
+    check_array(type_constraint_names, type_constraint_count, "type_constraint_names", "type_constraint_count");
+    check_array(type_constraint_values, type_constraint_count, "type_constraint_values", "type_constraint_count");
+    check_elements(attr_values, attr_count, "attr_values", "attr_count");
+    check_pointer(ort_op, "ort_op");
+    capi::CreateOp(info, op_name, domain, version, type_constraint_names, type_constraint_values, type_constraint_count, attr_values, attr_count, input_count, output_count, ort_op);
+  });
+}
+
+OrtStatus* ORT_API_CALL InvokeOp(const OrtKernelContext* context, const OrtOp* ort_op, const OrtValue* const* input_values, int input_count, OrtValue* const* output_values, int output_count) noexcept {
+  return guarded("InvokeOp", [&] {
+    check_pointer(context, "context");
+    check_pointer(ort_op, "ort_op");
+    check_elements(input_values, input_count, "input_values", "input_count");
+    check_pointer(output_values, "output_values");
+    capi::InvokeOp(context, ort_op, input_values, input_count, output_values, output_count);
+  });
+}
+
+void ORT_API_CALL ReleaseOp(OrtOp* input) noexcept { release(input); }
 
 OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider(OrtSessionOptions* options, const char* provider_name, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider", [&] {
@@ -1082,8 +1489,52 @@ OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider(OrtSessionOptions*
   });
 }
 
+OrtStatus* ORT_API_CALL CopyKernelInfo(const OrtKernelInfo* info, OrtKernelInfo** info_copy) noexcept {
+  return guarded("CopyKernelInfo", [&] {
+    check_pointer(info, "info");
+    check_pointer(info_copy, "info_copy");
+    capi::CopyKernelInfo(info, info_copy);
+  });
+}
+
+void ORT_API_CALL ReleaseKernelInfo(OrtKernelInfo* input) noexcept { release(input); }
+
 const OrtTrainingApi* ORT_API_CALL GetTrainingApi(uint32_t version) noexcept {
   return quiet([&] { return capi::GetTrainingApi(version); });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_CANN(OrtSessionOptions* options, const OrtCANNProviderOptions* cann_options) noexcept {
+  return guarded("SessionOptionsAppendExecutionProvider_CANN", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsAppendExecutionProvider_CANN(options, cann_options);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateCANNProviderOptions(OrtCANNProviderOptions** out) noexcept {
+  return guarded("CreateCANNProviderOptions", [&] {
+    check_pointer(out, "out");
+    capi::CreateCANNProviderOptions(out);
+  });
+}
+
+OrtStatus* ORT_API_CALL UpdateCANNProviderOptions(OrtCANNProviderOptions* cann_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+  return guarded("UpdateCANNProviderOptions", [&] {
+    check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
+    check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
+    capi::UpdateCANNProviderOptions(cann_options, provider_options_keys, provider_options_values, num_keys);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetCANNProviderOptionsAsString(const OrtCANNProviderOptions* cann_options, OrtAllocator* allocator, char** ptr) noexcept {
+  return guarded("GetCANNProviderOptionsAsString", [&] {
+    check_allocator(allocator, "allocator");
+    check_pointer(ptr, "ptr");
+    capi::GetCANNProviderOptionsAsString(cann_options, allocator, ptr);
+  });
+}
+
+void ORT_API_CALL ReleaseCANNProviderOptions(OrtCANNProviderOptions* input) noexcept {
+  return quiet([&] { return capi::ReleaseCANNProviderOptions(input); });
 }
 
 void ORT_API_CALL MemoryInfoGetDeviceType(const OrtMemoryInfo* ptr, OrtMemoryInfoDeviceType* out) noexcept {
@@ -1094,6 +1545,88 @@ OrtStatus* ORT_API_CALL UpdateEnvWithCustomLogLevel(OrtEnv* ort_env, OrtLoggingL
   return guarded("UpdateEnvWithCustomLogLevel", [&] {
     check_pointer(ort_env, "ort_env");
     capi::UpdateEnvWithCustomLogLevel(ort_env, log_severity_level);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGlobalIntraOpThreadAffinity(OrtThreadingOptions* tp_options, const char* affinity_string) noexcept {
+  return guarded("SetGlobalIntraOpThreadAffinity", [&] {
+    check_pointer(tp_options, "tp_options");
+    check_pointer(affinity_string, "affinity_string");
+    capi::SetGlobalIntraOpThreadAffinity(tp_options, affinity_string);
+  });
+}
+
+OrtStatus* ORT_API_CALL RegisterCustomOpsLibrary_V2(OrtSessionOptions* options, const ORTCHAR_T* library_name) noexcept {
+  return guarded("RegisterCustomOpsLibrary_V2", [&] {
+    check_pointer(options, "options");
+    check_pointer(library_name, "library_name");
+    capi::RegisterCustomOpsLibrary_V2(options, library_name);
+  });
+}
+
+OrtStatus* ORT_API_CALL RegisterCustomOpsUsingFunction(OrtSessionOptions* options, const char* registration_func_name) noexcept {
+  return guarded("RegisterCustomOpsUsingFunction", [&] {
+    check_pointer(options, "options");
+    check_pointer(registration_func_name, "registration_func_name");
+    capi::RegisterCustomOpsUsingFunction(options, registration_func_name);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfo_GetInputCount(const OrtKernelInfo* info, size_t* out) noexcept {
+  return guarded("KernelInfo_GetInputCount", [&] {
+    check_pointer(info, "info");
+    check_pointer(out, "out");
+    capi::KernelInfo_GetInputCount(info, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfo_GetOutputCount(const OrtKernelInfo* info, size_t* out) noexcept {
+  return guarded("KernelInfo_GetOutputCount", [&] {
+    check_pointer(info, "info");
+    check_pointer(out, "out");
+    capi::KernelInfo_GetOutputCount(info, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfo_GetInputName(const OrtKernelInfo* info, size_t index, char* out, size_t* size) noexcept {
+  return guarded("KernelInfo_GetInputName", [&] {
+    check_pointer(info, "info");
+    check_pointer(size, "size");
+    capi::KernelInfo_GetInputName(info, index, out, size);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfo_GetOutputName(const OrtKernelInfo* info, size_t index, char* out, size_t* size) noexcept {
+  return guarded("KernelInfo_GetOutputName", [&] {
+    check_pointer(info, "info");
+    check_pointer(size, "size");
+    capi::KernelInfo_GetOutputName(info, index, out, size);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfo_GetInputTypeInfo(const OrtKernelInfo* info, size_t index, OrtTypeInfo** type_info) noexcept {
+  return guarded("KernelInfo_GetInputTypeInfo", [&] {
+    check_pointer(info, "info");
+    check_pointer(type_info, "type_info");
+    capi::KernelInfo_GetInputTypeInfo(info, index, type_info);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfo_GetOutputTypeInfo(const OrtKernelInfo* info, size_t index, OrtTypeInfo** type_info) noexcept {
+  return guarded("KernelInfo_GetOutputTypeInfo", [&] {
+    check_pointer(info, "info");
+    check_pointer(type_info, "type_info");
+    capi::KernelInfo_GetOutputTypeInfo(info, index, type_info);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfoGetAttribute_tensor(const OrtKernelInfo* info, const char* name, OrtAllocator* allocator, OrtValue** out) noexcept {
+  return guarded("KernelInfoGetAttribute_tensor", [&] {
+    check_pointer(info, "info");
+    check_pointer(name, "name");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::KernelInfoGetAttribute_tensor(info, name, allocator, out);
   });
 }
 
@@ -1112,6 +1645,91 @@ OrtStatus* ORT_API_CALL GetSessionConfigEntry(const OrtSessionOptions* options, 
     check_pointer(config_key, "config_key");
     check_pointer(size, "size");
     capi::GetSessionConfigEntry(options, config_key, config_value, size);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_Dnnl(OrtSessionOptions* options, const OrtDnnlProviderOptions* dnnl_options) noexcept {
+  return guarded("SessionOptionsAppendExecutionProvider_Dnnl", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsAppendExecutionProvider_Dnnl(options, dnnl_options);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateDnnlProviderOptions(OrtDnnlProviderOptions** out) noexcept {
+  return guarded("CreateDnnlProviderOptions", [&] {
+    check_pointer(out, "out");
+    capi::CreateDnnlProviderOptions(out);
+  });
+}
+
+OrtStatus* ORT_API_CALL UpdateDnnlProviderOptions(OrtDnnlProviderOptions* dnnl_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+  return guarded("UpdateDnnlProviderOptions", [&] {
+    check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
+    check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
+    capi::UpdateDnnlProviderOptions(dnnl_options, provider_options_keys, provider_options_values, num_keys);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetDnnlProviderOptionsAsString(const OrtDnnlProviderOptions* dnnl_options, OrtAllocator* allocator, char** ptr) noexcept {
+  return guarded("GetDnnlProviderOptionsAsString", [&] {
+    check_allocator(allocator, "allocator");
+    check_pointer(ptr, "ptr");
+    capi::GetDnnlProviderOptionsAsString(dnnl_options, allocator, ptr);
+  });
+}
+
+void ORT_API_CALL ReleaseDnnlProviderOptions(OrtDnnlProviderOptions* input) noexcept {
+  return quiet([&] { return capi::ReleaseDnnlProviderOptions(input); });
+}
+
+OrtStatus* ORT_API_CALL KernelInfo_GetNodeName(const OrtKernelInfo* info, char* out, size_t* size) noexcept {
+  return guarded("KernelInfo_GetNodeName", [&] {
+    check_pointer(info, "info");
+    check_pointer(size, "size");
+    capi::KernelInfo_GetNodeName(info, out, size);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfo_GetLogger(const OrtKernelInfo* info, const OrtLogger** logger) noexcept {
+  return guarded("KernelInfo_GetLogger", [&] {
+    check_pointer(info, "info");
+    check_pointer(logger, "logger");
+    capi::KernelInfo_GetLogger(info, logger);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelContext_GetLogger(const OrtKernelContext* context, const OrtLogger** logger) noexcept {
+  return guarded("KernelContext_GetLogger", [&] {
+    check_pointer(context, "context");
+    check_pointer(logger, "logger");
+    capi::KernelContext_GetLogger(context, logger);
+  });
+}
+
+OrtStatus* ORT_API_CALL Logger_LogMessage(const OrtLogger* logger, OrtLoggingLevel log_severity_level, const char* message, const ORTCHAR_T* file_path, int line_number, const char* func_name) noexcept {
+  return guarded("Logger_LogMessage", [&] {
+    check_pointer(logger, "logger");
+    check_pointer(message, "message");
+    check_pointer(file_path, "file_path");
+    check_pointer(func_name, "func_name");
+    capi::Logger_LogMessage(logger, log_severity_level, message, file_path, line_number, func_name);
+  });
+}
+
+OrtStatus* ORT_API_CALL Logger_GetLoggingSeverityLevel(const OrtLogger* logger, OrtLoggingLevel* out) noexcept {
+  return guarded("Logger_GetLoggingSeverityLevel", [&] {
+    check_pointer(logger, "logger");
+    check_pointer(out, "out");
+    capi::Logger_GetLoggingSeverityLevel(logger, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfoGetConstantInput_tensor(const OrtKernelInfo* info, size_t index, int* is_constant, const OrtValue** out) noexcept {
+  return guarded("KernelInfoGetConstantInput_tensor", [&] {
+    check_pointer(info, "info");
+    check_pointer(is_constant, "is_constant");
+    check_pointer(out, "out");
+    capi::KernelInfoGetConstantInput_tensor(info, index, is_constant, out);
   });
 }
 
@@ -1139,8 +1757,55 @@ OrtStatus* ORT_API_CALL GetResizedStringTensorElementBuffer(OrtValue* value, siz
   });
 }
 
+OrtStatus* ORT_API_CALL KernelContext_GetAllocator(const OrtKernelContext* context, const OrtMemoryInfo* mem_info, OrtAllocator** out) noexcept {
+  return guarded("KernelContext_GetAllocator", [&] {
+    check_pointer(context, "context");
+    check_pointer(mem_info, "mem_info");
+    check_pointer(out, "out");
+    capi::KernelContext_GetAllocator(context, mem_info, out);
+  });
+}
+
 const char* ORT_API_CALL GetBuildInfoString() noexcept {
   return quiet([&] { return capi::GetBuildInfoString(); });
+}
+
+OrtStatus* ORT_API_CALL CreateROCMProviderOptions(OrtROCMProviderOptions** out) noexcept {
+  return guarded("CreateROCMProviderOptions", [&] {
+    check_pointer(out, "out");
+    capi::CreateROCMProviderOptions(out);
+  });
+}
+
+OrtStatus* ORT_API_CALL UpdateROCMProviderOptions(OrtROCMProviderOptions* rocm_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+  return guarded("UpdateROCMProviderOptions", [&] {
+    check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
+    check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
+    capi::UpdateROCMProviderOptions(rocm_options, provider_options_keys, provider_options_values, num_keys);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetROCMProviderOptionsAsString(const OrtROCMProviderOptions* rocm_options, OrtAllocator* allocator, char** ptr) noexcept {
+  return guarded("GetROCMProviderOptionsAsString", [&] {
+    check_allocator(allocator, "allocator");
+    check_pointer(ptr, "ptr");
+    capi::GetROCMProviderOptionsAsString(rocm_options, allocator, ptr);
+  });
+}
+
+void ORT_API_CALL ReleaseROCMProviderOptions(OrtROCMProviderOptions* input) noexcept {
+  return quiet([&] { return capi::ReleaseROCMProviderOptions(input); });
+}
+
+OrtStatus* ORT_API_CALL CreateAndRegisterAllocatorV2(OrtEnv* env, const char* provider_type, const OrtMemoryInfo* mem_info, const OrtArenaCfg* arena_cfg, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+  return guarded("CreateAndRegisterAllocatorV2", [&] {
+    check_pointer(env, "env");
+    check_pointer(provider_type, "provider_type");
+    check_pointer(mem_info, "mem_info");
+    check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
+    check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
+    capi::CreateAndRegisterAllocatorV2(env, provider_type, mem_info, arena_cfg, provider_options_keys, provider_options_values, num_keys);
+  });
 }
 
 OrtStatus* ORT_API_CALL RunAsync(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names, const OrtValue* const* input, size_t input_len, const char* const* output_names, size_t output_names_len, OrtValue** output, RunAsyncCallbackFn run_async_callback, void* user_data) noexcept {
@@ -1155,6 +1820,85 @@ OrtStatus* ORT_API_CALL RunAsync(OrtSession* session, const OrtRunOptions* run_o
   });
 }
 
+OrtStatus* ORT_API_CALL UpdateTensorRTProviderOptionsWithValue(OrtTensorRTProviderOptionsV2* tensorrt_options, const char* key, void* value) noexcept {
+  return guarded("UpdateTensorRTProviderOptionsWithValue", [&] {
+    check_pointer(key, "key");
+    capi::UpdateTensorRTProviderOptionsWithValue(tensorrt_options, key, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetTensorRTProviderOptionsByName(const OrtTensorRTProviderOptionsV2* tensorrt_options, const char* key, void** ptr) noexcept {
+  return guarded("GetTensorRTProviderOptionsByName", [&] {
+    check_pointer(key, "key");
+    check_pointer(ptr, "ptr");
+    capi::GetTensorRTProviderOptionsByName(tensorrt_options, key, ptr);
+  });
+}
+
+OrtStatus* ORT_API_CALL UpdateCUDAProviderOptionsWithValue(OrtCUDAProviderOptionsV2* cuda_options, const char* key, void* value) noexcept {
+  return guarded("UpdateCUDAProviderOptionsWithValue", [&] {
+    check_pointer(key, "key");
+    capi::UpdateCUDAProviderOptionsWithValue(cuda_options, key, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetCUDAProviderOptionsByName(const OrtCUDAProviderOptionsV2* cuda_options, const char* key, void** ptr) noexcept {
+  return guarded("GetCUDAProviderOptionsByName", [&] {
+    check_pointer(key, "key");
+    check_pointer(ptr, "ptr");
+    capi::GetCUDAProviderOptionsByName(cuda_options, key, ptr);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelContext_GetResource(const OrtKernelContext* context, int resource_version, int resource_id, void** resource) noexcept {
+  return guarded("KernelContext_GetResource", [&] {
+    check_pointer(context, "context");
+    check_pointer(resource, "resource");
+    capi::KernelContext_GetResource(context, resource_version, resource_id, resource);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetUserLoggingFunction(OrtSessionOptions* options, OrtLoggingFunction user_logging_function, void* user_logging_param) noexcept {
+  return guarded("SetUserLoggingFunction", [&] {
+    check_pointer(options, "options");
+    check_pointer(user_logging_function, "user_logging_function");
+    capi::SetUserLoggingFunction(options, user_logging_function, user_logging_param);
+  });
+}
+
+OrtStatus* ORT_API_CALL ShapeInferContext_GetInputCount(const OrtShapeInferContext* context, size_t* out) noexcept {
+  return guarded("ShapeInferContext_GetInputCount", [&] {
+    check_pointer(context, "context");
+    check_pointer(out, "out");
+    capi::ShapeInferContext_GetInputCount(context, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL ShapeInferContext_GetInputTypeShape(const OrtShapeInferContext* context, size_t index, OrtTensorTypeAndShapeInfo** info) noexcept {
+  return guarded("ShapeInferContext_GetInputTypeShape", [&] {
+    check_pointer(context, "context");
+    check_pointer(info, "info");
+    capi::ShapeInferContext_GetInputTypeShape(context, index, info);
+  });
+}
+
+OrtStatus* ORT_API_CALL ShapeInferContext_GetAttribute(const OrtShapeInferContext* context, const char* attr_name, const OrtOpAttr** attr) noexcept {
+  return guarded("ShapeInferContext_GetAttribute", [&] {
+    check_pointer(context, "context");
+    check_pointer(attr_name, "attr_name");
+    check_pointer(attr, "attr");
+    capi::ShapeInferContext_GetAttribute(context, attr_name, attr);
+  });
+}
+
+OrtStatus* ORT_API_CALL ShapeInferContext_SetOutputTypeShape(const OrtShapeInferContext* context, size_t index, const OrtTensorTypeAndShapeInfo* info) noexcept {
+  return guarded("ShapeInferContext_SetOutputTypeShape", [&] {
+    check_pointer(context, "context");
+    check_pointer(info, "info");
+    capi::ShapeInferContext_SetOutputTypeShape(context, index, info);
+  });
+}
+
 OrtStatus* ORT_API_CALL SetSymbolicDimensions(OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length) noexcept {
   return guarded("SetSymbolicDimensions", [&] {
     check_pointer(info, "info");
@@ -1163,10 +1907,61 @@ OrtStatus* ORT_API_CALL SetSymbolicDimensions(OrtTensorTypeAndShapeInfo* info, c
   });
 }
 
+OrtStatus* ORT_API_CALL ReadOpAttr(const OrtOpAttr* op_attr, OrtOpAttrType type, void* data, size_t len, size_t* out) noexcept {
+  return guarded("ReadOpAttr", [&] {
+    check_pointer(op_attr, "op_attr");
+    check_pointer(out, "out");
+    capi::ReadOpAttr(op_attr, type, data, len, out);
+  });
+}
+
 OrtStatus* ORT_API_CALL SetDeterministicCompute(OrtSessionOptions* options, bool value) noexcept {
   return guarded("SetDeterministicCompute", [&] {
     check_pointer(options, "options");
     capi::SetDeterministicCompute(options, value);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelContext_ParallelFor(const OrtKernelContext* context, void (*fn)(void*, size_t), size_t total, size_t num_batch, void* usr_data) noexcept {
+  return guarded("KernelContext_ParallelFor", [&] {
+    check_pointer(context, "context");
+    check_pointer(fn, "fn");
+    capi::KernelContext_ParallelFor(context, fn, total, num_batch, usr_data);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_OpenVINO_V2(OrtSessionOptions* options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+  return guarded("SessionOptionsAppendExecutionProvider_OpenVINO_V2", [&] {
+    check_pointer(options, "options");
+    check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
+    check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
+    capi::SessionOptionsAppendExecutionProvider_OpenVINO_V2(options, provider_options_keys, provider_options_values, num_keys);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_VitisAI(OrtSessionOptions* options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+  return guarded("SessionOptionsAppendExecutionProvider_VitisAI", [&] {
+    check_pointer(options, "options");
+    check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
+    check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
+    capi::SessionOptionsAppendExecutionProvider_VitisAI(options, provider_options_keys, provider_options_values, num_keys);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelContext_GetScratchBuffer(const OrtKernelContext* context, const OrtMemoryInfo* mem_info, size_t count_or_bytes, void** out) noexcept {
+  return guarded("KernelContext_GetScratchBuffer", [&] {
+    check_pointer(context, "context");
+    check_pointer(mem_info, "mem_info");
+    check_pointer(out, "out");
+    capi::KernelContext_GetScratchBuffer(context, mem_info, count_or_bytes, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfoGetAllocator(const OrtKernelInfo* info, OrtMemType mem_type, OrtAllocator** out) noexcept {
+  return guarded("KernelInfoGetAllocator", [&] {
+    check_pointer(info, "info");
+    check_pointer(out, "out");
+    capi::KernelInfoGetAllocator(info, mem_type, out);
   });
 }
 
@@ -1210,11 +2005,103 @@ void ORT_API_CALL RemoveKeyValuePair(OrtKeyValuePairs* kvps, const char* key) no
 
 void ORT_API_CALL ReleaseKeyValuePairs(OrtKeyValuePairs* input) noexcept { release(input); }
 
+OrtStatus* ORT_API_CALL RegisterExecutionProviderLibrary(OrtEnv* env, const char* registration_name, const ORTCHAR_T* path) noexcept {
+  return guarded("RegisterExecutionProviderLibrary", [&] {
+    check_pointer(env, "env");
+    check_pointer(registration_name, "registration_name");
+    check_pointer(path, "path");
+    capi::RegisterExecutionProviderLibrary(env, registration_name, path);
+  });
+}
+
+OrtStatus* ORT_API_CALL UnregisterExecutionProviderLibrary(OrtEnv* env, const char* registration_name) noexcept {
+  return guarded("UnregisterExecutionProviderLibrary", [&] {
+    check_pointer(env, "env");
+    check_pointer(registration_name, "registration_name");
+    capi::UnregisterExecutionProviderLibrary(env, registration_name);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetEpDevices(const OrtEnv* env, const OrtEpDevice* const** ep_devices, size_t* num_ep_devices) noexcept {
+  return guarded("GetEpDevices", [&] {
+    check_pointer(env, "env");
+    check_pointer(ep_devices, "ep_devices");
+    check_pointer(num_ep_devices, "num_ep_devices");
+    capi::GetEpDevices(env, ep_devices, num_ep_devices);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_V2(OrtSessionOptions* session_options, OrtEnv* env, const OrtEpDevice* const* ep_devices, size_t num_ep_devices, const char* const* ep_option_keys, const char* const* ep_option_vals, size_t num_ep_options) noexcept {
+  return guarded("SessionOptionsAppendExecutionProvider_V2", [&] {
+    check_pointer(session_options, "session_options");
+    check_pointer(env, "env");
+    check_array(ep_devices, num_ep_devices, "ep_devices", "num_ep_devices");
+    check_elements(ep_option_keys, num_ep_options, "ep_option_keys", "num_ep_options");
+    check_elements(ep_option_vals, num_ep_options, "ep_option_vals", "num_ep_options");
+    capi::SessionOptionsAppendExecutionProvider_V2(session_options, env, ep_devices, num_ep_devices, ep_option_keys, ep_option_vals, num_ep_options);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsSetEpSelectionPolicy(OrtSessionOptions* session_options, OrtExecutionProviderDevicePolicy policy) noexcept {
+  return guarded("SessionOptionsSetEpSelectionPolicy", [&] {
+    check_pointer(session_options, "session_options");
+    capi::SessionOptionsSetEpSelectionPolicy(session_options, policy);
+  });
+}
+
+OrtHardwareDeviceType ORT_API_CALL HardwareDevice_Type(const OrtHardwareDevice* device) noexcept {
+  return quiet([&] { return capi::HardwareDevice_Type(device); });
+}
+
+uint32_t ORT_API_CALL HardwareDevice_VendorId(const OrtHardwareDevice* device) noexcept {
+  return quiet([&] { return capi::HardwareDevice_VendorId(device); });
+}
+
+const char* ORT_API_CALL HardwareDevice_Vendor(const OrtHardwareDevice* device) noexcept {
+  return quiet([&] { return capi::HardwareDevice_Vendor(device); });
+}
+
+uint32_t ORT_API_CALL HardwareDevice_DeviceId(const OrtHardwareDevice* device) noexcept {
+  return quiet([&] { return capi::HardwareDevice_DeviceId(device); });
+}
+
+const OrtKeyValuePairs* ORT_API_CALL HardwareDevice_Metadata(const OrtHardwareDevice* device) noexcept {
+  return quiet([&] { return capi::HardwareDevice_Metadata(device); });
+}
+
+const char* ORT_API_CALL EpDevice_EpName(const OrtEpDevice* ep_device) noexcept {
+  return quiet([&] { return capi::EpDevice_EpName(ep_device); });
+}
+
+const char* ORT_API_CALL EpDevice_EpVendor(const OrtEpDevice* ep_device) noexcept {
+  return quiet([&] { return capi::EpDevice_EpVendor(ep_device); });
+}
+
+const OrtKeyValuePairs* ORT_API_CALL EpDevice_EpMetadata(const OrtEpDevice* ep_device) noexcept {
+  return quiet([&] { return capi::EpDevice_EpMetadata(ep_device); });
+}
+
+const OrtKeyValuePairs* ORT_API_CALL EpDevice_EpOptions(const OrtEpDevice* ep_device) noexcept {
+  return quiet([&] { return capi::EpDevice_EpOptions(ep_device); });
+}
+
+const OrtHardwareDevice* ORT_API_CALL EpDevice_Device(const OrtEpDevice* ep_device) noexcept {
+  return quiet([&] { return capi::EpDevice_Device(ep_device); });
+}
+
 OrtStatus* ORT_API_CALL GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) noexcept {
   return guarded("GetTensorSizeInBytes", [&] {
     check_pointer(ort_value, "ort_value");
     check_pointer(size, "size");
     capi::GetTensorSizeInBytes(ort_value, size);
+  });
+}
+
+OrtStatus* ORT_API_CALL AllocatorGetStats(const OrtAllocator* ort_allocator, OrtKeyValuePairs** out) noexcept {
+  return guarded("AllocatorGetStats", [&] {
+    check_allocator(ort_allocator, "ort_allocator");
+    check_pointer(out, "out");
+    capi::AllocatorGetStats(ort_allocator, out);
   });
 }
 
@@ -1226,8 +2113,45 @@ uint32_t ORT_API_CALL MemoryInfoGetVendorId(const OrtMemoryInfo* ptr) noexcept {
   return quiet([&] { return capi::MemoryInfoGetVendorId(ptr); });
 }
 
+OrtStatus* ORT_API_CALL OpAttr_GetTensorAttributeAsOrtValue(const OrtOpAttr* attribute, OrtValue** attr_tensor) noexcept {
+  return guarded("OpAttr_GetTensorAttributeAsOrtValue", [&] {
+    check_pointer(attribute, "attribute");
+    check_pointer(attr_tensor, "attr_tensor");
+    capi::OpAttr_GetTensorAttributeAsOrtValue(attribute, attr_tensor);
+  });
+}
+
+OrtStatus* ORT_API_CALL OpAttr_GetType(const OrtOpAttr* attribute, OrtOpAttrType* type) noexcept {
+  return guarded("OpAttr_GetType", [&] {
+    check_pointer(attribute, "attribute");
+    check_pointer(type, "type");
+    capi::OpAttr_GetType(attribute, type);
+  });
+}
+
+OrtStatus* ORT_API_CALL OpAttr_GetName(const OrtOpAttr* attribute, const char** name) noexcept {
+  return guarded("OpAttr_GetName", [&] {
+    check_pointer(attribute, "attribute");
+    check_pointer(name, "name");
+    capi::OpAttr_GetName(attribute, name);
+  });
+}
+
 const char* ORT_API_CALL GetRunConfigEntry(const OrtRunOptions* options, const char* config_key) noexcept {
   return quiet([&] { return capi::GetRunConfigEntry(options, config_key); });
+}
+
+const OrtMemoryInfo* ORT_API_CALL EpDevice_MemoryInfo(const OrtEpDevice* ep_device, OrtDeviceMemoryType memory_type) noexcept {
+  return quiet([&] { return capi::EpDevice_MemoryInfo(ep_device, memory_type); });
+}
+
+OrtStatus* ORT_API_CALL GetSharedAllocator(OrtEnv* env, const OrtMemoryInfo* mem_info, OrtAllocator** allocator) noexcept {
+  return guarded("GetSharedAllocator", [&] {
+    check_pointer(env, "env");
+    check_pointer(mem_info, "mem_info");
+    check_pointer(allocator, "allocator");
+    capi::GetSharedAllocator(env, mem_info, allocator);
+  });
 }
 
 OrtStatus* ORT_API_CALL GetTensorData(const OrtValue* value, const void** out) noexcept {
@@ -1262,6 +2186,14 @@ OrtStatus* ORT_API_CALL SessionGetMemoryInfoForOutputs(const OrtSession* session
   });
 }
 
+OrtStatus* ORT_API_CALL SessionGetEpDeviceForInputs(const OrtSession* session, const OrtEpDevice** inputs_ep_devices, size_t num_inputs) noexcept {
+  return guarded("SessionGetEpDeviceForInputs", [&] {
+    check_pointer(session, "session");
+    check_array(inputs_ep_devices, num_inputs, "inputs_ep_devices", "num_inputs");
+    capi::SessionGetEpDeviceForInputs(session, inputs_ep_devices, num_inputs);
+  });
+}
+
 OrtStatus* ORT_API_CALL CopyTensors(const OrtEnv* env, const OrtValue* const* src_tensors, OrtValue* const* dst_tensors, OrtSyncStream* stream, size_t num_tensors) noexcept {
   return guarded("CopyTensors", [&] {
     check_pointer(env, "env");
@@ -1273,6 +2205,82 @@ OrtStatus* ORT_API_CALL CopyTensors(const OrtEnv* env, const OrtValue* const* sr
 
 bool ORT_API_CALL TensorTypeAndShape_HasShape(const OrtTensorTypeAndShapeInfo* info) noexcept {
   return quiet([&] { return capi::TensorTypeAndShape_HasShape(info); });
+}
+
+OrtStatus* ORT_API_CALL KernelInfo_GetConfigEntries(const OrtKernelInfo* info, OrtKeyValuePairs** out) noexcept {
+  return guarded("KernelInfo_GetConfigEntries", [&] {
+    check_pointer(info, "info");
+    check_pointer(out, "out");
+    capi::KernelInfo_GetConfigEntries(info, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfo_GetOperatorDomain(const OrtKernelInfo* info, char* out, size_t* size) noexcept {
+  return guarded("KernelInfo_GetOperatorDomain", [&] {
+    check_pointer(info, "info");
+    check_pointer(size, "size");
+    capi::KernelInfo_GetOperatorDomain(info, out, size);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfo_GetOperatorType(const OrtKernelInfo* info, char* out, size_t* size) noexcept {
+  return guarded("KernelInfo_GetOperatorType", [&] {
+    check_pointer(info, "info");
+    check_pointer(size, "size");
+    capi::KernelInfo_GetOperatorType(info, out, size);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfo_GetOperatorSinceVersion(const OrtKernelInfo* info, int* since_version) noexcept {
+  return guarded("KernelInfo_GetOperatorSinceVersion", [&] {
+    check_pointer(info, "info");
+    check_pointer(since_version, "since_version");
+    capi::KernelInfo_GetOperatorSinceVersion(info, since_version);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetEpDeviceForOutputs(const OrtSession* session, const OrtEpDevice** outputs_ep_devices, size_t num_outputs) noexcept {
+  return guarded("SessionGetEpDeviceForOutputs", [&] {
+    check_pointer(session, "session");
+    check_array(outputs_ep_devices, num_outputs, "outputs_ep_devices", "num_outputs");
+    capi::SessionGetEpDeviceForOutputs(session, outputs_ep_devices, num_outputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetNumHardwareDevices(const OrtEnv* env, size_t* num_devices) noexcept {
+  return guarded("GetNumHardwareDevices", [&] {
+    check_pointer(env, "env");
+    check_pointer(num_devices, "num_devices");
+    capi::GetNumHardwareDevices(env, num_devices);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetHardwareDevices(const OrtEnv* env, const OrtHardwareDevice** devices, size_t num_devices) noexcept {
+  return guarded("GetHardwareDevices", [&] {
+    check_pointer(env, "env");
+    check_array(devices, num_devices, "devices", "num_devices");
+    capi::GetHardwareDevices(env, devices, num_devices);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetTensorElementTypeAndShapeDataReference(const OrtValue* value, ONNXTensorElementDataType* elem_type, const int64_t** shape_data, size_t* shape_data_count) noexcept {
+  return guarded("GetTensorElementTypeAndShapeDataReference", [&] {
+    check_pointer(value, "value");
+    check_pointer(elem_type, "elem_type");
+    check_pointer(shape_data_count, "shape_data_count");
+    capi::GetTensorElementTypeAndShapeDataReference(value, elem_type, shape_data, shape_data_count);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelInfoGetAttributeArray_string(const OrtKernelInfo* info, const char* name, OrtAllocator* allocator, char*** out, size_t* size) noexcept {
+  return guarded("KernelInfoGetAttributeArray_string", [&] {
+    check_pointer(info, "info");
+    check_pointer(name, "name");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    check_pointer(size, "size");
+    capi::KernelInfoGetAttributeArray_string(info, name, allocator, out, size);
+  });
 }
 
 OrtStatus* ORT_API_CALL GetMemPatternEnabled(const OrtSessionOptions* options, int* out) noexcept {
@@ -1288,6 +2296,13 @@ OrtStatus* ORT_API_CALL GetSessionExecutionMode(const OrtSessionOptions* options
     check_pointer(options, "options");
     check_pointer(out, "out");
     capi::GetSessionExecutionMode(options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL KernelContext_GetSyncStream(const OrtKernelContext* context, OrtSyncStream** out) noexcept {
+  return guarded("KernelContext_GetSyncStream", [&] {
+    check_pointer(context, "context");
+    capi::KernelContext_GetSyncStream(context, out);
   });
 }
 
@@ -1321,10 +2336,10 @@ const OrtApi ort_api = {
     .SetSessionGraphOptimizationLevel = entry::SetSessionGraphOptimizationLevel,
     .SetIntraOpNumThreads = entry::SetIntraOpNumThreads,
     .SetInterOpNumThreads = entry::SetInterOpNumThreads,
-    .CreateCustomOpDomain = NotImplemented<"CreateCustomOpDomain", decltype(OrtApi::CreateCustomOpDomain)>::call,
-    .CustomOpDomain_Add = NotImplemented<"CustomOpDomain_Add", decltype(OrtApi::CustomOpDomain_Add)>::call,
-    .AddCustomOpDomain = NotImplemented<"AddCustomOpDomain", decltype(OrtApi::AddCustomOpDomain)>::call,
-    .RegisterCustomOpsLibrary = NotImplemented<"RegisterCustomOpsLibrary", decltype(OrtApi::RegisterCustomOpsLibrary)>::call,
+    .CreateCustomOpDomain = entry::CreateCustomOpDomain,
+    .CustomOpDomain_Add = entry::CustomOpDomain_Add,
+    .AddCustomOpDomain = entry::AddCustomOpDomain,
+    .RegisterCustomOpsLibrary = entry::RegisterCustomOpsLibrary,
     .SessionGetInputCount = entry::SessionGetInputCount,
     .SessionGetOutputCount = entry::SessionGetOutputCount,
     .SessionGetOverridableInitializerCount = entry::SessionGetOverridableInitializerCount,
@@ -1380,13 +2395,13 @@ const OrtApi ort_api = {
     .CreateValue = entry::CreateValue,
     .CreateOpaqueValue = NotImplemented<"CreateOpaqueValue", decltype(OrtApi::CreateOpaqueValue)>::call,
     .GetOpaqueValue = NotImplemented<"GetOpaqueValue", decltype(OrtApi::GetOpaqueValue)>::call,
-    .KernelInfoGetAttribute_float = NotImplemented<"KernelInfoGetAttribute_float", decltype(OrtApi::KernelInfoGetAttribute_float)>::call,
-    .KernelInfoGetAttribute_int64 = NotImplemented<"KernelInfoGetAttribute_int64", decltype(OrtApi::KernelInfoGetAttribute_int64)>::call,
-    .KernelInfoGetAttribute_string = NotImplemented<"KernelInfoGetAttribute_string", decltype(OrtApi::KernelInfoGetAttribute_string)>::call,
-    .KernelContext_GetInputCount = NotImplemented<"KernelContext_GetInputCount", decltype(OrtApi::KernelContext_GetInputCount)>::call,
-    .KernelContext_GetOutputCount = NotImplemented<"KernelContext_GetOutputCount", decltype(OrtApi::KernelContext_GetOutputCount)>::call,
-    .KernelContext_GetInput = NotImplemented<"KernelContext_GetInput", decltype(OrtApi::KernelContext_GetInput)>::call,
-    .KernelContext_GetOutput = NotImplemented<"KernelContext_GetOutput", decltype(OrtApi::KernelContext_GetOutput)>::call,
+    .KernelInfoGetAttribute_float = entry::KernelInfoGetAttribute_float,
+    .KernelInfoGetAttribute_int64 = entry::KernelInfoGetAttribute_int64,
+    .KernelInfoGetAttribute_string = entry::KernelInfoGetAttribute_string,
+    .KernelContext_GetInputCount = entry::KernelContext_GetInputCount,
+    .KernelContext_GetOutputCount = entry::KernelContext_GetOutputCount,
+    .KernelContext_GetInput = entry::KernelContext_GetInput,
+    .KernelContext_GetOutput = entry::KernelContext_GetOutput,
     .ReleaseEnv = entry::ReleaseEnv,
     .ReleaseStatus = entry::ReleaseStatus,
     .ReleaseMemoryInfo = entry::ReleaseMemoryInfo,
@@ -1396,14 +2411,14 @@ const OrtApi ort_api = {
     .ReleaseTypeInfo = entry::ReleaseTypeInfo,
     .ReleaseTensorTypeAndShapeInfo = entry::ReleaseTensorTypeAndShapeInfo,
     .ReleaseSessionOptions = entry::ReleaseSessionOptions,
-    .ReleaseCustomOpDomain = NotImplemented<"ReleaseCustomOpDomain", decltype(OrtApi::ReleaseCustomOpDomain)>::call,
-    .GetDenotationFromTypeInfo = NotImplemented<"GetDenotationFromTypeInfo", decltype(OrtApi::GetDenotationFromTypeInfo)>::call,
-    .CastTypeInfoToMapTypeInfo = NotImplemented<"CastTypeInfoToMapTypeInfo", decltype(OrtApi::CastTypeInfoToMapTypeInfo)>::call,
+    .ReleaseCustomOpDomain = entry::ReleaseCustomOpDomain,
+    .GetDenotationFromTypeInfo = entry::GetDenotationFromTypeInfo,
+    .CastTypeInfoToMapTypeInfo = entry::CastTypeInfoToMapTypeInfo,
     .CastTypeInfoToSequenceTypeInfo = entry::CastTypeInfoToSequenceTypeInfo,
-    .GetMapKeyType = NotImplemented<"GetMapKeyType", decltype(OrtApi::GetMapKeyType)>::call,
-    .GetMapValueType = NotImplemented<"GetMapValueType", decltype(OrtApi::GetMapValueType)>::call,
+    .GetMapKeyType = entry::GetMapKeyType,
+    .GetMapValueType = entry::GetMapValueType,
     .GetSequenceElementType = entry::GetSequenceElementType,
-    .ReleaseMapTypeInfo = NotImplemented<"ReleaseMapTypeInfo", decltype(OrtApi::ReleaseMapTypeInfo)>::call,
+    .ReleaseMapTypeInfo = entry::ReleaseMapTypeInfo,
     .ReleaseSequenceTypeInfo = entry::ReleaseSequenceTypeInfo,
     .SessionEndProfiling = entry::SessionEndProfiling,
     .SessionGetModelMetadata = entry::SessionGetModelMetadata,
@@ -1439,7 +2454,7 @@ const OrtApi ort_api = {
     .ClearBoundInputs = entry::ClearBoundInputs,
     .ClearBoundOutputs = entry::ClearBoundOutputs,
     .TensorAt = entry::TensorAt,
-    .CreateAndRegisterAllocator = NotImplemented<"CreateAndRegisterAllocator", decltype(OrtApi::CreateAndRegisterAllocator)>::call,
+    .CreateAndRegisterAllocator = entry::CreateAndRegisterAllocator,
     .SetLanguageProjection = entry::SetLanguageProjection,
     .SessionGetProfilingStartTimeNs = entry::SessionGetProfilingStartTimeNs,
     .SetGlobalIntraOpNumThreads = entry::SetGlobalIntraOpNumThreads,
@@ -1447,32 +2462,32 @@ const OrtApi ort_api = {
     .SetGlobalSpinControl = entry::SetGlobalSpinControl,
     .AddInitializer = entry::AddInitializer,
     .CreateEnvWithCustomLoggerAndGlobalThreadPools = entry::CreateEnvWithCustomLoggerAndGlobalThreadPools,
-    .SessionOptionsAppendExecutionProvider_CUDA = NotImplemented<"SessionOptionsAppendExecutionProvider_CUDA", decltype(OrtApi::SessionOptionsAppendExecutionProvider_CUDA)>::call,
-    .SessionOptionsAppendExecutionProvider_ROCM = NotImplemented<"SessionOptionsAppendExecutionProvider_ROCM", decltype(OrtApi::SessionOptionsAppendExecutionProvider_ROCM)>::call,
-    .SessionOptionsAppendExecutionProvider_OpenVINO = NotImplemented<"SessionOptionsAppendExecutionProvider_OpenVINO", decltype(OrtApi::SessionOptionsAppendExecutionProvider_OpenVINO)>::call,
+    .SessionOptionsAppendExecutionProvider_CUDA = entry::SessionOptionsAppendExecutionProvider_CUDA,
+    .SessionOptionsAppendExecutionProvider_ROCM = entry::SessionOptionsAppendExecutionProvider_ROCM,
+    .SessionOptionsAppendExecutionProvider_OpenVINO = entry::SessionOptionsAppendExecutionProvider_OpenVINO,
     .SetGlobalDenormalAsZero = entry::SetGlobalDenormalAsZero,
-    .CreateArenaCfg = NotImplemented<"CreateArenaCfg", decltype(OrtApi::CreateArenaCfg)>::call,
-    .ReleaseArenaCfg = NotImplemented<"ReleaseArenaCfg", decltype(OrtApi::ReleaseArenaCfg)>::call,
+    .CreateArenaCfg = entry::CreateArenaCfg,
+    .ReleaseArenaCfg = entry::ReleaseArenaCfg,
     .ModelMetadataGetGraphDescription = entry::ModelMetadataGetGraphDescription,
-    .SessionOptionsAppendExecutionProvider_TensorRT = NotImplemented<"SessionOptionsAppendExecutionProvider_TensorRT", decltype(OrtApi::SessionOptionsAppendExecutionProvider_TensorRT)>::call,
-    .SetCurrentGpuDeviceId = NotImplemented<"SetCurrentGpuDeviceId", decltype(OrtApi::SetCurrentGpuDeviceId)>::call,
-    .GetCurrentGpuDeviceId = NotImplemented<"GetCurrentGpuDeviceId", decltype(OrtApi::GetCurrentGpuDeviceId)>::call,
-    .KernelInfoGetAttributeArray_float = NotImplemented<"KernelInfoGetAttributeArray_float", decltype(OrtApi::KernelInfoGetAttributeArray_float)>::call,
-    .KernelInfoGetAttributeArray_int64 = NotImplemented<"KernelInfoGetAttributeArray_int64", decltype(OrtApi::KernelInfoGetAttributeArray_int64)>::call,
-    .CreateArenaCfgV2 = NotImplemented<"CreateArenaCfgV2", decltype(OrtApi::CreateArenaCfgV2)>::call,
+    .SessionOptionsAppendExecutionProvider_TensorRT = entry::SessionOptionsAppendExecutionProvider_TensorRT,
+    .SetCurrentGpuDeviceId = entry::SetCurrentGpuDeviceId,
+    .GetCurrentGpuDeviceId = entry::GetCurrentGpuDeviceId,
+    .KernelInfoGetAttributeArray_float = entry::KernelInfoGetAttributeArray_float,
+    .KernelInfoGetAttributeArray_int64 = entry::KernelInfoGetAttributeArray_int64,
+    .CreateArenaCfgV2 = entry::CreateArenaCfgV2,
     .AddRunConfigEntry = entry::AddRunConfigEntry,
     .CreatePrepackedWeightsContainer = entry::CreatePrepackedWeightsContainer,
     .ReleasePrepackedWeightsContainer = entry::ReleasePrepackedWeightsContainer,
     .CreateSessionWithPrepackedWeightsContainer = entry::CreateSessionWithPrepackedWeightsContainer,
     .CreateSessionFromArrayWithPrepackedWeightsContainer = entry::CreateSessionFromArrayWithPrepackedWeightsContainer,
-    .SessionOptionsAppendExecutionProvider_TensorRT_V2 = NotImplemented<"SessionOptionsAppendExecutionProvider_TensorRT_V2", decltype(OrtApi::SessionOptionsAppendExecutionProvider_TensorRT_V2)>::call,
-    .CreateTensorRTProviderOptions = NotImplemented<"CreateTensorRTProviderOptions", decltype(OrtApi::CreateTensorRTProviderOptions)>::call,
-    .UpdateTensorRTProviderOptions = NotImplemented<"UpdateTensorRTProviderOptions", decltype(OrtApi::UpdateTensorRTProviderOptions)>::call,
-    .GetTensorRTProviderOptionsAsString = NotImplemented<"GetTensorRTProviderOptionsAsString", decltype(OrtApi::GetTensorRTProviderOptionsAsString)>::call,
-    .ReleaseTensorRTProviderOptions = NotImplemented<"ReleaseTensorRTProviderOptions", decltype(OrtApi::ReleaseTensorRTProviderOptions)>::call,
-    .EnableOrtCustomOps = NotImplemented<"EnableOrtCustomOps", decltype(OrtApi::EnableOrtCustomOps)>::call,
-    .RegisterAllocator = NotImplemented<"RegisterAllocator", decltype(OrtApi::RegisterAllocator)>::call,
-    .UnregisterAllocator = NotImplemented<"UnregisterAllocator", decltype(OrtApi::UnregisterAllocator)>::call,
+    .SessionOptionsAppendExecutionProvider_TensorRT_V2 = entry::SessionOptionsAppendExecutionProvider_TensorRT_V2,
+    .CreateTensorRTProviderOptions = entry::CreateTensorRTProviderOptions,
+    .UpdateTensorRTProviderOptions = entry::UpdateTensorRTProviderOptions,
+    .GetTensorRTProviderOptionsAsString = entry::GetTensorRTProviderOptionsAsString,
+    .ReleaseTensorRTProviderOptions = entry::ReleaseTensorRTProviderOptions,
+    .EnableOrtCustomOps = entry::EnableOrtCustomOps,
+    .RegisterAllocator = entry::RegisterAllocator,
+    .UnregisterAllocator = entry::UnregisterAllocator,
     .IsSparseTensor = entry::IsSparseTensor,
     .CreateSparseTensorAsOrtValue = NotImplemented<"CreateSparseTensorAsOrtValue", decltype(OrtApi::CreateSparseTensorAsOrtValue)>::call,
     .FillSparseTensorCoo = NotImplemented<"FillSparseTensorCoo", decltype(OrtApi::FillSparseTensorCoo)>::call,
@@ -1488,92 +2503,92 @@ const OrtApi ort_api = {
     .GetSparseTensorIndicesTypeShape = NotImplemented<"GetSparseTensorIndicesTypeShape", decltype(OrtApi::GetSparseTensorIndicesTypeShape)>::call,
     .GetSparseTensorIndices = NotImplemented<"GetSparseTensorIndices", decltype(OrtApi::GetSparseTensorIndices)>::call,
     .HasValue = entry::HasValue,
-    .KernelContext_GetGPUComputeStream = NotImplemented<"KernelContext_GetGPUComputeStream", decltype(OrtApi::KernelContext_GetGPUComputeStream)>::call,
+    .KernelContext_GetGPUComputeStream = entry::KernelContext_GetGPUComputeStream,
     .GetTensorMemoryInfo = entry::GetTensorMemoryInfo,
-    .GetExecutionProviderApi = NotImplemented<"GetExecutionProviderApi", decltype(OrtApi::GetExecutionProviderApi)>::call,
-    .SessionOptionsSetCustomCreateThreadFn = NotImplemented<"SessionOptionsSetCustomCreateThreadFn", decltype(OrtApi::SessionOptionsSetCustomCreateThreadFn)>::call,
-    .SessionOptionsSetCustomThreadCreationOptions = NotImplemented<"SessionOptionsSetCustomThreadCreationOptions", decltype(OrtApi::SessionOptionsSetCustomThreadCreationOptions)>::call,
-    .SessionOptionsSetCustomJoinThreadFn = NotImplemented<"SessionOptionsSetCustomJoinThreadFn", decltype(OrtApi::SessionOptionsSetCustomJoinThreadFn)>::call,
-    .SetGlobalCustomCreateThreadFn = NotImplemented<"SetGlobalCustomCreateThreadFn", decltype(OrtApi::SetGlobalCustomCreateThreadFn)>::call,
-    .SetGlobalCustomThreadCreationOptions = NotImplemented<"SetGlobalCustomThreadCreationOptions", decltype(OrtApi::SetGlobalCustomThreadCreationOptions)>::call,
-    .SetGlobalCustomJoinThreadFn = NotImplemented<"SetGlobalCustomJoinThreadFn", decltype(OrtApi::SetGlobalCustomJoinThreadFn)>::call,
+    .GetExecutionProviderApi = entry::GetExecutionProviderApi,
+    .SessionOptionsSetCustomCreateThreadFn = entry::SessionOptionsSetCustomCreateThreadFn,
+    .SessionOptionsSetCustomThreadCreationOptions = entry::SessionOptionsSetCustomThreadCreationOptions,
+    .SessionOptionsSetCustomJoinThreadFn = entry::SessionOptionsSetCustomJoinThreadFn,
+    .SetGlobalCustomCreateThreadFn = entry::SetGlobalCustomCreateThreadFn,
+    .SetGlobalCustomThreadCreationOptions = entry::SetGlobalCustomThreadCreationOptions,
+    .SetGlobalCustomJoinThreadFn = entry::SetGlobalCustomJoinThreadFn,
     .SynchronizeBoundInputs = entry::SynchronizeBoundInputs,
     .SynchronizeBoundOutputs = entry::SynchronizeBoundOutputs,
-    .SessionOptionsAppendExecutionProvider_CUDA_V2 = NotImplemented<"SessionOptionsAppendExecutionProvider_CUDA_V2", decltype(OrtApi::SessionOptionsAppendExecutionProvider_CUDA_V2)>::call,
-    .CreateCUDAProviderOptions = NotImplemented<"CreateCUDAProviderOptions", decltype(OrtApi::CreateCUDAProviderOptions)>::call,
-    .UpdateCUDAProviderOptions = NotImplemented<"UpdateCUDAProviderOptions", decltype(OrtApi::UpdateCUDAProviderOptions)>::call,
-    .GetCUDAProviderOptionsAsString = NotImplemented<"GetCUDAProviderOptionsAsString", decltype(OrtApi::GetCUDAProviderOptionsAsString)>::call,
-    .ReleaseCUDAProviderOptions = NotImplemented<"ReleaseCUDAProviderOptions", decltype(OrtApi::ReleaseCUDAProviderOptions)>::call,
-    .SessionOptionsAppendExecutionProvider_MIGraphX = NotImplemented<"SessionOptionsAppendExecutionProvider_MIGraphX", decltype(OrtApi::SessionOptionsAppendExecutionProvider_MIGraphX)>::call,
+    .SessionOptionsAppendExecutionProvider_CUDA_V2 = entry::SessionOptionsAppendExecutionProvider_CUDA_V2,
+    .CreateCUDAProviderOptions = entry::CreateCUDAProviderOptions,
+    .UpdateCUDAProviderOptions = entry::UpdateCUDAProviderOptions,
+    .GetCUDAProviderOptionsAsString = entry::GetCUDAProviderOptionsAsString,
+    .ReleaseCUDAProviderOptions = entry::ReleaseCUDAProviderOptions,
+    .SessionOptionsAppendExecutionProvider_MIGraphX = entry::SessionOptionsAppendExecutionProvider_MIGraphX,
     .AddExternalInitializers = entry::AddExternalInitializers,
-    .CreateOpAttr = NotImplemented<"CreateOpAttr", decltype(OrtApi::CreateOpAttr)>::call,
-    .ReleaseOpAttr = NotImplemented<"ReleaseOpAttr", decltype(OrtApi::ReleaseOpAttr)>::call,
-    .CreateOp = NotImplemented<"CreateOp", decltype(OrtApi::CreateOp)>::call,
-    .InvokeOp = NotImplemented<"InvokeOp", decltype(OrtApi::InvokeOp)>::call,
-    .ReleaseOp = NotImplemented<"ReleaseOp", decltype(OrtApi::ReleaseOp)>::call,
+    .CreateOpAttr = entry::CreateOpAttr,
+    .ReleaseOpAttr = entry::ReleaseOpAttr,
+    .CreateOp = entry::CreateOp,
+    .InvokeOp = entry::InvokeOp,
+    .ReleaseOp = entry::ReleaseOp,
     .SessionOptionsAppendExecutionProvider = entry::SessionOptionsAppendExecutionProvider,
-    .CopyKernelInfo = NotImplemented<"CopyKernelInfo", decltype(OrtApi::CopyKernelInfo)>::call,
-    .ReleaseKernelInfo = NotImplemented<"ReleaseKernelInfo", decltype(OrtApi::ReleaseKernelInfo)>::call,
+    .CopyKernelInfo = entry::CopyKernelInfo,
+    .ReleaseKernelInfo = entry::ReleaseKernelInfo,
     .GetTrainingApi = entry::GetTrainingApi,
-    .SessionOptionsAppendExecutionProvider_CANN = NotImplemented<"SessionOptionsAppendExecutionProvider_CANN", decltype(OrtApi::SessionOptionsAppendExecutionProvider_CANN)>::call,
-    .CreateCANNProviderOptions = NotImplemented<"CreateCANNProviderOptions", decltype(OrtApi::CreateCANNProviderOptions)>::call,
-    .UpdateCANNProviderOptions = NotImplemented<"UpdateCANNProviderOptions", decltype(OrtApi::UpdateCANNProviderOptions)>::call,
-    .GetCANNProviderOptionsAsString = NotImplemented<"GetCANNProviderOptionsAsString", decltype(OrtApi::GetCANNProviderOptionsAsString)>::call,
-    .ReleaseCANNProviderOptions = NotImplemented<"ReleaseCANNProviderOptions", decltype(OrtApi::ReleaseCANNProviderOptions)>::call,
+    .SessionOptionsAppendExecutionProvider_CANN = entry::SessionOptionsAppendExecutionProvider_CANN,
+    .CreateCANNProviderOptions = entry::CreateCANNProviderOptions,
+    .UpdateCANNProviderOptions = entry::UpdateCANNProviderOptions,
+    .GetCANNProviderOptionsAsString = entry::GetCANNProviderOptionsAsString,
+    .ReleaseCANNProviderOptions = entry::ReleaseCANNProviderOptions,
     .MemoryInfoGetDeviceType = entry::MemoryInfoGetDeviceType,
     .UpdateEnvWithCustomLogLevel = entry::UpdateEnvWithCustomLogLevel,
-    .SetGlobalIntraOpThreadAffinity = NotImplemented<"SetGlobalIntraOpThreadAffinity", decltype(OrtApi::SetGlobalIntraOpThreadAffinity)>::call,
-    .RegisterCustomOpsLibrary_V2 = NotImplemented<"RegisterCustomOpsLibrary_V2", decltype(OrtApi::RegisterCustomOpsLibrary_V2)>::call,
-    .RegisterCustomOpsUsingFunction = NotImplemented<"RegisterCustomOpsUsingFunction", decltype(OrtApi::RegisterCustomOpsUsingFunction)>::call,
-    .KernelInfo_GetInputCount = NotImplemented<"KernelInfo_GetInputCount", decltype(OrtApi::KernelInfo_GetInputCount)>::call,
-    .KernelInfo_GetOutputCount = NotImplemented<"KernelInfo_GetOutputCount", decltype(OrtApi::KernelInfo_GetOutputCount)>::call,
-    .KernelInfo_GetInputName = NotImplemented<"KernelInfo_GetInputName", decltype(OrtApi::KernelInfo_GetInputName)>::call,
-    .KernelInfo_GetOutputName = NotImplemented<"KernelInfo_GetOutputName", decltype(OrtApi::KernelInfo_GetOutputName)>::call,
-    .KernelInfo_GetInputTypeInfo = NotImplemented<"KernelInfo_GetInputTypeInfo", decltype(OrtApi::KernelInfo_GetInputTypeInfo)>::call,
-    .KernelInfo_GetOutputTypeInfo = NotImplemented<"KernelInfo_GetOutputTypeInfo", decltype(OrtApi::KernelInfo_GetOutputTypeInfo)>::call,
-    .KernelInfoGetAttribute_tensor = NotImplemented<"KernelInfoGetAttribute_tensor", decltype(OrtApi::KernelInfoGetAttribute_tensor)>::call,
+    .SetGlobalIntraOpThreadAffinity = entry::SetGlobalIntraOpThreadAffinity,
+    .RegisterCustomOpsLibrary_V2 = entry::RegisterCustomOpsLibrary_V2,
+    .RegisterCustomOpsUsingFunction = entry::RegisterCustomOpsUsingFunction,
+    .KernelInfo_GetInputCount = entry::KernelInfo_GetInputCount,
+    .KernelInfo_GetOutputCount = entry::KernelInfo_GetOutputCount,
+    .KernelInfo_GetInputName = entry::KernelInfo_GetInputName,
+    .KernelInfo_GetOutputName = entry::KernelInfo_GetOutputName,
+    .KernelInfo_GetInputTypeInfo = entry::KernelInfo_GetInputTypeInfo,
+    .KernelInfo_GetOutputTypeInfo = entry::KernelInfo_GetOutputTypeInfo,
+    .KernelInfoGetAttribute_tensor = entry::KernelInfoGetAttribute_tensor,
     .HasSessionConfigEntry = entry::HasSessionConfigEntry,
     .GetSessionConfigEntry = entry::GetSessionConfigEntry,
-    .SessionOptionsAppendExecutionProvider_Dnnl = NotImplemented<"SessionOptionsAppendExecutionProvider_Dnnl", decltype(OrtApi::SessionOptionsAppendExecutionProvider_Dnnl)>::call,
-    .CreateDnnlProviderOptions = NotImplemented<"CreateDnnlProviderOptions", decltype(OrtApi::CreateDnnlProviderOptions)>::call,
-    .UpdateDnnlProviderOptions = NotImplemented<"UpdateDnnlProviderOptions", decltype(OrtApi::UpdateDnnlProviderOptions)>::call,
-    .GetDnnlProviderOptionsAsString = NotImplemented<"GetDnnlProviderOptionsAsString", decltype(OrtApi::GetDnnlProviderOptionsAsString)>::call,
-    .ReleaseDnnlProviderOptions = NotImplemented<"ReleaseDnnlProviderOptions", decltype(OrtApi::ReleaseDnnlProviderOptions)>::call,
-    .KernelInfo_GetNodeName = NotImplemented<"KernelInfo_GetNodeName", decltype(OrtApi::KernelInfo_GetNodeName)>::call,
-    .KernelInfo_GetLogger = NotImplemented<"KernelInfo_GetLogger", decltype(OrtApi::KernelInfo_GetLogger)>::call,
-    .KernelContext_GetLogger = NotImplemented<"KernelContext_GetLogger", decltype(OrtApi::KernelContext_GetLogger)>::call,
-    .Logger_LogMessage = NotImplemented<"Logger_LogMessage", decltype(OrtApi::Logger_LogMessage)>::call,
-    .Logger_GetLoggingSeverityLevel = NotImplemented<"Logger_GetLoggingSeverityLevel", decltype(OrtApi::Logger_GetLoggingSeverityLevel)>::call,
-    .KernelInfoGetConstantInput_tensor = NotImplemented<"KernelInfoGetConstantInput_tensor", decltype(OrtApi::KernelInfoGetConstantInput_tensor)>::call,
+    .SessionOptionsAppendExecutionProvider_Dnnl = entry::SessionOptionsAppendExecutionProvider_Dnnl,
+    .CreateDnnlProviderOptions = entry::CreateDnnlProviderOptions,
+    .UpdateDnnlProviderOptions = entry::UpdateDnnlProviderOptions,
+    .GetDnnlProviderOptionsAsString = entry::GetDnnlProviderOptionsAsString,
+    .ReleaseDnnlProviderOptions = entry::ReleaseDnnlProviderOptions,
+    .KernelInfo_GetNodeName = entry::KernelInfo_GetNodeName,
+    .KernelInfo_GetLogger = entry::KernelInfo_GetLogger,
+    .KernelContext_GetLogger = entry::KernelContext_GetLogger,
+    .Logger_LogMessage = entry::Logger_LogMessage,
+    .Logger_GetLoggingSeverityLevel = entry::Logger_GetLoggingSeverityLevel,
+    .KernelInfoGetConstantInput_tensor = entry::KernelInfoGetConstantInput_tensor,
     .CastTypeInfoToOptionalTypeInfo = entry::CastTypeInfoToOptionalTypeInfo,
     .GetOptionalContainedTypeInfo = entry::GetOptionalContainedTypeInfo,
     .GetResizedStringTensorElementBuffer = entry::GetResizedStringTensorElementBuffer,
-    .KernelContext_GetAllocator = NotImplemented<"KernelContext_GetAllocator", decltype(OrtApi::KernelContext_GetAllocator)>::call,
+    .KernelContext_GetAllocator = entry::KernelContext_GetAllocator,
     .GetBuildInfoString = entry::GetBuildInfoString,
-    .CreateROCMProviderOptions = NotImplemented<"CreateROCMProviderOptions", decltype(OrtApi::CreateROCMProviderOptions)>::call,
-    .UpdateROCMProviderOptions = NotImplemented<"UpdateROCMProviderOptions", decltype(OrtApi::UpdateROCMProviderOptions)>::call,
-    .GetROCMProviderOptionsAsString = NotImplemented<"GetROCMProviderOptionsAsString", decltype(OrtApi::GetROCMProviderOptionsAsString)>::call,
-    .ReleaseROCMProviderOptions = NotImplemented<"ReleaseROCMProviderOptions", decltype(OrtApi::ReleaseROCMProviderOptions)>::call,
-    .CreateAndRegisterAllocatorV2 = NotImplemented<"CreateAndRegisterAllocatorV2", decltype(OrtApi::CreateAndRegisterAllocatorV2)>::call,
+    .CreateROCMProviderOptions = entry::CreateROCMProviderOptions,
+    .UpdateROCMProviderOptions = entry::UpdateROCMProviderOptions,
+    .GetROCMProviderOptionsAsString = entry::GetROCMProviderOptionsAsString,
+    .ReleaseROCMProviderOptions = entry::ReleaseROCMProviderOptions,
+    .CreateAndRegisterAllocatorV2 = entry::CreateAndRegisterAllocatorV2,
     .RunAsync = entry::RunAsync,
-    .UpdateTensorRTProviderOptionsWithValue = NotImplemented<"UpdateTensorRTProviderOptionsWithValue", decltype(OrtApi::UpdateTensorRTProviderOptionsWithValue)>::call,
-    .GetTensorRTProviderOptionsByName = NotImplemented<"GetTensorRTProviderOptionsByName", decltype(OrtApi::GetTensorRTProviderOptionsByName)>::call,
-    .UpdateCUDAProviderOptionsWithValue = NotImplemented<"UpdateCUDAProviderOptionsWithValue", decltype(OrtApi::UpdateCUDAProviderOptionsWithValue)>::call,
-    .GetCUDAProviderOptionsByName = NotImplemented<"GetCUDAProviderOptionsByName", decltype(OrtApi::GetCUDAProviderOptionsByName)>::call,
-    .KernelContext_GetResource = NotImplemented<"KernelContext_GetResource", decltype(OrtApi::KernelContext_GetResource)>::call,
-    .SetUserLoggingFunction = NotImplemented<"SetUserLoggingFunction", decltype(OrtApi::SetUserLoggingFunction)>::call,
-    .ShapeInferContext_GetInputCount = NotImplemented<"ShapeInferContext_GetInputCount", decltype(OrtApi::ShapeInferContext_GetInputCount)>::call,
-    .ShapeInferContext_GetInputTypeShape = NotImplemented<"ShapeInferContext_GetInputTypeShape", decltype(OrtApi::ShapeInferContext_GetInputTypeShape)>::call,
-    .ShapeInferContext_GetAttribute = NotImplemented<"ShapeInferContext_GetAttribute", decltype(OrtApi::ShapeInferContext_GetAttribute)>::call,
-    .ShapeInferContext_SetOutputTypeShape = NotImplemented<"ShapeInferContext_SetOutputTypeShape", decltype(OrtApi::ShapeInferContext_SetOutputTypeShape)>::call,
+    .UpdateTensorRTProviderOptionsWithValue = entry::UpdateTensorRTProviderOptionsWithValue,
+    .GetTensorRTProviderOptionsByName = entry::GetTensorRTProviderOptionsByName,
+    .UpdateCUDAProviderOptionsWithValue = entry::UpdateCUDAProviderOptionsWithValue,
+    .GetCUDAProviderOptionsByName = entry::GetCUDAProviderOptionsByName,
+    .KernelContext_GetResource = entry::KernelContext_GetResource,
+    .SetUserLoggingFunction = entry::SetUserLoggingFunction,
+    .ShapeInferContext_GetInputCount = entry::ShapeInferContext_GetInputCount,
+    .ShapeInferContext_GetInputTypeShape = entry::ShapeInferContext_GetInputTypeShape,
+    .ShapeInferContext_GetAttribute = entry::ShapeInferContext_GetAttribute,
+    .ShapeInferContext_SetOutputTypeShape = entry::ShapeInferContext_SetOutputTypeShape,
     .SetSymbolicDimensions = entry::SetSymbolicDimensions,
-    .ReadOpAttr = NotImplemented<"ReadOpAttr", decltype(OrtApi::ReadOpAttr)>::call,
+    .ReadOpAttr = entry::ReadOpAttr,
     .SetDeterministicCompute = entry::SetDeterministicCompute,
-    .KernelContext_ParallelFor = NotImplemented<"KernelContext_ParallelFor", decltype(OrtApi::KernelContext_ParallelFor)>::call,
-    .SessionOptionsAppendExecutionProvider_OpenVINO_V2 = NotImplemented<"SessionOptionsAppendExecutionProvider_OpenVINO_V2", decltype(OrtApi::SessionOptionsAppendExecutionProvider_OpenVINO_V2)>::call,
-    .SessionOptionsAppendExecutionProvider_VitisAI = NotImplemented<"SessionOptionsAppendExecutionProvider_VitisAI", decltype(OrtApi::SessionOptionsAppendExecutionProvider_VitisAI)>::call,
-    .KernelContext_GetScratchBuffer = NotImplemented<"KernelContext_GetScratchBuffer", decltype(OrtApi::KernelContext_GetScratchBuffer)>::call,
-    .KernelInfoGetAllocator = NotImplemented<"KernelInfoGetAllocator", decltype(OrtApi::KernelInfoGetAllocator)>::call,
+    .KernelContext_ParallelFor = entry::KernelContext_ParallelFor,
+    .SessionOptionsAppendExecutionProvider_OpenVINO_V2 = entry::SessionOptionsAppendExecutionProvider_OpenVINO_V2,
+    .SessionOptionsAppendExecutionProvider_VitisAI = entry::SessionOptionsAppendExecutionProvider_VitisAI,
+    .KernelContext_GetScratchBuffer = entry::KernelContext_GetScratchBuffer,
+    .KernelInfoGetAllocator = entry::KernelInfoGetAllocator,
     .AddExternalInitializersFromFilesInMemory = NotImplemented<"AddExternalInitializersFromFilesInMemory", decltype(OrtApi::AddExternalInitializersFromFilesInMemory)>::call,
     .CreateLoraAdapter = NotImplemented<"CreateLoraAdapter", decltype(OrtApi::CreateLoraAdapter)>::call,
     .CreateLoraAdapterFromArray = NotImplemented<"CreateLoraAdapterFromArray", decltype(OrtApi::CreateLoraAdapterFromArray)>::call,
@@ -1596,25 +2611,25 @@ const OrtApi ort_api = {
     .GetKeyValuePairs = entry::GetKeyValuePairs,
     .RemoveKeyValuePair = entry::RemoveKeyValuePair,
     .ReleaseKeyValuePairs = entry::ReleaseKeyValuePairs,
-    .RegisterExecutionProviderLibrary = NotImplemented<"RegisterExecutionProviderLibrary", decltype(OrtApi::RegisterExecutionProviderLibrary)>::call,
-    .UnregisterExecutionProviderLibrary = NotImplemented<"UnregisterExecutionProviderLibrary", decltype(OrtApi::UnregisterExecutionProviderLibrary)>::call,
-    .GetEpDevices = NotImplemented<"GetEpDevices", decltype(OrtApi::GetEpDevices)>::call,
-    .SessionOptionsAppendExecutionProvider_V2 = NotImplemented<"SessionOptionsAppendExecutionProvider_V2", decltype(OrtApi::SessionOptionsAppendExecutionProvider_V2)>::call,
-    .SessionOptionsSetEpSelectionPolicy = NotImplemented<"SessionOptionsSetEpSelectionPolicy", decltype(OrtApi::SessionOptionsSetEpSelectionPolicy)>::call,
+    .RegisterExecutionProviderLibrary = entry::RegisterExecutionProviderLibrary,
+    .UnregisterExecutionProviderLibrary = entry::UnregisterExecutionProviderLibrary,
+    .GetEpDevices = entry::GetEpDevices,
+    .SessionOptionsAppendExecutionProvider_V2 = entry::SessionOptionsAppendExecutionProvider_V2,
+    .SessionOptionsSetEpSelectionPolicy = entry::SessionOptionsSetEpSelectionPolicy,
     .SessionOptionsSetEpSelectionPolicyDelegate = NotImplemented<"SessionOptionsSetEpSelectionPolicyDelegate", decltype(OrtApi::SessionOptionsSetEpSelectionPolicyDelegate)>::call,
-    .HardwareDevice_Type = NotImplemented<"HardwareDevice_Type", decltype(OrtApi::HardwareDevice_Type)>::call,
-    .HardwareDevice_VendorId = NotImplemented<"HardwareDevice_VendorId", decltype(OrtApi::HardwareDevice_VendorId)>::call,
-    .HardwareDevice_Vendor = NotImplemented<"HardwareDevice_Vendor", decltype(OrtApi::HardwareDevice_Vendor)>::call,
-    .HardwareDevice_DeviceId = NotImplemented<"HardwareDevice_DeviceId", decltype(OrtApi::HardwareDevice_DeviceId)>::call,
-    .HardwareDevice_Metadata = NotImplemented<"HardwareDevice_Metadata", decltype(OrtApi::HardwareDevice_Metadata)>::call,
-    .EpDevice_EpName = NotImplemented<"EpDevice_EpName", decltype(OrtApi::EpDevice_EpName)>::call,
-    .EpDevice_EpVendor = NotImplemented<"EpDevice_EpVendor", decltype(OrtApi::EpDevice_EpVendor)>::call,
-    .EpDevice_EpMetadata = NotImplemented<"EpDevice_EpMetadata", decltype(OrtApi::EpDevice_EpMetadata)>::call,
-    .EpDevice_EpOptions = NotImplemented<"EpDevice_EpOptions", decltype(OrtApi::EpDevice_EpOptions)>::call,
-    .EpDevice_Device = NotImplemented<"EpDevice_Device", decltype(OrtApi::EpDevice_Device)>::call,
+    .HardwareDevice_Type = entry::HardwareDevice_Type,
+    .HardwareDevice_VendorId = entry::HardwareDevice_VendorId,
+    .HardwareDevice_Vendor = entry::HardwareDevice_Vendor,
+    .HardwareDevice_DeviceId = entry::HardwareDevice_DeviceId,
+    .HardwareDevice_Metadata = entry::HardwareDevice_Metadata,
+    .EpDevice_EpName = entry::EpDevice_EpName,
+    .EpDevice_EpVendor = entry::EpDevice_EpVendor,
+    .EpDevice_EpMetadata = entry::EpDevice_EpMetadata,
+    .EpDevice_EpOptions = entry::EpDevice_EpOptions,
+    .EpDevice_Device = entry::EpDevice_Device,
     .GetEpApi = NotImplemented<"GetEpApi", decltype(OrtApi::GetEpApi)>::call,
     .GetTensorSizeInBytes = entry::GetTensorSizeInBytes,
-    .AllocatorGetStats = NotImplemented<"AllocatorGetStats", decltype(OrtApi::AllocatorGetStats)>::call,
+    .AllocatorGetStats = entry::AllocatorGetStats,
     .CreateMemoryInfo_V2 = NotImplemented<"CreateMemoryInfo_V2", decltype(OrtApi::CreateMemoryInfo_V2)>::call,
     .MemoryInfoGetDeviceMemType = entry::MemoryInfoGetDeviceMemType,
     .MemoryInfoGetVendorId = entry::MemoryInfoGetVendorId,
@@ -1657,9 +2672,9 @@ const OrtApi ort_api = {
     .Node_GetNumAttributes = NotImplemented<"Node_GetNumAttributes", decltype(OrtApi::Node_GetNumAttributes)>::call,
     .Node_GetAttributes = NotImplemented<"Node_GetAttributes", decltype(OrtApi::Node_GetAttributes)>::call,
     .Node_GetAttributeByName = NotImplemented<"Node_GetAttributeByName", decltype(OrtApi::Node_GetAttributeByName)>::call,
-    .OpAttr_GetTensorAttributeAsOrtValue = NotImplemented<"OpAttr_GetTensorAttributeAsOrtValue", decltype(OrtApi::OpAttr_GetTensorAttributeAsOrtValue)>::call,
-    .OpAttr_GetType = NotImplemented<"OpAttr_GetType", decltype(OrtApi::OpAttr_GetType)>::call,
-    .OpAttr_GetName = NotImplemented<"OpAttr_GetName", decltype(OrtApi::OpAttr_GetName)>::call,
+    .OpAttr_GetTensorAttributeAsOrtValue = entry::OpAttr_GetTensorAttributeAsOrtValue,
+    .OpAttr_GetType = entry::OpAttr_GetType,
+    .OpAttr_GetName = entry::OpAttr_GetName,
     .Node_GetNumSubgraphs = NotImplemented<"Node_GetNumSubgraphs", decltype(OrtApi::Node_GetNumSubgraphs)>::call,
     .Node_GetSubgraphs = NotImplemented<"Node_GetSubgraphs", decltype(OrtApi::Node_GetSubgraphs)>::call,
     .Node_GetGraph = NotImplemented<"Node_GetGraph", decltype(OrtApi::Node_GetGraph)>::call,
@@ -1669,15 +2684,15 @@ const OrtApi ort_api = {
     .ExternalInitializerInfo_GetFileOffset = NotImplemented<"ExternalInitializerInfo_GetFileOffset", decltype(OrtApi::ExternalInitializerInfo_GetFileOffset)>::call,
     .ExternalInitializerInfo_GetByteSize = NotImplemented<"ExternalInitializerInfo_GetByteSize", decltype(OrtApi::ExternalInitializerInfo_GetByteSize)>::call,
     .GetRunConfigEntry = entry::GetRunConfigEntry,
-    .EpDevice_MemoryInfo = NotImplemented<"EpDevice_MemoryInfo", decltype(OrtApi::EpDevice_MemoryInfo)>::call,
+    .EpDevice_MemoryInfo = entry::EpDevice_MemoryInfo,
     .CreateSharedAllocator = NotImplemented<"CreateSharedAllocator", decltype(OrtApi::CreateSharedAllocator)>::call,
-    .GetSharedAllocator = NotImplemented<"GetSharedAllocator", decltype(OrtApi::GetSharedAllocator)>::call,
+    .GetSharedAllocator = entry::GetSharedAllocator,
     .ReleaseSharedAllocator = NotImplemented<"ReleaseSharedAllocator", decltype(OrtApi::ReleaseSharedAllocator)>::call,
     .GetTensorData = entry::GetTensorData,
     .GetSessionOptionsConfigEntries = entry::GetSessionOptionsConfigEntries,
     .SessionGetMemoryInfoForInputs = entry::SessionGetMemoryInfoForInputs,
     .SessionGetMemoryInfoForOutputs = entry::SessionGetMemoryInfoForOutputs,
-    .SessionGetEpDeviceForInputs = NotImplemented<"SessionGetEpDeviceForInputs", decltype(OrtApi::SessionGetEpDeviceForInputs)>::call,
+    .SessionGetEpDeviceForInputs = entry::SessionGetEpDeviceForInputs,
     .CreateSyncStreamForEpDevice = NotImplemented<"CreateSyncStreamForEpDevice", decltype(OrtApi::CreateSyncStreamForEpDevice)>::call,
     .SyncStream_GetHandle = NotImplemented<"SyncStream_GetHandle", decltype(OrtApi::SyncStream_GetHandle)>::call,
     .ReleaseSyncStream = NotImplemented<"ReleaseSyncStream", decltype(OrtApi::ReleaseSyncStream)>::call,
@@ -1686,14 +2701,14 @@ const OrtApi ort_api = {
     .GetModelCompatibilityForEpDevices = NotImplemented<"GetModelCompatibilityForEpDevices", decltype(OrtApi::GetModelCompatibilityForEpDevices)>::call,
     .CreateExternalInitializerInfo = NotImplemented<"CreateExternalInitializerInfo", decltype(OrtApi::CreateExternalInitializerInfo)>::call,
     .TensorTypeAndShape_HasShape = entry::TensorTypeAndShape_HasShape,
-    .KernelInfo_GetConfigEntries = NotImplemented<"KernelInfo_GetConfigEntries", decltype(OrtApi::KernelInfo_GetConfigEntries)>::call,
-    .KernelInfo_GetOperatorDomain = NotImplemented<"KernelInfo_GetOperatorDomain", decltype(OrtApi::KernelInfo_GetOperatorDomain)>::call,
-    .KernelInfo_GetOperatorType = NotImplemented<"KernelInfo_GetOperatorType", decltype(OrtApi::KernelInfo_GetOperatorType)>::call,
-    .KernelInfo_GetOperatorSinceVersion = NotImplemented<"KernelInfo_GetOperatorSinceVersion", decltype(OrtApi::KernelInfo_GetOperatorSinceVersion)>::call,
+    .KernelInfo_GetConfigEntries = entry::KernelInfo_GetConfigEntries,
+    .KernelInfo_GetOperatorDomain = entry::KernelInfo_GetOperatorDomain,
+    .KernelInfo_GetOperatorType = entry::KernelInfo_GetOperatorType,
+    .KernelInfo_GetOperatorSinceVersion = entry::KernelInfo_GetOperatorSinceVersion,
     .GetInteropApi = NotImplemented<"GetInteropApi", decltype(OrtApi::GetInteropApi)>::call,
-    .SessionGetEpDeviceForOutputs = NotImplemented<"SessionGetEpDeviceForOutputs", decltype(OrtApi::SessionGetEpDeviceForOutputs)>::call,
-    .GetNumHardwareDevices = NotImplemented<"GetNumHardwareDevices", decltype(OrtApi::GetNumHardwareDevices)>::call,
-    .GetHardwareDevices = NotImplemented<"GetHardwareDevices", decltype(OrtApi::GetHardwareDevices)>::call,
+    .SessionGetEpDeviceForOutputs = entry::SessionGetEpDeviceForOutputs,
+    .GetNumHardwareDevices = entry::GetNumHardwareDevices,
+    .GetHardwareDevices = entry::GetHardwareDevices,
     .GetHardwareDeviceEpIncompatibilityDetails = NotImplemented<"GetHardwareDeviceEpIncompatibilityDetails", decltype(OrtApi::GetHardwareDeviceEpIncompatibilityDetails)>::call,
     .DeviceEpIncompatibilityDetails_GetReasonsBitmask = NotImplemented<"DeviceEpIncompatibilityDetails_GetReasonsBitmask", decltype(OrtApi::DeviceEpIncompatibilityDetails_GetReasonsBitmask)>::call,
     .DeviceEpIncompatibilityDetails_GetNotes = NotImplemented<"DeviceEpIncompatibilityDetails_GetNotes", decltype(OrtApi::DeviceEpIncompatibilityDetails_GetNotes)>::call,
@@ -1709,16 +2724,16 @@ const OrtApi ort_api = {
     .EpAssignedNode_GetDomain = NotImplemented<"EpAssignedNode_GetDomain", decltype(OrtApi::EpAssignedNode_GetDomain)>::call,
     .EpAssignedNode_GetOperatorType = NotImplemented<"EpAssignedNode_GetOperatorType", decltype(OrtApi::EpAssignedNode_GetOperatorType)>::call,
     .RunOptionsSetSyncStream = NotImplemented<"RunOptionsSetSyncStream", decltype(OrtApi::RunOptionsSetSyncStream)>::call,
-    .GetTensorElementTypeAndShapeDataReference = NotImplemented<"GetTensorElementTypeAndShapeDataReference", decltype(OrtApi::GetTensorElementTypeAndShapeDataReference)>::call,
+    .GetTensorElementTypeAndShapeDataReference = entry::GetTensorElementTypeAndShapeDataReference,
     .RunOptionsEnableProfiling = NotImplemented<"RunOptionsEnableProfiling", decltype(OrtApi::RunOptionsEnableProfiling)>::call,
     .RunOptionsDisableProfiling = NotImplemented<"RunOptionsDisableProfiling", decltype(OrtApi::RunOptionsDisableProfiling)>::call,
-    .KernelInfoGetAttributeArray_string = NotImplemented<"KernelInfoGetAttributeArray_string", decltype(OrtApi::KernelInfoGetAttributeArray_string)>::call,
+    .KernelInfoGetAttributeArray_string = entry::KernelInfoGetAttributeArray_string,
     .SetPerSessionThreadPoolCallbacks = NotImplemented<"SetPerSessionThreadPoolCallbacks", decltype(OrtApi::SetPerSessionThreadPoolCallbacks)>::call,
     .GetMemPatternEnabled = entry::GetMemPatternEnabled,
     .GetSessionExecutionMode = entry::GetSessionExecutionMode,
     .SessionReleaseCapturedGraph = NotImplemented<"SessionReleaseCapturedGraph", decltype(OrtApi::SessionReleaseCapturedGraph)>::call,
     .GetExperimentalFunction = NotImplemented<"GetExperimentalFunction", decltype(OrtApi::GetExperimentalFunction)>::call,
-    .KernelContext_GetSyncStream = NotImplemented<"KernelContext_GetSyncStream", decltype(OrtApi::KernelContext_GetSyncStream)>::call,
+    .KernelContext_GetSyncStream = entry::KernelContext_GetSyncStream,
     .SessionOptionsSetWeightlessSourceModelBuffer = NotImplemented<"SessionOptionsSetWeightlessSourceModelBuffer", decltype(OrtApi::SessionOptionsSetWeightlessSourceModelBuffer)>::call,
 };
 static_assert(sizeof(OrtApi) == 425 * sizeof(void*), "OrtApi has 425 slots");

@@ -519,6 +519,15 @@ OrtStatus* ORT_API_CALL RunOptionsSetGradientBuffer(OrtRunOptions* options, OrtV
   });
 }
 
+OrtStatus* ORT_API_CALL RegisterGradient(const char* domain, const char* op_type, const void* gradient_model, size_t gradient_model_length) noexcept {
+  return guarded("RegisterGradient", [&] {
+    check_pointer(domain, "domain");
+    check_pointer(op_type, "op_type");
+    check_array(gradient_model, gradient_model_length, "gradient_model", "gradient_model_length");
+    capi::RegisterGradient(domain, op_type, gradient_model, gradient_model_length);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -581,7 +590,8 @@ const OrtrainApi ortrain_api = {
     .SessionCopyStatesToBuffer = entry::SessionCopyStatesToBuffer,
     .SessionCopyBufferToStates = entry::SessionCopyBufferToStates,
     .RunOptionsSetGradientBuffer = entry::RunOptionsSetGradientBuffer,
+    .RegisterGradient = entry::RegisterGradient,
 };
-static_assert(sizeof(OrtrainApi) == 58 * sizeof(void*), "OrtrainApi has 58 slots");
+static_assert(sizeof(OrtrainApi) == 59 * sizeof(void*), "OrtrainApi has 59 slots");
 
 }  // namespace ortrain::capi

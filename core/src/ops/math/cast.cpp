@@ -1,11 +1,14 @@
-// Cast and CastLike between all real types and bool; BitCast.
+// Cast and CastLike between all real types, bool and strings; BitCast.
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 
 #include "backend/cpu/strided_copy.h"
 #include "op/operator.h"
 #include "ops/common/elementwise.h"
 #include "runtime/convert.h"
+#include "runtime/text_tensor.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -34,8 +37,8 @@ DType stated_target(const NodeContext& c) {
 }
 
 void shape_of(ShapeContext& c, DType to) {
-  if (!is_real(c.dtype(0))) c.reject_dtype(0);
-  c.expect(is_real(to), "it cannot cast to ", to_string(to));
+  if (!is_real(c.dtype(0)) && c.dtype(0) != DType::kString) c.reject_dtype(0);
+  c.expect(is_real(to) || to == DType::kString, "it cannot cast to ", to_string(to));
   c.output(0, to, c.shape(0));
 }
 
@@ -59,6 +62,61 @@ void convert(const void* x, void* y, int64_t n) {
   const From* from = static_cast<const From*>(x);
   To* to = static_cast<To*>(y);
   for (int64_t i = 0; i < n; ++i) to[i] = cast_number<To>(from[i]);
+}
+
+// The text of a number, and the number of a text; throws if it is none. As in onnxruntime.
+template <typename T>
+std::string text_of(T x) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (std::isnan(x)) return "NaN";
+    if (std::isinf(x)) return x > 0 ? "INF" : "-INF";
+    char digits[40];
+    std::snprintf(digits, sizeof digits, "%.8g", static_cast<double>(x));
+    return digits;
+  } else if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+    return text_of(static_cast<float>(x));
+  } else {
+    return std::to_string(x);
+  }
+}
+
+template <typename T>
+T number_of(const std::string& digits) {
+  size_t used = 0;
+  T number{};
+  try {
+    if constexpr (std::is_integral_v<T> && std::is_unsigned_v<T>)
+      number = static_cast<T>(std::stoull(digits, &used));
+    else if constexpr (std::is_integral_v<T>)
+      number = static_cast<T>(std::stoll(digits, &used));
+    else
+      number = cast_number<T>(std::is_same_v<T, double> ? std::stod(digits, &used)
+                                                       : static_cast<double>(std::stof(digits, &used)));
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  require(used > 0, ErrorCode::kInvalidArgument, "\"", digits, "\" is not a number that can be cast");
+  return number;
+}
+
+Kernel text_kernel(KernelContext& c) {
+  const DType source = c.dtype(0), target = c.out_dtype(0);
+  const Slot x = c.in(0), y = c.out(0);
+  const int64_t n = c.out_size(0);
+  Kernel kernel;
+  visit_castable(source == DType::kString ? target : source, [&](auto zero) {
+    using T = decltype(zero);
+    if (source == DType::kString)
+      kernel = [=](const Frame& f) {
+        for (int64_t i = 0; i < n; ++i) f.at<T>(y)[i] = number_of<T>(text(f.at<Text>(x)[i]));
+      };
+    else
+      kernel = [=](const Frame& f) {
+        for (int64_t i = 0; i < n; ++i) f.at<Text>(y)[i] = keep_text(text_of(f.at<T>(x)[i]));
+      };
+  });
+  if (!kernel) c.reject_dtype(0);
+  return kernel;
 }
 
 constexpr int64_t kPiece = 512;  // elements converted through double at a time
@@ -96,6 +154,7 @@ Kernel kernel(KernelContext& c) {
     c.alias(0, 0);
     return nullptr;
   }
+  if (source == DType::kString || target == DType::kString) return text_kernel(c);
   const Slot x = c.in(0), y = c.out(0);
   const int64_t n = c.out_size(0);
   if (source == DType::kFloat && is_half(target))
@@ -144,6 +203,8 @@ ORTRAIN_OPERATOR(
 // BitCast: the same bits as elements of another type of the same width.
 void bit_cast_shape(ShapeContext& c) {
   const DType from = c.dtype(0), to = stated_target(c);
+  for (const DType type : {from, to})
+    c.expect(type != DType::kString, "strings have no bits that could be reinterpreted");
   c.expect(bits_of(to) > 0 && bits_of(to) == bits_of(from), "it cannot reinterpret ", to_string(from), " of ",
            bits_of(from), " bits as ", to_string(to), " of ", bits_of(to), " bits: the widths must be equal");
   c.output(0, to, c.shape(0));

@@ -6,6 +6,7 @@
 
 #include "op/operator.h"
 #include "ops/common/elementwise.h"
+#include "runtime/text_tensor.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -40,8 +41,13 @@ Kernel logic(KernelContext& c) {
   return broadcast_kernel(c, kFunction<bool, F>, 1);
 }
 
+struct EqualTexts {
+  bool operator()(Text a, Text b) const { return a == b || text(a) == text(b); }
+};
+
 template <typename F>
 Kernel equal(KernelContext& c) {
+  if (c.dtype(0) == DType::kString) return broadcast_kernel(c, kFunction<Text, EqualTexts>, 4);
   return c.dtype(0) == DType::kBool ? logic<F>(c) : compare<F>(c);
 }
 

@@ -1,13 +1,37 @@
 #include "ops/ml/ml.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "op/gradient_expression.h"
+#include "runtime/text_tensor.h"
 
 namespace ortrain {
 
-DType classifier_types(const ElementTypes&, size_t o) { return o == 0 ? DType::kInt64 : DType::kFloat; }
+std::vector<std::string> strings_of(const Node& node, const std::string& name) {
+  const auto at = node.attributes.find(name);
+  if (at == node.attributes.end()) return {};
+  if (const auto* ints = std::get_if<std::vector<int64_t>>(&at->second); ints && ints->empty()) return {};
+  const auto* texts = std::get_if<std::vector<std::string>>(&at->second);
+  require(texts != nullptr, ErrorCode::kInvalidGraph, node.label(), ": attribute ", name,
+          " must hold strings");
+  return *texts;
+}
+
+Labels::Labels(const NodeContext& c, const std::string& integers)
+    : values(c.node().ints_or(integers, {})) {
+  std::vector<std::string> strings = strings_of(c.node(), "classlabels_strings");
+  if (strings.empty()) return;
+  c.expect(values.empty(), "it has both ", integers, " and classlabels_strings, expected one of them");
+  texts = std::make_shared<const std::vector<std::string>>(std::move(strings));
+  for (const std::string& one : *texts) values.push_back(std::bit_cast<int64_t>(Text(&one)));
+}
+
+DType classifier_types(const ElementTypes& types, size_t o) {
+  if (o > 0) return DType::kFloat;
+  return strings_of(types.node(), "classlabels_strings").empty() ? DType::kInt64 : DType::kString;
+}
 
 std::vector<float> floats_of(const NodeContext& c, const std::string& name) {
   const auto at = c.node().attributes.find(name);
@@ -27,15 +51,6 @@ std::vector<double> numbers_of(const NodeContext& c, const std::string& name) {
   const auto* tensor = std::get_if<Tensor>(&at->second);
   c.expect(tensor != nullptr, "attribute ", at->first, " must hold a tensor");
   return tensor->to_double();
-}
-
-void reject_strings(const NodeContext& c, const std::string& name) {
-  const auto at = c.node().attributes.find(name);
-  if (at == c.node().attributes.end()) return;
-  const auto* strings = std::get_if<std::vector<std::string>>(&at->second);
-  if (strings && !strings->empty())
-    fail(ErrorCode::kNotImplemented, c.node().label(), ": attribute ", name,
-         " holds strings, which are not supported; use integer classes instead");
 }
 
 Rows::Rows(const NodeContext& c) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,10 +23,21 @@ void visit_ml(const NodeContext& c, size_t i, F&& f) {
 std::vector<float> floats_of(const NodeContext& c, const std::string& name);
 // The same, or a tensor of float or double in the attribute with `_as_tensor` appended to its name.
 std::vector<double> numbers_of(const NodeContext& c, const std::string& name);
-// Rejects the node if it has the attribute: strings are not supported.
-void reject_strings(const NodeContext& c, const std::string& name);
+// A list of strings; empty if the node does not have the attribute.
+std::vector<std::string> strings_of(const Node& node, const std::string& name);
 
-// The types of a classifier's outputs: labels are int64, scores float.
+// The labels of a classifier's classes: integers or, in the same memory, strings (Text).
+struct Labels {
+  std::vector<int64_t> values;
+  std::shared_ptr<const std::vector<std::string>> texts;  // that `values` point to; null: integers
+  Labels(const NodeContext& c, const std::string& integers);
+  DType type() const { return texts ? DType::kString : DType::kInt64; }
+  size_t size() const { return values.size(); }
+  bool empty() const { return values.empty(); }
+  int64_t operator[](size_t i) const { return values[i]; }
+};
+
+// The types of a classifier's outputs: labels are int64 or strings, scores float.
 DType classifier_types(const ElementTypes& types, size_t o);
 
 // Input 0, [N, F] or [F], as rows of features.

@@ -1,5 +1,5 @@
 // Operators of ai.onnx.ml that prepare features: ArrayFeatureExtractor, Binarizer, FeatureVectorizer,
-// Imputer, LabelEncoder, Normalizer, OneHotEncoder and Scaler, on numeric values.
+// Imputer, Normalizer, OneHotEncoder and Scaler.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -10,6 +10,7 @@
 #include "ops/common/indices.h"
 #include "ops/ml/ml.h"
 #include "runtime/convert.h"
+#include "runtime/text_tensor.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -220,90 +221,6 @@ void impute_gradient(GradientContext& g) {
 }
 
 // -----------------------------------------------------------------------------------------------------------
-// LabelEncoder: a table from keys to values. All NaNs are the same key.
-
-uint64_t key_of(double x) { return std::bit_cast<uint64_t>(std::isnan(x) ? std::nan("") : x == 0 ? 0.0 : x); }
-uint64_t key_of(float x) { return key_of(static_cast<double>(x)); }
-uint64_t key_of(std::integral auto x) { return static_cast<uint64_t>(static_cast<int64_t>(x)); }
-
-// The keys or values (`side`) of the table, under their attribute's name, as a tensor.
-Tensor table_side(const NodeContext& c, const std::string& side) {
-  reject_strings(c, side + "_strings");
-  reject_strings(c, "classes_strings");
-  if (const auto at = c.node().attributes.find(side + "_tensor"); at != c.node().attributes.end()) {
-    const auto* tensor = std::get_if<Tensor>(&at->second);
-    c.expect(tensor != nullptr, "attribute ", at->first, " must hold a tensor");
-    return *tensor;
-  }
-  if (const std::vector<int64_t> ints = c.node().ints_or(side + "_int64s", {}); !ints.empty())
-    return Tensor::of(ints);
-  const std::vector<float> floats = floats_of(c, side + "_floats");
-  c.expect(!floats.empty(), "it has none of the attributes ", side, "_int64s, ", side, "_floats and ", side,
-           "_tensor");
-  return Tensor::of(floats);
-}
-
-// The type of the values; table_side rejects a node without any.
-DType encode_type(const ElementTypes& types, size_t) {
-  const Node& node = types.node();
-  if (const auto at = node.attributes.find("values_tensor"); at != node.attributes.end())
-    if (const auto* tensor = std::get_if<Tensor>(&at->second)) return tensor->dtype();
-  return node.ints_or("values_int64s", {}).empty() ? DType::kFloat : DType::kInt64;
-}
-
-void encode_shape(ShapeContext& c) {
-  const Tensor keys = table_side(c, "keys"), values = table_side(c, "values");
-  c.expect(keys.dtype() == c.dtype(0), "its keys are ", to_string(keys.dtype()), ", but the input is ",
-           to_string(c.dtype(0)));
-  c.expect(keys.size() == values.size(), "it has ", keys.size(), " keys and ", values.size(), " values");
-  c.output(0, values.dtype(), c.shape(0));
-}
-
-// The value for keys that are not in the table.
-Tensor encode_default(const NodeContext& c, DType type) {
-  if (const auto at = c.node().attributes.find("default_tensor"); at != c.node().attributes.end()) {
-    const auto* tensor = std::get_if<Tensor>(&at->second);
-    c.expect(tensor && tensor->dtype() == type && tensor->size() == 1,
-             "attribute default_tensor must hold one ", to_string(type));
-    return *tensor;
-  }
-  if (type == DType::kInt64) return Tensor::scalar(c.node().int_or("default_int64", -1));
-  return Tensor::scalar(type, is_floating(type)
-                                  ? static_cast<double>(c.node().float_or("default_float", -0.0f))
-                                  : static_cast<double>(c.node().int_or("default_int64", -1)));
-}
-
-Kernel encode_kernel(KernelContext& c) {
-  const Tensor keys = table_side(c, "keys"), values = table_side(c, "values");
-  uint64_t (*key_at)(const void*, int64_t) = nullptr;
-  const auto known = [](DType type, auto f) {
-    return visit_types<float, double, int16_t, int32_t, int64_t>(type, f);
-  };
-  if (!known(values.dtype(), [](auto) {}) || !known(keys.dtype(), [&](auto zero) {
-        key_at = [](const void* x, int64_t i) { return key_of(static_cast<const decltype(zero)*>(x)[i]); };
-      }))
-    c.reject("keys of ", to_string(keys.dtype()), " and values of ", to_string(values.dtype()),
-             " are not supported");
-  const Tensor otherwise = encode_default(c, values.dtype());
-  const size_t width = size_of(values.dtype());
-  // The position of a key's value.
-  const auto table = std::make_shared<std::unordered_map<uint64_t, size_t>>();
-  for (int64_t i = 0; i < keys.size(); ++i)
-    table->emplace(key_at(keys.raw(), i), static_cast<size_t>(i) * width);
-  const int64_t n = c.size(0);
-  const Slot x = c.in(0), y = c.out(0);
-  return [=](const Frame& f) {
-    parallel_for(n, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const auto found = table->find(key_at(f.at<void>(x), i));
-        std::memcpy(f.at<std::byte>(y) + static_cast<size_t>(i) * width,
-                    found == table->end() ? otherwise.raw() : values.raw() + found->second, width);
-      }
-    });
-  };
-}
-
-// -----------------------------------------------------------------------------------------------------------
 // Normalizer: x over its largest element (MAX), its sum of magnitudes (L1) or the root of its sum of squares
 // (L2), row by row. If that is zero, x is unchanged.
 
@@ -369,40 +286,63 @@ void normalize_gradient(GradientContext& g) {
 // -----------------------------------------------------------------------------------------------------------
 // OneHotEncoder: a new last axis with a one at the category that equals the value.
 
+std::string categories_name(const NodeContext& c) {
+  return c.dtype(0) == DType::kString ? "cats_strings" : "cats_int64s";
+}
+
+int64_t categories_count(const NodeContext& c) {
+  return static_cast<int64_t>(c.dtype(0) == DType::kString ? strings_of(c.node(), "cats_strings").size()
+                                                           : c.node().ints_or("cats_int64s", {}).size());
+}
+
 void one_hot_shape(ShapeContext& c) {
-  reject_strings(c, "cats_strings");
-  const std::vector<int64_t> categories = c.node().ints_or("cats_int64s", {});
-  c.expect(!categories.empty(), "attribute cats_int64s is required but missing");
+  const int64_t categories = categories_count(c);
+  c.expect(categories > 0, "attribute ", categories_name(c), " is required but missing");
   Shape out = c.shape(0);
-  out.push_back(static_cast<int64_t>(categories.size()));
+  out.push_back(categories);
   c.output(0, DType::kFloat, out);
 }
 
-Kernel one_hot_kernel(KernelContext& c) {
-  const std::vector<int64_t> categories = c.node().ints_or("cats_int64s", {});
+// `place_of` returns the category of element i, or -1.
+template <typename F>
+Kernel one_hot(KernelContext& c, F place_of) {
   const bool zeros = c.node().int_or("zeros", 1) != 0;
-  const int64_t n = c.size(0), width = static_cast<int64_t>(categories.size());
-  const auto places = std::make_shared<std::unordered_map<int64_t, int64_t>>();
-  for (int64_t i = 0; i < width; ++i) places->emplace(categories[static_cast<size_t>(i)], i);
+  const int64_t n = c.size(0), width = categories_count(c);
   const Slot x = c.in(0), y = c.out(0);
+  return [=, label = c.node().label(), name = categories_name(c)](const Frame& f) {
+    float* to = f.at<float>(y);
+    std::fill(to, to + n * width, 0.0f);
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t place = place_of(f.at<void>(x), i);
+      require(zeros || place >= 0, ErrorCode::kInvalidArgument, label, ": element ", i, " is not in ", name);
+      if (place >= 0) to[i * width + place] = 1;
+    }
+  };
+}
+
+Kernel one_hot_kernel(KernelContext& c) {
+  if (c.dtype(0) == DType::kString) {
+    const auto places = std::make_shared<std::unordered_map<std::string, int64_t>>();
+    for (std::string& one : strings_of(c.node(), "cats_strings"))
+      places->emplace(std::move(one), static_cast<int64_t>(places->size()));
+    return one_hot(c, [places](const void* x, int64_t i) {
+      const auto found = places->find(text(static_cast<const Text*>(x)[i]));
+      return found == places->end() ? int64_t{-1} : found->second;
+    });
+  }
+  const std::vector<int64_t> categories = c.node().ints_or("cats_int64s", {});
+  const auto places = std::make_shared<std::unordered_map<int64_t, int64_t>>();
+  for (size_t i = 0; i < categories.size(); ++i) places->emplace(categories[i], static_cast<int64_t>(i));
   Kernel kernel;
   visit_ml(c, 0, [&](auto zero) {
     using T = decltype(zero);
-    kernel = [=, label = c.node().label()](const Frame& f) {
-      float* to = f.at<float>(y);
-      std::fill(to, to + n * width, 0.0f);
-      for (int64_t i = 0; i < n; ++i) {
-        const double v = static_cast<double>(f.at<T>(x)[i]);
-        // Values are truncated to integers, as in onnxruntime.
-        const bool whole = std::abs(v) < 0x1p63;
-        const auto found = whole ? places->find(static_cast<int64_t>(f.at<T>(x)[i])) : places->end();
-        if (found != places->end())
-          to[i * width + found->second] = 1;
-        else
-          require(zeros, ErrorCode::kInvalidArgument, label, ": element ", i, ", ", v,
-                  ", is not in cats_int64s");
-      }
-    };
+    kernel = one_hot(c, [places](const void* x, int64_t i) {
+      // Values are truncated to integers, as in onnxruntime.
+      const T v = static_cast<const T*>(x)[i];
+      const bool whole = std::abs(static_cast<double>(v)) < 0x1p63;
+      const auto found = whole ? places->find(static_cast<int64_t>(v)) : places->end();
+      return found == places->end() ? int64_t{-1} : found->second;
+    });
   });
   return kernel;
 }
@@ -473,11 +413,6 @@ ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "Imputer",
                   .rules = {.shape = impute_shape, .gradient = impute_gradient},
                   .kernels = {.cpu = impute_kernel}});
-ORTRAIN_OPERATOR({.domain = kMl,
-                  .type = "LabelEncoder",
-                  .rules = {.shape = encode_shape, .element_type = encode_type},
-                  .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = encode_kernel}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "Normalizer",
                   .rules = {.shape = normalize_shape,

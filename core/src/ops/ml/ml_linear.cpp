@@ -16,7 +16,7 @@ namespace {
 struct Linear {
   Rows rows;
   std::vector<float> weights, bias;
-  std::vector<int64_t> labels;
+  Labels labels;
   int64_t scores = 1;  // rows of the weights
   bool mirrored = false;
   PostTransform transform;
@@ -25,7 +25,7 @@ struct Linear {
       : rows(c),
         weights(floats_of(c, "coefficients")),
         bias(floats_of(c, "intercepts")),
-        labels(c.node().ints_or("classlabels_ints", {})),
+        labels(c, "classlabels_ints"),
         transform(read_post_transform(c)) {
     const int64_t count = static_cast<int64_t>(weights.size());
     c.expect(rows.features > 0 && count > 0 && count % rows.features == 0, "its ", count,
@@ -40,10 +40,9 @@ struct Linear {
                scores);
       return;
     }
-    reject_strings(c, "classlabels_strings");
     mirrored = scores == 1 && labels.size() == 2;
     if (labels.empty())
-      for (int64_t i = 0; i < scores; ++i) labels.push_back(i);
+      for (int64_t i = 0; i < scores; ++i) labels.values.push_back(i);
     c.expect(mirrored || static_cast<int64_t>(labels.size()) == scores, "it has ", scores, " scores and ",
              labels.size(), " labels");
   }
@@ -54,7 +53,7 @@ template <bool Classifies>
 void shape(ShapeContext& c) {
   const Linear l(c, Classifies);
   constexpr size_t at = Classifies ? 1 : 0;
-  if (Classifies && c.has_output(0)) c.output(0, DType::kInt64, {l.rows.count});
+  if (Classifies && c.has_output(0)) c.output(0, l.labels.type(), {l.rows.count});
   if (c.has_output(at)) c.output(at, DType::kFloat, {l.rows.count, l.width()});
 }
 
@@ -111,7 +110,9 @@ void gradient(GradientContext& g) {
   if (!dims || dims->empty() || dims->back().value <= 0)
     g.reject("its gradient needs an input with a known number of features");
   const int64_t features = dims->back().value, scores = static_cast<int64_t>(weights.size()) / features;
-  if (Classifies && scores == 1 && g.node().ints_or("classlabels_ints", {}).size() == 2)
+  const size_t labels = g.node().ints_or("classlabels_ints", {}).size() +
+                        strings_of(g.node(), "classlabels_strings").size();
+  if (Classifies && scores == 1 && labels == 2)
     d = g("MatMul", {d, g.constant(Tensor::of(std::vector<float>{-1, 1}, {2, 1}))});
   const Expression x(g, g.x(0)), dx(g, g("MatMul", {d, g.constant(Tensor::of(weights, {scores, features}))}));
   g.set(0, reshape_like(g, g.dtype(x) == DType::kFloat ? dx : dx.as(x), x));

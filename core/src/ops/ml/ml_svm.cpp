@@ -135,22 +135,22 @@ Kernel regressor_kernel(KernelContext& c) {
 // -----------------------------------------------------------------------------------------------------------
 
 struct Classifier {
-  std::vector<int64_t> labels, per_class, starts;
+  Labels labels;
+  std::vector<int64_t> per_class, starts;
   Machine machine;
   std::vector<float> prob_a, prob_b;
   int64_t classes;
   bool positive;  // no coefficient is negative
 
   explicit Classifier(const NodeContext& c)
-      : labels(c.node().ints_or("classlabels_ints", {})),
+      : labels(c, "classlabels_ints"),
         per_class(c.node().ints_or("vectors_per_class", {})),
         starts(starts_of(per_class)),
         machine(c, starts.back()),
         prob_a(floats_of(c, "prob_a")),
         prob_b(floats_of(c, "prob_b")),
         classes(std::max<int64_t>(1, static_cast<int64_t>(labels.size()))) {
-    reject_strings(c, "classlabels_strings");
-    c.expect(!labels.empty(), "attribute classlabels_ints is required but missing");
+    c.expect(!labels.empty(), "it has neither classlabels_ints nor classlabels_strings");
     const int64_t count = static_cast<int64_t>(machine.coefficients.size());
     if (pairwise()) {
       c.expect(static_cast<int64_t>(per_class.size()) == classes && classes >= 2, "it has vectors of ",
@@ -261,7 +261,7 @@ struct Classifier {
     int64_t label = labels[best];
     if (machine.rho.size() == 1) {
       if (classes == 2 && !has_probabilities() && positive && weight >= 0.5) label = labels[1];
-      if (classes != 2) label = weight > 0 ? 1 : 0;
+      if (classes != 2) label = weight > 0 && !labels.texts ? 1 : 0;
     }
     const int64_t n = scores();
     if (mirrored()) {
@@ -277,7 +277,7 @@ struct Classifier {
 
 void classifier_shape(ShapeContext& c) {
   const Classifier k(c);
-  if (c.has_output(0)) c.output(0, DType::kInt64, {k.machine.rows.count});
+  if (c.has_output(0)) c.output(0, k.labels.type(), {k.machine.rows.count});
   if (c.has_output(1)) c.output(1, DType::kFloat, {k.machine.rows.count, k.width()});
 }
 

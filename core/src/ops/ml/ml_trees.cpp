@@ -363,13 +363,12 @@ Kernel regressor_kernel(KernelContext& c) {
 // s > 0 does, and they are -s and s.
 struct TreeClassifier {
   std::shared_ptr<const Ensemble> trees;
-  std::vector<int64_t> labels;
+  Labels labels;
   bool binary = false, positive = true;
   int64_t only = 0;  // the class that has weights
 
-  explicit TreeClassifier(const NodeContext& c) : labels(c.node().ints_or("classlabels_int64s", {})) {
-    reject_strings(c, "classlabels_strings");
-    c.expect(!labels.empty(), "attribute classlabels_int64s is required but missing");
+  explicit TreeClassifier(const NodeContext& c) : labels(c, "classlabels_int64s") {
+    c.expect(!labels.empty(), "it has neither classlabels_int64s nor classlabels_strings");
     trees = read_old(c, "class", static_cast<int64_t>(labels.size()));
     std::vector<int64_t> seen;
     for (const Weight& w : trees->weights) {
@@ -388,7 +387,7 @@ struct TreeClassifier {
 
 void classifier_shape(ShapeContext& c) {
   const TreeClassifier k(c);
-  if (c.has_output(0)) c.output(0, DType::kInt64, {Rows(c).count});
+  if (c.has_output(0)) c.output(0, k.labels.type(), {Rows(c).count});
   if (c.has_output(1)) c.output(1, DType::kFloat, {Rows(c).count, k.width()});
 }
 

@@ -1,14 +1,16 @@
-// TfIdfVectorizer on integers: how often each n-gram of a pool occurs in a sequence, or in each row of a
-// matrix. The items of an n-gram may be up to max_skip_count + 1 apart, all at the same distance; single
+// TfIdfVectorizer: how often each n-gram of a pool occurs in a sequence of integers or
+// strings, or in each row of a matrix. The items of an n-gram may be up to max_skip_count + 1 apart, all at the same distance; single
 // items are counted once.
 //
 //     TF: counts; IDF: the weight if the count is not zero; TFIDF: weight times count
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <unordered_map>
 
 #include "ops/ml/ml.h"
 #include "runtime/checked.h"
+#include "runtime/text_tensor.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -22,6 +24,7 @@ struct Vectorizer {
   std::map<std::vector<int64_t>, int64_t> places;  // n-gram → its index
   std::vector<int64_t> outputs;                    // index → position in the result
   std::vector<float> weights;                      // by index; empty: ones
+  std::unordered_map<std::string, int64_t> numbers;  // of the strings in the pool
 
   explicit Vectorizer(const NodeContext& c)
       : shortest(c.node().int_or("min_gram_length", 0)),
@@ -33,8 +36,11 @@ struct Vectorizer {
     c.expect(name == "TF" || name == "IDF" || name == "TFIDF",
              "attribute mode must be TF, IDF or TFIDF, found '", name, "'");
     mode = name == "TF" ? Mode::kTf : name == "IDF" ? Mode::kIdf : Mode::kTfIdf;
-    reject_strings(c, "pool_strings");
-    const std::vector<int64_t> pool = c.node().ints_or("pool_int64s", {});
+    std::vector<int64_t> pool = c.node().ints_or("pool_int64s", {});
+    const std::vector<std::string> strings = strings_of(c.node(), "pool_strings");
+    c.expect(strings.empty() || pool.empty(), "it has both pool_int64s and pool_strings");
+    for (const std::string& one : strings)
+      pool.push_back(numbers.emplace(one, static_cast<int64_t>(numbers.size())).first->second);
     std::vector<int64_t> starts = c.node().ints_or("ngram_counts", {});
     const int64_t total = static_cast<int64_t>(pool.size());
     c.expect(shortest >= 1 && longest >= shortest && skips >= 0,
@@ -67,6 +73,16 @@ struct Vectorizer {
   // fit, there is nothing to count beyond the first.
   int64_t distances(int64_t n) const { return std::min(std::min(skips, n) + 1, std::max<int64_t>(n - 1, 1)); }
 
+  template <typename T>
+  int64_t number_of(T x) const {
+    if constexpr (std::is_same_v<T, Text>) {
+      const auto found = numbers.find(text(x));
+      return found == numbers.end() ? -1 : found->second;
+    } else {
+      return static_cast<int64_t>(x);
+    }
+  }
+
   // Counts of one sequence; `gram` is memory for the longest n-gram.
   template <typename T>
   void count(const T* x, int64_t n, std::vector<int64_t>& gram, float* to) const {
@@ -75,7 +91,7 @@ struct Vectorizer {
       for (int64_t start = 0; start < n; ++start) {
         gram.clear();
         for (int64_t at = start; at < n && static_cast<int64_t>(gram.size()) < longest; at += distance) {
-          gram.push_back(static_cast<int64_t>(x[at]));
+          gram.push_back(number_of(x[at]));
           const int64_t length = static_cast<int64_t>(gram.size());
           if (length < shortest || (length == 1 && distance > 1)) continue;
           const auto found = places.find(gram);
@@ -91,7 +107,9 @@ struct Vectorizer {
 
 void shape(ShapeContext& c) {
   const Vectorizer v(c);
-  if (c.dtype(0) != DType::kInt32 && c.dtype(0) != DType::kInt64) c.reject_dtype(0);
+  const bool takes_strings = !strings_of(c.node(), "pool_strings").empty();
+  if (takes_strings ? c.dtype(0) != DType::kString : c.dtype(0) != DType::kInt32 && c.dtype(0) != DType::kInt64)
+    c.reject_dtype(0);
   c.expect(c.rank(0) <= 2, "its input must have shape [C] or [N, C], found ", to_string(c.shape(0)));
   c.output(0, DType::kFloat, c.rank(0) == 2 ? Shape{c.shape(0)[0], v.width} : Shape{v.width});
 }
@@ -103,7 +121,7 @@ Kernel kernel(KernelContext& c) {
   for (std::vector<int64_t>& gram : *grams) gram.reserve(static_cast<size_t>(std::min(v->longest, n)));
   const Slot x = c.in(0), y = c.out(0);
   Kernel kernel;
-  visit_types<int32_t, int64_t>(c.dtype(0), [&](auto zero) {
+  const auto make = [&](auto zero) {
     using T = decltype(zero);
     kernel = [=](const Frame& f) {
       parallel_for(rows, capped_product({n, v->longest, v->distances(n), 16}),
@@ -113,7 +131,11 @@ Kernel kernel(KernelContext& c) {
                                 f.at<float>(y) + row * v->width);
                    });
     };
-  });
+  };
+  if (c.dtype(0) == DType::kString)
+    make(Text());
+  else
+    visit_types<int32_t, int64_t>(c.dtype(0), make);
   return kernel;
 }
 

@@ -7,6 +7,7 @@
 #include "op/dynamic.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/convert.h"
+#include "runtime/text_tensor.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -27,10 +28,14 @@ Tensor constant_value(const Node& node) {
   if (const auto* f = typed("value_floats", std::vector<float>{})) return Tensor::of(*f);
   if (const int64_t* i = typed("value_int", int64_t{})) return Tensor::scalar(*i);
   if (const auto* i = typed("value_ints", std::vector<int64_t>{})) return Tensor::of(*i);
+  if (const auto* s = typed("value_string", std::string())) return text_tensor({*s}, Shape{});
+  if (const auto* s = typed("value_strings", std::vector<std::string>{}))
+    return text_tensor(*s, Shape{static_cast<int64_t>(s->size())});
   std::string found;
   for (const auto& [name, value] : node.attributes) found += (found.empty() ? "" : ", ") + name;
   fail(ErrorCode::kNotImplemented, node.label(),
-       ": expected one attribute of value, value_float, value_floats, value_int, value_ints; found: ",
+       ": expected one attribute of value, value_float, value_floats, value_int, value_ints, value_string, "
+       "value_strings; found: ",
        found.empty() ? "none" : found);
 }
 

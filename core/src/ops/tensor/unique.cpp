@@ -10,6 +10,7 @@
 #include "op/dynamic.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/half.h"
+#include "runtime/text_tensor.h"
 
 namespace ortrain {
 namespace {
@@ -30,7 +31,9 @@ void types(TypeContext& c) {
 // -1, 0 or 1: how two elements are sorted. NaN comes last, and all NaNs are equal.
 template <typename T>
 int compare(T a, T b) {
-  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+  if constexpr (std::is_same_v<T, Text>) {
+    return text(a).compare(text(b));
+  } else if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
     return compare(static_cast<float>(a), static_cast<float>(b));
   } else {
     if constexpr (std::is_floating_point_v<T>)
@@ -96,7 +99,9 @@ void run(DynamicContext& c) {
   std::vector<int64_t> first, inverse;
   CompareRows compare = nullptr;
   const auto pick = [&](auto zero) { compare = compare_rows<decltype(zero)>; };
-  if (!visit_numeric_or_bool(x.dtype(), pick) && !visit_types<Float16, BFloat16>(x.dtype(), pick))
+  if (x.dtype() == DType::kString)
+    pick(Text());
+  else if (!visit_numeric_or_bool(x.dtype(), pick) && !visit_types<Float16, BFloat16>(x.dtype(), pick))
     c.reject_dtype(0);
   rank_rows(rows, count, length, width, compare, sorted, first, inverse);
 

@@ -298,6 +298,21 @@ class SessionOptions:
         """
         _ortrain.add_external_initializers(self._handle, list(names), ortvalues)
 
+    def register_custom_ops_library(self, path: StrPath) -> None:
+        """Loads a library of custom operators, which sessions with these options run.
+
+        Parameters
+        ----------
+        path : StrPath
+            The library, which has a function RegisterCustomOps.
+
+        Raises
+        ------
+        OrtrainError
+            When the library cannot be loaded, or has no such function.
+        """
+        _ortrain.register_custom_ops_library_v2(self._handle, path)
+
     @property
     def enable_mem_reuse(self) -> bool:
         """Accepted but has no effect: memory is always planned in advance.

@@ -19,7 +19,7 @@ public enum ORTTensorElementDataType: Int32, Sendable, CaseIterable {
   case int32 = 6
   /// Signed, 64 bits.
   case int64 = 7
-  /// UTF-8 text; no operator here accepts it.
+  /// UTF-8 text.
   case string = 8
   /// One byte, 0 or 1.
   case bool = 9

@@ -96,7 +96,8 @@ const TailOperand* overwritten(const KernelContext& c, const std::vector<TailOpe
 Kernel primitive_kernel(KernelContext& c, const Product& p, float alpha, Addend bias,
                         const std::vector<TailOperand>& tail, DnnlType type) {
   using dnnl::memory;
-  const int64_t small = type == DnnlType::f32 ? tuning::kSmallProduct : tuning::kSmallBf16Product;
+  const bool exact = c.precision() == Precision::kFloat;
+  const int64_t small = exact ? tuning::kSmallProduct : tuning::kSmallBf16Product;
   if (p.work() <= small || p.m == 1 || p.n == 1 || p.k == 1) return nullptr;
   if (std::any_of(tail.begin(), tail.end(), [](const TailOperand& o) { return !o.row && !o.full; }))
     return nullptr;

@@ -1,0 +1,55 @@
+// Tensors of strings. Their elements are pointers to texts, so that kernels move strings as they move numbers
+// of that size; a null pointer is an empty text.
+//
+// Texts that a kernel makes live until the next run of the same graph (TextScope). What leaves a run gets
+// texts of its own.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/tensor.h"
+
+namespace ortrain {
+
+using Text = const std::string*;
+
+// The elements of a tensor of strings; throws for others.
+inline Text* text_places(const Tensor& tensor) {
+  require(tensor.dtype() == DType::kString, ErrorCode::kInvalidArgument, "a tensor of type ",
+          to_string(tensor.dtype()), " was read as strings");
+  return reinterpret_cast<Text*>(tensor.raw());
+}
+inline const std::string& text(Text of) {
+  static const std::string empty;
+  return of ? *of : empty;
+}
+
+// A tensor that owns its texts: empty ones, these, or copies of those of another tensor.
+Tensor text_tensor(Shape shape);
+Tensor text_tensor(std::vector<std::string> texts, Shape shape);
+Tensor with_own_texts(const Tensor& tensor);
+// An element of a tensor that owns its texts, for writing.
+inline std::string& own_text(const Tensor& tensor, size_t i) {
+  return const_cast<std::string&>(*text_places(tensor)[i]);
+}
+
+// The texts that the kernels of a graph make. They are dropped when the next scope over them begins.
+class TextScope {
+ public:
+  using Texts = std::deque<std::string>;
+  explicit TextScope(Texts& texts);
+  ~TextScope();
+  TextScope(const TextScope&) = delete;
+  TextScope& operator=(const TextScope&) = delete;
+
+ private:
+  Texts* before_;
+};
+
+// A text that a kernel made, on the thread that runs the graph; throws outside of a run.
+Text keep_text(std::string made);
+
+}  // namespace ortrain
