@@ -16,7 +16,9 @@ void reshape_gradient(GradientContext& g) { g.set(0, reshape_like(g, g.dy(0), g.
 // 0 keeps the size of the input (unless allowzero), a single -1 is inferred.
 void reshape_shape(ShapeContext& c) {
   const Shape& from = c.shape(0);
-  const std::vector<int64_t> wanted = *ints_of(c, "shape", 1);
+  const auto requested = ints_of(c, "shape", 1);
+  c.expect(requested.has_value(), "neither attribute nor input 'shape' is given");
+  const std::vector<int64_t>& wanted = *requested;
   const bool allow_zero = c.node().int_or("allowzero", 0) != 0;
   Shape to = wanted;
   int64_t free_axis = -1;
