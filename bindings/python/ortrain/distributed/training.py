@@ -151,9 +151,9 @@ class SharedTraining:
         self._path = RunOptions()
         self._path.only_execute_path_to_fetches = True
         self._share_weights()
-        states = ranks.gather(self.random_state(), "comparing what is drawn")
-        if self.random_state() is not None:  # with the seed of rank 0, or of the first rank that draws
-            self.set_random_state(*next(state for state in states if state is not None))
+        drawn = ranks.gather(self.random_state(), "comparing what is drawn")
+        if self._draws:  # with the seed of rank 0, or of the first rank that draws
+            self.set_random_state(*next(state for state in drawn if state is not None))
 
     def _data_ranks(self, parameters: TrainingParameters) -> Communicator:
         """Return the ranks that have the same weights."""
