@@ -598,7 +598,9 @@ class Language(Base):
             "check_device": "check_device" in steps,
             "check_key": "get_entry" in steps,
             "check_providers": "check_providers" in steps,
-            "check_values": "get_entry" in steps and cls.keys["entry"] == "parameter",
+            "check_values": cls.keys is not None
+            and cls.keys["entry"] == "parameter"
+            and "get_entry" in steps,
             "declared": "read_infos" in steps,
             "declared_tensor": "read_infos_of_mode" in steps,
             self.describes(cls): "describe" in steps,
