@@ -43,7 +43,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def with_descendants(pid: int) -> list[int]:
-    """Return a process and all that it has started, children first."""
+    """Return a process and all that it has started, itself first, so that it can be ended before it starts more."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -57,7 +57,7 @@ def with_descendants(pid: int) -> list[int]:
     while todo:
         todo = [child for parent in todo for child in children.get(parent, [])]
         found += todo
-    return found[::-1]
+    return found
 
 
 class Deployment:
@@ -111,14 +111,21 @@ class Deployment:
             "--port", str(self.nodes[number]), "--node-config", f"partition-id={number} num-partitions={task.CLIENTS}",
         )  # fmt: skip
 
-    def kill(self, name: str) -> None:
-        """Kill a process and what it has started."""
-        process = self.running.pop(name)
-        for pid in with_descendants(process.pid):
-            self.ever.add(pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
+    def kill(self, *names: str) -> None:
+        """Kill processes and what they have started, all of them before any is waited for."""
+        for name in names:
+            for pid in with_descendants(self.running[name].pid):
+                self.ever.add(pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        for name in names:
+            self.running.pop(name).wait()
+
+    def end(self) -> None:
+        """Kill everything; Ctrl-C does not stop this."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.kill(*self.running)
+        signal.signal(signal.SIGINT, before)
 
     def left(self) -> list[int]:
         """Return those that are still there."""
@@ -161,8 +168,7 @@ def deploy(out: Path) -> list[int]:
             while not exported.exists() and time.monotonic() < ends:
                 time.sleep(0.1)
         finally:
-            for name in list(deployment.running):
-                deployment.kill(name)
+            deployment.end()
     return deployment.left()
 
 
