@@ -179,9 +179,10 @@ void expect_tensors(const std::vector<ValueInfo>& train_inputs, const Model& tra
 }
 
 void require_values(const CheckpointState& state, const char* doing) {
-  require(!state.is_nominal(), ErrorCode::kRuntimeException, doing,
-          ": the checkpoint is nominal and holds no values. Please load the model parameters first. Copying a "
-          "buffer with all parameters does that.");
+  require(
+      !state.is_nominal(), ErrorCode::kRuntimeException, doing,
+      ": the checkpoint is nominal and holds no values. Please load the model parameters first. Copying a "
+      "buffer with all parameters does that.");
 }
 
 }  // namespace

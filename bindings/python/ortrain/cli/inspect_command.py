@@ -58,7 +58,9 @@ def _print_model(model: dict[str, Any]) -> None:
         ]
     click.echo(app.table(rows))
     click.echo("operators " + ", ".join(f"{name} {count}" for name, count in model["operators"].items()))
-    click.echo(f"initializers {model['initializers']}, {model['elements']:,} elements, {model['bytes']:,} bytes")
+    click.echo(
+        f"initializers {model['initializers']}, {model['elements']:,} elements, {model['bytes']:,} bytes"
+    )
 
 
 def _print_checkpoint(checkpoint: dict[str, Any]) -> None:
