@@ -1,5 +1,5 @@
-// Runs models with custom operators on the library named first, and prints what it finds. Arguments: the library,
-// the library of operators, a folder of models.
+// Runs models with custom operators on the library named first, and prints what it finds. Arguments: the
+// library, the library of operators, a folder of models.
 #include "custom_op.h"
 #include "program.h"
 

@@ -1,5 +1,5 @@
-// A library of custom operators, compiled against the recorded layout alone. What its operators find is printed,
-// so that two libraries that run them can be compared.
+// A library of custom operators, compiled against the recorded layout alone. What its operators find is
+// printed, so that two libraries that run them can be compared.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,13 +16,13 @@ static void report(const char* call, OrtStatus* status) {
   if (status) ort->ReleaseStatus(status);
 }
 #define CODE(call) report(#call, call)
-#define OK(call)                                                          \
-  do {                                                                    \
-    OrtStatus* status_ = call;                                            \
-    if (status_) {                                                        \
-      printf("%s failed: %s\n", #call, ort->GetErrorMessage(status_));    \
-      exit(1);                                                            \
-    }                                                                     \
+#define OK(call)                                                       \
+  do {                                                                 \
+    OrtStatus* status_ = call;                                         \
+    if (status_) {                                                     \
+      printf("%s failed: %s\n", #call, ort->GetErrorMessage(status_)); \
+      exit(1);                                                         \
+    }                                                                  \
   } while (0)
 
 static size_t size_of(const OrtValue* value) {
@@ -269,10 +269,10 @@ static int memory_default(const OrtCustomOp* op, size_t i) { return (void)op, (v
 static int version_one(const OrtCustomOp* op) { return (void)op, 1; }
 static int version_last(const OrtCustomOp* op) { return (void)op, 0x7fffffff; }
 
-#define COMMON                                                                                          \
-  .GetExecutionProviderType = no_provider, .GetOutputCharacteristic = is_required,                      \
-  .GetInputMemoryType = memory_default, .GetVariadicInputMinArity = arity_one,                          \
-  .GetVariadicInputHomogeneity = arity_one, .GetVariadicOutputMinArity = arity_one,                     \
+#define COMMON                                                                      \
+  .GetExecutionProviderType = no_provider, .GetOutputCharacteristic = is_required,  \
+  .GetInputMemoryType = memory_default, .GetVariadicInputMinArity = arity_one,      \
+  .GetVariadicInputHomogeneity = arity_one, .GetVariadicOutputMinArity = arity_one, \
   .GetVariadicOutputHomogeneity = arity_one, .GetStartVersion = version_one, .GetEndVersion = version_last
 
 static const OrtCustomOp scaled = {.version = 19,

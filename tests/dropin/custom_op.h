@@ -15,8 +15,8 @@ struct OrtCustomOp {
   void (*KernelDestroy)(void*);
   int (*GetInputCharacteristic)(const OrtCustomOp*, size_t);
   int (*GetOutputCharacteristic)(const OrtCustomOp*, size_t);
-  int (*GetInputMemoryType)(const OrtCustomOp*, size_t);            // 13
-  int (*GetVariadicInputMinArity)(const OrtCustomOp*);              // 14
+  int (*GetInputMemoryType)(const OrtCustomOp*, size_t);  // 13
+  int (*GetVariadicInputMinArity)(const OrtCustomOp*);    // 14
   int (*GetVariadicInputHomogeneity)(const OrtCustomOp*);
   int (*GetVariadicOutputMinArity)(const OrtCustomOp*);
   int (*GetVariadicOutputHomogeneity)(const OrtCustomOp*);

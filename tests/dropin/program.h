@@ -17,13 +17,13 @@ static int code_of(OrtStatus* status) {
 }
 // The code of a call that may fail, which both libraries have to share.
 #define CODE(call) printf("%s: code %d\n", #call, code_of(call))
-#define OK(call)                                                                     \
-  do {                                                                               \
-    OrtStatus* status_ = call;                                                       \
-    if (status_) {                                                                   \
-      printf("line %d, %s: %s\n", __LINE__, #call, ort->GetErrorMessage(status_));   \
-      exit(1);                                                                       \
-    }                                                                                \
+#define OK(call)                                                                   \
+  do {                                                                             \
+    OrtStatus* status_ = call;                                                     \
+    if (status_) {                                                                 \
+      printf("line %d, %s: %s\n", __LINE__, #call, ort->GetErrorMessage(status_)); \
+      exit(1);                                                                     \
+    }                                                                              \
   } while (0)
 
 static void open_library(const char* path) {

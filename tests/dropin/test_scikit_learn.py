@@ -11,16 +11,16 @@ import pytest
 skl2onnx = pytest.importorskip("skl2onnx", reason="it converts the pipelines")
 sklearn = pytest.importorskip("sklearn")
 
-from skl2onnx.common.data_types import DictionaryType, FloatTensorType, StringTensorType
-from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
-from sklearn.feature_extraction import DictVectorizer
-from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.naive_bayes import MultinomialNB
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
-from sklearn.svm import SVC
+from skl2onnx.common.data_types import DictionaryType, FloatTensorType, StringTensorType  # noqa: E402
+from sklearn.compose import ColumnTransformer  # noqa: E402
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier  # noqa: E402
+from sklearn.feature_extraction import DictVectorizer  # noqa: E402
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer  # noqa: E402
+from sklearn.linear_model import LogisticRegression  # noqa: E402
+from sklearn.naive_bayes import MultinomialNB  # noqa: E402
+from sklearn.pipeline import make_pipeline  # noqa: E402
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler  # noqa: E402
+from sklearn.svm import SVC  # noqa: E402
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(60, 4)).astype(np.float32)

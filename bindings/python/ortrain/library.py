@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ortrain import _ortrain
 from ortrain.errors import InvalidArgumentError, OrtErrorCode
 
-
 if TYPE_CHECKING:
     import onnx
 

@@ -331,7 +331,8 @@ py::array texts_of(const Value& value) {
     texts.append(py::reinterpret_steal<py::object>(
         PyUnicode_DecodeUTF8(one.data(), static_cast<Py_ssize_t>(length), "surrogateescape")));
   }
-  const py::object array = py::module_::import("numpy").attr("empty")(value.shape(), py::arg("dtype") = "object");
+  const py::object array =
+      py::module_::import("numpy").attr("empty")(value.shape(), py::arg("dtype") = "object");
   array.attr("flat") = texts;
   return array;
 }

@@ -31,9 +31,12 @@ bool forget(OrtEnv& env, const OrtMemoryInfo& info) {
   return std::erase(env.allocators, given) + made > 0;
 }
 
-constexpr std::array<std::string_view, 6> kKeys = {
-    "arena_extend_strategy",          "initial_chunk_size_bytes", "initial_growth_chunk_size_bytes",
-    "max_dead_bytes_per_chunk",       "max_mem",                  "max_power_of_two_extend_bytes"};
+constexpr std::array<std::string_view, 6> kKeys = {"arena_extend_strategy",
+                                                   "initial_chunk_size_bytes",
+                                                   "initial_growth_chunk_size_bytes",
+                                                   "max_dead_bytes_per_chunk",
+                                                   "max_mem",
+                                                   "max_power_of_two_extend_bytes"};
 
 void check_strategy(int64_t strategy) {
   require(strategy >= -1 && strategy <= 1, ErrorCode::kInvalidArgument, "arena_extend_strategy is ", strategy,

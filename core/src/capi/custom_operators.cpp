@@ -56,8 +56,7 @@ std::string count_fault(const OrtCustomOp& op, const std::vector<std::string>& n
     return names.size() > count ? concat("it has ", names.size(), " ", what, "s, expected at most ", count)
                                 : "";
   const size_t given = names.size() >= count ? names.size() - count + 1 : 0;
-  const auto least =
-      static_cast<size_t>(std::max(0, op.version >= kVariadicSince && arity ? arity(&op) : 1));
+  const auto least = static_cast<size_t>(std::max(0, op.version >= kVariadicSince && arity ? arity(&op) : 1));
   return given < least ? concat("it has ", given, " variadic ", what, "s, expected at least ", least) : "";
 }
 
@@ -156,8 +155,7 @@ void ProgramNode::types(TypeContext& c) {
   OrtShapeInferContext context{c, info_.node, {}, {}, {}};
   context.stated.resize(info_.node.outputs.size());
   // Where the function fails, shapes are not known before the run, as in onnxruntime.
-  if (op->version >= kShapesSince && op->InferOutputShapeFn)
-    release(op->InferOutputShapeFn(op, &context));
+  if (op->version >= kShapesSince && op->InferOutputShapeFn) release(op->InferOutputShapeFn(op, &context));
   for (size_t o = 0; o < info_.node.outputs.size(); ++o) {
     if (!info_.node.has_output(o) || context.stated[o]) continue;
     DType type = output_type(*op, o);
@@ -265,8 +263,8 @@ void CustomOpDomain_Add(OrtCustomOpDomain* custom_op_domain, const OrtCustomOp* 
   const char* provider = op->GetExecutionProviderType ? op->GetExecutionProviderType(op) : nullptr;
   require(provider == nullptr || *provider == '\0' ||
               std::find(provider_names().begin(), provider_names().end(), provider) != provider_names().end(),
-          ErrorCode::kInvalidArgument, "the operator ", op->GetName(op), " is for ",
-          provider ? provider : "", ", which is not available; available: CPUExecutionProvider");
+          ErrorCode::kInvalidArgument, "the operator ", op->GetName(op), " is for ", provider ? provider : "",
+          ", which is not available; available: CPUExecutionProvider");
   custom_op_domain->operators.push_back(op);
 }
 

@@ -51,8 +51,8 @@ struct OrtEnv {
   OrtLoggingFunction function;  // null: stderr
   void* parameter;
   std::optional<OrtThreadingOptions> shared_threads = std::nullopt;
-  std::vector<OrtAllocator*> allocators = {};        // that the program registered
-  std::vector<OrtMemoryInfo> shared_memory = {};     // for which it asked for an allocator
+  std::vector<OrtAllocator*> allocators = {};     // that the program registered
+  std::vector<OrtMemoryInfo> shared_memory = {};  // for which it asked for an allocator
 };
 
 struct OrtArenaCfg {};

@@ -20,8 +20,8 @@ void give(const OrtSession& session, const std::vector<std::string>& names, std:
     if (map == session.maps.outputs.end())
       outputs[i] = new OrtValue{std::move(results[i])};
     else
-      outputs[i] = new OrtValue{Nothing{}, std::make_shared<OrtMaps>(maps_of_tensor(
-                                               map->second, std::get<Tensor>(results[i])))};
+      outputs[i] = new OrtValue{
+          Nothing{}, std::make_shared<OrtMaps>(maps_of_tensor(map->second, std::get<Tensor>(results[i])))};
   }
 }
 
@@ -61,9 +61,8 @@ void make_session(const OrtEnv& env, const OrtSessionOptions* options, SessionOp
       concat("read a model of ", model.graph.nodes.size(), " nodes and ", model.graph.initializers.size(),
              " initializers"));
   MapPorts maps = take_maps(model, notes);
-  *out = new OrtSession{InferenceSession(std::move(settings), std::move(model), std::move(notes)), logger,
-                        std::move(maps),
-                        {}};
+  *out = new OrtSession{
+      InferenceSession(std::move(settings), std::move(model), std::move(notes)), logger, std::move(maps), {}};
   log(*logger, ORT_LOGGING_LEVEL_INFO, "CreateSession",
       concat("created a session with ", (*out)->session.inputs().size(), " inputs and ",
              (*out)->session.outputs().size(), " outputs"));
@@ -171,7 +170,8 @@ void SessionGetMemoryInfoForOutputs(const OrtSession* session, const OrtMemoryIn
 void SessionGetInputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {
   const ValueInfo& input = item(session->session.inputs(), index, "input");
   const auto map = session->maps.inputs.find(input.name);
-  *type_info = new OrtTypeInfo(map == session->maps.inputs.end() ? type_of(input) : type_of(map->second.type));
+  *type_info =
+      new OrtTypeInfo(map == session->maps.inputs.end() ? type_of(input) : type_of(map->second.type));
 }
 void SessionGetOutputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {
   const ValueInfo& output = item(session->session.outputs(), index, "output");

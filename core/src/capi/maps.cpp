@@ -19,7 +19,8 @@ Tensor list_of(const Node& node, const std::string& texts, const std::string& in
     if (const auto* list = std::get_if<std::vector<std::string>>(&at->second); list && !list->empty())
       return text_tensor(*list, Shape{static_cast<int64_t>(list->size())});
   const std::vector<int64_t> list = node.ints_or(integers, {});
-  require(!list.empty(), ErrorCode::kInvalidGraph, node.label(), ": it has neither ", texts, " nor ", integers);
+  require(!list.empty(), ErrorCode::kInvalidGraph, node.label(), ": it has neither ", texts, " nor ",
+          integers);
   return Tensor::of(list);
 }
 
@@ -56,8 +57,8 @@ void pass_on(Node& node) {
 }
 
 [[noreturn]] void misplaced(const std::string& what, const std::string& name, const char* expected) {
-  fail(ErrorCode::kNotImplemented, "the model has the ", what, " '", name, "', which is a map; maps are supported ",
-       expected);
+  fail(ErrorCode::kNotImplemented, "the model has the ", what, " '", name,
+       "', which is a map; maps are supported ", expected);
 }
 
 MapPort output_port(Graph& graph, ValueInfo& output, const MapType& type) {
@@ -79,7 +80,8 @@ MapPort input_port(Graph& graph, ValueInfo& input, const MapType& type) {
   for (Node& node : graph.nodes)
     for (const std::string& read : values_read(node))
       if (read == input.name) {
-        if (reader != nullptr || !(is_ml(node, "DictVectorizer") || is_ml(node, "CastMap")) || type.in_sequence)
+        if (reader != nullptr || !(is_ml(node, "DictVectorizer") || is_ml(node, "CastMap")) ||
+            type.in_sequence)
           misplaced("input", input.name, "where one DictVectorizer or CastMap reads them");
         reader = &node;
       }
@@ -207,8 +209,9 @@ OrtMap make_map(const Tensor& keys, const Tensor& values) {
           ErrorCode::kInvalidArgument, "the values of a map are float, double, int64 or strings, found ",
           to_string(values.dtype()));
   require(keys.size() == values.size() && keys.shape().size() == 1 && values.shape().size() == 1,
-          ErrorCode::kInvalidArgument, "a map needs as many keys as values, in tensors of rank 1, found shapes ",
-          to_string(keys.shape()), " and ", to_string(values.shape()));
+          ErrorCode::kInvalidArgument,
+          "a map needs as many keys as values, in tensors of rank 1, found shapes ", to_string(keys.shape()),
+          " and ", to_string(values.shape()));
   const std::vector<int64_t> order = ascending(keys);
   return {picked(keys, order), picked(values, order)};
 }

@@ -1,6 +1,6 @@
-// Maps. Graphs have none: nodes that make maps of tensors, or tensors of maps, stand at the edge of a model, and
-// a session does their work. So an input that is a map becomes a tensor before the run, and an output becomes
-// maps after it.
+// Maps. Graphs have none: nodes that make maps of tensors, or tensors of maps, stand at the edge of a model,
+// and a session does their work. So an input that is a map becomes a tensor before the run, and an output
+// becomes maps after it.
 #pragma once
 
 #include <map>

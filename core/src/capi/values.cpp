@@ -18,8 +18,9 @@ Shape shape_of(const int64_t* extents, size_t rank) {
 
 // A tensor over `data`, which `owner` frees; without an owner, the caller does.
 OrtValue* view(DType dtype, Shape shape, void* data, size_t bytes, std::shared_ptr<void> owner) {
-  require(dtype != DType::kString, ErrorCode::kInvalidArgument,
-          "strings cannot be stored in memory of the caller; create the tensor with an allocator and fill it");
+  require(
+      dtype != DType::kString, ErrorCode::kInvalidArgument,
+      "strings cannot be stored in memory of the caller; create the tensor with an allocator and fill it");
   Tensor tensor(dtype, std::move(shape), data, std::move(owner));
   require(bytes >= tensor.bytes(), ErrorCode::kInvalidArgument, "a tensor of type ", to_string(dtype),
           " and shape ", to_string(tensor.shape()), " needs ", tensor.bytes(), " bytes, found p_data_len ",
@@ -146,26 +147,22 @@ void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_dat
   *armed = true;
 }
 
-void IsTensor(const OrtValue* value, int* out) {
-  *out = std::holds_alternative<Tensor>(value->value);
-}
+void IsTensor(const OrtValue* value, int* out) { *out = std::holds_alternative<Tensor>(value->value); }
 void HasValue(const OrtValue* value, int* out) {
   *out = value->maps != nullptr || !std::holds_alternative<Nothing>(value->value);
 }
 void IsSparseTensor(const OrtValue*, int* out) { *out = 0; }
 void GetTensorMutableData(OrtValue* value, void** out) { *out = numbers_of(*value).raw(); }
 void GetTensorData(const OrtValue* value, const void** out) { *out = numbers_of(*value).raw(); }
-void GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) {
-  *size = numbers_of(*ort_value).bytes();
-}
+void GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) { *size = numbers_of(*ort_value).bytes(); }
 void GetTensorMemoryInfo(const OrtValue* value, const OrtMemoryInfo** mem_info) {
   tensor_of(*value);
   *mem_info = &cpu_memory();
 }
 void GetValueType(const OrtValue* value, ONNXType* out) {
   const bool is_tensor = std::holds_alternative<Tensor>(value->value);
-  *out = value->maps                                      ? (value->maps->type.in_sequence ? ONNX_TYPE_SEQUENCE : ONNX_TYPE_MAP)
-         : is_tensor                                        ? ONNX_TYPE_TENSOR
+  *out = value->maps ? (value->maps->type.in_sequence ? ONNX_TYPE_SEQUENCE : ONNX_TYPE_MAP)
+         : is_tensor ? ONNX_TYPE_TENSOR
          : std::holds_alternative<Sequence>(value->value) ? ONNX_TYPE_SEQUENCE
                                                           : ONNX_TYPE_OPTIONAL;
 }
@@ -214,7 +211,8 @@ void GetValue(const OrtValue* value, int index, OrtAllocator* allocator, OrtValu
   GetValueCount(value, &count);
   const bool is_map = value->maps && !value->maps->type.in_sequence;
   require(index >= 0 && static_cast<size_t>(index) < count,
-          is_map ? ErrorCode::kFail : ErrorCode::kInvalidArgument, "there is no element with index ", index, ", expected an index below ", count);
+          is_map ? ErrorCode::kFail : ErrorCode::kInvalidArgument, "there is no element with index ", index,
+          ", expected an index below ", count);
   const auto at = static_cast<size_t>(index);
   if (!value->maps) {
     *out = new OrtValue{copy_tensor(allocator, sequence_of(*value).at(at))};

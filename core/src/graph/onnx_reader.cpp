@@ -65,7 +65,11 @@ struct Names {
 class Reader {
  public:
   Reader(onnx::ModelProto& proto, const std::filesystem::path& folder, const ReadOptions& options)
-      : proto_(proto), files_(folder), given_(options.given), limits_(options.limits), takes_maps_(options.notes != nullptr) {}
+      : proto_(proto),
+        files_(folder),
+        given_(options.given),
+        limits_(options.limits),
+        takes_maps_(options.notes != nullptr) {}
 
   Model read() {
     read_header();
@@ -256,8 +260,8 @@ class Reader {
     require(type->value_case() == Type::kTensorType, ErrorCode::kNotImplemented,
             "it is neither a tensor, nor a sequence of tensors, nor an optional of either");
     value.dtype = static_cast<DType>(type->tensor_type().elem_type());
-    require(value.dtype == DType::kUndefined || bits_of(value.dtype) > 0,
-            ErrorCode::kNotImplemented, "tensors of type ", to_string(value.dtype), " are not supported");
+    require(value.dtype == DType::kUndefined || bits_of(value.dtype) > 0, ErrorCode::kNotImplemented,
+            "tensors of type ", to_string(value.dtype), " are not supported");
     if (!type->tensor_type().has_shape()) return;
     value.dims.emplace();
     for (const auto& dim : type->tensor_type().shape().dim()) {

@@ -42,7 +42,8 @@ void collect_unknown(const Graph& graph, const Model& model, std::vector<std::st
       std::string line =
           concat("\n  ", node.label(), ", domain '", node.domain.empty() ? "ai.onnx" : node.domain,
                  "', opset ", model.opset(node.domain));
-      if (op && !is_only_declared(*op)) line += concat("; it is supported from opset ", op->traits.since, " on");
+      if (op && !is_only_declared(*op))
+        line += concat("; it is supported from opset ", op->traits.since, " on");
       unknown.push_back(std::move(line));
     }
     for (const auto& [name, attribute] : node.attributes)

@@ -261,8 +261,8 @@ class StateReader {
   // A tensor over the bytes in the file, which may be at any address.
   Tensor view(const fbs::Tensor& tensor, const std::string& what, bool nominal) {
     const auto dtype = static_cast<DType>(tensor.data_type());
-    require(bits_of(dtype) > 0 && dtype != DType::kString && count(tensor.string_data()) == 0, ErrorCode::kNotImplemented, what,
-            ": tensors of type ", to_string(dtype), " are not supported");
+    require(bits_of(dtype) > 0 && dtype != DType::kString && count(tensor.string_data()) == 0,
+            ErrorCode::kNotImplemented, what, ": tensors of type ", to_string(dtype), " are not supported");
     Shape shape;
     size_t elements = 1;
     bool fits = true;

@@ -91,7 +91,7 @@ T number_of(const std::string& digits) {
       number = static_cast<T>(std::stoll(digits, &used));
     else
       number = cast_number<T>(std::is_same_v<T, double> ? std::stod(digits, &used)
-                                                       : static_cast<double>(std::stof(digits, &used)));
+                                                        : static_cast<double>(std::stof(digits, &used)));
   } catch (const std::exception&) {
     used = 0;
   }

@@ -1,4 +1,5 @@
-// LabelEncoder and CategoryMapper: a table from keys to values, numbers or strings. All NaNs are the same key.
+// LabelEncoder and CategoryMapper: a table from keys to values, numbers or strings. All NaNs are the same
+// key.
 #include <bit>
 #include <cmath>
 #include <concepts>
@@ -35,8 +36,7 @@ Tensor table_side(const Node& node, const std::string& side) {
   if (const std::vector<int64_t> ints = node.ints_or(side + "_int64s", {}); !ints.empty())
     return Tensor::of(ints);
   const auto at = node.attributes.find(side + "_floats");
-  const auto* floats =
-      at == node.attributes.end() ? nullptr : std::get_if<std::vector<float>>(&at->second);
+  const auto* floats = at == node.attributes.end() ? nullptr : std::get_if<std::vector<float>>(&at->second);
   return floats && !floats->empty() ? Tensor::of(*floats) : Tensor();
 }
 
@@ -56,8 +56,9 @@ Tensor default_value(const Node& node, DType type) {
 
 // Between strings and integers, whichever the input is.
 Table two_ways(DType input, std::vector<std::string> texts, std::vector<int64_t> integers, const Node& node) {
-  require(texts.size() == integers.size() && !texts.empty(), ErrorCode::kInvalidGraph, node.label(), ": it has ",
-          texts.size(), " strings and ", integers.size(), " integers, expected as many of both, and some");
+  require(texts.size() == integers.size() && !texts.empty(), ErrorCode::kInvalidGraph, node.label(),
+          ": it has ", texts.size(), " strings and ", integers.size(),
+          " integers, expected as many of both, and some");
   const Shape shape{static_cast<int64_t>(texts.size())};
   Tensor strings = text_tensor(std::move(texts), shape), numbers = Tensor::of(integers);
   if (input == DType::kString) return {strings, numbers, default_value(node, DType::kInt64)};
@@ -74,8 +75,8 @@ Table table_of(const Node& node, DType input) {
   }
   Table table{table_side(node, "keys"), table_side(node, "values"), {}};
   for (const auto& [tensor, side] : {std::pair(&table.keys, "keys"), std::pair(&table.values, "values")})
-    require(tensor->defined(), ErrorCode::kInvalidGraph, node.label(), ": it has none of the attributes ", side,
-            "_int64s, ", side, "_floats, ", side, "_strings and ", side, "_tensor");
+    require(tensor->defined(), ErrorCode::kInvalidGraph, node.label(), ": it has none of the attributes ",
+            side, "_int64s, ", side, "_floats, ", side, "_strings and ", side, "_tensor");
   table.otherwise = default_value(node, table.values.dtype());
   return table;
 }
@@ -118,7 +119,8 @@ Kernel look_up(KernelContext& c, Table table) {
       for (int64_t i = begin; i < end; ++i) {
         const auto found = places->find(key_of(f.at<T>(x)[i]));
         std::memcpy(f.at<std::byte>(y) + static_cast<size_t>(i) * width,
-                    found == places->end() ? table.otherwise.raw() : table.values.raw() + found->second, width);
+                    found == places->end() ? table.otherwise.raw() : table.values.raw() + found->second,
+                    width);
       }
     });
   };
@@ -128,9 +130,10 @@ Kernel kernel(KernelContext& c) {
   Table table = table_of(c.node(), c.dtype(0));
   const DType keys = table.keys.dtype(), values = table.values.dtype();
   Kernel kernel;
-  const bool known = values == DType::kString ||
-                     visit_types<float, double, int16_t, int32_t, int64_t>(values, [](auto) {});
-  if (known && keys == DType::kString) kernel = look_up<Text, std::string>(c, std::move(table));
+  const bool known =
+      values == DType::kString || visit_types<float, double, int16_t, int32_t, int64_t>(values, [](auto) {});
+  if (known && keys == DType::kString)
+    kernel = look_up<Text, std::string>(c, std::move(table));
   else if (known)
     visit_types<float, double, int16_t, int32_t, int64_t>(
         keys, [&](auto zero) { kernel = look_up<decltype(zero), uint64_t>(c, table); });

@@ -19,8 +19,7 @@ std::vector<std::string> strings_of(const Node& node, const std::string& name) {
   return *texts;
 }
 
-Labels::Labels(const NodeContext& c, const std::string& integers)
-    : values(c.node().ints_or(integers, {})) {
+Labels::Labels(const NodeContext& c, const std::string& integers) : values(c.node().ints_or(integers, {})) {
   std::vector<std::string> strings = strings_of(c.node(), "classlabels_strings");
   if (strings.empty()) return;
   c.expect(values.empty(), "it has both ", integers, " and classlabels_strings, expected one of them");

@@ -110,8 +110,8 @@ void gradient(GradientContext& g) {
   if (!dims || dims->empty() || dims->back().value <= 0)
     g.reject("its gradient needs an input with a known number of features");
   const int64_t features = dims->back().value, scores = static_cast<int64_t>(weights.size()) / features;
-  const size_t labels = g.node().ints_or("classlabels_ints", {}).size() +
-                        strings_of(g.node(), "classlabels_strings").size();
+  const size_t labels =
+      g.node().ints_or("classlabels_ints", {}).size() + strings_of(g.node(), "classlabels_strings").size();
   if (Classifies && scores == 1 && labels == 2)
     d = g("MatMul", {d, g.constant(Tensor::of(std::vector<float>{-1, 1}, {2, 1}))});
   const Expression x(g, g.x(0)), dx(g, g("MatMul", {d, g.constant(Tensor::of(weights, {scores, features}))}));

@@ -1,6 +1,6 @@
 // TfIdfVectorizer: how often each n-gram of a pool occurs in a sequence of integers or
-// strings, or in each row of a matrix. The items of an n-gram may be up to max_skip_count + 1 apart, all at the same distance; single
-// items are counted once.
+// strings, or in each row of a matrix. The items of an n-gram may be up to max_skip_count + 1 apart, all at
+// the same distance; single items are counted once.
 //
 //     TF: counts; IDF: the weight if the count is not zero; TFIDF: weight times count
 #include <algorithm>
@@ -21,9 +21,9 @@ enum class Mode { kTf, kIdf, kTfIdf };
 struct Vectorizer {
   Mode mode;
   int64_t shortest, longest, skips, width = 0;
-  std::map<std::vector<int64_t>, int64_t> places;  // n-gram → its index
-  std::vector<int64_t> outputs;                    // index → position in the result
-  std::vector<float> weights;                      // by index; empty: ones
+  std::map<std::vector<int64_t>, int64_t> places;    // n-gram → its index
+  std::vector<int64_t> outputs;                      // index → position in the result
+  std::vector<float> weights;                        // by index; empty: ones
   std::unordered_map<std::string, int64_t> numbers;  // of the strings in the pool
 
   explicit Vectorizer(const NodeContext& c)
@@ -108,7 +108,8 @@ struct Vectorizer {
 void shape(ShapeContext& c) {
   const Vectorizer v(c);
   const bool takes_strings = !strings_of(c.node(), "pool_strings").empty();
-  if (takes_strings ? c.dtype(0) != DType::kString : c.dtype(0) != DType::kInt32 && c.dtype(0) != DType::kInt64)
+  if (takes_strings ? c.dtype(0) != DType::kString
+                    : c.dtype(0) != DType::kInt32 && c.dtype(0) != DType::kInt64)
     c.reject_dtype(0);
   c.expect(c.rank(0) <= 2, "its input must have shape [C] or [N, C], found ", to_string(c.shape(0)));
   c.output(0, DType::kFloat, c.rank(0) == 2 ? Shape{c.shape(0)[0], v.width} : Shape{v.width});

@@ -53,7 +53,11 @@ std::string in_case(const std::string& from, Case wanted) {
   std::string out;
   for (size_t i = 0; i < from.size();) {
     const auto lead = static_cast<unsigned char>(from[i]);
-    const size_t length = lead < 0x80 ? 1 : lead >> 5 == 6 ? 2 : lead >> 4 == 14 ? 3 : lead >> 3 == 30 ? 4 : 0;
+    const size_t length = lead < 0x80       ? 1
+                          : lead >> 5 == 6  ? 2
+                          : lead >> 4 == 14 ? 3
+                          : lead >> 3 == 30 ? 4
+                                            : 0;
     uint32_t letter = length <= 1 ? lead : lead & (0x7Fu >> length);
     bool valid = length > 0 && i + length <= from.size();
     for (size_t k = 1; valid && k < length; ++k) {

@@ -17,8 +17,8 @@ Parts split_words(std::string_view rest, int64_t most) {
     const size_t begin = rest.find_first_not_of(kSpace);
     if (begin == std::string_view::npos) return parts;
     rest.remove_prefix(begin);
-    const size_t end = static_cast<int64_t>(parts.size()) == most ? std::string_view::npos
-                                                                  : rest.find_first_of(kSpace);
+    const size_t end =
+        static_cast<int64_t>(parts.size()) == most ? std::string_view::npos : rest.find_first_of(kSpace);
     if (end == std::string_view::npos) {
       parts.push_back(rest.substr(0, rest.find_last_not_of(kSpace) + 1));
       return parts;
@@ -66,9 +66,8 @@ void run(DynamicContext& c) {
     Text* y = text_places(c.out(0, DType::kString, shape));
     for (const Parts& parts : all)
       for (int64_t k = 0; k < width; ++k)
-        *y++ = k < static_cast<int64_t>(parts.size())
-                   ? keep_text(std::string(parts[static_cast<size_t>(k)]))
-                   : nullptr;
+        *y++ = k < static_cast<int64_t>(parts.size()) ? keep_text(std::string(parts[static_cast<size_t>(k)]))
+                                                      : nullptr;
   }
   if (c.has_output(1)) {
     int64_t* counts = c.out(1, DType::kInt64, x.shape()).data<int64_t>();

@@ -110,18 +110,18 @@ void run(DynamicContext& c) {
   Text* y = text_places(c.out(0, DType::kString, shape));
   const Text padding = keep_text(c.node().string_or("pad_value", ""));
   for (std::vector<std::string>& tokens : all) {
-    for (size_t k = 0; k < width; ++k)
-      *y++ = k < tokens.size() ? keep_text(std::move(tokens[k])) : padding;
+    for (size_t k = 0; k < width; ++k) *y++ = k < tokens.size() ? keep_text(std::move(tokens[k])) : padding;
   }
 }
 
-ORTRAIN_OPERATOR({.domain = kMicrosoft,
-                  .type = "Tokenizer",
-                  .signature = "X -> Y | mark: int, mincharnum: int, pad_value: string, separators: strings?, "
-                               "tokenexp: string?, stopwords: strings?",
-                  .rules = {.types = types, .element_type = always<DType::kString>},
-                  .traits = {.stops_gradient = true},
-                  .kernels = {.run = run}});
+ORTRAIN_OPERATOR(
+    {.domain = kMicrosoft,
+     .type = "Tokenizer",
+     .signature = "X -> Y | mark: int, mincharnum: int, pad_value: string, separators: strings?, "
+                  "tokenexp: string?, stopwords: strings?",
+     .rules = {.types = types, .element_type = always<DType::kString>},
+     .traits = {.stops_gradient = true},
+     .kernels = {.run = run}});
 
 }  // namespace
 }  // namespace ortrain
