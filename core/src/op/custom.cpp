@@ -56,9 +56,11 @@ Declarations& declarations() {
 }
 std::atomic<bool> any_declared = false;
 
+// Outputs have the type of the first input, as those of operators that state nothing.
 void declared_types(TypeContext& c) {
+  const DType type = c.node().has_input(0) ? c.input(0).dtype : DType::kUndefined;
   for (size_t o = 0; o < c.node().outputs.size(); ++o)
-    if (c.node().has_output(o)) c.output(o, DType::kUndefined, std::nullopt);
+    if (c.node().has_output(o)) c.output(o, type, std::nullopt);
 }
 
 // The index in a name such as "GO(2)"; nothing if the name does not have that form.
