@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#define CHECK(condition)                                                    \
-  if (!(condition)) {                                                       \
+#define CHECK(condition)                                                       \
+  if (!(condition)) {                                                          \
     std::fprintf(stderr, "line %d: %s does not hold\n", __LINE__, #condition); \
-    return 1;                                                               \
+    return 1;                                                                  \
   }
 
 int main(int, char** argv) {
