@@ -349,6 +349,34 @@ struct AllocatorWithDefaultOptions {
   OrtAllocator* p_ = nullptr;
 };
 
+/** Memory of an allocator, freed with this object. */
+struct MemoryAllocation {
+  MemoryAllocation(OrtAllocator* allocator, void* p, size_t size) : allocator_(allocator), p_(p), size_(size) {}
+  MemoryAllocation(const MemoryAllocation&) = delete;
+  MemoryAllocation& operator=(const MemoryAllocation&) = delete;
+  MemoryAllocation(MemoryAllocation&& other) noexcept : allocator_(other.allocator_), p_(other.p_), size_(other.size_) {
+    other.p_ = nullptr;
+  }
+  MemoryAllocation& operator=(MemoryAllocation&& other) noexcept {
+    std::swap(allocator_, other.allocator_);
+    std::swap(p_, other.p_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~MemoryAllocation() {
+    if (p_ == nullptr) return;
+    if (OrtStatus* failed = GetApi().AllocatorFree(allocator_, p_)) GetApi().ReleaseStatus(failed);
+  }
+
+  void* get() { return p_; }
+  size_t size() const { return size_; }
+
+ private:
+  OrtAllocator* allocator_;
+  void* p_;
+  size_t size_;
+};
+
 namespace detail {
 
 /** Names, of which one call returns the count and another one each name by index. */
@@ -741,6 +769,57 @@ struct Value : detail::Base<OrtValue> {
     return TypeInfo{out};
   }
 
+  /** A sequence of values, which it shares with them. */
+  static Value CreateSequence(const std::vector<Value>& values) {
+    return Compose(reinterpret_cast<const OrtValue* const*>(values.data()), values.size(), ONNX_TYPE_SEQUENCE);
+  }
+  /** A map from two tensors of rank 1, which it shares with them. */
+  static Value CreateMap(const Value& keys, const Value& values) {
+    const OrtValue* const parts[] = {keys, values};
+    return Compose(parts, 2, ONNX_TYPE_MAP);
+  }
+  /** The number of elements of a sequence, or 2 for a map: keys and values. */
+  size_t GetCount() const { return Get<size_t>(GetApi().GetValueCount); }
+  /** A copy of an element of a sequence, or of the keys (0) or values (1) of a map. */
+  Value GetValue(int index, OrtAllocator* allocator) const {
+    OrtValue* value = nullptr;
+    ThrowOnError(GetApi().GetValue(p_, index, allocator, &value));
+    return Value{value};
+  }
+
+  /** Sets all elements of a tensor of strings. */
+  void FillStringTensor(const char* const* s, size_t s_len) { ThrowOnError(GetApi().FillStringTensor(p_, s, s_len)); }
+  /** Sets an element of a tensor of strings. */
+  void FillStringTensorElement(const char* s, size_t index) { ThrowOnError(GetApi().FillStringTensorElement(p_, s, index)); }
+  /** Memory for an element of a tensor of strings, to be written. */
+  char* GetResizedStringTensorElementBuffer(size_t index, size_t buffer_length) {
+    char* buffer = nullptr;
+    ThrowOnError(GetApi().GetResizedStringTensorElementBuffer(p_, index, buffer_length, &buffer));
+    return buffer;
+  }
+  /** The length of all strings of a tensor together, in bytes. */
+  size_t GetStringTensorDataLength() const { return Get<size_t>(GetApi().GetStringTensorDataLength); }
+  /** Copies all strings of a tensor, one after another without ends, and where each begins. */
+  void GetStringTensorContent(void* buffer, size_t buffer_length, size_t* offsets, size_t offsets_count) const {
+    ThrowOnError(GetApi().GetStringTensorContent(p_, buffer, buffer_length, offsets, offsets_count));
+  }
+  /** The length of an element of a tensor of strings, in bytes. */
+  size_t GetStringTensorElementLength(size_t element_index) const {
+    size_t length = 0;
+    ThrowOnError(GetApi().GetStringTensorElementLength(p_, element_index, &length));
+    return length;
+  }
+  /** Copies an element of a tensor of strings, without an end. */
+  void GetStringTensorElement(size_t buffer_length, size_t element_index, void* buffer) const {
+    ThrowOnError(GetApi().GetStringTensorElement(p_, buffer_length, element_index, buffer));
+  }
+  /** An element of a tensor of strings. */
+  std::string GetStringTensorElement(size_t element_index) const {
+    std::string text(GetStringTensorElementLength(element_index), 0);
+    GetStringTensorElement(text.size(), element_index, &text[0]);
+    return text;
+  }
+
   void* GetTensorMutableRawData() { return Get<void*>(GetApi().GetTensorMutableData); }
   const void* GetTensorRawData() const { return Get<void*>(GetApi().GetTensorMutableData); }
   template <typename T>
@@ -758,6 +837,12 @@ struct Value : detail::Base<OrtValue> {
     return *static_cast<T*>(element);
   }
  private:
+  static Value Compose(const OrtValue* const* parts, size_t count, ONNXType type) {
+    OrtValue* value = nullptr;
+    ThrowOnError(GetApi().CreateValue(parts, count, type, &value));
+    return Value{value};
+  }
+
   template <typename T, typename F>
   T Get(F call) const {
     T value{};
@@ -1216,5 +1301,32 @@ struct IoBinding : detail::Base<OrtIoBinding> {
 inline void Session::Run(const RunOptions& run_options, const IoBinding& binding) {
   ThrowOnError(GetApi().RunWithBinding(p_, run_options, binding));
 }
+
+namespace detail {
+template <>
+struct Release<OrtAllocator> {
+  static void call(OrtAllocator* p) { GetApi().ReleaseAllocator(p); }
+};
+}  // namespace detail
+
+/** An allocator of memory that a session uses. */
+struct Allocator : detail::Base<OrtAllocator> {
+  explicit Allocator(std::nullptr_t) {}
+  /** Creates an allocator for a location of a session's memory. */
+  Allocator(const Session& session, const OrtMemoryInfo* mem_info) {
+    ThrowOnError(GetApi().CreateAllocator(session, mem_info, &p_));
+  }
+
+  /** Allocates memory. */
+  void* Alloc(size_t size) {
+    void* out = nullptr;
+    ThrowOnError(GetApi().AllocatorAlloc(p_, size, &out));
+    return out;
+  }
+  /** Allocates memory that is freed with the result. */
+  MemoryAllocation GetAllocation(size_t size) { return MemoryAllocation(p_, Alloc(size), size); }
+  /** Frees memory of this allocator. */
+  void Free(void* p) { ThrowOnError(GetApi().AllocatorFree(p_, p)); }
+};
 
 }  // namespace Ort
