@@ -1,8 +1,9 @@
-"""A program for several processes: prints the memory of a rank after training with a ZeRO stage, in megabytes."""
+"""A program for several processes: writes the megabytes of each rank after training with a ZeRO stage to a folder."""
 
 from __future__ import annotations
 
 import ctypes
+import pathlib
 import sys
 
 import numpy as np
@@ -23,7 +24,12 @@ model = serialized(
     [tensor("loss", [])],
     {"w": np.ones((WIDTH, WIDTH), np.float32)},
 )
-members = {"world_rank": comm.rank, "world_size": comm.size, "deepspeed_zero_stage": int(sys.argv[1])}
+members = {
+    "world_rank": comm.rank,
+    "world_size": comm.size,
+    "data_parallel_size": comm.size,
+    "deepspeed_zero_stage": int(sys.argv[1]),
+}
 session = ortrain.TrainingSession(
     model, parameters("AdamOptimizer", ("w",), allreduce_post_accumulation=True, **members)
 )
@@ -33,4 +39,4 @@ del model
 ctypes.CDLL(None).malloc_trim(0)  # what is free counts as free
 with open("/proc/self/status") as status:
     (line,) = (line for line in status if line.startswith("VmRSS"))
-print("megabytes", int(line.split()[1]) // 1000)
+(pathlib.Path(sys.argv[2]) / f"{comm.rank}.txt").write_text(str(int(line.split()[1]) / 1000))
