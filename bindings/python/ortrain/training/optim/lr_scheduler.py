@@ -164,4 +164,4 @@ class PolyWarmupLRScheduler(_WarmupLRScheduler):
         if step > self.total_steps:
             return self.lr_end / rate
         remaining = 1 - (step - self._num_warmup_steps) / (self.total_steps - self._num_warmup_steps)
-        return ((rate - self.lr_end) * remaining**self.power + self.lr_end) / rate
+        return float(((rate - self.lr_end) * remaining**self.power + self.lr_end) / rate)

@@ -31,7 +31,7 @@ class _Generator:
 
     def __init__(self, seed: int) -> None:
         bits = np.random.MT19937()
-        bits._legacy_seeding(seed & 0xFFFFFFFF)  # type: ignore[attr-defined]
+        bits._legacy_seeding(seed & 0xFFFFFFFF)
         self._bits = bits
 
     def integers(self, bound: int, count: int) -> npt.NDArray[np.int64]:
@@ -158,8 +158,9 @@ class LoadBalancingDistributedSampler:
     def _draw(self) -> list[list[int]]:
         """Return for each time the index of each process."""
         if self._costs is None:
-            costs = [self.complexity_fn(self.dataset[i]) for i in range(len(self.dataset))]
-            self._costs = np.array(costs, np.int64)
+            self._costs = np.array(
+                [self.complexity_fn(self.dataset[i]) for i in range(len(self.dataset))], np.int64
+            )
         generator = _Generator(self.seed + self.epoch)
         costs = self._costs
         bound = int((costs.max() - costs.min()) * self.random_level + 1) if len(costs) else 1
