@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import session
+import newcomer
 from languages import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,7 +43,7 @@ def test_every_block_says_whether_it_is_run():
         ("console", ""),
     }
     assert [page.name for page, kind, _, _ in BLOCKS if kind == "console"] == ["first-session.md"] * len(
-        session.STEPS
+        newcomer.STEPS
     )
 
 
@@ -65,7 +65,7 @@ def test_commands_run(page, tmp_path):
         fmt="%g",
     )
     for command in commands("test")[page]:
-        session.run(command, tmp_path)
+        newcomer.run(command, tmp_path)
 
 
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
@@ -88,14 +88,14 @@ def test_commands_of_a_clone_exist(page):
 
 
 def test_the_first_session_is_as_shown(tmp_path):
-    session.make_pictures(tmp_path / "pictures")
+    newcomer.make_pictures(tmp_path / "pictures")
     shown = re.findall(
-        r"^```console\n\$ (.*?)\n(.*?)^```", session.PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+        r"^```console\n\$ (.*?)\n(.*?)^```", newcomer.PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
     )
-    assert [command for command, _ in shown] == [command for _, command in session.STEPS]
+    assert [command for command, _ in shown] == [command for _, command in newcomer.STEPS]
     accuracies = []
     for command, output in shown:
-        printed = session.run(command, tmp_path)
-        assert session.shape_of(printed) == session.shape_of(output), command
+        printed = newcomer.run(command, tmp_path)
+        assert newcomer.shape_of(printed) == newcomer.shape_of(output), command
         accuracies += re.findall(r"val_accuracy ([\d.]+)", printed)
     assert float(accuracies[-1]) > 0.8

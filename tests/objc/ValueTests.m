@@ -258,7 +258,7 @@ static ORTValue *MakeValue(NSMutableData *data, ORTTensorElementDataType type, N
   XCTAssertNil(MakeValue(data, ORTTensorElementDataTypeFloat, huge, &error));
   XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"CreateTensorWithDataAsOrtValue");
   XCTAssertNil(MakeValue(data, ORTTensorElementDataTypeString, @[ @1 ], &error));
-  XCTAssertSays(error, ORTErrorCodeNotImplemented, @"string");
+  XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"string");
   XCTAssertNil(MakeValue(data, (ORTTensorElementDataType)99, @[ @1 ], &error));
   XCTAssertSays(error, ORTErrorCodeNotImplemented, @"99");
   XCTAssertNotNil(MakeValue(data, ORTTensorElementDataTypeFloat, @[ @2.0 ], NULL), @"2.0 is a whole number");

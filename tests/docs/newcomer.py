@@ -1,4 +1,4 @@
-"""The session of a newcomer that docs/first-session.md shows: ``python tests/docs/session.py`` runs and writes it.
+"""The session of a newcomer that docs/first-session.md shows: ``python tests/docs/newcomer.py`` runs and writes it.
 
 The page consists of the commands with what they print; the prose is here. What the newcomer has besides the commands is a
 folder of pictures, which `make_pictures` makes.
@@ -73,7 +73,7 @@ def record() -> str:
     """Run the session and return the page."""
     parts = [
         "# A first session\n\nWhat a newcomer types and sees, from the demo to a model trained on their own folder of images. "
-        "`tests/docs/session.py` has\nwritten this page by running the commands.\n"
+        "`tests/docs/newcomer.py` has\nwritten this page by running the commands.\n"
     ]
     with tempfile.TemporaryDirectory() as name:
         make_pictures(Path(name) / "pictures")
