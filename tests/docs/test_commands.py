@@ -12,9 +12,9 @@ import re
 import shutil
 from pathlib import Path
 
+import newcomer
 import numpy as np
 import pytest
-import newcomer
 from languages import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
