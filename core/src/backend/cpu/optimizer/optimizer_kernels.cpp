@@ -79,14 +79,9 @@ template <typename T>
 void adamw_part(T* w, const T* g, T* m, T* v, int64_t n, const AdamWFactors<T>& f) {
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  // From the last block to the first: the end of the gradients has just been checked and is still in the
-  // cache.
-  constexpr int64_t kBlock = 16384;
-  for (int64_t end = n, i; end > 0; end = (end - 1) / kBlock * kBlock) {
-    for (i = (end - 1) / kBlock * kBlock; i + lanes <= end; i += lanes)
-      adamw_at(d, w + i, g + i, m + i, v + i, f);
-    for (; i < end; ++i) adamw_at(hn::CappedTag<T, 1>(), w + i, g + i, m + i, v + i, f);
-  }
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) adamw_at(d, w + i, g + i, m + i, v + i, f);
+  for (; i < n; ++i) adamw_at(hn::CappedTag<T, 1>(), w + i, g + i, m + i, v + i, f);
 }
 void adamw_float(float* w, const float* g, float* m, float* v, int64_t n, const AdamWFactors<float>& f) {
   adamw_part(w, g, m, v, n, f);
