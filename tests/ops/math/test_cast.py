@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Op, check_forward, check_gradient, check_rejected, make_model, run, run_model, uniform
+from helpers import Op, check_forward, check_gradient, make_model, run, run_model, uniform
 from onnx import TensorProto, helper
 
 TYPES: list[Any] = [
@@ -88,7 +88,3 @@ def test_numbers_that_do_not_fit_become_the_nearest() -> None:
 def test_gradient_passes_through() -> None:
     check_gradient(_cast(np.float64), [uniform(3, 4)])
     check_gradient(Op("CastLike"), [uniform(3, 4), np.zeros(1)], wrt=[0])
-
-
-def test_refusals() -> None:
-    check_rejected(Op("Cast", {"to": TensorProto.STRING}), [uniform(3)], "has strings")

@@ -103,7 +103,7 @@ def test_one_hot_encoder() -> None:
     check_rejected(
         ml("OneHotEncoder", {**categories, "zeros": 0}), [np.array([[1, 4]])], "is not in cats_int64s"
     )
-    check_rejected(ml("OneHotEncoder", {"cats_strings": ["a"]}), [np.array([1])], "strings")
+    check_rejected(ml("OneHotEncoder", {"cats_strings": ["a"]}), [np.array([1])], "cats_int64s is required")
 
 
 def test_label_encoder() -> None:
@@ -133,7 +133,11 @@ def test_label_encoder() -> None:
         }
         expected = np.array([[6, 4], [42, 5]], value)
         check_forward(ml("LabelEncoder", attributes, version=4), [x.astype(key)], [expected])
-    check_rejected(ml("LabelEncoder", {"keys_strings": ["a"], "values_int64s": [1]}), [x], "strings")
+    check_rejected(
+        ml("LabelEncoder", {"keys_strings": ["a"], "values_int64s": [1]}),
+        [x],
+        "keys are string, but the input is",
+    )
     check_rejected(
         ml("LabelEncoder", {"keys_int64s": keys, "values_int64s": [1]}), [x], "3 keys and 1 values"
     )

@@ -75,7 +75,6 @@ REJECTED = [
     ((Op("Range"), [np.array(0.0), np.array(1.0), np.array(0.0)], (0, 1, 2)), "must not be 0"),
     ((Op("Range"), [np.array(0.0), np.array(np.nan), np.array(1.0)], (0, 1, 2)), "no finite number"),
     ((Op("ConstantOfShape"), [ints(2, -1)], (0,)), "negative"),
-    ((Op("Constant", {"value_string": b"x"}), [], ()), "has strings"),
 ]
 
 
