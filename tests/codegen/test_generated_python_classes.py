@@ -231,19 +231,20 @@ def test_properties(run: Run, tmp_path: pathlib.Path) -> None:
     properties["best"] = np.float32(0.5)
     properties["who"] = "Zoë"
     properties["epoch"] = -(2**63)
+    properties["done"] = True  # stored as 1, as onnxruntime-training does
     with pytest.raises(KeyError, match="other"):
         properties["other"]
-    for wrong in (True, None, [1]):
+    for wrong in (None, [1]):
         with pytest.raises(TypeError, match="a property is an int, a float or a str"):
             properties["bad"] = wrong  # type: ignore[assignment]
     with pytest.raises(ValueError, match="64 bits"):
         properties["bad"] = 2**70
     CheckpointState.save_checkpoint(run.state, tmp_path / "checkpoint")
     again = CheckpointState.load_checkpoint(str(tmp_path / "checkpoint")).properties
-    assert dict(iter(again)) == {"best": 0.5, "epoch": -(2**63), "who": "Zoë"}
-    assert [type(value) for _, value in again] == [float, int, str]
+    assert dict(iter(again)) == {"best": 0.5, "done": 1, "epoch": -(2**63), "who": "Zoë"}
+    assert [type(value) for _, value in again] == [float, int, int, str]
     assert "who" in again
-    assert repr(again) == f"Properties({{'best': 0.5, 'epoch': {-(2**63)}, 'who': 'Zoë'}})"
+    assert repr(again) == f"Properties({{'best': 0.5, 'done': 1, 'epoch': {-(2**63)}, 'who': 'Zoë'}})"
 
 
 def test_a_checkpoint_from_memory_is_that_from_its_file() -> None:

@@ -10,7 +10,6 @@
 #include "graph/graph.h"
 #include "onnxruntime_c_api.h"
 #include "op/custom.h"
-#include "op/dynamic.h"
 #include "session/inference_session.h"
 
 // Where messages go: that of an environment, or of the options of a session.

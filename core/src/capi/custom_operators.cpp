@@ -8,6 +8,7 @@
 #include "capi/guard.h"
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
+#include "op/dynamic.h"
 
 namespace ortrain::capi {
 namespace {

@@ -2,6 +2,7 @@
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
+#include "op/dynamic.h"
 #include "op/signature.h"
 #include "runtime/text_tensor.h"
 #include "runtime/threads.h"

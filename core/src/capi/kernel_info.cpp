@@ -3,6 +3,7 @@
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
+#include "op/dynamic.h"
 
 namespace ortrain::capi {
 namespace {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "op/dynamic.h"
+#include "op/operator.h"
 
 namespace ortrain {
 namespace {

@@ -13,9 +13,12 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "op/operator.h"
 
 namespace ortrain {
+
+class DynamicContext;
+class TypeContext;
+struct Operator;
 
 inline constexpr const char* kCustomDomain = "ortrain.custom";
 

@@ -15,6 +15,8 @@
 namespace ortrain {
 namespace {
 
+enum class Of { kLabelEncoder, kCategoryMapper };
+
 struct Table {
   Tensor keys, values, otherwise;
 };
@@ -65,10 +67,18 @@ Table two_ways(DType input, std::vector<std::string> texts, std::vector<int64_t>
   return {numbers, strings, default_value(node, DType::kString)};
 }
 
+// A LabelEncoder of version 1 maps between classes and their positions.
+template <Of F>
+bool maps_two_ways(const Node& node) {
+  return F == Of::kCategoryMapper || !strings_of(node, "classes_strings").empty();
+}
+
+template <Of F>
 Table table_of(const Node& node, DType input) {
-  if (node.op_type == "CategoryMapper")
+  if constexpr (F == Of::kCategoryMapper)
     return two_ways(input, strings_of(node, "cats_strings"), node.ints_or("cats_int64s", {}), node);
-  if (std::vector<std::string> classes = strings_of(node, "classes_strings"); !classes.empty()) {
+  if (maps_two_ways<F>(node)) {
+    std::vector<std::string> classes = strings_of(node, "classes_strings");
     std::vector<int64_t> numbers(classes.size());
     std::iota(numbers.begin(), numbers.end(), 0);
     return two_ways(input, std::move(classes), std::move(numbers), node);
@@ -81,17 +91,19 @@ Table table_of(const Node& node, DType input) {
   return table;
 }
 
+template <Of F>
 DType value_type(const ElementTypes& types, size_t) {
   const Node& node = types.node();
-  if (node.op_type == "CategoryMapper" || !strings_of(node, "classes_strings").empty())
+  if (maps_two_ways<F>(node))
     return types[0] == DType::kUndefined ? DType::kUndefined
            : types[0] == DType::kString  ? DType::kInt64
                                          : DType::kString;
   return table_side(node, "values").dtype();
 }
 
+template <Of F>
 void shape(ShapeContext& c) {
-  const Table table = table_of(c.node(), c.dtype(0));
+  const Table table = table_of<F>(c.node(), c.dtype(0));
   c.expect(table.keys.dtype() == c.dtype(0), "its keys are ", to_string(table.keys.dtype()),
            ", but the input is ", to_string(c.dtype(0)));
   c.expect(table.keys.size() == table.values.size(), "it has ", table.keys.size(), " keys and ",
@@ -126,8 +138,9 @@ Kernel look_up(KernelContext& c, Table table) {
   };
 }
 
+template <Of F>
 Kernel kernel(KernelContext& c) {
-  Table table = table_of(c.node(), c.dtype(0));
+  Table table = table_of<F>(c.node(), c.dtype(0));
   const DType keys = table.keys.dtype(), values = table.values.dtype();
   Kernel kernel;
   const bool known =
@@ -144,14 +157,15 @@ Kernel kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "LabelEncoder",
-                  .rules = {.shape = shape, .element_type = value_type},
+                  .rules = {.shape = shape<Of::kLabelEncoder>, .element_type = value_type<Of::kLabelEncoder>},
                   .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = kernel<Of::kLabelEncoder>}});
 ORTRAIN_OPERATOR({.domain = kMl,
                   .type = "CategoryMapper",
-                  .rules = {.shape = shape, .element_type = value_type},
+                  .rules = {.shape = shape<Of::kCategoryMapper>,
+                            .element_type = value_type<Of::kCategoryMapper>},
                   .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = kernel<Of::kCategoryMapper>}});
 
 }  // namespace
 }  // namespace ortrain
