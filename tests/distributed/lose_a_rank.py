@@ -13,7 +13,7 @@ from modules import FEATURES, batches
 from mpi4py import MPI
 from ortrain import SessionOptions
 from ortrain.api import CheckpointState, Module, Optimizer
-from ortrain.distributed import DataParallel
+from ortrain.distributed import DataParallel, LostRankError
 
 artifacts, how, timeout = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 rank = MPI.COMM_WORLD.rank
@@ -28,7 +28,7 @@ parallel = DataParallel(
 )
 
 
-for step in range(4):
+def step_of(step: int) -> None:
     ((x, y),) = batches(step)
     if step == 2 and rank == 1:
         if how == "hangs":
@@ -49,3 +49,11 @@ for step in range(4):
     state.properties["step"] = step + 1
     if step < 2:
         parallel.save_checkpoint(artifacts / "saved", True)
+
+
+try:
+    for number in range(4):
+        step_of(number)
+except LostRankError as lost:  # what ranks print at the same time may mix
+    (artifacts / f"report of {rank}").write_text(f"{lost.ranks} {lost}")
+    raise
