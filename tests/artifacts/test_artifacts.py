@@ -352,6 +352,36 @@ def test_functions_of_a_model_are_inlined(tmp_path: Path) -> None:
         assert not written.functions
 
 
+def test_a_model_of_other_operators_alone_trains(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [
+            helper.make_node("BiasGelu", ["x", "b"], ["h"], domain="com.microsoft"),
+            helper.make_node("FusedMatMul", ["h", "w"], ["y"], domain="com.microsoft"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", FLOAT, ["n", 3])],
+        [helper.make_tensor_value_info("y", FLOAT, ["n", 2])],
+        [
+            numpy_helper.from_array(np.full(3, 0.5, np.float32), "b"),
+            numpy_helper.from_array(np.ones((3, 2), np.float32), "w"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("com.microsoft", 1)], ir_version=8)
+    artifacts.generate_artifacts(
+        model, loss=LossType.MSELoss, optimizer=OptimType.AdamW, artifact_directory=tmp_path
+    )
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    module = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
+    optimizer = Optimizer(tmp_path / "optimizer_model.onnx", module)
+    x, target = np.ones((4, 3), np.float32), np.zeros((4, 2), np.float32)
+    losses = []
+    for _ in range(5):
+        losses.append(float(module(x, target)))
+        optimizer.step()
+        module.lazy_reset_grad()
+    assert losses[-1] < losses[0]
+
+
 def test_a_parameter_that_is_used_twice_gets_the_sum_of_both_gradients(tmp_path: Path) -> None:
     model = make_model(
         [helper.make_node("Mul", ["x", "w"], ["z"]), helper.make_node("Mul", ["z", "w"], ["y"])],

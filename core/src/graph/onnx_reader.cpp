@@ -18,6 +18,7 @@ namespace {
 constexpr int kMaxFunctionDepth = 100;
 // Functions that call each other can expand to more nodes than fit in memory.
 constexpr size_t kMaxInlined = 200'000;
+constexpr int64_t kAddedOpset = 17;  // of a model that imports none of the ONNX operators
 
 // "ai.onnx" and "" are one domain.
 std::string domain_name(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
@@ -85,7 +86,7 @@ class Reader {
               "a value was given for the initializer \"", name, "\", which the model does not have");
     require(!model_.graph.outputs.empty(), ErrorCode::kInvalidGraph, "the graph has no outputs");
     report_unsupported();
-    drop_function_domains();
+    settle_domains();
     model_.graph.sort();
     return std::move(model_);
   }
@@ -171,15 +172,14 @@ class Reader {
                                   shown_domain(domain), ", the model version ", found->second));
   }
 
-  // Domains that contain only functions have no operators after these are inlined. A model imports at least
-  // one domain, so those of a model that imports no others stay.
-  void drop_function_domains() {
-    auto kept = model_.opsets;
+  // Gradients and passes add ONNX operators to any model, so it imports them even if it has none of its own.
+  // Domains that contain only functions have no operators after these are inlined.
+  void settle_domains() {
+    model_.opsets.emplace("", kAddedOpset);
     for (const auto& function : proto_.functions())
       if (const std::string domain = domain_name(function.domain());
           !domain.empty() && used_domains_.count(domain) == 0)
-        kept.erase(domain);
-    if (!kept.empty()) model_.opsets = std::move(kept);
+        model_.opsets.erase(domain);
   }
 
   void report_unsupported() const {

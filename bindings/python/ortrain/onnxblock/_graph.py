@@ -17,6 +17,9 @@ _SMALL = 1024
 #: ONNX's message about an operator that it does not know.
 _NOT_KNOWN = "No Op registered for"
 
+#: The version of the ONNX operators that a model gets which imports none of them.
+ADDED_OPSET = 17
+
 #: Types that a parameter can have.
 FLOATING = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}

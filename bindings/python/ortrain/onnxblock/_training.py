@@ -27,6 +27,7 @@ def _build(
     block.base = accessor.model
     _log.debug("building block %s", type(block).__name__)
     accessor.depth += 1
+    _graph.import_domain(accessor.model, "", _graph.ADDED_OPSET)  # blocks add ONNX operators to any model
     try:
         output = block.build(*args, **kwargs)
     finally:
