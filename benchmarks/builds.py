@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
@@ -33,9 +34,12 @@ class Turns:
     """How two builds are compared: the user's choices."""
 
     rounds: int = 15
+    starts: int = 5
     seconds: float = 0.3
     batch: int = 8
     threads: int = 2
+    config: Sequence[str] = ()
+    """Entries of the session's configuration, as `key=value`."""
 
 
 def batches(folder: Path, batch: int) -> list[list[NDArray[Any]]]:
@@ -78,6 +82,8 @@ def work(folder: Path, turns: Turns) -> None:
 
     options = ortrain.SessionOptions()
     options.intra_op_num_threads = turns.threads
+    for entry in turns.config:
+        options.add_session_config_entry(*entry.split("=", 1))
     state = api.CheckpointState.load_checkpoint(str(folder / "checkpoint"))
     module = api.Module(str(folder / "training_model.onnx"), state, session_options=options)
     optimizer = api.Optimizer(str(folder / "optimizer_model.onnx"), module)
@@ -103,6 +109,7 @@ class Build:
             env["PYTHONPATH"] = str(installation)
         python = sys.executable if installation.is_dir() else str(installation)
         choices = ["--worker", "--batch", str(turns.batch), "--threads", str(turns.threads)]
+        choices += [f"--config={entry}" for entry in turns.config]
         self.process = subprocess.Popen(
             [python, "-m", "benchmarks.builds", str(folder), *choices],
             cwd=ROOT,
@@ -143,17 +150,13 @@ class Comparison:
     quartiles: tuple[float, float]
 
 
-def compare(first: Path, second: Path, folder: Path, turns: Turns, scratch: str) -> Comparison:
-    """Train with two installations in turns.
-
-    Raises
-    ------
-    RuntimeError
-        One of them cannot train; the message is the last line of what it printed.
-    """
+def take_turns(
+    installations: Sequence[Path], folder: Path, turns: Turns, rounds: int, scratch: str
+) -> list[list[float]]:
+    """Start a process for each installation; return the milliseconds a step of each round."""
     builds: list[Build] = []
     try:
-        for installation in (first, second):
+        for installation in installations:
             builds.append(Build(installation, folder, turns, scratch))
         steps = 1
         for build in builds:
@@ -165,7 +168,7 @@ def compare(first: Path, second: Path, folder: Path, turns: Turns, scratch: str)
                     steps *= 2
         steps = max(1, round(steps * turns.seconds / builds[0].train(steps)))
         times: list[list[float]] = []
-        for number in range(turns.rounds):
+        for number in range(rounds):
             pair = [0.0, 0.0]
             for i in (0, 1) if number % 2 == 0 else (1, 0):
                 builds[i].train(1)  # brings its data back into the caches
@@ -174,12 +177,44 @@ def compare(first: Path, second: Path, folder: Path, turns: Turns, scratch: str)
     finally:
         for build in builds:
             build.close()
+    return times
+
+
+def compare(first: Path, second: Path, folder: Path, turns: Turns, scratch: str) -> Comparison:
+    """Train with two installations in turns.
+
+    Their processes are started anew several times: where one's memory lies can make it faster than another of the
+    same build, for as long as it runs.
+
+    Raises
+    ------
+    RuntimeError
+        One of them cannot train; the message is the last line of what it printed.
+    """
+    starts = min(turns.starts, turns.rounds)
+    times: list[list[float]] = []
+    for i in range(starts):
+        rounds = turns.rounds * (i + 1) // starts - turns.rounds * i // starts
+        order = (first, second) if i % 2 == 0 else (second, first)
+        some = take_turns(order, folder, turns, rounds, scratch)
+        times += some if i % 2 == 0 else [pair[::-1] for pair in some]
     ratios = [one / other for one, other in times]
     low, middle, high = (
         statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     )
     medians = [statistics.median(pair[i] for pair in times) for i in (0, 1)]
     return Comparison(medians[0], medians[1], middle, (low, high))
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the configuration of sessions."""
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an entry of the session's configuration, such as ortrain.mixed_precision=bf16",
+    )
 
 
 def main() -> int:
@@ -200,10 +235,17 @@ def main() -> int:
         "--batch", type=int, default=8, help="value of dimensions without a number (default: 8)"
     )
     parser.add_argument("--threads", type=int, default=2, help="threads of each build (default: 2)")
+    add_config(parser)
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    turns = Turns(arguments.rounds, arguments.seconds, arguments.batch, arguments.threads)
+    turns = Turns(
+        rounds=arguments.rounds,
+        seconds=arguments.seconds,
+        batch=arguments.batch,
+        threads=arguments.threads,
+        config=arguments.config,
+    )
     if arguments.worker:
         work(arguments.folders[0], turns)
         return 0

@@ -15,15 +15,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.builds import Turns, compare
+from benchmarks.builds import Turns, add_config, compare
 from benchmarks.runner import ROOT
 
 HEADER = Path("backend/cpu/tuning.h")
@@ -34,7 +35,11 @@ Node = tuple[str, Sequence[str], dict[str, Any]]
 
 
 def network(
-    shape: Sequence[int], node: Node, weights: Sequence[Sequence[int]] = (), domain: str = ""
+    shape: Sequence[int],
+    node: Node,
+    weights: Sequence[Sequence[int]] = (),
+    domain: str = "",
+    constants: Mapping[str, Any] = MappingProxyType({}),
 ) -> onnx.ModelProto:
     """Build a model of one operator on an input that is scaled by a trained vector, so that it has a gradient."""
     kind, inputs, attributes = node
@@ -53,7 +58,7 @@ def network(
         "network",
         [helper.make_tensor_value_info("input", TensorProto.FLOAT, list(shape))],
         [helper.make_tensor_value_info("output", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(value, name) for name, value in trained.items()],
+        [numpy_helper.from_array(value, name) for name, value in (trained | dict(constants)).items()],
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -64,6 +69,23 @@ def product(rows: int, depth: int, columns: int, by_rows: bool = True) -> onnx.M
     """Build a dense layer whose weights are stored as (depth, columns), or transposed if not `by_rows`."""
     weights = (depth, columns) if by_rows else (columns, depth)
     return network((rows, depth), ("Gemm", ["x", "w0"], {"transB": int(not by_rows)}), [weights])
+
+
+FROZEN = ("weights", "scales")
+"""Names of initializers that are not trained."""
+
+
+def quantized_product(rows: int, depth: int, columns: int) -> onnx.ModelProto:
+    """Build a dense layer whose weights are stored in four bits."""
+    rng = np.random.default_rng(0)
+    blocks = depth // 32
+    stored = {
+        "weights": rng.integers(0, 256, (columns, blocks, 16), np.uint8),
+        "scales": np.full(columns * blocks, 0.01, np.float32),
+    }
+    sizes = {"K": depth, "N": columns, "bits": 4, "block_size": 32}
+    node: Node = ("MatMulNBits", ["x", *FROZEN], sizes)
+    return network((rows, depth), node, domain="com.microsoft", constants=stored)
 
 
 def convolution(batch: int, channels: int, filters: int, size: int) -> onnx.ModelProto:
@@ -123,7 +145,7 @@ COPIES: Cases = {
     "64 x 64 x 8, reversed": lambda: transpose((64, 64, 8), (2, 1, 0)),
 }
 BLOCKS = products((256, 512, 512), (64, 1024, 1024), (512, 256, 2048))
-WINOGRAD = convolutions((8, 64, 64, 56), (8, 256, 256, 14), (16, 128, 128, 28))
+WINOGRAD = convolutions((8, 64, 64, 56), (8, 256, 256, 14), (16, 128, 128, 28), (1, 128, 128, 28))
 
 CASES: dict[str, Cases] = {
     "kPiece": ELEMENTWISE,
@@ -142,12 +164,17 @@ CASES: dict[str, Cases] = {
         (16, 16, 16), (32, 32, 32), (64, 64, 64), (96, 96, 96), (128, 128, 128), (160, 160, 160)
     )
     | products((64, 500, 10), (8, 256, 256), (32, 256, 64)),
+    "kSmallBf16Product": products((8, 16, 16), (16, 16, 16), (16, 32, 32), (32, 32, 32), (64, 64, 64)),
     "kPackedRows": products((256, 512, 512), (512, 512, 512), (512, 128, 512), (1024, 512, 512)),
     "kBlockColumns": BLOCKS,
     "kBlockRows": BLOCKS,
     "kNearby": products((64, 512, 512), by_rows=False) | products((64, 64, 64), by_rows=False),
     "kFewDots": products((4, 512, 512), (8, 512, 512), (16, 512, 512), by_rows=False),
     "kFewRows": products((16, 512, 512), (32, 512, 512), (64, 512, 512)),
+    "kUnpackedRows": {
+        f"{m} x {k} x {n}, four bits": lambda m=m, k=k, n=n: quantized_product(m, k, n)  # type: ignore[misc]
+        for m, k, n in [(1, 1024, 1024), (8, 1024, 1024), (64, 512, 2048)]
+    },
     "kMultiplications": products((16, 32, 32), (16, 64, 64), (32, 64, 64)),
     "kConvTile": convolutions((8, 64, 64, 28), (8, 16, 32, 56)),
     "kScoreBytes": attentions((8, 4, 128, 128, 64), (2, 8, 1024, 1024, 64)),
@@ -160,10 +187,10 @@ CASES: dict[str, Cases] = {
     "kLeastChunk": WINOGRAD,
     "kLargestChunk": WINOGRAD,
     "kWinogradPad": WINOGRAD,
-    "kLeastChannels": convolutions((8, 16, 64, 28), (8, 24, 64, 28), (8, 32, 32, 28), (8, 48, 48, 28)),
-    "kLeastTiles": convolutions((1, 64, 64, 16), (1, 64, 64, 28), (1, 64, 64, 40), (4, 128, 128, 14)),
-    "kLeastProducts": convolutions((1, 32, 32, 56), (2, 32, 32, 56), (1, 64, 64, 56)),
-    "kTileValues": convolutions((16, 128, 128, 5), (16, 128, 128, 7), (16, 128, 128, 9)),
+    "kLeastChannels": convolutions((8, 16, 16, 56), (8, 16, 64, 28), (8, 64, 16, 28), (8, 32, 32, 28)),
+    "kLeastTiles": convolutions((1, 512, 512, 4), (1, 512, 512, 7), (1, 256, 256, 8), (1, 64, 64, 28)),
+    "kLeastProducts": convolutions((8, 16, 16, 28), (1, 32, 32, 28), (1, 32, 32, 56), (1, 64, 64, 56)),
+    "kResultsPerTile": convolutions((16, 128, 128, 5), (16, 128, 128, 7), (8, 512, 512, 7), (4, 64, 64, 9)),
 }
 
 
@@ -218,7 +245,7 @@ def make_artifacts(model: onnx.ModelProto, folder: Path) -> None:
 
     artifacts.generate_artifacts(
         model,
-        requires_grad=[tensor.name for tensor in model.graph.initializer],
+        requires_grad=[t.name for t in model.graph.initializer if t.name not in FROZEN],
         loss=artifacts.LossType.MSELoss,
         optimizer=artifacts.OptimType.SGD,
         artifact_directory=str(folder),
@@ -239,8 +266,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15, help="turns of each build (default: 15)")
     parser.add_argument("--seconds", type=float, default=0.2, help="seconds a turn (default: 0.2)")
     parser.add_argument("--threads", type=int, default=2, help="threads of each build (default: 2)")
+    add_config(parser)
     arguments = parser.parse_args()
-    turns = Turns(rounds=arguments.rounds, threads=arguments.threads, seconds=arguments.seconds)
+    turns = Turns(
+        rounds=arguments.rounds,
+        threads=arguments.threads,
+        seconds=arguments.seconds,
+        config=arguments.config,
+    )
     for given in arguments.constants:
         name, _, values = given.partition("=")
         if name not in CASES:

@@ -7,7 +7,6 @@
 //
 //     measured   against its neighbours: ratios of the time of a whole step to the time with the value here
 //     derived    from sizes of caches, registers or vectors, as stated
-//     chosen     when the kernel was written, by trying a few values, of which there is no record
 //
 // "Flat from A to B" means that no value between changed a step by more than the spread of the measurement,
 // about 5 %. Unless it says otherwise, it was measured with two threads on a virtual machine with two cores
@@ -51,8 +50,10 @@ inline constexpr int64_t kCopyBytesPerItem = 4;
 // 500 x 10, 1.2 for 2 x 256 x 256, and the same for 96 x 96 x 96; with 5 million 0.9 to 1.0 for 128 x 128 x
 // 128, but 1.1 for 8 x 256 x 256.
 inline constexpr int64_t kSmallProduct = 1 << 20;
-// The same in mixed precision, where only the library multiplies and stores bfloat16. Chosen.
-inline constexpr int64_t kSmallBf16Product = 4096;
+// The same in mixed precision, where only the library multiplies and stores bfloat16. Measured: with 0, steps
+// of up to 16 x 16 x 16 take 1.2; with 4096, those of 16 x 32 x 32 and 32 x 32 x 32 take 1.15 to 1.18; with
+// 2^18, one of 64 x 64 x 64 takes 1.02.
+inline constexpr int64_t kSmallBf16Product = 1 << 15;
 // From this many rows on, it pays to convert the right operand to the blocks that oneDNN's primitive prefers,
 // once for all threads. Measured: with 256, a layer of 256 rows takes 1.11, and those of 512 and 1024 the
 // same; with 1024, those of 512 take 0.98 to 1.01. On a Xeon, packing gains 4 to 8 % of a product of 512
@@ -60,22 +61,25 @@ inline constexpr int64_t kSmallBf16Product = 4096;
 inline constexpr int64_t kPackedRows = 512;
 // Blocks of the operands that stay in the second-level cache while they are used: bytes of rows of B, and
 // rows of A. Derived: 128 products deep (kDepth), they take 256 KiB and, in float, 84 KiB of 1 MiB or more.
+// Flat from half to twice each.
 inline constexpr int64_t kBlockColumns = 2048, kBlockRows = 168;
-// Bytes between elements that need no packing. Chosen.
+// Bytes between elements that need no packing. Flat from 128 to 2048.
 inline constexpr int64_t kNearby = 512;
-// With more rows than this, packing B pays off: if its columns are contiguous, and if its rows are. Chosen:
-// the first is the rows of one tile.
-inline constexpr int64_t kFewDots = 6, kFewRows = 36;
+// With more rows than this, packing B pays off: if its columns are contiguous, and if its rows are. Measured
+// for 512 x 512 weights: up to 24 rows rather than 12 take 0.94 for 16 rows; 6 takes 1.13 for 8; 36 rather
+// than 72 takes 1.04 for 64; 144 the same as 72.
+inline constexpr int64_t kFewDots = 24, kFewRows = 72;
 // This many multiplications take as long as one item of work for parallel_for. Derived: a vector of 16 floats
-// is multiplied and added in one instruction.
+// is multiplied and added in one instruction. Flat from 8 to 32.
 inline constexpr int64_t kMultiplications = 16;
-// Rows of quantized weights that are unpacked at a time. Chosen.
-inline constexpr int64_t kUnpackedRows = 64;
+// Rows of quantized weights that are unpacked at a time. Measured for weights of four bits: with 64, 8 x 1024
+// x 1024 takes 1.14 and 64 x 512 x 2048 takes 1.34; 512 takes 0.97 to 1.02.
+inline constexpr int64_t kUnpackedRows = 256;
 
 // Convolutions of the portable build.
 
 // Output points of a tile, whose columns stay in the cache. Derived: with 3 x 3 windows over 64 channels 576
-// KiB of float, the second-level cache.
+// KiB of float, the second-level cache. Flat from 128 to 512; 1024 takes 1.04.
 inline constexpr int64_t kConvTile = 256;
 
 // Attention.
@@ -96,18 +100,29 @@ inline constexpr int64_t kKeptKeys = 4;
 // Winograd's convolution.
 
 // Bytes of a thread's own cache, for its working set, and of the data that are transformed for all threads.
-// Derived: second-level caches of 1 MiB and shared caches of 16 MiB or more.
+// Derived: second-level caches of 1 MiB and shared caches of 16 MiB or more. Flat from half to twice each,
+// but with a shared 32 MiB, 256 channels of 14 x 14 take 0.94: not every machine has them.
 inline constexpr int64_t kOwnCacheBytes = 1 << 20, kSharedCacheBytes = 1 << 24;
-// Tiles that a thread takes through all three stages at once. Chosen: multiples of the rows of a tile (6).
-inline constexpr int64_t kLeastChunk = 48, kLargestChunk = 192;
+// Tiles that a thread takes through all three stages at once, multiples of the rows of a tile of the product
+// (6). Measured: with at least 48, steps take 1.02 to 1.09, on one thread 0.97 to 1.00, with 144 1.01
+// to 1.03; the most is flat from 96 to 384.
+inline constexpr int64_t kLeastChunk = 96, kLargestChunk = 192;
 // Floats after rows and matrices, so that neighbours do not map to the same cache set. Derived: a cache line.
+// 0 takes 0.95 to 1.02, 32 takes 0.99 to 1.06.
 inline constexpr int64_t kWinogradPad = 16;
 // When it is faster than oneDNN's direct convolution. Measured (docs/performance.md): 0.45 to 0.9 of its
-// time, in a few cases 1.0 to 1.2, for the sizes that these select. With few channels the transforms of tiles
-// do not pay off, with few tiles those of the weights do not,
-inline constexpr int64_t kLeastChannels = 32, kLeastTiles = 32;  // the second per thread
-inline constexpr int64_t kLeastProducts = 1 << 19;               // tiles times channels times filters
-// and tiles must not reach far beyond the results: 4 values per tile, at most 6 for 5 results.
-inline constexpr int64_t kTileValues = 4 * 5, kResultValues = 6;
+// time, in a few cases 1.0 to 1.2, for the sizes that these select.
+// With few channels, the transforms of tiles do not pay off. With 64, steps of 32 and 48 channels take 1.3
+// and 1.4, with 32, those of 16 take 1.0 to 1.25. No vector holds fewer than 16.
+inline constexpr int64_t kLeastChannels = 16;
+// With few tiles per thread, those of the weights do not. On one thread, with 32, 16 tiles take 1.2 to 1.4;
+// on two, with 128, 98 tiles take 1.5 to 1.8, and with 2, 4 tiles take 1.5.
+inline constexpr int64_t kLeastTiles = 8;
+// Nor do they with few tiles times channels times filters. With 2^19, a step of 2^17.6 takes 1.35, and one of
+// 2^18.6 takes 0.91.
+inline constexpr int64_t kLeastProducts = 1 << 17;
+// Tiles have four results each and must not reach far beyond the image. With 10 / 3, steps of 7 x 7 take 1.17
+// on two threads and 0.98 on one; with 8 / 3, those of 5 x 5 take 0.9 to 1.1.
+inline constexpr int64_t kResultsPerTile = 3;
 
 }  // namespace ortrain::tuning

@@ -573,7 +573,7 @@ bool suits_winograd(const WinogradSizes& s, int threads) {
   const int64_t tiles = tile_count(s);
   return std::min(s.channels, s.filters) >= tuning::kLeastChannels &&
          tiles >= tuning::kLeastTiles * threads && tiles * s.channels * s.filters >= tuning::kLeastProducts &&
-         tiles * tuning::kTileValues <= s.batch * s.rows * s.columns * tuning::kResultValues;
+         tiles * tuning::kResultsPerTile <= s.batch * s.rows * s.columns;
 }
 
 size_t winograd_scratch(const WinogradSizes& s, int threads) {
