@@ -119,11 +119,13 @@ void mutate_list(List& list, Random& random, Make&& make) {
     case 2:
       list.Clear();
       break;
-    default:
+    default: {
+      const auto made = make();
       if (list.size() > 0)
-        list.Set(static_cast<int>(below(random, static_cast<size_t>(list.size()))), make());
+        list.Set(static_cast<int>(below(random, static_cast<size_t>(list.size()))), made);
       else
-        list.Add(make());
+        list.Add(made);
+    }
   }
 }
 
@@ -144,7 +146,8 @@ template <typename T>
 void swap_two(RepeatedPtrField<T>& list, Random& random) {
   if (list.size() < 2) return;
   const auto n = static_cast<size_t>(list.size());
-  list.SwapElements(static_cast<int>(below(random, n)), static_cast<int>(below(random, n)));
+  const auto first = static_cast<int>(below(random, n)), second = static_cast<int>(below(random, n));
+  list.SwapElements(first, second);
 }
 
 void mutate_shape(onnx::TensorShapeProto& shape, Random& random) {

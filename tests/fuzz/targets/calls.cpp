@@ -58,6 +58,7 @@ class Files {
       std::ofstream(folder_ / kFiles[i], std::ios::binary) << contents_[i];
     written_ = fs::last_write_time(folder_);
   }
+  const fs::path& folder() const { return folder_; }
   std::string path(const char* name) const { return (folder_ / name).string(); }
   const std::string& content(size_t i) const { return contents_[i]; }
 
@@ -71,6 +72,21 @@ Files& files() {
   static Files all;
   return all;
 }
+
+// Works in a folder and comes back: some calls write to files that have no folder in their names.
+class InFolder {
+ public:
+  explicit InFolder(const fs::path& folder) : from_(fs::current_path()) { fs::current_path(folder); }
+  InFolder(const InFolder&) = delete;
+  InFolder& operator=(const InFolder&) = delete;
+  ~InFolder() {
+    std::error_code ignored;
+    fs::current_path(from_, ignored);
+  }
+
+ private:
+  fs::path from_;
+};
 
 // What a parameter is (calls.py).
 struct Role {
@@ -453,6 +469,7 @@ int LLVMFuzzerInitialize(int*, char***) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const bool show = std::getenv("FUZZ_SHOW") != nullptr;
   files().restore();
+  const InFolder there(files().folder());
   Machine machine(data, size);
   machine.prepare(machine.next());
   for (size_t calls = 0; calls < kMostCalls && !machine.done(); ++calls) {
