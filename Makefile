@@ -138,7 +138,7 @@ test-cpp: cpp ## The C and C++ tests
 
 # The regressions of the fuzz targets are part of test-cpp; this takes a minute for each target.
 .PHONY: test-fuzz
-test-fuzz: cpp ## Give each fuzz target new inputs for a minute (docs/fuzzing.md)
+test-fuzz: cpp ## Give each fuzz target new inputs, the same ones in every run (docs/fuzzing.md)
 	ctest --test-dir $(BUILD)/cpp --output-on-failure -L fuzzing -j $(JOBS)
 
 # MODELS: ONNX files and names of operators, separated by spaces.
