@@ -183,9 +183,10 @@ check-clang: setup ## Check that clang compiles the core without a warning
 	cmake --build $(BUILD)/cpp --target made
 	$(PYTHON) scripts/check_clang.py $(or $(CLANG_CXX),clang++) $(BUILD)/cpp
 
+EVERY ?= 1
 .PHONY: faults
-faults: cpp ## Let every allocation and every call for files fail once in a training loop
-	$(BUILD)/cpp/tests/test_faults --all
+faults: cpp ## Let every allocation, or one in EVERY, and every call for files fail once in a training loop
+	$(BUILD)/cpp/tests/test_faults --every $(EVERY)
 
 KILLS ?= 1000
 .PHONY: kill
