@@ -81,7 +81,7 @@ def plot(records: list[tuple[int, int]], path: pathlib.Path) -> None:
     steps, memory = np.array(records).T
     figure, axes = pyplot.subplots(figsize=(8, 3), layout="constrained")
     axes.plot(steps, memory / 2**20, linewidth=1)
-    axes.set(xlabel="train steps", ylabel="resident memory (MiB)", ylim=(0, None))
+    axes.set(xlabel="train steps", ylabel="resident memory (MiB)", ylim=(0, 1.2 * memory.max() / 2**20))
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=100)
 
@@ -115,8 +115,8 @@ def main() -> None:
     half = len(memory) // 2
     early, late = memory[half // 2 : half], memory[half:]
     print(
-        f"{done} steps in {len(records)} sessions, {time.monotonic() - start:.0f} s: {memory[0]:.0f} MiB after the first,"
-        f" {early.max(initial=0):.0f} at most in the second quarter, {late.max(initial=0):.0f} at most in the second half"
+        f"{done} steps in {len(records)} sessions, {time.monotonic() - start:.0f} s: {memory[0]:.1f} MiB after the first,"
+        f" {early.max(initial=0):.1f} at most in the second quarter, {late.max(initial=0):.1f} at most in the second half"
     )
     if arguments.plot:
         plot(records, arguments.plot)

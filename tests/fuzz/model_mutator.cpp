@@ -248,8 +248,11 @@ void mutate_attribute(onnx::AttributeProto& attribute, const Parts& parts, Rando
       attribute.set_f(static_cast<float>(interesting_float(random)));
       break;
     case Type::INT:
-      attribute.set_i(one_in(random, 3) ? attribute.i() + (one_in(random, 2) ? 1 : -1)
-                                        : interesting_integer(random));
+      if (one_in(random, 3))  // unsigned: it wraps
+        attribute.set_i(static_cast<int64_t>(static_cast<uint64_t>(attribute.i()) +
+                                             (one_in(random, 2) ? uint64_t{1} : ~uint64_t{0})));
+      else
+        attribute.set_i(interesting_integer(random));
       break;
     case Type::STRING:
       attribute.set_s(mutated_text(attribute.s(), parts, random));

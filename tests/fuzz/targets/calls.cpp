@@ -108,6 +108,18 @@ inline constexpr bool kThreeLevels = false;
 template <typename T>
 inline constexpr bool kThreeLevels<T***> = true;
 
+// How many values an enumeration can hold in C++, from 0 on. In C it holds any integer.
+template <typename T>
+inline constexpr int kValues = 2;
+template <>
+inline constexpr int kValues<OrtErrorCode> = 16;
+template <>
+inline constexpr int kValues<OrtLoggingLevel> = 8;
+template <>
+inline constexpr int kValues<GraphOptimizationLevel> = 128;
+template <>
+inline constexpr int kValues<ONNXTensorElementDataType> = 32;
+
 // Frees nothing: the machine frees its memory itself.
 OrtAllocator* deleter() {
   static OrtAllocator allocator = [] {
@@ -287,6 +299,8 @@ class Machine {
         return static_cast<int>(next() % 4) - 1;
       else if constexpr (std::is_same_v<T, float>)
         return static_cast<float>(number()) / 8;
+      else if constexpr (std::is_enum_v<T>)
+        return static_cast<T>(next() % kValues<T>);
       else
         return static_cast<T>(number());
     } else {
@@ -351,6 +365,8 @@ class Machine {
           elements[i] = next() >= 250 ? nullptr : text();
         else if constexpr (std::is_pointer_v<P>)
           elements[i] = pick<std::remove_const_t<std::remove_pointer_t<P>>>();
+        else if constexpr (std::is_enum_v<P>)
+          elements[i] = static_cast<P>(next() % kValues<P>);
         else
           elements[i] = static_cast<P>(number());
       }
