@@ -138,7 +138,7 @@ test-cpp: cpp ## The C and C++ tests
 
 # The regressions of the fuzz targets are part of test-cpp; this takes a minute for each target.
 .PHONY: test-fuzz
-test-fuzz: cpp ## Give each fuzz target new inputs for a minute (docs/fuzzing.md)
+test-fuzz: cpp ## Give each fuzz target new inputs, the same ones in every run (docs/fuzzing.md)
 	ctest --test-dir $(BUILD)/cpp --output-on-failure -L fuzzing -j $(JOBS)
 
 # MODELS: ONNX files and names of operators, separated by spaces.
@@ -183,9 +183,10 @@ check-clang: setup ## Check that clang compiles the core without a warning
 	cmake --build $(BUILD)/cpp --target made
 	$(PYTHON) scripts/check_clang.py $(or $(CLANG_CXX),clang++) $(BUILD)/cpp
 
+EVERY ?= 1
 .PHONY: faults
-faults: cpp ## Let every allocation and every call for files fail once in a training loop
-	$(BUILD)/cpp/tests/test_faults --all
+faults: cpp ## Let every allocation, or one in EVERY, and every call for files fail once in a training loop
+	$(BUILD)/cpp/tests/test_faults --every $(EVERY)
 
 KILLS ?= 1000
 .PHONY: kill
@@ -258,7 +259,7 @@ run-fuzz:
 	@for target in $(TARGET); do mkdir -p $(CORPUS)/$$target $(BUILD)/fuzz/findings/$$target; \
 	  echo "fuzzing $$target for $(SECONDS) seconds"; \
 	  OMP_NUM_THREADS=1 $(BUILD)/fuzz/tests/fuzz/fuzz_$$target $(FUZZ_LIMITS) -max_total_time=$(SECONDS) -max_len=16384 \
-	    -artifact_prefix=$(BUILD)/fuzz/findings/$$target/ -print_final_stats=1 -verbosity=0 \
+	    -artifact_prefix=$(abspath $(BUILD))/fuzz/findings/$$target/ -print_final_stats=1 -verbosity=0 \
 	    $(CORPUS)/$$target $(BUILD)/fuzz/seeds/$$target $$(find tests/fuzz/regressions -name $$target -type d) || exit 1; done
 
 .PHONY: bench-peers

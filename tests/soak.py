@@ -37,13 +37,13 @@ def fails(work: object, *arguments: object) -> None:
     raise AssertionError("expected an error")
 
 
-def train(case: str, steps: int, folder: pathlib.Path, rng: np.random.Generator) -> None:
+def train(case: str, steps: int, most_threads: int, folder: pathlib.Path, rng: np.random.Generator) -> None:
     """Train `steps` steps in one session, with errors in between."""
     files = FIXTURES / case
     with np.load(files / "batches.npz") as batches:
         x, y = batches["x0"], batches["y0"]
     options = SessionOptions()
-    options.intra_op_num_threads = int(rng.integers(1, 3))
+    options.intra_op_num_threads = int(rng.integers(1, most_threads + 1))
     state = CheckpointState.load_checkpoint(files / "checkpoint")
     module = Module(files / "training_model.onnx", state, files / "eval_model.onnx", session_options=options)
     optimizer = Optimizer(files / "optimizer_model.onnx", module)
@@ -81,7 +81,7 @@ def plot(records: list[tuple[int, int]], path: pathlib.Path) -> None:
     steps, memory = np.array(records).T
     figure, axes = pyplot.subplots(figsize=(8, 3), layout="constrained")
     axes.plot(steps, memory / 2**20, linewidth=1)
-    axes.set(xlabel="train steps", ylabel="resident memory (MiB)", ylim=(0, None))
+    axes.set(xlabel="train steps", ylabel="resident memory (MiB)", ylim=(0, 1.2 * memory.max() / 2**20))
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=100)
 
@@ -91,6 +91,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end earlier, after this time")
+    parser.add_argument(
+        "--cases", nargs="+", default=CASES, help="which of the recorded runs to train, in turn"
+    )
+    parser.add_argument("--threads", type=int, default=2, help="the most threads of a session")
     parser.add_argument("--plot", type=pathlib.Path, help="file for the plot")
     arguments = parser.parse_args()
     rng = np.random.default_rng(0)
@@ -98,15 +102,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         while done < arguments.steps and time.monotonic() - start < arguments.seconds:
             steps = min(STEPS_OF_A_SESSION, arguments.steps - done)
-            train(CASES[len(records) % len(CASES)], steps, pathlib.Path(folder), rng)
+            train(
+                arguments.cases[len(records) % len(arguments.cases)],
+                steps,
+                arguments.threads,
+                pathlib.Path(folder),
+                rng,
+            )
             done += steps
             records.append((done, resident()))
     memory = np.array([bytes_ for _, bytes_ in records]) / 2**20
     half = len(memory) // 2
     early, late = memory[half // 2 : half], memory[half:]
     print(
-        f"{done} steps in {len(records)} sessions, {time.monotonic() - start:.0f} s: {memory[0]:.0f} MiB after the first,"
-        f" {early.max(initial=0):.0f} at most in the second quarter, {late.max(initial=0):.0f} at most in the second half"
+        f"{done} steps in {len(records)} sessions, {time.monotonic() - start:.0f} s: {memory[0]:.1f} MiB after the first,"
+        f" {early.max(initial=0):.1f} at most in the second quarter, {late.max(initial=0):.1f} at most in the second half"
     )
     if arguments.plot:
         plot(records, arguments.plot)

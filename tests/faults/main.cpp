@@ -2,8 +2,8 @@
 // operation in which it happens ends in an error and leaves everything as it was; when it is repeated, the
 // loop ends with the same bits as one without a fault. A leak checker looks at the process when it ends.
 //
-//   test_faults           every call of the system, and allocations at even distances
-//   test_faults --all     every allocation too
+//   test_faults             every call of the system, and 250 allocations at even distances
+//   test_faults --every 7   every seventh allocation
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -163,7 +163,7 @@ extern "C" __attribute__((visibility("default"))) const char* __lsan_default_opt
 }
 
 int main(int count, char** arguments) {
-  const bool all = count > 1 && std::strcmp(arguments[1], "--all") == 0;
+  const int64_t every = count > 2 && std::strcmp(arguments[1], "--every") == 0 ? std::atoll(arguments[2]) : 0;
   std::string name = (fs::temp_directory_path() / "ortrain-faults-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) return 1;
   const fs::path folder = name;
@@ -176,8 +176,8 @@ int main(int count, char** arguments) {
     counts[kind] = faults::count(static_cast<faults::Kind>(kind));
 
   for (int kind = 0; kind < faults::kKinds; ++kind) {
-    const bool sampled = kind == faults::kAllocation && !all;
-    const int64_t stride = sampled ? std::max<int64_t>(1, counts[kind] / kQuickAllocations) : 1;
+    const int64_t distance = every > 0 ? every : counts[kind] / kQuickAllocations;
+    const int64_t stride = kind == faults::kAllocation ? std::max<int64_t>(1, distance) : 1;
     int64_t injected = 0, errors = 0;
     for (int64_t call = 0; call < counts[kind]; call += stride) {
       fault = {static_cast<faults::Kind>(kind), call};

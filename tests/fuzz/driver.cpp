@@ -1,10 +1,12 @@
 // A main for targets that are built without libFuzzer.
 //
-//     fuzz_reader FILE_OR_FOLDER...                      runs each of these inputs once
-//     fuzz_reader -seconds=60 -findings=F FOLDER...      changes them for so long, and runs what comes out
+//     fuzz_reader FILE_OR_FOLDER...                                  runs each of these inputs once
+//     fuzz_reader -runs=N -seconds=S -seed=X -findings=F FOLDER...   changes them, and runs what comes out
 //
-// It does not learn from what it runs, as libFuzzer does by coverage. It needs no other compiler and no other
-// build.
+// It ends after N changed inputs or S seconds, whichever comes first; 0 and absent mean no limit. The inputs
+// follow from the seed and the files alone, not from time or from what ran before. Seed 0 or absent: one from
+// the clock. It does not learn from what it runs, as libFuzzer does by coverage. It needs no other compiler
+// and no other build.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -40,8 +42,19 @@ constexpr size_t kLongest = 16384;  // bytes of an input
 constexpr unsigned kSlowest = 25;   // seconds for one
 constexpr size_t kWandering = 512;  // changed inputs that are changed further
 
+Random byte_changes;  // of LLVMFuzzerMutate
+
+struct Request {
+  size_t runs = 0;
+  std::chrono::seconds time{0};
+  unsigned seed = 0;
+  fs::path findings;
+  std::vector<fs::path> files;
+};
+
 // What the handler of a signal needs: the input that is being run, and where to keep it.
 const Bytes* current = nullptr;
+char findings_at[3072];
 char kept_as[4096];
 char message[8192];
 
@@ -56,12 +69,9 @@ void keep_input(int signal) {
 }
 
 // From now on an input that ends the process is kept in the folder.
-void watch(const fs::path& findings, const char* program, unsigned seed) {
+void watch(const fs::path& findings) {
   fs::create_directories(findings);
-  const std::string file = fs::absolute(findings / ("finding-" + std::to_string(seed))).string();
-  std::snprintf(kept_as, sizeof kept_as, "%s", file.c_str());
-  std::snprintf(message, sizeof message,
-                "\nFINDING: an input failed. It is kept; this runs it again:\n    %s %s\n", program, kept_as);
+  std::snprintf(findings_at, sizeof findings_at, "%s", fs::absolute(findings).c_str());
   // on a stack of its own: the fault may be an overflow of the stack
   static char room[1 << 16];
   stack_t stack{};
@@ -112,13 +122,28 @@ Bytes changed(const std::vector<Bytes>& seeds, const std::vector<Bytes>& wanderi
   return bytes;
 }
 
-void fuzz(const std::vector<Bytes>& seeds, std::chrono::seconds time, unsigned seed) {
-  Random random(seed);
+// One number for all inputs and their order: FNV-1a.
+void add_to_digest(uint64_t& digest, const Bytes& bytes) {
+  for (const uint8_t byte : bytes) digest = (digest ^ byte) * 0x100000001b3;
+  digest = (digest ^ bytes.size()) * 0x100000001b3;
+}
+
+void fuzz(const std::vector<Bytes>& seeds, const Request& request, const char* program) {
+  using Clock = std::chrono::steady_clock;
+  std::fprintf(stderr, "seed %u\n", request.seed);
+  Random random(request.seed);
+  byte_changes.seed(request.seed);
   std::vector<Bytes> wandering;
   size_t count = 0;
-  for (const auto end = std::chrono::steady_clock::now() + time; std::chrono::steady_clock::now() < end;
-       ++count) {
+  uint64_t digest = 0xcbf29ce484222325;
+  const auto end = request.time.count() > 0 ? Clock::now() + request.time : Clock::time_point::max();
+  for (; (request.runs == 0 || count < request.runs) && Clock::now() < end; ++count) {
     Bytes bytes = changed(seeds, wandering, random);
+    add_to_digest(digest, bytes);
+    std::snprintf(kept_as, sizeof kept_as, "%s/finding-%u-%zu", findings_at, request.seed, count);
+    std::snprintf(message, sizeof message,
+                  "\nFINDING: input %zu of seed %u failed. It is kept; this runs it again:\n    %s %s\n",
+                  count, request.seed, program, kept_as);
     current = &bytes;
     alarm(kSlowest);
     run(bytes);
@@ -129,14 +154,16 @@ void fuzz(const std::vector<Bytes>& seeds, std::chrono::seconds time, unsigned s
     else
       wandering[below(random, kWandering)] = std::move(bytes);
   }
-  std::fprintf(stderr, "%zu inputs from %zu seeds, none failed\n", count, seeds.size());
+  std::fprintf(stderr, "%zu inputs from %zu seeds, none failed; digest %016llx\n", count, seeds.size(),
+               static_cast<unsigned long long>(digest));
+  if (count < request.runs) std::fprintf(stderr, "the time ended before all %zu inputs ran\n", request.runs);
 }
 
 }  // namespace
 
 // What libFuzzer offers to mutators: changes bytes.
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size) {
-  static Random random(1);
+  Random& random = byte_changes;
   for (size_t n = 1 + below(random, 4); n > 0; --n) {
     if (size == 0 || below(random, 6) == 0) {
       if (size == max_size) continue;
@@ -169,40 +196,47 @@ extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size) 
 }
 
 int main(int argc, char** argv) {
-  std::vector<fs::path> files;
-  std::chrono::seconds time{0};
-  fs::path findings;
+  Request request;
   for (int i = 1; i < argc; ++i) {
-    const std::string_view argument = argv[i];
-    if (argument.starts_with("-seconds=")) {
-      time = std::chrono::seconds(std::atoi(argv[i] + std::strlen("-seconds=")));
-    } else if (argument.starts_with("-findings=")) {
-      findings = argv[i] + std::strlen("-findings=");
+    const auto option = [&](std::string_view name) {
+      return std::string_view(argv[i]).starts_with(name) ? argv[i] + name.size() : nullptr;
+    };
+    if (const char* runs = option("-runs=")) {
+      request.runs = std::strtoull(runs, nullptr, 10);
+    } else if (const char* seconds = option("-seconds=")) {
+      request.time = std::chrono::seconds(std::atoi(seconds));
+    } else if (const char* seed = option("-seed=")) {
+      request.seed = static_cast<unsigned>(std::strtoul(seed, nullptr, 10));
+    } else if (const char* findings = option("-findings=")) {
+      request.findings = findings;
     } else if (fs::is_directory(argv[i])) {
+      // sorted within each folder: the order must not depend on where the folders are
+      const auto first = static_cast<std::ptrdiff_t>(request.files.size());
       for (const auto& entry : fs::recursive_directory_iterator(argv[i]))
-        if (entry.is_regular_file()) files.push_back(entry.path());
+        if (entry.is_regular_file()) request.files.push_back(entry.path());
+      std::sort(request.files.begin() + first, request.files.end());
     } else {
-      files.emplace_back(argv[i]);
+      request.files.emplace_back(argv[i]);
     }
   }
-  std::sort(files.begin(), files.end());
   LLVMFuzzerInitialize(&argc, &argv);
-  if (time.count() > 0) {
+  if (request.runs > 0 || request.time.count() > 0) {
     std::vector<Bytes> seeds;
-    for (const fs::path& path : files) seeds.push_back(read_bytes(path));
+    for (const fs::path& path : request.files) seeds.push_back(read_bytes(path));
     if (seeds.empty()) {
       std::fprintf(stderr, "there are no inputs to change\n");
       return 1;
     }
-    const auto seed = static_cast<unsigned>(std::chrono::system_clock::now().time_since_epoch().count());
-    watch(findings, argv[0], seed);
-    fuzz(seeds, time, seed);
+    if (request.seed == 0)
+      request.seed = static_cast<unsigned>(std::chrono::system_clock::now().time_since_epoch().count());
+    watch(request.findings);
+    fuzz(seeds, request, argv[0]);
     return 0;
   }
-  for (const fs::path& path : files) {
+  for (const fs::path& path : request.files) {
     std::fprintf(stderr, "%s\n", path.c_str());  // the last one is the one that ended the process
     run(read_bytes(path));
   }
-  std::fprintf(stderr, "%zu inputs\n", files.size());
+  std::fprintf(stderr, "%zu inputs\n", request.files.size());
   return 0;
 }

@@ -119,11 +119,13 @@ void mutate_list(List& list, Random& random, Make&& make) {
     case 2:
       list.Clear();
       break;
-    default:
+    default: {
+      const auto made = make();
       if (list.size() > 0)
-        list.Set(static_cast<int>(below(random, static_cast<size_t>(list.size()))), make());
+        list.Set(static_cast<int>(below(random, static_cast<size_t>(list.size()))), made);
       else
-        list.Add(make());
+        list.Add(made);
+    }
   }
 }
 
@@ -144,7 +146,8 @@ template <typename T>
 void swap_two(RepeatedPtrField<T>& list, Random& random) {
   if (list.size() < 2) return;
   const auto n = static_cast<size_t>(list.size());
-  list.SwapElements(static_cast<int>(below(random, n)), static_cast<int>(below(random, n)));
+  const auto first = static_cast<int>(below(random, n)), second = static_cast<int>(below(random, n));
+  list.SwapElements(first, second);
 }
 
 void mutate_shape(onnx::TensorShapeProto& shape, Random& random) {
@@ -245,8 +248,11 @@ void mutate_attribute(onnx::AttributeProto& attribute, const Parts& parts, Rando
       attribute.set_f(static_cast<float>(interesting_float(random)));
       break;
     case Type::INT:
-      attribute.set_i(one_in(random, 3) ? attribute.i() + (one_in(random, 2) ? 1 : -1)
-                                        : interesting_integer(random));
+      if (one_in(random, 3))  // unsigned: it wraps
+        attribute.set_i(static_cast<int64_t>(static_cast<uint64_t>(attribute.i()) +
+                                             (one_in(random, 2) ? uint64_t{1} : ~uint64_t{0})));
+      else
+        attribute.set_i(interesting_integer(random));
       break;
     case Type::STRING:
       attribute.set_s(mutated_text(attribute.s(), parts, random));

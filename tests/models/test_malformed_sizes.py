@@ -141,6 +141,24 @@ def test_dimensions_beside_a_zero_count_as_elements() -> None:
     check_refused(node, {"s": np.array([2**22, 2**22, 0], I64)}, 'node "bad"', "session.max_elements")
 
 
+@pytest.mark.parametrize("given_as", ["input", "initializer"])
+def test_dimensions_beside_a_zero_count_as_elements_of_given_values(given_as: str) -> None:
+    node = helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)
+    shape = [2**22, 0, 2**22]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["a", "b", "c"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
+    stored = helper.make_tensor("x", TensorProto.FLOAT, shape, b"", raw=True)
+    is_input = given_as == "input"
+    graph = helper.make_graph([node], "given", [x] * is_input, [y], [stored] * (not is_input))
+    model = helper.make_model(graph, opset_imports=opset_imports(17), ir_version=9)
+    session = ortrain.InferenceSession(model.SerializeToString())
+    inputs = {"x": np.zeros(shape, F32)} if is_input else {}
+    with pytest.raises(
+        ortrain.OrtrainError, match=r'"x" has shape \[4194304, 0, 4194304\].*session\.max_elements'
+    ):
+        session.run(None, inputs)
+
+
 @pytest.mark.timeout(60)  # rather than 2^38 pieces
 @pytest.mark.parametrize("split", [[], ["one"]])
 def test_a_sequence_of_more_pieces_than_fit_into_memory_is_refused(split: list[str]) -> None:

@@ -180,6 +180,7 @@ struct Executor::Impl {
   Cell& cell(const std::string& name) { return cells[name]; }
 
   void run(std::span<const ValueRef> given, OutputPlaces& places, const RunScope& scope);
+  void check_given(std::span<const ValueRef> given, const RunScope& scope) const;
   Segment* find(Segments& list, std::span<const Cell* const> values, int variant);
   Segment& add(Segments& list, size_t most, std::span<const Cell* const> values,
                std::shared_ptr<Segment> segment);
@@ -637,12 +638,23 @@ void Executor::Impl::run_dynamic(DynamicStep& step, OutputPlaces& places, const 
                           start, Profile::Clock::now());
 }
 
+// The limits on values that no node makes.
+void Executor::Impl::check_given(std::span<const ValueRef> given, const RunScope& scope) const {
+  for (size_t i = 0; i < given.size(); ++i)
+    if (const Tensor* tensor = given[i].tensor())
+      check_given_value(inputs[i], tensor->shape(), settings.limits);
+  for (const auto& [name, value] : graph.initializers)
+    check_given_value(name, value.shape(), settings.limits);
+  for (const auto& [name, value] : *scope.states) check_given_value(name, value.shape(), settings.limits);
+}
+
 void Executor::Impl::run(std::span<const ValueRef> given, OutputPlaces& places, const RunScope& scope) {
   for (size_t i = 0; i < given.size(); ++i) input_cells[i]->value = given[i];
   const std::span<const Cell* const> keys(input_cells.data(), input_cells.size());
   Segment* segment = find(first, keys, scope.variant);
   whole = whole && (segment || std::all_of(given.begin(), given.end(),
                                            [](const ValueRef& value) { return value.tensor() != nullptr; }));
+  if (!segment) check_given(given, scope);
   if (!segment && whole) {
     try {
       segment = &add(first, capacity, keys, compile_whole(scope));

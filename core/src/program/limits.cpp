@@ -31,16 +31,31 @@ size_t find_memory() {
   return static_cast<size_t>(pages) * static_cast<size_t>(size) + swap_space();
 }
 
+// A dimension of 0 counts as 1: kernels may go through the others all the same. For shapes whose elements can
+// be counted.
+size_t elements_to_visit(const Shape& shape) {
+  size_t product = 1;
+  for (const int64_t extent : shape) product *= static_cast<size_t>(std::max<int64_t>(extent, 1));
+  return product;
+}
+
 }  // namespace
+
+void check_given_value(const std::string& name, const Shape& shape, const ProgramLimits& limits) {
+  if (element_count(shape) > 0) return;
+  const size_t product = elements_to_visit(shape);
+  require(product <= limits.elements, ErrorCode::kInvalidArgument, "the value \"", name, "\" has shape ",
+          to_string(shape), " and so ", product,
+          " elements (a dimension of 0 counts as 1), the most that session.max_elements allows are ",
+          limits.elements);
+}
 
 void check_value(const NodeContext& c, size_t o, DType dtype, const Shape& shape,
                  const ProgramLimits& limits) {
   c.expect(shape.size() <= kMaxRank, "output ", o, " has ", shape.size(),
            " dimensions, the most that are supported are ", kMaxRank);
   const int64_t count = element_count(shape);  // rejects negative dimensions and overflow
-  // A dimension of 0 counts as 1: kernels may go through the others all the same.
-  size_t product = 1;
-  for (const int64_t extent : shape) product *= static_cast<size_t>(std::max<int64_t>(extent, 1));
+  const size_t product = elements_to_visit(shape);
   c.expect(product <= limits.elements, "output ", o, " has shape ", to_string(shape), " and so ", product,
            " elements", count == 0 ? " (a dimension of 0 counts as 1)" : "",
            ", the most that session.max_elements allows are ", limits.elements);

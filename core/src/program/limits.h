@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "runtime/dtype.h"
 #include "runtime/shape.h"
@@ -21,6 +22,10 @@ struct ProgramLimits {
 
 // Dimensions of one value: a fixed limit, because time and memory of many kernels grow with their square.
 inline constexpr size_t kMaxRank = 64;
+
+// Throws if a value that no node makes, an input or a part of the model's state, is empty and the limit
+// forbids its shape. Others take memory already, which bounds them.
+void check_given_value(const std::string& name, const Shape& shape, const ProgramLimits& limits);
 
 // Throws unless output o of the node may have that type and shape, or be that sequence.
 void check_value(const NodeContext& c, size_t o, DType dtype, const Shape& shape,

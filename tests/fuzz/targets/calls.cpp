@@ -58,6 +58,7 @@ class Files {
       std::ofstream(folder_ / kFiles[i], std::ios::binary) << contents_[i];
     written_ = fs::last_write_time(folder_);
   }
+  const fs::path& folder() const { return folder_; }
   std::string path(const char* name) const { return (folder_ / name).string(); }
   const std::string& content(size_t i) const { return contents_[i]; }
 
@@ -71,6 +72,21 @@ Files& files() {
   static Files all;
   return all;
 }
+
+// Works in a folder and comes back: some calls write to files that have no folder in their names.
+class InFolder {
+ public:
+  explicit InFolder(const fs::path& folder) : from_(fs::current_path()) { fs::current_path(folder); }
+  InFolder(const InFolder&) = delete;
+  InFolder& operator=(const InFolder&) = delete;
+  ~InFolder() {
+    std::error_code ignored;
+    fs::current_path(from_, ignored);
+  }
+
+ private:
+  fs::path from_;
+};
 
 // What a parameter is (calls.py).
 struct Role {
@@ -91,6 +107,18 @@ template <typename T>
 inline constexpr bool kThreeLevels = false;
 template <typename T>
 inline constexpr bool kThreeLevels<T***> = true;
+
+// How many values an enumeration can hold in C++, from 0 on. In C it holds any integer.
+template <typename T>
+inline constexpr int kValues = 2;
+template <>
+inline constexpr int kValues<OrtErrorCode> = 16;
+template <>
+inline constexpr int kValues<OrtLoggingLevel> = 8;
+template <>
+inline constexpr int kValues<GraphOptimizationLevel> = 128;
+template <>
+inline constexpr int kValues<ONNXTensorElementDataType> = 32;
 
 // Frees nothing: the machine frees its memory itself.
 OrtAllocator* deleter() {
@@ -271,6 +299,8 @@ class Machine {
         return static_cast<int>(next() % 4) - 1;
       else if constexpr (std::is_same_v<T, float>)
         return static_cast<float>(number()) / 8;
+      else if constexpr (std::is_enum_v<T>)
+        return static_cast<T>(next() % kValues<T>);
       else
         return static_cast<T>(number());
     } else {
@@ -335,6 +365,8 @@ class Machine {
           elements[i] = next() >= 250 ? nullptr : text();
         else if constexpr (std::is_pointer_v<P>)
           elements[i] = pick<std::remove_const_t<std::remove_pointer_t<P>>>();
+        else if constexpr (std::is_enum_v<P>)
+          elements[i] = static_cast<P>(next() % kValues<P>);
         else
           elements[i] = static_cast<P>(number());
       }
@@ -453,6 +485,7 @@ int LLVMFuzzerInitialize(int*, char***) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const bool show = std::getenv("FUZZ_SHOW") != nullptr;
   files().restore();
+  const InFolder there(files().folder());
   Machine machine(data, size);
   machine.prepare(machine.next());
   for (size_t calls = 0; calls < kMostCalls && !machine.done(); ++calls) {

@@ -1,0 +1,21 @@
+#!/bin/sh
+# same_inputs.sh fuzz_reader FOLDER OTHER: the inputs of a run follow from the seed and the files, not from the clock
+# or from where the folders are.
+set -eu
+target=$1 first=$2 second=$3
+elsewhere=$(mktemp -d)
+trap 'rm -rf "$elsewhere"' EXIT
+cp -r "$first" "$elsewhere/z"
+cp -r "$second" "$elsewhere/a"
+
+# digest SEED FOLDER...
+digest() {
+  seed=$1
+  shift
+  "$target" -runs=2000 -seed="$seed" -findings="$elsewhere" "$@" 2>&1 | sed -n 's/.*none failed; digest //p'
+}
+here=$(digest 7 "$first" "$second")
+there=$(digest 7 "$elsewhere/z" "$elsewhere/a")
+other=$(digest 8 "$first" "$second")
+echo "seed 7: $here, elsewhere $there; seed 8: $other"
+test -n "$here" && test "$here" = "$there" && test "$here" != "$other"
