@@ -25,6 +25,9 @@ typedef struct OrtTrainingParameters OrtTrainingParameters;
 /** Learns that a gradient is complete and in the buffer. Must not throw. */
 typedef void(ORT_API_CALL* OrtGradientReadyFn)(void* user_data, size_t first, size_t count);
 
+/** Overwrites values with their sums over the processes that share a layer. Must not throw. */
+typedef void(ORT_API_CALL* OrtRankSumFn)(void* user_data, void* data, size_t count, ONNXTensorElementDataType data_type);
+
 /** Calls that the two older tables lack: listing a checkpoint, reading gradients, creating artifacts.
  * The exported function OrtrainGetApi(version) returns this table. It starts at version 1 and only
  * grows at its end.
@@ -732,6 +735,41 @@ struct OrtrainApi {
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    */
   OrtStatus*(ORT_API_CALL* RegisterGradient)(const char* domain, const char* op_type, const void* gradient_model, size_t gradient_model_length) NO_EXCEPTION;
+
+  /** Has a function add up values over the processes that share the layers of a model.
+   *
+   * Graphs of sessions with a horizontal_parallel_size need it, for every run. The function is called on
+   * the thread of the run, for the same values in the same order in all processes. If it cannot do its
+   * work, it ends the run with RunOptionsSetTerminate.
+   *
+   * \param[in] options The options.
+   * \param[in] rank_sum The function; null for none.
+   * \param[in] user_data Passed to the function; may be null.
+   */
+  OrtStatus*(ORT_API_CALL* RunOptionsSetRankSum)(OrtRunOptions* options, OrtRankSumFn rank_sum, void* user_data) NO_EXCEPTION;
+
+  /** Shape of what a session's state is a part of where layers are divided among processes, by index.
+   *
+   * \param[in] session The session.
+   * \param[in] index Zero-based index.
+   * \param[out] out A vector of int64: the shape of the whole, which is that of the state if it is not
+   *     divided. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  OrtStatus*(ORT_API_CALL* SessionGetStateWholeShape)(const OrtSession* session, size_t index, OrtValue** out) NO_EXCEPTION;
+
+  /** How a session's state is divided among the processes that share a layer, by index.
+   *
+   * The axis consists of sections, which repeat until its end. The process with the number k of n has
+   * the k-th n-th of each section.
+   *
+   * \param[in] session The session.
+   * \param[in] index Zero-based index.
+   * \param[out] out A vector of int64: 0 for a part of columns or 1 for a part of rows, the axis, and
+   *     the lengths of the sections; empty if the state is not divided. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  OrtStatus*(ORT_API_CALL* SessionGetStateDivision)(const OrtSession* session, size_t index, OrtValue** out) NO_EXCEPTION;
 
 };
 

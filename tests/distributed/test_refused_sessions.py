@@ -11,6 +11,7 @@ from launch import mpiexec, run
 pytest.importorskip("mpi4py")
 PROGRAM = pathlib.Path(__file__).parent / "refuse.py"
 PIPELINE = {"pipeline_parallel_size": 2}
+HORIZONTAL = {"horizontal_parallel_size": 2}
 DATA = {"allreduce_post_accumulation": True}
 
 CASES = [
@@ -19,7 +20,10 @@ CASES = [
     ({"deepspeed_zero_stage": 1}, "with deepspeed_zero_stage: expected allreduce_post_accumulation"),
     ({"deepspeed_zero_stage": 1, "enable_adasum": True, **DATA}, "exclude each other"),
     ({"data_parallel_size": 2, **PIPELINE, "pipeline_cut_info_string": "h"}, "2 \\* 1 \\* 2 = 4"),
-    ({"horizontal_parallel_size": 2}, "horizontal_parallel_size is 2"),
+    ({**HORIZONTAL, "deepspeed_zero_stage": 1}, "have the whole model, found horizontal_parallel_size 2"),
+    ({**HORIZONTAL, "enable_adasum": True}, "have the whole model, found horizontal_parallel_size 2"),
+    ({**HORIZONTAL, "training_optimizer_name": "LambOptimizer"}, "LambOptimizer needs the norm"),
+    ({**HORIZONTAL, "loss_output_name": "h"}, "nothing in the model can be divided"),
     ({**PIPELINE}, "expected 1 cut"),
     (
         {**PIPELINE, "pipeline_cut_info_string": "h,p0"},

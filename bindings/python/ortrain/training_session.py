@@ -88,6 +88,10 @@ class TrainingSession(InferenceSession):
 
             complete_sizes(parameters)
             ranks = join(parameters, options)
+            if parameters.horizontal_parallel_size > 1:
+                from ortrain.distributed.horizontal import expect_same_model
+
+                expect_same_model(ranks, path_or_bytes)
         if isinstance(path_or_bytes, bytes):
             self._handle = _ortrain.create_training_graph_session_from_array(
                 path_or_bytes, parameters._handle(), options._handle
@@ -239,9 +243,14 @@ class TrainingSession(InferenceSession):
             ``{"full_precision": {weight: array}}``, and ``"mixed_precision"`` with the same names.
         """
         states = self._states()
+        name_of = (
+            self._shared.model_state_name if self._shared is not None else lambda name, role, weight: name
+        )
         result = {
             "full_precision": {
-                name: self._state(name) for name, role, _ in states if role in ("weight", "statistics")
+                name_of(name, role, weight): self._state(name)
+                for name, role, weight in states
+                if role in ("weight", "statistics")
             }
         }
         if include_mixed_precision_weights:

@@ -119,6 +119,49 @@ class GradientWatch {
   std::optional<py::error_already_set> error_;
 };
 
+// Has a Python function overwrite arrays with their sums over processes during runs with these options.
+class RankSum {
+ public:
+  RankSum(const py::object& options, const py::function& function) : options_(options), function_(function) {
+    extension_api().RunOptionsSetRankSum(raw_options(), &RankSum::call, this);
+  }
+  RankSum(const RankSum&) = delete;
+  RankSum& operator=(const RankSum&) = delete;
+  ~RankSum() {
+    extension_api().RunOptionsSetRankSum(raw_options(), nullptr, nullptr);
+    if (terminated_) check(api().RunOptionsUnsetTerminate(raw_options()));
+  }
+
+  // Raises what the function has raised, which ended the run.
+  void check_function() {
+    if (!error_) return;
+    const py::error_already_set error = *std::exchange(error_, std::nullopt);
+    throw error;
+  }
+
+ private:
+  OrtRunOptions* raw_options() const { return options_.cast<const Handle<OrtRunOptions>&>().raw; }
+
+  static void call(void* self, void* data, size_t count, ONNXTensorElementDataType type) {
+    auto& sum = *static_cast<RankSum*>(self);
+    const py::gil_scoped_acquire acquired;
+    try {
+      const py::dtype dtype(type == ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE ? "f8" : "f4");
+      const py::capsule owner(data, [](void*) {});  // the memory is that of the run
+      sum.function_(py::array(dtype, {count}, {}, data, owner));
+    } catch (py::error_already_set& error) {
+      sum.error_ = error;
+      sum.terminated_ = true;
+      check(api().RunOptionsSetTerminate(sum.raw_options()));
+    }
+  }
+
+  py::object options_;
+  py::function function_;
+  std::optional<py::error_already_set> error_;
+  bool terminated_ = false;
+};
+
 struct MetadataHandle {
   OrtModelMetadata* raw = nullptr;
   ~MetadataHandle() { api().ReleaseModelMetadata(raw); }
@@ -184,6 +227,10 @@ void bind_forward(py::module_& module) {
       .def(py::init<const py::object&, const py::object&, const py::function&>(), py::arg("options"),
            py::arg("buffer"), py::arg("function"))
       .def("check", &GradientWatch::check_function, "Raises what the function has raised during a run.");
+  py::class_<RankSum>(module, "RankSum",
+                      "Has runs with these options call a function with arrays to add up over processes.")
+      .def(py::init<const py::object&, const py::function&>(), py::arg("options"), py::arg("function"))
+      .def("check", &RankSum::check_function, "Raises what the function has raised during a run.");
   module.def("model_metadata", &model_metadata, py::arg("session"),
              "What a model states about itself, by the names of ModelMetadata's fields.");
   module.def("available_providers", &available_providers, "Names of the available execution providers.");

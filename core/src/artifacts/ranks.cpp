@@ -39,8 +39,18 @@ void check_ranks(const TrainingParameters& p) {
             "deepspeed_zero_stage: LambOptimizer needs the norm of whole weights, which ZeRO divides; use "
             "AdamOptimizer or SGDOptimizer");
   }
-  require(p.horizontal_parallel_size == 1, ErrorCode::kNotImplemented, "horizontal_parallel_size is ",
-          p.horizontal_parallel_size, ": dividing layers among processes is not implemented yet");
+  if (p.horizontal_parallel_size > 1) {
+    require(p.pipeline_parallel_size == 1, ErrorCode::kNotImplemented, "horizontal_parallel_size is ",
+            p.horizontal_parallel_size, " and pipeline_parallel_size ", p.pipeline_parallel_size,
+            ": a model is divided in one of these ways alone");
+    require(p.deepspeed_zero_stage == 0 && !p.enable_adasum, ErrorCode::kNotImplemented,
+            "deepspeed_zero_stage and enable_adasum are for processes that all have the whole model, found "
+            "horizontal_parallel_size ",
+            p.horizontal_parallel_size);
+    require(p.training_optimizer_name != "LambOptimizer", ErrorCode::kNotImplemented,
+            "horizontal_parallel_size: LambOptimizer needs the norm of whole weights, which are divided; use "
+            "AdamOptimizer or SGDOptimizer");
+  }
   if (p.pipeline_parallel_size > 1) {
     require(
         !p.use_mixed_precision, ErrorCode::kNotImplemented,

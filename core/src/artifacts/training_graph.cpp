@@ -11,6 +11,7 @@
 #include "artifacts/forward_model.h"
 #include "artifacts/gradient_nodes.h"
 #include "artifacts/half_precision.h"
+#include "artifacts/horizontal_split.h"
 #include "artifacts/pipeline_stage.h"
 #include "artifacts/ranks.h"
 #include "artifacts/recomputed_nodes.h"
@@ -808,8 +809,43 @@ TrainingGraph Builder::build() {
 
 }  // namespace
 
+namespace {
+
+// What is set for a weight is that of its part.
+template <typename Map>
+void rename_entry(Map& map, const std::string& from, const std::string& to) {
+  if (auto entry = map.extract(from); !entry.empty()) {
+    entry.key() = to;
+    map.insert(std::move(entry));
+  }
+}
+
+TrainingGraph build_divided_graph(const Model& forward, const TrainingGraphRequest& request) {
+  const HorizontalSplit split = split_layers(forward, request.parameters);
+  TrainingGraphRequest own = request;
+  TrainingParameters& p = own.parameters;
+  for (const auto& [name, whole] : split.weights) {
+    if (p.weights_to_train.erase(whole.name)) p.weights_to_train.insert(name);
+    rename_entry(p.optimizer_attributes_map, whole.name, name);
+    rename_entry(p.optimizer_int_attributes_map, whole.name, name);
+    rename_entry(own.initial_state, whole.name, name);
+    if (const auto states = own.initial_state.find(name); states != own.initial_state.end())
+      for (auto& [state, value] : states->second)
+        if (value.shape() == whole.shape)
+          value = part_of(value, whole.division, p.horizontal_parallel_size, place_of(p).horizontal);
+  }
+  TrainingGraph graph = Builder(split.model, own, {}).build();
+  for (GraphState& state : graph.states)
+    if (const auto whole = split.weights.find(state.weight); whole != split.weights.end())
+      state.part = std::make_shared<DividedWeight>(whole->second);
+  return graph;
+}
+
+}  // namespace
+
 TrainingGraph build_training_graph(const Model& forward, const TrainingGraphRequest& request) {
   check_ranks(request.parameters);
+  if (request.parameters.horizontal_parallel_size > 1) return build_divided_graph(forward, request);
   if (request.parameters.pipeline_parallel_size == 1) return Builder(forward, request, {}).build();
   const PipelineStage stage = pipeline_stage(forward, request.parameters);
   TrainingGraphRequest of_stage = request;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ enum class StateRole {
 // Its name in the API: "weight", "Moment_1".
 const char* to_string(StateRole role);
 
+struct DividedWeight;  // artifacts/horizontal_split.h
+
 // An initializer that a run updates.
 struct GraphState {
   std::string name;
@@ -43,7 +46,8 @@ struct GraphState {
   // has.
   std::string view_of = {};
   int64_t first = 0;
-  bool hidden = false;  // parts are shown instead
+  bool hidden = false;                             // parts are shown instead
+  std::shared_ptr<const DividedWeight> part = {};  // what it is a part of where layers are divided
 };
 
 // Values with which an optimizer starts, by weight and by name ("Moment_1"); of "shared_optimizer_state",

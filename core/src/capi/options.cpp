@@ -216,6 +216,14 @@ void RunOptionsSetGradientBuffer(OrtRunOptions* options, OrtValue* buffer, OrtGr
   };
 }
 
+void RunOptionsSetRankSum(OrtRunOptions* options, OrtRankSumFn rank_sum, void* user_data) {
+  options->value.rank_sum = nullptr;
+  if (rank_sum == nullptr) return;
+  options->value.rank_sum = [=](std::byte* data, size_t count, DType dtype) {
+    rank_sum(user_data, data, count, static_cast<ONNXTensorElementDataType>(dtype));
+  };
+}
+
 void AddRunConfigEntry(OrtRunOptions* options, const char* config_key, const char* config_value) {
   add_entry(options->value.config, config_key, config_value);
 }

@@ -2,6 +2,7 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "artifacts/horizontal_split.h"
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "op/signature.h"
@@ -91,6 +92,9 @@ const GraphState& state_number(const OrtSession* session, size_t index) {
   return item(session->session.states(), index, "state");
 }
 
+// The optimizer's counts of a divided weight are whole.
+bool is_divided(const GraphState& state) { return state.part && state.role != StateRole::kUpdateCount; }
+
 }  // namespace
 
 void CreateTrainingParameters(OrtTrainingParameters** out) { *out = new OrtTrainingParameters{}; }
@@ -136,7 +140,24 @@ void SessionGetStateRole(const OrtSession* session, size_t index, OrtAllocator* 
 }
 
 void SessionGetStateWeight(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) {
-  *value = copy_text(allocator, state_number(session, index).weight);
+  const GraphState& state = state_number(session, index);
+  *value = copy_text(allocator, state.part ? state.part->name : state.weight);
+}
+
+void SessionGetStateWholeShape(const OrtSession* session, size_t index, OrtValue** out) {
+  const GraphState& state = state_number(session, index);
+  const Shape shape = is_divided(state) ? state.part->shape : session->session.state(state.name).shape();
+  *out = new OrtValue{Tensor::of(std::vector<int64_t>(shape.begin(), shape.end()))};
+}
+
+void SessionGetStateDivision(const OrtSession* session, size_t index, OrtValue** out) {
+  const GraphState& state = state_number(session, index);
+  std::vector<int64_t> numbers;
+  if (is_divided(state)) {
+    numbers = {state.part->rows ? 1 : 0, state.part->division.axis};
+    numbers.insert(numbers.end(), state.part->division.sections.begin(), state.part->division.sections.end());
+  }
+  *out = new OrtValue{Tensor::of(numbers)};
 }
 
 void SessionGetState(const OrtSession* session, const char* name, OrtValue** out) {

@@ -13,6 +13,7 @@
 
 #include "artifacts/gradient_nodes.h"
 #include "infer/value_types.h"
+#include "op/division.h"
 #include "op/operator.h"
 #include "program/profile.h"
 #include "runtime/file.h"
@@ -45,11 +46,11 @@ std::vector<ValueInfo> outputs_of(const Model& model) {
 
 constexpr const char* kRandomState = "Random_State";
 
-// Whether a node's results differ from run to run without any state being updated: random numbers.
+// Whether a node's results differ from run to run without any state or another process: random numbers.
 bool draws_numbers(const Graph& graph) {
   const auto draws = [](const Node& node) {
     const Operator* op = find_operator(node.domain, node.op_type);
-    if (op && op->traits.impure && op->traits.updates == 0) return true;
+    if (op && op->traits.impure && op->traits.updates == 0 && !adds_up_ranks(node)) return true;
     return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
       const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute.second);
       return inner && *inner && draws_numbers(**inner);

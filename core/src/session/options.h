@@ -13,6 +13,7 @@
 
 #include "graph/onnx_io.h"
 #include "program/limits.h"
+#include "runtime/rank_sum.h"
 #include "runtime/tensor.h"
 
 namespace ortrain {
@@ -104,6 +105,8 @@ struct RunOptions {
   // that it then calls with the place: the index of the first element, and their number.
   Tensor gradient_buffer = {};
   std::function<void(size_t first, size_t count)> gradient_ready = {};
+  // Adds up values of several processes, for models that have nodes of which each computes a part.
+  RankSum rank_sum = {};
 };
 
 }  // namespace ortrain

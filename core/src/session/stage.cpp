@@ -252,6 +252,7 @@ void Stage::run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t p
   made_texts_.clear();
   given_texts_.clear();
   const TextScope kept(texts_);
+  const RankSumScope ranks(options ? &options->rank_sum : nullptr);
   executor_->run(inputs, places, scope);
   own_texts();
   broke_off_ = false;

@@ -428,5 +428,27 @@ namespace Microsoft.ML.OnnxRuntime
         internal static RegisterGradientCall RegisterGradient => registerGradient ??
             (registerGradient = NativeTables.Bind<RegisterGradientCall>(NativeTables.OrtrainApi, 58));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RunOptionsSetRankSumCall(RunOptions options, IntPtr rankSum, IntPtr userData);
+        private static RunOptionsSetRankSumCall runOptionsSetRankSum;
+        /// <summary>Has a function add up values over the processes that share the layers of a model.</summary>
+        internal static RunOptionsSetRankSumCall RunOptionsSetRankSum => runOptionsSetRankSum ??
+            (runOptionsSetRankSum = NativeTables.Bind<RunOptionsSetRankSumCall>(NativeTables.OrtrainApi, 59));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetStateWholeShapeCall(OrtSessionHandle session, UIntPtr index, out IntPtr @out);
+        private static SessionGetStateWholeShapeCall sessionGetStateWholeShape;
+        /// <summary>Shape of what a session's state is a part of where layers are divided among processes, by
+        /// index.</summary>
+        internal static SessionGetStateWholeShapeCall SessionGetStateWholeShape => sessionGetStateWholeShape ??
+            (sessionGetStateWholeShape = NativeTables.Bind<SessionGetStateWholeShapeCall>(NativeTables.OrtrainApi, 60));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionGetStateDivisionCall(OrtSessionHandle session, UIntPtr index, out IntPtr @out);
+        private static SessionGetStateDivisionCall sessionGetStateDivision;
+        /// <summary>How a session's state is divided among the processes that share a layer, by index.</summary>
+        internal static SessionGetStateDivisionCall SessionGetStateDivision => sessionGetStateDivision ??
+            (sessionGetStateDivision = NativeTables.Bind<SessionGetStateDivisionCall>(NativeTables.OrtrainApi, 61));
+
     }
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ortrain.distributed.communicator import Communicator, LostRankError
 from ortrain.distributed.data_parallel import DataParallel
+from ortrain.distributed.horizontal import HorizontalTraining
 from ortrain.distributed.pipeline import PipelineTraining
 from ortrain.distributed.training import SharedTraining, gather_state
 
@@ -34,4 +35,6 @@ def share_training(
     """Return what runs a session whose parameters name several processes."""
     if parameters.pipeline_parallel_size > 1:
         return PipelineTraining(handle, ranks, parameters, options, inputs, outputs)
+    if parameters.horizontal_parallel_size > 1:
+        return HorizontalTraining(handle, ranks, parameters, options)
     return SharedTraining(handle, ranks, parameters, options)

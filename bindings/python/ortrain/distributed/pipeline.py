@@ -18,7 +18,7 @@ from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.run_options import RunOptions
 from ortrain.api.generated.training_parameters import TrainingParameters
 from ortrain.distributed.communicator import Communicator
-from ortrain.distributed.training import ACCUMULATED, NORM, SharedTraining, invalid
+from ortrain.distributed.training import ACCUMULATED, NORM, SharedTraining, invalid, norm_of
 from ortrain.options import SessionOptions
 
 Array = npt.NDArray[Any]
@@ -284,8 +284,8 @@ class PipelineTraining(SharedTraining):
             everything.update(found)
         return [OrtValue.ortvalue_from_numpy(np.asarray(everything[name])) for name in fetches]
 
-    def _all_squares(self, own: float) -> float:
-        return float(self._pipe.sum(np.array([own]), _DOING)[0])
+    def _squares(self, gradients: Array) -> float:
+        return float(self._pipe.sum(np.array([norm_of(gradients)]), _DOING)[0])
 
     def partition(self) -> dict[str, dict[str, list[int]]]:
         """Return that no weight is divided."""

@@ -127,7 +127,7 @@ class SharedTraining:
         self._divided = parameters.deepspeed_zero_stage != 0
         states = self._states()
         self._draws = any(name == RANDOM for name, _, _ in states)
-        self.weights = sorted({weight for _, role, weight in states if role == "weight"})
+        self.weights = self._local_weights(states)
         values = [_ortrain.session_get_state(handle, weight).numpy() for weight in self.weights]
         self.shapes = {weight: value.shape for weight, value in zip(self.weights, values, strict=True)}
         self._counts = [value.size for value in values]
@@ -162,6 +162,10 @@ class SharedTraining:
     def _states(self) -> list[tuple[str, str, str]]:
         return session_states(self._handle)
 
+    def _local_weights(self, states: Sequence[tuple[str, str, str]]) -> list[str]:
+        """Return the names of the weights that this process computes with, in the order of buffers."""
+        return sorted({weight for _, role, weight in states if role == "weight"})
+
     def _share_weights(self) -> None:
         """Begin with the weights of rank 0."""
         values = np.empty_like(self._exchange.buffer)
@@ -180,8 +184,16 @@ class SharedTraining:
 
     def set_random_state(self, seed: int, number: int) -> None:
         """Set the seed and the number of the next run."""
-        state = np.array([seed, number % _RUNS + self.world.rank * _RUNS])
+        state = self._drawing(seed, number)
         _ortrain.session_set_state(self._handle, RANDOM, OrtValue.ortvalue_from_numpy(state))
+
+    @property
+    def _draw(self) -> int:
+        """The number of this rank among those that draw different numbers."""
+        return self.world.rank
+
+    def _drawing(self, seed: int, number: int) -> Array:
+        return np.array([seed, number % _RUNS + self._draw * _RUNS])
 
     def _copy_out(self, role: str, values: Array) -> None:
         _ortrain.session_copy_states_to_buffer(self._handle, role, to_writable(values))
@@ -317,7 +329,7 @@ class SharedTraining:
         if self._divided:
             squares = self._reduce_to_shares()
         else:
-            squares = self._all_squares(norm_of(self._exchange.average()))
+            squares = self._squares(self._exchange.average())
             self._copy_in("gradient", self._exchange.buffer)
         raw = np.float32(np.sqrt(squares))
         finite = bool(np.isfinite(raw))
@@ -329,9 +341,9 @@ class SharedTraining:
             self._reset_gradients()
         return float(raw / np.float32(self._accumulated)), finite
 
-    def _all_squares(self, own: float) -> float:
-        """Return the sum of the squares of all gradients from that of this rank's."""
-        return own
+    def _squares(self, gradients: Array) -> float:
+        """Return the sum of the squares of all gradients, from those that this rank has."""
+        return norm_of(gradients)
 
     def _run_update(self, values: Mapping[str, OrtValue], raw_norm: float) -> None:
         feed = {name: values[name] for name in (self._rate, self._scale) if name}
@@ -411,6 +423,10 @@ class SharedTraining:
         start = self._share * self.ranks.rank
         return min(max(start - at, 0), count), min(max(start + self._share - at, 0), count)
 
+    def model_state_name(self, name: str, role: str, weight: str) -> str:
+        """Return the name under which a state is part of the state of the model."""
+        return name
+
     def partition(self) -> dict[str, dict[str, list[int]]]:
         """Return the shapes of the weights of which this rank has a part."""
         cut = {weight for name, role, weight in self._states() if role == "weight" and name != weight}
@@ -461,7 +477,7 @@ class SharedTraining:
         for name, value in state.items():
             if name == RANDOM:
                 seed, number = map(int, value.numpy() if isinstance(value, OrtValue) else value)
-                result[name] = np.array([seed, number % _RUNS + self.world.rank * _RUNS])
+                result[name] = self._drawing(seed, number)
                 continue
             role, weight = roles.get(name, ("", ""))
             own = here.get((role, weight), name)

@@ -685,4 +685,14 @@ PYBIND11_MODULE(_ortrain, m) {
     const Bytes gradient_model_(gradient_model);
     check(extension_api().RegisterGradient(c_text(domain, "domain"), c_text(op_type, "op_type"), gradient_model_.data(), gradient_model_.size()));
   }, py::arg("domain"), py::arg("op_type"), py::arg("gradient_model") = py::none(), "Registers the gradient of a custom operator, for all models of the process.");
+  m.def("session_get_state_whole_shape", [](const Handle<OrtSession>& session, size_t index) {
+    OrtValue* out = {};
+    check(extension_api().SessionGetStateWholeShape(session.raw, index, &out));
+    return Value(out);
+  }, py::arg("session"), py::arg("index"), "Shape of what a session's state is a part of where layers are divided among processes, by index.");
+  m.def("session_get_state_division", [](const Handle<OrtSession>& session, size_t index) {
+    OrtValue* out = {};
+    check(extension_api().SessionGetStateDivision(session.raw, index, &out));
+    return Value(out);
+  }, py::arg("session"), py::arg("index"), "How a session's state is divided among the processes that share a layer, by index.");
 }

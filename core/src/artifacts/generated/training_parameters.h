@@ -71,7 +71,7 @@ struct TrainingParameters {
   int64_t world_size = 1;
   // Number of processes that share a batch. If it is 1, it is set to world_size divided by the other two sizes, whose product with it must be world_size.
   int64_t data_parallel_size = 1;
-  // Number of processes that share a layer. More than 1 is not implemented.
+  // Number of processes that compute parts of the same layers.
   int64_t horizontal_parallel_size = 1;
   // Number of processes that the layers are divided among.
   int64_t pipeline_parallel_size = 1;

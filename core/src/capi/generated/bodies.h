@@ -402,5 +402,8 @@ void SessionCopyStatesToBuffer(const OrtSession* session, const char* role, OrtV
 void SessionCopyBufferToStates(OrtSession* session, const char* role, const OrtValue* buffer);
 void RunOptionsSetGradientBuffer(OrtRunOptions* options, OrtValue* buffer, OrtGradientReadyFn gradient_ready, void* user_data);
 void RegisterGradient(const char* domain, const char* op_type, const void* gradient_model, size_t gradient_model_length);
+void RunOptionsSetRankSum(OrtRunOptions* options, OrtRankSumFn rank_sum, void* user_data);
+void SessionGetStateWholeShape(const OrtSession* session, size_t index, OrtValue** out);
+void SessionGetStateDivision(const OrtSession* session, size_t index, OrtValue** out);
 
 }  // namespace ortrain::capi

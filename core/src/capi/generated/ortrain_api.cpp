@@ -528,6 +528,29 @@ OrtStatus* ORT_API_CALL RegisterGradient(const char* domain, const char* op_type
   });
 }
 
+OrtStatus* ORT_API_CALL RunOptionsSetRankSum(OrtRunOptions* options, OrtRankSumFn rank_sum, void* user_data) noexcept {
+  return guarded("RunOptionsSetRankSum", [&] {
+    check_pointer(options, "options");
+    capi::RunOptionsSetRankSum(options, rank_sum, user_data);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetStateWholeShape(const OrtSession* session, size_t index, OrtValue** out) noexcept {
+  return guarded("SessionGetStateWholeShape", [&] {
+    check_pointer(session, "session");
+    check_pointer(out, "out");
+    capi::SessionGetStateWholeShape(session, index, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetStateDivision(const OrtSession* session, size_t index, OrtValue** out) noexcept {
+  return guarded("SessionGetStateDivision", [&] {
+    check_pointer(session, "session");
+    check_pointer(out, "out");
+    capi::SessionGetStateDivision(session, index, out);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -591,7 +614,10 @@ const OrtrainApi ortrain_api = {
     .SessionCopyBufferToStates = entry::SessionCopyBufferToStates,
     .RunOptionsSetGradientBuffer = entry::RunOptionsSetGradientBuffer,
     .RegisterGradient = entry::RegisterGradient,
+    .RunOptionsSetRankSum = entry::RunOptionsSetRankSum,
+    .SessionGetStateWholeShape = entry::SessionGetStateWholeShape,
+    .SessionGetStateDivision = entry::SessionGetStateDivision,
 };
-static_assert(sizeof(OrtrainApi) == 59 * sizeof(void*), "OrtrainApi has 59 slots");
+static_assert(sizeof(OrtrainApi) == 62 * sizeof(void*), "OrtrainApi has 62 slots");
 
 }  // namespace ortrain::capi

@@ -119,15 +119,15 @@ Kernel is_inf_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.type = "Not",
                   .rules = {.shape = shape_of_test, .element_type = always<DType::kBool>},
-                  .traits = {.stops_gradient = true},
+                  .traits = {.stops_gradient = true, .positions = elementwise_positions},
                   .kernels = {.cpu = not_kernel}});
 ORTRAIN_OPERATOR({.type = "IsNaN",
                   .rules = {.shape = shape_of_test, .element_type = always<DType::kBool>},
-                  .traits = {.stops_gradient = true},
+                  .traits = {.stops_gradient = true, .positions = elementwise_positions},
                   .kernels = {.cpu = is_nan_kernel}});
 ORTRAIN_OPERATOR({.type = "IsInf",
                   .rules = {.shape = shape_of_test, .element_type = always<DType::kBool>},
-                  .traits = {.stops_gradient = true},
+                  .traits = {.stops_gradient = true, .positions = elementwise_positions},
                   .kernels = {.cpu = is_inf_kernel}});
 
 }  // namespace

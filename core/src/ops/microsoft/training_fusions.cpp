@@ -219,9 +219,6 @@ ORTRAIN_DECOMPOSITION("All", "X -> Y", all);
 ORTRAIN_DECOMPOSITION("IsFinite", "X -> Y", is_finite);
 ORTRAIN_DECOMPOSITION("IsAllFinite", "input... -> output", is_all_finite);
 ORTRAIN_DECOMPOSITION("PassThrough", "inputs... -> outputs...", pass_through);
-ORTRAIN_DECOMPOSITION("MegatronF", "input -> output",
-                      pass_through);  // what processes exchange is nothing where there is one
-ORTRAIN_DECOMPOSITION("MegatronG", "input -> output", pass_through);
 ORTRAIN_DECOMPOSITION("RecordEvent", "EventIdentifier, InputData... -> OutputData...", pass_behind_event);
 ORTRAIN_DECOMPOSITION("WaitEvent", "EventIdentifier, InputData... -> OutputData...", pass_behind_event);
 ORTRAIN_DECOMPOSITION("YieldOp", "module_outputs... -> module_outputs_grad...", yield);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
+#include "op/division.h"
 #include "op/opset.h"
 #include "ops/common/shape_helpers.h"
 
@@ -93,6 +94,12 @@ ORTRAIN_OPERATOR({.type = "Concat",
                   .rules = {.shape = shape, .gradient = gradient<false>},
                   .traits = {.narrow_types = NarrowTypes::kMoved},
                   .kernels = {.cpu = kernel}});
+std::optional<NodeDivision> division(const DivisionQuery& q) {
+  const int64_t axis = q.node.int_or("axis", 1);
+  if (q.wanted.axis == (axis < 0 ? axis + q.rank() : axis)) return std::nullopt;
+  return NodeDivision{std::vector<std::optional<Division>>(q.inputs.size(), q.wanted), {q.wanted}};
+}
+ORTRAIN_DIVISION("", "Concat", {.output = division});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft,
      .type = "ConcatTraining",

@@ -1,4 +1,5 @@
 // Expand: the input broadcast to a shape. Tile: the input repeated along every axis.
+#include "op/division.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -33,6 +34,31 @@ ORTRAIN_OPERATOR({.type = "Expand",
                   .rules = {.shape = expand_shape, .gradient = decompose_gradient},
                   .traits = {.narrow_types = NarrowTypes::kMoved},
                   .kernels = {.cpu = expand_kernel}});
+
+std::optional<NodeDivision> expand_division(const DivisionQuery& q) {
+  if (!q.inputs[0]) return std::nullopt;
+  const DivisionQuery::Dims& from = *q.inputs[0];
+  const int64_t added = q.rank() - static_cast<int64_t>(from.size());
+  std::vector<int64_t> shape;
+  for (int64_t k = 0; k < q.rank(); ++k) {
+    const Dim& to = q.dims()[static_cast<size_t>(k)];
+    if (k >= added && from[static_cast<size_t>(k - added)].same(to))
+      shape.push_back(1);
+    else if (to.known())
+      shape.push_back(k == q.wanted.axis ? to.value / q.processes : to.value);
+    else if (k == q.wanted.axis)
+      return std::nullopt;
+    else
+      shape.push_back(kAsGiven);
+  }
+  NodeDivision result = divide_first(q, q.wanted.axis - added);
+  if (q.wanted.axis < added ||
+      !from[static_cast<size_t>(q.wanted.axis - added)].same(q.dims()[static_cast<size_t>(q.wanted.axis)]))
+    result.inputs[0] = std::nullopt;
+  result.integers = {{1, shape}};
+  return result;
+}
+ORTRAIN_DIVISION("", "Expand", {.output = expand_division});
 
 void tile_shape(ShapeContext& c) {
   const std::vector<int64_t> repeats = constant_ints(c, 1);

@@ -2,22 +2,32 @@
 // is compiled.
 #include <algorithm>
 
+#include "op/division.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
 namespace {
 
 // The part [start, end) of the dimensions; both count from the end where negative and are clamped.
-std::vector<int64_t> wanted_extents(const NodeContext& c) {
-  const Shape& shape = c.shape(0);
-  const int64_t rank = c.rank(0);
+std::pair<int64_t, int64_t> wanted_axes(const Node& node, int64_t rank) {
   const auto position = [&](int64_t p) { return std::clamp<int64_t>(p < 0 ? p + rank : p, 0, rank); };
-  const int64_t start = position(c.node().int_or("start", 0));
-  const int64_t end = std::max(start, position(c.node().int_or("end", rank)));
-  return {shape.begin() + start, shape.begin() + end};
+  const int64_t start = position(node.int_or("start", 0));
+  return {start, std::max(start, position(node.int_or("end", rank)))};
 }
 
-void shape_shape(ShapeContext& c) { c.value(0, Tensor::of(wanted_extents(c))); }
+void shape_shape(ShapeContext& c) {
+  const auto [start, end] = wanted_axes(c.node(), c.rank(0));
+  const Shape& shape = c.shape(0);
+  c.value(0, Tensor::of(std::vector<int64_t>(shape.begin() + start, shape.begin() + end)));
+}
+
+ExtentPlace place_of_axis(const Node& node, int64_t axis, int64_t rank) {
+  const auto [start, end] = wanted_axes(node, rank);
+  ExtentPlace found{{}, static_cast<size_t>(end - start)};
+  if (axis >= start && axis < end) found.place = static_cast<size_t>(axis - start);
+  return found;
+}
+ORTRAIN_DIVISION("", "Shape", {.extents = place_of_axis});
 
 ORTRAIN_OPERATOR({.type = "Shape",
                   .rules = {.shape = shape_shape, .element_type = always<DType::kInt64>},

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
+#include "op/division.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -79,6 +80,17 @@ ORTRAIN_OPERATOR({.type = "Slice",
                   .rules = {.shape = slice_shape, .gradient = slice_gradient},
                   .traits = {.narrow_types = NarrowTypes::kMoved},
                   .kernels = {.cpu = slice_kernel}});
+
+// The axes that are not named.
+std::optional<NodeDivision> slice_division(const DivisionQuery& q) {
+  std::vector<int64_t> axes = q.node.ints_or("axes", {});
+  if (q.inputs.size() > 3 && q.constants[3]) axes = q.constants[3]->to_int64();
+  if (axes.empty()) return std::nullopt;
+  for (const int64_t axis : axes)
+    if ((axis < 0 ? axis + q.rank() : axis) == q.wanted.axis) return std::nullopt;
+  return divide_first(q, q.wanted.axis);
+}
+ORTRAIN_DIVISION("", "Slice", {.output = slice_division});
 
 // SliceGrad(dY, shape, starts, ends, axes?, steps?)
 void slice_grad_shape(ShapeContext& c) {

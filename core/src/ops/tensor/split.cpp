@@ -1,5 +1,8 @@
 // Split, and SplitTraining (com.microsoft), which takes the lengths as an input in every opset.
+#include <algorithm>
+
 #include "backend/cpu/strided_copy.h"
+#include "op/division.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -84,6 +87,39 @@ ORTRAIN_OPERATOR({.type = "Split",
                   .rules = {.shape = shape, .gradient = gradient},
                   .traits = {.narrow_types = NarrowTypes::kMoved, .independent_outputs = true},
                   .kernels = {.cpu = kernel}});
+// Along its own axis the input has the sections of all outputs.
+std::optional<NodeDivision> division(const DivisionQuery& q) {
+  const int64_t given = q.node.int_or("axis", 0), axis = given < 0 ? given + q.rank() : given;
+  NodeDivision result = divide_first(q, q.wanted.axis);
+  result.outputs.assign(q.outputs.size(), std::nullopt);
+  if (q.wanted.axis != axis) {
+    for (size_t o = 0; o < q.outputs.size(); ++o)
+      if (q.outputs[o]) result.outputs[o] = q.wanted;
+    return result;
+  }
+  std::vector<int64_t> lengths;
+  Division& input = *result.inputs[0];
+  input.sections.clear();
+  input.repeats = 1;
+  for (size_t o = 0; o < q.outputs.size(); ++o) {
+    if (!q.outputs[o] || !(*q.outputs[o])[static_cast<size_t>(axis)].known()) return std::nullopt;
+    const int64_t length = (*q.outputs[o])[static_cast<size_t>(axis)].value;
+    const Division part = o == q.output ? q.wanted : Division{axis, {length}, 1};
+    if (part.repeats != 1 || length % q.processes != 0) return std::nullopt;
+    result.outputs[o] = part;
+    input.sections.insert(input.sections.end(), part.sections.begin(), part.sections.end());
+    lengths.push_back(length / q.processes);
+  }
+  input = simplified(std::move(input));
+  if (q.node.has("split"))
+    result.attributes["split"] = lengths;
+  else if (q.inputs.size() > 1 && q.inputs[1])
+    result.integers = {{1, lengths}};
+  else if (std::any_of(lengths.begin(), lengths.end(), [&](int64_t one) { return one != lengths.front(); }))
+    return std::nullopt;
+  return result;
+}
+ORTRAIN_DIVISION("", "Split", {.output = division});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SplitTraining",
                   .signature = "input, split -> outputs...",

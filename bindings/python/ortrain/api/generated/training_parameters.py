@@ -334,7 +334,7 @@ class TrainingParameters(Members):
 
     @property
     def horizontal_parallel_size(self) -> int:
-        """Number of processes that share a layer. More than 1 is not implemented."""
+        """Number of processes that compute parts of the same layers."""
         return self._get("horizontal_parallel_size", 1)
 
     @horizontal_parallel_size.setter

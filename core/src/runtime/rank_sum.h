@@ -1,0 +1,30 @@
+// Sums over processes. The core does not communicate: it hands a buffer to a function of the host, which
+// overwrites it with the sum of those of all processes that share a layer.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+#include "runtime/dtype.h"
+
+namespace ortrain {
+
+// `count` float or double values. All processes call it for the same values in the same order.
+using RankSum = std::function<void(std::byte* data, size_t count, DType dtype)>;
+
+// The function for runs on this thread, while the scope lasts; null for none.
+class RankSumScope {
+ public:
+  explicit RankSumScope(const RankSum* sum);
+  ~RankSumScope();
+  RankSumScope(const RankSumScope&) = delete;
+  RankSumScope& operator=(const RankSumScope&) = delete;
+
+ private:
+  const RankSum* before_;
+};
+
+// Calls it. Throws if there is none.
+void sum_over_ranks(std::byte* data, size_t count, DType dtype);
+
+}  // namespace ortrain
