@@ -239,7 +239,7 @@ run-races:
 	  $(BUILD)/races/tests/test_threads
 
 SECONDS ?= 60
-TARGET ?= reader checkpoint inference training gradient calls
+TARGET ?= reader checkpoint inference training gradient calls formats
 CORPUS ?= $(BUILD)/fuzz/corpus
 # What a single input may take: seconds, and megabytes in all and at once.
 FUZZ_LIMITS = -timeout=25 -rss_limit_mb=3000 -malloc_limit_mb=2500

@@ -1,4 +1,4 @@
-"""The signatures of ONNX's operators, by the version that introduced them, from the schemas of ``onnx``."""
+"""The signatures and type parameters of ONNX's operators, by the version that introduced them, from ``onnx``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {
 
 
 class Signature(NamedTuple):
-    """The signature of an operator from one version of its domain on."""
+    """The signature of an operator, or its type parameters, from one version of its domain on."""
 
     domain: str
     name: str
@@ -43,11 +43,8 @@ def _parameters(formal: Sequence[OpSchema.FormalParameter]) -> str:
     return ", ".join(texts)
 
 
-@lru_cache
-def onnx_signatures() -> list[Signature]:
-    """Return the signatures in the order of domain, name and version.
-
-    A version that changes neither parameters nor attributes has no entry.
+def _schemas() -> list[OpSchema]:
+    """Return the schemas in the order of domain, name and version.
 
     Raises
     ------
@@ -64,8 +61,40 @@ def onnx_signatures() -> list[Signature]:
         if schema.domain != "" or schema.since_version <= NEWEST_OPSET
     ]
     schemas.sort(key=lambda schema: (schema.domain, schema.name, schema.since_version))
+    return schemas
+
+
+def _type_parameters(schema: OpSchema) -> str:
+    """Return which inputs and outputs share a type, such as ``T i0 i1 o0, V i2``.
+
+    An input or output without a type parameter stands for itself, under its own name.
+    """
+    constraints = {constraint.type_param_str for constraint in schema.type_constraints}
+    places: dict[str, list[str]] = {}
+    for mark, side in (("i", schema.inputs), ("o", schema.outputs)):
+        for index, parameter in enumerate(side):
+            name = parameter.type_str if parameter.type_str in constraints else parameter.name
+            places.setdefault(name, []).append(f"{mark}{index}")
+    return ", ".join(" ".join((name, *places[name])) for name in sorted(places))
+
+
+@lru_cache
+def onnx_versions() -> list[Signature]:
+    """Return the type parameters of every version of every operator, in the order of domain, name and version."""
+    return [
+        Signature(schema.domain, schema.name, schema.since_version, _type_parameters(schema))
+        for schema in _schemas()
+    ]
+
+
+@lru_cache
+def onnx_signatures() -> list[Signature]:
+    """Return the signatures in the order of domain, name and version.
+
+    A version that changes neither parameters nor attributes has no entry.
+    """
     found: list[Signature] = []
-    for schema in schemas:
+    for schema in _schemas():
         kinds = [
             f"{name}: {KINDS[attribute.type]}{'' if attribute.required else '?'}"
             for name, attribute in sorted(schema.attributes.items())

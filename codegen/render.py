@@ -9,7 +9,7 @@ import jinja2
 
 from codegen import languages
 from codegen.languages import File
-from codegen.onnx_signatures import onnx_signatures
+from codegen.onnx_signatures import onnx_signatures, onnx_versions
 from codegen.spec.model import Spec
 from codegen.spec.names import snake
 from codegen.spec.source import Problem, SpecError
@@ -21,6 +21,7 @@ PAGES = (
     File("languages.md.j2", "docs/reference/languages.md"),
     File("session-config.md.j2", "docs/reference/session-config.md"),
     File("onnx_signatures.h.j2", "core/src/op/generated/onnx_signatures.h"),
+    File("onnx_versions.h.j2", "core/src/op/generated/onnx_versions.h"),
 )
 
 
@@ -76,7 +77,7 @@ def render(spec: Spec) -> dict[str, str]:
     )
     instances = {name: languages.language_class(name)(spec) for name in languages.names()}
     environment.globals.update(instances, spec=spec, bindings=[*instances.values()], c_string=json.dumps)
-    environment.globals["onnx_signatures"] = onnx_signatures
+    environment.globals.update(onnx_signatures=onnx_signatures, onnx_versions=onnx_versions)
     environment.filters["snake"] = snake
     files = [file for language in instances.values() for file in language.files()]
     return {

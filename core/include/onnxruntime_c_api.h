@@ -90,6 +90,9 @@ typedef struct OrtModelMetadata OrtModelMetadata;
 /** Room for packed weights; sessions do not use it. */
 typedef struct OrtPrepackedWeightsContainer OrtPrepackedWeightsContainer;
 
+/** Tensors for runs of a model. */
+typedef struct OrtLoraAdapter OrtLoraAdapter;
+
 /** Texts by name. */
 typedef struct OrtKeyValuePairs OrtKeyValuePairs;
 
@@ -321,7 +324,6 @@ typedef struct OrtTensorRTProviderOptionsV2 OrtTensorRTProviderOptionsV2;
 typedef struct OrtCUDAProviderOptionsV2 OrtCUDAProviderOptionsV2;
 typedef struct OrtCANNProviderOptions OrtCANNProviderOptions;
 typedef struct OrtDnnlProviderOptions OrtDnnlProviderOptions;
-typedef struct OrtLoraAdapter OrtLoraAdapter;
 typedef struct OrtValueInfo OrtValueInfo;
 typedef struct OrtNode OrtNode;
 typedef struct OrtGraph OrtGraph;
@@ -2745,19 +2747,64 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAllocator)(const OrtKernelInfo* info, OrtMemType mem_type, OrtAllocator** out) NO_EXCEPTION;
 
-  /** Slot 279, not implemented. */
+  /** Gives sessions the contents of files to which their models refer for external data.
+   *
+   * A file of that name is not opened. Sessions read the contents while they are created, so the memory
+   * has to exist until then; it is not copied.
+   *
+   * \param[in] options The options.
+   * \param[in] external_initializer_file_names Names of files, as models state them. As many as
+   *     num_external_initializer_files says.
+   * \param[in] external_initializer_file_buffer_array Their contents, which may have zeros in them. As
+   *     many as num_external_initializer_files says.
+   * \param[in] external_initializer_file_lengths Their sizes. In bytes. As many as
+   *     num_external_initializer_files says.
+   * \param[in] num_external_initializer_files Their number. In files.
+   * \retval ORT_INVALID_ARGUMENT when a name is empty, occurs twice or has contents already.
+   */
   OrtStatus*(ORT_API_CALL* AddExternalInitializersFromFilesInMemory)(OrtSessionOptions* options, const ORTCHAR_T* const* external_initializer_file_names, char* const* external_initializer_file_buffer_array, const size_t* external_initializer_file_lengths, size_t num_external_initializer_files) NO_EXCEPTION;
 
-  /** Slot 280, not implemented. */
+  /** Reads an adapter from a file.
+   *
+   * \param[in] adapter_file_path The file.
+   * \param[in] allocator Not used: adapters stay in the memory of the CPU.
+   * \param[out] out The adapter. Freed with ReleaseLoraAdapter.
+   * \retval ORT_NO_SUCHFILE when there is no such file.
+   * \retval ORT_FAIL when the file is no adapter, truncated or damaged.
+   * \retval ORT_NOT_IMPLEMENTED when the file is in a newer version of the format.
+   * \since version 20
+   */
   OrtStatus*(ORT_API_CALL* CreateLoraAdapter)(const ORTCHAR_T* adapter_file_path, OrtAllocator* allocator, OrtLoraAdapter** out) NO_EXCEPTION;
 
-  /** Slot 281, not implemented. */
+  /** Reads an adapter from the contents of a file.
+   *
+   * \param[in] bytes The contents, not needed after the call. As many as num_bytes says.
+   * \param[in] num_bytes Their size. In bytes.
+   * \param[in] allocator Not used: adapters stay in the memory of the CPU.
+   * \param[out] out The adapter. Freed with ReleaseLoraAdapter.
+   * \retval ORT_FAIL when the bytes are no adapter, truncated or damaged.
+   * \retval ORT_NOT_IMPLEMENTED when they are in a newer version of the format.
+   * \since version 20
+   */
   OrtStatus*(ORT_API_CALL* CreateLoraAdapterFromArray)(const void* bytes, size_t num_bytes, OrtAllocator* allocator, OrtLoraAdapter** out) NO_EXCEPTION;
 
-  /** Slot 282, not implemented. */
+  /** Frees an adapter. Run options to which it was added keep its tensors.
+   *
+   * \param[in] input The adapter, or null.
+   * \since version 20
+   */
   void(ORT_API_CALL* ReleaseLoraAdapter)(OrtLoraAdapter* input) NO_EXCEPTION;
 
-  /** Slot 283, not implemented. */
+  /** Has runs of a forward session take the tensors of an adapter, by their names, in addition to the
+   * inputs of the run.
+   *
+   * Each of them has to be an input of the model, or one of its initializers that a run may replace. A
+   * run fails if two adapters, or an adapter and the inputs of the run, give the same one.
+   *
+   * \param[in] options The options.
+   * \param[in] adapter The adapter.
+   * \since version 20
+   */
   OrtStatus*(ORT_API_CALL* RunOptionsAddActiveLoraAdapter)(OrtRunOptions* options, const OrtLoraAdapter* adapter) NO_EXCEPTION;
 
   /** Slot 284, not implemented. */
@@ -3021,7 +3068,19 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* AllocatorGetStats)(const OrtAllocator* ort_allocator, OrtKeyValuePairs** out) NO_EXCEPTION;
 
-  /** Slot 320, not implemented. */
+  /** Like CreateMemoryInfo, with the kind of the device.
+   *
+   * \param[in] name Name of the device, not empty.
+   * \param[in] device_type The kind of the device; the CPU is the only one.
+   * \param[in] vendor_id Vendor of the device; has no effect.
+   * \param[in] device_id Index of the device.
+   * \param[in] mem_type The kind of memory. All memory of the CPU is of both kinds.
+   * \param[in] alignment Has no effect: memory is aligned to 64 bytes. In bytes.
+   * \param[in] allocator_type How memory is allocated.
+   * \param[out] out The description. Freed with ReleaseMemoryInfo.
+   * \retval ORT_INVALID_ARGUMENT when there is no such device, or the name is empty.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* CreateMemoryInfo_V2)(const char* name, OrtMemoryInfoDeviceType device_type, uint32_t vendor_id, int32_t device_id, OrtDeviceMemoryType mem_type, size_t alignment, OrtAllocatorType allocator_type, OrtMemoryInfo** out) NO_EXCEPTION;
 
   /** Whether the host can access the memory.

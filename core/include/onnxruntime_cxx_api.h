@@ -153,6 +153,10 @@ struct Release<OrtPrepackedWeightsContainer> {
   static void call(OrtPrepackedWeightsContainer* p) { GetApi().ReleasePrepackedWeightsContainer(p); }
 };
 template <>
+struct Release<OrtLoraAdapter> {
+  static void call(OrtLoraAdapter* p) { GetApi().ReleaseLoraAdapter(p); }
+};
+template <>
 struct Release<OrtKeyValuePairs> {
   static void call(OrtKeyValuePairs* p) { GetApi().ReleaseKeyValuePairs(p); }
 };

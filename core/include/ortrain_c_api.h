@@ -771,6 +771,81 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* SessionGetStateDivision)(const OrtSession* session, size_t index, OrtValue** out) NO_EXCEPTION;
 
+  /** Creates an adapter from named tensors.
+   *
+   * \param[in] names Names of the inputs or initializers. As many as count says.
+   * \param[in] values Their values, copied: tensors without strings. As many as count says.
+   * \param[in] count Their number. In parameters.
+   * \param[in] adapter_version Version of the adapter, which the program decides.
+   * \param[in] model_version Version of the model that it is for, which the program decides.
+   * \param[out] out The adapter. Freed with ReleaseLoraAdapter.
+   * \retval ORT_INVALID_ARGUMENT when a name is empty or occurs twice, or a value is not a tensor of
+   *     numbers or truth values.
+   */
+  OrtStatus*(ORT_API_CALL* CreateLoraAdapterFromValues)(const char* const* names, const OrtValue* const* values, size_t count, int adapter_version, int model_version, OrtLoraAdapter** out) NO_EXCEPTION;
+
+  /** Writes an adapter to a file that onnxruntime 1.20 and later read.
+   *
+   * \param[in] adapter The adapter.
+   * \param[in] adapter_file_path The file, which is replaced in one step.
+   * \retval ORT_FAIL when the file cannot be written, or would be larger than 2 GB.
+   */
+  OrtStatus*(ORT_API_CALL* SaveLoraAdapter)(const OrtLoraAdapter* adapter, const ORTCHAR_T* adapter_file_path) NO_EXCEPTION;
+
+  /** The versions that an adapter states.
+   *
+   * \param[in] adapter The adapter.
+   * \param[out] adapter_version Version of the adapter.
+   * \param[out] model_version Version of the model that it is for.
+   */
+  OrtStatus*(ORT_API_CALL* LoraAdapterGetVersions)(const OrtLoraAdapter* adapter, int* adapter_version, int* model_version) NO_EXCEPTION;
+
+  /** Number of tensors in an adapter.
+   *
+   * \param[in] adapter The adapter.
+   * \param[out] out The number. In parameters.
+   */
+  OrtStatus*(ORT_API_CALL* LoraAdapterGetParameterCount)(const OrtLoraAdapter* adapter, size_t* out) NO_EXCEPTION;
+
+  /** Name of a tensor of an adapter, by index in the order of the file.
+   *
+   * \param[in] adapter The adapter.
+   * \param[in] index Zero-based index.
+   * \param[in] allocator Allocates the memory for the name.
+   * \param[out] out The name. Freed with the allocator.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  OrtStatus*(ORT_API_CALL* LoraAdapterGetParameterName)(const OrtLoraAdapter* adapter, size_t index, OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
+  /** A tensor of an adapter, by index in the order of the file.
+   *
+   * \param[in] adapter The adapter.
+   * \param[in] index Zero-based index.
+   * \param[out] out The tensor, which shares its memory with the adapter. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  OrtStatus*(ORT_API_CALL* LoraAdapterGetParameter)(const OrtLoraAdapter* adapter, size_t index, OrtValue** out) NO_EXCEPTION;
+
+  /** Writes a model as ONNX or in ORT format, whichever of the two it is in.
+   *
+   * In ORT format, the FlatBuffers form that onnxruntime reads, all values have types and constants are
+   * initializers. The model is not optimized.
+   *
+   * \param[in] model_data The model. As many as model_length says.
+   * \param[in] model_length Its size. In bytes.
+   * \param[in] format The format of the result, ONNX or ORT.
+   * \param[in] allocator Allocates the memory for the result.
+   * \param[out] out The result. As many as out_length says. Freed with the allocator.
+   * \param[out] out_length Its size. In bytes.
+   * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
+   * \retval ORT_FAIL when the bytes are a damaged model in ORT format, or the result would be larger
+   *     than 2 GB.
+   * \retval ORT_INVALID_GRAPH when the graph is not valid.
+   * \retval ORT_INVALID_ARGUMENT when there is no such format.
+   * \retval ORT_NOT_IMPLEMENTED when the model has what the format lacks.
+   */
+  OrtStatus*(ORT_API_CALL* ConvertModel)(const void* model_data, size_t model_length, const char* format, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
+
 };
 
 /**

@@ -297,17 +297,55 @@ TEST_CASE("Tensors whose data do not fit their type and shape are refused") {
 TEST_CASE("What ortrain does not hold is refused, all of it by name") {
   auto proto = small_model();
   add_tensor(proto, "tiny", 99, {1}).set_raw_data("a");
-  proto.mutable_graph()->add_sparse_initializer()->mutable_values()->set_name("holes");
+  auto& holes = *proto.mutable_graph()->add_sparse_initializer();
+  holes.mutable_values()->set_name("holes");
+  holes.mutable_values()->set_data_type(99);
   auto* attribute = proto.mutable_graph()->mutable_node(0)->add_attribute();
   attribute->set_name("kind");
-  attribute->set_type(onnx::AttributeProto::SPARSE_TENSOR);
+  attribute->set_type(onnx::AttributeProto::SPARSE_TENSORS);
   auto* map = proto.mutable_graph()->add_value_info();
   map->set_name("table");
   map->mutable_type()->mutable_map_type()->set_key_type(7);
   refuse(ErrorCode::kNotImplemented,
-         {"\"tiny\"", "data type 99", "\"holes\"", "sparse", "node \"relu\" (Relu), attribute \"kind\"",
+         {"\"tiny\"", "data type 99", "\"holes\"", "node \"relu\" (Relu), attribute \"kind\"",
           "SPARSE_TENSOR", "\"table\""},
          proto);
+}
+
+TEST_CASE("Sparse initializers are read as dense ones") {
+  const auto with = [](std::vector<int64_t> dims, std::vector<int64_t> index_dims,
+                       std::vector<int64_t> indices, std::vector<float> values) {
+    auto proto = small_model();
+    auto& sparse = *proto.mutable_graph()->add_sparse_initializer();
+    for (const int64_t extent : dims) sparse.add_dims(extent);
+    sparse.mutable_values()->set_name("holes");
+    sparse.mutable_values()->set_data_type(1);
+    sparse.mutable_values()->add_dims(static_cast<int64_t>(values.size()));
+    for (const float item : values) sparse.mutable_values()->add_float_data(item);
+    sparse.mutable_indices()->set_data_type(7);
+    for (const int64_t extent : index_dims) sparse.mutable_indices()->add_dims(extent);
+    for (const int64_t index : indices) sparse.mutable_indices()->add_int64_data(index);
+    return proto;
+  };
+  const auto read = [](const onnx::ModelProto& proto) {
+    const std::string bytes = proto.SerializeAsString();
+    return read_model(bytes.data(), bytes.size()).graph.initializers.at("holes");
+  };
+  const Tensor flat = read(with({2, 3}, {2}, {1, 5}, {7, 8})),
+               by_dims = read(with({2, 3}, {2, 2}, {0, 1, 1, 2}, {7, 8}));
+  for (const Tensor& dense : {flat, by_dims}) {
+    CHECK(dense.shape() == Shape{2, 3});
+    CHECK(dense.to_double() == std::vector<double>{0, 7, 0, 0, 0, 8});
+  }
+  CHECK(read(with({4}, {0}, {}, {})).to_double() == std::vector<double>(4));
+  const std::string name = "\"holes\"";
+  refuse(ErrorCode::kInvalidGraph, {name, "index 1", "not above"}, with({2, 3}, {2}, {5, 5}, {7, 8}));
+  refuse(ErrorCode::kInvalidGraph, {name, "index 0", "range"}, with({2, 3}, {2}, {-1, 5}, {7, 8}));
+  refuse(ErrorCode::kInvalidGraph, {name, "index 1", "range"}, with({2, 3}, {2, 2}, {0, 1, 1, 3}, {7, 8}));
+  refuse(ErrorCode::kInvalidGraph, {name, "2 values", "int64[2, 2]"}, with({2, 3}, {3}, {1, 2, 3}, {7, 8}));
+  refuse(ErrorCode::kInvalidGraph, {name, "shape"}, with({}, {1}, {0}, {7}));
+  refuse(ErrorCode::kInvalidGraph, {name, "shape"}, with({int64_t{1} << 62, 8}, {1}, {0}, {7}));
+  refuse(ErrorCode::kNotImplemented, {name, "4096"}, with({1 << 20}, {1}, {0}, {7}));
 }
 
 TEST_CASE("External data are read from beside the model, and from nowhere else") {

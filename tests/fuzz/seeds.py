@@ -95,8 +95,20 @@ def training(folder: Path) -> bytes:
     return message(*models, (4, (folder / "checkpoint").read_bytes()), (5, 7), (6, 2))
 
 
+def stored_formats() -> Iterator[tuple[str, bytes]]:
+    """Yield the models in ORT format and the adapters of the tests, with their names."""
+    for pattern in ("*.ort", "*.onnx_adapter"):
+        for path in sorted((TESTS / "data" / "formats").rglob(pattern)):
+            yield (
+                "-".join(path.relative_to(TESTS / "data" / "formats").with_suffix("").parts),
+                path.read_bytes(),
+            )
+
+
 def seeds() -> Iterator[tuple[str, str, bytes]]:
     """Yield target, name and bytes of each input."""
+    for name, data in stored_formats():
+        yield "formats", name, data
     for name, data in stored_models():
         yield "reader", name, data
         made = gradient(onnx.load_from_string(data))

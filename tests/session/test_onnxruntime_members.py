@@ -100,7 +100,6 @@ LEFT_OUT = {
         "set_provider_selection_policy",
         "set_provider_selection_policy_delegate",
     },
-    "RunOptions": {"add_active_adapter"},
     "OrtMemoryInfo": {"create_v2"},
 }
 CLASSES = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ortrain import _main_interpreter, _ortrain  # in this order
 from ortrain._ortrain import OrtValue, __version__
+from ortrain.adapters import AdapterFormat, LoraAdapter
 from ortrain.api.generated.enums import (
     ExecutionMode,
     GraphOptimizationLevel,
@@ -45,6 +46,7 @@ from ortrain.trainer import Trainer
 from ortrain.training_session import TrainingSession
 
 __all__ = [
+    "AdapterFormat",
     "ExecutionMode",
     "ExecutionOrder",
     "GradientGraphBuilder",
@@ -53,6 +55,7 @@ __all__ = [
     "InferenceSession",
     "InvalidArgumentError",
     "InvalidModelError",
+    "LoraAdapter",
     "ModelMetadata",
     "NoSuchFileError",
     "NodeArg",

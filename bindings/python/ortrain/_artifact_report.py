@@ -25,6 +25,8 @@ class ArtifactReport:
         The files that a training session needs.
     optimizer_model, nominal_checkpoint : pathlib.Path or None
         The files that are written on request.
+    ort_models : tuple of pathlib.Path
+        The models in ORT format, if they were requested.
     """
 
     initializers: tuple[InitializerReport, ...]
@@ -34,12 +36,14 @@ class ArtifactReport:
     checkpoint: Path
     optimizer_model: Path | None = None
     nominal_checkpoint: Path | None = None
+    ort_models: tuple[Path, ...] = ()
 
     @property
     def files(self) -> list[Path]:
         """The paths of all files written."""
         written = (
-            self.training_model, self.eval_model, self.optimizer_model, self.checkpoint, self.nominal_checkpoint
+            self.training_model, self.eval_model, self.optimizer_model, self.checkpoint, self.nominal_checkpoint,
+            *self.ort_models,
         )  # fmt: skip
         return [path for path in written if path is not None]
 

@@ -18,7 +18,7 @@ from typing import Any
 import onnx
 import onnx.inliner
 
-from ortrain import onnxblock
+from ortrain import _model_files, onnxblock
 from ortrain._artifact_report import ArtifactReport
 from ortrain._parameter_choice import Fate, InitializerReport, choose
 from ortrain.onnxblock import _graph
@@ -97,14 +97,16 @@ def generate_artifacts(
     """Create the files that a training session needs from an inference model.
 
     Written are ``training_model.onnx``, ``eval_model.onnx`` and ``checkpoint``, with an optimizer
-    ``optimizer_model.onnx``, and with ``nominal_checkpoint`` also ``nominal_checkpoint``. Opsets and IR
+    ``optimizer_model.onnx``, with ``nominal_checkpoint`` also ``nominal_checkpoint``, and with ``ort_format`` the
+    models once more, as ``training_model.ort`` and so on. Opsets and IR
     version are those of ``model``. The eval model has batch normalization and dropout in inference mode.
     Nothing is written if the model is rejected.
 
     Parameters
     ----------
     model : onnx.ModelProto or str or os.PathLike
-        The model, or its path. A model with external weights must be given by its path.
+        The model, or the path of an ONNX file or of a file in ORT format. A model with external weights must be given
+        by its path.
     requires_grad : list of str, optional
         Initializers to train, of the model's graph or of the graphs inside If, Loop and Scan, which move to
         the model's graph under their name (with a number if it is taken). Also inputs of the model, whose
@@ -128,7 +130,8 @@ def generate_artifacts(
     prefix : str, default: ""
         Prefix of the file names.
     ort_format : bool, default: False
-        Not implemented.
+        Whether to write the models in ORT format too, which training sessions read like ONNX files. The format has
+        no optional values, so models with these are rejected.
     custom_op_library : str or os.PathLike, optional
         A library of custom operators, for sessions to load. Their gradients are those that were given to
         :func:`ortrain.register_gradient`.
@@ -160,15 +163,11 @@ def generate_artifacts(
         When a loss input or an additional output is not a value of the model.
     FileNotFoundError
         When there is no model at the path.
-    NotImplementedError
-        For ``ort_format``.
+    NotImplementedInOrtrainError
+        When a model has something that ORT format lacks.
     OSError
         When a file cannot be written.
     """
-    if ort_format:
-        raise NotImplementedError(
-            "cannot write artifacts in ORT format: ortrain reads and writes ONNX; leave ort_format out"
-        )
     if custom_op_library is not None:
         SessionOptions().register_custom_ops_library(os.fspath(custom_op_library))
     additional = _names("additional_output_names", additional_output_names)
@@ -216,13 +215,19 @@ def generate_artifacts(
         optimizer_model=None if optimizer_model is None else directory / f"{prefix}optimizer_model.onnx",
         nominal_checkpoint=directory / f"{prefix}nominal_checkpoint" if nominal_checkpoint else None,
     )
-    directory.mkdir(parents=True, exist_ok=True)
-    _save(training_model, report.training_model)
-    _save(eval_model, report.eval_model)
+    models = [(training_model, report.training_model), (eval_model, report.eval_model)]
     if optimizer_model is not None and report.optimizer_model is not None:
-        _save(optimizer_model, report.optimizer_model)
+        models.append((optimizer_model, report.optimizer_model))
     else:
         _log.info("no optimizer is given, so no optimizer model is written")
+    files = {path: made.SerializeToString() for made, path in models}
+    if ort_format:
+        in_ort_format = {path.with_suffix(".ort"): _model_files.in_ort_format(files[path]) for path in files}
+        report = replace(report, ort_models=tuple(in_ort_format))
+        files |= in_ort_format
+    directory.mkdir(parents=True, exist_ok=True)
+    for file, data in files.items():
+        _save(data, file)
     _save_checkpoint(block, report.checkpoint, nominal=False)
     if report.nominal_checkpoint is not None:
         _save_checkpoint(block, report.nominal_checkpoint, nominal=True)
@@ -277,7 +282,7 @@ def _load(model: object) -> tuple[onnx.ModelProto, str | None]:
         if not os.path.exists(path):
             raise FileNotFoundError(f"there is no model at {path!r}")
         try:
-            loaded = onnx.load(path)
+            loaded = _model_files.load_model(path)
         except OSError:
             raise
         except Exception as error:  # protobuf and onnx raise several kinds, with nothing in common
@@ -372,9 +377,8 @@ def _log_choices(choices: Sequence[InitializerReport], chosen_here: bool) -> Non
         )
 
 
-def _save(model: onnx.ModelProto, path: Path) -> None:
+def _save(data: bytes, path: Path) -> None:
     """Replace the file atomically: a failure leaves the old file or none."""
-    data = model.SerializeToString()
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -61,7 +61,7 @@ class InferenceSession(inference_session.InferenceSession):
         Parameters
         ----------
         path_or_bytes : path or bytes
-            Path of an ONNX file, or its contents. The external data of a file is looked up next to it.
+            Path of an ONNX file or of a file in ORT format, or its contents. External data is looked up next to the file.
         sess_options : SessionOptions, optional
             Settings, copied.
         providers : sequence, optional

@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
+from ortrain.adapters import LoraAdapter
 from ortrain.api.generated import run_options, session_options
 from ortrain.errors import InvalidArgumentError, OrtErrorCode
 
@@ -108,3 +109,16 @@ class RunOptions(run_options.RunOptions):
             message = f"the run configuration has no entry {key!r}"
             raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
         return value
+
+    def add_active_adapter(self, adapter: LoraAdapter) -> None:
+        """Have runs take the tensors of an adapter, by their names, in addition to their inputs.
+
+        Parameters
+        ----------
+        adapter : LoraAdapter
+            The adapter. Each of its tensors has to be an input of the model, or one of its initializers that a run may
+            replace: those that are inputs of the graph as well.
+        """
+        if adapter._handle is None:
+            raise ValueError("the adapter is empty; call Load first")
+        _ortrain.run_options_add_active_lora_adapter(self._handle, adapter._handle)

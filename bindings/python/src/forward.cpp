@@ -262,6 +262,20 @@ void bind_forward(py::module_& module) {
       },
       py::arg("options"), py::arg("key"),
       "The value of an entry of the run configuration, None without one.");
+  module.def(
+      "create_lora_adapter",
+      [](const std::filesystem::path& path) {
+        OrtLoraAdapter* adapter = nullptr;
+        check(api().CreateLoraAdapter(Path(path).data(), nullptr, &adapter));
+        return Handle<OrtLoraAdapter>(adapter, api().ReleaseLoraAdapter);
+      },
+      py::arg("path"), "Reads an adapter from a file.");
+  module.def(
+      "run_options_add_active_lora_adapter",
+      [](const Handle<OrtRunOptions>& options, const Handle<OrtLoraAdapter>& adapter) {
+        check(api().RunOptionsAddActiveLoraAdapter(options.raw, adapter.raw));
+      },
+      py::arg("options"), py::arg("adapter"), "Has runs take the tensors of an adapter as inputs.");
 }
 
 }  // namespace ortrain::python

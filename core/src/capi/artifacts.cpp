@@ -6,6 +6,7 @@
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
+#include "infer/ort_writer.h"
 #include "op/signature.h"
 #include "passes/pass.h"
 
@@ -13,13 +14,16 @@ namespace ortrain::capi {
 
 namespace {
 
-// Copies the model's bytes into memory from the allocator.
-void give_model(const Model& model, OrtAllocator* allocator, void** out, size_t* out_length) {
-  const std::string bytes = write_model(model);
+// Copies bytes into memory from the allocator.
+void give(const std::string& bytes, OrtAllocator* allocator, void** out, size_t* out_length) {
   void* copy = allocate(allocator, bytes.size());
   std::memcpy(copy, bytes.data(), bytes.size());
   *out = copy;
   *out_length = bytes.size();
+}
+
+void give_model(const Model& model, OrtAllocator* allocator, void** out, size_t* out_length) {
+  give(write_model(model), allocator, out, out_length);
 }
 
 // The values that another one is computed from, and that one itself.
@@ -118,6 +122,15 @@ void FindUnreached(const void* model_data, size_t model_length, const char* cons
            forward, {texts(trainable_names, trainable_len), loss_name, texts(output_names, output_len)}))
     lines += name + "\n";
   *out = copy_text(allocator, lines);
+}
+
+void ConvertModel(const void* model_data, size_t model_length, const char* format, OrtAllocator* allocator,
+                  void** out, size_t* out_length) {
+  const std::string wanted = format;
+  require(wanted == "ONNX" || wanted == "ORT", ErrorCode::kInvalidArgument,
+          "expected the format ONNX or ORT, found '", wanted, "'");
+  const Model model = read_model(model_data, model_length);
+  give(wanted == "ORT" ? write_ort_model(model) : write_model(model), allocator, out, out_length);
 }
 
 }  // namespace ortrain::capi

@@ -26,6 +26,7 @@
 #include "session/io_binding.h"
 #include "session/options.h"
 #include "session/training_session.h"
+#include "state/adapter_io.h"
 #include "state/checkpoint_state.h"
 
 struct OrtStatus {
@@ -73,6 +74,10 @@ struct OrtValue {
 };
 
 struct OrtPrepackedWeightsContainer {};
+
+struct OrtLoraAdapter {
+  ortrain::Adapter value;
+};
 
 struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;

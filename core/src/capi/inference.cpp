@@ -68,15 +68,19 @@ void make_session(const OrtEnv& env, const OrtSessionOptions* options, SessionOp
              (*out)->session.outputs().size(), " outputs"));
 }
 
+ReadOptions reading(const SessionOptions& settings, ModelNotes& notes) {
+  ReadOptions how = read_options(settings);
+  how.notes = &notes;
+  return how;
+}
+
 }  // namespace
 
 void CreateSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options,
                    OrtSession** out) {
   SessionOptions settings = options_of(*env, options);
   ModelNotes notes;
-  Model model =
-      load_model(std::filesystem::path(model_path),
-                 {.limits = model_limits(settings), .given = settings.initializers, .notes = &notes});
+  Model model = load_model(std::filesystem::path(model_path), reading(settings, notes));
   make_session(*env, options, std::move(settings), std::move(model), std::move(notes), out);
 }
 
@@ -84,9 +88,7 @@ void CreateSessionFromArray(const OrtEnv* env, const void* model_data, size_t mo
                             const OrtSessionOptions* options, OrtSession** out) {
   SessionOptions settings = options_of(*env, options);
   ModelNotes notes;
-  Model model =
-      load_model(model_data, model_data_length, "model in memory",
-                 {.limits = model_limits(settings), .given = settings.initializers, .notes = &notes});
+  Model model = load_model(model_data, model_data_length, "model in memory", reading(settings, notes));
   make_session(*env, options, std::move(settings), std::move(model), std::move(notes), out);
 }
 

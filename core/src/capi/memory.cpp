@@ -121,6 +121,18 @@ void CreateMemoryInfo(const char* name, OrtAllocatorType type, int id, OrtMemTyp
   *out = new OrtMemoryInfo{name, type, id, mem_type};
 }
 
+void CreateMemoryInfo_V2(const char* name, OrtMemoryInfoDeviceType device_type, uint32_t, int32_t device_id,
+                         OrtDeviceMemoryType mem_type, size_t, OrtAllocatorType allocator_type,
+                         OrtMemoryInfo** out) {
+  require(*name != '\0', ErrorCode::kInvalidArgument, "name is empty, expected the name of a device");
+  require(device_type == OrtMemoryInfoDeviceType_CPU && device_id == 0, ErrorCode::kInvalidArgument,
+          "there is no device of type ", static_cast<int>(device_type), " with id ", device_id,
+          ", available: type 0 (CPU) with id 0");
+  require(mem_type == OrtDeviceMemoryType_DEFAULT || mem_type == OrtDeviceMemoryType_HOST_ACCESSIBLE,
+          ErrorCode::kInvalidArgument, "mem_type is ", static_cast<int>(mem_type), ", expected 0 or 5");
+  *out = new OrtMemoryInfo{name, allocator_type, device_id, OrtMemTypeDefault};
+}
+
 void CreateCpuMemoryInfo(OrtAllocatorType type, OrtMemType mem_type, OrtMemoryInfo** out) {
   *out = new OrtMemoryInfo{cpu_memory().name, type, 0, mem_type};
 }

@@ -100,6 +100,22 @@ void AddExternalInitializers(OrtSessionOptions* options, const char* const* init
   options->value.initializers.external = std::move(all);
 }
 
+void AddExternalInitializersFromFilesInMemory(OrtSessionOptions* options,
+                                              const ORTCHAR_T* const* external_initializer_file_names,
+                                              char* const* external_initializer_file_buffer_array,
+                                              const size_t* external_initializer_file_lengths,
+                                              size_t num_external_initializer_files) {
+  auto all = options->value.initializers.files;  // all of them are added or none
+  for (size_t i = 0; i < num_external_initializer_files; ++i) {
+    const std::string name = std::filesystem::path(external_initializer_file_names[i]).string();
+    require(!name.empty(), ErrorCode::kInvalidArgument, "the name of a file is empty");
+    const auto* contents = reinterpret_cast<const std::byte*>(external_initializer_file_buffer_array[i]);
+    require(all.try_emplace(name, contents, external_initializer_file_lengths[i]).second,
+            ErrorCode::kInvalidArgument, "the file '", name, "' has contents already");
+  }
+  options->value.initializers.files = std::move(all);
+}
+
 void GetSessionOptionsConfigEntries(const OrtSessionOptions* options, OrtKeyValuePairs** out) {
   auto pairs = std::make_unique<OrtKeyValuePairs>();
   pairs->entries = options->value.config;

@@ -23,16 +23,24 @@ void make_session(const OrtEnv& env, const SessionOptions& options, const OrtChe
       concat("created a session with ", state.state->parameters().size(), " parameters"));
 }
 
+// The models of a training session take no values of initializers from the options.
+ReadOptions model_reading(const SessionOptions& options) {
+  ReadOptions how = read_options(options);
+  how.given.any.clear();
+  how.given.external.clear();
+  return how;
+}
+
 // A null or empty path means no model.
-std::optional<Model> read_optional(const ORTCHAR_T* path, const ModelLimits& limits) {
+std::optional<Model> read_optional(const ORTCHAR_T* path, const ReadOptions& how) {
   if (path == nullptr || *path == 0) return std::nullopt;
-  return load_model(std::filesystem::path(path), {.limits = limits});
+  return load_model(std::filesystem::path(path), how);
 }
 
 std::optional<Model> read_optional(const void* data, size_t length, const char* origin,
-                                   const ModelLimits& limits) {
+                                   const ReadOptions& how) {
   if (data == nullptr || length == 0) return std::nullopt;
-  return load_model(data, length, origin, {.limits = limits});
+  return load_model(data, length, origin, how);
 }
 
 // Runs a step over the tensors of the values. The lists are kept per thread, so that a step allocates
@@ -81,10 +89,9 @@ void CreateTrainingSession(const OrtEnv* env, const OrtSessionOptions* options,
                            const ORTCHAR_T* eval_model_path, const ORTCHAR_T* optimizer_model_path,
                            OrtTrainingSession** out) {
   const SessionOptions settings = options_of(*env, options);
-  const ModelLimits limits = model_limits(settings);
-  make_session(*env, settings, *checkpoint_state,
-               load_model(std::filesystem::path(train_model_path), {.limits = limits}),
-               read_optional(eval_model_path, limits), read_optional(optimizer_model_path, limits), out);
+  const ReadOptions how = model_reading(settings);
+  make_session(*env, settings, *checkpoint_state, load_model(std::filesystem::path(train_model_path), how),
+               read_optional(eval_model_path, how), read_optional(optimizer_model_path, how), out);
 }
 
 void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions* options,
@@ -93,17 +100,16 @@ void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions*
                                      size_t eval_data_length, const void* optim_model_data,
                                      size_t optim_data_length, OrtTrainingSession** out) {
   const SessionOptions settings = options_of(*env, options);
-  const ModelLimits limits = model_limits(settings);
-  make_session(
-      *env, settings, *checkpoint_state,
-      load_model(train_model_data, train_data_length, "training model in memory", {.limits = limits}),
-      read_optional(eval_model_data, eval_data_length, "eval model in memory", limits),
-      read_optional(optim_model_data, optim_data_length, "optimizer model in memory", limits), out);
+  const ReadOptions how = model_reading(settings);
+  make_session(*env, settings, *checkpoint_state,
+               load_model(train_model_data, train_data_length, "training model in memory", how),
+               read_optional(eval_model_data, eval_data_length, "eval model in memory", how),
+               read_optional(optim_model_data, optim_data_length, "optimizer model in memory", how), out);
 }
 
 void AttachOptimizer(OrtTrainingSession* sess, const ORTCHAR_T* optimizer_model_path) {
-  sess->session.attach_optimizer(load_model(std::filesystem::path(optimizer_model_path),
-                                            {.limits = model_limits(sess->session.options())}));
+  sess->session.attach_optimizer(
+      load_model(std::filesystem::path(optimizer_model_path), model_reading(sess->session.options())));
 }
 
 void TrainStep(OrtTrainingSession* sess, const OrtRunOptions* run_options, size_t inputs_len,

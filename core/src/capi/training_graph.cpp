@@ -71,7 +71,9 @@ OrtSession* session_of(const OrtEnv& env, Read&& read, const OrtTrainingParamete
                        const OrtSessionOptions* options) {
   SessionOptions settings = options_of(env, options);
   ModelNotes notes;
-  Model model = read({.limits = model_limits(settings), .given = settings.initializers, .notes = &notes});
+  ReadOptions how = read_options(settings);
+  how.notes = &notes;
+  Model model = read(std::move(how));
   fix_dimensions(model, notes, settings);
   TrainingGraphRequest request = parameters.request;
   request.config = settings.config;

@@ -8,6 +8,7 @@
 
 #include "graph/onnx_reader.h"
 #include "graph/onnx_tensor.h"
+#include "graph/ort_reader.h"
 #include "runtime/file.h"
 #include "runtime/text.h"
 
@@ -20,7 +21,9 @@ void silence_protobuf() {
   [[maybe_unused]] static const bool once = (google::protobuf::SetLogHandler(nullptr), true);
 }
 
-onnx::ModelProto parse(const char* data, size_t bytes) {
+onnx::ModelProto parse(const char* data, size_t bytes, ModelFormat format) {
+  if (format == ModelFormat::kOrt || (format == ModelFormat::kAny && is_ort_model(data, bytes)))
+    return parse_ort_model(data, bytes);
   silence_protobuf();
   require(bytes > 0, ErrorCode::kInvalidProtobuf, "it is empty");
   require(bytes <= static_cast<size_t>(std::numeric_limits<int>::max()), ErrorCode::kInvalidProtobuf,
@@ -111,7 +114,7 @@ void write_attribute(const std::string& name, const Attribute& attribute, onnx::
 }
 
 void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphProto& proto) {
-  proto.set_name(graph.name);
+  proto.set_name(graph.name.empty() ? "graph" : graph.name);  // ONNX demands one; ORT format has none
   for (const ValueInfo& input : graph.inputs) write_value(input, *proto.add_input());
   for (const std::string& name : graph.initializer_order) {
     write_tensor(graph.initializers.at(name), name, *proto.add_initializer());
@@ -139,7 +142,7 @@ void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphPr
 Model read_model(const std::filesystem::path& path, const ReadOptions& options) {
   std::string content = read_file(path, "model");
   return with_origin(concat("model '", path.string(), "'"), options.check, [&] {
-    onnx::ModelProto proto = parse(content.data(), content.size());
+    onnx::ModelProto proto = parse(content.data(), content.size(), options.format);
     std::string().swap(content);
     return convert_model(proto, path.has_parent_path() ? path.parent_path() : ".", options);
   });
@@ -149,7 +152,7 @@ Model read_model(const void* data, size_t bytes, const std::string& origin,
                  const std::filesystem::path& directory, const ReadOptions& options) {
   return with_origin(origin, options.check, [&] {
     require(data != nullptr || bytes == 0, ErrorCode::kInvalidArgument, "the pointer to its bytes is null");
-    onnx::ModelProto proto = parse(static_cast<const char*>(data), bytes);
+    onnx::ModelProto proto = parse(static_cast<const char*>(data), bytes, options.format);
     return convert_model(proto, directory, options);
   });
 }

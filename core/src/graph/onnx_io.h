@@ -1,10 +1,11 @@
-// Reading and writing ONNX files.
+// Reading model files, and writing ONNX files.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct GivenInitializers {
   std::map<std::string, Tensor> any;  // names that the model lacks are ignored
   std::map<std::string, Tensor>
       external;  // of initializers whose data the model stores in files, which are not read
+  std::map<std::string, std::span<const std::byte>>
+      files;  // contents of files by the names by which the model refers to them, which are not opened
 };
 
 // The type of a map, or of a sequence of maps. Graphs have neither: a session makes tensors of maps that it
@@ -44,8 +47,16 @@ struct ModelLimits {
   size_t nesting = 64;       // of subgraphs in subgraphs
 };
 
+// The form of a model file: a protobuf message, or FlatBuffers in ORT format.
+enum class ModelFormat {
+  kAny,  // what the file, or its name, says
+  kOnnx,
+  kOrt,
+};
+
 // How a model is read.
 struct ReadOptions {
+  ModelFormat format = ModelFormat::kAny;
   ModelLimits limits = {};
   GivenInitializers given = {};
   ModelNotes* notes = nullptr;            // filled in unless it is null
@@ -53,10 +64,10 @@ struct ReadOptions {
 };
 
 // Reads a model. External data is looked up next to the file; functions of the model are inlined; the nodes
-// are sorted. Throws kNoSuchFile, kInvalidProtobuf (not an ONNX model), kInvalidGraph (cycle, missing or
-// doubled values, wrong sizes, more than the limits allow), kNotImplemented (string tensors and such, all
-// named), kInvalidArgument (a given value that differs from the model's in type or shape). `path` appears in
-// messages.
+// are sorted. Throws kNoSuchFile, kInvalidProtobuf (not an ONNX model), kFail (a damaged file in ORT format),
+// kInvalidGraph (cycle, missing or doubled values, wrong sizes, more than the limits allow), kNotImplemented
+// (string tensors and such, all named), kInvalidArgument (a given value that differs from the model's in type
+// or shape). `path` appears in messages.
 Model read_model(const std::filesystem::path& path, const ReadOptions& options = {});
 
 // The same from memory. External data is looked up in `directory` and rejected if that is empty.

@@ -67,7 +67,7 @@ class Reader {
  public:
   Reader(onnx::ModelProto& proto, const std::filesystem::path& folder, const ReadOptions& options)
       : proto_(proto),
-        files_(folder),
+        files_(folder, options.given.files),
         given_(options.given),
         limits_(options.limits),
         takes_maps_(options.notes != nullptr) {}
@@ -206,6 +206,7 @@ class Reader {
     for (const auto& value : graph.output()) taken_.insert(value.name());
     for (const auto& value : graph.value_info()) taken_.insert(value.name());
     for (const auto& value : graph.initializer()) taken_.insert(value.name());
+    for (const auto& value : graph.sparse_initializer()) taken_.insert(value.values().name());
     for (const auto& node : graph.node()) {
       taken_.insert(node.name());
       taken_.insert(node.input().begin(), node.input().end());
@@ -281,6 +282,8 @@ class Reader {
       for (const auto& input : proto.input()) define(input.name(), names);
       for (const auto& tensor : proto.initializer())
         if (names.renamed.count(tensor.name()) == 0) define(tensor.name(), names);
+      for (const auto& tensor : proto.sparse_initializer())
+        if (names.renamed.count(tensor.values().name()) == 0) define(tensor.values().name(), names);
       for (const auto& node : proto.node()) define_outputs(node, names);
     }
     const auto named = [&](const std::string& name) {
@@ -288,9 +291,12 @@ class Reader {
       return found != nullptr ? *found : name;
     };
 
-    for (const auto& tensor : proto.sparse_initializer())
-      unsupported_.push_back(
-          concat("initializer \"", tensor.values().name(), "\": sparse tensors are not supported"));
+    for (const auto& tensor : proto.sparse_initializer()) {
+      const std::string& name = checked_name(tensor.values().name(), "initializer name");
+      require(!name.empty(), ErrorCode::kInvalidGraph, "a sparse initializer has no name");
+      attempt([&] { return concat("initializer \"", name, "\""); },
+              [&] { graph.add_initializer(named(name), read_sparse_tensor(tensor, files_)); });
+    }
     for (auto& tensor : *proto.mutable_initializer()) {
       const std::string& name = checked_name(tensor.name(), "initializer name");
       require(!name.empty(), ErrorCode::kInvalidGraph, "an initializer has no name");
@@ -386,7 +392,10 @@ class Reader {
     attempt([&] { return concat(label, ", attribute \"", name, "\""); },
             [&] {
               if (proto.ref_attr_name().empty()) {
-                node.attributes.emplace(name, attribute_value(proto, names, call));
+                // A sparse constant becomes a dense one.
+                const bool sparse = proto.type() == onnx::AttributeProto::SPARSE_TENSOR;
+                node.attributes.emplace(sparse && name == "sparse_value" ? "value" : name,
+                                        attribute_value(proto, names, call));
                 return;
               }
               require(call != nullptr, ErrorCode::kInvalidGraph, "it refers to the attribute \"",
@@ -418,6 +427,9 @@ class Reader {
       case Type::TENSOR:
         require(proto.has_t(), ErrorCode::kInvalidGraph, "the tensor is missing");
         return read_tensor(proto.t(), files_);
+      case Type::SPARSE_TENSOR:
+        require(proto.has_sparse_tensor(), ErrorCode::kInvalidGraph, "the sparse tensor is missing");
+        return read_sparse_tensor(proto.sparse_tensor(), files_);
       case Type::GRAPH:
         require(proto.has_g(), ErrorCode::kInvalidGraph, "the graph is missing");
         return read_subgraph(*proto.mutable_g(), names, call);

@@ -174,11 +174,16 @@ Tensor ExternalFiles::read(const onnx::TensorProto& proto, DType dtype, const Sh
   require(location.has_value(), ErrorCode::kInvalidGraph, "its data is external, but no location is given");
   require(length.value_or(bytes) == bytes, ErrorCode::kInvalidGraph, "its type and shape need ", bytes,
           " bytes, but the external data is ", length.value_or(0), " bytes long");
-  const File& file = open(*location);
+  const auto given = given_.find(*location);
+  const File& file = given == given_.end() ? open(*location) : File{-1, given->second.size()};
   require(offset <= file.bytes && bytes <= file.bytes - offset, ErrorCode::kInvalidGraph,
           "its external data should be ", bytes, " bytes at offset ", offset, " of \"", *location,
           "\", but that file has ", file.bytes, " bytes");
   Tensor tensor(dtype, shape);
+  if (given != given_.end()) {
+    if (bytes > 0) std::memcpy(tensor.raw(), given->second.data() + offset, bytes);
+    return tensor;
+  }
   std::byte* at = tensor.raw();
   while (bytes > 0) {
     const ssize_t n =
@@ -233,6 +238,51 @@ Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files) {
   if (dtype == DType::kBool)
     for (size_t i = 0; i < bytes; ++i) tensor.raw()[i] = std::byte{tensor.raw()[i] != std::byte{0}};
   return tensor;
+}
+
+Tensor read_sparse_tensor(const onnx::SparseTensorProto& proto, ExternalFiles& files) {
+  const Tensor values = read_tensor(proto.values(), files), indices = read_tensor(proto.indices(), files);
+  const Shape shape(proto.dims().begin(), proto.dims().end());
+  const int64_t rank = static_cast<int64_t>(shape.size()), stored = values.size();
+  int64_t count = 1;
+  bool fits = rank > 0;
+  for (const int64_t extent : shape)
+    fits = fits && extent > 0 && !__builtin_mul_overflow(count, extent, &count);
+  require(fits, ErrorCode::kInvalidGraph, to_string(shape), " is not a valid shape of a sparse tensor");
+  // A small file must not become a large model.
+  constexpr int64_t kSmall = int64_t{1} << 16, kMost = 4096;
+  require(count <= kSmall || count / kMost <= stored, ErrorCode::kNotImplemented, "a sparse tensor of shape ",
+          to_string(shape), " with ", stored, " values has more than ", kMost, " elements for each of them");
+  require(bits_of(values.dtype()) >= 8, ErrorCode::kNotImplemented, "sparse tensors of type ",
+          to_string(values.dtype()), " are not supported");
+  const bool flat = indices.shape().size() == 1;
+  require(values.shape().size() == 1 && indices.dtype() == DType::kInt64 &&
+              indices.shape() == (flat ? Shape{stored} : Shape{stored, rank}),
+          ErrorCode::kInvalidGraph, "a sparse tensor of ", stored, " values needs indices of type int64",
+          to_string(Shape{stored}), " or int64", to_string(Shape{stored, rank}), ", found ",
+          to_string(indices.dtype()), to_string(indices.shape()));
+  Tensor dense = values.dtype() == DType::kString ? text_tensor(shape) : Tensor(values.dtype(), shape);
+  const size_t size = size_of(values.dtype());
+  if (values.dtype() != DType::kString) std::memset(dense.raw(), 0, dense.bytes());
+  const int64_t* index = indices.data<int64_t>();
+  for (int64_t i = 0, before = -1; i < stored; ++i) {
+    int64_t at = flat ? index[i] : 0;
+    bool inside = !flat || (at >= 0 && at < count);
+    for (int64_t d = 0; !flat && d < rank; ++d) {
+      const int64_t one = index[i * rank + d];
+      inside = inside && one >= 0 && one < shape[static_cast<size_t>(d)];
+      if (inside) at = at * shape[static_cast<size_t>(d)] + one;
+    }
+    require(inside && at > before, ErrorCode::kInvalidGraph, "index ", i, " of the sparse tensor ",
+            inside ? "is not above the one before" : "is out of range");
+    before = at;
+    if (values.dtype() == DType::kString)
+      own_text(dense, static_cast<size_t>(at)) = text(text_places(values)[i]);
+    else
+      std::memcpy(dense.raw() + static_cast<size_t>(at) * size, values.raw() + static_cast<size_t>(i) * size,
+                  size);
+  }
+  return dense;
 }
 
 void write_tensor(const Tensor& tensor, const std::string& name, onnx::TensorProto& proto) {

@@ -1,9 +1,13 @@
 // Tensors as ONNX files store them.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <map>
+#include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "onnx-ml.pb.h"
 #include "runtime/tensor.h"
@@ -13,8 +17,11 @@ namespace ortrain {
 // Files with tensor data that are next to a model. Each is opened once.
 class ExternalFiles {
  public:
-  // `folder` is where the model is stored; empty: a model from memory, which has no files next to it.
-  explicit ExternalFiles(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  using Given = std::map<std::string, std::span<const std::byte>>;
+  // `folder` is where the model is stored; empty: a model from memory, which has no files next to it. `given`
+  // are contents that are used instead of files.
+  explicit ExternalFiles(std::filesystem::path folder, const Given& given = {})
+      : folder_(std::move(folder)), given_(given) {}
   ~ExternalFiles();
   ExternalFiles(const ExternalFiles&) = delete;
   ExternalFiles& operator=(const ExternalFiles&) = delete;
@@ -31,11 +38,16 @@ class ExternalFiles {
   const File& open(const std::string& location);
 
   std::filesystem::path folder_;
+  Given given_;
   std::unordered_map<std::string, File> files_;
 };
 
 // Reads a tensor in any of ONNX's storage forms. Throws kInvalidGraph if sizes do not match.
 Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files);
+
+// Reads a sparse tensor as a dense one. Throws kInvalidGraph for indices that are out of range or not in
+// ascending order.
+Tensor read_sparse_tensor(const onnx::SparseTensorProto& proto, ExternalFiles& files);
 
 // The tensor as raw data; strings as such.
 void write_tensor(const Tensor& tensor, const std::string& name, onnx::TensorProto& proto);

@@ -178,9 +178,10 @@ class NumberedRun : public KernelContext {
 };
 
 // What the type rule of an operator with data-dependent shapes sees.
-class NodeTypes : public TypeContext {
+// A node as its type rule sees it.
+class NodeView : public TypeContext {
  public:
-  NodeTypes(ValueTypes& types, const Node& node) : types_(types), node_(node) {}
+  NodeView(const ValueTypes& types, const Node& node) : types_(types), node_(node) {}
 
   const Node& node() const override { return node_; }
   int64_t opset() const override { return types_.model_.opset(node_.domain); }
@@ -197,11 +198,24 @@ class NodeTypes : public TypeContext {
     require(graph && *graph, ErrorCode::kInvalidGraph, node_.label(), ": attribute '", attribute,
             "' is missing or not a graph");
     const ValueTypes inner(**graph, inputs, types_);
-    for (const std::string& problem : inner.problems()) types_.problem(problem);
+    for (const std::string& problem : inner.problems()) reject_inside(problem);
     std::vector<ValueInfo> outputs;
     for (const ValueInfo& output : (*graph)->outputs) outputs.push_back(inner.info(output.name));
     return outputs;
   }
+
+ private:
+  virtual void reject_inside(const std::string& problem) = 0;
+
+  const ValueTypes& types_;
+  const Node& node_;
+};
+
+// Notes what the rule states about the outputs.
+class NodeTypes : public NodeView {
+ public:
+  NodeTypes(ValueTypes& types, const Node& node) : NodeView(types, node), types_(types) {}
+
   Dim unknown() override {
     Dim dim;
     types_.number(dim);
@@ -209,8 +223,8 @@ class NodeTypes : public TypeContext {
   }
   using TypeContext::output;
   void output(size_t o, ValueInfo info) override {
-    if (!node_.has_output(o)) return;
-    ValueInfo& known = types_.info_[node_.outputs[o]];
+    if (!node().has_output(o)) return;
+    ValueInfo& known = types_.info_[node().outputs[o]];
     if (info.dtype != DType::kUndefined) known.dtype = info.dtype;
     known.is_sequence = info.is_sequence;
     known.is_optional = info.is_optional;
@@ -223,12 +237,47 @@ class NodeTypes : public TypeContext {
     }
     known.dims = std::move(dims);
   }
-  void reject(const std::string& why) override { types_.problem(node_.label() + ": " + why); }
+  void reject(const std::string& why) override { types_.problem(node().label() + ": " + why); }
 
  private:
+  void reject_inside(const std::string& problem) override { types_.problem(problem); }
+
   ValueTypes& types_;
-  const Node& node_;
 };
+
+// Notes what the rule passes to a subgraph; of several times, the last.
+class SubgraphInputs : public NodeView {
+ public:
+  SubgraphInputs(const ValueTypes& types, const Node& node, const std::string& attribute)
+      : NodeView(types, node), attribute_(attribute) {}
+
+  std::vector<ValueInfo> passed;
+
+  std::vector<ValueInfo> body(const std::string& attribute, std::vector<ValueInfo> inputs) override {
+    if (attribute == attribute_) passed = inputs;
+    return NodeView::body(attribute, std::move(inputs));
+  }
+  Dim unknown() override { return {}; }
+  void output(size_t, ValueInfo) override {}
+  void reject(const std::string&) override {}
+
+ private:
+  void reject_inside(const std::string&) override {}
+
+  const std::string& attribute_;
+};
+
+std::vector<ValueInfo> ValueTypes::subgraph_inputs(const Node& node, const std::string& attribute) const {
+  const Operator* op = find_operator(node.domain, node.op_type);
+  if (op == nullptr || op->rules.types == nullptr) return {};
+  SubgraphInputs inputs(*this, node, attribute);
+  try {
+    op->rules.types(inputs);
+  } catch (const Error&) {
+    // The rule needs more than is known; what it passed before is kept.
+  }
+  return std::move(inputs.passed);
+}
 
 ValueTypes::ValueTypes(const Model& model) : model_(model) {
   for (const ValueInfo& stated : model.graph.inputs) state(stated);

@@ -42,6 +42,9 @@ class ValueTypes {
   // known.
   const Tensor* known(const std::string& value) const;
 
+  // What a node of the model passes to a subgraph in an attribute, as far as its operator states it.
+  std::vector<ValueInfo> subgraph_inputs(const Node& node, const std::string& attribute) const;
+
   // Nodes that cannot be run for any input, each with the reason; including those of subgraphs.
   const std::vector<std::string>& problems() const { return problems_; }
 
@@ -55,6 +58,7 @@ class ValueTypes {
  private:
   friend class NumberedShapes;
   friend class NumberedRun;
+  friend class NodeView;
   friend class NodeTypes;
   using Numbers = std::pair<int64_t, int64_t>;  // of a dimension, in the two runs
   struct Extents {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <iterator>
 #include <map>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "op/generated/onnx_signatures.h"
+#include "op/generated/onnx_versions.h"
 #include "op/operator.h"
 #include "runtime/error.h"
 
@@ -253,6 +255,44 @@ std::vector<std::string_view> onnx_signatures(std::string_view domain, std::stri
   std::vector<std::string_view> found;
   for (; at != std::end(kOnnxSignatures) && fits(*at); ++at) found.push_back(at->text);
   return found;
+}
+
+std::optional<OnnxVersion> onnx_version(std::string_view domain, std::string_view type, int64_t opset) {
+  const auto key = [](const OnnxOperatorVersion& v) { return std::tuple(v.domain, v.type, v.version.since); };
+  const auto after =
+      std::upper_bound(std::begin(kOnnxVersions), std::end(kOnnxVersions), std::tuple(domain, type, opset),
+                       [&](const auto& wanted, const auto& v) { return wanted < key(v); });
+  if (after == std::begin(kOnnxVersions)) return std::nullopt;
+  const OnnxOperatorVersion& found = *std::prev(after);
+  if (found.domain != domain || found.type != type) return std::nullopt;
+  return found.version;
+}
+
+std::vector<OnnxTypeParameter> type_parameters(std::string_view text) {
+  std::vector<OnnxTypeParameter> out;
+  for_each_item(text, [&](std::string_view item) {
+    OnnxTypeParameter& parameter = out.emplace_back();
+    parameter.name = item.substr(0, item.find(' '));
+    item.remove_prefix(parameter.name.size());
+    while (!(item = trimmed(item)).empty()) {
+      const std::string_view place = item.substr(0, item.find(' '));
+      uint32_t index = 0;
+      std::from_chars(place.data() + 1, place.data() + place.size(), index);
+      parameter.places.emplace_back(place.front() == 'o', index);
+      item.remove_prefix(place.size());
+    }
+  });
+  return out;
+}
+
+std::vector<int32_t> inputs_by_parameter(const Node& node, int64_t opset) {
+  std::vector<std::string_view> texts = onnx_signatures(node.domain, node.op_type, opset);
+  const Operator* op = find_operator(node.domain, node.op_type);
+  if (texts.empty() && op != nullptr) texts.push_back(op->signature);
+  const size_t known = texts.empty() ? 0 : parsed(texts.front()).inputs.size();
+  std::vector<int32_t> counts(known == 0 ? node.inputs.size() : std::min(known, node.inputs.size()), 1);
+  if (!counts.empty()) counts.back() += static_cast<int32_t>(node.inputs.size() - counts.size());
+  return counts;
 }
 
 void check_signatures(const Model& model) {

@@ -16,7 +16,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "graph/graph.h"
@@ -28,6 +30,27 @@ namespace ortrain {
 // accepts some operators before they exist, and rules here accept newer forms. Empty if ONNX does not know
 // it.
 std::vector<std::string_view> onnx_signatures(std::string_view domain, std::string_view type, int64_t opset);
+
+// The version of a domain that introduced an operator in its present form, and the type parameters of that
+// form as type_parameters() reads them: "T i0 i1 o0, V i2".
+struct OnnxVersion {
+  int64_t since;
+  std::string_view types;
+};
+// What a node of that operator has in a model with that version of the domain. Nothing if ONNX does not know
+// it.
+std::optional<OnnxVersion> onnx_version(std::string_view domain, std::string_view type, int64_t opset);
+
+// The inputs and outputs of an operator that have one type, under the name of that type.
+struct OnnxTypeParameter {
+  std::string_view name;
+  std::vector<std::pair<bool, uint32_t>> places;  // whether it is an output, and its index
+};
+std::vector<OnnxTypeParameter> type_parameters(std::string_view text);
+
+// How many of a node's inputs belong to each input of its operator's signature: one, and all that are left to
+// the last. Of an operator that nobody knows, one.
+std::vector<int32_t> inputs_by_parameter(const Node& node, int64_t opset);
 
 // Throws kInvalidGraph, naming every node, also of subgraphs, that does not have the form that its operator
 // states, with what was expected and what was found. Operators that nobody knows are left out.

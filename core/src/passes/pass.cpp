@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "graph/onnx_io.h"
+#include "infer/ort_writer.h"
 #include "op/left_out.h"
 #include "runtime/error.h"
 
@@ -70,10 +71,13 @@ void run_inside(const Pass& pass, Model& model) {
 
 }  // namespace
 
-void write_rewritten(const Model& model, const std::filesystem::path& path) {
+void write_rewritten(const Model& model, const std::filesystem::path& path, bool ort_format) {
   Model whole = model;
   for (const Node& node : whole.graph.nodes) whole.opsets.emplace(node.domain, 1);
-  write_model(whole, path);
+  if (ort_format)
+    write_ort_model(whole, path);
+  else
+    write_model(whole, path);
 }
 
 void run_passes(Model& model, PassPhase phase, const std::map<std::string, std::string>& config, int level,

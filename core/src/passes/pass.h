@@ -44,9 +44,9 @@ inline constexpr std::string_view kDisablePass = "ortrain.disable_pass.";
 void run_passes(Model& model, PassPhase phase, const std::map<std::string, std::string>& config = {},
                 int level = static_cast<int>(PassLevel::kExtended), std::string_view label = "graph");
 
-// Writes a graph rewritten by passes to an ONNX file, for inspection and for this version only: it may have
-// nodes of the domain ortrain.session.
-void write_rewritten(const Model& model, const std::filesystem::path& path);
+// Writes a graph rewritten by passes to a file, ONNX or in ORT format, for inspection and for this version
+// only: it may have nodes of the domain ortrain.session.
+void write_rewritten(const Model& model, const std::filesystem::path& path, bool ort_format = false);
 
 // The configuration that switches off passes of a phase. Throws kInvalidArgument for an unknown name.
 std::map<std::string, std::string> without_passes(const std::vector<std::string>& names, PassPhase phase);

@@ -336,32 +336,34 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
   // The inputs, followed by the initializers that a run may replace.
   const std::vector<ValueInfo>& overridable = impl_->notes.overridable;
   std::vector<const Value*> ordered(expected.size() + overridable.size());
-  for (size_t i = 0; i < input_names.size(); ++i) {
-    if (!impl_->training_mode.empty() && input_names[i] == impl_->training_mode) {
-      const auto* tensor = std::get_if<Tensor>(&inputs[i]);
+  const auto take = [&](const std::string& name, const Value& value) {
+    if (!impl_->training_mode.empty() && name == impl_->training_mode) {
+      const auto* tensor = std::get_if<Tensor>(&value);
       require(tensor && tensor->dtype() == DType::kBool && tensor->size() == 1, ErrorCode::kInvalidArgument,
-              "input '", input_names[i], "': expected one bool, found ", describe(ValueRef(inputs[i])));
+              "input '", name, "': expected one bool, found ", describe(ValueRef(value)));
       training_mode = *tensor->data<bool>();
-      continue;
+      return;
     }
-    const auto named = [&](const ValueInfo& info) { return info.name == input_names[i]; };
+    const auto named = [&](const ValueInfo& info) { return info.name == name; };
     auto at = std::find_if(expected.begin(), expected.end(), named);
     auto number = static_cast<size_t>(at - expected.begin());
     if (at == expected.end()) {
       at = std::find_if(overridable.begin(), overridable.end(), named);
-      require(at != overridable.end(), ErrorCode::kInvalidArgument, "the model has no input '",
-              input_names[i], "'; its inputs: ", listed(expected));
+      require(at != overridable.end(), ErrorCode::kInvalidArgument, "the model has no input '", name,
+              "'; its inputs: ", listed(expected));
       number += static_cast<size_t>(at - overridable.begin());
     }
     const Value*& place = ordered[number];
-    require(place == nullptr, ErrorCode::kInvalidArgument, "the model's input '", input_names[i],
-            "' was given twice");
-    place = &inputs[i];
+    require(place == nullptr, ErrorCode::kInvalidArgument, "the model's input '", name, "' was given twice");
+    place = &value;
     // Sequences may be in use elsewhere at the same time, so the run works on its own lists. An empty one may
     // have no type yet.
-    if (const auto* sequence = std::get_if<Sequence>(&inputs[i]))
+    if (const auto* sequence = std::get_if<Sequence>(&value))
       place = &own.emplace_back(sequence->size() == 0 ? Sequence(at->dtype) : sequence->detached());
-  }
+  };
+  for (size_t i = 0; i < input_names.size(); ++i) take(input_names[i], inputs[i]);
+  if (options)
+    for (const auto& [name, tensor] : options->adapter_inputs) take(name, own.emplace_back(tensor));
   const Value nothing = Nothing{};
   std::vector<ValueRef> given;
   std::vector<std::string> left_out, replaced;

@@ -216,6 +216,22 @@ ProgramLimits program_limits(const SessionOptions& options) {
   return limits;
 }
 
+ReadOptions read_options(const SessionOptions& options) {
+  const std::string format = config_choice(options, "session.load_model_format");
+  ReadOptions how;
+  if (!format.empty()) how.format = format == "ORT" ? ModelFormat::kOrt : ModelFormat::kOnnx;
+  how.limits = model_limits(options);
+  how.given = options.initializers;
+  return how;
+}
+
+void write_optimized(const Model& model, const SessionOptions& options) {
+  if (options.optimized_model_path.empty()) return;
+  const std::filesystem::path path(options.optimized_model_path);
+  const std::string format = config_choice(options, "session.save_model_format");
+  write_rewritten(model, path, format == "ORT" || (format.empty() && path.extension() == ".ort"));
+}
+
 bool flush_denormals(const SessionOptions& options) {
   const auto entry = options.config.find(kDenormalsKey);
   if (entry == options.config.end()) return false;

@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "graph/onnx_io.h"
 #include "program/limits.h"
@@ -73,6 +75,14 @@ size_t memory_budget(const SessionOptions& options);
 ModelLimits model_limits(const SessionOptions& options);
 ProgramLimits program_limits(const SessionOptions& options);
 
+// How a session reads its models: within the limits, and in the format of the entry
+// "session.load_model_format". Throws for entries with other values.
+ReadOptions read_options(const SessionOptions& options);
+
+// Writes the model that a session made of its own to the path of the options, if there is one: in the format
+// of the entry "session.save_model_format", or else that of its extension.
+void write_optimized(const Model& model, const SessionOptions& options);
+
 // The entry "session.set_denormal_as_zero", "1" or "0": whether denormal numbers are treated as zero. False
 // if there is no entry; throws for other values.
 inline constexpr const char* kDenormalsKey = "session.set_denormal_as_zero";
@@ -107,6 +117,8 @@ struct RunOptions {
   std::function<void(size_t first, size_t count)> gradient_ready = {};
   // Adds up values of several processes, for models that have nodes of which each computes a part.
   RankSum rank_sum = {};
+  // Inputs of a forward session besides those of the call: the parameters of adapters.
+  std::vector<std::pair<std::string, Tensor>> adapter_inputs = {};
 };
 
 }  // namespace ortrain

@@ -120,7 +120,7 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
     fail(ErrorCode::kNotImplemented, "the ", what_, " has nodes in a form that is not supported:", list);
   }
   run_passes(model_, PassPhase::kSession, options.config, options.graph_optimization_level, what_);
-  if (!options.optimized_model_path.empty()) write_rewritten(model_, options.optimized_model_path);
+  write_optimized(model_, options);
   model_.graph.make_inner_names_unique();
   executor_ = std::make_unique<Executor>(
       model_.graph, input_names_, output_names_,

@@ -1867,6 +1867,42 @@ namespace Microsoft.ML.OnnxRuntime
             (kernelInfoGetAllocator = NativeTables.Bind<KernelInfoGetAllocatorCall>(NativeTables.OrtApi, 278));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr AddExternalInitializersFromFilesInMemoryCall(SessionOptions options, IntPtr* externalInitializerFileNames, IntPtr* externalInitializerFileBufferArray, UIntPtr[] externalInitializerFileLengths, UIntPtr numExternalInitializerFiles);
+        private static AddExternalInitializersFromFilesInMemoryCall addExternalInitializersFromFilesInMemory;
+        /// <summary>Gives sessions the contents of files to which their models refer for external data.</summary>
+        internal static AddExternalInitializersFromFilesInMemoryCall AddExternalInitializersFromFilesInMemory => addExternalInitializersFromFilesInMemory ??
+            (addExternalInitializersFromFilesInMemory = NativeTables.Bind<AddExternalInitializersFromFilesInMemoryCall>(NativeTables.OrtApi, 279));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateLoraAdapterCall(byte[] adapterFilePath, IntPtr allocator, out IntPtr @out);
+        private static CreateLoraAdapterCall createLoraAdapter;
+        /// <summary>Reads an adapter from a file.</summary>
+        internal static CreateLoraAdapterCall CreateLoraAdapter => createLoraAdapter ??
+            (createLoraAdapter = NativeTables.Bind<CreateLoraAdapterCall>(NativeTables.OrtApi, 280));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateLoraAdapterFromArrayCall(byte[] bytes, UIntPtr numBytes, IntPtr allocator, out IntPtr @out);
+        private static CreateLoraAdapterFromArrayCall createLoraAdapterFromArray;
+        /// <summary>Reads an adapter from the contents of a file.</summary>
+        internal static CreateLoraAdapterFromArrayCall CreateLoraAdapterFromArray => createLoraAdapterFromArray ??
+            (createLoraAdapterFromArray = NativeTables.Bind<CreateLoraAdapterFromArrayCall>(NativeTables.OrtApi, 281));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseLoraAdapterCall(IntPtr input);
+        private static ReleaseLoraAdapterCall releaseLoraAdapter;
+        /// <summary>Frees an adapter. Run options to which it was added keep its tensors.</summary>
+        internal static ReleaseLoraAdapterCall ReleaseLoraAdapter => releaseLoraAdapter ??
+            (releaseLoraAdapter = NativeTables.Bind<ReleaseLoraAdapterCall>(NativeTables.OrtApi, 282));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RunOptionsAddActiveLoraAdapterCall(RunOptions options, IntPtr adapter);
+        private static RunOptionsAddActiveLoraAdapterCall runOptionsAddActiveLoraAdapter;
+        /// <summary>Has runs of a forward session take the tensors of an adapter, by their names, in addition to
+        /// the inputs of the run.</summary>
+        internal static RunOptionsAddActiveLoraAdapterCall RunOptionsAddActiveLoraAdapter => runOptionsAddActiveLoraAdapter ??
+            (runOptionsAddActiveLoraAdapter = NativeTables.Bind<RunOptionsAddActiveLoraAdapterCall>(NativeTables.OrtApi, 283));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetModelEditorApiCall();
         private static GetModelEditorApiCall getModelEditorApi;
         /// <summary>The table for building models in memory.</summary>
@@ -2047,6 +2083,13 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>How much an allocator has given out.</summary>
         internal static AllocatorGetStatsCall AllocatorGetStats => allocatorGetStats ??
             (allocatorGetStats = NativeTables.Bind<AllocatorGetStatsCall>(NativeTables.OrtApi, 319));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateMemoryInfo_V2Call(byte[] name, int deviceType, uint vendorId, int deviceId, int memType, UIntPtr alignment, OrtAllocatorType allocatorType, out IntPtr @out);
+        private static CreateMemoryInfo_V2Call createMemoryInfo_V2;
+        /// <summary>Like CreateMemoryInfo, with the kind of the device.</summary>
+        internal static CreateMemoryInfo_V2Call CreateMemoryInfo_V2 => createMemoryInfo_V2 ??
+            (createMemoryInfo_V2 = NativeTables.Bind<CreateMemoryInfo_V2Call>(NativeTables.OrtApi, 320));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate int MemoryInfoGetDeviceMemTypeCall(OrtMemoryInfo ptr);

@@ -450,5 +450,54 @@ namespace Microsoft.ML.OnnxRuntime
         internal static SessionGetStateDivisionCall SessionGetStateDivision => sessionGetStateDivision ??
             (sessionGetStateDivision = NativeTables.Bind<SessionGetStateDivisionCall>(NativeTables.OrtrainApi, 61));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateLoraAdapterFromValuesCall(IntPtr* names, IntPtr* values, UIntPtr count, int adapterVersion, int modelVersion, out IntPtr @out);
+        private static CreateLoraAdapterFromValuesCall createLoraAdapterFromValues;
+        /// <summary>Creates an adapter from named tensors.</summary>
+        internal static CreateLoraAdapterFromValuesCall CreateLoraAdapterFromValues => createLoraAdapterFromValues ??
+            (createLoraAdapterFromValues = NativeTables.Bind<CreateLoraAdapterFromValuesCall>(NativeTables.OrtrainApi, 62));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SaveLoraAdapterCall(IntPtr adapter, byte[] adapterFilePath);
+        private static SaveLoraAdapterCall saveLoraAdapter;
+        /// <summary>Writes an adapter to a file that onnxruntime 1.20 and later read.</summary>
+        internal static SaveLoraAdapterCall SaveLoraAdapter => saveLoraAdapter ??
+            (saveLoraAdapter = NativeTables.Bind<SaveLoraAdapterCall>(NativeTables.OrtrainApi, 63));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr LoraAdapterGetVersionsCall(IntPtr adapter, out int adapterVersion, out int modelVersion);
+        private static LoraAdapterGetVersionsCall loraAdapterGetVersions;
+        /// <summary>The versions that an adapter states.</summary>
+        internal static LoraAdapterGetVersionsCall LoraAdapterGetVersions => loraAdapterGetVersions ??
+            (loraAdapterGetVersions = NativeTables.Bind<LoraAdapterGetVersionsCall>(NativeTables.OrtrainApi, 64));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr LoraAdapterGetParameterCountCall(IntPtr adapter, out UIntPtr @out);
+        private static LoraAdapterGetParameterCountCall loraAdapterGetParameterCount;
+        /// <summary>Number of tensors in an adapter.</summary>
+        internal static LoraAdapterGetParameterCountCall LoraAdapterGetParameterCount => loraAdapterGetParameterCount ??
+            (loraAdapterGetParameterCount = NativeTables.Bind<LoraAdapterGetParameterCountCall>(NativeTables.OrtrainApi, 65));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr LoraAdapterGetParameterNameCall(IntPtr adapter, UIntPtr index, IntPtr allocator, out IntPtr @out);
+        private static LoraAdapterGetParameterNameCall loraAdapterGetParameterName;
+        /// <summary>Name of a tensor of an adapter, by index in the order of the file.</summary>
+        internal static LoraAdapterGetParameterNameCall LoraAdapterGetParameterName => loraAdapterGetParameterName ??
+            (loraAdapterGetParameterName = NativeTables.Bind<LoraAdapterGetParameterNameCall>(NativeTables.OrtrainApi, 66));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr LoraAdapterGetParameterCall(IntPtr adapter, UIntPtr index, out IntPtr @out);
+        private static LoraAdapterGetParameterCall loraAdapterGetParameter;
+        /// <summary>A tensor of an adapter, by index in the order of the file.</summary>
+        internal static LoraAdapterGetParameterCall LoraAdapterGetParameter => loraAdapterGetParameter ??
+            (loraAdapterGetParameter = NativeTables.Bind<LoraAdapterGetParameterCall>(NativeTables.OrtrainApi, 67));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ConvertModelCall(byte[] modelData, UIntPtr modelLength, byte[] format, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
+        private static ConvertModelCall convertModel;
+        /// <summary>Writes a model as ONNX or in ORT format, whichever of the two it is in.</summary>
+        internal static ConvertModelCall ConvertModel => convertModel ??
+            (convertModel = NativeTables.Bind<ConvertModelCall>(NativeTables.OrtrainApi, 68));
+
     }
 }

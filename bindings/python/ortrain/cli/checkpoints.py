@@ -54,12 +54,14 @@ def describe_model(path: Path) -> dict[str, Any]:
     """Return what a model holds: inputs, outputs, operators and initializers. Needs onnx."""
     try:
         import onnx
+
+        from ortrain._model_files import load_model
     except ImportError as error:
         raise ImportError("describing a model needs onnx: pip install 'ortrain[artifacts]'") from error
     if not path.exists():
         raise FileNotFoundError(f"there is no model {path}")
     try:
-        model = onnx.load(path, load_external_data=False)
+        model = load_model(path, load_external_data=False)
     except Exception as error:  # protobuf and onnx raise several kinds, with nothing in common
         raise ValueError(f"{path} is not an ONNX model: {error}") from error
 

@@ -14,6 +14,7 @@ from ortrain.cli import app, checkpoints
     "inspect",
     """
     ortrain inspect model.onnx
+    ortrain inspect model.ort
     ortrain inspect artifacts
     ortrain inspect artifacts/trained.ckpt --json
     """,
@@ -27,7 +28,7 @@ def command(file: Path, json_output: bool) -> None:
     artifacts: both, and the memory that training keeps from step to step.
     """
     found: dict[str, Any] = {}
-    if file.suffix == ".onnx":
+    if file.suffix in (".onnx", ".ort"):
         found["model"] = checkpoints.describe_model(file)
     else:
         if file.is_dir():

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_ortrain, m) {
   bind_support(m);
 
   py::class_<Handle<OrtSession>>(m, "SessionHandle", "A model ready to run forward.");
+  py::class_<Handle<OrtLoraAdapter>>(m, "LoraAdapterHandle", "Tensors for runs of a model.");
   py::class_<Handle<OrtSessionOptions>>(m, "SessionOptionsHandle", "Settings with which a session is created.");
   py::class_<Handle<OrtRunOptions>>(m, "RunOptionsHandle", "Settings for one run or step.");
   py::class_<Handle<OrtCheckpointState>>(m, "CheckpointStateHandle", "Everything that training changes: parameters, gradients, optimizer state and properties.");
@@ -695,4 +696,47 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().SessionGetStateDivision(session.raw, index, &out));
     return Value(out);
   }, py::arg("session"), py::arg("index"), "How a session's state is divided among the processes that share a layer, by index.");
+  m.def("create_lora_adapter_from_values", [](const std::vector<std::string>& names, const std::vector<const Value*>& values, int adapter_version, int model_version) {
+    const Texts names_(names);
+    const Values values_(values);
+    check_same_length("names", names.size(), "values", values.size());
+    OrtLoraAdapter* out = {};
+    check(extension_api().CreateLoraAdapterFromValues(names_.data(), values_.data(), names.size(), adapter_version, model_version, &out));
+    return Handle<OrtLoraAdapter>(out, api().ReleaseLoraAdapter);
+  }, py::arg("names"), py::arg("values"), py::arg("adapter_version"), py::arg("model_version"), "Creates an adapter from named tensors.");
+  m.def("save_lora_adapter", [](const Handle<OrtLoraAdapter>& adapter, const std::optional<std::filesystem::path>& adapter_file_path) {
+    const Path adapter_file_path_(adapter_file_path);
+    check(extension_api().SaveLoraAdapter(adapter.raw, adapter_file_path_.data()));
+  }, py::arg("adapter"), py::arg("adapter_file_path"), "Writes an adapter to a file that onnxruntime 1.20 and later read.");
+  m.def("lora_adapter_get_versions", [](const Handle<OrtLoraAdapter>& adapter) {
+    int adapter_version = {};
+    int model_version = {};
+    check(extension_api().LoraAdapterGetVersions(adapter.raw, &adapter_version, &model_version));
+    return py::make_tuple(adapter_version, model_version);
+  }, py::arg("adapter"), "The versions that an adapter states.");
+  m.def("lora_adapter_get_parameter_count", [](const Handle<OrtLoraAdapter>& adapter) {
+    size_t out = {};
+    check(extension_api().LoraAdapterGetParameterCount(adapter.raw, &out));
+    return out;
+  }, py::arg("adapter"), "Number of tensors in an adapter.");
+  m.def("lora_adapter_get_parameter_name", [](const Handle<OrtLoraAdapter>& adapter, size_t index) {
+    char* out = {};
+    check(extension_api().LoraAdapterGetParameterName(adapter.raw, index, allocator(), &out));
+    return take_text(out);
+  }, py::arg("adapter"), py::arg("index"), "Name of a tensor of an adapter, by index in the order of the file.");
+  m.def("lora_adapter_get_parameter", [](const Handle<OrtLoraAdapter>& adapter, size_t index) {
+    OrtValue* out = {};
+    check(extension_api().LoraAdapterGetParameter(adapter.raw, index, &out));
+    return Value(out);
+  }, py::arg("adapter"), py::arg("index"), "A tensor of an adapter, by index in the order of the file.");
+  m.def("convert_model", [](const std::optional<py::bytes>& model_data, const std::string& format) {
+    const Bytes model_data_(model_data);
+    void* out = {};
+    size_t out_length = 0;
+    {
+      const GilReleased released;
+      check(extension_api().ConvertModel(model_data_.data(), model_data_.size(), c_text(format, "format"), allocator(), &out, &out_length));
+    }
+    return take_bytes(out, out_length);
+  }, py::arg("model_data"), py::arg("format"), "Writes a model as ONNX or in ORT format, whichever of the two it is in.");
 }

@@ -257,6 +257,10 @@ void SessionOptionsAppendExecutionProvider_OpenVINO_V2(OrtSessionOptions* option
 void SessionOptionsAppendExecutionProvider_VitisAI(OrtSessionOptions* options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys);
 void KernelContext_GetScratchBuffer(const OrtKernelContext* context, const OrtMemoryInfo* mem_info, size_t count_or_bytes, void** out);
 void KernelInfoGetAllocator(const OrtKernelInfo* info, OrtMemType mem_type, OrtAllocator** out);
+void AddExternalInitializersFromFilesInMemory(OrtSessionOptions* options, const ORTCHAR_T* const* external_initializer_file_names, char* const* external_initializer_file_buffer_array, const size_t* external_initializer_file_lengths, size_t num_external_initializer_files);
+void CreateLoraAdapter(const ORTCHAR_T* adapter_file_path, OrtAllocator* allocator, OrtLoraAdapter** out);
+void CreateLoraAdapterFromArray(const void* bytes, size_t num_bytes, OrtAllocator* allocator, OrtLoraAdapter** out);
+void RunOptionsAddActiveLoraAdapter(OrtRunOptions* options, const OrtLoraAdapter* adapter);
 const OrtModelEditorApi* GetModelEditorApi();
 void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type, OrtValue** out);
 const OrtCompileApi* GetCompileApi();
@@ -282,6 +286,7 @@ const OrtKeyValuePairs* EpDevice_EpOptions(const OrtEpDevice* ep_device);
 const OrtHardwareDevice* EpDevice_Device(const OrtEpDevice* ep_device);
 void GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size);
 void AllocatorGetStats(const OrtAllocator* ort_allocator, OrtKeyValuePairs** out);
+void CreateMemoryInfo_V2(const char* name, OrtMemoryInfoDeviceType device_type, uint32_t vendor_id, int32_t device_id, OrtDeviceMemoryType mem_type, size_t alignment, OrtAllocatorType allocator_type, OrtMemoryInfo** out);
 OrtDeviceMemoryType MemoryInfoGetDeviceMemType(const OrtMemoryInfo* ptr);
 uint32_t MemoryInfoGetVendorId(const OrtMemoryInfo* ptr);
 void OpAttr_GetTensorAttributeAsOrtValue(const OrtOpAttr* attribute, OrtValue** attr_tensor);
@@ -405,5 +410,12 @@ void RegisterGradient(const char* domain, const char* op_type, const void* gradi
 void RunOptionsSetRankSum(OrtRunOptions* options, OrtRankSumFn rank_sum, void* user_data);
 void SessionGetStateWholeShape(const OrtSession* session, size_t index, OrtValue** out);
 void SessionGetStateDivision(const OrtSession* session, size_t index, OrtValue** out);
+void CreateLoraAdapterFromValues(const char* const* names, const OrtValue* const* values, size_t count, int adapter_version, int model_version, OrtLoraAdapter** out);
+void SaveLoraAdapter(const OrtLoraAdapter* adapter, const ORTCHAR_T* adapter_file_path);
+void LoraAdapterGetVersions(const OrtLoraAdapter* adapter, int* adapter_version, int* model_version);
+void LoraAdapterGetParameterCount(const OrtLoraAdapter* adapter, size_t* out);
+void LoraAdapterGetParameterName(const OrtLoraAdapter* adapter, size_t index, OrtAllocator* allocator, char** out);
+void LoraAdapterGetParameter(const OrtLoraAdapter* adapter, size_t index, OrtValue** out);
+void ConvertModel(const void* model_data, size_t model_length, const char* format, OrtAllocator* allocator, void** out, size_t* out_length);
 
 }  // namespace ortrain::capi

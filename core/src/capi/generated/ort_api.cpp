@@ -1965,6 +1965,44 @@ OrtStatus* ORT_API_CALL KernelInfoGetAllocator(const OrtKernelInfo* info, OrtMem
   });
 }
 
+OrtStatus* ORT_API_CALL AddExternalInitializersFromFilesInMemory(OrtSessionOptions* options, const ORTCHAR_T* const* external_initializer_file_names, char* const* external_initializer_file_buffer_array, const size_t* external_initializer_file_lengths, size_t num_external_initializer_files) noexcept {
+  return guarded("AddExternalInitializersFromFilesInMemory", [&] {
+    check_pointer(options, "options");
+    check_array(external_initializer_file_names, num_external_initializer_files, "external_initializer_file_names", "num_external_initializer_files");
+    check_elements(external_initializer_file_buffer_array, num_external_initializer_files, "external_initializer_file_buffer_array", "num_external_initializer_files");
+    check_array(external_initializer_file_lengths, num_external_initializer_files, "external_initializer_file_lengths", "num_external_initializer_files");
+    capi::AddExternalInitializersFromFilesInMemory(options, external_initializer_file_names, external_initializer_file_buffer_array, external_initializer_file_lengths, num_external_initializer_files);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateLoraAdapter(const ORTCHAR_T* adapter_file_path, OrtAllocator* allocator, OrtLoraAdapter** out) noexcept {
+  return guarded("CreateLoraAdapter", [&] {
+    check_pointer(adapter_file_path, "adapter_file_path");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::CreateLoraAdapter(adapter_file_path, allocator, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateLoraAdapterFromArray(const void* bytes, size_t num_bytes, OrtAllocator* allocator, OrtLoraAdapter** out) noexcept {
+  return guarded("CreateLoraAdapterFromArray", [&] {
+    check_array(bytes, num_bytes, "bytes", "num_bytes");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::CreateLoraAdapterFromArray(bytes, num_bytes, allocator, out);
+  });
+}
+
+void ORT_API_CALL ReleaseLoraAdapter(OrtLoraAdapter* input) noexcept { release(input); }
+
+OrtStatus* ORT_API_CALL RunOptionsAddActiveLoraAdapter(OrtRunOptions* options, const OrtLoraAdapter* adapter) noexcept {
+  return guarded("RunOptionsAddActiveLoraAdapter", [&] {
+    check_pointer(options, "options");
+    check_pointer(adapter, "adapter");
+    capi::RunOptionsAddActiveLoraAdapter(options, adapter);
+  });
+}
+
 const OrtModelEditorApi* ORT_API_CALL GetModelEditorApi() noexcept {
   return quiet([&] { return capi::GetModelEditorApi(); });
 }
@@ -2102,6 +2140,14 @@ OrtStatus* ORT_API_CALL AllocatorGetStats(const OrtAllocator* ort_allocator, Ort
     check_allocator(ort_allocator, "ort_allocator");
     check_pointer(out, "out");
     capi::AllocatorGetStats(ort_allocator, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateMemoryInfo_V2(const char* name, OrtMemoryInfoDeviceType device_type, uint32_t vendor_id, int32_t device_id, OrtDeviceMemoryType mem_type, size_t alignment, OrtAllocatorType allocator_type, OrtMemoryInfo** out) noexcept {
+  return guarded("CreateMemoryInfo_V2", [&] {
+    check_pointer(name, "name");
+    check_pointer(out, "out");
+    capi::CreateMemoryInfo_V2(name, device_type, vendor_id, device_id, mem_type, alignment, allocator_type, out);
   });
 }
 
@@ -2589,11 +2635,11 @@ const OrtApi ort_api = {
     .SessionOptionsAppendExecutionProvider_VitisAI = entry::SessionOptionsAppendExecutionProvider_VitisAI,
     .KernelContext_GetScratchBuffer = entry::KernelContext_GetScratchBuffer,
     .KernelInfoGetAllocator = entry::KernelInfoGetAllocator,
-    .AddExternalInitializersFromFilesInMemory = NotImplemented<"AddExternalInitializersFromFilesInMemory", decltype(OrtApi::AddExternalInitializersFromFilesInMemory)>::call,
-    .CreateLoraAdapter = NotImplemented<"CreateLoraAdapter", decltype(OrtApi::CreateLoraAdapter)>::call,
-    .CreateLoraAdapterFromArray = NotImplemented<"CreateLoraAdapterFromArray", decltype(OrtApi::CreateLoraAdapterFromArray)>::call,
-    .ReleaseLoraAdapter = NotImplemented<"ReleaseLoraAdapter", decltype(OrtApi::ReleaseLoraAdapter)>::call,
-    .RunOptionsAddActiveLoraAdapter = NotImplemented<"RunOptionsAddActiveLoraAdapter", decltype(OrtApi::RunOptionsAddActiveLoraAdapter)>::call,
+    .AddExternalInitializersFromFilesInMemory = entry::AddExternalInitializersFromFilesInMemory,
+    .CreateLoraAdapter = entry::CreateLoraAdapter,
+    .CreateLoraAdapterFromArray = entry::CreateLoraAdapterFromArray,
+    .ReleaseLoraAdapter = entry::ReleaseLoraAdapter,
+    .RunOptionsAddActiveLoraAdapter = entry::RunOptionsAddActiveLoraAdapter,
     .SetEpDynamicOptions = NotImplemented<"SetEpDynamicOptions", decltype(OrtApi::SetEpDynamicOptions)>::call,
     .ReleaseValueInfo = NotImplemented<"ReleaseValueInfo", decltype(OrtApi::ReleaseValueInfo)>::call,
     .ReleaseNode = NotImplemented<"ReleaseNode", decltype(OrtApi::ReleaseNode)>::call,
@@ -2630,7 +2676,7 @@ const OrtApi ort_api = {
     .GetEpApi = NotImplemented<"GetEpApi", decltype(OrtApi::GetEpApi)>::call,
     .GetTensorSizeInBytes = entry::GetTensorSizeInBytes,
     .AllocatorGetStats = entry::AllocatorGetStats,
-    .CreateMemoryInfo_V2 = NotImplemented<"CreateMemoryInfo_V2", decltype(OrtApi::CreateMemoryInfo_V2)>::call,
+    .CreateMemoryInfo_V2 = entry::CreateMemoryInfo_V2,
     .MemoryInfoGetDeviceMemType = entry::MemoryInfoGetDeviceMemType,
     .MemoryInfoGetVendorId = entry::MemoryInfoGetVendorId,
     .ValueInfo_GetValueProducer = NotImplemented<"ValueInfo_GetValueProducer", decltype(OrtApi::ValueInfo_GetValueProducer)>::call,

@@ -551,6 +551,68 @@ OrtStatus* ORT_API_CALL SessionGetStateDivision(const OrtSession* session, size_
   });
 }
 
+OrtStatus* ORT_API_CALL CreateLoraAdapterFromValues(const char* const* names, const OrtValue* const* values, size_t count, int adapter_version, int model_version, OrtLoraAdapter** out) noexcept {
+  return guarded("CreateLoraAdapterFromValues", [&] {
+    check_elements(names, count, "names", "count");
+    check_elements(values, count, "values", "count");
+    check_pointer(out, "out");
+    capi::CreateLoraAdapterFromValues(names, values, count, adapter_version, model_version, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SaveLoraAdapter(const OrtLoraAdapter* adapter, const ORTCHAR_T* adapter_file_path) noexcept {
+  return guarded("SaveLoraAdapter", [&] {
+    check_pointer(adapter, "adapter");
+    check_pointer(adapter_file_path, "adapter_file_path");
+    capi::SaveLoraAdapter(adapter, adapter_file_path);
+  });
+}
+
+OrtStatus* ORT_API_CALL LoraAdapterGetVersions(const OrtLoraAdapter* adapter, int* adapter_version, int* model_version) noexcept {
+  return guarded("LoraAdapterGetVersions", [&] {
+    check_pointer(adapter, "adapter");
+    check_pointer(adapter_version, "adapter_version");
+    check_pointer(model_version, "model_version");
+    capi::LoraAdapterGetVersions(adapter, adapter_version, model_version);
+  });
+}
+
+OrtStatus* ORT_API_CALL LoraAdapterGetParameterCount(const OrtLoraAdapter* adapter, size_t* out) noexcept {
+  return guarded("LoraAdapterGetParameterCount", [&] {
+    check_pointer(adapter, "adapter");
+    check_pointer(out, "out");
+    capi::LoraAdapterGetParameterCount(adapter, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL LoraAdapterGetParameterName(const OrtLoraAdapter* adapter, size_t index, OrtAllocator* allocator, char** out) noexcept {
+  return guarded("LoraAdapterGetParameterName", [&] {
+    check_pointer(adapter, "adapter");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::LoraAdapterGetParameterName(adapter, index, allocator, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL LoraAdapterGetParameter(const OrtLoraAdapter* adapter, size_t index, OrtValue** out) noexcept {
+  return guarded("LoraAdapterGetParameter", [&] {
+    check_pointer(adapter, "adapter");
+    check_pointer(out, "out");
+    capi::LoraAdapterGetParameter(adapter, index, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL ConvertModel(const void* model_data, size_t model_length, const char* format, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  return guarded("ConvertModel", [&] {
+    check_array(model_data, model_length, "model_data", "model_length");
+    check_pointer(format, "format");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    check_pointer(out_length, "out_length");
+    capi::ConvertModel(model_data, model_length, format, allocator, out, out_length);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -617,7 +679,14 @@ const OrtrainApi ortrain_api = {
     .RunOptionsSetRankSum = entry::RunOptionsSetRankSum,
     .SessionGetStateWholeShape = entry::SessionGetStateWholeShape,
     .SessionGetStateDivision = entry::SessionGetStateDivision,
+    .CreateLoraAdapterFromValues = entry::CreateLoraAdapterFromValues,
+    .SaveLoraAdapter = entry::SaveLoraAdapter,
+    .LoraAdapterGetVersions = entry::LoraAdapterGetVersions,
+    .LoraAdapterGetParameterCount = entry::LoraAdapterGetParameterCount,
+    .LoraAdapterGetParameterName = entry::LoraAdapterGetParameterName,
+    .LoraAdapterGetParameter = entry::LoraAdapterGetParameter,
+    .ConvertModel = entry::ConvertModel,
 };
-static_assert(sizeof(OrtrainApi) == 62 * sizeof(void*), "OrtrainApi has 62 slots");
+static_assert(sizeof(OrtrainApi) == 69 * sizeof(void*), "OrtrainApi has 69 slots");
 
 }  // namespace ortrain::capi

@@ -41,7 +41,8 @@ class InferenceSession:
         Parameters
         ----------
         path_or_bytes : StrPath | bytes
-            Path of an ONNX file, or its contents. The external data of a file is looked up next to it.
+            Path of an ONNX file or of a file in ORT format, or its contents. The external data of a file
+            is looked up next to it.
         sess_options : SessionOptions | None, default None
             Settings, copied.
         providers : Sequence[str | tuple[str, Mapping[str, Any]]] | None, default None
