@@ -47,8 +47,6 @@ def _parameters(formal: Sequence[OpSchema.FormalParameter]) -> str:
 def onnx_signatures() -> list[Signature]:
     """Return the signatures in the order of domain, name and version.
 
-    A version that changes neither parameters nor attributes has no entry.
-
     Raises
     ------
     RuntimeError
@@ -73,11 +71,5 @@ def onnx_signatures() -> list[Signature]:
         text = f"{_parameters(schema.inputs)} -> {_parameters(schema.outputs)}".strip()
         if kinds:
             text += " | " + ", ".join(kinds)
-        signature = Signature(schema.domain, schema.name, schema.since_version, text)
-        if not found or (found[-1].domain, found[-1].name, found[-1].text) != (
-            signature.domain,
-            signature.name,
-            text,
-        ):
-            found.append(signature)
+        found.append(Signature(schema.domain, schema.name, schema.since_version, text))
     return found

@@ -241,17 +241,33 @@ class Checker {
   size_t count_ = 0;
 };
 
-}  // namespace
+bool is_of(const OnnxSignature& entry, std::string_view domain, std::string_view type) {
+  return entry.domain == domain && entry.type == type;
+}
 
-std::vector<std::string_view> onnx_signatures(std::string_view domain, std::string_view type, int64_t opset) {
+// The newest entry of an operator up to that version; the first one if all are newer, null if there is none.
+const OnnxSignature* entry_of(std::string_view domain, std::string_view type, int64_t opset) {
   const auto key = [](const OnnxSignature& s) { return std::tuple(s.domain, s.type, s.since); };
   auto at = std::upper_bound(std::begin(kOnnxSignatures), std::end(kOnnxSignatures),
                              std::tuple(domain, type, opset),
                              [&](const auto& wanted, const OnnxSignature& s) { return wanted < key(s); });
-  const auto fits = [&](const OnnxSignature& s) { return s.domain == domain && s.type == type; };
-  if (at != std::begin(kOnnxSignatures) && fits(*std::prev(at))) --at;
+  if (at != std::begin(kOnnxSignatures) && is_of(*std::prev(at), domain, type)) --at;
+  return at != std::end(kOnnxSignatures) && is_of(*at, domain, type) ? at : nullptr;
+}
+
+}  // namespace
+
+int64_t onnx_since(std::string_view domain, std::string_view type, int64_t opset) {
+  const OnnxSignature* entry = entry_of(domain, type, opset);
+  return entry && entry->since <= opset ? entry->since : 0;
+}
+
+std::vector<std::string_view> onnx_signatures(std::string_view domain, std::string_view type, int64_t opset) {
   std::vector<std::string_view> found;
-  for (; at != std::end(kOnnxSignatures) && fits(*at); ++at) found.push_back(at->text);
+  for (const OnnxSignature* at = entry_of(domain, type, opset); at && is_of(*at, domain, type);) {
+    found.push_back(at->text);
+    if (++at == std::end(kOnnxSignatures)) break;
+  }
   return found;
 }
 

@@ -29,6 +29,10 @@ namespace ortrain {
 // it.
 std::vector<std::string_view> onnx_signatures(std::string_view domain, std::string_view type, int64_t opset);
 
+// The version of its domain with which an operator of ONNX got the form that it has in that version; 0 if
+// ONNX does not know it.
+int64_t onnx_since(std::string_view domain, std::string_view type, int64_t opset);
+
 // Throws kInvalidGraph, naming every node, also of subgraphs, that does not have the form that its operator
 // states, with what was expected and what was found. Operators that nobody knows are left out.
 void check_signatures(const Model& model);

@@ -428,5 +428,33 @@ namespace Microsoft.ML.OnnxRuntime
         internal static RegisterGradientCall RegisterGradient => registerGradient ??
             (registerGradient = NativeTables.Bind<RegisterGradientCall>(NativeTables.OrtrainApi, 58));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ReadModelCall(byte[] modelPath, out IntPtr model);
+        private static ReadModelCall readModel;
+        /// <summary>Reads a model, to inspect its graph or to extend it.</summary>
+        internal static ReadModelCall ReadModel => readModel ??
+            (readModel = NativeTables.Bind<ReadModelCall>(NativeTables.OrtrainApi, 59));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ReadModelFromArrayCall(byte[] modelData, UIntPtr modelDataLength, out IntPtr model);
+        private static ReadModelFromArrayCall readModelFromArray;
+        /// <summary>Like ReadModel, for a model in memory.</summary>
+        internal static ReadModelFromArrayCall ReadModelFromArray => readModelFromArray ??
+            (readModelFromArray = NativeTables.Bind<ReadModelFromArrayCall>(NativeTables.OrtrainApi, 60));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelGetGraphCall(IntPtr model, out IntPtr graph);
+        private static ModelGetGraphCall modelGetGraph;
+        /// <summary>The graph of a model.</summary>
+        internal static ModelGetGraphCall ModelGetGraph => modelGetGraph ??
+            (modelGetGraph = NativeTables.Bind<ModelGetGraphCall>(NativeTables.OrtrainApi, 61));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SerializeModelCall(IntPtr model, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
+        private static SerializeModelCall serializeModel;
+        /// <summary>Returns a model as ONNX, to store it or to make artifacts for training from it.</summary>
+        internal static SerializeModelCall SerializeModel => serializeModel ??
+            (serializeModel = NativeTables.Bind<SerializeModelCall>(NativeTables.OrtrainApi, 62));
+
     }
 }
