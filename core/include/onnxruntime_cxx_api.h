@@ -1155,6 +1155,24 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return *this;
   }
 
+  /** Loads a library of custom operators, which sessions with these options run. */
+  SessionOptions& RegisterCustomOpsLibrary(const ORTCHAR_T* library_name) {
+    ThrowOnError(GetApi().RegisterCustomOpsLibrary_V2(p_, library_name));
+    return *this;
+  }
+
+  /** Has a function of the process add custom operators to the options. */
+  SessionOptions& RegisterCustomOpsUsingFunction(const char* function_name) {
+    ThrowOnError(GetApi().RegisterCustomOpsUsingFunction(p_, function_name));
+    return *this;
+  }
+
+  /** Fails: onnxruntime-extensions is a library of its own, which has to be registered. */
+  SessionOptions& EnableOrtCustomOps() {
+    ThrowOnError(GetApi().EnableOrtCustomOps(p_));
+    return *this;
+  }
+
   /** Has forward sessions record how long each kernel of each run takes. */
   SessionOptions& EnableProfiling(const std::basic_string<ORTCHAR_T>& prefix) {
     ThrowOnError(GetApi().EnableProfiling(p_, detail::Terminated(prefix, "prefix")));

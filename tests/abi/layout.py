@@ -132,6 +132,7 @@ def sweep() -> str:
         lines += [f"enum {{ {numbers} }};", f"static char called_{table}[{len(rows)}];"]
     for table in TABLES:
         lines.append(f"static void sweep_{table}(const {table}* table) {{")
+        lines.append(f"  (void)table, (void)called_{table};")
         for slot in slots(table):
             if (table, slot.name) in elsewhere:
                 lines.append(f'  says("{table}", {slot.number}, "{slot.name}", "called");')

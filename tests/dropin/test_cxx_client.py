@@ -202,9 +202,7 @@ def free(graph: onnx.GraphProto) -> list[str]:
     return [name for node in graph.node for name in node.input if name and name not in own]
 
 
-def test_a_program_walks_a_graph_with_its_subgraphs_and_finds_what_onnx_states(
-    standard: str, tmp_path: Path
-) -> None:
+def test_a_program_walks_a_graph_with_its_subgraphs_and_finds_what_onnx_states(tmp_path: Path) -> None:
     def constant(name: str, value: object, kind: type) -> onnx.TensorProto:
         return numpy_helper.from_array(np.array(value, kind), name)
 

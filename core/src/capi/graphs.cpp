@@ -499,7 +499,8 @@ void ReadModelFromArray(const void* model_data, size_t model_data_length, OrtMod
 void ModelGetGraph(const OrtModel* model, const OrtGraph** graph) { *graph = model->graph.get(); }
 void SerializeModel(const OrtModel* model, OrtAllocator* allocator, void** out, size_t* out_length) {
   Model checked = check_built(built(*model, Initializers::kShared).model, {});
-  checked.graph.name = model->graph->name;  // sessions of built models have graphs without names, ONNX files have not
+  checked.graph.name =
+      model->graph->name;  // sessions of built models have graphs without names, ONNX files have not
   const std::string content = write_model(checked);
   *out = allocate(allocator, content.size());
   std::memcpy(*out, content.data(), content.size());
